@@ -1,0 +1,60 @@
+/* The exact phase. An angle is kept as a fixed-point fraction of a turn, 2^64 to the turn, where reduction modulo 2 pi is
+ * the overflow of an unsigned integer. Two things go this way: position * inv_freq, and angles too large for floating-point
+ * reduction (M. Payne and R. Hanek, "Radian reduction for trigonometric functions", ACM SIGNUM Newsletter 18(1), 1983). */
+#ifndef TROPE_CORE_PHASE_H
+#define TROPE_CORE_PHASE_H
+
+#include <stdint.h>
+
+#include "core/host_device.h"
+#include "core/scalar.h"
+
+/* Bits first .. first + 63 of 1 / (2 pi), bit 1 being the first after the binary point, for first in [-63, 192]. */
+TROPE_HD uint64_t trope_turn_bits(int first)
+{
+    const uint32_t words[] = {0,          0,          0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u,
+                              0x36d8a566u, 0x4f10e410u, 0x7f9458eau, 0xf7aef158u, 0x6dc91b8eu};
+    const int bit = first + 63, word = bit >> 5, shift = bit & 31;
+    const uint64_t high = (uint64_t)words[word] << 32 | words[word + 1];
+    return high << shift | (uint64_t)words[word + 2] >> (32 - shift);
+}
+
+/* The top 32 bits of the phase at a position; `step` is trope_phase_step(inv_freq). */
+TROPE_HD uint32_t trope_phase(int64_t position, uint64_t step)
+{
+    return (uint32_t)(((uint64_t)position * step) >> 32);
+}
+
+/* The top 32 bits of the phase of a finite angle of magnitude at least 2^20 radians: angle = mantissa * 2^exponent, and
+ * only the bits of 2^exponent / (2 pi) after the binary point matter. */
+TROPE_HD uint32_t trope_phase_of_large_angle(float angle)
+{
+    const uint32_t bits = trope_float_bits(angle);
+    const int exponent = (int)(bits >> 23 & 0xff) - 150;
+    const uint64_t mantissa = (bits & 0x7fffffu) | 0x800000u;
+    const uint64_t phase = mantissa * trope_turn_bits(exponent + 1);
+    return (uint32_t)((bits >> 31 ? 0 - phase : phase) >> 32);
+}
+
+#ifndef __CUDACC__
+/* round(2^64 * inv_freq / (2 pi)) modulo 2^64, for |inv_freq| < TROPE_MAX_FREQUENCY. Host only. */
+#define TROPE_MAX_FREQUENCY 0x1p64
+static inline uint64_t trope_phase_step(double inv_freq)
+{
+    __extension__ typedef unsigned __int128 uint128;
+    int exponent;
+    const uint64_t mantissa = (uint64_t)ldexp(frexp(fabs(inv_freq), &exponent), 53);
+    const int shift = exponent - 53 + 64;
+    if (shift < -63 - 53) /* too slow to turn by 2^-64 per position */
+        return 0;
+    /* 64 integer bits and 128 fraction bits of 2^shift / (2 pi). */
+    const uint64_t whole = shift - 63 >= -63 ? trope_turn_bits(shift - 63) : 0;
+    const uint64_t fraction = shift + 1 >= -63 ? trope_turn_bits(shift + 1) : 0;
+    const uint64_t tail = shift + 65 >= -63 ? trope_turn_bits(shift + 65) : 0;
+    const uint128 low = (uint128)mantissa * fraction + (uint64_t)((uint128)mantissa * tail >> 64);
+    const uint64_t step = mantissa * whole + (uint64_t)(low >> 64) + ((uint64_t)low >> 63);
+    return inv_freq < 0 ? 0 - step : step;
+}
+#endif
+
+#endif

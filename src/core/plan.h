@@ -1,0 +1,93 @@
+/* The plan: a validated call as numbers, the same for both backends. A POD that a kernel can take by value. */
+#ifndef TROPE_CORE_PLAN_H
+#define TROPE_CORE_PLAN_H
+
+#include <stdint.h>
+
+#include "trope/trope.h"
+#include "varlen/position.h"
+
+#define TROPE_MAX_PAIRS (TROPE_MAX_ROTARY_DIM / 2)
+
+typedef enum trope_angle_source { TROPE_ANGLES_NONE, TROPE_ANGLES_FREQS, TROPE_ANGLES_TABLE, TROPE_ANGLES_PHASE } trope_angle_source;
+
+typedef struct trope_plan_operand {
+    const char *src;
+    char *dst;
+    const char *input;
+    int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], input_stride[TROPE_MAX_DIMS]; /* elements */
+    int32_t groups, heads_per_group, head_dim, rotary_dim, rotary_offset;
+    int32_t in_place;
+} trope_plan_operand;
+
+typedef struct trope_plan_angles {
+    trope_angle_source source;
+    const void *freqs, *cos, *sin;
+    int64_t rows, row_stride, batch_stride;
+    int32_t dtype;
+    int32_t per_element;  /* two columns a pair, at its elements of the forward call's output */
+    int32_t out_of_range; /* TROPE_RANGE_... */
+    uint64_t step[TROPE_MAX_PAIRS]; /* PHASE: turns per position */
+} trope_plan_angles;
+
+typedef struct trope_plan {
+    int32_t dtype, element_size, rounding;
+    int32_t threads, isa;
+    int32_t operand_count;
+    int64_t batch, tokens;
+    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+
+    /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `input` are. */
+    int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_input;
+    int32_t windows;
+    int32_t pairs; /* of the widest operand; 0 = nothing rotates */
+    int32_t axes;  /* position axes that the pairs use */
+    int32_t axis_map, axis_sections[TROPE_MAX_AXES];
+
+    /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */
+    double cosine_scale, sine_scale;
+    int32_t swap_sines;
+    int32_t padding;
+
+    trope_plan_angles angles;
+    trope_sequences sequences;
+    int32_t *status;
+
+    void *d_freqs;
+    double *d_inv_freq;
+    int32_t angle_sign; /* of the derivative of the angle that is turned by: -1 for inverse */
+    void *workspace;
+    void *stream;
+} trope_plan;
+
+/* The axis that drives a pair; `pair` counts through all windows. */
+TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
+{
+    const int32_t *sections = plan->axis_sections;
+    switch (plan->axis_map) {
+    case TROPE_AXES_SECTIONS:
+        return pair < sections[0] ? 0 : pair < sections[0] + sections[1] ? 1 : 2;
+    case TROPE_AXES_INTERLEAVED:
+        return pair < 3 * sections[pair % 3] ? pair % 3 : 0;
+    default:
+        return plan->windows > 1 ? pair / (plan->pairs / plan->windows) : 0;
+    }
+}
+
+/* The two elements of a pair, counted from the start of the rotary window: where they are in a tensor, and which columns
+ * of a per-element table hold their angles. `pairs` is that of the operand (or of the table). */
+TROPE_HD int32_t trope_first_of_pair(int32_t interleaved, int32_t windows, int32_t pairs, int32_t pair)
+{
+    const int32_t per_window = pairs / windows;
+    return interleaved ? 2 * pair : pair + pair / per_window * per_window;
+}
+
+TROPE_HD int32_t trope_second_of_pair(int32_t interleaved, int32_t windows, int32_t pairs, int32_t pair)
+{
+    return trope_first_of_pair(interleaved, windows, pairs, pair) + (interleaved ? 1 : pairs / windows);
+}
+
+/* Validates `args` (see validate.c) and makes the plan of a forward (backward = 0) or backward call. */
+trope_status trope_make_plan(const char *function, const trope_args *args, int backward, trope_plan *plan);
+
+#endif

@@ -1,0 +1,152 @@
+/* Scalars: the fp32 operations whose rounding is part of the contract, and conversions of f16 and bf16. Bit for bit the
+ * same in C with or without hardware FMA and F16C, and in CUDA. All loops over these vectorize: no branches, no calls. */
+#ifndef TROPE_CORE_SCALAR_H
+#define TROPE_CORE_SCALAR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/host_device.h"
+
+TROPE_HD uint32_t trope_float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+TROPE_HD float trope_float_from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#if !defined(__CUDA_ARCH__) && !defined(__FP_FAST_FMAF)
+/* fmaf without the instruction. a * b is exact in double; the sum is rounded to odd there (its last bit records that bits
+ * were lost), so that the second rounding, to float, is the only one. S. Boldo and G. Melquiond, "Emulation of FMA and
+ * correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4), 2008. */
+TROPE_HD float trope_fma_by_rounding_to_odd(float a, float b, float c)
+{
+    const double product = (double)a * (double)b, addend = c;
+    const double sum = product + addend;
+    const double part = sum - product;
+    const double lost = (product - (sum - part)) + (addend - part); /* exact: Knuth's TwoSum */
+    int64_t bits, lost_bits;
+    memcpy(&bits, &sum, sizeof bits);
+    memcpy(&lost_bits, &lost, sizeof lost_bits);
+    /* Where bits were lost and the last bit is even, the odd neighbour towards the exact sum is one step up or down. A
+     * sum that is infinite or NaN makes `lost` NaN, and NaN compares false. */
+    const int64_t step = (lost_bits ^ bits) < 0 ? -1 : 1;
+    const int64_t inexact_and_even = (lost > 0.0 || lost < 0.0) ? (~bits & 1) : 0;
+    bits += step * inexact_and_even;
+    double odd;
+    memcpy(&odd, &bits, sizeof odd);
+    return (float)odd;
+}
+#endif
+
+TROPE_HD float trope_fma(float a, float b, float c)
+{
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a, b, c);
+#elif defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c);
+#else
+    return trope_fma_by_rounding_to_odd(a, b, c);
+#endif
+}
+
+/* A product and a sum that no compiler may contract. */
+TROPE_HD float trope_mul(float a, float b)
+{
+#if defined(__CUDA_ARCH__)
+    return __fmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
+TROPE_HD float trope_add(float a, float b)
+{
+#if defined(__CUDA_ARCH__)
+    return __fadd_rn(a, b);
+#else
+    return a + b;
+#endif
+}
+
+TROPE_HD double trope_fma_double(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+
+TROPE_HD double trope_mul_double(double a, double b)
+{
+#if defined(__CUDA_ARCH__)
+    return __dmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
+TROPE_HD double trope_add_double(double a, double b)
+{
+#if defined(__CUDA_ARCH__)
+    return __dadd_rn(a, b);
+#else
+    return a + b;
+#endif
+}
+
+/* A NaN that arithmetic produced has these bits in every dtype: all ones but the sign, which is what the arithmetic and
+ * the conversions of NVIDIA GPUs give, so that only CPUs have to do something for it. */
+#define TROPE_NAN_F32 0x7fffffffu
+#define TROPE_NAN_16 0x7fffu /* f16 and bf16 */
+
+TROPE_HD float trope_canonical(float x)
+{
+#if defined(__CUDA_ARCH__)
+    return x;
+#else
+    return trope_float_from_bits(x != x ? TROPE_NAN_F32 : trope_float_bits(x));
+#endif
+}
+
+TROPE_HD float trope_bf16_to_f32(uint16_t h)
+{
+    return trope_float_from_bits((uint32_t)h << 16);
+}
+
+/* Round to nearest, ties to even. */
+TROPE_HD uint16_t trope_f32_to_bf16(float x)
+{
+    const uint32_t bits = trope_float_bits(x);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? TROPE_NAN_16 : rounded);
+}
+
+TROPE_HD float trope_f16_to_f32(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = (uint32_t)(h & 0x7fffu) << 13;
+    /* 2^112 moves the exponent from bias 15 to bias 127 and normalizes what is subnormal in f16. */
+    const float scaled = trope_mul(trope_float_from_bits(magnitude), 0x1p112f);
+    const uint32_t finite = trope_float_bits(scaled), special = magnitude | 0x7f800000u;
+    return trope_float_from_bits(sign | (magnitude >= 0x0f800000u ? special : finite));
+}
+
+/* Round to nearest, ties to even. */
+TROPE_HD uint16_t trope_f32_to_f16(float x)
+{
+    const uint32_t bits = trope_float_bits(x), magnitude = bits & 0x7fffffffu;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    /* Below 2^-14 the last bit of f16 is worth 2^-24: adding 1/2 rounds there, and the bits of the sum hold the result. */
+    const uint32_t subnormal = trope_float_bits(trope_add(trope_float_from_bits(magnitude), 0.5f)) - 0x3f000000u;
+    uint32_t h = magnitude < 0x38800000u ? subnormal : normal;
+    h = magnitude >= 0x477ff000u ? 0x7c00u : h; /* from 65520 on */
+    h |= (bits >> 16) & 0x8000u;
+    return (uint16_t)(magnitude > 0x7f800000u ? TROPE_NAN_16 : h);
+}
+
+#endif

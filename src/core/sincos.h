@@ -1,0 +1,85 @@
+/* Sine and cosine, the only ones in the library for f32, f16 and bf16. Everything is in quarter turns: an angle is reduced to
+ * q + t with q an integer and |t| <= 1/2 (a little more where the fast reduction rounds), two polynomials give sin and cos of
+ * t * pi/2, and q turns them. The absolute error is below 1.2e-7 for every finite angle; docs/numerics.md has the worst seen.
+ *
+ * The polynomials are minimax fits (Remez) on |t| <= 0.53, coefficients rounded to fp32: 3.0e-9 for sin, 1.0e-10 for cos. */
+#ifndef TROPE_CORE_SINCOS_H
+#define TROPE_CORE_SINCOS_H
+
+#include <stdint.h>
+
+#include "core/host_device.h"
+#include "core/phase.h"
+#include "core/scalar.h"
+
+/* From this magnitude on, an angle is reduced by trope_phase_of_large_angle. */
+#define TROPE_LARGE_ANGLE 0x1p20f
+
+typedef struct trope_quarter_turns {
+    float t;    /* rest */
+    uint32_t q; /* whole quarter turns, modulo 4 in the last two bits */
+} trope_quarter_turns;
+
+/* For |angle| < TROPE_LARGE_ANGLE. An infinity or a NaN gives t = NaN. */
+TROPE_HD trope_quarter_turns trope_reduce_angle(float angle)
+{
+    const float two_over_pi = 0x1.45f306p-1f, two_over_pi_low = 0x1.b93910p-26f;
+    const float to_integer = 0x1.8p23f; /* adding it rounds to an integer, which the last bits then hold */
+    const float shifted = trope_fma(angle, two_over_pi, to_integer);
+    const float q = trope_add(shifted, -to_integer);
+    trope_quarter_turns r;
+    r.t = trope_fma(angle, two_over_pi_low, trope_fma(angle, two_over_pi, -q));
+    r.q = trope_float_bits(shifted);
+    return r;
+}
+
+/* `phase` is the top 32 bits of a fraction of a turn. */
+TROPE_HD trope_quarter_turns trope_reduce_phase(uint32_t phase)
+{
+    trope_quarter_turns r;
+    r.q = (phase + 0x20000000u) >> 30;
+    r.t = trope_mul((float)(int32_t)(phase - (r.q << 30)), 0x1p-30f);
+    return r;
+}
+
+TROPE_HD void trope_sincos_quarter(trope_quarter_turns r, float *sine, float *cosine)
+{
+    const float u = trope_mul(r.t, r.t);
+    float p = trope_fma(-0x1.2cd2f4p-8f, u, 0x1.465aa6p-4f);
+    p = trope_fma(p, u, -0x1.4abbb0p-1f);
+    p = trope_fma(p, u, -0x1.777a5cp-25f); /* pi/2 to 48 bits: this and the next */
+    const float s = trope_fma(r.t, 0x1.921fb6p+0f, trope_mul(r.t, p));
+    p = trope_fma(0x1.d8fd1ep-11f, u, -0x1.55c2e6p-6f);
+    p = trope_fma(p, u, 0x1.03c1d8p-2f);
+    p = trope_fma(p, u, -0x1.3bd3ccp+0f);
+    const float c = trope_fma(p, u, 1.0f);
+    const uint32_t sine_bits = trope_float_bits(r.q & 1 ? c : s), cosine_bits = trope_float_bits(r.q & 1 ? s : c);
+    *sine = trope_float_from_bits(sine_bits ^ (r.q & 2) << 30);
+    *cosine = trope_float_from_bits(cosine_bits ^ ((r.q + 1) & 2) << 30);
+}
+
+TROPE_HD int trope_is_large_angle(float angle)
+{
+    const uint32_t magnitude = trope_float_bits(angle) & 0x7fffffffu;
+    return magnitude >= 0x49800000u && magnitude < 0x7f800000u; /* TROPE_LARGE_ANGLE and finite */
+}
+
+/* One angle. Code that does many at once calls the parts: the large ones are rare. */
+TROPE_HD void trope_sincos(float angle, float *sine, float *cosine)
+{
+    trope_sincos_quarter(trope_is_large_angle(angle) ? trope_reduce_phase(trope_phase_of_large_angle(angle))
+                                                     : trope_reduce_angle(angle),
+                         sine, cosine);
+}
+
+/* Double precision, for f64 operands. */
+TROPE_HD void trope_sincos_phase_double(uint64_t phase, double *sine, double *cosine)
+{
+    const uint64_t q = (phase + ((uint64_t)1 << 61)) >> 62;
+    const double x = (double)(int64_t)(phase - (q << 62)) * (0x1p-62 * 1.57079632679489661923);
+    const double s = sin(x), c = cos(x);
+    *sine = q == 0 ? s : q == 1 ? c : q == 2 ? -s : -c;
+    *cosine = q == 0 ? c : q == 1 ? -s : q == 2 ? -c : s;
+}
+
+#endif

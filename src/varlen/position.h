@@ -1,0 +1,148 @@
+/* Where a token is: token -> sequence -> position. Context parallel layouts, cu_seqlens, padding, ids and start positions
+ * live here and nowhere else, for both backends and for trope_positions.
+ *
+ * A caller walks tokens in order and keeps the span that the last token was found in:
+ *
+ *     if (token < span.begin || token >= span.end) span = trope_find_span(&s, token);
+ *     index = trope_index_in_sequence(&s, &span, token);
+ *     position = trope_position(&s, &span, index, batch, token, axis);
+ */
+#ifndef TROPE_VARLEN_POSITION_H
+#define TROPE_VARLEN_POSITION_H
+
+#include <stdint.h>
+
+#include "core/host_device.h"
+#include "trope/trope.h"
+
+typedef struct trope_sequences {
+    const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
+    const void *real;       /* cu_seqlens: how long they are */
+    int64_t count;
+    int64_t tokens; /* per batch entry on this rank */
+    const void *starts;
+    const void *ids;
+    int64_t id_axis_stride, id_batch_stride, id_token_stride;
+    int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
+    int32_t axes;
+    int32_t packed;
+    int32_t cp_size, cp_rank, cp_layout;
+} trope_sequences;
+
+/* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
+typedef struct trope_span {
+    int64_t begin, end; /* local tokens; with FLAT the sequence's, which may lie on other ranks */
+    int64_t sequence;   /* -1 for a gap */
+    int64_t real;       /* tokens with an index from here on are padding */
+    int64_t first;      /* added to the index */
+} trope_span;
+
+#define TROPE_NO_END INT64_MAX
+
+TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
+{
+    return is_64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
+}
+
+/* The position of local index i of a sequence with `local` tokens on this rank. */
+TROPE_HD int64_t trope_cp_position(int32_t layout, int64_t size, int64_t rank, int64_t local, int64_t i)
+{
+    const int64_t half = local / 2;
+    switch (layout) {
+    case TROPE_CP_CONTIGUOUS:
+        return rank * local + i;
+    case TROPE_CP_ZIGZAG:
+        return i < half ? rank * half + i : local * size - (rank + 1) * half + (i - half);
+    case TROPE_CP_STRIPED:
+        return i * size + rank;
+    default:
+        return i;
+    }
+}
+
+/* The multiple that the global length of a sequence must have to be split over the ranks. */
+TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
+{
+    return layout == TROPE_CP_ZIGZAG ? 2 * size : layout == TROPE_CP_FLAT ? 1 : size;
+}
+
+/* Where global offset `boundary` of the packed stream is on this rank. */
+TROPE_HD int64_t trope_local_boundary(const trope_sequences *s, int64_t boundary)
+{
+    return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : boundary / s->cp_size;
+}
+
+TROPE_HD int64_t trope_boundary(const trope_sequences *s, int64_t i)
+{
+    return trope_local_boundary(s, trope_load_index(s->boundaries, s->boundaries_64, i));
+}
+
+TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
+{
+    trope_span span;
+    const int64_t real = trope_load_index(s->real, s->boundaries_64, sequence);
+    span.begin = trope_boundary(s, sequence);
+    span.end = trope_boundary(s, sequence + 1);
+    span.sequence = sequence;
+    span.real = trope_load_index(s->real, s->boundaries_64, sequence + 1) - real;
+    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->packed ? real : 0;
+    return span;
+}
+
+/* The span of a batch entry without cu_seqlens: all of it. */
+TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
+{
+    trope_span span;
+    span.begin = s->cp_layout == TROPE_CP_FLAT ? -s->cp_rank * s->tokens : 0;
+    span.end = s->tokens;
+    span.sequence = batch;
+    span.real = TROPE_NO_END;
+    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0;
+    return span;
+}
+
+/* The span that holds a token, by bisection. Empty sequences hold none and are stepped over. */
+TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int64_t token)
+{
+    if (!s->boundaries)
+        return trope_dense_span(s, batch);
+    int64_t low = 0, high = s->count + 1; /* how many boundaries are at or before the token */
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (trope_boundary(s, middle) <= token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low > 0 && low <= s->count)
+        return trope_sequence_span(s, low - 1);
+    trope_span gap;
+    gap.begin = low ? trope_boundary(s, s->count) : trope_local_boundary(s, 0);
+    gap.end = low ? TROPE_NO_END : trope_boundary(s, 0);
+    gap.sequence = -1;
+    gap.real = 0;
+    gap.first = 0;
+    return gap;
+}
+
+TROPE_HD int64_t trope_index_in_sequence(const trope_sequences *s, const trope_span *span, int64_t token)
+{
+    const int64_t i = token - span->begin;
+    return span->sequence < 0 ? i : trope_cp_position(s->cp_layout, s->cp_size, s->cp_rank, span->end - span->begin, i);
+}
+
+TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
+{
+    return index >= span->real;
+}
+
+TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch, int64_t token,
+                                int axis)
+{
+    if (!s->ids)
+        return span->first + index;
+    const int64_t row = s->axes > 1 ? axis * s->id_axis_stride : 0;
+    return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
+}
+
+#endif
