@@ -9,7 +9,8 @@ int trope_cpu_has(int32_t isa)
         return 1;
 #if defined(__x86_64__)
     case TROPE_ISA_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        /* F16C is older than both; clang's builtin does not know its name. */
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case TROPE_ISA_AVX512:
         return trope_cpu_has(TROPE_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -32,21 +32,24 @@ typedef struct trope_plan_angles {
 
 typedef struct trope_plan {
     int32_t dtype, element_size, rounding;
-    int32_t threads, isa;
+    int32_t device, threads, isa;
     int32_t operand_count;
     int64_t batch, tokens;
+    int32_t batch_outermost; /* in memory: rows are walked in the order in which they are stored */
+    int32_t stream_stores;   /* what is written is too much to stay in a cache */
+    int32_t angles_shared;   /* a token has the same angles in every batch entry */
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
 
     /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `input` are. */
     int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_input;
     int32_t windows;
     int32_t pairs; /* of the widest operand; 0 = nothing rotates */
-    int32_t axes;  /* position axes that the pairs use */
+    int32_t axes;  /* position axes that the pairs use; with 1, all of them use axis 0 */
     int32_t axis_map, axis_sections[TROPE_MAX_AXES];
 
     /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */
-    double cosine_scale, sine_scale;
-    int32_t swap_sines;
+    double mscale, cosine_scale, sine_scale;
+    int32_t inverse, swap_sines;
     int32_t padding;
 
     trope_plan_angles angles;
@@ -55,8 +58,8 @@ typedef struct trope_plan {
 
     void *d_freqs;
     double *d_inv_freq;
-    int32_t angle_sign; /* of the derivative of the angle that is turned by: -1 for inverse */
     void *workspace;
+    uint64_t workspace_size;
     void *stream;
 } trope_plan;
 
@@ -64,6 +67,8 @@ typedef struct trope_plan {
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
 {
     const int32_t *sections = plan->axis_sections;
+    if (plan->axes == 1)
+        return 0;
     switch (plan->axis_map) {
     case TROPE_AXES_SECTIONS:
         return pair < sections[0] ? 0 : pair < sections[0] + sections[1] ? 1 : 2;
@@ -89,5 +94,11 @@ TROPE_HD int32_t trope_second_of_pair(int32_t interleaved, int32_t windows, int3
 
 /* Validates `args` (see validate.c) and makes the plan of a forward (backward = 0) or backward call. */
 trope_status trope_make_plan(const char *function, const trope_args *args, int backward, trope_plan *plan);
+
+/* The plan's sequences, from args with their defaults filled in. */
+trope_sequences trope_plan_sequences(const trope_args *args);
+
+/* Sets the direction in which the plan's coefficients are read. */
+void trope_set_direction(trope_plan *plan, int transposed);
 
 #endif

@@ -1,0 +1,386 @@
+/* What can be wrong with a call and is known on the host. In the order of the header; each check is one line and its message
+ * names function, argument, value and rule. */
+#include <math.h>
+#include <string.h>
+
+#include "api/args.h"
+#include "api/error.h"
+#include "core/overlap.h"
+#include "core/phase.h"
+#include "core/plan.h"
+
+#define REQUIRE(condition, status, format, ...)                                                                                  \
+    do {                                                                                                                         \
+        if (!(condition))                                                                                                        \
+            return trope_fail(status, "%s: " format, function, __VA_ARGS__);                                                     \
+    } while (0)
+#define CHECK(call)                                                                                                              \
+    do {                                                                                                                         \
+        const trope_status status_ = (call);                                                                                     \
+        if (status_)                                                                                                             \
+            return status_;                                                                                                      \
+    } while (0)
+
+#define ARGUMENT TROPE_ERROR_ARGUMENT
+#define MAX_COUNT ((int64_t)1 << 60)
+
+typedef long long ll;
+
+static const int64_t element_sizes[] = {4, 2, 2, 8};
+
+static int is_aligned(const void *pointer, int64_t alignment)
+{
+    return (uintptr_t)pointer % (uintptr_t)alignment == 0;
+}
+
+static trope_status require_enum(const char *function, const char *name, int32_t value, int32_t last)
+{
+    REQUIRE(value >= 0 && value <= last, ARGUMENT, "%s (%d) must be one of 0 to %d", name, value, last);
+    return TROPE_OK;
+}
+
+static trope_status validate_enums(const char *function, const trope_args *a)
+{
+    CHECK(require_enum(function, "device", a->device, TROPE_DEVICE_CUDA));
+    CHECK(require_enum(function, "isa", a->isa, TROPE_ISA_AVX512));
+    CHECK(require_enum(function, "dtype", a->dtype, TROPE_F64));
+    CHECK(require_enum(function, "rounding", a->rounding, TROPE_ROUND_NATIVE));
+    CHECK(require_enum(function, "pairing", a->pairing, TROPE_PAIRING_INTERLEAVED));
+    CHECK(require_enum(function, "pairing_out", a->pairing_out, TROPE_PAIRING_INTERLEAVED));
+    CHECK(require_enum(function, "axis_map", a->axis_map, TROPE_AXES_INTERLEAVED));
+    CHECK(require_enum(function, "inverse", a->inverse, 1));
+    CHECK(require_enum(function, "angle_dtype", a->angle_dtype, TROPE_F64));
+    CHECK(require_enum(function, "out_of_range", a->out_of_range, TROPE_RANGE_CLAMP));
+    REQUIRE(a->windows >= 1 && a->windows <= 3, ARGUMENT, "windows (%d) must be 1 to 3", a->windows);
+    REQUIRE(a->threads >= 0, ARGUMENT, "threads (%d) must be at least 0", a->threads);
+    return TROPE_OK;
+}
+
+static trope_status validate_shape(const char *function, const trope_args *a)
+{
+    int64_t rows;
+    REQUIRE(a->batch >= 0, ARGUMENT, "batch (%lld) must be at least 0", (ll)a->batch);
+    REQUIRE(a->tokens >= 0, ARGUMENT, "tokens (%lld) must be at least 0", (ll)a->tokens);
+    REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &rows) && rows <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
+            "batch (%lld) * tokens (%lld) does not fit", (ll)a->batch, (ll)a->tokens);
+    return TROPE_OK;
+}
+
+/* One tensor of operand i. */
+static trope_region operand_region(const trope_args *a, const trope_operand *o, const void *base, const int64_t *stride)
+{
+    trope_region r = {.base = base,
+                      .size = {a->batch, a->tokens, o->groups, o->heads_per_group, o->head_dim},
+                      .element_size = element_sizes[a->dtype]};
+    memcpy(r.stride, stride, sizeof r.stride);
+    return r;
+}
+
+static trope_status validate_tensor(const char *function, int i, const char *name, const trope_region *r)
+{
+    int64_t first, last;
+    REQUIRE(r->base, TROPE_ERROR_NULL, "operands[%d].%s is NULL", i, name);
+    REQUIRE(is_aligned(r->base, r->element_size), ARGUMENT, "operands[%d].%s (%p) must be aligned to its element size (%lld)", i, name,
+            (const void *)r->base, (ll)r->element_size);
+    REQUIRE(trope_region_extent(r, &first, &last), TROPE_ERROR_OVERFLOW,
+            "operands[%d].%s_stride: an element would be over 2^60 bytes from %s", i, name, name);
+    const uintptr_t base = (uintptr_t)r->base;
+    REQUIRE((uintptr_t)-first <= base && (uintptr_t)last <= UINTPTR_MAX - base, TROPE_ERROR_OVERFLOW,
+            "operands[%d].%s_stride: an element would be outside the address space", i, name);
+    return TROPE_OK;
+}
+
+static trope_status validate_head(const char *function, const trope_args *a, int i)
+{
+    const trope_operand *o = &a->operands[i];
+    int64_t count = a->batch * a->tokens;
+    REQUIRE(o->groups >= 1, ARGUMENT, "operands[%d].groups (%d) must be at least 1 (0 stands for 1)", i, o->groups);
+    REQUIRE(o->heads_per_group >= 1, ARGUMENT, "operands[%d].heads_per_group (%d) must be at least 1", i, o->heads_per_group);
+    REQUIRE(o->head_dim >= 1, ARGUMENT, "operands[%d].head_dim (%d) must be at least 1", i, o->head_dim);
+    REQUIRE(o->reserved == 0, ARGUMENT, "operands[%d].reserved (%d) must be 0", i, o->reserved);
+    REQUIRE(o->rotary_offset >= 0 && o->rotary_offset <= o->head_dim, ARGUMENT,
+            "operands[%d].rotary_offset (%d) must be 0 to head_dim (%d)", i, o->rotary_offset, o->head_dim);
+    REQUIRE(o->rotary_dim >= 0 && o->rotary_dim % 2 == 0 && o->rotary_dim <= o->head_dim - o->rotary_offset, ARGUMENT,
+            "operands[%d].rotary_dim (%d) must be even and at most head_dim - rotary_offset (%d)", i, o->rotary_dim,
+            o->head_dim - o->rotary_offset);
+    REQUIRE(o->rotary_dim <= TROPE_MAX_ROTARY_DIM, ARGUMENT, "operands[%d].rotary_dim (%d) must be at most %d", i, o->rotary_dim,
+            TROPE_MAX_ROTARY_DIM);
+    REQUIRE(o->rotary_dim % (2 * a->windows) == 0, ARGUMENT, "operands[%d].rotary_dim (%d) must be divisible by 2 * windows (%d)", i,
+            o->rotary_dim, 2 * a->windows);
+    REQUIRE(!__builtin_mul_overflow(count, (int64_t)o->groups * o->heads_per_group, &count) &&
+                !__builtin_mul_overflow(count, (int64_t)o->head_dim, &count) && count <= MAX_COUNT,
+            TROPE_ERROR_OVERFLOW, "operands[%d]: the number of elements does not fit", i);
+    return TROPE_OK;
+}
+
+static int is_in_place(const trope_region *src, const trope_region *dst)
+{
+    for (int d = 0; d < TROPE_MAX_DIMS; d++)
+        if (src->size[d] > 1 && src->stride[d] != dst->stride[d])
+            return 0;
+    return src->base == dst->base;
+}
+
+/* dst of operand i against what operand j (which may be i) reads and writes. */
+static trope_status validate_overlap(const char *function, const trope_args *a, int i, int j, int wants_gradient)
+{
+    const trope_operand *o = &a->operands[i], *other = &a->operands[j];
+    const trope_region dst = operand_region(a, o, o->dst, o->dst_stride);
+    const trope_region src = operand_region(a, other, other->src, other->src_stride);
+    REQUIRE((i == j && is_in_place(&src, &dst)) || !trope_regions_overlap(&dst, &src), TROPE_ERROR_OVERLAP,
+            "operands[%d].dst overlaps operands[%d].src: must be the operand's own src with its strides, or apart", i, j);
+    if (wants_gradient && other->rotary_dim) {
+        const trope_region input = operand_region(a, other, other->input, other->input_stride);
+        REQUIRE(!trope_regions_overlap(&dst, &input), TROPE_ERROR_OVERLAP,
+                "operands[%d].dst overlaps operands[%d].input, which the gradient of the angles reads", i, j);
+    }
+    if (j > i && other->dst) {
+        const trope_region second = operand_region(a, other, other->dst, other->dst_stride);
+        REQUIRE(!trope_regions_overlap(&dst, &second), TROPE_ERROR_OVERLAP, "operands[%d].dst overlaps operands[%d].dst", i, j);
+    }
+    return TROPE_OK;
+}
+
+static trope_status validate_tensors(const char *function, const trope_args *a, int i, int wants_gradient)
+{
+    const trope_operand *o = &a->operands[i];
+    const trope_region src = operand_region(a, o, o->src, o->src_stride);
+    CHECK(validate_tensor(function, i, "src", &src));
+    if (o->dst || !wants_gradient) {
+        const trope_region dst = operand_region(a, o, o->dst, o->dst_stride);
+        CHECK(validate_tensor(function, i, "dst", &dst));
+        REQUIRE(!trope_overlaps_itself(&dst), TROPE_ERROR_OVERLAP, "operands[%d].dst_stride: dst overlaps itself", i);
+    }
+    if (wants_gradient && o->rotary_dim) {
+        const trope_region input = operand_region(a, o, o->input, o->input_stride);
+        CHECK(validate_tensor(function, i, "input", &input));
+    }
+    return TROPE_OK;
+}
+
+static trope_status validate_operands(const char *function, const trope_args *a, int wants_gradient)
+{
+    REQUIRE(a->operand_count >= 1 && a->operand_count <= TROPE_MAX_OPERANDS, ARGUMENT, "operand_count (%d) must be 1 to %d",
+            a->operand_count, TROPE_MAX_OPERANDS);
+    for (int i = 0; i < a->operand_count; i++)
+        CHECK(validate_head(function, a, i));
+    if (a->batch == 0 || a->tokens == 0) /* no element exists, so no pointer is needed and nothing can overlap */
+        return TROPE_OK;
+    for (int i = 0; i < a->operand_count; i++)
+        CHECK(validate_tensors(function, a, i, wants_gradient));
+    for (int i = 0; i < a->operand_count; i++)
+        for (int j = 0; j < a->operand_count && a->operands[i].dst; j++)
+            CHECK(validate_overlap(function, a, i, j, wants_gradient));
+    return TROPE_OK;
+}
+
+static int32_t widest_rotary_dim(const trope_args *a)
+{
+    int32_t widest = 0;
+    for (int i = 0; i < a->operand_count; i++)
+        widest = a->operands[i].rotary_dim > widest ? a->operands[i].rotary_dim : widest;
+    return widest;
+}
+
+static trope_status validate_rotation(const char *function, const trope_args *a, int32_t rotary_dim)
+{
+    const int32_t *s = a->axis_sections;
+    REQUIRE(isfinite(a->mscale), ARGUMENT, "mscale (%g) must be finite", a->mscale);
+    if (a->windows > 1) {
+        REQUIRE(a->axis_map == TROPE_AXES_WINDOWS, ARGUMENT, "axis_map (%d) must be 0 with windows (%d), which drive the axes themselves",
+                a->axis_map, a->windows);
+        for (int i = 0; i < a->operand_count; i++)
+            REQUIRE(a->operands[i].rotary_dim == 0 || a->operands[i].rotary_dim == rotary_dim, ARGUMENT,
+                    "operands[%d].rotary_dim (%d) must be that of the other operands (%d) with windows (%d)", i,
+                    a->operands[i].rotary_dim, rotary_dim, a->windows);
+    }
+    if (a->axis_map == TROPE_AXES_WINDOWS) {
+        REQUIRE(!s[0] && !s[1] && !s[2], ARGUMENT, "axis_sections (%d, %d, %d) must be 0 without axis_map", s[0], s[1], s[2]);
+        return TROPE_OK;
+    }
+    REQUIRE(s[0] >= 0 && s[1] >= 0 && s[2] >= 0 && (int64_t)s[0] + s[1] + s[2] == rotary_dim / 2, ARGUMENT,
+            "axis_sections (%d, %d, %d) must be at least 0 and add up to rotary_dim / 2 (%d)", s[0], s[1], s[2], rotary_dim / 2);
+    if (a->axis_map == TROPE_AXES_INTERLEAVED)
+        for (int axis = 1; axis < 3; axis++)
+            REQUIRE(s[axis] == 0 || 3 * (s[axis] - 1) + axis < rotary_dim / 2, ARGUMENT,
+                    "axis_sections[%d] (%d) must leave its last pair (%d) below rotary_dim / 2 (%d)", axis, s[axis],
+                    3 * (s[axis] - 1) + axis, rotary_dim / 2);
+    return TROPE_OK;
+}
+
+static trope_status validate_inv_freq(const char *function, const trope_args *a, int32_t rotary_dim)
+{
+    REQUIRE(a->angle_rows == 0 && a->angle_cols == 0 && a->angle_row_stride == 0 && a->angle_batch_stride == 0, ARGUMENT,
+            "angle_rows (%lld), angle_cols (%d) and the angle strides must be 0 with inv_freq", (ll)a->angle_rows, a->angle_cols);
+    for (int i = 0; i < rotary_dim / 2; i++)
+        REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
+                a->inv_freq[i]);
+    return TROPE_OK;
+}
+
+static trope_status validate_angle_dtype(const char *function, const trope_args *a)
+{
+    const int is_f64 = a->angle_dtype == TROPE_F64 && a->dtype == TROPE_F64;
+    if (a->freqs)
+        REQUIRE(a->angle_dtype == TROPE_F32 || is_f64, ARGUMENT,
+                "angle_dtype (%d) must be TROPE_F32 for freqs, or TROPE_F64 with f64 operands", a->angle_dtype);
+    else
+        REQUIRE(a->angle_dtype == TROPE_F32 || a->angle_dtype == a->dtype, ARGUMENT,
+                "angle_dtype (%d) must be TROPE_F32 or the operands' dtype (%d) for cos and sin", a->angle_dtype, a->dtype);
+    return TROPE_OK;
+}
+
+static trope_status validate_angle_table(const char *function, const trope_args *a, int32_t rotary_dim)
+{
+    const char *name = a->freqs ? "freqs" : "cos or sin";
+    const int64_t alignment = element_sizes[a->angle_dtype];
+    int64_t rows, batches;
+    CHECK(validate_angle_dtype(function, a));
+    REQUIRE(is_aligned(a->freqs, alignment) && is_aligned(a->cos, alignment) && is_aligned(a->sin, alignment), ARGUMENT,
+            "%s must be aligned to its element size (%lld)", name, (ll)alignment);
+    REQUIRE(a->angle_cols == rotary_dim || a->angle_cols == rotary_dim / 2, ARGUMENT,
+            "angle_cols (%d) must be rotary_dim (%d) or rotary_dim / 2", a->angle_cols, rotary_dim);
+    REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
+    REQUIRE(a->angle_row_stride >= a->angle_cols, ARGUMENT, "angle_row_stride (%lld) must be at least angle_cols (%d)",
+            (ll)a->angle_row_stride, a->angle_cols);
+    REQUIRE(a->angle_batch_stride >= 0, ARGUMENT, "angle_batch_stride (%lld) must be at least 0", (ll)a->angle_batch_stride);
+    REQUIRE(!__builtin_mul_overflow(a->angle_rows, a->angle_row_stride, &rows) &&
+                !__builtin_mul_overflow(a->batch, a->angle_batch_stride, &batches) && rows <= MAX_COUNT / 8 && batches <= MAX_COUNT / 8,
+            TROPE_ERROR_OVERFLOW, "angle_rows (%lld) * angle_row_stride (%lld) or batch * angle_batch_stride does not fit",
+            (ll)a->angle_rows, (ll)a->angle_row_stride);
+    return TROPE_OK;
+}
+
+static trope_status validate_angles(const char *function, const trope_args *a, int32_t rotary_dim)
+{
+    const int sources = (a->freqs != NULL) + (a->cos || a->sin) + (a->inv_freq != NULL);
+    REQUIRE(!a->cos == !a->sin, TROPE_ERROR_NULL, "%s is NULL and %s is not: a table needs both", a->cos ? "sin" : "cos",
+            a->cos ? "cos" : "sin");
+    if (rotary_dim == 0)
+        return TROPE_OK;
+    REQUIRE(sources != 0, TROPE_ERROR_NULL, "%s", "freqs, cos with sin, and inv_freq are all NULL: one of them must be given");
+    REQUIRE(sources == 1, ARGUMENT, "%s", "exactly one of freqs, cos with sin, and inv_freq must be given");
+    return a->inv_freq ? validate_inv_freq(function, a, rotary_dim) : validate_angle_table(function, a, rotary_dim);
+}
+
+static trope_status validate_ids(const char *function, const trope_args *a)
+{
+    const int64_t alignment = a->position_dtype == TROPE_I64 ? 8 : 4;
+    CHECK(require_enum(function, "position_dtype", a->position_dtype, TROPE_I64));
+    CHECK(require_enum(function, "packed_positions", a->packed_positions, 1));
+    REQUIRE(a->position_axes >= 1 && a->position_axes <= TROPE_MAX_AXES, ARGUMENT, "position_axes (%d) must be 1 to %d",
+            a->position_axes, TROPE_MAX_AXES);
+    REQUIRE(a->position_axes == 1 || a->position_ids, ARGUMENT, "position_axes (%d) must be 1 without position_ids", a->position_axes);
+    REQUIRE((a->position_ids != NULL) + (a->start_positions != NULL) + a->packed_positions <= 1, ARGUMENT, "%s",
+            "only one of position_ids, start_positions and packed_positions may be given");
+    REQUIRE(is_aligned(a->position_ids, alignment) && is_aligned(a->start_positions, alignment), ARGUMENT,
+            "position_ids and start_positions must be aligned to their element size (%lld)", (ll)alignment);
+    REQUIRE(!a->packed_positions || a->cu_seqlens, ARGUMENT, "packed_positions (%d) needs cu_seqlens", a->packed_positions);
+    if (a->position_ids && a->batch && a->tokens) {
+        const trope_region ids = {.base = a->position_ids,
+                                  .size = {a->position_axes, a->batch, a->tokens, 1, 1},
+                                  .stride = {a->position_axis_stride, a->position_batch_stride, a->position_token_stride},
+                                  .element_size = alignment};
+        int64_t first, last;
+        REQUIRE(trope_region_extent(&ids, &first, &last), TROPE_ERROR_OVERFLOW, "%s",
+                "position_axis_stride, position_batch_stride or position_token_stride: an id would be over 2^60 bytes away");
+    }
+    return TROPE_OK;
+}
+
+/* How many axes the rotation needs: with one axis of ids all of them read that. */
+static trope_status validate_axes(const char *function, const trope_args *a)
+{
+    int32_t needed = a->windows;
+    for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
+        if (a->axis_sections[axis] > 0)
+            needed = axis + 1;
+    REQUIRE(a->position_axes == 1 || a->position_axes >= needed, ARGUMENT,
+            "position_axes (%d) must be 1 or at least the %d axes that windows or axis_sections use", a->position_axes, needed);
+    return TROPE_OK;
+}
+
+static trope_status validate_cu_seqlens(const char *function, const trope_args *a)
+{
+    const int64_t alignment = a->cu_seqlens_dtype == TROPE_I64 ? 8 : 4;
+    CHECK(require_enum(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I64));
+    CHECK(require_enum(function, "padding", a->padding, TROPE_PADDING_ROTATE));
+    REQUIRE(!a->cu_seqlens_padded || a->cu_seqlens, TROPE_ERROR_NULL, "%s", "cu_seqlens is NULL and cu_seqlens_padded is not");
+    REQUIRE(is_aligned(a->cu_seqlens, alignment) && is_aligned(a->cu_seqlens_padded, alignment), ARGUMENT,
+            "cu_seqlens and cu_seqlens_padded must be aligned to their element size (%lld)", (ll)alignment);
+    if (!a->cu_seqlens) {
+        REQUIRE(a->sequences == 0, ARGUMENT, "sequences (%lld) must be 0 without cu_seqlens", (ll)a->sequences);
+        return TROPE_OK;
+    }
+    REQUIRE(a->sequences >= 0 && a->sequences < MAX_COUNT / 8, ARGUMENT, "sequences (%lld) must be at least 0 and below 2^57",
+            (ll)a->sequences);
+    REQUIRE(a->batch == 1, ARGUMENT, "batch (%lld) must be 1 with cu_seqlens", (ll)a->batch);
+    return TROPE_OK;
+}
+
+static trope_status validate_context_parallel(const char *function, const trope_args *a)
+{
+    CHECK(require_enum(function, "cp_layout", a->cp_layout, TROPE_CP_FLAT));
+    REQUIRE(a->cp_size >= 1, ARGUMENT, "cp_size (%d) must be at least 1 (0 stands for 1)", a->cp_size);
+    REQUIRE(a->cp_rank >= 0 && a->cp_rank < a->cp_size, ARGUMENT, "cp_rank (%d) must be 0 to cp_size - 1 (%d)", a->cp_rank,
+            a->cp_size - 1);
+    REQUIRE(a->cp_size == 1 || a->cp_layout != TROPE_CP_NONE, ARGUMENT, "cp_layout (%d) must be given with cp_size (%d)", a->cp_layout,
+            a->cp_size);
+    int64_t global;
+    REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)a->cp_size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
+            "tokens (%lld) * cp_size (%d) does not fit", (ll)a->tokens, a->cp_size);
+    REQUIRE(a->cu_seqlens || a->position_ids || a->cp_size == 1 || a->cp_layout != TROPE_CP_ZIGZAG || a->tokens % 2 == 0, ARGUMENT,
+            "tokens (%lld) must be even for the zigzag layout", (ll)a->tokens);
+    REQUIRE(a->reserved == 0, ARGUMENT, "reserved (%d) must be 0", a->reserved);
+    return TROPE_OK;
+}
+
+trope_status trope_validate_positions(const char *function, const trope_args *a)
+{
+    CHECK(validate_shape(function, a));
+    CHECK(validate_ids(function, a));
+    CHECK(validate_cu_seqlens(function, a));
+    return validate_context_parallel(function, a);
+}
+
+/* Without cu_seqlens, ids and start positions the positions follow from the shapes, and so does whether the table has them. */
+static trope_status validate_table_rows(const char *function, const trope_args *a, int32_t rotary_dim)
+{
+    if (rotary_dim == 0 || a->inv_freq || a->cu_seqlens || a->position_ids || a->start_positions || a->batch == 0 || a->tokens == 0 ||
+        a->out_of_range != TROPE_RANGE_POISON)
+        return TROPE_OK;
+    const trope_sequences s = trope_plan_sequences(a);
+    const trope_span span = trope_dense_span(&s, 0);
+    const int64_t highest = trope_index_in_sequence(&s, &span, a->tokens - 1); /* every layout ascends */
+    REQUIRE(highest < a->angle_rows, ARGUMENT, "angle_rows (%lld) must be more than the highest position of this call (%lld)",
+            (ll)a->angle_rows, (ll)highest);
+    return TROPE_OK;
+}
+
+static trope_status validate_gradient(const char *function, const trope_args *a, int32_t rotary_dim)
+{
+    REQUIRE(!a->d_freqs || (rotary_dim && !a->inv_freq), ARGUMENT, "%s", "d_freqs needs freqs, or cos and sin");
+    REQUIRE(!a->d_inv_freq || (rotary_dim && a->inv_freq), ARGUMENT, "%s", "d_inv_freq needs inv_freq");
+    REQUIRE(is_aligned(a->d_freqs, a->dtype == TROPE_F64 ? 8 : 4), ARGUMENT, "d_freqs (%p) must be aligned to its element size",
+            a->d_freqs);
+    REQUIRE(is_aligned(a->d_inv_freq, 8), ARGUMENT, "d_inv_freq (%p) must be aligned to 8 bytes", (void *)a->d_inv_freq);
+    REQUIRE(is_aligned(a->workspace, 16), ARGUMENT, "workspace (%p) must be aligned to 16 bytes", a->workspace);
+    REQUIRE(!a->d_freqs || a->angle_batch_stride == 0 ||
+                a->angle_batch_stride >= (a->angle_rows - 1) * a->angle_row_stride + a->angle_cols,
+            TROPE_ERROR_OVERLAP, "angle_batch_stride (%lld): the batch entries of d_freqs overlap", (ll)a->angle_batch_stride);
+    return TROPE_OK;
+}
+
+trope_status trope_validate(const char *function, const trope_args *a, int backward)
+{
+    const int wants_gradient = backward && (a->d_freqs || a->d_inv_freq);
+    CHECK(validate_enums(function, a));
+    CHECK(trope_validate_positions(function, a));
+    CHECK(validate_operands(function, a, wants_gradient));
+    const int32_t rotary_dim = widest_rotary_dim(a);
+    CHECK(validate_rotation(function, a, rotary_dim));
+    CHECK(validate_angles(function, a, rotary_dim));
+    CHECK(validate_axes(function, a));
+    CHECK(validate_table_rows(function, a, rotary_dim));
+    return backward ? validate_gradient(function, a, rotary_dim) : TROPE_OK;
+}

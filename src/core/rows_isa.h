@@ -1,0 +1,45 @@
+/* All kernels of one instruction set. The file that includes this is compiled with the flags of that instruction set and
+ * defines ISA_NAME and ISA_ID; everything here is static but the table at the end. */
+#include <stdint.h>
+#include <string.h>
+
+#include "core/rotate.h"
+#include "core/rows.h"
+#include "core/sincos.h"
+#include "core/vector_memory.h"
+#include "varlen/row.h"
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define STRING_(a) #a
+#define STRING(a) STRING_(a)
+
+/* Rows whose coefficients are held at a time, and the coefficients they may take together: about an L1 cache. */
+#define CHUNK_ROWS 64
+#define CHUNK_COEFFICIENTS 8192
+
+/* Heads of up to this many bytes are put together here before they are streamed out. */
+#define STAGE_BYTES 8192
+
+#define REAL float
+#define SUFFIX f32
+#include "core/rows_template.h"
+#undef REAL
+#undef SUFFIX
+
+#define REAL double
+#define REAL_IS_DOUBLE
+#define SUFFIX f64
+#include "core/rows_template.h"
+
+static void rotate_rows(const trope_plan *plan, int64_t begin, int64_t end)
+{
+    plan->dtype == TROPE_F64 ? rotate_rows_f64(plan, begin, end) : rotate_rows_f32(plan, begin, end);
+}
+
+static void row_angles(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
+{
+    plan->dtype == TROPE_F64 ? row_angles_f64(plan, row, out) : row_angles_f32(plan, row, out);
+}
+
+const trope_row_kernels PASTE(trope_rows_, ISA_NAME) = {ISA_ID, STRING(ISA_NAME), rotate_rows, row_angles};

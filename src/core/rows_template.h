@@ -1,0 +1,441 @@
+/* The row loop, for one instruction set and one type of arithmetic. REAL is float (f32, f16, bf16) or double (f64), and
+ * REAL_IS_DOUBLE goes with the latter. Rows are taken in chunks: first the coefficients of each row, then all heads of all
+ * operands by them. A head goes through three loops over its window, each of which the compiler vectorizes: to REAL, rotate,
+ * from REAL. */
+
+#define FN(name) PASTE(name##_, SUFFIX)
+
+/* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
+typedef struct FN(turns) {
+    const REAL *c1, *s1, *c2, *s2;
+} FN(turns);
+
+/* ---- elements to and from REAL ---- */
+
+static inline void FN(load)(REAL *restrict to, const void *from, int32_t dtype, int count)
+{
+    if (dtype == TROPE_F32) {
+        const float *restrict in = from;
+        for (int i = 0; i < count; i++)
+            to[i] = (REAL)in[i];
+    }
+#ifdef REAL_IS_DOUBLE
+    else {
+        const double *restrict in = from;
+        for (int i = 0; i < count; i++)
+            to[i] = in[i];
+    }
+#else
+    else if (dtype == TROPE_BF16) {
+        const uint16_t *restrict in = from;
+        for (int i = 0; i < count; i++)
+            to[i] = trope_bf16_to_f32(in[i]);
+    } else {
+        trope_load_f16(to, from, count);
+    }
+#endif
+}
+
+static inline void FN(store)(void *to, const REAL *restrict from, int32_t dtype, int count)
+{
+#ifndef REAL_IS_DOUBLE
+    if (dtype == TROPE_BF16) {
+        uint16_t *restrict out = to;
+        for (int i = 0; i < count; i++)
+            out[i] = trope_f32_to_bf16(from[i]);
+        return;
+    }
+    if (dtype == TROPE_F16) {
+        trope_store_f16(to, from, count);
+        return;
+    }
+#endif
+    (void)dtype;
+    REAL *restrict out = to;
+    for (int i = 0; i < count; i++)
+        out[i] = from[i];
+}
+
+static inline REAL FN(canonical)(REAL x)
+{
+#ifdef REAL_IS_DOUBLE
+    return x;
+#else
+    return trope_canonical(x);
+#endif
+}
+
+/* ---- the coefficients of a row ---- */
+
+/* Columns of a table row to REAL, each from the row that its pair's axis is at. */
+static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, const void *table, REAL *to)
+{
+    const trope_plan_angles *a = &plan->angles;
+    const int64_t size = a->dtype == TROPE_F64 ? 8 : a->dtype == TROPE_F32 ? 4 : 2;
+    const char *entry = (const char *)table + row->batch * a->batch_stride * size;
+    if (plan->axes == 1) {
+        FN(load)(to, entry + row->position[0] * a->row_stride * size, a->dtype, plan->pairs * (a->per_element ? 2 : 1));
+        return;
+    }
+    for (int pair = 0; pair < plan->pairs; pair++) {
+        const char *from = entry + row->position[trope_pair_axis(plan, pair)] * a->row_stride * size;
+        if (!a->per_element) {
+            FN(load)(to + pair, from + pair * size, a->dtype, 1);
+            continue;
+        }
+        const int first = trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair);
+        const int second = trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair);
+        FN(load)(to + first, from + first * size, a->dtype, 1);
+        FN(load)(to + second, from + second * size, a->dtype, 1);
+    }
+}
+
+static void FN(sincos_of_angles)(const REAL *restrict angle, int count, REAL *restrict cosine, REAL *restrict sine)
+{
+#ifdef REAL_IS_DOUBLE
+    for (int i = 0; i < count; i++) {
+        sine[i] = sin(angle[i]);
+        cosine[i] = cos(angle[i]);
+    }
+#else
+    int large = 0;
+    for (int i = 0; i < count; i++) {
+        large |= trope_is_large_angle(angle[i]);
+        trope_sincos_quarter(trope_reduce_angle(angle[i]), &sine[i], &cosine[i]);
+    }
+    for (int i = 0; large && i < count; i++)
+        if (trope_is_large_angle(angle[i]))
+            trope_sincos(angle[i], &sine[i], &cosine[i]);
+#endif
+}
+
+static inline void FN(sincos_of_phase)(int64_t position, uint64_t step, REAL *cosine, REAL *sine)
+{
+#ifdef REAL_IS_DOUBLE
+    trope_sincos_phase_double((uint64_t)position * step, sine, cosine);
+#else
+    trope_sincos_quarter(trope_reduce_phase(trope_phase(position, step)), sine, cosine);
+#endif
+}
+
+static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, REAL *restrict cosine, REAL *restrict sine)
+{
+    const uint64_t *step = plan->angles.step;
+    const int64_t position = row->position[0];
+    if (plan->axes == 1) {
+        for (int i = 0; i < plan->pairs; i++)
+            FN(sincos_of_phase)(position, step[i], &cosine[i], &sine[i]);
+        return;
+    }
+    for (int i = 0; i < plan->pairs; i++)
+        FN(sincos_of_phase)(row->position[trope_pair_axis(plan, i)], step[i], &cosine[i], &sine[i]);
+}
+
+/* mscale, the direction's sign and native rounding. */
+static void FN(scale_columns)(const trope_plan *plan, int count, double scale, REAL *values)
+{
+    const REAL factor = (REAL)scale;
+    for (int i = 0; i < count; i++)
+        values[i] *= factor;
+#ifdef REAL_IS_DOUBLE
+    (void)plan;
+#else
+    if (plan->rounding == TROPE_ROUND_NATIVE && plan->dtype == TROPE_BF16)
+        for (int i = 0; i < count; i++)
+            values[i] = trope_round_bf16(values[i]);
+    if (plan->rounding == TROPE_ROUND_NATIVE && plan->dtype == TROPE_F16)
+        for (int i = 0; i < count; i++)
+            values[i] = trope_round_f16(values[i]);
+#endif
+}
+
+static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *values)
+{
+    for (int pair = 0; row->poisoned && pair < plan->pairs; pair++) {
+        if (!(row->poisoned >> trope_pair_axis(plan, pair) & 1))
+            continue;
+        if (!plan->angles.per_element) {
+            values[pair] = (REAL)NAN;
+            continue;
+        }
+        values[trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)] = (REAL)NAN;
+        values[trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)] = (REAL)NAN;
+    }
+}
+
+/* Columns as they stand in a table to the first and second elements of pairs. */
+static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first, REAL *restrict second)
+{
+    for (int pair = 0; pair < plan->pairs; pair++) {
+        first[pair] = columns[trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
+        second[pair] = columns[trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
+    }
+}
+
+/* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
+static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, REAL *space)
+{
+    const int pairs = plan->pairs, columns = plan->angles.per_element ? 2 * pairs : pairs;
+    REAL cosine[TROPE_MAX_ROTARY_DIM], sine[TROPE_MAX_ROTARY_DIM], angle[TROPE_MAX_ROTARY_DIM];
+    REAL *c = columns == pairs ? space : cosine, *s = columns == pairs ? space + pairs : sine;
+    if (plan->angles.source == TROPE_ANGLES_PHASE) {
+        FN(sincos_of_phases)(plan, row, c, s);
+    } else if (plan->angles.source == TROPE_ANGLES_FREQS) {
+        FN(gather_columns)(plan, row, plan->angles.freqs, angle);
+        FN(sincos_of_angles)(angle, columns, c, s);
+    } else {
+        FN(gather_columns)(plan, row, plan->angles.cos, c);
+        FN(gather_columns)(plan, row, plan->angles.sin, s);
+    }
+    FN(poison)(plan, row, c);
+    FN(poison)(plan, row, s);
+    FN(scale_columns)(plan, columns, plan->cosine_scale, c);
+    FN(scale_columns)(plan, columns, plan->sine_scale, s);
+    if (columns == pairs)
+        return (FN(turns)){space, space + pairs, space, space + pairs};
+    FN(split_columns)(plan, cosine, space, space + 2 * pairs);
+    FN(split_columns)(plan, sine, space + pairs, space + 3 * pairs);
+    REAL *first = space + (plan->swap_sines ? 3 : 1) * pairs, *second = space + (plan->swap_sines ? 1 : 3) * pairs;
+    return (FN(turns)){space, first, space + 2 * pairs, second};
+}
+
+static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
+{
+    REAL space[4 * TROPE_MAX_PAIRS];
+    const FN(turns) t = FN(find_turns)(plan, row, space);
+    for (int pair = 0; pair < plan->pairs; pair++) {
+        out->c1[pair] = t.c1[pair];
+        out->s1[pair] = t.s1[pair];
+        out->c2[pair] = t.c2[pair];
+        out->s2[pair] = t.s2[pair];
+    }
+}
+
+/* ---- the rotation of a window ---- */
+
+typedef enum FN(arithmetic) { FN(ONCE), FN(NATIVE_F32), FN(NATIVE_F16), FN(NATIVE_BF16) } FN(arithmetic);
+
+static inline void FN(rotate_pair)(FN(arithmetic) kind, REAL x1, REAL x2, REAL c1, REAL s1, REAL c2, REAL s2, REAL *y1, REAL *y2)
+{
+#ifdef REAL_IS_DOUBLE
+    (kind == FN(ONCE) ? trope_rotate_once_f64 : trope_rotate_native_f64)(x1, x2, c1, s1, c2, s2, y1, y2);
+#else
+    if (kind == FN(ONCE))
+        trope_rotate_once(x1, x2, c1, s1, c2, s2, y1, y2);
+    else if (kind == FN(NATIVE_F32))
+        trope_rotate_native_f32(x1, x2, c1, s1, c2, s2, y1, y2);
+    else if (kind == FN(NATIVE_F16))
+        trope_rotate_native_f16(x1, x2, c1, s1, c2, s2, y1, y2);
+    else
+        trope_rotate_native_bf16(x1, x2, c1, s1, c2, s2, y1, y2);
+#endif
+}
+
+/* `count` pairs from x to y, which are apart. Inlined with constants for all but the pointers and the count. */
+static inline __attribute__((always_inline)) void FN(rotate_run)(FN(arithmetic) kind, int from_interleaved, int to_interleaved,
+                                                                 int count, const REAL *restrict x, REAL *restrict y,
+                                                                 FN(turns) t)
+{
+    const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
+    for (int i = 0; i < count; i++) {
+        const REAL x1 = from_interleaved ? x[2 * i] : x[i], x2 = from_interleaved ? x[2 * i + 1] : x[i + count];
+        REAL y1, y2;
+        FN(rotate_pair)(kind, x1, x2, c1[i], s1[i], c2[i], s2[i], &y1, &y2);
+        y[to_interleaved ? 2 * i : i] = FN(canonical)(y1);
+        y[to_interleaved ? 2 * i + 1 : i + count] = FN(canonical)(y2);
+    }
+}
+
+static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(FN(arithmetic) kind, const trope_plan *plan, int count,
+                                                                         const REAL *x, REAL *y, FN(turns) t)
+{
+    if (plan->interleaved_src)
+        plan->interleaved_dst ? FN(rotate_run)(kind, 1, 1, count, x, y, t) : FN(rotate_run)(kind, 1, 0, count, x, y, t);
+    else
+        plan->interleaved_dst ? FN(rotate_run)(kind, 0, 1, count, x, y, t) : FN(rotate_run)(kind, 0, 0, count, x, y, t);
+}
+
+static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(turns) t)
+{
+    if (plan->rounding == TROPE_ROUND_ONCE)
+        FN(rotate_any_pairing)(FN(ONCE), plan, count, x, y, t);
+    else if (plan->dtype == TROPE_F16)
+        FN(rotate_any_pairing)(FN(NATIVE_F16), plan, count, x, y, t);
+    else if (plan->dtype == TROPE_BF16)
+        FN(rotate_any_pairing)(FN(NATIVE_BF16), plan, count, x, y, t);
+    else
+        FN(rotate_any_pairing)(FN(NATIVE_F32), plan, count, x, y, t);
+}
+
+/* All windows of a head. */
+static void FN(rotate_windows)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y, FN(turns) t)
+{
+    const int pairs = o->rotary_dim / 2 / plan->windows;
+    for (int w = 0; w < plan->windows; w++, x += 2 * pairs, y += 2 * pairs) {
+        FN(rotate_part)(plan, pairs, x, y, t);
+        t = (FN(turns)){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
+    }
+}
+
+/* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
+static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to, FN(turns) t)
+{
+    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
+    if (plan->element_size == (int32_t)sizeof(REAL)) {
+        if (from != to) {
+            FN(rotate_windows)(plan, o, (const REAL *)from, (REAL *)to, t);
+            return;
+        }
+        FN(rotate_windows)(plan, o, (const REAL *)from, y, t);
+    } else {
+        FN(load)(x, from, plan->dtype, o->rotary_dim);
+        FN(rotate_windows)(plan, o, x, y, t);
+    }
+    FN(store)(to, y, plan->dtype, o->rotary_dim);
+}
+
+/* ---- a head ---- */
+
+static inline void FN(copy_run)(char *to, const char *from, int64_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst, FN(turns) t)
+{
+    _Alignas(64) char stage[STAGE_BYTES];
+    const int64_t size = plan->element_size, bytes = o->head_dim * size;
+    const int64_t before = o->rotary_offset * size, window = o->rotary_dim * size;
+    const int streamed = plan->stream_stores && !o->in_place && bytes <= STAGE_BYTES;
+    char *out = streamed ? stage : dst;
+    if (!o->in_place) {
+        FN(copy_run)(out, src, before);
+        FN(copy_run)(out + before + window, src + before + window, bytes - before - window);
+    }
+    FN(rotate_elements)(plan, o, src + before, out + before, t);
+    if (streamed)
+        trope_stream_copy(dst, stage, (size_t)bytes);
+}
+
+static void FN(copy_strided)(char *to, int64_t to_step, const char *from, int64_t from_step, const int64_t count[2])
+{
+    for (int64_t i = 0; i < count[0]; i++)
+        memcpy(to + i * to_step, from + i * from_step, (size_t)count[1]);
+}
+
+static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst, FN(turns) t)
+{
+    _Alignas(64) char window[TROPE_MAX_ROTARY_DIM * sizeof(REAL)];
+    const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT] * size,
+                  to = o->dst_stride[TROPE_DIM_ELEMENT] * size;
+    const int64_t first = o->rotary_offset, after = first + o->rotary_dim;
+    FN(copy_strided)(window, size, src + first * from, from, (const int64_t[]){o->rotary_dim, size});
+    FN(rotate_elements)(plan, o, window, window, t);
+    FN(copy_strided)(dst + first * to, to, window, size, (const int64_t[]){o->rotary_dim, size});
+    if (o->in_place)
+        return;
+    FN(copy_strided)(dst, to, src, from, (const int64_t[]){first, size});
+    FN(copy_strided)(dst + after * to, to, src + after * from, from, (const int64_t[]){o->head_dim - after, size});
+}
+
+static void FN(copy_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst)
+{
+    const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
+    if (o->in_place)
+        return;
+    if (from != 1 || to != 1)
+        FN(copy_strided)(dst, to * size, src, from * size, (const int64_t[]){o->head_dim, size});
+    else if (plan->stream_stores)
+        trope_stream_copy(dst, src, (size_t)(o->head_dim * size));
+    else
+        memcpy(dst, src, (size_t)(o->head_dim * size));
+}
+
+static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, char *dst)
+{
+    const int64_t step = o->dst_stride[TROPE_DIM_ELEMENT] * plan->element_size;
+    for (int64_t i = 0; i < o->head_dim; i++)
+        memset(dst + i * step, 0, (size_t)plan->element_size);
+}
+
+static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(turns) t,
+                           const int64_t head[2])
+{
+    const int64_t *f = o->src_stride, *g = o->dst_stride;
+    const int64_t from = row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3];
+    const int64_t to = row->batch * g[0] + row->token * g[1] + head[0] * g[2] + head[1] * g[3];
+    const char *src = o->src + from * plan->element_size;
+    char *dst = o->dst + to * plan->element_size;
+    if (row->action == TROPE_ROW_ZERO)
+        FN(zero_head)(plan, o, dst);
+    else if (row->action == TROPE_ROW_COPY || o->rotary_dim == 0)
+        FN(copy_head)(plan, o, src, dst);
+    else if (f[TROPE_DIM_ELEMENT] == 1 && g[TROPE_DIM_ELEMENT] == 1)
+        FN(rotate_contiguous_head)(plan, o, src, dst, t);
+    else
+        FN(rotate_strided_head)(plan, o, src, dst, t);
+}
+
+/* ---- chunks of rows ---- */
+
+typedef struct FN(chunk) {
+    int rows;
+    trope_row row[CHUNK_ROWS];
+    FN(turns) turns[CHUNK_ROWS];
+    REAL coefficients[CHUNK_COEFFICIENTS];
+} FN(chunk);
+
+/* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
+static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) *chunk)
+{
+    const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
+    int used = 0;
+    chunk->rows = 0;
+    for (; begin < end && chunk->rows < CHUNK_ROWS; begin++, chunk->rows++) {
+        const int r = chunk->rows;
+        trope_row *row = &chunk->row[r];
+        trope_locate_row(plan, begin, row);
+        trope_find_row(plan, span, row);
+        if (row->action != TROPE_ROW_ROTATE || plan->pairs == 0)
+            continue;
+        if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
+            chunk->turns[r] = chunk->turns[r - 1];
+            continue;
+        }
+        if (used + per_row > CHUNK_COEFFICIENTS)
+            return begin;
+        chunk->turns[r] = FN(find_turns)(plan, row, chunk->coefficients + used);
+        used += per_row;
+    }
+    return begin;
+}
+
+/* Every head of an operand for every row of the chunk, the larger stride outside. */
+static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) *chunk)
+{
+    const int64_t *stride = o->dst_stride;
+    const int heads_outside = stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
+    const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
+    for (int outer = 0; outer < outer_rows; outer++)
+        for (int group = 0; group < o->groups; group++)
+            for (int head = 0; head < o->heads_per_group; head++)
+                for (int r = outer; r < outer + inner_rows; r++)
+                    FN(write_head)(plan, o, &chunk->row[r], chunk->turns[r], (const int64_t[]){group, head});
+}
+
+static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
+{
+    FN(chunk) chunk;
+    trope_span span = {0};
+    while (begin < end) {
+        begin = FN(fill_chunk)(plan, &span, begin, end, &chunk);
+        for (int i = 0; i < plan->operand_count; i++)
+            if (plan->operands[i].dst)
+                FN(write_operand)(plan, &plan->operands[i], &chunk);
+    }
+    if (plan->stream_stores)
+        trope_stream_fence();
+}
+
+#undef FN

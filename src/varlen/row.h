@@ -1,0 +1,57 @@
+/* A row is one token of one batch entry. This finds what is to be done with it and which angles drive it. */
+#ifndef TROPE_VARLEN_ROW_H
+#define TROPE_VARLEN_ROW_H
+
+#include "core/plan.h"
+#include "varlen/position.h"
+
+typedef enum trope_row_action { TROPE_ROW_ROTATE, TROPE_ROW_COPY, TROPE_ROW_ZERO } trope_row_action;
+
+typedef struct trope_row {
+    int64_t batch, token;
+    int64_t position[TROPE_MAX_AXES]; /* with freqs and tables: the angle row, in range unless poisoned */
+    trope_row_action action;
+    uint32_t poisoned; /* bit a: axis a is out of range and its pairs become NaN */
+} trope_row;
+
+/* The number of batch entries whose angles and positions differ is in plan; rows are numbered as they are stored. */
+TROPE_HD void trope_locate_row(const trope_plan *plan, int64_t number, trope_row *row)
+{
+    row->batch = plan->batch_outermost ? number / plan->tokens : number % plan->batch;
+    row->token = plan->batch_outermost ? number % plan->tokens : number / plan->batch;
+}
+
+/* Brings the position of one axis into the angle rows, or poisons it. */
+TROPE_HD void trope_limit_position(const trope_plan *plan, trope_row *row, int axis)
+{
+    const int64_t rows = plan->angles.rows, position = row->position[axis];
+    if (plan->angles.source == TROPE_ANGLES_PHASE || (position >= 0 && position < rows))
+        return;
+    if (plan->angles.out_of_range == TROPE_RANGE_POISON)
+        row->poisoned |= 1u << axis;
+    row->position[axis] = position < 0 ? 0 : rows - 1;
+}
+
+/* Fills a row whose batch and token are set. `span` is the one of the row before, or {0}. */
+TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row *row)
+{
+    const trope_sequences *s = &plan->sequences;
+    const int same_sequence = row->token >= span->begin && row->token < span->end && (s->boundaries || span->sequence == row->batch);
+    if (!same_sequence)
+        *span = trope_find_span(s, row->batch, row->token);
+    const int64_t index = trope_index_in_sequence(s, span, row->token);
+    row->poisoned = 0;
+    row->action = TROPE_ROW_ROTATE;
+    if (trope_is_padding(span, index) && plan->padding != TROPE_PADDING_ROTATE) {
+        row->action = plan->padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
+        return;
+    }
+    if (plan->angles.source == TROPE_ANGLES_NONE)
+        return;
+    for (int axis = 0; axis < plan->axes; axis++) {
+        row->position[axis] = trope_position(s, span, index, row->batch, row->token, axis);
+        trope_limit_position(plan, row, axis);
+    }
+}
+
+#endif
