@@ -1,0 +1,45 @@
+# What `cmake --install` copies: the library, its header, the CMake package and trope.pc.
+
+# A program that links a static trope links what trope itself links, but our warnings are our own.
+get_target_property(trope_links trope INTERFACE_LINK_LIBRARIES)
+if(trope_links)
+  list(REMOVE_ITEM trope_links "$<LINK_ONLY:trope_warnings>")
+  set_property(TARGET trope PROPERTY INTERFACE_LINK_LIBRARIES ${trope_links})
+endif()
+
+install(TARGETS trope EXPORT trope
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES include/trope/trope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trope)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# find_package(trope CONFIG) gives trope::trope.
+set(trope_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/trope)
+set(trope_needs_openmp OFF)
+if(OpenMP_C_FOUND AND NOT BUILD_SHARED_LIBS)
+  set(trope_needs_openmp ON)
+endif()
+configure_package_config_file(cmake/trope-config.cmake.in trope-config.cmake INSTALL_DESTINATION ${trope_package_dir})
+# The version that a program asks for must have the same first number, as with SOVERSION.
+write_basic_package_version_file(trope-config-version.cmake COMPATIBILITY SameMajorVersion)
+install(EXPORT trope NAMESPACE trope:: FILE trope-targets.cmake DESTINATION ${trope_package_dir})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/trope-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/trope-config-version.cmake
+        DESTINATION ${trope_package_dir})
+
+# trope.pc finds the prefix from its own place, so that `cmake --install --prefix` may name any. What only a static trope
+# needs is in Libs.private as long as there is a shared one.
+file(RELATIVE_PATH trope_pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" trope_pc_prefix "${trope_pc_prefix}")
+file(RELATIVE_PATH trope_pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH trope_pc_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+set(trope_pc_private "-lm")
+if(OpenMP_C_FOUND)
+  string(APPEND trope_pc_private " ${OpenMP_C_FLAGS}")
+endif()
+set(trope_pc_libs "")
+if(NOT BUILD_SHARED_LIBS)
+  set(trope_pc_libs " ${trope_pc_private}")
+  set(trope_pc_private "")
+endif()
+configure_file(cmake/trope.pc.in trope.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/trope.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
