@@ -234,7 +234,7 @@ static trope_status check_divisors(const trope_frequency_args *a, const char *na
         return TROPE_OK;
     }
     if (!divisor)
-        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s (NULL) is required by %s", name, rules[a->rule].name);
+        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL, %s needs it", name, rules[a->rule].name);
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!isfinite(divisor[i]) || divisor[i] <= 0.0)
             return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s[%d] (%g) must be finite and greater than 0", name,
@@ -279,8 +279,7 @@ TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, doubl
     if (status)
         return status;
     if (!inv_freq || !mscale)
-        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s (NULL) must point to the result",
-                          inv_freq ? "mscale" : "inv_freq");
+        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL", inv_freq ? "mscale" : "inv_freq");
     status = check_args(&a);
     if (status)
         return status;
