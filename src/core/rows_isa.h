@@ -7,6 +7,7 @@
 #include "core/rows.h"
 #include "core/sincos.h"
 #include "core/vector_memory.h"
+#include "core/vector_rotate.h"
 #include "varlen/row.h"
 
 #define PASTE_(a, b) a##b

@@ -5,6 +5,10 @@
 
 #define FN(name) PASTE(name##_, SUFFIX)
 
+#if defined(VECTOR_WIDTH) && !defined(REAL_IS_DOUBLE)
+#define USE_VECTORS
+#endif
+
 /* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
 typedef struct FN(turns) {
     const REAL *c1, *s1, *c2, *s2;
@@ -135,7 +139,7 @@ static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, R
 static void FN(scale_columns)(const trope_plan *plan, int count, double scale, REAL *values)
 {
     const REAL factor = (REAL)scale;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; factor != 1 && i < count; i++)
         values[i] *= factor;
 #ifdef REAL_IS_DOUBLE
     (void)plan;
@@ -281,6 +285,17 @@ static void FN(rotate_windows)(const trope_plan *plan, const trope_plan_operand 
 static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to, FN(turns) t)
 {
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
+#ifdef USE_VECTORS
+    const int pairs = o->rotary_dim / 2 / plan->windows;
+    if (vector_can_rotate(plan, pairs, from == to)) {
+        for (int w = 0; w < plan->windows; w++) {
+            const int64_t start = 2 * (int64_t)w * pairs * plan->element_size;
+            const vector_turns turns = {t.c1 + w * pairs, t.s1 + w * pairs, t.c2 + w * pairs, t.s2 + w * pairs};
+            vector_rotate(plan, pairs, from + start, to + start, turns);
+        }
+        return;
+    }
+#endif
     if (plan->element_size == (int32_t)sizeof(REAL)) {
         if (from != to) {
             FN(rotate_windows)(plan, o, (const REAL *)from, (REAL *)to, t);
@@ -438,4 +453,5 @@ static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
         trope_stream_fence();
 }
 
+#undef USE_VECTORS
 #undef FN
