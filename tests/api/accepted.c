@@ -14,16 +14,16 @@ static void begin(trope_args *args)
     k = &args->operands[1];
 }
 
-#define ACCEPTED_BACKWARD(valid, change)                                                                                    \
-    do {                                                                                                                    \
-        begin(valid);                                                                                                       \
-        change;                                                                                                             \
-        CHECK_MESSAGE(trope_backward(a) == TROPE_OK, #valid ", " #change ": %s", trope_last_error());                       \
+#define ACCEPTED_BACKWARD(valid, change)                                                                                   \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        CHECK_MESSAGE(trope_backward(a) == TROPE_OK, #valid ", " #change ": %s", trope_last_error());                      \
     } while (0)
-#define ACCEPTED(valid, change)                                                                                             \
-    do {                                                                                                                    \
-        ACCEPTED_BACKWARD(valid, change);                                                                                   \
-        CHECK_MESSAGE(trope_forward(a) == TROPE_OK, #valid ", " #change ": %s", trope_last_error());                        \
+#define ACCEPTED(valid, change)                                                                                            \
+    do {                                                                                                                   \
+        ACCEPTED_BACKWARD(valid, change);                                                                                  \
+        CHECK_MESSAGE(trope_forward(a) == TROPE_OK, #valid ", " #change ": %s", trope_last_error());                       \
     } while (0)
 
 static char *plus(const void *pointer, int64_t bytes)
@@ -59,7 +59,7 @@ static void sources(void)
     ACCEPTED(dense(), (q->src = q->dst));
     ACCEPTED(dense(), (q->src = q->dst, q->src_stride[TROPE_DIM_GROUP] = 12345)); /* there is one group */
     ACCEPTED(dense(), (q->src = q->dst, a->pairing_out = TROPE_PAIRING_INTERLEAVED));
-    ACCEPTED(dense(), q->src = in.freqs); /* read twice */
+    ACCEPTED(dense(), q->src = in.freqs);                                         /* read twice */
     ACCEPTED(dense(), (a->operands[2].src = NULL, a->operands[3].head_dim = -3)); /* beyond operand_count */
     ACCEPTED(dense(), use_packed_qkv());
 }
@@ -68,10 +68,12 @@ static void destinations(void)
 {
     ACCEPTED(dense(), (q->dst = plus(out.q, 64 * 15), q->dst_stride[TROPE_DIM_TOKEN] = -2 * Q_DIM,
                        q->dst_stride[TROPE_DIM_BATCH] = TOKENS * 2 * Q_DIM));
-    ACCEPTED(dense(), (q->dst_stride[TROPE_DIM_HEAD] = 1, q->dst_stride[TROPE_DIM_ELEMENT] = Q_HEADS)); /* heads interleaved */
-    ACCEPTED(dense(), (k->dst = plus(out.workspace, Q_DIM * 4), q->dst = out.workspace, q->dst_stride[TROPE_DIM_HEAD] = 2 * Q_DIM,
-                       q->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, q->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS,
-                       k->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, k->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS));
+    ACCEPTED(dense(),
+             (q->dst_stride[TROPE_DIM_HEAD] = 1, q->dst_stride[TROPE_DIM_ELEMENT] = Q_HEADS)); /* heads interleaved */
+    ACCEPTED(dense(),
+             (k->dst = plus(out.workspace, Q_DIM * 4), q->dst = out.workspace, q->dst_stride[TROPE_DIM_HEAD] = 2 * Q_DIM,
+              q->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, q->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS,
+              k->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, k->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS));
     ACCEPTED(dense(), q->dst = plus(out.q, 4)); /* aligned to an element, no more */
 }
 
@@ -96,16 +98,18 @@ static void angles(void)
 static void positions(void)
 {
     int32_t word = 0;
-    ACCEPTED(ids(), (a->position_axes = 3, a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = 2, a->axis_sections[1] = 2));
-    ACCEPTED(ids(), (a->axis_map = TROPE_AXES_INTERLEAVED, a->axis_sections[0] = 2, a->axis_sections[1] = a->axis_sections[2] = 1));
+    ACCEPTED(ids(),
+             (a->position_axes = 3, a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = 2, a->axis_sections[1] = 2));
+    ACCEPTED(ids(), (a->axis_map = TROPE_AXES_INTERLEAVED, a->axis_sections[0] = 2,
+                     a->axis_sections[1] = a->axis_sections[2] = 1));
     ACCEPTED(ids(), (a->windows = 2, a->position_axes = 2, a->position_axis_stride = BATCH * TOKENS));
     ACCEPTED(ids(), (in.ids[3] = 8, a->out_of_range = TROPE_RANGE_CLAMP));
     ACCEPTED(ids(), (in.ids[3] = 8, a->status = &word));
     CHECK(word == TROPE_STATUS_POSITION);
     ACCEPTED(packed(), a->packed_positions = 1);
     ACCEPTED(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, in.cu_seqlens[3] = in.cu_seqlens[4] = 5));
-    ACCEPTED(packed(), (in.cu_seqlens[4] = 6)); /* the last two tokens belong to no sequence */
-    ACCEPTED(packed(), (in.cu_seqlens[0] = 2)); /* nor do the first two */
+    ACCEPTED(packed(), (in.cu_seqlens[4] = 6));        /* the last two tokens belong to no sequence */
+    ACCEPTED(packed(), (in.cu_seqlens[0] = 2));        /* nor do the first two */
     ACCEPTED(dense(), a->cp_layout = TROPE_CP_ZIGZAG); /* one rank, whatever the layout */
     ACCEPTED(zigzag(), (void)q);
 }

@@ -8,13 +8,18 @@
 #include "api/valid_call.h"
 #include "support/check.h"
 
-enum { BOTH, FORWARD, BACKWARD };
+/* The functions that must refuse a row. */
+enum {
+    FORWARD = 1,
+    BACKWARD = 2,
+    NAME = 4, /* trope_kernel_name, for the directions among these */
+    SIZE = 8  /* trope_workspace_size */
+};
 enum {
     IS_NULL = TROPE_ERROR_NULL,
     ARGUMENT = TROPE_ERROR_ARGUMENT,
     OVERLAP = TROPE_ERROR_OVERLAP,
     TOO_LARGE = TROPE_ERROR_OVERFLOW,
-    BAD_DATA = TROPE_ERROR_DATA,
     UNSUPPORTED = TROPE_ERROR_UNSUPPORTED
 };
 
@@ -34,43 +39,41 @@ static void check_one(const char *what, const char *function, trope_status got, 
 {
     const char *message = trope_last_error();
     const size_t length = strlen(function);
-    CHECK_MESSAGE(got == want, "%s: %s returned %s, not %s (last error: %s)", what, function, trope_status_name(got),
-                  trope_status_name(want), message);
+    if (!CHECK_MESSAGE(got == want, "%s: %s returned %s, not %s", what, function, trope_status_name(got),
+                       trope_status_name(want)))
+        return;
     CHECK_MESSAGE(strncmp(message, function, length) == 0 && strncmp(message + length, ": ", 2) == 0,
                   "%s: the message of %s does not begin with it: %s", what, function, message);
     CHECK_MESSAGE(strstr(message, words), "%s: the message of %s lacks \"%s\": %s", what, function, words, message);
     CHECK_MESSAGE(outputs_are_untouched(), "%s: %s wrote something", what, function);
 }
 
-/* Data behind a pointer is not looked at by the functions that only describe a call. */
-static void check_refused(const char *what, int direction, trope_status status, const char *words)
+static void check_refused(const char *what, int functions, trope_status status, const char *words)
 {
     char name[64];
     uint64_t bytes;
-    const int describes = status != TROPE_ERROR_DATA;
     row_count++;
-    if (direction != BACKWARD) {
+    if (functions & FORWARD)
         check_one(what, "trope_forward", trope_forward(a), status, words);
-        if (describes)
-            check_one(what, "trope_kernel_name", trope_kernel_name(a, 0, name, sizeof name), status, words);
-    }
-    if (direction != FORWARD) {
+    if (functions & BACKWARD)
         check_one(what, "trope_backward", trope_backward(a), status, words);
-        if (describes)
-            check_one(what, "trope_kernel_name", trope_kernel_name(a, 1, name, sizeof name), status, words);
-        if (describes && !strstr(what, "workspace"))
-            check_one(what, "trope_workspace_size", trope_workspace_size(a, &bytes), status, words);
-    }
+    for (int backward = 0; backward < 2 && functions & NAME; backward++)
+        if (functions & (backward ? BACKWARD : FORWARD))
+            check_one(what, "trope_kernel_name", trope_kernel_name(a, backward, name, sizeof name), status, words);
+    if (functions & SIZE)
+        check_one(what, "trope_workspace_size", trope_workspace_size(a, &bytes), status, words);
 }
 
-#define ROW_IN(direction, valid, change, status, words)                                                                      \
-    do {                                                                                                                     \
-        begin(valid);                                                                                                        \
-        change;                                                                                                              \
-        check_refused(#valid ", " #change, direction, status, words);                                          \
+#define ROW_FOR(functions, valid, change, status, words)                                                                   \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        check_refused(#valid ", " #change, functions, status, words);                                                      \
     } while (0)
-#define ROW(valid, change, status, words) ROW_IN(BOTH, valid, change, status, words)
-#define BACKWARD_ROW(valid, change, status, words) ROW_IN(BACKWARD, valid, change, status, words)
+/* What is wrong with a call; with a backward call only; with data behind a pointer, which only the calls read. */
+#define ROW(valid, change, status, words)          ROW_FOR(FORWARD | BACKWARD | NAME | SIZE, valid, change, status, words)
+#define BACKWARD_ROW(valid, change, status, words) ROW_FOR(BACKWARD | NAME | SIZE, valid, change, status, words)
+#define DATA_ROW(valid, change, words)             ROW_FOR(FORWARD | BACKWARD, valid, change, TROPE_ERROR_DATA, words)
 
 static char *plus(const void *pointer, int64_t bytes)
 {
@@ -80,6 +83,14 @@ static char *plus(const void *pointer, int64_t bytes)
 static void set_ids(int32_t value)
 {
     in.ids[5] = value;
+}
+
+static void use_huge_start(int64_t start)
+{
+    static int64_t starts[BATCH];
+    starts[0] = start;
+    a->start_positions = starts;
+    a->position_dtype = TROPE_I64;
 }
 
 static void set_boundaries(int32_t *array, int32_t first, int32_t second, int32_t third, int32_t fourth, int32_t fifth)
@@ -104,7 +115,7 @@ static void structs_and_enums(void)
     ROW(dense(), a->dtype = 4, ARGUMENT, "dtype (4)");
     ROW(dense(), a->dtype = -1, ARGUMENT, "dtype (-1)");
     ROW(dense(), a->rounding = 2, ARGUMENT, "rounding (2)");
-    ROW(dense(), a->stream = &in, ARGUMENT, "stream");
+    ROW_FOR(FORWARD | BACKWARD | NAME, dense(), a->stream = &in, ARGUMENT, "stream");
 }
 
 static void shapes(void)
@@ -121,12 +132,14 @@ static void shapes(void)
     ROW(dense(), k->head_dim = -8, ARGUMENT, "operands[1].head_dim (-8)");
     ROW(dense(), q->rotary_dim = 7, ARGUMENT, "operands[0].rotary_dim (7) must be even");
     ROW(dense(), q->rotary_dim = -2, ARGUMENT, "operands[0].rotary_dim (-2)");
-    ROW(dense(), q->rotary_dim = 14, ARGUMENT, "operands[0].rotary_dim (14) must be even and at most head_dim - rotary_offset (12)");
+    ROW(dense(), q->rotary_dim = 14, ARGUMENT,
+        "operands[0].rotary_dim (14) must be even and at most head_dim - rotary_offset (12)");
     ROW(dense(), k->rotary_dim = 10, ARGUMENT, "operands[1].rotary_dim (10)");
     ROW(dense(), q->rotary_offset = -1, ARGUMENT, "operands[0].rotary_offset (-1)");
     ROW(dense(), q->rotary_offset = 17, ARGUMENT, "operands[0].rotary_offset (17)");
     ROW(dense(), k->rotary_offset = 2, ARGUMENT, "operands[1].rotary_dim (8)");
-    ROW(dense(), (q->head_dim = 2048, q->rotary_dim = TROPE_MAX_ROTARY_DIM + 2), ARGUMENT, "rotary_dim (1026) must be at most 1024");
+    ROW(dense(), (q->head_dim = 2048, q->rotary_dim = TROPE_MAX_ROTARY_DIM + 2), ARGUMENT,
+        "rotary_dim (1026) must be at most 1024");
 }
 
 static void operand_pointers(void)
@@ -153,14 +166,14 @@ static void overlap(void)
     ROW(dense(), q->src = plus(q->dst, 4), OVERLAP, "operands[0].dst overlaps operands[0].src");
     ROW(dense(), q->src = plus(q->dst, -4), OVERLAP, "operands[0].dst overlaps operands[0].src");
     ROW(dense(), (q->src = q->dst, q->src_stride[TROPE_DIM_HEAD] = 0), OVERLAP, "operands[0].dst overlaps operands[0].src");
-    ROW(dense(), (q->src = q->dst, q->src_stride[TROPE_DIM_TOKEN] = Q_DIM), OVERLAP, "operands[0].dst overlaps operands[0].src");
+    ROW(dense(), (q->src = q->dst, q->src_stride[TROPE_DIM_TOKEN] = Q_DIM), OVERLAP,
+        "operands[0].dst overlaps operands[0].src");
     ROW(dense(), k->dst = plus(out.q, 64), OVERLAP, "operands[0].dst overlaps operands[1].dst");
     ROW(dense(), k->src = out.q, OVERLAP, "operands[0].dst overlaps operands[1].src");
     ROW(dense(), q->src = out.k, OVERLAP, "operands[1].dst overlaps operands[0].src");
     ROW(dense(), a->freqs = out.q, OVERLAP, "freqs");
     ROW(table(), a->cos = plus(out.k, 8), OVERLAP, "cos");
     ROW(table(), a->sin = out.q, OVERLAP, "sin");
-    ROW(phase(), a->inv_freq = out.k, OVERLAP, "inv_freq");
     ROW(ids(), a->position_ids = out.q, OVERLAP, "position_ids");
     ROW(dense(), a->start_positions = out.q, OVERLAP, "start_positions");
     ROW(packed(), a->cu_seqlens = out.q, OVERLAP, "cu_seqlens");
@@ -173,7 +186,6 @@ static void overlap(void)
     BACKWARD_ROW(gradient(), a->d_freqs = in.k_input, OVERLAP, "d_freqs");
     BACKWARD_ROW(gradient(), a->d_freqs = in.freqs, OVERLAP, "d_freqs");
     BACKWARD_ROW(phase_gradient(), a->d_inv_freq = out.k, OVERLAP, "d_inv_freq");
-    BACKWARD_ROW(phase_gradient(), a->d_inv_freq = in.inv_freq, OVERLAP, "d_inv_freq");
     BACKWARD_ROW(gradient(), a->workspace = plus(out.q, -(intptr_t)out.q & 15), OVERLAP, "workspace");
     BACKWARD_ROW(gradient(), a->workspace = a->d_freqs = out.workspace, OVERLAP, "workspace");
 }
@@ -205,12 +217,14 @@ static void rotation(void)
     ROW(dense(), a->windows = -1, ARGUMENT, "windows (-1)");
     ROW(dense(), a->windows = 3, ARGUMENT, "operands[0].rotary_dim (8) must be divisible by 2 * windows (6)");
     ROW(dense(), (a->windows = 2, k->rotary_dim = 4), ARGUMENT, "operands[1].rotary_dim (4)");
-    ROW(dense(), (a->windows = 2, a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = PAIRS), ARGUMENT, "axis_map (1)");
+    ROW(dense(), (a->windows = 2, a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = PAIRS), ARGUMENT,
+        "axis_map (1)");
     ROW(dense(), a->axis_map = 3, ARGUMENT, "axis_map (3)");
     ROW(dense(), a->axis_map = -1, ARGUMENT, "axis_map (-1)");
     ROW(ids(), (a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = 3), ARGUMENT, "axis_sections (3, 0, 0)");
     ROW(ids(), (a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[1] = 5), ARGUMENT, "axis_sections (0, 5, 0)");
-    ROW(ids(), (a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = 5, a->axis_sections[1] = -1), ARGUMENT, "axis_sections (5, -1, 0)");
+    ROW(ids(), (a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = 5, a->axis_sections[1] = -1), ARGUMENT,
+        "axis_sections (5, -1, 0)");
     ROW(ids(), (a->axis_map = TROPE_AXES_INTERLEAVED, a->axis_sections[2] = 4), ARGUMENT, "axis_sections[2] (4)");
     ROW(ids(), a->axis_sections[0] = PAIRS, ARGUMENT, "axis_sections (4, 0, 0)");
     ROW(dense(), a->inverse = 2, ARGUMENT, "inverse (2)");
@@ -240,8 +254,9 @@ static void angles(void)
     ROW(dense(), a->angle_cols = -4, ARGUMENT, "angle_cols (-4)");
     ROW(dense(), a->angle_rows = 0, ARGUMENT, "angle_rows (0)");
     ROW(dense(), a->angle_rows = -1, ARGUMENT, "angle_rows (-1)");
-    ROW(dense(), a->angle_rows = TOKENS - 1, ARGUMENT, "angle_rows (7) must be more than the highest position of this call (7)");
-    ROW(zigzag(), a->angle_rows = 12, ARGUMENT, "angle_rows (12)");
+    ROW(dense(), a->angle_rows = TOKENS - 1, ARGUMENT,
+        "angle_rows (7) must be more than the highest position of this call (7)");
+    ROW(zigzag(), a->angle_rows = 11, ARGUMENT, "angle_rows (11)");
     ROW(zigzag(), (a->cp_rank = 0, a->angle_rows = 15), ARGUMENT, "angle_rows (15)");
     ROW(zigzag(), (a->cp_layout = TROPE_CP_STRIPED, a->angle_rows = 15), ARGUMENT, "angle_rows (15)");
     ROW(zigzag(), (a->cp_layout = TROPE_CP_CONTIGUOUS, a->angle_rows = 15), ARGUMENT, "angle_rows (15)");
@@ -265,24 +280,29 @@ static void positions(void)
     ROW(ids(), a->position_axes = 4, ARGUMENT, "position_axes (4)");
     ROW(ids(), a->position_axes = -1, ARGUMENT, "position_axes (-1)");
     ROW(dense(), a->position_axes = 2, ARGUMENT, "position_axes (2) must be 1 without position_ids");
-    ROW(ids(), (a->windows = 2, a->position_axes = 3), ARGUMENT, "position_axes (3)");
-    ROW(ids(), (a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[2] = PAIRS, a->position_axes = 2), ARGUMENT, "position_axes (2)");
+    ROW(ids(), (a->windows = 3, a->position_axes = 2, a->angle_cols = 3, q->rotary_dim = k->rotary_dim = 6), ARGUMENT,
+        "position_axes (2)");
+    ROW(ids(), (a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[2] = PAIRS, a->position_axes = 2), ARGUMENT,
+        "position_axes (2)");
     ROW(ids(), a->start_positions = in.starts, ARGUMENT, "only one of position_ids, start_positions and packed_positions");
     ROW(ids(), a->position_ids = plus(in.ids, 2), ARGUMENT, "position_ids");
-    ROW(ids(), (a->position_dtype = TROPE_I64, a->position_ids = plus(in.ids, -(intptr_t)in.ids & 7) + 4), ARGUMENT, "position_ids");
+    ROW(ids(), (a->position_dtype = TROPE_I64, a->position_ids = plus(in.ids, -(intptr_t)in.ids & 7) + 4), ARGUMENT,
+        "position_ids");
     ROW(dense(), a->start_positions = plus(in.starts, 1), ARGUMENT, "start_positions");
     ROW(dense(), a->packed_positions = 1, ARGUMENT, "packed_positions (1) needs cu_seqlens");
     ROW(packed(), a->packed_positions = 2, ARGUMENT, "packed_positions (2)");
     ROW(packed(), (a->packed_positions = 1, a->position_ids = in.ids), ARGUMENT, "only one of");
     ROW(packed(), (a->packed_positions = 1, a->start_positions = in.starts), ARGUMENT, "only one of");
-    ROW(ids(), set_ids(TOKENS), BAD_DATA, "position_ids");
-    ROW(ids(), set_ids(-1), BAD_DATA, "position_ids");
-    ROW(ids(), set_ids(INT32_MIN), BAD_DATA, "position_ids");
-    ROW(dense(), (a->start_positions = in.starts, in.starts[1] = 1), BAD_DATA, "start_positions[1]");
-    ROW(dense(), (a->start_positions = in.starts, in.starts[0] = -1), BAD_DATA, "start_positions[0]");
-    ROW(packed(), (a->start_positions = in.starts, in.starts[2] = 7), BAD_DATA, "start_positions[2]");
-    ROW(packed(), (a->packed_positions = 1, a->angle_rows = 7), BAD_DATA, "position");
-    ROW(packed(), a->angle_rows = 3, BAD_DATA, "position");
+    DATA_ROW(ids(), set_ids(TOKENS), "position 8 of batch entry 0, token 5");
+    DATA_ROW(ids(), set_ids(-1), "position -1");
+    DATA_ROW(ids(), set_ids(INT32_MIN), "position -2147483648");
+    DATA_ROW(dense(), (a->start_positions = in.starts, in.starts[1] = 1), "position 8 of batch entry 1, token 7");
+    DATA_ROW(dense(), (a->start_positions = in.starts, in.starts[0] = -1), "position -1 of batch entry 0, token 0");
+    DATA_ROW(packed(), (a->start_positions = in.starts, in.starts[2] = 7), "position 8 of batch entry 0, token 5");
+    DATA_ROW(packed(), (a->packed_positions = 1, a->angle_rows = 7), "position 7 of");
+    DATA_ROW(packed(), a->angle_rows = 3, "position 3 of");
+    DATA_ROW(dense(), use_huge_start(INT64_MAX), "position");
+    DATA_ROW(dense(), use_huge_start(INT64_MIN), "position");
 }
 
 static void packing(void)
@@ -293,21 +313,23 @@ static void packing(void)
     ROW(packed(), a->sequences = -1, ARGUMENT, "sequences (-1)");
     ROW(packed(), a->sequences = INT64_MAX, ARGUMENT, "sequences (9223372036854775807)");
     ROW(packed(), a->cu_seqlens = NULL, ARGUMENT, "sequences (4) must be 0 without cu_seqlens");
-    ROW(packed(), (a->cu_seqlens = NULL, a->cu_seqlens_padded = in.cu_seqlens), IS_NULL, "cu_seqlens is NULL and cu_seqlens_padded is not");
+    ROW(packed(), (a->cu_seqlens = NULL, a->cu_seqlens_padded = in.cu_seqlens), IS_NULL,
+        "cu_seqlens is NULL and cu_seqlens_padded is not");
     ROW(packed(), a->cu_seqlens = plus(in.cu_seqlens, 1), ARGUMENT, "cu_seqlens");
     ROW(packed(), a->cu_seqlens_padded = plus(in.cu_seqlens, 2), ARGUMENT, "cu_seqlens");
-    ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), BAD_DATA, "cu_seqlens[2] (3)");
-    ROW(packed(), set_boundaries(in.cu_seqlens, -1, 4, 4, 6, 8), BAD_DATA, "cu_seqlens[0] (-1)");
-    ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), BAD_DATA, "cu_seqlens[4] (9)");
-    ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, INT32_MAX), BAD_DATA, "cu_seqlens[4] (2147483647)");
-    ROW(packed(), (a->sequences = 0, in.cu_seqlens[0] = 9), BAD_DATA, "cu_seqlens[0] (9)");
-    ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens_padded, 0, 4, 3, 6, 8)), BAD_DATA,
-        "cu_seqlens_padded[2] (3)");
-    ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens_padded, 0, 3, 4, 6, 8)), BAD_DATA,
-        "cu_seqlens");
-    ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens_padded, 0, 4, 4, 6, 9)), BAD_DATA,
-        "cu_seqlens_padded[4] (9)");
-    ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens, 0, 4, 2, 4, 6)), BAD_DATA, "cu_seqlens[2] (2)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), "cu_seqlens[2] (3)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, -1, 4, 4, 6, 8), "cu_seqlens[0] (-1)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), "cu_seqlens[4] (9)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, INT32_MAX), "cu_seqlens[4] (2147483647)");
+    DATA_ROW(packed(), (a->sequences = 0, in.cu_seqlens[0] = 9), "cu_seqlens[0] (9)");
+    DATA_ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens_padded, 0, 4, 3, 6, 8)),
+             "cu_seqlens_padded[2] (3)");
+    DATA_ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens_padded, 0, 3, 4, 6, 8)),
+             "cu_seqlens");
+    DATA_ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens_padded, 0, 4, 4, 6, 9)),
+             "cu_seqlens_padded[4] (9)");
+    DATA_ROW(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, set_boundaries(in.cu_seqlens, 0, 4, 2, 4, 6)),
+             "cu_seqlens[2] (2)");
 }
 
 static void context_parallel(void)
@@ -320,14 +342,16 @@ static void context_parallel(void)
     ROW(zigzag(), a->cp_layout = 5, ARGUMENT, "cp_layout (5)");
     ROW(zigzag(), a->cp_layout = -1, ARGUMENT, "cp_layout (-1)");
     ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens (7) must be even");
-    ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_ZIGZAG, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)), BAD_DATA, "sequence 2");
-    ROW(packed(), (a->cp_size = 3, a->cp_layout = TROPE_CP_STRIPED, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 24)), BAD_DATA, "sequence 0");
-    ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_CONTIGUOUS, set_boundaries(in.cu_seqlens, 0, 8, 8, 11, 16)), BAD_DATA,
-        "sequence 2");
-    ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_CONTIGUOUS, set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 18)), BAD_DATA,
-        "cu_seqlens[4] (18)");
-    ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_FLAT, set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 17)), BAD_DATA,
-        "cu_seqlens[4] (17)");
+    DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_ZIGZAG, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)),
+             "sequence 2");
+    DATA_ROW(packed(), (a->cp_size = 3, a->cp_layout = TROPE_CP_STRIPED, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 24)),
+             "sequence 0");
+    DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_CONTIGUOUS, set_boundaries(in.cu_seqlens, 0, 8, 8, 11, 16)),
+             "sequence 2");
+    DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_CONTIGUOUS, set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 18)),
+             "cu_seqlens[4] (18)");
+    DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_FLAT, set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 17)),
+             "cu_seqlens[4] (17)");
 }
 
 static void angle_gradient(void)
@@ -340,9 +364,9 @@ static void angle_gradient(void)
     BACKWARD_ROW(gradient(), a->d_freqs = plus(out.d_freqs, 2), ARGUMENT, "d_freqs");
     BACKWARD_ROW(phase_gradient(), a->d_inv_freq = (double *)(void *)plus(out.d_inv_freq, 4), ARGUMENT, "d_inv_freq");
     BACKWARD_ROW(gradient(), (a->angle_batch_stride = PAIRS), OVERLAP, "angle_batch_stride (4)");
-    BACKWARD_ROW(gradient(), a->workspace = NULL, IS_NULL, "workspace is NULL");
-    BACKWARD_ROW(phase_gradient(), a->workspace = NULL, IS_NULL, "workspace is NULL");
-    BACKWARD_ROW(gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size (1)");
+    ROW_FOR(BACKWARD, gradient(), a->workspace = NULL, IS_NULL, "workspace is NULL");
+    ROW_FOR(BACKWARD, phase_gradient(), a->workspace = NULL, IS_NULL, "workspace is NULL");
+    ROW_FOR(BACKWARD, gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size (1)");
     BACKWARD_ROW(gradient(), a->workspace = out.workspace + 8, ARGUMENT, "workspace");
 }
 
@@ -351,23 +375,23 @@ static void unsupported(void)
 {
     const int has_cuda = strstr(trope_info(), "cuda") != NULL && strstr(trope_info(), "cuda: no") == NULL;
     if (!has_cuda)
-        ROW(dense(), a->device = TROPE_DEVICE_CUDA, UNSUPPORTED, "device (2)");
+        ROW_FOR(FORWARD | BACKWARD | NAME, dense(), a->device = TROPE_DEVICE_CUDA, UNSUPPORTED, "device (2)");
 #if !defined(__x86_64__)
-    ROW(dense(), a->isa = TROPE_ISA_AVX2, UNSUPPORTED, "isa (2)");
-    ROW(dense(), a->isa = TROPE_ISA_AVX512, UNSUPPORTED, "isa (3)");
+    ROW_FOR(FORWARD | BACKWARD | NAME, dense(), a->isa = TROPE_ISA_AVX2, UNSUPPORTED, "isa (2)");
+    ROW_FOR(FORWARD | BACKWARD | NAME, dense(), a->isa = TROPE_ISA_AVX512, UNSUPPORTED, "isa (3)");
 #elif defined(__GNUC__)
     if (!__builtin_cpu_supports("avx2"))
-        ROW(dense(), a->isa = TROPE_ISA_AVX2, UNSUPPORTED, "isa (2)");
+        ROW_FOR(FORWARD | BACKWARD | NAME, dense(), a->isa = TROPE_ISA_AVX2, UNSUPPORTED, "isa (2)");
     if (!__builtin_cpu_supports("avx512f"))
-        ROW(dense(), a->isa = TROPE_ISA_AVX512, UNSUPPORTED, "isa (3)");
+        ROW_FOR(FORWARD | BACKWARD | NAME, dense(), a->isa = TROPE_ISA_AVX512, UNSUPPORTED, "isa (3)");
 #endif
 }
 
 /* Rows for the functions with arguments of their own. */
-#define CALL_ROW(function, arguments, status, words)                                                                         \
-    do {                                                                                                                     \
-        row_count++;                                                                                                         \
-        check_one(#function #arguments, #function, function arguments, status, words);                         \
+#define CALL_ROW(function, arguments, status, words)                                                                       \
+    do {                                                                                                                   \
+        row_count++;                                                                                                       \
+        check_one(#function #arguments, #function, function arguments, status, words);                                     \
     } while (0)
 
 static void kernel_name_and_workspace_size(void)
@@ -377,17 +401,17 @@ static void kernel_name_and_workspace_size(void)
     CALL_ROW(trope_workspace_size, (a, NULL), IS_NULL, "bytes is NULL");
     CALL_ROW(trope_kernel_name, (a, 0, NULL, 8), IS_NULL, "name is NULL");
     CALL_ROW(trope_kernel_name, (a, 2, name, sizeof name), ARGUMENT, "backward (2)");
-    CALL_ROW(trope_kernel_name, (a, 0, name, 0), ARGUMENT, "size (0)");
+    CALL_ROW(trope_kernel_name, (a, 0, name, 0), IS_NULL, "size (0)");
     CHECK(memcmp(name, "abc", 4) == 0);
 }
 
-#define POSITIONS_ROW(valid, change, status, words)                                                                          \
-    do {                                                                                                                     \
-        begin(valid);                                                                                                        \
-        change;                                                                                                              \
-        row_count++;                                                                                                         \
-        check_one("trope_positions, " #valid ", " #change, "trope_positions", trope_positions(a, (int64_t *)out.q, (int32_t *)out.k), \
-                  status, words);                                                                              \
+#define POSITIONS_ROW(valid, change, status, words)                                                                        \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        row_count++;                                                                                                       \
+        check_one("" #valid ", " #change, "trope_positions", trope_positions(a, (int64_t *)out.q, (int32_t *)out.k),       \
+                  status, words);                                                                                          \
     } while (0)
 
 static void positions_query(void)
@@ -403,10 +427,11 @@ static void positions_query(void)
     POSITIONS_ROW(ids(), a->position_token_stride = INT64_MAX, TOO_LARGE, "position_token_stride");
     POSITIONS_ROW(packed(), a->batch = 2, ARGUMENT, "batch (2)");
     POSITIONS_ROW(packed(), a->sequences = -1, ARGUMENT, "sequences (-1)");
-    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), BAD_DATA, "cu_seqlens[2] (3)");
-    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), BAD_DATA, "cu_seqlens[4] (9)");
-    POSITIONS_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_ZIGZAG, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)), BAD_DATA,
-                  "sequence 2");
+    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), TROPE_ERROR_DATA, "cu_seqlens[2] (3)");
+    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), TROPE_ERROR_DATA, "cu_seqlens[4] (9)");
+    POSITIONS_ROW(packed(),
+                  (a->cp_size = 2, a->cp_layout = TROPE_CP_ZIGZAG, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)),
+                  TROPE_ERROR_DATA, "sequence 2");
     POSITIONS_ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens (7)");
     POSITIONS_ROW(zigzag(), a->cp_rank = 2, ARGUMENT, "cp_rank (2)");
 }

@@ -34,12 +34,14 @@ static void fill_inputs(void)
 
 static void older_callers_work(void)
 {
-    const size_t fields[] = {offsetof(trope_args, workspace_size), offsetof(trope_args, d_freqs), offsetof(trope_args, status),
-                             offsetof(trope_args, cp_size), offsetof(trope_args, cu_seqlens), offsetof(trope_args, out_of_range)};
+    const size_t fields[] = {offsetof(trope_args, workspace_size), offsetof(trope_args, d_freqs),
+                             offsetof(trope_args, status),         offsetof(trope_args, cp_size),
+                             offsetof(trope_args, cu_seqlens),     offsetof(trope_args, out_of_range)};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         const trope_args *args = dense();
         fill_inputs();
-        CHECK_MESSAGE(forward_with_size(args, fields[i], 0) == TROPE_OK, "struct_size %zu: %s", fields[i], trope_last_error());
+        CHECK_MESSAGE(forward_with_size(args, fields[i], 0) == TROPE_OK, "struct_size %zu: %s", fields[i],
+                      trope_last_error());
         CHECK_MESSAGE(memcmp(out.q, expected, sizeof out.q) == 0, "struct_size %zu: another result", fields[i]);
     }
 }
@@ -61,7 +63,8 @@ static void newer_callers_work_when_the_tail_is_zero(void)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         const trope_args *args = dense();
         fill_inputs();
-        CHECK_MESSAGE(forward_with_size(args, sizes[i], 0) == TROPE_OK, "struct_size %zu: %s", sizes[i], trope_last_error());
+        CHECK_MESSAGE(forward_with_size(args, sizes[i], 0) == TROPE_OK, "struct_size %zu: %s", sizes[i],
+                      trope_last_error());
         CHECK(memcmp(out.q, expected, sizeof out.q) == 0);
         args = dense();
         CHECK(forward_with_size(args, sizes[i], sizes[i] - 1) == TROPE_ERROR_ARGUMENT);

@@ -64,7 +64,8 @@ static trope_args *dense(void)
     static trope_args a;
     memset(&out, 0xff, sizeof out);
     memset(&in, 0, sizeof in);
-    a = (trope_args){.struct_size = sizeof a, .device = TROPE_DEVICE_CPU, .operand_count = 2, .batch = BATCH, .tokens = TOKENS};
+    a = (trope_args){
+        .struct_size = sizeof a, .device = TROPE_DEVICE_CPU, .operand_count = 2, .batch = BATCH, .tokens = TOKENS};
     a.operands[0] = make_operand(in.q, out.q, Q_HEADS, Q_DIM);
     a.operands[0].rotary_offset = 4;
     a.operands[1] = make_operand(in.k, out.k, 1, K_DIM);
