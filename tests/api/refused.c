@@ -179,6 +179,7 @@ static void overlap(void)
     ROW(packed(), a->cu_seqlens = out.q, OVERLAP, "cu_seqlens");
     ROW(packed(), a->cu_seqlens_padded = out.k, OVERLAP, "cu_seqlens_padded");
     ROW(dense(), a->status = (int32_t *)out.q, OVERLAP, "status");
+    ROW(dense(), a->status = (int32_t *)(void *)plus(in.ids, 2), ARGUMENT, "status");
     BACKWARD_ROW(gradient(), q->input = out.q, OVERLAP, "operands[0].input");
     BACKWARD_ROW(gradient(), k->input = plus(out.q, 4), OVERLAP, "operands[1].input");
     BACKWARD_ROW(gradient(), a->d_freqs = out.q, OVERLAP, "d_freqs");
