@@ -1,5 +1,5 @@
-/* trope_sincos against libm's double sine and cosine, which are within 1e-15 for every argument (numerics_references
- * checks that with MPFR), and bit for bit between builds with and without hardware FMA.
+/* trope_sincos against libm's double sine and cosine, which are within 1e-15 for every argument (references.c checks
+ * that with MPFR), and bit for bit between builds with and without hardware FMA.
  *
  *     numerics_sincos          2^18 angles of each sign and exponent, and the special and the hardest ones
  *     numerics_sincos --all    every one of the 2^32 floats */
@@ -87,7 +87,8 @@ static void report(const char *what, const sweep_result *result)
     printf("%s: %lld angles, largest error of sin %.3g at %a, of cos %.3g at %a\n", what, (long long)result->angles,
            result->sine.error, result->sine.at, result->cosine.error, result->cosine.at);
     CHECK_MESSAGE(result->sine.error <= BOUND, "%s: error of sin %g at %a", what, result->sine.error, result->sine.at);
-    CHECK_MESSAGE(result->cosine.error <= BOUND, "%s: error of cos %g at %a", what, result->cosine.error, result->cosine.at);
+    CHECK_MESSAGE(result->cosine.error <= BOUND, "%s: error of cos %g at %a", what, result->cosine.error,
+                  result->cosine.at);
     CHECK_MESSAGE(result->different == 0, "%s: %lld angles differ between builds with and without hardware FMA", what,
                   (long long)result->different);
 }
@@ -120,7 +121,8 @@ static void check_seams(void)
 
 static void check_special_angles(void)
 {
-    const uint32_t not_finite[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7f800001u, 0x7fffffffu, 0xffffffffu};
+    const uint32_t not_finite[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7f800001u,
+                                   0x7fffffffu, 0xffffffffu};
     float s, c;
 
     for (int i = 0; i < 2; i++) {

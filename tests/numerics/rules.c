@@ -175,7 +175,7 @@ static const refusal refusals[] = {
     {"DeepSeek-V3", AT(mscale_all_dim), REAL, INFINITY, BAD, "mscale_all_dim (inf) must be finite"},
     {"DeepSeek-V3", AT(attention_factor), REAL, -1, BAD, "attention_factor (-1) must be finite"},
     {"DeepSeek-V3", AT(low_freq_factor), REAL, 1, BAD, "low_freq_factor (1) must be 0: TROPE_RULE_YARN does not use it"},
-    {"Phi-3, short", AT(original_max_position), REAL, 0, BAD, "original_max_position (0) is required by TROPE_RULE_LONGROPE"},
+    {"Phi-3, short", AT(original_max_position), REAL, 0, BAD, "original_max_position (0) is required by"},
     {"Phi-3, short", AT(short_factor), POINTER, 0, TROPE_ERROR_NULL, "short_factor is NULL, TROPE_RULE_LONGROPE needs it"},
     {"Phi-3, short", AT(long_factor), POINTER, 0, TROPE_ERROR_NULL, "long_factor is NULL, TROPE_RULE_LONGROPE needs it"},
     {"Phi-3, short", AT(short_factor), POINTER, 1, BAD, "short_factor[3] (-1) must be finite and greater than 0"},

@@ -149,9 +149,10 @@ static void check_family(int family)
 /* Every triple of these. */
 static void check_special_values(void)
 {
-    const uint32_t magnitudes[] = {0,          1,          2,          0x007fffffu, 0x00800000u, 0x00800001u, 0x00ffffffu,
-                                   0x33800000u, 0x34000000u, 0x3f000000u, 0x3f7fffffu, 0x3f800000u, 0x3f800001u, 0x40000000u,
-                                   0x4b7fffffu, 0x7effffffu, 0x7f000000u, 0x7f7ffffeu, 0x7f7fffffu, 0x7f800000u, 0x7fc00000u};
+    const uint32_t magnitudes[] = {0,           1,           2,           0x007fffffu, 0x00800000u, 0x00800001u,
+                                   0x00ffffffu, 0x33800000u, 0x34000000u, 0x3f000000u, 0x3f7fffffu, 0x3f800000u,
+                                   0x3f800001u, 0x40000000u, 0x4b7fffffu, 0x7effffffu, 0x7f000000u, 0x7f7ffffeu,
+                                   0x7f7fffffu, 0x7f800000u, 0x7fc00000u};
     enum { MAGNITUDES = sizeof magnitudes / sizeof magnitudes[0], VALUES = 2 * MAGNITUDES };
     float values[VALUES], x[VALUES][3];
 

@@ -1,0 +1,268 @@
+/* The numbers of whole calls, through the public API and on every instruction set that this CPU has: the error bound with
+ * angles of any size and positions up to 2^31 - 1, the order of the operations to the last bit, mscale, NaN. */
+#include <math.h>
+#include <string.h>
+
+#include "numerics/exact.h"
+#include "support/check.h"
+#include "support/number.h"
+#include "support/random.h"
+#include "trope/trope.h"
+
+#define TOKENS 512
+#define PAIRS 32
+#define DIM (2 * PAIRS)
+#define HEAD (DIM + 3) /* three elements pass through */
+#define SINCOS_BOUND 1.2e-7
+
+/* One operand, and everything that a call may read. x and y are of the dtype, x_value is x as doubles. */
+typedef struct problem {
+    trope_args args;
+    double x_value[TOKENS][HEAD];
+    double x[TOKENS * HEAD], y[TOKENS * HEAD]; /* room for any dtype */
+    double inv_freq[PAIRS];
+    int64_t position[TOKENS];
+    float freqs[TOKENS][PAIRS], cos[TOKENS][PAIRS], sin[TOKENS][PAIRS];
+} problem;
+
+static problem p; /* a megabyte: not on the stack */
+
+static const int32_t isas[] = {TROPE_ISA_PORTABLE, TROPE_ISA_AVX2, TROPE_ISA_AVX512};
+static const int32_t dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16, TROPE_F64};
+
+static void start_problem(int32_t dtype, random_state *r)
+{
+    memset(&p, 0, sizeof p);
+    for (int n = 0; n < TOKENS * HEAD; n++) {
+        void *element = (char *)p.x + (size_t)n * number_size(dtype);
+        number_store(dtype, element, random_real(r) * 4.0);
+        p.x_value[n / HEAD][n % HEAD] = number_load(dtype, element);
+    }
+    p.args.struct_size = sizeof p.args;
+    p.args.device = TROPE_DEVICE_CPU;
+    p.args.dtype = dtype;
+    p.args.operand_count = 1;
+    p.args.batch = 1;
+    p.args.tokens = TOKENS;
+    p.args.operands[0] = (trope_operand){.src = p.x, .dst = p.y, .heads_per_group = 1, .head_dim = HEAD, .rotary_dim = DIM};
+    trope_fill_strides(p.args.operands[0].src_stride, TROPE_SBHD, 1, TOKENS, 1, HEAD);
+    trope_fill_strides(p.args.operands[0].dst_stride, TROPE_SBHD, 1, TOKENS, 1, HEAD);
+}
+
+static void use_table(const float *freqs, const float *cosine, const float *sine)
+{
+    p.args.freqs = freqs;
+    p.args.cos = cosine;
+    p.args.sin = sine;
+    p.args.angle_dtype = TROPE_F32;
+    p.args.angle_cols = PAIRS;
+    p.args.angle_rows = TOKENS;
+}
+
+/* Runs the call on one instruction set; 0 if this machine lacks it. */
+static int run(int32_t isa)
+{
+    p.args.isa = isa;
+    memset(p.y, 0xff, sizeof p.y);
+    const trope_status status = trope_forward(&p.args);
+    if (status == TROPE_ERROR_UNSUPPORTED && isa != TROPE_ISA_PORTABLE)
+        return 0;
+    return CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());
+}
+
+static const void *result_at(int token, int element)
+{
+    return (const char *)p.y + (size_t)(token * HEAD + element) * number_size(p.args.dtype);
+}
+
+/* y against the exact rotation: one rounding to the dtype, the error of sine and cosine, and that of two operations. */
+static double check_against(int token, int pair, double s, double c)
+{
+    const int32_t dtype = p.args.dtype;
+    const double x1 = p.x_value[token][pair], x2 = p.x_value[token][pair + PAIRS];
+    const double exact[2] = {x1 * c - x2 * s, x2 * c + x1 * s};
+    const double allowed = (fabs(x1) + fabs(x2)) * (dtype == TROPE_F64 ? 4e-10 : SINCOS_BOUND + 0x1p-23);
+    double worst = 0.0;
+
+    for (int half = 0; half < 2; half++) {
+        const double y = number_load(dtype, result_at(token, pair + half * PAIRS));
+        const double error = fabs(y - exact[half]);
+        CHECK_MESSAGE(error <= allowed + number_half_ulp(dtype, exact[half]), "%s: token %d, pair %d is %a, expected %a",
+                      number_name(dtype), token, pair, y, exact[half]);
+        worst = fmax(worst, error);
+    }
+    return worst;
+}
+
+/* inv_freq at both ends of the positions and at random ones between. */
+static void check_positions(int32_t dtype)
+{
+    random_state r = {17};
+    double worst = 0.0;
+
+    start_problem(dtype, &r);
+    for (int i = 0; i < PAIRS; i++)
+        p.inv_freq[i] = pow(500000.0, -2.0 * i / DIM);
+    for (int t = 0; t < TOKENS; t++)
+        p.position[t] = t < 128 ? t : t < 256 ? 2147483647 - (t - 128) : random_between(&r, 0, 2147483647);
+    p.args.inv_freq = p.inv_freq;
+    p.args.position_ids = p.position;
+    p.args.position_dtype = TROPE_I64;
+    for (int k = 0; k < 3; k++) {
+        if (!run(isas[k]))
+            continue;
+        for (int t = 0; t < TOKENS; t++) {
+            for (int i = 0; i < PAIRS; i++) {
+                double s, c;
+                exact_sincos((double)p.position[t], p.inv_freq[i], &s, &c);
+                worst = fmax(worst, check_against(t, i, s, c));
+            }
+        }
+    }
+    printf("%s, positions up to 2^31 - 1: largest error %.3g\n", number_name(dtype), worst);
+}
+
+/* freqs with every exponent that a float has. */
+static void fill_angles(random_state *r)
+{
+    for (int n = 0; n < TOKENS * PAIRS; n++) {
+        const uint32_t bits = (uint32_t)random_bits(r);
+        float *angle = &p.freqs[n / PAIRS][n % PAIRS];
+        memcpy(angle, &bits, sizeof bits);
+        if (!isfinite(*angle))
+            *angle = 0.0f;
+    }
+}
+
+static void check_angles(int32_t dtype)
+{
+    random_state r = {19};
+    start_problem(dtype, &r);
+    fill_angles(&r);
+    use_table(p.freqs[0], NULL, NULL);
+    for (int k = 0; k < 3; k++) {
+        if (!run(isas[k]))
+            continue;
+        for (int t = 0; t < TOKENS; t++)
+            for (int i = 0; i < PAIRS; i++)
+                check_against(t, i, sin(p.freqs[t][i]), cos(p.freqs[t][i]));
+    }
+}
+
+static void expect_bits(const char *what, int token, int element, double expected)
+{
+    const int32_t dtype = p.args.dtype;
+    uint64_t bits = 0;
+    number_store(dtype, &bits, expected);
+    CHECK_MESSAGE(number_bits(dtype, &bits) == number_bits(dtype, result_at(token, element)),
+                  "%s, %s, isa %d: token %d, element %d is %a, expected %a", what, number_name(dtype), (int)p.args.isa,
+                  token, element, number_load(dtype, result_at(token, element)), expected);
+}
+
+static double native_product(double a, double b)
+{
+    return number_round(p.args.dtype, a * b);
+}
+
+/* The contract's order of operations, to the last bit, in both rounding modes. */
+static void check_order(int32_t dtype, int32_t rounding)
+{
+    random_state r = {23};
+    start_problem(dtype, &r);
+    p.args.rounding = rounding;
+    for (int n = 0; n < TOKENS * PAIRS; n++) {
+        p.cos[n / PAIRS][n % PAIRS] = (float)random_real(&r);
+        p.sin[n / PAIRS][n % PAIRS] = (float)random_real(&r);
+    }
+    use_table(NULL, p.cos[0], p.sin[0]);
+    for (int n = 0; n < 3 * TOKENS * PAIRS; n++) {
+        const int k = n / (TOKENS * PAIRS), t = n / PAIRS % TOKENS, i = n % PAIRS;
+        const float x1 = (float)p.x_value[t][i], x2 = (float)p.x_value[t][i + PAIRS], c = p.cos[t][i], s = p.sin[t][i];
+        if (n % (TOKENS * PAIRS) == 0 && !run(isas[k]))
+            break;
+        if (rounding == TROPE_ROUND_ONCE) {
+            expect_bits("once", t, i, fmaf(x1, c, -(x2 * s)));
+            expect_bits("once", t, i + PAIRS, fmaf(x2, c, x1 * s));
+        } else {
+            const double dc = number_round(dtype, c), ds = number_round(dtype, s);
+            expect_bits("native", t, i, native_product(x1, dc) - native_product(x2, ds));
+            expect_bits("native", t, i + PAIRS, native_product(x2, dc) + native_product(x1, ds));
+        }
+    }
+}
+
+/* mscale multiplies sine and cosine in fp32: rotating (1, 0) shows them. */
+static void check_mscale(void)
+{
+    const double mscale = 1.1386294361119891;
+    static float plain[TOKENS][HEAD];
+    random_state r = {29};
+
+    start_problem(TROPE_F32, &r);
+    for (int n = 0; n < TOKENS * HEAD; n++)
+        ((float *)p.x)[n] = n % HEAD < PAIRS ? 1.0f : 0.0f;
+    fill_angles(&r);
+    use_table(p.freqs[0], NULL, NULL);
+    if (!run(TROPE_ISA_PORTABLE))
+        return;
+    memcpy(plain, p.y, sizeof plain);
+    p.args.mscale = mscale;
+    for (int k = 0; k < 3; k++) {
+        if (!run(isas[k]))
+            continue;
+        for (int t = 0; t < TOKENS; t++)
+            for (int e = 0; e < DIM; e++)
+                expect_bits("mscale", t, e, plain[t][e] * (float)mscale);
+    }
+}
+
+/* Infinities and NaNs in x and in the angles: what is NaN has the canonical bits, and what passes through keeps its own. */
+static void check_nan(int32_t dtype, int32_t rounding)
+{
+    const uint64_t canonical = dtype == TROPE_F32 ? 0x7fffffffu : 0x7fffu;
+    const uint32_t specials[] = {0x7f800000u, 0xff800000u, 0xffc00000u, 0x7f800001u, 0x7fc12345u, 0xffffffffu};
+    const uint32_t payloads[] = {0xffc10000u, 0x7f810000u, 0xff800000u, 0x7fff0000u};
+    random_state r = {31};
+    long found = 0;
+
+    start_problem(dtype, &r);
+    p.args.rounding = rounding;
+    for (int n = 0; n < TOKENS * HEAD; n++) {
+        const uint32_t bits = payloads[n % 4];
+        if (n % 5 == 0 || n % HEAD >= DIM) /* the upper half: a NaN or an infinity in f16 and bf16, too */
+            memcpy((char *)p.x + (size_t)n * number_size(dtype), (const char *)&bits + 4 - number_size(dtype),
+                   number_size(dtype));
+    }
+    for (int n = 0; n < TOKENS * PAIRS; n++)
+        memcpy(&p.freqs[n / PAIRS][n % PAIRS], &specials[n % 6], n % 7 ? 0 : sizeof specials[0]);
+    use_table(p.freqs[0], NULL, NULL);
+    for (int n = 0; n < 3 * TOKENS * HEAD; n++) {
+        const int k = n / (TOKENS * HEAD), t = n / HEAD % TOKENS, e = n % HEAD;
+        if (n % (TOKENS * HEAD) == 0 && !run(isas[k]))
+            break;
+        const uint64_t bits = number_bits(dtype, result_at(t, e));
+        const char *source = (const char *)p.x + (size_t)(t * HEAD + e) * number_size(dtype);
+        if (e >= DIM)
+            CHECK(bits == number_bits(dtype, source));
+        else if (isnan(number_load(dtype, result_at(t, e))) && ++found)
+            CHECK_MESSAGE(bits == canonical, "%s, isa %d: token %d, element %d is a NaN with bits %llx", number_name(dtype),
+                          (int)p.args.isa, t, e, (unsigned long long)bits);
+    }
+    CHECK(found > 1000);
+}
+
+int main(void)
+{
+    for (int d = 0; d < 4; d++) {
+        check_positions(dtypes[d]);
+        check_angles(dtypes[d]);
+    }
+    for (int d = 0; d < 3; d++) {
+        check_order(dtypes[d], TROPE_ROUND_ONCE);
+        check_order(dtypes[d], TROPE_ROUND_NATIVE);
+        check_nan(dtypes[d], TROPE_ROUND_ONCE);
+        check_nan(dtypes[d], TROPE_ROUND_NATIVE);
+    }
+    check_mscale();
+    return check_result();
+}

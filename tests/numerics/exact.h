@@ -1,0 +1,61 @@
+/* Slow and plain references for the phase, sharing nothing with src/: schoolbook integers for the step of a frequency, and
+ * the sine and cosine of an exact product of two doubles. references.c checks them with MPFR. */
+#ifndef TESTS_NUMERICS_EXACT_H
+#define TESTS_NUMERICS_EXACT_H
+
+#include <math.h>
+#include <stdint.h>
+
+#include "numerics/tables.h"
+
+/* Bit `place` (of value 2^place) of mantissa / (2 pi) * 2^exponent lies at place - exponent of the product below. */
+typedef struct exact_product {
+    uint32_t word[14]; /* mantissa / (2 pi), least significant first; word[12] is the first before the binary point */
+} exact_product;
+
+static inline exact_product exact_turns(uint64_t mantissa)
+{
+    exact_product p = {{0}};
+    for (int half = 0; half < 2; half++) {
+        const uint64_t factor = (uint32_t)(mantissa >> 32 * half);
+        uint64_t carry = 0;
+        for (int i = 0; i + half < 14; i++) {
+            carry += p.word[i + half] + (i < 12 ? factor * table_inverse_two_pi[11 - i] : 0);
+            p.word[i + half] = (uint32_t)carry;
+            carry >>= 32;
+        }
+    }
+    return p;
+}
+
+static inline int exact_bit(const exact_product *p, int place)
+{
+    const int bit = place + 12 * 32;
+    return bit < 0 || bit >= 14 * 32 ? 0 : (int)(p->word[bit / 32] >> bit % 32 & 1);
+}
+
+/* round(2^64 * inv_freq / (2 pi)) modulo 2^64. */
+static inline uint64_t exact_step(double inv_freq)
+{
+    int exponent;
+    const double fraction = frexp(fabs(inv_freq), &exponent);
+    const exact_product p = exact_turns((uint64_t)ldexp(fraction, 53));
+    const int shift = exponent - 53 + 64; /* step = p * 2^shift */
+    uint64_t step = 0;
+
+    for (int place = 63; place >= 0; place--)
+        step = step << 1 | (uint64_t)exact_bit(&p, place - shift);
+    step += (uint64_t)exact_bit(&p, -1 - shift);
+    return inv_freq < 0 ? 0 - step : step;
+}
+
+/* Sine and cosine of a * b: the product as a sum of two doubles, the small one by the derivative. */
+static inline void exact_sincos(double a, double b, double *sine, double *cosine)
+{
+    const double high = a * b, low = fma(a, b, -high);
+    const double s = sin(high), c = cos(high);
+    *sine = s + low * c;
+    *cosine = c - low * s;
+}
+
+#endif
