@@ -66,6 +66,7 @@ static trope_plan_operand plan_operand(const trope_args *args, const trope_opera
     p.head_dim = o->head_dim;
     p.rotary_dim = o->rotary_dim;
     p.rotary_offset = o->rotary_offset;
+    p.window_pairs = o->rotary_dim / 2 / args->windows;
     p.in_place = o->src == o->dst && same_strides(args, o);
     return p;
 }

@@ -17,6 +17,7 @@ typedef struct trope_plan_operand {
     const char *input;
     int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], input_stride[TROPE_MAX_DIMS]; /* elements */
     int32_t groups, heads_per_group, head_dim, rotary_dim, rotary_offset;
+    int32_t window_pairs; /* in each of the plan's windows */
     int32_t in_place;
 } trope_plan_operand;
 

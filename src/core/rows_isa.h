@@ -15,12 +15,16 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-/* Rows whose coefficients are held at a time, and the coefficients they may take together: about an L1 cache. */
-#define CHUNK_ROWS 64
-#define CHUNK_COEFFICIENTS 8192
+/* Rows whose coefficients are held at a time, and the coefficients they may take together. Few, so that they and what is
+ * prefetched stay in an L1 cache and one row's arithmetic hides another's memory. */
+#define CHUNK_ROWS 16
+#define CHUNK_COEFFICIENTS 4096
 
 /* Heads of up to this many bytes are put together here before they are streamed out. */
 #define STAGE_BYTES 8192
+
+/* What is prefetched of each row and operand. */
+#define PREFETCH_BYTES 512
 
 #define REAL float
 #define SUFFIX f32

@@ -94,68 +94,84 @@ static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, con
     }
 }
 
-static void FN(sincos_of_angles)(const REAL *restrict angle, int count, REAL *restrict cosine, REAL *restrict sine)
+/* cos and sin, times the scales (mscale and the direction's sign). */
+static void FN(sincos_of_angles)(const trope_plan *plan, const REAL *restrict angle, int count, REAL *restrict cosine,
+                                 REAL *restrict sine)
 {
+    const REAL cosine_scale = (REAL)plan->cosine_scale, sine_scale = (REAL)plan->sine_scale;
 #ifdef REAL_IS_DOUBLE
     for (int i = 0; i < count; i++) {
-        sine[i] = sin(angle[i]);
-        cosine[i] = cos(angle[i]);
+        cosine[i] = cos(angle[i]) * cosine_scale;
+        sine[i] = sin(angle[i]) * sine_scale;
     }
 #else
     int large = 0;
     for (int i = 0; i < count; i++) {
+        float s, c;
         large |= trope_is_large_angle(angle[i]);
-        trope_sincos_quarter(trope_reduce_angle(angle[i]), &sine[i], &cosine[i]);
+        trope_sincos_quarter(trope_reduce_angle(angle[i]), &s, &c);
+        cosine[i] = c * cosine_scale;
+        sine[i] = s * sine_scale;
     }
-    for (int i = 0; large && i < count; i++)
-        if (trope_is_large_angle(angle[i]))
-            trope_sincos(angle[i], &sine[i], &cosine[i]);
+    for (int i = 0; large && i < count; i++) {
+        float s, c;
+        if (!trope_is_large_angle(angle[i]))
+            continue;
+        trope_sincos(angle[i], &s, &c);
+        cosine[i] = c * cosine_scale;
+        sine[i] = s * sine_scale;
+    }
 #endif
 }
 
-static inline void FN(sincos_of_phase)(int64_t position, uint64_t step, REAL *cosine, REAL *sine)
+static inline void FN(sincos_of_phase)(int64_t position, uint64_t step, const REAL scale[2], REAL *cosine, REAL *sine)
 {
+    REAL s, c;
 #ifdef REAL_IS_DOUBLE
-    trope_sincos_phase_double((uint64_t)position * step, sine, cosine);
+    trope_sincos_phase_double((uint64_t)position * step, &s, &c);
 #else
-    trope_sincos_quarter(trope_reduce_phase(trope_phase(position, step)), sine, cosine);
+    trope_sincos_quarter(trope_reduce_phase(trope_phase(position, step)), &s, &c);
 #endif
+    *cosine = c * scale[0];
+    *sine = s * scale[1];
 }
 
 static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, REAL *restrict cosine, REAL *restrict sine)
 {
-    const uint64_t *step = plan->angles.step;
+    const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
+    const uint64_t *restrict step = plan->angles.step;
     const int64_t position = row->position[0];
-    if (plan->axes == 1) {
-        for (int i = 0; i < plan->pairs; i++)
-            FN(sincos_of_phase)(position, step[i], &cosine[i], &sine[i]);
+    const int pairs = plan->pairs;
+    if (plan->axes > 1) {
+        for (int i = 0; i < pairs; i++)
+            FN(sincos_of_phase)(row->position[trope_pair_axis(plan, i)], step[i], scale, &cosine[i], &sine[i]);
         return;
     }
-    for (int i = 0; i < plan->pairs; i++)
-        FN(sincos_of_phase)(row->position[trope_pair_axis(plan, i)], step[i], &cosine[i], &sine[i]);
+    for (int i = 0; i < pairs; i++)
+        FN(sincos_of_phase)(position, step[i], scale, &cosine[i], &sine[i]);
 }
 
-/* mscale, the direction's sign and native rounding. */
-static void FN(scale_columns)(const trope_plan *plan, int count, double scale, REAL *values)
+static void FN(scale_columns)(int count, double scale, REAL *values)
 {
     const REAL factor = (REAL)scale;
-    for (int i = 0; factor != 1 && i < count; i++)
+    for (int i = 0; i < count; i++)
         values[i] *= factor;
-#ifdef REAL_IS_DOUBLE
-    (void)plan;
-#else
-    if (plan->rounding == TROPE_ROUND_NATIVE && plan->dtype == TROPE_BF16)
-        for (int i = 0; i < count; i++)
-            values[i] = trope_round_bf16(values[i]);
-    if (plan->rounding == TROPE_ROUND_NATIVE && plan->dtype == TROPE_F16)
-        for (int i = 0; i < count; i++)
-            values[i] = trope_round_f16(values[i]);
-#endif
 }
+
+#ifndef REAL_IS_DOUBLE
+/* cos and sin as a framework would hold them. */
+static void FN(round_columns)(int32_t dtype, int count, REAL *values)
+{
+    for (int i = 0; dtype == TROPE_BF16 && i < count; i++)
+        values[i] = trope_round_bf16(values[i]);
+    for (int i = 0; dtype == TROPE_F16 && i < count; i++)
+        values[i] = trope_round_f16(values[i]);
+}
+#endif
 
 static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *values)
 {
-    for (int pair = 0; row->poisoned && pair < plan->pairs; pair++) {
+    for (int pair = 0; pair < plan->pairs; pair++) {
         if (!(row->poisoned >> trope_pair_axis(plan, pair) & 1))
             continue;
         if (!plan->angles.per_element) {
@@ -176,27 +192,43 @@ static void FN(split_columns)(const trope_plan *plan, const REAL *restrict colum
     }
 }
 
-/* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
-static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, REAL *space)
+/* cos and sin by column, ready to rotate by. */
+static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int columns, REAL *c, REAL *s)
 {
-    const int pairs = plan->pairs, columns = plan->angles.per_element ? 2 * pairs : pairs;
-    REAL cosine[TROPE_MAX_ROTARY_DIM], sine[TROPE_MAX_ROTARY_DIM], angle[TROPE_MAX_ROTARY_DIM];
-    REAL *c = columns == pairs ? space : cosine, *s = columns == pairs ? space + pairs : sine;
     if (plan->angles.source == TROPE_ANGLES_PHASE) {
         FN(sincos_of_phases)(plan, row, c, s);
     } else if (plan->angles.source == TROPE_ANGLES_FREQS) {
+        REAL angle[TROPE_MAX_ROTARY_DIM];
         FN(gather_columns)(plan, row, plan->angles.freqs, angle);
-        FN(sincos_of_angles)(angle, columns, c, s);
+        FN(sincos_of_angles)(plan, angle, columns, c, s);
     } else {
         FN(gather_columns)(plan, row, plan->angles.cos, c);
         FN(gather_columns)(plan, row, plan->angles.sin, s);
+        FN(scale_columns)(columns, plan->cosine_scale, c);
+        FN(scale_columns)(columns, plan->sine_scale, s);
     }
-    FN(poison)(plan, row, c);
-    FN(poison)(plan, row, s);
-    FN(scale_columns)(plan, columns, plan->cosine_scale, c);
-    FN(scale_columns)(plan, columns, plan->sine_scale, s);
-    if (columns == pairs)
+    if (row->poisoned) {
+        FN(poison)(plan, row, c);
+        FN(poison)(plan, row, s);
+    }
+#ifndef REAL_IS_DOUBLE
+    if (plan->rounding == TROPE_ROUND_NATIVE) {
+        FN(round_columns)(plan->dtype, columns, c);
+        FN(round_columns)(plan->dtype, columns, s);
+    }
+#endif
+}
+
+/* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
+static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, REAL *space)
+{
+    const int pairs = plan->pairs;
+    if (!plan->angles.per_element) {
+        FN(find_columns)(plan, row, pairs, space, space + pairs);
         return (FN(turns)){space, space + pairs, space, space + pairs};
+    }
+    REAL cosine[TROPE_MAX_ROTARY_DIM], sine[TROPE_MAX_ROTARY_DIM];
+    FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
     FN(split_columns)(plan, cosine, space, space + 2 * pairs);
     FN(split_columns)(plan, sine, space + pairs, space + 3 * pairs);
     REAL *first = space + (plan->swap_sines ? 3 : 1) * pairs, *second = space + (plan->swap_sines ? 1 : 3) * pairs;
@@ -274,39 +306,39 @@ static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, RE
 /* All windows of a head. */
 static void FN(rotate_windows)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y, FN(turns) t)
 {
-    const int pairs = o->rotary_dim / 2 / plan->windows;
+    const int pairs = o->window_pairs;
     for (int w = 0; w < plan->windows; w++, x += 2 * pairs, y += 2 * pairs) {
         FN(rotate_part)(plan, pairs, x, y, t);
         t = (FN(turns)){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
     }
 }
 
+static __attribute__((noinline)) void FN(rotate_in_three_passes)(const trope_plan *plan, const trope_plan_operand *o,
+                                                                 const char *from, char *to, FN(turns) t)
+{
+    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
+    FN(load)(x, from, plan->dtype, o->rotary_dim);
+    FN(rotate_windows)(plan, o, x, y, t);
+    FN(store)(to, y, plan->dtype, o->rotary_dim);
+}
+
 /* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
 static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to, FN(turns) t)
 {
-    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
 #ifdef USE_VECTORS
-    const int pairs = o->rotary_dim / 2 / plan->windows;
-    if (vector_can_rotate(plan, pairs, from == to)) {
-        for (int w = 0; w < plan->windows; w++) {
-            const int64_t start = 2 * (int64_t)w * pairs * plan->element_size;
-            const vector_turns turns = {t.c1 + w * pairs, t.s1 + w * pairs, t.c2 + w * pairs, t.s2 + w * pairs};
-            vector_rotate(plan, pairs, from + start, to + start, turns);
+    if (vector_can_rotate(plan, o->window_pairs, from == to)) {
+        vector_turns turns = {t.c1, t.s1, t.c2, t.s2};
+        vector_rotate(plan, o->window_pairs, from, to, turns);
+        for (int w = 1; w < plan->windows; w++) {
+            const int first = w * o->window_pairs;
+            const int64_t start = 2 * (int64_t)first * plan->element_size;
+            turns = (vector_turns){t.c1 + first, t.s1 + first, t.c2 + first, t.s2 + first};
+            vector_rotate(plan, o->window_pairs, from + start, to + start, turns);
         }
         return;
     }
 #endif
-    if (plan->element_size == (int32_t)sizeof(REAL)) {
-        if (from != to) {
-            FN(rotate_windows)(plan, o, (const REAL *)from, (REAL *)to, t);
-            return;
-        }
-        FN(rotate_windows)(plan, o, (const REAL *)from, y, t);
-    } else {
-        FN(load)(x, from, plan->dtype, o->rotary_dim);
-        FN(rotate_windows)(plan, o, x, y, t);
-    }
-    FN(store)(to, y, plan->dtype, o->rotary_dim);
+    FN(rotate_in_three_passes)(plan, o, from, to, t);
 }
 
 /* ---- a head ---- */
@@ -401,17 +433,33 @@ typedef struct FN(chunk) {
     REAL coefficients[CHUNK_COEFFICIENTS];
 } FN(chunk);
 
+/* Asks for the start of a row while its angles are computed, which takes as long as a row of few heads takes to arrive. */
+static void FN(prefetch_row)(const trope_plan *plan, const trope_row *row)
+{
+    for (int i = 0; i < plan->operand_count; i++) {
+        const trope_plan_operand *o = &plan->operands[i];
+        const int64_t start = row->batch * o->src_stride[TROPE_DIM_BATCH] + row->token * o->src_stride[TROPE_DIM_TOKEN];
+        const int64_t bytes = o->head_dim * plan->element_size;
+        for (int64_t line = 0; line < bytes && line < PREFETCH_BYTES; line += 64)
+            __builtin_prefetch(o->src + start * plan->element_size + line);
+    }
+}
+
 /* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
 static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) *chunk)
 {
     const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
     int used = 0;
+    trope_row next;
+    trope_locate_row(plan, begin, &next);
     chunk->rows = 0;
-    for (; begin < end && chunk->rows < CHUNK_ROWS; begin++, chunk->rows++) {
+    for (; begin < end && chunk->rows < CHUNK_ROWS; begin++, chunk->rows++, trope_step_row(plan, &next)) {
         const int r = chunk->rows;
         trope_row *row = &chunk->row[r];
-        trope_locate_row(plan, begin, row);
+        row->batch = next.batch;
+        row->token = next.token;
         trope_find_row(plan, span, row);
+        FN(prefetch_row)(plan, row);
         if (row->action != TROPE_ROW_ROTATE || plan->pairs == 0)
             continue;
         if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {

@@ -14,11 +14,23 @@ typedef struct trope_row {
     uint32_t poisoned; /* bit a: axis a is out of range and its pairs become NaN */
 } trope_row;
 
-/* The number of batch entries whose angles and positions differ is in plan; rows are numbered as they are stored. */
+/* Rows are numbered as they are stored. */
 TROPE_HD void trope_locate_row(const trope_plan *plan, int64_t number, trope_row *row)
 {
     row->batch = plan->batch_outermost ? number / plan->tokens : number % plan->batch;
     row->token = plan->batch_outermost ? number % plan->tokens : number / plan->batch;
+}
+
+/* From a row to the one after it, without the divisions. */
+TROPE_HD void trope_step_row(const trope_plan *plan, trope_row *row)
+{
+    if (plan->batch_outermost) {
+        row->batch += ++row->token == plan->tokens;
+        row->token = row->token == plan->tokens ? 0 : row->token;
+    } else {
+        row->token += ++row->batch == plan->batch;
+        row->batch = row->batch == plan->batch ? 0 : row->batch;
+    }
 }
 
 /* Brings the position of one axis into the angle rows, or poisons it. */
