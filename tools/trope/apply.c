@@ -1,0 +1,120 @@
+/* trope apply IN.safetensors -o OUT.safetensors: rotates tensors that were dumped from a real run. */
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "apply.h"
+#include "command.h"
+#include "compare.h"
+#include "device.h"
+
+static const char usage[] =
+    "usage: trope apply IN.safetensors [-o OUT.safetensors] [--expect FILE.safetensors] [OPTION...]\n\n"
+    "Rotates the tensors q, k and x of a file, copies v, and writes those to OUT or compares them with FILE, or both.\n"
+    "Angles come from the tensors freqs, or cos and sin, or inv_freq, or from --base and --scaling; positions from\n"
+    "cu_seqlens, cu_seqlens_padded, start_positions and position_ids, where they are given.\n";
+
+static const option_spec apply_specs[] = {
+    {"output", 'o', OPTION_TEXT, offsetof(apply_options, output), .help = "the file to write"},
+    {"expect", 0, OPTION_TEXT, offsetof(apply_options, expect), .help = "another's result to compare with"},
+    {"ulp", 0, OPTION_INT64, offsetof(apply_options, ulp), .high = INT64_MAX, .help = "how far apart elements may be, default 0"},
+    {"backward", 0, OPTION_FLAG, offsetof(apply_options, backward), .help = "q, k, x and v are gradients of the outputs"},
+    {"in-place", 0, OPTION_FLAG, offsetof(apply_options, in_place), .help = "let the call overwrite its input"},
+    {.name = NULL}};
+
+/* The result's tensors: those of the call's operands, with memory of their own unless the call is in place. */
+static int make_result(apply_call *call, safetensors *result)
+{
+    const int32_t count = call->args.operand_count;
+    memset(result, 0, sizeof *result);
+    result->path = call->options->output;
+    result->tensors = calloc((size_t)count, sizeof *result->tensors);
+    if (!result->tensors)
+        return complain("out of memory");
+    for (int32_t i = 0; i < count; i++) {
+        const safetensor *source = call->sources[i];
+        safetensor *tensor = &result->tensors[i];
+        *tensor = *source;
+        tensor->data = aligned_bytes(source->end - source->begin);
+        tensor->name = strdup(source->name);
+        result->count++;
+        if (!tensor->name || !tensor->data)
+            return complain_about(call->file->path, source->name, "out of memory for its result");
+        if (call->options->in_place) {
+            memcpy(tensor->data, source->data, (size_t)(source->end - source->begin));
+            call->args.operands[i].src = tensor->data;
+        }
+        call->args.operands[i].dst = tensor->data;
+    }
+    if (call->file->metadata)
+        result->metadata = strdup(call->file->metadata);
+    return 0;
+}
+
+static int rotate(apply_call *call)
+{
+    const trope_status status = call->options->backward ? trope_backward(&call->args) : trope_forward(&call->args);
+    if (status) {
+        const char *message = trope_last_error();
+        return complain_about(call->file->path, apply_blamed_tensor(call, message), "%s", message);
+    }
+    if (call->status)
+        fprintf(stderr, "trope apply: %s: positions outside the angle rows were made NaN\n", call->file->path);
+    return 0;
+}
+
+/* From a loaded file to its result, compared and written. */
+static int apply_to(const safetensors *file, const apply_options *options, const safetensors *expected)
+{
+    apply_call call;
+    safetensors result = {0};
+    int outcome = apply_inputs(file, options, &call);
+    if (!outcome)
+        outcome = make_result(&call, &result);
+    if (!outcome && options->expect)
+        outcome = compare_headers(&result, expected);
+    if (!outcome)
+        outcome = rotate(&call);
+    if (!outcome && options->output)
+        outcome = safetensors_write(&result);
+    if (!outcome && options->expect)
+        outcome = compare_files(&result, expected, (uint64_t)options->ulp);
+    safetensors_free(&result);
+    return outcome;
+}
+
+static int open_and_load(const char *path, safetensors *file)
+{
+    int outcome = safetensors_open(path, file);
+    if (!outcome)
+        outcome = apply_check_names(file);
+    return outcome ? outcome : safetensors_load(file);
+}
+
+int command_apply(int argc, char **argv)
+{
+    apply_options options = {.rotation = ROTATION_DEFAULTS, .sequence = SEQUENCE_DEFAULTS};
+    const option_group groups[] = {{apply_specs, &options},
+                                   {rotation_specs, &options.rotation},
+                                   {sequence_specs, &options.sequence},
+                                   {machine_specs, &options.machine},
+                                   {NULL, NULL}};
+    const int first = options_parse(argc, argv, groups, usage);
+    if (first < 0)
+        return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;
+    if (first != argc - 1)
+        return complain("needs one input file, got %d; --help lists the options", argc - first);
+    if (!options.output && !options.expect)
+        return complain("needs -o OUT or --expect FILE");
+    if (!device_find(options.machine.device))
+        return RESULT_REFUSED;
+    safetensors file = {0}, expected = {0};
+    int outcome = open_and_load(argv[first], &file);
+    if (!outcome && options.expect)
+        outcome = open_and_load(options.expect, &expected);
+    if (!outcome)
+        outcome = apply_to(&file, &options, &expected);
+    safetensors_free(&file);
+    safetensors_free(&expected);
+    return outcome;
+}

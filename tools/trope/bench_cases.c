@@ -1,0 +1,63 @@
+/* What is timed. Every case moves the same number of bytes, so their times can be compared with each other. */
+#include "bench.h"
+
+#define F32 BENCH_TYPE(TROPE_F32)
+#define F16 BENCH_TYPE(TROPE_F16)
+#define BF16 BENCH_TYPE(TROPE_BF16)
+#define F64 BENCH_TYPE(TROPE_F64)
+#define ALL (F32 | F16 | BF16)
+#define INTERLEAVED TROPE_PAIRING_INTERLEAVED
+#define HALF TROPE_PAIRING_HALF
+
+const bench_case bench_cases[] = {
+    /* Heads: the more of them, the more elements share a token's sines and cosines. */
+    {.name = "heads-1", .dtypes = ALL, .heads = 1},
+    {.name = "heads-8", .dtypes = ALL, .heads = 8},
+    {.name = "heads-32", .dtypes = ALL | F64, .heads = 32},
+    {.name = "heads-8-dim-64", .dtypes = ALL, .heads = 8, .head_dim = 64},
+
+    /* Direction, pairing, in place. */
+    {.name = "backward", .dtypes = ALL, .heads = 32, .backward = 1},
+    {.name = "interleaved", .dtypes = ALL, .heads = 32, .pairing = INTERLEAVED},
+    {.name = "interleaved-backward", .dtypes = ALL, .heads = 32, .pairing = INTERLEAVED, .backward = 1},
+    {.name = "interleaved-to-half", .dtypes = F32 | BF16, .heads = 32, .pairing = INTERLEAVED, .pairing_out = HALF},
+    {.name = "in-place", .dtypes = ALL, .heads = 32, .in_place = 1},
+    {.name = "in-place-interleaved", .dtypes = F32 | BF16, .heads = 32, .pairing = INTERLEAVED, .in_place = 1},
+    {.name = "native-rounding", .dtypes = F16 | BF16, .heads = 32, .rounding = TROPE_ROUND_NATIVE},
+
+    /* Layouts and sequences. */
+    {.name = "sbhd-batch-4", .dtypes = F32 | BF16, .batch = 4, .heads = 8},
+    {.name = "bshd", .dtypes = ALL, .layout = TROPE_BSHD, .batch = 2, .heads = 32},
+    {.name = "bhsd", .dtypes = ALL, .layout = TROPE_BHSD, .batch = 2, .heads = 32},
+    {.name = "thd", .dtypes = ALL, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_OF_1024},
+    {.name = "thd-pareto", .dtypes = F32 | BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO},
+    {.name = "thd-seqs-of-4", .dtypes = F32 | BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_OF_4},
+    {.name = "thd-pareto-freqs", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO,
+     .angles = BENCH_FREQS_HALF, .backward = 1},
+
+    /* Sources of the angles. */
+    {.name = "heads-1-freqs", .dtypes = F32 | BF16, .heads = 1, .angles = BENCH_FREQS_HALF},
+    {.name = "freqs", .dtypes = ALL, .heads = 32, .angles = BENCH_FREQS_HALF},
+    {.name = "freqs-full", .dtypes = F32 | BF16, .heads = 32, .angles = BENCH_FREQS_FULL},
+    {.name = "table", .dtypes = F32 | BF16, .heads = 32, .angles = BENCH_TABLE_HALF},
+    {.name = "table-full", .dtypes = F32 | BF16, .heads = 32, .angles = BENCH_TABLE_FULL},
+    {.name = "table-own-dtype", .dtypes = F16 | BF16, .heads = 32, .angles = BENCH_TABLE_OWN},
+
+    /* Windows of the head, and tensors inside of others. */
+    {.name = "half-window", .dtypes = F32 | BF16, .heads = 32, .rotary_dim = 64},
+    {.name = "mla", .dtypes = ALL, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
+     .pairing = INTERLEAVED, .pairing_out = HALF},
+    {.name = "mla-in-place", .dtypes = F32 | BF16, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
+     .in_place = 1},
+    {.name = "qkv-split", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT},
+    {.name = "qkv-inside", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_QKV_INSIDE, .in_place = 1},
+    {.name = "qkv-inside-backward", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_INSIDE, .in_place = 1,
+     .backward = 1},
+    {.name = "strided", .dtypes = F32 | BF16, .heads = 32, .form = BENCH_STRIDED},
+
+    /* dx and the gradient of the angles in one pass. */
+    {.name = "d-freqs", .dtypes = F32 | BF16, .heads = 32, .angles = BENCH_FREQS_HALF, .backward = 1, .angle_gradient = 1},
+    {.name = "d-inv-freq", .dtypes = F32 | BF16, .heads = 32, .backward = 1, .angle_gradient = 1},
+};
+
+const int bench_case_count = sizeof bench_cases / sizeof bench_cases[0];

@@ -1,0 +1,68 @@
+/* trope check: a problem to check, and a slow evaluation of it in double that shares nothing with the library. */
+#ifndef TOOLS_TROPE_CHECK_H
+#define TOOLS_TROPE_CHECK_H
+
+#include "call_options.h"
+
+enum { ANGLES_INV_FREQ = 0, ANGLES_FREQS = 1, ANGLES_TABLE = 2 };
+
+typedef struct check_options {
+    rotation_options rotation;
+    machine_options machine;
+    int64_t batch, tokens;
+    int32_t heads, head_dim;
+    const char *shape;
+    int32_t dtype;
+    int32_t angles; /* ANGLES_... */
+    int32_t full;   /* a table with one column per element */
+    int64_t seed;
+} check_options;
+
+/* One operand in the layout that was asked for. The checks see it as doubles in [batch, tokens, heads, head_dim] order. */
+typedef struct check_problem {
+    const check_options *options;
+    trope_args args;
+    int64_t elements;
+    int32_t pairs, windows, cols;
+    double mscale;
+    uint64_t random; /* state */
+    double *pair_angle;    /* [tokens, 2, pairs]: of the first and of the second element of each pair */
+    double *cosine, *sine; /* the same, as the library is given them */
+    double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --base and --scaling */
+    double inv_freq[TROPE_MAX_ROTARY_DIM / 2];  /* the same, as the library is given them */
+    void *src, *dst, *input;                     /* of the call's dtype, through its strides */
+    void *freqs, *cos_table, *sin_table;         /* [tokens, cols], of the angles' dtype */
+    double *d_angles;                            /* [tokens, cols], or [pairs] with inv_freq; f64 problems only */
+    void *workspace;
+    double *x, *y, *z, *result, *magnitude; /* `elements` each, for the checks to use */
+} check_problem;
+
+/* Allocates a problem of a dtype and gives it random angles. Returns nonzero after a complaint; check_release is due. */
+int check_prepare(check_problem *p, const check_options *options, int32_t dtype);
+void check_release(check_problem *p);
+
+/* In [-1, 1). */
+double check_random(check_problem *p);
+/* Random values that the dtype holds exactly. */
+void check_fill(check_problem *p, double *values);
+
+/* Draws the angles of every pair and writes them. Those of its two elements differ, unless they must be alike or there is
+ * only one column for both. */
+void check_draw_angles(check_problem *p, int alike);
+/* Writes the columns of the angle source, and cosine and sine, from pair_angle. */
+void check_write_angles(check_problem *p);
+/* Writes one angle anew, `step` from where it was drawn: that of a column of a table, or of a pair in inv_freq (row is not
+ * used). */
+void check_move_angle(check_problem *p, int64_t row, int32_t column, double step);
+
+/* out = M in, or M' in, by the library. Returns nonzero after a complaint. */
+int check_call(check_problem *p, int backward, const double *in, double *out);
+/* The gradient of the angles, to d_angles, for input x and upstream gradient dy. Returns nonzero after a complaint. */
+int check_call_angle_gradient(check_problem *p, const double *x, const double *dy);
+
+/* Where pair i of the window has its first and its second element. */
+void reference_pair(const check_problem *p, int32_t pairing, int32_t pair, int32_t element[2]);
+/* out = M in, or M' in, in double. magnitude of an element: mscale * (|in1| + |in2|) of its pair, 0 if it is not rotated. */
+void reference_apply(const check_problem *p, int backward, const double *in, double *out, double *magnitude);
+
+#endif

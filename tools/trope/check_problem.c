@@ -1,0 +1,306 @@
+/* The memory of a problem, its angles, the calls of the library, and the evaluation in double. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "command.h"
+#include "value.h"
+
+/* Where the checks have element e of a head. */
+static int64_t plain_index(const check_problem *p, int64_t b, int64_t t, int32_t h, int32_t e)
+{
+    const trope_operand *o = &p->args.operands[0];
+    return ((b * p->args.tokens + t) * o->heads_per_group + h) * o->head_dim + e;
+}
+
+/* splitmix64 */
+double check_random(check_problem *p)
+{
+    uint64_t z = (p->random += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (double)(int64_t)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1.0;
+}
+
+void check_fill(check_problem *p, double *values)
+{
+    char memory[8];
+    for (int64_t i = 0; i < p->elements; i++) {
+        value_store(p->args.dtype, memory, 0, check_random(p));
+        values[i] = value_load(p->args.dtype, memory, 0);
+    }
+}
+
+/* Angles */
+
+void reference_pair(const check_problem *p, int32_t pairing, int32_t pair, int32_t element[2])
+{
+    const int32_t per_window = p->pairs / p->windows;
+    const int32_t start = pair / per_window * 2 * per_window, i = pair % per_window;
+    const int interleaved = pairing == TROPE_PAIRING_INTERLEAVED;
+    element[0] = start + (interleaved ? 2 * i : i);
+    element[1] = start + (interleaved ? 2 * i + 1 : i + per_window);
+}
+
+static int32_t output_pairing(const check_problem *p)
+{
+    return p->args.pairing_out ? p->args.pairing_out : p->args.pairing;
+}
+
+static int is_full(const check_problem *p)
+{
+    return p->cols == 2 * p->pairs;
+}
+
+/* The column of the first or second element of a pair. */
+static int32_t column_of(const check_problem *p, int32_t pair, int second)
+{
+    int32_t element[2];
+    if (!is_full(p))
+        return pair;
+    reference_pair(p, output_pairing(p), pair, element);
+    return element[second];
+}
+
+void check_draw_angles(check_problem *p, int alike)
+{
+    const int differ = !alike && is_full(p);
+    for (int64_t t = 0; t < p->args.tokens; t++) {
+        double *first = p->pair_angle + 2 * t * p->pairs, *second = first + p->pairs;
+        for (int32_t i = 0; i < p->pairs; i++) {
+            first[i] = (double)t * p->rule_freq[i];
+            if (p->cols)
+                first[i] += 3 * check_random(p);
+            second[i] = first[i] + (differ ? 3 * check_random(p) : 0);
+        }
+    }
+    check_write_angles(p);
+}
+
+/* Stores an angle in the source and returns its cosine and sine as they are after that. */
+static void write_angle(check_problem *p, int64_t at, double angle, double *cosine, double *sine)
+{
+    const int32_t type = p->args.angle_dtype;
+    if (p->options->angles == ANGLES_FREQS) {
+        value_store(type, p->freqs, at, angle);
+        *cosine = cos(value_load(type, p->freqs, at));
+        *sine = sin(value_load(type, p->freqs, at));
+    } else {
+        value_store(type, p->cos_table, at, cos(angle));
+        value_store(type, p->sin_table, at, sin(angle));
+        *cosine = value_load(type, p->cos_table, at);
+        *sine = value_load(type, p->sin_table, at);
+    }
+}
+
+void check_write_angles(check_problem *p)
+{
+    for (int64_t t = 0; t < p->args.tokens; t++) {
+        for (int32_t j = 0; j < 2 * p->pairs; j++) {
+            const int64_t at = 2 * t * p->pairs + j;
+            p->cosine[at] = cos(p->pair_angle[at]);
+            p->sine[at] = sin(p->pair_angle[at]);
+            if (p->cols)
+                write_angle(p, t * p->cols + column_of(p, j % p->pairs, j >= p->pairs), p->pair_angle[at], &p->cosine[at],
+                            &p->sine[at]);
+        }
+    }
+}
+
+void check_move_angle(check_problem *p, int64_t row, int32_t column, double step)
+{
+    double cosine, sine;
+    if (!p->cols) {
+        p->inv_freq[column] = p->rule_freq[column] + step;
+        return;
+    }
+    for (int32_t j = 0; j < 2 * p->pairs; j++)
+        if (column_of(p, j % p->pairs, j >= p->pairs) == column)
+            write_angle(p, row * p->cols + column, p->pair_angle[2 * row * p->pairs + j] + step, &cosine, &sine);
+}
+
+/* The evaluation in double */
+
+static void reference_head(const check_problem *p, int backward, const double *in, double *out, double *magnitude, int64_t t)
+{
+    const double turn = p->args.inverse ? -1 : 1;
+    const int32_t read = backward ? output_pairing(p) : p->args.pairing;
+    const int32_t write = backward ? p->args.pairing : output_pairing(p);
+    for (int32_t i = 0; i < p->pairs; i++) {
+        const int64_t first = 2 * t * p->pairs + i, second = first + p->pairs;
+        const double c1 = p->cosine[first], s1 = turn * p->sine[first];
+        const double c2 = p->cosine[second], s2 = turn * p->sine[second];
+        int32_t from[2], to[2];
+        reference_pair(p, read, i, from);
+        reference_pair(p, write, i, to);
+        const double a = in[from[0]], b = in[from[1]];
+        out[to[0]] = p->mscale * (backward ? a * c1 + b * s2 : a * c1 - b * s1);
+        out[to[1]] = p->mscale * (backward ? b * c2 - a * s1 : b * c2 + a * s2);
+        magnitude[to[0]] = magnitude[to[1]] = fabs(p->mscale) * (fabs(a) + fabs(b));
+    }
+}
+
+void reference_apply(const check_problem *p, int backward, const double *in, double *out, double *magnitude)
+{
+    const trope_operand *o = &p->args.operands[0];
+    memcpy(out, in, (size_t)p->elements * sizeof *out);
+    memset(magnitude, 0, (size_t)p->elements * sizeof *magnitude);
+    for (int64_t b = 0; b < p->args.batch; b++) {
+        for (int64_t t = 0; t < p->args.tokens; t++) {
+            for (int32_t h = 0; h < o->heads_per_group; h++) {
+                const int64_t at = plain_index(p, b, t, h, o->rotary_offset);
+                reference_head(p, backward, in + at, out + at, magnitude + at, t);
+            }
+        }
+    }
+}
+
+/* Calls of the library */
+
+/* Copies between the checks' order and the call's layout. */
+static void transfer(const check_problem *p, double *plain, void *tensor, int to_tensor)
+{
+    const trope_operand *o = &p->args.operands[0];
+    const int64_t *s = o->src_stride;
+    int64_t i = 0;
+    for (int64_t b = 0; b < p->args.batch; b++)
+        for (int64_t t = 0; t < p->args.tokens; t++)
+            for (int32_t h = 0; h < o->heads_per_group; h++)
+                for (int32_t e = 0; e < o->head_dim; e++, i++) {
+                    const int64_t at = b * s[TROPE_DIM_BATCH] + t * s[TROPE_DIM_TOKEN] + h * s[TROPE_DIM_HEAD] +
+                                       e * s[TROPE_DIM_ELEMENT];
+                    if (to_tensor)
+                        value_store(p->args.dtype, tensor, at, plain[i]);
+                    else
+                        plain[i] = value_load(p->args.dtype, tensor, at);
+                }
+}
+
+static void set_source(check_problem *p)
+{
+    const int angles = p->options->angles;
+    p->args.freqs = angles == ANGLES_FREQS ? p->freqs : NULL;
+    p->args.cos = angles == ANGLES_TABLE ? p->cos_table : NULL;
+    p->args.sin = angles == ANGLES_TABLE ? p->sin_table : NULL;
+    p->args.inv_freq = angles == ANGLES_INV_FREQ ? p->inv_freq : NULL;
+}
+
+int check_call(check_problem *p, int backward, const double *in, double *out)
+{
+    transfer(p, (double *)(uintptr_t)in, p->src, 1);
+    memset(p->dst, 0xff, (size_t)p->elements * (size_t)value_size(p->args.dtype));
+    set_source(p);
+    p->args.operands[0].dst = p->dst;
+    if (backward ? trope_backward(&p->args) : trope_forward(&p->args))
+        return complain("%s", trope_last_error());
+    transfer(p, out, p->dst, 0);
+    return 0;
+}
+
+int check_call_angle_gradient(check_problem *p, const double *x, const double *dy)
+{
+    trope_args args;
+    uint64_t size;
+    transfer(p, (double *)(uintptr_t)x, p->input, 1);
+    transfer(p, (double *)(uintptr_t)dy, p->src, 1);
+    set_source(p);
+    args = p->args;
+    args.operands[0].dst = NULL;
+    args.operands[0].input = p->input;
+    memcpy(args.operands[0].input_stride, args.operands[0].src_stride, sizeof args.operands[0].input_stride);
+    args.d_freqs = p->cols ? p->d_angles : NULL;
+    args.d_inv_freq = p->cols ? NULL : p->d_angles;
+    if (trope_workspace_size(&args, &size))
+        return complain("%s", trope_last_error());
+    free(p->workspace);
+    p->workspace = malloc(size ? (size_t)size : 1);
+    if (!p->workspace)
+        return complain("out of memory for a workspace of %" PRIu64 " bytes", size);
+    args.workspace = p->workspace;
+    args.workspace_size = size;
+    return trope_backward(&args) ? complain("%s", trope_last_error()) : 0;
+}
+
+/* Memory */
+
+static int allocate(check_problem *p)
+{
+    const size_t n = (size_t)p->elements, size = (size_t)value_size(p->args.dtype);
+    const size_t angles = 2 * (size_t)p->args.tokens * (size_t)p->pairs;
+    void **const bytes[] = {&p->src, &p->dst, &p->input};
+    void **const tables[] = {&p->freqs, &p->cos_table, &p->sin_table};
+    double **const values[] = {&p->x, &p->y, &p->z, &p->result, &p->magnitude};
+    double **const per_angle[] = {&p->pair_angle, &p->cosine, &p->sine, &p->d_angles};
+    int missing = 0;
+    for (int i = 0; i < 3; i++)
+        missing |= !(*bytes[i] = malloc(n * size)) | !(*tables[i] = malloc(angles * sizeof(double)));
+    for (int i = 0; i < 5; i++)
+        missing |= !(*values[i] = malloc(n * sizeof(double)));
+    for (int i = 0; i < 4; i++)
+        missing |= !(*per_angle[i] = calloc(angles, sizeof(double)));
+    return missing ? complain("out of memory for %zu elements", n) : 0;
+}
+
+void check_release(check_problem *p)
+{
+    void *const all[] = {p->src, p->dst, p->input, p->freqs, p->cos_table, p->sin_table, p->x, p->y, p->z, p->result,
+                         p->magnitude, p->pair_angle, p->cosine, p->sine, p->d_angles, p->workspace};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+}
+
+static int set_operand(check_problem *p, const check_options *options)
+{
+    trope_operand *o = &p->args.operands[0];
+    const int32_t layout = options->rotation.layout ? options->rotation.layout : TROPE_SBHD;
+    o->heads_per_group = options->heads;
+    o->head_dim = options->head_dim;
+    o->rotary_offset = options->rotation.rotary_offset;
+    o->rotary_dim = options->rotation.rotary_dim;
+    if (o->rotary_dim < 0)
+        o->rotary_dim = o->head_dim - o->rotary_offset;
+    if (o->rotary_offset > o->head_dim || o->rotary_dim > o->head_dim - o->rotary_offset)
+        return complain("rotary_offset + rotary_dim (%d + %d) must be at most head_dim (%d)", o->rotary_offset, o->rotary_dim,
+                        o->head_dim);
+    if (trope_fill_strides(o->src_stride, layout, options->batch, options->tokens, options->heads, options->head_dim))
+        return complain("%s", trope_last_error());
+    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
+    return 0;
+}
+
+int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
+{
+    memset(p, 0, sizeof *p);
+    p->options = options;
+    p->random = (uint64_t)options->seed * 0x2545f4914f6cdd1du + (uint64_t)dtype;
+    p->args.struct_size = sizeof p->args;
+    p->args.device = TROPE_DEVICE_CPU;
+    p->args.threads = options->machine.threads;
+    p->args.isa = options->machine.isa;
+    p->args.dtype = dtype;
+    p->args.operand_count = 1;
+    p->args.batch = options->batch;
+    p->args.tokens = options->tokens;
+    rotation_to_args(&options->rotation, &p->args);
+    if (set_operand(p, options))
+        return RESULT_REFUSED;
+    const int32_t rotary_dim = p->args.operands[0].rotary_dim;
+    if (frequencies_by_rule(&options->rotation, rotary_dim, p->rule_freq, &p->mscale))
+        return RESULT_REFUSED;
+    memcpy(p->inv_freq, p->rule_freq, sizeof p->inv_freq);
+    p->args.mscale = p->mscale;
+    p->windows = options->rotation.windows ? options->rotation.windows : 1;
+    p->pairs = rotary_dim / 2;
+    p->cols = options->angles == ANGLES_INV_FREQ ? 0 : options->full ? rotary_dim : rotary_dim / 2;
+    p->elements = options->batch * options->tokens * options->heads * options->head_dim;
+    p->args.angle_cols = p->cols;
+    p->args.angle_rows = p->cols ? options->tokens : 0;
+    p->args.angle_dtype = dtype == TROPE_F64 && p->cols ? TROPE_F64 : TROPE_F32;
+    if (allocate(p))
+        return RESULT_REFUSED;
+    p->args.operands[0].src = p->src;
+    check_draw_angles(p, 0);
+    return 0;
+}

@@ -1,0 +1,93 @@
+/* The host as a device of the tool. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "device.h"
+#include "parallel.h"
+#include "trope/trope.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static void touch(void *context, size_t begin, size_t end)
+{
+    memset((char *)context + begin, 0, end - begin);
+}
+
+/* Large memory is aligned to huge pages and asks for them, so that a run is not at the mercy of how pages were handed out. */
+static void *allocate(size_t bytes, int32_t threads)
+{
+    void *memory = NULL;
+    const size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
+    if (posix_memalign(&memory, alignment, bytes ? bytes : 1))
+        return NULL;
+    if (bytes >= HUGE_PAGE)
+        (void)madvise(memory, bytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    parallel_bytes(touch, memory, bytes, threads);
+    return memory;
+}
+
+static void release(void *memory, size_t bytes)
+{
+    (void)bytes;
+    free(memory);
+}
+
+static int transfer(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+typedef struct copy_job {
+    char *to;
+    const char *from;
+} copy_job;
+
+static void copy_part(void *context, size_t begin, size_t end)
+{
+    const copy_job *job = context;
+    memcpy(job->to + begin, job->from + begin, end - begin);
+}
+
+static int copy(void *to, const void *from, size_t bytes, int32_t threads, void *stream)
+{
+    (void)stream;
+    copy_job job = {to, from};
+    parallel_bytes(copy_part, &job, bytes, threads);
+    return 0;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int measure(const device_work *works, int count, int repeat, double *seconds)
+{
+    for (int round = -1; round < repeat; round++) {
+        for (int w = 0; w < count; w++) {
+            const double begin = now();
+            if (works[w].run(works[w].context, NULL))
+                return 1;
+            if (round >= 0)
+                seconds[w * repeat + round] = now() - begin;
+        }
+    }
+    return 0;
+}
+
+const tool_device device_cpu = {
+    .name = "cpu",
+    .id = TROPE_DEVICE_CPU,
+    .threads = parallel_threads,
+    .allocate = allocate,
+    .release = release,
+    .upload = transfer,
+    .download = transfer,
+    .copy = copy,
+    .measure = measure,
+};

@@ -1,0 +1,62 @@
+/* trope: the command line of the library. One subcommand per file. */
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "trope/trope.h"
+
+#ifndef TROPE_TOOL_HAS_APPLY
+int command_apply(int argc, char **argv)
+{
+    (void)argc;
+    (void)argv;
+    return complain("this build has no 'apply', because cJSON was not found when it was configured");
+}
+#endif
+
+typedef struct command {
+    const char *name;
+    const char *complains_as;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} command;
+
+static const command commands[] = {
+    {"apply", "trope apply", command_apply, "rotate the tensors of a safetensors file, and compare with another's result"},
+    {"bench", "trope bench", command_bench, "time each case beside a copy of the same bytes"},
+    {"check", "trope check", command_check, "check values and gradients on a shape"},
+    {"info", "trope info", command_info, "version, backends, instruction sets, threads, devices"},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static int print_usage(void)
+{
+    printf("usage: trope COMMAND [OPTION...]\n\n");
+    for (int i = 0; i < COMMAND_COUNT; i++)
+        printf("  %-8s%s\n", commands[i].name, commands[i].summary);
+    printf("\n'trope COMMAND --help' lists the options of a command. Exit status: 0 success, 1 a comparison or check failed,\n"
+           "2 refused, with one line on standard error.\n");
+    return RESULT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return complain("a command is missing; 'trope --help' lists them");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+        return print_usage();
+    if (!strcmp(argv[1], "--version")) {
+        printf("trope %s\n", trope_version());
+        return RESULT_OK;
+    }
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (!strcmp(argv[1], commands[i].name)) {
+            complain_as(commands[i].complains_as);
+            const int result = commands[i].run(argc - 1, argv + 1);
+            if (fflush(stdout) || ferror(stdout))
+                return complain("cannot write to standard output");
+            return result;
+        }
+    }
+    return complain("'%.64s' is not a command; 'trope --help' lists them", argv[1]);
+}

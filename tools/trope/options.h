@@ -1,0 +1,54 @@
+/* Command line options as data: tables that say where each option goes, in groups that commands share. */
+#ifndef TOOLS_TROPE_OPTIONS_H
+#define TOOLS_TROPE_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct choice {
+    const char *name; /* NULL ends the table */
+    int32_t value;
+} choice;
+
+/* The type of the field that an option sets. */
+typedef enum option_kind {
+    OPTION_FLAG,   /* int32_t, becomes 1 */
+    OPTION_INT32,  /* int32_t in [low, high] */
+    OPTION_INT64,  /* int64_t in [low, high] */
+    OPTION_REAL,   /* double, finite */
+    OPTION_CHOICE, /* int32_t, one of choices */
+    OPTION_TEXT    /* const char * */
+} option_kind;
+
+typedef struct option_spec {
+    const char *name; /* NULL ends the table */
+    char letter;      /* short form, or 0 */
+    option_kind kind;
+    size_t offset; /* of the field in the group's target */
+    int64_t low, high;
+    const choice *choices;
+    const char *help;
+} option_spec;
+
+typedef struct option_group {
+    const option_spec *specs; /* NULL ends the list */
+    void *target;
+} option_group;
+
+enum { OPTIONS_BAD = -1, OPTIONS_HELP = -2 };
+
+/* Sets the fields and returns the index of the first argument that is no option, with all of those moved to the end;
+ * OPTIONS_BAD after a complaint; OPTIONS_HELP after printing usage and the options. */
+int options_parse(int argc, char **argv, const option_group *groups, const char *usage);
+
+/* Text to values, strictly: no text may be left over. They return 0, or complain about the option and return nonzero. */
+int parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value);
+int parse_real(const char *option, const char *text, double *value);
+int parse_choice(const char *option, const char *text, const choice *choices, int32_t *value);
+/* "a,b,c" to exactly `count` integers of at least low. */
+int parse_integers(const char *option, const char *text, int64_t low, int count, int64_t *values);
+
+/* The name of a value, "?" if it is in no row. */
+const char *choice_name(const choice *choices, int32_t value);
+
+#endif

@@ -1,0 +1,138 @@
+#include <math.h>
+#include <string.h>
+
+#include "value.h"
+
+/* mantissa: stored bits. smallest: exponent of the smallest normal number. */
+typedef struct value_type {
+    const char *name;
+    int32_t size, mantissa, smallest;
+} value_type;
+
+static const value_type types[VALUE_TYPES] = {
+    [TROPE_F32] = {"F32", 4, 23, -126}, [TROPE_F16] = {"F16", 2, 10, -14},    [TROPE_BF16] = {"BF16", 2, 7, -126},
+    [TROPE_F64] = {"F64", 8, 52, -1022}, [VALUE_I32] = {"I32", 4, 0, 0},      [VALUE_I64] = {"I64", 8, 0, 0},
+};
+
+const char *value_type_name(int32_t type)
+{
+    return types[type].name;
+}
+
+int32_t value_type_of(const char *name)
+{
+    for (int32_t i = 0; i < VALUE_TYPES; i++)
+        if (!strcmp(types[i].name, name))
+            return i;
+    return -1;
+}
+
+int32_t value_size(int32_t type)
+{
+    return types[type].size;
+}
+
+int value_is_real(int32_t type)
+{
+    return type <= TROPE_F64;
+}
+
+double value_epsilon(int32_t type)
+{
+    return ldexp(1, -types[type].mantissa);
+}
+
+/* The bits of element i, in the low end. */
+static uint64_t load_bits(int32_t type, const void *data, int64_t i)
+{
+    const int32_t size = types[type].size;
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)data + i * size, (size_t)size);
+    return bits;
+}
+
+static double from_half_bits(uint64_t bits)
+{
+    const double sign = bits >> 15 ? -1 : 1;
+    const int exponent = bits >> 10 & 31;
+    const double mantissa = (double)(bits & 1023);
+    if (exponent == 31)
+        return mantissa != 0 ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+}
+
+static double from_float_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+double value_load(int32_t type, const void *data, int64_t i)
+{
+    const uint64_t bits = load_bits(type, data, i);
+    double x;
+    switch (type) {
+    case TROPE_F32:
+        return from_float_bits((uint32_t)bits);
+    case TROPE_BF16:
+        return from_float_bits((uint32_t)bits << 16);
+    case TROPE_F16:
+        return from_half_bits(bits);
+    case VALUE_I32:
+        return (int32_t)(uint32_t)bits;
+    case VALUE_I64:
+        return (double)(int64_t)bits;
+    default:
+        memcpy(&x, &bits, sizeof x);
+        return x;
+    }
+}
+
+/* Rounds to a type of 16 bits: by scaling, so that the mantissa is a whole number and rint rounds it. */
+static uint64_t to_16_bits(int32_t type, double x)
+{
+    const value_type *t = &types[type];
+    const uint64_t sign = signbit(x) ? 0x8000 : 0;
+    const uint64_t infinity = type == TROPE_F16 ? 0x7c00 : 0x7f80;
+    if (isnan(x))
+        return infinity | 1u << (t->mantissa - 1);
+    if (isinf(x) || x == 0)
+        return sign | (x == 0 ? 0 : infinity);
+    int exponent;
+    frexp(x, &exponent);
+    exponent = exponent - 1 < t->smallest ? t->smallest : exponent - 1;
+    /* With the leading 1 of a normal number counted as one step of the exponent, a carry moves to the next one. */
+    const uint64_t steps = (uint64_t)rint(ldexp(fabs(x), t->mantissa - exponent));
+    const uint64_t bits = ((uint64_t)(exponent - t->smallest) << t->mantissa) + steps;
+    return sign | (bits > infinity ? infinity : bits);
+}
+
+void value_store(int32_t type, void *data, int64_t i, double x)
+{
+    const int32_t size = types[type].size;
+    char *at = (char *)data + i * size;
+    const float single = (float)x;
+    const uint16_t bits = type == TROPE_F16 || type == TROPE_BF16 ? (uint16_t)to_16_bits(type, x) : 0;
+    const void *from = type == TROPE_F64 ? (const void *)&x : type == TROPE_F32 ? (const void *)&single : &bits;
+    memcpy(at, from, (size_t)size);
+}
+
+/* Numbers in order: negative ones count down from 0. */
+static int64_t ordinal(uint64_t bits, int32_t size)
+{
+    const int64_t magnitude = (int64_t)(bits & (UINT64_MAX >> (65 - 8 * size)));
+    return bits >> (8 * size - 1) ? -magnitude : magnitude;
+}
+
+uint64_t value_ulp(int32_t type, const void *a, const void *b, int64_t i)
+{
+    const uint64_t a_bits = load_bits(type, a, i), b_bits = load_bits(type, b, i);
+    if (a_bits == b_bits)
+        return 0;
+    const int a_nan = isnan(value_load(type, a, i)), b_nan = isnan(value_load(type, b, i));
+    if (a_nan || b_nan)
+        return a_nan && b_nan ? 0 : VALUE_ULP_INFINITE;
+    const int64_t low = ordinal(a_bits, types[type].size), high = ordinal(b_bits, types[type].size);
+    return low < high ? (uint64_t)high - (uint64_t)low : (uint64_t)low - (uint64_t)high;
+}
