@@ -25,6 +25,19 @@ static void check_step(double inv_freq)
                   (unsigned long long)expected);
 }
 
+/* The table of 1 / (2 pi), wherever a window of 64 bits may start. */
+static void check_turn_bits(void)
+{
+    exact_product one = exact_turns(1);
+    for (int first = -63; first <= 192; first++) {
+        uint64_t expected = 0;
+        for (int i = 0; i < 64; i++)
+            expected = expected << 1 | (uint64_t)exact_bit(&one, -first - i);
+        CHECK_MESSAGE(trope_turn_bits(first) == expected, "bits from %d on are %016llx, expected %016llx", first,
+                      (unsigned long long)trope_turn_bits(first), (unsigned long long)expected);
+    }
+}
+
 static void check_steps(void)
 {
     random_state r = {1};
@@ -187,6 +200,7 @@ int main(int argc, char **argv)
 {
     const double bases[] = {1e4, 5e5, 1e6};
 
+    check_turn_bits();
     check_steps();
     for (int b = 0; b < 3; b++)
         for (int dim = 64; dim <= 256; dim *= 2)
