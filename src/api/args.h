@@ -15,6 +15,10 @@ trope_status trope_validate(const char *function, const trope_args *args, int ba
 /* The part of trope_validate that concerns positions and sequences, all that trope_positions needs. */
 trope_status trope_validate_positions(const char *function, const trope_args *args);
 
+/* The part that concerns pointers: what must be there is there, aligned, within 64 bits, and nothing is written that
+ * anything else of the call reads or writes. */
+trope_status trope_validate_memory(const char *function, const trope_args *args, int backward);
+
 /* Puts the value that a 0 stands for in place of the 0. */
 void trope_fill_defaults(trope_args *args);
 

@@ -5,33 +5,14 @@
 
 #include "api/args.h"
 #include "api/error.h"
-#include "core/overlap.h"
+#include "api/require.h"
 #include "core/phase.h"
 #include "core/plan.h"
-
-#define REQUIRE(condition, status, format, ...)                                                                                  \
-    do {                                                                                                                         \
-        if (!(condition))                                                                                                        \
-            return trope_fail(status, "%s: " format, function, __VA_ARGS__);                                                     \
-    } while (0)
-#define CHECK(call)                                                                                                              \
-    do {                                                                                                                         \
-        const trope_status status_ = (call);                                                                                     \
-        if (status_)                                                                                                             \
-            return status_;                                                                                                      \
-    } while (0)
 
 #define ARGUMENT TROPE_ERROR_ARGUMENT
 #define MAX_COUNT ((int64_t)1 << 60)
 
 typedef long long ll;
-
-static const int64_t element_sizes[] = {4, 2, 2, 8};
-
-static int is_aligned(const void *pointer, int64_t alignment)
-{
-    return (uintptr_t)pointer % (uintptr_t)alignment == 0;
-}
 
 static trope_status require_enum(const char *function, const char *name, int32_t value, int32_t last)
 {
@@ -66,30 +47,6 @@ static trope_status validate_shape(const char *function, const trope_args *a)
     return TROPE_OK;
 }
 
-/* One tensor of operand i. */
-static trope_region operand_region(const trope_args *a, const trope_operand *o, const void *base, const int64_t *stride)
-{
-    trope_region r = {.base = base,
-                      .size = {a->batch, a->tokens, o->groups, o->heads_per_group, o->head_dim},
-                      .element_size = element_sizes[a->dtype]};
-    memcpy(r.stride, stride, sizeof r.stride);
-    return r;
-}
-
-static trope_status validate_tensor(const char *function, int i, const char *name, const trope_region *r)
-{
-    int64_t first, last;
-    REQUIRE(r->base, TROPE_ERROR_NULL, "operands[%d].%s is NULL", i, name);
-    REQUIRE(is_aligned(r->base, r->element_size), ARGUMENT, "operands[%d].%s (%p) must be aligned to its element size (%lld)", i, name,
-            (const void *)r->base, (ll)r->element_size);
-    REQUIRE(trope_region_extent(r, &first, &last), TROPE_ERROR_OVERFLOW,
-            "operands[%d].%s_stride: an element would be over 2^60 bytes from %s", i, name, name);
-    const uintptr_t base = (uintptr_t)r->base;
-    REQUIRE((uintptr_t)-first <= base && (uintptr_t)last <= UINTPTR_MAX - base, TROPE_ERROR_OVERFLOW,
-            "operands[%d].%s_stride: an element would be outside the address space", i, name);
-    return TROPE_OK;
-}
-
 static trope_status validate_head(const char *function, const trope_args *a, int i)
 {
     const trope_operand *o = &a->operands[i];
@@ -113,64 +70,12 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     return TROPE_OK;
 }
 
-static int is_in_place(const trope_region *src, const trope_region *dst)
-{
-    for (int d = 0; d < TROPE_MAX_DIMS; d++)
-        if (src->size[d] > 1 && src->stride[d] != dst->stride[d])
-            return 0;
-    return src->base == dst->base;
-}
-
-/* dst of operand i against what operand j (which may be i) reads and writes. */
-static trope_status validate_overlap(const char *function, const trope_args *a, int i, int j, int wants_gradient)
-{
-    const trope_operand *o = &a->operands[i], *other = &a->operands[j];
-    const trope_region dst = operand_region(a, o, o->dst, o->dst_stride);
-    const trope_region src = operand_region(a, other, other->src, other->src_stride);
-    REQUIRE((i == j && is_in_place(&src, &dst)) || !trope_regions_overlap(&dst, &src), TROPE_ERROR_OVERLAP,
-            "operands[%d].dst overlaps operands[%d].src: must be the operand's own src with its strides, or apart", i, j);
-    if (wants_gradient && other->rotary_dim) {
-        const trope_region input = operand_region(a, other, other->input, other->input_stride);
-        REQUIRE(!trope_regions_overlap(&dst, &input), TROPE_ERROR_OVERLAP,
-                "operands[%d].dst overlaps operands[%d].input, which the gradient of the angles reads", i, j);
-    }
-    if (j > i && other->dst) {
-        const trope_region second = operand_region(a, other, other->dst, other->dst_stride);
-        REQUIRE(!trope_regions_overlap(&dst, &second), TROPE_ERROR_OVERLAP, "operands[%d].dst overlaps operands[%d].dst", i, j);
-    }
-    return TROPE_OK;
-}
-
-static trope_status validate_tensors(const char *function, const trope_args *a, int i, int wants_gradient)
-{
-    const trope_operand *o = &a->operands[i];
-    const trope_region src = operand_region(a, o, o->src, o->src_stride);
-    CHECK(validate_tensor(function, i, "src", &src));
-    if (o->dst || !wants_gradient) {
-        const trope_region dst = operand_region(a, o, o->dst, o->dst_stride);
-        CHECK(validate_tensor(function, i, "dst", &dst));
-        REQUIRE(!trope_overlaps_itself(&dst), TROPE_ERROR_OVERLAP, "operands[%d].dst_stride: dst overlaps itself", i);
-    }
-    if (wants_gradient && o->rotary_dim) {
-        const trope_region input = operand_region(a, o, o->input, o->input_stride);
-        CHECK(validate_tensor(function, i, "input", &input));
-    }
-    return TROPE_OK;
-}
-
-static trope_status validate_operands(const char *function, const trope_args *a, int wants_gradient)
+static trope_status validate_operands(const char *function, const trope_args *a)
 {
     REQUIRE(a->operand_count >= 1 && a->operand_count <= TROPE_MAX_OPERANDS, ARGUMENT, "operand_count (%d) must be 1 to %d",
             a->operand_count, TROPE_MAX_OPERANDS);
     for (int i = 0; i < a->operand_count; i++)
         CHECK(validate_head(function, a, i));
-    if (a->batch == 0 || a->tokens == 0) /* no element exists, so no pointer is needed and nothing can overlap */
-        return TROPE_OK;
-    for (int i = 0; i < a->operand_count; i++)
-        CHECK(validate_tensors(function, a, i, wants_gradient));
-    for (int i = 0; i < a->operand_count; i++)
-        for (int j = 0; j < a->operand_count && a->operands[i].dst; j++)
-            CHECK(validate_overlap(function, a, i, j, wants_gradient));
     return TROPE_OK;
 }
 
@@ -232,12 +137,8 @@ static trope_status validate_angle_dtype(const char *function, const trope_args 
 
 static trope_status validate_angle_table(const char *function, const trope_args *a, int32_t rotary_dim)
 {
-    const char *name = a->freqs ? "freqs" : "cos or sin";
-    const int64_t alignment = element_sizes[a->angle_dtype];
     int64_t rows, batches;
     CHECK(validate_angle_dtype(function, a));
-    REQUIRE(is_aligned(a->freqs, alignment) && is_aligned(a->cos, alignment) && is_aligned(a->sin, alignment), ARGUMENT,
-            "%s must be aligned to its element size (%lld)", name, (ll)alignment);
     REQUIRE(a->angle_cols == rotary_dim || a->angle_cols == rotary_dim / 2, ARGUMENT,
             "angle_cols (%d) must be rotary_dim (%d) or rotary_dim / 2", a->angle_cols, rotary_dim);
     REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
@@ -265,7 +166,6 @@ static trope_status validate_angles(const char *function, const trope_args *a, i
 
 static trope_status validate_ids(const char *function, const trope_args *a)
 {
-    const int64_t alignment = a->position_dtype == TROPE_I64 ? 8 : 4;
     CHECK(require_enum(function, "position_dtype", a->position_dtype, TROPE_I64));
     CHECK(require_enum(function, "packed_positions", a->packed_positions, 1));
     REQUIRE(a->position_axes >= 1 && a->position_axes <= TROPE_MAX_AXES, ARGUMENT, "position_axes (%d) must be 1 to %d",
@@ -273,18 +173,7 @@ static trope_status validate_ids(const char *function, const trope_args *a)
     REQUIRE(a->position_axes == 1 || a->position_ids, ARGUMENT, "position_axes (%d) must be 1 without position_ids", a->position_axes);
     REQUIRE((a->position_ids != NULL) + (a->start_positions != NULL) + a->packed_positions <= 1, ARGUMENT, "%s",
             "only one of position_ids, start_positions and packed_positions may be given");
-    REQUIRE(is_aligned(a->position_ids, alignment) && is_aligned(a->start_positions, alignment), ARGUMENT,
-            "position_ids and start_positions must be aligned to their element size (%lld)", (ll)alignment);
     REQUIRE(!a->packed_positions || a->cu_seqlens, ARGUMENT, "packed_positions (%d) needs cu_seqlens", a->packed_positions);
-    if (a->position_ids && a->batch && a->tokens) {
-        const trope_region ids = {.base = a->position_ids,
-                                  .size = {a->position_axes, a->batch, a->tokens, 1, 1},
-                                  .stride = {a->position_axis_stride, a->position_batch_stride, a->position_token_stride},
-                                  .element_size = alignment};
-        int64_t first, last;
-        REQUIRE(trope_region_extent(&ids, &first, &last), TROPE_ERROR_OVERFLOW, "%s",
-                "position_axis_stride, position_batch_stride or position_token_stride: an id would be over 2^60 bytes away");
-    }
     return TROPE_OK;
 }
 
@@ -302,12 +191,9 @@ static trope_status validate_axes(const char *function, const trope_args *a)
 
 static trope_status validate_cu_seqlens(const char *function, const trope_args *a)
 {
-    const int64_t alignment = a->cu_seqlens_dtype == TROPE_I64 ? 8 : 4;
     CHECK(require_enum(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I64));
     CHECK(require_enum(function, "padding", a->padding, TROPE_PADDING_ROTATE));
     REQUIRE(!a->cu_seqlens_padded || a->cu_seqlens, TROPE_ERROR_NULL, "%s", "cu_seqlens is NULL and cu_seqlens_padded is not");
-    REQUIRE(is_aligned(a->cu_seqlens, alignment) && is_aligned(a->cu_seqlens_padded, alignment), ARGUMENT,
-            "cu_seqlens and cu_seqlens_padded must be aligned to their element size (%lld)", (ll)alignment);
     if (!a->cu_seqlens) {
         REQUIRE(a->sequences == 0, ARGUMENT, "sequences (%lld) must be 0 without cu_seqlens", (ll)a->sequences);
         return TROPE_OK;
@@ -361,10 +247,6 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
 {
     REQUIRE(!a->d_freqs || (rotary_dim && !a->inv_freq), ARGUMENT, "%s", "d_freqs needs freqs, or cos and sin");
     REQUIRE(!a->d_inv_freq || (rotary_dim && a->inv_freq), ARGUMENT, "%s", "d_inv_freq needs inv_freq");
-    REQUIRE(is_aligned(a->d_freqs, a->dtype == TROPE_F64 ? 8 : 4), ARGUMENT, "d_freqs (%p) must be aligned to its element size",
-            a->d_freqs);
-    REQUIRE(is_aligned(a->d_inv_freq, 8), ARGUMENT, "d_inv_freq (%p) must be aligned to 8 bytes", (void *)a->d_inv_freq);
-    REQUIRE(is_aligned(a->workspace, 16), ARGUMENT, "workspace (%p) must be aligned to 16 bytes", a->workspace);
     REQUIRE(!a->d_freqs || a->angle_batch_stride == 0 ||
                 a->angle_batch_stride >= (a->angle_rows - 1) * a->angle_row_stride + a->angle_cols,
             TROPE_ERROR_OVERLAP, "angle_batch_stride (%lld): the batch entries of d_freqs overlap", (ll)a->angle_batch_stride);
@@ -373,14 +255,15 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
 
 trope_status trope_validate(const char *function, const trope_args *a, int backward)
 {
-    const int wants_gradient = backward && (a->d_freqs || a->d_inv_freq);
     CHECK(validate_enums(function, a));
     CHECK(trope_validate_positions(function, a));
-    CHECK(validate_operands(function, a, wants_gradient));
+    CHECK(validate_operands(function, a));
     const int32_t rotary_dim = widest_rotary_dim(a);
     CHECK(validate_rotation(function, a, rotary_dim));
     CHECK(validate_angles(function, a, rotary_dim));
     CHECK(validate_axes(function, a));
     CHECK(validate_table_rows(function, a, rotary_dim));
-    return backward ? validate_gradient(function, a, rotary_dim) : TROPE_OK;
+    if (backward)
+        CHECK(validate_gradient(function, a, rotary_dim));
+    return trope_validate_memory(function, a, backward);
 }

@@ -195,12 +195,12 @@ static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sum
     }
 }
 
-/* -1 for inverse: the angle that is turned by is then -a. */
+/* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
 static void turn_sums(const trope_plan *plan, pair_sums *sums)
 {
     for (int32_t i = 0; plan->inverse && i < plan->pairs; i++) {
-        sums->first[i] = -sums->first[i];
-        sums->second[i] = -sums->second[i];
+        sums->first[i] = 0 - sums->first[i];
+        sums->second[i] = 0 - sums->second[i];
     }
 }
 

@@ -1,10 +1,10 @@
-/* Two strided regions share an element exactly if sum(stride * index) of the one can equal that of the other: one linear
+/* Two strided regions share a byte exactly if sum(stride * index) of the one can equal that of the other: one linear
  * equation in bounded integers. Solved by trying, from the largest stride down, the values that leave a remainder within
  * reach of the smaller strides. In a tensor or a slice of one the strides are nested, so that at most two values fit and the
  * search is a walk down the dimensions. */
 #include "core/overlap.h"
 
-#define MAX_TERMS (2 * TROPE_MAX_DIMS)
+#define MAX_TERMS (2 * TROPE_MAX_DIMS + 1)
 #define MAX_STEPS 20000
 #define MAX_EXTENT ((int64_t)1 << 60)
 
@@ -41,7 +41,7 @@ static void add_region(equation *e, const trope_region *region, int negative)
     for (int d = 0; d < TROPE_MAX_DIMS; d++) {
         const int64_t last = region->size[d] - 1;
         if (last > 0 && region->stride[d] != 0)
-            add_term(e, region->stride[d], negative ? -last : 0, negative ? 0 : last);
+            add_term(e, region->stride[d] * region->element_size, negative ? -last : 0, negative ? 0 : last);
     }
 }
 
@@ -123,6 +123,7 @@ int trope_regions_overlap(const trope_region *a, const trope_region *b)
     equation e = {.count = 0};
     add_region(&e, a, 0);
     add_region(&e, b, 1);
+    add_term(&e, 1, 1 - b->element_size, a->element_size - 1); /* bytes within the elements */
     find_reach(&e);
-    return solvable(&e, 0, distance / a->element_size, 0);
+    return solvable(&e, 0, distance, 0);
 }

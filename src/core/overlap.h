@@ -18,8 +18,8 @@ int trope_region_extent(const trope_region *region, int64_t *first, int64_t *las
 /* Whether two index tuples name the same element. */
 int trope_overlaps_itself(const trope_region *region);
 
-/* Whether two regions of elements of the same size share one. Exact for tensors and their slices; strides too irregular to
- * decide quickly count as sharing. */
+/* Whether two regions share a byte. Exact for tensors and their slices; strides too irregular to decide quickly count as
+ * sharing. */
 int trope_regions_overlap(const trope_region *a, const trope_region *b);
 
 #endif
