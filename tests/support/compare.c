@@ -87,6 +87,8 @@ static void compare_operand(compare_state *s, int operand, const reference_eleme
                     complain_about(s, operand, number, &expected[number], address);
             }
     s->result->elements += number;
+    for (int64_t i = 0; i < number; i++)
+        s->result->kinds[expected[i].kind]++;
 }
 
 /* ---- The gradient of the angles, the status word ---- */
@@ -96,6 +98,7 @@ static void compare_sum(compare_state *s, int64_t i, const reference_sum *expect
     const int32_t dtype = s->args->inv_freq || s->args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
     const double got = number_load(dtype, address);
     mark(s, address, number_size(dtype));
+    s->result->sums[expected->terms > 0]++;
     if (expected->terms == 0 ? number_bits(dtype, address) != 0 : !(fabsl(got - expected->value) <= expected->tolerance))
         complain(s, "%s[%lld]: %.17g, expected %.17Lg +- %.3g", s->args->inv_freq ? "d_inv_freq" : "d_freqs", (ll)i, got,
                  expected->value, expected->tolerance);

@@ -121,22 +121,27 @@ config_choices config_choose(uint64_t seed)
     return config_choose_with(seed, NULL, 0);
 }
 
+int config_try(random_state *random, const uint8_t (*fixed)[2], int count, config_choices *choices)
+{
+    int held = 1;
+    choices->times = 1;
+    for (int option = 0; option < OPTION_COUNT; option++)
+        choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);
+    for (int i = 0; i < count; i++)
+        choices->value[fixed[i][0]] = fixed[i][1];
+    config_repair(choices);
+    for (int i = 0; i < count; i++)
+        held &= choices->value[fixed[i][0]] == fixed[i][1];
+    return held;
+}
+
 config_choices config_choose_with(uint64_t seed, const uint8_t (*fixed)[2], int count)
 {
     random_state random = {seed};
-    for (int attempt = 0; attempt < 10000; attempt++) {
-        config_choices choices = {.times = 1};
-        int held = 1;
-        for (int option = 0; option < OPTION_COUNT; option++)
-            choices.value[option] = (uint8_t)random_between(&random, 0, config_value_count(option) - 1);
-        for (int i = 0; i < count; i++)
-            choices.value[fixed[i][0]] = fixed[i][1];
-        config_repair(&choices);
-        for (int i = 0; i < count; i++)
-            held &= choices.value[fixed[i][0]] == fixed[i][1];
-        if (held)
+    config_choices choices;
+    for (int attempt = 0; attempt < 10000; attempt++)
+        if (config_try(&random, fixed, count, &choices))
             return choices;
-    }
     fprintf(stderr, "config_choose_with: the fixed options contradict each other\n");
     abort();
 }

@@ -109,7 +109,11 @@ config_choices config_choose(uint64_t seed);
 /* Brings options that contradict those before them to a value that does not. */
 void config_repair(config_choices *choices);
 
-/* Choices at random in which option has value for each {option, value} of `fixed`. */
+/* One attempt at random choices in which option has value for each {option, value} of `fixed`. Returns whether repairing
+ * has left those as they were. */
+int config_try(random_state *random, const uint8_t (*fixed)[2], int count, config_choices *choices);
+
+/* The same until it holds; aborts if it never does. */
 config_choices config_choose_with(uint64_t seed, const uint8_t (*fixed)[2], int count);
 
 /* Never fails: aborts if the library refuses what trope_workspace_size needs. */

@@ -1,0 +1,100 @@
+/* A covering sweep: every value of every option together with every value of every other, as far as the two do not
+ * contradict each other, forward and backward against the reference. The sweep is the same in every run.
+ *
+ *     gradcheck_covering [--only N]        the N-th configuration alone */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gradcheck/check_config.h"
+
+#define MAX_VALUES 8
+#define ATTEMPTS   400 /* at choices that hold a pair, before it counts as a contradiction */
+#define CANDIDATES 12  /* that hold it, of which the one with the most new pairs is taken */
+
+typedef struct sweep {
+    uint8_t covered[OPTION_COUNT][MAX_VALUES][OPTION_COUNT][MAX_VALUES];
+    long hits[OPTION_COUNT][MAX_VALUES];
+    long pairs, contradictions, configs, only;
+    random_state random;
+    comparison result;
+} sweep;
+
+static int new_pairs(const sweep *s, const config_choices *choices)
+{
+    int count = 0;
+    for (int a = 0; a < OPTION_COUNT; a++)
+        for (int b = a + 1; b < OPTION_COUNT; b++)
+            count += !s->covered[a][choices->value[a]][b][choices->value[b]];
+    return count;
+}
+
+static void run(sweep *s, const config_choices *choices)
+{
+    for (int a = 0; a < OPTION_COUNT; a++) {
+        s->hits[a][choices->value[a]]++;
+        for (int b = a + 1; b < OPTION_COUNT; b++)
+            s->covered[a][choices->value[a]][b][choices->value[b]] = 1;
+    }
+    const long number = s->configs++;
+    if (s->only >= 0 && s->only != number)
+        return;
+    char again[80];
+    snprintf(again, sizeof again, "gradcheck_covering --only %ld", number);
+    check_config((uint64_t)number, choices, again, &s->result);
+}
+
+/* Runs a configuration with the two values, unless one has been run or there is none. */
+static void cover(sweep *s, const uint8_t pair[2][2])
+{
+    int most = 0, found = 0;
+    config_choices best, choices;
+    s->pairs++;
+    if (s->covered[pair[0][0]][pair[0][1]][pair[1][0]][pair[1][1]])
+        return;
+    for (int attempt = 0; attempt < ATTEMPTS && found < CANDIDATES; attempt++) {
+        if (!config_try(&s->random, pair, 2, &choices))
+            continue;
+        found++;
+        if (new_pairs(s, &choices) > most) {
+            most = new_pairs(s, &choices);
+            best = choices;
+        }
+    }
+    if (found)
+        run(s, &best);
+    else
+        s->contradictions++;
+}
+
+static void print_hits(const sweep *s)
+{
+    for (int option = 0; option < OPTION_COUNT; option++) {
+        printf("%-14s", config_option_name(option));
+        for (int value = 0; value < config_value_count(option); value++) {
+            printf(" %s %ld", config_value_name(option, value), s->hits[option][value]);
+            CHECK_MESSAGE(s->hits[option][value] > 0, "%s=%s was never tried", config_option_name(option),
+                          config_value_name(option, value));
+        }
+        printf("\n");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static sweep s = {.only = -1, .random = {0}};
+    if (argc == 3 && !strcmp(argv[1], "--only"))
+        s.only = strtol(argv[2], NULL, 0);
+    for (int a = 0; a < OPTION_COUNT; a++)
+        for (int b = a + 1; b < OPTION_COUNT; b++)
+            for (int i = 0; i < config_value_count(a) * config_value_count(b); i++) {
+                const uint8_t pair[2][2] = {{(uint8_t)a, (uint8_t)(i / config_value_count(b))},
+                                            {(uint8_t)b, (uint8_t)(i % config_value_count(b))}};
+                cover(&s, pair);
+            }
+    print_hits(&s);
+    printf("%ld configurations, forward and backward, for %ld pairs of values; %ld pairs contradict each other\n",
+           s.configs, s.pairs, s.contradictions);
+    print_comparison(&s.result);
+    return check_result();
+}
