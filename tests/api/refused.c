@@ -242,8 +242,8 @@ static void angles(void)
     ROW(table(), a->inv_freq = in.inv_freq, ARGUMENT, "exactly one of");
     ROW(table(), a->sin = NULL, IS_NULL, "sin is NULL and cos is not");
     ROW(table(), a->cos = NULL, IS_NULL, "cos is NULL and sin is not");
-    ROW(dense(), a->freqs = plus(in.freqs, 2), ARGUMENT, "freqs must be aligned");
-    ROW(table(), a->sin = plus(in.sin, 1), ARGUMENT, "sin must be aligned");
+    ROW(dense(), a->freqs = plus(in.freqs, 2), ARGUMENT, "must be aligned to 4 bytes");
+    ROW(table(), a->sin = plus(in.sin, 1), ARGUMENT, "sin (");
     ROW(phase(), a->inv_freq = (double *)(void *)plus(in.inv_freq, 4), ARGUMENT, "inv_freq");
     ROW(dense(), a->angle_dtype = 4, ARGUMENT, "angle_dtype (4)");
     ROW(dense(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype (3)");
@@ -426,6 +426,8 @@ static void positions_query(void)
     POSITIONS_ROW(dense(), a->batch = a->tokens = (int64_t)1 << 40, TOO_LARGE, "batch");
     POSITIONS_ROW(ids(), a->position_axes = 4, ARGUMENT, "position_axes (4)");
     POSITIONS_ROW(ids(), a->position_token_stride = INT64_MAX, TOO_LARGE, "position_token_stride");
+    POSITIONS_ROW(ids(), a->position_ids = plus(in.ids, 2), ARGUMENT, "position_ids");
+    POSITIONS_ROW(packed(), a->cu_seqlens = plus(in.cu_seqlens, 1), ARGUMENT, "cu_seqlens");
     POSITIONS_ROW(packed(), a->batch = 2, ARGUMENT, "batch (2)");
     POSITIONS_ROW(packed(), a->sequences = -1, ARGUMENT, "sequences (-1)");
     POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), TROPE_ERROR_DATA, "cu_seqlens[2] (3)");
