@@ -11,13 +11,14 @@ trope_status trope_copy_struct(const char *function, void *to, size_t size, cons
     uint64_t from_size;
     memcpy(&from_size, from, sizeof from_size);
     if (from_size < sizeof from_size || from_size > (1u << 20))
-        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: struct_size (%llu) must be the sizeof of the struct that is passed", function,
-                          (unsigned long long)from_size);
+        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: struct_size (%llu) must be the sizeof of the struct that is passed",
+                          function, (unsigned long long)from_size);
     for (uint64_t i = size; i < from_size; i++)
         if (((const unsigned char *)from)[i])
-            return trope_fail(TROPE_ERROR_ARGUMENT,
-                              "%s: struct_size (%llu) is more than the %zu bytes that this version knows, and byte %llu is not 0",
-                              function, (unsigned long long)from_size, size, (unsigned long long)i);
+            return trope_fail(
+                TROPE_ERROR_ARGUMENT,
+                "%s: struct_size (%llu) is more than the %zu bytes that this version knows, and byte %llu is not 0",
+                function, (unsigned long long)from_size, size, (unsigned long long)i);
     memset(to, 0, size);
     memcpy(to, from, from_size < size ? from_size : size);
     return TROPE_OK;

@@ -17,12 +17,14 @@ typedef unsigned long long ull;
 static trope_status find_kernels(const char *function, const trope_plan *plan, const trope_row_kernels **kernels)
 {
     if (plan->device == TROPE_DEVICE_CUDA)
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device (%d) is CUDA, which this build does not have", function, plan->device);
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device (%d) is CUDA, which this build does not have", function,
+                          plan->device);
     if (plan->stream)
         return trope_fail(TROPE_ERROR_ARGUMENT, "%s: stream (%p) must be NULL on the CPU", function, plan->stream);
     *kernels = trope_find_row_kernels(plan->isa);
     if (!*kernels)
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: isa (%d) is not an instruction set of this CPU", function, plan->isa);
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: isa (%d) is not an instruction set of this CPU", function,
+                          plan->isa);
     return TROPE_OK;
 }
 
@@ -32,7 +34,8 @@ static trope_status check_workspace(const char *function, const trope_plan *plan
     if (needed && !plan->workspace)
         return trope_fail(TROPE_ERROR_NULL, "%s: workspace is NULL and %llu bytes are needed", function, (ull)needed);
     if (given < needed)
-        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: workspace_size (%llu) must be at least %llu", function, (ull)given, (ull)needed);
+        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: workspace_size (%llu) must be at least %llu", function, (ull)given,
+                          (ull)needed);
     return TROPE_OK;
 }
 

@@ -21,9 +21,14 @@ const char *trope_last_error(void)
 
 const char *trope_status_name(trope_status status)
 {
-    static const char *const names[] = {"TROPE_OK",          "TROPE_ERROR_NULL",     "TROPE_ERROR_ARGUMENT",
-                                        "TROPE_ERROR_OVERLAP", "TROPE_ERROR_OVERFLOW", "TROPE_ERROR_DATA",
-                                        "TROPE_ERROR_UNSUPPORTED", "TROPE_ERROR_DEVICE"};
+    static const char *const names[] = {"TROPE_OK",
+                                        "TROPE_ERROR_NULL",
+                                        "TROPE_ERROR_ARGUMENT",
+                                        "TROPE_ERROR_OVERLAP",
+                                        "TROPE_ERROR_OVERFLOW",
+                                        "TROPE_ERROR_DATA",
+                                        "TROPE_ERROR_UNSUPPORTED",
+                                        "TROPE_ERROR_DEVICE"};
     const int32_t count = (int32_t)(sizeof names / sizeof names[0]);
     return status >= 0 && status < count ? names[status] : "unknown trope_status";
 }

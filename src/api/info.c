@@ -6,7 +6,7 @@
 #include "trope/trope.h"
 
 #define STRING_(x) #x
-#define STRING(x) STRING_(x)
+#define STRING(x)  STRING_(x)
 
 const char *trope_version(void)
 {

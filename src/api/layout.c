@@ -10,7 +10,8 @@ static const int orders[][3] = {
     [TROPE_THD] = {TROPE_DIM_HEAD, TROPE_DIM_TOKEN, TROPE_DIM_BATCH},
 };
 
-trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads, int32_t head_dim)
+trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads,
+                                int32_t head_dim)
 {
     static const char function[] = "trope_fill_strides";
     if (!stride)
@@ -18,10 +19,11 @@ trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, 
     if (layout < TROPE_SBHD || layout > TROPE_THD)
         return trope_fail(TROPE_ERROR_ARGUMENT, "%s: layout (%d) must be one of 1 to 4", function, layout);
     if (batch < 0 || tokens < 0)
-        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: batch (%lld) and tokens (%lld) must be at least 0", function, (ll)batch,
-                          (ll)tokens);
+        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: batch (%lld) and tokens (%lld) must be at least 0", function,
+                          (ll)batch, (ll)tokens);
     if (heads < 1 || head_dim < 1)
-        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: heads (%d) and head_dim (%d) must be at least 1", function, heads, head_dim);
+        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: heads (%d) and head_dim (%d) must be at least 1", function, heads,
+                          head_dim);
     if (layout == TROPE_THD && batch != 1)
         return trope_fail(TROPE_ERROR_ARGUMENT, "%s: batch (%lld) must be 1 for thd", function, (ll)batch);
     const int64_t size[] = {[TROPE_DIM_BATCH] = batch, [TROPE_DIM_TOKEN] = tokens, [TROPE_DIM_HEAD] = heads};
@@ -30,7 +32,8 @@ trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, 
         const int d = orders[layout][i];
         filled[d] = step;
         if (__builtin_mul_overflow(step, size[d] > 1 ? size[d] : 1, &step))
-            return trope_fail(TROPE_ERROR_OVERFLOW, "%s: batch (%lld) * tokens (%lld) * heads (%d) * head_dim (%d) does not fit", function,
+            return trope_fail(TROPE_ERROR_OVERFLOW,
+                              "%s: batch (%lld) * tokens (%lld) * heads (%d) * head_dim (%d) does not fit", function,
                               (ll)batch, (ll)tokens, heads, head_dim);
     }
     filled[TROPE_DIM_GROUP] = heads * filled[TROPE_DIM_HEAD];

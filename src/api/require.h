@@ -4,17 +4,16 @@
 
 #include "api/error.h"
 
-#define REQUIRE(condition, status, format, ...)                                                                                  \
-    do {                                                                                                                         \
-        if (!(condition))                                                                                                        \
-            return trope_fail(status, "%s: " format, function, __VA_ARGS__);                                                     \
+#define REQUIRE(condition, status, format, ...)                                                                            \
+    do {                                                                                                                   \
+        if (!(condition))                                                                                                  \
+            return trope_fail(status, "%s: " format, function, __VA_ARGS__);                                               \
     } while (0)
-#define CHECK(call)                                                                                                              \
-    do {                                                                                                                         \
-        const trope_status status_ = (call);                                                                                     \
-        if (status_)                                                                                                             \
-            return status_;                                                                                                      \
+#define CHECK(call)                                                                                                        \
+    do {                                                                                                                   \
+        const trope_status status_ = (call);                                                                               \
+        if (status_)                                                                                                       \
+            return status_;                                                                                                \
     } while (0)
-
 
 #endif

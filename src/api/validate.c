@@ -1,5 +1,5 @@
-/* What can be wrong with a call and is known on the host. In the order of the header; each check is one line and its message
- * names function, argument, value and rule. */
+/* What can be wrong with a call and is known on the host. In the order of the header; each check is one line and its
+ * message names function, argument, value and rule. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "core/phase.h"
 #include "core/plan.h"
 
-#define ARGUMENT TROPE_ERROR_ARGUMENT
+#define ARGUMENT  TROPE_ERROR_ARGUMENT
 #define MAX_COUNT ((int64_t)1 << 60)
 
 typedef long long ll;
@@ -52,7 +52,8 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     const trope_operand *o = &a->operands[i];
     int64_t count = a->batch * a->tokens;
     REQUIRE(o->groups >= 1, ARGUMENT, "operands[%d].groups (%d) must be at least 1 (0 stands for 1)", i, o->groups);
-    REQUIRE(o->heads_per_group >= 1, ARGUMENT, "operands[%d].heads_per_group (%d) must be at least 1", i, o->heads_per_group);
+    REQUIRE(o->heads_per_group >= 1, ARGUMENT, "operands[%d].heads_per_group (%d) must be at least 1", i,
+            o->heads_per_group);
     REQUIRE(o->head_dim >= 1, ARGUMENT, "operands[%d].head_dim (%d) must be at least 1", i, o->head_dim);
     REQUIRE(o->reserved == 0, ARGUMENT, "operands[%d].reserved (%d) must be 0", i, o->reserved);
     REQUIRE(o->rotary_offset >= 0 && o->rotary_offset <= o->head_dim, ARGUMENT,
@@ -60,10 +61,10 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     REQUIRE(o->rotary_dim >= 0 && o->rotary_dim % 2 == 0 && o->rotary_dim <= o->head_dim - o->rotary_offset, ARGUMENT,
             "operands[%d].rotary_dim (%d) must be even and at most head_dim - rotary_offset (%d)", i, o->rotary_dim,
             o->head_dim - o->rotary_offset);
-    REQUIRE(o->rotary_dim <= TROPE_MAX_ROTARY_DIM, ARGUMENT, "operands[%d].rotary_dim (%d) must be at most %d", i, o->rotary_dim,
-            TROPE_MAX_ROTARY_DIM);
-    REQUIRE(o->rotary_dim % (2 * a->windows) == 0, ARGUMENT, "operands[%d].rotary_dim (%d) must be divisible by 2 * windows (%d)", i,
-            o->rotary_dim, 2 * a->windows);
+    REQUIRE(o->rotary_dim <= TROPE_MAX_ROTARY_DIM, ARGUMENT, "operands[%d].rotary_dim (%d) must be at most %d", i,
+            o->rotary_dim, TROPE_MAX_ROTARY_DIM);
+    REQUIRE(o->rotary_dim % (2 * a->windows) == 0, ARGUMENT,
+            "operands[%d].rotary_dim (%d) must be divisible by 2 * windows (%d)", i, o->rotary_dim, 2 * a->windows);
     REQUIRE(!__builtin_mul_overflow(count, (int64_t)o->groups * o->heads_per_group, &count) &&
                 !__builtin_mul_overflow(count, (int64_t)o->head_dim, &count) && count <= MAX_COUNT,
             TROPE_ERROR_OVERFLOW, "operands[%d]: the number of elements does not fit", i);
@@ -92,19 +93,21 @@ static trope_status validate_rotation(const char *function, const trope_args *a,
     const int32_t *s = a->axis_sections;
     REQUIRE(isfinite(a->mscale), ARGUMENT, "mscale (%g) must be finite", a->mscale);
     if (a->windows > 1) {
-        REQUIRE(a->axis_map == TROPE_AXES_WINDOWS, ARGUMENT, "axis_map (%d) must be 0 with windows (%d), which drive the axes themselves",
-                a->axis_map, a->windows);
+        REQUIRE(a->axis_map == TROPE_AXES_WINDOWS, ARGUMENT,
+                "axis_map (%d) must be 0 with windows (%d), which drive the axes themselves", a->axis_map, a->windows);
         for (int i = 0; i < a->operand_count; i++)
             REQUIRE(a->operands[i].rotary_dim == 0 || a->operands[i].rotary_dim == rotary_dim, ARGUMENT,
                     "operands[%d].rotary_dim (%d) must be that of the other operands (%d) with windows (%d)", i,
                     a->operands[i].rotary_dim, rotary_dim, a->windows);
     }
     if (a->axis_map == TROPE_AXES_WINDOWS) {
-        REQUIRE(!s[0] && !s[1] && !s[2], ARGUMENT, "axis_sections (%d, %d, %d) must be 0 without axis_map", s[0], s[1], s[2]);
+        REQUIRE(!s[0] && !s[1] && !s[2], ARGUMENT, "axis_sections (%d, %d, %d) must be 0 without axis_map", s[0], s[1],
+                s[2]);
         return TROPE_OK;
     }
     REQUIRE(s[0] >= 0 && s[1] >= 0 && s[2] >= 0 && (int64_t)s[0] + s[1] + s[2] == rotary_dim / 2, ARGUMENT,
-            "axis_sections (%d, %d, %d) must be at least 0 and add up to rotary_dim / 2 (%d)", s[0], s[1], s[2], rotary_dim / 2);
+            "axis_sections (%d, %d, %d) must be at least 0 and add up to rotary_dim / 2 (%d)", s[0], s[1], s[2],
+            rotary_dim / 2);
     if (a->axis_map == TROPE_AXES_INTERLEAVED)
         for (int axis = 1; axis < 3; axis++)
             REQUIRE(s[axis] == 0 || 3 * (s[axis] - 1) + axis < rotary_dim / 2, ARGUMENT,
@@ -116,7 +119,8 @@ static trope_status validate_rotation(const char *function, const trope_args *a,
 static trope_status validate_inv_freq(const char *function, const trope_args *a, int32_t rotary_dim)
 {
     REQUIRE(a->angle_rows == 0 && a->angle_cols == 0 && a->angle_row_stride == 0 && a->angle_batch_stride == 0, ARGUMENT,
-            "angle_rows (%lld), angle_cols (%d) and the angle strides must be 0 with inv_freq", (ll)a->angle_rows, a->angle_cols);
+            "angle_rows (%lld), angle_cols (%d) and the angle strides must be 0 with inv_freq", (ll)a->angle_rows,
+            a->angle_cols);
     for (int i = 0; i < rotary_dim / 2; i++)
         REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
                 a->inv_freq[i]);
@@ -144,9 +148,11 @@ static trope_status validate_angle_table(const char *function, const trope_args 
     REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
     REQUIRE(a->angle_row_stride >= a->angle_cols, ARGUMENT, "angle_row_stride (%lld) must be at least angle_cols (%d)",
             (ll)a->angle_row_stride, a->angle_cols);
-    REQUIRE(a->angle_batch_stride >= 0, ARGUMENT, "angle_batch_stride (%lld) must be at least 0", (ll)a->angle_batch_stride);
+    REQUIRE(a->angle_batch_stride >= 0, ARGUMENT, "angle_batch_stride (%lld) must be at least 0",
+            (ll)a->angle_batch_stride);
     REQUIRE(!__builtin_mul_overflow(a->angle_rows, a->angle_row_stride, &rows) &&
-                !__builtin_mul_overflow(a->batch, a->angle_batch_stride, &batches) && rows <= MAX_COUNT / 8 && batches <= MAX_COUNT / 8,
+                !__builtin_mul_overflow(a->batch, a->angle_batch_stride, &batches) && rows <= MAX_COUNT / 8 &&
+                batches <= MAX_COUNT / 8,
             TROPE_ERROR_OVERFLOW, "angle_rows (%lld) * angle_row_stride (%lld) or batch * angle_batch_stride does not fit",
             (ll)a->angle_rows, (ll)a->angle_row_stride);
     return TROPE_OK;
@@ -159,7 +165,8 @@ static trope_status validate_angles(const char *function, const trope_args *a, i
             a->cos ? "cos" : "sin");
     if (rotary_dim == 0)
         return TROPE_OK;
-    REQUIRE(sources != 0, TROPE_ERROR_NULL, "%s", "freqs, cos with sin, and inv_freq are all NULL: one of them must be given");
+    REQUIRE(sources != 0, TROPE_ERROR_NULL, "%s",
+            "freqs, cos with sin, and inv_freq are all NULL: one of them must be given");
     REQUIRE(sources == 1, ARGUMENT, "%s", "exactly one of freqs, cos with sin, and inv_freq must be given");
     return a->inv_freq ? validate_inv_freq(function, a, rotary_dim) : validate_angle_table(function, a, rotary_dim);
 }
@@ -170,7 +177,8 @@ static trope_status validate_ids(const char *function, const trope_args *a)
     CHECK(require_enum(function, "packed_positions", a->packed_positions, 1));
     REQUIRE(a->position_axes >= 1 && a->position_axes <= TROPE_MAX_AXES, ARGUMENT, "position_axes (%d) must be 1 to %d",
             a->position_axes, TROPE_MAX_AXES);
-    REQUIRE(a->position_axes == 1 || a->position_ids, ARGUMENT, "position_axes (%d) must be 1 without position_ids", a->position_axes);
+    REQUIRE(a->position_axes == 1 || a->position_ids, ARGUMENT, "position_axes (%d) must be 1 without position_ids",
+            a->position_axes);
     REQUIRE((a->position_ids != NULL) + (a->start_positions != NULL) + a->packed_positions <= 1, ARGUMENT, "%s",
             "only one of position_ids, start_positions and packed_positions may be given");
     REQUIRE(!a->packed_positions || a->cu_seqlens, ARGUMENT, "packed_positions (%d) needs cu_seqlens", a->packed_positions);
@@ -185,7 +193,8 @@ static trope_status validate_axes(const char *function, const trope_args *a)
         if (a->axis_sections[axis] > 0)
             needed = axis + 1;
     REQUIRE(a->position_axes == 1 || a->position_axes >= needed, ARGUMENT,
-            "position_axes (%d) must be 1 or at least the %d axes that windows or axis_sections use", a->position_axes, needed);
+            "position_axes (%d) must be 1 or at least the %d axes that windows or axis_sections use", a->position_axes,
+            needed);
     return TROPE_OK;
 }
 
@@ -193,13 +202,14 @@ static trope_status validate_cu_seqlens(const char *function, const trope_args *
 {
     CHECK(require_enum(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I64));
     CHECK(require_enum(function, "padding", a->padding, TROPE_PADDING_ROTATE));
-    REQUIRE(!a->cu_seqlens_padded || a->cu_seqlens, TROPE_ERROR_NULL, "%s", "cu_seqlens is NULL and cu_seqlens_padded is not");
+    REQUIRE(!a->cu_seqlens_padded || a->cu_seqlens, TROPE_ERROR_NULL, "%s",
+            "cu_seqlens is NULL and cu_seqlens_padded is not");
     if (!a->cu_seqlens) {
         REQUIRE(a->sequences == 0, ARGUMENT, "sequences (%lld) must be 0 without cu_seqlens", (ll)a->sequences);
         return TROPE_OK;
     }
-    REQUIRE(a->sequences >= 0 && a->sequences < MAX_COUNT / 8, ARGUMENT, "sequences (%lld) must be at least 0 and below 2^57",
-            (ll)a->sequences);
+    REQUIRE(a->sequences >= 0 && a->sequences < MAX_COUNT / 8, ARGUMENT,
+            "sequences (%lld) must be at least 0 and below 2^57", (ll)a->sequences);
     REQUIRE(a->batch == 1, ARGUMENT, "batch (%lld) must be 1 with cu_seqlens", (ll)a->batch);
     return TROPE_OK;
 }
@@ -210,13 +220,13 @@ static trope_status validate_context_parallel(const char *function, const trope_
     REQUIRE(a->cp_size >= 1, ARGUMENT, "cp_size (%d) must be at least 1 (0 stands for 1)", a->cp_size);
     REQUIRE(a->cp_rank >= 0 && a->cp_rank < a->cp_size, ARGUMENT, "cp_rank (%d) must be 0 to cp_size - 1 (%d)", a->cp_rank,
             a->cp_size - 1);
-    REQUIRE(a->cp_size == 1 || a->cp_layout != TROPE_CP_NONE, ARGUMENT, "cp_layout (%d) must be given with cp_size (%d)", a->cp_layout,
-            a->cp_size);
+    REQUIRE(a->cp_size == 1 || a->cp_layout != TROPE_CP_NONE, ARGUMENT, "cp_layout (%d) must be given with cp_size (%d)",
+            a->cp_layout, a->cp_size);
     int64_t global;
     REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)a->cp_size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
             "tokens (%lld) * cp_size (%d) does not fit", (ll)a->tokens, a->cp_size);
-    REQUIRE(a->cu_seqlens || a->position_ids || a->cp_size == 1 || a->cp_layout != TROPE_CP_ZIGZAG || a->tokens % 2 == 0, ARGUMENT,
-            "tokens (%lld) must be even for the zigzag layout", (ll)a->tokens);
+    REQUIRE(a->cu_seqlens || a->position_ids || a->cp_size == 1 || a->cp_layout != TROPE_CP_ZIGZAG || a->tokens % 2 == 0,
+            ARGUMENT, "tokens (%lld) must be even for the zigzag layout", (ll)a->tokens);
     REQUIRE(a->reserved == 0, ARGUMENT, "reserved (%d) must be 0", a->reserved);
     return TROPE_OK;
 }
@@ -229,17 +239,18 @@ trope_status trope_validate_positions(const char *function, const trope_args *a)
     return validate_context_parallel(function, a);
 }
 
-/* Without cu_seqlens, ids and start positions the positions follow from the shapes, and so does whether the table has them. */
+/* Without cu_seqlens, ids and start positions the positions follow from the shapes, and so does whether the table has them.
+ */
 static trope_status validate_table_rows(const char *function, const trope_args *a, int32_t rotary_dim)
 {
-    if (rotary_dim == 0 || a->inv_freq || a->cu_seqlens || a->position_ids || a->start_positions || a->batch == 0 || a->tokens == 0 ||
-        a->out_of_range != TROPE_RANGE_POISON)
+    if (rotary_dim == 0 || a->inv_freq || a->cu_seqlens || a->position_ids || a->start_positions || a->batch == 0 ||
+        a->tokens == 0 || a->out_of_range != TROPE_RANGE_POISON)
         return TROPE_OK;
     const trope_sequences s = trope_plan_sequences(a);
     const trope_span span = trope_dense_span(&s, 0);
     const int64_t highest = trope_index_in_sequence(&s, &span, a->tokens - 1); /* every layout ascends */
-    REQUIRE(highest < a->angle_rows, ARGUMENT, "angle_rows (%lld) must be more than the highest position of this call (%lld)",
-            (ll)a->angle_rows, (ll)highest);
+    REQUIRE(highest < a->angle_rows, ARGUMENT,
+            "angle_rows (%lld) must be more than the highest position of this call (%lld)", (ll)a->angle_rows, (ll)highest);
     return TROPE_OK;
 }
 
@@ -249,7 +260,8 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
     REQUIRE(!a->d_inv_freq || (rotary_dim && a->inv_freq), ARGUMENT, "%s", "d_inv_freq needs inv_freq");
     REQUIRE(!a->d_freqs || a->angle_batch_stride == 0 ||
                 a->angle_batch_stride >= (a->angle_rows - 1) * a->angle_row_stride + a->angle_cols,
-            TROPE_ERROR_OVERLAP, "angle_batch_stride (%lld): the batch entries of d_freqs overlap", (ll)a->angle_batch_stride);
+            TROPE_ERROR_OVERLAP, "angle_batch_stride (%lld): the batch entries of d_freqs overlap",
+            (ll)a->angle_batch_stride);
     return TROPE_OK;
 }
 

@@ -6,7 +6,8 @@
 #include "api/require.h"
 #include "core/overlap.h"
 
-/* src, dst and input of each operand; freqs, cos, sin, ids, starts, two cu_seqlens, status, d_freqs, d_inv_freq, workspace. */
+/* src, dst and input of each operand; freqs, cos, sin, ids, starts, two cu_seqlens, status, d_freqs, d_inv_freq, workspace.
+ */
 #define MAX_MEMORY (3 * TROPE_MAX_OPERANDS + 11)
 
 static const int64_t element_sizes[] = {[TROPE_F32] = 4, [TROPE_F16] = 2, [TROPE_BF16] = 2, [TROPE_F64] = 8};
@@ -15,7 +16,8 @@ typedef struct memory {
     trope_region region;
     int64_t first, last; /* bytes from region.base */
     const char *name;
-    int operand; /* whose it is, -1 for none */
+    const char *strides; /* what they are called, NULL = name_stride */
+    int operand;         /* whose it is, -1 for none */
     int is_written;
 } memory;
 
@@ -38,6 +40,18 @@ static memory_name name_of(const memory *m)
     return name;
 }
 
+static trope_status check_reach(const char *function, memory *m)
+{
+    const uintptr_t base = (uintptr_t)m->region.base;
+    const int reaches = trope_region_extent(&m->region, &m->first, &m->last);
+    if (reaches && (uintptr_t)-m->first <= base && (uintptr_t)m->last <= UINTPTR_MAX - base)
+        return TROPE_OK;
+    const char *what = reaches ? "an element is outside the address space" : "an element is over 2^60 bytes away";
+    if (m->strides)
+        return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s: %s", function, m->strides, what);
+    return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s_stride: %s", function, name_of(m).text, what);
+}
+
 /* Checks one region by itself and lists it. One without a base or without elements is nothing. */
 static trope_status list_memory(const char *function, memory_list *list, memory m, int64_t alignment)
 {
@@ -47,12 +61,9 @@ static trope_status list_memory(const char *function, memory_list *list, memory 
         if (m.region.size[d] == 0)
             return TROPE_OK;
     const uintptr_t base = (uintptr_t)m.region.base;
-    REQUIRE(base % (uintptr_t)alignment == 0, TROPE_ERROR_ARGUMENT, "%s (%p) must be aligned to %lld bytes", name_of(&m).text,
-            (const void *)m.region.base, (long long)alignment);
-    REQUIRE(trope_region_extent(&m.region, &m.first, &m.last), TROPE_ERROR_OVERFLOW,
-            "%s: by its strides an element is over 2^60 bytes away", name_of(&m).text);
-    REQUIRE((uintptr_t)-m.first <= base && (uintptr_t)m.last <= UINTPTR_MAX - base, TROPE_ERROR_OVERFLOW,
-            "%s: by its strides an element is outside the address space", name_of(&m).text);
+    REQUIRE(base % (uintptr_t)alignment == 0, TROPE_ERROR_ARGUMENT, "%s (%p) must be aligned to %lld bytes",
+            name_of(&m).text, (const void *)m.region.base, (long long)alignment);
+    CHECK(check_reach(function, &m));
     list->entries[list->count++] = m;
     return TROPE_OK;
 }
@@ -81,8 +92,8 @@ static trope_status list_operand(const char *function, const trope_args *a, int 
     REQUIRE(o->dst || wants_gradient, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
     CHECK(list_memory(function, list, operand_memory(a, i, "src", o->src, o->src_stride), size));
     CHECK(list_memory(function, list, dst, size));
-    REQUIRE(!o->dst || !trope_overlaps_itself(&dst.region), TROPE_ERROR_OVERLAP, "operands[%d].dst overlaps itself, by its dst_stride",
-            i);
+    REQUIRE(!o->dst || !trope_overlaps_itself(&dst.region), TROPE_ERROR_OVERLAP,
+            "operands[%d].dst_stride: dst overlaps itself", i);
     if (!wants_gradient || !o->rotary_dim)
         return TROPE_OK;
     REQUIRE(o->input, TROPE_ERROR_NULL, "operands[%d].input is NULL, and the gradient of the angles needs it", i);
@@ -105,6 +116,7 @@ static memory table_memory(const trope_args *a, const char *name, const void *ba
                                .stride = {a->angle_batch_stride, a->angle_row_stride, 1},
                                .element_size = element_size},
                     .name = name,
+                    .strides = "angle_row_stride or angle_batch_stride",
                     .operand = -1};
 }
 
@@ -118,18 +130,22 @@ static trope_status list_tables(const char *function, const trope_args *a, memor
 
 static trope_status list_indices(const char *function, const trope_args *a, memory_list *list)
 {
-    const int64_t position_size = a->position_dtype == TROPE_I64 ? 8 : 4, cu_size = a->cu_seqlens_dtype == TROPE_I64 ? 8 : 4;
+    const int64_t position_size = a->position_dtype == TROPE_I64 ? 8 : 4,
+                  cu_size = a->cu_seqlens_dtype == TROPE_I64 ? 8 : 4;
     const memory ids = {.region = {.base = a->position_ids,
                                    .size = {a->position_axes, a->batch, a->tokens, 1, 1},
                                    .stride = {a->position_axis_stride, a->position_batch_stride, a->position_token_stride},
                                    .element_size = position_size},
                         .name = "position_ids",
+                        .strides = "position_axis_stride, position_batch_stride or position_token_stride",
                         .operand = -1};
     const int64_t starts = a->cu_seqlens ? a->sequences : a->batch, boundaries = a->sequences + 1;
     CHECK(list_memory(function, list, ids, position_size));
-    CHECK(list_memory(function, list, flat_memory("start_positions", a->start_positions, starts, position_size), position_size));
+    CHECK(list_memory(function, list, flat_memory("start_positions", a->start_positions, starts, position_size),
+                      position_size));
     CHECK(list_memory(function, list, flat_memory("cu_seqlens", a->cu_seqlens, boundaries, cu_size), cu_size));
-    return list_memory(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size), cu_size);
+    return list_memory(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size),
+                       cu_size);
 }
 
 static trope_status list_written(const char *function, const trope_args *a, int backward, memory_list *list)
@@ -166,7 +182,8 @@ static int are_in_place(const memory *a, const memory *b)
 static int can_overlap(const memory *a, const memory *b)
 {
     const uintptr_t a_base = (uintptr_t)a->region.base, b_base = (uintptr_t)b->region.base;
-    return a_base + (uintptr_t)a->first <= b_base + (uintptr_t)b->last && b_base + (uintptr_t)b->first <= a_base + (uintptr_t)a->last;
+    return a_base + (uintptr_t)a->first <= b_base + (uintptr_t)b->last &&
+           b_base + (uintptr_t)b->first <= a_base + (uintptr_t)a->last;
 }
 
 static trope_status check_pairs(const char *function, const memory_list *list)
@@ -176,9 +193,9 @@ static trope_status check_pairs(const char *function, const memory_list *list)
             const memory *a = &list->entries[i], *b = &list->entries[j];
             if ((!a->is_written && !b->is_written) || !can_overlap(a, b) || are_in_place(a, b))
                 continue;
-            const memory *writer = b->is_written ? b : a, *other = b->is_written ? a : b;
-            REQUIRE(!trope_regions_overlap(&a->region, &b->region), TROPE_ERROR_OVERLAP, "%s overlaps %s: %s", name_of(writer).text,
-                    name_of(other).text,
+            const memory *writer = a->is_written ? a : b, *other = a->is_written ? b : a;
+            REQUIRE(!trope_regions_overlap(&a->region, &b->region), TROPE_ERROR_OVERLAP, "%s overlaps %s: %s",
+                    name_of(writer).text, name_of(other).text,
                     a->operand >= 0 && a->operand == b->operand ? "must be the same tensor, with the same strides, or apart"
                                                                 : "nothing else of the call may be where it writes");
         }

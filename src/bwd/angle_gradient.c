@@ -1,8 +1,9 @@
 /* The gradient of the angles. Every sum is taken in double, rows in ascending order of batch * tokens + token, within a row
  * operands and heads in theirs, so that the result depends on nothing but shapes and data.
  *
- * freqs and tables: the rows that share an angle are listed first (a counting sort, which keeps their order), then each angle
- * is summed by one thread. inv_freq: each row has an angle of its own, and rows are summed in chunks of a fixed number. */
+ * freqs and tables: the rows that share an angle are listed first (a counting sort, which keeps their order), then each
+ * angle is summed by one thread. inv_freq: each row has an angle of its own, and rows are summed in chunks of a fixed
+ * number. */
 #include "bwd/angle_gradient.h"
 
 #include <string.h>
@@ -86,8 +87,8 @@ typedef struct pair_values {
     double first[TROPE_MAX_PAIRS], second[TROPE_MAX_PAIRS];
 } pair_values;
 
-static void load_pairs(const trope_plan *plan, const trope_plan_operand *o, const char *window, int64_t step, int32_t interleaved,
-                       pair_values *to)
+static void load_pairs(const trope_plan *plan, const trope_plan_operand *o, const char *window, int64_t step,
+                       int32_t interleaved, pair_values *to)
 {
     const int32_t pairs = o->rotary_dim / 2;
     for (int32_t i = 0; i < pairs; i++) {
@@ -190,8 +191,10 @@ static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sum
             store_angle(g, base + pair, sums->first[pair] + sums->second[pair]);
             continue;
         }
-        store_angle(g, base + trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair), sums->first[pair]);
-        store_angle(g, base + trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair), sums->second[pair]);
+        store_angle(g, base + trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair),
+                    sums->first[pair]);
+        store_angle(g, base + trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair),
+                    sums->second[pair]);
     }
 }
 

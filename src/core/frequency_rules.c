@@ -71,8 +71,8 @@ static void rule_yarn(const trope_frequency_args *a, double *inv_freq, double *m
     if (low == high)
         high += 0.001;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++)
-        inv_freq[i] = interpolated(plain_frequency(a, a->base, i), a->factor,
-                                   1.0 - clamp_to_unit((i - low) / (high - low)));
+        inv_freq[i] =
+            interpolated(plain_frequency(a, a->base, i), a->factor, 1.0 - clamp_to_unit((i - low) / (high - low)));
 
     if (a->attention_factor != 0.0)
         *mscale = a->attention_factor;
@@ -177,8 +177,8 @@ static trope_status check_fields(trope_frequency_args *a)
             return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be 0: %s does not use it", fields[f].name,
                               *value, rules[a->rule].name);
         if (!isfinite(*value) || *value <= fields[f].above)
-            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be finite and greater than %g",
-                              fields[f].name, *value, fields[f].above);
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be finite and greater than %g", fields[f].name,
+                              *value, fields[f].above);
     }
     return TROPE_OK;
 }
@@ -213,8 +213,10 @@ static trope_status check_together(const trope_frequency_args *a)
         return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": original_max_position (0) is required by %s",
                           rules[a->rule].name);
     if (a->high_freq_factor <= a->low_freq_factor)
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": high_freq_factor (%g) must be greater than "
-                          "low_freq_factor (%g)", a->high_freq_factor, a->low_freq_factor);
+        return trope_fail(TROPE_ERROR_ARGUMENT,
+                          FUNCTION ": high_freq_factor (%g) must be greater than "
+                                   "low_freq_factor (%g)",
+                          a->high_freq_factor, a->low_freq_factor);
     if (a->beta_fast < a->beta_slow)
         return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": beta_fast (%g) must be at least beta_slow (%g)", a->beta_fast,
                           a->beta_slow);
@@ -248,8 +250,10 @@ static trope_status check_results(const trope_frequency_args *a, const double *i
 {
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!(inv_freq[i] < TROPE_MAX_FREQUENCY))
-            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": inv_freq[%d] (%g) comes out too large, it must be "
-                              "below 2^64", (int)i, inv_freq[i]);
+            return trope_fail(TROPE_ERROR_ARGUMENT,
+                              FUNCTION ": inv_freq[%d] (%g) comes out too large, it must be "
+                                       "below 2^64",
+                              (int)i, inv_freq[i]);
     }
     if (!isfinite(mscale))
         return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": mscale (%g) comes out infinite", mscale);

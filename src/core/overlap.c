@@ -1,11 +1,11 @@
 /* Two strided regions share a byte exactly if sum(stride * index) of the one can equal that of the other: one linear
  * equation in bounded integers. Solved by trying, from the largest stride down, the values that leave a remainder within
- * reach of the smaller strides. In a tensor or a slice of one the strides are nested, so that at most two values fit and the
- * search is a walk down the dimensions. */
+ * reach of the smaller strides. In a tensor or a slice of one the strides are nested, so that at most two values fit and
+ * the search is a walk down the dimensions. */
 #include "core/overlap.h"
 
-#define MAX_TERMS (2 * TROPE_MAX_DIMS + 1)
-#define MAX_STEPS 20000
+#define MAX_TERMS  (2 * TROPE_MAX_DIMS + 1)
+#define MAX_STEPS  20000
 #define MAX_EXTENT ((int64_t)1 << 60)
 
 typedef struct term {
@@ -102,8 +102,8 @@ int trope_overlaps_itself(const trope_region *region)
         if (last > 0 && region->stride[d] == 0)
             return 1;
         for (int other = 0; other < d; other++) /* equal strides would merge into one term and hide each other */
-            if (last > 0 && region->size[other] > 1 && (region->stride[d] == region->stride[other] ||
-                                                        region->stride[d] == -region->stride[other]))
+            if (last > 0 && region->size[other] > 1 &&
+                (region->stride[d] == region->stride[other] || region->stride[d] == -region->stride[other]))
                 return 1;
         if (last > 0)
             add_term(&e, region->stride[d], -last, last);

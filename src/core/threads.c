@@ -6,7 +6,8 @@
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
-/* Frameworks set flush-to-zero on their threads, and OpenMP's have what their creator had: results must not depend on it. */
+/* Frameworks set flush-to-zero on their threads, and OpenMP's have what their creator had: results must not depend on it.
+ */
 static unsigned set_default_environment(void)
 {
     const unsigned saved = _mm_getcsr();

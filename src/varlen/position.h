@@ -136,8 +136,8 @@ TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
     return index >= span->real;
 }
 
-TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch, int64_t token,
-                                int axis)
+TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
+                                int64_t token, int axis)
 {
     if (!s->ids)
         return span->first + index;

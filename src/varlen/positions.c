@@ -9,13 +9,14 @@
 
 typedef long long ll;
 
-static trope_status check_boundary(const char *function, const trope_sequences *s, const char *name, const void *array, int64_t i)
+static trope_status check_boundary(const char *function, const trope_sequences *s, const char *name, const void *array,
+                                   int64_t i)
 {
     const int64_t value = trope_load_index(array, s->boundaries_64, i);
     const int64_t before = i ? trope_load_index(array, s->boundaries_64, i - 1) : 0;
     if (value < before)
-        return trope_fail(TROPE_ERROR_DATA, "%s: %s[%lld] (%lld) must be at least %lld, the one before it", function, name, (ll)i,
-                          (ll)value, (ll)before);
+        return trope_fail(TROPE_ERROR_DATA, "%s: %s[%lld] (%lld) must be at least %lld, the one before it", function, name,
+                          (ll)i, (ll)value, (ll)before);
     return TROPE_OK;
 }
 
@@ -23,13 +24,16 @@ static trope_status check_sequence(const char *function, const trope_sequences *
 {
     const int64_t stored =
         trope_load_index(s->boundaries, s->boundaries_64, i + 1) - trope_load_index(s->boundaries, s->boundaries_64, i);
-    const int64_t real = trope_load_index(s->real, s->boundaries_64, i + 1) - trope_load_index(s->real, s->boundaries_64, i);
+    const int64_t real =
+        trope_load_index(s->real, s->boundaries_64, i + 1) - trope_load_index(s->real, s->boundaries_64, i);
     const int64_t divisor = trope_cp_divisor(s->cp_layout, s->cp_size);
     if (real > stored)
-        return trope_fail(TROPE_ERROR_DATA, "%s: sequence %lld of cu_seqlens has %lld tokens, more than the %lld of cu_seqlens_padded",
+        return trope_fail(TROPE_ERROR_DATA,
+                          "%s: sequence %lld of cu_seqlens has %lld tokens, more than the %lld of cu_seqlens_padded",
                           function, (ll)i, (ll)real, (ll)stored);
     if (stored % divisor)
-        return trope_fail(TROPE_ERROR_DATA, "%s: sequence %lld has %lld tokens, which cp_layout and cp_size (%d) need divisible by %lld",
+        return trope_fail(TROPE_ERROR_DATA,
+                          "%s: sequence %lld has %lld tokens, which cp_layout and cp_size (%d) need divisible by %lld",
                           function, (ll)i, (ll)stored, s->cp_size, (ll)divisor);
     return TROPE_OK;
 }
@@ -40,8 +44,8 @@ static trope_status check_ends(const char *function, const trope_sequences *s)
     const int64_t last = trope_load_index(s->boundaries, s->boundaries_64, s->count);
     const int64_t capacity = s->tokens * s->cp_size;
     if (s->cp_layout != TROPE_CP_FLAT && first % s->cp_size)
-        return trope_fail(TROPE_ERROR_DATA, "%s: cu_seqlens[0] (%lld) must be divisible by cp_size (%d)", function, (ll)first,
-                          s->cp_size);
+        return trope_fail(TROPE_ERROR_DATA, "%s: cu_seqlens[0] (%lld) must be divisible by cp_size (%d)", function,
+                          (ll)first, s->cp_size);
     if (last > capacity)
         return trope_fail(TROPE_ERROR_DATA, "%s: cu_seqlens[%lld] (%lld) must be at most tokens * cp_size (%lld)", function,
                           (ll)s->count, (ll)last, (ll)capacity);
@@ -82,7 +86,8 @@ static void find_bad_row(const void *context, int64_t begin, int64_t end)
         if (row.action != TROPE_ROW_ROTATE || !row.poisoned)
             continue;
         int64_t seen = __atomic_load_n(search->first_bad, __ATOMIC_RELAXED);
-        while (number < seen && !__atomic_compare_exchange_n(search->first_bad, &seen, number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        while (number < seen &&
+               !__atomic_compare_exchange_n(search->first_bad, &seen, number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             ;
         return;
     }
@@ -97,7 +102,8 @@ static trope_status report_bad_row(const char *function, const trope_plan *plan,
     const int axis = __builtin_ctz(row.poisoned);
     const int64_t index = trope_index_in_sequence(&plan->sequences, &span, row.token);
     const int64_t position = trope_position(&plan->sequences, &span, index, row.batch, row.token, axis);
-    return trope_fail(TROPE_ERROR_DATA, "%s: position %lld of batch entry %lld, token %lld, axis %d must be 0 to angle_rows - 1 (%lld)",
+    return trope_fail(TROPE_ERROR_DATA,
+                      "%s: position %lld of batch entry %lld, token %lld, axis %d must be 0 to angle_rows - 1 (%lld)",
                       function, (ll)position, (ll)row.batch, (ll)row.token, axis, (ll)plan->angles.rows - 1);
 }
 

@@ -48,7 +48,8 @@ TROPE_HD void trope_limit_position(const trope_plan *plan, trope_row *row, int a
 TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row *row)
 {
     const trope_sequences *s = &plan->sequences;
-    const int same_sequence = row->token >= span->begin && row->token < span->end && (s->boundaries || span->sequence == row->batch);
+    const int same_sequence =
+        row->token >= span->begin && row->token < span->end && (s->boundaries || span->sequence == row->batch);
     if (!same_sequence)
         *span = trope_find_span(s, row->batch, row->token);
     const int64_t index = trope_index_in_sequence(s, span, row->token);
