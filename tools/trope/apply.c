@@ -10,14 +10,22 @@
 
 static const char usage[] =
     "usage: trope apply IN.safetensors [-o OUT.safetensors] [--expect FILE.safetensors] [OPTION...]\n\n"
-    "Rotates the tensors q, k and x of a file, copies v, and writes those to OUT or compares them with FILE, or both.\n"
-    "Angles come from the tensors freqs, or cos and sin, or inv_freq, or from --base and --scaling; positions from\n"
-    "cu_seqlens, cu_seqlens_padded, start_positions and position_ids, where they are given.\n";
+    "Rotates the tensors q, k and x of a file, copies v, and writes those to OUT, or compares them with those of FILE, or\n"
+    "both. Exit status: 0; 1 if an element is more than --ulp apart; 2, and no OUT, if anything is refused.\n\n"
+    "  q, k, x, v          F64, F32, F16 or BF16, 4 dims in the order of --layout, or 3 for thd\n"
+    "  freqs               or cos and sin: [rows, cols], [batch, rows, cols] or [rows, 1, 1, cols]; cols is rotary_dim,\n"
+    "                      or half of it. inv_freq: [rotary_dim / 2]. None of them: --base and --scaling.\n"
+    "  cu_seqlens          and cu_seqlens_padded: [sequences + 1]. start_positions: [sequences], or [batch].\n"
+    "  position_ids        [tokens], [batch, tokens] or [axes, batch, tokens]\n\n"
+    "--rotary-dim is as wide as inv_freq asks, or a table of 3 or 4 dims with a column per element, unless it is given; "
+    "for\n"
+    "a table of 2 dims, or none, it is all of the head from --rotary-offset on.\n";
 
 static const option_spec apply_specs[] = {
     {"output", 'o', OPTION_TEXT, offsetof(apply_options, output), .help = "the file to write"},
     {"expect", 0, OPTION_TEXT, offsetof(apply_options, expect), .help = "another's result to compare with"},
-    {"ulp", 0, OPTION_INT64, offsetof(apply_options, ulp), .high = INT64_MAX, .help = "how far apart elements may be, default 0"},
+    {"ulp", 0, OPTION_INT64, offsetof(apply_options, ulp), .high = INT64_MAX,
+     .help = "how far apart elements may be, default 0"},
     {"backward", 0, OPTION_FLAG, offsetof(apply_options, backward), .help = "q, k, x and v are gradients of the outputs"},
     {"in-place", 0, OPTION_FLAG, offsetof(apply_options, in_place), .help = "let the call overwrite its input"},
     {.name = NULL}};
@@ -93,7 +101,7 @@ static int open_and_load(const char *path, safetensors *file)
 
 int command_apply(int argc, char **argv)
 {
-    apply_options options = {.rotation = ROTATION_DEFAULTS, .sequence = SEQUENCE_DEFAULTS};
+    apply_options options = {.rotation = {ROTATION_DEFAULTS}, .sequence = {SEQUENCE_DEFAULTS}};
     const option_group groups[] = {{apply_specs, &options},
                                    {rotation_specs, &options.rotation},
                                    {sequence_specs, &options.sequence},

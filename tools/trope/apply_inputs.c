@@ -7,12 +7,11 @@
 #include "command.h"
 
 static const char *const operand_names[TROPE_MAX_OPERANDS] = {"q", "k", "x", "v"};
-static const char *const input_names[] = {"freqs", "cos", "sin", "inv_freq", "cu_seqlens", "cu_seqlens_padded",
-                                          "start_positions", "position_ids"};
+static const char *const input_names[] = {
+    "freqs", "cos", "sin", "inv_freq", "cu_seqlens", "cu_seqlens_padded", "start_positions", "position_ids"};
 enum { INPUT_COUNT = sizeof input_names / sizeof input_names[0] };
 
-#define ALL_NAMES                                                                                                            \
-    "q, k, x, v, freqs, cos, sin, inv_freq, cu_seqlens, cu_seqlens_padded, start_positions, position_ids"
+#define ALL_NAMES "q, k, x, v, freqs, cos, sin, inv_freq, cu_seqlens, cu_seqlens_padded, start_positions, position_ids"
 
 static int is_in(const char *name, const char *const *names, int count)
 {
@@ -103,8 +102,8 @@ static int add_operands(apply_call *call)
 
 /* Angles */
 
-/* [rows, cols]; [1 or batch, rows, cols] (Hugging Face); [rows, 1, 1, cols] (TransformerEngine); [1 or batch, 1, rows, cols] or
- * [1 or batch, rows, 1, cols] (Hugging Face, made ready to broadcast). */
+/* [rows, cols]; [1 or batch, rows, cols] (Hugging Face); [rows, 1, 1, cols] (TransformerEngine); [1 or batch, 1, rows,
+ * cols] or [1 or batch, rows, 1, cols] (Hugging Face, made ready to broadcast). */
 static int read_table_shape(apply_call *call, const safetensor *table)
 {
     trope_args *args = &call->args;
@@ -221,8 +220,9 @@ static int set_window(apply_call *call, int operand)
         return refuse(call, call->sources[operand], rule);
     }
     if (o->rotary_dim > TROPE_MAX_ROTARY_DIM || o->rotary_dim % (2 * windows)) {
-        snprintf(rule, sizeof rule, "cannot rotate %d elements: rotary_dim must be divisible by 2 * windows (%d), at most %d",
-                 o->rotary_dim, 2 * windows, TROPE_MAX_ROTARY_DIM);
+        snprintf(rule, sizeof rule,
+                 "cannot rotate %d elements: rotary_dim must be divisible by 2 * windows (%d), at most %d", o->rotary_dim,
+                 2 * windows, TROPE_MAX_ROTARY_DIM);
         return refuse(call, call->sources[operand], rule);
     }
     call->widest = o->rotary_dim > call->widest ? o->rotary_dim : call->widest;
@@ -359,18 +359,21 @@ int apply_inputs(const safetensors *file, const apply_options *options, apply_ca
     return add_operands(call) || add_rotation(call) || add_positions(call) ? RESULT_REFUSED : 0;
 }
 
-/* Which tensor a word of a message speaks of. The longer words come first. */
+/* Which tensor a word of a message speaks of, with the longer words first. */
 const char *apply_blamed_tensor(const apply_call *call, const char *message)
 {
-    static const char *const words[] = {"cu_seqlens_padded", "cu_seqlens", "start_positions", "position_ids", "inv_freq",
-                                        "freqs"};
+    static const struct {
+        const char *word, *tensor;
+    } words[] = {{"cu_seqlens_padded", "cu_seqlens_padded"}, {"cu_seqlens", "cu_seqlens"}, {"sequence", "cu_seqlens"},
+                 {"start_positions", "start_positions"},     {"position", "position_ids"}, {"position", "start_positions"},
+                 {"inv_freq", "inv_freq"}};
     const char *operand = strstr(message, "operands[");
     if (operand && operand[9] >= '0' && operand[9] < '0' + call->args.operand_count)
         return call->sources[operand[9] - '0']->name;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strstr(message, words[i]) && safetensors_find(call->file, words[i]))
-            return words[i];
-    if (call->angles && (strstr(message, "angle_") || strstr(message, "rows")))
+        if (strstr(message, words[i].word) && safetensors_find(call->file, words[i].tensor))
+            return words[i].tensor;
+    if (call->angles && (strstr(message, "angle_") || strstr(message, "freqs")))
         return call->angles->name;
     return call->sources[0]->name;
 }

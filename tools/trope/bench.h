@@ -26,22 +26,22 @@ typedef enum bench_form {
 } bench_form;
 
 typedef enum bench_lengths {
-    BENCH_DENSE = 0,     /* no cu_seqlens */
+    BENCH_DENSE = 0, /* no cu_seqlens */
     BENCH_SEQS_OF_1024,
     BENCH_SEQS_OF_4,
-    BENCH_SEQS_PARETO    /* from 64 to 16384 tokens, many short and few long */
+    BENCH_SEQS_PARETO /* from 64 to 16384 tokens, many short and few long */
 } bench_lengths;
 
 #define BENCH_TYPE(dtype) (1 << (dtype))
 
 typedef struct bench_case {
     const char *name;
-    int32_t dtypes; /* BENCH_TYPE(...) of each one that it is run with */
-    int32_t layout; /* 0 = TROPE_SBHD */
-    int32_t batch;  /* 0 = 1 */
-    int32_t heads;  /* of Q */
-    int32_t head_dim; /* 0 = 128 */
-    int32_t groups; /* of packed QKV */
+    int32_t dtypes;                    /* BENCH_TYPE(...) of each one that it is run with */
+    int32_t layout;                    /* 0 = TROPE_SBHD */
+    int32_t batch;                     /* 0 = 1 */
+    int32_t heads;                     /* of Q */
+    int32_t head_dim;                  /* 0 = 128 */
+    int32_t groups;                    /* of packed QKV */
     int32_t rotary_dim, rotary_offset; /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding;
     int32_t backward, in_place, angle_gradient;
@@ -77,8 +77,8 @@ typedef struct bench_problem {
     int64_t sequences; /* of cu_seqlens */
     int64_t rows;      /* angle rows that are used */
     int32_t cols;
-    double moved;              /* bytes, by the rule in docs/bench.md */
-    size_t size[AREA_COUNT];   /* bytes of each area */
+    double moved;            /* bytes, by the rule in docs/bench.md */
+    size_t size[AREA_COUNT]; /* bytes of each area */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
 } bench_problem;
 

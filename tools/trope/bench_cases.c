@@ -1,14 +1,15 @@
 /* What is timed. Every case moves the same number of bytes, so their times can be compared with each other. */
 #include "bench.h"
 
-#define F32 BENCH_TYPE(TROPE_F32)
-#define F16 BENCH_TYPE(TROPE_F16)
-#define BF16 BENCH_TYPE(TROPE_BF16)
-#define F64 BENCH_TYPE(TROPE_F64)
-#define ALL (F32 | F16 | BF16)
+#define F32         BENCH_TYPE(TROPE_F32)
+#define F16         BENCH_TYPE(TROPE_F16)
+#define BF16        BENCH_TYPE(TROPE_BF16)
+#define F64         BENCH_TYPE(TROPE_F64)
+#define ALL         (F32 | F16 | BF16)
 #define INTERLEAVED TROPE_PAIRING_INTERLEAVED
-#define HALF TROPE_PAIRING_HALF
+#define HALF        TROPE_PAIRING_HALF
 
+/* clang-format off */
 const bench_case bench_cases[] = {
     /* Heads: the more of them, the more elements share a token's sines and cosines. */
     {.name = "heads-1", .dtypes = ALL, .heads = 1},
@@ -59,5 +60,6 @@ const bench_case bench_cases[] = {
     {.name = "d-freqs", .dtypes = F32 | BF16, .heads = 32, .angles = BENCH_FREQS_HALF, .backward = 1, .angle_gradient = 1},
     {.name = "d-inv-freq", .dtypes = F32 | BF16, .heads = 32, .backward = 1, .angle_gradient = 1},
 };
+/* clang-format on */
 
 const int bench_case_count = sizeof bench_cases / sizeof bench_cases[0];

@@ -7,7 +7,7 @@
 #include "parallel.h"
 #include "value.h"
 
-#define LONGEST 16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define LONGEST  16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
 #define SHORTEST 64
 
 static int32_t head_dim_of(const bench_case *c)
@@ -138,8 +138,7 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double byte
     if (c->lengths)
         p->sequences = write_sequences(p, NULL, &p->rows);
     const int tables = is_table(p) ? 2 : 1;
-    p->moved = per_token * (double)p->tokens * batch_of(c) +
-               (double)p->rows * p->cols * value_size(angle_type(p)) * tables;
+    p->moved = per_token * (double)p->tokens * batch_of(c) + (double)p->rows * p->cols * value_size(angle_type(p)) * tables;
     trope_frequency_args rule = {.struct_size = sizeof rule, .rotary_dim = rotary_dim_of(c)};
     double mscale;
     if (trope_frequencies(&rule, p->inv_freq, &mscale))

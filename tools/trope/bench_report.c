@@ -94,8 +94,8 @@ static void print_json_header(const bench_report *report, const char *machine)
 {
     printf("{\"trope\": \"%s\", \"device\": \"%s\", \"machine\": ", trope_version(), report->device->name);
     print_json_string(machine);
-    printf(", \"isa\": \"%s\", \"threads\": %d, \"rounds\": %d, \"command\": [\"trope\"", choice_name(isa_choices, report->isa),
-           report->threads, report->repeat);
+    printf(", \"isa\": \"%s\", \"threads\": %d, \"rounds\": %d, \"command\": [\"trope\"",
+           choice_name(isa_choices, report->isa), report->threads, report->repeat);
     for (int i = 0; i < report->argc; i++) {
         printf(", ");
         print_json_string(report->argv[i]);
@@ -117,7 +117,7 @@ void bench_print_header(const bench_report *report)
 
 static void print_text_result(const bench_problem *p, const bench_result *r)
 {
-    printf("%-26s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.1f %10.1f %7.2f %10.1f %6.3f %6" PRId64 "\n", p->c->name,
+    printf("%-26s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.2f %10.1f %6.3f %6" PRId64 "\n", p->c->name,
            choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p), p->c->heads, head_dim(p->c),
            p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, p->moved / r->seconds * 1e-9,
            r->copy_seconds * 1e6, r->ratio, r->wrong);
@@ -125,9 +125,10 @@ static void print_text_result(const bench_problem *p, const bench_result *r)
 
 static void print_json_result(const bench_problem *p, const bench_result *r, int first)
 {
-    printf("%s\n  {\"case\": \"%s\", \"dtype\": \"%s\", \"layout\": \"%s\", \"tokens\": %" PRId64 ", \"heads\": %d, \"dim\": %d, ",
-           first ? "" : ",", p->c->name, choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p), p->c->heads,
-           head_dim(p->c));
+    printf("%s\n  {\"case\": \"%s\", \"dtype\": \"%s\", \"layout\": \"%s\", \"tokens\": %" PRId64
+           ", \"heads\": %d, \"dim\": %d, ",
+           first ? "" : ",", p->c->name, choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p),
+           p->c->heads, head_dim(p->c));
     printf("\"direction\": \"%s\", \"kernel\": \"%s\", \"bytes\": %.0f, \"time_us\": %.3f, \"fastest_us\": %.3f, ",
            p->c->backward ? "bwd" : "fwd", r->kernel, p->moved, r->seconds * 1e6, r->fastest * 1e6);
     printf("\"GB_per_s\": %.4f, \"copy_us\": %.3f, \"copy_fastest_us\": %.3f, \"ratio\": %.4f, \"wrong\": %" PRId64 "}",
@@ -162,7 +163,8 @@ void bench_print_summary(const bench_report *report)
     printf("# %d cases, lowest ratio %.3f (%s)\n", report->count, report->worst_ratio, report->worst);
     if (report->noisy)
         printf("# noisy: in %d cases half of the copies took over %.2f times as long as the fastest; run again on a quiet "
-               "machine\n", report->noisy, NOISY);
+               "machine\n",
+               report->noisy, NOISY);
     if (report->wrong)
         printf("# WRONG: %" PRId64 " elements differ from the portable code on one thread, first in %s\n", report->wrong,
                report->first_wrong);

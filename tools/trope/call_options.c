@@ -4,9 +4,11 @@
 #include "command.h"
 #include "scaling.h"
 
-const choice layout_choices[] = {{"sbhd", TROPE_SBHD}, {"bshd", TROPE_BSHD}, {"bhsd", TROPE_BHSD}, {"thd", TROPE_THD}, {NULL, 0}};
+const choice layout_choices[] = {
+    {"sbhd", TROPE_SBHD}, {"bshd", TROPE_BSHD}, {"bhsd", TROPE_BHSD}, {"thd", TROPE_THD}, {NULL, 0}};
 const choice pairing_choices[] = {{"half", TROPE_PAIRING_HALF}, {"interleaved", TROPE_PAIRING_INTERLEAVED}, {NULL, 0}};
-const choice dtype_choices[] = {{"f32", TROPE_F32}, {"f16", TROPE_F16}, {"bf16", TROPE_BF16}, {"f64", TROPE_F64}, {NULL, 0}};
+const choice dtype_choices[] = {
+    {"f32", TROPE_F32}, {"f16", TROPE_F16}, {"bf16", TROPE_BF16}, {"f64", TROPE_F64}, {NULL, 0}};
 const choice device_choices[] = {
     {"auto", TROPE_DEVICE_AUTO}, {"cpu", TROPE_DEVICE_CPU}, {"cuda", TROPE_DEVICE_CUDA}, {NULL, 0}};
 const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},
@@ -15,16 +17,14 @@ const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},
                               {"avx512", TROPE_ISA_AVX512},
                               {NULL, 0}};
 static const choice rounding_choices[] = {{"once", TROPE_ROUND_ONCE}, {"native", TROPE_ROUND_NATIVE}, {NULL, 0}};
-static const choice axis_map_choices[] = {{"windows", TROPE_AXES_WINDOWS},
-                                          {"sections", TROPE_AXES_SECTIONS},
-                                          {"interleaved", TROPE_AXES_INTERLEAVED},
-                                          {NULL, 0}};
+static const choice axis_map_choices[] = {
+    {"windows", TROPE_AXES_WINDOWS}, {"sections", TROPE_AXES_SECTIONS}, {"interleaved", TROPE_AXES_INTERLEAVED}, {NULL, 0}};
 static const choice padding_choices[] = {
     {"zero", TROPE_PADDING_ZERO}, {"copy", TROPE_PADDING_COPY}, {"rotate", TROPE_PADDING_ROTATE}, {NULL, 0}};
 static const choice range_choices[] = {{"poison", TROPE_RANGE_POISON}, {"clamp", TROPE_RANGE_CLAMP}, {NULL, 0}};
-static const choice cp_choices[] = {{"none", TROPE_CP_NONE},       {"contiguous", TROPE_CP_CONTIGUOUS},
-                                    {"zigzag", TROPE_CP_ZIGZAG},   {"striped", TROPE_CP_STRIPED},
-                                    {"flat", TROPE_CP_FLAT},       {NULL, 0}};
+static const choice cp_choices[] = {{"none", TROPE_CP_NONE},     {"contiguous", TROPE_CP_CONTIGUOUS},
+                                    {"zigzag", TROPE_CP_ZIGZAG}, {"striped", TROPE_CP_STRIPED},
+                                    {"flat", TROPE_CP_FLAT},     {NULL, 0}};
 
 #define IN(type, field) .offset = offsetof(type, field)
 
@@ -41,7 +41,8 @@ const option_spec rotation_specs[] = {
      .help = "pairs of the forward call's input"},
     {"pairing-out", 0, OPTION_CHOICE, IN(rotation_options, pairing_out), .choices = pairing_choices,
      .help = "pairs of its output, default as the input's"},
-    {"rotary-dim", 0, OPTION_INT32, IN(rotation_options, rotary_dim), .high = INT32_MAX, .help = "elements of a head to rotate"},
+    {"rotary-dim", 0, OPTION_INT32, IN(rotation_options, rotary_dim), .high = INT32_MAX,
+     .help = "elements of a head to rotate"},
     {"rotary-offset", 0, OPTION_INT32, IN(rotation_options, rotary_offset), .high = INT32_MAX, .help = "first of them"},
     {"windows", 0, OPTION_INT32, IN(rotation_options, windows), .low = 1, .high = TROPE_MAX_AXES,
      .help = "equal parts, each paired within itself"},
@@ -61,9 +62,11 @@ const option_spec sequence_specs[] = {
     {"packed-positions", 0, OPTION_FLAG, IN(sequence_options, packed_positions), .help = "positions count from cu_seqlens"},
     {"out-of-range", 0, OPTION_CHOICE, IN(sequence_options, out_of_range), .choices = range_choices,
      .help = "positions outside the angle rows (default: refused)"},
-    {"cp-size", 0, OPTION_INT32, IN(sequence_options, cp_size), .low = 1, .high = INT32_MAX, .help = "context parallel ranks"},
+    {"cp-size", 0, OPTION_INT32, IN(sequence_options, cp_size), .low = 1, .high = INT32_MAX,
+     .help = "context parallel ranks"},
     {"cp-rank", 0, OPTION_INT32, IN(sequence_options, cp_rank), .high = INT32_MAX, .help = "the rank that the file is of"},
-    {"cp-layout", 0, OPTION_CHOICE, IN(sequence_options, cp_layout), .choices = cp_choices, .help = "how ranks share a sequence"},
+    {"cp-layout", 0, OPTION_CHOICE, IN(sequence_options, cp_layout), .choices = cp_choices,
+     .help = "how ranks share a sequence"},
     {.name = NULL}};
 
 void rotation_to_args(const rotation_options *options, trope_args *args)

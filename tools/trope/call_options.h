@@ -12,9 +12,9 @@ typedef struct machine_options {
 } machine_options;
 
 typedef struct rotation_options {
-    int32_t layout;        /* TROPE_SBHD, ..., 0 = not given */
+    int32_t layout; /* TROPE_SBHD, ..., 0 = not given */
     int32_t pairing, pairing_out;
-    int32_t rotary_dim;    /* -1 = not given */
+    int32_t rotary_dim; /* -1 = not given */
     int32_t rotary_offset;
     int32_t windows;
     int32_t inverse;
@@ -37,8 +37,8 @@ extern const option_spec machine_specs[], rotation_specs[], sequence_specs[];
 extern const choice layout_choices[], pairing_choices[], dtype_choices[], device_choices[], isa_choices[];
 
 /* What the fields are before the command line is read. */
-#define ROTATION_DEFAULTS {.rotary_dim = -1}
-#define SEQUENCE_DEFAULTS {.out_of_range = -1}
+#define ROTATION_DEFAULTS .rotary_dim = -1
+#define SEQUENCE_DEFAULTS .out_of_range = -1
 
 /* Copies the options into the call. The rotation's shape (rotary_dim, rotary_offset), the angles and the device are left to
  * the command. sequence_to_args returns nonzero after a complaint. */

@@ -27,7 +27,8 @@ static const option_spec check_specs[] = {
     {"heads", 0, OPTION_INT32, offsetof(check_options, heads), .low = 1, .high = LARGEST, .help = "default 4"},
     {"head-dim", 0, OPTION_INT32, offsetof(check_options, head_dim), .low = 1, .high = LARGEST, .help = "default 64"},
     {"dtype", 0, OPTION_CHOICE, offsetof(check_options, dtype), .choices = dtype_choices, .help = "default f32"},
-    {"angles", 0, OPTION_CHOICE, offsetof(check_options, angles), .choices = angle_choices, .help = "where angles come from"},
+    {"angles", 0, OPTION_CHOICE, offsetof(check_options, angles), .choices = angle_choices,
+     .help = "where angles come from"},
     {"full", 0, OPTION_FLAG, offsetof(check_options, full), .help = "a column of angles per element, not per pair"},
     {"seed", 0, OPTION_INT64, offsetof(check_options, seed), .low = 0, .high = INT64_MAX, .help = "of the random numbers"},
     {.name = NULL}};
@@ -52,8 +53,8 @@ static int holds(const finding *f)
     return f->ratio <= 1;
 }
 
-/* What arithmetic may add to the error of an element, in units of its magnitude (see reference_apply): in fp32 the rounding of
- * cos, sin, mscale, the product and the sum; in f64 also the rounding of an angle in radians, which is this program's. */
+/* What arithmetic may add to the error of an element, in units of its magnitude (see reference_apply): in fp32 the rounding
+ * of cos, sin, mscale, the product and the sum; in f64 also that of an angle in radians, which is this program's. */
 static double arithmetic_error(const check_problem *p)
 {
     if (p->args.dtype != TROPE_F64)
@@ -165,9 +166,9 @@ static int loss_difference(check_problem *p, const double *plus, const double *m
 }
 
 #define DIRECTIONS 8
-#define ELEMENTS 24
+#define ELEMENTS   24
 
-/* Along one direction: that of all elements at once, or of element `only`. The call is linear in x: a step of 1 is exact. */
+/* Along one direction: that of all elements at once, or of element `only`. The call is linear, so a step of 1 is exact. */
 static int check_direction(check_problem *p, const double *dx, double *direction, int64_t only, finding *found)
 {
     double expected = 0, scale = 0, difference;
@@ -243,6 +244,7 @@ typedef struct check_row {
     int (*run)(check_problem *p, finding *found);
 } check_row;
 
+/* clang-format off */
 static const check_row rows[] = {
     {"forward, beside double", 0, check_forward},
     {"backward, beside double", 0, check_backward},
@@ -251,6 +253,7 @@ static const check_row rows[] = {
     {"dx, finite differences", 1, check_input_gradient},
     {"d angles, finite differences", 1, check_angle_gradient},
 };
+/* clang-format on */
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
 static int complete_options(check_options *options)
@@ -310,11 +313,9 @@ static int run_checks(const check_options *options)
 
 int command_check(int argc, char **argv)
 {
-    check_options options = {.rotation = ROTATION_DEFAULTS, .tokens = 64, .heads = 4, .head_dim = 64, .seed = 1};
-    const option_group groups[] = {{check_specs, &options},
-                                   {rotation_specs, &options.rotation},
-                                   {machine_specs, &options.machine},
-                                   {NULL, NULL}};
+    check_options options = {.rotation = {ROTATION_DEFAULTS}, .tokens = 64, .heads = 4, .head_dim = 64, .seed = 1};
+    const option_group groups[] = {
+        {check_specs, &options}, {rotation_specs, &options.rotation}, {machine_specs, &options.machine}, {NULL, NULL}};
     const int first = options_parse(argc, argv, groups, usage);
     if (first < 0)
         return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;

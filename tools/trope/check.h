@@ -25,14 +25,14 @@ typedef struct check_problem {
     int64_t elements;
     int32_t pairs, windows, cols;
     double mscale;
-    uint64_t random; /* state */
+    uint64_t random;       /* state */
     double *pair_angle;    /* [tokens, 2, pairs]: of the first and of the second element of each pair */
     double *cosine, *sine; /* the same, as the library is given them */
     double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --base and --scaling */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];  /* the same, as the library is given them */
-    void *src, *dst, *input;                     /* of the call's dtype, through its strides */
-    void *freqs, *cos_table, *sin_table;         /* [tokens, cols], of the angles' dtype */
-    double *d_angles;                            /* [tokens, cols], or [pairs] with inv_freq; f64 problems only */
+    void *src, *dst, *input;                    /* of the call's dtype, through its strides */
+    void *freqs, *cos_table, *sin_table;        /* [tokens, cols], of the angles' dtype */
+    double *d_angles;                           /* [tokens, cols], or [pairs] with inv_freq; f64 problems only */
     void *workspace;
     double *x, *y, *z, *result, *magnitude; /* `elements` each, for the checks to use */
 } check_problem;
@@ -62,7 +62,8 @@ int check_call_angle_gradient(check_problem *p, const double *x, const double *d
 
 /* Where pair i of the window has its first and its second element. */
 void reference_pair(const check_problem *p, int32_t pairing, int32_t pair, int32_t element[2]);
-/* out = M in, or M' in, in double. magnitude of an element: mscale * (|in1| + |in2|) of its pair, 0 if it is not rotated. */
+/* out = M in, or M' in, in double. magnitude of an element: mscale * (|in1| + |in2|) of its pair, 0 if it is not rotated.
+ */
 void reference_apply(const check_problem *p, int backward, const double *in, double *out, double *magnitude);
 
 #endif

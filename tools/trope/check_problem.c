@@ -123,7 +123,8 @@ void check_move_angle(check_problem *p, int64_t row, int32_t column, double step
 
 /* The evaluation in double */
 
-static void reference_head(const check_problem *p, int backward, const double *in, double *out, double *magnitude, int64_t t)
+static void reference_head(const check_problem *p, int backward, const double *in, double *out, double *magnitude,
+                           int64_t t)
 {
     const double turn = p->args.inverse ? -1 : 1;
     const int32_t read = backward ? output_pairing(p) : p->args.pairing;
@@ -169,8 +170,8 @@ static void transfer(const check_problem *p, double *plain, void *tensor, int to
         for (int64_t t = 0; t < p->args.tokens; t++)
             for (int32_t h = 0; h < o->heads_per_group; h++)
                 for (int32_t e = 0; e < o->head_dim; e++, i++) {
-                    const int64_t at = b * s[TROPE_DIM_BATCH] + t * s[TROPE_DIM_TOKEN] + h * s[TROPE_DIM_HEAD] +
-                                       e * s[TROPE_DIM_ELEMENT];
+                    const int64_t at =
+                        b * s[TROPE_DIM_BATCH] + t * s[TROPE_DIM_TOKEN] + h * s[TROPE_DIM_HEAD] + e * s[TROPE_DIM_ELEMENT];
                     if (to_tensor)
                         value_store(p->args.dtype, tensor, at, plain[i]);
                     else
@@ -234,8 +235,10 @@ static int allocate(check_problem *p)
     double **const values[] = {&p->x, &p->y, &p->z, &p->result, &p->magnitude};
     double **const per_angle[] = {&p->pair_angle, &p->cosine, &p->sine, &p->d_angles};
     int missing = 0;
-    for (int i = 0; i < 3; i++)
-        missing |= !(*bytes[i] = malloc(n * size)) | !(*tables[i] = malloc(angles * sizeof(double)));
+    for (int i = 0; i < 3; i++) {
+        missing |= !(*bytes[i] = malloc(n * size));
+        missing |= !(*tables[i] = malloc(angles * sizeof(double)));
+    }
     for (int i = 0; i < 5; i++)
         missing |= !(*values[i] = malloc(n * sizeof(double)));
     for (int i = 0; i < 4; i++)
@@ -245,8 +248,9 @@ static int allocate(check_problem *p)
 
 void check_release(check_problem *p)
 {
-    void *const all[] = {p->src, p->dst, p->input, p->freqs, p->cos_table, p->sin_table, p->x, p->y, p->z, p->result,
-                         p->magnitude, p->pair_angle, p->cosine, p->sine, p->d_angles, p->workspace};
+    void *const all[] = {p->src,    p->dst,  p->input,    p->freqs,    p->cos_table, p->sin_table,
+                         p->x,      p->y,    p->z,        p->result,   p->magnitude, p->pair_angle,
+                         p->cosine, p->sine, p->d_angles, p->workspace};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
 }
@@ -262,8 +266,8 @@ static int set_operand(check_problem *p, const check_options *options)
     if (o->rotary_dim < 0)
         o->rotary_dim = o->head_dim - o->rotary_offset;
     if (o->rotary_offset > o->head_dim || o->rotary_dim > o->head_dim - o->rotary_offset)
-        return complain("rotary_offset + rotary_dim (%d + %d) must be at most head_dim (%d)", o->rotary_offset, o->rotary_dim,
-                        o->head_dim);
+        return complain("rotary_offset + rotary_dim (%d + %d) must be at most head_dim (%d)", o->rotary_offset,
+                        o->rotary_dim, o->head_dim);
     if (trope_fill_strides(o->src_stride, layout, options->batch, options->tokens, options->heads, options->head_dim))
         return complain("%s", trope_last_error());
     memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);

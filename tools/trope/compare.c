@@ -66,8 +66,8 @@ static void print_row(const safetensor *tensor, const comparison *c)
     snprintf(ulp, sizeof ulp, c->largest_ulp == VALUE_ULP_INFINITE ? "inf" : "%" PRIu64, c->largest_ulp);
     if (c->differing)
         index_text(tensor, c->first, first, sizeof first);
-    printf("%-7s %-5s %12" PRIu64 " %13.6g %10s %12" PRIu64 " %12" PRIu64 "  %s\n", tensor->name, value_type_name(tensor->type),
-           tensor->elements, c->largest_error, ulp, c->differing, c->over, first);
+    printf("%-7s %-5s %12" PRIu64 " %13.6g %10s %12" PRIu64 " %12" PRIu64 "  %s\n", tensor->name,
+           value_type_name(tensor->type), tensor->elements, c->largest_error, ulp, c->differing, c->over, first);
 }
 
 int compare_files(const safetensors *result, const safetensors *expected, uint64_t ulp)

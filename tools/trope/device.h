@@ -25,8 +25,8 @@ typedef struct tool_device {
     int (*download)(void *host, const void *device, size_t bytes);
     /* Queues the fastest copy that the device has, the yardstick of the bench. */
     int (*copy)(void *to, const void *from, size_t bytes, int32_t threads, void *stream);
-    /* Runs works[0], works[1], ... in turn, `repeat` rounds after one to warm up, and writes the seconds that each one took:
-     * seconds[w * repeat + round]. */
+    /* Runs works[0], works[1], ... in turn, `repeat` rounds after one to warm up, and writes the seconds that each one
+     * took: seconds[w * repeat + round]. */
     int (*measure)(const device_work *works, int count, int repeat, double *seconds);
 } tool_device;
 

@@ -15,7 +15,8 @@ static void touch(void *context, size_t begin, size_t end)
     memset((char *)context + begin, 0, end - begin);
 }
 
-/* Large memory is aligned to huge pages and asks for them, so that a run is not at the mercy of how pages were handed out. */
+/* Large memory is aligned to huge pages and asks for them, so that a run is not at the mercy of how pages were handed out.
+ */
 static void *allocate(size_t bytes, int32_t threads)
 {
     void *memory = NULL;

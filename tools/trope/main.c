@@ -34,8 +34,9 @@ static int print_usage(void)
     printf("usage: trope COMMAND [OPTION...]\n\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
         printf("  %-8s%s\n", commands[i].name, commands[i].summary);
-    printf("\n'trope COMMAND --help' lists the options of a command. Exit status: 0 success, 1 a comparison or check failed,\n"
-           "2 refused, with one line on standard error.\n");
+    printf(
+        "\n'trope COMMAND --help' lists the options of a command. Exit status: 0 success, 1 a comparison or check failed,\n"
+        "2 refused, with one line on standard error.\n");
     return RESULT_OK;
 }
 

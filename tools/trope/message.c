@@ -5,7 +5,7 @@
 
 #include "command.h"
 
-#define LINE_SIZE 6144
+#define LINE_SIZE  6144
 #define NAME_WIDTH 64 /* of a tensor's name: a file may hold any */
 
 static const char *command_name = "trope";

@@ -10,7 +10,7 @@
 #include "options.h"
 
 #define MAX_OPTIONS 64
-#define FIRST_CODE 256 /* getopt_long's value of option 0: above every character */
+#define FIRST_CODE  256 /* getopt_long's value of option 0: above every character */
 
 int parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value)
 {
@@ -139,7 +139,8 @@ static int collect(const option_group *groups, slot *slots, struct option *longs
         for (const option_spec *spec = g->specs; spec->name && count < MAX_OPTIONS; spec++, count++) {
             const int takes_value = spec->kind != OPTION_FLAG;
             slots[count] = (slot){spec, (char *)g->target + spec->offset};
-            longs[count] = (struct option){spec->name, takes_value ? required_argument : no_argument, NULL, FIRST_CODE + count};
+            longs[count] =
+                (struct option){spec->name, takes_value ? required_argument : no_argument, NULL, FIRST_CODE + count};
             if (spec->letter)
                 *shorts++ = spec->letter;
             if (spec->letter && takes_value)
@@ -178,7 +179,8 @@ int options_parse(int argc, char **argv, const option_group *groups, const char 
         }
         const slot *s = slot_of(code, slots, count);
         if (!s) {
-            complain(code == ':' ? "'%.64s' needs a value" : "'%.64s' is not an option; --help lists them", argv[optind - 1]);
+            complain(code == ':' ? "'%.64s' needs a value" : "'%.64s' is not an option; --help lists them",
+                     argv[optind - 1]);
             return OPTIONS_BAD;
         }
         if (set_field(s, optarg))

@@ -12,7 +12,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
-#define LENGTH_BYTES 8
+#define LENGTH_BYTES  8
 #define LARGEST_EXACT 9007199254740992.0 /* 2^53: every whole number below it is a double */
 
 void *aligned_bytes(uint64_t bytes)
@@ -161,15 +161,16 @@ static int read_offsets(const safetensors *file, const cJSON *entry, safetensor 
     if (begin < 0 || end < 0)
         return complain_about(file->path, tensor->name, "data_offsets must be whole numbers in [0, 2^53)");
     if (end < begin)
-        return complain_about(file->path, tensor->name, "data_offsets [%" PRId64 ", %" PRId64 "] must not decrease", begin, end);
+        return complain_about(file->path, tensor->name, "data_offsets [%" PRId64 ", %" PRId64 "] must not decrease", begin,
+                              end);
     tensor->begin = (uint64_t)begin;
     tensor->end = (uint64_t)end;
     const uint64_t needed = tensor->elements * (uint64_t)value_size(tensor->type);
     char text[SAFETENSORS_TEXT];
     if (tensor->end - tensor->begin != needed)
         return complain_about(file->path, tensor->name,
-                              "data_offsets [%" PRId64 ", %" PRId64 "] hold %" PRId64 " bytes, but %s needs %" PRIu64, begin, end,
-                              end - begin, safetensor_describe(tensor, text), needed);
+                              "data_offsets [%" PRId64 ", %" PRId64 "] hold %" PRId64 " bytes, but %s needs %" PRIu64,
+                              begin, end, end - begin, safetensor_describe(tensor, text), needed);
     return 0;
 }
 
@@ -190,7 +191,8 @@ static int read_tensor(const safetensors *file, const cJSON *entry, safetensor *
     if (read_shape(file, entry, tensor) || read_offsets(file, entry, tensor))
         return RESULT_REFUSED;
     if (cJSON_GetArraySize(entry) != 3)
-        return complain_about(file->path, tensor->name, "must have dtype, shape and data_offsets, each once, and nothing else");
+        return complain_about(file->path, tensor->name,
+                              "must have dtype, shape and data_offsets, each once, and nothing else");
     return 0;
 }
 
@@ -199,8 +201,8 @@ static int read_metadata(safetensors *file, const cJSON *metadata)
     if (!cJSON_IsObject(metadata))
         return complain_about(file->path, NULL, "__metadata__ must be an object");
     const cJSON *item;
-    cJSON_ArrayForEach(item, metadata) if (!cJSON_IsString(item))
-        return complain_about(file->path, NULL, "__metadata__ must map names to strings, '%.64s' is none", item->string);
+    cJSON_ArrayForEach(item, metadata) if (!cJSON_IsString(item)) return complain_about(
+        file->path, NULL, "__metadata__ must map names to strings, '%.64s' is none", item->string);
     const char *twice = duplicate_name(metadata);
     if (twice)
         return complain_about(file->path, NULL, "__metadata__ must hold each name once, '%.64s' is there again", twice);
@@ -227,17 +229,20 @@ static int check_offsets(safetensors *file, uint64_t data_bytes)
         const safetensor *t = &file->tensors[i];
         if (t->end > data_bytes)
             return complain_about(file->path, t->name,
-                                  "data_offsets end at byte %" PRIu64 ", beyond the file, which has %" PRIu64 " bytes of data",
+                                  "data_offsets end at byte %" PRIu64 ", beyond the file, which has %" PRIu64
+                                  " bytes of data",
                                   t->end, data_bytes);
         if (t->begin != expected)
             return complain_about(file->path, t->name,
-                                  "data_offsets begin at byte %" PRIu64 ", which %s the tensor before that ends at %" PRIu64,
+                                  "data_offsets begin at byte %" PRIu64
+                                  ", which %s the tensor before that ends at %" PRIu64,
                                   t->begin, t->begin < expected ? "overlaps" : "leaves a hole after", expected);
         expected = t->end;
     }
     if (expected != data_bytes)
-        return complain_about(file->path, NULL, "the tensors end at byte %" PRIu64 ", but there are %" PRIu64 " bytes of data",
-                              expected, data_bytes);
+        return complain_about(file->path, NULL,
+                              "the tensors end at byte %" PRIu64 ", but there are %" PRIu64 " bytes of data", expected,
+                              data_bytes);
     return 0;
 }
 
@@ -306,8 +311,9 @@ static int read_file(safetensors *file, FILE *stream, uint64_t size)
         return complain_about(file->path, NULL, "the header length (%" PRIu64 ") must be at most %d", length,
                               SAFETENSORS_MAX_HEADER);
     if (length > size - LENGTH_BYTES)
-        return complain_about(file->path, NULL, "the header length (%" PRIu64 ") is beyond the file, which has %" PRIu64 " bytes",
-                              length, size);
+        return complain_about(file->path, NULL,
+                              "the header length (%" PRIu64 ") is beyond the file, which has %" PRIu64 " bytes", length,
+                              size);
     char *text = malloc((size_t)length + 1);
     if (!text)
         return complain_about(file->path, NULL, "out of memory");

@@ -9,7 +9,7 @@
 
 #include "value.h"
 
-#define SAFETENSORS_MAX_RANK 8
+#define SAFETENSORS_MAX_RANK   8
 #define SAFETENSORS_MAX_HEADER 100000000 /* bytes; that of the format's own reader */
 
 typedef struct safetensor {

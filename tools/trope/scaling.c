@@ -7,14 +7,10 @@
 
 #define OPTION "scaling"
 
-static const choice rule_choices[] = {{"default", TROPE_RULE_DEFAULT},
-                                      {"linear", TROPE_RULE_LINEAR},
-                                      {"dynamic", TROPE_RULE_DYNAMIC},
-                                      {"yarn", TROPE_RULE_YARN},
-                                      {"longrope", TROPE_RULE_LONGROPE},
-                                      {"llama3", TROPE_RULE_LLAMA3},
-                                      {"proportional", TROPE_RULE_PROPORTIONAL},
-                                      {NULL, 0}};
+static const choice rule_choices[] = {{"default", TROPE_RULE_DEFAULT},           {"linear", TROPE_RULE_LINEAR},
+                                      {"dynamic", TROPE_RULE_DYNAMIC},           {"yarn", TROPE_RULE_YARN},
+                                      {"longrope", TROPE_RULE_LONGROPE},         {"llama3", TROPE_RULE_LLAMA3},
+                                      {"proportional", TROPE_RULE_PROPORTIONAL}, {NULL, 0}};
 
 enum {
     LINEAR = 1 << TROPE_RULE_LINEAR,

@@ -1,0 +1,146 @@
+"""The commands apart from apply: what trope info, check and bench print, and how every command exits."""
+
+import json
+
+import harness
+from harness import check, run
+
+
+def refused(words, *arguments):
+    result = run(*arguments)
+    check(result.returncode == 2 and result.stderr.count("\n") == 1, arguments, "is refused in one line:", result.stderr)
+    check(result.stdout == "", arguments, "prints nothing else", result.stdout)
+    for word in words:
+        check(word in result.stderr, arguments, "has no", word, "in", result.stderr)
+
+
+def help_and_usage():
+    result = run("--help")
+    check(result.returncode == 0, "--help")
+    for command in ("apply", "bench", "check", "info"):
+        check(command in result.stdout, "--help lists", command)
+    for command in ("bench", "check", "info"):
+        result = run(command, "--help")
+        check(result.returncode == 0, command, "--help", result.stderr)
+        check(result.stdout.startswith("usage: trope " + command), command, "--help", result.stdout)
+    check(run("--version").stdout.startswith("trope "), "--version")
+    refused(["command"])
+    refused(["turn"], "turn")
+    refused(["takes no arguments"], "info", "all")
+    refused(["--shape"], "check", "--shape", "2,3,4")
+    refused(["--dtype", "f32"], "check", "--dtype", "int8")
+    refused(["rotary_dim"], "check", "--head-dim", 8, "--rotary-dim", 16)
+    refused(["rotary_dim"], "check", "--head-dim", 7)
+    refused(["batch"], "check", "--layout", "thd", "--batch", 2)
+    refused(["elements"], "check", "--shape", "10000,10000,100,128")
+    refused(["CUDA"], "check", "--device", "cuda")
+    refused(["file"], "check", "x.safetensors")
+    refused(["CUDA"], "bench", "--device", "cuda")
+    refused(["--bytes"], "bench", "--bytes", 0)
+    refused(["--repeat"], "bench", "--repeat", 0)
+    refused(["nothing-like-it"], "bench", "--only", "nothing-like-it")
+    refused(["not an option"], "bench", "--fast")
+
+
+def info():
+    result = run("info")
+    lines = dict(line.split(": ", 1) for line in result.stdout.strip().splitlines())
+    check(result.returncode == 0 and result.stderr == "", "info", result.stderr)
+    for name in ("version", "backends", "instruction sets", "threads", "devices"):
+        check(lines.get(name), "info has a line for", name, result.stdout)
+    check(lines["version"] == run("--version").stdout.split()[1], "one version")
+
+
+def checks():
+    everything = [[], ["--dtype", "bf16", "--layout", "bhsd", "--angles", "freqs", "--full", "--pairing", "interleaved"],
+                  ["--dtype", "f16", "--layout", "bshd", "--angles", "table", "--full", "--pairing-out", "interleaved"],
+                  ["--dtype", "f64", "--layout", "thd", "--heads", 3, "--windows", 2, "--inverse"],
+                  ["--dtype", "f64", "--angles", "table", "--mscale", 1.5, "--seed", 7],
+                  ["--shape", "1,1,1,2", "--isa", "portable", "--threads", 1],
+                  ["--shape", "2,33,5,48", "--rotary-dim", 32, "--rotary-offset", 8, "--angles", "freqs"],
+                  ["--dtype", "bf16", "--rounding", "native", "--scaling", "llama3:factor=8,original_max_position=64"]]
+    for options in everything:
+        result = run("check", *options)
+        rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
+        check(result.returncode == 0, "check", options, result.stdout, result.stderr)
+        check(len(rows) == 6 and all(row.endswith("  ok") for row in rows), "six rows are ok", options, result.stdout)
+        check("6 of 6 checks hold" in result.stdout, "a verdict", result.stdout)
+        for row in rows:
+            error, bound = (float(x) for x in row.split()[-3:-1])
+            check(error <= bound, "error is in bounds", row)
+
+
+QUICK = ["--bytes", 20000, "--repeat", 2, "--threads", 2]
+
+
+def bench():
+    names = run("bench", "--list").stdout.split()
+    check(len(names) >= 40 and len(set(names)) == len(names), "cases have names of their own", len(names))
+    result = run("bench", *QUICK)
+    check(result.returncode == 0, "bench", result.stdout, result.stderr)
+    lines = result.stdout.splitlines()
+    header = [line for line in lines if line.startswith("#")]
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    for words in ("# trope ", "# machine: ", "# isa: ", "# command: trope bench --bytes 20000", "# case "):
+        check(any(line.startswith(words) for line in header), "the header has", words)
+    check("threads: 2" in result.stdout or "threads: 1" in result.stdout, "the header has the threads")
+    check(["%s/%s" % (row[0], row[1]) for row in rows] == names, "a row for each case")
+    for row in rows:
+        check(len(row) == 13, "columns", row)
+        megabytes, time, rate, copy, ratio = (float(x) for x in row[7:12])
+        check(megabytes > 0 and time > 0 and rate > 0 and copy >= 0 and ratio >= 0, "numbers", row)
+        check(row[6] in ("fwd", "bwd") and row[12] == "0", "no element is wrong", row)
+    check(lines[-1].startswith("# ok"), "a verdict", lines[-1])
+    columns = {line.index("ratio") for line in header if "ratio" in line and "#wrong" in line}
+    check(len(columns) == 1, "a line with the columns' names")
+
+
+def bench_options():
+    names = run("bench", "--list", "--only", "heads-8/").stdout.split()
+    check(names == ["heads-8/f32", "heads-8/f16", "heads-8/bf16"], "--only", names)
+    for isa in ("portable", "auto"):
+        result = run("bench", *QUICK, "--only", "qkv", "--isa", isa, "--json")
+        check(result.returncode == 0, "bench --json", result.stderr)
+        found = json.loads(result.stdout)
+        check(found["isa"] == isa and found["rounds"] == 2 and found["device"] == "cpu", "header of JSON", found)
+        check(found["command"][:2] == ["trope", "bench"], "command in JSON", found["command"])
+        names = run("bench", "--list", "--only", "qkv").stdout.split()
+        check([c["case"] + "/" + c["dtype"] for c in found["cases"]] == names, "cases of JSON", names)
+        for case in found["cases"]:
+            check(case["wrong"] == 0 and case["bytes"] >= 20000 and case["kernel"].startswith("cpu-"), "a case", case)
+        check(found["wrong"] == 0, "wrong in JSON")
+    # Bytes: every element of every operand once each way, and every row of angles that is used once.
+    result = run("bench", "--json", "--repeat", 1, "--bytes", 3 * 10 ** 6)
+    cases = {c["case"] + "/" + c["dtype"]: c for c in json.loads(result.stdout)["cases"]}
+
+    def moved(name, per_token, per_row=0):
+        check(cases[name]["bytes"] == cases[name]["tokens"] * (per_token + per_row), name, "bytes", cases[name])
+        check(cases[name]["bytes"] >= 3 * 10 ** 6, name, "moves what was asked for")
+
+    moved("heads-8/bf16", 2 * 8 * 128 * 2)
+    moved("in-place/f32", 2 * 32 * 128 * 4)
+    moved("mla/bf16", 2 * 32 * 192 * 2)
+    moved("mla-in-place/bf16", 2 * 32 * 64 * 2)
+    moved("qkv-split/bf16", 2 * (32 + 16) * 128 * 2)
+    moved("qkv-inside/bf16", 2 * (32 + 8) * 128 * 2)
+    moved("freqs/bf16", 2 * 32 * 128 * 2, 64 * 4)
+    moved("freqs-full/bf16", 2 * 32 * 128 * 2, 128 * 4)
+    moved("table/bf16", 2 * 32 * 128 * 2, 2 * 64 * 4)
+    moved("table-own-dtype/bf16", 2 * 32 * 128 * 2, 2 * 128 * 2)
+    moved("d-freqs/bf16", 3 * 32 * 128 * 2, 64 * 4)
+    moved("d-inv-freq/bf16", 3 * 32 * 128 * 2)
+
+
+def apply_or_a_word():
+    """A build without apply says so, and everything else works, as the checks above have shown."""
+    result = run("apply", "--help")
+    check(result.returncode == 0 or (result.returncode == 2 and "cJSON" in result.stderr), "apply", result.stderr)
+
+
+help_and_usage()
+info()
+checks()
+bench()
+bench_options()
+apply_or_a_word()
+harness.finish()

@@ -1,0 +1,52 @@
+"""Running the tool, and counting checks. A script ends with harness.finish()."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+if len(sys.argv) != 2:
+    sys.exit("usage: %s TROPE" % sys.argv[0])
+TOOL = sys.argv[1]
+# Other tests may run at the same time: threads with nothing to do must not spin.
+os.environ["OMP_WAIT_POLICY"] = "passive"
+passed = failed = 0
+
+
+def check(holds, *message):
+    global passed, failed
+    if holds:
+        passed += 1
+    else:
+        failed += 1
+        if failed <= 20:
+            print("FAILED:", *message)
+    return holds
+
+
+def run(*arguments, **options):
+    """The finished process, with text in stdout and stderr."""
+    return subprocess.run([TOOL] + [str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          universal_newlines=True, timeout=500, **options)
+
+
+def folder():
+    """A new folder that is removed at the end of a with statement."""
+    return tempfile.TemporaryDirectory(prefix="trope-tools-")
+
+
+def files(path):
+    return sorted(os.listdir(path))
+
+
+def require_apply():
+    """Skips the script if this build has no apply. That it says so is part of the contract."""
+    result = run("apply", "--help")
+    if result.returncode == 2 and "cJSON" in result.stderr:
+        print("skipped: this build has no 'apply', because cJSON was not found")
+        sys.exit(77)
+
+
+def finish():
+    print("%d checks passed, %d failed" % (passed, failed))
+    sys.exit(1 if failed or not passed else 0)
