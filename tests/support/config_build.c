@@ -1,6 +1,7 @@
 /* Makes a config from its seed and choices. */
 #include "support/config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,6 +306,18 @@ static void sizes_of(const trope_args *a, const trope_operand *o, int64_t *size)
     size[4] = o->head_dim;
 }
 
+/* In f64 only finite ones: the sign and payload of its NaNs are the compiler's choice, and only the other dtypes promise
+ * their bits. */
+static void store_special(builder *b, unsigned char *element)
+{
+    static const double values[] = {-0.0, 5e-324, 1e-45, 6e-8, -1e-40, 65504, 3.4e38, NAN, INFINITY, -INFINITY};
+    const int64_t kind = between(b, 0, b->a->dtype == TROPE_F64 ? 6 : 10);
+    if (kind < 10)
+        number_store(b->a->dtype, element, values[kind]);
+    else
+        memset(element, 0xff, number_size(b->a->dtype)); /* a NaN with all bits */
+}
+
 /* Random numbers for every element, of a magnitude that differs from tensor to tensor. */
 static void fill_tensor(builder *b, const trope_operand *o, void *base, const int64_t *stride)
 {
@@ -317,6 +330,8 @@ static void fill_tensor(builder *b, const trope_operand *o, void *base, const in
         for (int d = 0; d < TROPE_MAX_DIMS; d++)
             offset += i[d] * stride[d];
         number_store(b->a->dtype, (char *)base + offset * (int64_t)element, magnitude * random_real(&b->random));
+        if (b->c->choices.specials && once_in(b, 24))
+            store_special(b, (unsigned char *)base + offset * (int64_t)element);
         for (int d = TROPE_MAX_DIMS - 1; d >= 0 && ++i[d] == size[d]; d--)
             i[d] = 0;
     }

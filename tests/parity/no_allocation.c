@@ -1,0 +1,108 @@
+/* A call allocates nothing. Every way to the heap in this program is counted; OpenMP makes its threads on the first call,
+ * which is not. Skipped under sanitizers, which have an allocator of their own, and without glibc. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "parity/parity.h"
+#include "support/seeds.h"
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define COUNTS_ALLOCATIONS
+#endif
+
+#ifdef COUNTS_ALLOCATIONS
+static int is_counting;
+static long allocations;
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *block, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+void __libc_free(void *block);
+
+static void count(void)
+{
+    if (__atomic_load_n(&is_counting, __ATOMIC_SEQ_CST))
+        __atomic_fetch_add(&allocations, 1, __ATOMIC_SEQ_CST);
+}
+
+void *malloc(size_t size)
+{
+    count();
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t elements, size_t size)
+{
+    count();
+    return __libc_calloc(elements, size);
+}
+
+void *realloc(void *block, size_t size)
+{
+    count();
+    return __libc_realloc(block, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    count();
+    return __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **block, size_t alignment, size_t size)
+{
+    count();
+    *block = __libc_memalign(alignment, size);
+    return *block ? 0 : ENOMEM;
+}
+
+void free(void *block)
+{
+    count();
+    __libc_free(block);
+}
+
+static void run_counted(const trope_args *args, int backward)
+{
+    run_call(args, backward);
+    __atomic_store_n(&is_counting, 1, __ATOMIC_SEQ_CST);
+    run_call(args, backward);
+    __atomic_store_n(&is_counting, 0, __ATOMIC_SEQ_CST);
+}
+
+static void check_seed(uint64_t seed)
+{
+    config_choices choices = config_choose(seed);
+    choices.times = seed % 8 ? 1 : 60;
+    config *c = config_make(seed, &choices);
+    for (int i = 0; i < 4; i++) {
+        trope_args args = config_args(c, i / 2);
+        args.threads = i % 2 ? 2 : 1;
+        config_reset(c);
+        allocations = 0;
+        run_counted(&args, i / 2);
+        CHECK_MESSAGE(allocations == 0, "%ld calls of malloc or free; parity_no_allocation --seed 0x%llx --count 1",
+                      allocations, (unsigned long long)seed);
+    }
+    config_free(c);
+}
+
+int main(int argc, char **argv)
+{
+    const seed_range seeds = parse_seeds(argc, argv, 200);
+    is_counting = 1;
+    free(malloc(1));
+    is_counting = 0;
+    CHECK(allocations == 2); /* the counters count */
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
+        check_seed(seed);
+    return check_result();
+}
+#else
+int main(void)
+{
+    printf("skipped: this build's allocator cannot be counted\n");
+    return 77;
+}
+#endif

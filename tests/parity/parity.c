@@ -1,0 +1,63 @@
+#include "parity/parity.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/number.h"
+#include "support/tensor.h"
+
+void run_call(const trope_args *args, int backward)
+{
+    const trope_status status = backward ? trope_backward(args) : trope_forward(args);
+    if (status) {
+        printf("%s\n", trope_last_error());
+        exit(1);
+    }
+}
+
+unsigned char *snapshot(const config *c)
+{
+    size_t size = 1, at = 0;
+    for (int i = 0; i < c->buffer_count; i++)
+        size += c->buffers[i].size;
+    unsigned char *bytes = malloc(size);
+    for (int i = 0; i < c->buffer_count; at += c->buffers[i].size, i++)
+        memcpy(bytes + at, c->buffers[i].bytes, c->buffers[i].size);
+    return bytes;
+}
+
+int is_snapshot(const config *c, const unsigned char *before)
+{
+    size_t at = 0;
+    for (int i = 0; i < c->buffer_count; at += c->buffers[i].size, i++) {
+        const config_buffer *buffer = &c->buffers[i];
+        if (buffer->role == CONFIG_SCRATCH || !memcmp(buffer->bytes, before + at, buffer->size))
+            continue;
+        size_t byte = 0;
+        while (buffer->bytes[byte] == before[at + byte])
+            byte++;
+        printf("buffer %d, byte %zu of %zu: 0x%02x and 0x%02x\n", i, byte, buffer->size, before[at + byte],
+               buffer->bytes[byte]);
+        return 0;
+    }
+    return 1;
+}
+
+int same_elements(const trope_args *a, const trope_args *b)
+{
+    const int64_t size = (int64_t)number_size(a->dtype);
+    for (int i = 0; i < a->operand_count; i++) {
+        const trope_operand *p = &a->operands[i], *q = &b->operands[i];
+        for (int64_t j = 0; j < tensor_count(a, p); j++) {
+            const char *first = (const char *)p->dst + tensor_offset(a, p, p->dst_stride, j) * size;
+            const char *second = (const char *)q->dst + tensor_offset(b, q, q->dst_stride, j) * size;
+            if (!memcmp(first, second, (size_t)size))
+                continue;
+            printf("operand %d, element %lld: %g (0x%llx) and %g (0x%llx)\n", i, (long long)j, number_load(a->dtype, first),
+                   (unsigned long long)number_bits(a->dtype, first), number_load(a->dtype, second),
+                   (unsigned long long)number_bits(a->dtype, second));
+            return 0;
+        }
+    }
+    return 1;
+}
