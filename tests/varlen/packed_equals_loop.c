@@ -1,0 +1,144 @@
+/* A packed call gives, for every sequence, the bits of a call for that sequence alone. Random calls, and one with thousands
+ * of sequences, many of them empty, the first and the last too.
+ *
+ *     varlen_packed_equals_loop [--seed S] [--count N] */
+#include "support/compare.h"
+#include "support/number.h"
+#include "support/seeds.h"
+#include "support/tensor.h"
+#include "varlen/packed_call.h"
+
+static int64_t index_at(const void *array, int32_t dtype, int64_t i)
+{
+    return dtype == TROPE_I64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
+}
+
+/* The bits of the elements of all destinations. */
+static uint64_t *gather(const trope_args *args)
+{
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < args->operand_count; i++)
+        count += tensor_count(args, &args->operands[i]);
+    uint64_t *bits = malloc((size_t)count * sizeof *bits);
+    for (int i = 0; i < args->operand_count; i++)
+        for (int64_t j = 0; j < tensor_count(args, &args->operands[i]); j++, at++) {
+            const trope_operand *o = &args->operands[i];
+            const int64_t offset = tensor_offset(args, o, o->dst_stride, j);
+            bits[at] = number_bits(args->dtype, (const char *)o->dst + offset * (int64_t)number_size(args->dtype));
+        }
+    return bits;
+}
+
+/* The call for one sequence. `start` is where its position is kept. */
+static trope_args one_sequence(const trope_args *args, int64_t sequence, int64_t *start)
+{
+    const int32_t dtype = args->cu_seqlens_dtype;
+    const void *stored = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
+    const int64_t begin = index_at(stored, dtype, sequence), first = index_at(args->cu_seqlens, dtype, sequence);
+    const int64_t step = args->position_token_stride ? args->position_token_stride : 1;
+    trope_args a = *args;
+    a.tokens = index_at(args->cu_seqlens, dtype, sequence + 1) - first;
+    a.cu_seqlens = a.cu_seqlens_padded = NULL;
+    a.sequences = a.packed_positions = 0;
+    for (int i = 0; i < a.operand_count; i++) {
+        trope_operand *o = &a.operands[i];
+        const int64_t size = (int64_t)number_size(a.dtype);
+        o->src = (const char *)o->src + begin * o->src_stride[TROPE_DIM_TOKEN] * size;
+        o->dst = (char *)o->dst + begin * o->dst_stride[TROPE_DIM_TOKEN] * size;
+    }
+    if (a.position_ids) {
+        a.position_ids = (const char *)a.position_ids + begin * step * (a.position_dtype == TROPE_I64 ? 8 : 4);
+        return a;
+    }
+    *start = args->start_positions ? index_at(args->start_positions, args->position_dtype, sequence) : 0;
+    *start += args->packed_positions ? first : 0;
+    a.position_dtype = TROPE_I64;
+    a.start_positions = start;
+    return a;
+}
+
+static int is_real(const trope_args *args, int64_t element, int64_t count)
+{
+    const int64_t per_token = count / args->tokens;
+    return !reference_find(args, 0, element / per_token).is_padding;
+}
+
+static long count_different(const trope_args *args, const uint64_t *a, const uint64_t *b)
+{
+    long different = 0;
+    for (int i = 0; i < args->operand_count; i++) {
+        const int64_t count = tensor_count(args, &args->operands[i]);
+        for (int64_t j = 0; j < count; j++)
+            different += a[j] != b[j] && is_real(args, j, count);
+        a += count;
+        b += count;
+    }
+    return different;
+}
+
+static void check_seed(uint64_t seed)
+{
+    const uint8_t fixed[][2] = {{OPTION_GRADIENT, GRADIENT_NONE},
+                                {OPTION_SEQUENCES, (uint8_t)(1 + seed % 4)},
+                                {OPTION_CP, 0},
+                                {OPTION_RANGE, (uint8_t)(seed / 4 % 2)}};
+    const config_choices choices = config_choose_with(seed, fixed, 4);
+    config *c = config_make(seed, &choices);
+    const trope_args args = config_args(c, 0);
+    for (int backward = 0; backward < 2; backward++) {
+        char description[2048];
+        config_reset(c);
+        CHECK_MESSAGE((backward ? trope_backward(&args) : trope_forward(&args)) == TROPE_OK, "%s", trope_last_error());
+        uint64_t *packed = gather(&args);
+        config_reset(c);
+        for (int64_t s = 0; s < args.sequences; s++) {
+            int64_t start;
+            const trope_args one = one_sequence(&args, s, &start);
+            CHECK_MESSAGE((backward ? trope_backward(&one) : trope_forward(&one)) == TROPE_OK, "%s", trope_last_error());
+        }
+        uint64_t *alone = gather(&args);
+        const long different = count_different(&args, packed, alone);
+        config_describe(c, description, sizeof description);
+        CHECK_MESSAGE(different == 0, "%ld elements differ; varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
+                      different, (unsigned long long)seed, description);
+        free(packed);
+        free(alone);
+    }
+    config_free(c);
+}
+
+#define MANY 20000
+
+/* Lengths of 0 to 3, and of 0 for the first and last hundred and for whole runs in between. */
+static void check_many(void)
+{
+    random_state random = {7};
+    int32_t *cu_seqlens = calloc(MANY + 1, sizeof *cu_seqlens);
+    for (int i = 0; i < MANY; i++) {
+        const int empty = i < 100 || i >= MANY - 100 || i / 50 % 7 == 3;
+        cu_seqlens[i + 1] = cu_seqlens[i] + (empty ? 0 : (int32_t)random_between(&random, 0, 3));
+    }
+    packed_call p;
+    make_packed_call(&p, cu_seqlens[MANY], cu_seqlens, MANY);
+    CHECK_MESSAGE(trope_forward(&p.args) == TROPE_OK, "%s", trope_last_error());
+    long different = 0;
+    for (int i = 0; i < MANY; i++)
+        for (int32_t token = cu_seqlens[i]; token < cu_seqlens[i + 1]; token++) {
+            float alone[ROW_ELEMENTS];
+            rotate_alone(&p, token, token - cu_seqlens[i], alone);
+            different += !!memcmp(alone, p.dst + token * ROW_ELEMENTS, sizeof alone);
+        }
+    CHECK_MESSAGE(different == 0, "%ld of %d tokens of %d sequences differ", different, cu_seqlens[MANY], MANY);
+    CHECK(guards_are_intact(&p));
+    free_packed_call(&p);
+    free(cu_seqlens);
+}
+
+int main(int argc, char **argv)
+{
+    const seed_range seeds = parse_seeds(argc, argv, 1500);
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
+        check_seed(seed);
+    check_many();
+    return check_result();
+}
