@@ -121,6 +121,8 @@ static trope_status validate_inv_freq(const char *function, const trope_args *a,
     REQUIRE(a->angle_rows == 0 && a->angle_cols == 0 && a->angle_row_stride == 0 && a->angle_batch_stride == 0, ARGUMENT,
             "angle_rows (%lld), angle_cols (%d) and the angle strides must be 0 with inv_freq", (ll)a->angle_rows,
             a->angle_cols);
+    REQUIRE((uintptr_t)a->inv_freq % sizeof(double) == 0, ARGUMENT, "inv_freq (%p) must be aligned to 8 bytes",
+            (const void *)a->inv_freq);
     for (int i = 0; i < rotary_dim / 2; i++)
         REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
                 a->inv_freq[i]);

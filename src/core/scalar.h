@@ -58,13 +58,20 @@ TROPE_HD float trope_fma(float a, float b, float c)
 #endif
 }
 
+/* gcc 12 makes vfmaddsub out of a product and the sums around it even with -ffp-contract=off (gcc bug 106902). */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define TROPE_UNCONTRACTED(product) __builtin_assoc_barrier(product)
+#else
+#define TROPE_UNCONTRACTED(product) (product)
+#endif
+
 /* A product and a sum that no compiler may contract. */
 TROPE_HD float trope_mul(float a, float b)
 {
 #if defined(__CUDA_ARCH__)
     return __fmul_rn(a, b);
 #else
-    return a * b;
+    return TROPE_UNCONTRACTED(a * b);
 #endif
 }
 
@@ -87,7 +94,7 @@ TROPE_HD double trope_mul_double(double a, double b)
 #if defined(__CUDA_ARCH__)
     return __dmul_rn(a, b);
 #else
-    return a * b;
+    return TROPE_UNCONTRACTED(a * b);
 #endif
 }
 
