@@ -4,6 +4,7 @@ no file left behind."""
 import json
 import math
 import os
+import random
 import resource
 import struct
 
@@ -13,6 +14,7 @@ from harness import check, run
 from safetensors import Tensor, pack
 
 INT64 = 2 ** 63
+DAMAGED = 300  # files with random damage
 
 
 def zeros(dtype, *shape):
@@ -79,6 +81,11 @@ FILES = [
     ("a header that is an array", text("[]", b""), ["not a JSON object"]),
     ("a header that starts with a space", text(' {"q":' + ENTRY + "}"), ["not a JSON object"]),
     ("a header with a zero byte", text(b'{"q":\0' + ENTRY.encode() + b"}"), ["zero byte"]),
+    ("a header that is not UTF-8", text(b'{"q\xff":' + ENTRY.encode() + b"}"), ["UTF-8"]),
+    ("a header cut in a character", pack(b'{"q": "\xe2\x82'), ["UTF-8"]),
+    ("a surrogate", text(b'{"q\xed\xa0\x80":' + ENTRY.encode() + b"}"), ["UTF-8"]),
+    ("a zero in two bytes", text(b'{"q\xc0\x80":' + ENTRY.encode() + b"}"), ["UTF-8"]),
+    ("a name beyond ASCII", text('{"\u03c6":'.encode() + ENTRY.encode() + b"}"), ["'??'", "unknown name"]),
     ("a header nested deeply", text('{"q":' + "[" * 100000 + "]" * 100000 + "}"), ["not a JSON object"]),
     ("no tensors", text("{}", b""), ["q, k, x, v"]),
     ("only inputs", alone(freqs=zeros("F32", 4, 8)), ["q, k, x, v"]),
@@ -261,6 +268,29 @@ def every_truncation():
             refused("cut to %d bytes" % length, directory, ["bad.safetensors"], run("apply", path, "-o", out), [path])
 
 
+def random_damage():
+    """A few bytes of a good header are changed: the result is refused or is a file, and nothing in between."""
+    source = random.Random(11)
+    good = with_tensors(v=zeros("F32", 4, 2, 1, 8), freqs=zeros("F32", 4, 8), position_ids=zeros("I32", 2, 4))
+    header = 8 + struct.unpack("<Q", good[:8])[0]
+    with harness.folder() as directory:
+        path, out = os.path.join(directory, "bad.safetensors"), os.path.join(directory, "out.safetensors")
+        for trial in range(DAMAGED):
+            content = bytearray(good)
+            for _ in range(source.randint(1, 4)):
+                content[source.randrange(header)] = source.choice(b'{}[]",:0123456789.-eE \\\xff\0dqk')
+            with open(path, "wb") as file:
+                file.write(content)
+            result = run("apply", path, "-o", out)
+            if result.returncode == 0:
+                check("q" in safetensors.read(out)[0], "damage %d: a result" % trial, bytes(content[:header]))
+                os.remove(out)
+            refused_or_not = (0, "") if result.returncode == 0 else (2, "one line")
+            lines = "one line" if result.stderr.count("\n") == 1 else result.stderr
+            check((result.returncode, lines) == refused_or_not, "damage %d" % trial, bytes(content[:header]), result)
+            check(harness.files(directory) == ["bad.safetensors"], "damage %d leaves a file" % trial)
+
+
 def bad_options():
     with harness.folder() as directory:
         path, out = os.path.join(directory, "good.safetensors"), os.path.join(directory, "out.safetensors")
@@ -315,6 +345,7 @@ check(len(FILES) >= 25 and len({name for name, _, _ in FILES}) == len(FILES), "e
 check(json.loads(ENTRY) == dict(entry(), shape=[4, 2, 3, 8]), "the entry in the table is a good one")
 bad_files()
 every_truncation()
+random_damage()
 bad_options()
 bad_places()
 harness.finish()

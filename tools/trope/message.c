@@ -5,7 +5,8 @@
 
 #include "command.h"
 
-#define LINE_SIZE  6144
+#define LINE_SIZE  2048
+#define PATH_SIZE  4096
 #define NAME_WIDTH 64 /* of a tensor's name: a file may hold any */
 
 static const char *command_name = "trope";
@@ -15,13 +16,13 @@ void complain_as(const char *command)
     command_name = command;
 }
 
-/* Names come from files and from the command line: whatever could end or disturb the line is replaced. */
-static void print_line(char *line)
+/* Names come from files and from the command line: what could end or disturb the line is replaced. Beyond ASCII there is
+ * nothing that a message needs, except in the name of a file. */
+static void clean(char *text, int keep_beyond_ascii)
 {
-    for (char *c = line; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f || (!keep_beyond_ascii && (unsigned char)*c > 0x7f))
             *c = '?';
-    fprintf(stderr, "%s: %s\n", command_name, line);
 }
 
 int complain(const char *format, ...)
@@ -31,22 +32,24 @@ int complain(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    print_line(line);
+    clean(line, 0);
+    fprintf(stderr, "%s: %s\n", command_name, line);
     return RESULT_REFUSED;
 }
 
 int complain_about(const char *file, const char *tensor, const char *format, ...)
 {
-    char line[LINE_SIZE];
+    char path[PATH_SIZE], line[LINE_SIZE] = "";
+    snprintf(path, sizeof path, "%s", file);
     if (tensor)
-        snprintf(line, sizeof line, "%.4096s: tensor '%.*s': ", file, NAME_WIDTH, tensor);
-    else
-        snprintf(line, sizeof line, "%.4096s: ", file);
+        snprintf(line, sizeof line, "tensor '%.*s': ", NAME_WIDTH, tensor);
     const size_t used = strlen(line);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line + used, sizeof line - used, format, arguments);
     va_end(arguments);
-    print_line(line);
+    clean(path, 1);
+    clean(line, 0);
+    fprintf(stderr, "%s: %s: %s\n", command_name, path, line);
     return RESULT_REFUSED;
 }

@@ -77,6 +77,34 @@ static const char *duplicate_name(const cJSON *object)
 
 /* The header's text */
 
+/* The bytes of the character that starts at c, 0 if it is no UTF-8. The text ends with a zero byte, which continues
+ * nothing. */
+static int character_bytes(const unsigned char *c)
+{
+    const int more = c[0] < 0x80 ? 0 : c[0] < 0xc2 ? -1 : c[0] < 0xe0 ? 1 : c[0] < 0xf0 ? 2 : c[0] < 0xf5 ? 3 : -1;
+    for (int i = 1; i <= more; i++)
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    const unsigned start = more > 0 ? c[0] << 8 | c[1] : 0; /* too long a form, a surrogate, beyond the last character */
+    if ((start >= 0xe000 && start < 0xe0a0) || (start >= 0xeda0 && start < 0xee00))
+        return 0;
+    if ((start >= 0xf000 && start < 0xf090) || start >= 0xf490)
+        return 0;
+    return more + 1;
+}
+
+static int is_utf8(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    while (*c) {
+        const int bytes = character_bytes(c);
+        if (!bytes)
+            return 0;
+        c += bytes;
+    }
+    return 1;
+}
+
 /* What JSON allows and a header does not, in numbers and names; NULL if there is none. A double no longer tells 2.0 from 2,
  * nor a C string "q\0x" from "q". */
 static const char *number_rule(const char *c)
@@ -271,6 +299,8 @@ static int read_header(safetensors *file, const char *text, uint64_t length, uin
 {
     if (memchr(text, 0, (size_t)length))
         return complain_about(file->path, NULL, "the header is not JSON: it has a zero byte");
+    if (!is_utf8(text))
+        return complain_about(file->path, NULL, "the header is not JSON: it is not UTF-8");
     cJSON *root = text[0] == '{' ? cJSON_ParseWithLengthOpts(text, (size_t)length + 1, NULL, 1) : NULL;
     if (!cJSON_IsObject(root)) {
         cJSON_Delete(root);
