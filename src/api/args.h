@@ -19,6 +19,9 @@ trope_status trope_validate_positions(const char *function, const trope_args *ar
  * anything else of the call reads or writes. */
 trope_status trope_validate_memory(const char *function, const trope_args *args, int backward);
 
+/* Of that, what concerns position_ids, start_positions and cu_seqlens. */
+trope_status trope_validate_index_memory(const char *function, const trope_args *args);
+
 /* Puts the value that a 0 stands for in place of the 0. */
 void trope_fill_defaults(trope_args *args);
 

@@ -215,3 +215,10 @@ trope_status trope_validate_memory(const char *function, const trope_args *a, in
     CHECK(list_written(function, a, backward, &list));
     return check_pairs(function, &list);
 }
+
+trope_status trope_validate_index_memory(const char *function, const trope_args *a)
+{
+    memory_list list;
+    list.count = 0;
+    return list_indices(function, a, &list);
+}

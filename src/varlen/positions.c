@@ -150,6 +150,8 @@ trope_status trope_positions(const trope_args *caller_args, int64_t *positions, 
         return status;
     trope_fill_defaults(&args);
     status = trope_validate_positions(function, &args);
+    if (!status)
+        status = trope_validate_index_memory(function, &args);
     if (status)
         return status;
     if (!positions)
