@@ -43,11 +43,12 @@ static trope_status check_ends(const char *function, const trope_sequences *s)
     const int64_t first = trope_load_index(s->boundaries, s->boundaries_64, 0);
     const int64_t last = trope_load_index(s->boundaries, s->boundaries_64, s->count);
     const int64_t capacity = s->tokens * s->cp_size;
+    const char *name = s->boundaries == s->real ? "cu_seqlens" : "cu_seqlens_padded";
     if (s->cp_layout != TROPE_CP_FLAT && first % s->cp_size)
-        return trope_fail(TROPE_ERROR_DATA, "%s: cu_seqlens[0] (%lld) must be divisible by cp_size (%d)", function,
-                          (ll)first, s->cp_size);
+        return trope_fail(TROPE_ERROR_DATA, "%s: %s[0] (%lld) must be divisible by cp_size (%d)", function, name, (ll)first,
+                          s->cp_size);
     if (last > capacity)
-        return trope_fail(TROPE_ERROR_DATA, "%s: cu_seqlens[%lld] (%lld) must be at most tokens * cp_size (%lld)", function,
+        return trope_fail(TROPE_ERROR_DATA, "%s: %s[%lld] (%lld) must be at most tokens * cp_size (%lld)", function, name,
                           (ll)s->count, (ll)last, (ll)capacity);
     return TROPE_OK;
 }
