@@ -89,6 +89,19 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
     return span;
 }
 
+/* The status bits of what is wrong with a sequence, 0 if nothing is. */
+TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
+{
+    const int64_t begin = trope_load_index(s->boundaries, s->boundaries_64, sequence);
+    const int64_t end = trope_load_index(s->boundaries, s->boundaries_64, sequence + 1);
+    const int64_t real = trope_load_index(s->real, s->boundaries_64, sequence + 1) - trope_load_index(s->real, s->boundaries_64, sequence);
+    if (begin < 0 || end < begin || end > s->tokens * s->cp_size || real < 0 || real > end - begin)
+        return TROPE_STATUS_CU_SEQLENS;
+    if ((end - begin) % trope_cp_divisor(s->cp_layout, s->cp_size) || (s->cp_layout != TROPE_CP_FLAT && begin % s->cp_size))
+        return TROPE_STATUS_CP_LENGTH;
+    return 0;
+}
+
 /* The span of a batch entry without cu_seqlens: all of it. */
 TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
 {

@@ -1,0 +1,201 @@
+/* Which kernel a plan gets, with what geometry, and its launch. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/error.h"
+#include "core/backend_cuda.h"
+#include "core/rotate_cuda.cuh"
+
+#define ITEMS_PER_THREAD 2
+#define BLOCK_ITEMS (TROPE_BLOCK_THREADS * ITEMS_PER_THREAD)
+#define MAX_SHARED_BYTES (48u << 10)
+#define MAX_ROWS_PER_BLOCK 128
+
+/* ---- which items ---- */
+
+static bool is_multiple(int64_t value, int64_t of)
+{
+    return value % of == 0;
+}
+
+static bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride)
+{
+    const int64_t count = 16 / plan.element_size;
+    const int64_t size[] = {plan.batch, plan.tokens, o.groups, o.heads_per_group};
+    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
+        if (size[d] > 1 && !is_multiple(stride[d], count))
+            return false;
+    return stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16);
+}
+
+static bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
+{
+    const int64_t count = 16 / plan.element_size;
+    return is_multiple(o.head_dim, count) && is_multiple(o.rotary_offset, count) && is_multiple(o.window_pairs, count) &&
+           tensor_is_vector(plan, o, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o, o.dst, o.dst_stride));
+}
+
+static bool plan_is_vector(const trope_plan &plan)
+{
+    bool vector = true;
+    for (int i = 0; i < plan.operand_count; i++)
+        vector = vector && operand_is_vector(plan, plan.operands[i]);
+    return vector;
+}
+
+/* ---- geometry ---- */
+
+static uint32_t power_of_two(uint32_t at_least)
+{
+    uint32_t p = 1;
+    while (p < at_least)
+        p *= 2;
+    return p;
+}
+
+static bool rearranges_in_place(const trope_plan &plan)
+{
+    bool in_place = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        in_place = in_place || plan.operands[i].in_place;
+    return in_place && plan.interleaved_src != plan.interleaved_dst;
+}
+
+/* Items of a head. Where a head is rearranged in place, all that it reads must be read before anything is written, so that its
+ * items may not be divided between blocks: powers of two keep heads inside shares. */
+static void count_items(const trope_plan &plan, bool vector, cuda_call *call)
+{
+    const uint32_t width = vector ? 16 / plan.element_size : 1;
+    const bool keep_heads = rearranges_in_place(plan);
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        operand_items &items = call->items[i];
+        const bool passes = o.dst && (!o.in_place || (plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO));
+        const uint32_t passing = passes ? (o.head_dim - o.rotary_dim) / width : 0;
+        items.rotating = o.dst ? o.rotary_dim / 2 / width : 0;
+        items.count = items.rotating + (vector ? (passing + 1) / 2 : passing);
+        const uint32_t per_head = items.count ? items.count : 1;
+        items.per_head.set(keep_heads ? power_of_two(per_head) : per_head);
+        items.heads_per_group.set(o.heads_per_group);
+        if (keep_heads)
+            call->row_items = (call->row_items + items.per_head.divisor - 1) / items.per_head.divisor * items.per_head.divisor;
+        items.first = call->row_items;
+        if (items.count)
+            call->row_items += items.per_head.divisor * o.groups * o.heads_per_group;
+    }
+}
+
+/* Whether rows, rather than the elements of a head, are neighbours in memory. */
+static bool rows_are_neighbours(const trope_plan &plan)
+{
+    const int64_t *stride = plan.operands[0].src_stride;
+    const int64_t row = plan.batch_outermost ? stride[TROPE_DIM_TOKEN] : stride[TROPE_DIM_BATCH];
+    return (row < 0 ? -row : row) < (stride[TROPE_DIM_ELEMENT] < 0 ? -stride[TROPE_DIM_ELEMENT] : stride[TROPE_DIM_ELEMENT]);
+}
+
+static size_t shared_bytes(const cuda_call &call)
+{
+    const trope_plan &plan = call.plan;
+    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4;
+    const size_t steps = plan.angles.source == TROPE_ANGLES_PHASE ? ((plan.pairs + 1) & ~1) * sizeof(uint64_t) : 0;
+    return call.rows_per_block * (sizeof(trope_row) + call.coefficients_per_pair * plan.pairs * real) + steps;
+}
+
+static void divide_work(bool vector, cuda_call *call)
+{
+    call->shares = (call->row_items + BLOCK_ITEMS - 1) / BLOCK_ITEMS;
+    call->rows_per_block = 1;
+    uint32_t per_share = call->row_items;
+    if (call->shares > 1) {
+        per_share = rearranges_in_place(call->plan) ? BLOCK_ITEMS : (call->row_items + call->shares - 1) / call->shares;
+    } else {
+        call->rows_per_block = BLOCK_ITEMS / (call->row_items ? call->row_items : 1);
+        call->rows_per_block = call->rows_per_block < MAX_ROWS_PER_BLOCK ? call->rows_per_block : MAX_ROWS_PER_BLOCK;
+    }
+    if (!vector && rows_are_neighbours(call->plan)) {
+        call->rows_fastest = 1;
+        call->rows_per_block = 32;
+        call->shares = (call->row_items + BLOCK_ITEMS / 32 - 1) / (BLOCK_ITEMS / 32);
+        per_share = BLOCK_ITEMS / 32;
+    }
+    while (call->rows_per_block > 1 && shared_bytes(*call) > MAX_SHARED_BYTES)
+        call->rows_per_block = (call->rows_per_block + 1) / 2;
+    call->items_per_row.set(per_share ? per_share : 1);
+}
+
+static void plan_call(const trope_plan &plan, bool vector, cuda_call *call)
+{
+    memset(call, 0, sizeof *call);
+    call->plan = plan;
+    call->rows = plan.batch * plan.tokens;
+    call->coefficients_per_pair = plan.angles.per_element ? 4 : 2;
+    call->pairs.set(plan.pairs ? plan.pairs : 1);
+    count_items(plan, vector, call);
+    divide_work(vector, call);
+}
+
+/* ---- launch ---- */
+
+typedef struct kernel_entry {
+    const void *vector, *scalar;
+    const char *vector_name, *scalar_name;
+} kernel_entry;
+
+#define ENTRY(DTYPE, name)                                                                                             \
+    {(const void *)rotate_kernel<DTYPE, vector_item, ITEMS_PER_THREAD>, (const void *)rotate_kernel<DTYPE, scalar_item, ITEMS_PER_THREAD>, \
+     "cuda-vector-" name, "cuda-scalar-" name}
+
+static const kernel_entry kernels[] = {ENTRY(TROPE_F32, "f32"), ENTRY(TROPE_F16, "f16"), ENTRY(TROPE_BF16, "bf16"),
+                                       ENTRY(TROPE_F64, "f64")};
+
+const char *trope_cuda_kernel_name(const trope_plan *plan)
+{
+    return plan_is_vector(*plan) ? kernels[plan->dtype].vector_name : kernels[plan->dtype].scalar_name;
+}
+
+static trope_status fail_cuda(const char *function, cudaError_t error)
+{
+    return trope_fail(TROPE_ERROR_DEVICE, "%s: CUDA says: %s", function, cudaGetErrorString(error));
+}
+
+trope_status trope_cuda_run(const char *function, const trope_plan *plan)
+{
+    const bool vector = plan_is_vector(*plan);
+    cuda_call call;
+    plan_call(*plan, vector, &call);
+    if (call.rows == 0 || call.row_items == 0)
+        return TROPE_OK;
+    const int64_t blocks = (call.rows + call.rows_per_block - 1) / call.rows_per_block * call.shares;
+    if (blocks > INT32_MAX || call.row_items > INT32_MAX / 2)
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: batch * tokens (%lld) is more than one launch can take", function, (long long)call.rows);
+    void *arguments[] = {&call};
+    const void *kernel = vector ? kernels[plan->dtype].vector : kernels[plan->dtype].scalar;
+    const cudaError_t error = cudaLaunchKernel(kernel, dim3((unsigned)blocks), dim3(TROPE_BLOCK_THREADS), arguments, shared_bytes(call),
+                                               (cudaStream_t)plan->stream);
+    return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
+}
+
+/* ---- devices ---- */
+
+int trope_cuda_device_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess)
+        return count;
+    cudaGetLastError(); /* no driver or no device is an answer, not a failure of the caller's next launch */
+    return 0;
+}
+
+void trope_cuda_describe(char *text, size_t size)
+{
+    const int count = trope_cuda_device_count();
+    size_t used = 0;
+    if (size)
+        text[0] = 0;
+    for (int i = 0; i < count && used < size; i++) {
+        cudaDeviceProp p;
+        if (cudaGetDeviceProperties(&p, i) == cudaSuccess)
+            used += (size_t)snprintf(text + used, size - used, "%s%s (sm_%d%d, %d multiprocessors)", i ? ", " : "", p.name, p.major, p.minor,
+                                     p.multiProcessorCount);
+    }
+}
