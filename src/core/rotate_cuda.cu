@@ -3,13 +3,12 @@
 #include <string.h>
 
 #include "api/error.h"
-#include "core/backend_cuda.h"
+#include "core/backend.h"
 #include "core/rotate_cuda.cuh"
 
 #define ITEMS_PER_THREAD 2
 #define BLOCK_ITEMS (TROPE_BLOCK_THREADS * ITEMS_PER_THREAD)
 #define MAX_SHARED_BYTES (48u << 10)
-#define MAX_ROWS_PER_BLOCK 128
 
 /* ---- which items ---- */
 
@@ -95,41 +94,46 @@ static bool rows_are_neighbours(const trope_plan &plan)
 
 static size_t shared_bytes(const cuda_call &call)
 {
-    const trope_plan &plan = call.plan;
-    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4;
-    const size_t steps = plan.angles.source == TROPE_ANGLES_PHASE ? ((plan.pairs + 1) & ~1) * sizeof(uint64_t) : 0;
-    return call.rows_per_block * (sizeof(trope_row) + call.coefficients_per_pair * plan.pairs * real) + steps;
+    const size_t real = call.plan.dtype == TROPE_F64 ? 8 : 4;
+    return call.rows_per_block * (sizeof(trope_row) + call.coefficients_per_pair * call.plan.pairs * real);
 }
 
+/* A block takes either several rows, and a thread the same items of some of them, or a share of one row. */
 static void divide_work(bool vector, cuda_call *call)
 {
-    call->shares = (call->row_items + BLOCK_ITEMS - 1) / BLOCK_ITEMS;
-    call->rows_per_block = 1;
-    uint32_t per_share = call->row_items;
-    if (call->shares > 1) {
-        per_share = rearranges_in_place(call->plan) ? BLOCK_ITEMS : (call->row_items + call->shares - 1) / call->shares;
-    } else {
-        call->rows_per_block = BLOCK_ITEMS / (call->row_items ? call->row_items : 1);
-        call->rows_per_block = call->rows_per_block < MAX_ROWS_PER_BLOCK ? call->rows_per_block : MAX_ROWS_PER_BLOCK;
-    }
-    if (!vector && rows_are_neighbours(call->plan)) {
-        call->rows_fastest = 1;
+    const uint32_t items = call->row_items ? call->row_items : 1;
+    call->shares = 1;
+    call->share_items = items;
+    call->rows_fastest = !vector && rows_are_neighbours(call->plan);
+    if (call->rows_fastest) {
         call->rows_per_block = 32;
-        call->shares = (call->row_items + BLOCK_ITEMS / 32 - 1) / (BLOCK_ITEMS / 32);
-        per_share = BLOCK_ITEMS / 32;
+        call->share_items = BLOCK_ITEMS / call->rows_per_block;
+        call->shares = (items + call->share_items - 1) / call->share_items;
+        call->lanes.set(call->rows_per_block);
+        call->item_step = TROPE_BLOCK_THREADS / call->rows_per_block;
+    } else if (items > TROPE_BLOCK_THREADS) {
+        call->rows_per_block = 1;
+        call->shares = (items + BLOCK_ITEMS - 1) / BLOCK_ITEMS;
+        call->share_items = rearranges_in_place(call->plan) ? BLOCK_ITEMS : (items + call->shares - 1) / call->shares;
+        call->lanes.set(TROPE_BLOCK_THREADS);
+        call->item_step = TROPE_BLOCK_THREADS;
+    } else {
+        call->lanes.set(items);
+        call->row_step = TROPE_BLOCK_THREADS / items;
+        call->rows_per_block = call->row_step * ITEMS_PER_THREAD;
     }
     while (call->rows_per_block > 1 && shared_bytes(*call) > MAX_SHARED_BYTES)
         call->rows_per_block = (call->rows_per_block + 1) / 2;
-    call->items_per_row.set(per_share ? per_share : 1);
 }
 
 static void plan_call(const trope_plan &plan, bool vector, cuda_call *call)
 {
+    const uint32_t pairs = plan.pairs ? plan.pairs : 1;
     memset(call, 0, sizeof *call);
     call->plan = plan;
     call->rows = plan.batch * plan.tokens;
     call->coefficients_per_pair = plan.angles.per_element ? 4 : 2;
-    call->pairs.set(plan.pairs ? plan.pairs : 1);
+    call->pair_lanes.set(pairs < TROPE_BLOCK_THREADS ? pairs : TROPE_BLOCK_THREADS);
     count_items(plan, vector, call);
     divide_work(vector, call);
 }
@@ -138,19 +142,18 @@ static void plan_call(const trope_plan &plan, bool vector, cuda_call *call)
 
 typedef struct kernel_entry {
     const void *vector, *scalar;
-    const char *vector_name, *scalar_name;
 } kernel_entry;
 
-#define ENTRY(DTYPE, name)                                                                                             \
-    {(const void *)rotate_kernel<DTYPE, vector_item, ITEMS_PER_THREAD>, (const void *)rotate_kernel<DTYPE, scalar_item, ITEMS_PER_THREAD>, \
-     "cuda-vector-" name, "cuda-scalar-" name}
+#define ENTRY(DTYPE)                                                                                                   \
+    {(const void *)rotate_kernel<DTYPE, vector_item, ITEMS_PER_THREAD>,                                                  \
+     (const void *)rotate_kernel<DTYPE, scalar_item, ITEMS_PER_THREAD>}
 
-static const kernel_entry kernels[] = {ENTRY(TROPE_F32, "f32"), ENTRY(TROPE_F16, "f16"), ENTRY(TROPE_BF16, "bf16"),
-                                       ENTRY(TROPE_F64, "f64")};
+static const kernel_entry kernels[] = {ENTRY(TROPE_F32), ENTRY(TROPE_F16), ENTRY(TROPE_BF16), ENTRY(TROPE_F64)};
 
-const char *trope_cuda_kernel_name(const trope_plan *plan)
+static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    return plan_is_vector(*plan) ? kernels[plan->dtype].vector_name : kernels[plan->dtype].scalar_name;
+    snprintf(name, size, "cuda-%s-%s-%s", plan_is_vector(*plan) ? "vector" : "scalar", trope_dtype_name(plan->dtype),
+             trope_pairing_name(plan));
 }
 
 static trope_status fail_cuda(const char *function, cudaError_t error)
@@ -158,7 +161,7 @@ static trope_status fail_cuda(const char *function, cudaError_t error)
     return trope_fail(TROPE_ERROR_DEVICE, "%s: CUDA says: %s", function, cudaGetErrorString(error));
 }
 
-trope_status trope_cuda_run(const char *function, const trope_plan *plan)
+static trope_status run(const char *function, const trope_plan *plan)
 {
     const bool vector = plan_is_vector(*plan);
     cuda_call call;
@@ -199,3 +202,18 @@ void trope_cuda_describe(char *text, size_t size)
                                      p.multiProcessorCount);
     }
 }
+
+static trope_status check(const char *function, const trope_plan *plan)
+{
+    (void)function;
+    (void)plan;
+    return TROPE_OK;
+}
+
+static uint64_t workspace(const trope_plan *plan)
+{
+    (void)plan;
+    return 0;
+}
+
+const trope_backend trope_backend_cuda = {check, workspace, run, kernel_name};

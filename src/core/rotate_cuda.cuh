@@ -14,6 +14,8 @@
 #include "core/sincos.h"
 #include "varlen/row.h"
 
+#define TROPE_BLOCK_THREADS 256
+
 /* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */
 struct fast_divisor {
     uint32_t divisor, multiplier, shift;
@@ -42,16 +44,20 @@ struct operand_items {
     fast_divisor heads_per_group;
 };
 
+/* How a block's threads are spread over its rows and their items. Thread t starts at row t / lanes and item t % lanes; from
+ * one of its items to the next it goes `row_step` rows and `item_step` items on, one of which is 0. */
 struct cuda_call {
     trope_plan plan;
     operand_items items[TROPE_MAX_OPERANDS];
-    fast_divisor items_per_row; /* of one share */
-    fast_divisor pairs;
+    fast_divisor lanes;
+    fast_divisor pair_lanes; /* the same for the coefficients: thread t starts at row t / pair_lanes, pair t % pair_lanes */
     int64_t rows;
     uint32_t rows_per_block;
-    uint32_t shares; /* blocks among which the items of a row are divided */
-    uint32_t row_items;
-    uint32_t rows_fastest; /* neighbouring threads take neighbouring rows */
+    uint32_t row_step, item_step;
+    uint32_t row_items;   /* of all operands */
+    uint32_t share_items; /* of those, what one block takes */
+    uint32_t shares;      /* blocks to a row (or to as many rows as a block takes) */
+    uint32_t rows_fastest; /* t % lanes is the row: where rows, not elements, are neighbours in memory */
     uint32_t coefficients_per_pair; /* 2, or 4 when a pair's elements have their own angles */
 };
 
@@ -145,65 +151,76 @@ __device__ __forceinline__ double round_native(const trope_plan &, double x)
     return x;
 }
 
-/* cos and sin of one column of the row, scaled, as they are rotated by. */
+/* cos and sin of one column of the row, scaled, as they are rotated by. `step` is the column's, for TROPE_ANGLES_PHASE. */
 template <typename REAL>
-__device__ __forceinline__ void column_coefficients(const trope_plan &plan, const trope_row &row, const uint64_t *steps, int axis,
-                                                    int column, REAL *c, REAL *s)
+__device__ __forceinline__ void column_coefficients(const trope_plan &plan, const trope_row &row, uint64_t step, int axis, int column,
+                                                    REAL *cosine, REAL *sine)
 {
     const trope_plan_angles &a = plan.angles;
-    const int64_t offset = row.batch * a.batch_stride + row.position[axis] * a.row_stride + column;
+    REAL c, s;
     if (a.source == TROPE_ANGLES_PHASE) {
-        sincos_of_phase(row.position[axis], steps[column], s, c);
-    } else if (a.source == TROPE_ANGLES_FREQS) {
-        sincos_of(table_entry<REAL>(a, a.freqs, offset), s, c);
+        sincos_of_phase(row.position[axis], step, &s, &c);
     } else {
-        *c = table_entry<REAL>(a, a.cos, offset);
-        *s = table_entry<REAL>(a, a.sin, offset);
+        const int64_t offset = row.batch * a.batch_stride + row.position[axis] * a.row_stride + column;
+        if (a.source == TROPE_ANGLES_FREQS) {
+            sincos_of(table_entry<REAL>(a, a.freqs, offset), &s, &c);
+        } else {
+            c = table_entry<REAL>(a, a.cos, offset);
+            s = table_entry<REAL>(a, a.sin, offset);
+        }
     }
-    *c *= (REAL)plan.cosine_scale;
-    *s *= (REAL)plan.sine_scale;
+    c *= (REAL)plan.cosine_scale;
+    s *= (REAL)plan.sine_scale;
     if (row.poisoned >> axis & 1)
-        *c = *s = (REAL)NAN;
+        c = s = (REAL)NAN;
     if (plan.rounding == TROPE_ROUND_NATIVE) {
-        *c = round_native(plan, *c);
-        *s = round_native(plan, *s);
+        c = round_native(plan, c);
+        s = round_native(plan, s);
     }
+    *cosine = c;
+    *sine = s;
 }
 
 /* Coefficients of the block's rows, in shared memory: for each row c1[pairs], s1[pairs] and, where a pair's elements have
- * their own angles, c2[pairs], s2[pairs]. */
-template <typename REAL> __device__ __forceinline__ void fill_coefficients(const cuda_call &call, const trope_row *rows, uint32_t count,
-                                                                                        const uint64_t *steps, REAL *space)
+ * their own angles, c2[pairs], s2[pairs]. A thread keeps its pair and goes from row to row. */
+template <typename REAL>
+__device__ __forceinline__ void fill_coefficients(const cuda_call &call, const trope_row *rows, uint32_t count, REAL *space)
 {
     const trope_plan &plan = call.plan;
-    const uint32_t pairs = (uint32_t)plan.pairs;
-    for (uint32_t i = threadIdx.x; i < count * pairs; i += blockDim.x) {
-        const uint32_t r = call.pairs.divide(i), pair = i - r * pairs;
-        const trope_row &row = rows[r];
-        if (row.action != TROPE_ROW_ROTATE)
-            continue;
-        REAL *to = space + r * call.coefficients_per_pair * pairs + pair;
+    const uint32_t pairs = (uint32_t)plan.pairs, lanes = call.pair_lanes.divisor, per_row = call.coefficients_per_pair * pairs;
+    const uint32_t first_row = call.pair_lanes.divide(threadIdx.x), row_step = TROPE_BLOCK_THREADS / lanes;
+    if (first_row >= row_step)
+        return;
+    for (uint32_t pair = threadIdx.x - first_row * lanes; pair < pairs; pair += lanes) {
         const int axis = trope_pair_axis(&plan, (int)pair);
-        if (!plan.angles.per_element) {
-            column_coefficients(plan, row, steps, axis, (int)pair, &to[0], &to[pairs]);
-            continue;
+        const uint64_t step = plan.angles.source == TROPE_ANGLES_PHASE ? plan.angles.step[pair] : 0;
+        for (uint32_t r = first_row; r < count; r += row_step) {
+            const trope_row &row = rows[r];
+            REAL *to = space + r * per_row + pair;
+            if (row.action != TROPE_ROW_ROTATE)
+                continue;
+            if (!plan.angles.per_element) {
+                column_coefficients(plan, row, step, axis, (int)pair, &to[0], &to[pairs]);
+                continue;
+            }
+            const int first = trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair);
+            const int second = trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair);
+            column_coefficients(plan, row, step, axis, first, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
+            column_coefficients(plan, row, step, axis, second, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
         }
-        const int first = trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair);
-        const int second = trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair);
-        column_coefficients(plan, row, steps, axis, first, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
-        column_coefficients(plan, row, steps, axis, second, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
     }
 }
 
 /* ---- one pair ---- */
 
-template <int DTYPE, typename REAL>
-__device__ __forceinline__ void rotate_pair(int native, REAL x1, REAL x2, const REAL t[4], REAL *y1, REAL *y2)
+template <int DTYPE, bool NATIVE, typename REAL>
+__device__ __forceinline__ void rotate_pair(REAL x1, REAL x2, const REAL t[4], REAL *y1, REAL *y2)
 {
-    if constexpr (DTYPE == TROPE_F64)
-        native ? trope_rotate_native_f64(x1, x2, t[0], t[1], t[2], t[3], y1, y2)
-               : trope_rotate_once_f64(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
-    else if (!native)
+    if constexpr (DTYPE == TROPE_F64 && NATIVE)
+        trope_rotate_native_f64(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+    else if constexpr (DTYPE == TROPE_F64)
+        trope_rotate_once_f64(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+    else if constexpr (!NATIVE)
         trope_rotate_once(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
     else if constexpr (DTYPE == TROPE_F32)
         trope_rotate_native_f32(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
@@ -242,177 +259,184 @@ template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(con
 
 /* ---- items ---- */
 
-/* Which head of which operand an item belongs to, and where that head is. */
-struct item_place {
-    const char *src;
-    char *dst;
+/* The head that an item belongs to, and which of its items it is. Offsets are in bytes, without the row's. */
+struct head_place {
     uint32_t operand, item;
-    bool valid;
+    int64_t src, dst;
 };
 
-__device__ __forceinline__ item_place find_item(const cuda_call &call, const trope_row &row, uint32_t item)
+/* False where there is no such item. */
+__device__ __forceinline__ bool find_head(const cuda_call &call, uint32_t item, head_place *place)
 {
     const trope_plan &plan = call.plan;
-    item_place p;
-    p.operand = 0;
+    uint32_t operand = 0;
     for (int k = 1; k < TROPE_MAX_OPERANDS; k++)
-        p.operand += k < plan.operand_count && item >= call.items[k].first;
-    const operand_items &items = call.items[p.operand];
-    const trope_plan_operand &o = plan.operands[p.operand];
+        operand += k < plan.operand_count && item >= call.items[k].first;
+    const operand_items &items = call.items[operand];
+    const trope_plan_operand &o = plan.operands[operand];
     item -= items.first;
-    const uint32_t head = items.per_head.divide(item), group = items.heads_per_group.divide(head);
+    const uint32_t head = items.per_head.divide(item);
+    const uint32_t group = o.groups > 1 ? items.heads_per_group.divide(head) : 0;
     const uint32_t in_group = head - group * items.heads_per_group.divisor;
-    p.item = item - head * items.per_head.divisor;
-    const int64_t from = row.batch * o.src_stride[0] + row.token * o.src_stride[1] + group * o.src_stride[2] + in_group * o.src_stride[3];
-    const int64_t to = row.batch * o.dst_stride[0] + row.token * o.dst_stride[1] + group * o.dst_stride[2] + in_group * o.dst_stride[3];
-    p.src = o.src + from * plan.element_size;
-    p.dst = o.dst + to * plan.element_size;
-    p.valid = p.item < items.count;
-    return p;
+    place->operand = operand;
+    place->item = item - head * items.per_head.divisor;
+    place->src = (group * o.src_stride[TROPE_DIM_GROUP] + in_group * o.src_stride[TROPE_DIM_HEAD]) * plan.element_size;
+    place->dst = (group * o.dst_stride[TROPE_DIM_GROUP] + in_group * o.dst_stride[TROPE_DIM_HEAD]) * plan.element_size;
+    return place->item < items.count;
+}
+
+__device__ __forceinline__ int64_t row_offset(const cuda_call &call, const int64_t *stride, const trope_row &row)
+{
+    int64_t offset = row.token * stride[TROPE_DIM_TOKEN];
+    if (call.plan.batch > 1)
+        offset += row.batch * stride[TROPE_DIM_BATCH];
+    return offset * call.plan.element_size;
 }
 
 /* Two 16-byte vectors of a head. A rotating item has vector j of the first half of a window and vector j of its second half,
  * whichever way it is paired: so the loads of neighbouring threads are neighbours. */
 template <int DTYPE> struct vector_item {
     typedef typename elements<DTYPE>::real real;
+    typedef typename elements<DTYPE>::type element;
     typedef vector_of<DTYPE> vec;
-    enum { V = vec::COUNT };
+    enum { V = vec::COUNT, H = V / 2, BYTES = sizeof(element) };
 
-    item_place place;
-    uint32_t first, second; /* elements of the head where the vectors start; second = first where there is only one */
-    uint32_t pair;          /* rotating: vector j starts here in its window, plus the window's first pair */
-    uint32_t window_start;  /* element of the head */
+    /* Where the vectors are in the head, and for a rotating item its window: the element where that starts. */
+    struct position {
+        uint32_t first, second, window;
+    };
+
     vec a, b;
 
-    __device__ __forceinline__ bool rotating(const cuda_call &call) const
-    {
-        return place.item < call.items[place.operand].rotating;
-    }
-
-    __device__ __forceinline__ void locate(const cuda_call &call)
+    static __device__ __forceinline__ position locate(const cuda_call &call, const head_place &place)
     {
         const trope_plan_operand &o = call.plan.operands[place.operand];
-        if (rotating(call)) {
+        position p;
+        if (place.item < call.items[place.operand].rotating) {
             const uint32_t per_window = (uint32_t)o.window_pairs / V;
-            const uint32_t window = call.plan.windows > 1 ? place.item / per_window : 0, j = place.item - window * per_window;
-            window_start = (uint32_t)o.rotary_offset + 2 * window * (uint32_t)o.window_pairs;
-            pair = j * V;
-            first = window_start + pair;
-            second = first + (uint32_t)o.window_pairs;
+            const uint32_t window = call.plan.windows > 1 ? place.item / per_window : 0;
+            p.window = (uint32_t)o.rotary_offset + 2 * window * (uint32_t)o.window_pairs;
+            p.first = p.window + (place.item - window * per_window) * V;
+            p.second = p.first + (uint32_t)o.window_pairs;
         } else {
-            const uint32_t passing = (uint32_t)(o.head_dim - o.rotary_dim) / V;
-            const uint32_t i = 2 * (place.item - call.items[place.operand].rotating), k = i + 1 < passing ? i + 1 : i;
-            first = i * V + (i * V >= (uint32_t)o.rotary_offset ? (uint32_t)o.rotary_dim : 0);
-            second = k * V + (k * V >= (uint32_t)o.rotary_offset ? (uint32_t)o.rotary_dim : 0);
+            const uint32_t last = (uint32_t)(o.head_dim - o.rotary_dim) - V;
+            const uint32_t i = 2 * (place.item - call.items[place.operand].rotating) * V, k = i < last ? i + V : i;
+            p.window = 0;
+            p.first = i + (i >= (uint32_t)o.rotary_offset ? (uint32_t)o.rotary_dim : 0);
+            p.second = k + (k >= (uint32_t)o.rotary_offset ? (uint32_t)o.rotary_dim : 0);
         }
+        return p;
     }
 
-    __device__ __forceinline__ void load(const cuda_call &call)
+    __device__ __forceinline__ void load(const cuda_call &, const trope_plan_operand &, const char *head, const position &p)
     {
-        a.bits = __ldcs((const uint4 *)(place.src + first * call.plan.element_size));
-        b.bits = __ldcs((const uint4 *)(place.src + second * call.plan.element_size));
+        a.bits = __ldcs((const uint4 *)(head + p.first * BYTES));
+        b.bits = __ldcs((const uint4 *)(head + p.second * BYTES));
     }
 
-    __device__ __forceinline__ void put(const cuda_call &call, uint32_t element, uint4 bits) const
+    static __device__ __forceinline__ void put(char *head, uint32_t at, const vec &v)
     {
-        __stcs((uint4 *)(place.dst + element * call.plan.element_size), bits);
+        __stcs((uint4 *)(head + at * BYTES), v.bits);
     }
 
     /* Half a vector: what a mixed pairing writes. */
-    __device__ __forceinline__ void put_half(const cuda_call &call, uint32_t element, const real *values) const
+    static __device__ __forceinline__ void put_half(char *head, uint32_t at, const real *values)
     {
         union {
             uint2 bits;
-            typename elements<DTYPE>::type element[V / 2];
+            element values[H];
         } h;
 #pragma unroll
-        for (int e = 0; e < V / 2; e++)
-            h.element[e] = from_real<DTYPE>(values[e]);
-        __stcs((uint2 *)(place.dst + element * call.plan.element_size), h.bits);
+        for (int e = 0; e < H; e++)
+            h.values[e] = from_real<DTYPE>(values[e]);
+        __stcs((uint2 *)(head + at * BYTES), h.bits);
     }
 
-    /* The coefficients of V / 2 pairs from `from` on. */
-    __device__ __forceinline__ void turn(const cuda_call &call, const real *row, uint32_t from, const real *x1, const real *x2,
-                                         real *y1, real *y2) const
+    /* H pairs by the coefficients from `from` on. */
+    template <bool NATIVE, bool OWN>
+    static __device__ __forceinline__ void turn(const real *from, uint32_t pairs, const real *x1, const real *x2, real *y1, real *y2)
     {
-        const uint32_t pairs = (uint32_t)call.plan.pairs;
-        const int native = call.plan.rounding == TROPE_ROUND_NATIVE, own = call.coefficients_per_pair == 4;
-        real c1[V / 2], s1[V / 2], c2[V / 2], s2[V / 2];
-        load_run<real, V / 2>(row + from, c1);
-        load_run<real, V / 2>(row + pairs + from, s1);
-        if (own) {
-            load_run<real, V / 2>(row + 2 * pairs + from, c2);
-            load_run<real, V / 2>(row + 3 * pairs + from, s2);
+        real c1[H], s1[H], c2[H], s2[H];
+        load_run<real, H>(from, c1);
+        load_run<real, H>(from + pairs, s1);
+        if (OWN) {
+            load_run<real, H>(from + 2 * pairs, c2);
+            load_run<real, H>(from + 3 * pairs, s2);
         }
 #pragma unroll
-        for (int e = 0; e < V / 2; e++) {
-            const real t[4] = {c1[e], s1[e], own ? c2[e] : c1[e], own ? s2[e] : s1[e]};
-            rotate_pair<DTYPE>(native, x1[e], x2[e], t, &y1[e], &y2[e]);
+        for (int e = 0; e < H; e++) {
+            const real t[4] = {c1[e], s1[e], OWN ? c2[e] : c1[e], OWN ? s2[e] : s1[e]};
+            rotate_pair<DTYPE, NATIVE>(x1[e], x2[e], t, &y1[e], &y2[e]);
         }
     }
 
-    __device__ __forceinline__ void rotate(const cuda_call &call, const real *row) const
+    /* What is at hand are pairs in two runs of H: `low` and `high`, counted in the window. */
+    template <bool FROM_INTERLEAVED, bool TO_INTERLEAVED, bool NATIVE, bool OWN>
+    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
+                                           const real *row) const
     {
-        const trope_plan &plan = call.plan;
-        const uint32_t half = (uint32_t)plan.operands[place.operand].window_pairs;
-        const uint32_t window_pair = (window_start - (uint32_t)plan.operands[place.operand].rotary_offset) / 2;
-        /* The pairs at hand come in two runs of V / 2. */
-        const uint32_t low = plan.interleaved_src ? pair / 2 : pair, high = plan.interleaved_src ? half / 2 + pair / 2 : pair + V / 2;
+        const uint32_t half = (uint32_t)o.window_pairs, pair = p.first - p.window;
+        const uint32_t low = FROM_INTERLEAVED ? pair / 2 : pair, high = FROM_INTERLEAVED ? (half + pair) / 2 : pair + H;
+        const real *window_row = row + (p.window - (uint32_t)o.rotary_offset) / 2;
         real x1[V], x2[V], y1[V], y2[V];
 #pragma unroll
         for (int e = 0; e < V; e++) {
-            const int run = e / (V / 2), i = e % (V / 2);
-            const vec &v = run ? b : a;
-            x1[e] = to_real<DTYPE>(plan.interleaved_src ? v.element[2 * i] : a.element[e]);
-            x2[e] = to_real<DTYPE>(plan.interleaved_src ? v.element[2 * i + 1] : b.element[e]);
+            const vec &v = e < H ? a : b;
+            x1[e] = to_real<DTYPE>(FROM_INTERLEAVED ? v.element[2 * (e % H)] : a.element[e]);
+            x2[e] = to_real<DTYPE>(FROM_INTERLEAVED ? v.element[2 * (e % H) + 1] : b.element[e]);
         }
-        turn(call, row, window_pair + low, x1, x2, y1, y2);
-        turn(call, row, window_pair + high, x1 + V / 2, x2 + V / 2, y1 + V / 2, y2 + V / 2);
-        store(call, low, high, y1, y2);
-    }
-
-    __device__ __forceinline__ void store(const cuda_call &call, uint32_t low, uint32_t high, const real *y1, const real *y2) const
-    {
-        const trope_plan &plan = call.plan;
-        const uint32_t half = (uint32_t)plan.operands[place.operand].window_pairs;
-        vec p, q;
-        if (plan.interleaved_dst) {
-#pragma unroll
-            for (int i = 0; i < V / 2; i++) {
-                p.element[2 * i] = from_real<DTYPE>(y1[i]);
-                p.element[2 * i + 1] = from_real<DTYPE>(y2[i]);
-                q.element[2 * i] = from_real<DTYPE>(y1[V / 2 + i]);
-                q.element[2 * i + 1] = from_real<DTYPE>(y2[V / 2 + i]);
-            }
-            put(call, window_start + 2 * low, p.bits);
-            put(call, window_start + 2 * high, q.bits);
-        } else if (!plan.interleaved_src) {
-#pragma unroll
-            for (int i = 0; i < V; i++) {
-                p.element[i] = from_real<DTYPE>(y1[i]);
-                q.element[i] = from_real<DTYPE>(y2[i]);
-            }
-            put(call, window_start + low, p.bits);
-            put(call, window_start + half + low, q.bits);
+        turn<NATIVE, OWN>(window_row + low, (uint32_t)call.plan.pairs, x1, x2, y1, y2);
+        turn<NATIVE, OWN>(window_row + high, (uint32_t)call.plan.pairs, x1 + H, x2 + H, y1 + H, y2 + H);
+        if constexpr (FROM_INTERLEAVED && !TO_INTERLEAVED) {
+            put_half(head, p.window + low, y1);
+            put_half(head, p.window + half + low, y2);
+            put_half(head, p.window + high, y1 + H);
+            put_half(head, p.window + half + high, y2 + H);
         } else {
-            put_half(call, window_start + low, y1);
-            put_half(call, window_start + half + low, y2);
-            put_half(call, window_start + high, y1 + V / 2);
-            put_half(call, window_start + half + high, y2 + V / 2);
+            vec u, w;
+#pragma unroll
+            for (int e = 0; e < V; e++) {
+                u.element[e] = from_real<DTYPE>(TO_INTERLEAVED ? (e % 2 ? y2 : y1)[e / 2] : y1[e]);
+                w.element[e] = from_real<DTYPE>(TO_INTERLEAVED ? (e % 2 ? y2 : y1)[H + e / 2] : y2[e]);
+            }
+            put(head, p.window + (TO_INTERLEAVED ? 2 * low : low), u);
+            put(head, p.window + (TO_INTERLEAVED ? 2 * high : half + low), w);
         }
     }
 
-    __device__ __forceinline__ void finish(const cuda_call &call, const trope_row &row, const real *coefficients) const
+    template <bool NATIVE, bool OWN>
+    __device__ __forceinline__ void rotate_paired(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
+                                                  const real *row) const
     {
-        if (row.action == TROPE_ROW_ROTATE && rotating(call)) {
-            rotate(call, coefficients);
-        } else if (row.action == TROPE_ROW_ZERO) {
-            put(call, first, make_uint4(0, 0, 0, 0));
-            put(call, second, make_uint4(0, 0, 0, 0));
-        } else if (!call.plan.operands[place.operand].in_place) {
-            put(call, first, a.bits);
-            put(call, second, b.bits);
-        }
+        if (call.plan.interleaved_src && call.plan.interleaved_dst)
+            rotate<true, true, NATIVE, OWN>(call, o, head, p, row);
+        else if (call.plan.interleaved_src)
+            rotate<true, false, NATIVE, OWN>(call, o, head, p, row);
+        else if (call.plan.interleaved_dst)
+            rotate<false, true, NATIVE, OWN>(call, o, head, p, row);
+        else
+            rotate<false, false, NATIVE, OWN>(call, o, head, p, row);
+    }
+
+    __device__ __forceinline__ void write_rotated(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
+                                                  const real *row) const
+    {
+        const bool native = call.plan.rounding == TROPE_ROUND_NATIVE, own = call.coefficients_per_pair == 4;
+        if (native)
+            own ? rotate_paired<true, true>(call, o, head, p, row) : rotate_paired<true, false>(call, o, head, p, row);
+        else
+            own ? rotate_paired<false, true>(call, o, head, p, row) : rotate_paired<false, false>(call, o, head, p, row);
+    }
+
+    __device__ __forceinline__ void write_same(const trope_plan_operand &, char *head, const position &p) const
+    {
+        put(head, p.first, a);
+        put(head, p.second, b);
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+        a.bits = b.bits = make_uint4(0, 0, 0, 0);
     }
 };
 
@@ -421,72 +445,65 @@ template <int DTYPE> struct scalar_item {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
 
-    item_place place;
-    int32_t first, second;        /* elements of the head in src; second = first for one that passes through */
-    int32_t to_first, to_second;  /* in dst */
+    /* Elements of the head in src; `second` is `first` for one that passes through. */
+    struct position {
+        int32_t first, second, pair;
+    };
+
     element a, b;
 
-    __device__ __forceinline__ bool rotating(const cuda_call &call) const
+    static __device__ __forceinline__ position locate(const cuda_call &call, const head_place &place)
     {
-        return place.item < call.items[place.operand].rotating;
+        const trope_plan_operand &o = call.plan.operands[place.operand];
+        position p;
+        p.pair = (int32_t)place.item;
+        if (place.item < call.items[place.operand].rotating) {
+            const int32_t pairs = o.rotary_dim / 2, interleaved = call.plan.interleaved_src;
+            p.first = o.rotary_offset + trope_first_of_pair(interleaved, call.plan.windows, pairs, p.pair);
+            p.second = o.rotary_offset + trope_second_of_pair(interleaved, call.plan.windows, pairs, p.pair);
+        } else {
+            const int32_t i = (int32_t)(place.item - call.items[place.operand].rotating);
+            p.first = p.second = i + (i >= o.rotary_offset ? o.rotary_dim : 0);
+        }
+        return p;
     }
 
-    __device__ __forceinline__ void locate(const cuda_call &call)
+    __device__ __forceinline__ void load(const cuda_call &, const trope_plan_operand &o, const char *head, const position &p)
+    {
+        a = ((const element *)head)[p.first * o.src_stride[TROPE_DIM_ELEMENT]];
+        b = ((const element *)head)[p.second * o.src_stride[TROPE_DIM_ELEMENT]];
+    }
+
+    __device__ __forceinline__ void write_rotated(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
+                                                  const real *row) const
     {
         const trope_plan &plan = call.plan;
-        const trope_plan_operand &o = plan.operands[place.operand];
-        const int32_t item = (int32_t)place.item, pairs = o.rotary_dim / 2;
-        if (rotating(call)) {
-            first = o.rotary_offset + trope_first_of_pair(plan.interleaved_src, plan.windows, pairs, item);
-            second = o.rotary_offset + trope_second_of_pair(plan.interleaved_src, plan.windows, pairs, item);
-            to_first = o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, item);
-            to_second = o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, item);
-        } else {
-            first = item - pairs;
-            first += first >= o.rotary_offset ? o.rotary_dim : 0;
-            second = to_first = to_second = first;
-        }
+        const int32_t pairs = o.rotary_dim / 2;
+        const int32_t first = o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
+        const int32_t second = o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
+        real t[4], y1, y2;
+        load_turn(call, row, (uint32_t)p.pair, t);
+        if (plan.rounding == TROPE_ROUND_NATIVE)
+            rotate_pair<DTYPE, true>(to_real<DTYPE>(a), to_real<DTYPE>(b), t, &y1, &y2);
+        else
+            rotate_pair<DTYPE, false>(to_real<DTYPE>(a), to_real<DTYPE>(b), t, &y1, &y2);
+        ((element *)head)[first * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y1);
+        ((element *)head)[second * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y2);
     }
 
-    __device__ __forceinline__ void load(const cuda_call &call)
+    __device__ __forceinline__ void write_same(const trope_plan_operand &o, char *head, const position &p) const
     {
-        const int64_t stride = call.plan.operands[place.operand].src_stride[TROPE_DIM_ELEMENT];
-        a = ((const element *)place.src)[first * stride];
-        b = ((const element *)place.src)[second * stride];
+        ((element *)head)[p.first * o.dst_stride[TROPE_DIM_ELEMENT]] = a;
+        ((element *)head)[p.second * o.dst_stride[TROPE_DIM_ELEMENT]] = b;
     }
 
-    __device__ __forceinline__ void put(const cuda_call &call, element x, element y) const
+    __device__ __forceinline__ void clear()
     {
-        const int64_t stride = call.plan.operands[place.operand].dst_stride[TROPE_DIM_ELEMENT];
-        ((element *)place.dst)[to_first * stride] = x;
-        if (to_second != to_first)
-            ((element *)place.dst)[to_second * stride] = y;
-    }
-
-    __device__ __forceinline__ void finish(const cuda_call &call, const trope_row &row, const real *coefficients) const
-    {
-        if (row.action == TROPE_ROW_ROTATE && rotating(call)) {
-            real t[4], y1, y2;
-            load_turn(call, coefficients, place.item, t);
-            rotate_pair<DTYPE>(call.plan.rounding == TROPE_ROUND_NATIVE, to_real<DTYPE>(a), to_real<DTYPE>(b), t, &y1, &y2);
-            put(call, from_real<DTYPE>(y1), from_real<DTYPE>(y2));
-        } else if (row.action == TROPE_ROW_ZERO) {
-            put_source_order(call, (element)0, (element)0);
-        } else if (!call.plan.operands[place.operand].in_place) {
-            put_source_order(call, a, b);
-        }
-    }
-
-    /* Elements that stay where they are in the head, whatever the pairings. */
-    __device__ __forceinline__ void put_source_order(const cuda_call &call, element x, element y) const
-    {
-        const int64_t stride = call.plan.operands[place.operand].dst_stride[TROPE_DIM_ELEMENT];
-        ((element *)place.dst)[first * stride] = x;
-        ((element *)place.dst)[second * stride] = y;
+        a = b = 0;
     }
 };
 
-#define TROPE_BLOCK_THREADS 256
+/* ---- rows ---- */
 
 /* Finds the block's rows. A sequence that cannot be right poisons its rows. */
 __device__ __forceinline__ void find_rows(const cuda_call &call, int64_t first_row, uint32_t count, trope_row *rows)
@@ -515,56 +532,74 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
         atomicOr(plan.status, fault);
 }
 
+/* ---- the kernel ---- */
+
 template <int DTYPE, template <int> class ITEM, int ITEMS>
-__global__ void __launch_bounds__(TROPE_BLOCK_THREADS) rotate_kernel(const __grid_constant__ cuda_call call)
+__global__ void __launch_bounds__(TROPE_BLOCK_THREADS, 4) rotate_kernel(const __grid_constant__ cuda_call call)
 {
     typedef typename elements<DTYPE>::real real;
     extern __shared__ __align__(16) char shared[];
     trope_row *rows = (trope_row *)shared;
-    uint64_t *steps = (uint64_t *)(rows + call.rows_per_block);
-    real *coefficients = (real *)(steps + (call.plan.angles.source == TROPE_ANGLES_PHASE ? (call.plan.pairs + 1) & ~1 : 0));
+    real *coefficients = (real *)(rows + call.rows_per_block);
 
     const uint32_t share = call.shares > 1 ? blockIdx.x % call.shares : 0;
     const int64_t first_row = (int64_t)(call.shares > 1 ? blockIdx.x / call.shares : blockIdx.x) * call.rows_per_block;
     const uint32_t count = (uint32_t)(call.rows - first_row < call.rows_per_block ? call.rows - first_row : call.rows_per_block);
-    const uint32_t per_share = call.items_per_row.divisor, offset = share * per_share;
 
     /* Loads first: an address needs only batch and token. */
+    const uint32_t quotient = call.lanes.divide(threadIdx.x), lane = threadIdx.x - quotient * call.lanes.divisor;
+    const uint32_t row0 = call.rows_fastest ? lane : quotient, item0 = call.rows_fastest ? quotient : lane;
+    head_place place[ITEMS];
+    typename ITEM<DTYPE>::position at[ITEMS];
     ITEM<DTYPE> items[ITEMS];
-    uint32_t item_row[ITEMS];
+    bool valid[ITEMS];
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
-        const uint32_t n = threadIdx.x + k * TROPE_BLOCK_THREADS;
-        const uint32_t r = call.rows_fastest ? n % call.rows_per_block : call.items_per_row.divide(n);
-        const uint32_t item = call.rows_fastest ? n / call.rows_per_block : n - r * per_share;
-        items[k].place.valid = r < count && item < per_share && offset + item < call.row_items;
-        item_row[k] = r;
-        if (items[k].place.valid) {
+        const uint32_t r = row0 + k * call.row_step, item = item0 + k * call.item_step;
+        if (k == 0 || call.item_step) {
+            valid[k] = item < call.share_items && share * call.share_items + item < call.row_items &&
+                       find_head(call, share * call.share_items + item, &place[k]);
+            if (valid[k])
+                at[k] = ITEM<DTYPE>::locate(call, place[k]);
+        } else {
+            valid[k] = valid[0];
+            place[k] = place[0];
+            at[k] = at[0];
+        }
+        valid[k] = valid[k] && r < count && (k == 0 || r >= row0);
+        if (valid[k]) {
+            const trope_plan_operand &o = call.plan.operands[place[k].operand];
             trope_row row;
             trope_locate_row(&call.plan, first_row + r, &row);
-            items[k].place = find_item(call, row, offset + item);
-        }
-        if (items[k].place.valid) {
-            items[k].locate(call);
-            if (items[k].rotating(call) || !call.plan.operands[items[k].place.operand].in_place)
-                items[k].load(call);
+            if (place[k].item < call.items[place[k].operand].rotating || !o.in_place)
+                items[k].load(call, o, o.src + row_offset(call, o.src_stride, row) + place[k].src, at[k]);
         }
     }
 
     find_rows(call, first_row, count, rows);
-    if (call.plan.angles.source == TROPE_ANGLES_PHASE) /* indexed by thread, which shared memory serves at once and parameters do not */
-        for (int i = (int)threadIdx.x; i < call.plan.pairs; i += TROPE_BLOCK_THREADS)
-            steps[i] = call.plan.angles.step[i];
     if (call.plan.sequences.boundaries)
         check_sequences(call.plan);
     __syncthreads();
-    fill_coefficients(call, rows, count, steps, coefficients);
+    fill_coefficients(call, rows, count, coefficients);
     __syncthreads();
 
 #pragma unroll
-    for (int k = 0; k < ITEMS; k++)
-        if (items[k].place.valid)
-            items[k].finish(call, rows[item_row[k]], coefficients + item_row[k] * call.coefficients_per_pair * (uint32_t)call.plan.pairs);
+    for (int k = 0; k < ITEMS; k++) {
+        if (!valid[k])
+            continue;
+        const uint32_t r = row0 + k * call.row_step;
+        const trope_plan_operand &o = call.plan.operands[place[k].operand];
+        const trope_row &row = rows[r];
+        char *head = o.dst + row_offset(call, o.dst_stride, row) + place[k].dst;
+        if (row.action == TROPE_ROW_ROTATE && place[k].item < call.items[place[k].operand].rotating) {
+            items[k].write_rotated(call, o, head, at[k], coefficients + r * call.coefficients_per_pair * (uint32_t)call.plan.pairs);
+        } else if (row.action == TROPE_ROW_ZERO) {
+            items[k].clear();
+            items[k].write_same(o, head, at[k]);
+        } else if (!o.in_place) {
+            items[k].write_same(o, head, at[k]);
+        }
+    }
 }
 
 #endif

@@ -59,7 +59,7 @@ TROPE_HD float trope_fma(float a, float b, float c)
 }
 
 /* gcc 12 makes vfmaddsub out of a product and the sums around it even with -ffp-contract=off (gcc bug 106902). */
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && __GNUC__ >= 12
 #define TROPE_UNCONTRACTED(product) __builtin_assoc_barrier(product)
 #else
 #define TROPE_UNCONTRACTED(product) (product)
