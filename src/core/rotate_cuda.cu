@@ -6,8 +6,19 @@
 #include "core/backend.h"
 #include "core/rotate_cuda.cuh"
 
-#define ITEMS_PER_THREAD 2
-#define BLOCK_ITEMS (TROPE_BLOCK_THREADS * ITEMS_PER_THREAD)
+#ifndef ITEMS_PER_THREAD
+#define ITEMS_PER_THREAD 4
+#define VECTOR_BLOCKS 3
+#endif
+
+/* With fewer tiles than this the device is not full: then threads get fewer items each. */
+#define ENOUGH_TILES 1024
+
+/* Threads of a block, and blocks that a multiprocessor should hold. A block of the scalar kernel can hold all pairs of the
+ * widest head, which a rearrangement in place needs. */
+#define VECTOR_THREADS 256
+#define SCALAR_THREADS 512
+#define SCALAR_BLOCKS 2
 #define MAX_SHARED_BYTES (48u << 10)
 
 /* ---- which items ---- */
@@ -95,45 +106,85 @@ static bool rows_are_neighbours(const trope_plan &plan)
 static size_t shared_bytes(const cuda_call &call)
 {
     const size_t real = call.plan.dtype == TROPE_F64 ? 8 : 4;
-    return call.rows_per_block * (sizeof(trope_row) + call.coefficients_per_pair * call.plan.pairs * real);
+    return call.tile_rows * (sizeof(trope_row) + call.coefficients_per_pair * call.plan.pairs * real);
 }
 
-/* A block takes either several rows, and a thread the same items of some of them, or a share of one row. */
+/* A tile is as many rows as a block's threads have items for, times ITEMS_PER_THREAD; a row with more items than a block has
+ * threads is shared out to several blocks. */
 static void divide_work(bool vector, cuda_call *call)
 {
-    const uint32_t items = call->row_items ? call->row_items : 1;
-    call->shares = 1;
-    call->share_items = items;
+    const uint32_t items = call->row_items ? call->row_items : 1, threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
+    call->shares = (items + threads - 1) / threads;
+    call->share_items = (items + call->shares - 1) / call->shares;
+    if (call->shares > 1 && rearranges_in_place(call->plan))
+        call->share_items = threads;
     call->rows_fastest = !vector && rows_are_neighbours(call->plan);
     if (call->rows_fastest) {
-        call->rows_per_block = 32;
-        call->share_items = BLOCK_ITEMS / call->rows_per_block;
+        call->row_step = 32;
+        call->share_items = threads / 32;
         call->shares = (items + call->share_items - 1) / call->share_items;
-        call->lanes.set(call->rows_per_block);
-        call->item_step = TROPE_BLOCK_THREADS / call->rows_per_block;
-    } else if (items > TROPE_BLOCK_THREADS) {
-        call->rows_per_block = 1;
-        call->shares = (items + BLOCK_ITEMS - 1) / BLOCK_ITEMS;
-        call->share_items = rearranges_in_place(call->plan) ? BLOCK_ITEMS : (items + call->shares - 1) / call->shares;
-        call->lanes.set(TROPE_BLOCK_THREADS);
-        call->item_step = TROPE_BLOCK_THREADS;
+        call->lanes.set(call->row_step);
     } else {
-        call->lanes.set(items);
-        call->row_step = TROPE_BLOCK_THREADS / items;
-        call->rows_per_block = call->row_step * ITEMS_PER_THREAD;
+        call->lanes.set(call->share_items);
+        call->row_step = threads / call->share_items;
     }
-    while (call->rows_per_block > 1 && shared_bytes(*call) > MAX_SHARED_BYTES)
-        call->rows_per_block = (call->rows_per_block + 1) / 2;
+    uint32_t items_per_thread = ITEMS_PER_THREAD;
+    while (items_per_thread > 1 && call->outer * call->inner * call->shares < (int64_t)ENOUGH_TILES * call->row_step * items_per_thread)
+        items_per_thread /= 2;
+    call->tile_rows = call->row_step * items_per_thread;
+    while (call->tile_rows > 1 && shared_bytes(*call) > MAX_SHARED_BYTES) {
+        call->row_step = (call->row_step + 1) / 2;
+        call->tile_rows = call->row_step * (call->row_step > 1 ? ITEMS_PER_THREAD : 1);
+    }
+}
+
+/* Distances between rows. If every tensor has them evenly spaced, the two dimensions are one. */
+static void measure_rows(cuda_call *call)
+{
+    const trope_plan &plan = call->plan;
+    const int inner = plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
+    const int outer = plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN;
+    call->inner = plan.batch_outermost ? plan.tokens : plan.batch;
+    call->outer = plan.batch_outermost ? plan.batch : plan.tokens;
+    bool even = true;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        operand_items &items = call->items[i];
+        items.src_inner = o.src_stride[inner] * plan.element_size;
+        items.src_outer = o.src_stride[outer] * plan.element_size;
+        items.dst_inner = o.dst_stride[inner] * plan.element_size;
+        items.dst_outer = o.dst_stride[outer] * plan.element_size;
+        items.src_head = o.src_stride[TROPE_DIM_HEAD] * plan.element_size;
+        items.src_group = o.src_stride[TROPE_DIM_GROUP] * plan.element_size;
+        items.dst_head = o.dst_stride[TROPE_DIM_HEAD] * plan.element_size;
+        items.dst_group = o.dst_stride[TROPE_DIM_GROUP] * plan.element_size;
+        even = even && o.src_stride[outer] == call->inner * o.src_stride[inner] && o.dst_stride[outer] == call->inner * o.dst_stride[inner];
+    }
+    if (even || call->outer == 1) {
+        call->inner *= call->outer;
+        call->outer = 1;
+    } else if (call->inner == 1) {
+        call->inner = call->outer;
+        call->outer = 1;
+        for (int i = 0; i < plan.operand_count; i++) {
+            call->items[i].src_inner = call->items[i].src_outer;
+            call->items[i].dst_inner = call->items[i].dst_outer;
+        }
+    }
 }
 
 static void plan_call(const trope_plan &plan, bool vector, cuda_call *call)
 {
-    const uint32_t pairs = plan.pairs ? plan.pairs : 1;
+    const uint32_t pairs = plan.pairs ? plan.pairs : 1, threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
     memset(call, 0, sizeof *call);
     call->plan = plan;
-    call->rows = plan.batch * plan.tokens;
     call->coefficients_per_pair = plan.angles.per_element ? 4 : 2;
-    call->pair_lanes.set(pairs < TROPE_BLOCK_THREADS ? pairs : TROPE_BLOCK_THREADS);
+    call->columns = {plan.interleaved_columns, plan.windows, plan.pairs / plan.windows};
+    call->cosine_scale = (float)plan.cosine_scale;
+    call->sine_scale = (float)plan.sine_scale;
+    call->pair_lanes.set(pairs < threads ? pairs : threads);
+    call->pair_row_step = threads / call->pair_lanes.divisor;
+    measure_rows(call);
     count_items(plan, vector, call);
     divide_work(vector, call);
 }
@@ -144,9 +195,9 @@ typedef struct kernel_entry {
     const void *vector, *scalar;
 } kernel_entry;
 
-#define ENTRY(DTYPE)                                                                                                   \
-    {(const void *)rotate_kernel<DTYPE, vector_item, ITEMS_PER_THREAD>,                                                  \
-     (const void *)rotate_kernel<DTYPE, scalar_item, ITEMS_PER_THREAD>}
+#define ENTRY(DTYPE)                                                                                                     \
+    {(const void *)rotate_kernel<DTYPE, vector_item, ITEMS_PER_THREAD, VECTOR_THREADS, VECTOR_BLOCKS>,                   \
+     (const void *)rotate_kernel<DTYPE, scalar_item, ITEMS_PER_THREAD, SCALAR_THREADS, SCALAR_BLOCKS>}
 
 static const kernel_entry kernels[] = {ENTRY(TROPE_F32), ENTRY(TROPE_F16), ENTRY(TROPE_BF16), ENTRY(TROPE_F64)};
 
@@ -166,14 +217,17 @@ static trope_status run(const char *function, const trope_plan *plan)
     const bool vector = plan_is_vector(*plan);
     cuda_call call;
     plan_call(*plan, vector, &call);
-    if (call.rows == 0 || call.row_items == 0)
+    if (call.outer * call.inner == 0 || call.row_items == 0)
         return TROPE_OK;
-    const int64_t blocks = (call.rows + call.rows_per_block - 1) / call.rows_per_block * call.shares;
-    if (blocks > INT32_MAX || call.row_items > INT32_MAX / 2)
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: batch * tokens (%lld) is more than one launch can take", function, (long long)call.rows);
+    const int64_t tiles = (call.inner + call.tile_rows - 1) / call.tile_rows;
+    if (call.row_items > INT32_MAX / 2 || tiles > INT32_MAX / call.shares / call.outer)
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: batch * tokens (%lld) is more than one launch can take", function,
+                          (long long)(call.outer * call.inner));
+    call.tiles = (uint32_t)tiles;
     void *arguments[] = {&call};
     const void *kernel = vector ? kernels[plan->dtype].vector : kernels[plan->dtype].scalar;
-    const cudaError_t error = cudaLaunchKernel(kernel, dim3((unsigned)blocks), dim3(TROPE_BLOCK_THREADS), arguments, shared_bytes(call),
+    const cudaError_t error = cudaLaunchKernel(kernel, dim3((unsigned)(tiles * call.outer * call.shares)),
+                                               dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, shared_bytes(call),
                                                (cudaStream_t)plan->stream);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

@@ -1,7 +1,8 @@
-/* The CUDA kernels. A block takes some rows and an equal share of their heads: first where its rows are, then the
- * coefficients of each row into shared memory, then the elements, item by item. The loads of a thread's items are under way
- * while the coefficients are computed. Direction, layout, positions and angles are data in the plan; what is compiled in is
- * the dtype and whether an item is two 16-byte vectors or one pair. */
+/* The CUDA kernels. A block takes a tile: some rows that follow each other, or a share of their heads. A thread has one place
+ * in a head, the same for each of its rows, so that a row costs it no more than an offset. Its loads are under way while the
+ * block finds its rows and puts their coefficients into shared memory; then it rotates and stores. Direction, layout,
+ * positions and angles are data in the plan; what is compiled in is the dtype and whether a place is two 16-byte vectors or
+ * one pair. */
 #ifndef TROPE_CORE_ROTATE_CUDA_CUH
 #define TROPE_CORE_ROTATE_CUDA_CUH
 
@@ -13,8 +14,6 @@
 #include "core/rotate.h"
 #include "core/sincos.h"
 #include "varlen/row.h"
-
-#define TROPE_BLOCK_THREADS 256
 
 /* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */
 struct fast_divisor {
@@ -42,22 +41,47 @@ struct operand_items {
     uint32_t count;    /* of a head; per_head.divisor may be more, and those are none */
     fast_divisor per_head;
     fast_divisor heads_per_group;
+    int64_t src_head, src_group, dst_head, dst_group; /* distances in bytes, as below */
+    int64_t src_inner, src_outer, dst_inner, dst_outer;
 };
 
-/* How a block's threads are spread over its rows and their items. Thread t starts at row t / lanes and item t % lanes; from
- * one of its items to the next it goes `row_step` rows and `item_step` items on, one of which is 0. */
+/* How rows are cut into tiles and threads are spread over a tile. A tile is `tile_rows` rows at one distance from each other:
+ * they have the same outer index (batch or token, whichever is further apart) unless the rows of all tensors are evenly
+ * spaced throughout, and then there is but one outer index. Thread t has row t / lanes and item t % lanes (the other way
+ * round with rows_fastest), and goes on from row to row by row_step. */
+struct column_places {
+    int32_t interleaved, windows, window_pairs;
+
+    /* As trope_first_of_pair, without its division, which the compiler would do for every thread. */
+    __device__ __forceinline__ int first(int pair) const
+    {
+        int skipped = 0;
+        for (int w = 1; w < windows; w++)
+            skipped += pair >= w * window_pairs ? window_pairs : 0;
+        return interleaved ? 2 * pair : pair + skipped;
+    }
+
+    __device__ __forceinline__ int second(int pair) const
+    {
+        return first(pair) + (interleaved ? 1 : window_pairs);
+    }
+};
+
 struct cuda_call {
     trope_plan plan;
+    column_places columns; /* of a table with a column per element */
     operand_items items[TROPE_MAX_OPERANDS];
     fast_divisor lanes;
-    fast_divisor pair_lanes; /* the same for the coefficients: thread t starts at row t / pair_lanes, pair t % pair_lanes */
-    int64_t rows;
-    uint32_t rows_per_block;
-    uint32_t row_step, item_step;
-    uint32_t row_items;   /* of all operands */
-    uint32_t share_items; /* of those, what one block takes */
-    uint32_t shares;      /* blocks to a row (or to as many rows as a block takes) */
-    uint32_t rows_fastest; /* t % lanes is the row: where rows, not elements, are neighbours in memory */
+    fast_divisor pair_lanes; /* the same for the coefficients: thread t has row t / pair_lanes and pair t % pair_lanes, */
+    uint32_t pair_row_step;  /* and goes on by this */
+    float cosine_scale, sine_scale;
+    int64_t outer, inner;    /* rows = outer * inner */
+    uint32_t tiles;          /* of an outer index */
+    uint32_t tile_rows, row_step;
+    uint32_t row_items;      /* of all operands */
+    uint32_t share_items;    /* of those, what one block takes */
+    uint32_t shares;         /* so many blocks take a tile together */
+    uint32_t rows_fastest;   /* where rows, not elements, are neighbours in memory */
     uint32_t coefficients_per_pair; /* 2, or 4 when a pair's elements have their own angles */
 };
 
@@ -94,6 +118,25 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
         return trope_f32_to_bf16(x);
     else
         return x;
+}
+
+/* Two neighbours at once, which is one instruction for f16 and bf16. */
+template <int DTYPE>
+__device__ __forceinline__ void from_reals(typename elements<DTYPE>::real low, typename elements<DTYPE>::real high,
+                                           typename elements<DTYPE>::type *to)
+{
+    if constexpr (DTYPE == TROPE_F16 || DTYPE == TROPE_BF16) {
+        uint32_t both;
+        if constexpr (DTYPE == TROPE_F16)
+            asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        else
+            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        to[0] = (uint16_t)both;
+        to[1] = (uint16_t)(both >> 16);
+    } else {
+        to[0] = low;
+        to[1] = high;
+    }
 }
 
 /* 16 bytes of elements. */
@@ -153,9 +196,10 @@ __device__ __forceinline__ double round_native(const trope_plan &, double x)
 
 /* cos and sin of one column of the row, scaled, as they are rotated by. `step` is the column's, for TROPE_ANGLES_PHASE. */
 template <typename REAL>
-__device__ __forceinline__ void column_coefficients(const trope_plan &plan, const trope_row &row, uint64_t step, int axis, int column,
+__device__ __forceinline__ void column_coefficients(const cuda_call &call, const trope_row &row, uint64_t step, int axis, int column,
                                                     REAL *cosine, REAL *sine)
 {
+    const trope_plan &plan = call.plan;
     const trope_plan_angles &a = plan.angles;
     REAL c, s;
     if (a.source == TROPE_ANGLES_PHASE) {
@@ -169,8 +213,13 @@ __device__ __forceinline__ void column_coefficients(const trope_plan &plan, cons
             s = table_entry<REAL>(a, a.sin, offset);
         }
     }
-    c *= (REAL)plan.cosine_scale;
-    s *= (REAL)plan.sine_scale;
+    if constexpr (sizeof(REAL) == 8) {
+        c *= plan.cosine_scale;
+        s *= plan.sine_scale;
+    } else {
+        c *= call.cosine_scale;
+        s *= call.sine_scale;
+    }
     if (row.poisoned >> axis & 1)
         c = s = (REAL)NAN;
     if (plan.rounding == TROPE_ROUND_NATIVE) {
@@ -188,7 +237,7 @@ __device__ __forceinline__ void fill_coefficients(const cuda_call &call, const t
 {
     const trope_plan &plan = call.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, lanes = call.pair_lanes.divisor, per_row = call.coefficients_per_pair * pairs;
-    const uint32_t first_row = call.pair_lanes.divide(threadIdx.x), row_step = TROPE_BLOCK_THREADS / lanes;
+    const uint32_t first_row = call.pair_lanes.divide(threadIdx.x), row_step = call.pair_row_step;
     if (first_row >= row_step)
         return;
     for (uint32_t pair = threadIdx.x - first_row * lanes; pair < pairs; pair += lanes) {
@@ -200,13 +249,12 @@ __device__ __forceinline__ void fill_coefficients(const cuda_call &call, const t
             if (row.action != TROPE_ROW_ROTATE)
                 continue;
             if (!plan.angles.per_element) {
-                column_coefficients(plan, row, step, axis, (int)pair, &to[0], &to[pairs]);
+                column_coefficients(call, row, step, axis, (int)pair, &to[0], &to[pairs]);
                 continue;
             }
-            const int first = trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair);
-            const int second = trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair);
-            column_coefficients(plan, row, step, axis, first, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
-            column_coefficients(plan, row, step, axis, second, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
+            const int first = call.columns.first((int)pair), second = call.columns.second((int)pair);
+            column_coefficients(call, row, step, axis, first, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
+            column_coefficients(call, row, step, axis, second, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
         }
     }
 }
@@ -268,29 +316,25 @@ struct head_place {
 /* False where there is no such item. */
 __device__ __forceinline__ bool find_head(const cuda_call &call, uint32_t item, head_place *place)
 {
-    const trope_plan &plan = call.plan;
     uint32_t operand = 0;
-    for (int k = 1; k < TROPE_MAX_OPERANDS; k++)
-        operand += k < plan.operand_count && item >= call.items[k].first;
+    if (call.plan.operand_count > 1)
+        for (int k = 1; k < TROPE_MAX_OPERANDS; k++)
+            operand += k < call.plan.operand_count && item >= call.items[k].first;
     const operand_items &items = call.items[operand];
-    const trope_plan_operand &o = plan.operands[operand];
     item -= items.first;
-    const uint32_t head = items.per_head.divide(item);
-    const uint32_t group = o.groups > 1 ? items.heads_per_group.divide(head) : 0;
-    const uint32_t in_group = head - group * items.heads_per_group.divisor;
+    uint32_t head = items.per_head.divide(item);
     place->operand = operand;
     place->item = item - head * items.per_head.divisor;
-    place->src = (group * o.src_stride[TROPE_DIM_GROUP] + in_group * o.src_stride[TROPE_DIM_HEAD]) * plan.element_size;
-    place->dst = (group * o.dst_stride[TROPE_DIM_GROUP] + in_group * o.dst_stride[TROPE_DIM_HEAD]) * plan.element_size;
+    place->src = place->dst = 0;
+    if (call.plan.operands[operand].groups > 1) {
+        const uint32_t group = items.heads_per_group.divide(head);
+        head -= group * items.heads_per_group.divisor;
+        place->src = group * items.src_group;
+        place->dst = group * items.dst_group;
+    }
+    place->src += head * items.src_head;
+    place->dst += head * items.dst_head;
     return place->item < items.count;
-}
-
-__device__ __forceinline__ int64_t row_offset(const cuda_call &call, const int64_t *stride, const trope_row &row)
-{
-    int64_t offset = row.token * stride[TROPE_DIM_TOKEN];
-    if (call.plan.batch > 1)
-        offset += row.batch * stride[TROPE_DIM_BATCH];
-    return offset * call.plan.element_size;
 }
 
 /* Two 16-byte vectors of a head. A rotating item has vector j of the first half of a window and vector j of its second half,
@@ -313,10 +357,13 @@ template <int DTYPE> struct vector_item {
         const trope_plan_operand &o = call.plan.operands[place.operand];
         position p;
         if (place.item < call.items[place.operand].rotating) {
-            const uint32_t per_window = (uint32_t)o.window_pairs / V;
-            const uint32_t window = call.plan.windows > 1 ? place.item / per_window : 0;
-            p.window = (uint32_t)o.rotary_offset + 2 * window * (uint32_t)o.window_pairs;
-            p.first = p.window + (place.item - window * per_window) * V;
+            p.window = (uint32_t)o.rotary_offset;
+            p.first = place.item * V;
+            for (int w = 1; w < call.plan.windows && p.first >= (uint32_t)o.window_pairs; w++) {
+                p.first -= (uint32_t)o.window_pairs;
+                p.window += 2 * (uint32_t)o.window_pairs;
+            }
+            p.first += p.window;
             p.second = p.first + (uint32_t)o.window_pairs;
         } else {
             const uint32_t last = (uint32_t)(o.head_dim - o.rotary_dim) - V;
@@ -395,9 +442,9 @@ template <int DTYPE> struct vector_item {
         } else {
             vec u, w;
 #pragma unroll
-            for (int e = 0; e < V; e++) {
-                u.element[e] = from_real<DTYPE>(TO_INTERLEAVED ? (e % 2 ? y2 : y1)[e / 2] : y1[e]);
-                w.element[e] = from_real<DTYPE>(TO_INTERLEAVED ? (e % 2 ? y2 : y1)[H + e / 2] : y2[e]);
+            for (int e = 0; e < V; e += 2) {
+                from_reals<DTYPE>(y1[TO_INTERLEAVED ? e / 2 : e], TO_INTERLEAVED ? y2[e / 2] : y1[e + 1], &u.element[e]);
+                from_reals<DTYPE>(TO_INTERLEAVED ? y1[H + e / 2] : y2[e], y2[TO_INTERLEAVED ? H + e / 2 : e + 1], &w.element[e]);
             }
             put(head, p.window + (TO_INTERLEAVED ? 2 * low : low), u);
             put(head, p.window + (TO_INTERLEAVED ? 2 * high : half + low), w);
@@ -510,7 +557,7 @@ __device__ __forceinline__ void find_rows(const cuda_call &call, int64_t first_r
 {
     if (threadIdx.x >= count)
         return;
-    trope_row row;
+    trope_row &row = rows[threadIdx.x];
     trope_span span = {0, 0, 0, 0, 0};
     trope_locate_row(&call.plan, first_row + threadIdx.x, &row);
     trope_find_row(&call.plan, &span, &row);
@@ -518,7 +565,6 @@ __device__ __forceinline__ void find_rows(const cuda_call &call, int64_t first_r
         atomicOr(call.plan.status, TROPE_STATUS_POSITION);
     if (call.plan.sequences.boundaries && span.sequence >= 0 && trope_sequence_fault(&call.plan.sequences, span.sequence))
         row.poisoned = (1u << TROPE_MAX_AXES) - 1;
-    rows[threadIdx.x] = row;
 }
 
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
@@ -526,7 +572,7 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
     int32_t fault = 0;
-    for (int64_t i = (int64_t)blockIdx.x * TROPE_BLOCK_THREADS + threadIdx.x; i < s.count; i += (int64_t)gridDim.x * TROPE_BLOCK_THREADS)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.count; i += (int64_t)gridDim.x * blockDim.x)
         fault |= trope_sequence_fault(&s, i);
     if (fault && plan.status)
         atomicOr(plan.status, fault);
@@ -534,70 +580,76 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
 
 /* ---- the kernel ---- */
 
-template <int DTYPE, template <int> class ITEM, int ITEMS>
-__global__ void __launch_bounds__(TROPE_BLOCK_THREADS, 4) rotate_kernel(const __grid_constant__ cuda_call call)
+template <int DTYPE, template <int> class ITEM, int ITEMS, int THREADS, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_constant__ cuda_call call)
 {
     typedef typename elements<DTYPE>::real real;
     extern __shared__ __align__(16) char shared[];
-    trope_row *rows = (trope_row *)shared;
-    real *coefficients = (real *)(rows + call.rows_per_block);
+    trope_row *const rows = (trope_row *)shared;
+    real *const coefficients = (real *)(rows + call.tile_rows);
 
-    const uint32_t share = call.shares > 1 ? blockIdx.x % call.shares : 0;
-    const int64_t first_row = (int64_t)(call.shares > 1 ? blockIdx.x / call.shares : blockIdx.x) * call.rows_per_block;
-    const uint32_t count = (uint32_t)(call.rows - first_row < call.rows_per_block ? call.rows - first_row : call.rows_per_block);
+    /* The block's tile. */
+    uint32_t tile = blockIdx.x, share = 0, outer = 0;
+    if (call.shares > 1) {
+        share = tile % call.shares;
+        tile /= call.shares;
+    }
+    if (call.outer > 1) {
+        outer = tile / call.tiles;
+        tile -= outer * call.tiles;
+    }
+    const int64_t inner = (int64_t)tile * call.tile_rows, left = call.inner - inner;
+    const uint32_t count = left < call.tile_rows ? (uint32_t)left : call.tile_rows;
 
-    /* Loads first: an address needs only batch and token. */
+    /* The thread's place. */
     const uint32_t quotient = call.lanes.divide(threadIdx.x), lane = threadIdx.x - quotient * call.lanes.divisor;
-    const uint32_t row0 = call.rows_fastest ? lane : quotient, item0 = call.rows_fastest ? quotient : lane;
-    head_place place[ITEMS];
-    typename ITEM<DTYPE>::position at[ITEMS];
+    const uint32_t row0 = call.rows_fastest ? lane : quotient, item = call.rows_fastest ? quotient : lane;
+    head_place place = {0, 0, 0, 0};
+    typename ITEM<DTYPE>::position at = {};
+    const bool present = row0 < call.row_step && item < call.share_items && share * call.share_items + item < call.row_items &&
+                         find_head(call, share * call.share_items + item, &place);
+    if (present)
+        at = ITEM<DTYPE>::locate(call, place);
+    const trope_plan_operand &o = call.plan.operands[place.operand];
+    const bool rotating = place.item < call.items[place.operand].rotating;
+
     ITEM<DTYPE> items[ITEMS];
-    bool valid[ITEMS];
+    if (present && (rotating || !o.in_place)) {
+        const int64_t step = call.items[place.operand].src_inner;
+        const char *head = o.src + place.src + outer * call.items[place.operand].src_outer + (inner + row0) * step;
 #pragma unroll
-    for (int k = 0; k < ITEMS; k++) {
-        const uint32_t r = row0 + k * call.row_step, item = item0 + k * call.item_step;
-        if (k == 0 || call.item_step) {
-            valid[k] = item < call.share_items && share * call.share_items + item < call.row_items &&
-                       find_head(call, share * call.share_items + item, &place[k]);
-            if (valid[k])
-                at[k] = ITEM<DTYPE>::locate(call, place[k]);
-        } else {
-            valid[k] = valid[0];
-            place[k] = place[0];
-            at[k] = at[0];
-        }
-        valid[k] = valid[k] && r < count && (k == 0 || r >= row0);
-        if (valid[k]) {
-            const trope_plan_operand &o = call.plan.operands[place[k].operand];
-            trope_row row;
-            trope_locate_row(&call.plan, first_row + r, &row);
-            if (place[k].item < call.items[place[k].operand].rotating || !o.in_place)
-                items[k].load(call, o, o.src + row_offset(call, o.src_stride, row) + place[k].src, at[k]);
-        }
+        for (int k = 0; k < ITEMS; k++)
+            if (row0 + k * call.row_step < count)
+                items[k].load(call, o, head + k * call.row_step * step, at);
     }
 
-    find_rows(call, first_row, count, rows);
+    find_rows(call, outer * call.inner + inner, count, rows);
     if (call.plan.sequences.boundaries)
         check_sequences(call.plan);
     __syncthreads();
     fill_coefficients(call, rows, count, coefficients);
     __syncthreads();
 
+    if (!present)
+        return;
+    const int64_t step = call.items[place.operand].dst_inner;
+    char *const first_head = o.dst + place.dst + outer * call.items[place.operand].dst_outer + (inner + row0) * step;
+    const real *const first_row = coefficients + row0 * call.coefficients_per_pair * (uint32_t)call.plan.pairs;
 #pragma unroll
     for (int k = 0; k < ITEMS; k++) {
-        if (!valid[k])
-            continue;
         const uint32_t r = row0 + k * call.row_step;
-        const trope_plan_operand &o = call.plan.operands[place[k].operand];
-        const trope_row &row = rows[r];
-        char *head = o.dst + row_offset(call, o.dst_stride, row) + place[k].dst;
-        if (row.action == TROPE_ROW_ROTATE && place[k].item < call.items[place[k].operand].rotating) {
-            items[k].write_rotated(call, o, head, at[k], coefficients + r * call.coefficients_per_pair * (uint32_t)call.plan.pairs);
-        } else if (row.action == TROPE_ROW_ZERO) {
+        if (r >= count)
+            break;
+        char *const head = first_head + k * call.row_step * step;
+        const trope_row_action action = rows[r].action;
+        if (action == TROPE_ROW_ROTATE && rotating) {
+            items[k].write_rotated(call, o, head, at,
+                                   first_row + k * call.row_step * call.coefficients_per_pair * (uint32_t)call.plan.pairs);
+        } else if (action == TROPE_ROW_ZERO) {
             items[k].clear();
-            items[k].write_same(o, head, at[k]);
+            items[k].write_same(o, head, at);
         } else if (!o.in_place) {
-            items[k].write_same(o, head, at[k]);
+            items[k].write_same(o, head, at);
         }
     }
 }
