@@ -6,17 +6,15 @@
 #include "core/backend.h"
 #include "core/rotate_cuda.cuh"
 
-#ifndef ITEMS_PER_THREAD
 #define ITEMS_PER_THREAD 4
-#define VECTOR_BLOCKS 3
-#endif
 
 /* With fewer tiles than this the device is not full: then threads get fewer items each. */
 #define ENOUGH_TILES 1024
 
 /* Threads of a block, and blocks that a multiprocessor should hold. A block of the scalar kernel can hold all pairs of the
  * widest head, which a rearrangement in place needs. */
-#define VECTOR_THREADS 256
+#define VECTOR_THREADS 128
+#define VECTOR_BLOCKS 6
 #define SCALAR_THREADS 512
 #define SCALAR_BLOCKS 2
 #define MAX_SHARED_BYTES (48u << 10)
