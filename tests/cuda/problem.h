@@ -33,6 +33,7 @@ typedef struct problem {
     problem_kind kind;
     int operands;
     problem_memory *host, *device;
+    problem_memory *found; /* what came back */
     double inv_freq[PROBLEM_ROTARY / 2];
     trope_args on_host, on_device;
 } problem;
