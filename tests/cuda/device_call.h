@@ -26,8 +26,8 @@ typedef struct device_arena {
     int align; /* 1: operands start at multiples of 16 bytes whatever their place in the host's buffer */
     size_t room;
     unsigned char *device;
-    unsigned char *up, *down;            /* pinned memory of the host */
-    char kernel[64];                     /* of the last call */
+    unsigned char *up, *down;              /* pinned memory of the host */
+    char kernel[64];                       /* of the last call */
     size_t offset[CONFIG_MAX_BUFFERS + 1]; /* of each buffer of the last call, then of the workspace */
     unsigned char *base[CONFIG_MAX_BUFFERS + 1];
 } device_arena;
@@ -36,8 +36,8 @@ typedef struct device_arena {
 device_arena *device_arena_new(int separate);
 void device_arena_free(device_arena *arena);
 
-/* Runs a call whose pointers point into c's buffers, which then hold what the device has made of them, the scratch excepted.
- * A guard zone that was written ends the program. */
+/* Runs a call whose pointers point into c's buffers, which then hold what the device has made of them, the scratch
+ * excepted. A guard zone that was written ends the program. */
 trope_status device_run(device_arena *arena, config *c, const trope_args *args, int backward);
 
 #endif

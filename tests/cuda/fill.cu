@@ -10,7 +10,8 @@ __global__ void fill_kernel(uint4 *to, size_t count, uint64_t seed)
     const size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x;
     curandStatePhilox4_32_10_t state;
     curand_init(seed, thread, 0, &state);
-    for (size_t i = (size_t)blockIdx.x * THREADS * VECTORS + threadIdx.x, n = 0; n < VECTORS && i < count; i += THREADS, n++) {
+    for (size_t i = (size_t)blockIdx.x * THREADS * VECTORS + threadIdx.x, n = 0; n < VECTORS && i < count;
+         i += THREADS, n++) {
         uint4 v = curand4(&state);
         v.x = (v.x & 0x81ff81ffu) | 0x3e003e00u;
         v.y = (v.y & 0x81ff81ffu) | 0x3e003e00u;

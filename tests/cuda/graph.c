@@ -1,5 +1,5 @@
-/* A call captured in a CUDA graph is one kernel, and a replay is a fresh call: with other elements, cu_seqlens, ids and start
- * positions behind the same pointers it gives the bits of the CPU for those.
+/* A call captured in a CUDA graph is one kernel, and a replay is a fresh call: with other elements, cu_seqlens, ids and
+ * start positions behind the same pointers it gives the bits of the CPU for those.
  *
  *     cuda_graph [--seed S] [--count N]        N replays of each graph */
 #include <string.h>

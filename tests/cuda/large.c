@@ -64,7 +64,8 @@ static void make_sequences(state *s)
             s->positions[j] = j - boundaries[i - 1];
     }
     CUDA_MUST(cudaMalloc(&s->cu_seqlens, ((size_t)c->sequences + 1) * sizeof *boundaries));
-    CUDA_MUST(cudaMemcpy(s->cu_seqlens, boundaries, ((size_t)c->sequences + 1) * sizeof *boundaries, cudaMemcpyHostToDevice));
+    CUDA_MUST(
+        cudaMemcpy(s->cu_seqlens, boundaries, ((size_t)c->sequences + 1) * sizeof *boundaries, cudaMemcpyHostToDevice));
     free(boundaries);
 }
 

@@ -57,8 +57,8 @@ static unsigned char *on_device(const results *r, const void *address)
     return r->device + at + ((const unsigned char *)address - r->c->buffers[buffer].bytes);
 }
 
-/* Whether the device's element is as near to the CPU's as it must be; if so it is replaced by that, so that what is left can
- * be compared bit for bit. */
+/* Whether the device's element is as near to the CPU's as it must be; if so it is replaced by that, so that what is left
+ * can be compared bit for bit. */
 static int forgive(const results *r, int32_t dtype, const void *address, double allowed)
 {
     unsigned char *element = on_device(r, address);
@@ -163,9 +163,8 @@ static void check_call(tally *t, config *c, int backward)
 static config *make(uint64_t seed)
 {
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
-    const uint8_t vectors[][2] = {{OPTION_SIZE, SIZE_VECTORS},
-                                  {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                                  {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
+    const uint8_t vectors[][2] = {
+        {OPTION_SIZE, SIZE_VECTORS}, {OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
     config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 3 : 0);
     if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_DTYPE] != TROPE_F64)
         choices.specials = (int32_t)(seed / 2 % 2);

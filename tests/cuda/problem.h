@@ -1,5 +1,5 @@
-/* Calls that the tests of graphs, streams and the status word make: packed sequences, up to four operands, on the device and
- * again on the host. Shapes stay, data is drawn anew. */
+/* Calls that the tests of graphs, streams and the status word make: packed sequences, up to four operands, on the device
+ * and again on the host. Shapes stay, data is drawn anew. */
 #ifndef TESTS_CUDA_PROBLEM_H
 #define TESTS_CUDA_PROBLEM_H
 

@@ -1,6 +1,6 @@
-/* The status word, and what becomes of data that no host could check: positions out of range, cu_seqlens that decrease or do
- * not fit, lengths that context parallel ranks cannot share. Whatever it is, every element is written, nothing else is, and
- * bits that were set stay set. */
+/* The status word, and what becomes of data that no host could check: positions out of range, cu_seqlens that decrease or
+ * do not fit, lengths that context parallel ranks cannot share. Whatever it is, every element is written, nothing else is,
+ * and bits that were set stay set. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,8 @@ static void start(state *s)
     s->host.status = 0x100;
     *a = (trope_args){.struct_size = sizeof *a, .dtype = TROPE_BF16, .operand_count = 1, .batch = 1, .tokens = TOKENS};
     a->device = TROPE_DEVICE_CUDA;
-    a->operands[0] = (trope_operand){.src = s->device->src, .dst = s->device->dst, .heads_per_group = HEADS, .head_dim = DIM};
+    a->operands[0] =
+        (trope_operand){.src = s->device->src, .dst = s->device->dst, .heads_per_group = HEADS, .head_dim = DIM};
     a->operands[0].rotary_dim = DIM;
     trope_fill_strides(a->operands[0].src_stride, TROPE_THD, 1, TOKENS, HEADS, DIM);
     memcpy(a->operands[0].dst_stride, a->operands[0].src_stride, sizeof a->operands[0].dst_stride);
@@ -146,7 +147,7 @@ static void check_sequences(state *s)
 {
     static memory good;
     static const int64_t right[] = {0, 10, 10, 30, 48};
-    static const int64_t wrong[][5] = {{0, 30, 20, 40, 48}, {0, 10, 20, 30, 49},    {-1, 10, 20, 30, 48},
+    static const int64_t wrong[][5] = {{0, 30, 20, 40, 48}, {0, 10, 20, 30, 49},   {-1, 10, 20, 30, 48},
                                        {48, 40, 30, 20, 0}, {0, 10, 1000, 30, 48}, {0, 10, -1000, 30, 48}};
     start(s);
     set_sequences(s, 4, right);

@@ -18,7 +18,7 @@ static const char usage[] =
 
 typedef struct bench_options {
     machine_options machine;
-    const char *only;
+    const char *only, *save;
     double bytes;
     int32_t repeat, list, json, cross;
 } bench_options;
@@ -27,6 +27,7 @@ static const option_spec bench_specs[] = {
     {"only", 0, OPTION_TEXT, offsetof(bench_options, only), .help = "run the cases whose name (case/dtype) contains this"},
     {"list", 0, OPTION_FLAG, offsetof(bench_options, list), .help = "print the names of the cases"},
     {"json", 0, OPTION_FLAG, offsetof(bench_options, json), .help = "print JSON"},
+    {"save", 0, OPTION_TEXT, offsetof(bench_options, save), .help = "write JSON to this file, beside what is printed"},
     {"cross", 0, OPTION_FLAG, offsetof(bench_options, cross), .help = "CUDA: every combination instead of the usual cases"},
     {"repeat", 0, OPTION_INT32, offsetof(bench_options, repeat), .low = 1, .high = 100000,
      .help = "rounds, default 15, on CUDA 40"},
@@ -111,36 +112,66 @@ static int run_cases(bench_command *command)
     return command->run.report.wrong ? RESULT_DIFFERS : RESULT_OK;
 }
 
+/* Returns RESULT_OK, OPTIONS_HELP, or RESULT_REFUSED after a complaint. */
+static int parse_options(int argc, char **argv, bench_options *options)
+{
+    const option_group groups[] = {{bench_specs, options}, {machine_specs, &options->machine}, {NULL, NULL}};
+    const int first = options_parse(argc, argv, groups, usage);
+    if (first < 0)
+        return first == OPTIONS_HELP ? OPTIONS_HELP : RESULT_REFUSED;
+    if (first != argc)
+        return complain("takes no file, got '%.64s'", argv[first]);
+    if (options->save && options->json)
+        return complain("--save: with --json there is nothing else to print");
+    if (!(options->bytes >= 1 && options->bytes <= 0x1p40))
+        return complain("--bytes: must be in [1, 2^40]");
+    return RESULT_OK;
+}
+
+static bench_run make_run(const bench_options *options, const tool_device *device)
+{
+    bench_run run = {.machine = &options->machine, .device = device, .repeat = options->repeat};
+    if (run.repeat == 0)
+        run.repeat = device->id == TROPE_DEVICE_CUDA ? CUDA_ROUNDS : ROUNDS;
+    run.report = (bench_report){.device = device,
+                                .threads = device->threads(options->machine.threads),
+                                .isa = options->machine.isa,
+                                .repeat = run.repeat,
+                                .json = options->json ? stdout : NULL,
+                                .has_text = !options->json};
+    return run;
+}
+
+static int run_and_save(bench_command *command)
+{
+    const char *save = command->options->save;
+    bench_report *report = &command->run.report;
+    if (save && !(report->json = fopen(save, "w")))
+        return complain_about(save, NULL, "cannot be written");
+    const int result = run_cases(command);
+    if (save && fclose(report->json))
+        return complain_about(save, NULL, "cannot be written");
+    return result;
+}
+
 int command_bench(int argc, char **argv)
 {
     char *given[64] = {0}; /* getopt reorders the arguments */
     const int count = argc < 64 ? argc : 64;
     memcpy(given, argv, (size_t)count * sizeof *given);
     bench_options options = {.bytes = 134217728};
-    const option_group groups[] = {{bench_specs, &options}, {machine_specs, &options.machine}, {NULL, NULL}};
-    const int first = options_parse(argc, argv, groups, usage);
-    if (first < 0)
-        return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;
-    if (first != argc)
-        return complain("takes no file, got '%.64s'", argv[first]);
-    if (!(options.bytes >= 1 && options.bytes <= 0x1p40))
-        return complain("--bytes: must be in [1, 2^40]");
+    const int parsed = parse_options(argc, argv, &options);
+    if (parsed)
+        return parsed == OPTIONS_HELP ? RESULT_OK : parsed;
     const tool_device *device = device_find_any(options.machine.device);
     if (!device)
         return RESULT_REFUSED;
-    const int32_t rounds = device->id == TROPE_DEVICE_CUDA ? CUDA_ROUNDS : ROUNDS;
-    bench_command command = {.options = &options, .run = {.machine = &options.machine, .device = device}};
-    command.run.repeat = options.repeat ? options.repeat : rounds;
+    bench_command command = {&options, make_run(&options, device)};
+    command.run.report.argc = count;
+    command.run.report.argv = given;
     if (options.list)
         return for_each_case(&command, visit_list);
-    command.run.report = (bench_report){.device = device,
-                                        .threads = device->threads(options.machine.threads),
-                                        .isa = options.machine.isa,
-                                        .repeat = command.run.repeat,
-                                        .json = options.json,
-                                        .argc = count,
-                                        .argv = given};
-    const int result = run_cases(&command);
+    const int result = run_and_save(&command);
     bench_release(&command.run);
     return result;
 }

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "call_options.h"
 #include "device.h"
@@ -96,6 +97,7 @@ typedef struct bench_problem {
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
 } bench_problem;
 
+int32_t bench_head_dim(const bench_case *c);
 /* "case/dtype". */
 void bench_name(const bench_case *c, int32_t dtype, char *name, size_t size);
 /* Chooses the sizes for at least `bytes` moved, and fills in all of the problem. Returns nonzero after a complaint. */
@@ -115,24 +117,25 @@ typedef struct bench_result {
     double fastest, copy_fastest;
     double ratio; /* copy_seconds / seconds */
     int64_t wrong;
-    const char *copy;    /* the name of the copy */
-    int sets;            /* of memory */
-    double host_seconds; /* median of queueing a call, 0 = not measured */
+    const char *copy;     /* the name of the copy */
+    int sets;             /* of memory */
+    double host_seconds;  /* median of queueing a call, 0 = not measured */
     int is_plain_forward; /* of one operand */
-    double at_least;     /* goal for `reached`, 0 = none */
-    double reached;      /* ratio, or the other case's time over this one's */
+    double at_least;      /* goal for `reached`, 0 = none */
+    double reached;       /* ratio, or the other case's time over this one's */
     const char *beside;
 } bench_result;
 
 typedef struct bench_report {
     const tool_device *device;
     int32_t threads, isa, repeat;
-    int32_t json;
+    FILE *json; /* or NULL */
+    int has_text;
     int argc;
     char **argv;
     int count;
     bench_result *results; /* all so far */
-    int noisy; /* cases whose copy was disturbed */
+    int noisy;             /* cases whose copy was disturbed */
     int64_t wrong;
     double worst_ratio;
     char worst[64];
@@ -143,6 +146,12 @@ void bench_print_header(const bench_report *report);
 /* Keeps the result, too. Returns nonzero after a complaint. */
 int bench_print_result(bench_report *report, const bench_problem *p, bench_result *result);
 void bench_print_summary(const bench_report *report);
+
+void bench_json_header(const bench_report *report, const char *machine);
+void bench_json_result(const bench_report *report, const bench_problem *p, const bench_result *result);
+void bench_json_summary(const bench_report *report);
+const char *bench_layout_name(const bench_case *c);
+int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
 
 /* The ratio that a problem has to reach, 0 if none is stated for it. */
 double bench_goal(const bench_problem *p);

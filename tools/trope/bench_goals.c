@@ -5,11 +5,11 @@
 
 #include "bench.h"
 
-#define MIB             1048576.0
-#define LARGE           0.97 /* 64 MiB or more */
-#define MEDIUM          0.93 /* 16 MiB or more */
-#define HOST_SECONDS    4e-6
-#define FEWEST_HEADS    8
+#define MIB          1048576.0
+#define LARGE        0.97 /* 64 MiB or more */
+#define MEDIUM       0.93 /* 16 MiB or more */
+#define HOST_SECONDS 4e-6
+#define FEWEST_HEADS 8
 
 static int has_rule(const bench_problem *p)
 {

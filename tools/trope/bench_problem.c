@@ -9,18 +9,18 @@
 #include "parallel.h"
 #include "value.h"
 
-#define LONGEST  16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
-#define SHORTEST 64
+#define LONGEST      16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define SHORTEST     64
 #define PARETO_COUNT 256 /* sequences of BENCH_SEQS_PARETO_256 */
 
-static int32_t head_dim_of(const bench_case *c)
+int32_t bench_head_dim(const bench_case *c)
 {
     return c->head_dim ? c->head_dim : 128;
 }
 
 static int32_t rotary_dim_of(const bench_case *c)
 {
-    return c->rotary_dim ? c->rotary_dim : head_dim_of(c);
+    return c->rotary_dim ? c->rotary_dim : bench_head_dim(c);
 }
 
 static int32_t batch_of(const bench_case *c)
@@ -36,7 +36,7 @@ static int is_qkv(const bench_case *c)
 /* Elements of the source for one token: all heads, with K and V if they are in it. */
 static int64_t token_elements(const bench_case *c)
 {
-    return (int64_t)(c->heads + (is_qkv(c) ? 2 * c->groups : 0)) * head_dim_of(c);
+    return (int64_t)(c->heads + (is_qkv(c) ? 2 * c->groups : 0)) * bench_head_dim(c);
 }
 
 /* Elements that the call touches for one token, read and written counted apart. */
@@ -201,7 +201,7 @@ static void set_strides(int64_t *stride, int64_t batch, int64_t token, int64_t g
 static trope_operand *add_operand(const bench_problem *p, trope_args *args)
 {
     trope_operand *o = &args->operands[args->operand_count++];
-    o->head_dim = head_dim_of(p->c);
+    o->head_dim = bench_head_dim(p->c);
     o->rotary_dim = rotary_dim_of(p->c);
     o->rotary_offset = p->c->rotary_offset;
     o->heads_per_group = p->c->heads;
@@ -211,7 +211,7 @@ static trope_operand *add_operand(const bench_problem *p, trope_args *args)
 static void bind_plain(const bench_problem *p, void *const *area, trope_args *args)
 {
     const bench_case *c = p->c;
-    const int32_t batch = batch_of(c), d = head_dim_of(c);
+    const int32_t batch = batch_of(c), d = bench_head_dim(c);
     trope_operand *o = add_operand(p, args);
     o->src = area[AREA_SRC];
     o->dst = area[c->in_place ? AREA_SRC : AREA_DST];
@@ -232,7 +232,7 @@ static void bind_plain(const bench_problem *p, void *const *area, trope_args *ar
 static void bind_part(const bench_problem *p, void *const *area, trope_args *args, int32_t per_group, int32_t skip)
 {
     const bench_case *c = p->c;
-    const int64_t d = head_dim_of(c), size = value_size(p->dtype), in_group = c->heads / c->groups + 2;
+    const int64_t d = bench_head_dim(c), size = value_size(p->dtype), in_group = c->heads / c->groups + 2;
     trope_operand *o = add_operand(p, args);
     o->groups = c->groups;
     o->heads_per_group = per_group;

@@ -1,4 +1,4 @@
-/* What trope bench prints: a table to read, or JSON to keep. */
+/* What trope bench prints: a table to read here, JSON to keep in bench_json.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,19 +36,14 @@ static void machine_name(const bench_report *report, char *name, size_t size)
     fclose(info);
 }
 
-static const char *layout_name(const bench_case *c)
+const char *bench_layout_name(const bench_case *c)
 {
     if (c->form == BENCH_QKV_SPLIT || c->form == BENCH_QKV_INSIDE)
         return "packed";
     return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, c->layout ? c->layout : TROPE_SBHD);
 }
 
-static int32_t head_dim(const bench_case *c)
-{
-    return c->head_dim ? c->head_dim : 128;
-}
-
-static int64_t all_tokens(const bench_problem *p)
+int64_t bench_all_tokens(const bench_problem *p)
 {
     return p->tokens * (p->c->batch ? p->c->batch : 1);
 }
@@ -95,41 +90,14 @@ static void print_text_header(const bench_report *report, const char *machine, c
         printf("%7s %10s %6s %6s\n", "GB/s", "copy us", "ratio", "#wrong");
 }
 
-static void print_json_string(const char *text)
-{
-    putchar('"');
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            printf("\\%c", *c);
-        else if ((unsigned char)*c < 0x20)
-            printf("\\u%04x", (unsigned)*c);
-        else
-            putchar(*c);
-    }
-    putchar('"');
-}
-
-static void print_json_header(const bench_report *report, const char *machine)
-{
-    printf("{\"trope\": \"%s\", \"device\": \"%s\", \"machine\": ", trope_version(), report->device->name);
-    print_json_string(machine);
-    printf(", \"isa\": \"%s\", \"threads\": %d, \"rounds\": %d, \"command\": [\"trope\"",
-           choice_name(isa_choices, report->isa), report->threads, report->repeat);
-    for (int i = 0; i < report->argc; i++) {
-        printf(", ");
-        print_json_string(report->argv[i]);
-    }
-    printf("],\n \"cases\": [");
-}
-
 void bench_print_header(const bench_report *report)
 {
     char machine[256], isas[256];
     machine_name(report, machine, sizeof machine);
     info_value("instruction sets", isas, sizeof isas);
     if (report->json)
-        print_json_header(report, machine);
-    else
+        bench_json_header(report, machine);
+    if (report->has_text)
         print_text_header(report, machine, isas);
     fflush(stdout);
 }
@@ -148,33 +116,14 @@ static void print_text_result(const bench_report *report, const bench_problem *p
 {
     const int goals = report->device->has_goals;
     printf("%-*s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.*f %10.1f ", goals ? 40 : 26, p->c->name,
-           choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p), p->c->heads, head_dim(p->c),
-           p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, goals ? 3 : 2,
+           choice_name(dtype_choices, p->dtype), bench_layout_name(p->c), bench_all_tokens(p), p->c->heads,
+           bench_head_dim(p->c), p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, goals ? 3 : 2,
            p->moved / r->seconds * (goals ? 1e-12 : 1e-9), r->copy_seconds * 1e6);
     if (goals)
         print_goal_columns(r);
     else
         printf("%6.3f", r->ratio);
     printf(" %6" PRId64 "\n", r->wrong);
-}
-
-static void print_json_result(const bench_problem *p, const bench_result *r, int first)
-{
-    printf("%s\n  {\"case\": \"%s\", \"dtype\": \"%s\", \"layout\": \"%s\", \"tokens\": %" PRId64
-           ", \"heads\": %d, \"dim\": %d, ",
-           first ? "" : ",", p->c->name, choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p),
-           p->c->heads, head_dim(p->c));
-    printf("\"direction\": \"%s\", \"kernel\": \"%s\", \"bytes\": %.0f, \"time_us\": %.3f, \"fastest_us\": %.3f, ",
-           p->c->backward ? "bwd" : "fwd", r->kernel, p->moved, r->seconds * 1e6, r->fastest * 1e6);
-    printf("\"GB_per_s\": %.4f, \"copy_us\": %.3f, \"copy_fastest_us\": %.3f, \"ratio\": %.4f, \"wrong\": %" PRId64,
-           p->moved / r->seconds * 1e-9, r->copy_seconds * 1e6, r->copy_fastest * 1e6, r->ratio, r->wrong);
-    printf(", \"copy\": \"%s\", \"sets\": %d", r->copy, r->sets);
-    if (r->host_seconds > 0)
-        printf(", \"host_us\": %.3f", r->host_seconds * 1e6);
-    if (r->at_least > 0)
-        printf(", \"at_least\": %.2f, \"beside\": \"%s\", \"reached\": %.4f", r->at_least, r->beside ? r->beside : "copy",
-               r->reached);
-    printf("}");
 }
 
 static int keep_result(bench_report *report, const bench_result *result)
@@ -194,8 +143,8 @@ int bench_print_result(bench_report *report, const bench_problem *p, bench_resul
     if (keep_result(report, result))
         return RESULT_REFUSED;
     if (report->json)
-        print_json_result(p, result, !report->count);
-    else
+        bench_json_result(report, p, result);
+    if (report->has_text)
         print_text_result(report, p, result);
     fflush(stdout);
     if (!report->count || result->ratio < report->worst_ratio) {
@@ -210,24 +159,13 @@ int bench_print_result(bench_report *report, const bench_problem *p, bench_resul
     return 0;
 }
 
-static void print_json_summary(const bench_report *report)
-{
-    printf("\n ],\n \"lowest_ratio\": %.4f, \"lowest_ratio_case\": \"%s\", \"noisy\": %d, \"wrong\": %" PRId64,
-           report->worst_ratio, report->worst, report->noisy, report->wrong);
-    if (report->device->has_goals) {
-        const bench_verdict v = bench_judge(report);
-        printf(",\n \"host_us\": %.3f, \"goals\": %d, \"goals_missed\": %d", v.host_median * 1e6, v.goals, v.missed);
-    }
-    printf("}\n");
-}
-
 void bench_print_summary(const bench_report *report)
 {
     const char *against = report->device->has_goals ? "the CPU" : "the portable code on one thread";
-    if (report->json) {
-        print_json_summary(report);
+    if (report->json)
+        bench_json_summary(report);
+    if (!report->has_text)
         return;
-    }
     printf("# %d cases, lowest ratio %.3f (%s)\n", report->count, report->worst_ratio, report->worst);
     if (report->noisy)
         printf("# noisy: in %d cases half of the copies took over %.2f times as long as the fastest; run again on a quiet "
