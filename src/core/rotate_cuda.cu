@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/error.h"
+#include "bwd/angle_gradient_cuda.h"
 #include "core/backend.h"
 #include "core/rotate_cuda.cuh"
 
@@ -212,6 +213,8 @@ static trope_status fail_cuda(const char *function, cudaError_t error)
 
 static trope_status run(const char *function, const trope_plan *plan)
 {
+    if (plan->d_freqs || plan->d_inv_freq)
+        return trope_cuda_run_gradient(function, plan);
     const bool vector = plan_is_vector(*plan);
     cuda_call call;
     plan_call(*plan, vector, &call);
@@ -262,10 +265,4 @@ static trope_status check(const char *function, const trope_plan *plan)
     return TROPE_OK;
 }
 
-static uint64_t workspace(const trope_plan *plan)
-{
-    (void)plan;
-    return 0;
-}
-
-const trope_backend trope_backend_cuda = {check, workspace, run, kernel_name};
+const trope_backend trope_backend_cuda = {check, trope_cuda_gradient_workspace, run, kernel_name};
