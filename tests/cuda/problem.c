@@ -44,10 +44,15 @@ static void bind(problem *p, problem_memory *m, trope_args *a)
     a->freqs = m->freqs;
     a->angle_rows = PROBLEM_ROWS;
     a->angle_cols = PROBLEM_ROTARY / 2;
-    if (p->kind == PROBLEM_GRADIENT) {
+    if (p->kind == PROBLEM_GRADIENT)
         a->d_freqs = m->d_freqs;
-        a->workspace = m->workspace;
-        a->workspace_size = sizeof m->workspace;
+}
+
+static void find_workspace(trope_args *a)
+{
+    if (trope_workspace_size(a, &a->workspace_size)) {
+        printf("%s\n", trope_last_error());
+        exit(1);
     }
 }
 
@@ -66,6 +71,13 @@ problem *problem_new(problem_kind kind, int operands, uint64_t seed)
     p->on_host.device = TROPE_DEVICE_CPU;
     p->on_host.threads = 1;
     p->on_device.device = TROPE_DEVICE_CUDA;
+    if (p->kind == PROBLEM_GRADIENT) {
+        find_workspace(&p->on_host);
+        find_workspace(&p->on_device);
+        p->on_host.workspace = p->host_workspace = malloc(p->on_host.workspace_size);
+        CUDA_MUST(cudaMalloc(&p->device_workspace, p->on_device.workspace_size));
+        p->on_device.workspace = p->device_workspace;
+    }
     problem_draw(p, seed, NULL);
     CUDA_MUST(cudaDeviceSynchronize());
     return p;
@@ -74,6 +86,8 @@ problem *problem_new(problem_kind kind, int operands, uint64_t seed)
 void problem_free(problem *p)
 {
     CUDA_MUST(cudaFree(p->device));
+    CUDA_MUST(cudaFree(p->device_workspace));
+    free(p->host_workspace);
     CUDA_MUST(cudaFreeHost(p->host));
     CUDA_MUST(cudaFreeHost(p->found));
     free(p);

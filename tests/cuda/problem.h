@@ -26,7 +26,6 @@ typedef struct problem_memory {
     int64_t ids[PROBLEM_TOKENS];
     int32_t cu_seqlens[PROBLEM_SEQUENCES + 1], starts[PROBLEM_SEQUENCES];
     int32_t status;
-    _Alignas(16) char workspace[1 << 20];
 } problem_memory;
 
 typedef struct problem {
@@ -34,6 +33,7 @@ typedef struct problem {
     int operands;
     problem_memory *host, *device;
     problem_memory *found; /* what came back */
+    void *host_workspace, *device_workspace;
     double inv_freq[PROBLEM_ROTARY / 2];
     trope_args on_host, on_device;
 } problem;

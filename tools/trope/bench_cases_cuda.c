@@ -39,8 +39,8 @@ static const bench_case cases[] = {
      .lengths = BENCH_SEQS_OF_1024},
     {.name = "t65536-pareto", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536,
      .lengths = BENCH_SEQS_PARETO_256, .at_least = 0.97, .beside = "t65536-64x1024"},
-    {.name = "t65536-16384x4", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536, .lengths = BENCH_SEQS_OF_4,
-     .at_least = 0.97, .beside = "t65536-64x1024"},
+    {.name = "t65536-16384x4", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536,
+     .lengths = BENCH_SEQS_OF_4, .at_least = 0.97, .beside = "t65536-64x1024"},
 
     /* From 16 to 64 MiB. */
     {.name = "mid-interleaved", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .pairing = INTERLEAVED},
