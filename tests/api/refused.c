@@ -194,6 +194,7 @@ static void overlap(void)
 static void overflow(void)
 {
     ROW(dense(), (a->batch = (int64_t)1 << 40, a->tokens = (int64_t)1 << 40), TOO_LARGE, "batch (1099511627776)");
+    ROW(dense(), (a->batch = a->tokens = (int64_t)1 << 31), TOO_LARGE, "batch (2147483648) * tokens (2147483648)");
     ROW(dense(), q->src_stride[TROPE_DIM_TOKEN] = INT64_MAX, TOO_LARGE, "operands[0].src_stride");
     ROW(dense(), k->src_stride[TROPE_DIM_BATCH] = INT64_MIN, TOO_LARGE, "operands[1].src_stride");
     ROW(dense(), q->dst_stride[TROPE_DIM_HEAD] = INT64_MAX / 2, TOO_LARGE, "operands[0].dst_stride");
@@ -343,6 +344,8 @@ static void context_parallel(void)
     ROW(zigzag(), a->cp_layout = 5, ARGUMENT, "cp_layout (5)");
     ROW(zigzag(), a->cp_layout = -1, ARGUMENT, "cp_layout (-1)");
     ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens (7) must be even");
+    DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_STRIPED, set_boundaries(in.cu_seqlens, 1, 9, 9, 13, 15)),
+             "cu_seqlens[0] (1)");
     DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_ZIGZAG, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)),
              "sequence 2");
     DATA_ROW(packed(), (a->cp_size = 3, a->cp_layout = TROPE_CP_STRIPED, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 24)),
@@ -362,6 +365,8 @@ static void angle_gradient(void)
     BACKWARD_ROW(gradient(), k->input = plus(in.k, 2), ARGUMENT, "operands[1].input");
     BACKWARD_ROW(phase_gradient(), a->d_freqs = out.d_freqs, ARGUMENT, "d_freqs needs freqs, or cos and sin");
     BACKWARD_ROW(gradient(), a->d_inv_freq = out.d_inv_freq, ARGUMENT, "d_inv_freq needs inv_freq");
+    BACKWARD_ROW(gradient(), q->rotary_dim = k->rotary_dim = 0, ARGUMENT, "d_freqs needs freqs");
+    BACKWARD_ROW(phase_gradient(), q->rotary_dim = k->rotary_dim = 0, ARGUMENT, "d_inv_freq needs inv_freq");
     BACKWARD_ROW(gradient(), a->d_freqs = plus(out.d_freqs, 2), ARGUMENT, "d_freqs");
     BACKWARD_ROW(phase_gradient(), a->d_inv_freq = (double *)(void *)plus(out.d_inv_freq, 4), ARGUMENT, "d_inv_freq");
     BACKWARD_ROW(gradient(), (a->angle_batch_stride = PAIRS), OVERLAP, "angle_batch_stride (4)");
