@@ -117,6 +117,9 @@ static void check_refused_positions(void)
     r.p.args.position_ids = NULL;
     r.p.args.start_positions = starts;
     check_refused(&r.p, "position 9 of batch entry 0, token 5");
+    static const int64_t largest[] = {0, INT64_MAX}; /* to which an index cannot be added */
+    r.p.args.start_positions = largest;
+    check_refused(&r.p, "batch entry 0, token 3");
     r.p.args.start_positions = NULL;
     r.p.args.packed_positions = 1;
     r.p.args.angle_rows = 5;
