@@ -1,7 +1,7 @@
 /* The row loop, for one instruction set and one type of arithmetic. REAL is float (f32, f16, bf16) or double (f64), and
  * REAL_IS_DOUBLE goes with the latter. Rows are taken in chunks: first the coefficients of each row, then all heads of all
- * operands by them. A head goes through three loops over its window, each of which the compiler vectorizes: to REAL, rotate,
- * from REAL. */
+ * operands by them. A head goes through three loops over its window, each of which the compiler vectorizes: to REAL,
+ * rotate, from REAL. */
 
 #define FN(name) PASTE(name##_, SUFFIX)
 
@@ -184,7 +184,8 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
 }
 
 /* Columns as they stand in a table to the first and second elements of pairs. */
-static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first, REAL *restrict second)
+static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first,
+                              REAL *restrict second)
 {
     for (int pair = 0; pair < plan->pairs; pair++) {
         first[pair] = columns[trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
@@ -251,7 +252,8 @@ static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_r
 
 typedef enum FN(arithmetic) { FN(ONCE), FN(NATIVE_F32), FN(NATIVE_F16), FN(NATIVE_BF16) } FN(arithmetic);
 
-static inline void FN(rotate_pair)(FN(arithmetic) kind, REAL x1, REAL x2, REAL c1, REAL s1, REAL c2, REAL s2, REAL *y1, REAL *y2)
+static inline void FN(rotate_pair)(FN(arithmetic) kind, REAL x1, REAL x2, REAL c1, REAL s1, REAL c2, REAL s2, REAL *y1,
+                                   REAL *y2)
 {
 #ifdef REAL_IS_DOUBLE
     (kind == FN(ONCE) ? trope_rotate_once_f64 : trope_rotate_native_f64)(x1, x2, c1, s1, c2, s2, y1, y2);
@@ -268,9 +270,9 @@ static inline void FN(rotate_pair)(FN(arithmetic) kind, REAL x1, REAL x2, REAL c
 }
 
 /* `count` pairs from x to y, which are apart. Inlined with constants for all but the pointers and the count. */
-static inline __attribute__((always_inline)) void FN(rotate_run)(FN(arithmetic) kind, int from_interleaved, int to_interleaved,
-                                                                 int count, const REAL *restrict x, REAL *restrict y,
-                                                                 FN(turns) t)
+static inline __attribute__((always_inline)) void FN(rotate_run)(FN(arithmetic) kind, int from_interleaved,
+                                                                 int to_interleaved, int count, const REAL *restrict x,
+                                                                 REAL *restrict y, FN(turns) t)
 {
     const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
     for (int i = 0; i < count; i++) {
@@ -282,8 +284,8 @@ static inline __attribute__((always_inline)) void FN(rotate_run)(FN(arithmetic) 
     }
 }
 
-static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(FN(arithmetic) kind, const trope_plan *plan, int count,
-                                                                         const REAL *x, REAL *y, FN(turns) t)
+static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(FN(arithmetic) kind, const trope_plan *plan,
+                                                                         int count, const REAL *x, REAL *y, FN(turns) t)
 {
     if (plan->interleaved_src)
         plan->interleaved_dst ? FN(rotate_run)(kind, 1, 1, count, x, y, t) : FN(rotate_run)(kind, 1, 0, count, x, y, t);
@@ -313,32 +315,14 @@ static void FN(rotate_windows)(const trope_plan *plan, const trope_plan_operand 
     }
 }
 
-static __attribute__((noinline)) void FN(rotate_in_three_passes)(const trope_plan *plan, const trope_plan_operand *o,
-                                                                 const char *from, char *to, FN(turns) t)
+/* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
+static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to,
+                                FN(turns) t)
 {
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
     FN(load)(x, from, plan->dtype, o->rotary_dim);
     FN(rotate_windows)(plan, o, x, y, t);
     FN(store)(to, y, plan->dtype, o->rotary_dim);
-}
-
-/* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
-static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to, FN(turns) t)
-{
-#ifdef USE_VECTORS
-    if (vector_can_rotate(plan, o->window_pairs, from == to)) {
-        vector_turns turns = {t.c1, t.s1, t.c2, t.s2};
-        vector_rotate(plan, o->window_pairs, from, to, turns);
-        for (int w = 1; w < plan->windows; w++) {
-            const int first = w * o->window_pairs;
-            const int64_t start = 2 * (int64_t)first * plan->element_size;
-            turns = (vector_turns){t.c1 + first, t.s1 + first, t.c2 + first, t.s2 + first};
-            vector_rotate(plan, o->window_pairs, from + start, to + start, turns);
-        }
-        return;
-    }
-#endif
-    FN(rotate_in_three_passes)(plan, o, from, to, t);
 }
 
 /* ---- a head ---- */
@@ -349,7 +333,8 @@ static inline void FN(copy_run)(char *to, const char *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst, FN(turns) t)
+static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
+                                       FN(turns) t)
 {
     _Alignas(64) char stage[STAGE_BYTES];
     const int64_t size = plan->element_size, bytes = o->head_dim * size;
@@ -365,13 +350,15 @@ static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_
         trope_stream_copy(dst, stage, (size_t)bytes);
 }
 
-static void FN(copy_strided)(char *to, int64_t to_step, const char *from, int64_t from_step, const int64_t count[2])
+static __attribute__((noinline)) void FN(copy_strided)(char *to, int64_t to_step, const char *from, int64_t from_step,
+                                                       const int64_t count[2])
 {
     for (int64_t i = 0; i < count[0]; i++)
         memcpy(to + i * to_step, from + i * from_step, (size_t)count[1]);
 }
 
-static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst, FN(turns) t)
+static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
+                                    FN(turns) t)
 {
     _Alignas(64) char window[TROPE_MAX_ROTARY_DIM * sizeof(REAL)];
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT] * size,
@@ -446,7 +433,7 @@ static void FN(prefetch_row)(const trope_plan *plan, const trope_row *row)
 }
 
 /* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
-static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) *chunk)
+static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) * chunk)
 {
     const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
     int used = 0;
@@ -474,17 +461,87 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
     return begin;
 }
 
-/* Every head of an operand for every row of the chunk, the larger stride outside. */
-static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) *chunk)
+/* Whether heads are further apart than rows. */
+static int FN(heads_outside)(const trope_plan_operand *o)
 {
     const int64_t *stride = o->dst_stride;
-    const int heads_outside = stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
+    return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
+}
+
+/* Every head of an operand for every row of the chunk, the larger stride outside. */
+static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
+{
+    const int heads_outside = FN(heads_outside)(o);
     const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
     for (int outer = 0; outer < outer_rows; outer++)
         for (int group = 0; group < o->groups; group++)
             for (int head = 0; head < o->heads_per_group; head++)
                 for (int r = outer; r < outer + inner_rows; r++)
                     FN(write_head)(plan, o, &chunk->row[r], chunk->turns[r], (const int64_t[]){group, head});
+}
+
+#ifdef USE_VECTORS
+/* The same for an operand that vectors can rotate. Inlined with constants for dtype and pairings, so that nothing but the
+ * rotation is left in the loop over the heads. */
+ALWAYS_INLINE void write_vectors(int dtype, int from_interleaved, int to_interleaved, const trope_plan *plan,
+                                 const trope_plan_operand *o, const FN(chunk) * chunk)
+{
+    _Alignas(64) char stage_space[STAGE_BYTES];
+    const int64_t size = plan->element_size, *f = o->src_stride, *g = o->dst_stride;
+    char *stage = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES ? stage_space : NULL;
+    const int heads_outside = FN(heads_outside)(o), windows = plan->windows;
+    const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
+    for (int outer = 0; outer < outer_rows; outer++) {
+        for (int group = 0; group < o->groups; group++) {
+            for (int head = 0; head < o->heads_per_group; head++) {
+                const char *src = o->src + (group * f[TROPE_DIM_GROUP] + head * f[TROPE_DIM_HEAD]) * size;
+                char *dst = o->dst + (group * g[TROPE_DIM_GROUP] + head * g[TROPE_DIM_HEAD]) * size;
+                for (int r = outer; r < outer + inner_rows; r++) {
+                    const trope_row *row = &chunk->row[r];
+                    const FN(turns) t = chunk->turns[r];
+                    if (row->action != TROPE_ROW_ROTATE) {
+                        FN(write_head)(plan, o, row, t, (const int64_t[]){group, head});
+                        continue;
+                    }
+                    const int64_t from = row->batch * f[TROPE_DIM_BATCH] + row->token * f[TROPE_DIM_TOKEN];
+                    const int64_t to = row->batch * g[TROPE_DIM_BATCH] + row->token * g[TROPE_DIM_TOKEN];
+                    vector_rotate_head(dtype, from_interleaved, to_interleaved, o, windows, src + from * size,
+                                       dst + to * size, stage, (vector_turns){t.c1, t.s1, t.c2, t.s2});
+                }
+            }
+        }
+    }
+}
+
+#define WRITE_VECTORS(dtype)                                                                                               \
+    static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
+    {                                                                                                                      \
+        if (plan->interleaved_src)                                                                                         \
+            plan->interleaved_dst ? write_vectors(TROPE_##dtype, 1, 1, plan, o, chunk)                                     \
+                                  : write_vectors(TROPE_##dtype, 1, 0, plan, o, chunk);                                    \
+        else                                                                                                               \
+            plan->interleaved_dst ? write_vectors(TROPE_##dtype, 0, 1, plan, o, chunk)                                     \
+                                  : write_vectors(TROPE_##dtype, 0, 0, plan, o, chunk);                                    \
+    }
+WRITE_VECTORS(F32)
+WRITE_VECTORS(F16)
+WRITE_VECTORS(BF16)
+#endif
+
+static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
+{
+#ifdef USE_VECTORS
+    if (o->rotary_dim && vector_can_rotate(plan, o)) {
+        if (plan->dtype == TROPE_F32)
+            write_vectors_F32(plan, o, chunk);
+        else if (plan->dtype == TROPE_F16)
+            write_vectors_F16(plan, o, chunk);
+        else
+            write_vectors_BF16(plan, o, chunk);
+        return;
+    }
+#endif
+    FN(write_operand)(plan, o, chunk);
 }
 
 static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
@@ -495,7 +552,7 @@ static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
         begin = FN(fill_chunk)(plan, &span, begin, end, &chunk);
         for (int i = 0; i < plan->operand_count; i++)
             if (plan->operands[i].dst)
-                FN(write_operand)(plan, &plan->operands[i], &chunk);
+                FN(write_chunk)(plan, &plan->operands[i], &chunk);
     }
     if (plan->stream_stores)
         trope_stream_fence();

@@ -1,7 +1,9 @@
 /* The rotation of a window in one pass through registers, for f32, f16 and bf16 rounded once, which is what training runs
- * spend their time in. The compiler's own vectors (rows_template.h) take three passes through memory and do everything else.
+ * spend their time in. The compiler's own vectors (rows_template.h) take three passes through memory and do everything
+ * else.
  *
- * A file vector_*.h has the vocabulary: load, store, (de)interleave. Without one there is no VECTOR_WIDTH and no such path. */
+ * A file vector_*.h has the vocabulary: load, store, (de)interleave. Without one there is no VECTOR_WIDTH and no such path.
+ */
 #ifndef TROPE_CORE_VECTOR_ROTATE_H
 #define TROPE_CORE_VECTOR_ROTATE_H
 
@@ -15,6 +17,7 @@
 
 #include "core/plan.h"
 #include "core/rotate.h"
+#include "core/vector_memory.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -48,8 +51,8 @@ ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector y1, vector
 }
 
 /* Pairs [i, i + VECTOR_WIDTH) of `pairs`. Inlined with constants for dtype and pairings. */
-ALWAYS_INLINE void vector_rotate_step(int dtype, int from_interleaved, int to_interleaved, int pairs, const char *from, char *to,
-                                      vector_turns t, int i)
+ALWAYS_INLINE void vector_rotate_step(int dtype, int from_interleaved, int to_interleaved, int pairs, const char *from,
+                                      char *to, vector_turns t, int i)
 {
     const int64_t size = dtype == TROPE_F32 ? 4 : 2;
     vector x1, x2, y1, y2;
@@ -70,8 +73,8 @@ ALWAYS_INLINE void vector_rotate_step(int dtype, int from_interleaved, int to_in
 }
 
 /* All pairs of a window. A last vector that would go over the end starts earlier and does some pairs a second time. */
-ALWAYS_INLINE void vector_rotate_loop(int dtype, int from_interleaved, int to_interleaved, int pairs, const char *from, char *to,
-                                      vector_turns t)
+ALWAYS_INLINE void vector_rotate_loop(int dtype, int from_interleaved, int to_interleaved, int pairs, const char *from,
+                                      char *to, vector_turns t)
 {
     int i = 0;
     for (; i + VECTOR_WIDTH <= pairs; i += VECTOR_WIDTH)
@@ -80,31 +83,34 @@ ALWAYS_INLINE void vector_rotate_loop(int dtype, int from_interleaved, int to_in
         vector_rotate_step(dtype, from_interleaved, to_interleaved, pairs, from, to, t, pairs - VECTOR_WIDTH);
 }
 
-ALWAYS_INLINE void vector_rotate_dtype(int dtype, const trope_plan *plan, int pairs, const char *from, char *to, vector_turns t)
+/* Whether an operand can go this way. In place a pair may be read only once and must be written where it was read. */
+static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
-    if (plan->interleaved_src)
-        plan->interleaved_dst ? vector_rotate_loop(dtype, 1, 1, pairs, from, to, t) : vector_rotate_loop(dtype, 1, 0, pairs, from, to, t);
-    else
-        plan->interleaved_dst ? vector_rotate_loop(dtype, 0, 1, pairs, from, to, t) : vector_rotate_loop(dtype, 0, 0, pairs, from, to, t);
-}
-
-/* Whether the window of `pairs` pairs can go this way. In place a pair may be read only once and must be written where it
- * was read. */
-static inline int vector_can_rotate(const trope_plan *plan, int pairs, int in_place)
-{
-    if (plan->rounding != TROPE_ROUND_ONCE || pairs < VECTOR_WIDTH)
+    if (plan->rounding != TROPE_ROUND_ONCE || o->window_pairs < VECTOR_WIDTH || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
+        o->dst_stride[TROPE_DIM_ELEMENT] != 1)
         return 0;
-    return !in_place || (plan->interleaved_src == plan->interleaved_dst && pairs % VECTOR_WIDTH == 0);
+    return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->window_pairs % VECTOR_WIDTH == 0);
 }
 
-static void vector_rotate(const trope_plan *plan, int pairs, const char *from, char *to, vector_turns t)
+/* A whole head whose elements are contiguous. `stage`, if not NULL, is where it is put together before it is streamed out.
+ */
+ALWAYS_INLINE void vector_rotate_head(int dtype, int from_interleaved, int to_interleaved, const trope_plan_operand *o,
+                                      int windows, const char *src, char *dst, char *stage, vector_turns t)
 {
-    if (plan->dtype == TROPE_F32)
-        vector_rotate_dtype(TROPE_F32, plan, pairs, from, to, t);
-    else if (plan->dtype == TROPE_BF16)
-        vector_rotate_dtype(TROPE_BF16, plan, pairs, from, to, t);
-    else
-        vector_rotate_dtype(TROPE_F16, plan, pairs, from, to, t);
+    const int64_t size = dtype == TROPE_F32 ? 4 : 2, before = o->rotary_offset * size, window = 2 * o->window_pairs * size;
+    const int64_t after = before + windows * window, end = o->head_dim * size;
+    char *out = stage ? stage : dst;
+    if (!o->in_place) {
+        trope_copy_short(out, src, (size_t)before);
+        trope_copy_short(out + after, src + after, (size_t)(end - after));
+    }
+    for (int w = 0; w < windows; w++) {
+        const int64_t start = before + w * window;
+        vector_rotate_loop(dtype, from_interleaved, to_interleaved, o->window_pairs, src + start, out + start, t);
+        t = (vector_turns){t.c1 + o->window_pairs, t.s1 + o->window_pairs, t.c2 + o->window_pairs, t.s2 + o->window_pairs};
+    }
+    if (stage)
+        trope_stream_copy(dst, stage, (size_t)end);
 }
 
 #endif
