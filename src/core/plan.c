@@ -156,7 +156,7 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
     plan->sequences = trope_plan_sequences(&args);
     plan->axis_map = args.axis_map;
     memcpy(plan->axis_sections, args.axis_sections, sizeof plan->axis_sections);
-    plan->axes = args.position_axes;
+    plan->axes = args.position_axes; /* with which trope_pair_axis finds those that are in use */
     plan->axes = highest_axis(plan) + 1;
     plan->angles_shared = !args.cu_seqlens && !args.start_positions && args.angle_batch_stride == 0 &&
                           (!args.position_ids || args.position_batch_stride == 0);
