@@ -232,6 +232,8 @@ static void sum_angles(gradient *g)
     g->bucket_start = g->plan.workspace;
     g->rows = g->bucket_start + g->buckets + 1;
     for (g->axis = 0; g->axis < g->plan.axes; g->axis++) {
+        if (!(g->plan.used_axes >> g->axis & 1))
+            continue;
         sort_rows(g);
         trope_parallel_for(g->plan.threads, g->buckets, sum_buckets, g);
     }
@@ -281,6 +283,7 @@ void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kerne
 {
     gradient g = {.plan = *plan, .interleaved_dy = plan->interleaved_src, .kernels = kernels};
     trope_set_direction(&g.plan, 0);
+    g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, not sin as it was rounded for the operands */
     if (plan->d_freqs)
         sum_angles(&g);
     else
