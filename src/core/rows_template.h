@@ -373,14 +373,31 @@ static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_ope
     FN(copy_strided)(dst + after * to, to, src + after * from, from, (const int64_t[]){o->head_dim - after, size});
 }
 
+/* Whether heads are further apart than rows. */
+static int FN(heads_outside)(const trope_plan_operand *o)
+{
+    const int64_t *stride = o->dst_stride;
+    return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
+}
+
+/* Elements from a head to the window of the one that is prefetched while it is at hand. */
+static int64_t FN(prefetch_distance)(const trope_plan_operand *o, int heads_outside)
+{
+    const int inner = heads_outside ? TROPE_DIM_TOKEN : o->heads_per_group > 1 ? TROPE_DIM_HEAD : TROPE_DIM_GROUP;
+    return PREFETCH_HEADS * o->src_stride[inner] + o->rotary_offset;
+}
+
 static void FN(copy_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst)
 {
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
     if (o->in_place)
         return;
-    if (from != 1 || to != 1)
+    if (from != 1 || to != 1) {
         FN(copy_strided)(dst, to * size, src, from * size, (const int64_t[]){o->head_dim, size});
-    else if (plan->stream_stores)
+        return;
+    }
+    prefetch_run(src + FN(prefetch_distance)(o, FN(heads_outside)(o)) * size, o->head_dim * size);
+    if (plan->stream_stores)
         trope_stream_copy(dst, src, (size_t)(o->head_dim * size));
     else
         memcpy(dst, src, (size_t)(o->head_dim * size));
@@ -420,18 +437,6 @@ typedef struct FN(chunk) {
     REAL coefficients[CHUNK_COEFFICIENTS];
 } FN(chunk);
 
-/* Asks for the start of a row while its angles are computed, which takes as long as a row of few heads takes to arrive. */
-static void FN(prefetch_row)(const trope_plan *plan, const trope_row *row)
-{
-    for (int i = 0; i < plan->operand_count; i++) {
-        const trope_plan_operand *o = &plan->operands[i];
-        const int64_t start = row->batch * o->src_stride[TROPE_DIM_BATCH] + row->token * o->src_stride[TROPE_DIM_TOKEN];
-        const int64_t bytes = o->head_dim * plan->element_size;
-        for (int64_t line = 0; line < bytes && line < PREFETCH_BYTES; line += 64)
-            __builtin_prefetch(o->src + start * plan->element_size + line);
-    }
-}
-
 /* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
 static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) * chunk)
 {
@@ -446,7 +451,6 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
         row->batch = next.batch;
         row->token = next.token;
         trope_find_row(plan, span, row);
-        FN(prefetch_row)(plan, row);
         if (row->action != TROPE_ROW_ROTATE || plan->pairs == 0)
             continue;
         if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
@@ -459,13 +463,6 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
         used += per_row;
     }
     return begin;
-}
-
-/* Whether heads are further apart than rows. */
-static int FN(heads_outside)(const trope_plan_operand *o)
-{
-    const int64_t *stride = o->dst_stride;
-    return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
 }
 
 /* Every head of an operand for every row of the chunk, the larger stride outside. */
@@ -490,6 +487,7 @@ ALWAYS_INLINE void write_vectors(int dtype, int from_interleaved, int to_interle
     const int64_t size = plan->element_size, *f = o->src_stride, *g = o->dst_stride;
     char *stage = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES ? stage_space : NULL;
     const int heads_outside = FN(heads_outside)(o), windows = plan->windows;
+    const int64_t ahead = FN(prefetch_distance)(o, heads_outside) * size, window = o->rotary_dim * size;
     const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
     for (int outer = 0; outer < outer_rows; outer++) {
         for (int group = 0; group < o->groups; group++) {
@@ -505,6 +503,7 @@ ALWAYS_INLINE void write_vectors(int dtype, int from_interleaved, int to_interle
                     }
                     const int64_t from = row->batch * f[TROPE_DIM_BATCH] + row->token * f[TROPE_DIM_TOKEN];
                     const int64_t to = row->batch * g[TROPE_DIM_BATCH] + row->token * g[TROPE_DIM_TOKEN];
+                    prefetch_run(src + from * size + ahead, window);
                     vector_rotate_head(dtype, from_interleaved, to_interleaved, o, windows, src + from * size,
                                        dst + to * size, stage, (vector_turns){t.c1, t.s1, t.c2, t.s2});
                 }
