@@ -266,17 +266,23 @@ static void sum_chunks(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static void sum_frequencies(gradient *g)
+static void sum_partials(const void *context, int64_t begin, int64_t end)
 {
+    const gradient *g = context;
     const int64_t chunks = count_chunks(&g->plan);
-    g->partial = g->plan.workspace;
-    trope_parallel_for(g->plan.threads, chunks, sum_chunks, g);
-    for (int32_t i = 0; i < g->plan.pairs; i++) {
+    for (int64_t i = begin; i < end; i++) {
         double sum = 0;
         for (int64_t chunk = 0; chunk < chunks; chunk++)
             sum += g->partial[chunk * g->plan.pairs + i];
         g->plan.d_inv_freq[i] = sum;
     }
+}
+
+static void sum_frequencies(gradient *g)
+{
+    g->partial = g->plan.workspace;
+    trope_parallel_for(g->plan.threads, count_chunks(&g->plan), sum_chunks, g);
+    trope_parallel_for(1, g->plan.pairs, sum_partials, g);
 }
 
 void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels)
