@@ -187,9 +187,12 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
 static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first,
                               REAL *restrict second)
 {
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        first[pair] = columns[trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
-        second[pair] = columns[trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
+    const int pairs = plan->pairs / plan->windows;
+    for (int w = 0; w < plan->windows; w++, columns += 2 * pairs, first += pairs, second += pairs) {
+        for (int i = 0; i < pairs; i++) {
+            first[i] = columns[plan->interleaved_columns ? 2 * i : i];
+            second[i] = columns[plan->interleaved_columns ? 2 * i + 1 : pairs + i];
+        }
     }
 }
 
@@ -228,12 +231,17 @@ static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, RE
         FN(find_columns)(plan, row, pairs, space, space + pairs);
         return (FN(turns)){space, space + pairs, space, space + pairs};
     }
-    REAL cosine[TROPE_MAX_ROTARY_DIM], sine[TROPE_MAX_ROTARY_DIM];
-    FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
-    FN(split_columns)(plan, cosine, space, space + 2 * pairs);
-    FN(split_columns)(plan, sine, space + pairs, space + 3 * pairs);
-    REAL *first = space + (plan->swap_sines ? 3 : 1) * pairs, *second = space + (plan->swap_sines ? 1 : 3) * pairs;
-    return (FN(turns)){space, first, space + 2 * pairs, second};
+    REAL *cosine = space, *sine = space + 2 * pairs;
+    if (plan->interleaved_columns || plan->windows > 1) {
+        REAL cosine_columns[TROPE_MAX_ROTARY_DIM], sine_columns[TROPE_MAX_ROTARY_DIM];
+        FN(find_columns)(plan, row, 2 * pairs, cosine_columns, sine_columns);
+        FN(split_columns)(plan, cosine_columns, cosine, cosine + pairs);
+        FN(split_columns)(plan, sine_columns, sine, sine + pairs);
+    } else { /* the columns of all first elements come before those of all second ones as it is */
+        FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
+    }
+    return (FN(turns)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
+                       sine + (plan->swap_sines ? 0 : pairs)};
 }
 
 static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
@@ -246,6 +254,25 @@ static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_r
         out->c2[pair] = t.c2[pair];
         out->s2[pair] = t.s2[pair];
     }
+}
+
+/* The coefficients of rows that one position each drives: 2 * plan->pairs of them a row. All at once, because it is these
+ * that a token of one head spends its time in. */
+static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
+{
+    const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
+    const uint64_t *restrict step = plan->angles.step;
+    const int pairs = plan->pairs;
+    for (int r = 0; r < rows; r++) {
+        const int64_t at = position[r];
+        REAL *restrict cosine = space + 2 * r * pairs, *restrict sine = cosine + pairs;
+        for (int i = 0; i < pairs; i++)
+            FN(sincos_of_phase)(at, step[i], scale, &cosine[i], &sine[i]);
+    }
+#ifndef REAL_IS_DOUBLE
+    if (plan->rounding == TROPE_ROUND_NATIVE)
+        FN(round_columns)(plan->dtype, 2 * rows * pairs, space);
+#endif
 }
 
 /* ---- the rotation of a window ---- */
@@ -434,34 +461,49 @@ typedef struct FN(chunk) {
     int rows;
     trope_row row[CHUNK_ROWS];
     FN(turns) turns[CHUNK_ROWS];
+    int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
+    int64_t phase_position[CHUNK_ROWS];
     REAL coefficients[CHUNK_COEFFICIENTS];
 } FN(chunk);
+
+/* Gives the chunk's row r its coefficients, in `space`. */
+static void FN(add_turns)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
+{
+    const trope_row *row = &chunk->row[r];
+    if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
+        chunk->turns[r] = chunk->turns[r - 1];
+    } else if (plan->angles.source == TROPE_ANGLES_PHASE && plan->axes == 1) {
+        chunk->turns[r] = (FN(turns)){space, space + plan->pairs, space, space + plan->pairs};
+        chunk->phase_position[chunk->phases++] = row->position[0];
+    } else {
+        chunk->turns[r] = FN(find_turns)(plan, row, space);
+    }
+}
 
 /* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
 static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) * chunk)
 {
     const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
-    int used = 0;
+    REAL *space = chunk->coefficients;
     trope_row next;
     trope_locate_row(plan, begin, &next);
-    chunk->rows = 0;
-    for (; begin < end && chunk->rows < CHUNK_ROWS; begin++, chunk->rows++, trope_step_row(plan, &next)) {
-        const int r = chunk->rows;
+    chunk->rows = chunk->phases = 0;
+    while (begin < end && chunk->rows < CHUNK_ROWS && space + per_row <= chunk->coefficients + CHUNK_COEFFICIENTS) {
+        const int r = chunk->rows++;
         trope_row *row = &chunk->row[r];
         row->batch = next.batch;
         row->token = next.token;
         trope_find_row(plan, span, row);
-        if (row->action != TROPE_ROW_ROTATE || plan->pairs == 0)
-            continue;
-        if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
-            chunk->turns[r] = chunk->turns[r - 1];
-            continue;
+        if (row->action == TROPE_ROW_ROTATE && plan->pairs > 0) {
+            FN(add_turns)(plan, chunk, r, space);
+            if (chunk->turns[r].c1 == space)
+                space += per_row;
         }
-        if (used + per_row > CHUNK_COEFFICIENTS)
-            return begin;
-        chunk->turns[r] = FN(find_turns)(plan, row, chunk->coefficients + used);
-        used += per_row;
+        begin++;
+        trope_step_row(plan, &next);
     }
+    if (chunk->phases)
+        FN(find_phase_turns)(plan, chunk->phases, chunk->phase_position, chunk->coefficients);
     return begin;
 }
 
@@ -478,38 +520,71 @@ static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *
 }
 
 #ifdef USE_VECTORS
-/* The same for an operand that vectors can rotate. Inlined with constants for dtype and pairings, so that nothing but the
- * rotation is left in the loop over the heads. */
+/* What is the same for all heads of an operand. */
+typedef struct vector_job {
+    const trope_plan *plan;
+    const trope_plan_operand *operand;
+    const FN(chunk) * chunk;
+    char *stage;           /* NULL: write where the head goes */
+    int64_t ahead, window; /* bytes from a head to what is prefetched, and of that */
+} vector_job;
+
+/* Where a row starts in src and dst. */
+typedef struct vector_row {
+    const char *src;
+    char *dst;
+} vector_row;
+
+ALWAYS_INLINE vector_row find_vector_row(const vector_job *job, int r)
+{
+    const trope_plan_operand *o = job->operand;
+    const trope_row *row = &job->chunk->row[r];
+    const int64_t from = row->batch * o->src_stride[TROPE_DIM_BATCH] + row->token * o->src_stride[TROPE_DIM_TOKEN];
+    const int64_t to = row->batch * o->dst_stride[TROPE_DIM_BATCH] + row->token * o->dst_stride[TROPE_DIM_TOKEN];
+    return (vector_row){o->src + from * job->plan->element_size, o->dst + to * job->plan->element_size};
+}
+
+/* One head of row r. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in the loop.
+ */
+ALWAYS_INLINE void write_vector_head(int dtype, int from_interleaved, int to_interleaved, const vector_job *job, int r,
+                                     const int64_t head[2])
+{
+    const trope_plan_operand *o = job->operand;
+    const FN(turns) t = job->chunk->turns[r];
+    if (job->chunk->row[r].action != TROPE_ROW_ROTATE) {
+        FN(write_head)(job->plan, o, &job->chunk->row[r], t, head);
+        return;
+    }
+    const vector_row row = find_vector_row(job, r);
+    const int64_t size = dtype == TROPE_F32 ? 4 : 2;
+    const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
+    char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
+    prefetch_run(src + job->ahead, job->window);
+    vector_rotate_head(dtype, from_interleaved, to_interleaved, o, job->plan->windows, src, dst, job->stage,
+                       (vector_turns){t.c1, t.s1, t.c2, t.s2});
+}
+
+/* As write_operand, for an operand that vectors can rotate. */
 ALWAYS_INLINE void write_vectors(int dtype, int from_interleaved, int to_interleaved, const trope_plan *plan,
                                  const trope_plan_operand *o, const FN(chunk) * chunk)
 {
-    _Alignas(64) char stage_space[STAGE_BYTES];
-    const int64_t size = plan->element_size, *f = o->src_stride, *g = o->dst_stride;
-    char *stage = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES ? stage_space : NULL;
-    const int heads_outside = FN(heads_outside)(o), windows = plan->windows;
-    const int64_t ahead = FN(prefetch_distance)(o, heads_outside) * size, window = o->rotary_dim * size;
-    const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
-    for (int outer = 0; outer < outer_rows; outer++) {
-        for (int group = 0; group < o->groups; group++) {
-            for (int head = 0; head < o->heads_per_group; head++) {
-                const char *src = o->src + (group * f[TROPE_DIM_GROUP] + head * f[TROPE_DIM_HEAD]) * size;
-                char *dst = o->dst + (group * g[TROPE_DIM_GROUP] + head * g[TROPE_DIM_HEAD]) * size;
-                for (int r = outer; r < outer + inner_rows; r++) {
-                    const trope_row *row = &chunk->row[r];
-                    const FN(turns) t = chunk->turns[r];
-                    if (row->action != TROPE_ROW_ROTATE) {
-                        FN(write_head)(plan, o, row, t, (const int64_t[]){group, head});
-                        continue;
-                    }
-                    const int64_t from = row->batch * f[TROPE_DIM_BATCH] + row->token * f[TROPE_DIM_TOKEN];
-                    const int64_t to = row->batch * g[TROPE_DIM_BATCH] + row->token * g[TROPE_DIM_TOKEN];
-                    prefetch_run(src + from * size + ahead, window);
-                    vector_rotate_head(dtype, from_interleaved, to_interleaved, o, windows, src + from * size,
-                                       dst + to * size, stage, (vector_turns){t.c1, t.s1, t.c2, t.s2});
-                }
-            }
-        }
+    _Alignas(64) char stage[STAGE_BYTES];
+    const int64_t size = dtype == TROPE_F32 ? 4 : 2;
+    const int heads_outside = FN(heads_outside)(o),
+              streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
+    const vector_job job = {
+        plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(o, heads_outside) * size, o->rotary_dim * size};
+    if (!heads_outside) {
+        for (int r = 0; r < chunk->rows; r++)
+            for (int group = 0; group < o->groups; group++)
+                for (int head = 0; head < o->heads_per_group; head++)
+                    write_vector_head(dtype, from_interleaved, to_interleaved, &job, r, (const int64_t[]){group, head});
+        return;
     }
+    for (int group = 0; group < o->groups; group++)
+        for (int head = 0; head < o->heads_per_group; head++)
+            for (int r = 0; r < chunk->rows; r++)
+                write_vector_head(dtype, from_interleaved, to_interleaved, &job, r, (const int64_t[]){group, head});
 }
 
 #define WRITE_VECTORS(dtype)                                                                                               \
