@@ -277,59 +277,67 @@ static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t
 
 /* ---- the rotation of a window ---- */
 
-typedef enum FN(arithmetic) { FN(ONCE), FN(NATIVE_F32), FN(NATIVE_F16), FN(NATIVE_BF16) } FN(arithmetic);
+#ifdef REAL_IS_DOUBLE
+typedef trope_pair_f64 FN(pair);
+typedef trope_turn_f64 FN(turn);
+#else
+typedef trope_pair FN(pair);
+typedef trope_turn FN(turn);
+#endif
 
-static inline void FN(rotate_pair)(FN(arithmetic) kind, REAL x1, REAL x2, REAL c1, REAL s1, REAL c2, REAL s2, REAL *y1,
-                                   REAL *y2)
+/* What a loop is compiled for: constants wherever they are passed. */
+typedef struct FN(kind) {
+    int native; /* TROPE_F32, ... of the rounding after each operation, or -1: rounded once */
+    int from_interleaved, to_interleaved;
+} FN(kind);
+
+static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(turn) t)
 {
 #ifdef REAL_IS_DOUBLE
-    (kind == FN(ONCE) ? trope_rotate_once_f64 : trope_rotate_native_f64)(x1, x2, c1, s1, c2, s2, y1, y2);
+    return native < 0 ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);
 #else
-    if (kind == FN(ONCE))
-        trope_rotate_once(x1, x2, c1, s1, c2, s2, y1, y2);
-    else if (kind == FN(NATIVE_F32))
-        trope_rotate_native_f32(x1, x2, c1, s1, c2, s2, y1, y2);
-    else if (kind == FN(NATIVE_F16))
-        trope_rotate_native_f16(x1, x2, c1, s1, c2, s2, y1, y2);
-    else
-        trope_rotate_native_bf16(x1, x2, c1, s1, c2, s2, y1, y2);
+    return native < 0 ? trope_rotate_once(x, t)
+           : native == TROPE_F32 ? trope_rotate_native_f32(x, t)
+           : native == TROPE_F16 ? trope_rotate_native_f16(x, t)
+                                 : trope_rotate_native_bf16(x, t);
 #endif
 }
 
-/* `count` pairs from x to y, which are apart. Inlined with constants for all but the pointers and the count. */
-static inline __attribute__((always_inline)) void FN(rotate_run)(FN(arithmetic) kind, int from_interleaved,
-                                                                 int to_interleaved, int count, const REAL *restrict x,
+/* `count` pairs from x to y, which are apart. */
+static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, int count, const REAL *restrict x,
                                                                  REAL *restrict y, FN(turns) t)
 {
     const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
     for (int i = 0; i < count; i++) {
-        const REAL x1 = from_interleaved ? x[2 * i] : x[i], x2 = from_interleaved ? x[2 * i + 1] : x[i + count];
-        REAL y1, y2;
-        FN(rotate_pair)(kind, x1, x2, c1[i], s1[i], c2[i], s2[i], &y1, &y2);
-        y[to_interleaved ? 2 * i : i] = FN(canonical)(y1);
-        y[to_interleaved ? 2 * i + 1 : i + count] = FN(canonical)(y2);
+        const FN(pair) in = {kind.from_interleaved ? x[2 * i] : x[i], kind.from_interleaved ? x[2 * i + 1] : x[i + count]};
+        const FN(turn) turn = {c1[i], s1[i], c2[i], s2[i]};
+        const FN(pair) out = FN(rotate_pair)(kind.native, in, turn);
+        y[kind.to_interleaved ? 2 * i : i] = FN(canonical)(out.first);
+        y[kind.to_interleaved ? 2 * i + 1 : i + count] = FN(canonical)(out.second);
     }
 }
 
-static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(FN(arithmetic) kind, const trope_plan *plan,
-                                                                         int count, const REAL *x, REAL *y, FN(turns) t)
+static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int native, const trope_plan *plan, int count,
+                                                                         const REAL *x, REAL *y, FN(turns) t)
 {
     if (plan->interleaved_src)
-        plan->interleaved_dst ? FN(rotate_run)(kind, 1, 1, count, x, y, t) : FN(rotate_run)(kind, 1, 0, count, x, y, t);
+        plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 1, 1}, count, x, y, t)
+                              : FN(rotate_run)((FN(kind)){native, 1, 0}, count, x, y, t);
     else
-        plan->interleaved_dst ? FN(rotate_run)(kind, 0, 1, count, x, y, t) : FN(rotate_run)(kind, 0, 0, count, x, y, t);
+        plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 0, 1}, count, x, y, t)
+                              : FN(rotate_run)((FN(kind)){native, 0, 0}, count, x, y, t);
 }
 
 static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(turns) t)
 {
     if (plan->rounding == TROPE_ROUND_ONCE)
-        FN(rotate_any_pairing)(FN(ONCE), plan, count, x, y, t);
+        FN(rotate_any_pairing)(-1, plan, count, x, y, t);
     else if (plan->dtype == TROPE_F16)
-        FN(rotate_any_pairing)(FN(NATIVE_F16), plan, count, x, y, t);
+        FN(rotate_any_pairing)(TROPE_F16, plan, count, x, y, t);
     else if (plan->dtype == TROPE_BF16)
-        FN(rotate_any_pairing)(FN(NATIVE_BF16), plan, count, x, y, t);
+        FN(rotate_any_pairing)(TROPE_BF16, plan, count, x, y, t);
     else
-        FN(rotate_any_pairing)(FN(NATIVE_F32), plan, count, x, y, t);
+        FN(rotate_any_pairing)(TROPE_F32, plan, count, x, y, t);
 }
 
 /* All windows of a head. */
@@ -546,8 +554,7 @@ ALWAYS_INLINE vector_row find_vector_row(const vector_job *job, int r)
 
 /* One head of row r. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in the loop.
  */
-ALWAYS_INLINE void write_vector_head(int dtype, int from_interleaved, int to_interleaved, const vector_job *job, int r,
-                                     const int64_t head[2])
+ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, const int64_t head[2])
 {
     const trope_plan_operand *o = job->operand;
     const FN(turns) t = job->chunk->turns[r];
@@ -556,20 +563,20 @@ ALWAYS_INLINE void write_vector_head(int dtype, int from_interleaved, int to_int
         return;
     }
     const vector_row row = find_vector_row(job, r);
-    const int64_t size = dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
     const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
     char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
     prefetch_run(src + job->ahead, job->window);
-    vector_rotate_head(dtype, from_interleaved, to_interleaved, o, job->plan->windows, src, dst, job->stage,
+    vector_rotate_head(kind, o, job->plan->windows, (vector_place){src, dst, job->stage},
                        (vector_turns){t.c1, t.s1, t.c2, t.s2});
 }
 
 /* As write_operand, for an operand that vectors can rotate. */
-ALWAYS_INLINE void write_vectors(int dtype, int from_interleaved, int to_interleaved, const trope_plan *plan,
-                                 const trope_plan_operand *o, const FN(chunk) * chunk)
+ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const trope_plan_operand *o,
+                                 const FN(chunk) * chunk)
 {
     _Alignas(64) char stage[STAGE_BYTES];
-    const int64_t size = dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
     const vector_job job = {
@@ -578,24 +585,24 @@ ALWAYS_INLINE void write_vectors(int dtype, int from_interleaved, int to_interle
         for (int r = 0; r < chunk->rows; r++)
             for (int group = 0; group < o->groups; group++)
                 for (int head = 0; head < o->heads_per_group; head++)
-                    write_vector_head(dtype, from_interleaved, to_interleaved, &job, r, (const int64_t[]){group, head});
+                    write_vector_head(kind, &job, r, (const int64_t[]){group, head});
         return;
     }
     for (int group = 0; group < o->groups; group++)
         for (int head = 0; head < o->heads_per_group; head++)
             for (int r = 0; r < chunk->rows; r++)
-                write_vector_head(dtype, from_interleaved, to_interleaved, &job, r, (const int64_t[]){group, head});
+                write_vector_head(kind, &job, r, (const int64_t[]){group, head});
 }
 
 #define WRITE_VECTORS(dtype)                                                                                               \
     static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
     {                                                                                                                      \
         if (plan->interleaved_src)                                                                                         \
-            plan->interleaved_dst ? write_vectors(TROPE_##dtype, 1, 1, plan, o, chunk)                                     \
-                                  : write_vectors(TROPE_##dtype, 1, 0, plan, o, chunk);                                    \
+            plan->interleaved_dst ? write_vectors((vector_kind){TROPE_##dtype, 1, 1}, plan, o, chunk)                      \
+                                  : write_vectors((vector_kind){TROPE_##dtype, 1, 0}, plan, o, chunk);                     \
         else                                                                                                               \
-            plan->interleaved_dst ? write_vectors(TROPE_##dtype, 0, 1, plan, o, chunk)                                     \
-                                  : write_vectors(TROPE_##dtype, 0, 0, plan, o, chunk);                                    \
+            plan->interleaved_dst ? write_vectors((vector_kind){TROPE_##dtype, 0, 1}, plan, o, chunk)                      \
+                                  : write_vectors((vector_kind){TROPE_##dtype, 0, 0}, plan, o, chunk);                     \
     }
 WRITE_VECTORS(F32)
 WRITE_VECTORS(F16)
