@@ -1,12 +1,5 @@
 # What `cmake --install` copies: the library, its header, the CMake package and trope.pc.
 
-# A program that links a static trope links what trope itself links, but our warnings are our own.
-get_target_property(trope_links trope INTERFACE_LINK_LIBRARIES)
-if(trope_links)
-  list(REMOVE_ITEM trope_links "$<LINK_ONLY:trope_warnings>")
-  set_property(TARGET trope PROPERTY INTERFACE_LINK_LIBRARIES ${trope_links})
-endif()
-
 install(TARGETS trope EXPORT trope
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

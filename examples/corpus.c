@@ -17,20 +17,31 @@ static void *allocate(size_t size)
     return p;
 }
 
-/* Returns the file's bytes and a final newline, or NULL. */
+/* Returns the file's bytes and a final newline, or NULL. It may be a pipe. */
 static char *read_file(const char *path, int64_t *size)
 {
     FILE *f = fopen(path, "rb");
-    if (!f || fseek(f, 0, SEEK_END) || (*size = ftell(f)) < 0 || fseek(f, 0, SEEK_SET)) {
-        fprintf(stderr, "train_packed: cannot read %s: %s\n", path, strerror(errno));
-        if (f)
-            fclose(f);
-        return NULL;
+    size_t room = 1 << 16, used = 0, got = f != NULL;
+    char *bytes = allocate(room);
+    while (f && got) {
+        used += got = fread(bytes + used, 1, room - 1 - used, f);
+        if (used == room - 1) {
+            char *larger = memcpy(allocate(2 * room), bytes, used);
+            free(bytes);
+            bytes = larger;
+            room *= 2;
+        }
     }
-    char *bytes = allocate((size_t)*size + 1);
-    *size = (int64_t)fread(bytes, 1, (size_t)*size, f);
-    bytes[(*size)++] = '\n';
-    fclose(f);
+    if (!f || ferror(f)) {
+        fprintf(stderr, "train_packed: cannot read %s: %s\n", path, strerror(errno));
+        free(bytes);
+        bytes = NULL;
+    } else {
+        bytes[used] = '\n';
+    }
+    if (f)
+        fclose(f);
+    *size = (int64_t)used + 1;
     return bytes;
 }
 

@@ -31,7 +31,7 @@ struct piece {
 };
 
 struct batch {
-    int tokens;          /* of the stream, with its padding */
+    int tokens; /* of the stream, with its padding */
     int sequences;
     int32_t *cu_seqlens; /* [sequences + 1] */
     uint8_t *input;      /* [tokens], the bytes */

@@ -28,17 +28,17 @@
 
 #if GPT_DOUBLE
 typedef double real;
-#define REAL_EXP exp
+#define REAL_EXP  exp
 #define REAL_SQRT sqrt
 enum { REAL_DTYPE = TROPE_F64 };
 #else
 typedef float real;
-#define REAL_EXP expf
+#define REAL_EXP  expf
 #define REAL_SQRT sqrtf
 enum { REAL_DTYPE = TROPE_F32 };
 #endif
 
-enum { VOCABULARY = 256, MAX_HEAD_DIM = 128 };
+enum { VOCABULARY = 256, MAX_HEAD_DIM = 128, MAX_BLOCKS = 128 };
 
 struct gpt_shape {
     int layers;
@@ -93,11 +93,11 @@ struct gpt {
     int tokens; /* of a batch */
     struct layer *layers;
     struct norm norm_head;
-    real *logits; /* after the forward pass, their gradient */
+    real *logits;                 /* after the forward pass, their gradient */
     real *dx, *dnormed, *dhidden; /* gradients, used by one layer after the other */
     struct attention dattention;
 
-    void *blocks[64]; /* all memory, for gpt_free */
+    void *blocks[MAX_BLOCKS]; /* all memory, for gpt_free */
     int block_count;
 };
 
@@ -188,7 +188,14 @@ static struct matrix slice(struct matrix m, int row, int col, int rows, int cols
 }
 
 /* A product is computed in tiles of TILE_ROWS x TILE_COLS sums that stay in registers, DEPTH terms at a time. */
-enum { TILE_ROWS = 4, TILE_COLS = 8, DEPTH = 256 };
+enum { TILE_ROWS = 4, TILE_COLS = 16, DEPTH = 256 };
+
+static inline void add_scaled(real *sum, real x, const real *row)
+{
+#pragma omp simd
+    for (int j = 0; j < TILE_COLS; j++)
+        sum[j] += x * row[j];
+}
 
 /* One tile: c += a b, where panel holds the rows of b. A tile at the edge repeats a's last row, and drops the result. */
 static void multiply_tile(struct matrix c, struct matrix a, const real *panel)
@@ -198,15 +205,10 @@ static void multiply_tile(struct matrix c, struct matrix a, const real *panel)
     for (int i = 0; i < TILE_ROWS; i++)
         row[i] = a.data + (i < a.rows ? i : a.rows - 1) * a.row_step;
     for (int k = 0; k < a.cols; k++, panel += TILE_COLS) {
-        int64_t at = k * a.col_step;
-        real a0 = row[0][at], a1 = row[1][at], a2 = row[2][at], a3 = row[3][at];
-#pragma omp simd
-        for (int j = 0; j < TILE_COLS; j++) {
-            sum0[j] += a0 * panel[j];
-            sum1[j] += a1 * panel[j];
-            sum2[j] += a2 * panel[j];
-            sum3[j] += a3 * panel[j];
-        }
+        add_scaled(sum0, row[0][k * a.col_step], panel);
+        add_scaled(sum1, row[1][k * a.col_step], panel);
+        add_scaled(sum2, row[2][k * a.col_step], panel);
+        add_scaled(sum3, row[3][k * a.col_step], panel);
     }
     for (int i = 0; i < c.rows; i++)
         for (int j = 0; j < c.cols; j++)
@@ -502,7 +504,7 @@ static void gpt_backward(struct gpt *m, const struct batch *batch)
 static void *gpt_block(struct gpt *m, int64_t count, size_t size)
 {
     void *block = calloc((size_t)count, size);
-    if (!block) {
+    if (!block || m->block_count == MAX_BLOCKS) {
         fprintf(stderr, "train_packed: out of memory\n");
         exit(2);
     }

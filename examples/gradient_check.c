@@ -5,12 +5,17 @@
 
 _Static_assert((int)CHECK_TENSORS == (int)TENSORS, "one result for each tensor");
 
-/* How far each parameter moves to either side. Too far, and the loss is not straight; too near, and it has no digits. */
-static const double step = 1e-5;
+/* How far a parameter moves to either side: too far, and the loss is not straight; too near, and the difference has no
+ * digits. Less far where all of a tensor move together. */
+static double step_for(int64_t count)
+{
+    return count == 1 ? 3e-5 : 1e-6;
+}
 
 /* The derivative of the loss along signs (+1 or -1 for each of count parameters), by central difference. */
 static double difference(struct gpt *m, const struct batch *batch, real *weights, const int8_t *signs, int64_t count)
 {
+    const double step = step_for(count);
     real *saved = malloc((size_t)count * sizeof *saved);
     if (!saved)
         return NAN;

@@ -14,16 +14,16 @@
  *     nothing of positions beyond what the causal mask lets it guess.
  *  4. Compares their loss on the documents that neither has seen. RoPE must be lower by at least MARGIN.
  *
- * The same seed gives the same numbers, with any number of threads. Exit status: 0 all is well, 1 a check failed, 2 bad
+ * On one machine the same seed gives the same numbers. Exit status: 0 all is well, 1 a check failed, 2 bad
  * usage or an unreadable text. */
 #define GPT_DOUBLE 0
 #include "gpt.h"
 #include "gradient_check.h"
 
-#define MARGIN 0.1           /* nats per byte */
-#define DOUBLE_BOUND 1e-6    /* of the double gradient against finite differences */
-#define FLOAT_BOUND 1e-4     /* of the float gradient against the double one */
-#define LEARNING_RATE 6e-3   /* at its highest */
+#define MARGIN        0.1  /* nats per byte */
+#define DOUBLE_BOUND  1e-6 /* of the double gradient against finite differences */
+#define FLOAT_BOUND   1e-5 /* of the float gradient against the double one */
+#define LEARNING_RATE 6e-3 /* at its highest */
 enum { BATCH_TOKENS = 1024, WARMUP = 20, ROWS = 8, CHECK_TOKENS = 192 };
 enum { ROPE, PLAIN, MODELS }; /* the two models */
 
@@ -94,6 +94,7 @@ static struct options parse(int argc, char **argv)
             exit(2);
         }
     }
+    o.threads = o.threads < MODELS ? o.threads : MODELS;
     return o;
 }
 
@@ -115,15 +116,14 @@ static const char *default_text(void)
 /* -------------------------------------------------------------------------------------------------------------------
  * The gradient check. */
 
-/* The beginnings of some documents, an empty sequence among them, and padding at the end. */
+/* The beginnings of the first documents, an empty sequence among them, and padding at the end. */
 static struct batch check_batch(const struct corpus *corpus)
 {
     const int lengths[] = {61, 1, 0, 37, 75};
     struct batch batch = batch_new(CHECK_TOKENS);
-    for (int i = 0, piece = 0; i < 5; i++, piece = (piece + 1) % corpus->piece_count) {
-        while (corpus->pieces[piece].length < lengths[i])
-            piece = (piece + 1) % corpus->piece_count;
-        batch_append(&batch, corpus->text + corpus->pieces[piece].begin, lengths[i]);
+    for (int i = 0; i < 5; i++) {
+        const struct piece *piece = &corpus->pieces[i];
+        batch_append(&batch, corpus->text + piece->begin, piece->length < lengths[i] ? piece->length : lengths[i]);
     }
     return batch;
 }
@@ -161,8 +161,8 @@ static int run_check(const struct gpt_shape *shape, const struct corpus *corpus,
     gpt_forward(&m, &batch);
     gpt_backward(&m, &batch);
 
-    printf("\ngradient at random weights, %d tokens in %d documents and %d of padding; relative errors\n",
-           batch_used(&batch), batch.sequences - 1, CHECK_TOKENS - batch_used(&batch));
+    printf("\ngradient of the loss at random weights, relative errors; %d tokens in %d sequences, and %d of padding\n",
+           batch_used(&batch), batch.sequences, CHECK_TOKENS - batch_used(&batch));
     printf("  %-16s %14s %14s %14s %14s\n", "tensor", "shape", "elements", "direction", "float");
     int wrong = 0;
     for (int i = 0; i < TENSORS; i++)
@@ -228,7 +228,6 @@ static void print_row(struct trainer *models, int step, int row_steps, double to
 {
     double rope = models[ROPE].loss / row_steps, plain = models[PLAIN].loss / row_steps;
     printf("  %6d %12.3f %18.3f %14.3f %14.0f\n", step, rope, plain, plain - rope, tokens_per_second);
-    fflush(stdout);
     models[ROPE].loss = models[PLAIN].loss = 0;
 }
 
@@ -239,8 +238,8 @@ static void train(struct trainer *models, const struct corpus *corpus, const str
     struct batch batch = batch_new(BATCH_TOKENS);
     printf("\n  %6s %12s %18s %14s %14s\n", "step", "loss: RoPE", "without positions", "RoPE lower by", "tokens/s");
     for (int row = 0, step = 0; row < ROWS; row++) {
-        int first = step, last = (int)((int64_t)o->steps * (row + 1) / ROWS), tokens = 0;
-        double start = seconds();
+        int first = step, last = (int)((int64_t)o->steps * (row + 1) / ROWS);
+        double tokens = 0, start = seconds();
         for (; step < last; step++) {
             batch_fill_training(&batch, &reader);
             tokens += MODELS * train_step(models, &batch, step, o);
@@ -295,9 +294,10 @@ static int run_training(const struct gpt_shape *shape, const struct corpus *corp
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* progress shows in a pipe, too */
     struct options o = parse(argc, argv);
-    struct gpt_shape shape = {.layers = 2, .width = 64, .groups = 2, .q_per_group = 2, .head_dim = 16, .hidden = 256,
-                              .rope = 1};
+    struct gpt_shape shape = {
+        .layers = 2, .width = 64, .groups = 2, .q_per_group = 2, .head_dim = 16, .hidden = 256, .rope = 1};
     const char *path = o.text ? o.text : default_text();
     struct corpus corpus;
     if (corpus_load(&corpus, path))

@@ -17,7 +17,8 @@
  * trope_last_error() names function, argument, value and rule. Every function may be called from any thread at any time.
  * Structs start with struct_size; set it to sizeof the struct and every other unused field to 0, which always means the
  * default. Fields are only ever appended: a smaller struct of an older caller works, and so does a larger one whose
- * unknown tail is zero. All strides count elements, all sizes are of the tensor on this rank.
+ * unknown tail is zero. (trope_operand, of which trope_args holds an array, never changes.) All strides count elements, all
+ * sizes are of the tensor on this rank.
  */
 #ifndef TROPE_TROPE_H
 #define TROPE_TROPE_H

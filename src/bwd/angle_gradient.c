@@ -232,6 +232,8 @@ static void sum_angles(gradient *g)
     g->bucket_start = g->plan.workspace;
     g->rows = g->bucket_start + g->buckets + 1;
     for (g->axis = 0; g->axis < g->plan.axes; g->axis++) {
+        if (!(g->plan.used_axes >> g->axis & 1))
+            continue;
         sort_rows(g);
         trope_parallel_for(g->plan.threads, g->buckets, sum_buckets, g);
     }
@@ -264,12 +266,11 @@ static void sum_chunks(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static void sum_frequencies(gradient *g)
+static void sum_partials(const void *context, int64_t begin, int64_t end)
 {
+    const gradient *g = context;
     const int64_t chunks = count_chunks(&g->plan);
-    g->partial = g->plan.workspace;
-    trope_parallel_for(g->plan.threads, chunks, sum_chunks, g);
-    for (int32_t i = 0; i < g->plan.pairs; i++) {
+    for (int64_t i = begin; i < end; i++) {
         double sum = 0;
         for (int64_t chunk = 0; chunk < chunks; chunk++)
             sum += g->partial[chunk * g->plan.pairs + i];
@@ -277,10 +278,18 @@ static void sum_frequencies(gradient *g)
     }
 }
 
+static void sum_frequencies(gradient *g)
+{
+    g->partial = g->plan.workspace;
+    trope_parallel_for(g->plan.threads, count_chunks(&g->plan), sum_chunks, g);
+    trope_parallel_for(1, g->plan.pairs, sum_partials, g);
+}
+
 void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels)
 {
     gradient g = {.plan = *plan, .interleaved_dy = plan->interleaved_src, .kernels = kernels};
     trope_set_direction(&g.plan, 0);
+    g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, not sin as it was rounded for the operands */
     if (plan->d_freqs)
         sum_angles(&g);
     else

@@ -17,8 +17,6 @@
 #define VECTOR_BLOCKS 2
 #endif
 #define SLOT_THREADS 256
-/* Pairs of all slots of a unit, which keeps their sums within 16 KiB. */
-#define SLOT_PAIRS 1024
 #define MAX_UNITS_PER_BLOCK 128
 /* Units that are enough for any device: batch entries that share angles are taken together down to this number. */
 #define ENOUGH_UNITS 8192
@@ -58,31 +56,63 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
 
 /* ---- geometry ---- */
 
-static size_t shared_bytes(const gradient_call &g)
-{
-    const size_t real = g.call.plan.dtype == TROPE_F64 ? 8 : 4, pairs = g.call.plan.pairs, per_pair = g.call.coefficients_per_pair;
-    const size_t turns = per_pair * pairs * (real + (gradient_shares_turns(g) ? 0 : sizeof(double)));
-    const size_t coefficients = per_pair * pairs * real, slots = g.slots.divisor * 2 * pairs * sizeof(double);
-    return g.units_per_block * (sizeof(trope_row) + turns + (coefficients > slots ? coefficients : slots));
-}
-
 static uint32_t least(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
 
+static uint32_t vector_threads(const trope_plan &plan)
+{
+    const uint32_t width = 16 / plan.element_size;
+    return (plan.pairs + width - 1) / width;
+}
+
+/* As divide_space has it, for vectors, which take a little more than pairs. */
+static size_t shared_bytes(const gradient_call &g)
+{
+    const trope_plan &plan = g.call.plan;
+    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size, runs = g.call.coefficients_per_pair / 2;
+    const size_t rotate = 2 * real * (width + (real == 8 ? 1 : 2)), gradient = gradient_shares_turns(g) ? 0 : 16 * (width + 1);
+    const size_t coefficients = 2 * runs * plan.pairs * real, slots = g.slots.divisor * 2 * plan.pairs * sizeof(double);
+    return g.units_per_block * (sizeof(trope_row) + runs * vector_threads(plan) * (rotate + gradient) +
+                                (coefficients > slots ? coefficients : slots));
+}
+
 /* Slots and blocks are those of the vector kernel, also where the plan gets the other one. */
 static void divide_heads(const trope_plan &plan, gradient_call *g)
 {
-    const uint32_t width = 16 / plan.element_size, threads = (plan.pairs + width - 1) / width;
     const uint64_t heads = (uint64_t)g->row_heads.divisor * g->batch_per_unit, wanted = (heads + HEADS_PER_SLOT - 1) / HEADS_PER_SLOT;
-    uint32_t slots = least(SLOT_THREADS / threads, SLOT_PAIRS / plan.pairs);
+    uint32_t slots = SLOT_THREADS / vector_threads(plan);
     slots = wanted < slots ? (uint32_t)wanted : slots;
+    g->units_per_block = 1;
     g->slots.set(slots);
+    while (slots > 1 && shared_bytes(*g) > MAX_SHARED_BYTES)
+        g->slots.set(--slots);
     g->steps = (uint32_t)((heads + slots - 1) / slots);
-    g->units_per_block = least(SLOT_THREADS / threads / slots, MAX_UNITS_PER_BLOCK);
+    g->units_per_block = least(SLOT_THREADS / vector_threads(plan) / slots, MAX_UNITS_PER_BLOCK);
     while (g->units_per_block > 1 && shared_bytes(*g) > MAX_SHARED_BYTES)
         g->units_per_block--;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        const int64_t step = (int64_t)slots * plan.element_size;
+        g->operands[i].src_step = o.src_stride[TROPE_DIM_HEAD] * step;
+        g->operands[i].input_step = o.input_stride[TROPE_DIM_HEAD] * step;
+        g->operands[i].dst_step = o.dst_stride[TROPE_DIM_HEAD] * step;
+    }
+}
+
+/* Groups that follow each other like heads are one group. */
+static void join_groups(trope_plan_operand *o)
+{
+    int64_t *const strides[] = {o->src_stride, o->rotary_dim ? o->input_stride : o->src_stride, o->dst ? o->dst_stride : o->src_stride};
+    for (int i = 0; i < 3; i++) {
+        if (o->heads_per_group == 1)
+            strides[i][TROPE_DIM_HEAD] = strides[i][TROPE_DIM_GROUP];
+        if (strides[i][TROPE_DIM_GROUP] != strides[i][TROPE_DIM_HEAD] * o->heads_per_group)
+            return;
+    }
+    o->heads_per_group *= o->groups;
+    o->groups = 1;
 }
 
 static void count_heads(const trope_plan &plan, bool vector, gradient_call *g)
@@ -136,9 +166,13 @@ static void plan_gradient(const trope_plan &plan, bool vector, gradient_call *g)
 {
     memset(g, 0, sizeof *g);
     plan_coefficients(plan, kernel_threads(vector), &g->call);
+    g->call.plan.rounding = TROPE_ROUND_ONCE;
+    g->native = plan.rounding == TROPE_ROUND_NATIVE;
+    for (int i = 0; i < plan.operand_count; i++)
+        join_groups(&g->call.plan.operands[i]);
     choose_units(plan, g);
-    count_heads(plan, vector, g);
-    divide_heads(plan, g);
+    count_heads(g->call.plan, vector, g);
+    divide_heads(g->call.plan, g);
     g->unit_passing.set(g->row_passing ? g->row_passing * g->batch_per_unit : 1);
     g->spread = vector && plan.interleaved_src && plan.interleaved_dst && plan.interleaved_input;
     g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1));

@@ -22,12 +22,14 @@ enum gradient_mode {
 struct gradient_heads {
     uint32_t first; /* in a row */
     fast_divisor per_group;
+    int64_t src_step, input_step, dst_step; /* bytes from a head to the next of the same slot and group */
     uint32_t first_passing; /* in a row */
     fast_divisor passing;
 };
 
 struct gradient_call {
-    cuda_call call; /* its rows are units: plan.batch is how many units have the same token */
+    cuda_call call; /* its rows are units: plan.batch is how many units have the same token. plan.rounding is ONCE: */
+    bool native;    /* what is turned by may be rounded to the dtype, what is summed with never is */
     gradient_heads operands[TROPE_MAX_OPERANDS];
     int64_t batch;            /* batch entries of the tensors */
     uint32_t batch_per_unit;
@@ -53,19 +55,20 @@ template <typename REAL> struct alignas(2 * sizeof(REAL)) gradient_turn {
     REAL c, s;
 };
 
-/* Where the threads of a head find their coefficients: index q is that of pair_of(q). Per-element angles have a second run. */
+/* Where a thread finds the coefficients of its pairs, one after another. Per-element angles have a second run. */
 template <typename REAL> struct gradient_turns {
     const gradient_turn<REAL> *rotate;
     const gradient_turn<double> *gradient;
+    uint32_t rotate_run, gradient_run; /* from the first run to the second */
 };
 
 /* ---- places ---- */
 
-struct gradient_place {
-    const char *src, *input; /* of the head */
+struct gradient_head {
+    const char *src, *input;
     char *dst;
     uint32_t operand;
-    bool valid;
+    uint32_t left; /* of the heads of its group, with itself; 0: there is no such head */
 };
 
 __device__ __forceinline__ int64_t offset_of_head(const int64_t *stride, int64_t batch, int64_t token, uint32_t group, uint32_t head)
@@ -75,24 +78,36 @@ __device__ __forceinline__ int64_t offset_of_head(const int64_t *stride, int64_t
 }
 
 /* Head `number` of a unit, which has the heads of its batch entries one after another. */
-__device__ __forceinline__ gradient_place find_gradient_head(const gradient_call &g, int64_t unit_batch, int64_t token, uint32_t number)
+__device__ __forceinline__ gradient_head find_gradient_head(const gradient_call &g, int64_t unit_batch, int64_t token, uint32_t number)
 {
     const trope_plan &plan = g.call.plan;
     const uint32_t entry = g.batch_per_unit > 1 ? g.row_heads.divide(number) : 0, row_head = number - entry * g.row_heads.divisor;
     const int64_t batch = unit_batch * g.batch_per_unit + entry;
-    gradient_place p;
-    p.valid = row_head < g.row_heads.divisor && entry < g.batch_per_unit && batch < g.batch;
-    p.operand = 0;
+    gradient_head h = {NULL, NULL, NULL, 0, 0};
+    if (row_head >= g.row_heads.divisor || entry >= g.batch_per_unit || batch >= g.batch)
+        return h;
     for (int k = 1; k < TROPE_MAX_OPERANDS; k++)
-        p.operand += k < plan.operand_count && row_head >= g.operands[k].first;
-    const trope_plan_operand &o = plan.operands[p.operand];
-    const uint32_t head = row_head - g.operands[p.operand].first;
-    const uint32_t group = o.groups > 1 ? g.operands[p.operand].per_group.divide(head) : 0, in_group = head - group * o.heads_per_group;
-    p.src = o.src + offset_of_head(o.src_stride, batch, token, group, in_group) * plan.element_size;
-    p.input = o.input + offset_of_head(o.input_stride, batch, token, group, in_group) * plan.element_size;
-    p.dst = o.dst ? o.dst + offset_of_head(o.dst_stride, batch, token, group, in_group) * plan.element_size : NULL;
-    return p;
+        h.operand += k < plan.operand_count && row_head >= g.operands[k].first;
+    const trope_plan_operand &o = plan.operands[h.operand];
+    const uint32_t head = row_head - g.operands[h.operand].first;
+    const uint32_t group = o.groups > 1 ? g.operands[h.operand].per_group.divide(head) : 0, in_group = head - group * o.heads_per_group;
+    h.src = o.src + offset_of_head(o.src_stride, batch, token, group, in_group) * plan.element_size;
+    h.input = o.input + offset_of_head(o.input_stride, batch, token, group, in_group) * plan.element_size;
+    h.dst = o.dst + offset_of_head(o.dst_stride, batch, token, group, in_group) * plan.element_size;
+    h.left = o.heads_per_group - in_group;
+    return h;
 }
+
+/* Where in a head a thread's vectors or elements are, the first and at `gap` bytes from it the second. */
+template <typename GAP> struct gradient_place {
+    const char *src, *input;
+    char *dst;
+    GAP src_gap, input_gap, dst_gap;
+    uint32_t operand, left;
+    uint32_t flags;
+};
+
+enum { PLACE_FIRST = 1, PLACE_SECOND = 2, PLACE_WRITES = 4 };
 
 /* The pairs of one thread, in two runs of half a vector that start at `low` and `high` of its window. Where a tensor is half
  * paired the runs adjoin, so that first and second elements are a vector each; where all are interleaved they are vector j of
@@ -112,18 +127,21 @@ template <int WIDTH> __device__ __forceinline__ thread_pairs find_thread_pairs(c
     return t;
 }
 
-/* The pair at index q: threads next to each other have indices next to each other, which shared memory serves at once. */
-template <int WIDTH> __device__ __forceinline__ uint32_t pair_of(const gradient_call &g, uint32_t q)
+/* Pair number e of the thread whose number in the head is j. */
+template <int WIDTH> __device__ __forceinline__ uint32_t pair_of(const gradient_call &g, uint32_t j, uint32_t e)
 {
-    if constexpr (WIDTH == 1) {
-        return q;
-    } else {
-        const uint32_t e = g.head_threads.divide(q);
-        const thread_pairs t = find_thread_pairs<WIDTH>(g, q - e * g.head_threads.divisor);
-        const uint32_t pair = e < WIDTH / 2 ? t.low + e : t.high + e - WIDTH / 2;
-        return t.window * (uint32_t)(g.call.plan.pairs / g.call.plan.windows) + pair;
-    }
+    if (!g.spread)
+        return j * WIDTH + e;
+    const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
+    const uint32_t pair = e < (WIDTH + 1) / 2 ? t.low + e : t.high + e - WIDTH / 2;
+    return t.window * (uint32_t)(g.call.plan.pairs / g.call.plan.windows) + pair;
 }
+
+/* Coefficients lie thread by thread, with a gap after each: 16-byte accesses of threads next to each other are then at odd
+ * multiples of 16 bytes, which shared memory serves at once. */
+template <typename TURN, int WIDTH> struct turn_layout {
+    enum { PER_THREAD = WIDTH == 1 ? 1 : WIDTH + (sizeof(TURN) == 16 ? 1 : 2) };
+};
 
 /* ---- terms ---- */
 
@@ -133,16 +151,17 @@ template <int WIDTH> __device__ __forceinline__ uint32_t pair_of(const gradient_
  *
  * with the cos and sin of the forward call. What is at hand are those of the backward call: (c1, -s2) and (c2, -s1). */
 template <int DTYPE, bool NATIVE, bool OWN, typename REAL>
-__device__ __forceinline__ void add_pair(const gradient_turns<REAL> &t, uint32_t pairs, const REAL dy[2], const REAL x[2], REAL dx[2],
-                                         double *first, double *second)
+__device__ __forceinline__ void add_pair(const gradient_turns<REAL> &t, int e, const REAL dy[2], const REAL x[2], REAL dx[2],
+                                         double *sums[2])
 {
-    const gradient_turn<REAL> r1 = t.rotate[0], r2 = OWN ? t.rotate[pairs] : r1;
-    const gradient_turn<double> g1 = t.gradient[0], g2 = OWN ? t.gradient[pairs] : g1;
-    const REAL turn[4] = {r1.c, r1.s, r2.c, r2.s};
-    rotate_pair<DTYPE, NATIVE>(dy[0], dy[1], turn, &dx[0], &dx[1]);
+    const gradient_turn<REAL> r1 = t.rotate[e], r2 = OWN ? t.rotate[t.rotate_run + e] : r1;
+    const gradient_turn<double> g1 = t.gradient[e], g2 = OWN ? t.gradient[t.gradient_run + e] : g1;
+    const typename pair_types<DTYPE>::pair turned = rotate_pair<DTYPE, NATIVE>({dy[0], dy[1]}, {r1.c, r1.s, r2.c, r2.s});
+    dx[0] = turned.first;
+    dx[1] = turned.second;
     const double x1 = x[0], x2 = x[1];
-    *first = fma((double)dy[0], fma(-x2, g1.c, x1 * g2.s), *first);
-    *second = fma((double)dy[1], fma(x1, g2.c, x2 * g1.s), *second);
+    *sums[0] = fma((double)dy[0], fma(-x2, g1.c, x1 * g2.s), *sums[0]);
+    *sums[1] = fma((double)dy[1], fma(x1, g2.c, x2 * g1.s), *sums[1]);
 }
 
 /* What the rotary elements of a row become that has no terms: what they were, zero, or NaN. */
@@ -238,71 +257,88 @@ template <int DTYPE> union vector_pair {
 template <int DTYPE> struct vector_head {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
+    typedef gradient_place<uint32_t> place;
     enum { WIDTH = vector_of<DTYPE>::COUNT, THREADS = 256 };
 
-    gradient_place place;
     vector_pair<DTYPE> dy, x;
 
-    /* The element of the head where vector `run` of a tensor starts. */
+    /* The byte of the head where vector `run` of a tensor starts. */
     static __device__ __forceinline__ uint32_t start(const trope_plan_operand &o, const thread_pairs &t, int32_t interleaved, int run)
     {
         const uint32_t pairs = (uint32_t)o.window_pairs, window = (uint32_t)o.rotary_offset + 2 * t.window * pairs;
-        return window + (interleaved ? 2 * (run ? t.high : t.low) : run * pairs + t.low);
+        return (window + (interleaved ? 2 * (run ? t.high : t.low) : run * pairs + t.low)) * sizeof(element);
     }
 
     /* An operand with fewer pairs than the widest lacks the last ones. */
-    static __device__ __forceinline__ bool has(const trope_plan_operand &o, const thread_pairs &t, int run)
+    static __device__ __forceinline__ uint32_t find_flags(const trope_plan_operand &o, const thread_pairs &t)
     {
-        return (run ? t.high : t.low) < (uint32_t)o.window_pairs;
+        const uint32_t pairs = (uint32_t)o.window_pairs;
+        return (t.low < pairs ? PLACE_FIRST : 0) | (t.high < pairs ? PLACE_SECOND : 0) | (o.dst ? PLACE_WRITES : 0);
     }
 
-    __device__ __forceinline__ void load(const gradient_call &g, const thread_pairs &t)
+    static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, const thread_pairs &t)
     {
         const trope_plan &plan = g.call.plan;
-        const trope_plan_operand &o = plan.operands[place.operand];
-#pragma unroll
-        for (int run = 0; run < 2; run++) {
-            dy.bits[run] = x.bits[run] = make_uint4(0, 0, 0, 0);
-            if (!place.valid || !has(o, t, run))
-                continue;
-            dy.bits[run] = __ldcs((const uint4 *)(place.src + start(o, t, plan.interleaved_src, run) * sizeof(element)));
-            x.bits[run] = __ldcs((const uint4 *)(place.input + start(o, t, plan.interleaved_input, run) * sizeof(element)));
+        const trope_plan_operand &o = plan.operands[head.operand];
+        place p = {head.src, head.input, head.dst, 0, 0, 0, head.operand, head.left, 0};
+        if (!head.left)
+            return p;
+        p.flags = find_flags(o, t);
+        p.src += start(o, t, plan.interleaved_src, 0);
+        p.input += start(o, t, plan.interleaved_input, 0);
+        p.dst += start(o, t, plan.interleaved_dst, 0);
+        p.src_gap = start(o, t, plan.interleaved_src, 1) - start(o, t, plan.interleaved_src, 0);
+        p.input_gap = start(o, t, plan.interleaved_input, 1) - start(o, t, plan.interleaved_input, 0);
+        p.dst_gap = start(o, t, plan.interleaved_dst, 1) - start(o, t, plan.interleaved_dst, 0);
+        return p;
+    }
+
+    __device__ __forceinline__ void load(const gradient_call &, const place &p)
+    {
+        if (p.flags & PLACE_FIRST) {
+            dy.bits[0] = __ldcs((const uint4 *)p.src);
+            x.bits[0] = __ldcs((const uint4 *)p.input);
+        } else {
+            dy.bits[0] = x.bits[0] = make_uint4(0, 0, 0, 0);
+        }
+        if (p.flags & PLACE_SECOND) {
+            dy.bits[1] = __ldcs((const uint4 *)(p.src + p.src_gap));
+            x.bits[1] = __ldcs((const uint4 *)(p.input + p.input_gap));
+        } else {
+            dy.bits[1] = x.bits[1] = make_uint4(0, 0, 0, 0);
         }
     }
 
-    /* Writes vectors that are paired as `interleaved` says. */
-    __device__ __forceinline__ void store(const trope_plan_operand &o, const thread_pairs &t, int32_t interleaved,
-                                          const vector_pair<DTYPE> &v) const
+    static __device__ __forceinline__ void store(char *dst, uint32_t gap, uint32_t flags, const vector_pair<DTYPE> &v)
     {
-#pragma unroll
-        for (int run = 0; run < 2; run++)
-            if (has(o, t, run))
-                __stcs((uint4 *)(place.dst + start(o, t, interleaved, run) * sizeof(element)), v.bits[run]);
+        if (!(flags & PLACE_WRITES))
+            return;
+        if (flags & PLACE_FIRST)
+            __stcs((uint4 *)dst, v.bits[0]);
+        if (flags & PLACE_SECOND)
+            __stcs((uint4 *)(dst + gap), v.bits[1]);
     }
 
     /* Pairs e and e + 1 of the thread (of one pair, where a vector holds two elements). */
     template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void add_pairs(const gradient_call &g, const gradient_turns<real> &turns, int e, vector_pair<DTYPE> *out,
-                                              double *sums)
+    __device__ __forceinline__ void add_pairs(const gradient_turns<real> &turns, int e, vector_pair<DTYPE> *out, double *sums)
     {
         real dx[2][2];
 #pragma unroll
         for (int i = e; i < e + 2; i++) {
-            const uint32_t q = i * g.head_threads.divisor;
-            const gradient_turns<real> at = {turns.rotate + q, turns.gradient + q};
             const real dy_pair[2] = {to_real<DTYPE>(dy.get(0, i)), to_real<DTYPE>(dy.get(1, i))};
             const real x_pair[2] = {to_real<DTYPE>(x.get(0, i)), to_real<DTYPE>(x.get(1, i))};
-            add_pair<DTYPE, NATIVE, OWN>(at, (uint32_t)g.call.plan.pairs, dy_pair, x_pair, dx[i - e], &sums[i], &sums[WIDTH + i]);
+            double *to[2] = {&sums[i], &sums[WIDTH + i]};
+            add_pair<DTYPE, NATIVE, OWN>(turns, i, dy_pair, x_pair, dx[i - e], to);
         }
         out->set(0, e, dx[0][0], dx[1][0]);
         out->set(1, e, dx[0][1], dx[1][1]);
     }
 
     template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void add(const gradient_call &g, const thread_pairs &t, const gradient_turns<real> &turns, double *sums)
+    __device__ __forceinline__ void add(const gradient_call &g, const place &p, const gradient_turns<real> &turns, double *sums)
     {
         const trope_plan &plan = g.call.plan;
-        const trope_plan_operand &o = plan.operands[place.operand];
         vector_pair<DTYPE> out;
         if (plan.interleaved_src)
             dy.separate();
@@ -310,23 +346,23 @@ template <int DTYPE> struct vector_head {
             x.separate();
 #pragma unroll
         for (int e = 0; e < WIDTH; e += 2)
-            add_pairs<NATIVE, OWN>(g, turns, e, &out, sums);
-        if (!place.dst)
-            return;
+            add_pairs<NATIVE, OWN>(turns, e, &out, sums);
         if (plan.interleaved_dst)
             out.join();
-        store(o, t, plan.interleaved_dst, out);
+        store(p.dst, p.dst_gap, p.flags, out);
     }
 
     /* What is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void pass(const gradient_call &g, const thread_pairs &t, const trope_row &row)
+    __device__ __forceinline__ void pass(const gradient_call &g, const gradient_head &head, const thread_pairs &t, const trope_row &row)
     {
-        const trope_plan_operand &o = g.call.plan.operands[place.operand];
+        const int32_t interleaved = g.call.plan.interleaved_src;
+        const trope_plan_operand &o = g.call.plan.operands[head.operand];
         const gradient_filling<DTYPE> filling = find_filling<DTYPE>(row);
         if (filling.fills)
             dy.fill(filling.with);
-        if (place.dst && (filling.fills || !o.in_place))
-            store(o, t, g.call.plan.interleaved_src, dy);
+        else if (o.in_place)
+            return;
+        store(head.dst + start(o, t, interleaved, 0), start(o, t, interleaved, 1) - start(o, t, interleaved, 0), find_flags(o, t), dy);
     }
 };
 
@@ -334,68 +370,72 @@ template <int DTYPE> struct vector_head {
 template <int DTYPE> struct scalar_head {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
+    typedef gradient_place<int64_t> place;
     enum { WIDTH = 1, THREADS = TROPE_MAX_PAIRS }; /* so that the threads of a head are in one block, and read it at once */
 
-    gradient_place place;
     element dy[2], x[2];
 
-    /* The offset of an element of the pair, first (0) or second (1). */
-    static __device__ __forceinline__ int64_t at(const gradient_call &g, const trope_plan_operand &o, const thread_pairs &t,
-                                                 int32_t interleaved, int which)
+    /* The offset in bytes of an element of the pair, first (0) or second (1). */
+    static __device__ __forceinline__ int64_t start(const gradient_call &g, const trope_plan_operand &o, const thread_pairs &t,
+                                                    int32_t interleaved, int64_t stride, int which)
     {
         const int32_t pair = (int32_t)(t.window * (uint32_t)o.window_pairs + t.low), windows = g.call.plan.windows;
-        return o.rotary_offset + (which ? trope_second_of_pair(interleaved, windows, o.rotary_dim / 2, pair)
-                                        : trope_first_of_pair(interleaved, windows, o.rotary_dim / 2, pair));
+        const int32_t at = which ? trope_second_of_pair(interleaved, windows, o.rotary_dim / 2, pair)
+                                 : trope_first_of_pair(interleaved, windows, o.rotary_dim / 2, pair);
+        return (o.rotary_offset + at) * stride * (int64_t)sizeof(element);
     }
 
-    static __device__ __forceinline__ bool has(const trope_plan_operand &o, const thread_pairs &t)
-    {
-        return t.low < (uint32_t)o.window_pairs;
-    }
-
-    __device__ __forceinline__ void load(const gradient_call &g, const thread_pairs &t)
+    static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, const thread_pairs &t)
     {
         const trope_plan &plan = g.call.plan;
-        const trope_plan_operand &o = plan.operands[place.operand];
-        if (!place.valid || !has(o, t))
-            return;
-        for (int i = 0; i < 2; i++) {
-            dy[i] = ((const element *)place.src)[at(g, o, t, plan.interleaved_src, i) * o.src_stride[TROPE_DIM_ELEMENT]];
-            x[i] = ((const element *)place.input)[at(g, o, t, plan.interleaved_input, i) * o.input_stride[TROPE_DIM_ELEMENT]];
-        }
+        const trope_plan_operand &o = plan.operands[head.operand];
+        place p = {head.src, head.input, head.dst, 0, 0, 0, head.operand, head.left, 0};
+        if (!head.left || t.low >= (uint32_t)o.window_pairs)
+            return p;
+        const int64_t src = o.src_stride[TROPE_DIM_ELEMENT], input = o.input_stride[TROPE_DIM_ELEMENT], dst = o.dst_stride[TROPE_DIM_ELEMENT];
+        p.flags = PLACE_FIRST | (o.dst ? PLACE_WRITES : 0);
+        p.src += start(g, o, t, plan.interleaved_src, src, 0);
+        p.input += start(g, o, t, plan.interleaved_input, input, 0);
+        p.dst += start(g, o, t, plan.interleaved_dst, dst, 0);
+        p.src_gap = start(g, o, t, plan.interleaved_src, src, 1) - start(g, o, t, plan.interleaved_src, src, 0);
+        p.input_gap = start(g, o, t, plan.interleaved_input, input, 1) - start(g, o, t, plan.interleaved_input, input, 0);
+        p.dst_gap = start(g, o, t, plan.interleaved_dst, dst, 1) - start(g, o, t, plan.interleaved_dst, dst, 0);
+        return p;
     }
 
-    __device__ __forceinline__ void store(const gradient_call &g, const thread_pairs &t, int32_t interleaved, const element v[2]) const
+    __device__ __forceinline__ void load(const gradient_call &, const place &p)
     {
-        const trope_plan_operand &o = g.call.plan.operands[place.operand];
-        for (int i = 0; i < 2; i++)
-            ((element *)place.dst)[at(g, o, t, interleaved, i) * o.dst_stride[TROPE_DIM_ELEMENT]] = v[i];
+        if (!p.flags)
+            return;
+        dy[0] = *(const element *)p.src;
+        dy[1] = *(const element *)(p.src + p.src_gap);
+        x[0] = *(const element *)p.input;
+        x[1] = *(const element *)(p.input + p.input_gap);
     }
 
     template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void add(const gradient_call &g, const thread_pairs &t, const gradient_turns<real> &turns, double *sums)
+    __device__ __forceinline__ void add(const gradient_call &, const place &p, const gradient_turns<real> &turns, double *sums)
     {
-        const trope_plan &plan = g.call.plan;
-        if (!has(plan.operands[place.operand], t))
-            return;
         const real dy_pair[2] = {to_real<DTYPE>(dy[0]), to_real<DTYPE>(dy[1])};
         const real x_pair[2] = {to_real<DTYPE>(x[0]), to_real<DTYPE>(x[1])};
+        double *to[2] = {&sums[0], &sums[1]};
         real dx[2];
-        add_pair<DTYPE, NATIVE, OWN>(turns, (uint32_t)plan.pairs, dy_pair, x_pair, dx, &sums[0], &sums[1]);
-        const element out[2] = {from_real<DTYPE>(dx[0]), from_real<DTYPE>(dx[1])};
-        if (place.dst)
-            store(g, t, plan.interleaved_dst, out);
+        add_pair<DTYPE, NATIVE, OWN>(turns, 0, dy_pair, x_pair, dx, to);
+        if (!(p.flags & PLACE_WRITES))
+            return;
+        *(element *)p.dst = from_real<DTYPE>(dx[0]);
+        *(element *)(p.dst + p.dst_gap) = from_real<DTYPE>(dx[1]);
     }
 
-    __device__ __forceinline__ void pass(const gradient_call &g, const thread_pairs &t, const trope_row &row)
+    __device__ __forceinline__ void pass(const gradient_call &g, const gradient_head &head, const thread_pairs &t, const trope_row &row)
     {
-        const trope_plan_operand &o = g.call.plan.operands[place.operand];
+        const int32_t interleaved = g.call.plan.interleaved_src;
+        const trope_plan_operand &o = g.call.plan.operands[head.operand];
         const gradient_filling<DTYPE> filling = find_filling<DTYPE>(row);
-        if (!place.dst || !has(o, t) || (!filling.fills && o.in_place))
+        if (!o.dst || (!filling.fills && o.in_place))
             return;
-        if (filling.fills)
-            dy[0] = dy[1] = filling.with;
-        store(g, t, g.call.plan.interleaved_src, dy);
+        for (int i = 0; i < 2; i++)
+            *(element *)(head.dst + start(g, o, t, interleaved, o.dst_stride[TROPE_DIM_ELEMENT], i)) = filling.fills ? filling.with : dy[i];
     }
 };
 
@@ -403,7 +443,7 @@ template <int DTYPE> struct scalar_head {
 
 /* Item `number` of those of the block's units, and what it is to become. False where nothing is to be written. */
 template <int DTYPE, int WIDTH>
-__device__ __forceinline__ bool find_passing(const gradient_call &g, const trope_row *rows, uint32_t number, gradient_place *p,
+__device__ __forceinline__ bool find_passing(const gradient_call &g, const trope_row *rows, uint32_t number, gradient_head *p,
                                              int64_t *at)
 {
     const trope_plan &plan = g.call.plan;
@@ -439,7 +479,7 @@ __device__ __forceinline__ void copy_passing(const gradient_call &g, const trope
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const uint32_t number = first + i * blockDim.x;
-            gradient_place p;
+            gradient_head p;
             int64_t at;
             to[i] = NULL;
             items[i] = item();
@@ -461,10 +501,11 @@ __device__ __forceinline__ void copy_passing(const gradient_call &g, const trope
 
 template <typename REAL> struct gradient_space {
     trope_row *rows;
-    gradient_turn<double> *gradient; /* [units, 1 or 2, pairs] */
+    gradient_turn<double> *gradient; /* [units, 1 or 2, threads of a head] in the order of turn_layout */
     gradient_turn<REAL> *rotate;
     REAL *coefficients; /* as fill_coefficients leaves them; then */
     double *slots;      /* [units, slots, 2, pairs], in the same place */
+    uint32_t gradient_run, rotate_run;
 };
 
 /* What is turned by is also what is summed with, in f64 and unless the position is a factor. */
@@ -473,14 +514,17 @@ TROPE_HD bool gradient_shares_turns(const gradient_call &g)
     return g.call.plan.dtype == TROPE_F64 && g.mode != GRADIENT_FREQUENCIES;
 }
 
-template <typename REAL> __device__ __forceinline__ gradient_space<REAL> divide_space(const gradient_call &g, char *shared)
+template <typename REAL, int WIDTH>
+__device__ __forceinline__ gradient_space<REAL> divide_space(const gradient_call &g, char *shared)
 {
-    const uint32_t turns = g.units_per_block * g.call.coefficients_per_pair / 2 * (uint32_t)g.call.plan.pairs;
+    const uint32_t runs = g.units_per_block * g.call.coefficients_per_pair / 2;
     gradient_space<REAL> s;
+    s.gradient_run = g.head_threads.divisor * turn_layout<gradient_turn<double>, WIDTH>::PER_THREAD;
+    s.rotate_run = g.head_threads.divisor * turn_layout<gradient_turn<REAL>, WIDTH>::PER_THREAD;
     s.rows = (trope_row *)shared;
     s.gradient = (gradient_turn<double> *)(s.rows + g.units_per_block);
-    s.rotate = (gradient_turn<REAL> *)(s.gradient + (gradient_shares_turns(g) ? 0 : turns));
-    s.slots = (double *)(s.rotate + turns);
+    s.rotate = (gradient_turn<REAL> *)(s.gradient + (gradient_shares_turns(g) ? 0 : runs * s.gradient_run));
+    s.slots = (double *)(s.rotate + runs * s.rotate_run);
     s.coefficients = (REAL *)s.slots;
     return s;
 }
@@ -491,11 +535,13 @@ __device__ __forceinline__ void order_turns(const gradient_call &g, const gradie
 {
     const trope_plan &plan = g.call.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, runs = g.call.coefficients_per_pair / 2, lanes = g.call.pair_lanes.divisor;
-    const uint32_t first_run = g.call.pair_lanes.divide(threadIdx.x), run_step = g.call.pair_lanes.divide(blockDim.x);
+    const uint32_t first_run = g.call.pair_lanes.divide(threadIdx.x), run_step = g.call.pair_row_step;
     if (first_run >= run_step)
         return;
     for (uint32_t q = threadIdx.x - first_run * lanes; q < pairs; q += lanes) {
-        const uint32_t pair = pair_of<WIDTH>(g, q);
+        const uint32_t j = q / WIDTH, e = q % WIDTH, pair = pair_of<WIDTH>(g, j, e);
+        const uint32_t to_gradient = j * turn_layout<gradient_turn<double>, WIDTH>::PER_THREAD + e;
+        const uint32_t to_rotate = j * turn_layout<gradient_turn<REAL>, WIDTH>::PER_THREAD + e;
         const int axis = trope_pair_axis(&plan, (int)pair);
         for (uint32_t i = first_run; i < units * runs; i += run_step) {
             const trope_row &row = space.rows[runs == 2 ? i / 2 : i];
@@ -503,8 +549,8 @@ __device__ __forceinline__ void order_turns(const gradient_call &g, const gradie
                 continue;
             const REAL c = space.coefficients[2 * i * pairs + pair], s = space.coefficients[(2 * i + 1) * pairs + pair];
             const double factor = g.mode == GRADIENT_FREQUENCIES ? (double)row.position[axis] : 1;
-            space.gradient[i * pairs + q] = {c * factor, s * factor};
-            space.rotate[i * pairs + q] = {c, s};
+            space.gradient[i * space.gradient_run + to_gradient] = {c * factor, s * factor};
+            space.rotate[i * space.rotate_run + to_rotate] = {g.native ? round_native(plan, c) : c, g.native ? round_native(plan, s) : s};
         }
     }
 }
@@ -533,6 +579,15 @@ __device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64
         return base + pair;
     return base + (which ? trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair)
                          : trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair));
+}
+
+/* A slot has a sum for each pair: the threads' first ones, the threads' second ones, and so on. */
+template <int WIDTH> __device__ __forceinline__ uint32_t pair_of_slot(const gradient_call &g, uint32_t i)
+{
+    if constexpr (WIDTH == 1)
+        return i;
+    const uint32_t e = g.head_threads.divide(i);
+    return pair_of<WIDTH>(g, i - e * g.head_threads.divisor, e);
 }
 
 /* The slots of a unit, or of all units of the block, added in their order. */
@@ -566,17 +621,18 @@ __device__ __forceinline__ void emit_sums(const gradient_call &g, const gradient
 {
     const uint32_t pairs = (uint32_t)g.call.plan.pairs, slots = g.slots.divisor;
     if (g.mode == GRADIENT_FREQUENCIES) {
-        for (uint32_t q = threadIdx.x; q < pairs; q += blockDim.x) {
-            const double first = add_slots(space.slots + q, units * slots, pairs);
-            const double second = add_slots(space.slots + pairs + q, units * slots, pairs);
-            g.sums[blockIdx.x * (int64_t)pairs + pair_of<WIDTH>(g, q)] = first + second;
+        for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x) {
+            const double first = add_slots(space.slots + i, units * slots, pairs);
+            const double second = add_slots(space.slots + pairs + i, units * slots, pairs);
+            g.sums[blockIdx.x * (int64_t)pairs + pair_of_slot<WIDTH>(g, i)] = first + second;
         }
         return;
     }
     for (uint32_t i = threadIdx.x; i < units * pairs; i += blockDim.x) {
-        const uint32_t unit = i / pairs, q = i - unit * pairs;
-        const double *of_unit = space.slots + (size_t)unit * slots * 2 * pairs + q;
-        emit_unit(g, space.rows[unit], pair_of<WIDTH>(g, q), add_slots(of_unit, slots, pairs), add_slots(of_unit + pairs, slots, pairs));
+        const uint32_t unit = i / pairs, at = i - unit * pairs;
+        const double *of_unit = space.slots + (size_t)unit * slots * 2 * pairs + at;
+        const double first = add_slots(of_unit, slots, pairs), second = add_slots(of_unit + pairs, slots, pairs);
+        emit_unit(g, space.rows[unit], pair_of_slot<WIDTH>(g, at), first, second);
     }
 }
 
@@ -588,8 +644,8 @@ __device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_ro
         const uint32_t axis = i / units;
         const trope_row &row = rows[i - axis * units];
         const uint32_t unit = (uint32_t)(row.batch * plan.tokens + row.token);
-        const bool counts = row.action == TROPE_ROW_ROTATE && !(row.poisoned >> axis & 1);
-        const int64_t angle_row = (plan.angles.batch_stride ? row.batch * plan.angles.rows : 0) + row.position[axis];
+        const bool counts = row.action == TROPE_ROW_ROTATE && (plan.used_axes >> axis & 1) && !(row.poisoned >> axis & 1);
+        const int64_t angle_row = counts ? (plan.angles.batch_stride ? row.batch * plan.angles.rows : 0) + row.position[axis] : 0;
         g.keys[axis * g.units + unit] = counts ? axis * g.angle_rows + (uint32_t)angle_row : g.key_axes * g.angle_rows;
         g.values[axis * g.units + unit] = unit;
     }
@@ -597,19 +653,22 @@ __device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_ro
 
 /* ---- the kernel ---- */
 
-/* A thread's place: slot `slot` of unit `unit`, of those that the block takes at once. */
+/* Thread j of those that walk slot `slot` of unit `unit`, of the block's. */
 struct gradient_thread {
-    uint32_t slot, unit; /* slot of the unit */
+    uint32_t j, slot, unit;
     bool works;
     int64_t unit_batch, token;
 };
 
-__device__ __forceinline__ gradient_thread find_thread(const gradient_call &g, int64_t first_unit, uint32_t units, uint32_t block_slot)
+/* `done` slots of the block have been walked. */
+__device__ __forceinline__ gradient_thread find_thread(const gradient_call &g, int64_t first_unit, uint32_t units, uint32_t done)
 {
+    const uint32_t quotient = g.head_threads.divide(threadIdx.x), slot = done + quotient;
     gradient_thread t;
-    t.unit = g.slots.divide(block_slot);
-    t.slot = block_slot - t.unit * g.slots.divisor;
-    t.works = t.unit < units;
+    t.j = threadIdx.x - quotient * g.head_threads.divisor;
+    t.unit = g.slots.divide(slot);
+    t.slot = slot - t.unit * g.slots.divisor;
+    t.works = t.unit < units && quotient < g.head_threads.divide(blockDim.x);
     trope_row row;
     trope_locate_row(&g.call.plan, first_unit + (t.works ? t.unit : 0), &row);
     t.unit_batch = row.batch;
@@ -617,59 +676,67 @@ __device__ __forceinline__ gradient_thread find_thread(const gradient_call &g, i
     return t;
 }
 
-/* The head that a thread takes in a step. */
-template <class HEAD>
-__device__ __forceinline__ void load_head(const gradient_call &g, const gradient_thread &thread, const thread_pairs &t, uint32_t step,
-                                          HEAD *head)
+__device__ __forceinline__ gradient_head head_of_step(const gradient_call &g, const gradient_thread &thread, uint32_t step)
 {
-    head->place.valid = false;
+    const gradient_head none = {NULL, NULL, NULL, 0, 0};
     if (!thread.works || step >= g.steps)
-        return;
-    head->place = find_gradient_head(g, thread.unit_batch, thread.token, thread.slot + step * g.slots.divisor);
-    head->load(g, t);
+        return none;
+    return find_gradient_head(g, thread.unit_batch, thread.token, thread.slot + step * g.slots.divisor);
 }
 
+/* The place in the head of the next step, from that of the step before: mostly a step away. */
 template <class HEAD>
-__device__ __forceinline__ void finish_head(const gradient_call &g, const trope_row &row, const thread_pairs &t,
-                                            const gradient_turns<typename HEAD::real> &turns, HEAD *head, double *sums)
+__device__ __forceinline__ typename HEAD::place next_place(const gradient_call &g, const gradient_thread &thread, const thread_pairs &t,
+                                                           uint32_t step, typename HEAD::place p)
 {
-    const bool native = g.call.plan.rounding == TROPE_ROUND_NATIVE, own = g.call.coefficients_per_pair == 4;
-    if (!head->place.valid)
-        return;
-    /* A poisoned row has NaN for its dx and no place in a sum over rows; in one of its own nobody looks for it. */
-    if (row.action != TROPE_ROW_ROTATE || (row.poisoned && g.mode == GRADIENT_FREQUENCIES))
-        head->pass(g, t, row);
-    else if (native)
-        own ? head->template add<true, true>(g, t, turns, sums) : head->template add<true, false>(g, t, turns, sums);
-    else
-        own ? head->template add<false, true>(g, t, turns, sums) : head->template add<false, false>(g, t, turns, sums);
+    if (p.left <= g.slots.divisor)
+        return HEAD::locate(g, head_of_step(g, thread, step), t);
+    const gradient_heads &o = g.operands[p.operand];
+    p.left -= g.slots.divisor;
+    p.src += o.src_step;
+    p.input += o.input_step;
+    p.dst += o.dst_step;
+    return p;
 }
 
-/* All heads of a slot. `head` is the first, whose loads are under way. */
+/* All heads of a slot. `head` is the first, whose loads are under way from place `p`. */
 template <class HEAD>
 __device__ __forceinline__ void walk_slot(const gradient_call &g, const gradient_space<typename HEAD::real> &space,
-                                          const gradient_thread &thread, const thread_pairs &t, uint32_t j, HEAD head)
+                                          const gradient_thread &thread, const thread_pairs &t, typename HEAD::place p, HEAD head)
 {
-    const uint32_t pairs = (uint32_t)g.call.plan.pairs, turns_of_unit = g.call.coefficients_per_pair / 2 * pairs;
-    const uint32_t unit = thread.works ? thread.unit : 0;
-    const gradient_turns<typename HEAD::real> turns = {space.rotate + unit * turns_of_unit + j, space.gradient + unit * turns_of_unit + j};
+    const bool own = g.call.coefficients_per_pair == 4;
+    const uint32_t unit = thread.works ? thread.unit : 0, runs = unit * g.call.coefficients_per_pair / 2;
+    const gradient_turns<typename HEAD::real> turns = {
+        space.rotate + runs * space.rotate_run + thread.j * turn_layout<gradient_turn<typename HEAD::real>, HEAD::WIDTH>::PER_THREAD,
+        space.gradient + runs * space.gradient_run + thread.j * turn_layout<gradient_turn<double>, HEAD::WIDTH>::PER_THREAD,
+        space.rotate_run, space.gradient_run};
+    /* A poisoned row has NaN for its dx and no place in a sum over rows; in one of its own nobody looks for it. */
+    const trope_row &row = space.rows[unit];
+    const bool passes = row.action != TROPE_ROW_ROTATE || (row.poisoned && g.mode == GRADIENT_FREQUENCIES);
     double sums[2 * HEAD::WIDTH] = {0};
     for (uint32_t step = 0; step < g.steps; step++) {
-        HEAD next;
-        load_head(g, thread, t, step + 1, &next);
+        const typename HEAD::place next = next_place<HEAD>(g, thread, t, step + 1, p);
+        HEAD next_head;
+        next_head.load(g, next);
         if (g.rearranges)
             __syncthreads();
-        finish_head(g, space.rows[unit], t, turns, &head, sums);
-        head = next;
+        if (!p.flags)
+            ;
+        else if (passes)
+            head.pass(g, head_of_step(g, thread, step), t, row);
+        else if (g.native)
+            own ? head.template add<true, true>(g, p, turns, sums) : head.template add<true, false>(g, p, turns, sums);
+        else
+            own ? head.template add<false, true>(g, p, turns, sums) : head.template add<false, false>(g, p, turns, sums);
+        head = next_head;
+        p = next;
     }
     if (!thread.works)
         return;
-    double *to = space.slots + (size_t)(thread.unit * g.slots.divisor + thread.slot) * 2 * pairs + j;
+    double *to = space.slots + (size_t)(thread.unit * g.slots.divisor + thread.slot) * 2 * (uint32_t)g.call.plan.pairs + thread.j;
 #pragma unroll
-    for (int e = 0; e < HEAD::WIDTH; e++) {
+    for (int e = 0; e < 2 * HEAD::WIDTH; e++)
         to[e * g.head_threads.divisor] = sums[e];
-        to[pairs + e * g.head_threads.divisor] = sums[HEAD::WIDTH + e];
-    }
 }
 
 template <int DTYPE, template <int> class HEAD, int BLOCKS>
@@ -678,17 +745,16 @@ __global__ void __launch_bounds__(HEAD<DTYPE>::THREADS, BLOCKS) gradient_kernel(
     typedef typename elements<DTYPE>::real real;
     enum { WIDTH = HEAD<DTYPE>::WIDTH };
     extern __shared__ __align__(16) char shared[];
-    const gradient_space<real> space = divide_space<real>(g, shared);
+    const gradient_space<real> space = divide_space<real, WIDTH>(g, shared);
     const int64_t first_unit = (int64_t)blockIdx.x * g.units_per_block, left = g.units - first_unit;
     const uint32_t units = left < g.units_per_block ? (uint32_t)left : g.units_per_block;
 
-    uint32_t slot = g.head_threads.divide(threadIdx.x);
-    const uint32_t j = threadIdx.x - slot * g.head_threads.divisor, slots_at_once = g.head_threads.divide(blockDim.x);
-    const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
-    const uint32_t units_of_thread = slot < slots_at_once ? units : 0;
-    gradient_thread thread = find_thread(g, first_unit, units_of_thread, slot);
+    const uint32_t slots_at_once = g.head_threads.divide(blockDim.x);
+    gradient_thread thread = find_thread(g, first_unit, units, 0);
+    const thread_pairs t = find_thread_pairs<WIDTH>(g, thread.j);
+    typename HEAD<DTYPE>::place place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, 0), t);
     HEAD<DTYPE> head;
-    load_head(g, thread, t, 0, &head);
+    head.load(g, place);
 
     find_rows(g.call, first_unit, units, space.rows);
     if (g.call.plan.sequences.boundaries)
@@ -699,11 +765,12 @@ __global__ void __launch_bounds__(HEAD<DTYPE>::THREADS, BLOCKS) gradient_kernel(
     order_turns<WIDTH>(g, space, units);
     __syncthreads();
 
-    walk_slot(g, space, thread, t, j, head);
+    walk_slot(g, space, thread, t, place, head);
     for (uint32_t done = slots_at_once; WIDTH == 1 && done < units * g.slots.divisor; done += slots_at_once) {
-        thread = find_thread(g, first_unit, units_of_thread, done + slot);
-        load_head(g, thread, t, 0, &head);
-        walk_slot(g, space, thread, t, j, head);
+        thread = find_thread(g, first_unit, units, done);
+        place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, 0), t);
+        head.load(g, place);
+        walk_slot(g, space, thread, t, place, head);
     }
     if (g.row_passing)
         copy_passing<DTYPE, WIDTH>(g, space.rows, units);

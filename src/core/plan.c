@@ -109,14 +109,15 @@ static void plan_angles(const trope_args *args, trope_plan *plan)
             a->step[i] = trope_phase_step(args->inv_freq[i]);
 }
 
-static int highest_axis(const trope_plan *plan)
+/* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */
+static void plan_axes(int32_t position_axes, trope_plan *plan)
 {
-    int highest = 0;
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        const int axis = trope_pair_axis(plan, pair);
-        highest = axis > highest ? axis : highest;
-    }
-    return highest;
+    plan->axes = position_axes; /* trope_pair_axis asks for it */
+    plan->used_axes = plan->pairs ? 0 : 1;
+    for (int pair = 0; pair < plan->pairs; pair++)
+        plan->used_axes |= 1u << trope_pair_axis(plan, pair);
+    while (!(plan->used_axes >> (plan->axes - 1)))
+        plan->axes--;
 }
 
 trope_status trope_make_plan(const char *function, const trope_args *caller_args, int backward, trope_plan *plan)
@@ -156,8 +157,7 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
     plan->sequences = trope_plan_sequences(&args);
     plan->axis_map = args.axis_map;
     memcpy(plan->axis_sections, args.axis_sections, sizeof plan->axis_sections);
-    plan->axes = args.position_axes;
-    plan->axes = highest_axis(plan) + 1;
+    plan_axes(args.position_axes, plan);
     plan->angles_shared = !args.cu_seqlens && !args.start_positions && args.angle_batch_stride == 0 &&
                           (!args.position_ids || args.position_batch_stride == 0);
     if (backward) {

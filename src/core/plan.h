@@ -45,7 +45,8 @@ typedef struct trope_plan {
     int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_input;
     int32_t windows;
     int32_t pairs; /* of the widest operand; 0 = nothing rotates */
-    int32_t axes;  /* position axes that the pairs use; with 1, all of them use axis 0 */
+    int32_t axes;  /* position axes, up to the last that a pair uses; with 1, all pairs use axis 0 */
+    uint32_t used_axes; /* bit a: some pair uses axis a */
     int32_t axis_map, axis_sections[TROPE_MAX_AXES];
 
     /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */

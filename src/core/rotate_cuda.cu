@@ -260,9 +260,10 @@ void trope_cuda_describe(char *text, size_t size)
 
 static trope_status check(const char *function, const trope_plan *plan)
 {
-    (void)function;
     (void)plan;
-    return TROPE_OK;
+    if (trope_cuda_device_count() > 0)
+        return TROPE_OK;
+    return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device is CUDA, and there is no CUDA device or no driver", function);
 }
 
 const trope_backend trope_backend_cuda = {check, trope_cuda_gradient_workspace, run, kernel_name};

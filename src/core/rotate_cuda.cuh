@@ -194,18 +194,24 @@ __device__ __forceinline__ double round_native(const trope_plan &, double x)
     return x;
 }
 
-/* cos and sin of one column of the row, scaled, as they are rotated by. `step` is the column's, for TROPE_ANGLES_PHASE. */
+/* A column of the angles: the axis that drives it and, for TROPE_ANGLES_PHASE, its turns per position. */
+struct angle_column {
+    int axis, index;
+    uint64_t step;
+};
+
+/* cos and sin of one column of the row, scaled, as they are rotated by. */
 template <typename REAL>
-__device__ __forceinline__ void column_coefficients(const cuda_call &call, const trope_row &row, uint64_t step, int axis, int column,
-                                                    REAL *cosine, REAL *sine)
+__device__ __forceinline__ void column_coefficients(const cuda_call &call, const trope_row &row, angle_column column, REAL *cosine,
+                                                    REAL *sine)
 {
     const trope_plan &plan = call.plan;
     const trope_plan_angles &a = plan.angles;
     REAL c, s;
     if (a.source == TROPE_ANGLES_PHASE) {
-        sincos_of_phase(row.position[axis], step, &s, &c);
+        sincos_of_phase(row.position[column.axis], column.step, &s, &c);
     } else {
-        const int64_t offset = row.batch * a.batch_stride + row.position[axis] * a.row_stride + column;
+        const int64_t offset = row.batch * a.batch_stride + row.position[column.axis] * a.row_stride + column.index;
         if (a.source == TROPE_ANGLES_FREQS) {
             sincos_of(table_entry<REAL>(a, a.freqs, offset), &s, &c);
         } else {
@@ -220,7 +226,7 @@ __device__ __forceinline__ void column_coefficients(const cuda_call &call, const
         c *= call.cosine_scale;
         s *= call.sine_scale;
     }
-    if (row.poisoned >> axis & 1)
+    if (row.poisoned >> column.axis & 1)
         c = s = (REAL)NAN;
     if (plan.rounding == TROPE_ROUND_NATIVE) {
         c = round_native(plan, c);
@@ -249,43 +255,54 @@ __device__ __forceinline__ void fill_coefficients(const cuda_call &call, const t
             if (row.action != TROPE_ROW_ROTATE)
                 continue;
             if (!plan.angles.per_element) {
-                column_coefficients(call, row, step, axis, (int)pair, &to[0], &to[pairs]);
+                column_coefficients(call, row, {axis, (int)pair, step}, &to[0], &to[pairs]);
                 continue;
             }
             const int first = call.columns.first((int)pair), second = call.columns.second((int)pair);
-            column_coefficients(call, row, step, axis, first, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
-            column_coefficients(call, row, step, axis, second, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
+            column_coefficients(call, row, {axis, first, step}, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
+            column_coefficients(call, row, {axis, second, step}, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
         }
     }
 }
 
 /* ---- one pair ---- */
 
-template <int DTYPE, bool NATIVE, typename REAL>
-__device__ __forceinline__ void rotate_pair(REAL x1, REAL x2, const REAL t[4], REAL *y1, REAL *y2)
+template <int DTYPE> struct pair_types {
+    typedef trope_pair pair;
+    typedef trope_turn turn;
+};
+template <> struct pair_types<TROPE_F64> {
+    typedef trope_pair_f64 pair;
+    typedef trope_turn_f64 turn;
+};
+
+template <int DTYPE, bool NATIVE>
+__device__ __forceinline__ typename pair_types<DTYPE>::pair rotate_pair(typename pair_types<DTYPE>::pair x,
+                                                                        typename pair_types<DTYPE>::turn t)
 {
     if constexpr (DTYPE == TROPE_F64 && NATIVE)
-        trope_rotate_native_f64(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+        return trope_rotate_native_f64(x, t);
     else if constexpr (DTYPE == TROPE_F64)
-        trope_rotate_once_f64(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+        return trope_rotate_once_f64(x, t);
     else if constexpr (!NATIVE)
-        trope_rotate_once(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+        return trope_rotate_once(x, t);
     else if constexpr (DTYPE == TROPE_F32)
-        trope_rotate_native_f32(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+        return trope_rotate_native_f32(x, t);
     else if constexpr (DTYPE == TROPE_F16)
-        trope_rotate_native_f16(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+        return trope_rotate_native_f16(x, t);
     else
-        trope_rotate_native_bf16(x1, x2, t[0], t[1], t[2], t[3], y1, y2);
+        return trope_rotate_native_bf16(x, t);
 }
 
-template <typename REAL>
-__device__ __forceinline__ void load_turn(const cuda_call &call, const REAL *row, uint32_t pair, REAL t[4])
+/* The coefficients of one pair. */
+template <int DTYPE, typename REAL>
+__device__ __forceinline__ typename pair_types<DTYPE>::turn load_turn(const cuda_call &call, const REAL *row, uint32_t pair)
 {
     const uint32_t pairs = (uint32_t)call.plan.pairs;
-    t[0] = row[pair];
-    t[1] = row[pairs + pair];
-    t[2] = call.coefficients_per_pair == 4 ? row[2 * pairs + pair] : t[0];
-    t[3] = call.coefficients_per_pair == 4 ? row[3 * pairs + pair] : t[1];
+    const REAL c = row[pair], s = row[pairs + pair];
+    if (call.coefficients_per_pair == 4)
+        return {c, s, row[2 * pairs + pair], row[3 * pairs + pair]};
+    return {c, s, c, s};
 }
 
 /* COUNT coefficients in a row, by loads as wide as COUNT allows. */
@@ -412,8 +429,10 @@ template <int DTYPE> struct vector_item {
         }
 #pragma unroll
         for (int e = 0; e < H; e++) {
-            const real t[4] = {c1[e], s1[e], OWN ? c2[e] : c1[e], OWN ? s2[e] : s1[e]};
-            rotate_pair<DTYPE, NATIVE>(x1[e], x2[e], t, &y1[e], &y2[e]);
+            const typename pair_types<DTYPE>::pair y =
+                rotate_pair<DTYPE, NATIVE>({x1[e], x2[e]}, {c1[e], s1[e], OWN ? c2[e] : c1[e], OWN ? s2[e] : s1[e]});
+            y1[e] = y.first;
+            y2[e] = y.second;
         }
     }
 
@@ -528,14 +547,12 @@ template <int DTYPE> struct scalar_item {
         const int32_t pairs = o.rotary_dim / 2;
         const int32_t first = o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
         const int32_t second = o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
-        real t[4], y1, y2;
-        load_turn(call, row, (uint32_t)p.pair, t);
-        if (plan.rounding == TROPE_ROUND_NATIVE)
-            rotate_pair<DTYPE, true>(to_real<DTYPE>(a), to_real<DTYPE>(b), t, &y1, &y2);
-        else
-            rotate_pair<DTYPE, false>(to_real<DTYPE>(a), to_real<DTYPE>(b), t, &y1, &y2);
-        ((element *)head)[first * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y1);
-        ((element *)head)[second * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y2);
+        const typename pair_types<DTYPE>::turn t = load_turn<DTYPE>(call, row, (uint32_t)p.pair);
+        const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(a), to_real<DTYPE>(b)};
+        const typename pair_types<DTYPE>::pair y =
+            plan.rounding == TROPE_ROUND_NATIVE ? rotate_pair<DTYPE, true>(x, t) : rotate_pair<DTYPE, false>(x, t);
+        ((element *)head)[first * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y.first);
+        ((element *)head)[second * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y.second);
     }
 
     __device__ __forceinline__ void write_same(const trope_plan_operand &o, char *head, const position &p) const

@@ -11,22 +11,28 @@
 #include "varlen/row.h"
 
 #define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
-#define STRING_(a) #a
-#define STRING(a) STRING_(a)
+#define PASTE(a, b)  PASTE_(a, b)
+#define STRING_(a)   #a
+#define STRING(a)    STRING_(a)
 
 /* Rows whose coefficients are held at a time, and the coefficients they may take together. Few, so that they and what is
  * prefetched stay in an L1 cache and one row's arithmetic hides another's memory. */
-#define CHUNK_ROWS 16
+#define CHUNK_ROWS         16
 #define CHUNK_COEFFICIENTS 4096
 
 /* Heads of up to this many bytes are put together here before they are streamed out. */
 #define STAGE_BYTES 8192
 
-/* What is prefetched of each row and operand. */
-#define PREFETCH_BYTES 512
+/* How many heads ahead windows are prefetched: where they are parts of heads, or heads far apart, hardware does not. */
+#define PREFETCH_HEADS 32
 
-#define REAL float
+static inline void prefetch_run(const char *from, int64_t bytes)
+{
+    for (int64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(from + line);
+}
+
+#define REAL   float
 #define SUFFIX f32
 #include "core/rows_template.h"
 #undef REAL

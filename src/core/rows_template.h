@@ -1,7 +1,7 @@
 /* The row loop, for one instruction set and one type of arithmetic. REAL is float (f32, f16, bf16) or double (f64), and
  * REAL_IS_DOUBLE goes with the latter. Rows are taken in chunks: first the coefficients of each row, then all heads of all
- * operands by them. A head goes through three loops over its window, each of which the compiler vectorizes: to REAL, rotate,
- * from REAL. */
+ * operands by them. A head goes through three loops over its window, each of which the compiler vectorizes: to REAL,
+ * rotate, from REAL. */
 
 #define FN(name) PASTE(name##_, SUFFIX)
 
@@ -184,11 +184,15 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
 }
 
 /* Columns as they stand in a table to the first and second elements of pairs. */
-static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first, REAL *restrict second)
+static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first,
+                              REAL *restrict second)
 {
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        first[pair] = columns[trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
-        second[pair] = columns[trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)];
+    const int pairs = plan->pairs / plan->windows;
+    for (int w = 0; w < plan->windows; w++, columns += 2 * pairs, first += pairs, second += pairs) {
+        for (int i = 0; i < pairs; i++) {
+            first[i] = columns[plan->interleaved_columns ? 2 * i : i];
+            second[i] = columns[plan->interleaved_columns ? 2 * i + 1 : pairs + i];
+        }
     }
 }
 
@@ -227,12 +231,17 @@ static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, RE
         FN(find_columns)(plan, row, pairs, space, space + pairs);
         return (FN(turns)){space, space + pairs, space, space + pairs};
     }
-    REAL cosine[TROPE_MAX_ROTARY_DIM], sine[TROPE_MAX_ROTARY_DIM];
-    FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
-    FN(split_columns)(plan, cosine, space, space + 2 * pairs);
-    FN(split_columns)(plan, sine, space + pairs, space + 3 * pairs);
-    REAL *first = space + (plan->swap_sines ? 3 : 1) * pairs, *second = space + (plan->swap_sines ? 1 : 3) * pairs;
-    return (FN(turns)){space, first, space + 2 * pairs, second};
+    REAL *cosine = space, *sine = space + 2 * pairs;
+    if (plan->interleaved_columns || plan->windows > 1) {
+        REAL cosine_columns[TROPE_MAX_ROTARY_DIM], sine_columns[TROPE_MAX_ROTARY_DIM];
+        FN(find_columns)(plan, row, 2 * pairs, cosine_columns, sine_columns);
+        FN(split_columns)(plan, cosine_columns, cosine, cosine + pairs);
+        FN(split_columns)(plan, sine_columns, sine, sine + pairs);
+    } else { /* the columns of all first elements come before those of all second ones as it is */
+        FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
+    }
+    return (FN(turns)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
+                       sine + (plan->swap_sines ? 0 : pairs)};
 }
 
 static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
@@ -247,60 +256,88 @@ static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_r
     }
 }
 
-/* ---- the rotation of a window ---- */
-
-typedef enum FN(arithmetic) { FN(ONCE), FN(NATIVE_F32), FN(NATIVE_F16), FN(NATIVE_BF16) } FN(arithmetic);
-
-static inline void FN(rotate_pair)(FN(arithmetic) kind, REAL x1, REAL x2, REAL c1, REAL s1, REAL c2, REAL s2, REAL *y1, REAL *y2)
+/* The coefficients of rows that one position each drives: 2 * plan->pairs of them a row. All at once, because it is these
+ * that a token of one head spends its time in. */
+static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
 {
-#ifdef REAL_IS_DOUBLE
-    (kind == FN(ONCE) ? trope_rotate_once_f64 : trope_rotate_native_f64)(x1, x2, c1, s1, c2, s2, y1, y2);
-#else
-    if (kind == FN(ONCE))
-        trope_rotate_once(x1, x2, c1, s1, c2, s2, y1, y2);
-    else if (kind == FN(NATIVE_F32))
-        trope_rotate_native_f32(x1, x2, c1, s1, c2, s2, y1, y2);
-    else if (kind == FN(NATIVE_F16))
-        trope_rotate_native_f16(x1, x2, c1, s1, c2, s2, y1, y2);
-    else
-        trope_rotate_native_bf16(x1, x2, c1, s1, c2, s2, y1, y2);
+    const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
+    const uint64_t *restrict step = plan->angles.step;
+    const int pairs = plan->pairs;
+    for (int r = 0; r < rows; r++) {
+        const int64_t at = position[r];
+        REAL *restrict cosine = space + 2 * r * pairs, *restrict sine = cosine + pairs;
+        for (int i = 0; i < pairs; i++)
+            FN(sincos_of_phase)(at, step[i], scale, &cosine[i], &sine[i]);
+    }
+#ifndef REAL_IS_DOUBLE
+    if (plan->rounding == TROPE_ROUND_NATIVE)
+        FN(round_columns)(plan->dtype, 2 * rows * pairs, space);
 #endif
 }
 
-/* `count` pairs from x to y, which are apart. Inlined with constants for all but the pointers and the count. */
-static inline __attribute__((always_inline)) void FN(rotate_run)(FN(arithmetic) kind, int from_interleaved, int to_interleaved,
-                                                                 int count, const REAL *restrict x, REAL *restrict y,
-                                                                 FN(turns) t)
+/* ---- the rotation of a window ---- */
+
+#ifdef REAL_IS_DOUBLE
+typedef trope_pair_f64 FN(pair);
+typedef trope_turn_f64 FN(turn);
+#else
+typedef trope_pair FN(pair);
+typedef trope_turn FN(turn);
+#endif
+
+/* What a loop is compiled for: constants wherever they are passed. */
+typedef struct FN(kind) {
+    int native; /* TROPE_F32, ... of the rounding after each operation, or -1: rounded once */
+    int from_interleaved, to_interleaved;
+} FN(kind);
+
+static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(turn) t)
+{
+#ifdef REAL_IS_DOUBLE
+    return native < 0 ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);
+#else
+    return native < 0 ? trope_rotate_once(x, t)
+           : native == TROPE_F32 ? trope_rotate_native_f32(x, t)
+           : native == TROPE_F16 ? trope_rotate_native_f16(x, t)
+                                 : trope_rotate_native_bf16(x, t);
+#endif
+}
+
+/* `count` pairs from x to y, which are apart. */
+static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, int count, const REAL *restrict x,
+                                                                 REAL *restrict y, FN(turns) t)
 {
     const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
     for (int i = 0; i < count; i++) {
-        const REAL x1 = from_interleaved ? x[2 * i] : x[i], x2 = from_interleaved ? x[2 * i + 1] : x[i + count];
-        REAL y1, y2;
-        FN(rotate_pair)(kind, x1, x2, c1[i], s1[i], c2[i], s2[i], &y1, &y2);
-        y[to_interleaved ? 2 * i : i] = FN(canonical)(y1);
-        y[to_interleaved ? 2 * i + 1 : i + count] = FN(canonical)(y2);
+        const FN(pair) in = {kind.from_interleaved ? x[2 * i] : x[i], kind.from_interleaved ? x[2 * i + 1] : x[i + count]};
+        const FN(turn) turn = {c1[i], s1[i], c2[i], s2[i]};
+        const FN(pair) out = FN(rotate_pair)(kind.native, in, turn);
+        y[kind.to_interleaved ? 2 * i : i] = FN(canonical)(out.first);
+        y[kind.to_interleaved ? 2 * i + 1 : i + count] = FN(canonical)(out.second);
     }
 }
 
-static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(FN(arithmetic) kind, const trope_plan *plan, int count,
+static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int native, const trope_plan *plan, int count,
                                                                          const REAL *x, REAL *y, FN(turns) t)
 {
     if (plan->interleaved_src)
-        plan->interleaved_dst ? FN(rotate_run)(kind, 1, 1, count, x, y, t) : FN(rotate_run)(kind, 1, 0, count, x, y, t);
+        plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 1, 1}, count, x, y, t)
+                              : FN(rotate_run)((FN(kind)){native, 1, 0}, count, x, y, t);
     else
-        plan->interleaved_dst ? FN(rotate_run)(kind, 0, 1, count, x, y, t) : FN(rotate_run)(kind, 0, 0, count, x, y, t);
+        plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 0, 1}, count, x, y, t)
+                              : FN(rotate_run)((FN(kind)){native, 0, 0}, count, x, y, t);
 }
 
 static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(turns) t)
 {
     if (plan->rounding == TROPE_ROUND_ONCE)
-        FN(rotate_any_pairing)(FN(ONCE), plan, count, x, y, t);
+        FN(rotate_any_pairing)(-1, plan, count, x, y, t);
     else if (plan->dtype == TROPE_F16)
-        FN(rotate_any_pairing)(FN(NATIVE_F16), plan, count, x, y, t);
+        FN(rotate_any_pairing)(TROPE_F16, plan, count, x, y, t);
     else if (plan->dtype == TROPE_BF16)
-        FN(rotate_any_pairing)(FN(NATIVE_BF16), plan, count, x, y, t);
+        FN(rotate_any_pairing)(TROPE_BF16, plan, count, x, y, t);
     else
-        FN(rotate_any_pairing)(FN(NATIVE_F32), plan, count, x, y, t);
+        FN(rotate_any_pairing)(TROPE_F32, plan, count, x, y, t);
 }
 
 /* All windows of a head. */
@@ -313,32 +350,14 @@ static void FN(rotate_windows)(const trope_plan *plan, const trope_plan_operand 
     }
 }
 
-static __attribute__((noinline)) void FN(rotate_in_three_passes)(const trope_plan *plan, const trope_plan_operand *o,
-                                                                 const char *from, char *to, FN(turns) t)
+/* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
+static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to,
+                                FN(turns) t)
 {
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
     FN(load)(x, from, plan->dtype, o->rotary_dim);
     FN(rotate_windows)(plan, o, x, y, t);
     FN(store)(to, y, plan->dtype, o->rotary_dim);
-}
-
-/* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
-static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to, FN(turns) t)
-{
-#ifdef USE_VECTORS
-    if (vector_can_rotate(plan, o->window_pairs, from == to)) {
-        vector_turns turns = {t.c1, t.s1, t.c2, t.s2};
-        vector_rotate(plan, o->window_pairs, from, to, turns);
-        for (int w = 1; w < plan->windows; w++) {
-            const int first = w * o->window_pairs;
-            const int64_t start = 2 * (int64_t)first * plan->element_size;
-            turns = (vector_turns){t.c1 + first, t.s1 + first, t.c2 + first, t.s2 + first};
-            vector_rotate(plan, o->window_pairs, from + start, to + start, turns);
-        }
-        return;
-    }
-#endif
-    FN(rotate_in_three_passes)(plan, o, from, to, t);
 }
 
 /* ---- a head ---- */
@@ -349,7 +368,8 @@ static inline void FN(copy_run)(char *to, const char *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst, FN(turns) t)
+static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
+                                       FN(turns) t)
 {
     _Alignas(64) char stage[STAGE_BYTES];
     const int64_t size = plan->element_size, bytes = o->head_dim * size;
@@ -365,13 +385,15 @@ static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_
         trope_stream_copy(dst, stage, (size_t)bytes);
 }
 
-static void FN(copy_strided)(char *to, int64_t to_step, const char *from, int64_t from_step, const int64_t count[2])
+static __attribute__((noinline)) void FN(copy_strided)(char *to, int64_t to_step, const char *from, int64_t from_step,
+                                                       const int64_t count[2])
 {
     for (int64_t i = 0; i < count[0]; i++)
         memcpy(to + i * to_step, from + i * from_step, (size_t)count[1]);
 }
 
-static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst, FN(turns) t)
+static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
+                                    FN(turns) t)
 {
     _Alignas(64) char window[TROPE_MAX_ROTARY_DIM * sizeof(REAL)];
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT] * size,
@@ -386,14 +408,31 @@ static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_ope
     FN(copy_strided)(dst + after * to, to, src + after * from, from, (const int64_t[]){o->head_dim - after, size});
 }
 
+/* Whether heads are further apart than rows. */
+static int FN(heads_outside)(const trope_plan_operand *o)
+{
+    const int64_t *stride = o->dst_stride;
+    return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
+}
+
+/* Elements from a head to the window of the one that is prefetched while it is at hand. */
+static int64_t FN(prefetch_distance)(const trope_plan_operand *o, int heads_outside)
+{
+    const int inner = heads_outside ? TROPE_DIM_TOKEN : o->heads_per_group > 1 ? TROPE_DIM_HEAD : TROPE_DIM_GROUP;
+    return PREFETCH_HEADS * o->src_stride[inner] + o->rotary_offset;
+}
+
 static void FN(copy_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst)
 {
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
     if (o->in_place)
         return;
-    if (from != 1 || to != 1)
+    if (from != 1 || to != 1) {
         FN(copy_strided)(dst, to * size, src, from * size, (const int64_t[]){o->head_dim, size});
-    else if (plan->stream_stores)
+        return;
+    }
+    prefetch_run(src + FN(prefetch_distance)(o, FN(heads_outside)(o)) * size, o->head_dim * size);
+    if (plan->stream_stores)
         trope_stream_copy(dst, src, (size_t)(o->head_dim * size));
     else
         memcpy(dst, src, (size_t)(o->head_dim * size));
@@ -430,61 +469,160 @@ typedef struct FN(chunk) {
     int rows;
     trope_row row[CHUNK_ROWS];
     FN(turns) turns[CHUNK_ROWS];
+    int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
+    int64_t phase_position[CHUNK_ROWS];
     REAL coefficients[CHUNK_COEFFICIENTS];
 } FN(chunk);
 
-/* Asks for the start of a row while its angles are computed, which takes as long as a row of few heads takes to arrive. */
-static void FN(prefetch_row)(const trope_plan *plan, const trope_row *row)
+/* Gives the chunk's row r its coefficients, in `space`. */
+static void FN(add_turns)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
 {
-    for (int i = 0; i < plan->operand_count; i++) {
-        const trope_plan_operand *o = &plan->operands[i];
-        const int64_t start = row->batch * o->src_stride[TROPE_DIM_BATCH] + row->token * o->src_stride[TROPE_DIM_TOKEN];
-        const int64_t bytes = o->head_dim * plan->element_size;
-        for (int64_t line = 0; line < bytes && line < PREFETCH_BYTES; line += 64)
-            __builtin_prefetch(o->src + start * plan->element_size + line);
+    const trope_row *row = &chunk->row[r];
+    if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
+        chunk->turns[r] = chunk->turns[r - 1];
+    } else if (plan->angles.source == TROPE_ANGLES_PHASE && plan->axes == 1) {
+        chunk->turns[r] = (FN(turns)){space, space + plan->pairs, space, space + plan->pairs};
+        chunk->phase_position[chunk->phases++] = row->position[0];
+    } else {
+        chunk->turns[r] = FN(find_turns)(plan, row, space);
     }
 }
 
 /* Fills the chunk from row `begin` on and returns the first row that it has no room for. */
-static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) *chunk)
+static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t begin, int64_t end, FN(chunk) * chunk)
 {
     const int per_row = plan->pairs * (plan->angles.per_element ? 4 : 2);
-    int used = 0;
+    REAL *space = chunk->coefficients;
     trope_row next;
     trope_locate_row(plan, begin, &next);
-    chunk->rows = 0;
-    for (; begin < end && chunk->rows < CHUNK_ROWS; begin++, chunk->rows++, trope_step_row(plan, &next)) {
-        const int r = chunk->rows;
+    chunk->rows = chunk->phases = 0;
+    while (begin < end && chunk->rows < CHUNK_ROWS && space + per_row <= chunk->coefficients + CHUNK_COEFFICIENTS) {
+        const int r = chunk->rows++;
         trope_row *row = &chunk->row[r];
         row->batch = next.batch;
         row->token = next.token;
         trope_find_row(plan, span, row);
-        FN(prefetch_row)(plan, row);
-        if (row->action != TROPE_ROW_ROTATE || plan->pairs == 0)
-            continue;
-        if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
-            chunk->turns[r] = chunk->turns[r - 1];
-            continue;
+        if (row->action == TROPE_ROW_ROTATE && plan->pairs > 0) {
+            FN(add_turns)(plan, chunk, r, space);
+            if (chunk->turns[r].c1 == space)
+                space += per_row;
         }
-        if (used + per_row > CHUNK_COEFFICIENTS)
-            return begin;
-        chunk->turns[r] = FN(find_turns)(plan, row, chunk->coefficients + used);
-        used += per_row;
+        begin++;
+        trope_step_row(plan, &next);
     }
+    if (chunk->phases)
+        FN(find_phase_turns)(plan, chunk->phases, chunk->phase_position, chunk->coefficients);
     return begin;
 }
 
 /* Every head of an operand for every row of the chunk, the larger stride outside. */
-static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) *chunk)
+static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
 {
-    const int64_t *stride = o->dst_stride;
-    const int heads_outside = stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
+    const int heads_outside = FN(heads_outside)(o);
     const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
     for (int outer = 0; outer < outer_rows; outer++)
         for (int group = 0; group < o->groups; group++)
             for (int head = 0; head < o->heads_per_group; head++)
                 for (int r = outer; r < outer + inner_rows; r++)
                     FN(write_head)(plan, o, &chunk->row[r], chunk->turns[r], (const int64_t[]){group, head});
+}
+
+#ifdef USE_VECTORS
+/* What is the same for all heads of an operand. */
+typedef struct vector_job {
+    const trope_plan *plan;
+    const trope_plan_operand *operand;
+    const FN(chunk) * chunk;
+    char *stage;           /* NULL: write where the head goes */
+    int64_t ahead, window; /* bytes from a head to what is prefetched, and of that */
+} vector_job;
+
+/* Where a row starts in src and dst. */
+typedef struct vector_row {
+    const char *src;
+    char *dst;
+} vector_row;
+
+ALWAYS_INLINE vector_row find_vector_row(const vector_job *job, int r)
+{
+    const trope_plan_operand *o = job->operand;
+    const trope_row *row = &job->chunk->row[r];
+    const int64_t from = row->batch * o->src_stride[TROPE_DIM_BATCH] + row->token * o->src_stride[TROPE_DIM_TOKEN];
+    const int64_t to = row->batch * o->dst_stride[TROPE_DIM_BATCH] + row->token * o->dst_stride[TROPE_DIM_TOKEN];
+    return (vector_row){o->src + from * job->plan->element_size, o->dst + to * job->plan->element_size};
+}
+
+/* One head of row r. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in the loop.
+ */
+ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, const int64_t head[2])
+{
+    const trope_plan_operand *o = job->operand;
+    const FN(turns) t = job->chunk->turns[r];
+    if (job->chunk->row[r].action != TROPE_ROW_ROTATE) {
+        FN(write_head)(job->plan, o, &job->chunk->row[r], t, head);
+        return;
+    }
+    const vector_row row = find_vector_row(job, r);
+    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
+    char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
+    prefetch_run(src + job->ahead, job->window);
+    vector_rotate_head(kind, o, job->plan->windows, (vector_place){src, dst, job->stage},
+                       (vector_turns){t.c1, t.s1, t.c2, t.s2});
+}
+
+/* As write_operand, for an operand that vectors can rotate. */
+ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const trope_plan_operand *o,
+                                 const FN(chunk) * chunk)
+{
+    _Alignas(64) char stage[STAGE_BYTES];
+    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const int heads_outside = FN(heads_outside)(o),
+              streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
+    const vector_job job = {
+        plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(o, heads_outside) * size, o->rotary_dim * size};
+    if (!heads_outside) {
+        for (int r = 0; r < chunk->rows; r++)
+            for (int group = 0; group < o->groups; group++)
+                for (int head = 0; head < o->heads_per_group; head++)
+                    write_vector_head(kind, &job, r, (const int64_t[]){group, head});
+        return;
+    }
+    for (int group = 0; group < o->groups; group++)
+        for (int head = 0; head < o->heads_per_group; head++)
+            for (int r = 0; r < chunk->rows; r++)
+                write_vector_head(kind, &job, r, (const int64_t[]){group, head});
+}
+
+#define WRITE_VECTORS(dtype)                                                                                               \
+    static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
+    {                                                                                                                      \
+        if (plan->interleaved_src)                                                                                         \
+            plan->interleaved_dst ? write_vectors((vector_kind){TROPE_##dtype, 1, 1}, plan, o, chunk)                      \
+                                  : write_vectors((vector_kind){TROPE_##dtype, 1, 0}, plan, o, chunk);                     \
+        else                                                                                                               \
+            plan->interleaved_dst ? write_vectors((vector_kind){TROPE_##dtype, 0, 1}, plan, o, chunk)                      \
+                                  : write_vectors((vector_kind){TROPE_##dtype, 0, 0}, plan, o, chunk);                     \
+    }
+WRITE_VECTORS(F32)
+WRITE_VECTORS(F16)
+WRITE_VECTORS(BF16)
+#endif
+
+static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
+{
+#ifdef USE_VECTORS
+    if (o->rotary_dim && vector_can_rotate(plan, o)) {
+        if (plan->dtype == TROPE_F32)
+            write_vectors_F32(plan, o, chunk);
+        else if (plan->dtype == TROPE_F16)
+            write_vectors_F16(plan, o, chunk);
+        else
+            write_vectors_BF16(plan, o, chunk);
+        return;
+    }
+#endif
+    FN(write_operand)(plan, o, chunk);
 }
 
 static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
@@ -495,7 +633,7 @@ static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
         begin = FN(fill_chunk)(plan, &span, begin, end, &chunk);
         for (int i = 0; i < plan->operand_count; i++)
             if (plan->operands[i].dst)
-                FN(write_operand)(plan, &plan->operands[i], &chunk);
+                FN(write_chunk)(plan, &plan->operands[i], &chunk);
     }
     if (plan->stream_stores)
         trope_stream_fence();

@@ -17,7 +17,7 @@
 
 typedef struct trope_quarter_turns {
     float t;    /* rest */
-    uint32_t q; /* whole quarter turns, modulo 4 in the last two bits */
+    uint32_t q; /* whole quarter turns, modulo 4 in the first two bits; the others mean nothing */
 } trope_quarter_turns;
 
 /* For |angle| < TROPE_LARGE_ANGLE. An infinity or a NaN gives t = NaN. */
@@ -29,7 +29,7 @@ TROPE_HD trope_quarter_turns trope_reduce_angle(float angle)
     const float q = trope_add(shifted, -to_integer);
     trope_quarter_turns r;
     r.t = trope_fma(angle, two_over_pi_low, trope_fma(angle, two_over_pi, -q));
-    r.q = trope_float_bits(shifted);
+    r.q = trope_float_bits(shifted) << 30;
     return r;
 }
 
@@ -37,8 +37,8 @@ TROPE_HD trope_quarter_turns trope_reduce_angle(float angle)
 TROPE_HD trope_quarter_turns trope_reduce_phase(uint32_t phase)
 {
     trope_quarter_turns r;
-    r.q = (phase + 0x20000000u) >> 30;
-    r.t = trope_mul((float)(int32_t)(phase - (r.q << 30)), 0x1p-30f);
+    r.q = phase + 0x20000000u; /* rounded to the nearest, and a quarter turn is 2^30 */
+    r.t = trope_mul((float)(int32_t)(phase - (r.q & 0xc0000000u)), 0x1p-30f);
     return r;
 }
 
@@ -53,9 +53,10 @@ TROPE_HD void trope_sincos_quarter(trope_quarter_turns r, float *sine, float *co
     p = trope_fma(p, u, 0x1.03c1d8p-2f);
     p = trope_fma(p, u, -0x1.3bd3ccp+0f);
     const float c = trope_fma(p, u, 1.0f);
-    const uint32_t sine_bits = trope_float_bits(r.q & 1 ? c : s), cosine_bits = trope_float_bits(r.q & 1 ? s : c);
-    *sine = trope_float_from_bits(sine_bits ^ (r.q & 2) << 30);
-    *cosine = trope_float_from_bits(cosine_bits ^ ((r.q + 1) & 2) << 30);
+    /* The bits of q: 10 and 11 turn the sine's sign, 01 and 10 the cosine's, and where it is odd the two trade places. */
+    const uint32_t odd = r.q & 0x40000000u;
+    *sine = trope_float_from_bits(trope_float_bits(odd ? c : s) ^ (r.q & 0x80000000u));
+    *cosine = trope_float_from_bits(trope_float_bits(odd ? s : c) ^ ((r.q + 0x40000000u) & 0x80000000u));
 }
 
 TROPE_HD int trope_is_large_angle(float angle)

@@ -26,7 +26,8 @@ static inline vector vector_fma(vector a, vector b, vector c)
 
 static inline vector vector_canonical(vector x)
 {
-    return _mm256_blendv_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32((int)TROPE_NAN_F32)), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32((int)TROPE_NAN_F32)),
+                            _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
 /* The bits of a bf16 in the upper half of each lane, rounded; what is below them is not cleared. */

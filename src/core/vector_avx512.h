@@ -26,7 +26,8 @@ static inline vector vector_fma(vector a, vector b, vector c)
 
 static inline vector vector_canonical(vector x)
 {
-    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_castsi512_ps(_mm512_set1_epi32((int)TROPE_NAN_F32)));
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                              _mm512_castsi512_ps(_mm512_set1_epi32((int)TROPE_NAN_F32)));
 }
 
 /* The bits of a bf16 in the upper half of each lane, rounded; what is below them is not cleared. */

@@ -12,6 +12,20 @@
 #include <immintrin.h>
 #endif
 
+/* A copy of some tens or hundreds of bytes, between memory that is apart, without a call. */
+static inline void trope_copy_short(char *to, const char *from, size_t bytes)
+{
+    enum { STEP = 32 };
+    if (bytes < STEP) {
+        if (bytes)
+            memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t i = 0; i + STEP <= bytes; i += STEP)
+        memcpy(to + i, from + i, STEP);
+    memcpy(to + bytes - STEP, from + bytes - STEP, STEP); /* again, where the length is a multiple */
+}
+
 /* Copies to memory that will not be read again soon. Follow the last one by trope_stream_fence. */
 static inline void trope_stream_copy(void *to, const void *from, size_t bytes)
 {

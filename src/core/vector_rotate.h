@@ -1,7 +1,9 @@
 /* The rotation of a window in one pass through registers, for f32, f16 and bf16 rounded once, which is what training runs
- * spend their time in. The compiler's own vectors (rows_template.h) take three passes through memory and do everything else.
+ * spend their time in. The compiler's own vectors (rows_template.h) take three passes through memory and do everything
+ * else.
  *
- * A file vector_*.h has the vocabulary: load, store, (de)interleave. Without one there is no VECTOR_WIDTH and no such path. */
+ * A file vector_*.h has the vocabulary: load, store, (de)interleave. Without one there is no VECTOR_WIDTH and no such path.
+ */
 #ifndef TROPE_CORE_VECTOR_ROTATE_H
 #define TROPE_CORE_VECTOR_ROTATE_H
 
@@ -15,96 +17,119 @@
 
 #include "core/plan.h"
 #include "core/rotate.h"
+#include "core/vector_memory.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector, vector_fma, vector_mul)
+TROPE_DEFINE_PAIR(vector, vector_pair, vector_turn)
+TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector_pair, vector_turn, vector_fma, vector_mul)
+
+/* What a loop is compiled for. A constant wherever it is passed, so that every branch on it goes away. */
+typedef struct vector_kind {
+    int dtype, from_interleaved, to_interleaved;
+} vector_kind;
 
 /* The coefficients of a window's pairs. */
 typedef struct vector_turns {
     const float *c1, *s1, *c2, *s2;
 } vector_turns;
 
-ALWAYS_INLINE void vector_load_neighbours(int dtype, const char *p, vector *x1, vector *x2)
+ALWAYS_INLINE vector_turn vector_load_turn(vector_turns t, int i)
 {
-    const int bytes = VECTOR_WIDTH * (dtype == TROPE_F32 ? 4 : 2);
-    if (dtype == TROPE_BF16)
-        vector_split_bf16(p, x1, x2);
-    else
-        vector_deinterleave(vector_load(dtype, p), vector_load(dtype, p + bytes), x1, x2);
+    return (vector_turn){vector_load_f32(t.c1 + i), vector_load_f32(t.s1 + i), vector_load_f32(t.c2 + i),
+                         vector_load_f32(t.s2 + i)};
 }
 
-ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector y1, vector y2)
+ALWAYS_INLINE vector_turns vector_skip_turns(vector_turns t, int pairs)
+{
+    return (vector_turns){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
+}
+
+ALWAYS_INLINE vector_pair vector_load_neighbours(int dtype, const char *p)
+{
+    const int bytes = VECTOR_WIDTH * (dtype == TROPE_F32 ? 4 : 2);
+    vector_pair x;
+    if (dtype == TROPE_BF16)
+        vector_split_bf16(p, &x.first, &x.second);
+    else
+        vector_deinterleave(vector_load(dtype, p), vector_load(dtype, p + bytes), &x.first, &x.second);
+    return x;
+}
+
+ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
 {
     const int bytes = VECTOR_WIDTH * (dtype == TROPE_F32 ? 4 : 2);
     if (dtype == TROPE_BF16) {
-        vector_join_bf16(p, y1, y2);
+        vector_join_bf16(p, y.first, y.second);
         return;
     }
     vector low, high;
-    vector_interleave(y1, y2, &low, &high);
+    vector_interleave(y.first, y.second, &low, &high);
     vector_store(dtype, p, low);
     vector_store(dtype, p + bytes, high);
 }
 
-/* Pairs [i, i + VECTOR_WIDTH) of `pairs`. Inlined with constants for dtype and pairings. */
-ALWAYS_INLINE void vector_rotate_step(int dtype, int from_interleaved, int to_interleaved, int pairs, const char *from, char *to,
-                                      vector_turns t, int i)
+/* Pairs [i, i + VECTOR_WIDTH) of `pairs`. */
+ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *from, char *to, vector_turn t, int i)
 {
-    const int64_t size = dtype == TROPE_F32 ? 4 : 2;
-    vector x1, x2, y1, y2;
-    if (from_interleaved) {
-        vector_load_neighbours(dtype, from + 2 * i * size, &x1, &x2);
+    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    vector_pair x;
+    if (kind.from_interleaved)
+        x = vector_load_neighbours(kind.dtype, from + 2 * i * size);
+    else
+        x = (vector_pair){vector_load(kind.dtype, from + i * size), vector_load(kind.dtype, from + (i + pairs) * size)};
+    const vector_pair y = vector_rotate_once(x, t);
+    if (kind.to_interleaved) {
+        vector_store_neighbours(kind.dtype, to + 2 * i * size, y);
     } else {
-        x1 = vector_load(dtype, from + i * size);
-        x2 = vector_load(dtype, from + (i + pairs) * size);
-    }
-    vector_rotate_once(x1, x2, vector_load_f32(t.c1 + i), vector_load_f32(t.s1 + i), vector_load_f32(t.c2 + i),
-                       vector_load_f32(t.s2 + i), &y1, &y2);
-    if (to_interleaved) {
-        vector_store_neighbours(dtype, to + 2 * i * size, y1, y2);
-    } else {
-        vector_store(dtype, to + i * size, y1);
-        vector_store(dtype, to + (i + pairs) * size, y2);
+        vector_store(kind.dtype, to + i * size, y.first);
+        vector_store(kind.dtype, to + (i + pairs) * size, y.second);
     }
 }
 
 /* All pairs of a window. A last vector that would go over the end starts earlier and does some pairs a second time. */
-ALWAYS_INLINE void vector_rotate_loop(int dtype, int from_interleaved, int to_interleaved, int pairs, const char *from, char *to,
-                                      vector_turns t)
+ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, const char *from, char *to, vector_turns t)
 {
     int i = 0;
     for (; i + VECTOR_WIDTH <= pairs; i += VECTOR_WIDTH)
-        vector_rotate_step(dtype, from_interleaved, to_interleaved, pairs, from, to, t, i);
+        vector_rotate_step(kind, pairs, from, to, vector_load_turn(t, i), i);
     if (i < pairs)
-        vector_rotate_step(dtype, from_interleaved, to_interleaved, pairs, from, to, t, pairs - VECTOR_WIDTH);
+        vector_rotate_step(kind, pairs, from, to, vector_load_turn(t, pairs - VECTOR_WIDTH), pairs - VECTOR_WIDTH);
 }
 
-ALWAYS_INLINE void vector_rotate_dtype(int dtype, const trope_plan *plan, int pairs, const char *from, char *to, vector_turns t)
+/* Whether an operand can go this way. In place a pair may be read only once and must be written where it was read. */
+static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
-    if (plan->interleaved_src)
-        plan->interleaved_dst ? vector_rotate_loop(dtype, 1, 1, pairs, from, to, t) : vector_rotate_loop(dtype, 1, 0, pairs, from, to, t);
-    else
-        plan->interleaved_dst ? vector_rotate_loop(dtype, 0, 1, pairs, from, to, t) : vector_rotate_loop(dtype, 0, 0, pairs, from, to, t);
-}
-
-/* Whether the window of `pairs` pairs can go this way. In place a pair may be read only once and must be written where it
- * was read. */
-static inline int vector_can_rotate(const trope_plan *plan, int pairs, int in_place)
-{
-    if (plan->rounding != TROPE_ROUND_ONCE || pairs < VECTOR_WIDTH)
+    if (plan->rounding != TROPE_ROUND_ONCE || o->window_pairs < VECTOR_WIDTH || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
+        o->dst_stride[TROPE_DIM_ELEMENT] != 1)
         return 0;
-    return !in_place || (plan->interleaved_src == plan->interleaved_dst && pairs % VECTOR_WIDTH == 0);
+    return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->window_pairs % VECTOR_WIDTH == 0);
 }
 
-static void vector_rotate(const trope_plan *plan, int pairs, const char *from, char *to, vector_turns t)
+/* Where a head comes from and goes to. `stage`, if not NULL, is where it is put together before it is streamed out. */
+typedef struct vector_place {
+    const char *src;
+    char *dst, *stage;
+} vector_place;
+
+/* A whole head whose elements are contiguous. */
+ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, int windows, vector_place place,
+                                      vector_turns t)
 {
-    if (plan->dtype == TROPE_F32)
-        vector_rotate_dtype(TROPE_F32, plan, pairs, from, to, t);
-    else if (plan->dtype == TROPE_BF16)
-        vector_rotate_dtype(TROPE_BF16, plan, pairs, from, to, t);
-    else
-        vector_rotate_dtype(TROPE_F16, plan, pairs, from, to, t);
+    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2, before = o->rotary_offset * size;
+    const int64_t window = 2 * o->window_pairs * size, after = before + windows * window, end = o->head_dim * size;
+    char *out = place.stage ? place.stage : place.dst;
+    if (!o->in_place) {
+        trope_copy_short(out, place.src, (size_t)before);
+        trope_copy_short(out + after, place.src + after, (size_t)(end - after));
+    }
+    for (int w = 0; w < windows; w++) {
+        const int64_t start = before + w * window;
+        vector_rotate_loop(kind, o->window_pairs, place.src + start, out + start, t);
+        t = vector_skip_turns(t, o->window_pairs);
+    }
+    if (place.stage)
+        trope_stream_copy(place.dst, place.stage, (size_t)end);
 }
 
 #endif

@@ -156,8 +156,8 @@ TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
 TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
                                 int64_t token, int axis)
 {
-    if (!s->ids)
-        return span->first + index;
+    if (!s->ids) /* a sum beyond 64 bits is out of any range, and stays so */
+        return index > INT64_MAX - (span->first > 0 ? span->first : 0) ? INT64_MAX : span->first + index;
     const int64_t row = s->axes > 1 ? axis * s->id_axis_stride : 0;
     return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
 }

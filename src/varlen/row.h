@@ -67,6 +67,8 @@ TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row
     if (plan->angles.source == TROPE_ANGLES_NONE)
         return;
     for (int axis = 0; axis < plan->axes; axis++) {
+        if (!(plan->used_axes >> axis & 1))
+            continue;
         row->position[axis] = trope_position(s, span, index, row->batch, row->token, axis);
         trope_limit_position(plan, row, axis);
     }

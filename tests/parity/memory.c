@@ -60,6 +60,30 @@ static void check_contiguous(config *c, int backward)
     }
 }
 
+/* All buffers at other addresses. */
+static void check_moved(config *c, int backward)
+{
+    unsigned char *memory[CONFIG_MAX_BUFFERS], *bases[CONFIG_MAX_BUFFERS];
+    random_state random = {c->seed};
+    config_reset(c);
+    trope_args args = config_args(c, backward), moved = args;
+    for (int i = 0; i < c->buffer_count; i++) {
+        memory[i] = malloc(c->buffers[i].size + 64);
+        bases[i] = memory[i] + 16 * random_between(&random, 0, 3); /* the workspace is aligned to 16 */
+        memcpy(bases[i], c->buffers[i].bytes, c->buffers[i].size);
+    }
+    config_rebase(c, &moved, bases);
+    run_call(&moved, backward);
+    run_call(&args, backward);
+    unsigned char *here = snapshot(c);
+    for (int i = 0; i < c->buffer_count; i++) {
+        memcpy(c->buffers[i].bytes, bases[i], c->buffers[i].size);
+        free(memory[i]);
+    }
+    check_parity(c, is_snapshot(c, here), "parity_memory, moved");
+    free(here);
+}
+
 /* In place under the very strides of the source. */
 static void check_in_place(config *c, int backward)
 {
@@ -85,6 +109,7 @@ int main(int argc, char **argv)
         choices.specials = (int32_t)(seed % 2);
         config *c = config_make(seed, &choices);
         for (int backward = 0; backward < 2; backward++) {
+            check_moved(c, backward);
             check_contiguous(c, backward);
             if (choices.value[OPTION_PLACE] == PLACE_OUT && choices.value[OPTION_SOURCE] != SOURCE_BROADCAST)
                 check_in_place(c, backward);

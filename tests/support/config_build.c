@@ -164,6 +164,21 @@ static void choose_sections(builder *b, int pairs)
     }
 }
 
+/* Pairs of a window; now and then as many as there may be. */
+static int choose_pairs(builder *b, int windows)
+{
+    switch (b->v[OPTION_SIZE]) {
+    case SIZE_TINY:
+        return (int)between(b, 1, 4);
+    case SIZE_ODD:
+        return (int)between(b, 1, windows > 1 ? 19 : 37);
+    default:
+        if (once_in(b, 40))
+            return (int)between(b, 65, TROPE_MAX_ROTARY_DIM / 2 / windows);
+        return 8 << between(b, 0, windows > 1 ? 1 : 3);
+    }
+}
+
 /* Returns the rotary_dim of the widest operand. */
 static int32_t choose_rotation(builder *b)
 {
@@ -173,11 +188,7 @@ static int32_t choose_rotation(builder *b)
                                           {TROPE_PAIRING_HALF, TROPE_PAIRING_INTERLEAVED},
                                           {TROPE_PAIRING_INTERLEAVED, TROPE_PAIRING_HALF}};
     const int windows = b->v[OPTION_AXES] == AXES_TWO_WINDOWS ? 2 : b->v[OPTION_AXES] == AXES_THREE_WINDOWS ? 3 : 1;
-    const int size = b->v[OPTION_SIZE];
-    const int64_t in_window = size == SIZE_TINY  ? between(b, 1, 4)
-                              : size == SIZE_ODD ? between(b, 1, windows > 1 ? 19 : 37)
-                                                 : (int64_t)8 << between(b, 0, windows > 1 ? 1 : 3);
-    const int pairs = (int)in_window * windows;
+    const int pairs = choose_pairs(b, windows) * windows;
     b->a->windows = windows == 1 ? (int32_t)between(b, 0, 1) : windows;
     b->a->pairing = pairings[b->v[OPTION_PAIRING]][0];
     b->a->pairing_out = pairings[b->v[OPTION_PAIRING]][1];

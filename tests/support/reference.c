@@ -408,15 +408,11 @@ static void add_to_sum(const walk *w, int64_t index, long double factor, term t)
     sum->terms++;
 }
 
-/* How far the library's coefficients may be from m cos a and m sin a: it sums with those that it rotates with, so with
- * TROPE_ROUND_NATIVE they are rounded to the operands' dtype. */
+/* How far the library's coefficients may be from m cos a and m sin a. */
 static double coefficient_error(const trope_args *args, const turn *t, int i)
 {
     const double m = scale(args), greatest = fabs(m) * fmax(fabs((double)t->cosine[i]), fabs((double)t->sine[i]));
-    double error = fabs(m) * t->error + (m != 1 ? unit(args) * greatest : 0) + 0x1p-52 * greatest; /* products in double */
-    if (args->rounding == TROPE_ROUND_NATIVE && (args->dtype == TROPE_F16 || args->dtype == TROPE_BF16))
-        error += number_half_ulp(args->dtype, greatest + error);
-    return error;
+    return fabs(m) * t->error + (m != 1 ? unit(args) * greatest : 0) + 0x1p-52 * greatest; /* products in double */
 }
 
 /* What a pair of one head adds to the gradient of its angles, from

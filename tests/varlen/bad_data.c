@@ -117,6 +117,9 @@ static void check_refused_positions(void)
     r.p.args.position_ids = NULL;
     r.p.args.start_positions = starts;
     check_refused(&r.p, "position 9 of batch entry 0, token 5");
+    static const int64_t largest[] = {0, INT64_MAX}; /* to which an index cannot be added */
+    r.p.args.start_positions = largest;
+    check_refused(&r.p, "batch entry 0, token 3");
     r.p.args.start_positions = NULL;
     r.p.args.packed_positions = 1;
     r.p.args.angle_rows = 5;
@@ -167,6 +170,27 @@ static void check_clamped(void)
     free_packed_call(&s.p);
 }
 
+/* A start position so large that no index can be added to it is out of range for the whole sequence. */
+static void check_clamped_start(void)
+{
+    static const int64_t starts[] = {INT64_MAX - 1, 0}, nearest[] = {8, 8, 8, 0, 1, 2};
+    static const int32_t two[] = {0, 3, 6};
+    ranged_call r, s;
+    make_ranged_call(&r);
+    make_ranged_call(&s);
+    r.p.args.position_ids = NULL;
+    r.p.args.start_positions = starts;
+    r.p.args.cu_seqlens = two;
+    r.p.args.sequences = 2;
+    r.p.args.out_of_range = TROPE_RANGE_CLAMP;
+    s.p.args.position_ids = nearest;
+    CHECK_MESSAGE(trope_forward(&r.p.args) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(trope_forward(&s.p.args) == TROPE_OK, "%s", trope_last_error());
+    CHECK(!memcmp(r.p.dst, s.p.dst, 6 * ROW_ELEMENTS * sizeof(float)));
+    free_packed_call(&r.p);
+    free_packed_call(&s.p);
+}
+
 /* The ids of padding that is not rotated are not looked at. */
 static void check_ids_of_padding(void)
 {
@@ -196,6 +220,7 @@ int main(void)
     check_refused_positions();
     check_poisoned();
     check_clamped();
+    check_clamped_start();
     check_ids_of_padding();
     return check_result();
 }
