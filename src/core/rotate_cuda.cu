@@ -89,8 +89,8 @@ static void count_items(const trope_plan &plan, bool vector, cuda_call *call)
         if (keep_heads)
             call->row_items = (call->row_items + items.per_head.divisor - 1) / items.per_head.divisor * items.per_head.divisor;
         items.first = call->row_items;
-        if (items.count)
-            call->row_items += items.per_head.divisor * o.groups * o.heads_per_group;
+        items.heads = items.count ? o.groups * o.heads_per_group : 0;
+        call->row_items += items.per_head.divisor * items.heads;
     }
 }
 

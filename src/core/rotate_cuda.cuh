@@ -39,6 +39,7 @@ struct operand_items {
     uint32_t first;    /* of the operand, within a row */
     uint32_t rotating; /* of a head */
     uint32_t count;    /* of a head; per_head.divisor may be more, and those are none */
+    uint32_t heads;    /* after the last one there may be a gap before the next operand */
     fast_divisor per_head;
     fast_divisor heads_per_group;
     int64_t src_head, src_group, dst_head, dst_group; /* distances in bytes, as below */
@@ -340,6 +341,7 @@ __device__ __forceinline__ bool find_head(const cuda_call &call, uint32_t item, 
     const operand_items &items = call.items[operand];
     item -= items.first;
     uint32_t head = items.per_head.divide(item);
+    const bool present = head < items.heads;
     place->operand = operand;
     place->item = item - head * items.per_head.divisor;
     place->src = place->dst = 0;
@@ -351,7 +353,7 @@ __device__ __forceinline__ bool find_head(const cuda_call &call, uint32_t item, 
     }
     place->src += head * items.src_head;
     place->dst += head * items.dst_head;
-    return place->item < items.count;
+    return present && place->item < items.count;
 }
 
 /* Two 16-byte vectors of a head. A rotating item has vector j of the first half of a window and vector j of its second half,
