@@ -24,3 +24,21 @@ endif()
 
 # Threads. Without OpenMP the library works on the calling thread alone.
 find_package(OpenMP COMPONENTS C)
+
+# CUDA. AUTO builds the backend if there is a compiler for it.
+set(TROPE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set_property(CACHE TROPE_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    # Ampere, Hopper and Blackwell, and PTX of the last for what comes after.
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
+    endif()
+    enable_language(CUDA)
+    set(TROPE_CUDA_FOUND ON)
+  elseif(TROPE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "TROPE_CUDA is ON and no CUDA compiler (nvcc) was found")
+  endif()
+endif()

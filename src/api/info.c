@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/backend.h"
 #include "core/rows.h"
 #include "core/threads.h"
 #include "trope/trope.h"
@@ -29,15 +30,33 @@ size_t trope_sizeof(const char *struct_name)
     return 0;
 }
 
+static const char backends[] = "cpu"
+#ifdef TROPE_CUDA
+                               " cuda"
+#endif
+    ;
+
+static void describe_devices(char *text, size_t size)
+{
+    text[0] = 0;
+#ifdef TROPE_CUDA
+    trope_cuda_describe(text, size);
+#endif
+    if (!text[0])
+        snprintf(text, size, "none");
+}
+
 const char *trope_info(void)
 {
-    static _Thread_local char text[512];
-    int used = snprintf(text, sizeof text, "version: %s\nbackends: cpu\ninstruction sets:", trope_version());
+    static _Thread_local char text[1024];
+    char devices[512], sets[64] = "";
     for (int32_t isa = TROPE_ISA_AVX512; isa >= TROPE_ISA_PORTABLE; isa--) {
         const trope_row_kernels *kernels = trope_find_row_kernels(isa);
         if (kernels)
-            used += snprintf(text + used, sizeof text - (size_t)used, " %s", kernels->name);
+            snprintf(sets + strlen(sets), sizeof sets - strlen(sets), " %s", kernels->name);
     }
-    snprintf(text + used, sizeof text - (size_t)used, "\nthreads: %d\ndevices: none\n", trope_default_threads());
+    describe_devices(devices, sizeof devices);
+    snprintf(text, sizeof text, "version: %s\nbackends: %s\ninstruction sets:%s\nthreads: %d\ndevices: %s\n", trope_version(),
+             backends, sets, trope_default_threads(), devices);
     return text;
 }

@@ -59,7 +59,7 @@ TROPE_HD float trope_fma(float a, float b, float c)
 }
 
 /* gcc 12 makes vfmaddsub out of a product and the sums around it even with -ffp-contract=off (gcc bug 106902). */
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && __GNUC__ >= 12
 #define TROPE_UNCONTRACTED(product) __builtin_assoc_barrier(product)
 #else
 #define TROPE_UNCONTRACTED(product) (product)
@@ -129,23 +129,40 @@ TROPE_HD float trope_bf16_to_f32(uint16_t h)
 /* Round to nearest, ties to even. */
 TROPE_HD uint16_t trope_f32_to_bf16(float x)
 {
+#ifdef __CUDA_ARCH__
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+#else
     const uint32_t bits = trope_float_bits(x);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? TROPE_NAN_16 : rounded);
+#endif
 }
 
 TROPE_HD float trope_f16_to_f32(uint16_t h)
 {
+#ifdef __CUDA_ARCH__
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+#else
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = (uint32_t)(h & 0x7fffu) << 13;
     /* 2^112 moves the exponent from bias 15 to bias 127 and normalizes what is subnormal in f16. */
     const float scaled = trope_mul(trope_float_from_bits(magnitude), 0x1p112f);
     const uint32_t finite = trope_float_bits(scaled), special = magnitude | 0x7f800000u;
     return trope_float_from_bits(sign | (magnitude >= 0x0f800000u ? special : finite));
+#endif
 }
 
 /* Round to nearest, ties to even. */
 TROPE_HD uint16_t trope_f32_to_f16(float x)
 {
+#ifdef __CUDA_ARCH__
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+#else
     const uint32_t bits = trope_float_bits(x), magnitude = bits & 0x7fffffffu;
     const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
     /* Below 2^-14 the last bit of f16 is worth 2^-24: adding 1/2 rounds there, and the bits of the sum hold the result. */
@@ -154,6 +171,7 @@ TROPE_HD uint16_t trope_f32_to_f16(float x)
     h = magnitude >= 0x477ff000u ? 0x7c00u : h; /* from 65520 on */
     h |= (bits >> 16) & 0x8000u;
     return (uint16_t)(magnitude > 0x7f800000u ? TROPE_NAN_16 : h);
+#endif
 }
 
 #endif

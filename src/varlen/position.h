@@ -69,6 +69,8 @@ TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
 /* Where global offset `boundary` of the packed stream is on this rank. */
 TROPE_HD int64_t trope_local_boundary(const trope_sequences *s, int64_t boundary)
 {
+    if (s->cp_size == 1) /* a 64-bit division is slow on GPUs, and a bisection would do one a step */
+        return boundary;
     return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : boundary / s->cp_size;
 }
 
@@ -87,6 +89,21 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
     span.real = trope_load_index(s->real, s->boundaries_64, sequence + 1) - real;
     span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->packed ? real : 0;
     return span;
+}
+
+/* The status bits of what is wrong with a sequence, 0 if nothing is. */
+TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
+{
+    const int64_t begin = trope_load_index(s->boundaries, s->boundaries_64, sequence);
+    const int64_t end = trope_load_index(s->boundaries, s->boundaries_64, sequence + 1);
+    const int64_t real = trope_load_index(s->real, s->boundaries_64, sequence + 1) - trope_load_index(s->real, s->boundaries_64, sequence);
+    if (begin < 0 || end < begin || end > s->tokens * s->cp_size || real < 0 || real > end - begin)
+        return TROPE_STATUS_CU_SEQLENS;
+    if (s->cp_size == 1)
+        return 0;
+    if ((end - begin) % trope_cp_divisor(s->cp_layout, s->cp_size) || (s->cp_layout != TROPE_CP_FLAT && begin % s->cp_size))
+        return TROPE_STATUS_CP_LENGTH;
+    return 0;
 }
 
 /* The span of a batch entry without cu_seqlens: all of it. */

@@ -14,11 +14,16 @@ typedef struct trope_row {
     uint32_t poisoned; /* bit a: axis a is out of range and its pairs become NaN */
 } trope_row;
 
-/* Rows are numbered as they are stored. */
+/* Rows are numbered as they are stored: number = outer * size + inner. */
 TROPE_HD void trope_locate_row(const trope_plan *plan, int64_t number, trope_row *row)
 {
-    row->batch = plan->batch_outermost ? number / plan->tokens : number % plan->batch;
-    row->token = plan->batch_outermost ? number % plan->tokens : number / plan->batch;
+    const int64_t size = plan->batch_outermost ? plan->tokens : plan->batch;
+    int64_t outer = 0;
+    if (number >= size) /* 64-bit divisions are slow, on GPUs above all */
+        outer = number <= UINT32_MAX ? (int64_t)((uint32_t)number / (uint32_t)size) : number / size;
+    const int64_t inner = number - outer * size;
+    row->batch = plan->batch_outermost ? outer : inner;
+    row->token = plan->batch_outermost ? inner : outer;
 }
 
 /* From a row to the one after it, without the divisions. */

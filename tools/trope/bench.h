@@ -5,7 +5,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
+#include "call_options.h"
 #include "device.h"
 #include "trope/trope.h"
 
@@ -29,7 +31,8 @@ typedef enum bench_lengths {
     BENCH_DENSE = 0, /* no cu_seqlens */
     BENCH_SEQS_OF_1024,
     BENCH_SEQS_OF_4,
-    BENCH_SEQS_PARETO /* from 64 to 16384 tokens, many short and few long */
+    BENCH_SEQS_PARETO,    /* from 64 to 16384 tokens, many short and few long */
+    BENCH_SEQS_PARETO_256 /* 256 of them, whatever the tokens */
 } bench_lengths;
 
 #define BENCH_TYPE(dtype) (1 << (dtype))
@@ -48,10 +51,21 @@ typedef struct bench_case {
     bench_angles angles;
     bench_form form;
     bench_lengths lengths;
+    int64_t tokens;     /* per batch entry; 0 = as many as it takes to move */
+    double bytes;       /* this many, 0 = those of --bytes */
+    double at_least;    /* the goal where bench_goal has no rule for it */
+    const char *beside; /* the goal is in terms of the time of this case, not of the copy */
 } bench_case;
 
-extern const bench_case bench_cases[];
-extern const int bench_case_count;
+typedef struct bench_table {
+    const bench_case *cases;
+    int count;
+} bench_table;
+
+/* Every device; CUDA in addition; and every combination of layout, pairing, window, direction, place and angles, 64 MiB and
+ * more, for --cross. */
+extern const bench_table bench_cases, bench_cuda_cases;
+bench_table bench_cross_cases(void);
 
 /* The memory of a problem, on the device and again on the host for the reference. */
 enum {
@@ -78,10 +92,14 @@ typedef struct bench_problem {
     int64_t rows;      /* angle rows that are used */
     int32_t cols;
     double moved;            /* bytes, by the rule in docs/bench.md */
+    double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */
     size_t size[AREA_COUNT]; /* bytes of each area */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
 } bench_problem;
 
+int32_t bench_head_dim(const bench_case *c);
+/* "case/dtype". */
+void bench_name(const bench_case *c, int32_t dtype, char *name, size_t size);
 /* Chooses the sizes for at least `bytes` moved, and fills in all of the problem. Returns nonzero after a complaint. */
 int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double bytes);
 /* The call, on areas of memory. Its device, threads and isa are left to the caller, and so is size[AREA_WORKSPACE], which
@@ -99,16 +117,25 @@ typedef struct bench_result {
     double fastest, copy_fastest;
     double ratio; /* copy_seconds / seconds */
     int64_t wrong;
+    const char *copy;     /* the name of the copy */
+    int sets;             /* of memory */
+    double host_seconds;  /* median of queueing a call, 0 = not measured */
+    int is_plain_forward; /* of one operand */
+    double at_least;      /* goal for `reached`, 0 = none */
+    double reached;       /* ratio, or the other case's time over this one's */
+    const char *beside;
 } bench_result;
 
 typedef struct bench_report {
     const tool_device *device;
     int32_t threads, isa, repeat;
-    int32_t json;
+    FILE *json; /* or NULL */
+    int has_text;
     int argc;
     char **argv;
     int count;
-    int noisy; /* cases whose copy was disturbed */
+    bench_result *results; /* all so far */
+    int noisy;             /* cases whose copy was disturbed */
     int64_t wrong;
     double worst_ratio;
     char worst[64];
@@ -116,7 +143,46 @@ typedef struct bench_report {
 } bench_report;
 
 void bench_print_header(const bench_report *report);
-void bench_print_result(bench_report *report, const bench_problem *p, const bench_result *result);
+/* Keeps the result, too. Returns nonzero after a complaint. */
+int bench_print_result(bench_report *report, const bench_problem *p, bench_result *result);
 void bench_print_summary(const bench_report *report);
+
+void bench_json_header(const bench_report *report, const char *machine);
+void bench_json_result(const bench_report *report, const bench_problem *p, const bench_result *result);
+void bench_json_summary(const bench_report *report);
+const char *bench_layout_name(const bench_case *c);
+int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
+
+/* The ratio that a problem has to reach, 0 if none is stated for it. */
+double bench_goal(const bench_problem *p);
+/* Prints what was reached of the goals, each line after `mark`. */
+void bench_print_goals(const bench_report *report, const char *mark);
+/* How many goals there were, and how many were missed. The host's time is one. */
+typedef struct bench_verdict {
+    int goals, missed;
+    double host_median, host_worst; /* seconds; 0 = not measured */
+} bench_verdict;
+bench_verdict bench_judge(const bench_report *report);
+
+/* Everything that a run of several cases needs at a time. */
+typedef struct bench_run {
+    const machine_options *machine;
+    int32_t repeat;
+    const tool_device *device;
+    bench_memory on_device; /* areas that hold all sets of memory, one after the other */
+    bench_memory on_host;
+    void *downloaded; /* of result_size bytes */
+    size_t result_size;
+    double *seconds; /* of the call, then of each copy */
+    double *host_seconds;
+    bench_report report;
+} bench_run;
+
+/* Memory for a problem: before the first one is run, for all of them. Then begin, the problems, and release. All return
+ * nonzero after a complaint. */
+int bench_reserve(bench_run *run, const bench_problem *p);
+int bench_begin(bench_run *run);
+int bench_run_problem(bench_run *run, bench_problem *p);
+void bench_release(bench_run *run);
 
 #endif

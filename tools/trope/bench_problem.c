@@ -1,23 +1,26 @@
 /* A case made concrete: sizes, the call, and what is in the memory. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "bench.h"
+#include "call_options.h"
 #include "command.h"
 #include "parallel.h"
 #include "value.h"
 
-#define LONGEST  16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
-#define SHORTEST 64
+#define LONGEST      16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define SHORTEST     64
+#define PARETO_COUNT 256 /* sequences of BENCH_SEQS_PARETO_256 */
 
-static int32_t head_dim_of(const bench_case *c)
+int32_t bench_head_dim(const bench_case *c)
 {
     return c->head_dim ? c->head_dim : 128;
 }
 
 static int32_t rotary_dim_of(const bench_case *c)
 {
-    return c->rotary_dim ? c->rotary_dim : head_dim_of(c);
+    return c->rotary_dim ? c->rotary_dim : bench_head_dim(c);
 }
 
 static int32_t batch_of(const bench_case *c)
@@ -33,7 +36,7 @@ static int is_qkv(const bench_case *c)
 /* Elements of the source for one token: all heads, with K and V if they are in it. */
 static int64_t token_elements(const bench_case *c)
 {
-    return (int64_t)(c->heads + (is_qkv(c) ? 2 * c->groups : 0)) * head_dim_of(c);
+    return (int64_t)(c->heads + (is_qkv(c) ? 2 * c->groups : 0)) * bench_head_dim(c);
 }
 
 /* Elements that the call touches for one token, read and written counted apart. */
@@ -46,21 +49,46 @@ static int64_t token_traffic(const bench_case *c)
     return (c->angle_gradient ? 3 : 2) * token_elements(c);
 }
 
+void bench_name(const bench_case *c, int32_t dtype, char *name, size_t size)
+{
+    snprintf(name, size, "%s/%s", c->name, choice_name(dtype_choices, dtype));
+}
+
 /* Sequences */
 
-/* The length of sequence i: the same each time that it is asked for. */
-static int64_t length_of(bench_lengths lengths, int64_t i)
+/* Pareto lengths of at least 1 for sequence i: the same each time that it is asked for. */
+static double pareto(int64_t i)
 {
-    if (lengths == BENCH_SEQS_OF_1024)
-        return 1024;
-    if (lengths == BENCH_SEQS_OF_4)
-        return 4;
     uint64_t z = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     const double u = ((double)(z >> 12) + 0.5) * 0x1p-52;
-    const double length = SHORTEST * pow(u, -1 / 1.16);
-    return length < LONGEST ? (int64_t)length : LONGEST;
+    return pow(u, -1 / 1.16);
+}
+
+/* Where the i-th of PARETO_COUNT sequences begins when all of them together have this many tokens. */
+static int64_t pareto_boundary(int64_t tokens, int64_t i)
+{
+    double before = 0, sum = 0;
+    for (int64_t j = 0; j < PARETO_COUNT; j++) {
+        before += j < i ? pareto(j) : 0;
+        sum += pareto(j);
+    }
+    return i < PARETO_COUNT ? (int64_t)(before / sum * (double)tokens) : tokens;
+}
+
+static int64_t length_of(const bench_problem *p, int64_t i)
+{
+    switch (p->c->lengths) {
+    case BENCH_SEQS_OF_1024:
+        return 1024;
+    case BENCH_SEQS_OF_4:
+        return 4;
+    case BENCH_SEQS_PARETO_256:
+        return pareto_boundary(p->tokens, i + 1) - pareto_boundary(p->tokens, i);
+    default:
+        return SHORTEST * pareto(i) < LONGEST ? (int64_t)(SHORTEST * pareto(i)) : LONGEST;
+    }
 }
 
 /* Writes cu_seqlens, unless it is NULL, and returns the number of sequences. The last one ends with the tokens. */
@@ -69,7 +97,7 @@ static int64_t write_sequences(const bench_problem *p, int32_t *cu_seqlens, int6
     int64_t count = 0, end = 0;
     *longest = 0;
     while (end < p->tokens) {
-        int64_t length = length_of(p->c->lengths, count);
+        int64_t length = length_of(p, count);
         length = length < p->tokens - end ? length : p->tokens - end;
         if (cu_seqlens)
             cu_seqlens[count] = (int32_t)end;
@@ -124,6 +152,17 @@ static void set_sizes(bench_problem *p)
         p->size[AREA_D_ANGLES] = p->cols ? (size_t)(p->rows * p->cols) * sizeof(float) : sizeof p->inv_freq;
 }
 
+/* Additions of a sum, each to a double of this sum's magnitude: a term is at most 2 * 2 * 2 * the position. */
+static double sum_slack(const bench_problem *p)
+{
+    if (!p->c->angle_gradient)
+        return 0;
+    const double heads = (double)p->c->heads * batch_of(p->c), tokens = (double)p->tokens;
+    const double sharing = p->c->lengths ? (double)p->sequences : 1;
+    const double terms = 2 * heads * (p->cols ? sharing : tokens);
+    return terms * 0x1p-53 * terms * 8 * (p->cols ? 1 : (double)p->rows);
+}
+
 int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double bytes)
 {
     memset(p, 0, sizeof *p);
@@ -131,7 +170,7 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double byte
     p->dtype = dtype;
     p->cols = angle_cols(c);
     const double per_token = (double)token_traffic(c) * value_size(dtype);
-    p->tokens = ceil_to(bytes / per_token / batch_of(c), 64);
+    p->tokens = c->tokens ? c->tokens : ceil_to((c->bytes > 0 ? c->bytes : bytes) / per_token / batch_of(c), 64);
     p->rows = p->tokens;
     if (p->tokens > INT32_MAX)
         return complain("--bytes: %s needs more tokens than cu_seqlens can count", c->name);
@@ -143,6 +182,7 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double byte
     double mscale;
     if (trope_frequencies(&rule, p->inv_freq, &mscale))
         return complain("%s: %s", c->name, trope_last_error());
+    p->sum_slack = sum_slack(p);
     set_sizes(p);
     return 0;
 }
@@ -161,7 +201,7 @@ static void set_strides(int64_t *stride, int64_t batch, int64_t token, int64_t g
 static trope_operand *add_operand(const bench_problem *p, trope_args *args)
 {
     trope_operand *o = &args->operands[args->operand_count++];
-    o->head_dim = head_dim_of(p->c);
+    o->head_dim = bench_head_dim(p->c);
     o->rotary_dim = rotary_dim_of(p->c);
     o->rotary_offset = p->c->rotary_offset;
     o->heads_per_group = p->c->heads;
@@ -171,7 +211,7 @@ static trope_operand *add_operand(const bench_problem *p, trope_args *args)
 static void bind_plain(const bench_problem *p, void *const *area, trope_args *args)
 {
     const bench_case *c = p->c;
-    const int32_t batch = batch_of(c), d = head_dim_of(c);
+    const int32_t batch = batch_of(c), d = bench_head_dim(c);
     trope_operand *o = add_operand(p, args);
     o->src = area[AREA_SRC];
     o->dst = area[c->in_place ? AREA_SRC : AREA_DST];
@@ -192,7 +232,7 @@ static void bind_plain(const bench_problem *p, void *const *area, trope_args *ar
 static void bind_part(const bench_problem *p, void *const *area, trope_args *args, int32_t per_group, int32_t skip)
 {
     const bench_case *c = p->c;
-    const int64_t d = head_dim_of(c), size = value_size(p->dtype), in_group = c->heads / c->groups + 2;
+    const int64_t d = bench_head_dim(c), size = value_size(p->dtype), in_group = c->heads / c->groups + 2;
     trope_operand *o = add_operand(p, args);
     o->groups = c->groups;
     o->heads_per_group = per_group;

@@ -1,20 +1,26 @@
-/* What trope bench prints: a table to read, or JSON to keep. */
+/* What trope bench prints: a table to read here, JSON to keep in bench_json.c. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
 #include "bench.h"
 #include "call_options.h"
+#include "command.h"
 
 /* A case is noisy if half of its copies took this many times as long as the fastest one. */
 #define NOISY 1.25
 
-/* The processor by /proc/cpuinfo, or its architecture. */
-static void machine_name(char *name, size_t size)
+/* What the device calls itself, or else the processor by /proc/cpuinfo, or its architecture. */
+static void machine_name(const bench_report *report, char *name, size_t size)
 {
     struct utsname system;
     char line[256];
+    if (report->device->describe) {
+        report->device->describe(name, size);
+        return;
+    }
     snprintf(name, size, "%s", uname(&system) ? "unknown" : system.machine);
     FILE *info = fopen("/proc/cpuinfo", "r");
     if (!info)
@@ -30,19 +36,14 @@ static void machine_name(char *name, size_t size)
     fclose(info);
 }
 
-static const char *layout_name(const bench_case *c)
+const char *bench_layout_name(const bench_case *c)
 {
     if (c->form == BENCH_QKV_SPLIT || c->form == BENCH_QKV_INSIDE)
         return "packed";
     return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, c->layout ? c->layout : TROPE_SBHD);
 }
 
-static int32_t head_dim(const bench_case *c)
-{
-    return c->head_dim ? c->head_dim : 128;
-}
-
-static int64_t all_tokens(const bench_problem *p)
+int64_t bench_all_tokens(const bench_problem *p)
 {
     return p->tokens * (p->c->batch ? p->c->batch : 1);
 }
@@ -63,84 +64,88 @@ static void info_value(const char *name, char *value, size_t size)
     }
 }
 
+static void print_command(const bench_report *report)
+{
+    printf("# command: trope");
+    for (int i = 0; i < report->argc; i++)
+        printf(" %s", report->argv[i]);
+    printf("\n");
+}
+
 static void print_text_header(const bench_report *report, const char *machine, const char *isas)
 {
     printf("# trope %s, device %s\n", trope_version(), report->device->name);
     printf("# machine: %s\n", machine);
-    printf("# isa: %s%s%s%s, threads: %d, rounds: %d\n", choice_name(isa_choices, report->isa), *isas ? " of (" : "", isas,
-           *isas ? ")" : "", report->threads, report->repeat);
-    printf("# command: trope");
-    for (int i = 0; i < report->argc; i++)
-        printf(" %s", report->argv[i]);
-    printf("\n# %-24s %-5s %-6s %9s %5s %4s %-3s %8s %10s %7s %10s %6s %6s\n", "case", "dtype", "layout", "tokens", "heads",
-           "dim", "dir", "MB", "time us", "GB/s", "copy us", "ratio", "#wrong");
-}
-
-static void print_json_string(const char *text)
-{
-    putchar('"');
-    for (const char *c = text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            printf("\\%c", *c);
-        else if ((unsigned char)*c < 0x20)
-            printf("\\u%04x", (unsigned)*c);
-        else
-            putchar(*c);
-    }
-    putchar('"');
-}
-
-static void print_json_header(const bench_report *report, const char *machine)
-{
-    printf("{\"trope\": \"%s\", \"device\": \"%s\", \"machine\": ", trope_version(), report->device->name);
-    print_json_string(machine);
-    printf(", \"isa\": \"%s\", \"threads\": %d, \"rounds\": %d, \"command\": [\"trope\"",
-           choice_name(isa_choices, report->isa), report->threads, report->repeat);
-    for (int i = 0; i < report->argc; i++) {
-        printf(", ");
-        print_json_string(report->argv[i]);
-    }
-    printf("],\n \"cases\": [");
+    if (report->device->has_goals)
+        printf("# rounds: %d, of replays of a graph of many calls each\n", report->repeat);
+    else
+        printf("# isa: %s%s%s%s, threads: %d, rounds: %d\n", choice_name(isa_choices, report->isa), *isas ? " of (" : "",
+               isas, *isas ? ")" : "", report->threads, report->repeat);
+    print_command(report);
+    printf("# %-*s %-5s %-6s %9s %5s %4s %-3s %8s %10s ", report->device->has_goals ? 38 : 24, "case", "dtype", "layout",
+           "tokens", "heads", "dim", "dir", "MB", "time us");
+    if (report->device->has_goals)
+        printf("%7s %10s %-16s %6s %8s %8s %6s\n", "TB/s", "copy us", "copy", "ratio", "at least", "host us", "#wrong");
+    else
+        printf("%7s %10s %6s %6s\n", "GB/s", "copy us", "ratio", "#wrong");
 }
 
 void bench_print_header(const bench_report *report)
 {
     char machine[256], isas[256];
-    machine_name(machine, sizeof machine);
+    machine_name(report, machine, sizeof machine);
     info_value("instruction sets", isas, sizeof isas);
     if (report->json)
-        print_json_header(report, machine);
-    else
+        bench_json_header(report, machine);
+    if (report->has_text)
         print_text_header(report, machine, isas);
     fflush(stdout);
 }
 
-static void print_text_result(const bench_problem *p, const bench_result *r)
+static void print_goal_columns(const bench_result *r)
 {
-    printf("%-26s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.2f %10.1f %6.3f %6" PRId64 "\n", p->c->name,
-           choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p), p->c->heads, head_dim(p->c),
-           p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, p->moved / r->seconds * 1e-9,
-           r->copy_seconds * 1e6, r->ratio, r->wrong);
+    char goal[16] = "-", host[16] = "-";
+    if (r->at_least > 0)
+        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, r->beside ? "*" : r->reached < r->at_least ? "!" : " ");
+    if (r->host_seconds > 0)
+        snprintf(host, sizeof host, "%.2f", r->host_seconds * 1e6);
+    printf("%-16s %6.3f %8s %8s", r->copy, r->ratio, goal, host);
 }
 
-static void print_json_result(const bench_problem *p, const bench_result *r, int first)
+static void print_text_result(const bench_report *report, const bench_problem *p, const bench_result *r)
 {
-    printf("%s\n  {\"case\": \"%s\", \"dtype\": \"%s\", \"layout\": \"%s\", \"tokens\": %" PRId64
-           ", \"heads\": %d, \"dim\": %d, ",
-           first ? "" : ",", p->c->name, choice_name(dtype_choices, p->dtype), layout_name(p->c), all_tokens(p),
-           p->c->heads, head_dim(p->c));
-    printf("\"direction\": \"%s\", \"kernel\": \"%s\", \"bytes\": %.0f, \"time_us\": %.3f, \"fastest_us\": %.3f, ",
-           p->c->backward ? "bwd" : "fwd", r->kernel, p->moved, r->seconds * 1e6, r->fastest * 1e6);
-    printf("\"GB_per_s\": %.4f, \"copy_us\": %.3f, \"copy_fastest_us\": %.3f, \"ratio\": %.4f, \"wrong\": %" PRId64 "}",
-           p->moved / r->seconds * 1e-9, r->copy_seconds * 1e6, r->copy_fastest * 1e6, r->ratio, r->wrong);
-}
-
-void bench_print_result(bench_report *report, const bench_problem *p, const bench_result *result)
-{
-    if (report->json)
-        print_json_result(p, result, !report->count);
+    const int goals = report->device->has_goals;
+    printf("%-*s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.*f %10.1f ", goals ? 40 : 26, p->c->name,
+           choice_name(dtype_choices, p->dtype), bench_layout_name(p->c), bench_all_tokens(p), p->c->heads,
+           bench_head_dim(p->c), p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, goals ? 3 : 2,
+           p->moved / r->seconds * (goals ? 1e-12 : 1e-9), r->copy_seconds * 1e6);
+    if (goals)
+        print_goal_columns(r);
     else
-        print_text_result(p, result);
+        printf("%6.3f", r->ratio);
+    printf(" %6" PRId64 "\n", r->wrong);
+}
+
+static int keep_result(bench_report *report, const bench_result *result)
+{
+    if (report->count % 64 == 0) {
+        bench_result *more = realloc(report->results, ((size_t)report->count + 64) * sizeof *more);
+        if (!more)
+            return complain("out of memory");
+        report->results = more;
+    }
+    report->results[report->count] = *result;
+    return 0;
+}
+
+int bench_print_result(bench_report *report, const bench_problem *p, bench_result *result)
+{
+    if (keep_result(report, result))
+        return RESULT_REFUSED;
+    if (report->json)
+        bench_json_result(report, p, result);
+    if (report->has_text)
+        print_text_result(report, p, result);
     fflush(stdout);
     if (!report->count || result->ratio < report->worst_ratio) {
         report->worst_ratio = result->ratio;
@@ -151,23 +156,25 @@ void bench_print_result(bench_report *report, const bench_problem *p, const benc
     report->noisy += result->copy_seconds > NOISY * result->copy_fastest;
     report->wrong += result->wrong;
     report->count++;
+    return 0;
 }
 
 void bench_print_summary(const bench_report *report)
 {
-    if (report->json) {
-        printf("\n ],\n \"lowest_ratio\": %.4f, \"lowest_ratio_case\": \"%s\", \"noisy\": %d, \"wrong\": %" PRId64 "}\n",
-               report->worst_ratio, report->worst, report->noisy, report->wrong);
+    const char *against = report->device->has_goals ? "the CPU" : "the portable code on one thread";
+    if (report->json)
+        bench_json_summary(report);
+    if (!report->has_text)
         return;
-    }
     printf("# %d cases, lowest ratio %.3f (%s)\n", report->count, report->worst_ratio, report->worst);
     if (report->noisy)
         printf("# noisy: in %d cases half of the copies took over %.2f times as long as the fastest; run again on a quiet "
                "machine\n",
                report->noisy, NOISY);
+    if (report->device->has_goals)
+        bench_print_goals(report, "# ");
     if (report->wrong)
-        printf("# WRONG: %" PRId64 " elements differ from the portable code on one thread, first in %s\n", report->wrong,
-               report->first_wrong);
+        printf("# WRONG: %" PRId64 " elements differ from %s, first in %s\n", report->wrong, against, report->first_wrong);
     else
-        printf("# ok: every result has the bits of the portable code on one thread\n");
+        printf("# ok: every result has the bits of %s\n", against);
 }

@@ -5,16 +5,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Something to time. It queues its work on the stream (trope_args.stream) and returns nonzero after a complaint. */
+/* Something to time. It queues its work on the stream (trope_args.stream), on set `set` of several sets of memory, and
+ * returns nonzero after a complaint. */
 typedef struct device_work {
-    int (*run)(void *context, void *stream);
+    int (*run)(void *context, int set, void *stream);
     void *context;
 } device_work;
+
+/* What is to be timed: works[0], works[1], ... in turn, `repeat` rounds after one to warm up. */
+typedef struct device_timing {
+    const device_work *works;
+    int count;
+    int repeat;
+    int sets;        /* of memory, which the runs of a work take in turn */
+    double bytes;    /* that a run moves */
+    double *seconds; /* the result: what a run of work w took in a round is at w * repeat + round */
+} device_timing;
+
+#define DEVICE_MAX_COPIES 8
 
 typedef struct tool_device {
     const char *name;
     int32_t id; /* TROPE_DEVICE_... */
 
+    /* Whether the figures that docs/bench.md states are for this device. */
+    int has_goals;
+    /* Writes what it is called, or "" where the host's own name will do. NULL: the same. */
+    void (*describe)(char *text, size_t size);
     /* The threads that `threads` (0 = all) stands for; 1 where there are none. */
     int32_t (*threads)(int32_t threads);
     /* Memory for `bytes`, its pages spread over the threads that will use them. NULL if there is none left. */
@@ -23,16 +40,32 @@ typedef struct tool_device {
     /* Host to device and back. On the CPU the two are the same memory, and a copy. */
     int (*upload)(void *device, const void *host, size_t bytes);
     int (*download)(void *host, const void *device, size_t bytes);
-    /* Queues the fastest copy that the device has, the yardstick of the bench. */
-    int (*copy)(void *to, const void *from, size_t bytes, int32_t threads, void *stream);
-    /* Runs works[0], works[1], ... in turn, `repeat` rounds after one to warm up, and writes the seconds that each one
-     * took: seconds[w * repeat + round]. */
-    int (*measure)(const device_work *works, int count, int repeat, double *seconds);
+
+    /* The copies that the device has, of which the fastest is the yardstick of the bench. `copy` queues number `way`. */
+    int copies;
+    const char *copy_names[DEVICE_MAX_COPIES];
+    int (*copy)(int way, void *to, const void *from, size_t bytes, int32_t threads, void *stream);
+
+    /* How many sets of memory of `bytes` each it takes to find none of a set in a cache when its turn comes again. */
+    int (*sets)(double bytes);
+    int (*measure)(const device_timing *timing);
+    /* Writes the seconds that the host took to queue a run, `count` times. NULL where a run returns when it is done. */
+    int (*measure_host)(const device_work *work, int sets, int count, double *seconds);
+    /* Names what happens between the two, for a profiler. NULL where there is none. */
+    void (*begin_range)(const char *name);
+    void (*end_range)(void);
 } tool_device;
 
 extern const tool_device device_cpu;
+#ifdef TROPE_TOOL_HAS_CUDA
+extern const tool_device device_cuda;
+#endif
 
-/* The device of that id (AUTO is the CPU, unless this build has another), or NULL after a complaint. */
+/* The device of that id for a command that runs on any, or NULL after a complaint. AUTO is CUDA if this build has it and a
+ * device is present, otherwise the CPU. */
+const tool_device *device_find_any(int32_t id);
+
+/* The same for a command that runs on the CPU alone. */
 const tool_device *device_find(int32_t id);
 
 #endif

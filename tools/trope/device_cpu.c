@@ -52,8 +52,9 @@ static void copy_part(void *context, size_t begin, size_t end)
     memcpy(job->to + begin, job->from + begin, end - begin);
 }
 
-static int copy(void *to, const void *from, size_t bytes, int32_t threads, void *stream)
+static int copy(int way, void *to, const void *from, size_t bytes, int32_t threads, void *stream)
 {
+    (void)way;
     (void)stream;
     copy_job job = {to, from};
     parallel_bytes(copy_part, &job, bytes, threads);
@@ -67,15 +68,22 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int measure(const device_work *works, int count, int repeat, double *seconds)
+/* The cases are too large for a cache. */
+static int sets(double bytes)
 {
-    for (int round = -1; round < repeat; round++) {
-        for (int w = 0; w < count; w++) {
+    (void)bytes;
+    return 1;
+}
+
+static int measure(const device_timing *t)
+{
+    for (int round = -1; round < t->repeat; round++) {
+        for (int w = 0; w < t->count; w++) {
             const double begin = now();
-            if (works[w].run(works[w].context, NULL))
+            if (t->works[w].run(t->works[w].context, 0, NULL))
                 return 1;
             if (round >= 0)
-                seconds[w * repeat + round] = now() - begin;
+                t->seconds[w * t->repeat + round] = now() - begin;
         }
     }
     return 0;
@@ -89,6 +97,9 @@ const tool_device device_cpu = {
     .release = release,
     .upload = transfer,
     .download = transfer,
+    .copies = 1,
+    .copy_names = {"memcpy"},
     .copy = copy,
+    .sets = sets,
     .measure = measure,
 };

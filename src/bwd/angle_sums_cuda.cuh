@@ -1,0 +1,280 @@
+/* The gradient of the angles on CUDA, second part: the sums of units become those of angles. Every sum has a fixed order:
+ * units ascend, as batch * tokens + token does.
+ *
+ * Which units share an angle row is found by sorting their row numbers, by a stable radix sort of our own: it needs no device
+ * to say how much scratch it takes, and no more kernels than are here. */
+#ifndef TROPE_BWD_ANGLE_SUMS_CUDA_CUH
+#define TROPE_BWD_ANGLE_SUMS_CUDA_CUH
+
+#include "bwd/angle_gradient_cuda.cuh"
+
+#define SUMS_THREADS 256
+#define SUMS_WARPS (SUMS_THREADS / 32)
+
+/* ---- nothing ---- */
+
+/* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
+__global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid_constant__ trope_plan plan)
+{
+    const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
+    const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1);
+    for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows; row += (int64_t)gridDim.x * SUMS_WARPS) {
+        const int64_t batch = row / plan.angles.rows, base = batch * plan.angles.batch_stride + (row - batch * plan.angles.rows) * plan.angles.row_stride;
+        for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
+            store_angle(plan, base + column, 0);
+    }
+}
+
+/* ---- units that follow each other in a known way ---- */
+
+/* Adds the units of each token, one thread to a column. */
+__global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_constant__ gradient_call g)
+{
+    const trope_plan &plan = g.call.plan;
+    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
+    trope_row row;
+    trope_span span = {0, 0, 0, 0, 0};
+    row.batch = 0;
+    row.token = i / columns;
+    const uint32_t column = (uint32_t)(i - row.token * columns), pair = column < pairs ? column : column - pairs;
+    if (row.token >= plan.tokens)
+        return;
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t part = 0; part < plan.batch; part++)
+        sum += g.sums[(part * plan.tokens + row.token) * columns + column];
+    trope_find_row(&plan, &span, &row);
+    const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
+    store_angle(plan, offset_of_angle(plan, 0, position, pair, column >= pairs), turn_sum(plan, sum));
+}
+
+/* ---- inv_freq ---- */
+
+#define PARTS_THREADS 1024
+#define PARTS_PAIRS 4 /* of a block: a sector */
+#define PARTS_LANES (PARTS_THREADS / PARTS_PAIRS)
+
+struct frequency_sums {
+    trope_plan plan;
+    const double *sums; /* [rows, pairs] */
+    int64_t rows;
+};
+
+/* Adds all rows of sums: each of a pair's lanes every so many of them, then the lanes by halves. */
+__global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __grid_constant__ frequency_sums f)
+{
+    __shared__ double lanes[PARTS_THREADS];
+    const uint32_t pair = blockIdx.x * PARTS_PAIRS + threadIdx.x % PARTS_PAIRS, pairs = (uint32_t)f.plan.pairs;
+    double sum = 0;
+    if (pair < pairs) {
+#pragma unroll 8
+        for (int64_t row = threadIdx.x / PARTS_PAIRS; row < f.rows; row += PARTS_LANES)
+            sum += f.sums[row * pairs + pair];
+    }
+    lanes[threadIdx.x] = sum;
+    for (uint32_t half = PARTS_THREADS / 2; half >= PARTS_PAIRS; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            lanes[threadIdx.x] += lanes[threadIdx.x + half];
+    }
+    if (threadIdx.x < PARTS_PAIRS && pair < pairs)
+        f.plan.d_inv_freq[pair] = turn_sum(f.plan, lanes[threadIdx.x]);
+}
+
+/* ---- sorting ---- */
+
+#define SORT_WARP_ITEMS 256
+#define SORT_TILE (SUMS_WARPS * SORT_WARP_ITEMS)
+#define SORT_MAX_BITS 10 /* a digit: a warp's counters are 4 KiB */
+#define SCAN_THREADS 1024
+
+/* One digit. */
+struct sort_pass {
+    const uint32_t *keys, *values;
+    uint32_t *sorted_keys, *sorted_values;
+    uint32_t *counts; /* [digits, tiles] */
+    uint32_t items, tiles, shift, bits;
+};
+
+__device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
+{
+    return key >> s.shift & ((1u << s.bits) - 1);
+}
+
+/* How often each digit occurs in each tile. */
+__global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid_constant__ sort_pass s)
+{
+    extern __shared__ __align__(16) char shared[];
+    uint32_t *counts = (uint32_t *)shared;
+    for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
+        counts[d] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < SORT_TILE && blockIdx.x * SORT_TILE + i < s.items; i += SUMS_THREADS)
+        atomicAdd(&counts[digit_of(s, s.keys[blockIdx.x * SORT_TILE + i])], 1u);
+    __syncthreads();
+    for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
+        s.counts[d * s.tiles + blockIdx.x] = counts[d];
+}
+
+/* Turns the counts into what comes before them. One block. */
+__global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(const __grid_constant__ sort_pass s)
+{
+    __shared__ uint32_t sums[2][SCAN_THREADS];
+    const uint32_t count = s.tiles << s.bits;
+    uint32_t before = 0;
+    for (uint32_t base = 0; base < count; base += SCAN_THREADS) {
+        const uint32_t i = base + threadIdx.x, own = i < count ? s.counts[i] : 0;
+        uint32_t *from = sums[0], *to = sums[1];
+        from[threadIdx.x] = own;
+        __syncthreads();
+        for (uint32_t step = 1; step < SCAN_THREADS; step *= 2) {
+            to[threadIdx.x] = from[threadIdx.x] + (threadIdx.x >= step ? from[threadIdx.x - step] : 0);
+            uint32_t *swap = from;
+            from = to;
+            to = swap;
+            __syncthreads();
+        }
+        if (i < count)
+            s.counts[i] = before + from[threadIdx.x] - own;
+        before += from[SCAN_THREADS - 1];
+        __syncthreads();
+    }
+}
+
+/* Where each warp of the tile begins with each digit. */
+__device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *starts)
+{
+    const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * SORT_TILE + warp * SORT_WARP_ITEMS;
+    for (uint32_t i = threadIdx.x; i < SUMS_WARPS * digits; i += SUMS_THREADS)
+        starts[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x % 32; i < SORT_WARP_ITEMS && first + i < s.items; i += 32)
+        atomicAdd(&starts[warp * digits + digit_of(s, s.keys[first + i])], 1u);
+    __syncthreads();
+    for (uint32_t d = threadIdx.x; d < digits; d += SUMS_THREADS) {
+        uint32_t start = s.counts[d * s.tiles + blockIdx.x];
+        for (uint32_t w = 0; w < SUMS_WARPS; w++) {
+            const uint32_t count = starts[w * digits + d];
+            starts[w * digits + d] = start;
+            start += count;
+        }
+    }
+    __syncthreads();
+}
+
+/* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
+__global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_constant__ sort_pass s)
+{
+    extern __shared__ __align__(16) char shared[];
+    uint32_t *starts = (uint32_t *)shared;
+    find_warp_starts(s, starts);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * SORT_TILE + warp * SORT_WARP_ITEMS;
+    starts += warp << s.bits;
+    for (uint32_t i = lane; i < SORT_WARP_ITEMS; i += 32) {
+        const bool present = first + i < s.items;
+        const uint32_t key = present ? s.keys[first + i] : 0, digit = present ? digit_of(s, key) : UINT32_MAX;
+        const uint32_t same = __match_any_sync(UINT32_MAX, digit), rank = __popc(same & ((1u << lane) - 1));
+        const uint32_t start = present ? starts[digit] : 0;
+        __syncwarp();
+        if (present) {
+            s.sorted_keys[start + rank] = key;
+            s.sorted_values[start + rank] = s.values[first + i];
+            if (rank == 0)
+                starts[digit] = start + __popc(same);
+        }
+        __syncwarp();
+    }
+}
+
+/* ---- sorted units ---- */
+
+#define RUN_ITEMS 32       /* a warp's, when runs are joined */
+#define ANGLE_ROWS 32      /* a block's, when they are summed */
+
+struct sorted_sums {
+    trope_plan plan;
+    double *sums; /* [units, 1 or 2, pairs] */
+    const uint32_t *keys, *values;
+    uint32_t items, key_axes, angle_rows;
+};
+
+/* The axis whose angle rows a column's units are sorted by. */
+__device__ __forceinline__ uint32_t key_axis(const sorted_sums &s, uint32_t column)
+{
+    const uint32_t pairs = (uint32_t)s.plan.pairs;
+    return s.key_axes > 1 ? (uint32_t)trope_pair_axis(&s.plan, (int)(column < pairs ? column : column - pairs)) : 0;
+}
+
+/* Adds sorted units first, first + step, ... to a sum of one column. */
+__device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t column, double sum, uint32_t first, uint32_t last,
+                                            uint32_t step)
+{
+    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
+#pragma unroll 4
+    for (uint32_t i = first; i < last; i += step)
+        sum += s.sums[(size_t)s.values[i] * columns + column];
+    return sum;
+}
+
+/* However many units an angle row has, many threads should add them: each warp takes a fixed part of the sorted units, adds
+ * those with the same key, and leaves the sum with the first of them. */
+__global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
+{
+    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1), lane = threadIdx.x % 32;
+    const uint32_t base = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS;
+    const uint32_t left = base < s.items ? s.items - base : 0, count = left < RUN_ITEMS ? left : RUN_ITEMS;
+    const bool is_first = lane < count && (lane == 0 || s.keys[base + lane] != s.keys[base + lane - 1]);
+    uint32_t firsts = __ballot_sync(UINT32_MAX, is_first);
+    while (firsts) {
+        const uint32_t first = __ffs((int)firsts) - 1;
+        firsts &= firsts - 1;
+        const uint32_t last = firsts ? __ffs((int)firsts) - 1 : count, key = s.keys[base + first];
+        if (last - first == 1 || key == s.key_axes * s.angle_rows)
+            continue;
+        for (uint32_t column = lane; column < columns; column += 32)
+            if (key_axis(s, column) == key / s.angle_rows)
+                s.sums[(size_t)s.values[base + first] * columns + column] = add_units(s, column, 0, base + first, base + last, 1);
+    }
+}
+
+/* How many keys are below `key`. */
+__device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t key)
+{
+    uint32_t low = 0, high = s.items;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (s.keys[middle] < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The sum of each angle row: of its first unit, and of every first of a warp's part. */
+__global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(const __grid_constant__ sorted_sums s)
+{
+    __shared__ uint32_t starts[TROPE_MAX_AXES][ANGLE_ROWS + 1];
+    const trope_plan &plan = s.plan;
+    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const uint32_t base = blockIdx.x * ANGLE_ROWS, left = s.angle_rows - base, rows = left < ANGLE_ROWS ? left : ANGLE_ROWS;
+    for (uint32_t i = threadIdx.x; i < s.key_axes * (rows + 1); i += SUMS_THREADS) {
+        const uint32_t axis = i / (rows + 1), r = i - axis * (rows + 1);
+        starts[axis][r] = count_below(s, axis * s.angle_rows + base + r);
+    }
+    __syncthreads();
+    for (uint32_t r = threadIdx.x / 32; r < rows; r += SUMS_WARPS) {
+        const uint32_t batch = (uint32_t)((base + r) / plan.angles.rows);
+        const int64_t row = base + r - batch * plan.angles.rows;
+        for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
+            const uint32_t axis = key_axis(s, column), first = starts[axis][r], last = starts[axis][r + 1];
+            const uint32_t pair = column < pairs ? column : column - pairs, next = (first / RUN_ITEMS + 1) * RUN_ITEMS;
+            double sum = add_units(s, column, 0, first, first < last ? first + 1 : first, 1);
+            sum = add_units(s, column, sum, next, last, RUN_ITEMS);
+            store_angle(plan, offset_of_angle(plan, batch, row, pair, column >= pairs), turn_sum(plan, sum));
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* A call captured in a CUDA graph is one kernel, and a replay is a fresh call: with other elements, cu_seqlens, ids and
+ * start positions behind the same pointers it gives the bits of the CPU for those.
+ *
+ *     cuda_graph [--seed S] [--count N]        N replays of each graph */
+#include <string.h>
+
+#include "cuda/device_call.h"
+#include "cuda/problem.h"
+#include "support/check.h"
+#include "support/seeds.h"
+
+#define MAX_NODES 32
+
+static cudaGraph_t capture(problem *p, cudaStream_t stream)
+{
+    cudaGraph_t graph;
+    CUDA_MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CHECK_MESSAGE(problem_queue(p, stream) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+/* Kernels, and nothing that allocates or calls back to the host. */
+static int count_kernels(cudaGraph_t graph)
+{
+    cudaGraphNode_t nodes[MAX_NODES];
+    size_t count = MAX_NODES;
+    int kernels = 0;
+    CUDA_MUST(cudaGraphGetNodes(graph, nodes, &count));
+    for (size_t i = 0; i < count; i++) {
+        enum cudaGraphNodeType type;
+        CUDA_MUST(cudaGraphNodeGetType(nodes[i], &type));
+        CHECK_MESSAGE(type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset, "a node of type %d", (int)type);
+        kernels += type == cudaGraphNodeTypeKernel;
+    }
+    return kernels;
+}
+
+static void check_graph(problem_kind kind, int operands, seed_range seeds)
+{
+    cudaStream_t stream;
+    cudaGraphExec_t replay;
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    problem *p = problem_new(kind, operands, seeds.first);
+    cudaGraph_t graph = capture(p, stream);
+    const int kernels = count_kernels(graph);
+    if (problem_is_backward(p))
+        printf("backward with d_freqs, %d operands: %d kernels\n", operands, kernels);
+    else
+        CHECK_MESSAGE(kernels == 1, "forward with %d operands: %d kernels", operands, kernels);
+    CUDA_MUST(cudaGraphInstantiate(&replay, graph, 0));
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
+        problem_draw(p, seed, stream);
+        CUDA_MUST(cudaGraphLaunch(replay, stream));
+        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu", (int)kind, operands,
+                      (unsigned long long)seed);
+        problem_draw(p, seed, stream);
+        CHECK_MESSAGE(problem_queue(p, stream) == TROPE_OK, "%s", trope_last_error());
+        CHECK_MESSAGE(problem_holds(p, stream), "a fresh call of kind %d with %d operands, seed %llu", (int)kind, operands,
+                      (unsigned long long)seed);
+    }
+    CUDA_MUST(cudaGraphExecDestroy(replay));
+    CUDA_MUST(cudaGraphDestroy(graph));
+    CUDA_MUST(cudaStreamDestroy(stream));
+    problem_free(p);
+}
+
+/* Backward without a gradient of the angles is one kernel, too. */
+static void check_backward(int operands)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    problem *p = problem_new(PROBLEM_IDS, operands, 1);
+    p->on_device.stream = stream;
+    CUDA_MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CHECK_MESSAGE(trope_backward(&p->on_device) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaStreamEndCapture(stream, &graph));
+    CHECK(count_kernels(graph) == 1);
+    CUDA_MUST(cudaGraphDestroy(graph));
+    CUDA_MUST(cudaStreamDestroy(stream));
+    problem_free(p);
+}
+
+int main(int argc, char **argv)
+{
+    const seed_range seeds = parse_seeds(argc, argv, 8);
+    device_require();
+    for (int operands = 1; operands <= TROPE_MAX_OPERANDS; operands++) {
+        check_graph(PROBLEM_INV_FREQ, operands, seeds);
+        check_graph(PROBLEM_IDS, operands, seeds);
+        check_graph(PROBLEM_GRADIENT, operands, seeds);
+        check_backward(operands);
+    }
+    return check_result();
+}

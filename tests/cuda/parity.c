@@ -1,0 +1,202 @@
+/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written.
+ *
+ * f32, f16 and bf16 are equal bit for bit, poison, padding, infinities and NaNs included. Of f64, whose sines come from the
+ * device's own library, an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
+ * support/reference.h. The gradient of the angles is summed in double in another order, so there two ulp are granted beside
+ * what n additions in double may leave; run twice, it has the same bits.
+ *
+ *     cuda_parity [--seed S] [--count N] [--separate 1] */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/device_call.h"
+#include "parity/parity.h"
+#include "support/number.h"
+#include "support/reference.h"
+#include "support/seeds.h"
+#include "support/tensor.h"
+
+#define MAX_KERNELS 64
+
+typedef struct tally {
+    device_arena *arena;
+    struct {
+        char name[64];
+        long calls;
+    } kernels[MAX_KERNELS];
+    long f64_elements, f64_beyond, sums, poisoned;
+    double worst_sum; /* in ulp */
+} tally;
+
+static void count_kernel(tally *t)
+{
+    int i = 0;
+    while (i < MAX_KERNELS - 1 && t->kernels[i].calls && strcmp(t->kernels[i].name, t->arena->kernel))
+        i++;
+    memcpy(t->kernels[i].name, t->arena->kernel, sizeof t->kernels[i].name);
+    t->kernels[i].calls++;
+}
+
+/* ---- what may differ ---- */
+
+/* The bytes of a config's buffers as the device left them, beside those of the CPU in the config itself. */
+typedef struct results {
+    const config *c;
+    trope_args args;
+    unsigned char *device;
+} results;
+
+/* The device's counterpart of an address in a buffer. */
+static unsigned char *on_device(const results *r, const void *address)
+{
+    size_t at = 0;
+    const int buffer = config_buffer_of(r->c, address);
+    for (int i = 0; i < buffer; i++)
+        at += r->c->buffers[i].size;
+    return r->device + at + ((const unsigned char *)address - r->c->buffers[buffer].bytes);
+}
+
+/* Whether the device's element is as near to the CPU's as it must be; if so it is replaced by that, so that what is left
+ * can be compared bit for bit. */
+static int forgive(const results *r, int32_t dtype, const void *address, double allowed)
+{
+    unsigned char *element = on_device(r, address);
+    const double cpu = number_load(dtype, address), gpu = number_load(dtype, element);
+    if (!(fabs(cpu - gpu) <= allowed) && !(isnan(cpu) && isnan(gpu)))
+        return 0;
+    memcpy(element, address, number_size(dtype));
+    return 1;
+}
+
+static double two_ulp(int32_t dtype, double value)
+{
+    return 4 * number_half_ulp(dtype, value);
+}
+
+static void forgive_f64(const results *r, const reference_result *expected, tally *t)
+{
+    const trope_args *a = &r->args;
+    for (int i = 0; i < a->operand_count; i++) {
+        const trope_operand *o = &a->operands[i];
+        for (int64_t j = 0; o->dst && j < tensor_count(a, o); j++) {
+            const reference_element *e = &expected->operands[i][j];
+            const double *address = (const double *)o->dst + tensor_offset(a, o, o->dst_stride, j);
+            if (e->kind == REFERENCE_NAN)
+                forgive(r, TROPE_F64, address, 0); /* some NaN */
+            if (e->kind != REFERENCE_NUMBER)
+                continue;
+            t->f64_elements++;
+            if (!forgive(r, TROPE_F64, address, two_ulp(TROPE_F64, *address)))
+                t->f64_beyond += forgive(r, TROPE_F64, address, e->tolerance);
+        }
+    }
+}
+
+static const void *sum_address(const trope_args *a, int64_t i)
+{
+    if (a->d_inv_freq)
+        return a->d_inv_freq + i;
+    const int64_t row = i / a->angle_cols, stride = a->angle_row_stride ? a->angle_row_stride : a->angle_cols;
+    const int64_t offset = row / a->angle_rows * a->angle_batch_stride + row % a->angle_rows * stride + i % a->angle_cols;
+    return (const char *)a->d_freqs + offset * (a->dtype == TROPE_F64 ? 8 : 4);
+}
+
+static void forgive_sums(const results *r, const reference_result *expected, tally *t)
+{
+    const int32_t dtype = r->args.d_inv_freq || r->args.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    for (int64_t i = 0; i < expected->angle_count; i++) {
+        const reference_sum *sum = &expected->angles[i];
+        const void *address = sum_address(&r->args, i);
+        const double cpu = number_load(dtype, address), gpu = number_load(dtype, on_device(r, address));
+        double allowed = two_ulp(dtype, cpu) + 2 * (double)(sum->terms + 8) * 0x1p-53 * sum->magnitude;
+        if (r->args.dtype == TROPE_F64)
+            allowed = fmax(allowed, sum->tolerance);
+        if (!sum->terms)
+            continue; /* exactly 0 on both */
+        t->sums++;
+        t->worst_sum = fmax(t->worst_sum, fabs(cpu - gpu) / (2 * number_half_ulp(dtype, cpu)));
+        forgive(r, dtype, address, allowed);
+    }
+}
+
+/* ---- one call ---- */
+
+static unsigned char *run_on_device(tally *t, config *c, const trope_args *args, int backward)
+{
+    config_reset(c);
+    const trope_status status = device_run(t->arena, c, args, backward);
+    CHECK_MESSAGE(status == TROPE_OK, "seed 0x%llx: %s", (unsigned long long)c->seed, trope_last_error());
+    count_kernel(t);
+    return snapshot(c);
+}
+
+static int is_same_twice(tally *t, config *c, const results *r, int backward)
+{
+    free(run_on_device(t, c, &r->args, backward));
+    return is_snapshot(c, r->device);
+}
+
+static void check_call(tally *t, config *c, int backward)
+{
+    results r = {.c = c, .args = config_args(c, backward)};
+    const int sums = r.args.d_freqs || r.args.d_inv_freq, is_f64 = r.args.dtype == TROPE_F64;
+    r.device = run_on_device(t, c, &r.args, backward);
+    if (sums)
+        check_parity(c, is_same_twice(t, c, &r, backward), "cuda_parity, twice");
+    config_reset(c);
+    reference_result expected = {.status = 0};
+    if (sums || is_f64)
+        expected = reference_run(&r.args, backward);
+    run_call(&r.args, backward);
+    if (is_f64)
+        forgive_f64(&r, &expected, t);
+    if (sums)
+        forgive_sums(&r, &expected, t);
+    check_parity(c, is_snapshot(c, r.device), backward ? "cuda_parity, backward" : "cuda_parity, forward");
+    t->poisoned += r.args.status && *r.args.status & TROPE_STATUS_POSITION;
+    reference_free(&expected);
+    free(r.device);
+}
+
+/* ---- seeds ---- */
+
+/* Half of the configs are such that whole vectors can be moved, and some have many rows. */
+static config *make(uint64_t seed)
+{
+    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
+    const uint8_t vectors[][2] = {
+        {OPTION_SIZE, SIZE_VECTORS}, {OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
+    config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 3 : 0);
+    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_DTYPE] != TROPE_F64)
+        choices.specials = (int32_t)(seed / 2 % 2);
+    choices.times = seed % 20 == 7 ? 40 : 1;
+    return config_make(seed, &choices);
+}
+
+static void print_tally(const tally *t, uint64_t count)
+{
+    printf("%llu configurations, forward and backward; %ld calls with poisoned positions\n", (unsigned long long)count,
+           t->poisoned);
+    for (int i = 0; i < MAX_KERNELS && t->kernels[i].calls; i++)
+        printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
+    printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
+    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp\n", t->sums, t->worst_sum);
+}
+
+int main(int argc, char **argv)
+{
+    const seed_range seeds = parse_seeds(argc, argv, 10000);
+    device_require();
+    tally t = {.arena = device_arena_new(device_option(argc, argv, "--separate", 0) != 0)};
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
+        config *c = make(seed);
+        t.arena->align = seed % 8 < 6;
+        for (int backward = 0; backward < 2; backward++)
+            check_call(&t, c, backward);
+        config_free(c);
+    }
+    device_arena_free(t.arena);
+    print_tally(&t, seeds.count);
+    return check_result();
+}

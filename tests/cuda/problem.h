@@ -1,0 +1,57 @@
+/* Calls that the tests of graphs, streams and the status word make: packed sequences, up to four operands, on the device
+ * and again on the host. Shapes stay, data is drawn anew. */
+#ifndef TESTS_CUDA_PROBLEM_H
+#define TESTS_CUDA_PROBLEM_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "support/random.h"
+#include "trope/trope.h"
+
+enum { PROBLEM_TOKENS = 700, PROBLEM_SEQUENCES = 9, PROBLEM_DIM = 64, PROBLEM_ROTARY = 48, PROBLEM_ROWS = 900 };
+
+typedef enum problem_kind {
+    PROBLEM_INV_FREQ, /* cu_seqlens and start positions */
+    PROBLEM_IDS,      /* cu_seqlens, position ids and freqs */
+    PROBLEM_GRADIENT  /* the same, backward with d_freqs */
+} problem_kind;
+
+/* Everything that a call reads or writes, at the same offsets on host and device. */
+typedef struct problem_memory {
+    uint16_t src[4][PROBLEM_TOKENS * 4 * PROBLEM_DIM], dst[4][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
+    uint16_t input[4][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
+    float freqs[PROBLEM_ROWS * PROBLEM_ROTARY / 2], d_freqs[PROBLEM_ROWS * PROBLEM_ROTARY / 2];
+    int64_t ids[PROBLEM_TOKENS];
+    int32_t cu_seqlens[PROBLEM_SEQUENCES + 1], starts[PROBLEM_SEQUENCES];
+    int32_t status;
+} problem_memory;
+
+typedef struct problem {
+    problem_kind kind;
+    int operands;
+    problem_memory *host, *device;
+    problem_memory *found; /* what came back */
+    void *host_workspace, *device_workspace;
+    double inv_freq[PROBLEM_ROTARY / 2];
+    trope_args on_host, on_device;
+} problem;
+
+/* Allocates, draws and uploads. */
+problem *problem_new(problem_kind kind, int operands, uint64_t seed);
+void problem_free(problem *p);
+
+/* New data of all kinds behind the same pointers, the results 0xff. */
+void problem_draw(problem *p, uint64_t seed, cudaStream_t stream);
+
+int problem_is_backward(const problem *p);
+
+/* Queues the call on a stream. */
+trope_status problem_queue(problem *p, cudaStream_t stream);
+
+/* Waits for the stream, runs the call on the host and compares what was written, bit for bit but for d_freqs, of which two
+ * ulp are granted. Returns whether they agree. */
+int problem_holds(problem *p, cudaStream_t stream);
+
+#endif

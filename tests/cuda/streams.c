@@ -1,0 +1,173 @@
+/* A call works on the stream that it is given and on no other, from any thread, and allocates nothing.
+ *
+ *     cuda_streams [--calls N]        N calls of each thread */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cuda/device_call.h"
+#include "cuda/problem.h"
+#include "support/check.h"
+
+enum { THREADS = 6, SECONDS = 60 };
+
+static void give_up(int signal)
+{
+    static const char message[] = "a call waits for the default stream\n";
+    (void)signal;
+    if (write(STDOUT_FILENO, message, sizeof message - 1))
+        _exit(1);
+    _exit(1);
+}
+
+/* ---- the default stream ---- */
+
+static atomic_int is_open;
+
+static void wait_for_gate(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&is_open))
+        usleep(100);
+}
+
+static void close_gate(cudaStream_t stream)
+{
+    atomic_store(&is_open, 0);
+    CUDA_MUST(cudaLaunchHostFunc(stream, wait_for_gate, NULL));
+}
+
+/* With the default stream held up, calls on another stream finish, and one on the default stream does not. */
+static void check_default_stream(void)
+{
+    cudaStream_t stream;
+    problem *p[3];
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int kind = 0; kind < 3; kind++) {
+        p[kind] = problem_new((problem_kind)kind, 3, 11);
+        CHECK(problem_queue(p[kind], stream) == TROPE_OK && problem_holds(p[kind], stream)); /* loads the kernels */
+        problem_draw(p[kind], 12, stream);
+    }
+    close_gate(NULL);
+    alarm(SECONDS);
+    for (int kind = 0; kind < 3; kind++) {
+        CHECK_MESSAGE(problem_queue(p[kind], stream) == TROPE_OK, "%s", trope_last_error());
+        CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d beside a blocked default stream", kind);
+        problem_draw(p[kind], 13, stream);
+    }
+    CHECK_MESSAGE(cudaStreamQuery(NULL) == cudaErrorNotReady, "something released the default stream");
+    CHECK_MESSAGE(problem_queue(p[0], NULL) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(cudaStreamQuery(NULL) == cudaErrorNotReady, "a call on the default stream did not wait its turn");
+    atomic_store(&is_open, 1);
+    CHECK_MESSAGE(problem_holds(p[0], NULL), "a call on the default stream");
+    alarm(0);
+    for (int kind = 0; kind < 3; kind++)
+        problem_free(p[kind]);
+    CUDA_MUST(cudaStreamDestroy(stream));
+}
+
+/* ---- two streams at once ---- */
+
+/* Two calls that are queued before either has begun, in the order of the gates and then against it. */
+static void check_two_streams(void)
+{
+    cudaStream_t streams[2];
+    problem *p[2];
+    for (int i = 0; i < 2; i++) {
+        CUDA_MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+        p[i] = problem_new(i ? PROBLEM_GRADIENT : PROBLEM_INV_FREQ, 4, 21 + (uint64_t)i);
+        CHECK(problem_queue(p[i], streams[i]) == TROPE_OK && problem_holds(p[i], streams[i]));
+        problem_draw(p[i], 23, streams[i]);
+    }
+    close_gate(streams[0]);
+    alarm(SECONDS);
+    CHECK_MESSAGE(problem_queue(p[0], streams[0]) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(problem_queue(p[1], streams[1]) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(problem_holds(p[1], streams[1]), "the second stream");
+    CHECK(cudaStreamQuery(streams[0]) == cudaErrorNotReady);
+    atomic_store(&is_open, 1);
+    CHECK_MESSAGE(problem_holds(p[0], streams[0]), "the first stream");
+    alarm(0);
+    for (int i = 0; i < 2; i++) {
+        problem_free(p[i]);
+        CUDA_MUST(cudaStreamDestroy(streams[i]));
+    }
+}
+
+/* ---- many threads ---- */
+
+typedef struct worker {
+    pthread_t thread;
+    int number, calls, failed;
+} worker;
+
+static void *work(void *context)
+{
+    worker *w = context;
+    cudaStream_t stream;
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    problem *p = problem_new((problem_kind)(w->number % 3), 1 + w->number % 4, 100 + (uint64_t)w->number);
+    for (int i = 0; i < w->calls; i++) {
+        problem_draw(p, (uint64_t)(1000 * w->number + i), stream);
+        w->failed += problem_queue(p, stream) != TROPE_OK;
+        w->failed += !problem_holds(p, stream);
+    }
+    problem_free(p);
+    CUDA_MUST(cudaStreamDestroy(stream));
+    return NULL;
+}
+
+static void check_threads(int calls)
+{
+    worker workers[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (worker){.number = i, .calls = calls};
+        CHECK(!pthread_create(&workers[i].thread, NULL, work, &workers[i]));
+    }
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(!pthread_join(workers[i].thread, NULL));
+        CHECK_MESSAGE(workers[i].failed == 0, "thread %d: %d of %d calls are wrong", i, workers[i].failed, calls);
+    }
+}
+
+/* ---- memory ---- */
+
+static void queue_many(problem **p, cudaStream_t stream, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (int kind = 0; kind < 3; kind++)
+            if (problem_queue(p[kind], stream))
+                CHECK_MESSAGE(0, "%s", trope_last_error());
+    CUDA_MUST(cudaStreamSynchronize(stream));
+}
+
+static void check_memory(void)
+{
+    cudaStream_t stream;
+    problem *p[3];
+    size_t before, after, total;
+    CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int kind = 0; kind < 3; kind++)
+        p[kind] = problem_new((problem_kind)kind, 4, 31);
+    queue_many(p, stream, 10);
+    CUDA_MUST(cudaMemGetInfo(&before, &total));
+    queue_many(p, stream, 1000);
+    CUDA_MUST(cudaMemGetInfo(&after, &total));
+    CHECK_MESSAGE(before == after, "3000 calls changed the free memory from %zu to %zu bytes", before, after);
+    for (int kind = 0; kind < 3; kind++)
+        problem_free(p[kind]);
+    CUDA_MUST(cudaStreamDestroy(stream));
+}
+
+int main(int argc, char **argv)
+{
+    device_require();
+    signal(SIGALRM, give_up);
+    check_default_stream();
+    check_two_streams();
+    check_memory();
+    check_threads((int)device_option(argc, argv, "--calls", 20));
+    return check_result();
+}

@@ -1,0 +1,62 @@
+/* Where there is no device, or the environment hides it, the library loads, the CPU works, and a call that asks for CUDA
+ * says what is missing and writes nothing. Needs no GPU and no build with CUDA. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/valid_call.h"
+#include "support/check.h"
+
+typedef trope_status (*entry)(const trope_args *args);
+
+static trope_status kernel_name(const trope_args *args)
+{
+    char name[64];
+    return trope_kernel_name(args, 0, name, sizeof name);
+}
+
+static trope_status workspace_size(const trope_args *args)
+{
+    uint64_t bytes;
+    return trope_workspace_size(args, &bytes);
+}
+
+static void check_refused(entry call, const char *function)
+{
+    trope_args *a = gradient();
+    if (call == trope_forward || call == kernel_name)
+        a = dense();
+    a->device = TROPE_DEVICE_CUDA;
+    const trope_status status = call(a);
+    CHECK_MESSAGE(status == TROPE_ERROR_UNSUPPORTED || status == TROPE_ERROR_DEVICE, "%s without a device: %s", function,
+                  trope_status_name(status));
+    CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: '%s'", function,
+                  trope_last_error());
+    CHECK(outputs_are_untouched());
+}
+
+static void check_runs(int32_t device)
+{
+    trope_args *a = dense();
+    a->device = device;
+    CHECK_MESSAGE(trope_forward(a) == TROPE_OK, "%s", trope_last_error());
+    CHECK(!outputs_are_untouched());
+    a = gradient();
+    a->device = device;
+    CHECK_MESSAGE(trope_backward(a) == TROPE_OK, "%s", trope_last_error());
+    CHECK(!outputs_are_untouched());
+}
+
+int main(void)
+{
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    for (int again = 0; again < 2; again++) {
+        check_refused(trope_forward, "trope_forward");
+        check_refused(trope_backward, "trope_backward");
+        check_refused(kernel_name, "trope_kernel_name");
+        check_refused(workspace_size, "trope_workspace_size");
+        check_runs(TROPE_DEVICE_CPU);
+        check_runs(TROPE_DEVICE_AUTO);
+        CHECK_MESSAGE(strstr(trope_info(), "devices: none\n"), "%s", trope_info());
+    }
+    return check_result();
+}

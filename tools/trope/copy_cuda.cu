@@ -1,0 +1,61 @@
+#include "copy_cuda.h"
+
+#include <stdint.h>
+
+/* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
+ * What is read and written is not needed again, and says so. */
+template <int LOADS> __device__ void copy_tile(uint4 *to, const uint4 *from, size_t count, size_t tile)
+{
+    const size_t first = tile * LOADS * blockDim.x + threadIdx.x;
+    uint4 v[LOADS];
+#pragma unroll
+    for (int i = 0; i < LOADS; i++)
+        if (first + i * blockDim.x < count)
+            v[i] = __ldcs(from + first + i * blockDim.x);
+#pragma unroll
+    for (int i = 0; i < LOADS; i++)
+        if (first + i * blockDim.x < count)
+            __stcs(to + first + i * blockDim.x, v[i]);
+}
+
+/* `bytes` that are no whole vectors. */
+__device__ void copy_rest(char *to, const char *from, size_t begin, size_t bytes)
+{
+    if (blockIdx.x == 0 && begin + threadIdx.x < bytes)
+        to[begin + threadIdx.x] = from[begin + threadIdx.x];
+}
+
+/* A block a tile, or as many blocks as the grid has, each for tiles in turn. */
+template <int LOADS> __global__ void copy_kernel(uint4 *to, const uint4 *from, size_t bytes, size_t tiles)
+{
+    for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+        copy_tile<LOADS>(to, from, bytes / 16, tile);
+    copy_rest((char *)to, (const char *)from, bytes / 16 * 16, bytes);
+}
+
+typedef void (*kernel)(uint4 *to, const uint4 *from, size_t bytes, size_t tiles);
+
+static const struct {
+    kernel run;
+    unsigned loads, threads, resident; /* resident: blocks of a multiprocessor, 0 = a block a tile */
+} kernels[COPY_KERNELS] = {
+    {copy_kernel<2>, 2, 1024, 0}, {copy_kernel<4>, 4, 256, 0},  {copy_kernel<4>, 4, 512, 0}, {copy_kernel<8>, 8, 128, 0},
+    {copy_kernel<8>, 8, 256, 0},  {copy_kernel<1>, 1, 1024, 0}, {copy_kernel<4>, 4, 512, 4},
+};
+
+static size_t resident_blocks(int way)
+{
+    int device = 0, multiprocessors = 1;
+    (void)cudaGetDevice(&device);
+    (void)cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    return kernels[way].resident * (size_t)multiprocessors;
+}
+
+cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream)
+{
+    const size_t per_tile = (size_t)kernels[way].loads * kernels[way].threads * 16;
+    const size_t tiles = bytes ? (bytes + per_tile - 1) / per_tile : 1, resident = resident_blocks(way);
+    const size_t blocks = resident && resident < tiles ? resident : tiles;
+    kernels[way].run<<<(unsigned)blocks, kernels[way].threads, 0, stream>>>((uint4 *)to, (const uint4 *)from, bytes, tiles);
+    return cudaGetLastError();
+}

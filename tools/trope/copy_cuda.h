@@ -1,0 +1,22 @@
+/* Kernels that copy, with nothing else to do: the yardstick of `trope bench --device cuda`, beside cudaMemcpyAsync. */
+#ifndef TOOLS_TROPE_COPY_CUDA_H
+#define TOOLS_TROPE_COPY_CUDA_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Named by the 16-byte loads that a thread has in flight and the threads of a block. */
+#define COPY_KERNELS      7
+#define COPY_KERNEL_NAMES "2x1024", "4x256", "4x512", "8x128", "8x256", "1x1024", "4x512-persistent"
+
+/* Queues kernel `way` of them. Both pointers are aligned to 16 bytes. */
+cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,232 @@
+/* A GPU as a device of the tool. */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "command.h"
+#include "copy_cuda.h"
+#include "device.h"
+#include "trope/trope.h"
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define HAS_RANGES
+#endif
+
+/* A replay should take long beside what it takes to start one, and have no more nodes than are quickly launched. */
+#define BYTES_PER_REPLAY 4e9
+#define NODES_PER_REPLAY 1024
+/* The turns of a set are this many times the size of the cache apart. */
+#define CACHES_BETWEEN 4
+/* Calls that are queued before the host waits for them: fewer than a stream takes without making it wait. */
+#define CALLS_IN_FLIGHT 100
+
+static int fails(cudaError_t error, const char *what)
+{
+    return error ? complain("%s: %s", what, cudaGetErrorString(error)) : 0;
+}
+
+static void describe(char *text, size_t size)
+{
+    struct cudaDeviceProp p;
+    int device = 0, driver = 0, runtime = 0;
+    (void)cudaGetDevice(&device);
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (cudaGetDeviceProperties(&p, device)) {
+        snprintf(text, size, "unknown");
+        return;
+    }
+    snprintf(text, size, "%s, sm_%d%d, %d multiprocessors, L2 %.0f MB, CUDA driver %d.%d, runtime %d.%d", p.name, p.major,
+             p.minor, p.multiProcessorCount, p.l2CacheSize * 1e-6, driver / 1000, driver % 1000 / 10, runtime / 1000,
+             runtime % 1000 / 10);
+}
+
+static int32_t threads(int32_t given)
+{
+    (void)given;
+    return 1;
+}
+
+static void *allocate(size_t bytes, int32_t count)
+{
+    void *memory = NULL;
+    (void)count;
+    return cudaMalloc(&memory, bytes ? bytes : 1) ? NULL : memory;
+}
+
+static void release(void *memory, size_t bytes)
+{
+    (void)bytes;
+    (void)cudaFree(memory);
+}
+
+static int upload(void *to, const void *from, size_t bytes)
+{
+    return fails(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copy to the device");
+}
+
+static int download(void *to, const void *from, size_t bytes)
+{
+    return fails(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy from the device");
+}
+
+static int copy(int way, void *to, const void *from, size_t bytes, int32_t count, void *stream)
+{
+    (void)count;
+    if (way == 0)
+        return fails(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+    return fails(copy_cuda_launch(way - 1, to, from, bytes, stream), "copy kernel");
+}
+
+static int sets(double bytes)
+{
+    int device = 0, cache = 0;
+    (void)cudaGetDevice(&device);
+    (void)cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device);
+    const double count = CACHES_BETWEEN * (double)cache / bytes;
+    return count < NODES_PER_REPLAY - 2 ? 2 + (int)count : NODES_PER_REPLAY;
+}
+
+/* ---- time on the device ---- */
+
+/* Runs of a work in one replay: all sets equally often. */
+static int runs_per_replay(const device_timing *t)
+{
+    const double wanted = BYTES_PER_REPLAY / t->bytes;
+    const int runs = wanted < NODES_PER_REPLAY ? (int)wanted : NODES_PER_REPLAY;
+    return runs > t->sets ? runs / t->sets * t->sets : t->sets;
+}
+
+static int queue_runs(const device_work *work, int runs, int set_count, cudaStream_t stream)
+{
+    for (int i = 0; i < runs; i++)
+        if (work->run(work->context, i % set_count, stream))
+            return 1;
+    return 0;
+}
+
+static int capture(const device_work *work, const device_timing *t, cudaStream_t stream, cudaGraphExec_t *replay)
+{
+    cudaGraph_t graph = NULL;
+    if (fails(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"))
+        return 1;
+    int failed = queue_runs(work, runs_per_replay(t), t->sets, stream);
+    failed |= fails(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    failed = failed || fails(cudaGraphInstantiate(replay, graph, 0), "cudaGraphInstantiate");
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    return failed;
+}
+
+/* All rounds are queued before any is waited for, so that the device never waits for the host. */
+static int replay_rounds(const device_timing *t, cudaGraphExec_t *replays, cudaEvent_t *events, cudaStream_t stream)
+{
+    cudaError_t error = cudaSuccess;
+    for (int round = -1; round < t->repeat; round++)
+        for (int w = 0; w < t->count && !error; w++) {
+            cudaEvent_t *pair = round < 0 ? NULL : &events[2 * (w * t->repeat + round)];
+            error = pair ? cudaEventRecord(pair[0], stream) : cudaSuccess;
+            error = error ? error : cudaGraphLaunch(replays[w], stream);
+            error = error || !pair ? error : cudaEventRecord(pair[1], stream);
+        }
+    return fails(error, "cudaGraphLaunch") || fails(cudaStreamSynchronize(stream), "replays");
+}
+
+static int read_events(const device_timing *t, const cudaEvent_t *events)
+{
+    for (int i = 0; i < t->count * t->repeat; i++) {
+        float milliseconds;
+        if (fails(cudaEventElapsedTime(&milliseconds, events[2 * i], events[2 * i + 1]), "cudaEventElapsedTime"))
+            return 1;
+        t->seconds[i] = milliseconds * 1e-3 / runs_per_replay(t);
+    }
+    return 0;
+}
+
+static int measure(const device_timing *t)
+{
+    const int event_count = 2 * t->count * t->repeat;
+    cudaGraphExec_t *replays = calloc((size_t)t->count, sizeof *replays);
+    cudaEvent_t *events = calloc((size_t)event_count, sizeof *events);
+    cudaStream_t stream = NULL;
+    int failed = !replays || !events ? complain("out of memory") : 0;
+    failed = failed || fails(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    for (int i = 0; i < event_count && !failed; i++)
+        failed = fails(cudaEventCreate(&events[i]), "cudaEventCreate");
+    for (int w = 0; w < t->count && !failed; w++)
+        failed = capture(&t->works[w], t, stream, &replays[w]);
+    failed = failed || fails(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    failed = failed || replay_rounds(t, replays, events, stream) || read_events(t, events);
+    for (int i = 0; events && i < event_count && events[i]; i++)
+        (void)cudaEventDestroy(events[i]);
+    for (int w = 0; replays && w < t->count && replays[w]; w++)
+        (void)cudaGraphExecDestroy(replays[w]);
+    if (stream)
+        (void)cudaStreamDestroy(stream);
+    free(events);
+    free(replays);
+    return failed;
+}
+
+/* ---- time on the host ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int measure_host(const device_work *work, int set_count, int count, double *seconds)
+{
+    cudaStream_t stream = NULL;
+    int failed = fails(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    for (int i = -1; i < count && !failed; i++) {
+        const double begin = now();
+        failed = work->run(work->context, (i + 1) % set_count, stream);
+        if (i >= 0)
+            seconds[i] = now() - begin;
+        if (!failed && (i + 1) % CALLS_IN_FLIGHT == 0)
+            failed = fails(cudaStreamSynchronize(stream), "calls");
+    }
+    failed = failed || fails(cudaStreamSynchronize(stream), "calls");
+    if (stream)
+        (void)cudaStreamDestroy(stream);
+    return failed;
+}
+
+#ifdef HAS_RANGES
+static void begin_range(const char *name)
+{
+    nvtxRangePushA(name);
+}
+
+static void end_range(void)
+{
+    nvtxRangePop();
+}
+#endif
+
+const tool_device device_cuda = {
+    .name = "cuda",
+    .id = TROPE_DEVICE_CUDA,
+    .has_goals = 1,
+    .describe = describe,
+    .threads = threads,
+    .allocate = allocate,
+    .release = release,
+    .upload = upload,
+    .download = download,
+    .copies = 1 + COPY_KERNELS,
+    .copy_names = {"memcpy", COPY_KERNEL_NAMES},
+    .copy = copy,
+    .sets = sets,
+    .measure = measure,
+    .measure_host = measure_host,
+#ifdef HAS_RANGES
+    .begin_range = begin_range,
+    .end_range = end_range,
+#endif
+};
