@@ -79,7 +79,7 @@ enum { TROPE_AXES_WINDOWS = 0, TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED =
  * the operand's dtype, as eager PyTorch and apex do. */
 enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1 };
 /* A position outside [0, angle_rows): POISON makes the rotated elements NaN (on the CPU it is an error unless `status` is
- * given), CLAMP takes the nearest row. */
+ * given, and everywhere where the positions follow from the shapes alone), CLAMP takes the nearest row. */
 enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
 /* What is written for a token that belongs to no sequence: zeros (the whole head, rotated or not), the source, or the
  * source rotated by the position that trope_positions reports. */
@@ -138,7 +138,7 @@ typedef struct trope_args {
     uint64_t struct_size; /* sizeof(trope_args) */
     void *stream;         /* CUDA: a cudaStream_t, NULL = the legacy default stream; CPU: NULL */
     int32_t device;       /* TROPE_DEVICE_... */
-    int32_t threads;      /* CPU: threads to use, 0 = all that OpenMP offers */
+    int32_t threads;      /* CPU: threads to use, 0 = all that OpenMP offers, at most 4 per processor */
     int32_t isa;          /* CPU: TROPE_ISA_... */
     int32_t dtype;        /* of every operand: TROPE_F32, ... */
     int32_t rounding;     /* TROPE_ROUND_... */
@@ -156,7 +156,7 @@ typedef struct trope_args {
     int32_t axis_map;                       /* TROPE_AXES_...; not with windows > 1 */
     int32_t axis_sections[TROPE_MAX_AXES];  /* pairs per axis, sum = rotary_dim / 2 */
     int32_t inverse;                        /* 0 or 1 */
-    double mscale;                          /* multiplies cos and sin once, in fp32 (f64: in double); 0 = 1 */
+    double mscale; /* multiplies cos and sin once, in fp32 (f64: in double), where it must be finite and not 0; 0 = 1 */
 
     /* The angles: exactly one of freqs, cos with sin, or inv_freq.
      * freqs     angles in radians, [rows, cols], or [batch, rows, cols] when angle_batch_stride is not 0.
@@ -241,7 +241,8 @@ TROPE_API trope_status trope_positions(const trope_args *args, int64_t *position
 TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads,
                                           int32_t head_dim);
 
-/* Frequency rules, as in Hugging Face transformers' modeling_rope_utils.py, in double. With d = rotary_dim and
+/* Frequency rules, as in Hugging Face transformers' modeling_rope_utils.py, in double, rounded as the caller's thread rounds.
+ * base and original_max_position must be over 1, and a field that a rule does not use must be 0. With d = rotary_dim and
  * f_i = base^(-2i/d), i in [0, d/2):
  *   DEFAULT       f_i
  *   LINEAR        f_i / factor                                     (position interpolation, arXiv:2306.15595)

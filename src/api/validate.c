@@ -91,7 +91,9 @@ static int32_t widest_rotary_dim(const trope_args *a)
 static trope_status validate_rotation(const char *function, const trope_args *a, int32_t rotary_dim)
 {
     const int32_t *s = a->axis_sections;
-    REQUIRE(isfinite(a->mscale), ARGUMENT, "mscale (%g) must be finite", a->mscale);
+    const double mscale = a->dtype == TROPE_F64 ? a->mscale : (double)(float)a->mscale;
+    REQUIRE(isfinite(mscale) && mscale != 0, ARGUMENT, "mscale (%g) must be finite, and not 0, in the arithmetic of dtype",
+            a->mscale);
     if (a->windows > 1) {
         REQUIRE(a->axis_map == TROPE_AXES_WINDOWS, ARGUMENT,
                 "axis_map (%d) must be 0 with windows (%d), which drive the axes themselves", a->axis_map, a->windows);

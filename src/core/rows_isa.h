@@ -26,10 +26,10 @@
 /* How many heads ahead windows are prefetched: where they are parts of heads, or heads far apart, hardware does not. */
 #define PREFETCH_HEADS 32
 
-static inline void prefetch_run(const char *from, int64_t bytes)
+static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 {
     for (int64_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch(from + line);
+        __builtin_prefetch((const void *)((uintptr_t)at + ahead + (uintptr_t)line));
 }
 
 #define REAL   float

@@ -415,11 +415,16 @@ static int FN(heads_outside)(const trope_plan_operand *o)
     return stride[TROPE_DIM_HEAD] > stride[TROPE_DIM_TOKEN] || stride[TROPE_DIM_GROUP] > stride[TROPE_DIM_TOKEN];
 }
 
-/* Elements from a head to the window of the one that is prefetched while it is at hand. */
-static int64_t FN(prefetch_distance)(const trope_plan_operand *o, int heads_outside)
+/* Bytes from a head to the window of the one that is prefetched while it is at hand. Unsigned: it may lie anywhere. */
+static uint64_t FN(prefetch_distance)(const trope_plan *plan, const trope_plan_operand *o)
 {
-    const int inner = heads_outside ? TROPE_DIM_TOKEN : o->heads_per_group > 1 ? TROPE_DIM_HEAD : TROPE_DIM_GROUP;
-    return PREFETCH_HEADS * o->src_stride[inner] + o->rotary_offset;
+    const int inner = FN(heads_outside)(o)     ? TROPE_DIM_TOKEN
+                      : o->heads_per_group > 1 ? TROPE_DIM_HEAD
+                      : o->groups > 1          ? TROPE_DIM_GROUP
+                                               : TROPE_DIM_TOKEN;
+    if (inner == TROPE_DIM_TOKEN && plan->tokens == 1)
+        return 0;
+    return (PREFETCH_HEADS * (uint64_t)o->src_stride[inner] + (uint64_t)o->rotary_offset) * (uint64_t)plan->element_size;
 }
 
 static void FN(copy_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst)
@@ -431,7 +436,7 @@ static void FN(copy_head)(const trope_plan *plan, const trope_plan_operand *o, c
         FN(copy_strided)(dst, to * size, src, from * size, (const int64_t[]){o->head_dim, size});
         return;
     }
-    prefetch_run(src + FN(prefetch_distance)(o, FN(heads_outside)(o)) * size, o->head_dim * size);
+    prefetch_run(src, FN(prefetch_distance)(plan, o), o->head_dim * size);
     if (plan->stream_stores)
         trope_stream_copy(dst, src, (size_t)(o->head_dim * size));
     else
@@ -533,8 +538,9 @@ typedef struct vector_job {
     const trope_plan *plan;
     const trope_plan_operand *operand;
     const FN(chunk) * chunk;
-    char *stage;           /* NULL: write where the head goes */
-    int64_t ahead, window; /* bytes from a head to what is prefetched, and of that */
+    char *stage;    /* NULL: write where the head goes */
+    uint64_t ahead; /* bytes from a head to what is prefetched */
+    int64_t window; /* and of that */
 } vector_job;
 
 /* Where a row starts in src and dst. */
@@ -566,7 +572,7 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
     const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
     const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
     char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
-    prefetch_run(src + job->ahead, job->window);
+    prefetch_run(src, job->ahead, job->window);
     vector_rotate_head(kind, o, job->plan->windows, (vector_place){src, dst, job->stage},
                        (vector_turns){t.c1, t.s1, t.c2, t.s2});
 }
@@ -579,8 +585,7 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
     const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
-    const vector_job job = {
-        plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(o, heads_outside) * size, o->rotary_dim * size};
+    const vector_job job = {plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(plan, o), o->rotary_dim * size};
     if (!heads_outside) {
         for (int r = 0; r < chunk->rows; r++)
             for (int group = 0; group < o->groups; group++)

@@ -58,10 +58,24 @@ int trope_default_threads(void)
 #endif
 }
 
+/* More threads than this are no use, and asking for thousands can end the process. */
+static int most_threads(void)
+{
+#ifdef _OPENMP
+    const int processors = 4 * omp_get_num_procs(), offered = omp_get_max_threads();
+    const int most = processors > offered ? processors : offered;
+    return most > 8 ? most : 8;
+#else
+    return 1;
+#endif
+}
+
 void trope_parallel_for(int threads, int64_t count, trope_range_body body, const void *context)
 {
     if (threads <= 0)
         threads = trope_default_threads();
+    if (threads > most_threads())
+        threads = most_threads();
     if (threads > count)
         threads = (int)count;
     if (threads <= 1) {

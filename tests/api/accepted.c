@@ -58,6 +58,8 @@ static void sources(void)
     ACCEPTED(dense(), (k->src = in.q, q->src = in.q));
     ACCEPTED(dense(), (q->src = q->dst));
     ACCEPTED(dense(), (q->src = q->dst, q->src_stride[TROPE_DIM_GROUP] = 12345)); /* there is one group */
+    ACCEPTED(dense(), q->src_stride[TROPE_DIM_GROUP] = INT64_MAX);
+    ACCEPTED(dense(), k->src_stride[TROPE_DIM_HEAD] = INT64_MIN); /* there is one head */
     ACCEPTED(dense(), (q->src = q->dst, a->pairing_out = TROPE_PAIRING_INTERLEAVED));
     ACCEPTED(dense(), q->src = in.freqs);                                         /* read twice */
     ACCEPTED(dense(), (a->operands[2].src = NULL, a->operands[3].head_dim = -3)); /* beyond operand_count */
