@@ -39,6 +39,7 @@ typedef struct trope_plan {
     int32_t batch_outermost; /* in memory: rows are walked in the order in which they are stored */
     int32_t stream_stores;   /* what is written is too much to stay in a cache */
     int32_t angles_shared;   /* a token has the same angles in every batch entry */
+    int32_t position_is_token; /* the most usual case, in which there is nothing to look up for a row */
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
 
     /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `input` are. */

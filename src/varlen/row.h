@@ -53,13 +53,17 @@ TROPE_HD void trope_limit_position(const trope_plan *plan, trope_row *row, int a
 TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row *row)
 {
     const trope_sequences *s = &plan->sequences;
+    row->poisoned = 0;
+    row->action = TROPE_ROW_ROTATE;
+    if (plan->position_is_token) {
+        row->position[0] = row->token;
+        return;
+    }
     const int same_sequence =
         row->token >= span->begin && row->token < span->end && (s->boundaries || span->sequence == row->batch);
     if (!same_sequence)
         *span = trope_find_span(s, row->batch, row->token);
     const int64_t index = trope_index_in_sequence(s, span, row->token);
-    row->poisoned = 0;
-    row->action = TROPE_ROW_ROTATE;
     if (trope_is_padding(span, index) && plan->padding != TROPE_PADDING_ROTATE) {
         row->action = plan->padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
         return;
