@@ -229,8 +229,10 @@ static trope_status validate_context_parallel(const char *function, const trope_
     int64_t global;
     REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)a->cp_size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
             "tokens (%lld) * cp_size (%d) does not fit", (ll)a->tokens, a->cp_size);
-    REQUIRE(a->cu_seqlens || a->position_ids || a->cp_size == 1 || a->cp_layout != TROPE_CP_ZIGZAG || a->tokens % 2 == 0,
-            ARGUMENT, "tokens (%lld) must be even for the zigzag layout", (ll)a->tokens);
+    const int64_t divisor = trope_cp_divisor(a->cp_layout, a->cp_size);
+    REQUIRE(a->cu_seqlens || a->position_ids || a->cp_size == 1 || global % divisor == 0, ARGUMENT,
+            "tokens (%lld) * cp_size (%d) must be divisible by %lld for cp_layout (%d)", (ll)a->tokens, a->cp_size,
+            (ll)divisor, a->cp_layout);
     REQUIRE(a->reserved == 0, ARGUMENT, "reserved (%d) must be 0", a->reserved);
     return TROPE_OK;
 }

@@ -345,7 +345,7 @@ static void context_parallel(void)
     ROW(zigzag(), a->cp_layout = TROPE_CP_NONE, ARGUMENT, "cp_layout (0)");
     ROW(zigzag(), a->cp_layout = 5, ARGUMENT, "cp_layout (5)");
     ROW(zigzag(), a->cp_layout = -1, ARGUMENT, "cp_layout (-1)");
-    ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens (7) must be even");
+    ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens (7) * cp_size (2) must be divisible by 4");
     DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_STRIPED, set_boundaries(in.cu_seqlens, 1, 9, 9, 13, 15)),
              "cu_seqlens[0] (1)");
     DATA_ROW(packed(), (a->cp_size = 2, a->cp_layout = TROPE_CP_ZIGZAG, set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)),
