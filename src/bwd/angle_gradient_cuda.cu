@@ -1,5 +1,5 @@
-/* The gradient of the angles on CUDA: how a plan's units are chosen, where its sums lie, and the launches. All of it follows
- * from the shapes: the strides and addresses only say whether the one pass is by vectors. */
+/* The gradient of the angles on CUDA: how a plan's units are chosen, where its sums lie, and the launches. All of it
+ * follows from the shapes: the strides and addresses only say whether the one pass is by vectors. */
 #include "bwd/angle_gradient_cuda.h"
 
 #include <string.h>
@@ -14,12 +14,13 @@
  * multiprocessor should hold. */
 #ifndef HEADS_PER_SLOT
 #define HEADS_PER_SLOT 4
-#define VECTOR_BLOCKS 2
+#define VECTOR_BLOCKS  2
 #endif
-#define SLOT_THREADS 256
+#define SLOT_THREADS        256
 #define MAX_UNITS_PER_BLOCK 128
 /* Units that are enough for any device: batch entries that share angles are taken together down to this number. */
-#define ENOUGH_UNITS 8192
+#define ENOUGH_UNITS       8192
+#define MAX_BATCH_PER_UNIT 64
 
 static uint32_t kernel_threads(bool vector)
 {
@@ -35,22 +36,24 @@ static bool rows_are_known(const trope_plan &plan)
     if (s->boundaries || s->ids || s->starts)
         return false;
     const trope_span span = trope_dense_span(s, 0);
-    return plan.tokens == 0 || trope_index_in_sequence(s, &span, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
+    return plan.tokens == 0 ||
+           trope_index_in_sequence(s, &span, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
 }
 
 static void choose_units(const trope_plan &plan, gradient_call *g)
 {
-    const int64_t rows = plan.batch * plan.tokens;
+    const int64_t at_least = plan.batch * plan.tokens / ENOUGH_UNITS,
+                  most = plan.batch < MAX_BATCH_PER_UNIT ? plan.batch : MAX_BATCH_PER_UNIT;
     const bool known = plan.d_freqs && rows_are_known(plan), shared = known && plan.angles.batch_stride == 0;
-    const int64_t at_least = shared ? rows / ENOUGH_UNITS : 1, together = at_least < plan.batch ? at_least : plan.batch;
+    const int64_t together = !shared ? 1 : at_least < most ? at_least : most;
     g->batch = plan.batch;
     g->batch_per_unit = together > 1 ? (uint32_t)together : 1;
     g->call.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
     g->units = (uint32_t)(g->call.plan.batch * plan.tokens);
-    g->mode = plan.d_inv_freq                                ? GRADIENT_FREQUENCIES
-              : !known                                       ? GRADIENT_SORTED
-              : !shared || g->call.plan.batch <= 1           ? GRADIENT_DIRECT
-                                                             : GRADIENT_PARTS;
+    g->mode = plan.d_inv_freq                      ? GRADIENT_FREQUENCIES
+              : !known                             ? GRADIENT_SORTED
+              : !shared || g->call.plan.batch <= 1 ? GRADIENT_DIRECT
+                                                   : GRADIENT_PARTS;
     g->key_axes = plan.sequences.axes > 1 ? plan.axes : 1;
 }
 
@@ -71,17 +74,28 @@ static uint32_t vector_threads(const trope_plan &plan)
 static size_t shared_bytes(const gradient_call &g)
 {
     const trope_plan &plan = g.call.plan;
-    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size, runs = g.call.coefficients_per_pair / 2;
-    const size_t rotate = 2 * real * (width + (real == 8 ? 1 : 2)), gradient = gradient_shares_turns(g) ? 0 : 16 * (width + 1);
+    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size,
+                 runs = g.call.coefficients_per_pair / 2;
+    const size_t rotate = 2 * real * (width + (real == 8 ? 1 : 2)),
+                 gradient = gradient_shares_turns(g) ? 0 : 16 * (width + 1);
     const size_t coefficients = 2 * runs * plan.pairs * real, slots = g.slots.divisor * 2 * plan.pairs * sizeof(double);
     return g.units_per_block * (sizeof(trope_row) + runs * vector_threads(plan) * (rotate + gradient) +
                                 (coefficients > slots ? coefficients : slots));
 }
 
+static double elements_of_row(const trope_plan &plan)
+{
+    double elements = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
+    return elements;
+}
+
 /* Slots and blocks are those of the vector kernel, also where the plan gets the other one. */
 static void divide_heads(const trope_plan &plan, gradient_call *g)
 {
-    const uint64_t heads = (uint64_t)g->row_heads.divisor * g->batch_per_unit, wanted = (heads + HEADS_PER_SLOT - 1) / HEADS_PER_SLOT;
+    const uint64_t heads = (uint64_t)g->row_heads.divisor * g->batch_per_unit,
+                   wanted = (heads + HEADS_PER_SLOT - 1) / HEADS_PER_SLOT;
     uint32_t slots = SLOT_THREADS / vector_threads(plan);
     slots = wanted < slots ? (uint32_t)wanted : slots;
     g->units_per_block = 1;
@@ -90,7 +104,8 @@ static void divide_heads(const trope_plan &plan, gradient_call *g)
         g->slots.set(--slots);
     g->steps = (uint32_t)((heads + slots - 1) / slots);
     g->units_per_block = least(SLOT_THREADS / vector_threads(plan) / slots, MAX_UNITS_PER_BLOCK);
-    while (g->units_per_block > 1 && shared_bytes(*g) > MAX_SHARED_BYTES)
+    const double elements = elements_of_row(plan) * g->batch_per_unit;
+    while (g->units_per_block > 1 && (shared_bytes(*g) > MAX_SHARED_BYTES || g->units_per_block * elements > INT32_MAX))
         g->units_per_block--;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
@@ -104,7 +119,8 @@ static void divide_heads(const trope_plan &plan, gradient_call *g)
 /* Groups that follow each other like heads are one group. */
 static void join_groups(trope_plan_operand *o)
 {
-    int64_t *const strides[] = {o->src_stride, o->rotary_dim ? o->input_stride : o->src_stride, o->dst ? o->dst_stride : o->src_stride};
+    int64_t *const strides[] = {o->src_stride, o->rotary_dim ? o->input_stride : o->src_stride,
+                                o->dst ? o->dst_stride : o->src_stride};
     for (int i = 0; i < 3; i++) {
         if (o->heads_per_group == 1)
             strides[i][TROPE_DIM_HEAD] = strides[i][TROPE_DIM_GROUP];
@@ -136,17 +152,13 @@ static void count_heads(const trope_plan &plan, bool vector, gradient_call *g)
     g->head_threads.set(plan.pairs / width);
 }
 
-/* Whether all that a launch counts in 32 bits fits. */
+/* Whether all that is counted in 32 bits fits. */
 static bool fits(const trope_plan &plan)
 {
     const double limit = INT32_MAX, rows = (double)plan.batch * (double)plan.tokens;
     const double angle_rows = (double)plan.angles.rows * (plan.angles.batch_stride ? (double)plan.batch : 1);
-    double elements = 0;
-    for (int i = 0; i < plan.operand_count; i++)
-        elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
-    const double batch_per_unit = rows / ENOUGH_UNITS + 1;
-    return elements * MAX_UNITS_PER_BLOCK * (batch_per_unit < plan.batch ? batch_per_unit : plan.batch) < limit &&
-           rows * TROPE_MAX_AXES < limit && angle_rows * TROPE_MAX_AXES < limit;
+    return elements_of_row(plan) * MAX_BATCH_PER_UNIT < limit && rows * TROPE_MAX_AXES < limit &&
+           angle_rows * TROPE_MAX_AXES < limit;
 }
 
 /* What fill_coefficients reads. */
@@ -175,6 +187,7 @@ static void plan_gradient(const trope_plan &plan, bool vector, gradient_call *g)
     divide_heads(g->call.plan, g);
     g->unit_passing.set(g->row_passing ? g->row_passing * g->batch_per_unit : 1);
     g->spread = vector && plan.interleaved_src && plan.interleaved_dst && plan.interleaved_input;
+    g->interleaved_gap = g->spread ? (uint32_t)(plan.pairs / plan.windows * plan.element_size) : 16;
     g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1));
 }
 
@@ -193,7 +206,7 @@ static bool is_multiple(int64_t value, int64_t of)
 static bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride)
 {
     const int64_t size[] = {plan.batch, plan.tokens, o.groups, o.heads_per_group};
-    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
+    for (int d = 0; base && d < TROPE_DIM_ELEMENT; d++)
         if (size[d] > 1 && !is_multiple(stride[d], 16 / plan.element_size))
             return false;
     return !base || (stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16));
@@ -205,8 +218,9 @@ static bool plan_is_vector(const trope_plan &plan)
     bool vector = is_multiple(plan.pairs, width);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        vector = vector && is_multiple(o.head_dim, width) && is_multiple(o.rotary_offset, width) && is_multiple(o.window_pairs, width) &&
-                 tensor_is_vector(plan, o, o.src, o.src_stride) && tensor_is_vector(plan, o, o.dst, o.dst_stride) &&
+        vector = vector && is_multiple(o.head_dim, width) && is_multiple(o.rotary_offset, width) &&
+                 is_multiple(o.window_pairs, width) && tensor_is_vector(plan, o, o.src, o.src_stride) &&
+                 tensor_is_vector(plan, o, o.dst, o.dst_stride) &&
                  tensor_is_vector(plan, o, o.rotary_dim ? o.input : NULL, o.input_stride);
     }
     return vector;
@@ -241,7 +255,9 @@ static gradient_workspace lay_out(const gradient_call &g)
 {
     const trope_plan &plan = g.call.plan;
     const uint64_t columns = (uint64_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
-    const uint64_t rows = g.mode == GRADIENT_DIRECT ? 0 : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)block_count(g) : g.units;
+    const uint64_t rows = g.mode == GRADIENT_DIRECT        ? 0
+                          : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)block_count(g)
+                                                           : g.units;
     gradient_workspace w;
     memset(&w, 0, sizeof w);
     w.sums = take(&w, rows * columns * sizeof(double));
@@ -273,7 +289,8 @@ struct gradient_launches {
 };
 
 template <typename ARGUMENTS>
-static void launch(gradient_launches *l, void (*kernel)(ARGUMENTS), int64_t blocks, uint32_t threads, size_t shared, const ARGUMENTS &arguments)
+static void launch(gradient_launches *l, void (*kernel)(ARGUMENTS), int64_t blocks, uint32_t threads, size_t shared,
+                   const ARGUMENTS &arguments)
 {
     void *list[] = {(void *)&arguments};
     if (l->error == cudaSuccess && blocks > 0)
@@ -290,7 +307,8 @@ static gradient_kernel_type find_kernel(int32_t dtype, bool vector)
     case TROPE_F16:
         return vector ? gradient_kernel<TROPE_F16, vector_head, VECTOR_BLOCKS> : gradient_kernel<TROPE_F16, scalar_head, 1>;
     case TROPE_BF16:
-        return vector ? gradient_kernel<TROPE_BF16, vector_head, VECTOR_BLOCKS> : gradient_kernel<TROPE_BF16, scalar_head, 1>;
+        return vector ? gradient_kernel<TROPE_BF16, vector_head, VECTOR_BLOCKS>
+                      : gradient_kernel<TROPE_BF16, scalar_head, 1>;
     default:
         return vector ? gradient_kernel<TROPE_F64, vector_head, VECTOR_BLOCKS> : gradient_kernel<TROPE_F64, scalar_head, 1>;
     }
@@ -298,7 +316,8 @@ static gradient_kernel_type find_kernel(int32_t dtype, bool vector)
 
 static void launch_clear(const trope_plan &plan, gradient_launches *l)
 {
-    const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1), blocks = (rows + SUMS_WARPS - 1) / SUMS_WARPS;
+    const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1),
+                  blocks = (rows + SUMS_WARPS - 1) / SUMS_WARPS;
     launch(l, clear_angles_kernel, blocks < 65536 ? blocks : 65536, SUMS_THREADS, 0, plan);
 }
 
@@ -328,7 +347,15 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
     char *base = (char *)g.call.plan.workspace;
     const uint32_t bits = bits_of(g.key_axes * g.angle_rows), passes = (bits + SORT_MAX_BITS - 1) / SORT_MAX_BITS;
     sorted_sums sums = {g.call.plan, g.sums, g.keys, g.values, sort_items(g), g.key_axes, g.angle_rows};
-    sort_pass s = {NULL, NULL, NULL, NULL, (uint32_t *)(base + w.counts), sort_items(g), sort_tiles(g), 0, (bits + passes - 1) / passes};
+    sort_pass s = {NULL,
+                   NULL,
+                   NULL,
+                   NULL,
+                   (uint32_t *)(base + w.counts),
+                   sort_items(g),
+                   sort_tiles(g),
+                   0,
+                   (bits + passes - 1) / passes};
     for (uint32_t pass = 0; pass < passes; pass++, s.shift += s.bits) {
         const int to = pass % 2 ? 0 : 1;
         s.keys = sums.keys;
@@ -339,15 +366,16 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
         launch(l, scan_counts_kernel, 1, SCAN_THREADS, 0, s);
         launch(l, move_items_kernel, s.tiles, SUMS_THREADS, (SUMS_WARPS * sizeof(uint32_t)) << s.bits, s);
     }
-    launch(l, join_runs_kernel, (sums.items + SUMS_WARPS * RUN_ITEMS - 1) / (SUMS_WARPS * RUN_ITEMS), SUMS_THREADS, 0, sums);
+    launch(l, join_runs_kernel, (sums.items + SUMS_WARPS * RUN_ITEMS - 1) / (SUMS_WARPS * RUN_ITEMS), SUMS_THREADS, 0,
+           sums);
     launch(l, sum_angle_rows_kernel, (sums.angle_rows + ANGLE_ROWS - 1) / ANGLE_ROWS, SUMS_THREADS, 0, sums);
 }
 
 static void launch_all(const gradient_call &g, bool vector, const gradient_workspace &w, gradient_launches *l)
 {
     const trope_plan &plan = g.call.plan;
-    const bool rows_are_left = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_PARTS ? plan.tokens != plan.angles.rows : g.units == 0;
-    if (plan.d_freqs && rows_are_left)
+    const bool known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_PARTS;
+    if (plan.d_freqs && (g.units == 0 || (known && plan.tokens != plan.angles.rows)))
         launch_clear(plan, l);
     launch(l, find_kernel(plan.dtype, vector), block_count(g), kernel_threads(vector), shared_bytes(g), g);
     if (g.mode == GRADIENT_PARTS)
@@ -361,8 +389,10 @@ static void launch_all(const gradient_call &g, bool vector, const gradient_works
 trope_status trope_cuda_run_gradient(const char *function, const trope_plan *plan)
 {
     if (!fits(*plan))
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: batch * tokens (%lld * %lld) with these heads is more than the gradient of the "
-                          "angles can take in one call", function, (long long)plan->batch, (long long)plan->tokens);
+        return trope_fail(TROPE_ERROR_UNSUPPORTED,
+                          "%s: batch * tokens (%lld * %lld) with these heads is more than the gradient of the "
+                          "angles can take in one call",
+                          function, (long long)plan->batch, (long long)plan->tokens);
     const bool vector = plan_is_vector(*plan);
     gradient_call g;
     plan_gradient(*plan, vector, &g);

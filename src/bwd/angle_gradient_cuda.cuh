@@ -23,7 +23,7 @@ struct gradient_heads {
     uint32_t first; /* in a row */
     fast_divisor per_group;
     int64_t src_step, input_step, dst_step; /* bytes from a head to the next of the same slot and group */
-    uint32_t first_passing; /* in a row */
+    uint32_t first_passing;                 /* in a row */
     fast_divisor passing;
 };
 
@@ -31,23 +31,24 @@ struct gradient_call {
     cuda_call call; /* its rows are units: plan.batch is how many units have the same token. plan.rounding is ONCE: */
     bool native;    /* what is turned by may be rounded to the dtype, what is summed with never is */
     gradient_heads operands[TROPE_MAX_OPERANDS];
-    int64_t batch;            /* batch entries of the tensors */
+    int64_t batch; /* batch entries of the tensors */
     uint32_t batch_per_unit;
     uint32_t units_per_block;
-    fast_divisor row_heads;   /* heads of a row */
-    fast_divisor slots;       /* of a unit */
+    fast_divisor row_heads; /* heads of a row */
+    fast_divisor slots;     /* of a unit */
     fast_divisor head_threads;
-    uint32_t steps;           /* heads that a slot walks, at most */
-    uint32_t row_passing;     /* items of a row that pass through */
+    uint32_t steps;       /* heads that a slot walks, at most */
+    uint32_t row_passing; /* items of a row that pass through */
     fast_divisor unit_passing;
+    uint32_t interleaved_gap; /* bytes from a thread's first vector to its second in a tensor of interleaved pairs */
     uint32_t spread;          /* a thread's vectors are half a window apart: see thread_pairs */
     uint32_t rearranges;      /* what a head's threads write in place, others of them read */
     gradient_mode mode;
-    uint32_t key_axes;        /* axes with positions of their own */
-    uint32_t angle_rows;      /* SORTED: of all batch entries that have their own */
+    uint32_t key_axes;   /* axes with positions of their own */
+    uint32_t angle_rows; /* SORTED: of all batch entries that have their own */
     uint32_t units;
-    double *sums;             /* a row: the first elements of all pairs, then (per_element) the second */
-    uint32_t *keys, *values;  /* [key_axes, units] */
+    double *sums;            /* a row: the first elements of all pairs, then (per_element) the second */
+    uint32_t *keys, *values; /* [key_axes, units] */
 };
 
 /* cos and sin of the angles that one element of a pair is turned by, as the plan's direction has them. */
@@ -71,17 +72,20 @@ struct gradient_head {
     uint32_t left; /* of the heads of its group, with itself; 0: there is no such head */
 };
 
-__device__ __forceinline__ int64_t offset_of_head(const int64_t *stride, int64_t batch, int64_t token, uint32_t group, uint32_t head)
+__device__ __forceinline__ int64_t offset_of_head(const int64_t *stride, int64_t batch, int64_t token, uint32_t group,
+                                                  uint32_t head)
 {
     return batch * stride[TROPE_DIM_BATCH] + token * stride[TROPE_DIM_TOKEN] + group * stride[TROPE_DIM_GROUP] +
            head * stride[TROPE_DIM_HEAD];
 }
 
 /* Head `number` of a unit, which has the heads of its batch entries one after another. */
-__device__ __forceinline__ gradient_head find_gradient_head(const gradient_call &g, int64_t unit_batch, int64_t token, uint32_t number)
+__device__ __forceinline__ gradient_head find_gradient_head(const gradient_call &g, int64_t unit_batch, int64_t token,
+                                                            uint32_t number)
 {
     const trope_plan &plan = g.call.plan;
-    const uint32_t entry = g.batch_per_unit > 1 ? g.row_heads.divide(number) : 0, row_head = number - entry * g.row_heads.divisor;
+    const uint32_t entry = g.batch_per_unit > 1 ? g.row_heads.divide(number) : 0,
+                   row_head = number - entry * g.row_heads.divisor;
     const int64_t batch = unit_batch * g.batch_per_unit + entry;
     gradient_head h = {NULL, NULL, NULL, 0, 0};
     if (row_head >= g.row_heads.divisor || entry >= g.batch_per_unit || batch >= g.batch)
@@ -90,7 +94,8 @@ __device__ __forceinline__ gradient_head find_gradient_head(const gradient_call 
         h.operand += k < plan.operand_count && row_head >= g.operands[k].first;
     const trope_plan_operand &o = plan.operands[h.operand];
     const uint32_t head = row_head - g.operands[h.operand].first;
-    const uint32_t group = o.groups > 1 ? g.operands[h.operand].per_group.divide(head) : 0, in_group = head - group * o.heads_per_group;
+    const uint32_t group = o.groups > 1 ? g.operands[h.operand].per_group.divide(head) : 0,
+                   in_group = head - group * o.heads_per_group;
     h.src = o.src + offset_of_head(o.src_stride, batch, token, group, in_group) * plan.element_size;
     h.input = o.input + offset_of_head(o.input_stride, batch, token, group, in_group) * plan.element_size;
     h.dst = o.dst + offset_of_head(o.dst_stride, batch, token, group, in_group) * plan.element_size;
@@ -98,20 +103,20 @@ __device__ __forceinline__ gradient_head find_gradient_head(const gradient_call 
     return h;
 }
 
-/* Where in a head a thread's vectors or elements are, the first and at `gap` bytes from it the second. */
-template <typename GAP> struct gradient_place {
+/* Where a thread's first vectors or elements of a head are. */
+struct gradient_place {
     const char *src, *input;
     char *dst;
-    GAP src_gap, input_gap, dst_gap;
     uint32_t operand, left;
     uint32_t flags;
 };
 
 enum { PLACE_FIRST = 1, PLACE_SECOND = 2, PLACE_WRITES = 4 };
 
-/* The pairs of one thread, in two runs of half a vector that start at `low` and `high` of its window. Where a tensor is half
- * paired the runs adjoin, so that first and second elements are a vector each; where all are interleaved they are vector j of
- * the window's first half and vector j of its second, so that neighbouring threads read neighbouring vectors. */
+/* The pairs of one thread, in two runs of half a vector that start at `low` and `high` of its window. Where a tensor is
+ * half paired the runs adjoin, so that first and second elements are a vector each; where all are interleaved they are
+ * vector j of the window's first half and vector j of its second, so that neighbouring threads read neighbouring vectors.
+ */
 struct thread_pairs {
     uint32_t window, low, high;
 };
@@ -151,8 +156,8 @@ template <typename TURN, int WIDTH> struct turn_layout {
  *
  * with the cos and sin of the forward call. What is at hand are those of the backward call: (c1, -s2) and (c2, -s1). */
 template <int DTYPE, bool NATIVE, bool OWN, typename REAL>
-__device__ __forceinline__ void add_pair(const gradient_turns<REAL> &t, int e, const REAL dy[2], const REAL x[2], REAL dx[2],
-                                         double *sums[2])
+__device__ __forceinline__ void add_pair(const gradient_turns<REAL> &t, int e, const REAL dy[2], const REAL x[2],
+                                         REAL dx[2], double *sums[2])
 {
     const gradient_turn<REAL> r1 = t.rotate[e], r2 = OWN ? t.rotate[t.rotate_run + e] : r1;
     const gradient_turn<double> g1 = t.gradient[e], g2 = OWN ? t.gradient[t.gradient_run + e] : g1;
@@ -198,7 +203,8 @@ template <int DTYPE> union vector_pair {
     }
 
     /* Elements e and e + 1 of vector v. */
-    __device__ __forceinline__ void set(int v, int e, typename elements<DTYPE>::real low, typename elements<DTYPE>::real high)
+    __device__ __forceinline__ void set(int v, int e, typename elements<DTYPE>::real low,
+                                        typename elements<DTYPE>::real high)
     {
         element both[2];
         from_reals<DTYPE>(low, high, both);
@@ -257,13 +263,16 @@ template <int DTYPE> union vector_pair {
 template <int DTYPE> struct vector_head {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
-    typedef gradient_place<uint32_t> place;
+    struct place : gradient_place {
+        uint32_t half_gap; /* bytes to the second vector, in a tensor that is half paired */
+    };
     enum { WIDTH = vector_of<DTYPE>::COUNT, THREADS = 256 };
 
     vector_pair<DTYPE> dy, x;
 
     /* The byte of the head where vector `run` of a tensor starts. */
-    static __device__ __forceinline__ uint32_t start(const trope_plan_operand &o, const thread_pairs &t, int32_t interleaved, int run)
+    static __device__ __forceinline__ uint32_t start(const trope_plan_operand &o, const thread_pairs &t,
+                                                     int32_t interleaved, int run)
     {
         const uint32_t pairs = (uint32_t)o.window_pairs, window = (uint32_t)o.rotary_offset + 2 * t.window * pairs;
         return (window + (interleaved ? 2 * (run ? t.high : t.low) : run * pairs + t.low)) * sizeof(element);
@@ -276,24 +285,28 @@ template <int DTYPE> struct vector_head {
         return (t.low < pairs ? PLACE_FIRST : 0) | (t.high < pairs ? PLACE_SECOND : 0) | (o.dst ? PLACE_WRITES : 0);
     }
 
-    static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, const thread_pairs &t)
+    static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, uint32_t j)
     {
         const trope_plan &plan = g.call.plan;
+        const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
         const trope_plan_operand &o = plan.operands[head.operand];
-        place p = {head.src, head.input, head.dst, 0, 0, 0, head.operand, head.left, 0};
+        place p = {{head.src, head.input, head.dst, head.operand, head.left, 0}, 0};
         if (!head.left)
             return p;
         p.flags = find_flags(o, t);
         p.src += start(o, t, plan.interleaved_src, 0);
         p.input += start(o, t, plan.interleaved_input, 0);
         p.dst += start(o, t, plan.interleaved_dst, 0);
-        p.src_gap = start(o, t, plan.interleaved_src, 1) - start(o, t, plan.interleaved_src, 0);
-        p.input_gap = start(o, t, plan.interleaved_input, 1) - start(o, t, plan.interleaved_input, 0);
-        p.dst_gap = start(o, t, plan.interleaved_dst, 1) - start(o, t, plan.interleaved_dst, 0);
+        p.half_gap = (uint32_t)o.window_pairs * sizeof(element);
         return p;
     }
 
-    __device__ __forceinline__ void load(const gradient_call &, const place &p)
+    static __device__ __forceinline__ uint32_t gap(const gradient_call &g, int32_t interleaved, const place &p)
+    {
+        return interleaved ? g.interleaved_gap : p.half_gap;
+    }
+
+    __device__ __forceinline__ void load(const gradient_call &g, const place &p)
     {
         if (p.flags & PLACE_FIRST) {
             dy.bits[0] = __ldcs((const uint4 *)p.src);
@@ -302,8 +315,8 @@ template <int DTYPE> struct vector_head {
             dy.bits[0] = x.bits[0] = make_uint4(0, 0, 0, 0);
         }
         if (p.flags & PLACE_SECOND) {
-            dy.bits[1] = __ldcs((const uint4 *)(p.src + p.src_gap));
-            x.bits[1] = __ldcs((const uint4 *)(p.input + p.input_gap));
+            dy.bits[1] = __ldcs((const uint4 *)(p.src + gap(g, g.call.plan.interleaved_src, p)));
+            x.bits[1] = __ldcs((const uint4 *)(p.input + gap(g, g.call.plan.interleaved_input, p)));
         } else {
             dy.bits[1] = x.bits[1] = make_uint4(0, 0, 0, 0);
         }
@@ -321,7 +334,8 @@ template <int DTYPE> struct vector_head {
 
     /* Pairs e and e + 1 of the thread (of one pair, where a vector holds two elements). */
     template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void add_pairs(const gradient_turns<real> &turns, int e, vector_pair<DTYPE> *out, double *sums)
+    __device__ __forceinline__ void add_pairs(const gradient_turns<real> &turns, int e, vector_pair<DTYPE> *out,
+                                              double *sums)
     {
         real dx[2][2];
 #pragma unroll
@@ -336,7 +350,8 @@ template <int DTYPE> struct vector_head {
     }
 
     template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void add(const gradient_call &g, const place &p, const gradient_turns<real> &turns, double *sums)
+    __device__ __forceinline__ void add(const gradient_call &g, const place &p, const gradient_turns<real> &turns,
+                                        double *sums)
     {
         const trope_plan &plan = g.call.plan;
         vector_pair<DTYPE> out;
@@ -349,12 +364,14 @@ template <int DTYPE> struct vector_head {
             add_pairs<NATIVE, OWN>(turns, e, &out, sums);
         if (plan.interleaved_dst)
             out.join();
-        store(p.dst, p.dst_gap, p.flags, out);
+        store(p.dst, gap(g, plan.interleaved_dst, p), p.flags, out);
     }
 
     /* What is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void pass(const gradient_call &g, const gradient_head &head, const thread_pairs &t, const trope_row &row)
+    __device__ __forceinline__ void pass(const gradient_call &g, const gradient_head &head, uint32_t j,
+                                         const trope_row &row)
     {
+        const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
         const int32_t interleaved = g.call.plan.interleaved_src;
         const trope_plan_operand &o = g.call.plan.operands[head.operand];
         const gradient_filling<DTYPE> filling = find_filling<DTYPE>(row);
@@ -362,7 +379,8 @@ template <int DTYPE> struct vector_head {
             dy.fill(filling.with);
         else if (o.in_place)
             return;
-        store(head.dst + start(o, t, interleaved, 0), start(o, t, interleaved, 1) - start(o, t, interleaved, 0), find_flags(o, t), dy);
+        store(head.dst + start(o, t, interleaved, 0), start(o, t, interleaved, 1) - start(o, t, interleaved, 0),
+              find_flags(o, t), dy);
     }
 };
 
@@ -370,14 +388,16 @@ template <int DTYPE> struct vector_head {
 template <int DTYPE> struct scalar_head {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
-    typedef gradient_place<int64_t> place;
+    struct place : gradient_place {
+        int64_t src_gap, input_gap, dst_gap; /* bytes to the second element */
+    };
     enum { WIDTH = 1, THREADS = TROPE_MAX_PAIRS }; /* so that the threads of a head are in one block, and read it at once */
 
     element dy[2], x[2];
 
     /* The offset in bytes of an element of the pair, first (0) or second (1). */
-    static __device__ __forceinline__ int64_t start(const gradient_call &g, const trope_plan_operand &o, const thread_pairs &t,
-                                                    int32_t interleaved, int64_t stride, int which)
+    static __device__ __forceinline__ int64_t start(const gradient_call &g, const trope_plan_operand &o,
+                                                    const thread_pairs &t, int32_t interleaved, int64_t stride, int which)
     {
         const int32_t pair = (int32_t)(t.window * (uint32_t)o.window_pairs + t.low), windows = g.call.plan.windows;
         const int32_t at = which ? trope_second_of_pair(interleaved, windows, o.rotary_dim / 2, pair)
@@ -385,14 +405,16 @@ template <int DTYPE> struct scalar_head {
         return (o.rotary_offset + at) * stride * (int64_t)sizeof(element);
     }
 
-    static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, const thread_pairs &t)
+    static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, uint32_t j)
     {
         const trope_plan &plan = g.call.plan;
+        const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
         const trope_plan_operand &o = plan.operands[head.operand];
-        place p = {head.src, head.input, head.dst, 0, 0, 0, head.operand, head.left, 0};
+        place p = {{head.src, head.input, head.dst, head.operand, head.left, 0}, 0, 0, 0};
         if (!head.left || t.low >= (uint32_t)o.window_pairs)
             return p;
-        const int64_t src = o.src_stride[TROPE_DIM_ELEMENT], input = o.input_stride[TROPE_DIM_ELEMENT], dst = o.dst_stride[TROPE_DIM_ELEMENT];
+        const int64_t src = o.src_stride[TROPE_DIM_ELEMENT], input = o.input_stride[TROPE_DIM_ELEMENT],
+                      dst = o.dst_stride[TROPE_DIM_ELEMENT];
         p.flags = PLACE_FIRST | (o.dst ? PLACE_WRITES : 0);
         p.src += start(g, o, t, plan.interleaved_src, src, 0);
         p.input += start(g, o, t, plan.interleaved_input, input, 0);
@@ -414,7 +436,8 @@ template <int DTYPE> struct scalar_head {
     }
 
     template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void add(const gradient_call &, const place &p, const gradient_turns<real> &turns, double *sums)
+    __device__ __forceinline__ void add(const gradient_call &, const place &p, const gradient_turns<real> &turns,
+                                        double *sums)
     {
         const real dy_pair[2] = {to_real<DTYPE>(dy[0]), to_real<DTYPE>(dy[1])};
         const real x_pair[2] = {to_real<DTYPE>(x[0]), to_real<DTYPE>(x[1])};
@@ -427,43 +450,54 @@ template <int DTYPE> struct scalar_head {
         *(element *)(p.dst + p.dst_gap) = from_real<DTYPE>(dx[1]);
     }
 
-    __device__ __forceinline__ void pass(const gradient_call &g, const gradient_head &head, const thread_pairs &t, const trope_row &row)
+    __device__ __forceinline__ void pass(const gradient_call &g, const gradient_head &head, uint32_t j,
+                                         const trope_row &row)
     {
+        const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
         const int32_t interleaved = g.call.plan.interleaved_src;
         const trope_plan_operand &o = g.call.plan.operands[head.operand];
         const gradient_filling<DTYPE> filling = find_filling<DTYPE>(row);
         if (!o.dst || (!filling.fills && o.in_place))
             return;
         for (int i = 0; i < 2; i++)
-            *(element *)(head.dst + start(g, o, t, interleaved, o.dst_stride[TROPE_DIM_ELEMENT], i)) = filling.fills ? filling.with : dy[i];
+            *(element *)(head.dst + start(g, o, t, interleaved, o.dst_stride[TROPE_DIM_ELEMENT], i)) =
+                filling.fills ? filling.with : dy[i];
     }
 };
 
 /* ---- elements that pass through ---- */
 
-/* Item `number` of those of the block's units, and what it is to become. False where nothing is to be written. */
-template <int DTYPE, int WIDTH>
-__device__ __forceinline__ bool find_passing(const gradient_call &g, const trope_row *rows, uint32_t number, gradient_head *p,
-                                             int64_t *at)
+struct gradient_passing {
+    const char *from; /* NULL: zero is written */
+    char *to;         /* NULL: nothing is */
+};
+
+/* Item `number`, of `width` elements, of those of the block's units. A function of its own: it is large and seldom called.
+ */
+static __device__ __noinline__ gradient_passing find_passing(const gradient_call &g, const trope_row *rows, uint32_t number,
+                                                             uint32_t width)
 {
     const trope_plan &plan = g.call.plan;
-    const uint32_t unit = g.unit_passing.divide(number);
-    uint32_t item = number - unit * g.unit_passing.divisor;
+    const trope_row &row = rows[g.unit_passing.divide(number)];
+    uint32_t item = number - g.unit_passing.divide(number) * g.unit_passing.divisor;
     const uint32_t entry = item / g.row_passing;
     item -= entry * g.row_passing;
-    p->operand = 0;
+    uint32_t operand = 0;
     for (int k = 1; k < TROPE_MAX_OPERANDS; k++)
-        p->operand += k < plan.operand_count && item >= g.operands[k].first_passing;
-    const gradient_heads &heads = g.operands[p->operand];
-    const trope_plan_operand &o = plan.operands[p->operand];
+        operand += k < plan.operand_count && item >= g.operands[k].first_passing;
+    const gradient_heads &heads = g.operands[operand];
+    const trope_plan_operand &o = plan.operands[operand];
     item -= heads.first_passing;
-    const uint32_t head = heads.passing.divide(item), group = heads.per_group.divide(head), in_group = head - group * o.heads_per_group;
-    const uint32_t element = (item - head * heads.passing.divisor) * WIDTH;
-    const int64_t batch = rows[unit].batch * g.batch_per_unit + entry, token = rows[unit].token;
-    p->src = o.src + offset_of_head(o.src_stride, batch, token, group, in_group) * plan.element_size;
-    p->dst = o.dst + offset_of_head(o.dst_stride, batch, token, group, in_group) * plan.element_size;
-    *at = element + (element >= (uint32_t)o.rotary_offset ? o.rotary_dim : 0);
-    return batch < g.batch && (rows[unit].action == TROPE_ROW_ZERO || !o.in_place);
+    const uint32_t head = heads.passing.divide(item), group = heads.per_group.divide(head);
+    const uint32_t in_group = head - group * o.heads_per_group, element = (item - head * heads.passing.divisor) * width;
+    const int64_t at = element + (element >= (uint32_t)o.rotary_offset ? o.rotary_dim : 0);
+    const int64_t batch = row.batch * g.batch_per_unit + entry;
+    const int64_t from =
+        offset_of_head(o.src_stride, batch, row.token, group, in_group) + at * o.src_stride[TROPE_DIM_ELEMENT];
+    const int64_t to =
+        offset_of_head(o.dst_stride, batch, row.token, group, in_group) + at * o.dst_stride[TROPE_DIM_ELEMENT];
+    const bool zero = row.action == TROPE_ROW_ZERO, writes = batch < g.batch && (zero || !o.in_place);
+    return {zero ? NULL : o.src + from * plan.element_size, writes ? o.dst + to * plan.element_size : NULL};
 }
 
 /* Copies what of each head is not rotated; a few items at a time, so that their loads are under way together. */
@@ -479,16 +513,13 @@ __device__ __forceinline__ void copy_passing(const gradient_call &g, const trope
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const uint32_t number = first + i * blockDim.x;
-            gradient_head p;
-            int64_t at;
-            to[i] = NULL;
+            gradient_passing p = {NULL, NULL};
+            if (number < count)
+                p = find_passing(g, rows, number, WIDTH);
+            to[i] = (item *)p.to;
             items[i] = item();
-            if (number >= count || !find_passing<DTYPE, WIDTH>(g, rows, number, &p, &at))
-                continue;
-            const trope_plan_operand &o = g.call.plan.operands[p.operand];
-            to[i] = (item *)(p.dst + at * o.dst_stride[TROPE_DIM_ELEMENT] * g.call.plan.element_size);
-            if (rows[g.unit_passing.divide(number)].action != TROPE_ROW_ZERO)
-                items[i] = *(const item *)(p.src + at * o.src_stride[TROPE_DIM_ELEMENT] * g.call.plan.element_size);
+            if (p.to && p.from)
+                items[i] = *(const item *)p.from;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
@@ -550,7 +581,8 @@ __device__ __forceinline__ void order_turns(const gradient_call &g, const gradie
             const REAL c = space.coefficients[2 * i * pairs + pair], s = space.coefficients[(2 * i + 1) * pairs + pair];
             const double factor = g.mode == GRADIENT_FREQUENCIES ? (double)row.position[axis] : 1;
             space.gradient[i * space.gradient_run + to_gradient] = {c * factor, s * factor};
-            space.rotate[i * space.rotate_run + to_rotate] = {g.native ? round_native(plan, c) : c, g.native ? round_native(plan, s) : s};
+            space.rotate[i * space.rotate_run + to_rotate] = {g.native ? round_native(plan, c) : c,
+                                                              g.native ? round_native(plan, s) : s};
         }
     }
 }
@@ -572,7 +604,8 @@ __device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
 }
 
 /* The offset in d_freqs of the first (0) or second (1) element's angle of a pair at an angle row. */
-__device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t pair, int which)
+__device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t pair,
+                                                   int which)
 {
     const int64_t base = batch * plan.angles.batch_stride + row * plan.angles.row_stride;
     if (!plan.angles.per_element)
@@ -600,19 +633,16 @@ __device__ __forceinline__ double add_slots(const double *slots, uint32_t count,
     return sum;
 }
 
-__device__ __forceinline__ void emit_unit(const gradient_call &g, const trope_row &row, uint32_t pair, double first, double second)
+/* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both. */
+__device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row &row, uint32_t pair, int which, double sum)
 {
     const trope_plan &plan = g.call.plan;
-    const uint32_t pairs = (uint32_t)plan.pairs;
-    const double sums[2] = {plan.angles.per_element ? first : first + second, second};
-    for (int i = 0; i < (plan.angles.per_element ? 2 : 1); i++) {
-        if (g.mode == GRADIENT_DIRECT) {
-            const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
-            store_angle(plan, offset_of_angle(plan, row.batch, position, pair, i), turn_sum(plan, sums[i]));
-        } else {
-            const int64_t unit = row.batch * plan.tokens + row.token;
-            g.sums[(plan.angles.per_element ? 2 * unit + i : unit) * pairs + pair] = sums[i];
-        }
+    if (g.mode == GRADIENT_DIRECT) {
+        const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
+        store_angle(plan, offset_of_angle(plan, row.batch, position, pair, which), turn_sum(plan, sum));
+    } else {
+        const int64_t unit = row.batch * plan.tokens + row.token;
+        g.sums[(plan.angles.per_element ? 2 * unit + which : unit) * plan.pairs + pair] = sum;
     }
 }
 
@@ -632,7 +662,11 @@ __device__ __forceinline__ void emit_sums(const gradient_call &g, const gradient
         const uint32_t unit = i / pairs, at = i - unit * pairs;
         const double *of_unit = space.slots + (size_t)unit * slots * 2 * pairs + at;
         const double first = add_slots(of_unit, slots, pairs), second = add_slots(of_unit + pairs, slots, pairs);
-        emit_unit(g, space.rows[unit], pair_of_slot<WIDTH>(g, at), first, second);
+        const trope_row &row = space.rows[unit];
+        const uint32_t pair = pair_of_slot<WIDTH>(g, at);
+        emit_sum(g, row, pair, 0, g.call.plan.angles.per_element ? first : first + second);
+        if (g.call.plan.angles.per_element)
+            emit_sum(g, row, pair, 1, second);
     }
 }
 
@@ -645,7 +679,8 @@ __device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_ro
         const trope_row &row = rows[i - axis * units];
         const uint32_t unit = (uint32_t)(row.batch * plan.tokens + row.token);
         const bool counts = row.action == TROPE_ROW_ROTATE && (plan.used_axes >> axis & 1) && !(row.poisoned >> axis & 1);
-        const int64_t angle_row = counts ? (plan.angles.batch_stride ? row.batch * plan.angles.rows : 0) + row.position[axis] : 0;
+        const int64_t angle_row =
+            counts ? (plan.angles.batch_stride ? row.batch * plan.angles.rows : 0) + row.position[axis] : 0;
         g.keys[axis * g.units + unit] = counts ? axis * g.angle_rows + (uint32_t)angle_row : g.key_axes * g.angle_rows;
         g.values[axis * g.units + unit] = unit;
     }
@@ -657,11 +692,10 @@ __device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_ro
 struct gradient_thread {
     uint32_t j, slot, unit;
     bool works;
-    int64_t unit_batch, token;
 };
 
 /* `done` slots of the block have been walked. */
-__device__ __forceinline__ gradient_thread find_thread(const gradient_call &g, int64_t first_unit, uint32_t units, uint32_t done)
+__device__ __forceinline__ gradient_thread find_thread(const gradient_call &g, uint32_t units, uint32_t done)
 {
     const uint32_t quotient = g.head_threads.divide(threadIdx.x), slot = done + quotient;
     gradient_thread t;
@@ -669,28 +703,26 @@ __device__ __forceinline__ gradient_thread find_thread(const gradient_call &g, i
     t.unit = g.slots.divide(slot);
     t.slot = slot - t.unit * g.slots.divisor;
     t.works = t.unit < units && quotient < g.head_threads.divide(blockDim.x);
-    trope_row row;
-    trope_locate_row(&g.call.plan, first_unit + (t.works ? t.unit : 0), &row);
-    t.unit_batch = row.batch;
-    t.token = row.token;
     return t;
 }
 
-__device__ __forceinline__ gradient_head head_of_step(const gradient_call &g, const gradient_thread &thread, uint32_t step)
+/* `row` is the unit's, of which batch and token are enough. */
+__device__ __forceinline__ gradient_head head_of_step(const gradient_call &g, const gradient_thread &thread,
+                                                      const trope_row &row, uint32_t step)
 {
     const gradient_head none = {NULL, NULL, NULL, 0, 0};
     if (!thread.works || step >= g.steps)
         return none;
-    return find_gradient_head(g, thread.unit_batch, thread.token, thread.slot + step * g.slots.divisor);
+    return find_gradient_head(g, row.batch, row.token, thread.slot + step * g.slots.divisor);
 }
 
 /* The place in the head of the next step, from that of the step before: mostly a step away. */
 template <class HEAD>
-__device__ __forceinline__ typename HEAD::place next_place(const gradient_call &g, const gradient_thread &thread, const thread_pairs &t,
-                                                           uint32_t step, typename HEAD::place p)
+__device__ __forceinline__ typename HEAD::place next_place(const gradient_call &g, const gradient_thread &thread,
+                                                           const trope_row &row, uint32_t step, typename HEAD::place p)
 {
     if (p.left <= g.slots.divisor)
-        return HEAD::locate(g, head_of_step(g, thread, step), t);
+        return HEAD::locate(g, head_of_step(g, thread, row, step), thread.j);
     const gradient_heads &o = g.operands[p.operand];
     p.left -= g.slots.divisor;
     p.src += o.src_step;
@@ -699,41 +731,62 @@ __device__ __forceinline__ typename HEAD::place next_place(const gradient_call &
     return p;
 }
 
+/* Turns a head and adds its terms to the thread's sums. */
+template <class HEAD>
+__device__ __forceinline__ void add_head(const gradient_call &g, const typename HEAD::place &p,
+                                         const gradient_turns<typename HEAD::real> &turns, HEAD *head, double *sums)
+{
+    const bool own = g.call.coefficients_per_pair == 4;
+    if (g.native)
+        own ? head->template add<true, true>(g, p, turns, sums) : head->template add<true, false>(g, p, turns, sums);
+    else
+        own ? head->template add<false, true>(g, p, turns, sums) : head->template add<false, false>(g, p, turns, sums);
+}
+
+/* The coefficients of a thread's pairs. */
+template <class HEAD>
+__device__ __forceinline__ gradient_turns<typename HEAD::real>
+find_turns(const gradient_call &g, const gradient_space<typename HEAD::real> &space, uint32_t unit, uint32_t j)
+{
+    const uint32_t runs = unit * g.call.coefficients_per_pair / 2;
+    gradient_turns<typename HEAD::real> t;
+    t.rotate = space.rotate + runs * space.rotate_run +
+               j * turn_layout<gradient_turn<typename HEAD::real>, HEAD::WIDTH>::PER_THREAD;
+    t.gradient =
+        space.gradient + runs * space.gradient_run + j * turn_layout<gradient_turn<double>, HEAD::WIDTH>::PER_THREAD;
+    t.rotate_run = space.rotate_run;
+    t.gradient_run = space.gradient_run;
+    return t;
+}
+
 /* All heads of a slot. `head` is the first, whose loads are under way from place `p`. */
 template <class HEAD>
 __device__ __forceinline__ void walk_slot(const gradient_call &g, const gradient_space<typename HEAD::real> &space,
-                                          const gradient_thread &thread, const thread_pairs &t, typename HEAD::place p, HEAD head)
+                                          const gradient_thread &thread, typename HEAD::place p, HEAD head)
 {
-    const bool own = g.call.coefficients_per_pair == 4;
-    const uint32_t unit = thread.works ? thread.unit : 0, runs = unit * g.call.coefficients_per_pair / 2;
-    const gradient_turns<typename HEAD::real> turns = {
-        space.rotate + runs * space.rotate_run + thread.j * turn_layout<gradient_turn<typename HEAD::real>, HEAD::WIDTH>::PER_THREAD,
-        space.gradient + runs * space.gradient_run + thread.j * turn_layout<gradient_turn<double>, HEAD::WIDTH>::PER_THREAD,
-        space.rotate_run, space.gradient_run};
+    const uint32_t unit = thread.works ? thread.unit : 0;
+    const gradient_turns<typename HEAD::real> turns = find_turns<HEAD>(g, space, unit, thread.j);
     /* A poisoned row has NaN for its dx and no place in a sum over rows; in one of its own nobody looks for it. */
     const trope_row &row = space.rows[unit];
     const bool passes = row.action != TROPE_ROW_ROTATE || (row.poisoned && g.mode == GRADIENT_FREQUENCIES);
     double sums[2 * HEAD::WIDTH] = {0};
     for (uint32_t step = 0; step < g.steps; step++) {
-        const typename HEAD::place next = next_place<HEAD>(g, thread, t, step + 1, p);
+        const typename HEAD::place next = next_place<HEAD>(g, thread, row, step + 1, p);
         HEAD next_head;
         next_head.load(g, next);
         if (g.rearranges)
             __syncthreads();
-        if (!p.flags)
-            ;
-        else if (passes)
-            head.pass(g, head_of_step(g, thread, step), t, row);
-        else if (g.native)
-            own ? head.template add<true, true>(g, p, turns, sums) : head.template add<true, false>(g, p, turns, sums);
-        else
-            own ? head.template add<false, true>(g, p, turns, sums) : head.template add<false, false>(g, p, turns, sums);
+        if (p.flags && passes)
+            head.pass(g, head_of_step(g, thread, row, step), thread.j, row);
+        else if (p.flags)
+            add_head(g, p, turns, &head, sums);
         head = next_head;
         p = next;
     }
     if (!thread.works)
         return;
-    double *to = space.slots + (size_t)(thread.unit * g.slots.divisor + thread.slot) * 2 * (uint32_t)g.call.plan.pairs + thread.j;
+    double *to =
+        space.slots + (size_t)(thread.unit * g.slots.divisor + thread.slot) * 2 * (uint32_t)g.call.plan.pairs + thread.j;
 #pragma unroll
     for (int e = 0; e < 2 * HEAD::WIDTH; e++)
         to[e * g.head_threads.divisor] = sums[e];
@@ -750,9 +803,10 @@ __global__ void __launch_bounds__(HEAD<DTYPE>::THREADS, BLOCKS) gradient_kernel(
     const uint32_t units = left < g.units_per_block ? (uint32_t)left : g.units_per_block;
 
     const uint32_t slots_at_once = g.head_threads.divide(blockDim.x);
-    gradient_thread thread = find_thread(g, first_unit, units, 0);
-    const thread_pairs t = find_thread_pairs<WIDTH>(g, thread.j);
-    typename HEAD<DTYPE>::place place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, 0), t);
+    gradient_thread thread = find_thread(g, units, 0);
+    trope_row row;
+    trope_locate_row(&g.call.plan, first_unit + (thread.works ? thread.unit : 0), &row);
+    typename HEAD<DTYPE>::place place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, row, 0), thread.j);
     HEAD<DTYPE> head;
     head.load(g, place);
 
@@ -765,12 +819,12 @@ __global__ void __launch_bounds__(HEAD<DTYPE>::THREADS, BLOCKS) gradient_kernel(
     order_turns<WIDTH>(g, space, units);
     __syncthreads();
 
-    walk_slot(g, space, thread, t, place, head);
+    walk_slot(g, space, thread, place, head);
     for (uint32_t done = slots_at_once; WIDTH == 1 && done < units * g.slots.divisor; done += slots_at_once) {
-        thread = find_thread(g, first_unit, units, done);
-        place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, 0), t);
+        thread = find_thread(g, units, done);
+        place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, space.rows[thread.works ? thread.unit : 0], 0), thread.j);
         head.load(g, place);
-        walk_slot(g, space, thread, t, place, head);
+        walk_slot(g, space, thread, place, head);
     }
     if (g.row_passing)
         copy_passing<DTYPE, WIDTH>(g, space.rows, units);

@@ -1,15 +1,15 @@
 /* The gradient of the angles on CUDA, second part: the sums of units become those of angles. Every sum has a fixed order:
  * units ascend, as batch * tokens + token does.
  *
- * Which units share an angle row is found by sorting their row numbers, by a stable radix sort of our own: it needs no device
- * to say how much scratch it takes, and no more kernels than are here. */
+ * Which units share an angle row is found by sorting their row numbers, by a stable radix sort of our own: it needs no
+ * device to say how much scratch it takes, and no more kernels than are here. */
 #ifndef TROPE_BWD_ANGLE_SUMS_CUDA_CUH
 #define TROPE_BWD_ANGLE_SUMS_CUDA_CUH
 
 #include "bwd/angle_gradient_cuda.cuh"
 
 #define SUMS_THREADS 256
-#define SUMS_WARPS (SUMS_THREADS / 32)
+#define SUMS_WARPS   (SUMS_THREADS / 32)
 
 /* ---- nothing ---- */
 
@@ -18,8 +18,10 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid
 {
     const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
     const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1);
-    for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows; row += (int64_t)gridDim.x * SUMS_WARPS) {
-        const int64_t batch = row / plan.angles.rows, base = batch * plan.angles.batch_stride + (row - batch * plan.angles.rows) * plan.angles.row_stride;
+    for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
+         row += (int64_t)gridDim.x * SUMS_WARPS) {
+        const int64_t batch = row / plan.angles.rows,
+                      base = batch * plan.angles.batch_stride + (row - batch * plan.angles.rows) * plan.angles.row_stride;
         for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
             store_angle(plan, base + column, 0);
     }
@@ -52,8 +54,8 @@ __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_co
 /* ---- inv_freq ---- */
 
 #define PARTS_THREADS 1024
-#define PARTS_PAIRS 4 /* of a block: a sector */
-#define PARTS_LANES (PARTS_THREADS / PARTS_PAIRS)
+#define PARTS_PAIRS   4 /* of a block: a sector */
+#define PARTS_LANES   (PARTS_THREADS / PARTS_PAIRS)
 
 struct frequency_sums {
     trope_plan plan;
@@ -85,9 +87,9 @@ __global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __
 /* ---- sorting ---- */
 
 #define SORT_WARP_ITEMS 256
-#define SORT_TILE (SUMS_WARPS * SORT_WARP_ITEMS)
-#define SORT_MAX_BITS 10 /* a digit: a warp's counters are 4 KiB */
-#define SCAN_THREADS 1024
+#define SORT_TILE       (SUMS_WARPS * SORT_WARP_ITEMS)
+#define SORT_MAX_BITS   10 /* a digit: a warp's counters are 4 KiB */
+#define SCAN_THREADS    1024
 
 /* One digit. */
 struct sort_pass {
@@ -169,7 +171,8 @@ __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_c
     extern __shared__ __align__(16) char shared[];
     uint32_t *starts = (uint32_t *)shared;
     find_warp_starts(s, starts);
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * SORT_TILE + warp * SORT_WARP_ITEMS;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                   first = blockIdx.x * SORT_TILE + warp * SORT_WARP_ITEMS;
     starts += warp << s.bits;
     for (uint32_t i = lane; i < SORT_WARP_ITEMS; i += 32) {
         const bool present = first + i < s.items;
@@ -189,8 +192,8 @@ __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_c
 
 /* ---- sorted units ---- */
 
-#define RUN_ITEMS 32       /* a warp's, when runs are joined */
-#define ANGLE_ROWS 32      /* a block's, when they are summed */
+#define RUN_ITEMS  32 /* a warp's, when runs are joined */
+#define ANGLE_ROWS 32 /* a block's, when they are summed */
 
 struct sorted_sums {
     trope_plan plan;
@@ -207,8 +210,8 @@ __device__ __forceinline__ uint32_t key_axis(const sorted_sums &s, uint32_t colu
 }
 
 /* Adds sorted units first, first + step, ... to a sum of one column. */
-__device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t column, double sum, uint32_t first, uint32_t last,
-                                            uint32_t step)
+__device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t column, double sum, uint32_t first,
+                                            uint32_t last, uint32_t step)
 {
     const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
 #pragma unroll 4
@@ -234,7 +237,8 @@ __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_co
             continue;
         for (uint32_t column = lane; column < columns; column += 32)
             if (key_axis(s, column) == key / s.angle_rows)
-                s.sums[(size_t)s.values[base + first] * columns + column] = add_units(s, column, 0, base + first, base + last, 1);
+                s.sums[(size_t)s.values[base + first] * columns + column] =
+                    add_units(s, column, 0, base + first, base + last, 1);
     }
 }
 
