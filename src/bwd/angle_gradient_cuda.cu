@@ -48,11 +48,11 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
     const int64_t together = !shared ? 1 : at_least < most ? at_least : most;
     g->batch = plan.batch;
     g->batch_per_unit = together > 1 ? (uint32_t)together : 1;
-    g->call.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
-    g->units = (uint32_t)(g->call.plan.batch * plan.tokens);
+    g->plan.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
+    g->units = (uint32_t)(g->plan.plan.batch * plan.tokens);
     g->mode = plan.d_inv_freq                      ? GRADIENT_FREQUENCIES
               : !known                             ? GRADIENT_SORTED
-              : !shared || g->call.plan.batch <= 1 ? GRADIENT_DIRECT
+              : !shared || g->plan.plan.batch <= 1 ? GRADIENT_DIRECT
                                                    : GRADIENT_PARTS;
     g->key_axes = plan.sequences.axes > 1 ? plan.axes : 1;
 }
@@ -73,9 +73,9 @@ static uint32_t vector_threads(const trope_plan &plan)
 /* As divide_space has it, for vectors, which take a little more than pairs. */
 static size_t shared_bytes(const gradient_call &g)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size,
-                 runs = g.call.coefficients_per_pair / 2;
+                 runs = gradient_runs(g);
     const size_t rotate = 2 * real * (width + (real == 8 ? 1 : 2)),
                  gradient = gradient_shares_turns(g) ? 0 : 16 * (width + 1);
     const size_t coefficients = 2 * runs * plan.pairs * real, slots = g.slots.divisor * 2 * plan.pairs * sizeof(double);
@@ -161,30 +161,19 @@ static bool fits(const trope_plan &plan)
            angle_rows * TROPE_MAX_AXES < limit;
 }
 
-/* What fill_coefficients reads. */
-static void plan_coefficients(const trope_plan &plan, uint32_t threads, cuda_call *call)
-{
-    const uint32_t lanes = least(plan.pairs, SLOT_THREADS);
-    call->plan = plan;
-    call->columns = {plan.interleaved_columns, plan.windows, plan.pairs / plan.windows};
-    call->pair_lanes.set(lanes);
-    call->pair_row_step = threads / lanes;
-    call->cosine_scale = (float)plan.cosine_scale;
-    call->sine_scale = (float)plan.sine_scale;
-    call->coefficients_per_pair = plan.angles.per_element ? 4 : 2;
-}
-
 static void plan_gradient(const trope_plan &plan, bool vector, gradient_call *g)
 {
     memset(g, 0, sizeof *g);
-    plan_coefficients(plan, kernel_threads(vector), &g->call);
-    g->call.plan.rounding = TROPE_ROUND_ONCE;
+    trope_fill_cuda_plan(&plan, &g->plan);
+    g->pair_lanes.set(least(plan.pairs, SLOT_THREADS));
+    g->pair_row_step = kernel_threads(vector) / g->pair_lanes.divisor;
+    g->plan.plan.rounding = TROPE_ROUND_ONCE;
     g->native = plan.rounding == TROPE_ROUND_NATIVE;
     for (int i = 0; i < plan.operand_count; i++)
-        join_groups(&g->call.plan.operands[i]);
+        join_groups(&g->plan.plan.operands[i]);
     choose_units(plan, g);
-    count_heads(g->call.plan, vector, g);
-    divide_heads(g->call.plan, g);
+    count_heads(g->plan.plan, vector, g);
+    divide_heads(g->plan.plan, g);
     g->unit_passing.set(g->row_passing ? g->row_passing * g->batch_per_unit : 1);
     g->spread = vector && plan.interleaved_src && plan.interleaved_dst && plan.interleaved_input;
     g->interleaved_gap = g->spread ? (uint32_t)(plan.pairs / plan.windows * plan.element_size) : 16;
@@ -253,7 +242,7 @@ static uint64_t take(gradient_workspace *w, uint64_t bytes)
 
 static gradient_workspace lay_out(const gradient_call &g)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     const uint64_t columns = (uint64_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
     const uint64_t rows = g.mode == GRADIENT_DIRECT        ? 0
                           : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)block_count(g)
@@ -323,14 +312,14 @@ static void launch_clear(const trope_plan &plan, gradient_launches *l)
 
 static void launch_parts(const gradient_call &g, gradient_launches *l)
 {
-    const int64_t columns = g.call.plan.pairs * (g.call.plan.angles.per_element ? 2 : 1);
-    launch(l, add_parts_kernel, (g.call.plan.tokens * columns + SUMS_THREADS - 1) / SUMS_THREADS, SUMS_THREADS, 0, g);
+    const int64_t columns = g.plan.plan.pairs * (g.plan.plan.angles.per_element ? 2 : 1);
+    launch(l, add_parts_kernel, (g.plan.plan.tokens * columns + SUMS_THREADS - 1) / SUMS_THREADS, SUMS_THREADS, 0, g);
 }
 
 static void launch_frequencies(const gradient_call &g, gradient_launches *l)
 {
-    const frequency_sums f = {g.call.plan, g.sums, block_count(g)};
-    launch(l, add_frequencies_kernel, (g.call.plan.pairs + PARTS_PAIRS - 1) / PARTS_PAIRS, PARTS_THREADS, 0, f);
+    const frequency_sums f = {g.plan.plan, g.sums, block_count(g)};
+    launch(l, add_frequencies_kernel, (g.plan.plan.pairs + PARTS_PAIRS - 1) / PARTS_PAIRS, PARTS_THREADS, 0, f);
 }
 
 static uint32_t bits_of(uint32_t value)
@@ -344,9 +333,9 @@ static uint32_t bits_of(uint32_t value)
 /* Sorts the units of a call, and adds them by angle row. */
 static void launch_sorted(const gradient_call &g, const gradient_workspace &w, gradient_launches *l)
 {
-    char *base = (char *)g.call.plan.workspace;
+    char *base = (char *)g.plan.plan.workspace;
     const uint32_t bits = bits_of(g.key_axes * g.angle_rows), passes = (bits + SORT_MAX_BITS - 1) / SORT_MAX_BITS;
-    sorted_sums sums = {g.call.plan, g.sums, g.keys, g.values, sort_items(g), g.key_axes, g.angle_rows};
+    sorted_sums sums = {g.plan.plan, g.sums, g.keys, g.values, sort_items(g), g.key_axes, g.angle_rows};
     sort_pass s = {NULL,
                    NULL,
                    NULL,
@@ -373,7 +362,7 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
 
 static void launch_all(const gradient_call &g, bool vector, const gradient_workspace &w, gradient_launches *l)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     const bool known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_PARTS;
     if (plan.d_freqs && (g.units == 0 || (known && plan.tokens != plan.angles.rows)))
         launch_clear(plan, l);

@@ -8,7 +8,7 @@
 #ifndef TROPE_BWD_ANGLE_GRADIENT_CUDA_CUH
 #define TROPE_BWD_ANGLE_GRADIENT_CUDA_CUH
 
-#include "core/rotate_cuda.cuh"
+#include "core/angles_cuda.cuh"
 
 /* What becomes of the sums of a unit. */
 enum gradient_mode {
@@ -28,10 +28,12 @@ struct gradient_heads {
 };
 
 struct gradient_call {
-    cuda_call call; /* its rows are units: plan.batch is how many units have the same token. plan.rounding is ONCE: */
+    cuda_plan plan; /* its rows are units: plan.batch is how many units have the same token. plan.rounding is ONCE: */
     bool native;    /* what is turned by may be rounded to the dtype, what is summed with never is */
     gradient_heads operands[TROPE_MAX_OPERANDS];
     int64_t batch; /* batch entries of the tensors */
+    fast_divisor pair_lanes; /* coefficients: thread t has row t / pair_lanes and pair t % pair_lanes, */
+    uint32_t pair_row_step;  /* and goes on by this */
     uint32_t batch_per_unit;
     uint32_t units_per_block;
     fast_divisor row_heads; /* heads of a row */
@@ -83,7 +85,7 @@ __device__ __forceinline__ int64_t offset_of_head(const int64_t *stride, int64_t
 __device__ __forceinline__ gradient_head find_gradient_head(const gradient_call &g, int64_t unit_batch, int64_t token,
                                                             uint32_t number)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     const uint32_t entry = g.batch_per_unit > 1 ? g.row_heads.divide(number) : 0,
                    row_head = number - entry * g.row_heads.divisor;
     const int64_t batch = unit_batch * g.batch_per_unit + entry;
@@ -123,9 +125,9 @@ struct thread_pairs {
 
 template <int WIDTH> __device__ __forceinline__ thread_pairs find_thread_pairs(const gradient_call &g, uint32_t j)
 {
-    const uint32_t window_pairs = (uint32_t)(g.call.plan.pairs / g.call.plan.windows), per_window = window_pairs / WIDTH;
+    const uint32_t window_pairs = (uint32_t)(g.plan.plan.pairs / g.plan.plan.windows), per_window = window_pairs / WIDTH;
     thread_pairs t;
-    t.window = g.call.plan.windows > 1 ? j / per_window : 0;
+    t.window = g.plan.plan.windows > 1 ? j / per_window : 0;
     j -= t.window * per_window;
     t.low = j * (g.spread ? WIDTH / 2 : WIDTH);
     t.high = g.spread ? window_pairs / 2 + t.low : t.low + WIDTH / 2;
@@ -139,7 +141,7 @@ template <int WIDTH> __device__ __forceinline__ uint32_t pair_of(const gradient_
         return j * WIDTH + e;
     const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
     const uint32_t pair = e < (WIDTH + 1) / 2 ? t.low + e : t.high + e - WIDTH / 2;
-    return t.window * (uint32_t)(g.call.plan.pairs / g.call.plan.windows) + pair;
+    return t.window * (uint32_t)(g.plan.plan.pairs / g.plan.plan.windows) + pair;
 }
 
 /* Coefficients lie thread by thread, with a gap after each: 16-byte accesses of threads next to each other are then at odd
@@ -184,81 +186,6 @@ template <int DTYPE> __device__ __forceinline__ gradient_filling<DTYPE> find_fil
     return f;
 }
 
-/* Two vectors of a head: as they are in memory, or the first elements of some pairs and the second ones. As words, because
- * registers have no parts. */
-template <int DTYPE> union vector_pair {
-    typedef typename elements<DTYPE>::type element;
-    typedef std::conditional_t<sizeof(element) == 2, uint32_t, element> word;
-    enum { WIDTH = vector_of<DTYPE>::COUNT, WORDS = 16 / sizeof(word) };
-
-    uint4 bits[2];
-    word words[2][WORDS];
-
-    __device__ __forceinline__ element get(int v, int e) const
-    {
-        if constexpr (sizeof(element) == 2)
-            return (uint16_t)(words[v][e / 2] >> 16 * (e % 2));
-        else
-            return words[v][e];
-    }
-
-    /* Elements e and e + 1 of vector v. */
-    __device__ __forceinline__ void set(int v, int e, typename elements<DTYPE>::real low,
-                                        typename elements<DTYPE>::real high)
-    {
-        element both[2];
-        from_reals<DTYPE>(low, high, both);
-        if constexpr (sizeof(element) == 2) {
-            words[v][e / 2] = both[0] | (uint32_t)both[1] << 16;
-        } else {
-            words[v][e] = both[0];
-            words[v][e + 1] = both[1];
-        }
-    }
-
-    __device__ __forceinline__ void fill(element with)
-    {
-#pragma unroll
-        for (int i = 0; i < 2 * WORDS; i++) {
-            if constexpr (sizeof(element) == 2)
-                words[i / WORDS][i % WORDS] = with * 0x10001u;
-            else
-                words[i / WORDS][i % WORDS] = with;
-        }
-    }
-
-    /* From pairs to first elements and second elements. */
-    __device__ __forceinline__ void separate()
-    {
-        const vector_pair from = *this;
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) {
-            const word a = from.words[2 * i / WORDS][2 * i % WORDS], b = from.words[2 * i / WORDS][2 * i % WORDS + 1];
-            if constexpr (sizeof(element) == 2) {
-                words[0][i] = __byte_perm(a, b, 0x5410);
-                words[1][i] = __byte_perm(a, b, 0x7632);
-            } else {
-                words[0][i] = a;
-                words[1][i] = b;
-            }
-        }
-    }
-
-    /* And back. */
-    __device__ __forceinline__ void join()
-    {
-        const vector_pair from = *this;
-#pragma unroll
-        for (int i = 0; i < 2 * WORDS; i++) {
-            const word a = from.words[0][i / 2], b = from.words[1][i / 2];
-            if constexpr (sizeof(element) == 2)
-                words[i / WORDS][i % WORDS] = __byte_perm(a, b, i % 2 ? 0x7632 : 0x5410);
-            else
-                words[i / WORDS][i % WORDS] = i % 2 ? b : a;
-        }
-    }
-};
-
 /* A head's share of one thread, as 16-byte vectors. */
 template <int DTYPE> struct vector_head {
     typedef typename elements<DTYPE>::real real;
@@ -266,7 +193,7 @@ template <int DTYPE> struct vector_head {
     struct place : gradient_place {
         uint32_t half_gap; /* bytes to the second vector, in a tensor that is half paired */
     };
-    enum { WIDTH = vector_of<DTYPE>::COUNT, THREADS = 256 };
+    enum { WIDTH = vector_pair<DTYPE>::WIDTH, THREADS = 256 };
 
     vector_pair<DTYPE> dy, x;
 
@@ -287,7 +214,7 @@ template <int DTYPE> struct vector_head {
 
     static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, uint32_t j)
     {
-        const trope_plan &plan = g.call.plan;
+        const trope_plan &plan = g.plan.plan;
         const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
         const trope_plan_operand &o = plan.operands[head.operand];
         place p = {{head.src, head.input, head.dst, head.operand, head.left, 0}, 0};
@@ -315,8 +242,8 @@ template <int DTYPE> struct vector_head {
             dy.bits[0] = x.bits[0] = make_uint4(0, 0, 0, 0);
         }
         if (p.flags & PLACE_SECOND) {
-            dy.bits[1] = __ldcs((const uint4 *)(p.src + gap(g, g.call.plan.interleaved_src, p)));
-            x.bits[1] = __ldcs((const uint4 *)(p.input + gap(g, g.call.plan.interleaved_input, p)));
+            dy.bits[1] = __ldcs((const uint4 *)(p.src + gap(g, g.plan.plan.interleaved_src, p)));
+            x.bits[1] = __ldcs((const uint4 *)(p.input + gap(g, g.plan.plan.interleaved_input, p)));
         } else {
             dy.bits[1] = x.bits[1] = make_uint4(0, 0, 0, 0);
         }
@@ -345,15 +272,16 @@ template <int DTYPE> struct vector_head {
             double *to[2] = {&sums[i], &sums[WIDTH + i]};
             add_pair<DTYPE, NATIVE, OWN>(turns, i, dy_pair, x_pair, dx[i - e], to);
         }
-        out->set(0, e, dx[0][0], dx[1][0]);
-        out->set(1, e, dx[0][1], dx[1][1]);
+        const real first[2] = {dx[0][0], dx[1][0]}, second[2] = {dx[0][1], dx[1][1]};
+        out->template set<2>(0, e, first);
+        out->template set<2>(1, e, second);
     }
 
     template <bool NATIVE, bool OWN>
     __device__ __forceinline__ void add(const gradient_call &g, const place &p, const gradient_turns<real> &turns,
                                         double *sums)
     {
-        const trope_plan &plan = g.call.plan;
+        const trope_plan &plan = g.plan.plan;
         vector_pair<DTYPE> out;
         if (plan.interleaved_src)
             dy.separate();
@@ -372,8 +300,8 @@ template <int DTYPE> struct vector_head {
                                          const trope_row &row)
     {
         const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
-        const int32_t interleaved = g.call.plan.interleaved_src;
-        const trope_plan_operand &o = g.call.plan.operands[head.operand];
+        const int32_t interleaved = g.plan.plan.interleaved_src;
+        const trope_plan_operand &o = g.plan.plan.operands[head.operand];
         const gradient_filling<DTYPE> filling = find_filling<DTYPE>(row);
         if (filling.fills)
             dy.fill(filling.with);
@@ -399,7 +327,7 @@ template <int DTYPE> struct scalar_head {
     static __device__ __forceinline__ int64_t start(const gradient_call &g, const trope_plan_operand &o,
                                                     const thread_pairs &t, int32_t interleaved, int64_t stride, int which)
     {
-        const int32_t pair = (int32_t)(t.window * (uint32_t)o.window_pairs + t.low), windows = g.call.plan.windows;
+        const int32_t pair = (int32_t)(t.window * (uint32_t)o.window_pairs + t.low), windows = g.plan.plan.windows;
         const int32_t at = which ? trope_second_of_pair(interleaved, windows, o.rotary_dim / 2, pair)
                                  : trope_first_of_pair(interleaved, windows, o.rotary_dim / 2, pair);
         return (o.rotary_offset + at) * stride * (int64_t)sizeof(element);
@@ -407,7 +335,7 @@ template <int DTYPE> struct scalar_head {
 
     static __device__ __forceinline__ place locate(const gradient_call &g, const gradient_head &head, uint32_t j)
     {
-        const trope_plan &plan = g.call.plan;
+        const trope_plan &plan = g.plan.plan;
         const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
         const trope_plan_operand &o = plan.operands[head.operand];
         place p = {{head.src, head.input, head.dst, head.operand, head.left, 0}, 0, 0, 0};
@@ -454,8 +382,8 @@ template <int DTYPE> struct scalar_head {
                                          const trope_row &row)
     {
         const thread_pairs t = find_thread_pairs<WIDTH>(g, j);
-        const int32_t interleaved = g.call.plan.interleaved_src;
-        const trope_plan_operand &o = g.call.plan.operands[head.operand];
+        const int32_t interleaved = g.plan.plan.interleaved_src;
+        const trope_plan_operand &o = g.plan.plan.operands[head.operand];
         const gradient_filling<DTYPE> filling = find_filling<DTYPE>(row);
         if (!o.dst || (!filling.fills && o.in_place))
             return;
@@ -477,7 +405,7 @@ struct gradient_passing {
 static __device__ __noinline__ gradient_passing find_passing(const gradient_call &g, const trope_row *rows, uint32_t number,
                                                              uint32_t width)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     const trope_row &row = rows[g.unit_passing.divide(number)];
     uint32_t item = number - g.unit_passing.divide(number) * g.unit_passing.divisor;
     const uint32_t entry = item / g.row_passing;
@@ -539,16 +467,21 @@ template <typename REAL> struct gradient_space {
     uint32_t gradient_run, rotate_run;
 };
 
+TROPE_HD uint32_t gradient_runs(const gradient_call &g)
+{
+    return g.plan.own_angles ? 2 : 1;
+}
+
 /* What is turned by is also what is summed with, in f64 and unless the position is a factor. */
 TROPE_HD bool gradient_shares_turns(const gradient_call &g)
 {
-    return g.call.plan.dtype == TROPE_F64 && g.mode != GRADIENT_FREQUENCIES;
+    return g.plan.plan.dtype == TROPE_F64 && g.mode != GRADIENT_FREQUENCIES;
 }
 
 template <typename REAL, int WIDTH>
 __device__ __forceinline__ gradient_space<REAL> divide_space(const gradient_call &g, char *shared)
 {
-    const uint32_t runs = g.units_per_block * g.call.coefficients_per_pair / 2;
+    const uint32_t runs = g.units_per_block * gradient_runs(g);
     gradient_space<REAL> s;
     s.gradient_run = g.head_threads.divisor * turn_layout<gradient_turn<double>, WIDTH>::PER_THREAD;
     s.rotate_run = g.head_threads.divisor * turn_layout<gradient_turn<REAL>, WIDTH>::PER_THREAD;
@@ -560,13 +493,51 @@ __device__ __forceinline__ gradient_space<REAL> divide_space(const gradient_call
     return s;
 }
 
+/* Finds the block's rows. */
+__device__ __forceinline__ void find_rows(const trope_plan &plan, int64_t first_row, uint32_t count, trope_row *rows)
+{
+    if (threadIdx.x / 32 * 32 >= count)
+        return;
+    const uint32_t number = threadIdx.x < count ? threadIdx.x : count - 1;
+    trope_row row;
+    trope_locate_row(&plan, first_row + number, &row);
+    find_row(plan, &row);
+    rows[number] = row;
+}
+
+/* Coefficients of the block's rows, in shared memory: for each row c1[pairs], s1[pairs] and, where a pair's elements have
+ * their own angles, c2[pairs], s2[pairs]. A thread keeps its pair and goes from row to row. */
+template <typename REAL>
+__device__ __forceinline__ void fill_coefficients(const gradient_call &g, const trope_row *rows, uint32_t count, REAL *space)
+{
+    const uint32_t pairs = (uint32_t)g.plan.plan.pairs, lanes = g.pair_lanes.divisor, per_row = 2 * gradient_runs(g) * pairs;
+    const uint32_t first_row = g.pair_lanes.divide(threadIdx.x), row_step = g.pair_row_step;
+    if (first_row >= row_step)
+        return;
+    for (uint32_t pair = threadIdx.x - first_row * lanes; pair < pairs; pair += lanes) {
+        for (uint32_t r = first_row; r < count; r += row_step) {
+            REAL *to = space + r * per_row + pair;
+            if (rows[r].action != TROPE_ROW_ROTATE)
+                continue;
+            turns_of<REAL, 1> t;
+            find_turns<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair, load_angles<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair), &t);
+            to[0] = t.c1[0];
+            to[pairs] = t.s1[0];
+            if (g.plan.own_angles) {
+                to[2 * pairs] = t.c2[0];
+                to[3 * pairs] = t.s2[0];
+            }
+        }
+    }
+}
+
 /* Coefficients of the units in the order in which the threads of a head read them. */
 template <int WIDTH, typename REAL>
 __device__ __forceinline__ void order_turns(const gradient_call &g, const gradient_space<REAL> &space, uint32_t units)
 {
-    const trope_plan &plan = g.call.plan;
-    const uint32_t pairs = (uint32_t)plan.pairs, runs = g.call.coefficients_per_pair / 2, lanes = g.call.pair_lanes.divisor;
-    const uint32_t first_run = g.call.pair_lanes.divide(threadIdx.x), run_step = g.call.pair_row_step;
+    const trope_plan &plan = g.plan.plan;
+    const uint32_t pairs = (uint32_t)plan.pairs, runs = gradient_runs(g), lanes = g.pair_lanes.divisor;
+    const uint32_t first_run = g.pair_lanes.divide(threadIdx.x), run_step = g.pair_row_step;
     if (first_run >= run_step)
         return;
     for (uint32_t q = threadIdx.x - first_run * lanes; q < pairs; q += lanes) {
@@ -636,7 +607,7 @@ __device__ __forceinline__ double add_slots(const double *slots, uint32_t count,
 /* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both. */
 __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row &row, uint32_t pair, int which, double sum)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     if (g.mode == GRADIENT_DIRECT) {
         const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
         store_angle(plan, offset_of_angle(plan, row.batch, position, pair, which), turn_sum(plan, sum));
@@ -649,7 +620,7 @@ __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row
 template <int WIDTH, typename REAL>
 __device__ __forceinline__ void emit_sums(const gradient_call &g, const gradient_space<REAL> &space, uint32_t units)
 {
-    const uint32_t pairs = (uint32_t)g.call.plan.pairs, slots = g.slots.divisor;
+    const uint32_t pairs = (uint32_t)g.plan.plan.pairs, slots = g.slots.divisor;
     if (g.mode == GRADIENT_FREQUENCIES) {
         for (uint32_t i = threadIdx.x; i < pairs; i += blockDim.x) {
             const double first = add_slots(space.slots + i, units * slots, pairs);
@@ -664,8 +635,8 @@ __device__ __forceinline__ void emit_sums(const gradient_call &g, const gradient
         const double first = add_slots(of_unit, slots, pairs), second = add_slots(of_unit + pairs, slots, pairs);
         const trope_row &row = space.rows[unit];
         const uint32_t pair = pair_of_slot<WIDTH>(g, at);
-        emit_sum(g, row, pair, 0, g.call.plan.angles.per_element ? first : first + second);
-        if (g.call.plan.angles.per_element)
+        emit_sum(g, row, pair, 0, g.plan.plan.angles.per_element ? first : first + second);
+        if (g.plan.plan.angles.per_element)
             emit_sum(g, row, pair, 1, second);
     }
 }
@@ -673,7 +644,7 @@ __device__ __forceinline__ void emit_sums(const gradient_call &g, const gradient
 /* The angle row of each unit on each axis that has positions of its own; units without one go last. */
 __device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_row *rows, uint32_t units)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     for (uint32_t i = threadIdx.x; i < units * g.key_axes; i += blockDim.x) {
         const uint32_t axis = i / units;
         const trope_row &row = rows[i - axis * units];
@@ -736,7 +707,7 @@ template <class HEAD>
 __device__ __forceinline__ void add_head(const gradient_call &g, const typename HEAD::place &p,
                                          const gradient_turns<typename HEAD::real> &turns, HEAD *head, double *sums)
 {
-    const bool own = g.call.coefficients_per_pair == 4;
+    const bool own = g.plan.own_angles;
     if (g.native)
         own ? head->template add<true, true>(g, p, turns, sums) : head->template add<true, false>(g, p, turns, sums);
     else
@@ -748,7 +719,7 @@ template <class HEAD>
 __device__ __forceinline__ gradient_turns<typename HEAD::real>
 find_turns(const gradient_call &g, const gradient_space<typename HEAD::real> &space, uint32_t unit, uint32_t j)
 {
-    const uint32_t runs = unit * g.call.coefficients_per_pair / 2;
+    const uint32_t runs = unit * gradient_runs(g);
     gradient_turns<typename HEAD::real> t;
     t.rotate = space.rotate + runs * space.rotate_run +
                j * turn_layout<gradient_turn<typename HEAD::real>, HEAD::WIDTH>::PER_THREAD;
@@ -786,7 +757,7 @@ __device__ __forceinline__ void walk_slot(const gradient_call &g, const gradient
     if (!thread.works)
         return;
     double *to =
-        space.slots + (size_t)(thread.unit * g.slots.divisor + thread.slot) * 2 * (uint32_t)g.call.plan.pairs + thread.j;
+        space.slots + (size_t)(thread.unit * g.slots.divisor + thread.slot) * 2 * (uint32_t)g.plan.plan.pairs + thread.j;
 #pragma unroll
     for (int e = 0; e < 2 * HEAD::WIDTH; e++)
         to[e * g.head_threads.divisor] = sums[e];
@@ -805,16 +776,16 @@ __global__ void __launch_bounds__(HEAD<DTYPE>::THREADS, BLOCKS) gradient_kernel(
     const uint32_t slots_at_once = g.head_threads.divide(blockDim.x);
     gradient_thread thread = find_thread(g, units, 0);
     trope_row row;
-    trope_locate_row(&g.call.plan, first_unit + (thread.works ? thread.unit : 0), &row);
+    trope_locate_row(&g.plan.plan, first_unit + (thread.works ? thread.unit : 0), &row);
     typename HEAD<DTYPE>::place place = HEAD<DTYPE>::locate(g, head_of_step(g, thread, row, 0), thread.j);
     HEAD<DTYPE> head;
     head.load(g, place);
 
-    find_rows(g.call, first_unit, units, space.rows);
-    if (g.call.plan.sequences.boundaries)
-        check_sequences(g.call.plan);
+    find_rows(g.plan.plan, first_unit, units, space.rows);
+    if (g.plan.plan.sequences.boundaries)
+        check_sequences(g.plan.plan);
     __syncthreads();
-    fill_coefficients(g.call, space.rows, units, space.coefficients);
+    fill_coefficients(g, space.rows, units, space.coefficients);
     __syncthreads();
     order_turns<WIDTH>(g, space, units);
     __syncthreads();

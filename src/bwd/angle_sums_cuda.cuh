@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid
 /* Adds the units of each token, one thread to a column. */
 __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_constant__ gradient_call g)
 {
-    const trope_plan &plan = g.call.plan;
+    const trope_plan &plan = g.plan.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
     const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
     trope_row row;

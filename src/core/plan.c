@@ -161,7 +161,8 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
     plan->angles_shared = !args.cu_seqlens && !args.start_positions && args.angle_batch_stride == 0 &&
                           (!args.position_ids || args.position_batch_stride == 0);
     plan->position_is_token = !args.cu_seqlens && !args.position_ids && !args.start_positions &&
-                              plan->sequences.cp_layout == TROPE_CP_NONE && plan->angles.source == TROPE_ANGLES_PHASE;
+                              plan->sequences.cp_layout == TROPE_CP_NONE &&
+                              (plan->angles.source == TROPE_ANGLES_PHASE || plan->tokens <= plan->angles.rows);
     if (backward) {
         plan->d_freqs = args.d_freqs;
         plan->d_inv_freq = args.d_inv_freq;

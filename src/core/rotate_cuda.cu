@@ -1,4 +1,5 @@
 /* Which kernel a plan gets, with what geometry, and its launch. */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,20 +8,30 @@
 #include "core/backend.h"
 #include "core/rotate_cuda.cuh"
 
-#define ITEMS_PER_THREAD 4
-
-/* With fewer tiles than this the device is not full: then threads get fewer items each. */
-#define ENOUGH_TILES 1024
+#define MANY_HEADS 4 /* of a thread, where an operand has as many */
 
 /* Threads of a block, and blocks that a multiprocessor should hold. A block of the scalar kernel can hold all pairs of the
  * widest head, which a rearrangement in place needs. */
+#ifndef VECTOR_THREADS
 #define VECTOR_THREADS 128
-#define VECTOR_BLOCKS 6
+#define VECTOR_BLOCKS  6
+#define FEW_BLOCKS     8
+#endif
+#ifndef SCALAR_HEADS
+#define SCALAR_HEADS 4
+#endif
 #define SCALAR_THREADS 512
-#define SCALAR_BLOCKS 2
-#define MAX_SHARED_BYTES (48u << 10)
+#define SCALAR_BLOCKS  2
 
-/* ---- which items ---- */
+#define MAX_SLICES 65535 /* of a grid, in y */
+
+/* Threads with which a device is full several times over: rows are then taken several to a thread. */
+#ifndef ENOUGH_THREADS
+#define ENOUGH_THREADS ((int64_t)1 << 18)
+#define MAX_PASSES     4
+#endif
+
+/* ---- vectors or pairs ---- */
 
 static bool is_multiple(int64_t value, int64_t of)
 {
@@ -70,139 +81,181 @@ static bool rearranges_in_place(const trope_plan &plan)
     return in_place && plan.interleaved_src != plan.interleaved_dst;
 }
 
-/* Items of a head. Where a head is rearranged in place, all that it reads must be read before anything is written, so that its
- * items may not be divided between blocks: powers of two keep heads inside shares. */
-static void count_items(const trope_plan &plan, bool vector, cuda_call *call)
+/* Where a head is rearranged in place, all that it reads must be read before anything is written: the lanes that rotate are
+ * then of one block, because lanes are a power of two and come first. */
+static bool use_vectors(const trope_plan &plan)
+{
+    return plan_is_vector(plan) && !(rearranges_in_place(plan) && plan.pairs > VECTOR_THREADS * 16 / plan.element_size);
+}
+
+static int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
+static uint32_t nearest(const trope_plan &plan, bool vector)
+{
+    if (vector || rearranges_in_place(plan))
+        return ORDER_LANES;
+    const trope_plan_operand &o = plan.operands[0];
+    const int64_t element = magnitude(o.src_stride[TROPE_DIM_ELEMENT]), head = magnitude(o.src_stride[TROPE_DIM_HEAD]);
+    const int64_t row = magnitude(o.src_stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH]);
+    if (o.heads_per_group > 1 && head < element && head <= row)
+        return ORDER_HEADS;
+    return row < element ? ORDER_ROWS : ORDER_LANES;
+}
+
+static cuda_tensor plan_tensor(const void *base, const int64_t *stride, int64_t element_size)
+{
+    return {(char *)base,
+            stride[TROPE_DIM_BATCH] * element_size,
+            stride[TROPE_DIM_TOKEN] * element_size,
+            stride[TROPE_DIM_GROUP] * element_size,
+            stride[TROPE_DIM_HEAD] * element_size,
+            stride[TROPE_DIM_ELEMENT] * element_size};
+}
+
+static cuda_operand plan_operand(const trope_plan &plan, const trope_plan_operand &from, bool vector)
 {
     const uint32_t width = vector ? 16 / plan.element_size : 1;
-    const bool keep_heads = rearranges_in_place(plan);
+    const bool passes = from.dst && (!from.in_place || (plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO));
+    const uint32_t passing = passes ? (from.head_dim - from.rotary_dim) / width : 0;
+    cuda_operand o;
+    memset(&o, 0, sizeof o);
+    o.src = plan_tensor(from.src, from.src_stride, plan.element_size);
+    o.dst = plan_tensor(from.dst, from.dst_stride, plan.element_size);
+    o.rotating = from.dst ? from.rotary_dim / 2 / width : 0;
+    o.lanes = o.rotating + (vector ? (passing + 1) / 2 : passing);
+    o.heads = from.groups * from.heads_per_group;
+    o.heads_per_group.set(from.heads_per_group);
+    o.groups = from.groups;
+    o.in_place = from.in_place;
+    o.head_dim = from.head_dim;
+    o.rotary_dim = from.rotary_dim;
+    o.rotary_offset = from.rotary_offset;
+    o.window_pairs = from.window_pairs;
+    return o;
+}
+
+/* The columns of a row. Where heads are rearranged in place, every head starts at a multiple of its lanes. */
+static void number_columns(uint32_t order, bool rearranges, uint32_t heads_per_thread, cuda_operand *o)
+{
+    const uint32_t lanes = rearranges ? power_of_two(o->lanes) : o->lanes ? o->lanes : 1;
+    o->chunks = o->lanes ? (o->heads + heads_per_thread - 1) / heads_per_thread : 0;
+    o->columns_per_outer.set(order == ORDER_HEADS && o->chunks ? o->chunks : lanes);
+    o->columns = lanes * o->chunks;
+}
+
+static int64_t quotient_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* The blocks of an operand in each slice of the grid; returns how many slices there must be. */
+static int64_t number_rows(const cuda_call &call, uint32_t threads, cuda_operand *o, int64_t *blocks)
+{
+    if (o->columns == 0)
+        return 0;
+    const int64_t most = (INT32_MAX - threads) / o->columns;
+    o->slice_rows = (uint32_t)(call.pass_rows < most ? call.pass_rows : most);
+    o->nearest.set(call.order == ORDER_ROWS ? o->slice_rows : o->columns);
+    *blocks += quotient_up((int64_t)o->slice_rows * o->columns, threads);
+    return quotient_up(call.pass_rows, o->slice_rows);
+}
+
+/* What a grid has: blocks of all operands, and slices. */
+struct cuda_grid {
+    int64_t blocks, slices;
+};
+
+static cuda_grid plan_grid(const trope_plan &plan, bool vector, uint32_t heads_per_thread, cuda_call *call)
+{
+    const uint32_t threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
+    const int64_t length = plan.batch_outermost ? plan.tokens : plan.batch;
+    int64_t columns = 0;
+    cuda_grid grid = {0, 0};
+    call->rearranges = rearranges_in_place(plan);
+    call->order = nearest(plan, vector);
     for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        operand_items &items = call->items[i];
-        const bool passes = o.dst && (!o.in_place || (plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO));
-        const uint32_t passing = passes ? (o.head_dim - o.rotary_dim) / width : 0;
-        items.rotating = o.dst ? o.rotary_dim / 2 / width : 0;
-        items.count = items.rotating + (vector ? (passing + 1) / 2 : passing);
-        const uint32_t per_head = items.count ? items.count : 1;
-        items.per_head.set(keep_heads ? power_of_two(per_head) : per_head);
-        items.heads_per_group.set(o.heads_per_group);
-        if (keep_heads)
-            call->row_items = (call->row_items + items.per_head.divisor - 1) / items.per_head.divisor * items.per_head.divisor;
-        items.first = call->row_items;
-        items.heads = items.count ? o.groups * o.heads_per_group : 0;
-        call->row_items += items.per_head.divisor * items.heads;
+        call->operands[i] = plan_operand(plan, plan.operands[i], vector);
+        number_columns(call->order, call->rearranges, heads_per_thread, &call->operands[i]);
+        columns += call->operands[i].columns;
     }
+    call->rows = plan.batch * plan.tokens;
+    call->row_length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
+    const int64_t enough = call->rows * columns / ENOUGH_THREADS;
+    call->passes = heads_per_thread > 1 || enough < 1 ? 1 : (uint32_t)(enough < MAX_PASSES ? enough : MAX_PASSES);
+    call->pass_rows = quotient_up(call->rows, call->passes);
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        call->operands[i].first_block = i < plan.operand_count ? (uint32_t)grid.blocks : UINT32_MAX;
+        const int64_t slices = number_rows(*call, threads, &call->operands[i], &grid.blocks);
+        grid.slices = slices > grid.slices ? slices : grid.slices;
+    }
+    return grid;
 }
 
-/* Whether rows, rather than the elements of a head, are neighbours in memory. */
-static bool rows_are_neighbours(const trope_plan &plan)
+/* Whether neighbouring columns of a table can be loaded as vectors of fp32. */
+static bool table_is_vector(const trope_plan &plan)
 {
-    const int64_t *stride = plan.operands[0].src_stride;
-    const int64_t row = plan.batch_outermost ? stride[TROPE_DIM_TOKEN] : stride[TROPE_DIM_BATCH];
-    return (row < 0 ? -row : row) < (stride[TROPE_DIM_ELEMENT] < 0 ? -stride[TROPE_DIM_ELEMENT] : stride[TROPE_DIM_ELEMENT]);
+    const trope_plan_angles &a = plan.angles;
+    const uintptr_t bases = (uintptr_t)a.freqs | (uintptr_t)a.cos | (uintptr_t)a.sin;
+    return plan.dtype != TROPE_F64 && a.dtype == TROPE_F32 && plan.axes == 1 && bases % 16 == 0 && is_multiple(a.row_stride, 4) &&
+           is_multiple(a.batch_stride, 4);
 }
 
-static size_t shared_bytes(const cuda_call &call)
+void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
 {
-    const size_t real = call.plan.dtype == TROPE_F64 ? 8 : 4;
-    return call.tile_rows * (sizeof(trope_row) + call.coefficients_per_pair * call.plan.pairs * real);
-}
-
-/* A tile is as many rows as a block's threads have items for, times ITEMS_PER_THREAD; a row with more items than a block has
- * threads is shared out to several blocks. */
-static void divide_work(bool vector, cuda_call *call)
-{
-    const uint32_t items = call->row_items ? call->row_items : 1, threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
-    call->shares = (items + threads - 1) / threads;
-    call->share_items = (items + call->shares - 1) / call->shares;
-    if (call->shares > 1 && rearranges_in_place(call->plan))
-        call->share_items = threads;
-    call->rows_fastest = !vector && rows_are_neighbours(call->plan);
-    if (call->rows_fastest) {
-        call->row_step = 32;
-        call->share_items = threads / 32;
-        call->shares = (items + call->share_items - 1) / call->share_items;
-        call->lanes.set(call->row_step);
-    } else {
-        call->lanes.set(call->share_items);
-        call->row_step = threads / call->share_items;
-    }
-    uint32_t items_per_thread = ITEMS_PER_THREAD;
-    while (items_per_thread > 1 && call->outer * call->inner * call->shares < (int64_t)ENOUGH_TILES * call->row_step * items_per_thread)
-        items_per_thread /= 2;
-    call->tile_rows = call->row_step * items_per_thread;
-    while (call->tile_rows > 1 && shared_bytes(*call) > MAX_SHARED_BYTES) {
-        call->row_step = (call->row_step + 1) / 2;
-        call->tile_rows = call->row_step * (call->row_step > 1 ? ITEMS_PER_THREAD : 1);
-    }
-}
-
-/* Distances between rows. If every tensor has them evenly spaced, the two dimensions are one. */
-static void measure_rows(cuda_call *call)
-{
-    const trope_plan &plan = call->plan;
-    const int inner = plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
-    const int outer = plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN;
-    call->inner = plan.batch_outermost ? plan.tokens : plan.batch;
-    call->outer = plan.batch_outermost ? plan.batch : plan.tokens;
-    bool even = true;
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        operand_items &items = call->items[i];
-        items.src_inner = o.src_stride[inner] * plan.element_size;
-        items.src_outer = o.src_stride[outer] * plan.element_size;
-        items.dst_inner = o.dst_stride[inner] * plan.element_size;
-        items.dst_outer = o.dst_stride[outer] * plan.element_size;
-        items.src_head = o.src_stride[TROPE_DIM_HEAD] * plan.element_size;
-        items.src_group = o.src_stride[TROPE_DIM_GROUP] * plan.element_size;
-        items.dst_head = o.dst_stride[TROPE_DIM_HEAD] * plan.element_size;
-        items.dst_group = o.dst_stride[TROPE_DIM_GROUP] * plan.element_size;
-        even = even && o.src_stride[outer] == call->inner * o.src_stride[inner] && o.dst_stride[outer] == call->inner * o.dst_stride[inner];
-    }
-    if (even || call->outer == 1) {
-        call->inner *= call->outer;
-        call->outer = 1;
-    } else if (call->inner == 1) {
-        call->inner = call->outer;
-        call->outer = 1;
-        for (int i = 0; i < plan.operand_count; i++) {
-            call->items[i].src_inner = call->items[i].src_outer;
-            call->items[i].dst_inner = call->items[i].dst_outer;
-        }
-    }
-}
-
-static void plan_call(const trope_plan &plan, bool vector, cuda_call *call)
-{
-    const uint32_t pairs = plan.pairs ? plan.pairs : 1, threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
-    memset(call, 0, sizeof *call);
-    call->plan = plan;
-    call->coefficients_per_pair = plan.angles.per_element ? 4 : 2;
-    call->columns = {plan.interleaved_columns, plan.windows, plan.pairs / plan.windows};
-    call->cosine_scale = (float)plan.cosine_scale;
-    call->sine_scale = (float)plan.sine_scale;
-    call->pair_lanes.set(pairs < threads ? pairs : threads);
-    call->pair_row_step = threads / call->pair_lanes.divisor;
-    measure_rows(call);
-    count_items(plan, vector, call);
-    divide_work(vector, call);
+    p->plan = *plan;
+    p->cosine_scale = (float)plan->cosine_scale;
+    p->sine_scale = (float)plan->sine_scale;
+    p->own_angles = plan->angles.per_element;
+    p->window_pairs = plan->pairs / plan->windows;
+    p->table_vectors = table_is_vector(*plan);
 }
 
 /* ---- launch ---- */
 
-typedef struct kernel_entry {
-    const void *vector, *scalar;
-} kernel_entry;
+#define VECTOR(DTYPE, ANGLES, PLAIN, HEADS, BLOCKS)                                                                \
+    (const void *)rotate_kernel<vector_lane<DTYPE, ANGLES, HEADS>, PLAIN, HEADS, VECTOR_THREADS, BLOCKS>
+#define SCALAR(DTYPE)                                                                                              \
+    (const void *)rotate_kernel<scalar_lane<DTYPE, ANGLES_ANY, SCALAR_HEADS>, false, SCALAR_HEADS, SCALAR_THREADS, SCALAR_BLOCKS>
+#define MANY(DTYPE, ANGLES, PLAIN) VECTOR(DTYPE, ANGLES, PLAIN, MANY_HEADS, VECTOR_BLOCKS)
+#define FEW(DTYPE, ANGLES, PLAIN)  VECTOR(DTYPE, ANGLES, PLAIN, 1, FEW_BLOCKS)
+#define USUAL(DTYPE, PLAIN)                                                                                        \
+    {{MANY(DTYPE, ANGLES_ANY, false), MANY(DTYPE, ANGLES_PHASE, PLAIN), MANY(DTYPE, ANGLES_FREQS, PLAIN),          \
+      MANY(DTYPE, ANGLES_OWN_FREQS, PLAIN)},                                                                       \
+     {MANY(DTYPE, ANGLES_ANY, false), FEW(DTYPE, ANGLES_PHASE, PLAIN), FEW(DTYPE, ANGLES_FREQS, PLAIN),            \
+      FEW(DTYPE, ANGLES_OWN_FREQS, PLAIN)}}
+#define DTYPES(PLAIN)                                                                                              \
+    {USUAL(TROPE_F32, PLAIN), USUAL(TROPE_F16, PLAIN), USUAL(TROPE_BF16, PLAIN),                                   \
+     {{MANY(TROPE_F64, ANGLES_ANY, false)}, {MANY(TROPE_F64, ANGLES_ANY, false)}}}
 
-#define ENTRY(DTYPE)                                                                                                     \
-    {(const void *)rotate_kernel<DTYPE, vector_item, ITEMS_PER_THREAD, VECTOR_THREADS, VECTOR_BLOCKS>,                   \
-     (const void *)rotate_kernel<DTYPE, scalar_item, ITEMS_PER_THREAD, SCALAR_THREADS, SCALAR_BLOCKS>}
+static const void *const scalar_kernels[] = {SCALAR(TROPE_F32), SCALAR(TROPE_F16), SCALAR(TROPE_BF16), SCALAR(TROPE_F64)};
+/* By whether rows are plain, dtype, whether heads are few, angles. */
+static const void *const vector_kernels[2][4][2][4] = {DTYPES(false), DTYPES(true)};
 
-static const kernel_entry kernels[] = {ENTRY(TROPE_F32), ENTRY(TROPE_F16), ENTRY(TROPE_BF16), ENTRY(TROPE_F64)};
+static int kind_of_angles(const trope_plan &plan)
+{
+    if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE || plan.axes > 1)
+        return ANGLES_ANY;
+    if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
+        return ANGLES_PHASE;
+    if (plan.angles.source != TROPE_ANGLES_FREQS || !table_is_vector(plan))
+        return ANGLES_ANY;
+    return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;
+}
+
+static bool has_many_heads(const trope_plan &plan)
+{
+    bool many = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        many = many || (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group >= MANY_HEADS - 1;
+    return many;
+}
 
 static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    snprintf(name, size, "cuda-%s-%s-%s", plan_is_vector(*plan) ? "vector" : "scalar", trope_dtype_name(plan->dtype),
+    snprintf(name, size, "cuda-%s-%s-%s", use_vectors(*plan) ? "vector" : "scalar", trope_dtype_name(plan->dtype),
              trope_pairing_name(plan));
 }
 
@@ -215,21 +268,24 @@ static trope_status run(const char *function, const trope_plan *plan)
 {
     if (plan->d_freqs || plan->d_inv_freq)
         return trope_cuda_run_gradient(function, plan);
-    const bool vector = plan_is_vector(*plan);
+    const bool vector = use_vectors(*plan);
+    const int angles = kind_of_angles(*plan);
+    const bool few = vector && angles != ANGLES_ANY && !has_many_heads(*plan);
     cuda_call call;
-    plan_call(*plan, vector, &call);
-    if (call.outer * call.inner == 0 || call.row_items == 0)
+    memset(&call, 0, offsetof(cuda_call, plan));
+    const cuda_grid grid = plan_grid(*plan, vector, few ? 1 : vector ? MANY_HEADS : SCALAR_HEADS, &call);
+    if (call.rows == 0 || grid.blocks == 0)
         return TROPE_OK;
-    const int64_t tiles = (call.inner + call.tile_rows - 1) / call.tile_rows;
-    if (call.row_items > INT32_MAX / 2 || tiles > INT32_MAX / call.shares / call.outer)
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: batch * tokens (%lld) is more than one launch can take", function,
-                          (long long)(call.outer * call.inner));
-    call.tiles = (uint32_t)tiles;
+    if (grid.blocks > INT32_MAX || grid.slices > MAX_SLICES)
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: the operands (%lld rows) are more than one launch can take", function,
+                          (long long)call.rows);
+    trope_fill_cuda_plan(plan, &call.plan);
     void *arguments[] = {&call};
-    const void *kernel = vector ? kernels[plan->dtype].vector : kernels[plan->dtype].scalar;
-    const cudaError_t error = cudaLaunchKernel(kernel, dim3((unsigned)(tiles * call.outer * call.shares)),
-                                               dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, shared_bytes(call),
-                                               (cudaStream_t)plan->stream);
+    const void *kernel =
+        vector ? vector_kernels[plan->position_is_token && call.rows <= INT32_MAX][plan->dtype][few][angles] : scalar_kernels[plan->dtype];
+    const cudaError_t error =
+        cudaLaunchKernel(kernel, dim3((unsigned)grid.blocks, (unsigned)grid.slices),
+                         dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, 0, (cudaStream_t)plan->stream);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

@@ -1,674 +1,390 @@
-/* The CUDA kernels. A block takes a tile: some rows that follow each other, or a share of their heads. A thread has one place
- * in a head, the same for each of its rows, so that a row costs it no more than an offset. Its loads are under way while the
- * block finds its rows and puts their coefficients into shared memory; then it rotates and stores. Direction, layout,
- * positions and angles are data in the plan; what is compiled in is the dtype and whether a place is two 16-byte vectors or
- * one pair. */
+/* The CUDA kernel of the rotation. A thread has one lane of a head (two 16-byte vectors, or one pair), and a few heads of a
+ * row, which all turn by the same angles: it starts its loads, works out the row's position and the cosines and sines of its
+ * pairs while they are under way, rotates and stores. It shares nothing with other threads and waits for none. Direction,
+ * layout, positions and angles are data in the plan; what is compiled in is the dtype, whether a lane is vectors or a pair,
+ * and how many heads a thread has. */
 #ifndef TROPE_CORE_ROTATE_CUDA_CUH
 #define TROPE_CORE_ROTATE_CUDA_CUH
 
-#include <cuda_runtime.h>
-#include <stdint.h>
-#include <type_traits>
+#include "core/angles_cuda.cuh"
 
-#include "core/plan.h"
-#include "core/rotate.h"
-#include "core/sincos.h"
-#include "varlen/row.h"
-
-/* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */
-struct fast_divisor {
-    uint32_t divisor, multiplier, shift;
-
-    void set(uint32_t d)
-    {
-        divisor = d;
-        shift = 0;
-        while (((uint64_t)1 << shift) < d)
-            shift++;
-        multiplier = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << shift) - d)) / d + 1);
-    }
-
-    __device__ __forceinline__ uint32_t divide(uint32_t n) const
-    {
-        return (__umulhi(n, multiplier) + n) >> shift;
-    }
+/* One tensor of an operand: distances in bytes. */
+struct cuda_tensor {
+    char *base;
+    int64_t batch, token, group, head, element;
 };
 
-/* How the items of one operand's head are numbered: rotating ones first, then those that pass through. */
-struct operand_items {
-    uint32_t first;    /* of the operand, within a row */
-    uint32_t rotating; /* of a head */
-    uint32_t count;    /* of a head; per_head.divisor may be more, and those are none */
-    uint32_t heads;    /* after the last one there may be a gap before the next operand */
-    fast_divisor per_head;
+/* How the lanes of an operand's heads are dealt out. Lanes are numbered through: rotating ones first, then those that pass
+ * through. A thread has heads chunk, chunk + chunks, ... of one lane. */
+struct cuda_operand {
+    cuda_tensor src, dst;
+    uint32_t first_block; /* UINT32_MAX where there is no operand */
+    uint32_t rotating, lanes;
+    uint32_t heads, chunks;
+    uint32_t columns;     /* of a row: lanes times chunks, and maybe some that are empty */
+    uint32_t slice_rows;  /* rows of a y of the grid, so that 32 bits number the threads of each */
+    fast_divisor nearest; /* columns, or with ORDER_ROWS slice_rows */
+    fast_divisor columns_per_outer; /* lanes of a chunk, or chunks of a lane where heads are nearer than elements */
     fast_divisor heads_per_group;
-    int64_t src_head, src_group, dst_head, dst_group; /* distances in bytes, as below */
-    int64_t src_inner, src_outer, dst_inner, dst_outer;
+    uint32_t groups, in_place;
+    uint32_t head_dim, rotary_dim, rotary_offset, window_pairs;
 };
 
-/* How rows are cut into tiles and threads are spread over a tile. A tile is `tile_rows` rows at one distance from each other:
- * they have the same outer index (batch or token, whichever is further apart) unless the rows of all tensors are evenly
- * spaced throughout, and then there is but one outer index. Thread t has row t / lanes and item t % lanes (the other way
- * round with rows_fastest), and goes on from row to row by row_step. */
-struct column_places {
-    int32_t interleaved, windows, window_pairs;
+/* What varies fastest over neighbouring threads: what is nearest in memory. */
+enum cuda_order { ORDER_LANES, ORDER_HEADS, ORDER_ROWS };
 
-    /* As trope_first_of_pair, without its division, which the compiler would do for every thread. */
-    __device__ __forceinline__ int first(int pair) const
-    {
-        int skipped = 0;
-        for (int w = 1; w < windows; w++)
-            skipped += pair >= w * window_pairs ? window_pairs : 0;
-        return interleaved ? 2 * pair : pair + skipped;
-    }
-
-    __device__ __forceinline__ int second(int pair) const
-    {
-        return first(pair) + (interleaved ? 1 : window_pairs);
-    }
-};
-
+/* Each operand has blocks of its own. Their threads are numbered through: number = row * columns + column, or
+ * column * rows + row. A thread has `passes` rows, pass_rows apart. */
 struct cuda_call {
-    trope_plan plan;
-    column_places columns; /* of a table with a column per element */
-    operand_items items[TROPE_MAX_OPERANDS];
-    fast_divisor lanes;
-    fast_divisor pair_lanes; /* the same for the coefficients: thread t has row t / pair_lanes and pair t % pair_lanes, */
-    uint32_t pair_row_step;  /* and goes on by this */
-    float cosine_scale, sine_scale;
-    int64_t outer, inner;    /* rows = outer * inner */
-    uint32_t tiles;          /* of an outer index */
-    uint32_t tile_rows, row_step;
-    uint32_t row_items;      /* of all operands */
-    uint32_t share_items;    /* of those, what one block takes */
-    uint32_t shares;         /* so many blocks take a tile together */
-    uint32_t rows_fastest;   /* where rows, not elements, are neighbours in memory */
-    uint32_t coefficients_per_pair; /* 2, or 4 when a pair's elements have their own angles */
+    uint32_t order;
+    uint32_t passes;
+    uint32_t rearranges; /* in place: what a head's threads write, others of them read */
+    int64_t rows, pass_rows;
+    fast_divisor row_length; /* rows of the same batch entry or token, whichever is further apart; if rows are below 2^31 */
+    cuda_operand operands[TROPE_MAX_OPERANDS];
+    cuda_plan plan;
 };
 
-/* ---- elements ---- */
+/* ---- places ---- */
 
-template <int DTYPE> struct elements {
-    typedef float real;
-    typedef uint16_t type;
-};
-template <> struct elements<TROPE_F32> {
-    typedef float real;
-    typedef float type;
-};
-template <> struct elements<TROPE_F64> {
-    typedef double real;
-    typedef double type;
-};
-
-template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real to_real(typename elements<DTYPE>::type x)
+__device__ __forceinline__ uint32_t operand_of_block(const cuda_call &call)
 {
-    if constexpr (DTYPE == TROPE_F16)
-        return trope_f16_to_f32(x);
-    else if constexpr (DTYPE == TROPE_BF16)
-        return trope_bf16_to_f32(x);
-    else
-        return x;
+    static_assert(TROPE_MAX_OPERANDS == 4, "operand_of_block");
+    return (blockIdx.x >= call.operands[1].first_block) + (blockIdx.x >= call.operands[2].first_block) +
+           (blockIdx.x >= call.operands[3].first_block);
 }
 
-template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type from_real(typename elements<DTYPE>::real x)
-{
-    if constexpr (DTYPE == TROPE_F16)
-        return trope_f32_to_f16(x);
-    else if constexpr (DTYPE == TROPE_BF16)
-        return trope_f32_to_bf16(x);
-    else
-        return x;
-}
-
-/* Two neighbours at once, which is one instruction for f16 and bf16. */
-template <int DTYPE>
-__device__ __forceinline__ void from_reals(typename elements<DTYPE>::real low, typename elements<DTYPE>::real high,
-                                           typename elements<DTYPE>::type *to)
-{
-    if constexpr (DTYPE == TROPE_F16 || DTYPE == TROPE_BF16) {
-        uint32_t both;
-        if constexpr (DTYPE == TROPE_F16)
-            asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-        else
-            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-        to[0] = (uint16_t)both;
-        to[1] = (uint16_t)(both >> 16);
-    } else {
-        to[0] = low;
-        to[1] = high;
-    }
-}
-
-/* 16 bytes of elements. */
-template <int DTYPE> union vector_of {
-    enum { COUNT = 16 / sizeof(typename elements<DTYPE>::type) };
-    uint4 bits;
-    typename elements<DTYPE>::type element[COUNT];
+/* What a thread has: its first row and first head. */
+struct thread_place {
+    int64_t row;
+    uint32_t lane, head;
+    bool present;
 };
 
-/* ---- coefficients ---- */
-
-template <typename REAL> __device__ __forceinline__ REAL table_entry(const trope_plan_angles &a, const void *table, int64_t offset)
+__device__ __forceinline__ thread_place find_place(const cuda_call &call, const cuda_operand &o)
 {
-    switch (a.dtype) {
-    case TROPE_F64:
-        return (REAL)((const double *)table)[offset];
-    case TROPE_F16:
-        return trope_f16_to_f32(((const uint16_t *)table)[offset]);
-    case TROPE_BF16:
-        return trope_bf16_to_f32(((const uint16_t *)table)[offset]);
-    default:
-        return ((const float *)table)[offset];
-    }
+    const uint32_t number = (blockIdx.x - o.first_block) * blockDim.x + threadIdx.x;
+    const uint32_t quotient = o.nearest.divide(number), rest = number - quotient * o.nearest.divisor;
+    const bool rows_first = call.order == ORDER_ROWS;
+    const uint32_t row = rows_first ? rest : quotient, column = rows_first ? quotient : rest;
+    const uint32_t outer = o.columns_per_outer.divide(column), inner = column - outer * o.columns_per_outer.divisor;
+    thread_place p;
+    p.row = (int64_t)blockIdx.y * o.slice_rows + row;
+    p.lane = call.order == ORDER_HEADS ? outer : inner;
+    p.head = call.order == ORDER_HEADS ? inner : outer;
+    p.present = row < o.slice_rows && p.row < call.pass_rows && p.lane < o.lanes && p.head < o.chunks;
+    if (!p.present) /* loads as its neighbours do, and writes nothing */
+        p.lane = p.head = 0;
+    return p;
 }
 
-__device__ __forceinline__ void sincos_of(float angle, float *sine, float *cosine)
+/* The batch entry and the token of a row. Where rows are plain there are less than 2^31 of them. */
+template <bool PLAIN> __device__ __forceinline__ void locate_row(const cuda_call &call, int64_t number, trope_row *row)
 {
-    trope_sincos(angle, sine, cosine);
-}
-
-__device__ __forceinline__ void sincos_of(double angle, double *sine, double *cosine)
-{
-    sincos(angle, sine, cosine);
-}
-
-__device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step, float *sine, float *cosine)
-{
-    trope_sincos_quarter(trope_reduce_phase(trope_phase(position, step)), sine, cosine);
-}
-
-__device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step, double *sine, double *cosine)
-{
-    trope_sincos_phase_double((uint64_t)position * step, sine, cosine);
-}
-
-__device__ __forceinline__ float round_native(const trope_plan &plan, float x)
-{
-    if (plan.dtype == TROPE_F16)
-        return trope_round_f16(x);
-    return plan.dtype == TROPE_BF16 ? trope_round_bf16(x) : x;
-}
-
-__device__ __forceinline__ double round_native(const trope_plan &, double x)
-{
-    return x;
-}
-
-/* A column of the angles: the axis that drives it and, for TROPE_ANGLES_PHASE, its turns per position. */
-struct angle_column {
-    int axis, index;
-    uint64_t step;
-};
-
-/* cos and sin of one column of the row, scaled, as they are rotated by. */
-template <typename REAL>
-__device__ __forceinline__ void column_coefficients(const cuda_call &call, const trope_row &row, angle_column column, REAL *cosine,
-                                                    REAL *sine)
-{
-    const trope_plan &plan = call.plan;
-    const trope_plan_angles &a = plan.angles;
-    REAL c, s;
-    if (a.source == TROPE_ANGLES_PHASE) {
-        sincos_of_phase(row.position[column.axis], column.step, &s, &c);
-    } else {
-        const int64_t offset = row.batch * a.batch_stride + row.position[column.axis] * a.row_stride + column.index;
-        if (a.source == TROPE_ANGLES_FREQS) {
-            sincos_of(table_entry<REAL>(a, a.freqs, offset), &s, &c);
+    const trope_plan &plan = call.plan.plan;
+    int64_t outer = 0, inner = PLAIN ? (uint32_t)number : number;
+    if (call.rows > call.row_length.divisor) {
+        if (PLAIN || call.rows <= INT32_MAX) {
+            outer = call.row_length.divide((uint32_t)number);
+            inner = (uint32_t)number - (uint32_t)outer * call.row_length.divisor;
         } else {
-            c = table_entry<REAL>(a, a.cos, offset);
-            s = table_entry<REAL>(a, a.sin, offset);
+            outer = number / call.row_length.divisor;
+            inner = number - outer * call.row_length.divisor;
         }
     }
-    if constexpr (sizeof(REAL) == 8) {
-        c *= plan.cosine_scale;
-        s *= plan.sine_scale;
-    } else {
-        c *= call.cosine_scale;
-        s *= call.sine_scale;
-    }
-    if (row.poisoned >> column.axis & 1)
-        c = s = (REAL)NAN;
-    if (plan.rounding == TROPE_ROUND_NATIVE) {
-        c = round_native(plan, c);
-        s = round_native(plan, s);
-    }
-    *cosine = c;
-    *sine = s;
+    row->batch = plan.batch_outermost ? outer : inner;
+    row->token = plan.batch_outermost ? inner : outer;
 }
 
-/* Coefficients of the block's rows, in shared memory: for each row c1[pairs], s1[pairs] and, where a pair's elements have
- * their own angles, c2[pairs], s2[pairs]. A thread keeps its pair and goes from row to row. */
-template <typename REAL>
-__device__ __forceinline__ void fill_coefficients(const cuda_call &call, const trope_row *rows, uint32_t count, REAL *space)
-{
-    const trope_plan &plan = call.plan;
-    const uint32_t pairs = (uint32_t)plan.pairs, lanes = call.pair_lanes.divisor, per_row = call.coefficients_per_pair * pairs;
-    const uint32_t first_row = call.pair_lanes.divide(threadIdx.x), row_step = call.pair_row_step;
-    if (first_row >= row_step)
-        return;
-    for (uint32_t pair = threadIdx.x - first_row * lanes; pair < pairs; pair += lanes) {
-        const int axis = trope_pair_axis(&plan, (int)pair);
-        const uint64_t step = plan.angles.source == TROPE_ANGLES_PHASE ? plan.angles.step[pair] : 0;
-        for (uint32_t r = first_row; r < count; r += row_step) {
-            const trope_row &row = rows[r];
-            REAL *to = space + r * per_row + pair;
-            if (row.action != TROPE_ROW_ROTATE)
-                continue;
-            if (!plan.angles.per_element) {
-                column_coefficients(call, row, {axis, (int)pair, step}, &to[0], &to[pairs]);
-                continue;
-            }
-            const int first = call.columns.first((int)pair), second = call.columns.second((int)pair);
-            column_coefficients(call, row, {axis, first, step}, &to[0], &to[(plan.swap_sines ? 3 : 1) * pairs]);
-            column_coefficients(call, row, {axis, second, step}, &to[2 * pairs], &to[(plan.swap_sines ? 1 : 3) * pairs]);
+/* Where a thread's heads are in one tensor. Those it has not are its last one. */
+template <int HEADS> struct head_pointers {
+    char *head[HEADS];
+
+    __device__ __forceinline__ head_pointers(const cuda_operand &o, const cuda_tensor &t, const trope_row &row, uint32_t first)
+    {
+        char *const base = t.base + row.batch * t.batch + row.token * t.token;
+        uint32_t number[HEADS];
+#pragma unroll
+        for (int k = 0; k < HEADS; k++) {
+            number[k] = first + k * o.chunks;
+            number[k] = k > 0 && number[k] >= o.heads ? first : number[k];
+            head[k] = base + number[k] * t.head;
+        }
+        if (__builtin_expect(o.groups == 1, 1))
+            return;
+#pragma unroll
+        for (int k = 0; k < HEADS; k++) {
+            const uint32_t group = o.heads_per_group.divide(number[k]);
+            head[k] += group * (t.group - o.heads_per_group.divisor * t.head);
         }
     }
-}
-
-/* ---- one pair ---- */
-
-template <int DTYPE> struct pair_types {
-    typedef trope_pair pair;
-    typedef trope_turn turn;
-};
-template <> struct pair_types<TROPE_F64> {
-    typedef trope_pair_f64 pair;
-    typedef trope_turn_f64 turn;
 };
 
-template <int DTYPE, bool NATIVE>
-__device__ __forceinline__ typename pair_types<DTYPE>::pair rotate_pair(typename pair_types<DTYPE>::pair x,
-                                                                        typename pair_types<DTYPE>::turn t)
-{
-    if constexpr (DTYPE == TROPE_F64 && NATIVE)
-        return trope_rotate_native_f64(x, t);
-    else if constexpr (DTYPE == TROPE_F64)
-        return trope_rotate_once_f64(x, t);
-    else if constexpr (!NATIVE)
-        return trope_rotate_once(x, t);
-    else if constexpr (DTYPE == TROPE_F32)
-        return trope_rotate_native_f32(x, t);
-    else if constexpr (DTYPE == TROPE_F16)
-        return trope_rotate_native_f16(x, t);
-    else
-        return trope_rotate_native_bf16(x, t);
-}
+/* ---- lanes of vectors ---- */
 
-/* The coefficients of one pair. */
-template <int DTYPE, typename REAL>
-__device__ __forceinline__ typename pair_types<DTYPE>::turn load_turn(const cuda_call &call, const REAL *row, uint32_t pair)
-{
-    const uint32_t pairs = (uint32_t)call.plan.pairs;
-    const REAL c = row[pair], s = row[pairs + pair];
-    if (call.coefficients_per_pair == 4)
-        return {c, s, row[2 * pairs + pair], row[3 * pairs + pair]};
-    return {c, s, c, s};
-}
-
-/* COUNT coefficients in a row, by loads as wide as COUNT allows. */
-template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(const REAL *from, REAL *to)
-{
-    constexpr int BYTES = COUNT * (int)sizeof(REAL);
-    typedef std::conditional_t<BYTES % 16 == 0, uint4, std::conditional_t<BYTES % 8 == 0, uint2, uint32_t>> chunk;
-    union {
-        chunk chunks[BYTES / sizeof(chunk)];
-        REAL values[COUNT];
-    } u;
-#pragma unroll
-    for (int i = 0; i < BYTES / (int)sizeof(chunk); i++)
-        u.chunks[i] = ((const chunk *)from)[i];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        to[i] = u.values[i];
-}
-
-/* ---- items ---- */
-
-/* The head that an item belongs to, and which of its items it is. Offsets are in bytes, without the row's. */
-struct head_place {
-    uint32_t operand, item;
-    int64_t src, dst;
-};
-
-/* False where there is no such item. */
-__device__ __forceinline__ bool find_head(const cuda_call &call, uint32_t item, head_place *place)
-{
-    uint32_t operand = 0;
-    if (call.plan.operand_count > 1)
-        for (int k = 1; k < TROPE_MAX_OPERANDS; k++)
-            operand += k < call.plan.operand_count && item >= call.items[k].first;
-    const operand_items &items = call.items[operand];
-    item -= items.first;
-    uint32_t head = items.per_head.divide(item);
-    const bool present = head < items.heads;
-    place->operand = operand;
-    place->item = item - head * items.per_head.divisor;
-    place->src = place->dst = 0;
-    if (call.plan.operands[operand].groups > 1) {
-        const uint32_t group = items.heads_per_group.divide(head);
-        head -= group * items.heads_per_group.divisor;
-        place->src = group * items.src_group;
-        place->dst = group * items.dst_group;
-    }
-    place->src += head * items.src_head;
-    place->dst += head * items.dst_head;
-    return present && place->item < items.count;
-}
-
-/* Two 16-byte vectors of a head. A rotating item has vector j of the first half of a window and vector j of its second half,
- * whichever way it is paired: so the loads of neighbouring threads are neighbours. */
-template <int DTYPE> struct vector_item {
+/* Two 16-byte vectors of each of HEADS heads. A rotating lane has vector j of the first half of a window and vector j of its
+ * second half, whichever way it is paired, so that the loads of neighbouring threads are neighbours. Its pairs are in two
+ * runs, which are one after the other in a half-paired head. */
+template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
-    typedef vector_of<DTYPE> vec;
-    enum { V = vec::COUNT, H = V / 2, BYTES = sizeof(element) };
+    typedef vector_pair<DTYPE> vectors;
+    enum { V = vectors::WIDTH, RUN = V / 2, BYTES = sizeof(element) };
 
-    /* Where the vectors are in the head, and for a rotating item its window: the element where that starts. */
+    /* Where the vectors are in the head, in elements, and the first pair of each run. */
     struct position {
-        uint32_t first, second, window;
+        uint32_t first, second;
+        uint32_t low, high;
+        uint32_t skipped; /* pairs of the windows before */
     };
 
-    vec a, b;
+    vectors v[HEADS];
 
-    static __device__ __forceinline__ position locate(const cuda_call &call, const head_place &place)
+    static __device__ __forceinline__ position locate(const cuda_call &call, const cuda_operand &o, uint32_t lane)
     {
-        const trope_plan_operand &o = call.plan.operands[place.operand];
         position p;
-        if (place.item < call.items[place.operand].rotating) {
-            p.window = (uint32_t)o.rotary_offset;
-            p.first = place.item * V;
-            for (int w = 1; w < call.plan.windows && p.first >= (uint32_t)o.window_pairs; w++) {
-                p.first -= (uint32_t)o.window_pairs;
-                p.window += 2 * (uint32_t)o.window_pairs;
-            }
-            p.first += p.window;
-            p.second = p.first + (uint32_t)o.window_pairs;
+        p.skipped = 0;
+        if (lane < o.rotating) {
+            if (__builtin_expect(call.plan.plan.windows > 1, 0)) /* 2 or 3 */
+                p.skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
+            p.first = o.rotary_offset + lane * V + p.skipped;
+            p.second = p.first + o.window_pairs;
+            p.low = call.plan.plan.interleaved_src ? (lane * V + p.skipped) / 2 : lane * V;
+            p.high = p.low + (call.plan.plan.interleaved_src ? o.window_pairs / 2 : RUN);
         } else {
-            const uint32_t last = (uint32_t)(o.head_dim - o.rotary_dim) - V;
-            const uint32_t i = 2 * (place.item - call.items[place.operand].rotating) * V, k = i < last ? i + V : i;
-            p.window = 0;
-            p.first = i + (i >= (uint32_t)o.rotary_offset ? (uint32_t)o.rotary_dim : 0);
-            p.second = k + (k >= (uint32_t)o.rotary_offset ? (uint32_t)o.rotary_dim : 0);
+            const uint32_t last = o.head_dim - o.rotary_dim - V, i = 2 * (lane - o.rotating) * V, k = i < last ? i + V : i;
+            p.low = p.high = 0;
+            p.first = i + (i >= o.rotary_offset ? o.rotary_dim : 0);
+            p.second = k + (k >= o.rotary_offset ? o.rotary_dim : 0);
         }
         return p;
     }
 
-    __device__ __forceinline__ void load(const cuda_call &, const trope_plan_operand &, const char *head, const position &p)
+    __device__ __forceinline__ void load(int k, const cuda_operand &, const char *head, const position &p)
     {
-        a.bits = __ldcs((const uint4 *)(head + p.first * BYTES));
-        b.bits = __ldcs((const uint4 *)(head + p.second * BYTES));
+        v[k].bits[0] = __ldcs((const uint4 *)(head + p.first * BYTES));
+        v[k].bits[1] = __ldcs((const uint4 *)(head + p.second * BYTES));
     }
 
-    static __device__ __forceinline__ void put(char *head, uint32_t at, const vec &v)
+    __device__ __forceinline__ void store(int k, const cuda_operand &, char *head, const position &p) const
     {
-        __stcs((uint4 *)(head + at * BYTES), v.bits);
+        __stcs((uint4 *)(head + p.first * BYTES), v[k].bits[0]);
+        __stcs((uint4 *)(head + p.second * BYTES), v[k].bits[1]);
     }
 
-    /* Half a vector: what a mixed pairing writes. */
-    static __device__ __forceinline__ void put_half(char *head, uint32_t at, const real *values)
+    __device__ __forceinline__ void clear(int k)
     {
-        union {
-            uint2 bits;
-            element values[H];
-        } h;
-#pragma unroll
-        for (int e = 0; e < H; e++)
-            h.values[e] = from_real<DTYPE>(values[e]);
-        __stcs((uint2 *)(head + at * BYTES), h.bits);
+        v[k].bits[0] = v[k].bits[1] = make_uint4(0, 0, 0, 0);
     }
 
-    /* H pairs by the coefficients from `from` on. */
-    template <bool NATIVE, bool OWN>
-    static __device__ __forceinline__ void turn(const real *from, uint32_t pairs, const real *x1, const real *x2, real *y1, real *y2)
+    /* Pairs that were read half-paired and are written interleaved, or the other way round. */
+    __device__ __forceinline__ void store_rearranged(int k, const cuda_operand &o, char *head, const position &p, bool interleave)
     {
-        real c1[H], s1[H], c2[H], s2[H];
-        load_run<real, H>(from, c1);
-        load_run<real, H>(from + pairs, s1);
-        if (OWN) {
-            load_run<real, H>(from + 2 * pairs, c2);
-            load_run<real, H>(from + 3 * pairs, s2);
+        char *const window = head + (o.rotary_offset + (interleave ? 0 : p.skipped)) * BYTES;
+        if (interleave) {
+            v[k].join();
+            __stcs((uint4 *)(window + 2 * p.low * BYTES), v[k].bits[0]);
+            __stcs((uint4 *)(window + 2 * p.high * BYTES), v[k].bits[1]);
+            return;
         }
 #pragma unroll
-        for (int e = 0; e < H; e++) {
-            const typename pair_types<DTYPE>::pair y =
-                rotate_pair<DTYPE, NATIVE>({x1[e], x2[e]}, {c1[e], s1[e], OWN ? c2[e] : c1[e], OWN ? s2[e] : s1[e]});
-            y1[e] = y.first;
-            y2[e] = y.second;
+        for (int i = 0; i < 2; i++) {
+            __stcs((uint2 *)(window + (i * o.window_pairs + p.low) * BYTES), make_uint2(v[k].bits[i].x, v[k].bits[i].y));
+            __stcs((uint2 *)(window + (i * o.window_pairs + p.high) * BYTES), make_uint2(v[k].bits[i].z, v[k].bits[i].w));
         }
     }
 
-    /* What is at hand are pairs in two runs of H: `low` and `high`, counted in the window. */
-    template <bool FROM_INTERLEAVED, bool TO_INTERLEAVED, bool NATIVE, bool OWN>
-    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
-                                           const real *row) const
+    __device__ __forceinline__ void store_rotated(int k, const cuda_call &call, const cuda_operand &o, char *head,
+                                                  const position &p)
     {
-        const uint32_t half = (uint32_t)o.window_pairs, pair = p.first - p.window;
-        const uint32_t low = FROM_INTERLEAVED ? pair / 2 : pair, high = FROM_INTERLEAVED ? (half + pair) / 2 : pair + H;
-        const real *window_row = row + (p.window - (uint32_t)o.rotary_offset) / 2;
-        real x1[V], x2[V], y1[V], y2[V];
-#pragma unroll
-        for (int e = 0; e < V; e++) {
-            const vec &v = e < H ? a : b;
-            x1[e] = to_real<DTYPE>(FROM_INTERLEAVED ? v.element[2 * (e % H)] : a.element[e]);
-            x2[e] = to_real<DTYPE>(FROM_INTERLEAVED ? v.element[2 * (e % H) + 1] : b.element[e]);
+        const bool from = call.plan.plan.interleaved_src, to = call.plan.plan.interleaved_dst;
+        if (__builtin_expect(from != to, 0)) {
+            store_rearranged(k, o, head, p, to);
+            return;
         }
-        turn<NATIVE, OWN>(window_row + low, (uint32_t)call.plan.pairs, x1, x2, y1, y2);
-        turn<NATIVE, OWN>(window_row + high, (uint32_t)call.plan.pairs, x1 + H, x2 + H, y1 + H, y2 + H);
-        if constexpr (FROM_INTERLEAVED && !TO_INTERLEAVED) {
-            put_half(head, p.window + low, y1);
-            put_half(head, p.window + half + low, y2);
-            put_half(head, p.window + high, y1 + H);
-            put_half(head, p.window + half + high, y2 + H);
-        } else {
-            vec u, w;
+        if (to)
+            v[k].join();
+        store(k, o, head, p);
+    }
+
+    /* The pairs of one run of all heads. */
+    template <bool NATIVE, bool OWN> __device__ __forceinline__ void rotate_run(int run, const turns_of<real, RUN> &t)
+    {
 #pragma unroll
-            for (int e = 0; e < V; e += 2) {
-                from_reals<DTYPE>(y1[TO_INTERLEAVED ? e / 2 : e], TO_INTERLEAVED ? y2[e / 2] : y1[e + 1], &u.element[e]);
-                from_reals<DTYPE>(TO_INTERLEAVED ? y1[H + e / 2] : y2[e], y2[TO_INTERLEAVED ? H + e / 2 : e + 1], &w.element[e]);
+        for (int k = 0; k < HEADS; k++) {
+            real y[2][RUN];
+#pragma unroll
+            for (int e = 0; e < RUN; e++) {
+                const int i = run * RUN + e;
+                const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(v[k].get(0, i)), to_real<DTYPE>(v[k].get(1, i))};
+                const typename pair_types<DTYPE>::pair turned =
+                    rotate_pair<DTYPE, NATIVE>(x, {t.c1[e], t.s1[e], OWN ? t.c2[e] : t.c1[e], OWN ? t.s2[e] : t.s1[e]});
+                y[0][e] = turned.first;
+                y[1][e] = turned.second;
             }
-            put(head, p.window + (TO_INTERLEAVED ? 2 * low : low), u);
-            put(head, p.window + (TO_INTERLEAVED ? 2 * high : half + low), w);
+            v[k].template set<RUN>(0, run * RUN, y[0]);
+            v[k].template set<RUN>(1, run * RUN, y[1]);
         }
     }
 
-    template <bool NATIVE, bool OWN>
-    __device__ __forceinline__ void rotate_paired(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
-                                                  const real *row) const
+    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p)
     {
-        if (call.plan.interleaved_src && call.plan.interleaved_dst)
-            rotate<true, true, NATIVE, OWN>(call, o, head, p, row);
-        else if (call.plan.interleaved_src)
-            rotate<true, false, NATIVE, OWN>(call, o, head, p, row);
-        else if (call.plan.interleaved_dst)
-            rotate<false, true, NATIVE, OWN>(call, o, head, p, row);
-        else
-            rotate<false, false, NATIVE, OWN>(call, o, head, p, row);
-    }
-
-    __device__ __forceinline__ void write_rotated(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
-                                                  const real *row) const
-    {
-        const bool native = call.plan.rounding == TROPE_ROUND_NATIVE, own = call.coefficients_per_pair == 4;
-        if (native)
-            own ? rotate_paired<true, true>(call, o, head, p, row) : rotate_paired<true, false>(call, o, head, p, row);
-        else
-            own ? rotate_paired<false, true>(call, o, head, p, row) : rotate_paired<false, false>(call, o, head, p, row);
-    }
-
-    __device__ __forceinline__ void write_same(const trope_plan_operand &, char *head, const position &p) const
-    {
-        put(head, p.first, a);
-        put(head, p.second, b);
-    }
-
-    __device__ __forceinline__ void clear()
-    {
-        a.bits = b.bits = make_uint4(0, 0, 0, 0);
+        const trope_plan &plan = call.plan.plan;
+        const bool native = is_native<ANGLES>(call.plan), own = has_own_angles<ANGLES>(call.plan);
+        const int pair[2] = {(int)p.low, (int)p.high};
+        angles_of<real, RUN> angles[2];
+#pragma unroll
+        for (int run = 0; run < 2; run++)
+            angles[run] = load_angles<ANGLES, real, RUN>(call.plan, row, pair[run]);
+        if (plan.interleaved_src) {
+#pragma unroll
+            for (int k = 0; k < HEADS; k++)
+                v[k].separate();
+        }
+#pragma unroll
+        for (int run = 0; run < 2; run++) {
+            turns_of<real, RUN> turns;
+            find_turns<ANGLES, real, RUN>(call.plan, row, pair[run], angles[run], &turns);
+            if (native)
+                own ? rotate_run<true, true>(run, turns) : rotate_run<true, false>(run, turns);
+            else
+                own ? rotate_run<false, true>(run, turns) : rotate_run<false, false>(run, turns);
+        }
     }
 };
 
-/* One pair, or one element that passes through, with any strides. */
-template <int DTYPE> struct scalar_item {
+/* ---- lanes of one pair ---- */
+
+/* One pair, or one element that passes through, of each of HEADS heads, with any strides. */
+template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
 
-    /* Elements of the head in src; `second` is `first` for one that passes through. */
+    /* Offsets in bytes in src and dst. */
     struct position {
-        int32_t first, second, pair;
+        int64_t src[2], dst[2];
+        int pair;
     };
 
-    element a, b;
+    element a[HEADS], b[HEADS];
 
-    static __device__ __forceinline__ position locate(const cuda_call &call, const head_place &place)
+    static __device__ __forceinline__ position locate(const cuda_call &call, const cuda_operand &o, uint32_t lane)
     {
-        const trope_plan_operand &o = call.plan.operands[place.operand];
+        const trope_plan &plan = call.plan.plan;
+        const int32_t pairs = (int32_t)o.rotary_dim / 2, offset = (int32_t)o.rotary_offset;
         position p;
-        p.pair = (int32_t)place.item;
-        if (place.item < call.items[place.operand].rotating) {
-            const int32_t pairs = o.rotary_dim / 2, interleaved = call.plan.interleaved_src;
-            p.first = o.rotary_offset + trope_first_of_pair(interleaved, call.plan.windows, pairs, p.pair);
-            p.second = o.rotary_offset + trope_second_of_pair(interleaved, call.plan.windows, pairs, p.pair);
+        p.pair = (int)lane;
+        if (lane < o.rotating) {
+            p.src[0] = (offset + trope_first_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair)) * o.src.element;
+            p.src[1] = (offset + trope_second_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair)) * o.src.element;
+            p.dst[0] = (offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair)) * o.dst.element;
+            p.dst[1] = (offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair)) * o.dst.element;
         } else {
-            const int32_t i = (int32_t)(place.item - call.items[place.operand].rotating);
-            p.first = p.second = i + (i >= o.rotary_offset ? o.rotary_dim : 0);
+            const int64_t i = lane - o.rotating, at = i + (i >= o.rotary_offset ? o.rotary_dim : 0);
+            p.src[0] = p.src[1] = at * o.src.element;
+            p.dst[0] = p.dst[1] = at * o.dst.element;
         }
         return p;
     }
 
-    __device__ __forceinline__ void load(const cuda_call &, const trope_plan_operand &o, const char *head, const position &p)
+    __device__ __forceinline__ void load(int k, const cuda_operand &, const char *head, const position &p)
     {
-        a = ((const element *)head)[p.first * o.src_stride[TROPE_DIM_ELEMENT]];
-        b = ((const element *)head)[p.second * o.src_stride[TROPE_DIM_ELEMENT]];
+        a[k] = *(const element *)(head + p.src[0]);
+        b[k] = *(const element *)(head + p.src[1]);
     }
 
-    __device__ __forceinline__ void write_rotated(const cuda_call &call, const trope_plan_operand &o, char *head, const position &p,
-                                                  const real *row) const
+    __device__ __forceinline__ void store(int k, const cuda_operand &, char *head, const position &p) const
     {
-        const trope_plan &plan = call.plan;
-        const int32_t pairs = o.rotary_dim / 2;
-        const int32_t first = o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
-        const int32_t second = o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
-        const typename pair_types<DTYPE>::turn t = load_turn<DTYPE>(call, row, (uint32_t)p.pair);
-        const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(a), to_real<DTYPE>(b)};
-        const typename pair_types<DTYPE>::pair y =
-            plan.rounding == TROPE_ROUND_NATIVE ? rotate_pair<DTYPE, true>(x, t) : rotate_pair<DTYPE, false>(x, t);
-        ((element *)head)[first * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y.first);
-        ((element *)head)[second * o.dst_stride[TROPE_DIM_ELEMENT]] = from_real<DTYPE>(y.second);
+        *(element *)(head + p.dst[0]) = a[k];
+        *(element *)(head + p.dst[1]) = b[k];
     }
 
-    __device__ __forceinline__ void write_same(const trope_plan_operand &o, char *head, const position &p) const
+    __device__ __forceinline__ void clear(int k)
     {
-        ((element *)head)[p.first * o.dst_stride[TROPE_DIM_ELEMENT]] = a;
-        ((element *)head)[p.second * o.dst_stride[TROPE_DIM_ELEMENT]] = b;
+        a[k] = b[k] = 0;
     }
 
-    __device__ __forceinline__ void clear()
+    __device__ __forceinline__ void store_rotated(int k, const cuda_call &, const cuda_operand &o, char *head, const position &p)
     {
-        a = b = 0;
+        store(k, o, head, p);
+    }
+
+    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p)
+    {
+        turns_of<real, 1> t;
+        find_turns<ANGLES, real, 1>(call.plan, row, p.pair, load_angles<ANGLES, real, 1>(call.plan, row, p.pair), &t);
+        if (!call.plan.own_angles) {
+            t.c2[0] = t.c1[0];
+            t.s2[0] = t.s1[0];
+        }
+#pragma unroll
+        for (int k = 0; k < HEADS; k++) {
+            const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(a[k]), to_real<DTYPE>(b[k])};
+            const typename pair_types<DTYPE>::turn turn = {t.c1[0], t.s1[0], t.c2[0], t.s2[0]};
+            const typename pair_types<DTYPE>::pair y = call.plan.plan.rounding == TROPE_ROUND_NATIVE
+                                                           ? rotate_pair<DTYPE, true>(x, turn)
+                                                           : rotate_pair<DTYPE, false>(x, turn);
+            a[k] = from_real<DTYPE>(y.first);
+            b[k] = from_real<DTYPE>(y.second);
+        }
     }
 };
-
-/* ---- rows ---- */
-
-/* Finds the block's rows. A sequence that cannot be right poisons its rows. */
-__device__ __forceinline__ void find_rows(const cuda_call &call, int64_t first_row, uint32_t count, trope_row *rows)
-{
-    if (threadIdx.x >= count)
-        return;
-    trope_row &row = rows[threadIdx.x];
-    trope_span span = {0, 0, 0, 0, 0};
-    trope_locate_row(&call.plan, first_row + threadIdx.x, &row);
-    trope_find_row(&call.plan, &span, &row);
-    if (row.action == TROPE_ROW_ROTATE && row.poisoned && call.plan.status)
-        atomicOr(call.plan.status, TROPE_STATUS_POSITION);
-    if (call.plan.sequences.boundaries && span.sequence >= 0 && trope_sequence_fault(&call.plan.sequences, span.sequence))
-        row.poisoned = (1u << TROPE_MAX_AXES) - 1;
-}
-
-/* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
-__device__ __forceinline__ void check_sequences(const trope_plan &plan)
-{
-    const trope_sequences &s = plan.sequences;
-    int32_t fault = 0;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.count; i += (int64_t)gridDim.x * blockDim.x)
-        fault |= trope_sequence_fault(&s, i);
-    if (fault && plan.status)
-        atomicOr(plan.status, fault);
-}
 
 /* ---- the kernel ---- */
 
-template <int DTYPE, template <int> class ITEM, int ITEMS, int THREADS, int BLOCKS>
+/* The rows of a call whose positions are its tokens have nothing to be looked up for. */
+template <bool PLAIN> __device__ __forceinline__ void find_row_of_call(const trope_plan &plan, trope_row *row)
+{
+    if (!PLAIN) {
+        find_row(plan, row);
+        return;
+    }
+    row->action = TROPE_ROW_ROTATE;
+    row->poisoned = 0;
+    row->position[0] = row->token;
+}
+
+template <class LANE, bool PLAIN, int HEADS, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_constant__ cuda_call call)
 {
-    typedef typename elements<DTYPE>::real real;
-    extern __shared__ __align__(16) char shared[];
-    trope_row *const rows = (trope_row *)shared;
-    real *const coefficients = (real *)(rows + call.tile_rows);
+    const cuda_operand &o = call.operands[operand_of_block(call)];
+    const thread_place place = find_place(call, o);
+    const typename LANE::position at = LANE::locate(call, o, place.lane);
+    const bool rotating = place.lane < o.rotating;
+    if (!PLAIN && call.plan.plan.sequences.boundaries)
+        check_sequences(call.plan.plan);
 
-    /* The block's tile. */
-    uint32_t tile = blockIdx.x, share = 0, outer = 0;
-    if (call.shares > 1) {
-        share = tile % call.shares;
-        tile /= call.shares;
-    }
-    if (call.outer > 1) {
-        outer = tile / call.tiles;
-        tile -= outer * call.tiles;
-    }
-    const int64_t inner = (int64_t)tile * call.tile_rows, left = call.inner - inner;
-    const uint32_t count = left < call.tile_rows ? (uint32_t)left : call.tile_rows;
+    int64_t number = place.row;
+    for (uint32_t pass = 0; pass < (HEADS == 1 ? call.passes : 1); pass++, number += call.pass_rows) {
+        const bool present = place.present && number < call.rows;
+        trope_row row;
+        locate_row<PLAIN>(call, present ? number : 0, &row);
 
-    /* The thread's place. */
-    const uint32_t quotient = call.lanes.divide(threadIdx.x), lane = threadIdx.x - quotient * call.lanes.divisor;
-    const uint32_t row0 = call.rows_fastest ? lane : quotient, item = call.rows_fastest ? quotient : lane;
-    head_place place = {0, 0, 0, 0};
-    typename ITEM<DTYPE>::position at = {};
-    const bool present = row0 < call.row_step && item < call.share_items && share * call.share_items + item < call.row_items &&
-                         find_head(call, share * call.share_items + item, &place);
-    if (present)
-        at = ITEM<DTYPE>::locate(call, place);
-    const trope_plan_operand &o = call.plan.operands[place.operand];
-    const bool rotating = place.item < call.items[place.operand].rotating;
-
-    ITEM<DTYPE> items[ITEMS];
-    if (present && (rotating || !o.in_place)) {
-        const int64_t step = call.items[place.operand].src_inner;
-        const char *head = o.src + place.src + outer * call.items[place.operand].src_outer + (inner + row0) * step;
+        LANE lane;
+        const head_pointers<HEADS> src(o, o.src, row, place.head);
 #pragma unroll
-        for (int k = 0; k < ITEMS; k++)
-            if (row0 + k * call.row_step < count)
-                items[k].load(call, o, head + k * call.row_step * step, at);
-    }
+        for (int k = 0; k < HEADS; k++)
+            lane.load(k, o, src.head[k], at);
+        find_row_of_call<PLAIN>(call.plan.plan, &row);
+        if (__builtin_expect(call.rearranges, 0))
+            __syncthreads();
 
-    find_rows(call, outer * call.inner + inner, count, rows);
-    if (call.plan.sequences.boundaries)
-        check_sequences(call.plan);
-    __syncthreads();
-    fill_coefficients(call, rows, count, coefficients);
-    __syncthreads();
-
-    if (!present)
-        return;
-    const int64_t step = call.items[place.operand].dst_inner;
-    char *const first_head = o.dst + place.dst + outer * call.items[place.operand].dst_outer + (inner + row0) * step;
-    const real *const first_row = coefficients + row0 * call.coefficients_per_pair * (uint32_t)call.plan.pairs;
+        const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
+        if (!present || (o.in_place && !turns && !zero))
+            continue;
+        if (turns)
+            lane.rotate(call, row, at);
+        const head_pointers<HEADS> dst(o, o.dst, row, place.head);
 #pragma unroll
-    for (int k = 0; k < ITEMS; k++) {
-        const uint32_t r = row0 + k * call.row_step;
-        if (r >= count)
-            break;
-        char *const head = first_head + k * call.row_step * step;
-        const trope_row_action action = rows[r].action;
-        if (action == TROPE_ROW_ROTATE && rotating) {
-            items[k].write_rotated(call, o, head, at,
-                                   first_row + k * call.row_step * call.coefficients_per_pair * (uint32_t)call.plan.pairs);
-        } else if (action == TROPE_ROW_ZERO) {
-            items[k].clear();
-            items[k].write_same(o, head, at);
-        } else if (!o.in_place) {
-            items[k].write_same(o, head, at);
+        for (int k = 0; k < HEADS; k++) {
+            if (place.head + k * o.chunks >= o.heads)
+                break;
+            if (__builtin_expect(zero, 0))
+                lane.clear(k);
+            if (turns)
+                lane.store_rotated(k, call, o, dst.head[k], at);
+            else
+                lane.store(k, o, dst.head[k], at);
         }
     }
 }

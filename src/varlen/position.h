@@ -118,6 +118,20 @@ TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
     return span;
 }
 
+/* The sequence, or the gap, that a token is in with `count` boundaries at or before it. */
+TROPE_HD trope_span trope_span_after(const trope_sequences *s, int64_t count)
+{
+    if (count > 0 && count <= s->count)
+        return trope_sequence_span(s, count - 1);
+    trope_span gap;
+    gap.begin = count ? trope_boundary(s, s->count) : trope_local_boundary(s, 0);
+    gap.end = count ? TROPE_NO_END : trope_boundary(s, 0);
+    gap.sequence = -1;
+    gap.real = 0;
+    gap.first = 0;
+    return gap;
+}
+
 /* The span that holds a token, by bisection. Empty sequences hold none and are stepped over. */
 TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int64_t token)
 {
@@ -131,15 +145,7 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
         else
             high = middle;
     }
-    if (low > 0 && low <= s->count)
-        return trope_sequence_span(s, low - 1);
-    trope_span gap;
-    gap.begin = low ? trope_boundary(s, s->count) : trope_local_boundary(s, 0);
-    gap.end = low ? TROPE_NO_END : trope_boundary(s, 0);
-    gap.sequence = -1;
-    gap.real = 0;
-    gap.first = 0;
-    return gap;
+    return trope_span_after(s, low);
 }
 
 TROPE_HD int64_t trope_index_in_sequence(const trope_sequences *s, const trope_span *span, int64_t token)
