@@ -501,7 +501,8 @@ __device__ __forceinline__ void find_rows(const trope_plan &plan, int64_t first_
     const uint32_t number = threadIdx.x < count ? threadIdx.x : count - 1;
     trope_row row;
     trope_locate_row(&plan, first_row + number, &row);
-    find_row(plan, &row);
+    trope_run run = {0, 0, 0, 0, TROPE_ROW_ROTATE};
+    find_row(plan, &run, &row);
     rows[number] = row;
 }
 
@@ -519,13 +520,15 @@ __device__ __forceinline__ void fill_coefficients(const gradient_call &g, const 
             REAL *to = space + r * per_row + pair;
             if (rows[r].action != TROPE_ROW_ROTATE)
                 continue;
+            const steps_of<ANGLES_ANY, 1> steps(g.plan, (int)pair);
             turns_of<REAL, 1> t;
-            find_turns<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair, load_angles<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair), &t);
+            const angles_of<REAL, 1> angles = load_angles<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair, steps);
+            const bool own = find_turns<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair, angles, &t);
             to[0] = t.c1[0];
             to[pairs] = t.s1[0];
             if (g.plan.own_angles) {
-                to[2 * pairs] = t.c2[0];
-                to[3 * pairs] = t.s2[0];
+                to[2 * pairs] = own ? t.c2[0] : t.c1[0];
+                to[3 * pairs] = own ? t.s2[0] : t.s1[0];
             }
         }
     }

@@ -3,6 +3,8 @@
 #ifndef TROPE_CORE_ANGLES_CUDA_CUH
 #define TROPE_CORE_ANGLES_CUDA_CUH
 
+#include <stddef.h>
+
 #include "core/elements_cuda.cuh"
 #include "core/plan.h"
 #include "core/sincos.h"
@@ -10,61 +12,128 @@
 
 /* The plan, and what follows from it that threads should not have to work out. */
 struct cuda_plan {
-    trope_plan plan;
     float cosine_scale, sine_scale;
+    int32_t scaled;        /* they are not both 1 */
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
+    alignas(16) trope_plan plan;
 };
+static_assert(offsetof(trope_plan, step) % 16 == 0, "steps are loaded as vectors");
 
 void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p);
 
 /* ---- rows ---- */
 
-/* How many boundaries are at or before a token, by the 32 threads of a warp, which have the same token. As in the bisection
- * of trope_find_span, the one before the result is known not to be after the token, and the one at it to be after it. */
-__device__ __forceinline__ int64_t count_boundaries(const trope_sequences *s, int64_t token)
-{
-    int64_t low = 0, high = s->count + 1;
-    while (low < high) {
-        const int64_t step = (high - low + 31) / 32, mine = low + (int64_t)(threadIdx.x % 32) * step;
-        const uint32_t after = __ballot_sync(UINT32_MAX, mine >= high || trope_boundary(s, mine) > token);
-        const int first = after ? __ffs((int)after) - 1 : 32;
-        const int64_t at_first = low + first * step;
-        high = at_first < high ? at_first : high;
-        low = first ? low + (first - 1) * step + 1 : low;
-    }
-    return low;
-}
+#define PROBES 4 /* of a thread */
 
-/* The span of each thread's token. The threads of a warp mostly have the same sequence, and search for it together. */
-__device__ __forceinline__ trope_span find_spans(const trope_sequences *s, int64_t token)
-{
-    trope_span span = {0, 0, 0, 0, 0};
-    bool found = false;
-    for (uint32_t left = UINT32_MAX; left; left = __ballot_sync(UINT32_MAX, !found)) {
-        const int leader = __ffs((int)left) - 1;
-        const int64_t wanted = __shfl_sync(UINT32_MAX, token, leader);
-        const trope_span candidate = trope_span_after(s, count_boundaries(s, wanted));
-        if (!found && (token == wanted || (token >= candidate.begin && token < candidate.end))) {
-            span = candidate;
-            found = true;
+/* Boundaries low, low + step, ... below high, dealt out to the threads of a warp, PROBES to each. */
+struct boundary_probes {
+    int64_t low, high, step;
+    int64_t value[PROBES];
+
+    __device__ __forceinline__ void load(const trope_sequences &s, int64_t from, int64_t to)
+    {
+        low = from;
+        high = to;
+        step = (high - low + 32 * PROBES - 1) / (32 * PROBES);
+#pragma unroll
+        for (int j = 0; j < PROBES; j++) {
+            const int64_t i = low + (int64_t)(threadIdx.x % 32 * PROBES + j) * step;
+            value[j] = i < high ? trope_load_index(s.boundaries, s.boundaries_64, i) : INT64_MAX;
         }
     }
-    return span;
+
+    /* The number of the first probe that is after a token, which all threads of the warp have in common. */
+    __device__ __forceinline__ int first_after(const trope_sequences &s, int64_t token) const
+    {
+        int mine = PROBES;
+#pragma unroll
+        for (int j = PROBES - 1; j >= 0; j--)
+            mine = trope_local_boundary(&s, value[j]) > token ? j : mine;
+        const uint32_t after = __ballot_sync(UINT32_MAX, mine < PROBES);
+        const int thread = after ? __ffs((int)after) - 1 : 0;
+        return after ? thread * PROBES + __shfl_sync(UINT32_MAX, mine, thread) : 32 * PROBES;
+    }
+
+    __device__ __forceinline__ int64_t of_thread(int number) const
+    {
+        int64_t mine = value[0];
+#pragma unroll
+        for (int j = 1; j < PROBES; j++)
+            mine = number % PROBES == j ? value[j] : mine;
+        return __shfl_sync(UINT32_MAX, mine, number / PROBES);
+    }
+};
+
+struct found_span {
+    trope_span span;
+    bool faulty; /* that sequence cannot be right */
+};
+
+/* The span of a token, which all threads of the warp have in common. As in trope_find_span, a boundary that is known not to be
+ * after the token and one that is come closer and closer. */
+__device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_t token)
+{
+    boundary_probes probes;
+    int64_t low = 0, high = s.count + 1;
+    int first = 0;
+    do {
+        probes.load(s, low, high);
+        first = probes.first_after(s, token);
+        const int64_t at_first = low + first * probes.step;
+        high = first < 32 * PROBES && at_first < high ? at_first : high;
+        low = first ? low + (first - 1) * probes.step + 1 : low;
+    } while (low < high);
+    if (low == 0 || low > s.count)
+        return {trope_gap_after(&s, low), false};
+    const bool at_hand = probes.step == 1 && first > 0 && first < 32 * PROBES && probes.low + first < probes.high;
+    const trope_bounds b = at_hand ? trope_add_real_bounds(&s, low - 1, probes.of_thread(first - 1), probes.of_thread(first))
+                                   : trope_load_bounds(&s, low - 1);
+    return {trope_span_of_bounds(&s, low - 1, b), trope_fault_of_bounds(&s, b) != 0};
 }
 
-/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons its rows. */
-__device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
+__device__ __forceinline__ bool holds(const found_span &found, int64_t token)
 {
-    trope_span span = {0, 0, 0, 0, 0};
+    return token >= found.span.begin && token < found.span.end;
+}
+
+/* Finds the spans of the tokens of those threads of a warp that want it. Mostly they have the same one, and search for it
+ * together. */
+__device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64_t token, bool wants)
+{
+    found_span found = {{0, 0, 0, 0, 0}, false};
+    while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
+        const int64_t wanted = __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1);
+        const found_span candidate = find_span(s, wanted);
+        if (wants && (token == wanted || (token >= candidate.span.begin && token < candidate.span.end))) {
+            found = candidate;
+            wants = false;
+        }
+    }
+    return found;
+}
+
+/* Fills a row whose batch and token are set, for all threads of a warp; `run` is what the thread's row before left there, or
+ * {0}. A sequence that cannot be right poisons its rows. */
+__device__ __forceinline__ void find_row(const trope_plan &plan, trope_run *run, trope_row *row)
+{
+    const bool wants = !trope_take_row(run, row);
+    if (__builtin_expect(!__any_sync(UINT32_MAX, wants), 1))
+        return;
+    found_span found = {{0, 0, 0, 0, 0}, false};
     if (plan.sequences.boundaries)
-        span = find_spans(&plan.sequences, row->token);
-    trope_find_row(&plan, &span, row);
+        found = find_spans(plan.sequences, row->token, wants);
+    if (!wants)
+        return;
+    trope_find_row(&plan, &found.span, row);
+    *run = trope_run_of_row(&plan, &found.span, row);
     if (row->action == TROPE_ROW_ROTATE && row->poisoned && plan.status)
         atomicOr(plan.status, TROPE_STATUS_POSITION);
-    if (plan.sequences.boundaries && span.sequence >= 0 && trope_sequence_fault(&plan.sequences, span.sequence))
+    if (found.faulty) {
         row->poisoned = (1u << TROPE_MAX_AXES) - 1;
+        run->end = run->begin;
+    }
 }
 
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
@@ -185,29 +254,69 @@ __device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row
         load_run<float, N>(table + column_of(p, pair, 1), values->second);
 }
 
-/* Pairs `pair` to `pair + N - 1` of a row of a table. */
-template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &row, const void *table, int pair,
-                                           of_pairs<REAL, N> *values)
+template <typename REAL, int N>
+__device__ __forceinline__ void load_entries(const cuda_plan &p, const trope_row &row, const void *table, int pair, bool own,
+                                             of_pairs<REAL, N> *values)
 {
     const trope_plan_angles &a = p.plan.angles;
-    const bool own = has_own_angles<ANGLES>(p);
-    if constexpr (sizeof(REAL) == sizeof(float)) {
-        if (ANGLES != ANGLES_ANY || p.table_vectors) {
-            load_vectors<N>(p, row, (const float *)table, pair, own, values);
-            return;
-        }
-    }
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        const int64_t entry = row.batch * a.batch_stride + position_of_pair<ANGLES>(p, row, pair + e) * a.row_stride;
+        const int64_t entry = row.batch * a.batch_stride + position_of_pair<ANGLES_ANY>(p, row, pair + e) * a.row_stride;
         values->first[e] = table_entry<REAL>(a.dtype, table, entry + column_of(p, pair + e, 0));
         if (own)
             values->second[e] = table_entry<REAL>(a.dtype, table, entry + column_of(p, pair + e, 1));
     }
 }
 
+/* Pairs `pair` to `pair + N - 1` of a row of a table. */
+template <int ANGLES, typename REAL, int N>
+__device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &row, const void *table, int pair,
+                                           of_pairs<REAL, N> *values)
+{
+    const bool own = has_own_angles<ANGLES>(p);
+    if constexpr (ANGLES != ANGLES_ANY) {
+        load_vectors<N>(p, row, (const float *)table, pair, own, values);
+    } else {
+        if constexpr (sizeof(REAL) == sizeof(float)) {
+            if (p.table_vectors) {
+                load_vectors<N>(p, row, (const float *)table, pair, own, values);
+                return;
+            }
+        }
+        load_entries<REAL, N>(p, row, table, pair, own, values);
+    }
+}
+
 /* ---- angles ---- */
+
+/* The turns per position of N pairs, where a kernel is compiled for phases: loaded once, and as vectors. Neighbouring threads
+ * have different pairs, for which constant memory would be asked one thread after another. Its address as ordinary memory
+ * goes through the cache instead; the assembly hides from the compiler that it could do otherwise. */
+template <int ANGLES, int N> struct steps_of {
+    __device__ __forceinline__ steps_of(const cuda_plan &, int)
+    {
+    }
+};
+
+template <int N> struct steps_of<ANGLES_PHASE, N> {
+    uint64_t step[N];
+
+    __device__ __forceinline__ steps_of(const cuda_plan &p, int pair)
+    {
+        const uint64_t *from = p.plan.step;
+        asm("" : "+l"(from));
+        load_run<uint64_t, N>(from + pair, step);
+    }
+};
+
+template <int N> struct steps_of<ANGLES_ANY, N> {
+    const uint64_t *step;
+
+    __device__ __forceinline__ steps_of(const cuda_plan &p, int pair) : step(p.plan.step + pair)
+    {
+    }
+};
+
 
 /* The angles of N pairs before their sine: phases (32 bits of a turn, 64 for f64), or radians. */
 template <typename REAL, int N> union angles_of {
@@ -217,20 +326,23 @@ template <typename REAL, int N> union angles_of {
 
 /* Loads them. A table's cos and sin are loaded when they are used. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair)
+__device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
+                                                            const steps_of<ANGLES, N> &steps)
 {
     const trope_plan_angles &a = p.plan.angles;
     angles_of<REAL, N> angles;
-    if (has_phases<ANGLES>(p)) {
+    if constexpr (ANGLES == ANGLES_FREQS || ANGLES == ANGLES_OWN_FREQS) {
+        load_table<ANGLES, REAL, N>(p, row, a.freqs, pair, &angles.radians);
+    } else if (has_phases<ANGLES>(p)) {
 #pragma unroll
         for (int e = 0; e < N; e++) {
             const int64_t position = position_of_pair<ANGLES>(p, row, pair + e);
             if constexpr (sizeof(REAL) == 8)
-                angles.phases.first[e] = (uint64_t)position * a.step[pair + e];
+                angles.phases.first[e] = (uint64_t)position * steps.step[e];
             else
-                angles.phases.first[e] = trope_phase(position, a.step[pair + e]);
+                angles.phases.first[e] = trope_phase(position, steps.step[e]);
         }
-    } else if (ANGLES != ANGLES_ANY || a.source == TROPE_ANGLES_FREQS) {
+    } else if (a.source == TROPE_ANGLES_FREQS) {
         load_table<ANGLES, REAL, N>(p, row, a.freqs, pair, &angles.radians);
     }
     return angles;
@@ -277,10 +389,12 @@ template <int ANGLES, typename REAL, int N>
 __device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const trope_row &row, int pair, REAL *cosine, REAL *sine)
 {
     const trope_plan &plan = p.plan;
+    if (p.scaled) {
 #pragma unroll
-    for (int e = 0; e < N; e++) {
-        cosine[e] *= sizeof(REAL) == 8 ? (REAL)plan.cosine_scale : (REAL)p.cosine_scale;
-        sine[e] *= sizeof(REAL) == 8 ? (REAL)plan.sine_scale : (REAL)p.sine_scale;
+        for (int e = 0; e < N; e++) {
+            cosine[e] *= sizeof(REAL) == 8 ? (REAL)plan.cosine_scale : (REAL)p.cosine_scale;
+            sine[e] *= sizeof(REAL) == 8 ? (REAL)plan.sine_scale : (REAL)p.sine_scale;
+        }
     }
     if (__builtin_expect(row.poisoned, 0)) {
 #pragma unroll
@@ -297,18 +411,29 @@ __device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const tr
     }
 }
 
+template <int N, typename BITS> __device__ __forceinline__ bool differ(const BITS *a, const BITS *b)
+{
+    bool differ = false;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        differ = differ || a[e] != b[e];
+    return differ;
+}
+
 /* What N pairs are rotated by. */
 template <typename REAL, int N> struct turns_of {
     REAL c1[N], s1[N], c2[N], s2[N];
 };
 
-/* Without own angles, c2 and s2 are left as they are. */
+/* Returns whether elements have angles of their own; if not, c2 and s2 are left as they are. A table with a column per element
+ * usually has the same angles twice, and then half of the sines are enough. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ void find_turns(const cuda_plan &p, const trope_row &row, int pair, const angles_of<REAL, N> &angles,
+__device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair, const angles_of<REAL, N> &angles,
                                            turns_of<REAL, N> *t)
 {
     const trope_plan &plan = p.plan;
-    const bool own = has_own_angles<ANGLES>(p), phases = has_phases<ANGLES>(p);
+    const bool phases = has_phases<ANGLES>(p);
+    bool own = has_own_angles<ANGLES>(p);
     if (ANGLES == ANGLES_ANY && plan.angles.source == TROPE_ANGLES_TABLE) {
         of_pairs<REAL, N> cosines, sines;
         load_table<ANGLES, REAL, N>(p, row, plan.angles.cos, pair, &cosines);
@@ -322,12 +447,13 @@ __device__ __forceinline__ void find_turns(const cuda_plan &p, const trope_row &
         }
     } else {
         sincos_of<N>(phases, angles.phases.first, angles.radians.first, t->s1, t->c1);
+        own = own && differ<N>(angles.phases.first, angles.phases.second);
         if (own)
             sincos_of<N>(phases, angles.phases.second, angles.radians.second, t->s2, t->c2);
     }
     finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c1, t->s1);
     if (!own)
-        return;
+        return false;
     finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
     if (plan.swap_sines) {
 #pragma unroll
@@ -337,6 +463,7 @@ __device__ __forceinline__ void find_turns(const cuda_plan &p, const trope_row &
             t->s2[e] = swap;
         }
     }
+    return true;
 }
 
 #endif

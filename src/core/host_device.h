@@ -4,8 +4,10 @@
 
 #ifdef __CUDACC__
 #define TROPE_HD static __host__ __device__ __forceinline__
+#define TROPE_ALIGNED(bytes) alignas(bytes)
 #else
 #define TROPE_HD static inline
+#define TROPE_ALIGNED(bytes) _Alignas(bytes)
 #endif
 
 #endif

@@ -106,7 +106,7 @@ static void plan_angles(const trope_args *args, trope_plan *plan)
                                  : TROPE_ANGLES_PHASE;
     if (a->source == TROPE_ANGLES_PHASE)
         for (int i = 0; i < plan->pairs; i++)
-            a->step[i] = trope_phase_step(args->inv_freq[i]);
+            plan->step[i] = trope_phase_step(args->inv_freq[i]);
 }
 
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */

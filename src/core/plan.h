@@ -28,7 +28,6 @@ typedef struct trope_plan_angles {
     int32_t dtype;
     int32_t per_element;  /* two columns a pair, at its elements of the forward call's output */
     int32_t out_of_range; /* TROPE_RANGE_... */
-    uint64_t step[TROPE_MAX_PAIRS]; /* PHASE: turns per position */
 } trope_plan_angles;
 
 typedef struct trope_plan {
@@ -64,6 +63,9 @@ typedef struct trope_plan {
     void *workspace;
     uint64_t workspace_size;
     void *stream;
+
+    /* TROPE_ANGLES_PHASE: turns per position. Last, because most of it is mostly unused. */
+    TROPE_ALIGNED(16) uint64_t step[TROPE_MAX_PAIRS];
 } trope_plan;
 
 /* The axis that drives a pair; `pair` counts through all windows. */

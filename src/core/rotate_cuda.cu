@@ -1,4 +1,5 @@
 /* Which kernel a plan gets, with what geometry, and its launch. */
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,14 +9,17 @@
 #include "core/backend.h"
 #include "core/rotate_cuda.cuh"
 
-#define MANY_HEADS 4 /* of a thread, where an operand has as many */
+#ifndef MANY_HEADS
+#define MANY_HEADS 2 /* of a thread, where an operand has as many */
+#endif
 
 /* Threads of a block, and blocks that a multiprocessor should hold. A block of the scalar kernel can hold all pairs of the
  * widest head, which a rearrangement in place needs. */
 #ifndef VECTOR_THREADS
 #define VECTOR_THREADS 128
-#define VECTOR_BLOCKS  6
-#define FEW_BLOCKS     8
+#define PLAIN_BLOCKS   8
+#define LOOKUP_BLOCKS  7
+#define ANY_BLOCKS     4
 #endif
 #ifndef SCALAR_HEADS
 #define SCALAR_HEADS 4
@@ -27,8 +31,8 @@
 
 /* Threads with which a device is full several times over: rows are then taken several to a thread. */
 #ifndef ENOUGH_THREADS
-#define ENOUGH_THREADS ((int64_t)1 << 18)
-#define MAX_PASSES     4
+#define ENOUGH_THREADS ((int64_t)1 << 17)
+#define MAX_ROWS_PER_THREAD 4
 #endif
 
 /* ---- vectors or pairs ---- */
@@ -45,7 +49,10 @@ static bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o
     for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
         if (size[d] > 1 && !is_multiple(stride[d], count))
             return false;
-    return stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16);
+    return stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16) &&
+           (double)size[TROPE_DIM_GROUP] * fabs((double)stride[TROPE_DIM_GROUP]) +
+                   (double)size[TROPE_DIM_HEAD] * fabs((double)stride[TROPE_DIM_HEAD]) <
+               (double)count * INT32_MAX;
 }
 
 static bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
@@ -105,14 +112,17 @@ static uint32_t nearest(const trope_plan &plan, bool vector)
     return row < element ? ORDER_ROWS : ORDER_LANES;
 }
 
-static cuda_tensor plan_tensor(const void *base, const int64_t *stride, int64_t element_size)
+static cuda_tensor plan_tensor(const trope_plan &plan, const void *base, const int64_t *stride, bool vector)
 {
+    const int64_t bytes = plan.element_size, unit = vector ? 16 : 1;
+    const int outer = plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN,
+              inner = plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
     return {(char *)base,
-            stride[TROPE_DIM_BATCH] * element_size,
-            stride[TROPE_DIM_TOKEN] * element_size,
-            stride[TROPE_DIM_GROUP] * element_size,
-            stride[TROPE_DIM_HEAD] * element_size,
-            stride[TROPE_DIM_ELEMENT] * element_size};
+            stride[outer] * bytes,
+            stride[inner] * bytes,
+            stride[TROPE_DIM_GROUP] * bytes / unit,
+            stride[TROPE_DIM_HEAD] * bytes / unit,
+            stride[TROPE_DIM_ELEMENT] * bytes};
 }
 
 static cuda_operand plan_operand(const trope_plan &plan, const trope_plan_operand &from, bool vector)
@@ -122,8 +132,8 @@ static cuda_operand plan_operand(const trope_plan &plan, const trope_plan_operan
     const uint32_t passing = passes ? (from.head_dim - from.rotary_dim) / width : 0;
     cuda_operand o;
     memset(&o, 0, sizeof o);
-    o.src = plan_tensor(from.src, from.src_stride, plan.element_size);
-    o.dst = plan_tensor(from.dst, from.dst_stride, plan.element_size);
+    o.src = plan_tensor(plan, from.src, from.src_stride, vector);
+    o.dst = plan_tensor(plan, from.dst, from.dst_stride, vector);
     o.rotating = from.dst ? from.rotary_dim / 2 / width : 0;
     o.lanes = o.rotating + (vector ? (passing + 1) / 2 : passing);
     o.heads = from.groups * from.heads_per_group;
@@ -134,6 +144,8 @@ static cuda_operand plan_operand(const trope_plan &plan, const trope_plan_operan
     o.rotary_dim = from.rotary_dim;
     o.rotary_offset = from.rotary_offset;
     o.window_pairs = from.window_pairs;
+    o.low_step = plan.interleaved_src ? width / 2 : width;
+    o.high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
     return o;
 }
 
@@ -142,8 +154,8 @@ static void number_columns(uint32_t order, bool rearranges, uint32_t heads_per_t
 {
     const uint32_t lanes = rearranges ? power_of_two(o->lanes) : o->lanes ? o->lanes : 1;
     o->chunks = o->lanes ? (o->heads + heads_per_thread - 1) / heads_per_thread : 0;
-    o->columns_per_outer.set(order == ORDER_HEADS && o->chunks ? o->chunks : lanes);
-    o->columns = lanes * o->chunks;
+    o->lanes_of_chunk.set(order == ORDER_HEADS && o->chunks ? o->chunks : lanes);
+    o->columns.set(o->chunks ? lanes * o->chunks : 1);
 }
 
 static int64_t quotient_up(int64_t a, int64_t b)
@@ -151,45 +163,66 @@ static int64_t quotient_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* The blocks of an operand in each slice of the grid; returns how many slices there must be. */
-static int64_t number_rows(const cuda_call &call, uint32_t threads, cuda_operand *o, int64_t *blocks)
+/* What kernels for plain rows can have: see find_place. */
+static bool is_plain(const trope_plan &plan, const cuda_call &call)
 {
-    if (o->columns == 0)
-        return 0;
-    const int64_t most = (INT32_MAX - threads) / o->columns;
-    o->slice_rows = (uint32_t)(call.pass_rows < most ? call.pass_rows : most);
-    o->nearest.set(call.order == ORDER_ROWS ? o->slice_rows : o->columns);
-    *blocks += quotient_up((int64_t)o->slice_rows * o->columns, threads);
-    return quotient_up(call.pass_rows, o->slice_rows);
+    bool one_slice = true;
+    for (int i = 0; i < plan.operand_count; i++)
+        one_slice = one_slice && call.rows < (INT32_MAX - SCALAR_THREADS) / (int64_t)call.operands[i].columns.divisor;
+    return one_slice && plan.position_is_token && plan.windows == 1 && !call.rearranges;
+}
+
+/* Threads that look rows up should have some that follow each other, and so do those with little else to do; but there should
+ * be enough of them. */
+static uint32_t choose_rows_per_thread(const trope_plan &plan, const cuda_call &call)
+{
+    int64_t threads = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        threads += call.rows * call.operands[i].chunks * call.operands[i].lanes;
+    const int64_t rows = threads / ENOUGH_THREADS;
+    return rows < 1 ? 1 : (uint32_t)(rows < MAX_ROWS_PER_THREAD ? rows : MAX_ROWS_PER_THREAD);
 }
 
 /* What a grid has: blocks of all operands, and slices. */
 struct cuda_grid {
     int64_t blocks, slices;
+    bool plain;
 };
+
+static void number_blocks(const cuda_call &call, uint32_t threads, cuda_operand *o, cuda_grid *grid)
+{
+    if (o->chunks == 0)
+        return;
+    const int64_t most = (INT32_MAX - threads) / o->columns.divisor;
+    o->slice_groups = (uint32_t)(call.row_groups < most ? call.row_groups : most);
+    const int64_t slices = quotient_up(call.row_groups, o->slice_groups);
+    grid->blocks += quotient_up((int64_t)o->slice_groups * o->columns.divisor, threads);
+    grid->slices = slices > grid->slices ? slices : grid->slices;
+}
 
 static cuda_grid plan_grid(const trope_plan &plan, bool vector, uint32_t heads_per_thread, cuda_call *call)
 {
-    const uint32_t threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
     const int64_t length = plan.batch_outermost ? plan.tokens : plan.batch;
-    int64_t columns = 0;
-    cuda_grid grid = {0, 0};
+    cuda_grid grid = {0, 0, false};
     call->rearranges = rearranges_in_place(plan);
+    call->batch_outermost = plan.batch_outermost;
+    call->interleaved_src = plan.interleaved_src;
+    call->interleaved_dst = plan.interleaved_dst;
     call->order = nearest(plan, vector);
+    call->rows = plan.batch * plan.tokens;
+    call->has_outer = call->rows > length;
+    call->row_length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
     for (int i = 0; i < plan.operand_count; i++) {
         call->operands[i] = plan_operand(plan, plan.operands[i], vector);
         number_columns(call->order, call->rearranges, heads_per_thread, &call->operands[i]);
-        columns += call->operands[i].columns;
     }
-    call->rows = plan.batch * plan.tokens;
-    call->row_length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
-    const int64_t enough = call->rows * columns / ENOUGH_THREADS;
-    call->passes = heads_per_thread > 1 || enough < 1 ? 1 : (uint32_t)(enough < MAX_PASSES ? enough : MAX_PASSES);
-    call->pass_rows = quotient_up(call->rows, call->passes);
+    grid.plain = is_plain(plan, *call);
+    call->rows_per_thread = grid.plain && vector && heads_per_thread > 1 ? 1 : choose_rows_per_thread(plan, *call);
+    call->row_groups = quotient_up(call->rows, call->rows_per_thread);
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
-        call->operands[i].first_block = i < plan.operand_count ? (uint32_t)grid.blocks : UINT32_MAX;
-        const int64_t slices = number_rows(*call, threads, &call->operands[i], &grid.blocks);
-        grid.slices = slices > grid.slices ? slices : grid.slices;
+        call->first_blocks[i] = i < plan.operand_count ? (uint32_t)grid.blocks : UINT32_MAX;
+        if (i < plan.operand_count)
+            number_blocks(*call, vector ? VECTOR_THREADS : SCALAR_THREADS, &call->operands[i], &grid);
     }
     return grid;
 }
@@ -208,6 +241,7 @@ void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
     p->plan = *plan;
     p->cosine_scale = (float)plan->cosine_scale;
     p->sine_scale = (float)plan->sine_scale;
+    p->scaled = plan->cosine_scale != 1 || plan->sine_scale != 1;
     p->own_angles = plan->angles.per_element;
     p->window_pairs = plan->pairs / plan->windows;
     p->table_vectors = table_is_vector(*plan);
@@ -217,10 +251,11 @@ void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
 
 #define VECTOR(DTYPE, ANGLES, PLAIN, HEADS, BLOCKS)                                                                \
     (const void *)rotate_kernel<vector_lane<DTYPE, ANGLES, HEADS>, PLAIN, HEADS, VECTOR_THREADS, BLOCKS>
-#define SCALAR(DTYPE)                                                                                              \
-    (const void *)rotate_kernel<scalar_lane<DTYPE, ANGLES_ANY, SCALAR_HEADS>, false, SCALAR_HEADS, SCALAR_THREADS, SCALAR_BLOCKS>
-#define MANY(DTYPE, ANGLES, PLAIN) VECTOR(DTYPE, ANGLES, PLAIN, MANY_HEADS, VECTOR_BLOCKS)
-#define FEW(DTYPE, ANGLES, PLAIN)  VECTOR(DTYPE, ANGLES, PLAIN, 1, FEW_BLOCKS)
+#define SCALAR(DTYPE, PLAIN)                                                                                       \
+    (const void *)rotate_kernel<scalar_lane<DTYPE, ANGLES_ANY, SCALAR_HEADS>, PLAIN, SCALAR_HEADS, SCALAR_THREADS, SCALAR_BLOCKS>
+#define SCALARS(PLAIN) {SCALAR(TROPE_F32, PLAIN), SCALAR(TROPE_F16, PLAIN), SCALAR(TROPE_BF16, PLAIN), SCALAR(TROPE_F64, PLAIN)}
+#define MANY(DTYPE, ANGLES, PLAIN) VECTOR(DTYPE, ANGLES, PLAIN, MANY_HEADS, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
+#define FEW(DTYPE, ANGLES, PLAIN)  VECTOR(DTYPE, ANGLES, PLAIN, 1, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
 #define USUAL(DTYPE, PLAIN)                                                                                        \
     {{MANY(DTYPE, ANGLES_ANY, false), MANY(DTYPE, ANGLES_PHASE, PLAIN), MANY(DTYPE, ANGLES_FREQS, PLAIN),          \
       MANY(DTYPE, ANGLES_OWN_FREQS, PLAIN)},                                                                       \
@@ -230,8 +265,8 @@ void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
     {USUAL(TROPE_F32, PLAIN), USUAL(TROPE_F16, PLAIN), USUAL(TROPE_BF16, PLAIN),                                   \
      {{MANY(TROPE_F64, ANGLES_ANY, false)}, {MANY(TROPE_F64, ANGLES_ANY, false)}}}
 
-static const void *const scalar_kernels[] = {SCALAR(TROPE_F32), SCALAR(TROPE_F16), SCALAR(TROPE_BF16), SCALAR(TROPE_F64)};
-/* By whether rows are plain, dtype, whether heads are few, angles. */
+/* By whether rows are plain, dtype and, for vectors, whether heads are few, angles. */
+static const void *const scalar_kernels[2][4] = {SCALARS(false), SCALARS(true)};
 static const void *const vector_kernels[2][4][2][4] = {DTYPES(false), DTYPES(true)};
 
 static int kind_of_angles(const trope_plan &plan)
@@ -249,7 +284,7 @@ static bool has_many_heads(const trope_plan &plan)
 {
     bool many = false;
     for (int i = 0; i < plan.operand_count; i++)
-        many = many || (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group >= MANY_HEADS - 1;
+        many = many || (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group >= MANY_HEADS;
     return many;
 }
 
@@ -282,7 +317,7 @@ static trope_status run(const char *function, const trope_plan *plan)
     trope_fill_cuda_plan(plan, &call.plan);
     void *arguments[] = {&call};
     const void *kernel =
-        vector ? vector_kernels[plan->position_is_token && call.rows <= INT32_MAX][plan->dtype][few][angles] : scalar_kernels[plan->dtype];
+        vector ? vector_kernels[grid.plain][plan->dtype][few][angles] : scalar_kernels[grid.plain][plan->dtype];
     const cudaError_t error =
         cudaLaunchKernel(kernel, dim3((unsigned)grid.blocks, (unsigned)grid.slices),
                          dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, 0, (cudaStream_t)plan->stream);

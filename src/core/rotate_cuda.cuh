@@ -8,39 +8,44 @@
 
 #include "core/angles_cuda.cuh"
 
-/* One tensor of an operand: distances in bytes. */
+/* One tensor of an operand. Rows are as far apart as bytes say, heads as units of a lane say: 16 bytes for vectors, of which
+ * 32 bits count enough, and one byte for pairs. */
 struct cuda_tensor {
     char *base;
-    int64_t batch, token, group, head, element;
+    int64_t outer, inner;
+    int64_t group, head;
+    int64_t element; /* bytes */
 };
 
 /* How the lanes of an operand's heads are dealt out. Lanes are numbered through: rotating ones first, then those that pass
  * through. A thread has heads chunk, chunk + chunks, ... of one lane. */
 struct cuda_operand {
     cuda_tensor src, dst;
-    uint32_t first_block; /* UINT32_MAX where there is no operand */
     uint32_t rotating, lanes;
     uint32_t heads, chunks;
-    uint32_t columns;     /* of a row: lanes times chunks, and maybe some that are empty */
-    uint32_t slice_rows;  /* rows of a y of the grid, so that 32 bits number the threads of each */
-    fast_divisor nearest; /* columns, or with ORDER_ROWS slice_rows */
-    fast_divisor columns_per_outer; /* lanes of a chunk, or chunks of a lane where heads are nearer than elements */
+    uint32_t slice_groups; /* of a y of the grid, so that 32 bits number the threads of each */
+    fast_divisor columns; /* of a row: lanes times chunks, and maybe some that are empty */
+    fast_divisor lanes_of_chunk;
     fast_divisor heads_per_group;
     uint32_t groups, in_place;
     uint32_t head_dim, rotary_dim, rotary_offset, window_pairs;
+    uint32_t low_step, high_gap; /* pairs from a lane's first run to the next lane's, and to its second run */
 };
 
 /* What varies fastest over neighbouring threads: what is nearest in memory. */
 enum cuda_order { ORDER_LANES, ORDER_HEADS, ORDER_ROWS };
 
-/* Each operand has blocks of its own. Their threads are numbered through: number = row * columns + column, or
- * column * rows + row. A thread has `passes` rows, pass_rows apart. */
+/* Each operand has blocks of its own. Their threads are numbered through: number = group * columns + column, or
+ * column * groups + group, where a group are rows_per_thread rows that follow each other. */
 struct cuda_call {
+    int64_t rows, row_groups;
+    uint32_t first_blocks[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
+    uint32_t rows_per_thread;
     uint32_t order;
-    uint32_t passes;
     uint32_t rearranges; /* in place: what a head's threads write, others of them read */
-    int64_t rows, pass_rows;
-    fast_divisor row_length; /* rows of the same batch entry or token, whichever is further apart; if rows are below 2^31 */
+    uint32_t has_outer;  /* rows have two dimensions: outer is batch or token, whichever is further apart in memory */
+    fast_divisor row_length; /* inner ones of each outer; if rows are below 2^31 */
+    int32_t batch_outermost, interleaved_src, interleaved_dst; /* as in the plan */
     cuda_operand operands[TROPE_MAX_OPERANDS];
     cuda_plan plan;
 };
@@ -50,75 +55,98 @@ struct cuda_call {
 __device__ __forceinline__ uint32_t operand_of_block(const cuda_call &call)
 {
     static_assert(TROPE_MAX_OPERANDS == 4, "operand_of_block");
-    return (blockIdx.x >= call.operands[1].first_block) + (blockIdx.x >= call.operands[2].first_block) +
-           (blockIdx.x >= call.operands[3].first_block);
+    return (blockIdx.x >= call.first_blocks[1]) + (blockIdx.x >= call.first_blocks[2]) + (blockIdx.x >= call.first_blocks[3]);
 }
 
-/* What a thread has: its first row and first head. */
+/* What a thread has: a group of rows, and its first head. Threads that have nothing load what others do, and write
+ * nothing. */
 struct thread_place {
-    int64_t row;
+    int64_t group;
     uint32_t lane, head;
     bool present;
 };
 
-__device__ __forceinline__ thread_place find_place(const cuda_call &call, const cuda_operand &o)
+/* PLAIN: vectors, in one slice, and without empty columns. */
+template <bool PLAIN, bool VECTOR>
+__device__ __forceinline__ thread_place find_place(const cuda_call &call, const cuda_operand &o, uint32_t number)
 {
-    const uint32_t number = (blockIdx.x - o.first_block) * blockDim.x + threadIdx.x;
-    const uint32_t quotient = o.nearest.divide(number), rest = number - quotient * o.nearest.divisor;
-    const bool rows_first = call.order == ORDER_ROWS;
-    const uint32_t row = rows_first ? rest : quotient, column = rows_first ? quotient : rest;
-    const uint32_t outer = o.columns_per_outer.divide(column), inner = column - outer * o.columns_per_outer.divisor;
     thread_place p;
-    p.row = (int64_t)blockIdx.y * o.slice_rows + row;
-    p.lane = call.order == ORDER_HEADS ? outer : inner;
-    p.head = call.order == ORDER_HEADS ? inner : outer;
-    p.present = row < o.slice_rows && p.row < call.pass_rows && p.lane < o.lanes && p.head < o.chunks;
-    if (!p.present) /* loads as its neighbours do, and writes nothing */
-        p.lane = p.head = 0;
+    uint32_t group, column;
+    if (!VECTOR && call.order == ORDER_ROWS) {
+        column = number / o.slice_groups;
+        group = number - column * o.slice_groups;
+    } else {
+        group = o.columns.divide(number);
+        column = number - group * o.columns.divisor;
+    }
+    const uint32_t outer = o.lanes_of_chunk.divide(column), inner = column - outer * o.lanes_of_chunk.divisor;
+    const bool heads_first = !VECTOR && call.order == ORDER_HEADS;
+    p.lane = heads_first ? outer : inner;
+    p.head = heads_first ? inner : outer;
+    if (PLAIN) {
+        p.group = group;
+        p.present = group < (uint32_t)call.row_groups && (VECTOR || column < o.columns.divisor);
+    } else {
+        p.group = (int64_t)blockIdx.y * o.slice_groups + group;
+        p.present = group < o.slice_groups && p.group < call.row_groups && p.lane < o.lanes && p.head < o.chunks;
+        p.lane = p.present ? p.lane : 0;
+        p.head = p.present ? p.head : 0;
+    }
     return p;
 }
 
-/* The batch entry and the token of a row. Where rows are plain there are less than 2^31 of them. */
-template <bool PLAIN> __device__ __forceinline__ void locate_row(const cuda_call &call, int64_t number, trope_row *row)
+/* The two dimensions of a row. PLAIN: in 32 bits. */
+struct row_place {
+    int64_t outer, inner;
+};
+
+template <bool PLAIN> __device__ __forceinline__ row_place locate_row(const cuda_call &call, int64_t number, trope_row *row)
 {
-    const trope_plan &plan = call.plan.plan;
-    int64_t outer = 0, inner = PLAIN ? (uint32_t)number : number;
-    if (call.rows > call.row_length.divisor) {
+    row_place p = {0, PLAIN ? (uint32_t)number : number};
+    if (call.has_outer) {
         if (PLAIN || call.rows <= INT32_MAX) {
-            outer = call.row_length.divide((uint32_t)number);
-            inner = (uint32_t)number - (uint32_t)outer * call.row_length.divisor;
+            const uint32_t outer = call.row_length.divide((uint32_t)number);
+            p.outer = outer;
+            p.inner = (uint32_t)number - outer * call.row_length.divisor;
         } else {
-            outer = number / call.row_length.divisor;
-            inner = number - outer * call.row_length.divisor;
+            p.outer = number / call.row_length.divisor;
+            p.inner = number - p.outer * call.row_length.divisor;
         }
     }
-    row->batch = plan.batch_outermost ? outer : inner;
-    row->token = plan.batch_outermost ? inner : outer;
+    row->batch = call.batch_outermost ? p.outer : p.inner;
+    row->token = call.batch_outermost ? p.inner : p.outer;
+    if (PLAIN) /* which lets the compiler forget the other 32 bits */
+        row->token = (uint32_t)row->token;
+    return p;
 }
 
-/* Where a thread's heads are in one tensor. Those it has not are its last one. */
-template <int HEADS> struct head_pointers {
-    char *head[HEADS];
+/* Where a thread's heads are in one tensor, from its row on. Those it has not are its first one. */
+template <class OFFSET, int HEADS> struct head_offsets {
+    OFFSET head[HEADS];
 
-    __device__ __forceinline__ head_pointers(const cuda_operand &o, const cuda_tensor &t, const trope_row &row, uint32_t first)
+    __device__ __forceinline__ head_offsets(const cuda_operand &o, const cuda_tensor &t, uint32_t first)
     {
-        char *const base = t.base + row.batch * t.batch + row.token * t.token;
         uint32_t number[HEADS];
 #pragma unroll
         for (int k = 0; k < HEADS; k++) {
             number[k] = first + k * o.chunks;
             number[k] = k > 0 && number[k] >= o.heads ? first : number[k];
-            head[k] = base + number[k] * t.head;
+            head[k] = (OFFSET)number[k] * (OFFSET)t.head;
         }
         if (__builtin_expect(o.groups == 1, 1))
             return;
 #pragma unroll
         for (int k = 0; k < HEADS; k++) {
-            const uint32_t group = o.heads_per_group.divide(number[k]);
-            head[k] += group * (t.group - o.heads_per_group.divisor * t.head);
+            const OFFSET group = (OFFSET)o.heads_per_group.divide(number[k]);
+            head[k] += group * ((OFFSET)t.group - (OFFSET)o.heads_per_group.divisor * (OFFSET)t.head);
         }
     }
 };
+
+__device__ __forceinline__ char *row_of_tensor(const cuda_call &call, const cuda_tensor &t, const row_place &p)
+{
+    return t.base + p.inner * t.inner + (call.has_outer ? p.outer * t.outer : 0);
+}
 
 /* ---- lanes of vectors ---- */
 
@@ -129,7 +157,8 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
     typedef vector_pair<DTYPE> vectors;
-    enum { V = vectors::WIDTH, RUN = V / 2, BYTES = sizeof(element) };
+    typedef int32_t offset;
+    enum { VECTOR = 1, UNIT = 16, V = vectors::WIDTH, RUN = V / 2, BYTES = sizeof(element) };
 
     /* Where the vectors are in the head, in elements, and the first pair of each run. */
     struct position {
@@ -138,19 +167,41 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         uint32_t skipped; /* pairs of the windows before */
     };
 
+    /* What a thread's pairs need in every row. */
+    struct steps {
+        steps_of<ANGLES, RUN> low, high;
+
+        __device__ __forceinline__ steps(const cuda_call &call, const position &p)
+            : low(call.plan, (int)p.low), high(call.plan, (int)p.high)
+        {
+        }
+    };
+
+    /* And in one row. */
+    struct angles {
+        angles_of<real, RUN> run[2];
+
+        __device__ __forceinline__ void load(const cuda_call &call, const trope_row &row, const position &p, const steps &s)
+        {
+            run[0] = load_angles<ANGLES, real, RUN>(call.plan, row, (int)p.low, s.low);
+            run[1] = load_angles<ANGLES, real, RUN>(call.plan, row, (int)p.high, s.high);
+        }
+    };
+
     vectors v[HEADS];
 
+    template <bool PLAIN>
     static __device__ __forceinline__ position locate(const cuda_call &call, const cuda_operand &o, uint32_t lane)
     {
         position p;
         p.skipped = 0;
-        if (lane < o.rotating) {
-            if (__builtin_expect(call.plan.plan.windows > 1, 0)) /* 2 or 3 */
+        if (__builtin_expect(lane < o.rotating, 1)) {
+            if (!PLAIN && call.plan.plan.windows > 1) /* 2 or 3 */
                 p.skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
             p.first = o.rotary_offset + lane * V + p.skipped;
             p.second = p.first + o.window_pairs;
-            p.low = call.plan.plan.interleaved_src ? (lane * V + p.skipped) / 2 : lane * V;
-            p.high = p.low + (call.plan.plan.interleaved_src ? o.window_pairs / 2 : RUN);
+            p.low = lane * o.low_step + (call.interleaved_src ? p.skipped / 2 : 0);
+            p.high = p.low + o.high_gap;
         } else {
             const uint32_t last = o.head_dim - o.rotary_dim - V, i = 2 * (lane - o.rotating) * V, k = i < last ? i + V : i;
             p.low = p.high = 0;
@@ -160,16 +211,16 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         return p;
     }
 
-    __device__ __forceinline__ void load(int k, const cuda_operand &, const char *head, const position &p)
+    __device__ __forceinline__ void load(int k, const char *row, int32_t head, const position &p)
     {
-        v[k].bits[0] = __ldcs((const uint4 *)(head + p.first * BYTES));
-        v[k].bits[1] = __ldcs((const uint4 *)(head + p.second * BYTES));
+        v[k].bits[0] = __ldcs((const uint4 *)(row + p.first * BYTES) + head);
+        v[k].bits[1] = __ldcs((const uint4 *)(row + p.second * BYTES) + head);
     }
 
-    __device__ __forceinline__ void store(int k, const cuda_operand &, char *head, const position &p) const
+    __device__ __forceinline__ void store(int k, char *row, int32_t head, const position &p) const
     {
-        __stcs((uint4 *)(head + p.first * BYTES), v[k].bits[0]);
-        __stcs((uint4 *)(head + p.second * BYTES), v[k].bits[1]);
+        __stcs((uint4 *)(row + p.first * BYTES) + head, v[k].bits[0]);
+        __stcs((uint4 *)(row + p.second * BYTES) + head, v[k].bits[1]);
     }
 
     __device__ __forceinline__ void clear(int k)
@@ -178,9 +229,10 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
     }
 
     /* Pairs that were read half-paired and are written interleaved, or the other way round. */
-    __device__ __forceinline__ void store_rearranged(int k, const cuda_operand &o, char *head, const position &p, bool interleave)
+    __device__ __forceinline__ void store_rearranged(int k, const cuda_operand &o, char *row, int32_t head, const position &p)
     {
-        char *const window = head + (o.rotary_offset + (interleave ? 0 : p.skipped)) * BYTES;
+        const bool interleave = p.high - p.low == RUN;
+        char *const window = row + (int64_t)head * UNIT + (o.rotary_offset + (interleave ? 0 : p.skipped)) * BYTES;
         if (interleave) {
             v[k].join();
             __stcs((uint4 *)(window + 2 * p.low * BYTES), v[k].bits[0]);
@@ -194,17 +246,16 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         }
     }
 
-    __device__ __forceinline__ void store_rotated(int k, const cuda_call &call, const cuda_operand &o, char *head,
+    __device__ __forceinline__ void store_rotated(int k, const cuda_call &call, const cuda_operand &o, char *row, int32_t head,
                                                   const position &p)
     {
-        const bool from = call.plan.plan.interleaved_src, to = call.plan.plan.interleaved_dst;
-        if (__builtin_expect(from != to, 0)) {
-            store_rearranged(k, o, head, p, to);
+        if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
+            store_rearranged(k, o, row, head, p);
             return;
         }
-        if (to)
+        if (call.interleaved_dst)
             v[k].join();
-        store(k, o, head, p);
+        store(k, row, head, p);
     }
 
     /* The pairs of one run of all heads. */
@@ -227,16 +278,11 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         }
     }
 
-    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p)
+    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p, const angles &a)
     {
-        const trope_plan &plan = call.plan.plan;
-        const bool native = is_native<ANGLES>(call.plan), own = has_own_angles<ANGLES>(call.plan);
+        const bool native = is_native<ANGLES>(call.plan);
         const int pair[2] = {(int)p.low, (int)p.high};
-        angles_of<real, RUN> angles[2];
-#pragma unroll
-        for (int run = 0; run < 2; run++)
-            angles[run] = load_angles<ANGLES, real, RUN>(call.plan, row, pair[run]);
-        if (plan.interleaved_src) {
+        if (call.interleaved_src) {
 #pragma unroll
             for (int k = 0; k < HEADS; k++)
                 v[k].separate();
@@ -244,7 +290,7 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
 #pragma unroll
         for (int run = 0; run < 2; run++) {
             turns_of<real, RUN> turns;
-            find_turns<ANGLES, real, RUN>(call.plan, row, pair[run], angles[run], &turns);
+            const bool own = find_turns<ANGLES, real, RUN>(call.plan, row, pair[run], a.run[run], &turns);
             if (native)
                 own ? rotate_run<true, true>(run, turns) : rotate_run<true, false>(run, turns);
             else
@@ -259,6 +305,8 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
 template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
+    typedef int64_t offset;
+    enum { VECTOR = 0, UNIT = 1 };
 
     /* Offsets in bytes in src and dst. */
     struct position {
@@ -266,8 +314,26 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
         int pair;
     };
 
+    struct steps {
+        steps_of<ANGLES, 1> pair;
+
+        __device__ __forceinline__ steps(const cuda_call &call, const position &p) : pair(call.plan, p.pair)
+        {
+        }
+    };
+
+    struct angles {
+        angles_of<real, 1> pair;
+
+        __device__ __forceinline__ void load(const cuda_call &call, const trope_row &row, const position &p, const steps &s)
+        {
+            pair = load_angles<ANGLES, real, 1>(call.plan, row, p.pair, s.pair);
+        }
+    };
+
     element a[HEADS], b[HEADS];
 
+    template <bool PLAIN>
     static __device__ __forceinline__ position locate(const cuda_call &call, const cuda_operand &o, uint32_t lane)
     {
         const trope_plan &plan = call.plan.plan;
@@ -287,16 +353,16 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
         return p;
     }
 
-    __device__ __forceinline__ void load(int k, const cuda_operand &, const char *head, const position &p)
+    __device__ __forceinline__ void load(int k, const char *row, int64_t head, const position &p)
     {
-        a[k] = *(const element *)(head + p.src[0]);
-        b[k] = *(const element *)(head + p.src[1]);
+        a[k] = *(const element *)(row + head + p.src[0]);
+        b[k] = *(const element *)(row + head + p.src[1]);
     }
 
-    __device__ __forceinline__ void store(int k, const cuda_operand &, char *head, const position &p) const
+    __device__ __forceinline__ void store(int k, char *row, int64_t head, const position &p) const
     {
-        *(element *)(head + p.dst[0]) = a[k];
-        *(element *)(head + p.dst[1]) = b[k];
+        *(element *)(row + head + p.dst[0]) = a[k];
+        *(element *)(row + head + p.dst[1]) = b[k];
     }
 
     __device__ __forceinline__ void clear(int k)
@@ -304,16 +370,17 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
         a[k] = b[k] = 0;
     }
 
-    __device__ __forceinline__ void store_rotated(int k, const cuda_call &, const cuda_operand &o, char *head, const position &p)
+    __device__ __forceinline__ void store_rotated(int k, const cuda_call &, const cuda_operand &, char *row, int64_t head,
+                                                  const position &p)
     {
-        store(k, o, head, p);
+        store(k, row, head, p);
     }
 
-    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p)
+    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p, const angles &angles)
     {
         turns_of<real, 1> t;
-        find_turns<ANGLES, real, 1>(call.plan, row, p.pair, load_angles<ANGLES, real, 1>(call.plan, row, p.pair), &t);
-        if (!call.plan.own_angles) {
+        const bool own = find_turns<ANGLES, real, 1>(call.plan, row, p.pair, angles.pair, &t);
+        if (!own) {
             t.c2[0] = t.c1[0];
             t.s2[0] = t.s1[0];
         }
@@ -333,12 +400,8 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
 /* ---- the kernel ---- */
 
 /* The rows of a call whose positions are its tokens have nothing to be looked up for. */
-template <bool PLAIN> __device__ __forceinline__ void find_row_of_call(const trope_plan &plan, trope_row *row)
+__device__ __forceinline__ void fill_plain_row(trope_row *row)
 {
-    if (!PLAIN) {
-        find_row(plan, row);
-        return;
-    }
     row->action = TROPE_ROW_ROTATE;
     row->poisoned = 0;
     row->position[0] = row->token;
@@ -347,34 +410,44 @@ template <bool PLAIN> __device__ __forceinline__ void find_row_of_call(const tro
 template <class LANE, bool PLAIN, int HEADS, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_constant__ cuda_call call)
 {
-    const cuda_operand &o = call.operands[operand_of_block(call)];
-    const thread_place place = find_place(call, o);
-    const typename LANE::position at = LANE::locate(call, o, place.lane);
+    enum { ONE_ROW = LANE::VECTOR && PLAIN && HEADS > 1 };
+    typedef head_offsets<typename LANE::offset, HEADS> offsets;
+    const uint32_t operand = operand_of_block(call);
+    const cuda_operand &o = call.operands[operand];
+    const uint32_t number_of_thread = (blockIdx.x - call.first_blocks[operand]) * THREADS + threadIdx.x;
+    const thread_place place = find_place<PLAIN, LANE::VECTOR>(call, o, number_of_thread);
+    const typename LANE::position at = LANE::template locate<PLAIN>(call, o, place.lane);
     const bool rotating = place.lane < o.rotating;
-    if (!PLAIN && call.plan.plan.sequences.boundaries)
-        check_sequences(call.plan.plan);
-
-    int64_t number = place.row;
-    for (uint32_t pass = 0; pass < (HEADS == 1 ? call.passes : 1); pass++, number += call.pass_rows) {
-        const bool present = place.present && number < call.rows;
+    trope_run run = {0, 0, 0, 0, TROPE_ROW_ROTATE};
+    for (uint32_t i = 0; i < (ONE_ROW ? 1 : call.rows_per_thread); i++) {
+        const int64_t number = ONE_ROW ? place.group : place.group * call.rows_per_thread + i;
+        const bool present = place.present && (ONE_ROW || number < call.rows);
         trope_row row;
-        locate_row<PLAIN>(call, present ? number : 0, &row);
+        const row_place from = locate_row<PLAIN>(call, present ? number : 0, &row);
+        if (PLAIN)
+            fill_plain_row(&row);
+        else
+            find_row(call.plan.plan, &run, &row);
 
+        /* Loads come back in the order in which they were issued: those that others wait for go first. */
+        typename LANE::angles angles;
+        angles.load(call, row, at, typename LANE::steps(call, at));
         LANE lane;
-        const head_pointers<HEADS> src(o, o.src, row, place.head);
+        const offsets src(o, o.src, place.head);
+        const char *const src_row = row_of_tensor(call, o.src, from);
 #pragma unroll
         for (int k = 0; k < HEADS; k++)
-            lane.load(k, o, src.head[k], at);
-        find_row_of_call<PLAIN>(call.plan.plan, &row);
-        if (__builtin_expect(call.rearranges, 0))
+            lane.load(k, src_row, src.head[k], at);
+        if (!PLAIN && call.rearranges)
             __syncthreads();
 
         const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
         if (!present || (o.in_place && !turns && !zero))
             continue;
         if (turns)
-            lane.rotate(call, row, at);
-        const head_pointers<HEADS> dst(o, o.dst, row, place.head);
+            lane.rotate(call, row, at, angles);
+        const offsets dst(o, o.dst, place.head);
+        char *const dst_row = row_of_tensor(call, o.dst, from);
 #pragma unroll
         for (int k = 0; k < HEADS; k++) {
             if (place.head + k * o.chunks >= o.heads)
@@ -382,11 +455,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
             if (__builtin_expect(zero, 0))
                 lane.clear(k);
             if (turns)
-                lane.store_rotated(k, call, o, dst.head[k], at);
+                lane.store_rotated(k, call, o, dst_row, dst.head[k], at);
             else
-                lane.store(k, o, dst.head[k], at);
+                lane.store(k, dst_row, dst.head[k], at);
         }
     }
+    if (!PLAIN && call.plan.plan.sequences.boundaries)
+        check_sequences(call.plan.plan);
 }
 
 #endif

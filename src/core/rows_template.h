@@ -139,7 +139,7 @@ static inline void FN(sincos_of_phase)(int64_t position, uint64_t step, const RE
 static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, REAL *restrict cosine, REAL *restrict sine)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
-    const uint64_t *restrict step = plan->angles.step;
+    const uint64_t *restrict step = plan->step;
     const int64_t position = row->position[0];
     const int pairs = plan->pairs;
     if (plan->axes > 1) {
@@ -261,7 +261,7 @@ static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_r
 static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
-    const uint64_t *restrict step = plan->angles.step;
+    const uint64_t *restrict step = plan->step;
     const int pairs = plan->pairs;
     for (int r = 0; r < rows; r++) {
         const int64_t at = position[r];

@@ -38,7 +38,7 @@ TROPE_HD trope_quarter_turns trope_reduce_phase(uint32_t phase)
 {
     trope_quarter_turns r;
     r.q = phase + 0x20000000u; /* rounded to the nearest, and a quarter turn is 2^30 */
-    r.t = trope_mul((float)(int32_t)(phase - (r.q & 0xc0000000u)), 0x1p-30f);
+    r.t = trope_mul((float)(int32_t)(phase << 2), 0x1p-32f); /* what is left is the 30 bits below, and they have a sign */
     return r;
 }
 
@@ -53,10 +53,12 @@ TROPE_HD void trope_sincos_quarter(trope_quarter_turns r, float *sine, float *co
     p = trope_fma(p, u, 0x1.03c1d8p-2f);
     p = trope_fma(p, u, -0x1.3bd3ccp+0f);
     const float c = trope_fma(p, u, 1.0f);
-    /* The bits of q: 10 and 11 turn the sine's sign, 01 and 10 the cosine's, and where it is odd the two trade places. */
-    const uint32_t odd = r.q & 0x40000000u;
-    *sine = trope_float_from_bits(trope_float_bits(odd ? c : s) ^ (r.q & 0x80000000u));
-    *cosine = trope_float_from_bits(trope_float_bits(odd ? s : c) ^ ((r.q + 0x40000000u) & 0x80000000u));
+    /* The bits of q: where it is odd the two trade places and the cosine's sign turns, from 2 on both signs turn. */
+    const uint32_t odd = r.q & 0x40000000u, sign = r.q & 0x80000000u;
+    const float turned_s = trope_float_from_bits(trope_float_bits(s) ^ sign);
+    const float turned_c = trope_float_from_bits(trope_float_bits(c) ^ sign);
+    *sine = odd ? turned_c : turned_s;
+    *cosine = odd ? -turned_s : turned_c;
 }
 
 TROPE_HD int trope_is_large_angle(float angle)

@@ -79,24 +79,48 @@ TROPE_HD int64_t trope_boundary(const trope_sequences *s, int64_t i)
     return trope_local_boundary(s, trope_load_index(s->boundaries, s->boundaries_64, i));
 }
 
-TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
+/* A sequence as it is in memory: global offsets where it is stored and, in [real_begin, real_end), what is real of it. */
+typedef struct trope_bounds {
+    int64_t begin, end, real_begin, real_end;
+} trope_bounds;
+
+/* With begin and end at hand. */
+TROPE_HD trope_bounds trope_add_real_bounds(const trope_sequences *s, int64_t sequence, int64_t begin, int64_t end)
+{
+    trope_bounds b = {begin, end, begin, end};
+    if (s->real != s->boundaries) {
+        b.real_begin = trope_load_index(s->real, s->boundaries_64, sequence);
+        b.real_end = trope_load_index(s->real, s->boundaries_64, sequence + 1);
+    }
+    return b;
+}
+
+TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t sequence)
+{
+    return trope_add_real_bounds(s, sequence, trope_load_index(s->boundaries, s->boundaries_64, sequence),
+                                 trope_load_index(s->boundaries, s->boundaries_64, sequence + 1));
+}
+
+TROPE_HD trope_span trope_span_of_bounds(const trope_sequences *s, int64_t sequence, trope_bounds b)
 {
     trope_span span;
-    const int64_t real = trope_load_index(s->real, s->boundaries_64, sequence);
-    span.begin = trope_boundary(s, sequence);
-    span.end = trope_boundary(s, sequence + 1);
+    span.begin = trope_local_boundary(s, b.begin);
+    span.end = trope_local_boundary(s, b.end);
     span.sequence = sequence;
-    span.real = trope_load_index(s->real, s->boundaries_64, sequence + 1) - real;
-    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->packed ? real : 0;
+    span.real = b.real_end - b.real_begin;
+    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->packed ? b.real_begin : 0;
     return span;
 }
 
-/* The status bits of what is wrong with a sequence, 0 if nothing is. */
-TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
+TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
 {
-    const int64_t begin = trope_load_index(s->boundaries, s->boundaries_64, sequence);
-    const int64_t end = trope_load_index(s->boundaries, s->boundaries_64, sequence + 1);
-    const int64_t real = trope_load_index(s->real, s->boundaries_64, sequence + 1) - trope_load_index(s->real, s->boundaries_64, sequence);
+    return trope_span_of_bounds(s, sequence, trope_load_bounds(s, sequence));
+}
+
+/* The status bits of what is wrong with a sequence, 0 if nothing is. */
+TROPE_HD int32_t trope_fault_of_bounds(const trope_sequences *s, trope_bounds b)
+{
+    const int64_t begin = b.begin, end = b.end, real = b.real_end - b.real_begin;
     if (begin < 0 || end < begin || end > s->tokens * s->cp_size || real < 0 || real > end - begin)
         return TROPE_STATUS_CU_SEQLENS;
     if (s->cp_size == 1)
@@ -104,6 +128,11 @@ TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence
     if ((end - begin) % trope_cp_divisor(s->cp_layout, s->cp_size) || (s->cp_layout != TROPE_CP_FLAT && begin % s->cp_size))
         return TROPE_STATUS_CP_LENGTH;
     return 0;
+}
+
+TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
+{
+    return trope_fault_of_bounds(s, trope_load_bounds(s, sequence));
 }
 
 /* The span of a batch entry without cu_seqlens: all of it. */
@@ -118,11 +147,9 @@ TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
     return span;
 }
 
-/* The sequence, or the gap, that a token is in with `count` boundaries at or before it. */
-TROPE_HD trope_span trope_span_after(const trope_sequences *s, int64_t count)
+/* What a token is in that has no boundary at or before it (count = 0), or all. */
+TROPE_HD trope_span trope_gap_after(const trope_sequences *s, int64_t count)
 {
-    if (count > 0 && count <= s->count)
-        return trope_sequence_span(s, count - 1);
     trope_span gap;
     gap.begin = count ? trope_boundary(s, s->count) : trope_local_boundary(s, 0);
     gap.end = count ? TROPE_NO_END : trope_boundary(s, 0);
@@ -145,7 +172,7 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
         else
             high = middle;
     }
-    return trope_span_after(s, low);
+    return low > 0 && low <= s->count ? trope_sequence_span(s, low - 1) : trope_gap_after(s, low);
 }
 
 TROPE_HD int64_t trope_index_in_sequence(const trope_sequences *s, const trope_span *span, int64_t token)

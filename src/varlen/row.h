@@ -78,4 +78,53 @@ TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row
     }
 }
 
+/* Tokens [begin, end) of a batch entry with which the same is done; those that are rotated have position token + shift. */
+typedef struct trope_run {
+    int64_t batch, begin, end, shift;
+    trope_row_action action;
+} trope_run;
+
+/* Fills a row whose batch and token are set, if it is in the run. */
+TROPE_HD int trope_take_row(const trope_run *run, trope_row *row)
+{
+    if (row->token < run->begin || row->token >= run->end || row->batch != run->batch)
+        return 0;
+    row->action = run->action;
+    row->poisoned = 0;
+    for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
+        row->position[axis] = row->token + run->shift;
+    return 1;
+}
+
+/* The run that a row begins which trope_find_row has filled. */
+TROPE_HD trope_run trope_run_of_row(const trope_plan *plan, const trope_span *span, const trope_row *row)
+{
+    const trope_sequences *s = &plan->sequences;
+    trope_run run = {row->batch, row->token, row->token + 1, 0, row->action};
+    if (span->sequence < 0) {
+        run.end = row->action == TROPE_ROW_ROTATE ? run.end : span->end;
+        run.shift = row->position[0] - row->token;
+        return run;
+    }
+    const int64_t i = row->token - span->begin, local = span->end - span->begin, half = local / 2;
+    const int64_t index = trope_index_in_sequence(s, span, row->token);
+    int64_t length = local - i;
+    if (s->cp_layout == TROPE_CP_ZIGZAG && i < half)
+        length = half - i;
+    if (s->cp_layout == TROPE_CP_STRIPED)
+        length = 1;
+    if (row->action == TROPE_ROW_ROTATE) {
+        const int64_t position = trope_position(s, span, index, row->batch, row->token, 0);
+        const int64_t rows = plan->angles.source == TROPE_ANGLES_PHASE ? INT64_MAX : plan->angles.rows;
+        const int64_t real = plan->padding == TROPE_PADDING_ROTATE ? INT64_MAX : span->real;
+        length = length < real - index ? length : real - index;
+        length = position >= 0 && position < rows && length >= rows - position ? rows - position : length;
+        if (s->ids || row->poisoned || position < 0 || position >= rows || plan->angles.source == TROPE_ANGLES_NONE)
+            length = 1;
+        run.shift = position - row->token;
+    }
+    run.end = row->token + (length > 1 ? length : 1);
+    return run;
+}
+
 #endif
