@@ -501,8 +501,7 @@ __device__ __forceinline__ void find_rows(const trope_plan &plan, int64_t first_
     const uint32_t number = threadIdx.x < count ? threadIdx.x : count - 1;
     trope_row row;
     trope_locate_row(&plan, first_row + number, &row);
-    trope_run run = {0, 0, 0, 0, TROPE_ROW_ROTATE};
-    find_row(plan, &run, &row);
+    find_row(plan, &row);
     rows[number] = row;
 }
 

@@ -98,11 +98,11 @@ __device__ __forceinline__ bool holds(const found_span &found, int64_t token)
     return token >= found.span.begin && token < found.span.end;
 }
 
-/* Finds the spans of the tokens of those threads of a warp that want it. Mostly they have the same one, and search for it
- * together. */
-__device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64_t token, bool wants)
+/* The span of each thread's token. The threads of a warp mostly have the same one, and search for it together. */
+__device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64_t token)
 {
     found_span found = {{0, 0, 0, 0, 0}, false};
+    bool wants = true;
     while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
         const int64_t wanted = __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1);
         const found_span candidate = find_span(s, wanted);
@@ -114,26 +114,17 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
-/* Fills a row whose batch and token are set, for all threads of a warp; `run` is what the thread's row before left there, or
- * {0}. A sequence that cannot be right poisons its rows. */
-__device__ __forceinline__ void find_row(const trope_plan &plan, trope_run *run, trope_row *row)
+/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons its rows. */
+__device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
 {
-    const bool wants = !trope_take_row(run, row);
-    if (__builtin_expect(!__any_sync(UINT32_MAX, wants), 1))
-        return;
     found_span found = {{0, 0, 0, 0, 0}, false};
     if (plan.sequences.boundaries)
-        found = find_spans(plan.sequences, row->token, wants);
-    if (!wants)
-        return;
+        found = find_spans(plan.sequences, row->token);
     trope_find_row(&plan, &found.span, row);
-    *run = trope_run_of_row(&plan, &found.span, row);
     if (row->action == TROPE_ROW_ROTATE && row->poisoned && plan.status)
         atomicOr(plan.status, TROPE_STATUS_POSITION);
-    if (found.faulty) {
+    if (found.faulty)
         row->poisoned = (1u << TROPE_MAX_AXES) - 1;
-        run->end = run->begin;
-    }
 }
 
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */

@@ -18,7 +18,7 @@
 #ifndef VECTOR_THREADS
 #define VECTOR_THREADS 128
 #define PLAIN_BLOCKS   8
-#define LOOKUP_BLOCKS  7
+#define LOOKUP_BLOCKS  6
 #define ANY_BLOCKS     4
 #endif
 #ifndef SCALAR_HEADS
@@ -27,6 +27,7 @@
 #define SCALAR_THREADS 512
 #define SCALAR_BLOCKS  2
 
+#define MAX_SHARED_BYTES (48u << 10)
 #define MAX_SLICES 65535 /* of a grid, in y */
 
 /* Threads with which a device is full several times over: rows are then taken several to a thread. */
@@ -183,10 +184,23 @@ static uint32_t choose_rows_per_thread(const trope_plan &plan, const cuda_call &
     return rows < 1 ? 1 : (uint32_t)(rows < MAX_ROWS_PER_THREAD ? rows : MAX_ROWS_PER_THREAD);
 }
 
+/* Rows of a group that a block looks up, at most. */
+static uint32_t groups_of_block(const cuda_call &call, uint32_t threads)
+{
+    uint32_t most = 1;
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        const cuda_operand &o = call.operands[i];
+        const uint32_t groups = call.order == ORDER_ROWS ? threads : o.chunks ? (threads - 1) / o.columns.divisor + 2 : 1;
+        most = groups > most ? groups : most;
+    }
+    return most < threads ? most : threads;
+}
+
 /* What a grid has: blocks of all operands, and slices. */
 struct cuda_grid {
     int64_t blocks, slices;
     bool plain;
+    size_t shared_bytes;
 };
 
 static void number_blocks(const cuda_call &call, uint32_t threads, cuda_operand *o, cuda_grid *grid)
@@ -203,7 +217,8 @@ static void number_blocks(const cuda_call &call, uint32_t threads, cuda_operand 
 static cuda_grid plan_grid(const trope_plan &plan, bool vector, uint32_t heads_per_thread, cuda_call *call)
 {
     const int64_t length = plan.batch_outermost ? plan.tokens : plan.batch;
-    cuda_grid grid = {0, 0, false};
+    const uint32_t threads = vector ? VECTOR_THREADS : SCALAR_THREADS;
+    cuda_grid grid = {0, 0, false, 0};
     call->rearranges = rearranges_in_place(plan);
     call->batch_outermost = plan.batch_outermost;
     call->interleaved_src = plan.interleaved_src;
@@ -218,11 +233,17 @@ static cuda_grid plan_grid(const trope_plan &plan, bool vector, uint32_t heads_p
     }
     grid.plain = is_plain(plan, *call);
     call->rows_per_thread = grid.plain && vector && heads_per_thread > 1 ? 1 : choose_rows_per_thread(plan, *call);
+    if (!grid.plain) {
+        const size_t group_bytes = groups_of_block(*call, threads) * sizeof(trope_row);
+        while (call->rows_per_thread > 1 && call->rows_per_thread * group_bytes > MAX_SHARED_BYTES)
+            call->rows_per_thread--;
+        grid.shared_bytes = call->rows_per_thread * group_bytes;
+    }
     call->row_groups = quotient_up(call->rows, call->rows_per_thread);
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         call->first_blocks[i] = i < plan.operand_count ? (uint32_t)grid.blocks : UINT32_MAX;
         if (i < plan.operand_count)
-            number_blocks(*call, vector ? VECTOR_THREADS : SCALAR_THREADS, &call->operands[i], &grid);
+            number_blocks(*call, threads, &call->operands[i], &grid);
     }
     return grid;
 }
@@ -320,7 +341,8 @@ static trope_status run(const char *function, const trope_plan *plan)
         vector ? vector_kernels[grid.plain][plan->dtype][few][angles] : scalar_kernels[grid.plain][plan->dtype];
     const cudaError_t error =
         cudaLaunchKernel(kernel, dim3((unsigned)grid.blocks, (unsigned)grid.slices),
-                         dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, 0, (cudaStream_t)plan->stream);
+                         dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, grid.shared_bytes,
+                         (cudaStream_t)plan->stream);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

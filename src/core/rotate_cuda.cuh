@@ -58,37 +58,37 @@ __device__ __forceinline__ uint32_t operand_of_block(const cuda_call &call)
     return (blockIdx.x >= call.first_blocks[1]) + (blockIdx.x >= call.first_blocks[2]) + (blockIdx.x >= call.first_blocks[3]);
 }
 
-/* What a thread has: a group of rows, and its first head. Threads that have nothing load what others do, and write
- * nothing. */
+/* What a thread has: a group of rows of its slice, and its first head. Threads that have nothing load what others do, and
+ * write nothing. */
 struct thread_place {
-    int64_t group;
+    uint32_t group;
     uint32_t lane, head;
     bool present;
 };
 
-/* PLAIN: vectors, in one slice, and without empty columns. */
+/* `number` of a thread among those of its operand and slice. PLAIN: vectors or not, in one slice, and without empty columns
+ * but at the end. */
 template <bool PLAIN, bool VECTOR>
 __device__ __forceinline__ thread_place find_place(const cuda_call &call, const cuda_operand &o, uint32_t number)
 {
     thread_place p;
-    uint32_t group, column;
+    uint32_t column;
     if (!VECTOR && call.order == ORDER_ROWS) {
         column = number / o.slice_groups;
-        group = number - column * o.slice_groups;
+        p.group = number - column * o.slice_groups;
     } else {
-        group = o.columns.divide(number);
-        column = number - group * o.columns.divisor;
+        p.group = o.columns.divide(number);
+        column = number - p.group * o.columns.divisor;
     }
     const uint32_t outer = o.lanes_of_chunk.divide(column), inner = column - outer * o.lanes_of_chunk.divisor;
     const bool heads_first = !VECTOR && call.order == ORDER_HEADS;
     p.lane = heads_first ? outer : inner;
     p.head = heads_first ? inner : outer;
     if (PLAIN) {
-        p.group = group;
-        p.present = group < (uint32_t)call.row_groups && (VECTOR || column < o.columns.divisor);
+        p.present = p.group < (uint32_t)call.row_groups && (VECTOR || column < o.columns.divisor);
     } else {
-        p.group = (int64_t)blockIdx.y * o.slice_groups + group;
-        p.present = group < o.slice_groups && p.group < call.row_groups && p.lane < o.lanes && p.head < o.chunks;
+        p.present = p.group < o.slice_groups && (int64_t)blockIdx.y * o.slice_groups + p.group < call.row_groups &&
+                    p.lane < o.lanes && p.head < o.chunks;
         p.lane = p.present ? p.lane : 0;
         p.head = p.present ? p.head : 0;
     }
@@ -100,7 +100,7 @@ struct row_place {
     int64_t outer, inner;
 };
 
-template <bool PLAIN> __device__ __forceinline__ row_place locate_row(const cuda_call &call, int64_t number, trope_row *row)
+template <bool PLAIN> __device__ __forceinline__ row_place locate_row(const cuda_call &call, int64_t number)
 {
     row_place p = {0, PLAIN ? (uint32_t)number : number};
     if (call.has_outer) {
@@ -113,11 +113,13 @@ template <bool PLAIN> __device__ __forceinline__ row_place locate_row(const cuda
             p.inner = number - p.outer * call.row_length.divisor;
         }
     }
+    return p;
+}
+
+__device__ __forceinline__ void set_row(const cuda_call &call, const row_place &p, trope_row *row)
+{
     row->batch = call.batch_outermost ? p.outer : p.inner;
     row->token = call.batch_outermost ? p.inner : p.outer;
-    if (PLAIN) /* which lets the compiler forget the other 32 bits */
-        row->token = (uint32_t)row->token;
-    return p;
 }
 
 /* Where a thread's heads are in one tensor, from its row on. Those it has not are its first one. */
@@ -211,13 +213,13 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         return p;
     }
 
-    __device__ __forceinline__ void load(int k, const char *row, int32_t head, const position &p)
+    __device__ __forceinline__ void load(int k, const cuda_operand &, const char *row, int32_t head, const position &p)
     {
         v[k].bits[0] = __ldcs((const uint4 *)(row + p.first * BYTES) + head);
         v[k].bits[1] = __ldcs((const uint4 *)(row + p.second * BYTES) + head);
     }
 
-    __device__ __forceinline__ void store(int k, char *row, int32_t head, const position &p) const
+    __device__ __forceinline__ void store(int k, const cuda_operand &, char *row, int32_t head, const position &p) const
     {
         __stcs((uint4 *)(row + p.first * BYTES) + head, v[k].bits[0]);
         __stcs((uint4 *)(row + p.second * BYTES) + head, v[k].bits[1]);
@@ -255,7 +257,7 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         }
         if (call.interleaved_dst)
             v[k].join();
-        store(k, row, head, p);
+        store(k, o, row, head, p);
     }
 
     /* The pairs of one run of all heads. */
@@ -308,9 +310,9 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
     typedef int64_t offset;
     enum { VECTOR = 0, UNIT = 1 };
 
-    /* Offsets in bytes in src and dst. */
+    /* Elements of the head in src, and where they go if they are rotated. */
     struct position {
-        int64_t src[2], dst[2];
+        int32_t from[2], to[2];
         int pair;
     };
 
@@ -341,28 +343,32 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
         position p;
         p.pair = (int)lane;
         if (lane < o.rotating) {
-            p.src[0] = (offset + trope_first_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair)) * o.src.element;
-            p.src[1] = (offset + trope_second_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair)) * o.src.element;
-            p.dst[0] = (offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair)) * o.dst.element;
-            p.dst[1] = (offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair)) * o.dst.element;
+            p.from[0] = offset + trope_first_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair);
+            p.from[1] = offset + trope_second_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair);
+            p.to[0] = offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
+            p.to[1] = offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
         } else {
-            const int64_t i = lane - o.rotating, at = i + (i >= o.rotary_offset ? o.rotary_dim : 0);
-            p.src[0] = p.src[1] = at * o.src.element;
-            p.dst[0] = p.dst[1] = at * o.dst.element;
+            const int32_t i = (int32_t)(lane - o.rotating);
+            p.from[0] = p.from[1] = p.to[0] = p.to[1] = i + (i >= offset ? (int32_t)o.rotary_dim : 0);
         }
         return p;
     }
 
-    __device__ __forceinline__ void load(int k, const char *row, int64_t head, const position &p)
+    __device__ __forceinline__ void load(int k, const cuda_operand &o, const char *row, int64_t head, const position &p)
     {
-        a[k] = *(const element *)(row + head + p.src[0]);
-        b[k] = *(const element *)(row + head + p.src[1]);
+        a[k] = *(const element *)(row + head + p.from[0] * o.src.element);
+        b[k] = *(const element *)(row + head + p.from[1] * o.src.element);
     }
 
-    __device__ __forceinline__ void store(int k, char *row, int64_t head, const position &p) const
+    __device__ __forceinline__ void store_at(int k, const cuda_operand &o, char *row, int64_t head, const int32_t *at) const
     {
-        *(element *)(row + head + p.dst[0]) = a[k];
-        *(element *)(row + head + p.dst[1]) = b[k];
+        *(element *)(row + head + at[0] * o.dst.element) = a[k];
+        *(element *)(row + head + at[1] * o.dst.element) = b[k];
+    }
+
+    __device__ __forceinline__ void store(int k, const cuda_operand &o, char *row, int64_t head, const position &p) const
+    {
+        store_at(k, o, row, head, p.from);
     }
 
     __device__ __forceinline__ void clear(int k)
@@ -370,10 +376,10 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
         a[k] = b[k] = 0;
     }
 
-    __device__ __forceinline__ void store_rotated(int k, const cuda_call &, const cuda_operand &, char *row, int64_t head,
+    __device__ __forceinline__ void store_rotated(int k, const cuda_call &, const cuda_operand &o, char *row, int64_t head,
                                                   const position &p)
     {
-        store(k, row, head, p);
+        store_at(k, o, row, head, p.to);
     }
 
     __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p, const angles &angles)
@@ -400,11 +406,59 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
 /* ---- the kernel ---- */
 
 /* The rows of a call whose positions are its tokens have nothing to be looked up for. */
-__device__ __forceinline__ void fill_plain_row(trope_row *row)
+__device__ __forceinline__ trope_row plain_row(const cuda_call &call, const row_place &p)
 {
-    row->action = TROPE_ROW_ROTATE;
-    row->poisoned = 0;
-    row->position[0] = row->token;
+    trope_row row;
+    set_row(call, p, &row);
+    row.token = (uint32_t)row.token; /* which lets the compiler forget the other 32 bits */
+    row.action = TROPE_ROW_ROTATE;
+    row.poisoned = 0;
+    row.position[0] = row.token;
+    return row;
+}
+
+/* The groups of rows that a block has: `count` from `first` on, after the slice's last one the first. */
+struct block_groups {
+    uint32_t first, count, slice;
+
+    __device__ __forceinline__ block_groups(const cuda_call &call, const cuda_operand &o, uint32_t first_thread)
+        : slice(o.slice_groups)
+    {
+        if (call.order == ORDER_ROWS) {
+            first = first_thread % slice;
+            count = blockDim.x < slice ? blockDim.x : slice;
+        } else {
+            first = o.columns.divide(first_thread);
+            count = o.columns.divide(first_thread + blockDim.x - 1) - first + 1;
+        }
+    }
+
+    __device__ __forceinline__ uint32_t group(uint32_t i) const
+    {
+        return first + i < slice ? first + i : first + i - slice;
+    }
+
+    __device__ __forceinline__ uint32_t index(uint32_t group) const
+    {
+        return group >= first ? group - first : group + slice - first;
+    }
+};
+
+/* Looks the block's rows up, one a thread, so that those who rotate them need not. */
+__device__ __forceinline__ void find_rows(const cuda_call &call, const cuda_operand &o, const block_groups &groups, trope_row *rows)
+{
+    const uint32_t count = groups.count * call.rows_per_thread;
+    for (uint32_t base = threadIdx.x / 32 * 32; base < count; base += blockDim.x) {
+        const uint32_t i = base + threadIdx.x % 32 < count ? base + threadIdx.x % 32 : count - 1;
+        const uint32_t group = i / call.rows_per_thread;
+        const int64_t number = ((int64_t)blockIdx.y * o.slice_groups + groups.group(group)) * call.rows_per_thread +
+                               (i - group * call.rows_per_thread);
+        trope_row row;
+        set_row(call, locate_row<false>(call, number < call.rows ? number : call.rows - 1), &row);
+        find_row(call.plan.plan, &row);
+        rows[i] = row;
+    }
+    __syncthreads();
 }
 
 template <class LANE, bool PLAIN, int HEADS, int THREADS, int BLOCKS>
@@ -412,22 +466,27 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
 {
     enum { ONE_ROW = LANE::VECTOR && PLAIN && HEADS > 1 };
     typedef head_offsets<typename LANE::offset, HEADS> offsets;
+    extern __shared__ __align__(16) char shared[];
+    trope_row *const rows = (trope_row *)shared;
     const uint32_t operand = operand_of_block(call);
     const cuda_operand &o = call.operands[operand];
-    const uint32_t number_of_thread = (blockIdx.x - call.first_blocks[operand]) * THREADS + threadIdx.x;
-    const thread_place place = find_place<PLAIN, LANE::VECTOR>(call, o, number_of_thread);
+    const uint32_t first_thread = (blockIdx.x - call.first_blocks[operand]) * THREADS;
+    const thread_place place = find_place<PLAIN, LANE::VECTOR>(call, o, first_thread + threadIdx.x);
     const typename LANE::position at = LANE::template locate<PLAIN>(call, o, place.lane);
     const bool rotating = place.lane < o.rotating;
-    trope_run run = {0, 0, 0, 0, TROPE_ROW_ROTATE};
+    const int64_t group = PLAIN ? place.group : (int64_t)blockIdx.y * o.slice_groups + place.group;
+    const trope_row *looked_up = rows;
+    if (!PLAIN) {
+        const block_groups groups(call, o, first_thread);
+        find_rows(call, o, groups, rows);
+        looked_up += place.present ? groups.index(place.group) * call.rows_per_thread : 0;
+    }
+
     for (uint32_t i = 0; i < (ONE_ROW ? 1 : call.rows_per_thread); i++) {
-        const int64_t number = ONE_ROW ? place.group : place.group * call.rows_per_thread + i;
+        const int64_t number = ONE_ROW ? group : group * call.rows_per_thread + i;
         const bool present = place.present && (ONE_ROW || number < call.rows);
-        trope_row row;
-        const row_place from = locate_row<PLAIN>(call, present ? number : 0, &row);
-        if (PLAIN)
-            fill_plain_row(&row);
-        else
-            find_row(call.plan.plan, &run, &row);
+        const row_place from = locate_row<PLAIN>(call, present ? number : 0);
+        const trope_row row = PLAIN ? plain_row(call, from) : looked_up[i];
 
         /* Loads come back in the order in which they were issued: those that others wait for go first. */
         typename LANE::angles angles;
@@ -437,7 +496,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
         const char *const src_row = row_of_tensor(call, o.src, from);
 #pragma unroll
         for (int k = 0; k < HEADS; k++)
-            lane.load(k, src_row, src.head[k], at);
+            lane.load(k, o, src_row, src.head[k], at);
         if (!PLAIN && call.rearranges)
             __syncthreads();
 
@@ -457,7 +516,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
             if (turns)
                 lane.store_rotated(k, call, o, dst_row, dst.head[k], at);
             else
-                lane.store(k, dst_row, dst.head[k], at);
+                lane.store(k, o, dst_row, dst.head[k], at);
         }
     }
     if (!PLAIN && call.plan.plan.sequences.boundaries)
