@@ -453,7 +453,7 @@ __device__ __forceinline__ void find_rows(const cuda_call &call, const cuda_oper
         const uint32_t group = i / call.rows_per_thread;
         const int64_t number = ((int64_t)blockIdx.y * o.slice_groups + groups.group(group)) * call.rows_per_thread +
                                (i - group * call.rows_per_thread);
-        trope_row row;
+        trope_row row = {}; /* angles are loaded before it is known whether the row has any */
         set_row(call, locate_row<false>(call, number < call.rows ? number : call.rows - 1), &row);
         find_row(call.plan.plan, &row);
         rows[i] = row;
