@@ -13,7 +13,8 @@
 
 typedef struct magnitudes {
     const share *whole;
-    char *x, *dy; /* of one operand */
+    double *x, *dy; /* of one operand */
+    void *bits;     /* the same before it is converted */
     int64_t *positions;
     int32_t *sequences;
     double *sum; /* for each element of the gradient */
@@ -31,10 +32,9 @@ static void elements_of_pair(const problem *p, int32_t pairing, int32_t pair, in
     element[1] = p->c->rotary_offset + (is_half ? pair + p->c->rotary_dim / 2 : 2 * pair + 1);
 }
 
-static double size_of(const magnitudes *m, const char *tensor, int64_t head, const int32_t element[2])
+static double size_of(const double *head, const int32_t element[2])
 {
-    const int32_t dtype = m->whole->p->dtype;
-    return fabs(value_load(dtype, tensor, head + element[0])) + fabs(value_load(dtype, tensor, head + element[1]));
+    return fabs(head[element[0]]) + fabs(head[element[1]]);
 }
 
 /* Where the gradient of the pair's angle at that position is; with a column for each element, of its first element. */
@@ -73,17 +73,25 @@ static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
             int32_t x[2], dy[2];
             elements_of_pair(p, p->c->pairing, i, x);
             elements_of_pair(p, out, i, dy);
-            const double term = size_of(m, m->x, head, x) * size_of(m, m->dy, head, dy);
+            const double term = size_of(m->x + head, x) * size_of(m->dy + head, dy);
             add_term(m, i, position, p->c->angles == CASE_INV_FREQ ? term * fabs((double)position) : term);
         }
     }
 }
 
+static void load_tensor(const magnitudes *m, int tensor, int operand, double *values)
+{
+    const share *s = m->whole;
+    share_fill(s, tensor, operand, m->bits);
+    for (int64_t i = 0; i < share_elements(s, operand); i++)
+        values[i] = value_load(s->p->dtype, m->bits, i);
+}
+
 static void add_operand(magnitudes *m, int operand)
 {
     const share *s = m->whole;
-    share_fill(s, PROBLEM_X, operand, m->x);
-    share_fill(s, PROBLEM_DY, operand, m->dy);
+    load_tensor(m, PROBLEM_X, operand, m->x);
+    load_tensor(m, PROBLEM_DY, operand, m->dy);
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t t = 0; t < s->tokens; t++)
             if (m->sequences[b * s->tokens + t] >= 0 || s->args.padding == TROPE_PADDING_ROTATE)
@@ -94,20 +102,21 @@ static int add_up(rank_context *r, magnitudes *m)
 {
     const share *s = m->whole;
     const size_t cells = (size_t)(s->batch * s->tokens), axes = s->args.position_axes ? (size_t)s->args.position_axes : 1;
-    const size_t bytes = (size_t)(share_elements(s, PROBLEM_Q) * value_size(s->p->dtype));
-    trope_args a = s->args;
-    a.operand_count = 0;
-    m->x = rank_malloc(r, bytes);
-    m->dy = rank_malloc(r, bytes);
+    const size_t elements = (size_t)share_elements(s, PROBLEM_Q); /* Q has at least as many heads as K */
+    const trope_args a = s->args;
+    m->x = rank_malloc(r, elements * sizeof *m->x);
+    m->dy = rank_malloc(r, elements * sizeof *m->dy);
+    m->bits = rank_malloc(r, elements * (size_t)value_size(s->p->dtype));
     m->positions = rank_malloc(r, axes * cells * sizeof *m->positions);
     m->sequences = rank_malloc(r, cells * sizeof *m->sequences);
-    int failed = !m->x || !m->dy || !m->positions || !m->sequences;
+    int failed = !m->x || !m->dy || !m->bits || !m->positions || !m->sequences;
     if (!failed && trope_positions(&a, m->positions, m->sequences))
         failed = watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     for (int i = 0; i < PROBLEM_OPERANDS && !failed; i++)
         add_operand(m, i);
     free(m->x);
     free(m->dy);
+    free(m->bits);
     free(m->positions);
     free(m->sequences);
     return failed;

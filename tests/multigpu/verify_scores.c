@@ -24,109 +24,170 @@ static void shape_block(const share *s, int32_t ranks, score_block *block)
     block->columns = s->p->tokens;
 }
 
-/* One order of summation, in double: the products of two numbers of 24 bits are exact in it. */
-static float dot(int32_t dtype, const char *q, const char *k, int32_t dim)
+/* Head vectors in double: a conversion that loses nothing. */
+static void load_vector(int32_t dtype, const char *tensor, int64_t element, int32_t dim, double *vector)
+{
+    for (int32_t e = 0; e < dim; e++)
+        vector[e] = value_load(dtype, tensor, element + e);
+}
+
+/* One order of summation, in double, in which the products of two numbers of 24 bits are exact. */
+static float dot(const double *q, const double *k, int32_t dim)
 {
     double sum = 0;
     for (int32_t e = 0; e < dim; e++)
-        sum += value_load(dtype, q, e) * value_load(dtype, k, e);
+        sum += q[e] * k[e];
     return (float)sum;
 }
 
-/* The first query head of a share and the key head that it attends to, of batch entry 0: rows within a tensor. */
-static const char *row_of(const share *s, const char *tensor, int64_t element)
-{
-    return tensor + (size_t)element * (size_t)value_size(s->p->dtype);
-}
+/* Scores of all queries with `count` keys, which stand in columns at[0], at[1], ..., or (NULL) 0, 1, ... */
+typedef struct key_list {
+    const double *vectors;
+    const int64_t *at;
+    int64_t count;
+} key_list;
 
-/* Scores of the queries of `mine` with the keys of rank `from`, in the columns where those tokens are. */
-static void score_keys(const share *mine, const char *queries, const share *from, const char *keys, score_block *block)
+static void score(const double *queries, const key_list *keys, int32_t dim, score_block *block)
 {
     for (int64_t row = 0; row < block->rows; row++)
-        for (int64_t t = 0; t < from->tokens; t++)
-            block->scores[row * block->columns + from->in_whole[t]] =
-                dot(mine->p->dtype, row_of(mine, queries, share_row(mine, PROBLEM_Q, row * block->step, 0)),
-                    row_of(from, keys, share_row(from, PROBLEM_K, t, 0)), mine->p->head_dim);
+        for (int64_t t = 0; t < keys->count; t++)
+            block->scores[row * block->columns + (keys->at ? keys->at[t] : t)] =
+                dot(queries + row * dim, keys->vectors + t * dim, dim);
 }
 
 /* ---- ranks ---- */
 
-/* The keys of rank `mine`, then of the rank before it, and so on. */
-static int go_round(call *mine, const char *queries, score_block *block)
+/* The first query head of a share and the key head that it attends to, of batch entry 0. */
+static int load_queries(call *mine, const score_block *block, double *queries)
+{
+    rank_context *r = mine->r;
+    const share *s = &mine->s;
+    const size_t bytes = (size_t)(share_elements(s, PROBLEM_Q) * value_size(s->p->dtype));
+    char *host = rank_malloc(r, bytes);
+    const int failed = !host || rank_download(r, host, mine->result[0], bytes);
+    for (int64_t row = 0; row < block->rows && !failed; row++)
+        load_vector(s->p->dtype, host, share_row(s, PROBLEM_Q, row * block->step, 0), s->p->head_dim,
+                    queries + row * s->p->head_dim);
+    free(host);
+    return failed;
+}
+
+/* Scores with the keys of rank `owner`, which are in device memory here. */
+typedef struct ring_room {
+    const double *queries;
+    char *host;      /* an operand K */
+    double *vectors; /* of its tokens */
+    char *held[2];   /* on the device: what has come, and what is coming */
+} ring_room;
+
+static int score_owner(call *mine, const ring_room *room, rank_place owner, const char *keys, score_block *block)
 {
     rank_context *r = mine->r;
     const problem *p = mine->s.p;
-    const mistake none = {MISTAKE_NONE, 0};
-    const size_t q_bytes = (size_t)(share_elements(&mine->s, PROBLEM_Q) * value_size(p->dtype)), bytes = mine->bytes - q_bytes;
-    char *host = rank_malloc(r, bytes), *held[2] = {rank_take(r, bytes), rank_take(r, bytes)};
-    rank_place next = mine->s.place, before = next;
+    share from;
+    int failed = share_make(&from, p, owner, (mistake){MISTAKE_NONE, 0});
+    if (failed)
+        failed = watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
+    failed = failed || rank_download(r, room->host, keys, (size_t)(share_elements(&from, PROBLEM_K) * value_size(p->dtype)));
+    for (int64_t t = 0; t < from.tokens && !failed; t++)
+        load_vector(p->dtype, room->host, share_row(&from, PROBLEM_K, t, 0), p->head_dim, room->vectors + t * p->head_dim);
+    if (!failed)
+        score(room->queries, &(key_list){room->vectors, from.in_whole, from.tokens}, p->head_dim, block);
+    share_free(&from);
+    return failed;
+}
+
+/* The keys of this rank, then of the rank before it, and so on. */
+static int go_round(call *mine, const ring_room *room, score_block *block)
+{
+    rank_context *r = mine->r;
+    const problem *p = mine->s.p;
+    const int32_t cp = p->grid.cp;
+    const size_t q_bytes = (size_t)(share_elements(&mine->s, PROBLEM_Q) * value_size(p->dtype));
+    rank_place next = mine->s.place, before = next, owner = next;
     const char *keys = mine->result[0] + q_bytes;
-    int failed = !host || !held[0] || !held[1];
-    next.cp = (next.cp + 1) % p->grid.cp;
-    before.cp = (before.cp + p->grid.cp - 1) % p->grid.cp;
-    for (int32_t hop = 0; hop < p->grid.cp && !failed; hop++) {
-        rank_place owner = mine->s.place;
-        share from;
-        owner.cp = (owner.cp + p->grid.cp - hop) % p->grid.cp;
-        failed = share_make(&from, p, owner, none) || rank_download(r, host, keys, bytes);
-        if (!failed)
-            score_keys(&mine->s, queries, &from, host, block);
-        share_free(&from);
+    int failed = 0;
+    next.cp = (next.cp + 1) % cp;
+    before.cp = (before.cp + cp - 1) % cp;
+    for (int32_t hop = 0; hop < cp && !failed; hop++) {
+        owner.cp = (mine->s.place.cp + cp - hop) % cp;
+        failed = score_owner(mine, room, owner, keys, block);
         watch_phase(r->watch, r->rank, "keys round the ring");
-        const ring_step step = {keys, held[hop % 2], bytes, problem_rank(p, next), problem_rank(p, before)};
-        if (!failed && hop + 1 < p->grid.cp)
+        const ring_step step = {keys, room->held[hop % 2], mine->bytes - q_bytes, problem_rank(p, next),
+                                problem_rank(p, before)};
+        if (!failed && hop + 1 < cp)
             failed = r->data->ring(r->data, &step);
-        keys = held[hop % 2];
+        keys = room->held[hop % 2];
     }
-    free(host);
     return failed;
 }
 
 static int score_share(call *mine, score_block *block)
 {
     rank_context *r = mine->r;
-    const size_t q_bytes = (size_t)(share_elements(&mine->s, PROBLEM_Q) * value_size(mine->s.p->dtype));
+    const share *s = &mine->s;
+    const size_t bytes = (size_t)(share_elements(s, PROBLEM_K) * value_size(s->p->dtype));
+    const size_t vector = (size_t)s->p->head_dim * sizeof(double);
     const arena_mark mark = rank_mark(r);
-    char *queries = rank_malloc(r, q_bytes);
-    const int failed = !queries || rank_download(r, queries, mine->result[0], q_bytes) || go_round(mine, queries, block);
+    double *queries = rank_malloc(r, (size_t)block->rows * vector);
+    ring_room room = {.queries = queries, .host = rank_malloc(r, bytes), .vectors = rank_malloc(r, (size_t)s->tokens * vector)};
+    room.held[0] = rank_take(r, bytes);
+    room.held[1] = rank_take(r, bytes);
+    const int failed = !queries || !room.host || !room.vectors || !room.held[0] || !room.held[1] ||
+                       load_queries(mine, block, queries) || go_round(mine, &room, block);
     free(queries);
+    free(room.host);
+    free(room.vectors);
     rank_give_back(r, mark);
     return failed;
 }
 
 /* ---- one device ---- */
 
-/* The same scores from the whole's y: where rank's queries and its replica's keys are. */
-static void score_whole(const share *s, const share *whole, const char *y, score_block *block)
+/* The same queries and keys from the whole's y. */
+static void load_from_whole(const share *s, const share *whole, const char *y, const score_block *block, double *vectors)
 {
-    const size_t q_bytes = (size_t)(share_elements(whole, PROBLEM_Q) * value_size(s->p->dtype));
+    const problem *p = s->p;
+    const int32_t dtype = p->dtype, dim = p->head_dim;
+    const char *k = y + (size_t)(share_elements(whole, PROBLEM_Q) * value_size(dtype));
+    for (int64_t row = 0; row < block->rows; row++)
+        load_vector(dtype, y, share_row_in_whole(s, PROBLEM_Q, row * block->step, 0), dim, vectors + row * dim);
     share in_stream = *s; /* any token of the replica, as if this share had it */
-    for (int64_t row = 0; row < block->rows; row++) {
-        const char *q = row_of(s, y, share_row_in_whole(s, PROBLEM_Q, row * block->step, 0));
-        for (int64_t n = 0; n < block->columns; n++) {
-            in_stream.in_whole = &n;
-            const char *k = row_of(s, y + q_bytes, share_row_in_whole(&in_stream, PROBLEM_K, 0, 0));
-            block->scores[row * block->columns + n] = dot(s->p->dtype, q, k, s->p->head_dim);
-        }
+    for (int64_t n = 0; n < block->columns; n++) {
+        in_stream.in_whole = &n;
+        load_vector(dtype, k, share_row_in_whole(&in_stream, PROBLEM_K, 0, 0), dim, vectors + (block->rows + n) * dim);
     }
+}
+
+static int score_whole(call *mine, int32_t rank, const share *whole, const char *y, score_block *block)
+{
+    rank_context *r = mine->r;
+    const problem *p = mine->s.p;
+    double *vectors = rank_malloc(r, (size_t)((block->rows + block->columns) * p->head_dim) * sizeof *vectors);
+    share s;
+    if (!vectors)
+        return 1;
+    const int failed = share_make(&s, p, problem_place(p, rank), (mistake){MISTAKE_NONE, 0});
+    if (!failed) {
+        load_from_whole(&s, whole, y, block, vectors);
+        score(vectors, &(key_list){vectors + block->rows * p->head_dim, NULL, block->columns}, p->head_dim, block);
+    }
+    share_free(&s);
+    free(vectors);
+    return failed;
 }
 
 static int compare_scores(call *mine, const call *whole, const score_block *of_ranks, case_result *result)
 {
     rank_context *r = mine->r;
-    const mistake none = {MISTAKE_NONE, 0};
     score_block block = *of_ranks;
     const int64_t count = block.rows * block.columns;
     char *y = rank_malloc(r, whole->bytes);
     block.scores = rank_malloc(r, (size_t)count * sizeof *block.scores);
     int failed = !y || !block.scores || rank_download(r, y, whole->result[0], whole->bytes);
     for (int32_t rank = 0; rank < r->size && !failed; rank++) {
-        share s;
         watch_note(r->watch, 0, "one device's scores");
-        failed = share_make(&s, mine->s.p, problem_place(mine->s.p, rank), none);
-        if (!failed)
-            score_whole(&s, &whole->s, y, &block);
-        share_free(&s);
+        failed = score_whole(mine, rank, &whole->s, y, &block);
         for (int64_t i = 0; i < count && !failed; i++)
             result->scores_wrong += !!memcmp(&of_ranks->scores[rank * count + i], &block.scores[i], sizeof(float));
     }
