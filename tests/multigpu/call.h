@@ -14,6 +14,7 @@ typedef struct outcome {
 typedef struct call {
     rank_context *r;
     share s;
+    mistake m;
     trope_args args; /* with device memory */
     arena_mark mark;
     size_t bytes;       /* of x, dy, y and dx: Q, then K */

@@ -47,7 +47,7 @@ static const choice launch_choices[] = {{"auto", LAUNCH_AUTO},
 static const choice broken_choices[] = {{"rank", MISTAKE_RANK},   {"layout", MISTAKE_LAYOUT},
                                         {"chunk", MISTAKE_CHUNK}, {"sin", MISTAKE_SIN},
                                         {"local", MISTAKE_LOCAL}, {"cu_seqlens", MISTAKE_CU_SEQLENS},
-                                        {NULL, 0}};
+                                        {"bit", MISTAKE_BIT},     {NULL, 0}};
 
 #define IN(field) .offset = offsetof(multigpu_options, field)
 

@@ -191,6 +191,7 @@ mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank)
     case MISTAKE_CU_SEQLENS:
         return p->stored ? (mistake){kind, 0} : none;
     case MISTAKE_SIN:
+    case MISTAKE_BIT:
         return (mistake){kind, 0};
     default:
         return none;

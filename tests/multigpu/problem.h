@@ -42,7 +42,8 @@ typedef enum mistake_kind {
     MISTAKE_CHUNK,      /* the two chunks of each sequence lie the other way round in memory */
     MISTAKE_SIN,        /* the sine's sign */
     MISTAKE_CU_SEQLENS, /* cu_seqlens_padded is not given */
-    MISTAKE_LOCAL       /* the call knows nothing of context parallel */
+    MISTAKE_LOCAL,      /* the call knows nothing of context parallel */
+    MISTAKE_BIT         /* one bit of the last rank's result: nobody's mistake, but a machine's */
 } mistake_kind;
 
 typedef struct mistake {

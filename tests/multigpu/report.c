@@ -275,6 +275,21 @@ void report_speed(report *p, const rank_context *r, const speed_result *speed, d
 
 /* ---- summary ---- */
 
+static void print_summary(const report *p)
+{
+    if (p->run)
+        printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64 " scores are wrong, gradient of the angles within "
+               "%.2g of its bound\n",
+               p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle);
+    if (p->skipped)
+        printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4\n", p->skipped);
+    if (p->broken)
+        printf("# %d of %d cases that were broken on purpose were caught\n", p->caught, p->broken);
+    if (p->missed_speed)
+        printf("# %d ranks were slower beside others\n", p->missed_speed);
+    fflush(stdout);
+}
+
 int report_end(report *p)
 {
     if (p->json) {
@@ -285,17 +300,7 @@ int report_end(report *p)
         json_number(p->json, "wrong_scores", (double)p->scores_wrong);
         json_number(p->json, "worst_angle_of_bound", p->worst_angle);
     }
-    if (p->has_text) {
-        printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64 " scores are wrong, gradient of the angles within "
-               "%.2g of its bound\n",
-               p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle);
-        if (p->skipped)
-            printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4\n", p->skipped);
-        if (p->broken)
-            printf("# %d of %d cases that were broken on purpose were caught\n", p->caught, p->broken);
-        if (p->missed_speed)
-            printf("# %d ranks were slower beside others\n", p->missed_speed);
-        fflush(stdout);
-    }
+    if (p->has_text)
+        print_summary(p);
     return p->json ? json_write(p) : 0;
 }

@@ -248,9 +248,10 @@ int verify_case(rank_context *r, const problem *p, const verify_options *options
 {
     const rank_place place = problem_place(p, r->rank);
     const mistake m = mistake_of_rank(p, options->broken, place.cp), none = {MISTAKE_NONE, 0};
+    const int is_mine = m.kind != MISTAKE_BIT || r->rank == r->size - 1;
     call mine, whole = {.r = r};
     *result = (case_result){.is_broken = m.kind != MISTAKE_NONE, .angles_repeat = 1};
-    int failed = call_open(&mine, r, p, &place, m);
+    int failed = call_open(&mine, r, p, &place, is_mine ? m : none);
     failed = failed || (r->rank == 0 && call_open(&whole, r, p, NULL, none));
     for (int backward = 0; backward < 2 && !failed; backward++)
         failed = run_direction(&mine, &whole, backward, options, result);

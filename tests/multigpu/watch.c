@@ -112,7 +112,7 @@ static void member_died(watch *w, int32_t rank)
 {
     char name[128], text[TEXT];
     member_name(w, rank, name, sizeof name);
-    snprintf(text, sizeof text, "%s died in phase '%s'", name, w->members[rank].phase);
+    snprintf(text, sizeof text, "%s died; it was last heard of in phase '%s'", name, w->members[rank].phase);
     keep_failure(w, PRIORITY_CAUSE, text);
 }
 
@@ -329,10 +329,16 @@ __attribute__((noreturn)) static void end_run(watch *w)
         fprintf(stderr, "trope_multigpu: %s\n", w->failure);
         fflush(stderr);
     }
-    pthread_mutex_unlock(&w->lock);
-    const double end = socket_now() + FAREWELL;
-    while (socket_now() < end)
-        (void)poll(NULL, 0, TICK);
+    for (const double end = socket_now() + FAREWELL; socket_now() < end;) {
+        struct pollfd late = {.fd = w->listener, .events = POLLIN};
+        pthread_mutex_unlock(&w->lock);
+        const int has_come = poll(&late, 1, TICK) > 0;
+        pthread_mutex_lock(&w->lock);
+        if (has_come && decides(w)) { /* one who comes late is told, too */
+            accept_one(w);
+            tell_members(w, RECORD_STOP, w->failure);
+        }
+    }
     fflush(stdout);
     _exit(WATCH_EXIT);
 }
