@@ -6,7 +6,9 @@ import os
 from program import RANKS, check, finish, launches, run
 
 LIMIT = 60  # seconds, for any failure
-TIMEOUT = int(os.environ.get("TROPE_MULTIGPU_TIMEOUT", "4"))  # that count as a hang
+TIMEOUT = int(os.environ.get("TROPE_MULTIGPU_TIMEOUT", "3"))  # that count as a hang
+# The ranks that are let fail, one at a time.
+FAILING = [int(rank) for rank in os.environ.get("TROPE_MULTIGPU_FAILING", "0 %d" % (RANKS - 1)).split()]
 WORDS = {"die": "died", "hang": "hangs", "no-device": "has no device"}
 
 
@@ -24,7 +26,7 @@ def check_failure(way, kind, rank):
 def main():
     for way in launches():
         for kind in WORDS:
-            for rank in (0, RANKS - 1):
+            for rank in FAILING:
                 check_failure(way, kind, rank)
 
 

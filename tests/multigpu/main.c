@@ -22,6 +22,8 @@ enum { CPU_RANKS = 4 };
 #define SPEED_REPEAT 40
 /* A GPU that runs beside others may be slower by this part of its own time alone. */
 #define SLOWER_AT_MOST 0.02
+/* Memory of a GPU that is taken at the start. */
+#define RESERVED ((size_t)1536 << 20)
 
 static const char usage[] =
     "usage: trope_multigpu [OPTION...]                        all visible GPUs in one process, or threads on the CPU\n"
@@ -154,9 +156,15 @@ static int connect_devices(rank_context *r)
 {
     r->data = r->host;
 #ifdef TROPE_MULTIGPU_HAS_NCCL
-    watch_phase(r->watch, r->rank, "connecting the devices");
-    if (r->device->id == TROPE_DEVICE_CUDA)
+    if (r->device->id == TROPE_DEVICE_CUDA) {
+        /* All memory that is needed, before any device waits for another. */
+        const arena_mark mark = rank_mark(r);
+        if (!rank_take(r, RESERVED))
+            return 1;
+        rank_give_back(r, mark);
+        watch_phase(r->watch, r->rank, "connecting the devices");
         r->data = communicator_nccl(r->host);
+    }
 #endif
     return !r->data;
 }

@@ -17,7 +17,7 @@
 /* An error is often the effect of another that is heard of later. */
 #define GRACE 1.0
 /* What ranks have left to let go of their communicators, once the run is being ended. */
-#define FAREWELL 2.0
+#define FAREWELL 1.0
 
 enum { TEXT = 320, PHASE = 48 };
 
