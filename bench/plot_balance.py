@@ -22,7 +22,7 @@ def draw_half(axes, rows, prefix, title):
     axes.set_xlabel("ranks")
     axes.set_title(title, fontsize=10)
     axes.grid(True, linewidth=0.3)
-    axes.legend(loc="upper left")
+    axes.legend(loc="center right")
 
 
 def draw(result, path):
