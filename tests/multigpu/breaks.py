@@ -1,6 +1,10 @@
-"""A mistake that is made on purpose is caught in every case in which a rank can make it, and is named; cases in which no rank
-can make it still hold. `breaks.py PROGRAM MPIRUN`, with the mistake in
-TROPE_MULTIGPU_BREAK, and in TROPE_MULTIGPU_ONLY what cases it is tried on, if not on all in bf16."""
+"""A mistake that is made on purpose is caught in every case in which a rank can make it, and is named; cases in which no
+rank can make it still hold.
+
+    breaks.py PROGRAM MPIRUN
+
+with the mistake in TROPE_MULTIGPU_BREAK, and in TROPE_MULTIGPU_ONLY what cases it is tried on, if not on all in bf16.
+"""
 
 import os
 

@@ -163,7 +163,8 @@ static int clear_flags(call *c)
     return rank_upload(c->r, c->flags, &none, sizeof none);
 }
 
-/* Waits for the device, by reading the status word. What CUDA could not do is a failure, what the library will not is not. */
+/* Waits for the device, by reading the status word. What CUDA could not do is a failure; what the library refuses is none.
+ */
 static int take_outcome(call *c, trope_status status, outcome *o)
 {
     memset(o, 0, sizeof *o); /* outcomes travel and are compared as bytes */

@@ -17,9 +17,9 @@ typedef struct call {
     mistake m;
     trope_args args; /* with device memory */
     arena_mark mark;
-    size_t bytes;       /* of x, dy, y and dx: Q, then K */
-    char *x, *dy;       /* in device memory, in this call's order of tokens */
-    char *result[2];    /* y and dx, in right order */
+    size_t bytes;    /* of x, dy, y and dx: Q, then K */
+    char *x, *dy;    /* in device memory, in this call's order of tokens */
+    char *result[2]; /* y and dx, in right order */
     int32_t *flags;
     void *d_angles;
     int64_t angle_count; /* elements of d_angles, */

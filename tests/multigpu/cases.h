@@ -49,8 +49,8 @@ int cases_list(split_case *cases);
 /* "split/variant/dtype". */
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size);
 
-/* Cuts `ranks` by the dimensions of the case: one gets all of them; of two, tensor parallel (or else data parallel) gets the
- * smallest factor. Returns nonzero if the number has no two factors. */
+/* Cuts `ranks` by the dimensions of the case: one gets all of them; of two, tensor parallel (or else data parallel) gets
+ * the smallest factor. Returns nonzero if the number has no two factors. */
 typedef struct rank_grid {
     int32_t dp, tp, cp;
 } rank_grid;

@@ -50,8 +50,7 @@ static int all_gather(communicator *c, const void *mine, void *all, size_t bytes
     MPI_Type_contiguous((int)(bytes % 16 ? 1 : 16), MPI_BYTE, &piece);
     MPI_Type_commit(&piece);
     const int count = (int)(bytes % 16 ? bytes : bytes / 16);
-    const int failed =
-        finish(c, MPI_Iallgather(mine, count, piece, all, count, piece, MPI_COMM_WORLD, &request), &request);
+    const int failed = finish(c, MPI_Iallgather(mine, count, piece, all, count, piece, MPI_COMM_WORLD, &request), &request);
     MPI_Type_free(&piece);
     return failed;
 }

@@ -1,5 +1,5 @@
-/* Ranks that have a GPU each. NCCL's calls do not block, and what they queue is polled: an error of a peer, or the watch, ends
- * the wait. */
+/* Ranks that have a GPU each. NCCL's calls do not block, and what they queue is polled: an error of a peer, or the watch,
+ * ends the wait. */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <stdio.h>

@@ -14,7 +14,8 @@ typedef struct tcp_communicator {
 
 static int lost(communicator *base, int32_t rank)
 {
-    return watch_fail(base->watch, base->rank, WATCH_EFFECT, "rank %d has lost its connection to rank %d", base->rank, rank);
+    return watch_fail(base->watch, base->rank, WATCH_EFFECT, "rank %d has lost its connection to rank %d", base->rank,
+                      rank);
 }
 
 /* Waits for something to read, but not longer than the run lasts. */

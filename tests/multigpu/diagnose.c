@@ -1,5 +1,6 @@
-/* Why a rank is wrong. Each mistake that people make gives certain bits and no others; they are computed here, on one device,
- * for the wrong ranks, and compared with what those ranks sent. What was done to the ranks on purpose is not known here. */
+/* Why a rank is wrong. Each mistake that people make gives certain bits and no others; they are computed here, on one
+ * device, for the wrong ranks, and compared with what those ranks sent. What was done to the ranks on purpose is not known
+ * here. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,9 @@ enum { SUSPECTS = 4, TRIED_RANKS = 32 };
 static const char *const layout_names[] = {"none", "contiguous", "zigzag", "striped", "flat"};
 
 typedef struct finding {
-    uint32_t kinds;       /* 1 << mistake_kind of those that explain the rank */
-    int32_t cp_rank;      /* the rank whose positions it has */
-    uint32_t layouts;     /* 1 << layout of those that it may have used */
+    uint32_t kinds;   /* 1 << mistake_kind of those that explain the rank */
+    int32_t cp_rank;  /* the rank whose positions it has */
+    uint32_t layouts; /* 1 << layout of those that it may have used */
 } finding;
 
 typedef struct inquiry {
@@ -117,7 +118,8 @@ static void say_rank(const problem *p, const int32_t *suspects, const finding *f
     for (int i = 1; i < count; i++)
         same_shift &= (f[i].cp_rank - problem_place(p, suspects[i]).cp + cp) % cp == shift;
     if (same_shift && (shift == 1 || shift == cp - 1))
-        say(result, "rank: off by one, rank %d has the positions of cp_rank %d instead of %d", suspects[0], f[0].cp_rank, own);
+        say(result, "rank: off by one, rank %d has the positions of cp_rank %d instead of %d", suspects[0], f[0].cp_rank,
+            own);
     else
         say(result, "rank: rank %d has the positions of cp_rank %d instead of %d", suspects[0], f[0].cp_rank, own);
 }
@@ -166,7 +168,8 @@ static void say_first(const inquiry *q, const char *whole, case_result *result)
         return;
     const int64_t wrong = count_wrong(&s, bits, whole, &first);
     const int operand = first >= share_elements(&s, PROBLEM_Q);
-    const int64_t at = first - (operand ? share_elements(&s, PROBLEM_Q) : 0), token = at / share_token_elements(&s, operand);
+    const int64_t at = first - (operand ? share_elements(&s, PROBLEM_Q) : 0),
+                  token = at / share_token_elements(&s, operand);
     if (first >= 0)
         say(result, "unknown: rank %d, %lld wrong, first in %s at token %lld (%lld of the whole), head element %lld: %g",
             q->rank, (long long)wrong, operand ? "K" : "Q", (long long)token, (long long)s.in_whole[token],

@@ -1,5 +1,5 @@
-"""A rank that dies, hangs or has no device ends the whole run, soon, with a message that names the rank; however the ranks were
-started, and whichever rank it is."""
+"""A rank that dies, hangs or has no device ends the whole run, soon, with a message that names the rank; however the ranks
+were started, and whichever rank it is."""
 
 import os
 

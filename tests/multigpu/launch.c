@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "options.h"
@@ -34,7 +35,8 @@ static int is_under_mpi(void)
     int32_t tasks = 1;
     if (is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMI_SIZE") || is_set("PMIX_RANK") || is_set("MV2_COMM_WORLD_SIZE"))
         return 1;
-    return is_set("SLURM_PROCID") && is_set("SLURM_NTASKS") && !number_of("SLURM_NTASKS", 1, INT32_MAX, &tasks) && tasks > 1;
+    return is_set("SLURM_PROCID") && is_set("SLURM_NTASKS") && !number_of("SLURM_NTASKS", 1, INT32_MAX, &tasks) &&
+           tasks > 1;
 }
 
 static int is_under_torchrun(void)
@@ -154,7 +156,12 @@ static int find_hub(const launch *l, watch *w, socket_address *hub)
     port += is_set(PORT_VARIABLE) ? 0 : PORT_AFTER_MASTER;
     if (l->rank == 0)
         return watch_listen(w, port, hub);
+    /* This host may have a name that it cannot resolve itself. */
+    char own[SOCKET_HOST] = "";
+    (void)gethostname(own, sizeof own - 1);
     snprintf(hub->host, sizeof hub->host, "%s", getenv("MASTER_ADDR"));
+    if (!strcmp(hub->host, own))
+        snprintf(hub->numbers[0], sizeof hub->numbers[0], "127.0.0.1");
     hub->port = port;
     return 0;
 }

@@ -41,15 +41,11 @@ typedef struct multigpu_options {
     verify_options verify;
 } multigpu_options;
 
-static const choice launch_choices[] = {{"auto", LAUNCH_AUTO},
-                                        {"process", LAUNCH_PROCESS},
-                                        {"mpi", LAUNCH_MPI},
-                                        {"torchrun", LAUNCH_TORCHRUN},
-                                        {NULL, 0}};
-static const choice broken_choices[] = {{"rank", MISTAKE_RANK},   {"layout", MISTAKE_LAYOUT},
-                                        {"chunk", MISTAKE_CHUNK}, {"sin", MISTAKE_SIN},
-                                        {"local", MISTAKE_LOCAL}, {"cu_seqlens", MISTAKE_CU_SEQLENS},
-                                        {"bit", MISTAKE_BIT},     {NULL, 0}};
+static const choice launch_choices[] = {
+    {"auto", LAUNCH_AUTO}, {"process", LAUNCH_PROCESS}, {"mpi", LAUNCH_MPI}, {"torchrun", LAUNCH_TORCHRUN}, {NULL, 0}};
+static const choice broken_choices[] = {
+    {"rank", MISTAKE_RANK},   {"layout", MISTAKE_LAYOUT},         {"chunk", MISTAKE_CHUNK}, {"sin", MISTAKE_SIN},
+    {"local", MISTAKE_LOCAL}, {"cu_seqlens", MISTAKE_CU_SEQLENS}, {"bit", MISTAKE_BIT},     {NULL, 0}};
 
 #define IN(field) .offset = offsetof(multigpu_options, field)
 
@@ -63,11 +59,13 @@ static const option_spec specs[] = {
      .help = "in one process: threads, default all GPUs, or 4 on the CPU"},
     {"device", 0, OPTION_CHOICE, IN(device), .choices = device_choices, .help = "where ranks compute"},
     {"threads", 0, OPTION_INT32, IN(threads), .low = 1, .high = INT32_MAX, .help = "CPU threads of each rank, default 1"},
-    {"tokens", 0, OPTION_INT64, IN(tokens), .low = 1, .high = 1 << 24, .help = "of the whole that is compared, default 768"},
+    {"tokens", 0, OPTION_INT64, IN(tokens), .low = 1, .high = 1 << 24,
+     .help = "of the whole that is compared, default 768"},
     {"bytes", 0, OPTION_REAL, IN(bytes), .help = "that a rank moves when it is timed, 0 = do not time"},
     {"repeat", 0, OPTION_INT32, IN(repeat), .low = 1, .high = 1000, .help = "times that a call is timed"},
     {"speed", 0, OPTION_FLAG, IN(speed), .help = "only the time of each rank alone and of all together"},
-    {"timeout", 0, OPTION_INT64, IN(timeout), .low = 2, .high = 3600, .help = "seconds in one phase that are a hang, default 30"},
+    {"timeout", 0, OPTION_INT64, IN(timeout), .low = 2, .high = 3600,
+     .help = "seconds in one phase that are a hang, default 30"},
     {"break", 0, OPTION_CHOICE, IN(broken), .choices = broken_choices, .help = "make this mistake on purpose"},
     {"fail", 0, OPTION_TEXT, IN(fail), .help = "die@R, hang@R or no-device@R: let rank R do so on purpose"},
     {"simulate", 0, OPTION_FLAG, IN(simulate), .help = "check the position maps of 1 to 4096 ranks, without tensors"},
@@ -106,8 +104,8 @@ static int choose_gpu(rank_context *r, const launch *l, const rank_card *cards, 
                           r->rank, cards[r->rank].host, index, count);
     const char *error = gpu_open(index, gpu);
     if (error)
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) cannot use GPU %d: %s", r->rank, cards[r->rank].host,
-                          index, error);
+        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) cannot use GPU %d: %s", r->rank,
+                          cards[r->rank].host, index, error);
     return 0;
 }
 
@@ -121,8 +119,8 @@ static int check_cards(rank_context *r, const rank_card *cards)
                               choice_name(device_choices, cards[0].device));
         for (int32_t j = 0; j < i && cards[i].gpu.id[0]; j++)
             if (!strcmp(cards[i].host, cards[j].host) && !strcmp(cards[i].gpu.id, cards[j].gpu.id))
-                return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d has no device of its own: it shares %s with rank %d",
-                                  i, cards[i].gpu.id, j);
+                return watch_fail(r->watch, r->rank, WATCH_CAUSE,
+                                  "rank %d has no device of its own: it shares %s with rank %d", i, cards[i].gpu.id, j);
     }
     return 0;
 }
@@ -145,9 +143,9 @@ static int open_device(rank_context *r, const run_context *run, rank_card *cards
     if (introduce(r, &mine, cards) || check_cards(r, cards))
         return 1;
     watch_phase(r->watch, r->rank, "opening the device");
-    if (r->device->id == TROPE_DEVICE_CUDA ? choose_gpu(r, run->launch, cards, fails, &mine.gpu)
-                                           : fails && watch_fail(r->watch, r->rank, WATCH_CAUSE,
-                                                                 "rank %d (%s) has no device", r->rank, mine.host))
+    if (r->device->id == TROPE_DEVICE_CUDA
+            ? choose_gpu(r, run->launch, cards, fails, &mine.gpu)
+            : fails && watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) has no device", r->rank, mine.host))
         return 1;
     return introduce(r, &mine, cards) || check_cards(r, cards);
 }

@@ -33,7 +33,8 @@ static void choose_heads(problem *p)
     p->heads[PROBLEM_Q] = tp > 2 ? 2 * tp : 4;
     p->heads[PROBLEM_K] = p->c->keys == CASE_KEYS_SINGLE       ? 1
                           : p->c->keys == CASE_KEYS_REPLICATED ? largest_proper_divisor(tp)
-                                                               : tp > 2 ? tp : 2;
+                          : tp > 2                             ? tp
+                                                               : 2;
 }
 
 static int is_empty_sequence(int64_t i)
@@ -49,7 +50,8 @@ static void choose_length(const problem *p, int64_t replica, int64_t i, int64_t 
     const int64_t weight = data_between(data_seed(p->seed, STREAM_WEIGHTS), (uint64_t)number, 1, 16);
     int64_t stored = round_up(target * weight / (8 * SEQUENCES), unit) + unit, real = stored;
     if (p->c->packing == CASE_PADDED)
-        real = data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, stored - unit < 1 ? 1 : stored - unit, stored);
+        real = data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, stored - unit < 1 ? 1 : stored - unit,
+                            stored);
     if (p->c->packing == CASE_ALIGNED)
         real = stored - unit * data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, 0, 1);
     if (is_empty_sequence(number)) {
@@ -143,7 +145,8 @@ static int make_angles(problem *p)
 
 int problem_make(problem *p, const split_case *c, rank_grid grid, int32_t dtype, int64_t tokens)
 {
-    *p = (problem){.c = c, .grid = grid, .dtype = dtype, .seed = data_seed(20250131, (uint64_t)c->splits * 8 + (uint64_t)dtype)};
+    *p = (problem){
+        .c = c, .grid = grid, .dtype = dtype, .seed = data_seed(20250131, (uint64_t)c->splits * 8 + (uint64_t)dtype)};
     choose_heads(p);
     return (c->packing == CASE_DENSE ? make_batch(p, tokens) : make_stream(p, tokens)) || make_angles(p);
 }
@@ -263,7 +266,8 @@ static int locate_tokens(share *s)
     a.cu_seqlens_padded = NULL;
     const int failed = !sequence || trope_positions(&a, s->in_whole, sequence);
     for (int64_t i = 0; i < s->tokens && !failed && boundary; i++) {
-        const int64_t rest = (a.tokens * (a.cp_size > 1 ? a.cp_size : 1) - boundary[a.sequences]) / (a.cp_size > 1 ? a.cp_size : 1);
+        const int64_t rest =
+            (a.tokens * (a.cp_size > 1 ? a.cp_size : 1) - boundary[a.sequences]) / (a.cp_size > 1 ? a.cp_size : 1);
         if (sequence[i] >= 0)
             s->in_whole[i] += boundary[sequence[i]];
         else
@@ -326,8 +330,9 @@ static void share_rotation(share *s)
     a->dtype = p->dtype;
     a->pairing = p->c->pairing;
     a->pairing_out = p->c->pairing_out;
-    a->padding = p->c->packing == CASE_PACKED ? TROPE_PADDING_COPY
-                 : p->c->packing == CASE_ALIGNED ? TROPE_PADDING_ROTATE : TROPE_PADDING_ZERO;
+    a->padding = p->c->packing == CASE_PACKED    ? TROPE_PADDING_COPY
+                 : p->c->packing == CASE_ALIGNED ? TROPE_PADDING_ROTATE
+                                                 : TROPE_PADDING_ZERO;
     a->inv_freq = p->inv_freq;
     a->freqs = p->c->angles == CASE_FREQS ? p->angles[0] : NULL;
     a->cos = p->c->angles == CASE_TABLE ? p->angles[0] : NULL;

@@ -17,9 +17,9 @@ typedef struct problem {
     rank_grid grid;
     int32_t dtype;
     uint64_t seed;
-    int64_t batch;     /* of a data parallel replica */
-    int64_t tokens;    /* of a replica and batch entry, over all context parallel ranks */
-    int64_t sequences; /* of a replica's cu_seqlens, 0 = dense */
+    int64_t batch;                   /* of a data parallel replica */
+    int64_t tokens;                  /* of a replica and batch entry, over all context parallel ranks */
+    int64_t sequences;               /* of a replica's cu_seqlens, 0 = dense */
     int32_t heads[PROBLEM_OPERANDS]; /* over all tensor parallel ranks */
     int32_t head_dim;
     int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
@@ -71,10 +71,10 @@ typedef struct share {
     int64_t batch, tokens;
     int64_t first_batch, first_token; /* in the whole */
     int32_t heads[PROBLEM_OPERANDS], first_head[PROBLEM_OPERANDS];
-    int counts_keys;  /* of the ranks that have the same K heads, this is the first */
-    int64_t *in_whole; /* [tokens] where each token is in a batch entry of the whole */
+    int counts_keys;    /* of the ranks that have the same K heads, this is the first */
+    int64_t *in_whole;  /* [tokens] where each token is in a batch entry of the whole */
     int64_t *in_memory; /* [tokens] where each token is in this rank's memory: itself, but with MISTAKE_CHUNK */
-    int64_t *ids;      /* [3, tokens] or NULL */
+    int64_t *ids;       /* [3, tokens] or NULL */
     int32_t *real, *stored;
     trope_args args; /* with host arrays, and without tensors */
 } share;

@@ -1,5 +1,6 @@
-"""Starting trope_multigpu in each of its ways, and counting checks. A script is called with the program and mpirun ("" = none) as
-its arguments and ends with program.finish(). TROPE_MULTIGPU_DEVICE=cuda runs it on GPUs, otherwise it is the CPU."""
+"""Starting trope_multigpu in each of its ways, and counting checks. A script is called with the program and mpirun ("" =
+none) as its arguments and ends with program.finish(). TROPE_MULTIGPU_DEVICE=cuda runs it on GPUs, otherwise it is the CPU.
+"""
 
 import json
 import os
@@ -41,7 +42,8 @@ def launches():
 class Result:
     def __init__(self, words, timeout):
         begin = time.monotonic()
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=timeout)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+                              timeout=timeout)
         self.seconds = time.monotonic() - begin
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
 

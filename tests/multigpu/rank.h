@@ -11,8 +11,8 @@
 
 enum { ARENA_BLOCKS = 64 };
 
-/* Device memory that is taken once and handed out again and again: to free memory waits for devices, and a device may wait for
- * a rank that waits to free. */
+/* Device memory that is taken once and handed out again and again: to free memory waits for devices, and a device may wait
+ * for a rank that waits to free. */
 typedef struct arena {
     void *block[ARENA_BLOCKS];
     size_t size[ARENA_BLOCKS];

@@ -112,7 +112,8 @@ int report_begin(report *p, const char *json_path, int has_text)
 static const char *device_text(const rank_card *card, char *text, size_t size)
 {
     if (card->device == TROPE_DEVICE_CUDA)
-        snprintf(text, size, "%s %s, peer access to %d of %d", card->gpu.name, card->gpu.id, card->gpu.peers, card->gpu.others);
+        snprintf(text, size, "%s %s, peer access to %d of %d", card->gpu.name, card->gpu.id, card->gpu.peers,
+                 card->gpu.others);
     else
         snprintf(text, size, "CPU");
     return text;
@@ -143,7 +144,8 @@ void report_header(report *p, const rank_context *r, const rank_card *cards, con
     printf("# trope_multigpu %s, %d rank%s on %s, %s\n", trope_version(), r->size, r->size > 1 ? "s" : "", r->device->name,
            launch);
     for (int32_t i = 0; i < r->size && i < LISTED_RANKS; i++)
-        printf("# rank %d: %s, process %d, %s\n", i, cards[i].host, cards[i].pid, device_text(&cards[i], text, sizeof text));
+        printf("# rank %d: %s, process %d, %s\n", i, cards[i].host, cards[i].pid,
+               device_text(&cards[i], text, sizeof text));
     if (r->size > LISTED_RANKS)
         printf("# ... and %d more\n", r->size - LISTED_RANKS);
 }
@@ -164,8 +166,9 @@ void report_link(report *p, const rank_context *r, double link_speed, double cop
     printf("\n");
     if (r->copy_speed > 0)
         printf("# copy: rank 0 alone %.2f GB/s (%.1f MB moved)\n", r->copy_speed * 1e-9, copy_bytes * 1e-6);
-    printf("#\n# %-8s %-19s %-5s %-8s %7s %5s %9s %8s %9s %9s %6s %7s %7s %7s  %s\n", "split", "variant", "dtype", "dpxtpxcp",
-           "tokens", "heads", "compared", "MB/rank", "time us", "GB/s", "ratio", "#wrong", "#scores", "angle", "verdict");
+    printf("#\n# %-8s %-19s %-5s %-8s %7s %5s %9s %8s %9s %9s %6s %7s %7s %7s  %s\n", "split", "variant", "dtype",
+           "dpxtpxcp", "tokens", "heads", "compared", "MB/rank", "time us", "GB/s", "ratio", "#wrong", "#scores", "angle",
+           "verdict");
     fflush(stdout);
 }
 
@@ -220,9 +223,9 @@ static void print_row(const rank_context *r, const problem *of, const case_resul
     printf("  %-8s %-19s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7.0e  %s%s\n", c->split,
            c->variant, choice_name(dtype_choices, of->dtype), grid, of->batch * of->tokens * of->grid.dp, heads,
            result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong, result->angle_error,
-           case_holds(result)   ? "ok"
-           : result->refused    ? "REFUSED"
-                                : "WRONG",
+           case_holds(result) ? "ok"
+           : result->refused  ? "REFUSED"
+                              : "WRONG",
            result->angles_repeat ? "" : ", the angles' gradient differs from run to run");
     if (result->cause[0])
         printf("#   cause: %s\n", result->cause);
@@ -278,7 +281,8 @@ void report_speed(report *p, const rank_context *r, const speed_result *speed, d
 static void print_summary(const report *p)
 {
     if (p->run)
-        printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64 " scores are wrong, gradient of the angles within "
+        printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64
+               " scores are wrong, gradient of the angles within "
                "%.2g of its bound\n",
                p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle);
     if (p->skipped)

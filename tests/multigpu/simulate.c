@@ -40,7 +40,8 @@ static void count(totals *t, const simulation *s, int layout, int64_t ranks, int
 {
     t->maps++;
     if (!s->holds && !t->wrong++)
-        snprintf(t->first_wrong, sizeof t->first_wrong, "%s, %" PRId64 " ranks, %" PRId64 " tokens", names[layout], ranks, n);
+        snprintf(t->first_wrong, sizeof t->first_wrong, "%s, %" PRId64 " ranks, %" PRId64 " tokens", names[layout], ranks,
+                 n);
 }
 
 static void check_ranks(totals *t, int64_t ranks)
@@ -88,8 +89,8 @@ static void print_heading(void)
     printf("# trope_multigpu %s: work of the busiest rank over the mean, causal attention\n", trope_version());
     printf("# one sequence of %" PRId64 " tokens, and (stream) 600 sequences of Pareto lengths\n", lengths[DRAWN]);
     printf("# memory of a rank: Q and K of 64 and 8 heads of 128 in bf16; table: fp32 angles of all positions\n");
-    printf("# %5s %10s %10s %10s %10s %12s %12s %10s %10s\n", "ranks", names[0], names[1], names[2], names[3], "zigzag str.",
-           "flat stream", "MiB/rank", "table MiB");
+    printf("# %5s %10s %10s %10s %10s %12s %12s %10s %10s\n", "ranks", names[0], names[1], names[2], names[3],
+           "zigzag str.", "flat stream", "MiB/rank", "table MiB");
 }
 
 static void print_balance(const balance *b)

@@ -14,9 +14,9 @@ extern const int32_t simulate_layouts[SIMULATE_LAYOUTS];
 
 /* What of a split was checked. Work is causal: the query at position p has p + 1 keys. */
 typedef struct simulation {
-    int holds;         /* the ranks' positions are each of 0 .. n-1 once, and the work is as it should be */
-    double imbalance;  /* work of the rank that has most, over the mean */
-    int64_t tokens;    /* of a rank, the same for all */
+    int holds;        /* the ranks' positions are each of 0 .. n-1 once, and the work is as it should be */
+    double imbalance; /* work of the rank that has most, over the mean */
+    int64_t tokens;   /* of a rank, the same for all */
 } simulation;
 
 /* One sequence of n tokens, n divisible by 2 * ranks: from its runs of evenly spaced positions. */

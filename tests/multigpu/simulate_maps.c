@@ -1,9 +1,9 @@
-/* Why runs suffice. For one rank, the library's position of local token i is an affine function of i, but with zigzag, where it
- * is one in each half (src/varlen/position.h). So it has at most two runs of evenly spaced positions. What the runs should be
- * is written down here from the layouts' descriptions; the library's function is asked for the first, second and last of each
- * and for two between them. An affine function that is right in two places is right everywhere, unless an intermediate
- * result overflows: those grow with i and the rank, so that the last ones would show it. That it is affine is not taken on
- * faith: simulate_every_position looks at every position of a short sequence for each number of ranks. */
+/* Why runs suffice. For one rank, the library's position of local token i is an affine function of i, but with zigzag,
+ * where it is one in each half (src/varlen/position.h). So it has at most two runs of evenly spaced positions. What the
+ * runs should be is written down here from the layouts' descriptions; the library's function is asked for the first, second
+ * and last of each and for two between them. An affine function that is right in two places is right everywhere, unless an
+ * intermediate result overflows: those grow with i and the rank, so that the last ones would show it. That it is affine is
+ * not taken on faith: simulate_every_position looks at every position of a short sequence for each number of ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,7 +236,8 @@ static int cut_stream(int64_t ranks, const int64_t *boundary, work *of_rank)
         const trope_sequences s = packed(TROPE_CP_FLAT, ranks, rank, boundary);
         for (int64_t token = 0; token < s.tokens && right;) {
             const trope_span span = trope_find_span(&s, 0, token);
-            const int64_t end = span.end < s.tokens ? span.end : s.tokens, first = trope_index_in_sequence(&s, &span, token);
+            const int64_t end = span.end < s.tokens ? span.end : s.tokens,
+                          first = trope_index_in_sequence(&s, &span, token);
             right = span.sequence >= 0 && first == next[span.sequence] && end > token &&
                     trope_index_in_sequence(&s, &span, end - 1) == first + end - 1 - token;
             const run piece = {token, first, 1, end - token};

@@ -83,8 +83,8 @@ static int time_copies(rank_context *r, double bytes, int32_t repeat, double *sp
         copies[i] = (copy_work){r, i, to, from, half};
         works[i] = (device_work){run_copy, &copies[i]};
     }
-    const int failed = !from || !to || fill(r, from, half) ||
-                       measure(r, works, r->device->copies, 2.0 * (double)half, &seconds, repeat);
+    const int failed =
+        !from || !to || fill(r, from, half) || measure(r, works, r->device->copies, 2.0 * (double)half, &seconds, repeat);
     *speed = failed ? 0 : 2.0 * (double)half / seconds;
     rank_give_back(r, mark);
     return failed;

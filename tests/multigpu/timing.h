@@ -25,7 +25,7 @@ enum { SPEED_HEADS = 32, SPEED_DIM = 128 };
 
 typedef struct speed_result {
     int64_t tokens;
-    double bytes; /* that a call moves */
+    double bytes;    /* that a call moves */
     speed_row *rows; /* of all ranks, on rank 0 */
 } speed_result;
 

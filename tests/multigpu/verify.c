@@ -167,8 +167,8 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
     if (!failed) {
         memset(a.result, UNWRITTEN, whole->bytes);
         memset(a.times, 0, rows);
-        failed = rank_download(r, expected, whole->result[backward], whole->bytes) ||
-                 assemble(r, &a, p, found, mine->bytes);
+        failed =
+            rank_download(r, expected, whole->result[backward], whole->bytes) || assemble(r, &a, p, found, mine->bytes);
     }
     if (!failed && !is_covered(&a))
         failed = watch_fail(r->watch, 0, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
@@ -217,7 +217,8 @@ static int check_direction(call *mine, call *whole, const gathered *found, int b
     if (call_run(whole, backward, &o))
         return 1;
     if (o.status || o.flags)
-        return watch_fail(r->watch, 0, WATCH_CAUSE, "rank 0: the whole on one device: %s (status word %d)", o.message, o.flags);
+        return watch_fail(r->watch, 0, WATCH_CAUSE, "rank 0: the whole on one device: %s (status word %d)", o.message,
+                          o.flags);
     watch_note(r->watch, 0, "comparing");
     count_refused(r, found, result);
     if (compare(mine, whole, found, backward, result))

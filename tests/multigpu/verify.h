@@ -8,9 +8,9 @@
 typedef enum failure_kind { FAILURE_NONE, FAILURE_DIE, FAILURE_HANG, FAILURE_NO_DEVICE } failure_kind;
 
 typedef struct verify_options {
-    mistake_kind broken;   /* what every rank that can does wrong */
-    failure_kind failure;  /* what happens to */
-    int32_t failing_rank;  /* this one, in its first case */
+    mistake_kind broken;  /* what every rank that can does wrong */
+    failure_kind failure; /* what happens to */
+    int32_t failing_rank; /* this one, in its first case */
 } verify_options;
 
 typedef struct case_result {

@@ -1,5 +1,5 @@
-/* The gradient of the angles: each rank has the sum over its tokens and heads, an all-reduce makes the whole's of them. Another
- * order of additions is another rounding, so this is compared within a bound, which docs/multigpu.md derives:
+/* The gradient of the angles: each rank has the sum over its tokens and heads, an all-reduce makes the whole's of them.
+ * Another order of additions is another rounding, so this is compared within a bound, which docs/multigpu.md derives:
  *
  *     |sum of ranks - one device's| <= (n 2^-52 + [f32] (ranks + 2) 2^-24) * sum |terms|
  *
@@ -130,8 +130,7 @@ static double largest_error(const call *whole, const char *sum, const char *expe
     const double part = terms * 0x1p-52 + (whole->angle_dtype == TROPE_F32 ? (ranks + 2) * 0x1p-24 : 0);
     double worst = 0;
     for (int64_t i = 0; i < whole->angle_count; i++) {
-        const double error =
-            fabs(value_load(whole->angle_dtype, sum, i) - value_load(whole->angle_dtype, expected, i));
+        const double error = fabs(value_load(whole->angle_dtype, sum, i) - value_load(whole->angle_dtype, expected, i));
         const double bound = part * m->sum[i];
         if (error == 0)
             continue;

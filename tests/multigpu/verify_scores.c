@@ -1,5 +1,6 @@
-/* What rotary embedding is for: q_m . k_n depends on where m and n are. The keys pass round the ring of the context parallel
- * ranks, as in ring attention; each product is summed in one order, so the scores have to be the same to the bit. */
+/* What rotary embedding is for: q_m . k_n depends on where m and n are. The keys pass round the ring of the context
+ * parallel ranks, as in ring attention; each product is summed in one order, so the scores have to be the same to the bit.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +89,8 @@ static int score_owner(call *mine, const ring_room *room, rank_place owner, cons
     int failed = share_make(&from, p, owner, (mistake){MISTAKE_NONE, 0});
     if (failed)
         failed = watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
-    failed = failed || rank_download(r, room->host, keys, (size_t)(share_elements(&from, PROBLEM_K) * value_size(p->dtype)));
+    failed =
+        failed || rank_download(r, room->host, keys, (size_t)(share_elements(&from, PROBLEM_K) * value_size(p->dtype)));
     for (int64_t t = 0; t < from.tokens && !failed; t++)
         load_vector(p->dtype, room->host, share_row(&from, PROBLEM_K, t, 0), p->head_dim, room->vectors + t * p->head_dim);
     if (!failed)
@@ -130,7 +132,8 @@ static int score_share(call *mine, score_block *block)
     const size_t vector = (size_t)s->p->head_dim * sizeof(double);
     const arena_mark mark = rank_mark(r);
     double *queries = rank_malloc(r, (size_t)block->rows * vector);
-    ring_room room = {.queries = queries, .host = rank_malloc(r, bytes), .vectors = rank_malloc(r, (size_t)s->tokens * vector)};
+    ring_room room = {
+        .queries = queries, .host = rank_malloc(r, bytes), .vectors = rank_malloc(r, (size_t)s->tokens * vector)};
     room.held[0] = rank_take(r, bytes);
     room.held[1] = rank_take(r, bytes);
     const int failed = !queries || !room.host || !room.vectors || !room.held[0] || !room.held[1] ||

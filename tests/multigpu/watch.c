@@ -262,8 +262,7 @@ static int32_t find_last(const watch *w, int32_t begin, int32_t end)
     int32_t last = -1;
     for (int32_t i = begin; i < end; i++) {
         const member *m = &w->members[i], *l = last < 0 ? NULL : &w->members[last];
-        if (m->state == MEMBER_RUNNING &&
-            (!l || m->steps < l->steps || (m->steps == l->steps && m->changed < l->changed)))
+        if (m->state == MEMBER_RUNNING && (!l || m->steps < l->steps || (m->steps == l->steps && m->changed < l->changed)))
             last = i;
     }
     return last;

@@ -1,8 +1,8 @@
 /* The watch: what ends a run in which a rank dies, hangs or fails, with a line that names the rank.
  *
- * Every process has a thread that does nothing else. Ranks say which phase they are in; all go through the same phases in the
- * same order, so of ranks that wait for each other the one that is behind is at fault. Processes tell rank 0 over TCP, twice a
- * second, how far they are; rank 0 decides. A connection that breaks is a process that died. */
+ * Every process has a thread that does nothing else. Ranks say which phase they are in; all go through the same phases in
+ * the same order, so of ranks that wait for each other the one that is behind is at fault. Processes tell rank 0 over TCP,
+ * twice a second, how far they are; rank 0 decides. A connection that breaks is a process that died. */
 #ifndef TESTS_MULTIGPU_WATCH_H
 #define TESTS_MULTIGPU_WATCH_H
 
@@ -15,7 +15,8 @@ enum { WATCH_EXIT = 3 };
 
 typedef struct watch watch;
 
-/* Starts the thread, for ranks [first, first + local) of `size` in this process. `limit` seconds in one phase are a hang. */
+/* Starts the thread, for ranks [first, first + local) of `size` in this process. `limit` seconds in one phase are a hang.
+ */
 watch *watch_start(int32_t size, int32_t first, int32_t local, double limit);
 
 /* With several processes: rank 0 listens on a port (0 = any), the others connect. watch_connect returns nonzero after
@@ -23,7 +24,8 @@ watch *watch_start(int32_t size, int32_t first, int32_t local, double limit);
 int watch_listen(watch *w, int port, socket_address *address);
 int watch_connect(watch *w, const socket_address *address);
 
-/* A connection between rank 0 and `rank` beside the watch's own: rank 0 waits for it, the other one makes it. -1 = failed. */
+/* A connection between rank 0 and `rank` beside the watch's own: rank 0 waits for it, the other one makes it. -1 = failed.
+ */
 int watch_data_socket(watch *w, int32_t rank, const socket_address *address);
 
 /* A rank begins a phase that all ranks go through. */
