@@ -44,8 +44,8 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
   endif()
 endif()
 
-# How the ranks of trope_multigpu talk. AUTO uses what is there; without either it still runs in one process, on the CPU. (Under
-# a sanitizer MPI stays out: what it leaks is its own.)
+# How the ranks of trope_multigpu talk. AUTO uses what is there; without either it still runs, on the CPU. (Under a sanitizer
+# MPI stays out: what it leaks is its own.)
 foreach(way MPI NCCL)
   set(TROPE_${way} AUTO CACHE STRING "Build trope_multigpu with ${way}: AUTO, ON or OFF")
   set_property(CACHE TROPE_${way} PROPERTY STRINGS AUTO ON OFF)

@@ -19,7 +19,7 @@ enum { CPU_RANKS = 4 };
 #define SPEED_BYTES  134217728.0
 #define CUDA_REPEAT  7
 #define CPU_REPEAT   3
-#define SPEED_REPEAT 40
+#define SPEED_REPEAT 300 /* long enough for all ranks to run at the same time */
 /* A GPU that runs beside others may be slower by this part of its own time alone. */
 #define SLOWER_AT_MOST 0.02
 /* Memory of a GPU that is taken at the start. */

@@ -108,7 +108,7 @@ int timing_copy(rank_context *r, double bytes, int32_t repeat)
 int timing_link(rank_context *r, double *speed)
 {
     const arena_mark mark = rank_mark(r);
-    const size_t bytes = r->device->id == TROPE_DEVICE_CUDA ? (size_t)64 << 20 : (size_t)1 << 20;
+    const size_t bytes = r->device->id == TROPE_DEVICE_CUDA ? (size_t)256 << 20 : (size_t)1 << 20;
     char *out = rank_take(r, bytes), *in = rank_take(r, bytes);
     const ring_step step = {out, in, bytes, (r->rank + 1) % r->size, (r->rank + r->size - 1) % r->size};
     int failed = !out || !in || fill(r, out, bytes);
