@@ -13,7 +13,7 @@ enum { POISON = 0xa5 };
 
 static int failed_in_library(const call *c)
 {
-    return watch_fail(c->r->watch, c->r->rank, WATCH_CAUSE, "rank %d: %s", c->r->rank, trope_last_error());
+    return watch_fail(c->r->watch, WATCH_CAUSE, "rank %d: %s", c->r->rank, trope_last_error());
 }
 
 /* Takes memory for a host array and copies it there; NULL stays NULL. */

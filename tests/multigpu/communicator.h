@@ -27,6 +27,7 @@ typedef int (*ring_function)(communicator *c, const ring_step *step);
 struct communicator {
     char kind[96]; /* what it is, for the header */
     int32_t rank, size;
+    int is_thread; /* the ranks are threads of one process */
     watch *watch;
     gather_function all_gather;
     sum_function sum;

@@ -39,7 +39,7 @@ static int finish(communicator *c, int error, MPI_Request *request)
             (void)nanosleep(&pause, NULL);
         }
     }
-    return error ? watch_fail(c->watch, c->rank, WATCH_EFFECT, "rank %d: MPI error %d", c->rank, error) : 0;
+    return error ? watch_fail(c->watch, WATCH_EFFECT, "rank %d: MPI error %d", c->rank, error) : 0;
 }
 
 /* MPI counts in int: what is larger goes in parts of whole vectors. */
@@ -67,7 +67,7 @@ static int ring(communicator *c, const ring_step *step)
     MPI_Request in, out;
     const int count = (int)step->bytes;
     if (MPI_Irecv(step->receive, count, MPI_BYTE, step->from, 0, MPI_COMM_WORLD, &in))
-        return watch_fail(c->watch, c->rank, WATCH_EFFECT, "rank %d: MPI_Irecv failed", c->rank);
+        return watch_fail(c->watch, WATCH_EFFECT, "rank %d: MPI_Irecv failed", c->rank);
     return finish(c, MPI_Isend(step->send, count, MPI_BYTE, step->to, 0, MPI_COMM_WORLD, &out), &out) ||
            finish(c, MPI_SUCCESS, &in);
 }
@@ -84,7 +84,7 @@ communicator *communicator_mpi(watch *w)
     communicator *c = calloc(1, sizeof *c);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (!c) {
-        (void)watch_fail(w, rank, WATCH_CAUSE, "rank %d is out of memory", rank);
+        (void)watch_fail(w, WATCH_CAUSE, "rank %d is out of memory", rank);
         return NULL;
     }
     MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -18,7 +18,7 @@ typedef struct nccl_communicator {
 
 static int fail(nccl_communicator *c, const char *what, const char *error)
 {
-    return watch_fail(c->base.watch, c->base.rank, WATCH_EFFECT, "rank %d: %s: %s", c->base.rank, what, error);
+    return watch_fail(c->base.watch, WATCH_EFFECT, "rank %d: %s: %s", c->base.rank, what, error);
 }
 
 /* Waits until NCCL is through with what it was asked for last, then (stream given) until the GPU is, too. */
@@ -100,16 +100,16 @@ static int connect_ranks(nccl_communicator *c, communicator *host)
     config.blocking = 0;
     memset(&mine, 0, sizeof mine);
     if (!ids)
-        return watch_fail(host->watch, host->rank, WATCH_CAUSE, "rank %d is out of memory", host->rank);
+        return watch_fail(host->watch, WATCH_CAUSE, "rank %d is out of memory", host->rank);
     ncclResult_t result = host->rank ? ncclSuccess : ncclGetUniqueId(&mine);
     if (result)
-        (void)watch_fail(host->watch, host->rank, WATCH_CAUSE, "ncclGetUniqueId: %s", ncclGetErrorString(result));
+        (void)watch_fail(host->watch, WATCH_CAUSE, "ncclGetUniqueId: %s", ncclGetErrorString(result));
     int failed = host->all_gather(host, &mine, ids, sizeof mine);
     if (!failed)
         result = ncclCommInitRankConfig(&c->comm, host->size, ids[0], host->rank, &config);
     free(ids);
     if (!failed && result != ncclSuccess && result != ncclInProgress)
-        failed = watch_fail(host->watch, host->rank, WATCH_EFFECT, "rank %d: ncclCommInitRankConfig: %s", host->rank,
+        failed = watch_fail(host->watch, WATCH_EFFECT, "rank %d: ncclCommInitRankConfig: %s", host->rank,
                             ncclGetErrorString(result));
     return failed || finish(c, result, "ncclCommInitRankConfig", NULL);
 }
@@ -119,7 +119,7 @@ communicator *communicator_nccl(communicator *host)
     int version = 0;
     nccl_communicator *c = calloc(1, sizeof *c);
     if (!c) {
-        (void)watch_fail(host->watch, host->rank, WATCH_CAUSE, "rank %d is out of memory", host->rank);
+        (void)watch_fail(host->watch, WATCH_CAUSE, "rank %d is out of memory", host->rank);
         return NULL;
     }
     c->base = (communicator){.rank = host->rank, .size = host->size, .watch = host->watch, .all_gather = all_gather};

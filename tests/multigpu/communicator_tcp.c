@@ -14,8 +14,7 @@ typedef struct tcp_communicator {
 
 static int lost(communicator *base, int32_t rank)
 {
-    return watch_fail(base->watch, base->rank, WATCH_EFFECT, "rank %d has lost its connection to rank %d", base->rank,
-                      rank);
+    return watch_fail(base->watch, WATCH_EFFECT, "rank %d has lost its connection to rank %d", base->rank, rank);
 }
 
 /* Waits for something to read, but not longer than the run lasts. */
@@ -70,7 +69,7 @@ communicator *communicator_tcp(watch *w, int32_t rank, int32_t size, const socke
     tcp_communicator *c = calloc(1, sizeof *c);
     int failed = !c || !(c->fd = malloc((size_t)size * sizeof *c->fd));
     if (failed) {
-        (void)watch_fail(w, rank, WATCH_CAUSE, "rank %d is out of memory", rank);
+        (void)watch_fail(w, WATCH_CAUSE, "rank %d is out of memory", rank);
         free(c);
         return NULL;
     }

@@ -72,7 +72,8 @@ communicator **communicator_threads(watch *w, int32_t size)
     pthread_cond_init(&m->all_here, NULL);
     for (int32_t r = 0; r < size; r++) {
         each[r] = (thread_communicator){
-            .base = {.rank = r, .size = size, .watch = w, .all_gather = all_gather, .close = close_nothing}, .meeting = m};
+            .base = {.rank = r, .size = size, .is_thread = 1, .watch = w, .all_gather = all_gather, .close = close_nothing},
+            .meeting = m};
         each[r].base.sum = communicator_sum_by_gather;
         each[r].base.ring = communicator_ring_by_gather;
         snprintf(each[r].base.kind, sizeof each[r].base.kind, "threads of one process");

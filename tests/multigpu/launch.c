@@ -82,15 +82,6 @@ int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv)
     return 0;
 }
 
-int launch_is_first(void)
-{
-    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (is_set(names[i]))
-            return !strcmp(getenv(names[i]), "0");
-    return 1;
-}
-
 /* ---- threads ---- */
 
 typedef struct rank_thread {
@@ -128,7 +119,7 @@ static int run_threads(const launch *l, double limit, rank_body body, void *cont
     for (int32_t i = 0; i < l->size; i++) {
         threads[i] = (rank_thread){.watch = w, .host = hosts[i], .body = body, .context = context};
         if (pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]))
-            (void)watch_fail(w, i, WATCH_CAUSE, "no thread could be made for rank %d", i);
+            (void)watch_fail(w, WATCH_CAUSE, "no thread could be made for rank %d", i);
     }
     watch_finish(w); /* before threads are joined: one that hangs would never be */
     for (int32_t i = 0; i < l->size; i++) {
@@ -152,7 +143,7 @@ static int find_hub(const launch *l, watch *w, socket_address *hub)
 #endif
     int32_t port = 0;
     if (is_set(PORT_VARIABLE) ? number_of(PORT_VARIABLE, 1, 65535, &port) : number_of("MASTER_PORT", 1, 65534, &port))
-        return watch_fail(w, l->rank, WATCH_CAUSE, "rank %d has no port to meet the others", l->rank);
+        return watch_fail(w, WATCH_CAUSE, "rank %d has no port to meet the others", l->rank);
     port += is_set(PORT_VARIABLE) ? 0 : PORT_AFTER_MASTER;
     if (l->rank == 0)
         return watch_listen(w, port, hub);

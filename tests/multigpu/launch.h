@@ -22,7 +22,4 @@ int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv)
 typedef int (*rank_body)(void *context, communicator *host);
 int launch_run(const launch *l, double limit, rank_body body, void *context);
 
-/* Where a complaint is to be made once, not by each rank. */
-int launch_is_first(void);
-
 #endif

@@ -36,7 +36,7 @@ static const char usage[] =
 typedef struct multigpu_options {
     const char *only, *save, *fail;
     int32_t list, json, ranks, launch, device, threads, repeat, broken, speed, simulate;
-    int64_t tokens, timeout;
+    int64_t tokens, timeout, seed;
     double bytes;
     verify_options verify;
 } multigpu_options;
@@ -61,6 +61,7 @@ static const option_spec specs[] = {
     {"threads", 0, OPTION_INT32, IN(threads), .low = 1, .high = INT32_MAX, .help = "CPU threads of each rank, default 1"},
     {"tokens", 0, OPTION_INT64, IN(tokens), .low = 1, .high = 1 << 24,
      .help = "of the whole that is compared, default 768"},
+    {"seed", 0, OPTION_INT64, IN(seed), .low = 0, .high = INT64_MAX, .help = "of all data, default 1"},
     {"bytes", 0, OPTION_REAL, IN(bytes), .help = "that a rank moves when it is timed, 0 = do not time"},
     {"repeat", 0, OPTION_INT32, IN(repeat), .low = 1, .high = 1000, .help = "times that a call is timed"},
     {"speed", 0, OPTION_FLAG, IN(speed), .help = "only the time of each rank alone and of all together"},
@@ -100,12 +101,12 @@ static int choose_gpu(rank_context *r, const launch *l, const rank_card *cards, 
     if (l->kind != LAUNCH_PROCESS && count == 1) /* the launcher shows each process its own */
         index = 0;
     if (index >= count)
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) has no device: it needs GPU %d, and there are %d",
-                          r->rank, cards[r->rank].host, index, count);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d (%s) has no device: it needs GPU %d, and there are %d", r->rank,
+                          cards[r->rank].host, index, count);
     const char *error = gpu_open(index, gpu);
     if (error)
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) cannot use GPU %d: %s", r->rank,
-                          cards[r->rank].host, index, error);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d (%s) cannot use GPU %d: %s", r->rank, cards[r->rank].host, index,
+                          error);
     return 0;
 }
 
@@ -114,13 +115,13 @@ static int check_cards(rank_context *r, const rank_card *cards)
 {
     for (int32_t i = 0; i < r->size; i++) {
         if (cards[i].device != cards[0].device)
-            return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) has no device: it has %s, rank 0 has %s", i,
+            return watch_fail(r->watch, WATCH_CAUSE, "rank %d (%s) has no device: it has %s, rank 0 has %s", i,
                               cards[i].host, choice_name(device_choices, cards[i].device),
                               choice_name(device_choices, cards[0].device));
         for (int32_t j = 0; j < i && cards[i].gpu.id[0]; j++)
             if (!strcmp(cards[i].host, cards[j].host) && !strcmp(cards[i].gpu.id, cards[j].gpu.id))
-                return watch_fail(r->watch, r->rank, WATCH_CAUSE,
-                                  "rank %d has no device of its own: it shares %s with rank %d", i, cards[i].gpu.id, j);
+                return watch_fail(r->watch, WATCH_CAUSE, "rank %d has no device of its own: it shares %s with rank %d", i,
+                                  cards[i].gpu.id, j);
     }
     return 0;
 }
@@ -145,7 +146,7 @@ static int open_device(rank_context *r, const run_context *run, rank_card *cards
     watch_phase(r->watch, r->rank, "opening the device");
     if (r->device->id == TROPE_DEVICE_CUDA
             ? choose_gpu(r, run->launch, cards, fails, &mine.gpu)
-            : fails && watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d (%s) has no device", r->rank, mine.host))
+            : fails && watch_fail(r->watch, WATCH_CAUSE, "rank %d (%s) has no device", r->rank, mine.host))
         return 1;
     return introduce(r, &mine, cards) || check_cards(r, cards);
 }
@@ -179,25 +180,36 @@ static int32_t repeats(const rank_context *r, const multigpu_options *options, i
     return options->repeat ? options->repeat : r->device->id == TROPE_DEVICE_CUDA ? on_cuda : CPU_REPEAT;
 }
 
-static int run_case(rank_context *r, const multigpu_options *options, const split_case *c, int32_t dtype, report *to)
+static int run_case(rank_context *r, const multigpu_options *options, const problem_choice *chosen, report *to)
 {
-    rank_grid grid;
     problem p;
     case_result result;
-    if (case_grid(c, r->size, &grid)) {
-        to->skipped++;
-        return 0;
-    }
-    watch_phase(r->watch, r->rank, c->variant);
-    int failed = problem_make(&p, c, grid, dtype, options->tokens);
+    watch_phase(r->watch, r->rank, chosen->c->variant);
+    int failed = problem_make(&p, chosen, options->tokens);
     if (failed)
-        (void)watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d is out of memory", r->rank);
+        (void)watch_fail(r->watch, WATCH_CAUSE, "rank %d is out of memory", r->rank);
     failed = failed || verify_case(r, &p, &options->verify, &result) ||
-             timing_case(r, c, dtype, timed_bytes(r, options), repeats(r, options, CUDA_REPEAT), &result);
+             timing_case(r, chosen, timed_bytes(r, options), repeats(r, options, CUDA_REPEAT), &result);
     if (!failed && r->rank == 0)
         report_case(to, r, &p, &result);
     problem_free(&p);
     return failed;
+}
+
+/* A case in each of the dtypes that were chosen. */
+static int run_dtypes(rank_context *r, const multigpu_options *options, const split_case *c, report *to)
+{
+    problem_choice chosen = {.c = c, .seed = (uint64_t)options->seed};
+    const int does_not_fit = case_grid(c, r->size, &chosen.grid);
+    for (int d = 0; d < DTYPES; d++) {
+        chosen.dtype = dtypes[d];
+        if (!is_chosen(options, c, dtypes[d]))
+            continue;
+        to->skipped += does_not_fit;
+        if (!does_not_fit && run_case(r, options, &chosen, to))
+            return 1;
+    }
+    return 0;
 }
 
 static int run_cases(rank_context *r, const multigpu_options *options, report *to)
@@ -205,9 +217,8 @@ static int run_cases(rank_context *r, const multigpu_options *options, report *t
     split_case cases[CASES_MAX];
     const int count = cases_list(cases);
     for (int i = 0; i < count; i++)
-        for (int d = 0; d < DTYPES; d++)
-            if (is_chosen(options, &cases[i], dtypes[d]) && run_case(r, options, &cases[i], dtypes[d], to))
-                return 1;
+        if (run_dtypes(r, options, &cases[i], to))
+            return 1;
     return 0;
 }
 
@@ -261,7 +272,7 @@ static int run_rank(void *context, communicator *host)
     r.device = device_find_any(o->device);
     int failed = !cards || !r.device;
     if (failed)
-        failed = watch_fail(host->watch, host->rank, WATCH_CAUSE, "rank %d has no device", host->rank);
+        failed = watch_fail(host->watch, WATCH_CAUSE, "rank %d has no device", host->rank);
     if (!failed && host->rank == 0)
         (void)report_begin(&to, o->save ? o->save : o->json ? "-" : NULL, !o->json);
     failed = failed || open_device(&r, run, cards) || connect_devices(&r) || run_all(&r, run, cards, &to);
@@ -356,7 +367,7 @@ static int32_t default_ranks(const multigpu_options *options)
 
 int main(int argc, char **argv)
 {
-    multigpu_options options = {.bytes = -1, .threads = 1, .tokens = 768, .timeout = 30};
+    multigpu_options options = {.bytes = -1, .threads = 1, .tokens = 768, .timeout = 30, .seed = 1};
     launch l;
     complain_as("trope_multigpu");
     const int parsed = parse_options(argc, argv, &options);

@@ -143,10 +143,11 @@ static int make_angles(problem *p)
     return !p->angles[0] || (p->c->angles == CASE_TABLE && !p->angles[1]);
 }
 
-int problem_make(problem *p, const split_case *c, rank_grid grid, int32_t dtype, int64_t tokens)
+int problem_make(problem *p, const problem_choice *choice, int64_t tokens)
 {
-    *p = (problem){
-        .c = c, .grid = grid, .dtype = dtype, .seed = data_seed(20250131, (uint64_t)c->splits * 8 + (uint64_t)dtype)};
+    const split_case *c = choice->c;
+    *p = (problem){.c = c, .grid = choice->grid, .dtype = choice->dtype};
+    p->seed = data_seed(choice->seed, (uint64_t)c->splits * 8 + (uint64_t)choice->dtype);
     choose_heads(p);
     return (c->packing == CASE_DENSE ? make_batch(p, tokens) : make_stream(p, tokens)) || make_angles(p);
 }
@@ -260,19 +261,15 @@ static trope_args plain_positions(const share *s)
 static int locate_tokens(share *s)
 {
     trope_args a = plain_positions(s);
-    int32_t *sequence = malloc((size_t)s->tokens * sizeof *sequence);
     const int32_t *boundary = s->stored ? s->stored : s->real;
+    const int64_t ranks = a.cp_size > 1 ? a.cp_size : 1, end = boundary ? boundary[a.sequences] : 0;
+    const int64_t rest = a.cp_layout == TROPE_CP_FLAT ? 0 : (a.tokens * ranks - end) / ranks;
+    int32_t *sequence = malloc((size_t)s->tokens * sizeof *sequence);
     a.cu_seqlens = boundary;
     a.cu_seqlens_padded = NULL;
     const int failed = !sequence || trope_positions(&a, s->in_whole, sequence);
-    for (int64_t i = 0; i < s->tokens && !failed && boundary; i++) {
-        const int64_t rest =
-            (a.tokens * (a.cp_size > 1 ? a.cp_size : 1) - boundary[a.sequences]) / (a.cp_size > 1 ? a.cp_size : 1);
-        if (sequence[i] >= 0)
-            s->in_whole[i] += boundary[sequence[i]];
-        else
-            s->in_whole[i] += boundary[a.sequences] + (a.cp_layout == TROPE_CP_FLAT ? 0 : a.cp_rank * rest);
-    }
+    for (int64_t i = 0; i < s->tokens && !failed && boundary; i++)
+        s->in_whole[i] += sequence[i] >= 0 ? boundary[sequence[i]] : end + a.cp_rank * rest;
     free(sequence);
     return failed;
 }

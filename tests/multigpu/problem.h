@@ -30,8 +30,15 @@ typedef struct problem {
     int32_t cols;
 } problem;
 
+typedef struct problem_choice {
+    const split_case *c;
+    rank_grid grid;
+    int32_t dtype;
+    uint64_t seed;
+} problem_choice;
+
 /* Sizes for about `tokens` in the whole. Returns nonzero if memory is short. */
-int problem_make(problem *p, const split_case *c, rank_grid grid, int32_t dtype, int64_t tokens);
+int problem_make(problem *p, const problem_choice *choice, int64_t tokens);
 void problem_free(problem *p);
 
 /* A mistake in a rank's call, as people make them. Its data is always that of the right rank. */

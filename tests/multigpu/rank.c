@@ -12,7 +12,7 @@ static int add_block(rank_context *r, size_t bytes)
     size = size > bytes ? size : bytes;
     void *memory = a->blocks < ARENA_BLOCKS ? r->device->allocate(size, r->threads) : NULL;
     if (!memory)
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d is out of device memory (%zu bytes)", r->rank, size);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d is out of device memory (%zu bytes)", r->rank, size);
     a->block[a->blocks] = memory;
     a->size[a->blocks++] = size;
     return 0;
@@ -55,14 +55,14 @@ void rank_release(rank_context *r)
 int rank_upload(rank_context *r, void *device, const void *host, size_t bytes)
 {
     if (bytes && r->device->upload(device, host, bytes))
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: its device does not take data", r->rank);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device does not take data", r->rank);
     return 0;
 }
 
 int rank_download(rank_context *r, void *host, const void *device, size_t bytes)
 {
     if (bytes && r->device->download(host, device, bytes))
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: its device does not give data back", r->rank);
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device does not give data back", r->rank);
     return 0;
 }
 
@@ -70,6 +70,6 @@ void *rank_malloc(rank_context *r, size_t bytes)
 {
     void *memory = malloc(bytes ? bytes : 1);
     if (!memory)
-        (void)watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d is out of memory (%zu bytes)", r->rank, bytes);
+        (void)watch_fail(r->watch, WATCH_CAUSE, "rank %d is out of memory (%zu bytes)", r->rank, bytes);
     return memory;
 }

@@ -6,7 +6,7 @@
 #include "data.h"
 #include "value.h"
 
-enum { LINK_TIMES = 5 };
+enum { LINK_TIMES = 5, SPEED_ROUNDS = 1000 };
 #define PATTERN ((size_t)1 << 20)
 
 static int compare_doubles(const void *a, const void *b)
@@ -34,7 +34,7 @@ static int measure(rank_context *r, const device_work *works, int count, double 
         *seconds = w == 0 || m < *seconds ? m : *seconds;
     }
     free(all);
-    return failed ? watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: its device cannot be timed", r->rank) : 0;
+    return failed ? watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device cannot be timed", r->rank) : 0;
 }
 
 /* What every rank has to say to all. */
@@ -152,14 +152,14 @@ static int64_t tokens_for(const problem *small, double bytes)
     return tokens < 0x1p30 ? (int64_t)tokens : (int64_t)1 << 30;
 }
 
-static int make_large(const split_case *c, const rank_grid *grid, int32_t dtype, double bytes, problem *large)
+static int make_large(const problem_choice *choice, double bytes, problem *large)
 {
     problem small;
-    int failed = problem_make(&small, c, *grid, dtype, 64);
+    int failed = problem_make(&small, choice, 64);
     const int64_t tokens = failed ? 0 : tokens_for(&small, bytes);
     problem_free(&small);
     memset(large, 0, sizeof *large);
-    return failed || problem_make(large, c, *grid, dtype, tokens);
+    return failed || problem_make(large, choice, tokens);
 }
 
 static int time_forward(rank_context *r, const problem *large, int32_t repeat, case_result *result)
@@ -186,16 +186,15 @@ static int time_forward(rank_context *r, const problem *large, int32_t repeat, c
     return failed;
 }
 
-int timing_case(rank_context *r, const split_case *c, int32_t dtype, double bytes, int32_t repeat, case_result *result)
+int timing_case(rank_context *r, const problem_choice *choice, double bytes, int32_t repeat, case_result *result)
 {
     problem large;
-    rank_grid grid;
-    if (bytes <= 0 || case_grid(c, r->size, &grid))
+    if (bytes <= 0)
         return 0;
     watch_phase(r->watch, r->rank, "preparing to time");
-    int failed = make_large(c, &grid, dtype, bytes, &large);
+    int failed = make_large(choice, bytes, &large);
     if (failed)
-        (void)watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d is out of memory", r->rank);
+        (void)watch_fail(r->watch, WATCH_CAUSE, "rank %d is out of memory", r->rank);
     failed = failed || time_forward(r, &large, repeat, result);
     problem_free(&large);
     return failed;
@@ -240,7 +239,7 @@ static int make_speed(rank_context *r, int64_t tokens, int set_count, speed_work
     if (trope_frequencies(&rule, w->inv_freq, &w->args.mscale) ||
         trope_fill_strides(o->src_stride, TROPE_SBHD, 1, tokens, SPEED_HEADS, SPEED_DIM) ||
         trope_fill_strides(o->dst_stride, TROPE_SBHD, 1, tokens, SPEED_HEADS, SPEED_DIM))
-        return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
+        return watch_fail(r->watch, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     return !w->memory || fill(r, w->memory, 2 * (size_t)set_count * w->tensor);
 }
 
@@ -250,11 +249,9 @@ static void keep_least(double *least, double seconds)
     *least = *least > 0 && *least < seconds ? *least : seconds;
 }
 
-static int time_speed(rank_context *r, speed_work *w, const device_timing *t, speed_row *mine)
+static int time_speed(rank_context *r, const device_timing *t, speed_row *mine)
 {
-    double seconds = 0;
     int failed = 0;
-    (void)w;
     for (int time = 0; time < 2; time++) {
         for (int32_t turn = 0; turn <= r->size && !failed; turn++) {
             watch_phase(r->watch, r->rank, turn < r->size ? "one rank at a time" : "all ranks at once");
@@ -262,11 +259,8 @@ static int time_speed(rank_context *r, speed_work *w, const device_timing *t, sp
             if (failed || (turn < r->size && turn != r->rank))
                 continue;
             if (r->device->measure(t))
-                return watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: its device cannot be timed", r->rank);
-            double copy[1024];
-            memcpy(copy, t->seconds, sizeof *copy * (size_t)t->repeat);
-            seconds = median(copy, t->repeat);
-            keep_least(turn < r->size ? &mine->alone : &mine->together, seconds);
+                return watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device cannot be timed", r->rank);
+            keep_least(turn < r->size ? &mine->alone : &mine->together, median(t->seconds, t->repeat));
         }
     }
     return failed;
@@ -280,14 +274,15 @@ int timing_speed(rank_context *r, double bytes, int32_t repeat, speed_result *re
     const int set_count = r->device->sets((double)tokens * per_token);
     speed_work w;
     speed_row mine = {0, 0};
-    double seconds[1024];
+    double seconds[SPEED_ROUNDS];
     const device_work work = {run_speed, &w};
-    const device_timing t = {&work, 1, repeat < 1024 ? repeat : 1024, set_count, (double)tokens * per_token, seconds};
+    const device_timing t = {
+        &work, 1, repeat < SPEED_ROUNDS ? repeat : SPEED_ROUNDS, set_count, (double)tokens * per_token, seconds};
     result->tokens = tokens;
     result->bytes = (double)tokens * per_token;
     result->rows = rank_malloc(r, sizeof *result->rows * (size_t)r->size);
     watch_phase(r->watch, r->rank, "preparing to time ranks alone");
-    int failed = !result->rows || make_speed(r, tokens, set_count, &w) || time_speed(r, &w, &t, &mine);
+    int failed = !result->rows || make_speed(r, tokens, set_count, &w) || time_speed(r, &t, &mine);
     watch_phase(r->watch, r->rank, "gathering times");
     failed = failed || r->host->all_gather(r->host, &mine, result->rows, sizeof mine);
     rank_give_back(r, mark);

@@ -14,7 +14,7 @@ int timing_copy(rank_context *r, double bytes, int32_t repeat);
 int timing_link(rank_context *r, double *speed);
 
 /* The median time of the case's forward call on about `bytes` a rank, all ranks at once; that of the slowest rank. */
-int timing_case(rank_context *r, const split_case *c, int32_t dtype, double bytes, int32_t repeat, case_result *result);
+int timing_case(rank_context *r, const problem_choice *choice, double bytes, int32_t repeat, case_result *result);
 
 /* The bench's headline call, bf16 and 32 heads of 128, on every rank alone and then on all at once. */
 typedef struct speed_row {

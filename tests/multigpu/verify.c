@@ -25,7 +25,7 @@ static void come_to_grief(rank_context *r, const verify_options *options)
     if (options->failing_rank != r->rank)
         return;
     if (options->failure == FAILURE_DIE) {
-        if (strcmp(r->host->kind, "threads of one process"))
+        if (!r->host->is_thread)
             (void)raise(SIGKILL);
         pthread_exit(NULL);
     }
@@ -40,15 +40,10 @@ static size_t element_size(const share *s)
     return (size_t)value_size(s->p->dtype);
 }
 
-/* Where operand K begins in a result. */
+/* Where an operand begins in a result. */
 static size_t operand_begin(const share *s, int operand)
 {
     return operand == PROBLEM_K ? (size_t)share_elements(s, PROBLEM_Q) * element_size(s) : 0;
-}
-
-static size_t whole_begin(const problem *p, const share *whole, int operand)
-{
-    return operand == PROBLEM_K ? (size_t)share_elements(whole, PROBLEM_Q) * (size_t)value_size(p->dtype) : 0;
 }
 
 typedef struct assembly {
@@ -69,7 +64,7 @@ static void put_row(assembly *a, const share *s, int operand, int64_t token, int
 {
     const int64_t there = share_row_in_whole(s, operand, token, batch), row = row_number(a, operand, there);
     const size_t bytes = (size_t)(s->heads[operand] * s->p->head_dim) * element_size(s);
-    char *to = a->result + whole_begin(s->p, a->whole, operand) + (size_t)there * element_size(s);
+    char *to = a->result + operand_begin(a->whole, operand) + (size_t)there * element_size(s);
     const char *from = result + operand_begin(s, operand) + (size_t)share_row(s, operand, token, batch) * element_size(s);
     if (a->times[row])
         a->contradicted += !!memcmp(to, from, bytes);
@@ -137,7 +132,7 @@ static int assemble(rank_context *r, assembly *a, const problem *p, const gather
             put_share(a, &s, found->results + (size_t)rank * bytes);
         share_free(&s);
         if (failed)
-            return watch_fail(r->watch, 0, WATCH_CAUSE, "rank 0: %s", trope_last_error());
+            return watch_fail(r->watch, WATCH_CAUSE, "rank 0: %s", trope_last_error());
     }
     return 0;
 }
@@ -171,7 +166,7 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
             rank_download(r, expected, whole->result[backward], whole->bytes) || assemble(r, &a, p, found, mine->bytes);
     }
     if (!failed && !is_covered(&a))
-        failed = watch_fail(r->watch, 0, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
+        failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
     if (!failed && (memcmp(a.result, expected, whole->bytes) || a.contradicted))
         result->wrong[backward] = count_all_wrong(r, p, found, mine->bytes, expected);
     result->compared += share_all_elements(&whole->s);
@@ -217,7 +212,7 @@ static int check_direction(call *mine, call *whole, const gathered *found, int b
     if (call_run(whole, backward, &o))
         return 1;
     if (o.status || o.flags)
-        return watch_fail(r->watch, 0, WATCH_CAUSE, "rank 0: the whole on one device: %s (status word %d)", o.message,
+        return watch_fail(r->watch, WATCH_CAUSE, "rank 0: the whole on one device: %s (status word %d)", o.message,
                           o.flags);
     watch_note(r->watch, 0, "comparing");
     count_refused(r, found, result);

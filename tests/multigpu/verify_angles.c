@@ -111,7 +111,7 @@ static int add_up(rank_context *r, magnitudes *m)
     m->sequences = rank_malloc(r, cells * sizeof *m->sequences);
     int failed = !m->x || !m->dy || !m->bits || !m->positions || !m->sequences;
     if (!failed && trope_positions(&a, m->positions, m->sequences))
-        failed = watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
+        failed = watch_fail(r->watch, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     for (int i = 0; i < PROBLEM_OPERANDS && !failed; i++)
         add_operand(m, i);
     free(m->x);

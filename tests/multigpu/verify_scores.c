@@ -88,7 +88,7 @@ static int score_owner(call *mine, const ring_room *room, rank_place owner, cons
     share from;
     int failed = share_make(&from, p, owner, (mistake){MISTAKE_NONE, 0});
     if (failed)
-        failed = watch_fail(r->watch, r->rank, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
+        failed = watch_fail(r->watch, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     failed =
         failed || rank_download(r, room->host, keys, (size_t)(share_elements(&from, PROBLEM_K) * value_size(p->dtype)));
     for (int64_t t = 0; t < from.tokens && !failed; t++)

@@ -443,7 +443,7 @@ int watch_listen(watch *w, int port, socket_address *address)
 {
     const int fd = socket_listen(port, address);
     if (fd < 0)
-        return watch_fail(w, 0, WATCH_CAUSE, "rank 0 cannot listen on port %d: %s", port, strerror(errno));
+        return watch_fail(w, WATCH_CAUSE, "rank 0 cannot listen on port %d: %s", port, strerror(errno));
     pthread_mutex_lock(&w->lock);
     w->listener = fd;
     pthread_mutex_unlock(&w->lock);
@@ -460,7 +460,7 @@ static int connect_as(watch *w, const socket_address *address, record_kind kind)
     (void)gethostname(r.text, SOCKET_HOST - 1);
     if (fd >= 0 && !socket_send(fd, &r, sizeof r))
         return fd;
-    (void)watch_fail(w, w->first, WATCH_CAUSE, "rank %d cannot reach rank 0 at %s port %d: %s", w->first, address->host,
+    (void)watch_fail(w, WATCH_CAUSE, "rank %d cannot reach rank 0 at %s port %d: %s", w->first, address->host,
                      address->port, strerror(errno));
     return -1;
 }
@@ -508,11 +508,10 @@ void watch_note(watch *w, int32_t rank, const char *what)
     enter(w, rank, what, 0);
 }
 
-int watch_fail(watch *w, int32_t rank, watch_blame blame, const char *format, ...)
+int watch_fail(watch *w, watch_blame blame, const char *format, ...)
 {
     char text[TEXT];
     va_list arguments;
-    (void)rank;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);

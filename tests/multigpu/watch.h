@@ -35,8 +35,8 @@ void watch_note(watch *w, int32_t rank, const char *what);
 
 /* WATCH_EFFECT: an error that another rank's failure may have caused. */
 typedef enum watch_blame { WATCH_EFFECT, WATCH_CAUSE } watch_blame;
-/* A rank cannot go on. Returns nonzero. The run ends soon after, once it is clear who was first. */
-__attribute__((format(printf, 4, 5))) int watch_fail(watch *w, int32_t rank, watch_blame blame, const char *format, ...);
+/* A rank cannot go on; the line names it. Returns nonzero. The run ends soon after, once it is clear who was first. */
+__attribute__((format(printf, 3, 4))) int watch_fail(watch *w, watch_blame blame, const char *format, ...);
 
 /* Whether the run is being ended: nobody should wait for another rank any more. */
 int watch_stopped(watch *w);
