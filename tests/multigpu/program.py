@@ -1,5 +1,5 @@
-"""Starting trope_multigpu in each of its ways, and counting checks. A script is called with the program and mpirun ("" =
-none) as its arguments and ends with program.finish(). TROPE_MULTIGPU_DEVICE=cuda runs it on GPUs, otherwise it is the CPU.
+"""Starting trope_multigpu in each of its ways, and counting checks. A script is called with the program and mpirun (or
+"none") as its arguments and ends with program.finish(). TROPE_MULTIGPU_DEVICE=cuda runs it on GPUs, otherwise it is the CPU.
 """
 
 import json
@@ -10,7 +10,8 @@ import time
 
 if len(sys.argv) != 3:
     sys.exit("usage: %s TROPE_MULTIGPU MPIRUN" % sys.argv[0])
-PROGRAM, MPIRUN = sys.argv[1:]
+PROGRAM = sys.argv[1]
+MPIRUN = sys.argv[2] if sys.argv[2] != "none" else None
 DEVICE = os.environ.get("TROPE_MULTIGPU_DEVICE", "cpu")
 RANKS = int(os.environ.get("TROPE_MULTIGPU_RANKS", "4"))
 LIKE_TORCHRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "like_torchrun")
