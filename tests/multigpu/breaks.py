@@ -1,0 +1,44 @@
+"""A mistake that is made on purpose is caught in every case in which a rank can make it, and is named; cases in which no
+rank can make it still hold.
+
+    breaks.py PROGRAM MPIRUN
+
+with the mistake in TROPE_MULTIGPU_BREAK, and in TROPE_MULTIGPU_ONLY what cases it is tried on, if not on all in bf16.
+"""
+
+import os
+
+from program import check, finish, run
+
+MISTAKE = os.environ["TROPE_MULTIGPU_BREAK"]
+ONLY = os.environ.get("TROPE_MULTIGPU_ONLY", "/bf16")
+WAY = os.environ.get("TROPE_MULTIGPU_WAY", "threads")
+# With some layouts another mistake gives the same bits: then both are named.
+TWINS = {"local": {"rank"}, "rank": {"local"}}
+
+
+def named(case):
+    if MISTAKE == "bit":  # nobody's mistake: the place is named
+        return not case["causes"] and "1 wrong, first in" in case["cause"] and "unknown: rank" in case["cause"]
+    others = set(case["causes"]) - {MISTAKE}
+    return MISTAKE in case["causes"] and case["cause"].find(MISTAKE + ":") >= 0 and others <= TWINS.get(MISTAKE, set())
+
+
+def main():
+    result = run(WAY, "--break", MISTAKE, "--only", ONLY, "--bytes", 0, "--json")
+    check(result.status == 1, "exit status", result.status, result.err)
+    cases = result.json()["cases"]
+    broken = [case for case in cases if case["is_broken"]]
+    check(len(broken) >= (10 if ONLY == "/bf16" else 1), "cases with the mistake:", len(broken))
+    for case in cases:
+        name = "%s/%s: %s" % (case["split"], case["variant"], case["cause"])
+        if case["is_broken"]:
+            check(not case["ok"], "not caught:", name)
+            check(named(case), "not named:", name)
+        else:
+            check(case["ok"], "wrong though nothing is broken:", name)
+    print("%s: %d of %d cases could have it" % (MISTAKE, len(broken), len(cases)))
+
+
+main()
+finish()

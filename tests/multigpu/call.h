@@ -1,0 +1,47 @@
+/* A share on a device, and the library's calls on it. */
+#ifndef TESTS_MULTIGPU_CALL_H
+#define TESTS_MULTIGPU_CALL_H
+
+#include "rank.h"
+
+/* What the library said. */
+typedef struct outcome {
+    int32_t status; /* TROPE_OK, ... */
+    int32_t flags;  /* the status word */
+    char message[160];
+} outcome;
+
+typedef struct call {
+    rank_context *r;
+    share s;
+    mistake m;
+    trope_args args; /* with device memory */
+    arena_mark mark;
+    size_t bytes;    /* of x, dy, y and dx: Q, then K */
+    char *x, *dy;    /* in device memory, in this call's order of tokens */
+    char *result[2]; /* y and dx, in right order */
+    int32_t *flags;
+    void *d_angles;
+    int64_t angle_count; /* elements of d_angles, */
+    int32_t angle_dtype; /* and their type */
+    void *workspace;
+    size_t workspace_size;
+} call;
+
+/* What fills the tensors: the right numbers, or any, for a call that is only timed. */
+typedef enum call_data { CALL_RIGHT_DATA, CALL_ANY_DATA } call_data;
+
+/* All return nonzero after watch_fail. What the library refuses is no failure, but an outcome. */
+int call_open(call *c, rank_context *r, const problem *p, const rank_place *place, mistake m);
+int call_open_for_time(call *c, rank_context *r, const problem *p, const rank_place *place);
+void call_close(call *c);
+
+/* y (backward = 0) or dx (1) into result[backward]. What is not written keeps a pattern that no right result has. */
+int call_run(call *c, int backward, outcome *o);
+
+/* The gradient of the angles of the operands that this share counts, into d_angles. */
+int call_angles(call *c, outcome *o);
+
+int outcome_equal(const outcome *a, const outcome *b);
+
+#endif

@@ -1,0 +1,34 @@
+"""A rank that dies, hangs or has no device ends the whole run, soon, with a message that names the rank; however the ranks
+were started, and whichever rank it is."""
+
+import os
+
+from program import RANKS, check, finish, launches, run
+
+LIMIT = 60  # seconds, for any failure
+TIMEOUT = int(os.environ.get("TROPE_MULTIGPU_TIMEOUT", "3"))  # that count as a hang
+# The ranks that are let fail, one at a time.
+FAILING = [int(rank) for rank in os.environ.get("TROPE_MULTIGPU_FAILING", "0 %d" % (RANKS - 1)).split()]
+WORDS = {"die": "died", "hang": "hangs", "no-device": "has no device"}
+
+
+def check_failure(way, kind, rank):
+    result = run(way, "--only", "cp/zigzag-dense/bf16", "--bytes", 0, "--timeout", TIMEOUT, "--fail",
+                 "%s@%d" % (kind, rank), timeout=2 * LIMIT)
+    what = (way, kind, rank, result.status, result.err[-1000:])
+    lines = [line for line in result.err.splitlines() if line.startswith("trope_multigpu: ")]
+    check(result.status != 0, "the status tells of it", *what)
+    check(result.seconds < LIMIT, "it ends within a minute, not %.0f s" % result.seconds, *what)
+    check(lines and all("rank %d" % rank in line and WORDS[kind] in line for line in lines), "the rank is named", *what)
+    check("cases hold" not in result.out, "there is no verdict", *what)
+
+
+def main():
+    for way in launches():
+        for kind in WORDS:
+            for rank in FAILING:
+                check_failure(way, kind, rank)
+
+
+main()
+finish()

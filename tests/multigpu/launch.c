@@ -1,0 +1,192 @@
+#include "launch.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "options.h"
+
+/* torchrun's own store listens on MASTER_PORT. */
+#define PORT_AFTER_MASTER 1
+#define PORT_VARIABLE     "TROPE_MULTIGPU_PORT"
+
+/* ---- who started this ---- */
+
+static int is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value;
+}
+
+static int number_of(const char *name, int64_t low, int64_t high, int32_t *value)
+{
+    int64_t number = 0;
+    if (parse_integer(name, is_set(name) ? getenv(name) : "", low, high, &number))
+        return 1;
+    *value = (int32_t)number;
+    return 0;
+}
+
+static int is_under_mpi(void)
+{
+    int32_t tasks = 1;
+    if (is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMI_SIZE") || is_set("PMIX_RANK") || is_set("MV2_COMM_WORLD_SIZE"))
+        return 1;
+    return is_set("SLURM_PROCID") && is_set("SLURM_NTASKS") && !number_of("SLURM_NTASKS", 1, INT32_MAX, &tasks) &&
+           tasks > 1;
+}
+
+static int is_under_torchrun(void)
+{
+    return is_set("RANK") && is_set("WORLD_SIZE") && is_set("MASTER_ADDR") && is_set("MASTER_PORT");
+}
+
+static int find_torchrun(launch *l)
+{
+    if (!is_under_torchrun())
+        return complain("--launch torchrun: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set");
+    if (number_of("WORLD_SIZE", 1, INT32_MAX, &l->size) || number_of("RANK", 0, (int64_t)l->size - 1, &l->rank))
+        return RESULT_REFUSED;
+    if (is_set("LOCAL_RANK") && number_of("LOCAL_RANK", 0, INT32_MAX, &l->local_rank))
+        return RESULT_REFUSED;
+    snprintf(l->text, sizeof l->text, "a process each, environment of torchrun");
+    return 0;
+}
+
+static int find_mpi(launch *l, int *argc, char ***argv)
+{
+#ifdef TROPE_MULTIGPU_HAS_MPI
+    if (communicator_mpi_begin(argc, argv, &l->rank, &l->size))
+        return complain("MPI_Init failed");
+    snprintf(l->text, sizeof l->text, "a process each, by MPI");
+    return 0;
+#else
+    (void)l, (void)argc, (void)argv;
+    return complain("this build has no MPI: start it in one process, or by torchrun");
+#endif
+}
+
+int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv)
+{
+    *l = (launch){.kind = kind, .size = ranks, .local_rank = -1};
+    if (kind == LAUNCH_AUTO)
+        l->kind = is_under_mpi() ? LAUNCH_MPI : is_under_torchrun() ? LAUNCH_TORCHRUN : LAUNCH_PROCESS;
+    if (l->kind == LAUNCH_MPI)
+        return find_mpi(l, argc, argv);
+    if (l->kind == LAUNCH_TORCHRUN)
+        return find_torchrun(l);
+    snprintf(l->text, sizeof l->text, "a thread each, in one process");
+    return 0;
+}
+
+/* ---- threads ---- */
+
+typedef struct rank_thread {
+    pthread_t thread;
+    watch *watch;
+    communicator *host;
+    rank_body body;
+    void *context;
+    int result;
+} rank_thread;
+
+static void note_end(void *context)
+{
+    const rank_thread *t = context;
+    watch_thread_ended(t->watch, t->host->rank);
+}
+
+static void *run_thread(void *context)
+{
+    rank_thread *t = context;
+    pthread_cleanup_push(note_end, t);
+    t->result = t->body(t->context, t->host);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static int run_threads(const launch *l, double limit, rank_body body, void *context)
+{
+    rank_thread *threads = calloc((size_t)l->size, sizeof *threads);
+    if (!threads)
+        return complain("out of memory");
+    watch *w = watch_start(l->size, 0, l->size, limit);
+    communicator **hosts = communicator_threads(w, l->size);
+    int result = 0;
+    for (int32_t i = 0; i < l->size; i++) {
+        threads[i] = (rank_thread){.watch = w, .host = hosts[i], .body = body, .context = context};
+        if (pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]))
+            (void)watch_fail(w, WATCH_CAUSE, "no thread could be made for rank %d", i);
+    }
+    watch_finish(w); /* before threads are joined: one that hangs would never be */
+    for (int32_t i = 0; i < l->size; i++) {
+        pthread_join(threads[i].thread, NULL);
+        result = threads[i].result > result ? threads[i].result : result;
+    }
+    communicator_threads_free(hosts);
+    free(threads);
+    return result;
+}
+
+/* ---- processes ---- */
+
+/* Where rank 0 listens. Nonzero after watch_fail or a complaint. */
+static int find_hub(const launch *l, watch *w, socket_address *hub)
+{
+    memset(hub, 0, sizeof *hub);
+#ifdef TROPE_MULTIGPU_HAS_MPI
+    if (l->kind == LAUNCH_MPI)
+        return (l->rank == 0 && watch_listen(w, 0, hub)) || communicator_mpi_share_address(hub);
+#endif
+    int32_t port = 0;
+    if (is_set(PORT_VARIABLE) ? number_of(PORT_VARIABLE, 1, 65535, &port) : number_of("MASTER_PORT", 1, 65534, &port))
+        return watch_fail(w, WATCH_CAUSE, "rank %d has no port to meet the others", l->rank);
+    port += is_set(PORT_VARIABLE) ? 0 : PORT_AFTER_MASTER;
+    if (l->rank == 0)
+        return watch_listen(w, port, hub);
+    /* This host may have a name that it cannot resolve itself. */
+    char own[SOCKET_HOST] = "";
+    (void)gethostname(own, sizeof own - 1);
+    snprintf(hub->host, sizeof hub->host, "%s", getenv("MASTER_ADDR"));
+    if (!strcmp(hub->host, own))
+        snprintf(hub->numbers[0], sizeof hub->numbers[0], "127.0.0.1");
+    hub->port = port;
+    return 0;
+}
+
+static communicator *connect_processes(const launch *l, watch *w)
+{
+    socket_address hub;
+    if (find_hub(l, w, &hub) || (l->rank && watch_connect(w, &hub)))
+        return NULL;
+#ifdef TROPE_MULTIGPU_HAS_MPI
+    if (l->kind == LAUNCH_MPI)
+        return communicator_mpi(w);
+#endif
+    return communicator_tcp(w, l->rank, l->size, &hub);
+}
+
+static int run_process(const launch *l, double limit, rank_body body, void *context)
+{
+    watch *w = watch_start(l->size, l->rank, 1, limit);
+    communicator *host = connect_processes(l, w);
+    int result = 0;
+    if (host)
+        result = body(context, host);
+    watch_finish(w);
+    if (host)
+        host->close(host);
+#ifdef TROPE_MULTIGPU_HAS_MPI
+    if (l->kind == LAUNCH_MPI)
+        communicator_mpi_end();
+#endif
+    return result;
+}
+
+int launch_run(const launch *l, double limit, rank_body body, void *context)
+{
+    return l->kind == LAUNCH_PROCESS ? run_threads(l, limit, body, context) : run_process(l, limit, body, context);
+}

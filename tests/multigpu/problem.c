@@ -1,0 +1,463 @@
+#include "problem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+#include "value.h"
+
+enum { HEAD_DIM = 64, SEQUENCES = 12, BATCH = 2, AXES = 3 };
+
+/* Streams of random numbers of a problem. */
+enum { STREAM_WEIGHTS = 8, STREAM_PADDING, STREAM_ANGLES, STREAM_STARTS = STREAM_ANGLES + 2 };
+
+/* ---- sizes ---- */
+
+static int64_t round_up(int64_t value, int64_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+static int32_t largest_proper_divisor(int32_t n)
+{
+    for (int32_t d = n / 2; d > 1; d--)
+        if (n % d == 0)
+            return d;
+    return 1;
+}
+
+static void choose_heads(problem *p)
+{
+    const int32_t tp = p->grid.tp;
+    p->head_dim = HEAD_DIM;
+    p->heads[PROBLEM_Q] = tp > 2 ? 2 * tp : 4;
+    p->heads[PROBLEM_K] = p->c->keys == CASE_KEYS_SINGLE       ? 1
+                          : p->c->keys == CASE_KEYS_REPLICATED ? largest_proper_divisor(tp)
+                          : tp > 2                             ? tp
+                                                               : 2;
+}
+
+static int is_empty_sequence(int64_t i)
+{
+    return i == 0 || i == SEQUENCES / 2 || i == SEQUENCES - 1;
+}
+
+/* The stored and the real length of sequence i of a replica's stream. All replicas have the same lengths, each from another
+ * one on, so that their streams are equally long. */
+static void choose_length(const problem *p, int64_t replica, int64_t i, int64_t target, int64_t length[2])
+{
+    const int64_t number = (i + replica) % SEQUENCES, unit = 2 * (int64_t)p->grid.cp;
+    const int64_t weight = data_between(data_seed(p->seed, STREAM_WEIGHTS), (uint64_t)number, 1, 16);
+    int64_t stored = round_up(target * weight / (8 * SEQUENCES), unit) + unit, real = stored;
+    if (p->c->packing == CASE_PADDED)
+        real = data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, stored - unit < 1 ? 1 : stored - unit,
+                            stored);
+    if (p->c->packing == CASE_ALIGNED)
+        real = stored - unit * data_between(data_seed(p->seed, STREAM_PADDING), (uint64_t)number, 0, 1);
+    if (is_empty_sequence(number)) {
+        real = 0;
+        stored = p->c->packing == CASE_PADDED && number ? unit : 0; /* empty, and yet stored as padding */
+    }
+    length[0] = real;
+    length[1] = stored;
+}
+
+static int make_stream(problem *p, int64_t target)
+{
+    const int64_t count = p->grid.dp * SEQUENCES;
+    int64_t real = 0, stored = 0, length[2];
+    p->batch = 1;
+    p->sequences = SEQUENCES;
+    p->real = malloc((size_t)(count + 1) * sizeof *p->real);
+    p->stored = malloc((size_t)(count + 1) * sizeof *p->stored);
+    if (!p->real || !p->stored)
+        return 1;
+    p->real[0] = p->stored[0] = 0;
+    for (int64_t i = 0; i < count; i++) {
+        choose_length(p, i / SEQUENCES, i % SEQUENCES, target / p->grid.dp, length);
+        p->real[i + 1] = (int32_t)(real += length[0]);
+        p->stored[i + 1] = (int32_t)(stored += length[1]);
+    }
+    p->tokens = stored / p->grid.dp;
+    /* After the last sequence there is room for more, but not between two replicas' streams: on one device they are one. */
+    if (p->grid.dp == 1 && p->c->packing != CASE_ALIGNED)
+        p->tokens += 4 * p->grid.cp;
+    if (p->c->packing == CASE_PACKED) {
+        free(p->stored);
+        p->stored = NULL;
+    }
+    return 0;
+}
+
+static int make_batch(problem *p, int64_t target)
+{
+    const int64_t entries = p->grid.dp * BATCH;
+    p->batch = BATCH;
+    p->tokens = round_up(target / entries, 2 * (int64_t)p->grid.cp);
+    if (!p->tokens)
+        p->tokens = 2 * p->grid.cp;
+    if (p->c->positions != CASE_STARTS)
+        return 0;
+    p->starts = malloc((size_t)entries * sizeof *p->starts);
+    for (int64_t i = 0; p->starts && i < entries; i++)
+        p->starts[i] = data_between(data_seed(p->seed, STREAM_STARTS), (uint64_t)i, 1, 1000000);
+    return !p->starts;
+}
+
+/* ---- angles ---- */
+
+static int64_t longest_sequence(const problem *p)
+{
+    if (!p->sequences)
+        return p->tokens;
+    const int32_t *boundary = p->stored ? p->stored : p->real;
+    int64_t longest = 1;
+    for (int64_t i = 0; i < p->sequences * p->grid.dp; i++)
+        if (boundary[i + 1] - boundary[i] > longest)
+            longest = boundary[i + 1] - boundary[i];
+    return longest;
+}
+
+/* Random angles, or cosines and sines that belong to none: each row and column differs from the others. */
+static float *make_table(const problem *p, int which)
+{
+    float *table = malloc((size_t)(p->rows * p->cols) * sizeof *table);
+    const uint64_t seed = data_seed(p->seed, STREAM_ANGLES + (uint64_t)which);
+    for (int64_t i = 0; table && i < p->rows * p->cols; i++)
+        table[i] = (float)data_real(seed, (uint64_t)i, p->c->angles == CASE_TABLE ? 1 : 3.2);
+    return table;
+}
+
+static int make_angles(problem *p)
+{
+    const trope_frequency_args rule = {.struct_size = sizeof rule, .rotary_dim = p->c->rotary_dim, .base = 500000};
+    double mscale;
+    if (p->c->angles == CASE_INV_FREQ) {
+        p->inv_freq = malloc((size_t)p->c->rotary_dim / 2 * sizeof *p->inv_freq);
+        return !p->inv_freq || trope_frequencies(&rule, p->inv_freq, &mscale);
+    }
+    p->rows = longest_sequence(p);
+    p->cols = p->c->angles == CASE_FREQS ? p->c->rotary_dim : p->c->rotary_dim / 2;
+    p->angles[0] = make_table(p, 0);
+    p->angles[1] = p->c->angles == CASE_TABLE ? make_table(p, 1) : NULL;
+    return !p->angles[0] || (p->c->angles == CASE_TABLE && !p->angles[1]);
+}
+
+int problem_make(problem *p, const problem_choice *choice, int64_t tokens)
+{
+    const split_case *c = choice->c;
+    *p = (problem){.c = c, .grid = choice->grid, .dtype = choice->dtype};
+    p->seed = data_seed(choice->seed, (uint64_t)c->splits * 8 + (uint64_t)choice->dtype);
+    choose_heads(p);
+    return (c->packing == CASE_DENSE ? make_batch(p, tokens) : make_stream(p, tokens)) || make_angles(p);
+}
+
+void problem_free(problem *p)
+{
+    free(p->real);
+    free(p->stored);
+    free(p->starts);
+    free(p->inv_freq);
+    free(p->angles[0]);
+    free(p->angles[1]);
+}
+
+/* ---- ranks ---- */
+
+rank_place problem_place(const problem *p, int32_t rank)
+{
+    return (rank_place){rank / (p->grid.tp * p->grid.cp), rank % p->grid.tp, rank / p->grid.tp % p->grid.cp};
+}
+
+int32_t problem_rank(const problem *p, rank_place place)
+{
+    return (place.dp * p->grid.cp + place.cp) * p->grid.tp + place.tp;
+}
+
+static int32_t other_layout(int32_t layout)
+{
+    return layout == TROPE_CP_ZIGZAG ? TROPE_CP_CONTIGUOUS : layout == TROPE_CP_FLAT ? TROPE_CP_STRIPED : TROPE_CP_ZIGZAG;
+}
+
+mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank)
+{
+    const int is_split = p->grid.cp > 1;
+    const mistake none = {MISTAKE_NONE, 0};
+    switch (kind) {
+    case MISTAKE_RANK:
+        return is_split ? (mistake){kind, (cp_rank + 1) % p->grid.cp} : none;
+    case MISTAKE_LAYOUT:
+        return is_split ? (mistake){kind, other_layout(p->c->cp_layout)} : none;
+    case MISTAKE_CHUNK:
+        return is_split && p->c->cp_layout == TROPE_CP_ZIGZAG ? (mistake){kind, 0} : none;
+    case MISTAKE_LOCAL:
+        return is_split ? (mistake){kind, 0} : none;
+    case MISTAKE_CU_SEQLENS:
+        return p->stored ? (mistake){kind, 0} : none;
+    case MISTAKE_SIN:
+    case MISTAKE_BIT:
+        return (mistake){kind, 0};
+    default:
+        return none;
+    }
+}
+
+/* ---- shares ---- */
+
+/* K heads are cut like Q heads, or the ranks of as many groups as there are K heads have one each. */
+static void share_heads(share *s)
+{
+    const problem *p = s->p;
+    const int32_t tp = s->is_whole ? 1 : p->grid.tp, keys = p->heads[PROBLEM_K];
+    s->heads[PROBLEM_Q] = p->heads[PROBLEM_Q] / tp;
+    s->first_head[PROBLEM_Q] = s->place.tp * s->heads[PROBLEM_Q];
+    s->heads[PROBLEM_K] = keys >= tp ? keys / tp : 1;
+    s->first_head[PROBLEM_K] = keys >= tp ? s->place.tp * s->heads[PROBLEM_K] : s->place.tp / (tp / keys);
+    s->counts_keys = keys >= tp || s->place.tp % (tp / keys) == 0;
+}
+
+static int32_t *rebased(const int32_t *boundaries, int64_t first, int64_t count)
+{
+    int32_t *copy = malloc((size_t)(count + 1) * sizeof *copy);
+    for (int64_t i = 0; copy && i <= count; i++)
+        copy[i] = boundaries[first + i] - boundaries[first];
+    return copy;
+}
+
+static int share_sequences(share *s)
+{
+    const problem *p = s->p;
+    const int64_t count = s->is_whole ? p->sequences * p->grid.dp : p->sequences;
+    if (!p->sequences)
+        return 0;
+    s->real = rebased(p->real, s->place.dp * p->sequences, count);
+    s->stored = p->stored ? rebased(p->stored, s->place.dp * p->sequences, count) : NULL;
+    s->args.cu_seqlens = s->real;
+    s->args.cu_seqlens_padded = s->stored;
+    s->args.cu_seqlens_dtype = TROPE_I32;
+    s->args.sequences = count;
+    return !s->real || (p->stored && !s->stored);
+}
+
+/* The position fields alone, the plain ones: an index in a sequence for each token. */
+static trope_args plain_positions(const share *s)
+{
+    const trope_args *a = &s->args;
+    return (trope_args){.struct_size = sizeof(trope_args),
+                        .batch = 1,
+                        .tokens = a->tokens,
+                        .cu_seqlens = a->cu_seqlens,
+                        .cu_seqlens_padded = a->cu_seqlens_padded,
+                        .cu_seqlens_dtype = a->cu_seqlens_dtype,
+                        .sequences = a->sequences,
+                        .cp_size = a->cp_size,
+                        .cp_rank = a->cp_rank,
+                        .cp_layout = a->cp_layout};
+}
+
+/* Where each token is in the stream: the library says index and sequence, cu_seqlens where that begins. A stored token
+ * belongs to a sequence here even if it is padding, so the padded boundaries are given as the real ones. What follows
+ * the last sequence belongs to no place, and is shared out in order. */
+static int locate_tokens(share *s)
+{
+    trope_args a = plain_positions(s);
+    const int32_t *boundary = s->stored ? s->stored : s->real;
+    const int64_t ranks = a.cp_size > 1 ? a.cp_size : 1, end = boundary ? boundary[a.sequences] : 0;
+    const int64_t rest = a.cp_layout == TROPE_CP_FLAT ? 0 : (a.tokens * ranks - end) / ranks;
+    int32_t *sequence = malloc((size_t)s->tokens * sizeof *sequence);
+    a.cu_seqlens = boundary;
+    a.cu_seqlens_padded = NULL;
+    const int failed = !sequence || trope_positions(&a, s->in_whole, sequence);
+    for (int64_t i = 0; i < s->tokens && !failed && boundary; i++)
+        s->in_whole[i] += sequence[i] >= 0 ? boundary[sequence[i]] : end + a.cp_rank * rest;
+    free(sequence);
+    return failed;
+}
+
+/* With MISTAKE_CHUNK the first half of each sequence lies behind the second. */
+static void place_in_memory(share *s, mistake m)
+{
+    const int32_t *boundary = s->stored ? s->stored : s->real;
+    const int64_t whole[2] = {0, s->tokens * s->p->grid.cp}, count = boundary ? s->args.sequences : 1;
+    for (int64_t i = 0; i < s->tokens; i++)
+        s->in_memory[i] = i;
+    for (int64_t q = 0; q < count && m.kind == MISTAKE_CHUNK; q++) {
+        const int64_t begin = (boundary ? boundary[q] : whole[0]) / s->p->grid.cp;
+        const int64_t length = (boundary ? boundary[q + 1] : whole[1]) / s->p->grid.cp - begin;
+        for (int64_t i = 0; i < length; i++)
+            s->in_memory[begin + i] = begin + (i + length / 2) % length;
+    }
+}
+
+/* What a loader would write for each token of a call: three axes, as of a picture's rows and columns. */
+static int make_ids(share *s)
+{
+    const trope_args plain = plain_positions(s);
+    if (s->p->c->positions != CASE_IDS)
+        return 0;
+    s->ids = malloc((size_t)(AXES * s->tokens) * sizeof *s->ids);
+    if (!s->ids || trope_positions(&plain, s->ids, NULL))
+        return 1;
+    for (int64_t i = 0; i < s->tokens; i++) {
+        const int64_t index = s->ids[i];
+        s->ids[s->tokens + i] = index / 4;
+        s->ids[2 * s->tokens + i] = s->p->rows - 1 - index;
+    }
+    s->args.position_ids = s->ids;
+    s->args.position_axes = AXES;
+    s->args.position_axis_stride = s->tokens;
+    s->args.axis_map = TROPE_AXES_SECTIONS;
+    for (int i = 0; i < AXES; i++)
+        s->args.axis_sections[i] = s->p->c->rotary_dim / 2 / AXES;
+    return 0;
+}
+
+static void share_positions(share *s)
+{
+    const problem *p = s->p;
+    s->args.position_dtype = TROPE_I64;
+    s->args.start_positions = p->starts ? p->starts + s->first_batch : NULL;
+    s->args.packed_positions = p->c->positions == CASE_IN_STREAM;
+}
+
+static void share_rotation(share *s)
+{
+    const problem *p = s->p;
+    trope_args *a = &s->args;
+    a->dtype = p->dtype;
+    a->pairing = p->c->pairing;
+    a->pairing_out = p->c->pairing_out;
+    a->padding = p->c->packing == CASE_PACKED    ? TROPE_PADDING_COPY
+                 : p->c->packing == CASE_ALIGNED ? TROPE_PADDING_ROTATE
+                                                 : TROPE_PADDING_ZERO;
+    a->inv_freq = p->inv_freq;
+    a->freqs = p->c->angles == CASE_FREQS ? p->angles[0] : NULL;
+    a->cos = p->c->angles == CASE_TABLE ? p->angles[0] : NULL;
+    a->sin = p->angles[1];
+    a->angle_dtype = TROPE_F32;
+    a->angle_rows = p->rows;
+    a->angle_cols = p->cols;
+    a->operand_count = PROBLEM_OPERANDS;
+    for (int i = 0; i < PROBLEM_OPERANDS; i++) {
+        trope_operand *o = &a->operands[i];
+        o->heads_per_group = s->heads[i];
+        o->head_dim = p->head_dim;
+        o->rotary_dim = p->c->rotary_dim;
+        o->rotary_offset = p->c->rotary_offset;
+        trope_fill_strides(o->src_stride, TROPE_SBHD, s->batch, s->tokens, s->heads[i], p->head_dim);
+        memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
+        memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
+    }
+}
+
+static void make_mistake(trope_args *a, mistake m)
+{
+    if (m.kind == MISTAKE_RANK)
+        a->cp_rank = m.value;
+    if (m.kind == MISTAKE_LAYOUT)
+        a->cp_layout = m.value;
+    if (m.kind == MISTAKE_LOCAL)
+        a->cp_size = a->cp_rank = a->cp_layout = 0;
+    if (m.kind == MISTAKE_SIN)
+        a->inverse = 1;
+    if (m.kind == MISTAKE_CU_SEQLENS)
+        a->cu_seqlens_padded = NULL;
+}
+
+static int complete(share *s, mistake m)
+{
+    s->args.struct_size = sizeof s->args;
+    s->args.batch = s->batch;
+    s->args.tokens = s->tokens;
+    s->in_whole = malloc((size_t)s->tokens * sizeof *s->in_whole);
+    s->in_memory = malloc((size_t)s->tokens * sizeof *s->in_memory);
+    share_heads(s);
+    if (!s->in_whole || !s->in_memory || share_sequences(s) || locate_tokens(s))
+        return 1;
+    place_in_memory(s, m);
+    share_positions(s);
+    share_rotation(s);
+    make_mistake(&s->args, m);
+    return make_ids(s);
+}
+
+int share_make(share *s, const problem *p, rank_place place, mistake m)
+{
+    *s = (share){.p = p, .place = place, .batch = p->batch, .tokens = p->tokens / p->grid.cp};
+    s->first_batch = p->sequences ? 0 : place.dp * p->batch;
+    s->first_token = p->sequences ? place.dp * p->tokens : 0;
+    if (p->grid.cp > 1) {
+        s->args.cp_size = p->grid.cp;
+        s->args.cp_rank = place.cp;
+        s->args.cp_layout = p->c->cp_layout;
+    }
+    return complete(s, m);
+}
+
+int share_make_whole(share *s, const problem *p)
+{
+    *s = (share){.p = p, .is_whole = 1, .batch = p->batch, .tokens = p->tokens};
+    if (p->sequences)
+        s->tokens *= p->grid.dp;
+    else
+        s->batch *= p->grid.dp;
+    return complete(s, (mistake){MISTAKE_NONE, 0});
+}
+
+void share_free(share *s)
+{
+    free(s->in_whole);
+    free(s->in_memory);
+    free(s->ids);
+    free(s->real);
+    free(s->stored);
+}
+
+/* ---- elements ---- */
+
+int64_t share_token_elements(const share *s, int operand)
+{
+    return s->batch * s->heads[operand] * s->p->head_dim;
+}
+
+int64_t share_elements(const share *s, int operand)
+{
+    return s->tokens * share_token_elements(s, operand);
+}
+
+int64_t share_all_elements(const share *s)
+{
+    return share_elements(s, PROBLEM_Q) + share_elements(s, PROBLEM_K);
+}
+
+int64_t share_row(const share *s, int operand, int64_t token, int64_t batch)
+{
+    return (token * s->batch + batch) * s->heads[operand] * s->p->head_dim;
+}
+
+int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch)
+{
+    const problem *p = s->p;
+    const int64_t whole_batch = p->sequences ? 1 : p->batch * p->grid.dp;
+    const int64_t row = (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
+    return (row * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+}
+
+void share_fill(const share *s, int tensor, int operand, void *memory)
+{
+    const uint64_t seed = data_seed(s->p->seed, (uint64_t)(tensor * PROBLEM_OPERANDS + operand));
+    const int64_t elements = (int64_t)s->heads[operand] * s->p->head_dim;
+    for (int64_t t = 0; t < s->tokens; t++)
+        for (int64_t b = 0; b < s->batch; b++) {
+            const int64_t here = share_row(s, operand, s->in_memory[t], b), there = share_row_in_whole(s, operand, t, b);
+            for (int64_t e = 0; e < elements; e++)
+                value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), 2));
+        }
+}
+
+void share_put_in_order(const share *s, int operand, const void *memory, void *ordered)
+{
+    const size_t bytes = (size_t)(share_token_elements(s, operand) * value_size(s->p->dtype));
+    for (int64_t t = 0; t < s->tokens; t++)
+        memcpy((char *)ordered + (size_t)t * bytes, (const char *)memory + (size_t)s->in_memory[t] * bytes, bytes);
+}

@@ -1,0 +1,61 @@
+"""Starting trope_multigpu in each of its ways, and counting checks. A script is called with the program and mpirun (or
+"none") as its arguments and ends with program.finish(). TROPE_MULTIGPU_DEVICE=cuda runs it on GPUs, otherwise it is the CPU.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+if len(sys.argv) != 3:
+    sys.exit("usage: %s TROPE_MULTIGPU MPIRUN" % sys.argv[0])
+PROGRAM = sys.argv[1]
+MPIRUN = sys.argv[2] if sys.argv[2] != "none" else None
+DEVICE = os.environ.get("TROPE_MULTIGPU_DEVICE", "cpu")
+RANKS = int(os.environ.get("TROPE_MULTIGPU_RANKS", "4"))
+LIKE_TORCHRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "like_torchrun")
+os.environ["OMP_WAIT_POLICY"] = "passive"
+# Open MPI refuses root, and more ranks than processors, unless it is told that both are meant.
+os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+passed = failed = 0
+
+
+def check(holds, *message):
+    global passed, failed
+    if holds:
+        passed += 1
+    else:
+        failed += 1
+        if failed <= 20:
+            print("FAILED:", *message)
+    return holds
+
+
+def launches():
+    """{name: the words before the options} of the ways to start it that there are here."""
+    ways = {"threads": [PROGRAM, "--ranks", str(RANKS)], "torchrun": [LIKE_TORCHRUN, str(RANKS), PROGRAM]}
+    if MPIRUN:
+        ways["mpi"] = [MPIRUN, "--oversubscribe", "-n", str(RANKS), PROGRAM]
+    return ways
+
+
+class Result:
+    def __init__(self, words, timeout):
+        begin = time.monotonic()
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+                              timeout=timeout)
+        self.seconds = time.monotonic() - begin
+        self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    def json(self):
+        return json.loads(self.out)
+
+
+def run(way, *options, timeout=600):
+    return Result(launches()[way] + ["--device", DEVICE] + [str(o) for o in options], timeout)
+
+
+def finish():
+    print("%d checks passed, %d failed" % (passed, failed))
+    sys.exit(1 if failed or not passed else 0)

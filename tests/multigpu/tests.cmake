@@ -1,0 +1,50 @@
+# What CTest runs of trope_multigpu: all of it on the CPU, where it takes four ranks and no GPU.
+if(NOT TARGET trope_multigpu)
+  return()
+endif()
+find_package(Python3 COMPONENTS Interpreter)
+set(multigpu_directory ${CMAKE_CURRENT_LIST_DIR})
+set(multigpu_mpirun none)
+if(TROPE_MPI_FOUND)
+  set(multigpu_mpirun ${MPIEXEC_EXECUTABLE})
+endif()
+
+# multigpu_run(name COMMAND...)
+function(multigpu_run name)
+  add_test(NAME multigpu_${name} COMMAND ${ARGN})
+  set_tests_properties(multigpu_${name} PROPERTIES LABELS multigpu SKIP_RETURN_CODE 77 TIMEOUT 600
+      ENVIRONMENT "OMP_WAIT_POLICY=passive;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
+
+# multigpu_script(name SCRIPT VARIABLE=VALUE...): a script of program.py.
+function(multigpu_script name script)
+  if(NOT Python3_FOUND OR NOT trope_multigpu_has_json)
+    multigpu_run(${name} sh -c "echo 'skipped: Python 3 or cJSON was not found when this build was configured'; exit 77")
+    return()
+  endif()
+  multigpu_run(${name} ${CMAKE_COMMAND} -E env ${ARGN} ${Python3_EXECUTABLE} -B ${multigpu_directory}/${script}
+               $<TARGET_FILE:trope_multigpu> ${multigpu_mpirun})
+endfunction()
+
+if(TROPE_MPI_FOUND)
+  multigpu_run(mpi ${multigpu_mpirun} --oversubscribe -n 4 $<TARGET_FILE:trope_multigpu> --device cpu)
+elseif(NOT TROPE_SANITIZE) # MPI stays out of those builds
+  multigpu_run(mpi sh -c "echo 'skipped: MPI was not found when this build was configured'; exit 77")
+endif()
+foreach(ranks 1 2 4 6)
+  multigpu_run(threads_${ranks} trope_multigpu --device cpu --ranks ${ranks} --bytes 0)
+endforeach()
+multigpu_run(simulation trope_multigpu --simulate)
+multigpu_script(commands commands.py)
+multigpu_script(failures failures.py)
+# Phases wait for each other by the clock: with another test on the same processors, they would be waiting for that.
+set_tests_properties(multigpu_failures PROPERTIES RUN_SERIAL ON)
+foreach(mistake rank layout chunk sin cu_seqlens local bit)
+  multigpu_script(break_${mistake} breaks.py TROPE_MULTIGPU_BREAK=${mistake})
+endforeach()
+if(TROPE_MPI_FOUND)
+  multigpu_script(break_rank_mpi breaks.py TROPE_MULTIGPU_BREAK=rank TROPE_MULTIGPU_WAY=mpi)
+endif()
+
+# What `prove` runs, for a build folder that is to be carried to another machine.
+add_custom_target(multigpu_prove DEPENDS trope_multigpu trope_tool)
