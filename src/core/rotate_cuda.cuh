@@ -89,6 +89,8 @@ __device__ __forceinline__ thread_place find_place(const cuda_call &call, const 
     } else {
         p.present = p.group < o.slice_groups && (int64_t)blockIdx.y * o.slice_groups + p.group < call.row_groups &&
                     p.lane < o.lanes && p.head < o.chunks;
+    }
+    if (!PLAIN || !VECTOR) {
         p.lane = p.present ? p.lane : 0;
         p.head = p.present ? p.head : 0;
     }
@@ -453,7 +455,7 @@ __device__ __forceinline__ void find_rows(const cuda_call &call, const cuda_oper
         const uint32_t group = i / call.rows_per_thread;
         const int64_t number = ((int64_t)blockIdx.y * o.slice_groups + groups.group(group)) * call.rows_per_thread +
                                (i - group * call.rows_per_thread);
-        trope_row row = {}; /* angles are loaded before it is known whether the row has any */
+        trope_row row;
         set_row(call, locate_row<false>(call, number < call.rows ? number : call.rows - 1), &row);
         find_row(call.plan.plan, &row);
         rows[i] = row;
@@ -489,8 +491,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
         const trope_row row = PLAIN ? plain_row(call, from) : looked_up[i];
 
         /* Loads come back in the order in which they were issued: those that others wait for go first. */
+        const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
         typename LANE::angles angles;
-        angles.load(call, row, at, typename LANE::steps(call, at));
+        if (PLAIN || turns)
+            angles.load(call, row, at, typename LANE::steps(call, at));
         LANE lane;
         const offsets src(o, o.src, place.head);
         const char *const src_row = row_of_tensor(call, o.src, from);
@@ -500,7 +504,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
         if (!PLAIN && call.rearranges)
             __syncthreads();
 
-        const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
         if (!present || (o.in_place && !turns && !zero))
             continue;
         if (turns)
