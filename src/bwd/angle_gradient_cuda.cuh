@@ -502,7 +502,8 @@ __device__ __forceinline__ void find_rows(const trope_plan &plan, int64_t first_
     trope_row row;
     trope_locate_row(&plan, first_row + number, &row);
     find_row(plan, &row);
-    rows[number] = row;
+    if (threadIdx.x < count)
+        rows[number] = row;
 }
 
 /* Coefficients of the block's rows, in shared memory: for each row c1[pairs], s1[pairs] and, where a pair's elements have

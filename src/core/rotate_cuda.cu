@@ -278,13 +278,13 @@ void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
 #define MANY(DTYPE, ANGLES, PLAIN) VECTOR(DTYPE, ANGLES, PLAIN, MANY_HEADS, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
 #define FEW(DTYPE, ANGLES, PLAIN)  VECTOR(DTYPE, ANGLES, PLAIN, 1, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
 #define USUAL(DTYPE, PLAIN)                                                                                        \
-    {{MANY(DTYPE, ANGLES_ANY, false), MANY(DTYPE, ANGLES_PHASE, PLAIN), MANY(DTYPE, ANGLES_FREQS, PLAIN),          \
+    {{MANY(DTYPE, ANGLES_ANY, PLAIN), MANY(DTYPE, ANGLES_PHASE, PLAIN), MANY(DTYPE, ANGLES_FREQS, PLAIN),          \
       MANY(DTYPE, ANGLES_OWN_FREQS, PLAIN)},                                                                       \
-     {MANY(DTYPE, ANGLES_ANY, false), FEW(DTYPE, ANGLES_PHASE, PLAIN), FEW(DTYPE, ANGLES_FREQS, PLAIN),            \
+     {MANY(DTYPE, ANGLES_ANY, PLAIN), FEW(DTYPE, ANGLES_PHASE, PLAIN), FEW(DTYPE, ANGLES_FREQS, PLAIN),            \
       FEW(DTYPE, ANGLES_OWN_FREQS, PLAIN)}}
 #define DTYPES(PLAIN)                                                                                              \
     {USUAL(TROPE_F32, PLAIN), USUAL(TROPE_F16, PLAIN), USUAL(TROPE_BF16, PLAIN),                                   \
-     {{MANY(TROPE_F64, ANGLES_ANY, false)}, {MANY(TROPE_F64, ANGLES_ANY, false)}}}
+     {{MANY(TROPE_F64, ANGLES_ANY, PLAIN)}, {MANY(TROPE_F64, ANGLES_ANY, PLAIN)}}}
 
 /* By whether rows are plain, dtype and, for vectors, whether heads are few, angles. */
 static const void *const scalar_kernels[2][4] = {SCALARS(false), SCALARS(true)};

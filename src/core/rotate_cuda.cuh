@@ -233,9 +233,9 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
     }
 
     /* Pairs that were read half-paired and are written interleaved, or the other way round. */
-    __device__ __forceinline__ void store_rearranged(int k, const cuda_operand &o, char *row, int32_t head, const position &p)
+    __device__ __forceinline__ void store_rearranged(int k, bool interleave, const cuda_operand &o, char *row, int32_t head,
+                                                     const position &p)
     {
-        const bool interleave = p.high - p.low == RUN;
         char *const window = row + (int64_t)head * UNIT + (o.rotary_offset + (interleave ? 0 : p.skipped)) * BYTES;
         if (interleave) {
             v[k].join();
@@ -254,7 +254,7 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
                                                   const position &p)
     {
         if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
-            store_rearranged(k, o, row, head, p);
+            store_rearranged(k, call.interleaved_dst, o, row, head, p);
             return;
         }
         if (call.interleaved_dst)
@@ -458,7 +458,8 @@ __device__ __forceinline__ void find_rows(const cuda_call &call, const cuda_oper
         trope_row row;
         set_row(call, locate_row<false>(call, number < call.rows ? number : call.rows - 1), &row);
         find_row(call.plan.plan, &row);
-        rows[i] = row;
+        if (base + threadIdx.x % 32 < count)
+            rows[i] = row;
     }
     __syncthreads();
 }
