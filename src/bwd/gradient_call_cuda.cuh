@@ -25,7 +25,7 @@ struct gradient_call {
     cuda_plan plan; /* its rows are units: plan.batch is how many units have the same token. plan.rounding is ONCE: */
     bool native;    /* what is turned by may be rounded to the dtype, what is summed with never is */
     gradient_heads operands[TROPE_MAX_OPERANDS];
-    int64_t batch; /* batch entries of the tensors */
+    int64_t batch;           /* batch entries of the tensors */
     fast_divisor pair_lanes; /* coefficients: thread t has row t / pair_lanes and pair t % pair_lanes, */
     uint32_t pair_row_step;  /* and goes on by this */
     uint32_t batch_per_unit;

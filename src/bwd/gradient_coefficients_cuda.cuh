@@ -62,9 +62,11 @@ __device__ __forceinline__ void find_rows(const trope_plan &plan, int64_t first_
 /* Coefficients of the block's rows, in shared memory: for each row c1[pairs], s1[pairs] and, where a pair's elements have
  * their own angles, c2[pairs], s2[pairs]. A thread keeps its pair and goes from row to row. */
 template <typename REAL>
-__device__ __forceinline__ void fill_coefficients(const gradient_call &g, const trope_row *rows, uint32_t count, REAL *space)
+__device__ __forceinline__ void fill_coefficients(const gradient_call &g, const trope_row *rows, uint32_t count,
+                                                  REAL *space)
 {
-    const uint32_t pairs = (uint32_t)g.plan.plan.pairs, lanes = g.pair_lanes.divisor, per_row = 2 * gradient_runs(g) * pairs;
+    const uint32_t pairs = (uint32_t)g.plan.plan.pairs, lanes = g.pair_lanes.divisor,
+                   per_row = 2 * gradient_runs(g) * pairs;
     const uint32_t first_row = g.pair_lanes.divide(threadIdx.x), row_step = g.pair_row_step;
     if (first_row >= row_step)
         return;
