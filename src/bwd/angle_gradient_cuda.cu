@@ -7,6 +7,7 @@
 #include "api/error.h"
 #include "bwd/angle_gradient_cuda.cuh"
 #include "bwd/angle_sums_cuda.cuh"
+#include "core/launch_cuda.cuh"
 
 #define MAX_SHARED_BYTES (48u << 10)
 
@@ -74,8 +75,7 @@ static uint32_t vector_threads(const trope_plan &plan)
 static size_t shared_bytes(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
-    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size,
-                 runs = gradient_runs(g);
+    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size, runs = gradient_runs(g);
     const size_t rotate = 2 * real * (width + (real == 8 ? 1 : 2)),
                  gradient = gradient_shares_turns(g) ? 0 : 16 * (width + 1);
     const size_t coefficients = 2 * runs * plan.pairs * real, slots = g.slots.divisor * 2 * plan.pairs * sizeof(double);
@@ -187,30 +187,14 @@ static int64_t block_count(const gradient_call &g)
 
 /* ---- vectors ---- */
 
-static bool is_multiple(int64_t value, int64_t of)
-{
-    return value % of == 0;
-}
-
-static bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride)
-{
-    const int64_t size[] = {plan.batch, plan.tokens, o.groups, o.heads_per_group};
-    for (int d = 0; base && d < TROPE_DIM_ELEMENT; d++)
-        if (size[d] > 1 && !is_multiple(stride[d], 16 / plan.element_size))
-            return false;
-    return !base || (stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16));
-}
-
+/* Whether the one pass is by vectors: it reads input by them too. */
 static bool plan_is_vector(const trope_plan &plan)
 {
-    const int64_t width = 16 / plan.element_size;
-    bool vector = is_multiple(plan.pairs, width);
+    bool vector = is_multiple(plan.pairs, 16 / plan.element_size);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        vector = vector && is_multiple(o.head_dim, width) && is_multiple(o.rotary_offset, width) &&
-                 is_multiple(o.window_pairs, width) && tensor_is_vector(plan, o, o.src, o.src_stride) &&
-                 tensor_is_vector(plan, o, o.dst, o.dst_stride) &&
-                 tensor_is_vector(plan, o, o.rotary_dim ? o.input : NULL, o.input_stride);
+        vector =
+            vector && operand_is_vector(plan, o) && (!o.rotary_dim || tensor_is_vector(plan, o, o.input, o.input_stride));
     }
     return vector;
 }
@@ -392,7 +376,5 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
     g.values = (uint32_t *)(base + w.values[0]);
     gradient_launches launches = {(cudaStream_t)plan->stream, cudaSuccess};
     launch_all(g, vector, w, &launches);
-    if (launches.error != cudaSuccess)
-        return trope_fail(TROPE_ERROR_DEVICE, "%s: CUDA says: %s", function, cudaGetErrorString(launches.error));
-    return TROPE_OK;
+    return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

@@ -1,5 +1,4 @@
 /* Which kernel a plan gets, with what geometry, and its launch. */
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +6,7 @@
 #include "api/error.h"
 #include "bwd/angle_gradient_cuda.h"
 #include "core/backend.h"
+#include "core/launch_cuda.cuh"
 #include "core/rotate_cuda.cuh"
 
 #ifndef MANY_HEADS
@@ -37,31 +37,6 @@
 #endif
 
 /* ---- vectors or pairs ---- */
-
-static bool is_multiple(int64_t value, int64_t of)
-{
-    return value % of == 0;
-}
-
-static bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride)
-{
-    const int64_t count = 16 / plan.element_size;
-    const int64_t size[] = {plan.batch, plan.tokens, o.groups, o.heads_per_group};
-    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
-        if (size[d] > 1 && !is_multiple(stride[d], count))
-            return false;
-    return stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16) &&
-           (double)size[TROPE_DIM_GROUP] * fabs((double)stride[TROPE_DIM_GROUP]) +
-                   (double)size[TROPE_DIM_HEAD] * fabs((double)stride[TROPE_DIM_HEAD]) <
-               (double)count * INT32_MAX;
-}
-
-static bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
-{
-    const int64_t count = 16 / plan.element_size;
-    return is_multiple(o.head_dim, count) && is_multiple(o.rotary_offset, count) && is_multiple(o.window_pairs, count) &&
-           tensor_is_vector(plan, o, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o, o.dst, o.dst_stride));
-}
 
 static bool plan_is_vector(const trope_plan &plan)
 {
@@ -313,11 +288,6 @@ static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
     snprintf(name, size, "cuda-%s-%s-%s", use_vectors(*plan) ? "vector" : "scalar", trope_dtype_name(plan->dtype),
              trope_pairing_name(plan));
-}
-
-static trope_status fail_cuda(const char *function, cudaError_t error)
-{
-    return trope_fail(TROPE_ERROR_DEVICE, "%s: CUDA says: %s", function, cudaGetErrorString(error));
 }
 
 static trope_status run(const char *function, const trope_plan *plan)
