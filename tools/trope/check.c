@@ -12,7 +12,8 @@
 static const char usage[] =
     "usage: trope check [--shape B,S,H,D] [OPTION...]\n\n"
     "Compares forward and backward with an evaluation in double, and checks the adjoint identity, that the inverse undoes\n"
-    "the rotation, and the gradients with finite differences (in f64). The calls are made on --device, the evaluation is the\n"
+    "the rotation, and the gradients with finite differences (in f64). The calls are made on --device, the evaluation is "
+    "the\n"
     "host's.\n";
 
 static const choice angle_choices[] = {

@@ -36,7 +36,7 @@ typedef struct check_problem {
     void *freqs, *cos_table, *sin_table;        /* [tokens, cols], of the angles' dtype */
     double *d_angles;                           /* [tokens, cols], or [pairs] with inv_freq; f64 problems only */
     device_mirror mirror;                       /* of those, where the calls are made */
-    double *x, *y, *z, *result, *magnitude; /* `elements` each, for the checks to use */
+    double *x, *y, *z, *result, *magnitude;     /* `elements` each, for the checks to use */
 } check_problem;
 
 /* Allocates a problem of a dtype and gives it random angles. Returns nonzero after a complaint; check_release is due. */

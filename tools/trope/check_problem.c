@@ -279,9 +279,8 @@ static int allocate(check_problem *p)
 
 void check_release(check_problem *p)
 {
-    void *const all[] = {p->src,    p->dst,  p->input,    p->freqs,    p->cos_table, p->sin_table,
-                         p->x,      p->y,    p->z,        p->result,   p->magnitude, p->pair_angle,
-                         p->cosine, p->sine, p->d_angles};
+    void *const all[] = {p->src, p->dst,    p->input,     p->freqs,      p->cos_table, p->sin_table, p->x,       p->y,
+                         p->z,   p->result, p->magnitude, p->pair_angle, p->cosine,    p->sine,      p->d_angles};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
     mirror_release(&p->mirror);

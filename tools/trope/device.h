@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Something to run or to time. It queues its work on the stream (trope_args.stream), on set `set` of several sets of memory, and
- * returns nonzero after a complaint. */
+/* Something to run or to time. It queues its work on the stream (trope_args.stream), on set `set` of several sets of
+ * memory, and returns nonzero after a complaint. */
 typedef struct device_work {
     int (*run)(void *context, int set, void *stream);
     void *context;
@@ -63,8 +63,8 @@ extern const tool_device device_cpu;
 extern const tool_device device_cuda;
 #endif
 
-/* The device of that id, or NULL after a complaint. AUTO is CUDA if this build has it and a device is present, otherwise the
- * CPU, as for the library. */
+/* The device of that id, or NULL after a complaint. AUTO is CUDA if this build has it and a device is present, otherwise
+ * the CPU, as for the library. */
 const tool_device *device_find(int32_t id);
 
 #endif

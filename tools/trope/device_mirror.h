@@ -1,8 +1,8 @@
 /* What a call reads and writes, on the device where the call runs.
  *
- * A part of a mirror stands for memory of the host, and is found by its address there: the same address is the same part, so
- * a tensor that is rotated in place is one on the device, too. The CPU has its mirror like any other device, which is why the
- * tests that need no GPU see all of this. */
+ * A part of a mirror stands for memory of the host, and is found by its address there: the same address is the same part,
+ * so a tensor that is rotated in place is one on the device, too. The CPU has its mirror like any other device, which is
+ * why the tests that need no GPU see all of this. */
 #ifndef TOOLS_TROPE_DEVICE_MIRROR_H
 #define TOOLS_TROPE_DEVICE_MIRROR_H
 
