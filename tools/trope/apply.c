@@ -19,7 +19,8 @@ static const char usage[] =
     "  position_ids        [tokens], [batch, tokens] or [axes, batch, tokens]\n\n"
     "--rotary-dim is as wide as inv_freq asks, or a table of 3 or 4 dims with a column per element, unless it is given; "
     "for\n"
-    "a table of 2 dims, or none, it is all of the head from --rotary-offset on.\n";
+    "a table of 2 dims, or none, it is all of the head from --rotary-offset on. --device is where the call is made: the\n"
+    "tensors are copied there and back.\n";
 
 static const option_spec apply_specs[] = {
     {"output", 'o', OPTION_TEXT, offsetof(apply_options, output), .help = "the file to write"},
