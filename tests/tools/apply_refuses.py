@@ -232,7 +232,7 @@ OPTIONS = [
     ("a rank beyond the ranks", ["--cp-size", 2, "--cp-rank", 2, "--cp-layout", "zigzag"], ["cp_rank"]),
     ("ranks without a layout", ["--cp-size", 2], ["cp_layout"]),
     ("packed positions without cu_seqlens", ["--packed-positions"], ["packed_positions"]),
-    ("a device that is not there", ["--device", "cuda"], ["--device", "CUDA"]),
+    ("a device that is not there", ["--device", "cuda"], ["--device cuda", "no CUDA"]),
     ("a negative --ulp", ["--ulp", -1], ["--ulp"]),
 ]
 

@@ -296,7 +296,8 @@ def same_bits_everywhere():
     x = tensor("BF16", (8, 2, 3, 32))
     with harness.folder() as directory:
         first = apply(directory, {"x": x})["x"].values
-        for options in (["--threads", 1], ["--threads", 3], ["--isa", "portable"], ["--in-place"], ["--device", "cpu"]):
+        for options in (["--threads", 1], ["--threads", 3], ["--isa", "portable"], ["--in-place"], ["--device", "cpu"],
+                        ["--device", "auto"]):
             check(apply(directory, {"x": x}, *options)["x"].values == first, "same bits with", options)
         as_thd = Tensor("BF16", [8, 6, 32], x.values)
         check(apply(directory, {"x": as_thd})["x"].values == first, "same bits as thd, which 3 dims stand for")

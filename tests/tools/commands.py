@@ -33,9 +33,9 @@ def help_and_usage():
     refused(["rotary_dim"], "check", "--head-dim", 7)
     refused(["batch"], "check", "--layout", "thd", "--batch", 2)
     refused(["elements"], "check", "--shape", "10000,10000,100,128")
-    refused(["CUDA"], "check", "--device", "cuda")
+    refused(["--device cuda", "no CUDA"], "check", "--device", "cuda")
     refused(["file"], "check", "x.safetensors")
-    refused(["CUDA"], "bench", "--device", "cuda")
+    refused(["--device cuda", "no CUDA"], "bench", "--device", "cuda")
     refused(["--bytes"], "bench", "--bytes", 0)
     refused(["--repeat"], "bench", "--repeat", 0)
     refused(["nothing-like-it"], "bench", "--only", "nothing-like-it")
@@ -68,6 +68,9 @@ def checks():
         for row in rows:
             error, bound = (float(x) for x in row.split()[-3:-1])
             check(error <= bound, "error is in bounds", row)
+    here = run("check", "--device", "cpu").stdout
+    check(here.startswith("# device cpu,"), "check says where its calls were made", here)
+    check(run("check", "--device", "auto").stdout == here, "auto is the CPU where there is no device")
 
 
 QUICK = ["--bytes", 20000, "--repeat", 2, "--threads", 2]

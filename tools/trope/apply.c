@@ -6,7 +6,7 @@
 #include "apply.h"
 #include "command.h"
 #include "compare.h"
-#include "device.h"
+#include "device_mirror.h"
 
 static const char usage[] =
     "usage: trope apply IN.safetensors [-o OUT.safetensors] [--expect FILE.safetensors] [OPTION...]\n\n"
@@ -19,7 +19,8 @@ static const char usage[] =
     "  position_ids        [tokens], [batch, tokens] or [axes, batch, tokens]\n\n"
     "--rotary-dim is as wide as inv_freq asks, or a table of 3 or 4 dims with a column per element, unless it is given; "
     "for\n"
-    "a table of 2 dims, or none, it is all of the head from --rotary-offset on.\n";
+    "a table of 2 dims, or none, it is all of the head from --rotary-offset on. --device is where the call is made: the\n"
+    "tensors are copied there and back.\n";
 
 static const option_spec apply_specs[] = {
     {"output", 'o', OPTION_TEXT, offsetof(apply_options, output), .help = "the file to write"},
@@ -59,16 +60,91 @@ static int make_result(apply_call *call, safetensors *result)
     return 0;
 }
 
-static int rotate(apply_call *call)
+static int refuse(const apply_call *call, const char *message)
 {
-    const trope_status status = call->options->backward ? trope_backward(&call->args) : trope_forward(&call->args);
-    if (status) {
-        const char *message = trope_last_error();
-        return complain_about(call->file->path, apply_blamed_tensor(call, message), "%s", message);
-    }
-    if (call->status)
+    return complain_about(call->file->path, apply_blamed_tensor(call, message), "%s", message);
+}
+
+/* Data that the CPU would have refused is refused here, too: nothing is written. */
+static int judge_status(const apply_call *call)
+{
+    if (call->status & TROPE_STATUS_CU_SEQLENS)
+        return refuse(call, "cu_seqlens decrease, or do not fit the operands or cu_seqlens_padded");
+    if (call->status & TROPE_STATUS_CP_LENGTH)
+        return refuse(call, "cu_seqlens have a sequence that cp_layout and cp_size cannot share");
+    if (call->status & TROPE_STATUS_POSITION && call->options->sequence.out_of_range != TROPE_RANGE_POISON)
+        return refuse(call, "a position is not in 0 to angle_rows - 1");
+    if (call->status & TROPE_STATUS_POSITION)
         fprintf(stderr, "trope apply: %s: positions outside the angle rows were made NaN\n", call->file->path);
     return 0;
+}
+
+/* Angles and positions, to which `args` then points. inv_freq stays on the host. */
+static int upload_inputs(const apply_call *call, device_mirror *mirror, trope_args *args)
+{
+    const struct {
+        const void **pointer;
+        const char *tensor;
+    } inputs[] = {{&args->freqs, "freqs"},
+                  {&args->cos, "cos"},
+                  {&args->sin, "sin"},
+                  {&args->cu_seqlens, "cu_seqlens"},
+                  {&args->cu_seqlens_padded, "cu_seqlens_padded"},
+                  {&args->start_positions, "start_positions"},
+                  {&args->position_ids, "position_ids"}};
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+        if (!*inputs[i].pointer)
+            continue;
+        const safetensor *tensor = safetensors_find(call->file, inputs[i].tensor);
+        *inputs[i].pointer = mirror_upload(mirror, tensor->data, (size_t)(tensor->end - tensor->begin));
+        if (!*inputs[i].pointer)
+            return RESULT_REFUSED;
+    }
+    return 0;
+}
+
+/* The tensors, room for their results, and the status word. */
+static int upload_operands(const apply_call *call, device_mirror *mirror, trope_args *args)
+{
+    for (int32_t i = 0; i < args->operand_count; i++) {
+        trope_operand *o = &args->operands[i];
+        const size_t bytes = (size_t)(call->sources[i]->end - call->sources[i]->begin);
+        o->src = mirror_upload(mirror, o->src, bytes);
+        o->dst = mirror_reserve(mirror, o->dst, bytes);
+        if (!o->src || !o->dst)
+            return RESULT_REFUSED;
+    }
+    if (args->status && !(args->status = mirror_upload(mirror, args->status, sizeof *args->status)))
+        return RESULT_REFUSED;
+    return 0;
+}
+
+static int download_results(const apply_call *call, const device_mirror *mirror)
+{
+    for (int32_t i = 0; i < call->args.operand_count; i++)
+        if (mirror_download(mirror, call->args.operands[i].dst))
+            return RESULT_REFUSED;
+    return call->args.status && mirror_download(mirror, call->args.status) ? RESULT_REFUSED : 0;
+}
+
+static int rotate_in(const apply_call *call, device_mirror *mirror)
+{
+    trope_args args = call->args;
+    const char *refused;
+    if (upload_inputs(call, mirror, &args) || upload_operands(call, mirror, &args))
+        return RESULT_REFUSED;
+    const int failed = mirror_run(mirror, &args, call->options->backward, &refused);
+    if (refused)
+        return refuse(call, refused);
+    return failed || download_results(call, mirror) ? RESULT_REFUSED : judge_status(call);
+}
+
+static int rotate(const apply_call *call)
+{
+    device_mirror mirror = {.device = call->options->device, .threads = call->args.threads};
+    const int outcome = rotate_in(call, &mirror);
+    mirror_release(&mirror);
+    return outcome;
 }
 
 /* From a loaded file to its result, compared and written. */
@@ -114,7 +190,8 @@ int command_apply(int argc, char **argv)
         return complain("needs one input file, got %d; --help lists the options", argc - first);
     if (!options.output && !options.expect)
         return complain("needs -o OUT or --expect FILE");
-    if (!device_find(options.machine.device))
+    options.device = device_find(options.machine.device);
+    if (!options.device)
         return RESULT_REFUSED;
     safetensors file = {0}, expected = {0};
     int outcome = open_and_load(argv[first], &file);

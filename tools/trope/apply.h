@@ -3,12 +3,14 @@
 #define TOOLS_TROPE_APPLY_H
 
 #include "call_options.h"
+#include "device.h"
 #include "safetensors.h"
 
 typedef struct apply_options {
     rotation_options rotation;
     sequence_options sequence;
     machine_options machine;
+    const tool_device *device; /* that machine.device stands for */
     int32_t backward;
     int32_t in_place;
     int64_t ulp;
@@ -25,7 +27,7 @@ typedef struct apply_call {
     int32_t angle_cols;                            /* of a table */
     int32_t widest;                                /* the largest rotary_dim */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
-    int32_t status;
+    int32_t status; /* what the call reported; 0 where the library refuses instead */
 } apply_call;
 
 /* Nonzero after a complaint if the file holds a name that no rule knows. Needs no data. */

@@ -348,13 +348,14 @@ int apply_inputs(const safetensors *file, const apply_options *options, apply_ca
     call->file = file;
     call->options = options;
     call->args.struct_size = sizeof call->args;
-    call->args.device = TROPE_DEVICE_CPU;
+    call->args.device = options->device->id;
     call->args.threads = options->machine.threads;
     call->args.isa = options->machine.isa;
     rotation_to_args(&options->rotation, &call->args);
     if (sequence_to_args(&options->sequence, &call->args))
         return RESULT_REFUSED;
-    if (options->sequence.out_of_range == TROPE_RANGE_POISON)
+    /* A GPU reports here what the CPU refuses. */
+    if (options->sequence.out_of_range == TROPE_RANGE_POISON || options->device->id == TROPE_DEVICE_CUDA)
         call->args.status = &call->status;
     return add_operands(call) || add_rotation(call) || add_positions(call) ? RESULT_REFUSED : 0;
 }

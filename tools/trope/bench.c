@@ -163,7 +163,7 @@ int command_bench(int argc, char **argv)
     const int parsed = parse_options(argc, argv, &options);
     if (parsed)
         return parsed == OPTIONS_HELP ? RESULT_OK : parsed;
-    const tool_device *device = device_find_any(options.machine.device);
+    const tool_device *device = device_find(options.machine.device);
     if (!device)
         return RESULT_REFUSED;
     bench_command command = {&options, make_run(&options, device)};

@@ -29,7 +29,8 @@ static const choice cp_choices[] = {{"none", TROPE_CP_NONE},     {"contiguous", 
 #define IN(type, field) .offset = offsetof(type, field)
 
 const option_spec machine_specs[] = {
-    {"device", 0, OPTION_CHOICE, IN(machine_options, device), .choices = device_choices, .help = "where to run"},
+    {"device", 0, OPTION_CHOICE, IN(machine_options, device), .choices = device_choices,
+     .help = "where to run, default CUDA where there is a device"},
     {"threads", 0, OPTION_INT32, IN(machine_options, threads), .high = INT32_MAX, .help = "CPU threads, 0 = all"},
     {"isa", 0, OPTION_CHOICE, IN(machine_options, isa), .choices = isa_choices, .help = "CPU instruction set"},
     {.name = NULL}};

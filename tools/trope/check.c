@@ -7,13 +7,14 @@
 
 #include "check.h"
 #include "command.h"
-#include "device.h"
 #include "value.h"
 
 static const char usage[] =
     "usage: trope check [--shape B,S,H,D] [OPTION...]\n\n"
     "Compares forward and backward with an evaluation in double, and checks the adjoint identity, that the inverse undoes\n"
-    "the rotation, and the gradients with finite differences (in f64).\n";
+    "the rotation, and the gradients with finite differences (in f64). The calls are made on --device, the evaluation is "
+    "the\n"
+    "host's.\n";
 
 static const choice angle_choices[] = {
     {"inv_freq", ANGLES_INV_FREQ}, {"freqs", ANGLES_FREQS}, {"table", ANGLES_TABLE}, {NULL, 0}};
@@ -297,8 +298,8 @@ static int run_checks(const check_options *options)
     if (!result)
         result = check_prepare(&problems[1], options, TROPE_F64);
     if (!result) {
-        printf("# batch %" PRId64 ", tokens %" PRId64 ", heads %d, head_dim %d, seed %" PRId64 "\n", options->batch,
-               options->tokens, options->heads, options->head_dim, options->seed);
+        printf("# device %s, batch %" PRId64 ", tokens %" PRId64 ", heads %d, head_dim %d, seed %" PRId64 "\n",
+               options->device->name, options->batch, options->tokens, options->heads, options->head_dim, options->seed);
         printf("# %-28s %-6s %12s %12s  %s\n", "check", "dtype", "error", "bound", "verdict");
     }
     for (; done < ROW_COUNT && !result; done++)
@@ -321,7 +322,8 @@ int command_check(int argc, char **argv)
         return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;
     if (first != argc)
         return complain("takes no file, got '%.64s'", argv[first]);
-    if (!device_find(options.machine.device) || complete_options(&options))
+    options.device = device_find(options.machine.device);
+    if (!options.device || complete_options(&options))
         return RESULT_REFUSED;
     return run_checks(&options);
 }

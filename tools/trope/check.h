@@ -3,12 +3,14 @@
 #define TOOLS_TROPE_CHECK_H
 
 #include "call_options.h"
+#include "device_mirror.h"
 
 enum { ANGLES_INV_FREQ = 0, ANGLES_FREQS = 1, ANGLES_TABLE = 2 };
 
 typedef struct check_options {
     rotation_options rotation;
     machine_options machine;
+    const tool_device *device; /* that machine.device stands for */
     int64_t batch, tokens;
     int32_t heads, head_dim;
     const char *shape;
@@ -21,7 +23,7 @@ typedef struct check_options {
 /* One operand in the layout that was asked for. The checks see it as doubles in [batch, tokens, heads, head_dim] order. */
 typedef struct check_problem {
     const check_options *options;
-    trope_args args;
+    trope_args args; /* with pointers of the host; the calls get others */
     int64_t elements;
     int32_t pairs, windows, cols;
     double mscale;
@@ -33,8 +35,8 @@ typedef struct check_problem {
     void *src, *dst, *input;                    /* of the call's dtype, through its strides */
     void *freqs, *cos_table, *sin_table;        /* [tokens, cols], of the angles' dtype */
     double *d_angles;                           /* [tokens, cols], or [pairs] with inv_freq; f64 problems only */
-    void *workspace;
-    double *x, *y, *z, *result, *magnitude; /* `elements` each, for the checks to use */
+    device_mirror mirror;                       /* of those, where the calls are made */
+    double *x, *y, *z, *result, *magnitude;     /* `elements` each, for the checks to use */
 } check_problem;
 
 /* Allocates a problem of a dtype and gives it random angles. Returns nonzero after a complaint; check_release is due. */

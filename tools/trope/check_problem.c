@@ -179,64 +179,95 @@ static void transfer(const check_problem *p, double *plain, void *tensor, int to
                 }
 }
 
-static void set_source(check_problem *p)
+static size_t tensor_bytes(const check_problem *p)
 {
-    const int angles = p->options->angles;
-    p->args.freqs = angles == ANGLES_FREQS ? p->freqs : NULL;
-    p->args.cos = angles == ANGLES_TABLE ? p->cos_table : NULL;
-    p->args.sin = angles == ANGLES_TABLE ? p->sin_table : NULL;
-    p->args.inv_freq = angles == ANGLES_INV_FREQ ? p->inv_freq : NULL;
+    return (size_t)p->elements * (size_t)value_size(p->args.dtype);
+}
+
+static size_t angle_count(const check_problem *p)
+{
+    return 2 * (size_t)p->args.tokens * (size_t)p->pairs;
+}
+
+/* The table that the angles come from to the device; inv_freq stays on the host. */
+static int upload_angles(check_problem *p, trope_args *args)
+{
+    const size_t bytes = (size_t)p->args.tokens * (size_t)p->cols * (size_t)value_size(p->args.angle_dtype);
+    switch (p->options->angles) {
+    case ANGLES_FREQS:
+        args->freqs = mirror_upload(&p->mirror, p->freqs, bytes);
+        return !args->freqs;
+    case ANGLES_TABLE:
+        args->cos = mirror_upload(&p->mirror, p->cos_table, bytes);
+        args->sin = args->cos ? mirror_upload(&p->mirror, p->sin_table, bytes) : NULL;
+        return !args->sin;
+    default:
+        args->inv_freq = p->inv_freq;
+        return 0;
+    }
+}
+
+static int run_call(check_problem *p, trope_args *args, int backward)
+{
+    const char *refused;
+    const int failed = mirror_run(&p->mirror, args, backward, &refused);
+    return refused ? complain("%s", refused) : failed;
 }
 
 int check_call(check_problem *p, int backward, const double *in, double *out)
 {
+    trope_args args = p->args;
+    trope_operand *o = &args.operands[0];
     transfer(p, (double *)(uintptr_t)in, p->src, 1);
-    memset(p->dst, 0xff, (size_t)p->elements * (size_t)value_size(p->args.dtype));
-    set_source(p);
-    p->args.operands[0].dst = p->dst;
-    if (backward ? trope_backward(&p->args) : trope_forward(&p->args))
-        return complain("%s", trope_last_error());
+    memset(p->dst, 0xff, tensor_bytes(p));
+    o->src = mirror_upload(&p->mirror, p->src, tensor_bytes(p));
+    o->dst = mirror_upload(&p->mirror, p->dst, tensor_bytes(p));
+    if (!o->src || !o->dst || upload_angles(p, &args))
+        return RESULT_REFUSED;
+    if (run_call(p, &args, backward) || mirror_download(&p->mirror, p->dst))
+        return RESULT_REFUSED;
     transfer(p, out, p->dst, 0);
     return 0;
 }
 
+/* The workspace stands for nothing on the host: its part goes by the address of the problem. */
+static int reserve_workspace(check_problem *p, trope_args *args)
+{
+    if (trope_workspace_size(args, &args->workspace_size))
+        return complain("%s", trope_last_error());
+    args->workspace = mirror_reserve(&p->mirror, p, (size_t)args->workspace_size);
+    return !args->workspace;
+}
+
 int check_call_angle_gradient(check_problem *p, const double *x, const double *dy)
 {
-    trope_args args;
-    uint64_t size;
+    trope_args args = p->args;
+    trope_operand *o = &args.operands[0];
     transfer(p, (double *)(uintptr_t)x, p->input, 1);
     transfer(p, (double *)(uintptr_t)dy, p->src, 1);
-    set_source(p);
-    args = p->args;
-    args.operands[0].dst = NULL;
-    args.operands[0].input = p->input;
-    memcpy(args.operands[0].input_stride, args.operands[0].src_stride, sizeof args.operands[0].input_stride);
-    args.d_freqs = p->cols ? p->d_angles : NULL;
-    args.d_inv_freq = p->cols ? NULL : p->d_angles;
-    if (trope_workspace_size(&args, &size))
-        return complain("%s", trope_last_error());
-    free(p->workspace);
-    p->workspace = malloc(size ? (size_t)size : 1);
-    if (!p->workspace)
-        return complain("out of memory for a workspace of %" PRIu64 " bytes", size);
-    args.workspace = p->workspace;
-    args.workspace_size = size;
-    return trope_backward(&args) ? complain("%s", trope_last_error()) : 0;
+    o->src = mirror_upload(&p->mirror, p->src, tensor_bytes(p));
+    o->input = mirror_upload(&p->mirror, p->input, tensor_bytes(p));
+    memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
+    double *gradient = mirror_upload(&p->mirror, p->d_angles, angle_count(p) * sizeof *gradient);
+    args.d_freqs = p->cols ? gradient : NULL;
+    args.d_inv_freq = p->cols ? NULL : gradient;
+    if (!o->src || !o->input || !gradient || upload_angles(p, &args) || reserve_workspace(p, &args))
+        return RESULT_REFUSED;
+    return run_call(p, &args, 1) || mirror_download(&p->mirror, p->d_angles) ? RESULT_REFUSED : 0;
 }
 
 /* Memory */
 
 static int allocate(check_problem *p)
 {
-    const size_t n = (size_t)p->elements, size = (size_t)value_size(p->args.dtype);
-    const size_t angles = 2 * (size_t)p->args.tokens * (size_t)p->pairs;
+    const size_t n = (size_t)p->elements, angles = angle_count(p);
     void **const bytes[] = {&p->src, &p->dst, &p->input};
     void **const tables[] = {&p->freqs, &p->cos_table, &p->sin_table};
     double **const values[] = {&p->x, &p->y, &p->z, &p->result, &p->magnitude};
     double **const per_angle[] = {&p->pair_angle, &p->cosine, &p->sine, &p->d_angles};
     int missing = 0;
     for (int i = 0; i < 3; i++) {
-        missing |= !(*bytes[i] = malloc(n * size));
+        missing |= !(*bytes[i] = malloc(tensor_bytes(p)));
         missing |= !(*tables[i] = malloc(angles * sizeof(double)));
     }
     for (int i = 0; i < 5; i++)
@@ -248,11 +279,11 @@ static int allocate(check_problem *p)
 
 void check_release(check_problem *p)
 {
-    void *const all[] = {p->src,    p->dst,  p->input,    p->freqs,    p->cos_table, p->sin_table,
-                         p->x,      p->y,    p->z,        p->result,   p->magnitude, p->pair_angle,
-                         p->cosine, p->sine, p->d_angles, p->workspace};
+    void *const all[] = {p->src, p->dst,    p->input,     p->freqs,      p->cos_table, p->sin_table, p->x,       p->y,
+                         p->z,   p->result, p->magnitude, p->pair_angle, p->cosine,    p->sine,      p->d_angles};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
+    mirror_release(&p->mirror);
 }
 
 static int set_operand(check_problem *p, const check_options *options)
@@ -278,9 +309,10 @@ int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
 {
     memset(p, 0, sizeof *p);
     p->options = options;
+    p->mirror = (device_mirror){.device = options->device, .threads = options->machine.threads};
     p->random = (uint64_t)options->seed * 0x2545f4914f6cdd1du + (uint64_t)dtype;
     p->args.struct_size = sizeof p->args;
-    p->args.device = TROPE_DEVICE_CPU;
+    p->args.device = options->device->id;
     p->args.threads = options->machine.threads;
     p->args.isa = options->machine.isa;
     p->args.dtype = dtype;
@@ -304,7 +336,6 @@ int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
     p->args.angle_dtype = dtype == TROPE_F64 && p->cols ? TROPE_F64 : TROPE_F32;
     if (allocate(p))
         return RESULT_REFUSED;
-    p->args.operands[0].src = p->src;
     check_draw_angles(p, 0);
     return 0;
 }

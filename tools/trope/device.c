@@ -7,14 +7,6 @@
 
 const tool_device *device_find(int32_t id)
 {
-    if (id == TROPE_DEVICE_AUTO || id == TROPE_DEVICE_CPU)
-        return &device_cpu;
-    complain("--device cuda: this command runs on the CPU; of all commands 'bench' runs on CUDA");
-    return NULL;
-}
-
-const tool_device *device_find_any(int32_t id)
-{
     const int is_present = !strstr(trope_info(), "devices: none\n");
 #ifdef TROPE_TOOL_HAS_CUDA
     if (id != TROPE_DEVICE_CPU && is_present)

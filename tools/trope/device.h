@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Something to time. It queues its work on the stream (trope_args.stream), on set `set` of several sets of memory, and
- * returns nonzero after a complaint. */
+/* Something to run or to time. It queues its work on the stream (trope_args.stream), on set `set` of several sets of
+ * memory, and returns nonzero after a complaint. */
 typedef struct device_work {
     int (*run)(void *context, int set, void *stream);
     void *context;
@@ -40,6 +40,8 @@ typedef struct tool_device {
     /* Host to device and back. On the CPU the two are the same memory, and a copy. */
     int (*upload)(void *device, const void *host, size_t bytes);
     int (*download)(void *host, const void *device, size_t bytes);
+    /* Runs a work once, on set 0, after all uploads, and returns when it is done. */
+    int (*run)(const device_work *work);
 
     /* The copies that the device has, of which the fastest is the yardstick of the bench. `copy` queues number `way`. */
     int copies;
@@ -61,11 +63,8 @@ extern const tool_device device_cpu;
 extern const tool_device device_cuda;
 #endif
 
-/* The device of that id for a command that runs on any, or NULL after a complaint. AUTO is CUDA if this build has it and a
- * device is present, otherwise the CPU. */
-const tool_device *device_find_any(int32_t id);
-
-/* The same for a command that runs on the CPU alone. */
+/* The device of that id, or NULL after a complaint. AUTO is CUDA if this build has it and a device is present, otherwise
+ * the CPU, as for the library. */
 const tool_device *device_find(int32_t id);
 
 #endif

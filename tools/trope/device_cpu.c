@@ -41,6 +41,11 @@ static int transfer(void *to, const void *from, size_t bytes)
     return 0;
 }
 
+static int run(const device_work *work)
+{
+    return work->run(work->context, 0, NULL);
+}
+
 typedef struct copy_job {
     char *to;
     const char *from;
@@ -97,6 +102,7 @@ const tool_device device_cpu = {
     .release = release,
     .upload = transfer,
     .download = transfer,
+    .run = run,
     .copies = 1,
     .copy_names = {"memcpy"},
     .copy = copy,

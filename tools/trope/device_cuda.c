@@ -72,6 +72,18 @@ static int download(void *to, const void *from, size_t bytes)
     return fails(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy from the device");
 }
 
+/* The stream does not wait for the default one, on which uploads from pageable memory may still be under way. */
+static int run(const device_work *work)
+{
+    cudaStream_t stream = NULL;
+    int failed = fails(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    failed = failed || fails(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    failed = failed || work->run(work->context, 0, stream) || fails(cudaStreamSynchronize(stream), "call");
+    if (stream)
+        (void)cudaStreamDestroy(stream);
+    return failed;
+}
+
 static int copy(int way, void *to, const void *from, size_t bytes, int32_t count, void *stream)
 {
     (void)count;
@@ -219,6 +231,7 @@ const tool_device device_cuda = {
     .release = release,
     .upload = upload,
     .download = download,
+    .run = run,
     .copies = 1 + COPY_KERNELS,
     .copy_names = {"memcpy", COPY_KERNEL_NAMES},
     .copy = copy,
