@@ -1,5 +1,5 @@
-/* What turns a row, on CUDA: its sequence and position, and the cos and sin of some of its pairs, in registers. A thread does
- * all of it for itself: the threads that share a row have the same loads, which the cache serves, and nobody waits. */
+/* What turns a row, on CUDA: its sequence and position, and the cos and sin of some of its pairs, in registers. A thread
+ * does all of it for itself: the threads that share a row have the same loads, which the cache serves, and nobody waits. */
 #ifndef TROPE_CORE_ANGLES_CUDA_CUH
 #define TROPE_CORE_ANGLES_CUDA_CUH
 
@@ -71,8 +71,8 @@ struct found_span {
     bool faulty; /* that sequence cannot be right */
 };
 
-/* The span of a token, which all threads of the warp have in common. As in trope_find_span, a boundary that is known not to be
- * after the token and one that is come closer and closer. */
+/* The span of a token, which all threads of the warp have in common. As in trope_find_span, a boundary that is known not to
+ * be after the token and one that is come closer and closer. */
 __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_t token)
 {
     boundary_probes probes;
@@ -88,8 +88,9 @@ __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_
     if (low == 0 || low > s.count)
         return {trope_gap_after(&s, low), false};
     const bool at_hand = probes.step == 1 && first > 0 && first < 32 * PROBES && probes.low + first < probes.high;
-    const trope_bounds b = at_hand ? trope_add_real_bounds(&s, low - 1, probes.of_thread(first - 1), probes.of_thread(first))
-                                   : trope_load_bounds(&s, low - 1);
+    const trope_bounds b = at_hand
+                               ? trope_add_real_bounds(&s, low - 1, probes.of_thread(first - 1), probes.of_thread(first))
+                               : trope_load_bounds(&s, low - 1);
     return {trope_span_of_bounds(&s, low - 1, b), trope_fault_of_bounds(&s, b) != 0};
 }
 
@@ -114,7 +115,8 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
-/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons its rows. */
+/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons its rows.
+ */
 __device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
 {
     found_span found = {{0, 0, 0, 0, 0}, false};
@@ -180,7 +182,8 @@ template <typename REAL> __device__ __forceinline__ REAL table_entry(int32_t dty
     }
 }
 
-/* The column of a pair's first element (0) or second one (1). As trope_first_of_pair, without a division in every thread. */
+/* The column of a pair's first element (0) or second one (1). As trope_first_of_pair, without a division in every thread.
+ */
 __device__ __forceinline__ int column_of(const cuda_plan &p, int pair, int which)
 {
     if (!p.own_angles)
@@ -193,8 +196,8 @@ __device__ __forceinline__ int column_of(const cuda_plan &p, int pair, int which
     return column;
 }
 
-/* What a kernel is compiled for: any angles, or only the usual ones in fp32, whose tables can be loaded as vectors, with one
- * position axis and rounding once. docs/cuda.md has what this buys. */
+/* What a kernel is compiled for: any angles, or only the usual ones in fp32 and with rounding once, of which tables can be
+ * loaded as vectors and have one position axis. docs/cuda.md has what this buys. */
 enum cuda_angles { ANGLES_ANY, ANGLES_PHASE, ANGLES_FREQS, ANGLES_OWN_FREQS };
 
 template <int ANGLES> __device__ __forceinline__ bool has_own_angles(const cuda_plan &p)
@@ -212,11 +215,9 @@ template <int ANGLES> __device__ __forceinline__ bool is_native(const cuda_plan 
     return ANGLES == ANGLES_ANY && p.plan.rounding == TROPE_ROUND_NATIVE;
 }
 
-template <int ANGLES> __device__ __forceinline__ int64_t position_of_pair(const cuda_plan &p, const trope_row &row, int pair)
+__device__ __forceinline__ int64_t position_of_pair(const cuda_plan &p, const trope_row &row, int pair)
 {
-    if (ANGLES != ANGLES_ANY || p.plan.axes == 1)
-        return row.position[0];
-    return position_of_axis(row, trope_pair_axis(&p.plan, pair));
+    return p.plan.axes == 1 ? row.position[0] : position_of_axis(row, trope_pair_axis(&p.plan, pair));
 }
 
 /* The same of two elements of each of N pairs that are neighbours in their window; without own angles only of the first. */
@@ -225,8 +226,8 @@ template <typename T, int N> struct of_pairs {
 };
 
 template <int N>
-__device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row &row, const float *table, int pair, bool own,
-                                             of_pairs<float, N> *values)
+__device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row &row, const float *table, int pair,
+                                             bool own, of_pairs<float, N> *values)
 {
     const trope_plan_angles &a = p.plan.angles;
     table += row.batch * a.batch_stride + row.position[0] * a.row_stride;
@@ -246,13 +247,13 @@ __device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row
 }
 
 template <typename REAL, int N>
-__device__ __forceinline__ void load_entries(const cuda_plan &p, const trope_row &row, const void *table, int pair, bool own,
-                                             of_pairs<REAL, N> *values)
+__device__ __forceinline__ void load_entries(const cuda_plan &p, const trope_row &row, const void *table, int pair,
+                                             bool own, of_pairs<REAL, N> *values)
 {
     const trope_plan_angles &a = p.plan.angles;
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        const int64_t entry = row.batch * a.batch_stride + position_of_pair<ANGLES_ANY>(p, row, pair + e) * a.row_stride;
+        const int64_t entry = row.batch * a.batch_stride + position_of_pair(p, row, pair + e) * a.row_stride;
         values->first[e] = table_entry<REAL>(a.dtype, table, entry + column_of(p, pair + e, 0));
         if (own)
             values->second[e] = table_entry<REAL>(a.dtype, table, entry + column_of(p, pair + e, 1));
@@ -280,9 +281,9 @@ __device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &
 
 /* ---- angles ---- */
 
-/* The turns per position of N pairs, where a kernel is compiled for phases: loaded once, and as vectors. Neighbouring threads
- * have different pairs, for which constant memory would be asked one thread after another. Its address as ordinary memory
- * goes through the cache instead; the assembly hides from the compiler that it could do otherwise. */
+/* The turns per position of N pairs, where a kernel is compiled for phases: loaded once, and as vectors. Neighbouring
+ * threads have different pairs, for which constant memory would be asked one thread after another. Its address as ordinary
+ * memory goes through the cache instead; the assembly hides from the compiler that it could do otherwise. */
 template <int ANGLES, int N> struct steps_of {
     __device__ __forceinline__ steps_of(const cuda_plan &, int)
     {
@@ -308,17 +309,16 @@ template <int N> struct steps_of<ANGLES_ANY, N> {
     }
 };
 
-
 /* The angles of N pairs before their sine: phases (32 bits of a turn, 64 for f64), or radians. */
 template <typename REAL, int N> union angles_of {
     of_pairs<std::conditional_t<sizeof(REAL) == 8, uint64_t, uint32_t>, N> phases;
     of_pairs<REAL, N> radians;
 };
 
-/* Loads them. A table's cos and sin are loaded when they are used. */
-template <int ANGLES, typename REAL, int N>
+/* Loads them. A table's cos and sin are loaded when they are used. PLAIN: there is one axis. */
+template <int ANGLES, bool PLAIN, typename REAL, int N>
 __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
-                                                            const steps_of<ANGLES, N> &steps)
+                                                          const steps_of<ANGLES, N> &steps)
 {
     const trope_plan_angles &a = p.plan.angles;
     angles_of<REAL, N> angles;
@@ -327,7 +327,7 @@ __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, co
     } else if (has_phases<ANGLES>(p)) {
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            const int64_t position = position_of_pair<ANGLES>(p, row, pair + e);
+            const int64_t position = PLAIN ? row.position[0] : position_of_pair(p, row, pair + e);
             if constexpr (sizeof(REAL) == 8)
                 angles.phases.first[e] = (uint64_t)position * steps.step[e];
             else
@@ -340,7 +340,8 @@ __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, co
 }
 
 template <int N>
-__device__ __forceinline__ void sincos_of(bool are_phases, const uint32_t *phases, const float *radians, float *sine, float *cosine)
+__device__ __forceinline__ void sincos_of(bool are_phases, const uint32_t *phases, const float *radians, float *sine,
+                                          float *cosine)
 {
     trope_quarter_turns turns[N];
     bool large = false;
@@ -377,7 +378,8 @@ __device__ __forceinline__ void sincos_of(bool are_phases, const uint64_t *phase
 
 /* cos and sin as they are rotated by: scaled, and NaN where the position is out of range. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const trope_row &row, int pair, REAL *cosine, REAL *sine)
+__device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const trope_row &row, int pair, REAL *cosine,
+                                                    REAL *sine)
 {
     const trope_plan &plan = p.plan;
     if (p.scaled) {
@@ -416,11 +418,11 @@ template <typename REAL, int N> struct turns_of {
     REAL c1[N], s1[N], c2[N], s2[N];
 };
 
-/* Returns whether elements have angles of their own; if not, c2 and s2 are left as they are. A table with a column per element
- * usually has the same angles twice, and then half of the sines are enough. */
+/* Returns whether elements have angles of their own; if not, c2 and s2 are left as they are. A table with a column per
+ * element usually has the same angles twice, and then half of the sines are enough. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair, const angles_of<REAL, N> &angles,
-                                           turns_of<REAL, N> *t)
+__device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair,
+                                           const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
     const trope_plan &plan = p.plan;
     const bool phases = has_phases<ANGLES>(p);

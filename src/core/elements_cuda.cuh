@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <type_traits>
 
+#include "core/plan.h"
 #include "core/rotate.h"
 
 /* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */

@@ -12,7 +12,7 @@
 /* Bits first .. first + 63 of 1 / (2 pi), bit 1 being the first after the binary point, for first in [-63, 192]. */
 TROPE_HD uint64_t trope_turn_bits(int first)
 {
-    const uint32_t words[] = {0,          0,          0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u,
+    TROPE_CONSTANT uint32_t words[] = {0,          0,          0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u,
                               0x36d8a566u, 0x4f10e410u, 0x7f9458eau, 0xf7aef158u, 0x6dc91b8eu};
     const int bit = first + 63, word = bit >> 5, shift = bit & 31;
     const uint64_t high = (uint64_t)words[word] << 32 | words[word + 1];
@@ -42,9 +42,11 @@ TROPE_HD uint32_t trope_phase_of_large_angle(float angle)
 static inline uint64_t trope_phase_step(double inv_freq)
 {
     __extension__ typedef unsigned __int128 uint128;
-    int exponent;
-    const uint64_t mantissa = (uint64_t)ldexp(frexp(fabs(inv_freq), &exponent), 53);
-    const int shift = exponent - 53 + 64;
+    uint64_t bits;
+    memcpy(&bits, &inv_freq, sizeof bits);
+    /* |inv_freq| * 2^64 = mantissa * 2^shift, unless it is subnormal. A call does this for every pair: without ldexp. */
+    const uint64_t mantissa = (bits & (((uint64_t)1 << 52) - 1)) | (uint64_t)1 << 52;
+    const int shift = (int)(bits >> 52 & 0x7ff) - 1075 + 64;
     if (shift < -63 - 53) /* too slow to turn by 2^-64 per position */
         return 0;
     /* 64 integer bits and 128 fraction bits of 2^shift / (2 pi). */

@@ -9,32 +9,24 @@
 #include "core/launch_cuda.cuh"
 #include "core/rotate_cuda.cuh"
 
-#ifndef MANY_HEADS
 #define MANY_HEADS 2 /* of a thread, where an operand has as many */
-#endif
 
 /* Threads of a block, and blocks that a multiprocessor should hold. A block of the scalar kernel can hold all pairs of the
  * widest head, which a rearrangement in place needs. */
-#ifndef VECTOR_THREADS
 #define VECTOR_THREADS 128
 #define PLAIN_BLOCKS   8
 #define LOOKUP_BLOCKS  6
 #define ANY_BLOCKS     4
-#endif
-#ifndef SCALAR_HEADS
-#define SCALAR_HEADS 4
-#endif
 #define SCALAR_THREADS 512
 #define SCALAR_BLOCKS  2
+#define SCALAR_HEADS   4
 
 #define MAX_SHARED_BYTES (48u << 10)
-#define MAX_SLICES 65535 /* of a grid, in y */
+#define MAX_SLICES       65535 /* of a grid, in y */
 
 /* Threads with which a device is full several times over: rows are then taken several to a thread. */
-#ifndef ENOUGH_THREADS
-#define ENOUGH_THREADS ((int64_t)1 << 17)
+#define ENOUGH_THREADS      ((int64_t)1 << 17)
 #define MAX_ROWS_PER_THREAD 4
-#endif
 
 /* ---- vectors or pairs ---- */
 
@@ -145,11 +137,11 @@ static bool is_plain(const trope_plan &plan, const cuda_call &call)
     bool one_slice = true;
     for (int i = 0; i < plan.operand_count; i++)
         one_slice = one_slice && call.rows < (INT32_MAX - SCALAR_THREADS) / (int64_t)call.operands[i].columns.divisor;
-    return one_slice && plan.position_is_token && plan.windows == 1 && !call.rearranges;
+    return one_slice && plan.position_is_token && plan.windows == 1 && plan.axes == 1 && !call.rearranges;
 }
 
-/* Threads that look rows up should have some that follow each other, and so do those with little else to do; but there should
- * be enough of them. */
+/* Threads that look rows up should have some that follow each other, and so do those with little else to do; but there
+ * should be enough of them. */
 static uint32_t choose_rows_per_thread(const trope_plan &plan, const cuda_call &call)
 {
     int64_t threads = 0;
@@ -228,8 +220,8 @@ static bool table_is_vector(const trope_plan &plan)
 {
     const trope_plan_angles &a = plan.angles;
     const uintptr_t bases = (uintptr_t)a.freqs | (uintptr_t)a.cos | (uintptr_t)a.sin;
-    return plan.dtype != TROPE_F64 && a.dtype == TROPE_F32 && plan.axes == 1 && bases % 16 == 0 && is_multiple(a.row_stride, 4) &&
-           is_multiple(a.batch_stride, 4);
+    return plan.dtype != TROPE_F64 && a.dtype == TROPE_F32 && plan.axes == 1 && bases % 16 == 0 &&
+           is_multiple(a.row_stride, 4) && is_multiple(a.batch_stride, 4);
 }
 
 void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
@@ -245,21 +237,38 @@ void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p)
 
 /* ---- launch ---- */
 
-#define VECTOR(DTYPE, ANGLES, PLAIN, HEADS, BLOCKS)                                                                \
+#define VECTOR(DTYPE, ANGLES, PLAIN, HEADS, BLOCKS)                                                                        \
     (const void *)rotate_kernel<vector_lane<DTYPE, ANGLES, HEADS>, PLAIN, HEADS, VECTOR_THREADS, BLOCKS>
-#define SCALAR(DTYPE, PLAIN)                                                                                       \
-    (const void *)rotate_kernel<scalar_lane<DTYPE, ANGLES_ANY, SCALAR_HEADS>, PLAIN, SCALAR_HEADS, SCALAR_THREADS, SCALAR_BLOCKS>
-#define SCALARS(PLAIN) {SCALAR(TROPE_F32, PLAIN), SCALAR(TROPE_F16, PLAIN), SCALAR(TROPE_BF16, PLAIN), SCALAR(TROPE_F64, PLAIN)}
-#define MANY(DTYPE, ANGLES, PLAIN) VECTOR(DTYPE, ANGLES, PLAIN, MANY_HEADS, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
-#define FEW(DTYPE, ANGLES, PLAIN)  VECTOR(DTYPE, ANGLES, PLAIN, 1, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
-#define USUAL(DTYPE, PLAIN)                                                                                        \
-    {{MANY(DTYPE, ANGLES_ANY, PLAIN), MANY(DTYPE, ANGLES_PHASE, PLAIN), MANY(DTYPE, ANGLES_FREQS, PLAIN),          \
-      MANY(DTYPE, ANGLES_OWN_FREQS, PLAIN)},                                                                       \
-     {MANY(DTYPE, ANGLES_ANY, PLAIN), FEW(DTYPE, ANGLES_PHASE, PLAIN), FEW(DTYPE, ANGLES_FREQS, PLAIN),            \
-      FEW(DTYPE, ANGLES_OWN_FREQS, PLAIN)}}
-#define DTYPES(PLAIN)                                                                                              \
-    {USUAL(TROPE_F32, PLAIN), USUAL(TROPE_F16, PLAIN), USUAL(TROPE_BF16, PLAIN),                                   \
-     {{MANY(TROPE_F64, ANGLES_ANY, PLAIN)}, {MANY(TROPE_F64, ANGLES_ANY, PLAIN)}}}
+#define SCALAR(DTYPE, PLAIN)                                                                                               \
+    (const void *)                                                                                                         \
+        rotate_kernel<scalar_lane<DTYPE, ANGLES_ANY, SCALAR_HEADS>, PLAIN, SCALAR_HEADS, SCALAR_THREADS, SCALAR_BLOCKS>
+#define SCALARS(PLAIN)                                                                                                     \
+    {                                                                                                                      \
+        SCALAR(TROPE_F32, PLAIN), SCALAR(TROPE_F16, PLAIN), SCALAR(TROPE_BF16, PLAIN), SCALAR(TROPE_F64, PLAIN)            \
+    }
+#define MANY(DTYPE, ANGLES, PLAIN)                                                                                         \
+    VECTOR(DTYPE, ANGLES, PLAIN, MANY_HEADS, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
+#define FEW(DTYPE, ANGLES, PLAIN)                                                                                          \
+    VECTOR(DTYPE, ANGLES, PLAIN, 1, ANGLES == ANGLES_ANY ? ANY_BLOCKS : PLAIN ? PLAIN_BLOCKS : LOOKUP_BLOCKS)
+#define USUAL(DTYPE, PLAIN)                                                                                                \
+    {                                                                                                                      \
+        {MANY(DTYPE, ANGLES_ANY, PLAIN), MANY(DTYPE, ANGLES_PHASE, PLAIN), MANY(DTYPE, ANGLES_FREQS, PLAIN),               \
+         MANY(DTYPE, ANGLES_OWN_FREQS, PLAIN)},                                                                            \
+        {                                                                                                                  \
+            MANY(DTYPE, ANGLES_ANY, PLAIN), FEW(DTYPE, ANGLES_PHASE, PLAIN), FEW(DTYPE, ANGLES_FREQS, PLAIN),              \
+                FEW(DTYPE, ANGLES_OWN_FREQS, PLAIN)                                                                        \
+        }                                                                                                                  \
+    }
+#define DTYPES(PLAIN)                                                                                                      \
+    {                                                                                                                      \
+        USUAL(TROPE_F32, PLAIN), USUAL(TROPE_F16, PLAIN), USUAL(TROPE_BF16, PLAIN),                                        \
+        {                                                                                                                  \
+            {MANY(TROPE_F64, ANGLES_ANY, PLAIN)},                                                                          \
+            {                                                                                                              \
+                MANY(TROPE_F64, ANGLES_ANY, PLAIN)                                                                         \
+            }                                                                                                              \
+        }                                                                                                                  \
+    }
 
 /* By whether rows are plain, dtype and, for vectors, whether heads are few, angles. */
 static const void *const scalar_kernels[2][4] = {SCALARS(false), SCALARS(true)};
@@ -267,7 +276,7 @@ static const void *const vector_kernels[2][4][2][4] = {DTYPES(false), DTYPES(tru
 
 static int kind_of_angles(const trope_plan &plan)
 {
-    if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE || plan.axes > 1)
+    if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE)
         return ANGLES_ANY;
     if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
         return ANGLES_PHASE;
@@ -303,16 +312,15 @@ static trope_status run(const char *function, const trope_plan *plan)
     if (call.rows == 0 || grid.blocks == 0)
         return TROPE_OK;
     if (grid.blocks > INT32_MAX || grid.slices > MAX_SLICES)
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: the operands (%lld rows) are more than one launch can take", function,
-                          (long long)call.rows);
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: the operands (%lld rows) are more than one launch can take",
+                          function, (long long)call.rows);
     trope_fill_cuda_plan(plan, &call.plan);
     void *arguments[] = {&call};
     const void *kernel =
         vector ? vector_kernels[grid.plain][plan->dtype][few][angles] : scalar_kernels[grid.plain][plan->dtype];
-    const cudaError_t error =
-        cudaLaunchKernel(kernel, dim3((unsigned)grid.blocks, (unsigned)grid.slices),
-                         dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, grid.shared_bytes,
-                         (cudaStream_t)plan->stream);
+    const cudaError_t error = cudaLaunchKernel(kernel, dim3((unsigned)grid.blocks, (unsigned)grid.slices),
+                                               dim3(vector ? VECTOR_THREADS : SCALAR_THREADS), arguments, grid.shared_bytes,
+                                               (cudaStream_t)plan->stream);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
@@ -336,8 +344,8 @@ void trope_cuda_describe(char *text, size_t size)
     for (int i = 0; i < count && used < size; i++) {
         cudaDeviceProp p;
         if (cudaGetDeviceProperties(&p, i) == cudaSuccess)
-            used += (size_t)snprintf(text + used, size - used, "%s%s (sm_%d%d, %d multiprocessors)", i ? ", " : "", p.name, p.major, p.minor,
-                                     p.multiProcessorCount);
+            used += (size_t)snprintf(text + used, size - used, "%s%s (sm_%d%d, %d multiprocessors)", i ? ", " : "", p.name,
+                                     p.major, p.minor, p.multiProcessorCount);
     }
 }
 

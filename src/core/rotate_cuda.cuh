@@ -1,15 +1,15 @@
 /* The CUDA kernel of the rotation. A thread has one lane of a head (two 16-byte vectors, or one pair), and a few heads of a
- * row, which all turn by the same angles: it starts its loads, works out the row's position and the cosines and sines of its
- * pairs while they are under way, rotates and stores. It shares nothing with other threads and waits for none. Direction,
- * layout, positions and angles are data in the plan; what is compiled in is the dtype, whether a lane is vectors or a pair,
- * and how many heads a thread has. */
+ * row, which all turn by the same angles: it starts its loads, works out the row's position and the cosines and sines of
+ * its pairs while they are under way, rotates and stores. It shares nothing with other threads and waits for none.
+ * Direction, layout, positions and angles are data in the plan; what is compiled in is the dtype, whether a lane is vectors
+ * or a pair, and how many heads a thread has. */
 #ifndef TROPE_CORE_ROTATE_CUDA_CUH
 #define TROPE_CORE_ROTATE_CUDA_CUH
 
 #include "core/angles_cuda.cuh"
 
-/* One tensor of an operand. Rows are as far apart as bytes say, heads as units of a lane say: 16 bytes for vectors, of which
- * 32 bits count enough, and one byte for pairs. */
+/* One tensor of an operand. Rows are as far apart as bytes say, heads as units of a lane say: 16 bytes for vectors, of
+ * which 32 bits count enough, and one byte for pairs. */
 struct cuda_tensor {
     char *base;
     int64_t outer, inner;
@@ -24,7 +24,7 @@ struct cuda_operand {
     uint32_t rotating, lanes;
     uint32_t heads, chunks;
     uint32_t slice_groups; /* of a y of the grid, so that 32 bits number the threads of each */
-    fast_divisor columns; /* of a row: lanes times chunks, and maybe some that are empty */
+    fast_divisor columns;  /* of a row: lanes times chunks, and maybe some that are empty */
     fast_divisor lanes_of_chunk;
     fast_divisor heads_per_group;
     uint32_t groups, in_place;
@@ -42,8 +42,8 @@ struct cuda_call {
     uint32_t first_blocks[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
     uint32_t rows_per_thread;
     uint32_t order;
-    uint32_t rearranges; /* in place: what a head's threads write, others of them read */
-    uint32_t has_outer;  /* rows have two dimensions: outer is batch or token, whichever is further apart in memory */
+    uint32_t rearranges;     /* in place: what a head's threads write, others of them read */
+    uint32_t has_outer;      /* rows have two dimensions: outer is batch or token, whichever is further apart in memory */
     fast_divisor row_length; /* inner ones of each outer; if rows are below 2^31 */
     int32_t batch_outermost, interleaved_src, interleaved_dst; /* as in the plan */
     cuda_operand operands[TROPE_MAX_OPERANDS];
@@ -55,7 +55,8 @@ struct cuda_call {
 __device__ __forceinline__ uint32_t operand_of_block(const cuda_call &call)
 {
     static_assert(TROPE_MAX_OPERANDS == 4, "operand_of_block");
-    return (blockIdx.x >= call.first_blocks[1]) + (blockIdx.x >= call.first_blocks[2]) + (blockIdx.x >= call.first_blocks[3]);
+    return (blockIdx.x >= call.first_blocks[1]) + (blockIdx.x >= call.first_blocks[2]) +
+           (blockIdx.x >= call.first_blocks[3]);
 }
 
 /* What a thread has: a group of rows of its slice, and its first head. Threads that have nothing load what others do, and
@@ -154,9 +155,9 @@ __device__ __forceinline__ char *row_of_tensor(const cuda_call &call, const cuda
 
 /* ---- lanes of vectors ---- */
 
-/* Two 16-byte vectors of each of HEADS heads. A rotating lane has vector j of the first half of a window and vector j of its
- * second half, whichever way it is paired, so that the loads of neighbouring threads are neighbours. Its pairs are in two
- * runs, which are one after the other in a half-paired head. */
+/* Two 16-byte vectors of each of HEADS heads. A rotating lane has vector j of the first half of a window and vector j of
+ * its second half, whichever way it is paired, so that the loads of neighbouring threads are neighbours. Its pairs are in
+ * two runs, which are one after the other in a half-paired head. */
 template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
@@ -185,10 +186,11 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
     struct angles {
         angles_of<real, RUN> run[2];
 
+        template <bool PLAIN>
         __device__ __forceinline__ void load(const cuda_call &call, const trope_row &row, const position &p, const steps &s)
         {
-            run[0] = load_angles<ANGLES, real, RUN>(call.plan, row, (int)p.low, s.low);
-            run[1] = load_angles<ANGLES, real, RUN>(call.plan, row, (int)p.high, s.high);
+            run[0] = load_angles<ANGLES, PLAIN, real, RUN>(call.plan, row, (int)p.low, s.low);
+            run[1] = load_angles<ANGLES, PLAIN, real, RUN>(call.plan, row, (int)p.high, s.high);
         }
     };
 
@@ -201,7 +203,9 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         p.skipped = 0;
         if (__builtin_expect(lane < o.rotating, 1)) {
             if (!PLAIN && call.plan.plan.windows > 1) /* 2 or 3 */
-                p.skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
+                p.skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs
+                            : lane * V >= o.window_pairs   ? o.window_pairs
+                                                           : 0;
             p.first = o.rotary_offset + lane * V + p.skipped;
             p.second = p.first + o.window_pairs;
             p.low = lane * o.low_step + (call.interleaved_src ? p.skipped / 2 : 0);
@@ -250,8 +254,8 @@ template <int DTYPE, int ANGLES, int HEADS> struct vector_lane {
         }
     }
 
-    __device__ __forceinline__ void store_rotated(int k, const cuda_call &call, const cuda_operand &o, char *row, int32_t head,
-                                                  const position &p)
+    __device__ __forceinline__ void store_rotated(int k, const cuda_call &call, const cuda_operand &o, char *row,
+                                                  int32_t head, const position &p)
     {
         if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
             store_rearranged(k, call.interleaved_dst, o, row, head, p);
@@ -329,9 +333,10 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
     struct angles {
         angles_of<real, 1> pair;
 
+        template <bool PLAIN>
         __device__ __forceinline__ void load(const cuda_call &call, const trope_row &row, const position &p, const steps &s)
         {
-            pair = load_angles<ANGLES, real, 1>(call.plan, row, p.pair, s.pair);
+            pair = load_angles<ANGLES, PLAIN, real, 1>(call.plan, row, p.pair, s.pair);
         }
     };
 
@@ -384,7 +389,8 @@ template <int DTYPE, int ANGLES, int HEADS> struct scalar_lane {
         store_at(k, o, row, head, p.to);
     }
 
-    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p, const angles &angles)
+    __device__ __forceinline__ void rotate(const cuda_call &call, const trope_row &row, const position &p,
+                                           const angles &angles)
     {
         turns_of<real, 1> t;
         const bool own = find_turns<ANGLES, real, 1>(call.plan, row, p.pair, angles.pair, &t);
@@ -447,7 +453,8 @@ struct block_groups {
 };
 
 /* Looks the block's rows up, one a thread, so that those who rotate them need not. */
-__device__ __forceinline__ void find_rows(const cuda_call &call, const cuda_operand &o, const block_groups &groups, trope_row *rows)
+__device__ __forceinline__ void find_rows(const cuda_call &call, const cuda_operand &o, const block_groups &groups,
+                                          trope_row *rows)
 {
     const uint32_t count = groups.count * call.rows_per_thread;
     for (uint32_t base = threadIdx.x / 32 * 32; base < count; base += blockDim.x) {
@@ -495,7 +502,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) rotate_kernel(const __grid_co
         const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
         typename LANE::angles angles;
         if (PLAIN || turns)
-            angles.load(call, row, at, typename LANE::steps(call, at));
+            angles.template load<PLAIN>(call, row, at, typename LANE::steps(call, at));
         LANE lane;
         const offsets src(o, o.src, place.head);
         const char *const src_row = row_of_tensor(call, o.src, from);

@@ -85,6 +85,8 @@ static void compare_with_cpu(int32_t dtype, const int64_t shape[2], int options,
     static _Alignas(16) char workspace[1024];
     memset(&cpu, 0xa5, sizeof cpu);
     trope_args a = empty_call(dtype, shape, options, &cpu);
+    a.device = TROPE_DEVICE_CPU;
+    a.stream = NULL;
     a.workspace = workspace;
     a.workspace_size = sizeof workspace;
     CHECK_MESSAGE(trope_backward(&a) == TROPE_OK, "%s", trope_last_error());
