@@ -94,11 +94,6 @@ __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_
     return {trope_span_of_bounds(&s, low - 1, b), trope_fault_of_bounds(&s, b) != 0};
 }
 
-__device__ __forceinline__ bool holds(const found_span &found, int64_t token)
-{
-    return token >= found.span.begin && token < found.span.end;
-}
-
 /* The span of each thread's token. The threads of a warp mostly have the same one, and search for it together. */
 __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64_t token)
 {
@@ -115,8 +110,8 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
-/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons its rows.
- */
+/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons
+ * its rows. */
 __device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
 {
     found_span found = {{0, 0, 0, 0, 0}, false};

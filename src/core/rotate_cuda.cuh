@@ -1,8 +1,9 @@
 /* The CUDA kernel of the rotation. A thread has one lane of a head (two 16-byte vectors, or one pair), and a few heads of a
- * row, which all turn by the same angles: it starts its loads, works out the row's position and the cosines and sines of
- * its pairs while they are under way, rotates and stores. It shares nothing with other threads and waits for none.
- * Direction, layout, positions and angles are data in the plan; what is compiled in is the dtype, whether a lane is vectors
- * or a pair, and how many heads a thread has. */
+ * row, which all turn by the same angles: it starts its loads, works out the cosines and sines of its pairs while they are
+ * under way, rotates and stores. It shares nothing with other threads and waits for none, except that a block looks its
+ * rows up together where positions are not simply tokens. Direction, layout and positions are data in the plan; compiled in
+ * are the dtype, whether a lane is vectors or a pair, how many heads a thread has, the source of the usual angles, and
+ * whether rows are plain. docs/cuda.md says what that buys. */
 #ifndef TROPE_CORE_ROTATE_CUDA_CUH
 #define TROPE_CORE_ROTATE_CUDA_CUH
 
@@ -67,8 +68,7 @@ struct thread_place {
     bool present;
 };
 
-/* `number` of a thread among those of its operand and slice. PLAIN: vectors or not, in one slice, and without empty columns
- * but at the end. */
+/* `number` of a thread among those of its operand and slice. PLAIN: there is one slice, and no column is empty. */
 template <bool PLAIN, bool VECTOR>
 __device__ __forceinline__ thread_place find_place(const cuda_call &call, const cuda_operand &o, uint32_t number)
 {
