@@ -9,8 +9,6 @@
 #include "bwd/angle_sums_cuda.cuh"
 #include "core/launch_cuda.cuh"
 
-#define MAX_SHARED_BYTES (48u << 10)
-
 /* Heads that a slot should have to walk, threads that a block spreads over slots, and blocks of the vector kernel that a
  * multiprocessor should hold. */
 #ifndef HEADS_PER_SLOT

@@ -13,6 +13,9 @@ static inline bool is_multiple(int64_t value, int64_t of)
     return value % of == 0;
 }
 
+/* Of a block, on any device without asking for more. */
+#define MAX_SHARED_BYTES (48u << 10)
+
 /* Whether every head of a tensor is made of whole vectors. Offsets in a row are counted in vectors, in 32 bits. */
 static inline bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                     const int64_t *stride)

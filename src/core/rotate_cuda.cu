@@ -21,7 +21,6 @@
 #define SCALAR_BLOCKS  2
 #define SCALAR_HEADS   4
 
-#define MAX_SHARED_BYTES (48u << 10)
 #define MAX_SLICES       65535 /* of a grid, in y */
 
 /* Threads with which a device is full several times over: rows are then taken several to a thread. */

@@ -39,16 +39,6 @@ static void check_reference(device_arena *arena, uint64_t seed, comparison *resu
 
 /* ---- without one ---- */
 
-/* What an element of M x may be off by (tests/gradcheck/adjoint.c). */
-static double element_error(const problem *p)
-{
-    static const double units[] = {
-        [TROPE_F32] = 0x1p-24, [TROPE_F16] = 0x1p-11, [TROPE_BF16] = 0x1p-8, [TROPE_F64] = 0x1p-53};
-    const int32_t dtype = p->forward.dtype;
-    const double v = dtype == TROPE_F64 ? 0x1p-53 : 0x1p-24, roundings = p->forward.rounding == TROPE_ROUND_NATIVE ? 4 : 1;
-    return p->amplitude * (roundings * units[dtype] + 3 * v) + number_half_ulp(dtype, 0);
-}
-
 /* Runs one direction on the device and returns the inner product of what it wrote with `with`. */
 static long double product(device_arena *arena, const problem *p, int backward, const double *with)
 {
@@ -72,8 +62,8 @@ static void check_adjoint(device_arena *arena, uint64_t seed, double *worst)
         length += fabs(x[i]) + fabs(dy[i]);
     }
     const double error = fabs((double)(product(arena, p, 0, dy) - product(arena, p, 1, x)));
-    *worst = fmax(*worst, error / (length * element_error(p)));
-    if (!CHECK_MESSAGE(error <= length * element_error(p), "<Mx,y> and <x,M'y> differ by %g", error))
+    *worst = fmax(*worst, error / (length * problem_element_error(p)));
+    if (!CHECK_MESSAGE(error <= length * problem_element_error(p), "<Mx,y> and <x,M'y> differ by %g", error))
         problem_print(p, "cuda_gradcheck");
     free(x);
     free(dy);

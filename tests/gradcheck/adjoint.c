@@ -17,15 +17,6 @@
 #include "support/number.h"
 #include "support/seeds.h"
 
-static double element_error(const problem *p)
-{
-    static const double units[] = {
-        [TROPE_F32] = 0x1p-24, [TROPE_F16] = 0x1p-11, [TROPE_BF16] = 0x1p-8, [TROPE_F64] = 0x1p-53};
-    const int32_t dtype = p->forward.dtype;
-    const double v = dtype == TROPE_F64 ? 0x1p-53 : 0x1p-24, roundings = p->forward.rounding == TROPE_ROUND_NATIVE ? 4 : 1;
-    return p->amplitude * (roundings * units[dtype] + 3 * v) + number_half_ulp(dtype, 0);
-}
-
 static double *load_all(const problem *p, char *const *address)
 {
     double *values = malloc((size_t)p->count * sizeof *values);
@@ -49,7 +40,7 @@ static void check_transpose(problem *p, double *worst)
         in_x += (long double)x[i] * dx[i];
         length += fabs(x[i]) + fabs(dy[i]);
     }
-    const double error = fabs((double)(in_y - in_x)), bound = length * element_error(p);
+    const double error = fabs((double)(in_y - in_x)), bound = length * problem_element_error(p);
     *worst = fmax(*worst, error / (length * p->amplitude));
     if (!CHECK_MESSAGE(error <= bound, "<Mx, y> is %.17Lg, <x, M'y> is %.17Lg, bound %.3g", in_y, in_x, bound))
         problem_print(p, "gradcheck_adjoint");
@@ -91,7 +82,7 @@ static void check_undone(problem *p, int by_backward, double *worst)
         /* y is off by e in both elements of the pair, x then by twice that and by e of its own; cos^2 + sin^2 is off by
          * 4e-7. */
         const double error = fabs(problem_load(p, p->dy[i]) - x[i]);
-        const double bound = 3 * element_error(p) + (p->forward.dtype == TROPE_F64 ? 1e-15 : 4e-7) * p->amplitude;
+        const double bound = 3 * problem_element_error(p) + (p->forward.dtype == TROPE_F64 ? 1e-15 : 4e-7) * p->amplitude;
         *worst = fmax(*worst, error / p->amplitude);
         if (!CHECK_MESSAGE(error <= bound, "x[%lld] is %.17g, restored by %s %.17g", (long long)i, x[i],
                            by_backward ? "backward" : "turning back", problem_load(p, p->dy[i])))

@@ -22,6 +22,15 @@ static config_choices choose(uint64_t seed, const uint8_t (*fixed)[2], int count
     }
 }
 
+double problem_element_error(const problem *p)
+{
+    static const double units[] = {
+        [TROPE_F32] = 0x1p-24, [TROPE_F16] = 0x1p-11, [TROPE_BF16] = 0x1p-8, [TROPE_F64] = 0x1p-53};
+    const int32_t dtype = p->forward.dtype;
+    const double v = dtype == TROPE_F64 ? 0x1p-53 : 0x1p-24, roundings = p->forward.rounding == TROPE_ROUND_NATIVE ? 4 : 1;
+    return p->amplitude * (roundings * units[dtype] + 3 * v) + number_half_ulp(dtype, 0);
+}
+
 double problem_load(const problem *p, const char *element)
 {
     return number_load(p->forward.dtype, element);

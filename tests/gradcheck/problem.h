@@ -22,6 +22,9 @@ void problem_free(problem *p);
 /* Prints the configuration, after a check that failed. */
 void problem_print(const problem *p, const char *test);
 
+/* What an element of M x may be off by: what the header of adjoint.c derives. */
+double problem_element_error(const problem *p);
+
 double problem_load(const problem *p, const char *element);
 
 #endif

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from checks import check, finish  # noqa: E402, F401
+
 if len(sys.argv) != 3:
     sys.exit("usage: %s TROPE_MULTIGPU MPIRUN" % sys.argv[0])
 PROGRAM = sys.argv[1]
@@ -18,18 +21,6 @@ LIKE_TORCHRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "like_t
 os.environ["OMP_WAIT_POLICY"] = "passive"
 # Open MPI refuses root, and more ranks than processors, unless it is told that both are meant.
 os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-passed = failed = 0
-
-
-def check(holds, *message):
-    global passed, failed
-    if holds:
-        passed += 1
-    else:
-        failed += 1
-        if failed <= 20:
-            print("FAILED:", *message)
-    return holds
 
 
 def launches():
@@ -54,8 +45,3 @@ class Result:
 
 def run(way, *options, timeout=600):
     return Result(launches()[way] + ["--device", DEVICE] + [str(o) for o in options], timeout)
-
-
-def finish():
-    print("%d checks passed, %d failed" % (passed, failed))
-    sys.exit(1 if failed or not passed else 0)

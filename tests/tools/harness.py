@@ -5,24 +5,15 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from checks import check, finish  # noqa: E402, F401
+
 if len(sys.argv) != 2:
     sys.exit("usage: %s TROPE" % sys.argv[0])
 TOOL = sys.argv[1]
 # Other tests may run at the same time: threads with nothing to do must not spin.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # these tests are of the CPU; tests/cuda/commands.c is of the GPU
-passed = failed = 0
-
-
-def check(holds, *message):
-    global passed, failed
-    if holds:
-        passed += 1
-    else:
-        failed += 1
-        if failed <= 20:
-            print("FAILED:", *message)
-    return holds
 
 
 def run(*arguments, **options):
@@ -46,8 +37,3 @@ def require_apply():
     if result.returncode == 2 and "cJSON" in result.stderr:
         print("skipped: this build has no 'apply', because cJSON was not found")
         sys.exit(77)
-
-
-def finish():
-    print("%d checks passed, %d failed" % (passed, failed))
-    sys.exit(1 if failed or not passed else 0)
