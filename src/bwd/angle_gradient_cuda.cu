@@ -114,21 +114,6 @@ static void divide_heads(const trope_plan &plan, gradient_call *g)
     }
 }
 
-/* Groups that follow each other like heads are one group. */
-static void join_groups(trope_plan_operand *o)
-{
-    int64_t *const strides[] = {o->src_stride, o->rotary_dim ? o->input_stride : o->src_stride,
-                                o->dst ? o->dst_stride : o->src_stride};
-    for (int i = 0; i < 3; i++) {
-        if (o->heads_per_group == 1)
-            strides[i][TROPE_DIM_HEAD] = strides[i][TROPE_DIM_GROUP];
-        if (strides[i][TROPE_DIM_GROUP] != strides[i][TROPE_DIM_HEAD] * o->heads_per_group)
-            return;
-    }
-    o->heads_per_group *= o->groups;
-    o->groups = 1;
-}
-
 static void count_heads(const trope_plan &plan, bool vector, gradient_call *g)
 {
     const uint32_t width = vector ? 16 / plan.element_size : 1;
@@ -162,13 +147,13 @@ static bool fits(const trope_plan &plan)
 static void plan_gradient(const trope_plan &plan, bool vector, gradient_call *g)
 {
     memset(g, 0, sizeof *g);
-    trope_fill_cuda_plan(&plan, &g->plan);
+    fill_cuda_plan(plan, &g->plan);
     g->pair_lanes.set(least(plan.pairs, SLOT_THREADS));
     g->pair_row_step = kernel_threads(vector) / g->pair_lanes.divisor;
     g->plan.plan.rounding = TROPE_ROUND_ONCE;
     g->native = plan.rounding == TROPE_ROUND_NATIVE;
     for (int i = 0; i < plan.operand_count; i++)
-        join_groups(&g->plan.plan.operands[i]);
+        join_groups(&g->plan.plan.operands[i], true);
     choose_units(plan, g);
     count_heads(g->plan.plan, vector, g);
     divide_heads(g->plan.plan, g);

@@ -79,12 +79,12 @@ __device__ __forceinline__ void fill_coefficients(const gradient_call &g, const 
             const steps_of<ANGLES_ANY, 1> steps(g.plan, (int)pair);
             turns_of<REAL, 1> t;
             const angles_of<REAL, 1> angles = load_angles<ANGLES_ANY, false, REAL, 1>(g.plan, rows[r], (int)pair, steps);
-            const bool own = find_turns<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair, angles, &t);
+            find_turns<ANGLES_ANY, REAL, 1>(g.plan, rows[r], (int)pair, angles, &t);
             to[0] = t.c1[0];
             to[pairs] = t.s1[0];
             if (g.plan.own_angles) {
-                to[2 * pairs] = own ? t.c2[0] : t.c1[0];
-                to[3 * pairs] = own ? t.s2[0] : t.s1[0];
+                to[2 * pairs] = t.c2[0];
+                to[3 * pairs] = t.s2[0];
             }
         }
     }

@@ -21,76 +21,36 @@ struct cuda_plan {
 };
 static_assert(offsetof(trope_plan, step) % 16 == 0, "steps are loaded as vectors");
 
-void trope_fill_cuda_plan(const trope_plan *plan, cuda_plan *p);
-
 /* ---- rows ---- */
-
-#define PROBES 4 /* of a thread */
-
-/* Boundaries low, low + step, ... below high, dealt out to the threads of a warp, PROBES to each. */
-struct boundary_probes {
-    int64_t low, high, step;
-    int64_t value[PROBES];
-
-    __device__ __forceinline__ void load(const trope_sequences &s, int64_t from, int64_t to)
-    {
-        low = from;
-        high = to;
-        step = (high - low + 32 * PROBES - 1) / (32 * PROBES);
-#pragma unroll
-        for (int j = 0; j < PROBES; j++) {
-            const int64_t i = low + (int64_t)(threadIdx.x % 32 * PROBES + j) * step;
-            value[j] = i < high ? trope_load_index(s.boundaries, s.boundaries_64, i) : INT64_MAX;
-        }
-    }
-
-    /* The number of the first probe that is after a token, which all threads of the warp have in common. */
-    __device__ __forceinline__ int first_after(const trope_sequences &s, int64_t token) const
-    {
-        int mine = PROBES;
-#pragma unroll
-        for (int j = PROBES - 1; j >= 0; j--)
-            mine = trope_local_boundary(&s, value[j]) > token ? j : mine;
-        const uint32_t after = __ballot_sync(UINT32_MAX, mine < PROBES);
-        const int thread = after ? __ffs((int)after) - 1 : 0;
-        return after ? thread * PROBES + __shfl_sync(UINT32_MAX, mine, thread) : 32 * PROBES;
-    }
-
-    __device__ __forceinline__ int64_t of_thread(int number) const
-    {
-        int64_t mine = value[0];
-#pragma unroll
-        for (int j = 1; j < PROBES; j++)
-            mine = number % PROBES == j ? value[j] : mine;
-        return __shfl_sync(UINT32_MAX, mine, number / PROBES);
-    }
-};
 
 struct found_span {
     trope_span span;
     bool faulty; /* that sequence cannot be right */
 };
 
-/* The span of a token, which all threads of the warp have in common. As in trope_find_span, a boundary that is known not to
- * be after the token and one that is come closer and closer. */
+/* The span of a token, which all threads of the warp have in common: as trope_find_span, with a boundary for each thread
+ * where that one has its middle. */
 __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_t token)
 {
-    boundary_probes probes;
-    int64_t low = 0, high = s.count + 1;
-    int first = 0;
+    const int64_t after = trope_first_after(&s, token);
+    int64_t low = 0, high = s.count + 1, step, probe;
+    int first;
     do {
-        probes.load(s, low, high);
-        first = probes.first_after(s, token);
-        const int64_t at_first = low + first * probes.step;
-        high = first < 32 * PROBES && at_first < high ? at_first : high;
-        low = first ? low + (first - 1) * probes.step + 1 : low;
+        step = (high - low + 31) / 32;
+        const int64_t i = low + threadIdx.x % 32 * step;
+        probe = i < high ? trope_load_index(s.boundaries, s.boundaries_64, i) : INT64_MAX;
+        const uint32_t later = __ballot_sync(UINT32_MAX, probe >= after);
+        first = later ? __ffs((int)later) - 1 : 32; /* of the threads whose boundary is after the token */
+        const int64_t at_first = low + first * step;
+        high = first < 32 && at_first < high ? at_first : high;
+        low = first ? low + (first - 1) * step + 1 : low;
     } while (low < high);
     if (low == 0 || low > s.count)
         return {trope_gap_after(&s, low), false};
-    const bool at_hand = probes.step == 1 && first > 0 && first < 32 * PROBES && probes.low + first < probes.high;
-    const trope_bounds b = at_hand
-                               ? trope_add_real_bounds(&s, low - 1, probes.of_thread(first - 1), probes.of_thread(first))
-                               : trope_load_bounds(&s, low - 1);
+    const bool at_hand = step == 1 && first > 0 && first < 32; /* the two boundaries around the token */
+    const int64_t begin = __shfl_sync(UINT32_MAX, probe, first - 1), end = __shfl_sync(UINT32_MAX, probe, first);
+    const trope_bounds b =
+        at_hand && end < INT64_MAX ? trope_add_real_bounds(&s, low - 1, begin, end) : trope_load_bounds(&s, low - 1);
     return {trope_span_of_bounds(&s, low - 1, b), trope_fault_of_bounds(&s, b) != 0};
 }
 
@@ -146,6 +106,23 @@ __device__ __forceinline__ int64_t position_of_axis(const trope_row &row, int ax
 
 /* ---- tables ---- */
 
+/* Loads that stay where they are: the compiler would put off those whose values are wanted later, and they would be waited
+ * for one after another. */
+__device__ __forceinline__ void load_at_once(const uint4 *from, uint4 *to)
+{
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w) : "l"(from));
+}
+
+__device__ __forceinline__ void load_at_once(const uint2 *from, uint2 *to)
+{
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(to->x), "=r"(to->y) : "l"(from));
+}
+
+__device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
+{
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(*to) : "l"(from));
+}
+
 /* COUNT values that are neighbours, by loads as wide as COUNT allows. */
 template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(const REAL *from, REAL *to)
 {
@@ -157,7 +134,7 @@ template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(con
     } u;
 #pragma unroll
     for (int i = 0; i < BYTES / (int)sizeof(chunk); i++)
-        u.chunks[i] = ((const chunk *)from)[i];
+        load_at_once((const chunk *)from + i, &u.chunks[i]);
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         to[i] = u.values[i];
@@ -236,9 +213,10 @@ __device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row
         }
         return;
     }
-    load_run<float, N>(table + (own ? column_of(p, pair, 0) : pair), values->first);
+    const float *const first = table + (own ? column_of(p, pair, 0) : pair), *const second = table + column_of(p, pair, 1);
+    load_run<float, N>(first, values->first);
     if (own)
-        load_run<float, N>(table + column_of(p, pair, 1), values->second);
+        load_run<float, N>(second, values->second);
 }
 
 template <typename REAL, int N>
@@ -276,9 +254,8 @@ __device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &
 
 /* ---- angles ---- */
 
-/* The turns per position of N pairs, where a kernel is compiled for phases: loaded once, and as vectors. Neighbouring
- * threads have different pairs, for which constant memory would be asked one thread after another. Its address as ordinary
- * memory goes through the cache instead; the assembly hides from the compiler that it could do otherwise. */
+/* The turns per position of N pairs. They are kernel parameters, which are at hand long before anything that comes through the
+ * cache. (Neighbouring threads ask for different ones, and are served one after another: few of them is best.) */
 template <int ANGLES, int N> struct steps_of {
     __device__ __forceinline__ steps_of(const cuda_plan &, int)
     {
@@ -290,9 +267,9 @@ template <int N> struct steps_of<ANGLES_PHASE, N> {
 
     __device__ __forceinline__ steps_of(const cuda_plan &p, int pair)
     {
-        const uint64_t *from = p.plan.step;
-        asm("" : "+l"(from));
-        load_run<uint64_t, N>(from + pair, step);
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            step[e] = p.plan.step[pair + e];
     }
 };
 
@@ -413,19 +390,46 @@ template <typename REAL, int N> struct turns_of {
     REAL c1[N], s1[N], c2[N], s2[N];
 };
 
-/* Returns whether elements have angles of their own; if not, c2 and s2 are left as they are. A table with a column per
- * element usually has the same angles twice, and then half of the sines are enough. */
+/* Whether the elements of a pair may have an angle each. If not, c2 and s2 of turns_of are not set, and c1 and s1 hold for
+ * both. */
+template <int ANGLES> constexpr bool MAY_OWN_ANGLES = ANGLES == ANGLES_ANY || ANGLES == ANGLES_OWN_FREQS;
+
+/* The second elements' coefficients. A table with a column per element usually has the same angles twice, and then half of
+ * the sines are enough. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair,
+__device__ __forceinline__ void find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
+                                                  const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
+{
+    const bool phases = has_phases<ANGLES>(p), table = ANGLES == ANGLES_ANY && p.plan.angles.source == TROPE_ANGLES_TABLE;
+    const bool own = has_own_angles<ANGLES>(p) && (table || differ<N>(angles.phases.first, angles.phases.second));
+    if (own) {
+        if (!table)
+            sincos_of<N>(phases, angles.phases.second, angles.radians.second, t->s2, t->c2);
+        finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
+    }
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        t->c2[e] = own ? t->c2[e] : t->c1[e];
+        t->s2[e] = own ? t->s2[e] : t->s1[e];
+    }
+    if (own && p.plan.swap_sines) {
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            const REAL swap = t->s1[e];
+            t->s1[e] = t->s2[e];
+            t->s2[e] = swap;
+        }
+    }
+}
+
+template <int ANGLES, typename REAL, int N>
+__device__ __forceinline__ void find_turns(const cuda_plan &p, const trope_row &row, int pair,
                                            const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
-    const trope_plan &plan = p.plan;
-    const bool phases = has_phases<ANGLES>(p);
-    bool own = has_own_angles<ANGLES>(p);
-    if (ANGLES == ANGLES_ANY && plan.angles.source == TROPE_ANGLES_TABLE) {
+    if (ANGLES == ANGLES_ANY && p.plan.angles.source == TROPE_ANGLES_TABLE) {
         of_pairs<REAL, N> cosines, sines;
-        load_table<ANGLES, REAL, N>(p, row, plan.angles.cos, pair, &cosines);
-        load_table<ANGLES, REAL, N>(p, row, plan.angles.sin, pair, &sines);
+        load_table<ANGLES, REAL, N>(p, row, p.plan.angles.cos, pair, &cosines);
+        load_table<ANGLES, REAL, N>(p, row, p.plan.angles.sin, pair, &sines);
 #pragma unroll
         for (int e = 0; e < N; e++) {
             t->c1[e] = cosines.first[e];
@@ -434,24 +438,11 @@ __device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &
             t->s2[e] = sines.second[e];
         }
     } else {
-        sincos_of<N>(phases, angles.phases.first, angles.radians.first, t->s1, t->c1);
-        own = own && differ<N>(angles.phases.first, angles.phases.second);
-        if (own)
-            sincos_of<N>(phases, angles.phases.second, angles.radians.second, t->s2, t->c2);
+        sincos_of<N>(has_phases<ANGLES>(p), angles.phases.first, angles.radians.first, t->s1, t->c1);
     }
     finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c1, t->s1);
-    if (!own)
-        return false;
-    finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
-    if (plan.swap_sines) {
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            const REAL swap = t->s1[e];
-            t->s1[e] = t->s2[e];
-            t->s2[e] = swap;
-        }
-    }
-    return true;
+    if constexpr (MAY_OWN_ANGLES<ANGLES>)
+        find_second_turns<ANGLES, REAL, N>(p, row, pair, angles, t);
 }
 
 #endif

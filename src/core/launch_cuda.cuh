@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "api/error.h"
-#include "core/plan.h"
+#include "core/rows_cuda.cuh"
 
 static inline bool is_multiple(int64_t value, int64_t of)
 {
@@ -37,6 +37,53 @@ static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_op
     const int64_t count = 16 / plan.element_size;
     return is_multiple(o.head_dim, count) && is_multiple(o.rotary_offset, count) && is_multiple(o.window_pairs, count) &&
            tensor_is_vector(plan, o, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o, o.dst, o.dst_stride));
+}
+
+/* Groups that follow each other like heads are one group. `input` is read where the operand is rotated and a gradient of the
+ * angles is asked for. */
+static inline void join_groups(trope_plan_operand *o, bool with_input)
+{
+    int64_t *const strides[] = {o->src_stride, with_input && o->rotary_dim ? o->input_stride : o->src_stride,
+                                o->dst ? o->dst_stride : o->src_stride};
+    for (int i = 0; i < 3; i++) {
+        if (o->heads_per_group == 1)
+            strides[i][TROPE_DIM_HEAD] = strides[i][TROPE_DIM_GROUP];
+        if (strides[i][TROPE_DIM_GROUP] != strides[i][TROPE_DIM_HEAD] * o->heads_per_group)
+            return;
+    }
+    o->heads_per_group *= o->groups;
+    o->groups = 1;
+}
+
+static inline cuda_rows plan_rows(const trope_plan &plan)
+{
+    const int64_t length = plan.batch_outermost ? plan.tokens : plan.batch;
+    cuda_rows rows;
+    rows.count = plan.batch * plan.tokens;
+    rows.two_dimensions = rows.count > length;
+    rows.length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
+    rows.batch_outermost = plan.batch_outermost;
+    return rows;
+}
+
+/* Whether neighbouring columns of a table can be loaded as vectors of fp32. */
+static inline bool table_is_vector(const trope_plan &plan)
+{
+    const trope_plan_angles &a = plan.angles;
+    const uintptr_t bases = (uintptr_t)a.freqs | (uintptr_t)a.cos | (uintptr_t)a.sin;
+    return plan.dtype != TROPE_F64 && a.dtype == TROPE_F32 && plan.axes == 1 && bases % 16 == 0 &&
+           is_multiple(a.row_stride, 4) && is_multiple(a.batch_stride, 4);
+}
+
+static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
+{
+    p->plan = plan;
+    p->cosine_scale = (float)plan.cosine_scale;
+    p->sine_scale = (float)plan.sine_scale;
+    p->scaled = plan.cosine_scale != 1 || plan.sine_scale != 1;
+    p->own_angles = plan.angles.per_element;
+    p->window_pairs = plan.pairs / plan.windows;
+    p->table_vectors = table_is_vector(plan);
 }
 
 static inline trope_status fail_cuda(const char *function, cudaError_t error)

@@ -74,6 +74,14 @@ TROPE_HD int64_t trope_local_boundary(const trope_sequences *s, int64_t boundary
     return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : boundary / s->cp_size;
 }
 
+/* The least boundary, as it is in memory, that is after a token of this rank. */
+TROPE_HD int64_t trope_first_after(const trope_sequences *s, int64_t token)
+{
+    if (s->cp_size == 1)
+        return token + 1;
+    return s->cp_layout == TROPE_CP_FLAT ? token + s->cp_rank * s->tokens + 1 : (token + 1) * s->cp_size;
+}
+
 TROPE_HD int64_t trope_boundary(const trope_sequences *s, int64_t i)
 {
     return trope_local_boundary(s, trope_load_index(s->boundaries, s->boundaries_64, i));
@@ -164,10 +172,11 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
 {
     if (!s->boundaries)
         return trope_dense_span(s, batch);
+    const int64_t after = trope_first_after(s, token);
     int64_t low = 0, high = s->count + 1; /* how many boundaries are at or before the token */
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
-        if (trope_boundary(s, middle) <= token)
+        if (trope_load_index(s->boundaries, s->boundaries_64, middle) < after)
             low = middle + 1;
         else
             high = middle;

@@ -1,0 +1,304 @@
+/* How a plan is cut into tiles, which kernel it gets, and its launch. */
+#include <stddef.h>
+#include <string.h>
+
+#include "core/launch_cuda.cuh"
+#include "core/rotate_cuda.h"
+#include "core/rotate_tiles_cuda.cuh"
+
+/* Shared memory that a tile should have, blocks that a multiprocessor should hold, and tiles that keep a device busy, above
+ * which there is no use in smaller ones. */
+#define TILE_BYTES       4096
+#define PLAIN_BLOCKS     8
+#ifndef LOOKUP_BLOCKS
+#define LOOKUP_BLOCKS    7
+#define OWN_ANGLE_BLOCKS 7
+#define ALONE_BLOCKS     6
+#define ANY_BLOCKS       5
+#endif
+#define ENOUGH_TILES     2048
+
+#define MAX_PITCH 8192
+#define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
+
+/* ---- the heads of an operand ---- */
+
+static bool rearranges(const trope_plan &plan)
+{
+    return plan.interleaved_src != plan.interleaved_dst;
+}
+
+/* In place, a tile has only what is rotated, unless there is padding to be cleared. */
+static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return o.in_place && !(plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO);
+}
+
+static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return (uint32_t)((takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size);
+}
+
+/* `joined`: the two dimensions of rows are one. */
+static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride,
+                                bool joined)
+{
+    const int64_t bytes = plan.element_size, outer = stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] * bytes,
+                  inner = stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH] * bytes;
+    const bool one_inner = (plan.batch_outermost ? plan.tokens : plan.batch) == 1;
+    tiled_tensor t;
+    memset(&t, 0, sizeof t);
+    t.base = (char *)base + (takes_windows(plan, o) ? o.rotary_offset * bytes : 0);
+    t.outer = joined ? 0 : outer;
+    t.inner = joined && one_inner ? outer : inner;
+    t.group = stride[TROPE_DIM_GROUP] * bytes;
+    t.head = stride[TROPE_DIM_HEAD] * bytes;
+    return t;
+}
+
+/* Whether rows are as far apart from one outer index to the next as they are within. */
+static bool rows_join(const trope_plan &plan, const int64_t *stride)
+{
+    const int64_t inner = plan.batch_outermost ? plan.tokens : plan.batch, outer = plan.batch * plan.tokens / inner;
+    return inner == 1 || outer == 1 ||
+           stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] ==
+               inner * stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH];
+}
+
+/* ---- tiles ---- */
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t quotient_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* Heads of a row in a tile that has room for `most`: all alike, and whole groups if one fits. */
+static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
+{
+    const uint32_t chunks = (uint32_t)quotient_up(heads, most), share = (uint32_t)quotient_up(heads, chunks);
+    const uint32_t groups = (uint32_t)quotient_up(share, per_group) * per_group;
+    return groups <= most ? groups : share;
+}
+
+/* The sizes of tiles that have room for `most` heads. A warp turns `at_once` heads at a time. */
+static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, uint32_t at_once, tiling *t)
+{
+    if (t->rows_first) {
+        t->rows.divisor = least(least(at_once, most), least(t->all_rows, most_rows));
+        t->heads = least(most / t->rows.divisor, t->all_heads);
+    } else {
+        t->heads = share_heads(t->all_heads, per_group, most);
+        t->rows.divisor = t->heads < t->all_heads ? 1 : least(least(most / t->heads, most_rows), t->all_rows);
+    }
+}
+
+static uint32_t tiles_along(uint32_t all, uint32_t of_tile)
+{
+    return (uint32_t)quotient_up(all, of_tile);
+}
+
+/* The runs of tiles in a tensor. */
+static void find_runs(const tiling &t, uint32_t per_group, tiled_tensor *tensor)
+{
+    const bool rows_join = tensor->inner == t.row_pitch || t.rows.divisor == 1, heads_join = tensor->head == t.head_pitch || t.heads == 1;
+    const bool is_grouped = per_group < t.all_heads;
+    tensor->is_whole = rows_join && heads_join && !is_grouped && (!t.rows_first || t.heads == 1);
+    tensor->run = t.rows_first ? (rows_join ? t.rows.divisor : 1) : heads_join ? (is_grouped ? common_divisor(t.heads, per_group) : t.heads) : 1;
+    tensor->runs_of_line.set(tiles_along(t.rows_first ? t.rows.divisor : t.heads, tensor->run));
+}
+
+/* Returns how many tiles there are. */
+static int64_t cut_into_tiles(int64_t outer_rows, bool is_looked_up, uint32_t per_group, uint32_t at_once, tiled_operand *o)
+{
+    tiling &t = o->tiles;
+    const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
+    uint32_t most = TILE_BYTES / t.pitch;
+    int64_t count = 0;
+    for (most = most ? most : 1; count < ENOUGH_TILES && most > 0; most /= 2) {
+        choose_tile(most, most_rows, per_group, at_once, &t);
+        count = outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
+    }
+    const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
+    t.tiles = (uint32_t)count;
+    t.rows.set(t.rows.divisor);
+    t.row_pitch = (t.rows_first ? 1 : t.heads) * t.pitch;
+    t.head_pitch = (t.rows_first ? t.rows.divisor : 1) * t.pitch;
+    t.tiles_of_line.set(t.rows_first ? row_tiles : head_tiles);
+    t.lines.set(t.rows_first ? head_tiles : row_tiles);
+    t.heads_per_group.set(per_group);
+    find_runs(t, per_group, &o->src);
+    find_runs(t, per_group, &o->dst);
+    o->rows_at_once = t.rows_first ? least(t.rows.divisor, at_once) : at_once > t.heads ? at_once / t.heads : 1;
+    o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
+    return count;
+}
+
+/* ---- the call ---- */
+
+static int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
+/* Returns how many tiles the operand has. */
+static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_plan_operand from, tiled_operand *o)
+{
+    const uint32_t width = 16 / plan.element_size, inner = (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
+    const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
+    const int64_t rows = plan.batch * plan.tokens;
+    join_groups(&from, false);
+    o->src = plan_tensor(plan, from, from.src, from.src_stride, joined);
+    o->dst = plan_tensor(plan, from, from.dst, from.dst_stride, joined);
+    o->all_lanes = from.rotary_dim / 2 / width;
+    const uint32_t lanes = o->all_lanes ? least(o->all_lanes, 32) : 1;
+    o->lanes.set(lanes);
+    o->head_threads = lanes < 32 ? (1u << lanes) - 1 : UINT32_MAX;
+    o->window = takes_windows(plan, from) ? 0 : from.rotary_offset * plan.element_size;
+    o->window_pairs = from.window_pairs;
+    o->low_step = plan.interleaved_src ? width / 2 : width;
+    o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
+    o->tiles.pitch = pitch_of(plan, from);
+    o->tiles.all_heads = from.groups * from.heads_per_group;
+    o->tiles.all_rows = joined ? (uint32_t)rows : inner;
+    o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
+    return o->tiles.pitch ? cut_into_tiles(joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o) : 0;
+}
+
+static int kind_of_angles(const trope_plan &plan)
+{
+    if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE)
+        return ANGLES_ANY;
+    if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
+        return ANGLES_PHASE;
+    if (plan.angles.source != TROPE_ANGLES_FREQS || !table_is_vector(plan))
+        return ANGLES_ANY;
+    return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;
+}
+
+static bool is_plain(const trope_plan &plan)
+{
+    return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
+}
+
+static int kind_of_call(const trope_plan &plan)
+{
+    return !is_plain(plan) ? KIND_LOOKED_UP : plan.operand_count == 1 ? KIND_SINGLE : KIND_PLAIN;
+}
+
+static uint32_t most(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What a launch needs to know of a call. */
+struct tiled_launch {
+    int64_t blocks;
+    uint32_t shared_bytes;
+    bool shares; /* some threads have the same lane of a row */
+};
+
+static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
+{
+    tiled_launch launch = {0, 0, false};
+    uint32_t rows = 0, turns = 0;
+    call->rows = plan_rows(plan);
+    call->interleaved_src = plan.interleaved_src;
+    call->interleaved_dst = plan.interleaved_dst;
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        call->first_blocks[i] = i < plan.operand_count ? (uint32_t)launch.blocks : UINT32_MAX;
+        if (i >= plan.operand_count)
+            continue;
+        tiled_operand &o = call->operands[i];
+        launch.blocks += quotient_up(plan_operand(plan, !is_plain(plan), plan.operands[i], &o), TILE_WARPS);
+        call->tile_bytes = most(call->tile_bytes, o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch);
+        rows = most(rows, o.tiles.rows.divisor);
+        turns = most(turns, o.rows_at_once * o.lanes.divisor);
+        launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
+    }
+    const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) * (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
+    call->turns_bytes = launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
+    call->turns_at = TILE_WARPS * call->tile_bytes;
+    call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
+    launch.shared_bytes = call->rows_at + (is_plain(plan) ? 0 : TILE_WARPS * rows * (uint32_t)sizeof(trope_row));
+    return launch;
+}
+
+int trope_cuda_has_tiles(const trope_plan *plan)
+{
+    const double rows = (double)plan->batch * (double)plan->tokens;
+    double tiles = 0; /* at most */
+    for (int i = 0; i < plan->operand_count; i++) {
+        const trope_plan_operand &o = plan->operands[i];
+        const uint32_t pitch = pitch_of(*plan, o);
+        if (!operand_is_vector(*plan, o) || pitch > MAX_PITCH ||
+            (rearranges(*plan) && o.rotary_dim / 2 > 32 * 16 / plan->element_size))
+            return 0;
+        tiles += rows * o.groups * o.heads_per_group;
+    }
+    return rows < MAX_COUNT && tiles < MAX_COUNT;
+}
+
+/* ---- launch ---- */
+
+constexpr int blocks_of(int angles, bool shared, int kind)
+{
+    return angles == ANGLES_ANY         ? ANY_BLOCKS
+           : !shared                    ? ALONE_BLOCKS
+           : angles == ANGLES_OWN_FREQS ? OWN_ANGLE_BLOCKS
+           : kind == KIND_LOOKED_UP     ? LOOKUP_BLOCKS
+                                        : PLAIN_BLOCKS;
+}
+
+#define KERNEL(DTYPE, ANGLES, SHARED, KIND)                                                                                \
+    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, SHARED, KIND, blocks_of(ANGLES, SHARED, KIND)>
+#define BOTH(DTYPE, ANGLES, KIND)                                                                                          \
+    {                                                                                                                      \
+        KERNEL(DTYPE, ANGLES, false, KIND), KERNEL(DTYPE, ANGLES, true, KIND)                                              \
+    }
+#define ALWAYS_SHARED(DTYPE, ANGLES, KIND)                                                                                 \
+    {                                                                                                                      \
+        KERNEL(DTYPE, ANGLES, true, KIND), KERNEL(DTYPE, ANGLES, true, KIND)                                               \
+    }
+#define USUAL(DTYPE, KIND)                                                                                                 \
+    {                                                                                                                      \
+        ALWAYS_SHARED(DTYPE, ANGLES_ANY, KIND != KIND_LOOKED_UP), BOTH(DTYPE, ANGLES_PHASE, KIND),                         \
+            BOTH(DTYPE, ANGLES_FREQS, KIND), BOTH(DTYPE, ANGLES_OWN_FREQS, KIND)                                           \
+    }
+#define DTYPES(KIND)                                                                                                       \
+    {                                                                                                                      \
+        USUAL(TROPE_F32, KIND), USUAL(TROPE_F16, KIND), USUAL(TROPE_BF16, KIND),                                           \
+        {                                                                                                                  \
+            ALWAYS_SHARED(TROPE_F64, ANGLES_ANY, KIND != KIND_LOOKED_UP)                                                   \
+        }                                                                                                                  \
+    }
+
+/* By kind of call, dtype, angles, and whether these are shared. */
+static const void *const kernels[3][4][4][2] = {DTYPES(KIND_LOOKED_UP), DTYPES(KIND_PLAIN), DTYPES(KIND_SINGLE)};
+
+trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
+{
+    tiled_call call;
+    memset(&call, 0, offsetof(tiled_call, plan));
+    if (plan->batch == 0 || plan->tokens == 0)
+        return TROPE_OK;
+    const tiled_launch launch = plan_call(*plan, &call);
+    if (launch.blocks == 0)
+        return TROPE_OK;
+    fill_cuda_plan(*plan, &call.plan);
+    void *arguments[] = {&call};
+    const cudaError_t error =
+        cudaLaunchKernel(kernels[kind_of_call(*plan)][plan->dtype][kind_of_angles(*plan)][launch.shares],
+                         dim3((unsigned)launch.blocks), dim3(TILE_THREADS), arguments, launch.shared_bytes,
+                         (cudaStream_t)plan->stream);
+    return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
+}

@@ -1,0 +1,354 @@
+/* The CUDA kernel of the rotation for heads that are made of 16-byte vectors. A warp asks for a tile, works out the cosines
+ * and sines of its rows while the tile is on its way, turns the heads where they are and writes the tile back; what passes
+ * through is part of the tile and is not touched. Warps have nothing in common, except that a block looks its rows up
+ * together where positions are not simply the tokens.
+ *
+ * A thread has one lane of a head: two vectors, of the same pairs in every head, so that heads of a row are turned by
+ * the same registers. Threads that have the same lane of different heads of a row share the work of finding its sines.
+ * Direction, layout and positions are data; compiled in are the dtype, the source of the usual angles, whether sines are
+ * shared, and whether rows are plain. docs/cuda.md says what that buys. */
+#ifndef TROPE_CORE_ROTATE_TILES_CUDA_CUH
+#define TROPE_CORE_ROTATE_TILES_CUDA_CUH
+
+#include "core/rows_cuda.cuh"
+#include "core/tiles_cuda.cuh"
+
+#define TILE_THREADS  128 /* of a block */
+#define TILE_WARPS    (TILE_THREADS / 32)
+#define MAX_TILE_ROWS 32 /* that must be looked up */
+
+struct tiled_operand {
+    tiled_tensor src, dst;
+    tiling tiles;
+    fast_divisor lanes; /* that rotate, of a head: those that a warp has at once */
+    uint32_t all_lanes;
+    uint32_t head_threads; /* a bit for each of these lanes, from 0 on */
+    uint32_t rows_at_once; /* of a warp */
+    fast_divisor heads_at_once; /* of each of these rows */
+    uint32_t window;               /* bytes from where a head starts in its tile to its rotary window */
+    uint32_t window_pairs;         /* in each of the plan's windows */
+    uint32_t low_step, high_gap;   /* pairs from a lane's first run to the next lane's, and to its second run */
+};
+
+struct tiled_call {
+    uint32_t first_blocks[TROPE_MAX_OPERANDS]; /* each operand has blocks of its own; UINT32_MAX where there is none */
+    uint32_t turns_at, rows_at; /* in shared memory, where tiles come first: coefficients, and rows */
+    uint32_t tile_bytes, turns_bytes; /* of a warp */
+    cuda_rows rows;
+    int32_t interleaved_src, interleaved_dst; /* as in the plan */
+    tiled_operand operands[TROPE_MAX_OPERANDS];
+    cuda_plan plan;
+};
+
+/* ---- lanes ---- */
+
+/* Two vectors of a head. Whichever way it is paired they are vector j of the first half of a window and vector j of its
+ * second half, so that neighbouring threads have neighbouring vectors. The pairs are in two runs, which are one after the
+ * other in a half-paired head. */
+template <int DTYPE, int ANGLES> struct tile_lane {
+    typedef typename elements<DTYPE>::real real;
+    typedef vector_pair<DTYPE> vectors;
+    enum { V = vectors::WIDTH, RUN = V / 2, BYTES = 16 / V };
+
+    uint32_t first, second; /* bytes from the window's start */
+    uint32_t low, high;     /* the first pair of each run */
+    uint32_t skipped;       /* pairs of the windows before */
+
+    template <bool PLAIN>
+    __device__ __forceinline__ void locate(const tiled_call &call, const tiled_operand &o, uint32_t lane)
+    {
+        skipped = 0;
+        if (!PLAIN && call.plan.plan.windows > 1) /* 2 or 3 */
+            skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
+        first = (lane * V + skipped) * BYTES;
+        second = first + o.window_pairs * BYTES;
+        low = lane * o.low_step + (call.interleaved_src ? skipped / 2 : 0);
+        high = low + o.high_gap;
+    }
+
+    __device__ __forceinline__ vectors load(const char *window) const
+    {
+        vectors v;
+        v.bits[0] = *(const uint4 *)(window + first);
+        v.bits[1] = *(const uint4 *)(window + second);
+        return v;
+    }
+
+    __device__ __forceinline__ void store(const vectors &v, char *window) const
+    {
+        *(uint4 *)(window + first) = v.bits[0];
+        *(uint4 *)(window + second) = v.bits[1];
+    }
+
+    /* Pairs that were read half-paired and are written interleaved, or the other way round. */
+    __device__ __forceinline__ void store_rearranged(const tiled_operand &o, bool interleave, vectors v, char *window) const
+    {
+        if (interleave) {
+            v.join();
+            *(uint4 *)(window + 2 * low * BYTES) = v.bits[0];
+            *(uint4 *)(window + 2 * high * BYTES) = v.bits[1];
+            return;
+        }
+        window += skipped * BYTES;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            *(uint2 *)(window + (i * o.window_pairs + low) * BYTES) = make_uint2(v.bits[i].x, v.bits[i].y);
+            *(uint2 *)(window + (i * o.window_pairs + high) * BYTES) = make_uint2(v.bits[i].z, v.bits[i].w);
+        }
+    }
+};
+
+/* What a lane's pairs are turned by in one row. */
+template <int DTYPE, int ANGLES> struct lane_turns {
+    typedef tile_lane<DTYPE, ANGLES> lane;
+    typedef typename lane::real real;
+    enum { RUN = lane::RUN, OWN = MAY_OWN_ANGLES<ANGLES> };
+    enum { SHARE = RUN < 2 ? 1 : 2, SHARES = 2 * RUN / SHARE }; /* pairs that a thread finds for others at a time */
+    enum { SHARE_BYTES = SHARE * (OWN ? 4 : 2) * sizeof(real), THREAD_BYTES = SHARES * SHARE_BYTES };
+
+    turns_of<real, RUN> run[2];
+
+    template <bool PLAIN>
+    __device__ __forceinline__ void find(const cuda_plan &plan, const trope_row &row, const lane &at,
+                                         const steps_of<ANGLES, RUN> *steps)
+    {
+        const int pair[2] = {(int)at.low, (int)at.high};
+        angles_of<real, RUN> angles[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            angles[i] = load_angles<ANGLES, PLAIN, real, RUN>(plan, row, pair[i], steps[i]);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            find_turns<ANGLES, real, RUN>(plan, row, pair[i], angles[i], &run[i]);
+    }
+
+    /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where shares are `distance` apart. */
+    template <bool PLAIN>
+    static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const trope_row &row, const lane &at,
+                                                       uint32_t first, uint32_t threads, char *space, uint32_t distance)
+    {
+#pragma unroll 1
+        for (uint32_t i = first; i < SHARES; i += threads) {
+            const int in_run = i * SHARE % RUN, pair = (int)(i * SHARE < RUN ? at.low : at.high) + in_run;
+            turns_of<real, SHARE> t;
+            find_turns<ANGLES, real, SHARE>(plan, row, pair,
+                                            load_angles<ANGLES, PLAIN, real, SHARE>(plan, row, pair, {plan, pair}), &t);
+            store_share(t, space + i * distance);
+        }
+    }
+
+    /* All of them. */
+    __device__ __forceinline__ void load_shares(const char *space, uint32_t distance)
+    {
+#pragma unroll
+        for (int i = 0; i < SHARES; i++)
+            load_share(space + i * distance, &run[i * SHARE / RUN], i * SHARE % RUN);
+    }
+
+    union share {
+        uint4 vectors[SHARE_BYTES / 16];
+        real values[OWN ? 4 : 2][SHARE];
+    };
+
+    static __device__ __forceinline__ void store_share(const turns_of<real, SHARE> &t, char *to)
+    {
+        share s;
+#pragma unroll
+        for (int e = 0; e < SHARE; e++) {
+            s.values[0][e] = t.c1[e];
+            s.values[1][e] = t.s1[e];
+            if constexpr (OWN) {
+                s.values[2][e] = t.c2[e];
+                s.values[3][e] = t.s2[e];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < SHARE_BYTES / 16; i++)
+            ((uint4 *)to)[i] = s.vectors[i];
+    }
+
+    static __device__ __forceinline__ void load_share(const char *from, turns_of<real, RUN> *t, int first)
+    {
+        share s;
+#pragma unroll
+        for (int i = 0; i < SHARE_BYTES / 16; i++)
+            s.vectors[i] = ((const uint4 *)from)[i];
+#pragma unroll
+        for (int e = 0; e < SHARE; e++) {
+            t->c1[first + e] = s.values[0][e];
+            t->s1[first + e] = s.values[1][e];
+            if constexpr (OWN) {
+                t->c2[first + e] = s.values[2][e];
+                t->s2[first + e] = s.values[3][e];
+            }
+        }
+    }
+
+    template <bool NATIVE> __device__ __forceinline__ void turn(vector_pair<DTYPE> *v) const
+    {
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const turns_of<real, RUN> &t = run[i];
+            real y[2][RUN];
+#pragma unroll
+            for (int e = 0; e < RUN; e++) {
+                const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(v->get(0, i * RUN + e)),
+                                                            to_real<DTYPE>(v->get(1, i * RUN + e))};
+                const typename pair_types<DTYPE>::pair turned =
+                    rotate_pair<DTYPE, NATIVE>(x, {t.c1[e], t.s1[e], OWN ? t.c2[e] : t.c1[e], OWN ? t.s2[e] : t.s1[e]});
+                y[0][e] = turned.first;
+                y[1][e] = turned.second;
+            }
+            v->template set<RUN>(0, i * RUN, y[0]);
+            v->template set<RUN>(1, i * RUN, y[1]);
+        }
+    }
+};
+
+/* ---- rows ---- */
+
+/* The number in the call of row `row` of a tile, or of its last one. */
+__device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const tile_place &p, uint32_t row)
+{
+    return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
+}
+
+/* The rows of a block's tiles, looked up one a thread for all of them. */
+__device__ __forceinline__ void find_block_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
+                                                trope_row *rows)
+{
+    const uint32_t count = TILE_WARPS * o.tiles.rows.divisor;
+    for (uint32_t base = threadIdx.x / 32 * 32; base < count; base += TILE_THREADS) {
+        const uint32_t i = min(base + threadIdx.x % 32, count - 1), tile = o.tiles.rows.divide(i);
+        const tile_place p = find_tile(o.tiles, min(first_tile + tile, o.tiles.tiles - 1));
+        trope_row row;
+        set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * o.tiles.rows.divisor)), &row);
+        find_row(call.plan.plan, &row);
+        if (base + threadIdx.x % 32 < count)
+            rows[i] = row;
+    }
+    __syncthreads();
+}
+
+/* Clears the heads of rows that are padding. */
+__device__ __forceinline__ void clear_rows(const tiling &t, const tile_place &p, const trope_row *rows, char *tile)
+{
+    for (uint32_t row = 0; row < p.rows; row++)
+        for (uint32_t head = 0; rows[row].action == TROPE_ROW_ZERO && head < p.heads; head++)
+            for (uint32_t at = threadIdx.x % 32 * 16; at < t.pitch; at += 32 * 16)
+                *(uint4 *)(tile + row * t.row_pitch + head * t.head_pitch + at) = make_uint4(0, 0, 0, 0);
+}
+
+template <bool PLAIN>
+__device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const tile_place &p, const trope_row *rows,
+                                                 uint32_t row)
+{
+    if (!PLAIN)
+        return rows[min(row, p.rows - 1)];
+    return plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
+}
+
+/* ---- the kernel ---- */
+
+/* What a call has: rows that must be looked up, rows whose positions are the tokens, or such rows and a single operand. */
+enum tile_call_kind { KIND_LOOKED_UP, KIND_PLAIN, KIND_SINGLE };
+
+/* One head. The threads that have it are `together`: where pairs are rearranged, each reads what others write. */
+template <int DTYPE, int ANGLES>
+__device__ __forceinline__ void rotate_head(const tiled_call &call, const tiled_operand &o,
+                                            const tile_lane<DTYPE, ANGLES> &at, const lane_turns<DTYPE, ANGLES> &turns,
+                                            uint32_t together, char *window)
+{
+    vector_pair<DTYPE> v = at.load(window);
+    if (call.interleaved_src)
+        v.separate();
+    if (is_native<ANGLES>(call.plan))
+        turns.template turn<true>(&v);
+    else
+        turns.template turn<false>(&v);
+    if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
+        __syncwarp(together);
+        at.store_rearranged(o, call.interleaved_dst, v, window);
+        return;
+    }
+    if (call.interleaved_dst)
+        v.join();
+    at.store(v, window);
+}
+
+/* Turns all heads of a tile. A thread keeps its lane; it has every so many rows, and every so many heads of them. */
+template <int DTYPE, int ANGLES, bool SHARED, bool PLAIN>
+__device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled_operand &o, const tile_place &p,
+                                             uint32_t first_lane, const trope_row *rows, const tile_arrival &arrival,
+                                             char *tile, char *turns_space)
+{
+    typedef tile_lane<DTYPE, ANGLES> lane;
+    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    const uint32_t thread = threadIdx.x % 32, in_warp = o.lanes.divide(thread), first_thread = in_warp * o.lanes.divisor;
+    const uint32_t number = first_lane + thread - first_thread, together = o.head_threads << first_thread;
+    const uint32_t first_row = o.heads_at_once.divide(in_warp), first_head = in_warp - first_row * o.heads_at_once.divisor;
+    const bool works = first_row < o.rows_at_once && number < o.all_lanes;
+    const uint32_t sharing = o.rows_at_once * o.lanes.divisor * lane_turns::SHARE_BYTES;
+    turns_space += works ? (first_row * o.lanes.divisor + thread - first_thread) * lane_turns::SHARE_BYTES : 0;
+    lane at;
+    at.template locate<PLAIN>(call, o, works ? number : 0);
+    const steps_of<ANGLES, lane::RUN> steps[2] = {{call.plan, (int)at.low}, {call.plan, (int)at.high}};
+    for (uint32_t done = 0; done < p.rows; done += o.rows_at_once) {
+        const uint32_t i = done + first_row;
+        const trope_row row = row_of_tile<PLAIN>(call, p, rows, i);
+        const bool turns_row = works && i < p.rows && (PLAIN || row.action == TROPE_ROW_ROTATE);
+        lane_turns turns;
+        if (SHARED) {
+            if (turns_row)
+                lane_turns::template find_shares<PLAIN>(call.plan, row, at, first_head, o.heads_at_once.divisor, turns_space,
+                                                        sharing);
+            __syncwarp();
+            turns.load_shares(turns_space, sharing);
+        } else if (turns_row) {
+            turns.template find<PLAIN>(call.plan, row, at, steps);
+        }
+        arrival.wait();
+        char *window = tile + o.window + i * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
+        for (uint32_t head = turns_row ? first_head : p.heads; head < p.heads; head += o.heads_at_once.divisor) {
+            rotate_head<DTYPE, ANGLES>(call, o, at, turns, together, window);
+            window += o.heads_at_once.divisor * o.tiles.head_pitch;
+        }
+        if (SHARED)
+            __syncwarp();
+    }
+}
+
+template <int DTYPE, int ANGLES, bool SHARED, int KIND, int BLOCKS>
+__global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(const __grid_constant__ tiled_call call)
+{
+    extern __shared__ __align__(16) char shared[];
+    __shared__ uint64_t barriers[TILE_WARPS];
+    constexpr bool PLAIN = KIND != KIND_LOOKED_UP;
+    const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_blocks), warp = threadIdx.x / 32;
+    const tiled_operand &o = call.operands[operand];
+    const uint32_t first_tile = (blockIdx.x - call.first_blocks[operand]) * TILE_WARPS, number = first_tile + warp;
+    const tile_place p = find_tile(o.tiles, number);
+    const bool present = number < o.tiles.tiles;
+    const tile_arrival arrival(&barriers[warp]);
+    char *const tile = shared + warp * call.tile_bytes;
+    trope_row *const rows = (trope_row *)(shared + call.rows_at);
+    if (present)
+        load_tile(o.tiles, o.src, p, arrival, tile);
+    if (!PLAIN)
+        find_block_rows(call, o, first_tile, rows);
+    if (present) {
+        const trope_row *const tile_rows = rows + warp * o.tiles.rows.divisor;
+#pragma unroll 1
+        for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
+            rotate_lanes<DTYPE, ANGLES, SHARED, PLAIN>(call, o, p, lane, tile_rows, arrival, tile,
+                                                       shared + call.turns_at + warp * call.turns_bytes);
+        arrival.wait();
+        if (!PLAIN && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
+            clear_rows(o.tiles, p, tile_rows, tile);
+        store_tile(o.tiles, o.dst, p, tile);
+    }
+    if (!PLAIN && call.plan.plan.sequences.boundaries)
+        check_sequences(call.plan.plan);
+}
+
+#endif

@@ -1,0 +1,62 @@
+/* The rows of a call on CUDA: from a row's number, which is that of the order in which rows are stored, to its batch entry
+ * and token. */
+#ifndef TROPE_CORE_ROWS_CUDA_CUH
+#define TROPE_CORE_ROWS_CUDA_CUH
+
+#include "core/angles_cuda.cuh"
+
+struct cuda_rows {
+    int64_t count;
+    uint32_t two_dimensions; /* batch and token, outer and inner: whichever is further apart in memory is outer */
+    fast_divisor length;     /* inner ones of each outer; if rows are below 2^31 */
+    int32_t batch_outermost; /* as in the plan */
+};
+
+/* Operands have blocks of their own, from these on; UINT32_MAX where there is none. */
+__device__ __forceinline__ uint32_t operand_of_block(const uint32_t *first_blocks)
+{
+    static_assert(TROPE_MAX_OPERANDS == 4, "operand_of_block");
+    return (blockIdx.x >= first_blocks[1]) + (blockIdx.x >= first_blocks[2]) + (blockIdx.x >= first_blocks[3]);
+}
+
+/* The two dimensions of a row. */
+struct row_place {
+    int64_t outer, inner;
+};
+
+/* NARROW: in 32 bits. */
+template <bool NARROW> __device__ __forceinline__ row_place locate_row(const cuda_rows &rows, int64_t number)
+{
+    row_place p = {0, NARROW ? (uint32_t)number : number};
+    if (rows.two_dimensions) {
+        if (NARROW || rows.count <= INT32_MAX) {
+            const uint32_t outer = rows.length.divide((uint32_t)number);
+            p.outer = outer;
+            p.inner = (uint32_t)number - outer * rows.length.divisor;
+        } else {
+            p.outer = number / rows.length.divisor;
+            p.inner = number - p.outer * rows.length.divisor;
+        }
+    }
+    return p;
+}
+
+__device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place &p, trope_row *row)
+{
+    row->batch = rows.batch_outermost ? p.outer : p.inner;
+    row->token = rows.batch_outermost ? p.inner : p.outer;
+}
+
+/* The rows of a call whose positions are its tokens have nothing to be looked up for. */
+__device__ __forceinline__ trope_row plain_row(const cuda_rows &rows, const row_place &p)
+{
+    trope_row row;
+    set_row(rows, p, &row);
+    row.token = (uint32_t)row.token; /* which lets the compiler forget the other 32 bits */
+    row.action = TROPE_ROW_ROTATE;
+    row.poisoned = 0;
+    row.position[0] = row.token;
+    return row;
+}
+
+#endif

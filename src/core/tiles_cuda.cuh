@@ -1,0 +1,242 @@
+/* A tile: some heads of some rows of a tensor, which a warp takes into shared memory, changes there and writes back. On
+ * devices from compute capability 9.0 on, the copy engine of a multiprocessor does both: a tile is asked for with one
+ * instruction for each run of it that is contiguous, and while it is on its way the warp has its registers and its place
+ * in the queue of loads for other things. Older devices copy it by 16-byte vectors. */
+#ifndef TROPE_CORE_TILES_CUDA_CUH
+#define TROPE_CORE_TILES_CUDA_CUH
+
+#include "core/elements_cuda.cuh"
+
+/* 0: as on older devices, also on newer ones; for tests of that. */
+#ifndef TROPE_BULK_COPIES
+#define TROPE_BULK_COPIES (__CUDA_ARCH__ >= 900)
+#endif
+
+/* One tensor of an operand, from the part of its first head that a tile has. Distances are in bytes. In memory a tile is one
+ * contiguous run, or a line of it (the heads of a row, or the rows of a head) is some that have `run` parts each. */
+struct tiled_tensor {
+    char *base;
+    int64_t outer, inner; /* the two dimensions of rows */
+    int64_t head, group;
+    uint32_t is_whole;
+    uint32_t run;
+    fast_divisor runs_of_line;
+};
+
+/* How the rows and heads of an operand are cut into tiles. Both tiles and what is in a tile are numbered along lines: rows
+ * with all their heads, or (`rows_first`) heads with all their rows, whichever are nearest in memory. */
+struct tiling {
+    uint32_t tiles;
+    uint32_t rows_first;
+    fast_divisor rows;                    /* of a tile */
+    uint32_t heads;
+    uint32_t all_rows, all_heads;         /* rows of one outer index */
+    uint32_t pitch, row_pitch, head_pitch; /* bytes in a tile: of a head, from row to row, from head to head */
+    fast_divisor tiles_of_line, lines;    /* lines of one outer index */
+    fast_divisor heads_per_group;
+};
+
+struct tile_place {
+    uint32_t outer, row, head; /* the first ones */
+    uint32_t rows, heads;      /* how many there are: fewer at the ends */
+};
+
+__device__ __forceinline__ tile_place find_tile(const tiling &t, uint32_t number)
+{
+    const uint32_t line = t.tiles_of_line.divide(number), in_line = number - line * t.tiles_of_line.divisor;
+    tile_place p;
+    p.outer = t.lines.divide(line);
+    const uint32_t in_outer = line - p.outer * t.lines.divisor;
+    p.row = (t.rows_first ? in_line : in_outer) * t.rows.divisor;
+    p.head = (t.rows_first ? in_outer : in_line) * t.heads;
+    p.rows = min(t.rows.divisor, t.all_rows - p.row);
+    p.heads = min(t.heads, t.all_heads - p.head);
+    return p;
+}
+
+/* A contiguous part of a tile: where it is in the tile and in memory, and its size, in bytes. */
+struct tile_run {
+    uint32_t at, bytes;
+    char *memory;
+};
+
+__device__ __forceinline__ char *address_of(const tiling &t, const tiled_tensor &tensor, uint32_t outer, uint32_t row,
+                                            uint32_t head)
+{
+    char *const from = tensor.base + outer * tensor.outer + row * tensor.inner;
+    if (t.heads_per_group.divisor == t.all_heads)
+        return from + head * tensor.head;
+    const uint32_t group = t.heads_per_group.divide(head);
+    return from + group * tensor.group + (head - group * t.heads_per_group.divisor) * tensor.head;
+}
+
+__device__ __forceinline__ tile_run find_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
+                                             uint32_t number)
+{
+    const uint32_t far = tensor.runs_of_line.divide(number),
+                   near = (number - far * tensor.runs_of_line.divisor) * tensor.run;
+    const uint32_t row = t.rows_first ? near : far, head = t.rows_first ? far : near, end = t.rows_first ? p.rows : p.heads;
+    tile_run r;
+    r.at = row * t.row_pitch + head * t.head_pitch;
+    r.bytes = near < end ? min(tensor.run, end - near) * t.pitch : 0;
+    r.memory = address_of(t, tensor, p.outer, p.row + row, p.head + head);
+    return r;
+}
+
+__device__ __forceinline__ uint32_t count_runs(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
+{
+    return (t.rows_first ? p.heads : p.rows) * tensor.runs_of_line.divisor;
+}
+
+__device__ __forceinline__ tile_run whole_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
+{
+    return {0, p.rows * p.heads * t.pitch, address_of(t, tensor, p.outer, p.row, p.head)};
+}
+
+#if TROPE_BULK_COPIES
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* What is read and written once should not push other things out of L2. */
+__device__ __forceinline__ uint64_t evict_first()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* Tells when what a warp has asked for has come. */
+struct tile_arrival {
+    uint32_t barrier;
+
+    __device__ __forceinline__ explicit tile_arrival(uint64_t *of_warp) : barrier(shared_address(of_warp))
+    {
+    }
+
+    /* By one thread, before its loads and those of others: how many bytes there will be. */
+    __device__ __forceinline__ void expect(uint32_t bytes) const
+    {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
+                     "fence.mbarrier_init.release.cluster;\n"
+                     "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
+                     "r"(bytes)
+                     : "memory");
+    }
+
+    __device__ __forceinline__ void wait() const
+    {
+        asm volatile("{\n"
+                     ".reg .pred arrived;\n"
+                     "again: mbarrier.try_wait.parity.shared.b64 arrived, [%0], 0;\n"
+                     "@!arrived bra again;\n"
+                     "}" ::"r"(barrier)
+                     : "memory");
+    }
+};
+
+__device__ __forceinline__ void load_tile_run(const tile_run &r, const tile_arrival &arrival, char *tile, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+                     "r"(shared_address(tile) + r.at),
+                 "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_tile_run(const tile_run &r, const char *tile, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(r.memory),
+                 "r"(shared_address(tile) + r.at), "r"(r.bytes), "l"(policy)
+                 : "memory");
+}
+
+/* For all threads of the warp. */
+__device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
+                                          const tile_arrival &arrival, char *tile)
+{
+    if (threadIdx.x % 32 == 0) {
+        const tile_run whole = whole_run(t, tensor, p);
+        arrival.expect(whole.bytes);
+        if (tensor.is_whole)
+            load_tile_run(whole, arrival, tile, evict_first());
+    }
+    __syncwarp();
+    if (tensor.is_whole)
+        return;
+    for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {
+        const tile_run r = find_run(t, tensor, p, i);
+        if (r.bytes)
+            load_tile_run(r, arrival, tile, evict_first());
+    }
+}
+
+/* For all threads of the warp, each of which has written its part of the tile. Returns when the tile may be overwritten. */
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (tensor.is_whole) {
+        if (threadIdx.x % 32 == 0)
+            store_tile_run(whole_run(t, tensor, p), tile, evict_first());
+    } else {
+        for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {
+            const tile_run r = find_run(t, tensor, p, i);
+            if (r.bytes)
+                store_tile_run(r, tile, evict_first());
+        }
+    }
+    asm volatile("cp.async.bulk.commit_group;\n"
+                 "cp.async.bulk.wait_group.read 0;" ::
+                     : "memory");
+}
+
+#else
+
+struct tile_arrival {
+    __device__ __forceinline__ explicit tile_arrival(uint64_t *)
+    {
+    }
+
+    __device__ __forceinline__ void wait() const
+    {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+    }
+};
+
+__device__ __forceinline__ void load_tile_run(const tile_run &r, char *tile)
+{
+    const uint32_t to = (uint32_t)__cvta_generic_to_shared(tile + r.at);
+    for (uint32_t at = threadIdx.x % 32 * 16; at < r.bytes; at += 32 * 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(r.memory + at) : "memory");
+}
+
+__device__ __forceinline__ void store_tile_run(const tile_run &r, const char *tile)
+{
+    for (uint32_t at = threadIdx.x % 32 * 16; at < r.bytes; at += 32 * 16)
+        __stcs((uint4 *)(r.memory + at), *(const uint4 *)(tile + r.at + at));
+}
+
+__device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
+                                          const tile_arrival &, char *tile)
+{
+    if (tensor.is_whole)
+        load_tile_run(whole_run(t, tensor, p), tile);
+    for (uint32_t i = 0; !tensor.is_whole && i < count_runs(t, tensor, p); i++)
+        load_tile_run(find_run(t, tensor, p, i), tile);
+}
+
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+{
+    __syncwarp();
+    if (tensor.is_whole)
+        store_tile_run(whole_run(t, tensor, p), tile);
+    for (uint32_t i = 0; !tensor.is_whole && i < count_runs(t, tensor, p); i++)
+        store_tile_run(find_run(t, tensor, p, i), tile);
+}
+
+#endif
+
+#endif
