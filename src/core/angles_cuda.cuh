@@ -17,6 +17,7 @@ struct cuda_plan {
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
+    int32_t plain_sequences;
     alignas(16) trope_plan plan;
 };
 static_assert(offsetof(trope_plan, step) % 16 == 0, "steps are loaded as vectors");
@@ -38,7 +39,7 @@ __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_
     do {
         step = (high - low + 31) / 32;
         const int64_t i = low + threadIdx.x % 32 * step;
-        probe = i < high ? trope_load_index(s.boundaries, s.boundaries_64, i) : INT64_MAX;
+        probe = i <= high && i <= s.count ? trope_load_index(s.boundaries, s.boundaries_64, i) : INT64_MAX;
         const uint32_t later = __ballot_sync(UINT32_MAX, probe >= after);
         first = later ? __ffs((int)later) - 1 : 32; /* of the threads whose boundary is after the token */
         const int64_t at_first = low + first * step;
@@ -50,7 +51,7 @@ __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_
     const bool at_hand = step == 1 && first > 0 && first < 32; /* the two boundaries around the token */
     const int64_t begin = __shfl_sync(UINT32_MAX, probe, first - 1), end = __shfl_sync(UINT32_MAX, probe, first);
     const trope_bounds b =
-        at_hand && end < INT64_MAX ? trope_add_real_bounds(&s, low - 1, begin, end) : trope_load_bounds(&s, low - 1);
+        at_hand ? trope_add_real_bounds(&s, low - 1, begin, end) : trope_load_bounds(&s, low - 1);
     return {trope_span_of_bounds(&s, low - 1, b), trope_fault_of_bounds(&s, b) != 0};
 }
 
@@ -70,10 +71,71 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
+/* The usual packed call, of which 32 bits and less than half of the work are enough: its positions are indices in sequences, and
+ * all of them have an angle. */
+static inline bool has_plain_sequences(const trope_plan &plan)
+{
+    const trope_sequences &s = plan.sequences;
+    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed && s.cp_size == 1 &&
+           plan.axes == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
+           (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.rows >= s.tokens);
+}
+
+/* The sequence of a token, which all threads of the warp have in common; `end` is 0 where that is none, or none that can be
+ * right. */
+struct plain_sequence {
+    int32_t begin, end;
+};
+
+__device__ __forceinline__ plain_sequence find_plain_sequence(const trope_sequences &s, int32_t token)
+{
+    const int32_t *const boundaries = (const int32_t *)s.boundaries;
+    const uint32_t count = (uint32_t)s.count;
+    uint32_t low = 0, high = count + 1, step, first;
+    int32_t probe;
+    do {
+        step = (high - low + 31) / 32;
+        const uint32_t i = low + threadIdx.x % 32 * step;
+        probe = i <= min(high, count) ? boundaries[i] : INT32_MAX;
+        const uint32_t later = __ballot_sync(UINT32_MAX, probe > token);
+        first = later ? __ffs((int)later) - 1 : 32;
+        high = first < 32 ? min(high, low + first * step) : high;
+        low = first ? low + (first - 1) * step + 1 : low;
+    } while (low < high);
+    plain_sequence found = {__shfl_sync(UINT32_MAX, probe, first - 1), __shfl_sync(UINT32_MAX, probe, first)};
+    if (low == 0 || low > count)
+        return {0, 0};
+    if (step > 1 || first == 0 || first == 32)
+        found = {boundaries[low - 1], boundaries[low]};
+    return found.begin >= 0 && found.end <= (int32_t)s.tokens ? found : plain_sequence{0, 0};
+}
+
+/* Whether the row of every thread of the warp is in a sequence, and then its position. */
+__device__ __forceinline__ bool find_plain_rows(const trope_sequences &s, trope_row *row)
+{
+    const int32_t token = (int32_t)row->token;
+    bool wants = true;
+    while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
+        const plain_sequence q = find_plain_sequence(s, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
+        if (q.end == 0)
+            return false;
+        if (token >= q.begin && token < q.end) {
+            row->position[0] = token - q.begin;
+            wants = false;
+        }
+    }
+    row->action = TROPE_ROW_ROTATE;
+    row->poisoned = 0;
+    return true;
+}
+
 /* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons
  * its rows. */
-__device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
+__device__ __forceinline__ void find_row(const cuda_plan &p, trope_row *row)
 {
+    const trope_plan &plan = p.plan;
+    if (p.plain_sequences && find_plain_rows(plan.sequences, row))
+        return;
     found_span found = {{0, 0, 0, 0, 0}, false};
     if (plan.sequences.boundaries)
         found = find_spans(plan.sequences, row->token);
@@ -254,8 +316,8 @@ __device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &
 
 /* ---- angles ---- */
 
-/* The turns per position of N pairs. They are kernel parameters, which are at hand long before anything that comes through the
- * cache. (Neighbouring threads ask for different ones, and are served one after another: few of them is best.) */
+/* The turns per position of N pairs. They are kernel parameters: at hand before anything that comes through the cache, but
+ * threads that ask for different ones are served one after another, so it is done once. */
 template <int ANGLES, int N> struct steps_of {
     __device__ __forceinline__ steps_of(const cuda_plan &, int)
     {
@@ -268,8 +330,10 @@ template <int N> struct steps_of<ANGLES_PHASE, N> {
     __device__ __forceinline__ steps_of(const cuda_plan &p, int pair)
     {
 #pragma unroll
-        for (int e = 0; e < N; e++)
+        for (int e = 0; e < N; e++) {
             step[e] = p.plan.step[pair + e];
+            asm volatile("" : "+l"(step[e])); /* or the compiler would load them again in every row */
+        }
     }
 };
 

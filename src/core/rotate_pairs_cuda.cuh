@@ -120,7 +120,7 @@ __device__ __forceinline__ void find_block_rows(const paired_call &call, const p
                                (i - group * call.rows_per_thread);
         trope_row row;
         set_row(call.rows, locate_row<false>(call.rows, number < call.rows.count ? number : call.rows.count - 1), &row);
-        find_row(call.plan.plan, &row);
+        find_row(call.plan, &row);
         if (base + threadIdx.x % 32 < count)
             rows[i] = row;
     }
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS) rotate_pairs_kernel
 {
     typedef typename elements<DTYPE>::real real;
     extern __shared__ __align__(16) char shared[];
-    const uint32_t operand = operand_of_block(call.first_blocks);
+    const uint32_t operand = operand_of_block(call.first_blocks, blockIdx.x);
     const paired_operand &o = call.operands[operand];
     const uint32_t first_thread = (blockIdx.x - call.first_blocks[operand]) * PAIR_THREADS;
     const thread_place place = find_place(call, o, first_thread + threadIdx.x);

@@ -19,6 +19,10 @@
 #define ENOUGH_TILES     2048
 
 #define MAX_PITCH 8192
+
+/* Blocks of an operand in a turn, at most of the operand that has the fewest: what is rounded up is less than a block in as
+ * many. */
+#define SHARE_OF_TURN 8
 #define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
 
 /* ---- the heads of an operand ---- */
@@ -136,6 +140,7 @@ static int64_t cut_into_tiles(int64_t outer_rows, bool is_looked_up, uint32_t pe
     t.tiles_of_line.set(t.rows_first ? row_tiles : head_tiles);
     t.lines.set(t.rows_first ? head_tiles : row_tiles);
     t.heads_per_group.set(per_group);
+    t.vectors.set(least(t.pitch / 16, 32));
     find_runs(t, per_group, &o->src);
     find_runs(t, per_group, &o->dst);
     o->rows_at_once = t.rows_first ? least(t.rows.divisor, at_once) : at_once > t.heads ? at_once / t.heads : 1;
@@ -207,6 +212,29 @@ struct tiled_launch {
     bool shares; /* some threads have the same lane of a row */
 };
 
+/* Blocks are dealt out to the operands in turns, each of which has its share of all of them, so that what lies together in
+ * memory is moved at about the same time. Returns how many blocks there are. */
+static int64_t deal_blocks(int32_t operands, tiled_call *call)
+{
+    int64_t fewest = INT64_MAX;
+    for (int i = 0; i < operands; i++) {
+        const int64_t blocks = quotient_up(call->operands[i].tiles.tiles, TILE_WARPS);
+        fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
+    }
+    if (fewest == INT64_MAX)
+        return 0;
+    const int64_t turns = operands == 1 ? 1 : quotient_up(fewest, SHARE_OF_TURN);
+    uint32_t dealt = 0;
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        const int64_t blocks = i < operands ? quotient_up(call->operands[i].tiles.tiles, TILE_WARPS) : 0;
+        call->first_of_turn[i] = i < operands ? dealt : UINT32_MAX;
+        call->operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
+        dealt += call->operands[i].blocks_of_turn;
+    }
+    call->turn.set(dealt);
+    return turns * dealt;
+}
+
 static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
 {
     tiled_launch launch = {0, 0, false};
@@ -214,17 +242,15 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
-        call->first_blocks[i] = i < plan.operand_count ? (uint32_t)launch.blocks : UINT32_MAX;
-        if (i >= plan.operand_count)
-            continue;
+    for (int i = 0; i < plan.operand_count; i++) {
         tiled_operand &o = call->operands[i];
-        launch.blocks += quotient_up(plan_operand(plan, !is_plain(plan), plan.operands[i], &o), TILE_WARPS);
+        plan_operand(plan, !is_plain(plan), plan.operands[i], &o);
         call->tile_bytes = most(call->tile_bytes, o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch);
         rows = most(rows, o.tiles.rows.divisor);
         turns = most(turns, o.rows_at_once * o.lanes.divisor);
         launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
     }
+    launch.blocks = deal_blocks(plan.operand_count, call);
     const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) * (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
     call->turns_bytes = launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
     call->turns_at = TILE_WARPS * call->tile_bytes;

@@ -20,6 +20,7 @@
 struct tiled_operand {
     tiled_tensor src, dst;
     tiling tiles;
+    uint32_t blocks_of_turn;
     fast_divisor lanes; /* that rotate, of a head: those that a warp has at once */
     uint32_t all_lanes;
     uint32_t head_threads; /* a bit for each of these lanes, from 0 on */
@@ -31,7 +32,8 @@ struct tiled_operand {
 };
 
 struct tiled_call {
-    uint32_t first_blocks[TROPE_MAX_OPERANDS]; /* each operand has blocks of its own; UINT32_MAX where there is none */
+    fast_divisor turn;                          /* blocks, in which every operand has some */
+    uint32_t first_of_turn[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
     uint32_t turns_at, rows_at; /* in shared memory, where tiles come first: coefficients, and rows */
     uint32_t tile_bytes, turns_bytes; /* of a warp */
     cuda_rows rows;
@@ -213,21 +215,27 @@ __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const 
     return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
 }
 
-/* The rows of a block's tiles, looked up one a thread for all of them. */
-__device__ __forceinline__ void find_block_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
-                                                trope_row *rows)
+/* The rows of a block's tiles, looked up one a thread: by each warp its own where that is quick, or else by as few warps as
+ * possible for all of them. */
+__device__ __forceinline__ void find_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
+                                          trope_row *rows)
 {
-    const uint32_t count = TILE_WARPS * o.tiles.rows.divisor;
-    for (uint32_t base = threadIdx.x / 32 * 32; base < count; base += TILE_THREADS) {
-        const uint32_t i = min(base + threadIdx.x % 32, count - 1), tile = o.tiles.rows.divide(i);
+    const bool quick = call.plan.plain_sequences;
+    const uint32_t warp = threadIdx.x / 32, of_tile = o.tiles.rows.divisor;
+    const uint32_t end = quick ? (warp + 1) * of_tile : TILE_WARPS * of_tile;
+    for (uint32_t base = quick ? warp * of_tile : warp * 32; base < end; base += TILE_THREADS) {
+        const uint32_t i = min(base + threadIdx.x % 32, end - 1), tile = o.tiles.rows.divide(i);
         const tile_place p = find_tile(o.tiles, min(first_tile + tile, o.tiles.tiles - 1));
         trope_row row;
-        set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * o.tiles.rows.divisor)), &row);
-        find_row(call.plan.plan, &row);
-        if (base + threadIdx.x % 32 < count)
+        set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * of_tile)), &row);
+        find_row(call.plan, &row);
+        if (base + threadIdx.x % 32 < end)
             rows[i] = row;
     }
-    __syncthreads();
+    if (quick)
+        __syncwarp();
+    else
+        __syncthreads();
 }
 
 /* Clears the heads of rows that are padding. */
@@ -324,18 +332,21 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[TILE_WARPS];
     constexpr bool PLAIN = KIND != KIND_LOOKED_UP;
-    const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_blocks), warp = threadIdx.x / 32;
+    const uint32_t turn = KIND == KIND_SINGLE ? 0 : call.turn.divide(blockIdx.x);
+    const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
+    const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
     const tiled_operand &o = call.operands[operand];
-    const uint32_t first_tile = (blockIdx.x - call.first_blocks[operand]) * TILE_WARPS, number = first_tile + warp;
+    const uint32_t block = KIND == KIND_SINGLE ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
+    const uint32_t warp = threadIdx.x / 32, first_tile = block * TILE_WARPS, number = first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
-    const tile_arrival arrival(&barriers[warp]);
+    const tile_arrival arrival(&barriers[warp], p.rows * p.heads * o.tiles.pitch);
     char *const tile = shared + warp * call.tile_bytes;
     trope_row *const rows = (trope_row *)(shared + call.rows_at);
     if (present)
         load_tile(o.tiles, o.src, p, arrival, tile);
     if (!PLAIN)
-        find_block_rows(call, o, first_tile, rows);
+        find_rows(call, o, first_tile, rows);
     if (present) {
         const trope_row *const tile_rows = rows + warp * o.tiles.rows.divisor;
 #pragma unroll 1

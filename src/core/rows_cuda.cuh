@@ -12,11 +12,11 @@ struct cuda_rows {
     int32_t batch_outermost; /* as in the plan */
 };
 
-/* Operands have blocks of their own, from these on; UINT32_MAX where there is none. */
-__device__ __forceinline__ uint32_t operand_of_block(const uint32_t *first_blocks)
+/* The operand that has a block, or any other part of which each has some, from these on; UINT32_MAX where there is none. */
+__device__ __forceinline__ uint32_t operand_of_block(const uint32_t *first, uint32_t block)
 {
     static_assert(TROPE_MAX_OPERANDS == 4, "operand_of_block");
-    return (blockIdx.x >= first_blocks[1]) + (blockIdx.x >= first_blocks[2]) + (blockIdx.x >= first_blocks[3]);
+    return (block >= first[1]) + (block >= first[2]) + (block >= first[3]);
 }
 
 /* The two dimensions of a row. */

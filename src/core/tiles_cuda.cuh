@@ -1,13 +1,14 @@
-/* A tile: some heads of some rows of a tensor, which a warp takes into shared memory, changes there and writes back. On
- * devices from compute capability 9.0 on, the copy engine of a multiprocessor does both: a tile is asked for with one
- * instruction for each run of it that is contiguous, and while it is on its way the warp has its registers and its place
- * in the queue of loads for other things. Older devices copy it by 16-byte vectors. */
+/* A tile: some heads of some rows of a tensor, which a warp takes into shared memory, changes there and writes back.
+ *
+ * On devices from compute capability 9.0 on, the copy engine of a multiprocessor does both: it takes one instruction for each
+ * run of the tile that is contiguous, and while the tile is on its way the warp has its registers and its place in the queue
+ * of loads for other things. On older devices the warp copies it by 16-byte vectors. */
 #ifndef TROPE_CORE_TILES_CUDA_CUH
 #define TROPE_CORE_TILES_CUDA_CUH
 
 #include "core/elements_cuda.cuh"
 
-/* 0: as on older devices, also on newer ones; for tests of that. */
+/* 0 in a test of how older devices do it, on a newer one. */
 #ifndef TROPE_BULK_COPIES
 #define TROPE_BULK_COPIES (__CUDA_ARCH__ >= 900)
 #endif
@@ -34,6 +35,7 @@ struct tiling {
     uint32_t pitch, row_pitch, head_pitch; /* bytes in a tile: of a head, from row to row, from head to head */
     fast_divisor tiles_of_line, lines;    /* lines of one outer index */
     fast_divisor heads_per_group;
+    fast_divisor vectors; /* of a head, those that a warp copies at once */
 };
 
 struct tile_place {
@@ -93,12 +95,14 @@ __device__ __forceinline__ tile_run whole_run(const tiling &t, const tiled_tenso
     return {0, p.rows * p.heads * t.pitch, address_of(t, tensor, p.outer, p.row, p.head)};
 }
 
-#if TROPE_BULK_COPIES
-
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
+
+/* ---- by the copy engine ---- */
+
+#if TROPE_BULK_COPIES
 
 /* What is read and written once should not push other things out of L2. */
 __device__ __forceinline__ uint64_t evict_first()
@@ -112,18 +116,16 @@ __device__ __forceinline__ uint64_t evict_first()
 struct tile_arrival {
     uint32_t barrier;
 
-    __device__ __forceinline__ explicit tile_arrival(uint64_t *of_warp) : barrier(shared_address(of_warp))
+    /* For all threads of the warp, before its loads: how many bytes there will be. */
+    __device__ __forceinline__ tile_arrival(uint64_t *of_warp, uint32_t bytes) : barrier(shared_address(of_warp))
     {
-    }
-
-    /* By one thread, before its loads and those of others: how many bytes there will be. */
-    __device__ __forceinline__ void expect(uint32_t bytes) const
-    {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
-                     "fence.mbarrier_init.release.cluster;\n"
-                     "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
-                     "r"(bytes)
-                     : "memory");
+        if (threadIdx.x % 32 == 0)
+            asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
+                         "fence.mbarrier_init.release.cluster;\n"
+                         "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
+                         "r"(bytes)
+                         : "memory");
+        __syncwarp();
     }
 
     __device__ __forceinline__ void wait() const
@@ -137,18 +139,18 @@ struct tile_arrival {
     }
 };
 
-__device__ __forceinline__ void load_tile_run(const tile_run &r, const tile_arrival &arrival, char *tile, uint64_t policy)
+__device__ __forceinline__ void load_run(const tile_run &r, const tile_arrival &arrival, char *tile)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
                      "r"(shared_address(tile) + r.at),
-                 "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(policy)
+                 "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(evict_first())
                  : "memory");
 }
 
-__device__ __forceinline__ void store_tile_run(const tile_run &r, const char *tile, uint64_t policy)
+__device__ __forceinline__ void store_run(const tile_run &r, const char *tile)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(r.memory),
-                 "r"(shared_address(tile) + r.at), "r"(r.bytes), "l"(policy)
+                 "r"(shared_address(tile) + r.at), "r"(r.bytes), "l"(evict_first())
                  : "memory");
 }
 
@@ -156,19 +158,15 @@ __device__ __forceinline__ void store_tile_run(const tile_run &r, const char *ti
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
                                           const tile_arrival &arrival, char *tile)
 {
-    if (threadIdx.x % 32 == 0) {
-        const tile_run whole = whole_run(t, tensor, p);
-        arrival.expect(whole.bytes);
-        if (tensor.is_whole)
-            load_tile_run(whole, arrival, tile, evict_first());
-    }
-    __syncwarp();
-    if (tensor.is_whole)
+    if (tensor.is_whole) {
+        if (threadIdx.x % 32 == 0)
+            load_run(whole_run(t, tensor, p), arrival, tile);
         return;
+    }
     for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {
         const tile_run r = find_run(t, tensor, p, i);
         if (r.bytes)
-            load_tile_run(r, arrival, tile, evict_first());
+            load_run(r, arrival, tile);
     }
 }
 
@@ -179,12 +177,12 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
     __syncwarp();
     if (tensor.is_whole) {
         if (threadIdx.x % 32 == 0)
-            store_tile_run(whole_run(t, tensor, p), tile, evict_first());
+            store_run(whole_run(t, tensor, p), tile);
     } else {
         for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {
             const tile_run r = find_run(t, tensor, p, i);
             if (r.bytes)
-                store_tile_run(r, tile, evict_first());
+                store_run(r, tile);
         }
     }
     asm volatile("cp.async.bulk.commit_group;\n"
@@ -192,10 +190,12 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
                      : "memory");
 }
 
+/* ---- by vectors ---- */
+
 #else
 
 struct tile_arrival {
-    __device__ __forceinline__ explicit tile_arrival(uint64_t *)
+    __device__ __forceinline__ tile_arrival(uint64_t *, uint32_t)
     {
     }
 
@@ -206,35 +206,35 @@ struct tile_arrival {
     }
 };
 
-__device__ __forceinline__ void load_tile_run(const tile_run &r, char *tile)
+/* Calls copy(offset in the tile, address in memory) for this thread's vectors of a tile. */
+template <class COPY>
+__device__ __forceinline__ void for_vectors(const tiling &t, const tiled_tensor &tensor, const tile_place &p, COPY copy)
 {
-    const uint32_t to = (uint32_t)__cvta_generic_to_shared(tile + r.at);
-    for (uint32_t at = threadIdx.x % 32 * 16; at < r.bytes; at += 32 * 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(r.memory + at) : "memory");
-}
-
-__device__ __forceinline__ void store_tile_run(const tile_run &r, const char *tile)
-{
-    for (uint32_t at = threadIdx.x % 32 * 16; at < r.bytes; at += 32 * 16)
-        __stcs((uint4 *)(r.memory + at), *(const uint4 *)(tile + r.at + at));
+    const uint32_t thread = threadIdx.x % 32, first_head = t.vectors.divide(thread), heads = t.vectors.divide(32);
+    const uint32_t first = (thread - first_head * t.vectors.divisor) * 16;
+    for (uint32_t row = 0; row < p.rows; row++) {
+        for (uint32_t head = first_head < heads ? first_head : p.heads; head < p.heads; head += heads) {
+            char *const memory = address_of(t, tensor, p.outer, p.row + row, p.head + head);
+            for (uint32_t at = first; at < t.pitch; at += 32 * 16)
+                copy(row * t.row_pitch + head * t.head_pitch + at, memory + at);
+        }
+    }
 }
 
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
                                           const tile_arrival &, char *tile)
 {
-    if (tensor.is_whole)
-        load_tile_run(whole_run(t, tensor, p), tile);
-    for (uint32_t i = 0; !tensor.is_whole && i < count_runs(t, tensor, p); i++)
-        load_tile_run(find_run(t, tensor, p, i), tile);
+    const uint32_t to = shared_address(tile);
+    for_vectors(t, tensor, p, [=](uint32_t at, const char *from) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from) : "memory");
+    });
 }
 
 __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
 {
     __syncwarp();
-    if (tensor.is_whole)
-        store_tile_run(whole_run(t, tensor, p), tile);
-    for (uint32_t i = 0; !tensor.is_whole && i < count_runs(t, tensor, p); i++)
-        store_tile_run(find_run(t, tensor, p, i), tile);
+    for_vectors(t, tensor, p, [=](uint32_t at, char *to) { __stcs((uint4 *)to, *(const uint4 *)(tile + at)); });
+    __syncwarp();
 }
 
 #endif
