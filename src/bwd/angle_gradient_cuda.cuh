@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(HEAD<DTYPE>::THREADS, BLOCKS) gradient_kernel(
     HEAD<DTYPE> head;
     head.load(g, place);
 
-    find_rows(g.plan, first_unit, units, space.rows);
+    find_rows(g.plan.plan, first_unit, units, space.rows);
     if (g.plan.plan.sequences.boundaries)
         check_sequences(g.plan.plan);
     __syncthreads();

@@ -48,13 +48,13 @@ __device__ __forceinline__ gradient_space<REAL> divide_space(const gradient_call
 }
 
 /* Finds the block's rows. */
-__device__ __forceinline__ void find_rows(const cuda_plan &plan, int64_t first_row, uint32_t count, trope_row *rows)
+__device__ __forceinline__ void find_rows(const trope_plan &plan, int64_t first_row, uint32_t count, trope_row *rows)
 {
     if (threadIdx.x / 32 * 32 >= count)
         return;
     const uint32_t number = threadIdx.x < count ? threadIdx.x : count - 1;
     trope_row row;
-    trope_locate_row(&plan.plan, first_row + number, &row);
+    trope_locate_row(&plan, first_row + number, &row);
     find_row(plan, &row);
     if (threadIdx.x < count)
         rows[number] = row;

@@ -17,7 +17,6 @@ struct cuda_plan {
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
-    int32_t plain_sequences;
     alignas(16) trope_plan plan;
 };
 static_assert(offsetof(trope_plan, step) % 16 == 0, "steps are loaded as vectors");
@@ -71,23 +70,24 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
-/* The usual packed call, of which 32 bits and less than half of the work are enough: its positions are indices in sequences, and
- * all of them have an angle. */
-static inline bool has_plain_sequences(const trope_plan &plan)
+/* Whether positions are indices in sequences that are stored whole, and all of them have an angle: the usual packed call, for
+ * which 32 bits and a quarter of the work are enough. */
+static inline bool is_packed(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
     return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed && s.cp_size == 1 &&
-           plan.axes == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
+           plan.axes == 1 && plan.windows == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
            (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.rows >= s.tokens);
 }
 
-/* The sequence of a token, which all threads of the warp have in common; `end` is 0 where that is none, or none that can be
- * right. */
-struct plain_sequence {
+/* A sequence of such a call, or a gap between sequences. */
+struct packed_span {
     int32_t begin, end;
+    bool is_gap;
 };
 
-__device__ __forceinline__ plain_sequence find_plain_sequence(const trope_sequences &s, int32_t token)
+/* The span of a token, which all threads of the warp have in common. */
+__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, int32_t token)
 {
     const int32_t *const boundaries = (const int32_t *)s.boundaries;
     const uint32_t count = (uint32_t)s.count;
@@ -98,52 +98,62 @@ __device__ __forceinline__ plain_sequence find_plain_sequence(const trope_sequen
         const uint32_t i = low + threadIdx.x % 32 * step;
         probe = i <= min(high, count) ? boundaries[i] : INT32_MAX;
         const uint32_t later = __ballot_sync(UINT32_MAX, probe > token);
-        first = later ? __ffs((int)later) - 1 : 32;
+        first = later ? __ffs((int)later) - 1 : 32; /* of the threads whose boundary is after the token */
         high = first < 32 ? min(high, low + first * step) : high;
         low = first ? low + (first - 1) * step + 1 : low;
     } while (low < high);
-    plain_sequence found = {__shfl_sync(UINT32_MAX, probe, first - 1), __shfl_sync(UINT32_MAX, probe, first)};
-    if (low == 0 || low > count)
-        return {0, 0};
-    if (step > 1 || first == 0 || first == 32)
-        found = {boundaries[low - 1], boundaries[low]};
-    return found.begin >= 0 && found.end <= (int32_t)s.tokens ? found : plain_sequence{0, 0};
-}
-
-/* Whether the row of every thread of the warp is in a sequence, and then its position. */
-__device__ __forceinline__ bool find_plain_rows(const trope_sequences &s, trope_row *row)
-{
-    const int32_t token = (int32_t)row->token;
-    bool wants = true;
-    while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
-        const plain_sequence q = find_plain_sequence(s, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
-        if (q.end == 0)
-            return false;
-        if (token >= q.begin && token < q.end) {
-            row->position[0] = token - q.begin;
-            wants = false;
-        }
+    packed_span span;
+    span.is_gap = low == 0 || low > count;
+    span.begin = __shfl_sync(UINT32_MAX, probe, first - 1);
+    span.end = __shfl_sync(UINT32_MAX, probe, first);
+    if (step > 1 || first == 0 || first == 32 || span.is_gap) {
+        span.begin = low > 0 ? boundaries[low - 1] : 0;
+        span.end = low > count ? INT32_MAX : boundaries[low];
     }
-    row->action = TROPE_ROW_ROTATE;
-    row->poisoned = 0;
-    return true;
+    return span;
 }
 
-/* Fills a row whose batch and token are set, for all threads of a warp. A sequence that cannot be right poisons
- * its rows. */
-__device__ __forceinline__ void find_row(const cuda_plan &p, trope_row *row)
+/* Reports a position that has no angle, and poisons the rows of a sequence that cannot be right. */
+__device__ __forceinline__ void finish_row(const trope_plan &plan, bool faulty, trope_row *row)
 {
-    const trope_plan &plan = p.plan;
-    if (p.plain_sequences && find_plain_rows(plan.sequences, row))
-        return;
+    if (row->action == TROPE_ROW_ROTATE && row->poisoned && plan.status)
+        atomicOr(plan.status, TROPE_STATUS_POSITION);
+    if (faulty)
+        row->poisoned = (1u << TROPE_MAX_AXES) - 1;
+}
+
+/* Fills a row whose batch and token are set, for all threads of a warp. */
+__device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
+{
     found_span found = {{0, 0, 0, 0, 0}, false};
     if (plan.sequences.boundaries)
         found = find_spans(plan.sequences, row->token);
     trope_find_row(&plan, &found.span, row);
-    if (row->action == TROPE_ROW_ROTATE && row->poisoned && plan.status)
-        atomicOr(plan.status, TROPE_STATUS_POSITION);
-    if (found.faulty)
-        row->poisoned = (1u << TROPE_MAX_AXES) - 1;
+    finish_row(plan, found.faulty, row);
+}
+
+/* The same in a packed call. */
+__device__ __forceinline__ void find_packed_row(const trope_plan &plan, trope_row *row)
+{
+    const int32_t token = (int32_t)row->token;
+    packed_span mine = {0, 0, false};
+    bool wants = true;
+    while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
+        const packed_span span =
+            find_packed_span(plan.sequences, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
+        if (wants && token >= span.begin && token < span.end) {
+            mine = span;
+            wants = false;
+        }
+    }
+    row->action = mine.is_gap && plan.padding != TROPE_PADDING_ROTATE
+                      ? plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY
+                      : TROPE_ROW_ROTATE;
+    row->position[0] = (uint32_t)(token - mine.begin);
+    row->poisoned = 0;
+    if (row->action == TROPE_ROW_ROTATE)
+        trope_limit_position(&plan, row, 0);
+    finish_row(plan, !mine.is_gap && (mine.begin < 0 || mine.end > (int32_t)plan.sequences.tokens), row);
 }
 
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
@@ -351,8 +361,8 @@ template <typename REAL, int N> union angles_of {
     of_pairs<REAL, N> radians;
 };
 
-/* Loads them. A table's cos and sin are loaded when they are used. PLAIN: there is one axis. */
-template <int ANGLES, bool PLAIN, typename REAL, int N>
+/* Loads them. A table's cos and sin are loaded when they are used. */
+template <int ANGLES, bool ONE_AXIS, typename REAL, int N>
 __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
                                                           const steps_of<ANGLES, N> &steps)
 {
@@ -363,7 +373,7 @@ __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, co
     } else if (has_phases<ANGLES>(p)) {
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            const int64_t position = PLAIN ? row.position[0] : position_of_pair(p, row, pair + e);
+            const int64_t position = ONE_AXIS ? row.position[0] : position_of_pair(p, row, pair + e);
             if constexpr (sizeof(REAL) == 8)
                 angles.phases.first[e] = (uint64_t)position * steps.step[e];
             else

@@ -84,7 +84,6 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->own_angles = plan.angles.per_element;
     p->window_pairs = plan.pairs / plan.windows;
     p->table_vectors = table_is_vector(plan);
-    p->plain_sequences = has_plain_sequences(plan);
 }
 
 static inline trope_status fail_cuda(const char *function, cudaError_t error)

@@ -120,7 +120,7 @@ __device__ __forceinline__ void find_block_rows(const paired_call &call, const p
                                (i - group * call.rows_per_thread);
         trope_row row;
         set_row(call.rows, locate_row<false>(call.rows, number < call.rows.count ? number : call.rows.count - 1), &row);
-        find_row(call.plan, &row);
+        find_row(call.plan.plan, &row);
         if (base + threadIdx.x % 32 < count)
             rows[i] = row;
     }

@@ -197,7 +197,9 @@ static bool is_plain(const trope_plan &plan)
 
 static int kind_of_call(const trope_plan &plan)
 {
-    return !is_plain(plan) ? KIND_LOOKED_UP : plan.operand_count == 1 ? KIND_SINGLE : KIND_PLAIN;
+    if (is_plain(plan))
+        return plan.operand_count == 1 ? KIND_SINGLE : KIND_PLAIN;
+    return is_packed(plan) ? KIND_PACKED : KIND_ANY;
 }
 
 static uint32_t most(uint32_t a, uint32_t b)
@@ -281,8 +283,14 @@ constexpr int blocks_of(int angles, bool shared, int kind)
     return angles == ANGLES_ANY         ? ANY_BLOCKS
            : !shared                    ? ALONE_BLOCKS
            : angles == ANGLES_OWN_FREQS ? OWN_ANGLE_BLOCKS
-           : kind == KIND_LOOKED_UP     ? LOOKUP_BLOCKS
+           : kind == KIND_ANY           ? LOOKUP_BLOCKS
                                         : PLAIN_BLOCKS;
+}
+
+/* Where angles are unusual, there are fewer kernels. */
+constexpr int general_kind(int kind)
+{
+    return kind == KIND_PLAIN || kind == KIND_SINGLE ? KIND_PLAIN : KIND_ANY;
 }
 
 #define KERNEL(DTYPE, ANGLES, SHARED, KIND)                                                                                \
@@ -297,19 +305,20 @@ constexpr int blocks_of(int angles, bool shared, int kind)
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
-        ALWAYS_SHARED(DTYPE, ANGLES_ANY, KIND != KIND_LOOKED_UP), BOTH(DTYPE, ANGLES_PHASE, KIND),                         \
+        ALWAYS_SHARED(DTYPE, ANGLES_ANY, general_kind(KIND)), BOTH(DTYPE, ANGLES_PHASE, KIND),                         \
             BOTH(DTYPE, ANGLES_FREQS, KIND), BOTH(DTYPE, ANGLES_OWN_FREQS, KIND)                                           \
     }
 #define DTYPES(KIND)                                                                                                       \
     {                                                                                                                      \
         USUAL(TROPE_F32, KIND), USUAL(TROPE_F16, KIND), USUAL(TROPE_BF16, KIND),                                           \
         {                                                                                                                  \
-            ALWAYS_SHARED(TROPE_F64, ANGLES_ANY, KIND != KIND_LOOKED_UP)                                                   \
+            ALWAYS_SHARED(TROPE_F64, ANGLES_ANY, general_kind(KIND))                                                   \
         }                                                                                                                  \
     }
 
 /* By kind of call, dtype, angles, and whether these are shared. */
-static const void *const kernels[3][4][4][2] = {DTYPES(KIND_LOOKED_UP), DTYPES(KIND_PLAIN), DTYPES(KIND_SINGLE)};
+static const void *const kernels[4][4][4][2] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PLAIN),
+                                             DTYPES(KIND_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
 {

@@ -56,11 +56,11 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     uint32_t low, high;     /* the first pair of each run */
     uint32_t skipped;       /* pairs of the windows before */
 
-    template <bool PLAIN>
+    template <bool ONE_WINDOW>
     __device__ __forceinline__ void locate(const tiled_call &call, const tiled_operand &o, uint32_t lane)
     {
         skipped = 0;
-        if (!PLAIN && call.plan.plan.windows > 1) /* 2 or 3 */
+        if (!ONE_WINDOW && call.plan.plan.windows > 1) /* 2 or 3 */
             skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
         first = (lane * V + skipped) * BYTES;
         second = first + o.window_pairs * BYTES;
@@ -110,22 +110,26 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 
     turns_of<real, RUN> run[2];
 
-    template <bool PLAIN>
-    __device__ __forceinline__ void find(const cuda_plan &plan, const trope_row &row, const lane &at,
-                                         const steps_of<ANGLES, RUN> *steps)
+    struct angles {
+        angles_of<real, RUN> run[2];
+
+        template <bool ONE_AXIS>
+        __device__ __forceinline__ void load(const cuda_plan &plan, const trope_row &row, const lane &at,
+                                             const steps_of<ANGLES, RUN> *steps)
+        {
+            run[0] = load_angles<ANGLES, ONE_AXIS, real, RUN>(plan, row, (int)at.low, steps[0]);
+            run[1] = load_angles<ANGLES, ONE_AXIS, real, RUN>(plan, row, (int)at.high, steps[1]);
+        }
+    };
+
+    __device__ __forceinline__ void find(const cuda_plan &plan, const trope_row &row, const lane &at, const angles &a)
     {
-        const int pair[2] = {(int)at.low, (int)at.high};
-        angles_of<real, RUN> angles[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            angles[i] = load_angles<ANGLES, PLAIN, real, RUN>(plan, row, pair[i], steps[i]);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            find_turns<ANGLES, real, RUN>(plan, row, pair[i], angles[i], &run[i]);
+        find_turns<ANGLES, real, RUN>(plan, row, (int)at.low, a.run[0], &run[0]);
+        find_turns<ANGLES, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
     }
 
     /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where shares are `distance` apart. */
-    template <bool PLAIN>
+    template <bool ONE_AXIS>
     static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const trope_row &row, const lane &at,
                                                        uint32_t first, uint32_t threads, char *space, uint32_t distance)
     {
@@ -134,7 +138,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
             const int in_run = i * SHARE % RUN, pair = (int)(i * SHARE < RUN ? at.low : at.high) + in_run;
             turns_of<real, SHARE> t;
             find_turns<ANGLES, real, SHARE>(plan, row, pair,
-                                            load_angles<ANGLES, PLAIN, real, SHARE>(plan, row, pair, {plan, pair}), &t);
+                                            load_angles<ANGLES, ONE_AXIS, real, SHARE>(plan, row, pair, {plan, pair}), &t);
             store_share(t, space + i * distance);
         }
     }
@@ -209,6 +213,12 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 
 /* ---- rows ---- */
 
+/* What a call has: rows of any kind, those of the usual packed call, rows whose positions are the tokens, or such rows and a
+ * single operand. */
+enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PLAIN, KIND_SINGLE };
+
+template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_SINGLE;
+
 /* The number in the call of row `row` of a tile, or of its last one. */
 __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const tile_place &p, uint32_t row)
 {
@@ -217,22 +227,26 @@ __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const 
 
 /* The rows of a block's tiles, looked up one a thread: by each warp its own where that is quick, or else by as few warps as
  * possible for all of them. */
+template <int KIND>
 __device__ __forceinline__ void find_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
                                           trope_row *rows)
 {
-    const bool quick = call.plan.plain_sequences;
+    constexpr bool ALONE = KIND == KIND_PACKED;
     const uint32_t warp = threadIdx.x / 32, of_tile = o.tiles.rows.divisor;
-    const uint32_t end = quick ? (warp + 1) * of_tile : TILE_WARPS * of_tile;
-    for (uint32_t base = quick ? warp * of_tile : warp * 32; base < end; base += TILE_THREADS) {
-        const uint32_t i = min(base + threadIdx.x % 32, end - 1), tile = o.tiles.rows.divide(i);
+    const uint32_t end = ALONE ? (warp + 1) * of_tile : TILE_WARPS * of_tile;
+    for (uint32_t base = ALONE ? warp * of_tile : warp * 32; base < end; base += TILE_THREADS) {
+        const uint32_t i = min(base + threadIdx.x % 32, end - 1), tile = ALONE ? warp : o.tiles.rows.divide(i);
         const tile_place p = find_tile(o.tiles, min(first_tile + tile, o.tiles.tiles - 1));
         trope_row row;
         set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * of_tile)), &row);
-        find_row(call.plan, &row);
+        if (ALONE)
+            find_packed_row(call.plan.plan, &row);
+        else
+            find_row(call.plan.plan, &row);
         if (base + threadIdx.x % 32 < end)
             rows[i] = row;
     }
-    if (quick)
+    if (ALONE)
         __syncwarp();
     else
         __syncthreads();
@@ -247,19 +261,20 @@ __device__ __forceinline__ void clear_rows(const tiling &t, const tile_place &p,
                 *(uint4 *)(tile + row * t.row_pitch + head * t.head_pitch + at) = make_uint4(0, 0, 0, 0);
 }
 
-template <bool PLAIN>
+/* Row `number` of a tile, or its last one. */
+template <int KIND>
 __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const tile_place &p, const trope_row *rows,
-                                                 uint32_t row)
+                                                 uint32_t number)
 {
-    if (!PLAIN)
-        return rows[min(row, p.rows - 1)];
-    return plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
+    if (IS_PLAIN<KIND>)
+        return plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, number)));
+    trope_row row = rows[min(number, p.rows - 1)];
+    if (KIND == KIND_PACKED)
+        row.position[0] = (uint32_t)row.position[0];
+    return row;
 }
 
 /* ---- the kernel ---- */
-
-/* What a call has: rows that must be looked up, rows whose positions are the tokens, or such rows and a single operand. */
-enum tile_call_kind { KIND_LOOKED_UP, KIND_PLAIN, KIND_SINGLE };
 
 /* One head. The threads that have it are `together`: where pairs are rearranged, each reads what others write. */
 template <int DTYPE, int ANGLES>
@@ -285,13 +300,14 @@ __device__ __forceinline__ void rotate_head(const tiled_call &call, const tiled_
 }
 
 /* Turns all heads of a tile. A thread keeps its lane; it has every so many rows, and every so many heads of them. */
-template <int DTYPE, int ANGLES, bool SHARED, bool PLAIN>
+template <int DTYPE, int ANGLES, bool SHARED, int KIND>
 __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled_operand &o, const tile_place &p,
                                              uint32_t first_lane, const trope_row *rows, const tile_arrival &arrival,
                                              char *tile, char *turns_space)
 {
     typedef tile_lane<DTYPE, ANGLES> lane;
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    constexpr bool ONE_AXIS = KIND != KIND_ANY;
     const uint32_t thread = threadIdx.x % 32, in_warp = o.lanes.divide(thread), first_thread = in_warp * o.lanes.divisor;
     const uint32_t number = first_lane + thread - first_thread, together = o.head_threads << first_thread;
     const uint32_t first_row = o.heads_at_once.divide(in_warp), first_head = in_warp - first_row * o.heads_at_once.divisor;
@@ -299,22 +315,28 @@ __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled
     const uint32_t sharing = o.rows_at_once * o.lanes.divisor * lane_turns::SHARE_BYTES;
     turns_space += works ? (first_row * o.lanes.divisor + thread - first_thread) * lane_turns::SHARE_BYTES : 0;
     lane at;
-    at.template locate<PLAIN>(call, o, works ? number : 0);
+    at.template locate<ONE_AXIS>(call, o, works ? number : 0);
     const steps_of<ANGLES, lane::RUN> steps[2] = {{call.plan, (int)at.low}, {call.plan, (int)at.high}};
+    trope_row row = row_of_tile<KIND>(call, p, rows, first_row);
+    typename lane_turns::angles angles;
+    if (!SHARED && row.action == TROPE_ROW_ROTATE)
+        angles.template load<ONE_AXIS>(call.plan, row, at, steps);
     for (uint32_t done = 0; done < p.rows; done += o.rows_at_once) {
         const uint32_t i = done + first_row;
-        const trope_row row = row_of_tile<PLAIN>(call, p, rows, i);
-        const bool turns_row = works && i < p.rows && (PLAIN || row.action == TROPE_ROW_ROTATE);
+        const bool turns_row = works && i < p.rows && row.action == TROPE_ROW_ROTATE;
         lane_turns turns;
         if (SHARED) {
             if (turns_row)
-                lane_turns::template find_shares<PLAIN>(call.plan, row, at, first_head, o.heads_at_once.divisor, turns_space,
-                                                        sharing);
+                lane_turns::template find_shares<ONE_AXIS>(call.plan, row, at, first_head, o.heads_at_once.divisor,
+                                                           turns_space, sharing);
             __syncwarp();
             turns.load_shares(turns_space, sharing);
         } else if (turns_row) {
-            turns.template find<PLAIN>(call.plan, row, at, steps);
+            turns.find(call.plan, row, at, angles);
         }
+        row = row_of_tile<KIND>(call, p, rows, i + o.rows_at_once);
+        if (!SHARED && row.action == TROPE_ROW_ROTATE) /* while the heads are turned */
+            angles.template load<ONE_AXIS>(call.plan, row, at, steps);
         arrival.wait();
         char *window = tile + o.window + i * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
         for (uint32_t head = turns_row ? first_head : p.heads; head < p.heads; head += o.heads_at_once.divisor) {
@@ -331,7 +353,6 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[TILE_WARPS];
-    constexpr bool PLAIN = KIND != KIND_LOOKED_UP;
     const uint32_t turn = KIND == KIND_SINGLE ? 0 : call.turn.divide(blockIdx.x);
     const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
     const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
@@ -345,20 +366,20 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
     trope_row *const rows = (trope_row *)(shared + call.rows_at);
     if (present)
         load_tile(o.tiles, o.src, p, arrival, tile);
-    if (!PLAIN)
-        find_rows(call, o, first_tile, rows);
+    if (!IS_PLAIN<KIND>)
+        find_rows<KIND>(call, o, first_tile, rows);
     if (present) {
         const trope_row *const tile_rows = rows + warp * o.tiles.rows.divisor;
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
-            rotate_lanes<DTYPE, ANGLES, SHARED, PLAIN>(call, o, p, lane, tile_rows, arrival, tile,
+            rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, p, lane, tile_rows, arrival, tile,
                                                        shared + call.turns_at + warp * call.turns_bytes);
         arrival.wait();
-        if (!PLAIN && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
+        if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
             clear_rows(o.tiles, p, tile_rows, tile);
         store_tile(o.tiles, o.dst, p, tile);
     }
-    if (!PLAIN && call.plan.plan.sequences.boundaries)
+    if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries)
         check_sequences(call.plan.plan);
 }
 
