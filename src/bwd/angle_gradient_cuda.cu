@@ -1,30 +1,24 @@
 /* The gradient of the angles on CUDA: how a plan's units are chosen, where its sums lie, and the launches. All of it
- * follows from the shapes: the strides and addresses only say whether the one pass is by vectors. */
+ * follows from the shapes: the strides and addresses only say whether the one pass is by tiles. */
 #include "bwd/angle_gradient_cuda.h"
 
 #include <string.h>
 
 #include "api/error.h"
-#include "bwd/angle_gradient_cuda.cuh"
 #include "bwd/angle_sums_cuda.cuh"
+#include "bwd/gradient_pairs_cuda.cuh"
+#include "bwd/gradient_tiles_cuda.cuh"
 #include "core/launch_cuda.cuh"
+#include "core/tiling_cuda.cuh"
 
-/* Heads that a slot should have to walk, threads that a block spreads over slots, and blocks of the vector kernel that a
- * multiprocessor should hold. */
-#ifndef HEADS_PER_SLOT
-#define HEADS_PER_SLOT 4
-#define VECTOR_BLOCKS  2
-#endif
-#define SLOT_THREADS        256
-#define MAX_UNITS_PER_BLOCK 128
-/* Units that are enough for any device: batch entries that share angles are taken together down to this number. */
+/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units of
+ * a group. */
 #define ENOUGH_UNITS       8192
 #define MAX_BATCH_PER_UNIT 64
 
-static uint32_t kernel_threads(bool vector)
-{
-    return vector ? +vector_head<TROPE_F32>::THREADS : +scalar_head<TROPE_F32>::THREADS;
-}
+/* Bytes of dy that a group should have, and of dy in a tile. */
+#define GROUP_BYTES         8192
+#define GRADIENT_TILE_BYTES 2048
 
 /* ---- units ---- */
 
@@ -39,16 +33,27 @@ static bool rows_are_known(const trope_plan &plan)
            trope_index_in_sequence(s, &span, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
 }
 
+static double bytes_of_row(const trope_plan &plan)
+{
+    double elements = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
+    return elements * plan.element_size;
+}
+
 static void choose_units(const trope_plan &plan, gradient_call *g)
 {
     const int64_t at_least = plan.batch * plan.tokens / ENOUGH_UNITS,
                   most = plan.batch < MAX_BATCH_PER_UNIT ? plan.batch : MAX_BATCH_PER_UNIT;
     const bool known = plan.d_freqs && rows_are_known(plan), shared = known && plan.angles.batch_stride == 0;
     const int64_t together = !shared ? 1 : at_least < most ? at_least : most;
-    g->batch = plan.batch;
+    g->batch = (uint32_t)plan.batch;
     g->batch_per_unit = together > 1 ? (uint32_t)together : 1;
     g->plan.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
     g->units = (uint32_t)(g->plan.plan.batch * plan.tokens);
+    const double fill = GROUP_BYTES / (bytes_of_row(plan) * g->batch_per_unit), spare = (double)g->units / ENOUGH_UNITS,
+                 units = fill < spare ? fill : spare;
+    g->group_units = units < 1 ? 1 : units < MAX_GROUP_UNITS ? (uint32_t)units : MAX_GROUP_UNITS;
     g->mode = plan.d_inv_freq                      ? GRADIENT_FREQUENCIES
               : !known                             ? GRADIENT_SORTED
               : !shared || g->plan.plan.batch <= 1 ? GRADIENT_DIRECT
@@ -56,83 +61,14 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
     g->key_axes = plan.sequences.axes > 1 ? plan.axes : 1;
 }
 
-/* ---- geometry ---- */
-
-static uint32_t least(uint32_t a, uint32_t b)
+/* A slot for each head that the threads of a warp have at a time, if a thread has two pairs. */
+static uint32_t choose_slots(const trope_plan &plan)
 {
-    return a < b ? a : b;
-}
-
-static uint32_t vector_threads(const trope_plan &plan)
-{
-    const uint32_t width = 16 / plan.element_size;
-    return (plan.pairs + width - 1) / width;
-}
-
-/* As divide_space has it, for vectors, which take a little more than pairs. */
-static size_t shared_bytes(const gradient_call &g)
-{
-    const trope_plan &plan = g.plan.plan;
-    const size_t real = plan.dtype == TROPE_F64 ? 8 : 4, width = 16 / plan.element_size, runs = gradient_runs(g);
-    const size_t rotate = 2 * real * (width + (real == 8 ? 1 : 2)),
-                 gradient = gradient_shares_turns(g) ? 0 : 16 * (width + 1);
-    const size_t coefficients = 2 * runs * plan.pairs * real, slots = g.slots.divisor * 2 * plan.pairs * sizeof(double);
-    return g.units_per_block * (sizeof(trope_row) + runs * vector_threads(plan) * (rotate + gradient) +
-                                (coefficients > slots ? coefficients : slots));
-}
-
-static double elements_of_row(const trope_plan &plan)
-{
-    double elements = 0;
-    for (int i = 0; i < plan.operand_count; i++)
-        elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
-    return elements;
-}
-
-/* Slots and blocks are those of the vector kernel, also where the plan gets the other one. */
-static void divide_heads(const trope_plan &plan, gradient_call *g)
-{
-    const uint64_t heads = (uint64_t)g->row_heads.divisor * g->batch_per_unit,
-                   wanted = (heads + HEADS_PER_SLOT - 1) / HEADS_PER_SLOT;
-    uint32_t slots = SLOT_THREADS / vector_threads(plan);
-    slots = wanted < slots ? (uint32_t)wanted : slots;
-    g->units_per_block = 1;
-    g->slots.set(slots);
-    while (slots > 1 && shared_bytes(*g) > MAX_SHARED_BYTES)
-        g->slots.set(--slots);
-    g->steps = (uint32_t)((heads + slots - 1) / slots);
-    g->units_per_block = least(SLOT_THREADS / vector_threads(plan) / slots, MAX_UNITS_PER_BLOCK);
-    const double elements = elements_of_row(plan) * g->batch_per_unit;
-    while (g->units_per_block > 1 && (shared_bytes(*g) > MAX_SHARED_BYTES || g->units_per_block * elements > INT32_MAX))
-        g->units_per_block--;
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        const int64_t step = (int64_t)slots * plan.element_size;
-        g->operands[i].src_step = o.src_stride[TROPE_DIM_HEAD] * step;
-        g->operands[i].input_step = o.input_stride[TROPE_DIM_HEAD] * step;
-        g->operands[i].dst_step = o.dst_stride[TROPE_DIM_HEAD] * step;
-    }
-}
-
-static void count_heads(const trope_plan &plan, bool vector, gradient_call *g)
-{
-    const uint32_t width = vector ? 16 / plan.element_size : 1;
-    uint32_t heads = 0;
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        gradient_heads &h = g->operands[i];
-        const bool passes = o.dst && (!o.in_place || (plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO));
-        const uint32_t passing = passes ? (o.head_dim - o.rotary_dim) / width : 0, count = o.groups * o.heads_per_group;
-        h.first = heads;
-        h.per_group.set(o.heads_per_group);
-        h.first_passing = g->row_passing;
-        h.passing.set(passing ? passing : 1);
-        heads += o.rotary_dim ? count : 0;
-        g->row_passing += passing * count;
-        g->rearranges |= o.in_place && plan.interleaved_src != plan.interleaved_dst;
-    }
-    g->row_heads.set(heads);
-    g->head_threads.set(plan.pairs / width);
+    const uint32_t threads = ((uint32_t)plan.pairs + 1) / 2;
+    uint32_t slots = 1;
+    while (slots * 2 * threads <= 32)
+        slots *= 2;
+    return slots;
 }
 
 /* Whether all that is counted in 32 bits fits. */
@@ -140,46 +76,122 @@ static bool fits(const trope_plan &plan)
 {
     const double limit = INT32_MAX, rows = (double)plan.batch * (double)plan.tokens;
     const double angle_rows = (double)plan.angles.rows * (plan.angles.batch_stride ? (double)plan.batch : 1);
-    return elements_of_row(plan) * MAX_BATCH_PER_UNIT < limit && rows * TROPE_MAX_AXES < limit &&
-           angle_rows * TROPE_MAX_AXES < limit;
+    return bytes_of_row(plan) * MAX_BATCH_PER_UNIT * MAX_GROUP_UNITS < limit * GRADIENT_TILE_BYTES &&
+           rows * TROPE_MAX_AXES < limit && angle_rows * TROPE_MAX_AXES < limit;
 }
 
-static void plan_gradient(const trope_plan &plan, bool vector, gradient_call *g)
+static void plan_gradient(const trope_plan &plan, gradient_call *g)
 {
     memset(g, 0, sizeof *g);
     fill_cuda_plan(plan, &g->plan);
-    g->pair_lanes.set(least(plan.pairs, SLOT_THREADS));
-    g->pair_row_step = kernel_threads(vector) / g->pair_lanes.divisor;
     g->plan.plan.rounding = TROPE_ROUND_ONCE;
     g->native = plan.rounding == TROPE_ROUND_NATIVE;
     for (int i = 0; i < plan.operand_count; i++)
         join_groups(&g->plan.plan.operands[i], true);
     choose_units(plan, g);
-    count_heads(g->plan.plan, vector, g);
-    divide_heads(g->plan.plan, g);
-    g->unit_passing.set(g->row_passing ? g->row_passing * g->batch_per_unit : 1);
-    g->spread = vector && plan.interleaved_src && plan.interleaved_dst && plan.interleaved_input;
-    g->interleaved_gap = g->spread ? (uint32_t)(plan.pairs / plan.windows * plan.element_size) : 16;
+    g->slots = choose_slots(plan);
     g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1));
 }
 
-static int64_t block_count(const gradient_call &g)
+static int64_t group_count(const gradient_call &g)
 {
-    return ((int64_t)g.units + g.units_per_block - 1) / g.units_per_block;
+    return ((int64_t)g.units + g.group_units - 1) / g.group_units;
 }
 
-/* ---- vectors ---- */
+/* ---- tiles ---- */
 
-/* Whether the one pass is by vectors: it reads input by them too. */
-static bool plan_is_vector(const trope_plan &plan)
+/* Pairs that a thread of the kernel by tiles has at most, two at a time. */
+#define MAX_TWINS 2
+
+static uint32_t twins_of(const trope_plan &plan)
 {
-    bool vector = is_multiple(plan.pairs, 16 / plan.element_size);
+    return plan.pairs > 64 ? 2 : 1;
+}
+
+static bool has_tiles(const trope_plan &plan)
+{
+    bool tiles = plan.pairs % 2 == 0 && plan.pairs <= 64 * MAX_TWINS;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        vector =
-            vector && operand_is_vector(plan, o) && (!o.rotary_dim || tensor_is_vector(plan, o, o.input, o.input_stride));
+        tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_TILE_BYTES &&
+                (!o.rotary_dim ||
+                 (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
     }
-    return vector;
+    return tiles;
+}
+
+static tiled_tensor plan_tensor(const trope_plan &plan, const void *base, const int64_t *stride, int32_t skipped)
+{
+    const int64_t bytes = plan.element_size;
+    tiled_tensor t;
+    memset(&t, 0, sizeof t);
+    t.base = (char *)base + skipped * bytes;
+    t.outer = stride[TROPE_DIM_BATCH] * bytes;
+    t.inner = stride[TROPE_DIM_TOKEN] * bytes;
+    t.group = stride[TROPE_DIM_GROUP] * bytes;
+    t.head = stride[TROPE_DIM_HEAD] * bytes;
+    return t;
+}
+
+/* Tiles of one row, with heads of `pitch` bytes. */
+static void cut_row(const trope_plan_operand &o, uint32_t pitch, uint32_t heads, tiling *t)
+{
+    t->pitch = t->head_pitch = pitch;
+    t->all_heads = (uint32_t)(o.groups * o.heads_per_group);
+    t->heads = heads;
+    t->rows.set(1);
+    t->row_pitch = heads * pitch;
+    t->heads_per_group.set((uint32_t)o.heads_per_group);
+    t->vectors.set(least(most(pitch / 16, 1), 32));
+}
+
+/* Returns how many steps an operand has in a batch entry. */
+static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &from, gradient_operand *o)
+{
+    const int32_t skipped = !from.dst || takes_windows(plan, from) ? from.rotary_offset : 0;
+    const uint32_t x_pitch = (uint32_t)(from.rotary_dim * plan.element_size),
+                   pitch = !from.dst || takes_windows(plan, from) ? x_pitch : (uint32_t)(from.head_dim * plan.element_size);
+    const uint32_t heads = (uint32_t)(from.groups * from.heads_per_group), most = GRADIENT_TILE_BYTES / (pitch ? pitch : 1);
+    if (pitch == 0)
+        return 0;
+    o->rotates = from.rotary_dim > 0;
+    o->writes = from.dst != NULL;
+    o->window = (uint32_t)((from.rotary_offset - skipped) * plan.element_size);
+    o->window_pairs = (uint32_t)from.window_pairs;
+    o->dy = plan_tensor(plan, from.src, from.src_stride, skipped);
+    o->x = plan_tensor(plan, from.input, from.input_stride, from.rotary_offset);
+    o->dx = plan_tensor(plan, from.dst, from.dst_stride, skipped);
+    const uint32_t of_tile = share_heads(heads, (uint32_t)from.heads_per_group, most ? most : 1);
+    cut_row(from, pitch, of_tile, &o->tiles);
+    cut_row(from, x_pitch, of_tile, &o->x_tiles);
+    find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dy);
+    find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dx);
+    if (o->rotates)
+        find_runs(o->x_tiles, (uint32_t)from.heads_per_group, &o->x);
+    return tiles_along(heads, of_tile);
+}
+
+static void plan_tiles(const gradient_call &g, tiled_gradient *t)
+{
+    const trope_plan &plan = g.plan.plan;
+    uint32_t steps = 0, dy_bytes = 0, x_bytes = 0;
+    memset(t, 0, sizeof *t);
+    t->g = g;
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        t->first_of_entry[i] = i < plan.operand_count ? steps : UINT32_MAX;
+        if (i >= plan.operand_count)
+            continue;
+        gradient_operand &o = t->operands[i];
+        steps += plan_operand(plan, plan.operands[i], &o);
+        dy_bytes = most(dy_bytes, o.tiles.heads * o.tiles.pitch);
+        x_bytes = most(x_bytes, o.tiles.heads * o.x_tiles.pitch);
+    }
+    t->steps_of_entry.set(steps ? steps : 1);
+    t->steps_of_unit.set((steps ? steps : 1) * g.batch_per_unit);
+    t->threads_of_head.set(least(((uint32_t)plan.pairs + 1) / 2, 32));
+    t->x_at = dy_bytes;
+    t->stage_bytes = dy_bytes + x_bytes;
+    t->warp_bytes = GRADIENT_STAGES * t->stage_bytes + g.group_units * (uint32_t)sizeof(trope_row);
 }
 
 /* ---- workspace ---- */
@@ -212,7 +224,7 @@ static gradient_workspace lay_out(const gradient_call &g)
     const trope_plan &plan = g.plan.plan;
     const uint64_t columns = (uint64_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
     const uint64_t rows = g.mode == GRADIENT_DIRECT        ? 0
-                          : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)block_count(g)
+                          : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)group_count(g)
                                                            : g.units;
     gradient_workspace w;
     memset(&w, 0, sizeof w);
@@ -232,7 +244,7 @@ uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
     if ((!plan->d_freqs && !plan->d_inv_freq) || !fits(*plan))
         return 0;
     gradient_call g;
-    plan_gradient(*plan, plan_is_vector(*plan), &g);
+    plan_gradient(*plan, &g);
     return lay_out(g).size;
 }
 
@@ -253,21 +265,38 @@ static void launch(gradient_launches *l, void (*kernel)(ARGUMENTS), int64_t bloc
         l->error = cudaLaunchKernel(kernel, dim3((unsigned)blocks), dim3(threads), list, shared, l->stream);
 }
 
-typedef void (*gradient_kernel_type)(gradient_call);
+/* By pairs: dtype, whether a pair's elements have an angle each. */
+static void (*const pair_kernels[4][2])(gradient_call) = {
+    {gradient_pairs_kernel<TROPE_F32, false>, gradient_pairs_kernel<TROPE_F32, true>},
+    {gradient_pairs_kernel<TROPE_F16, false>, gradient_pairs_kernel<TROPE_F16, true>},
+    {gradient_pairs_kernel<TROPE_BF16, false>, gradient_pairs_kernel<TROPE_BF16, true>},
+    {gradient_pairs_kernel<TROPE_F64, false>, gradient_pairs_kernel<TROPE_F64, true>},
+};
 
-static gradient_kernel_type find_kernel(int32_t dtype, bool vector)
-{
-    switch (dtype) {
-    case TROPE_F32:
-        return vector ? gradient_kernel<TROPE_F32, vector_head, VECTOR_BLOCKS> : gradient_kernel<TROPE_F32, scalar_head, 1>;
-    case TROPE_F16:
-        return vector ? gradient_kernel<TROPE_F16, vector_head, VECTOR_BLOCKS> : gradient_kernel<TROPE_F16, scalar_head, 1>;
-    case TROPE_BF16:
-        return vector ? gradient_kernel<TROPE_BF16, vector_head, VECTOR_BLOCKS>
-                      : gradient_kernel<TROPE_BF16, scalar_head, 1>;
-    default:
-        return vector ? gradient_kernel<TROPE_F64, vector_head, VECTOR_BLOCKS> : gradient_kernel<TROPE_F64, scalar_head, 1>;
+/* By tiles: also how often a thread has two pairs. */
+#define TILES(DTYPE, OWN)                                                                                                  \
+    {                                                                                                                      \
+        gradient_tiles_kernel<DTYPE, OWN, 1, 8>, gradient_tiles_kernel<DTYPE, OWN, 2, 6>                                   \
     }
+#define BOTH(DTYPE)                                                                                                        \
+    {                                                                                                                      \
+        TILES(DTYPE, false), TILES(DTYPE, true)                                                                            \
+    }
+static void (*const tile_kernels[4][2][MAX_TWINS])(tiled_gradient) = {BOTH(TROPE_F32), BOTH(TROPE_F16), BOTH(TROPE_BF16),
+                                                                      BOTH(TROPE_F64)};
+
+static void launch_pass(const gradient_call &g, gradient_launches *l)
+{
+    const trope_plan &plan = g.plan.plan;
+    const bool own = plan.angles.per_element;
+    if (!has_tiles(plan)) {
+        launch(l, pair_kernels[plan.dtype][own], group_count(g), (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, g);
+        return;
+    }
+    tiled_gradient t;
+    plan_tiles(g, &t);
+    launch(l, tile_kernels[plan.dtype][own][twins_of(plan) - 1], (group_count(g) + GRADIENT_WARPS - 1) / GRADIENT_WARPS,
+           GRADIENT_WARPS * 32, GRADIENT_WARPS * t.warp_bytes, t);
 }
 
 static void launch_clear(const trope_plan &plan, gradient_launches *l)
@@ -285,7 +314,7 @@ static void launch_parts(const gradient_call &g, gradient_launches *l)
 
 static void launch_frequencies(const gradient_call &g, gradient_launches *l)
 {
-    const frequency_sums f = {g.plan.plan, g.sums, block_count(g)};
+    const frequency_sums f = {g.plan.plan, g.sums, group_count(g)};
     launch(l, add_frequencies_kernel, (g.plan.plan.pairs + PARTS_PAIRS - 1) / PARTS_PAIRS, PARTS_THREADS, 0, f);
 }
 
@@ -327,13 +356,13 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
     launch(l, sum_angle_rows_kernel, (sums.angle_rows + ANGLE_ROWS - 1) / ANGLE_ROWS, SUMS_THREADS, 0, sums);
 }
 
-static void launch_all(const gradient_call &g, bool vector, const gradient_workspace &w, gradient_launches *l)
+static void launch_all(const gradient_call &g, const gradient_workspace &w, gradient_launches *l)
 {
     const trope_plan &plan = g.plan.plan;
     const bool known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_PARTS;
     if (plan.d_freqs && (g.units == 0 || (known && plan.tokens != plan.angles.rows)))
         launch_clear(plan, l);
-    launch(l, find_kernel(plan.dtype, vector), block_count(g), kernel_threads(vector), shared_bytes(g), g);
+    launch_pass(g, l);
     if (g.mode == GRADIENT_PARTS)
         launch_parts(g, l);
     else if (g.mode == GRADIENT_FREQUENCIES)
@@ -349,15 +378,14 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
                           "%s: batch * tokens (%lld * %lld) with these heads is more than the gradient of the "
                           "angles can take in one call",
                           function, (long long)plan->batch, (long long)plan->tokens);
-    const bool vector = plan_is_vector(*plan);
     gradient_call g;
-    plan_gradient(*plan, vector, &g);
+    plan_gradient(*plan, &g);
     const gradient_workspace w = lay_out(g);
     char *base = (char *)plan->workspace;
     g.sums = (double *)(base + w.sums);
     g.keys = (uint32_t *)(base + w.keys[0]);
     g.values = (uint32_t *)(base + w.values[0]);
     gradient_launches launches = {(cudaStream_t)plan->stream, cudaSuccess};
-    launch_all(g, vector, w, &launches);
+    launch_all(g, w, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

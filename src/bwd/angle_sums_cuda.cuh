@@ -6,7 +6,7 @@
 #ifndef TROPE_BWD_ANGLE_SUMS_CUDA_CUH
 #define TROPE_BWD_ANGLE_SUMS_CUDA_CUH
 
-#include "bwd/gradient_results_cuda.cuh"
+#include "bwd/gradient_call_cuda.cuh"
 
 #define SUMS_THREADS 256
 #define SUMS_WARPS   (SUMS_THREADS / 32)

@@ -1,61 +1,173 @@
-/* The gradient of the angles on CUDA: what a launch of its one pass is told, by the host. */
+/* The gradient of the angles on CUDA: what the one pass over dy, x and dx is told by the host, and in which order it adds.
+ *
+ * A unit is a token, with as many batch entries as share its angles and are taken together. The heads of each operand of a unit
+ * are dealt out to a few slots: slot s has heads s, s + slots, ... of every batch entry and operand. A slot adds in this
+ * order; slots are then added by halves, and the units of a group, where a group has one sum, in theirs. So the order depends on
+ * the shapes alone, and the two kernels (by tiles, or by pairs for strides that vectors cannot have) give the same bits. */
 #ifndef TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 #define TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 
 #include "core/angles_cuda.cuh"
+
+#define MAX_GROUP_UNITS 32
 
 /* What becomes of the sums of a unit. */
 enum gradient_mode {
     GRADIENT_DIRECT,     /* no other unit has its angles: they are the result */
     GRADIENT_PARTS,      /* `sums`, where units that follow each other in a known way are added */
     GRADIENT_SORTED,     /* `sums`, with the angle row of each unit in `keys` */
-    GRADIENT_FREQUENCIES /* times the position, and the block's units added: a row of `sums` for each block */
-};
-
-/* The heads of one operand, and the items (vectors or elements) of a head that pass through. */
-struct gradient_heads {
-    uint32_t first; /* in a row */
-    fast_divisor per_group;
-    int64_t src_step, input_step, dst_step; /* bytes from a head to the next of the same slot and group */
-    uint32_t first_passing;                 /* in a row */
-    fast_divisor passing;
+    GRADIENT_FREQUENCIES /* times the position, and the group's units added: a row of `sums` for each group */
 };
 
 struct gradient_call {
-    cuda_plan plan; /* its rows are units: plan.batch is how many units have the same token. plan.rounding is ONCE: */
-    bool native;    /* what is turned by may be rounded to the dtype, what is summed with never is */
-    gradient_heads operands[TROPE_MAX_OPERANDS];
-    int64_t batch;           /* batch entries of the tensors */
-    fast_divisor pair_lanes; /* coefficients: thread t has row t / pair_lanes and pair t % pair_lanes, */
-    uint32_t pair_row_step;  /* and goes on by this */
+    cuda_plan plan; /* plan.batch is how many units have the same token. plan.rounding is ONCE: */
+    uint32_t native; /* what is turned by may be rounded to the dtype, what is summed with never is */
+    uint32_t batch;  /* batch entries of the tensors */
     uint32_t batch_per_unit;
-    uint32_t units_per_block;
-    fast_divisor row_heads; /* heads of a row */
-    fast_divisor slots;     /* of a unit */
-    fast_divisor head_threads;
-    uint32_t steps;       /* heads that a slot walks, at most */
-    uint32_t row_passing; /* items of a row that pass through */
-    fast_divisor unit_passing;
-    uint32_t interleaved_gap; /* bytes from a thread's first vector to its second in a tensor of interleaved pairs */
-    uint32_t spread;          /* a thread's vectors are half a window apart: see thread_pairs */
-    uint32_t rearranges;      /* what a head's threads write in place, others of them read */
+    uint32_t units, group_units;
+    uint32_t slots; /* a power of two */
     gradient_mode mode;
     uint32_t key_axes;   /* axes with positions of their own */
     uint32_t angle_rows; /* SORTED: of all batch entries that have their own */
-    uint32_t units;
     double *sums;            /* a row: the first elements of all pairs, then (per_element) the second */
     uint32_t *keys, *values; /* [key_axes, units] */
 };
 
-TROPE_HD uint32_t gradient_runs(const gradient_call &g)
+/* ---- one pair ---- */
+
+/* The products of dy and x of a pair, summed: that is all of
+ *
+ *     dL/da1 = sum dy1 (-x1 s1 - x2 c1)        dL/da2 = sum dy2 (x1 c2 - x2 s2)
+ *
+ * that differs from head to head. Where the two angles are one, two sums are enough. */
+template <bool OWN> struct pair_sums {
+    double of[OWN ? 4 : 2];
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < (OWN ? 4 : 2); i++)
+            of[i] = 0;
+    }
+
+    __device__ __forceinline__ void add(double dy1, double dy2, double x1, double x2)
+    {
+        if constexpr (OWN) {
+            of[0] = fma(dy1, x1, of[0]);
+            of[1] = fma(dy1, x2, of[1]);
+            of[2] = fma(dy2, x1, of[2]);
+            of[3] = fma(dy2, x2, of[3]);
+        } else {
+            of[0] = fma(dy2, x2, fma(dy1, x1, of[0]));
+            of[1] = fma(-dy1, x2, fma(dy2, x1, of[1]));
+        }
+    }
+
+    /* Those of another thread of the warp. */
+    __device__ __forceinline__ void add_from(int thread)
+    {
+#pragma unroll
+        for (int i = 0; i < (OWN ? 4 : 2); i++)
+            of[i] += __shfl_sync(UINT32_MAX, of[i], thread);
+    }
+
+    /* dL/da1 and dL/da2; without own angles their sum. What is at hand are the cos and sin of the backward call: (c1, -s2) and
+     * (c2, -s1). */
+    template <typename REAL>
+    __device__ __forceinline__ void finish(REAL c1, REAL s1, REAL c2, REAL s2, double *first, double *second) const
+    {
+        if constexpr (OWN) {
+            *first = fma((double)s2, of[0], -((double)c1 * of[1]));
+            *second = fma((double)c2, of[2], (double)s1 * of[3]);
+        } else {
+            *first = fma((double)s1, of[0], (double)c1 * of[1]);
+            *second = 0;
+        }
+    }
+};
+
+/* ---- units ---- */
+
+__device__ __forceinline__ void locate_unit(const gradient_call &g, uint32_t unit, trope_row *row)
 {
-    return g.plan.own_angles ? 2 : 1;
+    const uint32_t tokens = (uint32_t)g.plan.plan.tokens, batch = unit / tokens;
+    row->batch = batch;
+    row->token = unit - batch * tokens;
 }
 
-/* What is turned by is also what is summed with, in f64 and unless the position is a factor. */
-TROPE_HD bool gradient_shares_turns(const gradient_call &g)
+/* ---- results ---- */
+
+__device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t offset, double value)
 {
-    return g.plan.plan.dtype == TROPE_F64 && g.mode != GRADIENT_FREQUENCIES;
+    if (plan.dtype == TROPE_F64)
+        ((double *)plan.d_freqs)[offset] = value;
+    else
+        ((float *)plan.d_freqs)[offset] = (float)value;
+}
+
+/* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+__device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
+{
+    return plan.inverse ? 0 - sum : sum;
+}
+
+/* The offset in d_freqs of the first (0) or second (1) element's angle of a pair at an angle row. */
+__device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t pair,
+                                                   int which)
+{
+    const int64_t base = batch * plan.angles.batch_stride + row * plan.angles.row_stride;
+    if (!plan.angles.per_element)
+        return base + pair;
+    return base + (which ? trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair)
+                         : trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair));
+}
+
+__device__ __forceinline__ int64_t position_of_row(const gradient_call &g, const trope_row &row, uint32_t pair)
+{
+    return g.plan.plan.axes == 1 ? row.position[0] : position_of_axis(row, trope_pair_axis(&g.plan.plan, (int)pair));
+}
+
+/* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both. */
+__device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row &row, uint32_t pair, int which, double sum)
+{
+    const trope_plan &plan = g.plan.plan;
+    if (g.mode == GRADIENT_DIRECT) {
+        store_angle(plan, offset_of_angle(plan, row.batch, position_of_row(g, row, pair), pair, which), turn_sum(plan, sum));
+    } else {
+        const int64_t unit = row.batch * plan.tokens + row.token;
+        g.sums[(plan.angles.per_element ? 2 * unit + which : unit) * plan.pairs + pair] = sum;
+    }
+}
+
+/* Emits the sums of a pair of a unit, or adds them to `group`. A poisoned row has no place in a sum over rows; in one of its
+ * own nobody looks for it. */
+template <bool OWN, typename REAL>
+__device__ __forceinline__ void emit_pair(const gradient_call &g, const trope_row &row, uint32_t pair,
+                                          const pair_sums<OWN> &sums, REAL c1, REAL s1, REAL c2, REAL s2, double *group)
+{
+    double first, second;
+    sums.finish(c1, s1, c2, s2, &first, &second);
+    if (g.mode != GRADIENT_FREQUENCIES) {
+        emit_sum(g, row, pair, 0, first);
+        if (OWN)
+            emit_sum(g, row, pair, 1, second);
+    } else if (!row.poisoned) {
+        *group += (double)position_of_row(g, row, pair) * first;
+    }
+}
+
+/* The angle row of a unit on each axis that has positions of its own; units without one go last. */
+__device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_row &row)
+{
+    const trope_plan &plan = g.plan.plan;
+    const uint32_t unit = (uint32_t)(row.batch * plan.tokens + row.token);
+    for (uint32_t axis = 0; axis < g.key_axes; axis++) {
+        const bool counts = row.action == TROPE_ROW_ROTATE && (plan.used_axes >> axis & 1) && !(row.poisoned >> axis & 1);
+        const int64_t angle_row =
+            counts ? (plan.angles.batch_stride ? row.batch * plan.angles.rows : 0) + position_of_axis(row, (int)axis) : 0;
+        g.keys[axis * g.units + unit] = counts ? axis * g.angle_rows + (uint32_t)angle_row : g.key_axes * g.angle_rows;
+        g.values[axis * g.units + unit] = unit;
+    }
 }
 
 #endif

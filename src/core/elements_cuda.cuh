@@ -75,6 +75,17 @@ __device__ __forceinline__ double round_native(const trope_plan &, double x)
     return x;
 }
 
+/* Two elements of f16 or bf16, the first in the lower half. */
+template <int DTYPE> __device__ __forceinline__ uint32_t pack_elements(float first, float second)
+{
+    uint32_t packed;
+    if constexpr (DTYPE == TROPE_F16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+    return packed;
+}
+
 /* ---- one pair ---- */
 
 template <int DTYPE> struct pair_types {
@@ -130,12 +141,9 @@ template <int DTYPE> union vector_pair {
     {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            if constexpr (DTYPE == TROPE_F16) {
+            if constexpr (sizeof(element) == 2) {
                 if (i % 2)
-                    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[v][(e + i) / 2]) : "f"(values[i]), "f"(values[i - 1]));
-            } else if constexpr (DTYPE == TROPE_BF16) {
-                if (i % 2)
-                    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[v][(e + i) / 2]) : "f"(values[i]), "f"(values[i - 1]));
+                    words[v][(e + i) / 2] = pack_elements<DTYPE>(values[i - 1], values[i]);
             } else {
                 words[v][e + i] = values[i];
             }

@@ -5,6 +5,7 @@
 #include "core/launch_cuda.cuh"
 #include "core/rotate_cuda.h"
 #include "core/rotate_tiles_cuda.cuh"
+#include "core/tiling_cuda.cuh"
 
 /* Shared memory that a tile should have, blocks that a multiprocessor should hold, and tiles that keep a device busy, above
  * which there is no use in smaller ones. */
@@ -18,11 +19,11 @@
 #endif
 #define ENOUGH_TILES     2048
 
-#define MAX_PITCH 8192
-
 /* Blocks of an operand in a turn, at most of the operand that has the fewest: what is rounded up is less than a block in as
  * many. */
+#ifndef SHARE_OF_TURN
 #define SHARE_OF_TURN 8
+#endif
 #define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
 
 /* ---- the heads of an operand ---- */
@@ -30,12 +31,6 @@
 static bool rearranges(const trope_plan &plan)
 {
     return plan.interleaved_src != plan.interleaved_dst;
-}
-
-/* In place, a tile has only what is rotated, unless there is padding to be cleared. */
-static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
-{
-    return o.in_place && !(plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO);
 }
 
 static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
@@ -71,29 +66,6 @@ static bool rows_join(const trope_plan &plan, const int64_t *stride)
 
 /* ---- tiles ---- */
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t quotient_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static uint32_t common_divisor(uint32_t a, uint32_t b)
-{
-    return b ? common_divisor(b, a % b) : a;
-}
-
-/* Heads of a row in a tile that has room for `most`: all alike, and whole groups if one fits. */
-static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
-{
-    const uint32_t chunks = (uint32_t)quotient_up(heads, most), share = (uint32_t)quotient_up(heads, chunks);
-    const uint32_t groups = (uint32_t)quotient_up(share, per_group) * per_group;
-    return groups <= most ? groups : share;
-}
-
 /* The sizes of tiles that have room for `most` heads. A warp turns `at_once` heads at a time. */
 static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, uint32_t at_once, tiling *t)
 {
@@ -104,21 +76,6 @@ static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, u
         t->heads = share_heads(t->all_heads, per_group, most);
         t->rows.divisor = t->heads < t->all_heads ? 1 : least(least(most / t->heads, most_rows), t->all_rows);
     }
-}
-
-static uint32_t tiles_along(uint32_t all, uint32_t of_tile)
-{
-    return (uint32_t)quotient_up(all, of_tile);
-}
-
-/* The runs of tiles in a tensor. */
-static void find_runs(const tiling &t, uint32_t per_group, tiled_tensor *tensor)
-{
-    const bool rows_join = tensor->inner == t.row_pitch || t.rows.divisor == 1, heads_join = tensor->head == t.head_pitch || t.heads == 1;
-    const bool is_grouped = per_group < t.all_heads;
-    tensor->is_whole = rows_join && heads_join && !is_grouped && (!t.rows_first || t.heads == 1);
-    tensor->run = t.rows_first ? (rows_join ? t.rows.divisor : 1) : heads_join ? (is_grouped ? common_divisor(t.heads, per_group) : t.heads) : 1;
-    tensor->runs_of_line.set(tiles_along(t.rows_first ? t.rows.divisor : t.heads, tensor->run));
 }
 
 /* Returns how many tiles there are. */
@@ -202,11 +159,6 @@ static int kind_of_call(const trope_plan &plan)
     return is_packed(plan) ? KIND_PACKED : KIND_ANY;
 }
 
-static uint32_t most(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* What a launch needs to know of a call. */
 struct tiled_launch {
     int64_t blocks;
@@ -214,18 +166,22 @@ struct tiled_launch {
     bool shares; /* some threads have the same lane of a row */
 };
 
-/* Blocks are dealt out to the operands in turns, each of which has its share of all of them, so that what lies together in
- * memory is moved at about the same time. Returns how many blocks there are. */
-static int64_t deal_blocks(int32_t operands, tiled_call *call)
+/* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has its
+ * share of all: packed Q, K and V are neighbours, and are then read and written at about the same time. Returns how many
+ * blocks there are. */
+static int64_t deal_blocks(const trope_plan &plan, tiled_call *call)
 {
+    const int32_t operands = plan.operand_count;
     int64_t fewest = INT64_MAX;
+    bool in_place = true;
     for (int i = 0; i < operands; i++) {
         const int64_t blocks = quotient_up(call->operands[i].tiles.tiles, TILE_WARPS);
         fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
+        in_place = in_place && plan.operands[i].in_place;
     }
     if (fewest == INT64_MAX)
         return 0;
-    const int64_t turns = operands == 1 ? 1 : quotient_up(fewest, SHARE_OF_TURN);
+    const int64_t turns = operands > 1 && in_place ? quotient_up(fewest, SHARE_OF_TURN) : 1;
     uint32_t dealt = 0;
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         const int64_t blocks = i < operands ? quotient_up(call->operands[i].tiles.tiles, TILE_WARPS) : 0;
@@ -252,7 +208,7 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
         turns = most(turns, o.rows_at_once * o.lanes.divisor);
         launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
     }
-    launch.blocks = deal_blocks(plan.operand_count, call);
+    launch.blocks = deal_blocks(plan, call);
     const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) * (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
     call->turns_bytes = launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
     call->turns_at = TILE_WARPS * call->tile_bytes;

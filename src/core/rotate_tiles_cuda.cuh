@@ -106,7 +106,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
     typedef typename lane::real real;
     enum { RUN = lane::RUN, OWN = MAY_OWN_ANGLES<ANGLES> };
     enum { SHARE = RUN < 2 ? 1 : 2, SHARES = 2 * RUN / SHARE }; /* pairs that a thread finds for others at a time */
-    enum { SHARE_BYTES = SHARE * (OWN ? 4 : 2) * sizeof(real), THREAD_BYTES = SHARES * SHARE_BYTES };
+    enum { PLANES = SHARE * (OWN ? 4 : 2) * sizeof(real) / 16 }; /* 16-byte vectors of a share */
 
     turns_of<real, RUN> run[2];
 
@@ -128,10 +128,11 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         find_turns<ANGLES, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
     }
 
-    /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where shares are `distance` apart. */
+    /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where each of its vectors is in a plane of
+     * its own: so neighbouring threads have neighbouring vectors. */
     template <bool ONE_AXIS>
     static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const trope_row &row, const lane &at,
-                                                       uint32_t first, uint32_t threads, char *space, uint32_t distance)
+                                                       uint32_t first, uint32_t threads, char *space, uint32_t plane)
     {
 #pragma unroll 1
         for (uint32_t i = first; i < SHARES; i += threads) {
@@ -139,56 +140,48 @@ template <int DTYPE, int ANGLES> struct lane_turns {
             turns_of<real, SHARE> t;
             find_turns<ANGLES, real, SHARE>(plan, row, pair,
                                             load_angles<ANGLES, ONE_AXIS, real, SHARE>(plan, row, pair, {plan, pair}), &t);
-            store_share(t, space + i * distance);
+            share s;
+#pragma unroll
+            for (int e = 0; e < SHARE; e++) {
+                s.values[0][e] = t.c1[e];
+                s.values[1][e] = t.s1[e];
+                if constexpr (OWN) {
+                    s.values[2][e] = t.c2[e];
+                    s.values[3][e] = t.s2[e];
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < PLANES; k++)
+                *(uint4 *)(space + (i * PLANES + k) * plane) = s.vectors[k];
         }
     }
 
     /* All of them. */
-    __device__ __forceinline__ void load_shares(const char *space, uint32_t distance)
+    __device__ __forceinline__ void load_shares(const char *space, uint32_t plane)
     {
 #pragma unroll
-        for (int i = 0; i < SHARES; i++)
-            load_share(space + i * distance, &run[i * SHARE / RUN], i * SHARE % RUN);
+        for (int i = 0; i < SHARES; i++) {
+            share s;
+#pragma unroll
+            for (int k = 0; k < PLANES; k++)
+                s.vectors[k] = *(const uint4 *)(space + (i * PLANES + k) * plane);
+            turns_of<real, RUN> &t = run[i * SHARE / RUN];
+#pragma unroll
+            for (int e = 0; e < SHARE; e++) {
+                t.c1[i * SHARE % RUN + e] = s.values[0][e];
+                t.s1[i * SHARE % RUN + e] = s.values[1][e];
+                if constexpr (OWN) {
+                    t.c2[i * SHARE % RUN + e] = s.values[2][e];
+                    t.s2[i * SHARE % RUN + e] = s.values[3][e];
+                }
+            }
+        }
     }
 
     union share {
-        uint4 vectors[SHARE_BYTES / 16];
+        uint4 vectors[PLANES];
         real values[OWN ? 4 : 2][SHARE];
     };
-
-    static __device__ __forceinline__ void store_share(const turns_of<real, SHARE> &t, char *to)
-    {
-        share s;
-#pragma unroll
-        for (int e = 0; e < SHARE; e++) {
-            s.values[0][e] = t.c1[e];
-            s.values[1][e] = t.s1[e];
-            if constexpr (OWN) {
-                s.values[2][e] = t.c2[e];
-                s.values[3][e] = t.s2[e];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < SHARE_BYTES / 16; i++)
-            ((uint4 *)to)[i] = s.vectors[i];
-    }
-
-    static __device__ __forceinline__ void load_share(const char *from, turns_of<real, RUN> *t, int first)
-    {
-        share s;
-#pragma unroll
-        for (int i = 0; i < SHARE_BYTES / 16; i++)
-            s.vectors[i] = ((const uint4 *)from)[i];
-#pragma unroll
-        for (int e = 0; e < SHARE; e++) {
-            t->c1[first + e] = s.values[0][e];
-            t->s1[first + e] = s.values[1][e];
-            if constexpr (OWN) {
-                t->c2[first + e] = s.values[2][e];
-                t->s2[first + e] = s.values[3][e];
-            }
-        }
-    }
 
     template <bool NATIVE> __device__ __forceinline__ void turn(vector_pair<DTYPE> *v) const
     {
@@ -312,8 +305,8 @@ __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled
     const uint32_t number = first_lane + thread - first_thread, together = o.head_threads << first_thread;
     const uint32_t first_row = o.heads_at_once.divide(in_warp), first_head = in_warp - first_row * o.heads_at_once.divisor;
     const bool works = first_row < o.rows_at_once && number < o.all_lanes;
-    const uint32_t sharing = o.rows_at_once * o.lanes.divisor * lane_turns::SHARE_BYTES;
-    turns_space += works ? (first_row * o.lanes.divisor + thread - first_thread) * lane_turns::SHARE_BYTES : 0;
+    const uint32_t plane = o.rows_at_once * o.lanes.divisor * 16;
+    turns_space += works ? (first_row * o.lanes.divisor + thread - first_thread) * 16 : 0;
     lane at;
     at.template locate<ONE_AXIS>(call, o, works ? number : 0);
     const steps_of<ANGLES, lane::RUN> steps[2] = {{call.plan, (int)at.low}, {call.plan, (int)at.high}};
@@ -328,16 +321,16 @@ __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled
         if (SHARED) {
             if (turns_row)
                 lane_turns::template find_shares<ONE_AXIS>(call.plan, row, at, first_head, o.heads_at_once.divisor,
-                                                           turns_space, sharing);
+                                                           turns_space, plane);
             __syncwarp();
-            turns.load_shares(turns_space, sharing);
+            turns.load_shares(turns_space, plane);
         } else if (turns_row) {
             turns.find(call.plan, row, at, angles);
         }
         row = row_of_tile<KIND>(call, p, rows, i + o.rows_at_once);
         if (!SHARED && row.action == TROPE_ROW_ROTATE) /* while the heads are turned */
             angles.template load<ONE_AXIS>(call.plan, row, at, steps);
-        arrival.wait();
+        arrival.wait(0);
         char *window = tile + o.window + i * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
         for (uint32_t head = turns_row ? first_head : p.heads; head < p.heads; head += o.heads_at_once.divisor) {
             rotate_head<DTYPE, ANGLES>(call, o, at, turns, together, window);
@@ -361,11 +354,14 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
     const uint32_t warp = threadIdx.x / 32, first_tile = block * TILE_WARPS, number = first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
-    const tile_arrival arrival(&barriers[warp], p.rows * p.heads * o.tiles.pitch);
+    const tile_arrival arrival(&barriers[warp]);
     char *const tile = shared + warp * call.tile_bytes;
     trope_row *const rows = (trope_row *)(shared + call.rows_at);
-    if (present)
+    arrival.prepare();
+    if (present) {
+        arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
+    }
     if (!IS_PLAIN<KIND>)
         find_rows<KIND>(call, o, first_tile, rows);
     if (present) {
@@ -374,10 +370,11 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
             rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, p, lane, tile_rows, arrival, tile,
                                                        shared + call.turns_at + warp * call.turns_bytes);
-        arrival.wait();
+        arrival.wait(0);
         if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
             clear_rows(o.tiles, p, tile_rows, tile);
         store_tile(o.tiles, o.dst, p, tile);
+        await_stores<0>();
     }
     if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries)
         check_sequences(call.plan.plan);

@@ -112,29 +112,38 @@ __device__ __forceinline__ uint64_t evict_first()
     return policy;
 }
 
-/* Tells when what a warp has asked for has come. */
+/* Tells when what a warp has asked for has come. For all threads of the warp, in this order: it is prepared once, told before
+ * every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... */
 struct tile_arrival {
     uint32_t barrier;
 
-    /* For all threads of the warp, before its loads: how many bytes there will be. */
-    __device__ __forceinline__ tile_arrival(uint64_t *of_warp, uint32_t bytes) : barrier(shared_address(of_warp))
+    __device__ __forceinline__ explicit tile_arrival(uint64_t *of_warp) : barrier(shared_address(of_warp))
+    {
+    }
+
+    __device__ __forceinline__ void prepare() const
     {
         if (threadIdx.x % 32 == 0)
             asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
-                         "fence.mbarrier_init.release.cluster;\n"
-                         "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
-                         "r"(bytes)
+                         "fence.mbarrier_init.release.cluster;" ::"r"(barrier)
                          : "memory");
+    }
+
+    __device__ __forceinline__ void expect(uint32_t bytes) const
+    {
+        if (threadIdx.x % 32 == 0)
+            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
         __syncwarp();
     }
 
-    __device__ __forceinline__ void wait() const
+    __device__ __forceinline__ void wait(uint32_t parity) const
     {
         asm volatile("{\n"
                      ".reg .pred arrived;\n"
-                     "again: mbarrier.try_wait.parity.shared.b64 arrived, [%0], 0;\n"
+                     "again: mbarrier.try_wait.parity.shared.b64 arrived, [%0], %1;\n"
                      "@!arrived bra again;\n"
-                     "}" ::"r"(barrier)
+                     "}" ::"r"(barrier),
+                     "r"(parity)
                      : "memory");
     }
 };
@@ -170,7 +179,7 @@ __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &t
     }
 }
 
-/* For all threads of the warp, each of which has written its part of the tile. Returns when the tile may be overwritten. */
+/* For all threads of the warp, each of which has written its part of the tile. */
 __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -185,9 +194,15 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
                 store_run(r, tile);
         }
     }
+}
+
+/* Waits until what was stored may be overwritten, except between this call and the RECENT before it. */
+template <int RECENT> __device__ __forceinline__ void await_stores()
+{
     asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read 0;" ::
-                     : "memory");
+                 "cp.async.bulk.wait_group.read %0;" ::"n"(RECENT)
+                 : "memory");
+    __syncwarp();
 }
 
 /* ---- by vectors ---- */
@@ -195,11 +210,19 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
 #else
 
 struct tile_arrival {
-    __device__ __forceinline__ tile_arrival(uint64_t *, uint32_t)
+    __device__ __forceinline__ explicit tile_arrival(uint64_t *)
     {
     }
 
-    __device__ __forceinline__ void wait() const
+    __device__ __forceinline__ void prepare() const
+    {
+    }
+
+    __device__ __forceinline__ void expect(uint32_t) const
+    {
+    }
+
+    __device__ __forceinline__ void wait(uint32_t) const
     {
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncwarp();
@@ -234,6 +257,10 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
 {
     __syncwarp();
     for_vectors(t, tensor, p, [=](uint32_t at, char *to) { __stcs((uint4 *)to, *(const uint4 *)(tile + at)); });
+}
+
+template <int RECENT> __device__ __forceinline__ void await_stores()
+{
     __syncwarp();
 }
 

@@ -1,0 +1,379 @@
+/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has the units of a group one after
+ * another. The heads of a unit come in tiles, of dy and of x, of which the next are on their way while one is turned into dx and
+ * its products are added. A thread has the same pairs in every head, two that follow each other or some more, so that coefficients
+ * and sums are registers; if a head has fewer pairs than a warp, threads that have the same ones have every so many heads. */
+#ifndef TROPE_BWD_GRADIENT_TILES_CUDA_CUH
+#define TROPE_BWD_GRADIENT_TILES_CUDA_CUH
+
+#include "bwd/gradient_call_cuda.cuh"
+#include "core/tiles_cuda.cuh"
+
+#define GRADIENT_WARPS  2 /* of a block */
+#define GRADIENT_STAGES 3
+
+struct gradient_operand {
+    tiled_tensor dy, x, dx;  /* a row is a batch entry (outer) and a token (inner) */
+    tiling tiles, x_tiles;   /* of one row; those of x have only what is rotated */
+    uint32_t rotates, writes;
+    uint32_t window;       /* bytes from where a head of dy starts in its tile to its rotary window */
+    uint32_t window_pairs; /* in each of the plan's windows */
+};
+
+/* A step is a tile of dy, with that of x if its operand rotates. */
+struct tiled_gradient {
+    gradient_call g;
+    uint32_t first_of_entry[TROPE_MAX_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
+    fast_divisor steps_of_unit, steps_of_entry;
+    fast_divisor threads_of_head;
+    uint32_t x_at, stage_bytes, warp_bytes;
+    gradient_operand operands[TROPE_MAX_OPERANDS];
+};
+
+/* ---- steps ---- */
+
+struct gradient_step {
+    uint32_t unit; /* of the group */
+    uint32_t operand;
+    tile_place place; /* no heads: a batch entry that is not there */
+    bool is_first, is_last; /* of the unit */
+};
+
+__device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, uint32_t first_unit, uint32_t number)
+{
+    gradient_step s;
+    s.unit = t.steps_of_unit.divide(number);
+    const uint32_t in_unit = number - s.unit * t.steps_of_unit.divisor, entry = t.steps_of_entry.divide(in_unit),
+                   in_entry = in_unit - entry * t.steps_of_entry.divisor;
+    s.is_first = in_unit == 0;
+    s.is_last = in_unit + 1 == t.steps_of_unit.divisor;
+    s.operand = (in_entry >= t.first_of_entry[1]) + (in_entry >= t.first_of_entry[2]) + (in_entry >= t.first_of_entry[3]);
+    const tiling &tiles = t.operands[s.operand].tiles;
+    trope_row row;
+    locate_unit(t.g, first_unit + s.unit, &row);
+    s.place.outer = (uint32_t)row.batch * t.g.batch_per_unit + entry;
+    s.place.row = (uint32_t)row.token;
+    s.place.rows = 1;
+    s.place.head = (in_entry - t.first_of_entry[s.operand]) * tiles.heads;
+    s.place.heads = s.place.outer < t.g.batch ? min(tiles.heads, tiles.all_heads - s.place.head) : 0;
+    return s;
+}
+
+__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, const tile_arrival &arrival,
+                                          char *stage)
+{
+    const gradient_operand &o = t.operands[s.operand];
+    arrival.expect(s.place.heads * (o.tiles.pitch + (o.rotates ? o.x_tiles.pitch : 0)));
+    if (s.place.heads == 0)
+        return;
+    load_tile(o.tiles, o.dy, s.place, arrival, stage);
+    if (o.rotates)
+        load_tile(o.x_tiles, o.x, s.place, arrival, stage + t.x_at);
+}
+
+/* ---- two pairs ---- */
+
+/* Two elements that are neighbours in memory. */
+template <int DTYPE> struct element_twin {
+    typedef typename elements<DTYPE>::real real;
+    typedef std::conditional_t<DTYPE == TROPE_F64, double2, std::conditional_t<DTYPE == TROPE_F32, float2, uint32_t>> type;
+
+    static __device__ __forceinline__ void unpack(type from, real *to)
+    {
+        if constexpr (sizeof(type) == 4) {
+            to[0] = to_real<DTYPE>((uint16_t)from);
+            to[1] = to_real<DTYPE>((uint16_t)(from >> 16));
+        } else {
+            to[0] = from.x;
+            to[1] = from.y;
+        }
+    }
+
+    static __device__ __forceinline__ type pack(const real *from)
+    {
+        if constexpr (sizeof(type) == 4)
+            return pack_elements<DTYPE>(from[0], from[1]);
+        else
+            return {from[0], from[1]};
+    }
+};
+
+/* Where two pairs are in a head: bytes to the first elements of both and to the second ones, or if interleaved to either pair.
+ */
+struct twin_place {
+    uint32_t at[2];
+    uint32_t interleaved;
+
+    twin_place() = default;
+    __device__ __forceinline__ twin_place(const trope_plan &plan, const gradient_operand &o, int32_t is_interleaved,
+                                          uint32_t pair)
+    {
+        const uint32_t bytes = (uint32_t)plan.element_size;
+        uint32_t skipped = 0;
+        for (int w = 1; w < plan.windows; w++)
+            skipped += pair >= w * o.window_pairs ? o.window_pairs : 0;
+        interleaved = is_interleaved;
+        at[0] = (interleaved ? 2 * pair : pair + skipped) * bytes;
+        at[1] = at[0] + (interleaved ? 2 : o.window_pairs) * bytes;
+    }
+};
+
+template <int DTYPE> struct twin_pairs {
+    typedef typename elements<DTYPE>::real real;
+    typedef element_twin<DTYPE> twin;
+
+    real of[2][2]; /* first elements, second elements */
+
+    __device__ __forceinline__ void transpose()
+    {
+        const real swap = of[0][1];
+        of[0][1] = of[1][0];
+        of[1][0] = swap;
+    }
+
+    __device__ __forceinline__ void load(const char *window, const twin_place &p)
+    {
+        twin::unpack(*(const typename twin::type *)(window + p.at[0]), of[0]);
+        twin::unpack(*(const typename twin::type *)(window + p.at[1]), of[1]);
+        if (p.interleaved)
+            transpose();
+    }
+
+    __device__ __forceinline__ void store(char *window, const twin_place &p)
+    {
+        if (p.interleaved)
+            transpose();
+        *(typename twin::type *)(window + p.at[0]) = twin::pack(of[0]);
+        *(typename twin::type *)(window + p.at[1]) = twin::pack(of[1]);
+    }
+};
+
+template <int TWINS> struct gradient_places {
+    twin_place dy[TWINS], x[TWINS], dx[TWINS];
+    bool writes[TWINS];
+};
+
+/* ---- a thread's share of a unit ---- */
+
+template <int DTYPE, bool OWN, int TWINS> struct unit_share {
+    typedef typename elements<DTYPE>::real real;
+
+    uint32_t thread, slot, together; /* in the head; of the unit; a bit for each thread that has the same head */
+    turns_of<real, 2> turns[TWINS];
+    pair_sums<OWN> sums[TWINS][2];
+    double group[TWINS][2];
+
+    __device__ __forceinline__ explicit unit_share(const tiled_gradient &t)
+    {
+        const uint32_t lane = threadIdx.x % 32, threads = t.threads_of_head.divisor;
+        slot = t.threads_of_head.divide(lane);
+        thread = lane - slot * threads;
+        together = (threads < 32 ? (1u << threads) - 1 : UINT32_MAX) << slot * threads % 32;
+#pragma unroll
+        for (int w = 0; w < TWINS; w++)
+            group[w][0] = group[w][1] = 0;
+    }
+
+    __device__ __forceinline__ uint32_t pair(const tiled_gradient &t, int w) const
+    {
+        return 2 * (thread + w * t.threads_of_head.divisor);
+    }
+
+    __device__ __forceinline__ bool has(const tiled_gradient &t, int w) const
+    {
+        return slot < t.g.slots && pair(t, w) < (uint32_t)t.g.plan.plan.pairs;
+    }
+
+    __device__ __forceinline__ void begin(const tiled_gradient &t, const trope_row &row)
+    {
+        const cuda_plan &plan = t.g.plan;
+#pragma unroll
+        for (int w = 0; w < TWINS; w++) {
+            sums[w][0].clear();
+            sums[w][1].clear();
+            const int p = (int)(has(t, w) ? pair(t, w) : 0);
+            if (row.action == TROPE_ROW_ROTATE)
+                find_turns<ANGLES_ANY, real, 2>(plan, row, p,
+                                                load_angles<ANGLES_ANY, false, real, 2>(plan, row, p, {plan, p}), &turns[w]);
+        }
+    }
+
+    template <bool NATIVE>
+    __device__ __forceinline__ void turn(const tiled_gradient &t, int w, const twin_pairs<DTYPE> &dy,
+                                         twin_pairs<DTYPE> *dx) const
+    {
+        const trope_plan &plan = t.g.plan.plan;
+        const turns_of<real, 2> &c = turns[w];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            typename pair_types<DTYPE>::turn by = {c.c1[e], c.s1[e], OWN ? c.c2[e] : c.c1[e], OWN ? c.s2[e] : c.s1[e]};
+            if (NATIVE)
+                by = {round_native(plan, by.c1), round_native(plan, by.s1), round_native(plan, by.c2),
+                      round_native(plan, by.s2)};
+            const typename pair_types<DTYPE>::pair turned = rotate_pair<DTYPE, NATIVE>({dy.of[0][e], dy.of[1][e]}, by);
+            dx->of[0][e] = turned.first;
+            dx->of[1][e] = turned.second;
+        }
+    }
+
+    /* One head: dx, and the products. */
+    template <bool NATIVE>
+    __device__ __forceinline__ void walk_head(const tiled_gradient &t, const gradient_places<TWINS> &at, bool rearranges,
+                                              char *dy_window, const char *x_window)
+    {
+        twin_pairs<DTYPE> dx[TWINS];
+#pragma unroll
+        for (int w = 0; w < TWINS; w++) {
+            twin_pairs<DTYPE> dy, x;
+            dy.load(dy_window, at.dy[w]);
+            x.load(x_window, at.x[w]);
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                sums[w][e].add((double)dy.of[0][e], (double)dy.of[1][e], (double)x.of[0][e], (double)x.of[1][e]);
+            turn<NATIVE>(t, w, dy, &dx[w]);
+        }
+        if (rearranges)
+            __syncwarp(together);
+#pragma unroll
+        for (int w = 0; w < TWINS; w++)
+            if (at.writes[w])
+                dx[w].store(dy_window, at.dx[w]);
+    }
+
+    /* The heads of a step. A thread that has a twin less than others has its first one again, and does not write it. */
+    __device__ __forceinline__ void walk(const tiled_gradient &t, const gradient_step &s, char *stage)
+    {
+        const trope_plan &plan = t.g.plan.plan;
+        const gradient_operand &o = t.operands[s.operand];
+        const bool rearranges = plan.interleaved_src != plan.interleaved_dst;
+        const uint32_t slots = t.g.slots, dy_pitch = o.tiles.pitch, x_pitch = o.x_tiles.pitch;
+        gradient_places<TWINS> at;
+#pragma unroll
+        for (int w = 0; w < TWINS; w++) {
+            const uint32_t p = has(t, w) ? pair(t, w) : 0;
+            at.dy[w] = twin_place(plan, o, plan.interleaved_src, p);
+            at.x[w] = twin_place(plan, o, plan.interleaved_input, p);
+            at.dx[w] = twin_place(plan, o, plan.interleaved_dst, p);
+            at.writes[w] = o.writes && has(t, w);
+        }
+        const uint32_t first = (slot - s.place.head) & (slots - 1);
+        char *dy_window = stage + o.window + first * dy_pitch;
+        const char *x_window = stage + t.x_at + first * x_pitch;
+        for (uint32_t head = slot < slots ? first : s.place.heads; head < s.place.heads; head += slots) {
+            if (t.g.native)
+                walk_head<true>(t, at, rearranges, dy_window, x_window);
+            else
+                walk_head<false>(t, at, rearranges, dy_window, x_window);
+            dy_window += slots * dy_pitch;
+            x_window += slots * x_pitch;
+        }
+    }
+
+    /* Adds the slots by halves, and emits the sums. */
+    __device__ __forceinline__ void end(const tiled_gradient &t, const trope_row &row)
+    {
+        for (uint32_t half = t.g.slots / 2; half > 0; half /= 2) {
+            const int other = (int)((slot + half) * t.threads_of_head.divisor + thread);
+#pragma unroll
+            for (int i = 0; i < TWINS * 2; i++)
+                sums[i / 2][i % 2].add_from(other);
+        }
+        if (slot > 0 || row.action != TROPE_ROW_ROTATE)
+            return;
+#pragma unroll
+        for (int w = 0; w < TWINS; w++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const turns_of<real, 2> &c = turns[w];
+                if (has(t, w))
+                    emit_pair<OWN>(t.g, row, pair(t, w) + e, sums[w][e], c.c1[e], c.s1[e], c.c2[e], c.s2[e], &group[w][e]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void end_group(const tiled_gradient &t, uint32_t number) const
+    {
+#pragma unroll
+        for (int w = 0; w < TWINS; w++)
+            for (int e = 0; e < 2; e++)
+                if (slot == 0 && has(t, w))
+                    t.g.sums[(int64_t)number * t.g.plan.plan.pairs + pair(t, w) + e] = group[w][e];
+    }
+};
+
+/* ---- the kernel ---- */
+
+__device__ __forceinline__ void find_unit_rows(const tiled_gradient &t, uint32_t first_unit, uint32_t count, trope_row *rows)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    trope_row row;
+    locate_unit(t.g, first_unit + min(lane, count - 1), &row);
+    find_row(t.g.plan.plan, &row);
+    if (lane < count) {
+        rows[lane] = row;
+        if (t.g.mode == GRADIENT_SORTED)
+            emit_keys(t.g, row);
+    }
+    __syncwarp();
+}
+
+__device__ __forceinline__ void clear_heads(const gradient_operand &o, uint32_t heads, char *tile)
+{
+    for (uint32_t at = threadIdx.x % 32 * 16; at < heads * o.tiles.pitch; at += 32 * 16)
+        *(uint4 *)(tile + at) = make_uint4(0, 0, 0, 0);
+}
+
+template <int DTYPE, bool OWN, int TWINS>
+__device__ __forceinline__ void walk_group(const tiled_gradient &t, uint32_t number, char *memory, uint64_t *barriers)
+{
+    const uint32_t first_unit = number * t.g.group_units, units = min(t.g.group_units, t.g.units - first_unit);
+    const uint32_t steps = units * t.steps_of_unit.divisor;
+    trope_row *const rows = (trope_row *)(memory + GRADIENT_STAGES * t.stage_bytes);
+    for (uint32_t i = 0; i < GRADIENT_STAGES; i++)
+        tile_arrival(barriers + i).prepare();
+    for (uint32_t i = 0; i < GRADIENT_STAGES - 1 && i < steps; i++)
+        load_step(t, find_step(t, first_unit, i), tile_arrival(barriers + i), memory + i * t.stage_bytes);
+    find_unit_rows(t, first_unit, units, rows);
+
+    unit_share<DTYPE, OWN, TWINS> share(t);
+    uint32_t at = 0, parity = 0;
+    for (uint32_t i = 0; i < steps; i++) {
+        const gradient_step s = find_step(t, first_unit, i);
+        const gradient_operand &o = t.operands[s.operand];
+        const trope_row &row = rows[s.unit];
+        char *const stage = memory + at * t.stage_bytes;
+        if (s.is_first)
+            share.begin(t, row);
+        tile_arrival(barriers + at).wait(parity);
+        if (row.action == TROPE_ROW_ZERO)
+            clear_heads(o, s.place.heads, stage);
+        else if (row.action == TROPE_ROW_ROTATE && o.rotates)
+            share.walk(t, s, stage);
+        if (o.writes && s.place.heads)
+            store_tile(o.tiles, o.dx, s.place, stage);
+        await_stores<1>();
+        const uint32_t next = i + GRADIENT_STAGES - 1, before = at == 0 ? GRADIENT_STAGES - 1 : at - 1;
+        if (next < steps)
+            load_step(t, find_step(t, first_unit, next), tile_arrival(barriers + before), memory + before * t.stage_bytes);
+        if (s.is_last)
+            share.end(t, row);
+        parity ^= at == GRADIENT_STAGES - 1;
+        at = at == GRADIENT_STAGES - 1 ? 0 : at + 1;
+    }
+    await_stores<0>();
+    if (t.g.mode == GRADIENT_FREQUENCIES)
+        share.end_group(t, number);
+}
+
+template <int DTYPE, bool OWN, int TWINS, int BLOCKS>
+__global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS) gradient_tiles_kernel(const __grid_constant__ tiled_gradient t)
+{
+    extern __shared__ __align__(16) char shared[];
+    __shared__ uint64_t barriers[GRADIENT_WARPS][GRADIENT_STAGES];
+    const uint32_t warp = threadIdx.x / 32, number = blockIdx.x * GRADIENT_WARPS + warp;
+    if ((uint64_t)number * t.g.group_units < t.g.units)
+        walk_group<DTYPE, OWN, TWINS>(t, number, shared + warp * t.warp_bytes, barriers[warp]);
+    if (t.g.plan.plan.sequences.boundaries)
+        check_sequences(t.g.plan.plan);
+}
+
+#endif
