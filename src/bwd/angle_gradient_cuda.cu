@@ -103,11 +103,6 @@ static int64_t group_count(const gradient_call &g)
 /* Pairs that a thread of the kernel by tiles has at most, two at a time. */
 #define MAX_TWINS 2
 
-static uint32_t twins_of(const trope_plan &plan)
-{
-    return plan.pairs > 64 ? 2 : 1;
-}
-
 static bool has_tiles(const trope_plan &plan)
 {
     bool tiles = plan.pairs % 2 == 0 && plan.pairs <= 64 * MAX_TWINS;
@@ -157,7 +152,6 @@ static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &f
     o->rotates = from.rotary_dim > 0;
     o->writes = from.dst != NULL;
     o->window = (uint32_t)((from.rotary_offset - skipped) * plan.element_size);
-    o->window_pairs = (uint32_t)from.window_pairs;
     o->dy = plan_tensor(plan, from.src, from.src_stride, skipped);
     o->x = plan_tensor(plan, from.input, from.input_stride, from.rotary_offset);
     o->dx = plan_tensor(plan, from.dst, from.dst_stride, skipped);
@@ -273,29 +267,51 @@ static void (*const pair_kernels[4][2])(gradient_call) = {
     {gradient_pairs_kernel<TROPE_F64, false>, gradient_pairs_kernel<TROPE_F64, true>},
 };
 
-/* By tiles: also how often a thread has two pairs. */
-#define TILES(DTYPE, OWN)                                                                                                  \
-    {                                                                                                                      \
-        gradient_tiles_kernel<DTYPE, OWN, 1, 8>, gradient_tiles_kernel<DTYPE, OWN, 2, 6>                                   \
+/* By tiles. The usual angles have kernels of their own, where a thread has two pairs. */
+typedef void (*tile_kernel)(tiled_gradient);
+
+template <int DTYPE> static tile_kernel find_tile_kernel(const trope_plan &plan)
+{
+    const bool own = plan.angles.per_element;
+    if (plan.pairs > 64)
+        return own ? gradient_tiles_kernel<DTYPE, ANGLES_ANY, true, 2> : gradient_tiles_kernel<DTYPE, ANGLES_ANY, false, 2>;
+    if constexpr (DTYPE != TROPE_F64) {
+        switch (kind_of_angles(plan)) {
+        case ANGLES_PHASE:
+            return gradient_tiles_kernel<DTYPE, ANGLES_PHASE, false, 1>;
+        case ANGLES_FREQS:
+            return gradient_tiles_kernel<DTYPE, ANGLES_FREQS, false, 1>;
+        case ANGLES_OWN_FREQS:
+            return gradient_tiles_kernel<DTYPE, ANGLES_OWN_FREQS, true, 1>;
+        }
     }
-#define BOTH(DTYPE)                                                                                                        \
-    {                                                                                                                      \
-        TILES(DTYPE, false), TILES(DTYPE, true)                                                                            \
+    return own ? gradient_tiles_kernel<DTYPE, ANGLES_ANY, true, 1> : gradient_tiles_kernel<DTYPE, ANGLES_ANY, false, 1>;
+}
+
+static tile_kernel find_tile_kernel(const trope_plan &plan)
+{
+    switch (plan.dtype) {
+    case TROPE_F32:
+        return find_tile_kernel<TROPE_F32>(plan);
+    case TROPE_F16:
+        return find_tile_kernel<TROPE_F16>(plan);
+    case TROPE_BF16:
+        return find_tile_kernel<TROPE_BF16>(plan);
+    default:
+        return find_tile_kernel<TROPE_F64>(plan);
     }
-static void (*const tile_kernels[4][2][MAX_TWINS])(tiled_gradient) = {BOTH(TROPE_F32), BOTH(TROPE_F16), BOTH(TROPE_BF16),
-                                                                      BOTH(TROPE_F64)};
+}
 
 static void launch_pass(const gradient_call &g, gradient_launches *l)
 {
     const trope_plan &plan = g.plan.plan;
-    const bool own = plan.angles.per_element;
     if (!has_tiles(plan)) {
-        launch(l, pair_kernels[plan.dtype][own], group_count(g), (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, g);
+        launch(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g), (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, g);
         return;
     }
     tiled_gradient t;
     plan_tiles(g, &t);
-    launch(l, tile_kernels[plan.dtype][own][twins_of(plan) - 1], (group_count(g) + GRADIENT_WARPS - 1) / GRADIENT_WARPS,
+    launch(l, find_tile_kernel(plan), (group_count(g) + GRADIENT_WARPS - 1) / GRADIENT_WARPS,
            GRADIENT_WARPS * 32, GRADIENT_WARPS * t.warp_bytes, t);
 }
 

@@ -6,6 +6,7 @@
 #define TROPE_BWD_GRADIENT_TILES_CUDA_CUH
 
 #include "bwd/gradient_call_cuda.cuh"
+#include "core/rows_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
 #define GRADIENT_WARPS  2 /* of a block */
@@ -15,8 +16,7 @@ struct gradient_operand {
     tiled_tensor dy, x, dx;  /* a row is a batch entry (outer) and a token (inner) */
     tiling tiles, x_tiles;   /* of one row; those of x have only what is rotated */
     uint32_t rotates, writes;
-    uint32_t window;       /* bytes from where a head of dy starts in its tile to its rotary window */
-    uint32_t window_pairs; /* in each of the plan's windows */
+    uint32_t window; /* bytes from where a head of dy starts in its tile to its rotary window */
 };
 
 /* A step is a tile of dy, with that of x if its operand rotates. */
@@ -34,8 +34,14 @@ struct tiled_gradient {
 struct gradient_step {
     uint32_t unit; /* of the group */
     uint32_t operand;
-    tile_place place; /* no heads: a batch entry that is not there */
-    bool is_first, is_last; /* of the unit */
+    uint32_t batch, token, head; /* the first one */
+    uint32_t heads;              /* 0: a batch entry that is not there */
+    uint32_t is_first, is_last;  /* of the unit */
+
+    __device__ __forceinline__ tile_place place() const
+    {
+        return {batch, token, head, 1, heads};
+    }
 };
 
 __device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, uint32_t first_unit, uint32_t number)
@@ -46,28 +52,36 @@ __device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, uint
                    in_entry = in_unit - entry * t.steps_of_entry.divisor;
     s.is_first = in_unit == 0;
     s.is_last = in_unit + 1 == t.steps_of_unit.divisor;
-    s.operand = (in_entry >= t.first_of_entry[1]) + (in_entry >= t.first_of_entry[2]) + (in_entry >= t.first_of_entry[3]);
+    s.operand = operand_of_block(t.first_of_entry, in_entry);
     const tiling &tiles = t.operands[s.operand].tiles;
     trope_row row;
     locate_unit(t.g, first_unit + s.unit, &row);
-    s.place.outer = (uint32_t)row.batch * t.g.batch_per_unit + entry;
-    s.place.row = (uint32_t)row.token;
-    s.place.rows = 1;
-    s.place.head = (in_entry - t.first_of_entry[s.operand]) * tiles.heads;
-    s.place.heads = s.place.outer < t.g.batch ? min(tiles.heads, tiles.all_heads - s.place.head) : 0;
+    s.batch = (uint32_t)row.batch * t.g.batch_per_unit + entry;
+    s.token = (uint32_t)row.token;
+    s.head = (in_entry - t.first_of_entry[s.operand]) * tiles.heads;
+    s.heads = s.batch < t.g.batch ? min(tiles.heads, tiles.all_heads - s.head) : 0;
     return s;
 }
 
-__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, const tile_arrival &arrival,
-                                          char *stage)
+/* What a warp has of a step that is on its way. */
+struct gradient_stage {
+    gradient_step step;
+    uint64_t barrier;
+};
+
+/* Asks for the tiles of a step, and leaves a note of what it is. */
+__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, gradient_stage *note, char *stage)
 {
     const gradient_operand &o = t.operands[s.operand];
-    arrival.expect(s.place.heads * (o.tiles.pitch + (o.rotates ? o.x_tiles.pitch : 0)));
-    if (s.place.heads == 0)
+    const tile_arrival arrival(&note->barrier);
+    if (threadIdx.x % 32 == 0)
+        note->step = s;
+    arrival.expect(s.heads * (o.tiles.pitch + (o.rotates ? o.x_tiles.pitch : 0)));
+    if (s.heads == 0)
         return;
-    load_tile(o.tiles, o.dy, s.place, arrival, stage);
+    load_tile(o.tiles, o.dy, s.place(), arrival, stage);
     if (o.rotates)
-        load_tile(o.x_tiles, o.x, s.place, arrival, stage + t.x_at);
+        load_tile(o.x_tiles, o.x, s.place(), arrival, stage + t.x_at);
 }
 
 /* ---- two pairs ---- */
@@ -104,16 +118,15 @@ struct twin_place {
     uint32_t interleaved;
 
     twin_place() = default;
-    __device__ __forceinline__ twin_place(const trope_plan &plan, const gradient_operand &o, int32_t is_interleaved,
-                                          uint32_t pair)
+    __device__ __forceinline__ twin_place(const cuda_plan &plan, int32_t is_interleaved, uint32_t pair)
     {
-        const uint32_t bytes = (uint32_t)plan.element_size;
+        const uint32_t bytes = (uint32_t)plan.plan.element_size, window = (uint32_t)plan.window_pairs;
         uint32_t skipped = 0;
-        for (int w = 1; w < plan.windows; w++)
-            skipped += pair >= w * o.window_pairs ? o.window_pairs : 0;
+        for (int w = 1; w < plan.plan.windows; w++)
+            skipped += pair >= w * window ? window : 0;
         interleaved = is_interleaved;
         at[0] = (interleaved ? 2 * pair : pair + skipped) * bytes;
-        at[1] = at[0] + (interleaved ? 2 : o.window_pairs) * bytes;
+        at[1] = at[0] + (interleaved ? 2 : window) * bytes;
     }
 };
 
@@ -147,17 +160,13 @@ template <int DTYPE> struct twin_pairs {
     }
 };
 
-template <int TWINS> struct gradient_places {
-    twin_place dy[TWINS], x[TWINS], dx[TWINS];
-    bool writes[TWINS];
-};
-
 /* ---- a thread's share of a unit ---- */
 
-template <int DTYPE, bool OWN, int TWINS> struct unit_share {
+template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
     typedef typename elements<DTYPE>::real real;
 
     uint32_t thread, slot, together; /* in the head; of the unit; a bit for each thread that has the same head */
+    twin_place dy_at[TWINS], x_at[TWINS], dx_at[TWINS];
     turns_of<real, 2> turns[TWINS];
     pair_sums<OWN> sums[TWINS][2];
     double group[TWINS][2];
@@ -169,8 +178,14 @@ template <int DTYPE, bool OWN, int TWINS> struct unit_share {
         thread = lane - slot * threads;
         together = (threads < 32 ? (1u << threads) - 1 : UINT32_MAX) << slot * threads % 32;
 #pragma unroll
-        for (int w = 0; w < TWINS; w++)
+        for (int w = 0; w < TWINS; w++) {
+            const trope_plan &plan = t.g.plan.plan;
+            const uint32_t p = has(t, w) ? pair(t, w) : 0; /* who has a twin less than others has its first one again */
+            dy_at[w] = twin_place(t.g.plan, plan.interleaved_src, p);
+            x_at[w] = twin_place(t.g.plan, plan.interleaved_input, p);
+            dx_at[w] = twin_place(t.g.plan, plan.interleaved_dst, p);
             group[w][0] = group[w][1] = 0;
+        }
     }
 
     __device__ __forceinline__ uint32_t pair(const tiled_gradient &t, int w) const
@@ -192,8 +207,8 @@ template <int DTYPE, bool OWN, int TWINS> struct unit_share {
             sums[w][1].clear();
             const int p = (int)(has(t, w) ? pair(t, w) : 0);
             if (row.action == TROPE_ROW_ROTATE)
-                find_turns<ANGLES_ANY, real, 2>(plan, row, p,
-                                                load_angles<ANGLES_ANY, false, real, 2>(plan, row, p, {plan, p}), &turns[w]);
+                find_turns<ANGLES, real, 2>(plan, row, p, load_angles<ANGLES, false, real, 2>(plan, row, p, {plan, p}),
+                                            &turns[w]);
         }
     }
 
@@ -217,15 +232,15 @@ template <int DTYPE, bool OWN, int TWINS> struct unit_share {
 
     /* One head: dx, and the products. */
     template <bool NATIVE>
-    __device__ __forceinline__ void walk_head(const tiled_gradient &t, const gradient_places<TWINS> &at, bool rearranges,
-                                              char *dy_window, const char *x_window)
+    __device__ __forceinline__ void walk_head(const tiled_gradient &t, bool rearranges, bool writes, char *dy_window,
+                                              const char *x_window)
     {
         twin_pairs<DTYPE> dx[TWINS];
 #pragma unroll
         for (int w = 0; w < TWINS; w++) {
             twin_pairs<DTYPE> dy, x;
-            dy.load(dy_window, at.dy[w]);
-            x.load(x_window, at.x[w]);
+            dy.load(dy_window, dy_at[w]);
+            x.load(x_window, x_at[w]);
 #pragma unroll
             for (int e = 0; e < 2; e++)
                 sums[w][e].add((double)dy.of[0][e], (double)dy.of[1][e], (double)x.of[0][e], (double)x.of[1][e]);
@@ -235,36 +250,25 @@ template <int DTYPE, bool OWN, int TWINS> struct unit_share {
             __syncwarp(together);
 #pragma unroll
         for (int w = 0; w < TWINS; w++)
-            if (at.writes[w])
-                dx[w].store(dy_window, at.dx[w]);
+            if (writes && has(t, w))
+                dx[w].store(dy_window, dx_at[w]);
     }
 
-    /* The heads of a step. A thread that has a twin less than others has its first one again, and does not write it. */
+    /* The heads of a step. */
+    template <bool NATIVE>
     __device__ __forceinline__ void walk(const tiled_gradient &t, const gradient_step &s, char *stage)
     {
-        const trope_plan &plan = t.g.plan.plan;
         const gradient_operand &o = t.operands[s.operand];
-        const bool rearranges = plan.interleaved_src != plan.interleaved_dst;
-        const uint32_t slots = t.g.slots, dy_pitch = o.tiles.pitch, x_pitch = o.x_tiles.pitch;
-        gradient_places<TWINS> at;
-#pragma unroll
-        for (int w = 0; w < TWINS; w++) {
-            const uint32_t p = has(t, w) ? pair(t, w) : 0;
-            at.dy[w] = twin_place(plan, o, plan.interleaved_src, p);
-            at.x[w] = twin_place(plan, o, plan.interleaved_input, p);
-            at.dx[w] = twin_place(plan, o, plan.interleaved_dst, p);
-            at.writes[w] = o.writes && has(t, w);
-        }
-        const uint32_t first = (slot - s.place.head) & (slots - 1);
-        char *dy_window = stage + o.window + first * dy_pitch;
-        const char *x_window = stage + t.x_at + first * x_pitch;
-        for (uint32_t head = slot < slots ? first : s.place.heads; head < s.place.heads; head += slots) {
-            if (t.g.native)
-                walk_head<true>(t, at, rearranges, dy_window, x_window);
-            else
-                walk_head<false>(t, at, rearranges, dy_window, x_window);
-            dy_window += slots * dy_pitch;
-            x_window += slots * x_pitch;
+        const bool rearranges = t.g.plan.plan.interleaved_src != t.g.plan.plan.interleaved_dst, writes = o.writes;
+        const uint32_t slots = t.g.slots, dy_step = slots * o.tiles.pitch, x_step = slots * o.x_tiles.pitch;
+        const uint32_t first = (slot - s.head) & (slots - 1), end = slot < slots ? s.heads : 0;
+        char *dy_window = stage + o.window + first * o.tiles.pitch;
+        const char *x_window = stage + t.x_at + first * o.x_tiles.pitch;
+#pragma unroll 2
+        for (uint32_t head = first; head < end; head += slots) {
+            walk_head<NATIVE>(t, rearranges, writes, dy_window, x_window);
+            dy_window += dy_step;
+            x_window += x_step;
         }
     }
 
@@ -322,38 +326,38 @@ __device__ __forceinline__ void clear_heads(const gradient_operand &o, uint32_t 
         *(uint4 *)(tile + at) = make_uint4(0, 0, 0, 0);
 }
 
-template <int DTYPE, bool OWN, int TWINS>
-__device__ __forceinline__ void walk_group(const tiled_gradient &t, uint32_t number, char *memory, uint64_t *barriers)
+template <int DTYPE, int ANGLES, bool OWN, int TWINS>
+__device__ __forceinline__ void walk_group(const tiled_gradient &t, uint32_t number, char *memory, gradient_stage *notes)
 {
     const uint32_t first_unit = number * t.g.group_units, units = min(t.g.group_units, t.g.units - first_unit);
     const uint32_t steps = units * t.steps_of_unit.divisor;
     trope_row *const rows = (trope_row *)(memory + GRADIENT_STAGES * t.stage_bytes);
     for (uint32_t i = 0; i < GRADIENT_STAGES; i++)
-        tile_arrival(barriers + i).prepare();
+        tile_arrival(&notes[i].barrier).prepare();
     for (uint32_t i = 0; i < GRADIENT_STAGES - 1 && i < steps; i++)
-        load_step(t, find_step(t, first_unit, i), tile_arrival(barriers + i), memory + i * t.stage_bytes);
+        load_step(t, find_step(t, first_unit, i), &notes[i], memory + i * t.stage_bytes);
     find_unit_rows(t, first_unit, units, rows);
 
-    unit_share<DTYPE, OWN, TWINS> share(t);
+    unit_share<DTYPE, ANGLES, OWN, TWINS> share(t);
     uint32_t at = 0, parity = 0;
     for (uint32_t i = 0; i < steps; i++) {
-        const gradient_step s = find_step(t, first_unit, i);
+        const gradient_step s = notes[at].step;
         const gradient_operand &o = t.operands[s.operand];
         const trope_row &row = rows[s.unit];
         char *const stage = memory + at * t.stage_bytes;
         if (s.is_first)
             share.begin(t, row);
-        tile_arrival(barriers + at).wait(parity);
+        tile_arrival(&notes[at].barrier).wait(parity);
         if (row.action == TROPE_ROW_ZERO)
-            clear_heads(o, s.place.heads, stage);
+            clear_heads(o, s.heads, stage);
         else if (row.action == TROPE_ROW_ROTATE && o.rotates)
-            share.walk(t, s, stage);
-        if (o.writes && s.place.heads)
-            store_tile(o.tiles, o.dx, s.place, stage);
+            t.g.native ? share.template walk<true>(t, s, stage) : share.template walk<false>(t, s, stage);
+        if (o.writes && s.heads)
+            store_tile(o.tiles, o.dx, s.place(), stage);
         await_stores<1>();
         const uint32_t next = i + GRADIENT_STAGES - 1, before = at == 0 ? GRADIENT_STAGES - 1 : at - 1;
         if (next < steps)
-            load_step(t, find_step(t, first_unit, next), tile_arrival(barriers + before), memory + before * t.stage_bytes);
+            load_step(t, find_step(t, first_unit, next), &notes[before], memory + before * t.stage_bytes);
         if (s.is_last)
             share.end(t, row);
         parity ^= at == GRADIENT_STAGES - 1;
@@ -364,14 +368,16 @@ __device__ __forceinline__ void walk_group(const tiled_gradient &t, uint32_t num
         share.end_group(t, number);
 }
 
-template <int DTYPE, bool OWN, int TWINS, int BLOCKS>
-__global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS) gradient_tiles_kernel(const __grid_constant__ tiled_gradient t)
+/* OWN: the elements of a pair have an angle each. TWINS: how often a thread has two pairs, at most. */
+template <int DTYPE, int ANGLES, bool OWN, int TWINS>
+__global__ void __launch_bounds__(GRADIENT_WARPS * 32, TWINS == 1 ? 9 : 6)
+    gradient_tiles_kernel(const __grid_constant__ tiled_gradient t)
 {
     extern __shared__ __align__(16) char shared[];
-    __shared__ uint64_t barriers[GRADIENT_WARPS][GRADIENT_STAGES];
+    __shared__ gradient_stage notes[GRADIENT_WARPS][GRADIENT_STAGES];
     const uint32_t warp = threadIdx.x / 32, number = blockIdx.x * GRADIENT_WARPS + warp;
     if ((uint64_t)number * t.g.group_units < t.g.units)
-        walk_group<DTYPE, OWN, TWINS>(t, number, shared + warp * t.warp_bytes, barriers[warp]);
+        walk_group<DTYPE, ANGLES, OWN, TWINS>(t, number, shared + warp * t.warp_bytes, notes[warp]);
     if (t.g.plan.plan.sequences.boundaries)
         check_sequences(t.g.plan.plan);
 }

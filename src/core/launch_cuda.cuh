@@ -75,6 +75,18 @@ static inline bool table_is_vector(const trope_plan &plan)
            is_multiple(a.row_stride, 4) && is_multiple(a.batch_stride, 4);
 }
 
+/* What of cuda_angles a plan can be run by. */
+static inline int kind_of_angles(const trope_plan &plan)
+{
+    if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE)
+        return ANGLES_ANY;
+    if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
+        return ANGLES_PHASE;
+    if (plan.angles.source != TROPE_ANGLES_FREQS || !table_is_vector(plan))
+        return ANGLES_ANY;
+    return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;
+}
+
 static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
 {
     p->plan = plan;

@@ -136,17 +136,6 @@ static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_pla
     return o->tiles.pitch ? cut_into_tiles(joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o) : 0;
 }
 
-static int kind_of_angles(const trope_plan &plan)
-{
-    if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE)
-        return ANGLES_ANY;
-    if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
-        return ANGLES_PHASE;
-    if (plan.angles.source != TROPE_ANGLES_FREQS || !table_is_vector(plan))
-        return ANGLES_ANY;
-    return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;
-}
-
 static bool is_plain(const trope_plan &plan)
 {
     return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
