@@ -20,6 +20,12 @@
 #define GROUP_BYTES         8192
 #define GRADIENT_TILE_BYTES 2048
 
+/* Steps that a part of a unit has at least. */
+#define PART_STEPS 4
+
+/* What a part of a unit leaves of a pair is at most 4 doubles. */
+#define LEFT_BYTES (64 * MAX_TWINS * 4 * 8)
+
 /* ---- units ---- */
 
 /* Whether the angle row of each token follows from the shapes, a different one for each. */
@@ -51,6 +57,7 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
     g->batch_per_unit = together > 1 ? (uint32_t)together : 1;
     g->plan.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
     g->units = (uint32_t)(g->plan.plan.batch * plan.tokens);
+    g->tokens.set(plan.tokens > 0 ? (uint32_t)plan.tokens : 1);
     const double fill = GROUP_BYTES / (bytes_of_row(plan) * g->batch_per_unit), spare = (double)g->units / ENOUGH_UNITS,
                  units = fill < spare ? fill : spare;
     g->group_units = units < 1 ? 1 : units < MAX_GROUP_UNITS ? (uint32_t)units : MAX_GROUP_UNITS;
@@ -80,6 +87,23 @@ static bool fits(const trope_plan &plan)
            rows * TROPE_MAX_AXES < limit && angle_rows * TROPE_MAX_AXES < limit;
 }
 
+/* The heads of an operand in a step, and the parts of a unit: by the shapes alone. */
+static void choose_steps(const trope_plan &plan, gradient_call *g)
+{
+    uint32_t steps = 0;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        const uint32_t heads = (uint32_t)(o.groups * o.heads_per_group),
+                       room = most(GRADIENT_TILE_BYTES / (uint32_t)(o.head_dim * plan.element_size), 1);
+        g->heads_of_step[i] = tiles_along(heads, tiles_along(heads, room));
+        steps += o.rotary_dim ? tiles_along(heads, g->heads_of_step[i]) : 0;
+    }
+    g->parts = 1;
+    while (g->parts < GRADIENT_WARPS && g->parts * PART_STEPS * 2 <= steps * g->batch_per_unit)
+        g->parts *= 2;
+    g->group_units = g->parts > 1 ? 1 : g->group_units;
+}
+
 static void plan_gradient(const trope_plan &plan, gradient_call *g)
 {
     memset(g, 0, sizeof *g);
@@ -89,6 +113,7 @@ static void plan_gradient(const trope_plan &plan, gradient_call *g)
     for (int i = 0; i < plan.operand_count; i++)
         join_groups(&g->plan.plan.operands[i], true);
     choose_units(plan, g);
+    choose_steps(plan, g);
     g->slots = choose_slots(plan);
     g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1));
 }
@@ -141,12 +166,11 @@ static void cut_row(const trope_plan_operand &o, uint32_t pitch, uint32_t heads,
 }
 
 /* Returns how many steps an operand has in a batch entry. */
-static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &from, gradient_operand *o)
+static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &from, uint32_t of_step, gradient_operand *o)
 {
     const int32_t skipped = !from.dst || takes_windows(plan, from) ? from.rotary_offset : 0;
     const uint32_t x_pitch = (uint32_t)(from.rotary_dim * plan.element_size),
                    pitch = !from.dst || takes_windows(plan, from) ? x_pitch : (uint32_t)(from.head_dim * plan.element_size);
-    const uint32_t heads = (uint32_t)(from.groups * from.heads_per_group), most = GRADIENT_TILE_BYTES / (pitch ? pitch : 1);
     if (pitch == 0)
         return 0;
     o->rotates = from.rotary_dim > 0;
@@ -155,37 +179,44 @@ static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &f
     o->dy = plan_tensor(plan, from.src, from.src_stride, skipped);
     o->x = plan_tensor(plan, from.input, from.input_stride, from.rotary_offset);
     o->dx = plan_tensor(plan, from.dst, from.dst_stride, skipped);
-    const uint32_t of_tile = share_heads(heads, (uint32_t)from.heads_per_group, most ? most : 1);
-    cut_row(from, pitch, of_tile, &o->tiles);
-    cut_row(from, x_pitch, of_tile, &o->x_tiles);
+    cut_row(from, pitch, of_step, &o->tiles);
+    cut_row(from, x_pitch, of_step, &o->x_tiles);
     find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dy);
     find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dx);
     if (o->rotates)
         find_runs(o->x_tiles, (uint32_t)from.heads_per_group, &o->x);
-    return tiles_along(heads, of_tile);
+    return tiles_along((uint32_t)(from.groups * from.heads_per_group), of_step);
 }
 
 static void plan_tiles(const gradient_call &g, tiled_gradient *t)
 {
     const trope_plan &plan = g.plan.plan;
-    uint32_t steps = 0, dy_bytes = 0, x_bytes = 0;
+    uint32_t steps[2] = {0, 0}, dy_bytes = 0, x_bytes = 0; /* of operands that rotate, and of others */
+    int32_t count = 0;
     memset(t, 0, sizeof *t);
     t->g = g;
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
-        t->first_of_entry[i] = i < plan.operand_count ? steps : UINT32_MAX;
-        if (i >= plan.operand_count)
-            continue;
-        gradient_operand &o = t->operands[i];
-        steps += plan_operand(plan, plan.operands[i], &o);
-        dy_bytes = most(dy_bytes, o.tiles.heads * o.tiles.pitch);
-        x_bytes = most(x_bytes, o.tiles.heads * o.x_tiles.pitch);
+    memset(t->first_of_entry, 0xff, sizeof t->first_of_entry);
+    for (int others = 0; others < 2; others++) {
+        for (int i = 0; i < plan.operand_count; i++) {
+            if ((plan.operands[i].rotary_dim == 0) != others)
+                continue;
+            gradient_operand &o = t->operands[count];
+            t->first_of_entry[count++] = steps[0] + steps[1];
+            steps[others] += plan_operand(plan, plan.operands[i], g.heads_of_step[i], &o);
+            dy_bytes = most(dy_bytes, o.tiles.heads * o.tiles.pitch);
+            x_bytes = most(x_bytes, o.tiles.heads * o.x_tiles.pitch);
+        }
     }
-    t->steps_of_entry.set(steps ? steps : 1);
-    t->steps_of_unit.set((steps ? steps : 1) * g.batch_per_unit);
+    t->rotating = steps[0] * g.batch_per_unit;
+    t->rotating_of_entry.set(steps[0]);
+    t->others_of_entry.set(most(steps[1], 1));
+    t->steps_of_unit.set((steps[0] + steps[1]) * g.batch_per_unit);
+    t->parts.set(g.parts);
     t->threads_of_head.set(least(((uint32_t)plan.pairs + 1) / 2, 32));
     t->x_at = dy_bytes;
-    t->stage_bytes = dy_bytes + x_bytes;
-    t->warp_bytes = GRADIENT_STAGES * t->stage_bytes + g.group_units * (uint32_t)sizeof(trope_row);
+    t->stage_bytes = most(dy_bytes + x_bytes, LEFT_BYTES);
+    t->stages = least(GRADIENT_STAGES, tiles_along(t->steps_of_unit.divisor * g.group_units, g.parts));
+    t->warp_bytes = t->stages * t->stage_bytes + g.group_units * (uint32_t)sizeof(trope_row);
 }
 
 /* ---- workspace ---- */
@@ -201,9 +232,15 @@ static uint32_t sort_items(const gradient_call &g)
     return g.units * g.key_axes;
 }
 
+/* Items of a warp of the sort: enough warps first, then fewer counts. */
+static uint32_t sort_warp_items(const gradient_call &g)
+{
+    return sort_items(g) <= 1u << 17 ? 64 : 256;
+}
+
 static uint32_t sort_tiles(const gradient_call &g)
 {
-    return (sort_items(g) + SORT_TILE - 1) / SORT_TILE;
+    return (uint32_t)quotient_up(sort_items(g), SUMS_WARPS * sort_warp_items(g));
 }
 
 static uint64_t take(gradient_workspace *w, uint64_t bytes)
@@ -270,22 +307,30 @@ static void (*const pair_kernels[4][2])(gradient_call) = {
 /* By tiles. The usual angles have kernels of their own, where a thread has two pairs. */
 typedef void (*tile_kernel)(tiled_gradient);
 
+template <int DTYPE, int ANGLES, bool OWN> static tile_kernel find_usual_kernel(const trope_plan &plan)
+{
+    return plan.operand_count == 1 ? gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, true>
+                                   : gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, false>;
+}
+
+template <int DTYPE, bool OWN> static tile_kernel find_general_kernel(const trope_plan &plan)
+{
+    return plan.pairs > 64 ? gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 2, false>
+                           : gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 1, false>;
+}
+
 template <int DTYPE> static tile_kernel find_tile_kernel(const trope_plan &plan)
 {
-    const bool own = plan.angles.per_element;
-    if (plan.pairs > 64)
-        return own ? gradient_tiles_kernel<DTYPE, ANGLES_ANY, true, 2> : gradient_tiles_kernel<DTYPE, ANGLES_ANY, false, 2>;
     if constexpr (DTYPE != TROPE_F64) {
-        switch (kind_of_angles(plan)) {
-        case ANGLES_PHASE:
-            return gradient_tiles_kernel<DTYPE, ANGLES_PHASE, false, 1>;
-        case ANGLES_FREQS:
-            return gradient_tiles_kernel<DTYPE, ANGLES_FREQS, false, 1>;
-        case ANGLES_OWN_FREQS:
-            return gradient_tiles_kernel<DTYPE, ANGLES_OWN_FREQS, true, 1>;
-        }
+        const int angles = plan.pairs > 64 ? ANGLES_ANY : kind_of_angles(plan);
+        if (angles == ANGLES_PHASE)
+            return find_usual_kernel<DTYPE, ANGLES_PHASE, false>(plan);
+        if (angles == ANGLES_FREQS)
+            return find_usual_kernel<DTYPE, ANGLES_FREQS, false>(plan);
+        if (angles == ANGLES_OWN_FREQS)
+            return find_usual_kernel<DTYPE, ANGLES_OWN_FREQS, true>(plan);
     }
-    return own ? gradient_tiles_kernel<DTYPE, ANGLES_ANY, true, 1> : gradient_tiles_kernel<DTYPE, ANGLES_ANY, false, 1>;
+    return plan.angles.per_element ? find_general_kernel<DTYPE, true>(plan) : find_general_kernel<DTYPE, false>(plan);
 }
 
 static tile_kernel find_tile_kernel(const trope_plan &plan)
@@ -311,7 +356,7 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
     }
     tiled_gradient t;
     plan_tiles(g, &t);
-    launch(l, find_tile_kernel(plan), (group_count(g) + GRADIENT_WARPS - 1) / GRADIENT_WARPS,
+    launch(l, find_tile_kernel(plan), quotient_up(group_count(g), GRADIENT_WARPS / g.parts),
            GRADIENT_WARPS * 32, GRADIENT_WARPS * t.warp_bytes, t);
 }
 
@@ -356,7 +401,8 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
                    sort_items(g),
                    sort_tiles(g),
                    0,
-                   (bits + passes - 1) / passes};
+                   (bits + passes - 1) / passes,
+                   sort_warp_items(g)};
     for (uint32_t pass = 0; pass < passes; pass++, s.shift += s.bits) {
         const int to = pass % 2 ? 0 : 1;
         s.keys = sums.keys;
@@ -369,7 +415,7 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
     }
     launch(l, join_runs_kernel, (sums.items + SUMS_WARPS * RUN_ITEMS - 1) / (SUMS_WARPS * RUN_ITEMS), SUMS_THREADS, 0,
            sums);
-    launch(l, sum_angle_rows_kernel, (sums.angle_rows + ANGLE_ROWS - 1) / ANGLE_ROWS, SUMS_THREADS, 0, sums);
+    launch(l, sum_angle_rows_kernel, quotient_up(sums.angle_rows, SUMS_WARPS), SUMS_THREADS, 0, sums);
 }
 
 static void launch_all(const gradient_call &g, const gradient_workspace &w, gradient_launches *l)

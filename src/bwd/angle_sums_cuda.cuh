@@ -86,8 +86,6 @@ __global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __
 
 /* ---- sorting ---- */
 
-#define SORT_WARP_ITEMS 256
-#define SORT_TILE       (SUMS_WARPS * SORT_WARP_ITEMS)
 #define SORT_MAX_BITS   10 /* a digit: a warp's counters are 4 KiB */
 #define SCAN_THREADS    1024
 
@@ -97,7 +95,13 @@ struct sort_pass {
     uint32_t *sorted_keys, *sorted_values;
     uint32_t *counts; /* [digits, tiles] */
     uint32_t items, tiles, shift, bits;
+    uint32_t warp_items; /* of a tile, which a block has */
 };
+
+__device__ __forceinline__ uint32_t tile_items(const sort_pass &s)
+{
+    return SUMS_WARPS * s.warp_items;
+}
 
 __device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
 {
@@ -112,8 +116,8 @@ __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         counts[d] = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < SORT_TILE && blockIdx.x * SORT_TILE + i < s.items; i += SUMS_THREADS)
-        atomicAdd(&counts[digit_of(s, s.keys[blockIdx.x * SORT_TILE + i])], 1u);
+    for (uint32_t i = threadIdx.x; i < tile_items(s) && blockIdx.x * tile_items(s) + i < s.items; i += SUMS_THREADS)
+        atomicAdd(&counts[digit_of(s, s.keys[blockIdx.x * tile_items(s) + i])], 1u);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         s.counts[d * s.tiles + blockIdx.x] = counts[d];
@@ -147,11 +151,11 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(const __grid_
 /* Where each warp of the tile begins with each digit. */
 __device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *starts)
 {
-    const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * SORT_TILE + warp * SORT_WARP_ITEMS;
+    const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * tile_items(s) + warp * s.warp_items;
     for (uint32_t i = threadIdx.x; i < SUMS_WARPS * digits; i += SUMS_THREADS)
         starts[i] = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x % 32; i < SORT_WARP_ITEMS && first + i < s.items; i += 32)
+    for (uint32_t i = threadIdx.x % 32; i < s.warp_items && first + i < s.items; i += 32)
         atomicAdd(&starts[warp * digits + digit_of(s, s.keys[first + i])], 1u);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < digits; d += SUMS_THREADS) {
@@ -172,9 +176,9 @@ __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_c
     uint32_t *starts = (uint32_t *)shared;
     find_warp_starts(s, starts);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
-                   first = blockIdx.x * SORT_TILE + warp * SORT_WARP_ITEMS;
+                   first = blockIdx.x * tile_items(s) + warp * s.warp_items;
     starts += warp << s.bits;
-    for (uint32_t i = lane; i < SORT_WARP_ITEMS; i += 32) {
+    for (uint32_t i = lane; i < s.warp_items; i += 32) {
         const bool present = first + i < s.items;
         const uint32_t key = present ? s.keys[first + i] : 0, digit = present ? digit_of(s, key) : UINT32_MAX;
         const uint32_t same = __match_any_sync(UINT32_MAX, digit), rank = __popc(same & ((1u << lane) - 1));
@@ -192,8 +196,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_c
 
 /* ---- sorted units ---- */
 
-#define RUN_ITEMS  32 /* a warp's, when runs are joined */
-#define ANGLE_ROWS 32 /* a block's, when they are summed */
+#define RUN_ITEMS 32
 
 struct sorted_sums {
     trope_plan plan;
@@ -220,62 +223,58 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
     return sum;
 }
 
-/* However many units an angle row has, many threads should add them: each warp takes a fixed part of the sorted units, adds
- * those with the same key, and leaves the sum with the first of them. */
+/* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp leaves
+ * their sum with the first of them. */
 __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
 {
-    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1), lane = threadIdx.x % 32;
-    const uint32_t base = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS;
-    const uint32_t left = base < s.items ? s.items - base : 0, count = left < RUN_ITEMS ? left : RUN_ITEMS;
-    const bool is_first = lane < count && (lane == 0 || s.keys[base + lane] != s.keys[base + lane - 1]);
-    uint32_t firsts = __ballot_sync(UINT32_MAX, is_first);
-    while (firsts) {
-        const uint32_t first = __ffs((int)firsts) - 1;
-        firsts &= firsts - 1;
-        const uint32_t last = firsts ? __ffs((int)firsts) - 1 : count, key = s.keys[base + first];
-        if (last - first == 1 || key == s.key_axes * s.angle_rows)
-            continue;
-        for (uint32_t column = lane; column < columns; column += 32)
-            if (key_axis(s, column) == key / s.angle_rows)
-                s.sums[(size_t)s.values[base + first] * columns + column] =
-                    add_units(s, column, 0, base + first, base + last, 1);
-    }
+    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
+    const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
+    if (last > s.items)
+        return;
+    const uint32_t key = s.keys[first];
+    if (s.keys[last - 1] != key || key == s.key_axes * s.angle_rows)
+        return;
+    for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
+        if (key_axis(s, column) == key / s.angle_rows)
+            s.sums[(size_t)s.values[first] * columns + column] = add_units(s, column, 0, first, last, 1);
 }
 
-/* How many keys are below `key`. */
+/* How many keys are below `key`, which all threads of the warp have in common: each looks at one of as many as they are. */
 __device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t key)
 {
     uint32_t low = 0, high = s.items;
     while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (s.keys[middle] < key)
-            low = middle + 1;
-        else
-            high = middle;
+        const uint32_t step = (high - low + 31) / 32, i = low + threadIdx.x % 32 * step;
+        const uint32_t reached = __ballot_sync(UINT32_MAX, i >= high || s.keys[i] >= key);
+        const uint32_t first = reached ? __ffs((int)reached) - 1 : 32;
+        high = first < 32 ? min(high, low + first * step) : high;
+        low = first ? low + (first - 1) * step + 1 : low;
     }
     return low;
 }
 
-/* The sum of each angle row: of its first unit, and of every first of a warp's part. */
+/* The sum of each angle row, a warp each: of its units before the first whole run, of the runs, and of what is left. */
 __global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(const __grid_constant__ sorted_sums s)
 {
-    __shared__ uint32_t starts[TROPE_MAX_AXES][ANGLE_ROWS + 1];
     const trope_plan &plan = s.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
-    const uint32_t base = blockIdx.x * ANGLE_ROWS, left = s.angle_rows - base, rows = left < ANGLE_ROWS ? left : ANGLE_ROWS;
-    for (uint32_t i = threadIdx.x; i < s.key_axes * (rows + 1); i += SUMS_THREADS) {
-        const uint32_t axis = i / (rows + 1), r = i - axis * (rows + 1);
-        starts[axis][r] = count_below(s, axis * s.angle_rows + base + r);
-    }
-    __syncthreads();
-    for (uint32_t r = threadIdx.x / 32; r < rows; r += SUMS_WARPS) {
-        const uint32_t batch = (uint32_t)((base + r) / plan.angles.rows);
-        const int64_t row = base + r - batch * plan.angles.rows;
+    const uint32_t number = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;
+    if (number >= s.angle_rows)
+        return;
+    const uint32_t batch = (uint32_t)(number / plan.angles.rows);
+    const int64_t row = number - batch * plan.angles.rows;
+    for (uint32_t axis = 0; axis < s.key_axes; axis++) {
+        const uint32_t first = count_below(s, axis * s.angle_rows + number),
+                       last = count_below(s, axis * s.angle_rows + number + 1);
+        const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),
+                       rest = max(last / RUN_ITEMS * RUN_ITEMS, runs);
         for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
-            const uint32_t axis = key_axis(s, column), first = starts[axis][r], last = starts[axis][r + 1];
-            const uint32_t pair = column < pairs ? column : column - pairs, next = (first / RUN_ITEMS + 1) * RUN_ITEMS;
-            double sum = add_units(s, column, 0, first, first < last ? first + 1 : first, 1);
-            sum = add_units(s, column, sum, next, last, RUN_ITEMS);
+            if (key_axis(s, column) != axis)
+                continue;
+            double sum = add_units(s, column, 0, first, runs, 1);
+            sum = add_units(s, column, sum, runs, rest, RUN_ITEMS);
+            sum = add_units(s, column, sum, rest, last, 1);
+            const uint32_t pair = column < pairs ? column : column - pairs;
             store_angle(plan, offset_of_angle(plan, batch, row, pair, column >= pairs), turn_sum(plan, sum));
         }
     }

@@ -1,9 +1,10 @@
 /* The gradient of the angles on CUDA: what the one pass over dy, x and dx is told by the host, and in which order it adds.
  *
- * A unit is a token, with as many batch entries as share its angles and are taken together. The heads of each operand of a unit
- * are dealt out to a few slots: slot s has heads s, s + slots, ... of every batch entry and operand. A slot adds in this
- * order; slots are then added by halves, and the units of a group, where a group has one sum, in theirs. So the order depends on
- * the shapes alone, and the two kernels (by tiles, or by pairs for strides that vectors cannot have) give the same bits. */
+ * A unit is a token, with as many batch entries as share its angles and are taken together. Its steps are some heads of an
+ * operand and batch entry each, and are dealt out to its parts: part p has steps p, p + parts, ... The heads of an operand are dealt
+ * out to slots: head h is of slot h mod slots. Each slot of a part adds in the order of steps and heads; its slots are then added
+ * by halves, and the parts and, where a group of units has one sum, these in their order. So the order depends on the shapes
+ * alone, and the two kernels (by tiles, or by pairs for strides that vectors cannot have) give the same bits. */
 #ifndef TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 #define TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 
@@ -24,8 +25,11 @@ struct gradient_call {
     uint32_t native; /* what is turned by may be rounded to the dtype, what is summed with never is */
     uint32_t batch;  /* batch entries of the tensors */
     uint32_t batch_per_unit;
+    fast_divisor tokens;
     uint32_t units, group_units;
     uint32_t slots; /* a power of two */
+    uint32_t parts; /* if more than one, a group has one unit */
+    uint32_t heads_of_step[TROPE_MAX_OPERANDS];
     gradient_mode mode;
     uint32_t key_axes;   /* axes with positions of their own */
     uint32_t angle_rows; /* SORTED: of all batch entries that have their own */
@@ -63,12 +67,21 @@ template <bool OWN> struct pair_sums {
         }
     }
 
-    /* Those of another thread of the warp. */
-    __device__ __forceinline__ void add_from(int thread)
+    __device__ __forceinline__ void add_from(const pair_sums &other)
     {
 #pragma unroll
         for (int i = 0; i < (OWN ? 4 : 2); i++)
-            of[i] += __shfl_sync(UINT32_MAX, of[i], thread);
+            of[i] += other.of[i];
+    }
+
+    /* Those of another thread of the warp. */
+    __device__ __forceinline__ pair_sums of_thread(int thread) const
+    {
+        pair_sums other;
+#pragma unroll
+        for (int i = 0; i < (OWN ? 4 : 2); i++)
+            other.of[i] = __shfl_sync(UINT32_MAX, of[i], thread);
+        return other;
     }
 
     /* dL/da1 and dL/da2; without own angles their sum. What is at hand are the cos and sin of the backward call: (c1, -s2) and
@@ -90,9 +103,9 @@ template <bool OWN> struct pair_sums {
 
 __device__ __forceinline__ void locate_unit(const gradient_call &g, uint32_t unit, trope_row *row)
 {
-    const uint32_t tokens = (uint32_t)g.plan.plan.tokens, batch = unit / tokens;
+    const uint32_t batch = g.tokens.divide(unit);
     row->batch = batch;
-    row->token = unit - batch * tokens;
+    row->token = unit - batch * g.tokens.divisor;
 }
 
 /* ---- results ---- */

@@ -124,10 +124,30 @@ __device__ __forceinline__ void add_slots(const gradient_call &g, uint32_t slot,
         __syncthreads();
         others[threadIdx.x] = *sums;
         __syncthreads();
-        if (works && slot < half) {
-#pragma unroll
-            for (int i = 0; i < (OWN ? 4 : 2); i++)
-                sums->of[i] += others[threadIdx.x + half * (uint32_t)g.plan.plan.pairs].of[i];
+        if (works && slot < half)
+            sums->add_from(others[threadIdx.x + half * (uint32_t)g.plan.plan.pairs]);
+    }
+}
+
+/* The steps of one part of a unit. */
+template <int DTYPE, bool OWN>
+__device__ __forceinline__ void walk_part(const gradient_call &g, const trope_row &row, uint32_t part, uint32_t slot,
+                                          uint32_t pair, const turns_of<typename elements<DTYPE>::real, 1> &t,
+                                          pair_sums<OWN> *sums)
+{
+    const trope_plan &plan = g.plan.plan;
+    uint32_t step = 0;
+    for (uint32_t entry = 0; entry < g.batch_per_unit; entry++) {
+        const int64_t batch = row.batch * g.batch_per_unit + entry;
+        for (int k = 0; k < plan.operand_count; k++) {
+            const trope_plan_operand &o = plan.operands[k];
+            const uint32_t heads = o.rotary_dim ? (uint32_t)(o.groups * o.heads_per_group) : 0;
+            const bool has_pair = slot < g.slots && pair < (uint32_t)o.rotary_dim / 2 && batch < g.batch;
+            for (uint32_t first = 0; first < heads; first += g.heads_of_step[k], step++) {
+                const uint32_t end = min(first + g.heads_of_step[k], heads), before = first & ~(g.slots - 1);
+                for (uint32_t head = before + slot; step % g.parts == part && head - slot < end; head += g.slots)
+                    walk_head<DTYPE, OWN>(g, o, row, batch, head, pair, has_pair && head >= first && head < end, t, sums);
+            }
         }
     }
 }
@@ -157,24 +177,24 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS) gradient_pairs_kernel(c
         __syncthreads();
         const trope_row row = found;
         turns_of<real, 1> t;
-        pair_sums<OWN> sums;
-        sums.clear();
         if (works && row.action == TROPE_ROW_ROTATE)
             find_turns<ANGLES_ANY, real, 1>(
                 g.plan, row, (int)pair,
                 load_angles<ANGLES_ANY, false, real, 1>(g.plan, row, (int)pair, {g.plan, (int)pair}), &t);
-        for (uint32_t entry = 0; entry < g.batch_per_unit; entry++) {
-            const int64_t batch = row.batch * g.batch_per_unit + entry;
-            for (int k = 0; k < plan.operand_count && batch < g.batch; k++) {
-                const trope_plan_operand &o = plan.operands[k];
-                const uint32_t heads = (uint32_t)(o.groups * o.heads_per_group);
-                const bool has_pair = works && pair < (uint32_t)o.rotary_dim / 2;
-                for (uint32_t head = 0; o.rotary_dim && head < heads; head += g.slots)
-                    walk_head<DTYPE, OWN>(g, o, row, batch, head + slot, pair, has_pair && head + slot < heads, t, &sums);
-                copy_passing<DTYPE>(g, o, row, batch);
-            }
+        pair_sums<OWN> sums;
+        for (uint32_t part = 0; part < g.parts; part++) {
+            pair_sums<OWN> of_part;
+            of_part.clear();
+            walk_part<DTYPE, OWN>(g, row, part, slot, pair, t, &of_part);
+            add_slots<OWN>(g, slot, works, &of_part);
+            if (part == 0)
+                sums = of_part;
+            else
+                sums.add_from(of_part);
         }
-        add_slots<OWN>(g, slot, works, &sums);
+        for (uint32_t entry = 0; entry < g.batch_per_unit; entry++)
+            for (int k = 0; k < plan.operand_count && row.batch * g.batch_per_unit + entry < g.batch; k++)
+                copy_passing<DTYPE>(g, plan.operands[k], row, row.batch * g.batch_per_unit + entry);
         if (works && slot == 0 && row.action == TROPE_ROW_ROTATE)
             emit_pair<OWN>(g, row, pair, sums, t.c1[0], t.s1[0], t.c2[0], t.s2[0], &group);
     }

@@ -1,5 +1,5 @@
-/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has the units of a group one after
- * another. The heads of a unit come in tiles, of dy and of x, of which the next are on their way while one is turned into dx and
+/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has a part of a unit, or the units of a
+ * group one after another. The heads of a unit come in tiles, of dy and of x, of which the next are on their way while one is turned into dx and
  * its products are added. A thread has the same pairs in every head, two that follow each other or some more, so that coefficients
  * and sums are registers; if a head has fewer pairs than a warp, threads that have the same ones have every so many heads. */
 #ifndef TROPE_BWD_GRADIENT_TILES_CUDA_CUH
@@ -9,8 +9,8 @@
 #include "core/rows_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
-#define GRADIENT_WARPS  2 /* of a block */
-#define GRADIENT_STAGES 3
+#define GRADIENT_WARPS  4 /* of a block; a divisor is how many parts a unit has */
+#define GRADIENT_STAGES 2 /* of a warp, at most */
 
 struct gradient_operand {
     tiled_tensor dy, x, dx;  /* a row is a batch entry (outer) and a token (inner) */
@@ -19,13 +19,15 @@ struct gradient_operand {
     uint32_t window; /* bytes from where a head of dy starts in its tile to its rotary window */
 };
 
-/* A step is a tile of dy, with that of x if its operand rotates. */
+/* A step is a tile of dy, with that of x if its operand rotates. Such operands are first, and their steps those of a unit. */
 struct tiled_gradient {
     gradient_call g;
     uint32_t first_of_entry[TROPE_MAX_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
-    fast_divisor steps_of_unit, steps_of_entry;
+    uint32_t rotating;                           /* steps of a unit */
+    fast_divisor rotating_of_entry, others_of_entry;
+    fast_divisor steps_of_unit, parts;
     fast_divisor threads_of_head;
-    uint32_t x_at, stage_bytes, warp_bytes;
+    uint32_t stages, x_at, stage_bytes, warp_bytes;
     gradient_operand operands[TROPE_MAX_OPERANDS];
 };
 
@@ -36,7 +38,7 @@ struct gradient_step {
     uint32_t operand;
     uint32_t batch, token, head; /* the first one */
     uint32_t heads;              /* 0: a batch entry that is not there */
-    uint32_t is_first, is_last;  /* of the unit */
+    uint32_t is_first, is_last;  /* of the unit, for this warp */
 
     __device__ __forceinline__ tile_place place() const
     {
@@ -44,21 +46,34 @@ struct gradient_step {
     }
 };
 
-__device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, uint32_t first_unit, uint32_t number)
+/* SINGLE: the only operand, whose parameters have an address that the compiler knows. */
+template <bool SINGLE> __device__ __forceinline__ const gradient_operand &operand_of(const tiled_gradient &t, uint32_t number)
 {
+    return t.operands[SINGLE ? 0 : number];
+}
+
+/* Step `number` of those that a warp has. */
+template <bool SINGLE>
+__device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, uint32_t first_unit, uint32_t part,
+                                                   uint32_t number)
+{
+    const uint32_t of_group = number * t.g.parts + part;
     gradient_step s;
-    s.unit = t.steps_of_unit.divide(number);
-    const uint32_t in_unit = number - s.unit * t.steps_of_unit.divisor, entry = t.steps_of_entry.divide(in_unit),
-                   in_entry = in_unit - entry * t.steps_of_entry.divisor;
-    s.is_first = in_unit == 0;
-    s.is_last = in_unit + 1 == t.steps_of_unit.divisor;
-    s.operand = operand_of_block(t.first_of_entry, in_entry);
-    const tiling &tiles = t.operands[s.operand].tiles;
+    s.unit = t.steps_of_unit.divide(of_group);
+    const uint32_t in_unit = of_group - s.unit * t.steps_of_unit.divisor;
+    const bool rotates = in_unit < t.rotating;
+    const fast_divisor &of_entry = rotates ? t.rotating_of_entry : t.others_of_entry;
+    const uint32_t of_kind = rotates ? in_unit : in_unit - t.rotating, entry = of_entry.divide(of_kind);
+    const uint32_t in_entry = of_kind - entry * of_entry.divisor + (rotates ? 0 : t.rotating_of_entry.divisor);
+    s.is_first = in_unit < t.g.parts;
+    s.is_last = in_unit + t.g.parts >= t.steps_of_unit.divisor;
+    s.operand = SINGLE ? 0 : operand_of_block(t.first_of_entry, in_entry);
+    const tiling &tiles = operand_of<SINGLE>(t, s.operand).tiles;
     trope_row row;
     locate_unit(t.g, first_unit + s.unit, &row);
     s.batch = (uint32_t)row.batch * t.g.batch_per_unit + entry;
     s.token = (uint32_t)row.token;
-    s.head = (in_entry - t.first_of_entry[s.operand]) * tiles.heads;
+    s.head = (in_entry - (SINGLE ? 0 : t.first_of_entry[s.operand])) * tiles.heads;
     s.heads = s.batch < t.g.batch ? min(tiles.heads, tiles.all_heads - s.head) : 0;
     return s;
 }
@@ -70,9 +85,10 @@ struct gradient_stage {
 };
 
 /* Asks for the tiles of a step, and leaves a note of what it is. */
+template <bool SINGLE>
 __device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, gradient_stage *note, char *stage)
 {
-    const gradient_operand &o = t.operands[s.operand];
+    const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
     const tile_arrival arrival(&note->barrier);
     if (threadIdx.x % 32 == 0)
         note->step = s;
@@ -255,10 +271,10 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
     }
 
     /* The heads of a step. */
-    template <bool NATIVE>
+    template <bool SINGLE, bool NATIVE>
     __device__ __forceinline__ void walk(const tiled_gradient &t, const gradient_step &s, char *stage)
     {
-        const gradient_operand &o = t.operands[s.operand];
+        const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
         const bool rearranges = t.g.plan.plan.interleaved_src != t.g.plan.plan.interleaved_dst, writes = o.writes;
         const uint32_t slots = t.g.slots, dy_step = slots * o.tiles.pitch, x_step = slots * o.x_tiles.pitch;
         const uint32_t first = (slot - s.head) & (slots - 1), end = slot < slots ? s.heads : 0;
@@ -272,15 +288,39 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         }
     }
 
-    /* Adds the slots by halves, and emits the sums. */
-    __device__ __forceinline__ void end(const tiled_gradient &t, const trope_row &row)
+    /* Adds the slots by halves: slot 0 has the result. */
+    __device__ __forceinline__ void add_slots(const tiled_gradient &t)
     {
         for (uint32_t half = t.g.slots / 2; half > 0; half /= 2) {
             const int other = (int)((slot + half) * t.threads_of_head.divisor + thread);
 #pragma unroll
             for (int i = 0; i < TWINS * 2; i++)
-                sums[i / 2][i % 2].add_from(other);
+                sums[i / 2][i % 2].add_from(sums[i / 2][i % 2].of_thread(other));
         }
+    }
+
+    /* Adds the parts of the unit, each of which leaves its sums where its tiles were. For all threads of the block; part 0
+     * has the result. */
+    __device__ __forceinline__ void add_parts(const tiled_gradient &t, uint32_t part, char *memory)
+    {
+        enum { COUNT = TWINS * 2 };
+        pair_sums<OWN> *const left = (pair_sums<OWN> *)memory + thread * COUNT;
+        if (part > 0 && slot == 0) {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                left[i] = sums[i / 2][i % 2];
+        }
+        __syncthreads();
+        for (uint32_t other = 1; part == 0 && slot == 0 && other < t.g.parts; other++) {
+            const pair_sums<OWN> *const from = (const pair_sums<OWN> *)(memory + other * t.warp_bytes) + thread * COUNT;
+#pragma unroll
+            for (int i = 0; i < COUNT; i++)
+                sums[i / 2][i % 2].add_from(from[i]);
+        }
+    }
+
+    __device__ __forceinline__ void emit(const tiled_gradient &t, const trope_row &row)
+    {
         if (slot > 0 || row.action != TROPE_ROW_ROTATE)
             return;
 #pragma unroll
@@ -306,17 +346,27 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
 
 /* ---- the kernel ---- */
 
-__device__ __forceinline__ void find_unit_rows(const tiled_gradient &t, uint32_t first_unit, uint32_t count, trope_row *rows)
+/* The rows of a warp's units, one a thread. */
+__device__ __forceinline__ void find_unit_rows(const tiled_gradient &t, uint32_t first_unit, uint32_t count, uint32_t part,
+                                               trope_row *rows)
 {
+    const trope_plan &plan = t.g.plan.plan;
     const uint32_t lane = threadIdx.x % 32;
     trope_row row;
     locate_unit(t.g, first_unit + min(lane, count - 1), &row);
-    find_row(t.g.plan.plan, &row);
-    if (lane < count) {
-        rows[lane] = row;
-        if (t.g.mode == GRADIENT_SORTED)
-            emit_keys(t.g, row);
+    if (plan.position_is_token) {
+        row.position[0] = row.token;
+        row.action = TROPE_ROW_ROTATE;
+        row.poisoned = 0;
+        if (lane < count)
+            rows[lane] = row;
+    } else {
+        find_row(plan, &row);
+        if (lane < count)
+            rows[lane] = row;
     }
+    if (lane < count && part == 0 && t.g.mode == GRADIENT_SORTED)
+        emit_keys(t.g, rows[lane]);
     __syncwarp();
 }
 
@@ -326,58 +376,72 @@ __device__ __forceinline__ void clear_heads(const gradient_operand &o, uint32_t 
         *(uint4 *)(tile + at) = make_uint4(0, 0, 0, 0);
 }
 
-template <int DTYPE, int ANGLES, bool OWN, int TWINS>
-__device__ __forceinline__ void walk_group(const tiled_gradient &t, uint32_t number, char *memory, gradient_stage *notes)
+/* The steps that a warp has: all of a group's, or one part of a unit's. Of a unit with several parts the sums are left in
+ * `share`, others are emitted. */
+template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
+__device__ __forceinline__ void walk_steps(const tiled_gradient &t, uint32_t first_unit, uint32_t units, uint32_t part,
+                                           char *memory, const trope_row *rows, gradient_stage *notes,
+                                           unit_share<DTYPE, ANGLES, OWN, TWINS> *share)
 {
-    const uint32_t first_unit = number * t.g.group_units, units = min(t.g.group_units, t.g.units - first_unit);
-    const uint32_t steps = units * t.steps_of_unit.divisor;
-    trope_row *const rows = (trope_row *)(memory + GRADIENT_STAGES * t.stage_bytes);
-    for (uint32_t i = 0; i < GRADIENT_STAGES; i++)
-        tile_arrival(&notes[i].barrier).prepare();
-    for (uint32_t i = 0; i < GRADIENT_STAGES - 1 && i < steps; i++)
-        load_step(t, find_step(t, first_unit, i), &notes[i], memory + i * t.stage_bytes);
-    find_unit_rows(t, first_unit, units, rows);
-
-    unit_share<DTYPE, ANGLES, OWN, TWINS> share(t);
+    const uint32_t all = units * t.steps_of_unit.divisor, steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
     uint32_t at = 0, parity = 0;
     for (uint32_t i = 0; i < steps; i++) {
         const gradient_step s = notes[at].step;
-        const gradient_operand &o = t.operands[s.operand];
+        const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
         const trope_row &row = rows[s.unit];
         char *const stage = memory + at * t.stage_bytes;
         if (s.is_first)
-            share.begin(t, row);
+            share->begin(t, row);
         tile_arrival(&notes[at].barrier).wait(parity);
         if (row.action == TROPE_ROW_ZERO)
             clear_heads(o, s.heads, stage);
         else if (row.action == TROPE_ROW_ROTATE && o.rotates)
-            t.g.native ? share.template walk<true>(t, s, stage) : share.template walk<false>(t, s, stage);
+            t.g.native ? share->template walk<SINGLE, true>(t, s, stage) : share->template walk<SINGLE, false>(t, s, stage);
         if (o.writes && s.heads)
             store_tile(o.tiles, o.dx, s.place(), stage);
-        await_stores<1>();
-        const uint32_t next = i + GRADIENT_STAGES - 1, before = at == 0 ? GRADIENT_STAGES - 1 : at - 1;
-        if (next < steps)
-            load_step(t, find_step(t, first_unit, next), &notes[before], memory + before * t.stage_bytes);
-        if (s.is_last)
-            share.end(t, row);
-        parity ^= at == GRADIENT_STAGES - 1;
-        at = at == GRADIENT_STAGES - 1 ? 0 : at + 1;
+        await_stores();
+        if (i + t.stages < steps)
+            load_step<SINGLE>(t, find_step<SINGLE>(t, first_unit, part, i + t.stages), &notes[at], stage);
+        if (s.is_last && t.g.parts == 1) {
+            share->add_slots(t);
+            share->emit(t, row);
+        }
+        parity ^= at == t.stages - 1;
+        at = at == t.stages - 1 ? 0 : at + 1;
     }
-    await_stores<0>();
-    if (t.g.mode == GRADIENT_FREQUENCIES)
-        share.end_group(t, number);
 }
 
 /* OWN: the elements of a pair have an angle each. TWINS: how often a thread has two pairs, at most. */
-template <int DTYPE, int ANGLES, bool OWN, int TWINS>
-__global__ void __launch_bounds__(GRADIENT_WARPS * 32, TWINS == 1 ? 9 : 6)
+template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
+__global__ void __launch_bounds__(GRADIENT_WARPS * 32, TWINS == 1 ? 5 : 3)
     gradient_tiles_kernel(const __grid_constant__ tiled_gradient t)
 {
     extern __shared__ __align__(16) char shared[];
-    __shared__ gradient_stage notes[GRADIENT_WARPS][GRADIENT_STAGES];
-    const uint32_t warp = threadIdx.x / 32, number = blockIdx.x * GRADIENT_WARPS + warp;
-    if ((uint64_t)number * t.g.group_units < t.g.units)
-        walk_group<DTYPE, ANGLES, OWN, TWINS>(t, number, shared + warp * t.warp_bytes, notes[warp]);
+    __shared__ gradient_stage all_notes[GRADIENT_WARPS][GRADIENT_STAGES];
+    const uint32_t warp = threadIdx.x / 32, in_block = t.parts.divide(warp), part = warp - in_block * t.g.parts;
+    const uint32_t number = blockIdx.x * t.parts.divide(GRADIENT_WARPS) + in_block, first_unit = number * t.g.group_units;
+    const bool present = (uint64_t)number * t.g.group_units < t.g.units;
+    const uint32_t units = present ? min(t.g.group_units, t.g.units - first_unit) : 0;
+    const uint32_t all = units * t.steps_of_unit.divisor;
+    char *const memory = shared + warp * t.warp_bytes;
+    trope_row *const rows = (trope_row *)(memory + t.stages * t.stage_bytes);
+    gradient_stage *const notes = all_notes[warp];
+    for (uint32_t i = 0; i < t.stages; i++)
+        tile_arrival(&notes[i].barrier).prepare();
+    for (uint32_t i = 0; i < t.stages && i * t.g.parts + part < all; i++)
+        load_step<SINGLE>(t, find_step<SINGLE>(t, first_unit, part, i), &notes[i], memory + i * t.stage_bytes);
+    if (present)
+        find_unit_rows(t, first_unit, units, part, rows);
+    unit_share<DTYPE, ANGLES, OWN, TWINS> share(t);
+    walk_steps<DTYPE, ANGLES, OWN, TWINS, SINGLE>(t, first_unit, units, part, memory, rows, notes, &share);
+    if (t.g.parts > 1) {
+        share.add_slots(t);
+        share.add_parts(t, part, memory);
+        if (present && part == 0)
+            share.emit(t, rows[0]);
+    }
+    if (present && part == 0 && t.g.mode == GRADIENT_FREQUENCIES)
+        share.end_group(t, number);
     if (t.g.plan.plan.sequences.boundaries)
         check_sequences(t.g.plan.plan);
 }

@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
         if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
             clear_rows(o.tiles, p, tile_rows, tile);
         store_tile(o.tiles, o.dst, p, tile);
-        await_stores<0>();
+        await_stores();
     }
     if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries)
         check_sequences(call.plan.plan);

@@ -196,12 +196,12 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
     }
 }
 
-/* Waits until what was stored may be overwritten, except between this call and the RECENT before it. */
-template <int RECENT> __device__ __forceinline__ void await_stores()
+/* Waits until tiles that were stored may be overwritten. */
+__device__ __forceinline__ void await_stores()
 {
     asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read %0;" ::"n"(RECENT)
-                 : "memory");
+                 "cp.async.bulk.wait_group.read 0;" ::
+                     : "memory");
     __syncwarp();
 }
 
@@ -259,7 +259,7 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
     for_vectors(t, tensor, p, [=](uint32_t at, char *to) { __stcs((uint4 *)to, *(const uint4 *)(tile + at)); });
 }
 
-template <int RECENT> __device__ __forceinline__ void await_stores()
+__device__ __forceinline__ void await_stores()
 {
     __syncwarp();
 }
