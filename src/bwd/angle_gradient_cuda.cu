@@ -11,8 +11,8 @@
 #include "core/launch_cuda.cuh"
 #include "core/tiling_cuda.cuh"
 
-/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units of
- * a group. */
+/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units
+ * of a group. */
 #define ENOUGH_UNITS       8192
 #define MAX_BATCH_PER_UNIT 64
 
@@ -134,8 +134,7 @@ static bool has_tiles(const trope_plan &plan)
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_TILE_BYTES &&
-                (!o.rotary_dim ||
-                 (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
+                (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
     }
     return tiles;
 }
@@ -351,13 +350,14 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
 {
     const trope_plan &plan = g.plan.plan;
     if (!has_tiles(plan)) {
-        launch(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g), (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, g);
+        launch(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g),
+               (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, g);
         return;
     }
     tiled_gradient t;
     plan_tiles(g, &t);
-    launch(l, find_tile_kernel(plan), quotient_up(group_count(g), GRADIENT_WARPS / g.parts),
-           GRADIENT_WARPS * 32, GRADIENT_WARPS * t.warp_bytes, t);
+    launch(l, find_tile_kernel(plan), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
+           GRADIENT_WARPS * t.warp_bytes, t);
 }
 
 static void launch_clear(const trope_plan &plan, gradient_launches *l)

@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __
 
 /* ---- sorting ---- */
 
-#define SORT_MAX_BITS   10 /* a digit: a warp's counters are 4 KiB */
-#define SCAN_THREADS    1024
+#define SORT_MAX_BITS 10 /* a digit: a warp's counters are 4 KiB */
+#define SCAN_THREADS  1024
 
 /* One digit. */
 struct sort_pass {
@@ -223,8 +223,8 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
     return sum;
 }
 
-/* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp leaves
- * their sum with the first of them. */
+/* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
+ * leaves their sum with the first of them. */
 __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
 {
     const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);

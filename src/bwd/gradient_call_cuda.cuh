@@ -1,10 +1,11 @@
 /* The gradient of the angles on CUDA: what the one pass over dy, x and dx is told by the host, and in which order it adds.
  *
  * A unit is a token, with as many batch entries as share its angles and are taken together. Its steps are some heads of an
- * operand and batch entry each, and are dealt out to its parts: part p has steps p, p + parts, ... The heads of an operand are dealt
- * out to slots: head h is of slot h mod slots. Each slot of a part adds in the order of steps and heads; its slots are then added
- * by halves, and the parts and, where a group of units has one sum, these in their order. So the order depends on the shapes
- * alone, and the two kernels (by tiles, or by pairs for strides that vectors cannot have) give the same bits. */
+ * operand and batch entry each, and are dealt out to its parts: part p has steps p, p + parts, ... The heads of an operand
+ * are dealt out to slots: head h is of slot h mod slots. Each slot of a part adds in the order of steps and heads; its
+ * slots are then added by halves, and the parts and, where a group of units has one sum, these in their order. So the order
+ * depends on the shapes alone, and the two kernels (by tiles, or by pairs for strides that vectors cannot have) give the
+ * same bits. */
 #ifndef TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 #define TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 
@@ -21,7 +22,7 @@ enum gradient_mode {
 };
 
 struct gradient_call {
-    cuda_plan plan; /* plan.batch is how many units have the same token. plan.rounding is ONCE: */
+    cuda_plan plan;  /* plan.batch is how many units have the same token. plan.rounding is ONCE: */
     uint32_t native; /* what is turned by may be rounded to the dtype, what is summed with never is */
     uint32_t batch;  /* batch entries of the tensors */
     uint32_t batch_per_unit;
@@ -31,8 +32,8 @@ struct gradient_call {
     uint32_t parts; /* if more than one, a group has one unit */
     uint32_t heads_of_step[TROPE_MAX_OPERANDS];
     gradient_mode mode;
-    uint32_t key_axes;   /* axes with positions of their own */
-    uint32_t angle_rows; /* SORTED: of all batch entries that have their own */
+    uint32_t key_axes;       /* axes with positions of their own */
+    uint32_t angle_rows;     /* SORTED: of all batch entries that have their own */
     double *sums;            /* a row: the first elements of all pairs, then (per_element) the second */
     uint32_t *keys, *values; /* [key_axes, units] */
 };
@@ -84,8 +85,8 @@ template <bool OWN> struct pair_sums {
         return other;
     }
 
-    /* dL/da1 and dL/da2; without own angles their sum. What is at hand are the cos and sin of the backward call: (c1, -s2) and
-     * (c2, -s1). */
+    /* dL/da1 and dL/da2; without own angles their sum. What is at hand are the cos and sin of the backward call: (c1, -s2)
+     * and (c2, -s1). */
     template <typename REAL>
     __device__ __forceinline__ void finish(REAL c1, REAL s1, REAL c2, REAL s2, double *first, double *second) const
     {
@@ -145,15 +146,16 @@ __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row
 {
     const trope_plan &plan = g.plan.plan;
     if (g.mode == GRADIENT_DIRECT) {
-        store_angle(plan, offset_of_angle(plan, row.batch, position_of_row(g, row, pair), pair, which), turn_sum(plan, sum));
+        store_angle(plan, offset_of_angle(plan, row.batch, position_of_row(g, row, pair), pair, which),
+                    turn_sum(plan, sum));
     } else {
         const int64_t unit = row.batch * plan.tokens + row.token;
         g.sums[(plan.angles.per_element ? 2 * unit + which : unit) * plan.pairs + pair] = sum;
     }
 }
 
-/* Emits the sums of a pair of a unit, or adds them to `group`. A poisoned row has no place in a sum over rows; in one of its
- * own nobody looks for it. */
+/* Emits the sums of a pair of a unit, or adds them to `group`. A poisoned row has no place in a sum over rows; in one of
+ * its own nobody looks for it. */
 template <bool OWN, typename REAL>
 __device__ __forceinline__ void emit_pair(const gradient_call &g, const trope_row &row, uint32_t pair,
                                           const pair_sums<OWN> &sums, REAL c1, REAL s1, REAL c2, REAL s2, double *group)

@@ -1,14 +1,15 @@
-/* The gradient of the angles on CUDA, for any strides and alignment: a block has the units of a group one after another, and a
- * thread of it one pair of the heads of one slot. */
+/* The gradient of the angles on CUDA, for any strides and alignment: a block has the units of a group one after another,
+ * and a thread of it one pair of the heads of one slot. */
 #ifndef TROPE_BWD_GRADIENT_PAIRS_CUDA_CUH
 #define TROPE_BWD_GRADIENT_PAIRS_CUDA_CUH
 
 #include "bwd/gradient_call_cuda.cuh"
 
-#define GRADIENT_PAIR_THREADS TROPE_MAX_PAIRS /* at most: so that the threads of a head are in one block, and read it at once */
+#define GRADIENT_PAIR_THREADS                                                                                              \
+    TROPE_MAX_PAIRS /* at most: so that the threads of a head are in one block, and read it at once */
 
-__device__ __forceinline__ int64_t offset_of_head(const trope_plan &plan, const trope_plan_operand &o, const int64_t *stride,
-                                                  int64_t batch, int64_t token, uint32_t head)
+__device__ __forceinline__ int64_t offset_of_head(const trope_plan &plan, const trope_plan_operand &o,
+                                                  const int64_t *stride, int64_t batch, int64_t token, uint32_t head)
 {
     const uint32_t group = head / (uint32_t)o.heads_per_group, in_group = head - group * (uint32_t)o.heads_per_group;
     return (batch * stride[TROPE_DIM_BATCH] + token * stride[TROPE_DIM_TOKEN] + group * stride[TROPE_DIM_GROUP] +
@@ -47,9 +48,8 @@ template <int DTYPE> struct scalar_pair {
 };
 
 template <int DTYPE, typename REAL>
-__device__ __forceinline__ typename pair_types<DTYPE>::pair turn_pair(const gradient_call &g,
-                                                                      typename pair_types<DTYPE>::pair dy, REAL c1, REAL s1,
-                                                                      REAL c2, REAL s2)
+__device__ __forceinline__ typename pair_types<DTYPE>::pair
+turn_pair(const gradient_call &g, typename pair_types<DTYPE>::pair dy, REAL c1, REAL s1, REAL c2, REAL s2)
 {
     const trope_plan &plan = g.plan.plan;
     if (!g.native)
@@ -101,7 +101,8 @@ __device__ __forceinline__ void copy_passing(const gradient_call &g, const trope
 {
     typedef typename elements<DTYPE>::type element;
     const trope_plan &plan = g.plan.plan;
-    const uint32_t passing = (uint32_t)(o.head_dim - o.rotary_dim), count = passing * (uint32_t)(o.groups * o.heads_per_group);
+    const uint32_t passing = (uint32_t)(o.head_dim - o.rotary_dim),
+                   count = passing * (uint32_t)(o.groups * o.heads_per_group);
     if (!o.dst || (o.in_place && row.action != TROPE_ROW_ZERO))
         return;
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {

@@ -1,7 +1,8 @@
-/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has a part of a unit, or the units of a
- * group one after another. The heads of a unit come in tiles, of dy and of x, of which the next are on their way while one is turned into dx and
- * its products are added. A thread has the same pairs in every head, two that follow each other or some more, so that coefficients
- * and sums are registers; if a head has fewer pairs than a warp, threads that have the same ones have every so many heads. */
+/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has a part of a unit, or the units
+ * of a group one after another. The heads of a unit come in tiles, of dy and of x, of which the next are on their way while
+ * one is turned into dx and its products are added. A thread has the same pairs in every head, two that follow each other
+ * or some more, so that coefficients and sums are registers; if a head has fewer pairs than a warp, threads that have the
+ * same ones have every so many heads. */
 #ifndef TROPE_BWD_GRADIENT_TILES_CUDA_CUH
 #define TROPE_BWD_GRADIENT_TILES_CUDA_CUH
 
@@ -13,13 +14,14 @@
 #define GRADIENT_STAGES 2 /* of a warp, at most */
 
 struct gradient_operand {
-    tiled_tensor dy, x, dx;  /* a row is a batch entry (outer) and a token (inner) */
-    tiling tiles, x_tiles;   /* of one row; those of x have only what is rotated */
+    tiled_tensor dy, x, dx; /* a row is a batch entry (outer) and a token (inner) */
+    tiling tiles, x_tiles;  /* of one row; those of x have only what is rotated */
     uint32_t rotates, writes;
     uint32_t window; /* bytes from where a head of dy starts in its tile to its rotary window */
 };
 
-/* A step is a tile of dy, with that of x if its operand rotates. Such operands are first, and their steps those of a unit. */
+/* A step is a tile of dy, with that of x if its operand rotates. Such operands are first, and their steps those of a unit.
+ */
 struct tiled_gradient {
     gradient_call g;
     uint32_t first_of_entry[TROPE_MAX_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
@@ -47,7 +49,8 @@ struct gradient_step {
 };
 
 /* SINGLE: the only operand, whose parameters have an address that the compiler knows. */
-template <bool SINGLE> __device__ __forceinline__ const gradient_operand &operand_of(const tiled_gradient &t, uint32_t number)
+template <bool SINGLE>
+__device__ __forceinline__ const gradient_operand &operand_of(const tiled_gradient &t, uint32_t number)
 {
     return t.operands[SINGLE ? 0 : number];
 }
@@ -86,7 +89,8 @@ struct gradient_stage {
 
 /* Asks for the tiles of a step, and leaves a note of what it is. */
 template <bool SINGLE>
-__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, gradient_stage *note, char *stage)
+__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, gradient_stage *note,
+                                          char *stage)
 {
     const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
     const tile_arrival arrival(&note->barrier);
@@ -127,7 +131,8 @@ template <int DTYPE> struct element_twin {
     }
 };
 
-/* Where two pairs are in a head: bytes to the first elements of both and to the second ones, or if interleaved to either pair.
+/* Where two pairs are in a head: bytes to the first elements of both and to the second ones, or if interleaved to either
+ * pair.
  */
 struct twin_place {
     uint32_t at[2];
@@ -383,7 +388,8 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, uint32_t fir
                                            char *memory, const trope_row *rows, gradient_stage *notes,
                                            unit_share<DTYPE, ANGLES, OWN, TWINS> *share)
 {
-    const uint32_t all = units * t.steps_of_unit.divisor, steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
+    const uint32_t all = units * t.steps_of_unit.divisor,
+                   steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
     uint32_t at = 0, parity = 0;
     for (uint32_t i = 0; i < steps; i++) {
         const gradient_step s = notes[at].step;

@@ -49,8 +49,7 @@ __device__ __forceinline__ found_span find_span(const trope_sequences &s, int64_
         return {trope_gap_after(&s, low), false};
     const bool at_hand = step == 1 && first > 0 && first < 32; /* the two boundaries around the token */
     const int64_t begin = __shfl_sync(UINT32_MAX, probe, first - 1), end = __shfl_sync(UINT32_MAX, probe, first);
-    const trope_bounds b =
-        at_hand ? trope_add_real_bounds(&s, low - 1, begin, end) : trope_load_bounds(&s, low - 1);
+    const trope_bounds b = at_hand ? trope_add_real_bounds(&s, low - 1, begin, end) : trope_load_bounds(&s, low - 1);
     return {trope_span_of_bounds(&s, low - 1, b), trope_fault_of_bounds(&s, b) != 0};
 }
 
@@ -70,13 +69,13 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
-/* Whether positions are indices in sequences that are stored whole, and all of them have an angle: the usual packed call, for
- * which 32 bits and a quarter of the work are enough. */
+/* Whether positions are indices in sequences that are stored whole, and all of them have an angle: the usual packed call,
+ * for which 32 bits and a quarter of the work are enough. */
 static inline bool is_packed(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
-    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed && s.cp_size == 1 &&
-           plan.axes == 1 && plan.windows == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
+    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed &&
+           s.cp_size == 1 && plan.axes == 1 && plan.windows == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
            (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.rows >= s.tokens);
 }
 
@@ -139,8 +138,7 @@ __device__ __forceinline__ void find_packed_row(const trope_plan &plan, trope_ro
     packed_span mine = {0, 0, false};
     bool wants = true;
     while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
-        const packed_span span =
-            find_packed_span(plan.sequences, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
+        const packed_span span = find_packed_span(plan.sequences, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
         if (wants && token >= span.begin && token < span.end) {
             mine = span;
             wants = false;
@@ -182,7 +180,9 @@ __device__ __forceinline__ int64_t position_of_axis(const trope_row &row, int ax
  * for one after another. */
 __device__ __forceinline__ void load_at_once(const uint4 *from, uint4 *to)
 {
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w) : "l"(from));
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                 : "l"(from));
 }
 
 __device__ __forceinline__ void load_at_once(const uint2 *from, uint2 *to)

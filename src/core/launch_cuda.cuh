@@ -39,8 +39,8 @@ static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_op
            tensor_is_vector(plan, o, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o, o.dst, o.dst_stride));
 }
 
-/* Groups that follow each other like heads are one group. `input` is read where the operand is rotated and a gradient of the
- * angles is asked for. */
+/* Groups that follow each other like heads are one group. `input` is read where the operand is rotated and a gradient of
+ * the angles is asked for. */
 static inline void join_groups(trope_plan_operand *o, bool with_input)
 {
     int64_t *const strides[] = {o->src_stride, with_input && o->rotary_dim ? o->input_stride : o->src_stride,

@@ -114,8 +114,9 @@ static uint32_t groups_of_block(const paired_call &call)
     uint32_t most = 1;
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         const paired_operand &o = call.operands[i];
-        const uint32_t groups =
-            call.order == ORDER_ROWS ? PAIR_THREADS : o.chunks ? (PAIR_THREADS - 1) / o.columns.divisor + 2 : 1;
+        const uint32_t groups = call.order == ORDER_ROWS ? PAIR_THREADS
+                                : o.chunks               ? (PAIR_THREADS - 1) / o.columns.divisor + 2
+                                                         : 1;
         most = groups > most ? groups : most;
     }
     return most < PAIR_THREADS ? most : PAIR_THREADS;

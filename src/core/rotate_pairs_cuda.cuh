@@ -1,6 +1,6 @@
-/* The CUDA kernel of the rotation for any strides and alignment: a thread has one pair, or one element that passes through, of
- * a few heads of a row, which all turn by the same angles. It shares nothing with other threads, except that a block looks
- * its rows up together where positions are not simply the tokens. */
+/* The CUDA kernel of the rotation for any strides and alignment: a thread has one pair, or one element that passes through,
+ * of a few heads of a row, which all turn by the same angles. It shares nothing with other threads, except that a block
+ * looks its rows up together where positions are not simply the tokens. */
 #ifndef TROPE_CORE_ROTATE_PAIRS_CUDA_CUH
 #define TROPE_CORE_ROTATE_PAIRS_CUDA_CUH
 
@@ -109,8 +109,8 @@ struct block_groups {
 };
 
 /* Looks the block's rows up, one a thread, so that those who rotate them need not. */
-__device__ __forceinline__ void find_block_rows(const paired_call &call, const paired_operand &o, const block_groups &groups,
-                                                trope_row *rows)
+__device__ __forceinline__ void find_block_rows(const paired_call &call, const paired_operand &o,
+                                                const block_groups &groups, trope_row *rows)
 {
     const uint32_t count = groups.count * call.rows_per_thread;
     for (uint32_t base = threadIdx.x / 32 * 32; base < count; base += blockDim.x) {
@@ -159,8 +159,8 @@ template <int DTYPE> struct thread_pairs_of {
 
     element a[PAIR_HEADS], b[PAIR_HEADS];
 
-    static __device__ __forceinline__ int64_t offset_of_head(const paired_operand &o, const paired_tensor &t, uint32_t first,
-                                                             int k)
+    static __device__ __forceinline__ int64_t offset_of_head(const paired_operand &o, const paired_tensor &t,
+                                                             uint32_t first, int k)
     {
         uint32_t head = first + k * o.chunks;
         head = head < o.heads ? head : first;

@@ -7,23 +7,21 @@
 #include "core/rotate_tiles_cuda.cuh"
 #include "core/tiling_cuda.cuh"
 
-/* Shared memory that a tile should have, blocks that a multiprocessor should hold, and tiles that keep a device busy, above
- * which there is no use in smaller ones. */
-#define TILE_BYTES       4096
+/* Shared memory that a tile should have, and tiles that keep a device busy, above which there is no use in smaller ones. */
+#define TILE_BYTES   4096
+#define ENOUGH_TILES 2048
+
+/* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
+ * angles of each element, sines that are not shared, unusual angles. */
 #define PLAIN_BLOCKS     8
-#ifndef LOOKUP_BLOCKS
 #define LOOKUP_BLOCKS    7
 #define OWN_ANGLE_BLOCKS 7
 #define ALONE_BLOCKS     6
 #define ANY_BLOCKS       5
-#endif
-#define ENOUGH_TILES     2048
 
-/* Blocks of an operand in a turn, at most of the operand that has the fewest: what is rounded up is less than a block in as
- * many. */
-#ifndef SHARE_OF_TURN
+/* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
-#endif
+
 #define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
 
 /* ---- the heads of an operand ---- */
@@ -39,10 +37,11 @@ static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
 }
 
 /* `joined`: the two dimensions of rows are one. */
-static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride,
-                                bool joined)
+static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base,
+                                const int64_t *stride, bool joined)
 {
-    const int64_t bytes = plan.element_size, outer = stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] * bytes,
+    const int64_t bytes = plan.element_size,
+                  outer = stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] * bytes,
                   inner = stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH] * bytes;
     const bool one_inner = (plan.batch_outermost ? plan.tokens : plan.batch) == 1;
     tiled_tensor t;
@@ -83,10 +82,10 @@ static int64_t cut_into_tiles(int64_t outer_rows, bool is_looked_up, uint32_t pe
 {
     tiling &t = o->tiles;
     const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
-    uint32_t most = TILE_BYTES / t.pitch;
     int64_t count = 0;
-    for (most = most ? most : 1; count < ENOUGH_TILES && most > 0; most /= 2) {
-        choose_tile(most, most_rows, per_group, at_once, &t);
+    for (uint32_t room = most(TILE_BYTES / t.pitch, 1); count == 0 || (count < ENOUGH_TILES && room >= at_once);
+         room /= 2) {
+        choose_tile(room, most_rows, per_group, at_once, &t);
         count = outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
     }
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
@@ -133,7 +132,8 @@ static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_pla
     o->tiles.all_heads = from.groups * from.heads_per_group;
     o->tiles.all_rows = joined ? (uint32_t)rows : inner;
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
-    return o->tiles.pitch ? cut_into_tiles(joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o) : 0;
+    return o->tiles.pitch ? cut_into_tiles(joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o)
+                          : 0;
 }
 
 static bool is_plain(const trope_plan &plan)
@@ -155,9 +155,9 @@ struct tiled_launch {
     bool shares; /* some threads have the same lane of a row */
 };
 
-/* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has its
- * share of all: packed Q, K and V are neighbours, and are then read and written at about the same time. Returns how many
- * blocks there are. */
+/* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
+ * its share of all: packed Q, K and V are neighbours, and are then read and written at about the same time. Returns how
+ * many blocks there are. */
 static int64_t deal_blocks(const trope_plan &plan, tiled_call *call)
 {
     const int32_t operands = plan.operand_count;
@@ -198,8 +198,10 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
         launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
     }
     launch.blocks = deal_blocks(plan, call);
-    const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) * (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
-    call->turns_bytes = launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
+    const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) *
+                                (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
+    call->turns_bytes =
+        launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
     call->turns_at = TILE_WARPS * call->tile_bytes;
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + (is_plain(plan) ? 0 : TILE_WARPS * rows * (uint32_t)sizeof(trope_row));
@@ -250,20 +252,20 @@ constexpr int general_kind(int kind)
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
-        ALWAYS_SHARED(DTYPE, ANGLES_ANY, general_kind(KIND)), BOTH(DTYPE, ANGLES_PHASE, KIND),                         \
+        ALWAYS_SHARED(DTYPE, ANGLES_ANY, general_kind(KIND)), BOTH(DTYPE, ANGLES_PHASE, KIND),                             \
             BOTH(DTYPE, ANGLES_FREQS, KIND), BOTH(DTYPE, ANGLES_OWN_FREQS, KIND)                                           \
     }
 #define DTYPES(KIND)                                                                                                       \
     {                                                                                                                      \
         USUAL(TROPE_F32, KIND), USUAL(TROPE_F16, KIND), USUAL(TROPE_BF16, KIND),                                           \
         {                                                                                                                  \
-            ALWAYS_SHARED(TROPE_F64, ANGLES_ANY, general_kind(KIND))                                                   \
+            ALWAYS_SHARED(TROPE_F64, ANGLES_ANY, general_kind(KIND))                                                       \
         }                                                                                                                  \
     }
 
 /* By kind of call, dtype, angles, and whether these are shared. */
 static const void *const kernels[4][4][4][2] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PLAIN),
-                                             DTYPES(KIND_SINGLE)};
+                                                DTYPES(KIND_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
 {
@@ -276,9 +278,8 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
         return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {&call};
-    const cudaError_t error =
-        cudaLaunchKernel(kernels[kind_of_call(*plan)][plan->dtype][kind_of_angles(*plan)][launch.shares],
-                         dim3((unsigned)launch.blocks), dim3(TILE_THREADS), arguments, launch.shared_bytes,
-                         (cudaStream_t)plan->stream);
+    const cudaError_t error = cudaLaunchKernel(
+        kernels[kind_of_call(*plan)][plan->dtype][kind_of_angles(*plan)][launch.shares], dim3((unsigned)launch.blocks),
+        dim3(TILE_THREADS), arguments, launch.shared_bytes, (cudaStream_t)plan->stream);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

@@ -23,19 +23,19 @@ struct tiled_operand {
     uint32_t blocks_of_turn;
     fast_divisor lanes; /* that rotate, of a head: those that a warp has at once */
     uint32_t all_lanes;
-    uint32_t head_threads; /* a bit for each of these lanes, from 0 on */
-    uint32_t rows_at_once; /* of a warp */
-    fast_divisor heads_at_once; /* of each of these rows */
-    uint32_t window;               /* bytes from where a head starts in its tile to its rotary window */
-    uint32_t window_pairs;         /* in each of the plan's windows */
-    uint32_t low_step, high_gap;   /* pairs from a lane's first run to the next lane's, and to its second run */
+    uint32_t head_threads;       /* a bit for each of these lanes, from 0 on */
+    uint32_t rows_at_once;       /* of a warp */
+    fast_divisor heads_at_once;  /* of each of these rows */
+    uint32_t window;             /* bytes from where a head starts in its tile to its rotary window */
+    uint32_t window_pairs;       /* in each of the plan's windows */
+    uint32_t low_step, high_gap; /* pairs from a lane's first run to the next lane's, and to its second run */
 };
 
 struct tiled_call {
     fast_divisor turn;                          /* blocks, in which every operand has some */
     uint32_t first_of_turn[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
-    uint32_t turns_at, rows_at; /* in shared memory, where tiles come first: coefficients, and rows */
-    uint32_t tile_bytes, turns_bytes; /* of a warp */
+    uint32_t turns_at, rows_at;                 /* in shared memory, where tiles come first: coefficients, and rows */
+    uint32_t tile_bytes, turns_bytes;           /* of a warp */
     cuda_rows rows;
     int32_t interleaved_src, interleaved_dst; /* as in the plan */
     tiled_operand operands[TROPE_MAX_OPERANDS];
@@ -105,7 +105,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
     typedef tile_lane<DTYPE, ANGLES> lane;
     typedef typename lane::real real;
     enum { RUN = lane::RUN, OWN = MAY_OWN_ANGLES<ANGLES> };
-    enum { SHARE = RUN < 2 ? 1 : 2, SHARES = 2 * RUN / SHARE }; /* pairs that a thread finds for others at a time */
+    enum { SHARE = RUN < 2 ? 1 : 2, SHARES = 2 * RUN / SHARE };  /* pairs that a thread finds for others at a time */
     enum { PLANES = SHARE * (OWN ? 4 : 2) * sizeof(real) / 16 }; /* 16-byte vectors of a share */
 
     turns_of<real, RUN> run[2];
@@ -128,8 +128,8 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         find_turns<ANGLES, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
     }
 
-    /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where each of its vectors is in a plane of
-     * its own: so neighbouring threads have neighbouring vectors. */
+    /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where each of its vectors is in a plane
+     * of its own: so neighbouring threads have neighbouring vectors. */
     template <bool ONE_AXIS>
     static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const trope_row &row, const lane &at,
                                                        uint32_t first, uint32_t threads, char *space, uint32_t plane)
@@ -185,7 +185,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 
     template <bool NATIVE> __device__ __forceinline__ void turn(vector_pair<DTYPE> *v) const
     {
-        #pragma unroll
+#pragma unroll
         for (int i = 0; i < 2; i++) {
             const turns_of<real, RUN> &t = run[i];
             real y[2][RUN];
@@ -206,8 +206,8 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 
 /* ---- rows ---- */
 
-/* What a call has: rows of any kind, those of the usual packed call, rows whose positions are the tokens, or such rows and a
- * single operand. */
+/* What a call has: rows of any kind, those of the usual packed call, rows whose positions are the tokens, or such rows and
+ * a single operand. */
 enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PLAIN, KIND_SINGLE };
 
 template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_SINGLE;
@@ -350,7 +350,8 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
     const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
     const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
     const tiled_operand &o = call.operands[operand];
-    const uint32_t block = KIND == KIND_SINGLE ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
+    const uint32_t block =
+        KIND == KIND_SINGLE ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
     const uint32_t warp = threadIdx.x / 32, first_tile = block * TILE_WARPS, number = first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
@@ -369,7 +370,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
             rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, p, lane, tile_rows, arrival, tile,
-                                                       shared + call.turns_at + warp * call.turns_bytes);
+                                                      shared + call.turns_at + warp * call.turns_bytes);
         arrival.wait(0);
         if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
             clear_rows(o.tiles, p, tile_rows, tile);

@@ -47,8 +47,8 @@ __device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place &
     row->token = rows.batch_outermost ? p.inner : p.outer;
 }
 
-/* The rows of a call whose positions are its tokens have nothing to be looked up for. Tokens are below 2^31 here, and it saves
- * the compiler instructions to see that. */
+/* The rows of a call whose positions are its tokens have nothing to be looked up for. Tokens are below 2^31 here, and it
+ * saves the compiler instructions to see that. */
 __device__ __forceinline__ trope_row plain_row(const cuda_rows &rows, const row_place &p)
 {
     const uint32_t token = rows.batch_outermost ? (uint32_t)p.inner : (uint32_t)p.outer;

@@ -1,8 +1,8 @@
 /* A tile: some heads of some rows of a tensor, which a warp takes into shared memory, changes there and writes back.
  *
- * On devices from compute capability 9.0 on, the copy engine of a multiprocessor does both: it takes one instruction for each
- * run of the tile that is contiguous, and while the tile is on its way the warp has its registers and its place in the queue
- * of loads for other things. On older devices the warp copies it by 16-byte vectors. */
+ * On devices from compute capability 9.0 on, the copy engine of a multiprocessor does both: it takes one instruction for
+ * each run of the tile that is contiguous, and while the tile is on its way the warp has its registers and its place in the
+ * queue of loads for other things. On older devices the warp copies it by 16-byte vectors. */
 #ifndef TROPE_CORE_TILES_CUDA_CUH
 #define TROPE_CORE_TILES_CUDA_CUH
 
@@ -13,8 +13,8 @@
 #define TROPE_BULK_COPIES (__CUDA_ARCH__ >= 900)
 #endif
 
-/* One tensor of an operand, from the part of its first head that a tile has. Distances are in bytes. In memory a tile is one
- * contiguous run, or a line of it (the heads of a row, or the rows of a head) is some that have `run` parts each. */
+/* One tensor of an operand, from the part of its first head that a tile has. Distances are in bytes. In memory a tile is
+ * one contiguous run, or a line of it (the heads of a row, or the rows of a head) is some that have `run` parts each. */
 struct tiled_tensor {
     char *base;
     int64_t outer, inner; /* the two dimensions of rows */
@@ -29,11 +29,11 @@ struct tiled_tensor {
 struct tiling {
     uint32_t tiles;
     uint32_t rows_first;
-    fast_divisor rows;                    /* of a tile */
+    fast_divisor rows; /* of a tile */
     uint32_t heads;
-    uint32_t all_rows, all_heads;         /* rows of one outer index */
+    uint32_t all_rows, all_heads;          /* rows of one outer index */
     uint32_t pitch, row_pitch, head_pitch; /* bytes in a tile: of a head, from row to row, from head to head */
-    fast_divisor tiles_of_line, lines;    /* lines of one outer index */
+    fast_divisor tiles_of_line, lines;     /* lines of one outer index */
     fast_divisor heads_per_group;
     fast_divisor vectors; /* of a head, those that a warp copies at once */
 };
@@ -112,8 +112,8 @@ __device__ __forceinline__ uint64_t evict_first()
     return policy;
 }
 
-/* Tells when what a warp has asked for has come. For all threads of the warp, in this order: it is prepared once, told before
- * every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... */
+/* Tells when what a warp has asked for has come. For all threads of the warp, in this order: it is prepared once, told
+ * before every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... */
 struct tile_arrival {
     uint32_t barrier;
 
@@ -127,6 +127,7 @@ struct tile_arrival {
             asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
                          "fence.mbarrier_init.release.cluster;" ::"r"(barrier)
                          : "memory");
+        __syncwarp();
     }
 
     __device__ __forceinline__ void expect(uint32_t bytes) const
@@ -150,10 +151,11 @@ struct tile_arrival {
 
 __device__ __forceinline__ void load_run(const tile_run &r, const tile_arrival &arrival, char *tile)
 {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-                     "r"(shared_address(tile) + r.at),
-                 "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(evict_first())
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_address(tile) + r.at),
+        "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(evict_first())
+        : "memory");
 }
 
 __device__ __forceinline__ void store_run(const tile_run &r, const char *tile)

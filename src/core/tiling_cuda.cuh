@@ -44,10 +44,13 @@ static inline uint32_t tiles_along(uint32_t all, uint32_t of_tile)
 /* The runs of tiles in a tensor. */
 static inline void find_runs(const tiling &t, uint32_t per_group, tiled_tensor *tensor)
 {
-    const bool rows_join = tensor->inner == t.row_pitch || t.rows.divisor == 1, heads_join = tensor->head == t.head_pitch || t.heads == 1;
+    const bool rows_join = tensor->inner == t.row_pitch || t.rows.divisor == 1,
+               heads_join = tensor->head == t.head_pitch || t.heads == 1;
     const bool is_grouped = per_group < t.all_heads;
     tensor->is_whole = rows_join && heads_join && !is_grouped && (!t.rows_first || t.heads == 1);
-    tensor->run = t.rows_first ? (rows_join ? t.rows.divisor : 1) : heads_join ? (is_grouped ? common_divisor(t.heads, per_group) : t.heads) : 1;
+    tensor->run = t.rows_first ? (rows_join ? t.rows.divisor : 1)
+                  : heads_join ? (is_grouped ? common_divisor(t.heads, per_group) : t.heads)
+                               : 1;
     tensor->runs_of_line.set(tiles_along(t.rows_first ? t.rows.divisor : t.heads, tensor->run));
 }
 
