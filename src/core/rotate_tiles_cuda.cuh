@@ -346,19 +346,20 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[TILE_WARPS];
+    const uint32_t warp = threadIdx.x / 32;
+    const tile_arrival arrival(&barriers[warp]);
+    arrival.prepare();
     const uint32_t turn = KIND == KIND_SINGLE ? 0 : call.turn.divide(blockIdx.x);
     const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
     const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
     const tiled_operand &o = call.operands[operand];
     const uint32_t block =
         KIND == KIND_SINGLE ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
-    const uint32_t warp = threadIdx.x / 32, first_tile = block * TILE_WARPS, number = first_tile + warp;
+    const uint32_t first_tile = block * TILE_WARPS, number = first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
-    const tile_arrival arrival(&barriers[warp]);
     char *const tile = shared + warp * call.tile_bytes;
     trope_row *const rows = (trope_row *)(shared + call.rows_at);
-    arrival.prepare();
     if (present) {
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
