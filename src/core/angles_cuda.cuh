@@ -85,22 +85,34 @@ struct packed_span {
     bool is_gap;
 };
 
+/* The boundary that a thread looks at first, whatever the token: so it can be asked for before anything else. */
+__device__ __forceinline__ int32_t load_first_probe(const trope_sequences &s)
+{
+    const uint32_t count = (uint32_t)s.count, i = threadIdx.x % 32 * ((count + 32) / 32);
+    int32_t probe = INT32_MAX;
+    if (i <= count)
+        asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(probe) : "l"((const int32_t *)s.boundaries + i));
+    return probe;
+}
+
 /* The span of a token, which all threads of the warp have in common. */
-__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, int32_t token)
+__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, int32_t first_probe, int32_t token)
 {
     const int32_t *const boundaries = (const int32_t *)s.boundaries;
     const uint32_t count = (uint32_t)s.count;
-    uint32_t low = 0, high = count + 1, step, first;
-    int32_t probe;
-    do {
-        step = (high - low + 31) / 32;
-        const uint32_t i = low + threadIdx.x % 32 * step;
-        probe = i <= min(high, count) ? boundaries[i] : INT32_MAX;
+    uint32_t low = 0, high = count + 1, step = (count + 32) / 32, first;
+    int32_t probe = first_probe;
+    while (true) {
         const uint32_t later = __ballot_sync(UINT32_MAX, probe > token);
         first = later ? __ffs((int)later) - 1 : 32; /* of the threads whose boundary is after the token */
         high = first < 32 ? min(high, low + first * step) : high;
         low = first ? low + (first - 1) * step + 1 : low;
-    } while (low < high);
+        if (low >= high)
+            break;
+        step = (high - low + 31) / 32;
+        const uint32_t i = low + threadIdx.x % 32 * step;
+        probe = i <= min(high, count) ? boundaries[i] : INT32_MAX;
+    }
     packed_span span;
     span.is_gap = low == 0 || low > count;
     span.begin = __shfl_sync(UINT32_MAX, probe, first - 1);
@@ -132,13 +144,14 @@ __device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
 }
 
 /* The same in a packed call. */
-__device__ __forceinline__ void find_packed_row(const trope_plan &plan, trope_row *row)
+__device__ __forceinline__ void find_packed_row(const trope_plan &plan, int32_t first_probe, trope_row *row)
 {
     const int32_t token = (int32_t)row->token;
     packed_span mine = {0, 0, false};
     bool wants = true;
     while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
-        const packed_span span = find_packed_span(plan.sequences, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
+        const packed_span span =
+            find_packed_span(plan.sequences, first_probe, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
         if (wants && token >= span.begin && token < span.end) {
             mine = span;
             wants = false;

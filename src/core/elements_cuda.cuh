@@ -16,9 +16,7 @@ struct fast_divisor {
     void set(uint32_t d)
     {
         divisor = d;
-        shift = 0;
-        while (((uint64_t)1 << shift) < d)
-            shift++;
+        shift = d > 1 ? 32 - (uint32_t)__builtin_clz(d - 1) : 0;
         multiplier = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << shift) - d)) / d + 1);
     }
 

@@ -222,7 +222,7 @@ __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const 
  * possible for all of them. */
 template <int KIND>
 __device__ __forceinline__ void find_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
-                                          trope_row *rows)
+                                          int32_t first_probe, trope_row *rows)
 {
     constexpr bool ALONE = KIND == KIND_PACKED;
     const uint32_t warp = threadIdx.x / 32, of_tile = o.tiles.rows.divisor;
@@ -233,7 +233,7 @@ __device__ __forceinline__ void find_rows(const tiled_call &call, const tiled_op
         trope_row row;
         set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * of_tile)), &row);
         if (ALONE)
-            find_packed_row(call.plan.plan, &row);
+            find_packed_row(call.plan.plan, first_probe, &row);
         else
             find_row(call.plan.plan, &row);
         if (base + threadIdx.x % 32 < end)
@@ -349,6 +349,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
+    const int32_t first_probe = KIND == KIND_PACKED ? load_first_probe(call.plan.plan.sequences) : 0;
     const uint32_t turn = KIND == KIND_SINGLE ? 0 : call.turn.divide(blockIdx.x);
     const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
     const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
@@ -365,7 +366,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
         load_tile(o.tiles, o.src, p, arrival, tile);
     }
     if (!IS_PLAIN<KIND>)
-        find_rows<KIND>(call, o, first_tile, rows);
+        find_rows<KIND>(call, o, first_tile, first_probe, rows);
     if (present) {
         const trope_row *const tile_rows = rows + warp * o.tiles.rows.divisor;
 #pragma unroll 1
