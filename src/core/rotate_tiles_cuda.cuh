@@ -1,12 +1,12 @@
 /* The CUDA kernel of the rotation for heads that are made of 16-byte vectors. A warp asks for a tile, works out the cosines
  * and sines of its rows while the tile is on its way, turns the heads where they are and writes the tile back; what passes
  * through is part of the tile and is not touched. Warps have nothing in common, except that a block looks its rows up
- * together where positions are not simply the tokens.
+ * together where that takes long.
  *
  * A thread has one lane of a head: two vectors, of the same pairs in every head, so that heads of a row are turned by
  * the same registers. Threads that have the same lane of different heads of a row share the work of finding its sines.
- * Direction, layout and positions are data; compiled in are the dtype, the source of the usual angles, whether sines are
- * shared, and whether rows are plain. docs/cuda.md says what that buys. */
+ * Direction and layout are data; compiled in are the dtype, the source of the usual angles, whether sines are shared, and
+ * the kind of call. docs/cuda.md says what that buys. */
 #ifndef TROPE_CORE_ROTATE_TILES_CUDA_CUH
 #define TROPE_CORE_ROTATE_TILES_CUDA_CUH
 
