@@ -20,12 +20,12 @@ struct gradient_operand {
     uint32_t window; /* bytes from where a head of dy starts in its tile to its rotary window */
 };
 
-/* A step is a tile of dy, with that of x if its operand rotates. Such operands are first, and their steps those of a unit.
- */
+/* A step is a tile of dy, with that of x if its operand rotates. Such operands are first, and their steps the first of a
+ * unit. */
 struct tiled_gradient {
     gradient_call g;
     uint32_t first_of_entry[TROPE_MAX_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
-    uint32_t rotating;                           /* steps of a unit */
+    uint32_t rotating;                           /* how many steps of a unit have one that rotates */
     fast_divisor rotating_of_entry, others_of_entry;
     fast_divisor steps_of_unit, parts;
     fast_divisor threads_of_head;
