@@ -29,17 +29,17 @@ static const trope_backend *backend_of(int32_t device)
 }
 
 /* Validates the call, makes its plan and finds the backend that can run it. */
-static trope_status prepare(const char *function, const trope_args *args, int backward, trope_plan *plan,
+static trope_status prepare(const char *function, const trope_args *args, int backward, trope_planned_call *call,
                             const trope_backend **backend)
 {
-    const trope_status status = trope_make_plan(function, args, backward, plan);
+    const trope_status status = trope_make_plan(function, args, backward, call);
     if (status)
         return status;
-    *backend = backend_of(plan->device);
+    *backend = backend_of(call->plan.device);
     if (!*backend)
         return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device (%d) is CUDA, which this build does not have", function,
-                          plan->device);
-    return (*backend)->check(function, plan);
+                          call->plan.device);
+    return (*backend)->check(function, &call->plan);
 }
 
 static trope_status check_workspace(const char *function, const trope_plan *plan, uint64_t needed)
@@ -55,39 +55,39 @@ static trope_status check_workspace(const char *function, const trope_plan *plan
 
 trope_status trope_run(const char *function, const trope_args *args, int backward)
 {
-    trope_plan plan;
+    trope_planned_call call;
     const trope_backend *backend;
-    trope_status status = prepare(function, args, backward, &plan, &backend);
+    trope_status status = prepare(function, args, backward, &call, &backend);
     if (!status)
-        status = check_workspace(function, &plan, backend->workspace(&plan));
-    return status ? status : backend->run(function, &plan);
+        status = check_workspace(function, &call.plan, backend->workspace(&call.plan));
+    return status ? status : backend->run(function, &call.plan);
 }
 
 trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes)
 {
     static const char function[] = "trope_workspace_size";
-    trope_plan plan;
+    trope_planned_call call;
     const trope_backend *backend;
-    const trope_status status = prepare(function, args, 1, &plan, &backend);
+    const trope_status status = prepare(function, args, 1, &call, &backend);
     if (status)
         return status;
     if (!bytes)
         return trope_fail(TROPE_ERROR_NULL, "%s: bytes is NULL", function);
-    *bytes = backend->workspace(&plan);
+    *bytes = backend->workspace(&call.plan);
     return TROPE_OK;
 }
 
 trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name, size_t size)
 {
     static const char function[] = "trope_kernel_name";
-    trope_plan plan;
+    trope_planned_call call;
     const trope_backend *backend;
     if (backward != 0 && backward != 1)
         return trope_fail(TROPE_ERROR_ARGUMENT, "%s: backward (%d) must be 0 or 1", function, backward);
     if (!name || !size)
         return trope_fail(TROPE_ERROR_NULL, "%s: name is NULL or size (%zu) is 0", function, size);
-    const trope_status status = prepare(function, args, backward, &plan, &backend);
+    const trope_status status = prepare(function, args, backward, &call, &backend);
     if (!status)
-        backend->kernel_name(&plan, name, size);
+        backend->kernel_name(&call.plan, name, size);
     return status;
 }

@@ -110,8 +110,6 @@ static void plan_gradient(const trope_plan &plan, gradient_call *g)
     fill_cuda_plan(plan, &g->plan);
     g->plan.plan.rounding = TROPE_ROUND_ONCE;
     g->native = plan.rounding == TROPE_ROUND_NATIVE;
-    for (int i = 0; i < plan.operand_count; i++)
-        join_groups(&g->plan.plan.operands[i], true);
     choose_units(plan, g);
     choose_steps(plan, g);
     g->slots = choose_slots(plan);
@@ -128,11 +126,11 @@ static int64_t group_count(const gradient_call &g)
 /* Pairs that a thread of the kernel by tiles has at most, two at a time. */
 #define MAX_TWINS 2
 
-static bool has_tiles(const trope_plan &plan)
+static bool has_tiles(const trope_plan &plan, const trope_plan_operand *operands)
 {
     bool tiles = plan.pairs % 2 == 0 && plan.pairs <= 64 * MAX_TWINS;
     for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
+        const trope_plan_operand &o = operands[i];
         tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_TILE_BYTES &&
                 (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
     }
@@ -187,7 +185,7 @@ static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &f
     return tiles_along((uint32_t)(from.groups * from.heads_per_group), of_step);
 }
 
-static void plan_tiles(const gradient_call &g, tiled_gradient *t)
+static void plan_tiles(const gradient_call &g, const trope_plan_operand *operands, tiled_gradient *t)
 {
     const trope_plan &plan = g.plan.plan;
     uint32_t steps[2] = {0, 0}, dy_bytes = 0, x_bytes = 0; /* of operands that rotate, and of others */
@@ -197,11 +195,11 @@ static void plan_tiles(const gradient_call &g, tiled_gradient *t)
     memset(t->first_of_entry, 0xff, sizeof t->first_of_entry);
     for (int others = 0; others < 2; others++) {
         for (int i = 0; i < plan.operand_count; i++) {
-            if ((plan.operands[i].rotary_dim == 0) != others)
+            if ((operands[i].rotary_dim == 0) != others)
                 continue;
             gradient_operand &o = t->operands[count];
             t->first_of_entry[count++] = steps[0] + steps[1];
-            steps[others] += plan_operand(plan, plan.operands[i], g.heads_of_step[i], &o);
+            steps[others] += plan_operand(plan, operands[i], g.heads_of_step[i], &o);
             dy_bytes = most(dy_bytes, o.tiles.heads * o.tiles.pitch);
             x_bytes = most(x_bytes, o.tiles.heads * o.x_tiles.pitch);
         }
@@ -286,39 +284,36 @@ struct gradient_launches {
     cudaError_t error;
 };
 
-template <typename ARGUMENTS>
-static void launch(gradient_launches *l, void (*kernel)(ARGUMENTS), int64_t blocks, uint32_t threads, size_t shared,
-                   const ARGUMENTS &arguments)
+/* A kernel has one parameter, or two. */
+static void launch(gradient_launches *l, const void *kernel, int64_t blocks, uint32_t threads, size_t shared,
+                   const void *parameter, const void *second = NULL)
 {
-    void *list[] = {(void *)&arguments};
+    void *parameters[] = {(void *)parameter, (void *)second};
     if (l->error == cudaSuccess && blocks > 0)
-        l->error = cudaLaunchKernel(kernel, dim3((unsigned)blocks), dim3(threads), list, shared, l->stream);
+        l->error = launch_early(kernel, dim3((unsigned)blocks), threads, shared, l->stream, parameters);
 }
 
 /* By pairs: dtype, whether a pair's elements have an angle each. */
-static void (*const pair_kernels[4][2])(gradient_call) = {
-    {gradient_pairs_kernel<TROPE_F32, false>, gradient_pairs_kernel<TROPE_F32, true>},
-    {gradient_pairs_kernel<TROPE_F16, false>, gradient_pairs_kernel<TROPE_F16, true>},
-    {gradient_pairs_kernel<TROPE_BF16, false>, gradient_pairs_kernel<TROPE_BF16, true>},
-    {gradient_pairs_kernel<TROPE_F64, false>, gradient_pairs_kernel<TROPE_F64, true>},
-};
+#define PAIRS(DTYPE)                                                                                                       \
+    {                                                                                                                      \
+        (const void *)gradient_pairs_kernel<DTYPE, false>, (const void *)gradient_pairs_kernel<DTYPE, true>                \
+    }
+static const void *const pair_kernels[4][2] = {PAIRS(TROPE_F32), PAIRS(TROPE_F16), PAIRS(TROPE_BF16), PAIRS(TROPE_F64)};
 
 /* By tiles. The usual angles have kernels of their own, where a thread has two pairs. */
-typedef void (*tile_kernel)(tiled_gradient);
-
-template <int DTYPE, int ANGLES, bool OWN> static tile_kernel find_usual_kernel(const trope_plan &plan)
+template <int DTYPE, int ANGLES, bool OWN> static const void *find_usual_kernel(const trope_plan &plan)
 {
-    return plan.operand_count == 1 ? gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, true>
-                                   : gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, false>;
+    return plan.operand_count == 1 ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, true>
+                                   : (const void *)gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, false>;
 }
 
-template <int DTYPE, bool OWN> static tile_kernel find_general_kernel(const trope_plan &plan)
+template <int DTYPE, bool OWN> static const void *find_general_kernel(const trope_plan &plan)
 {
-    return plan.pairs > 64 ? gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 2, false>
-                           : gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 1, false>;
+    return plan.pairs > 64 ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 2, false>
+                           : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 1, false>;
 }
 
-template <int DTYPE> static tile_kernel find_tile_kernel(const trope_plan &plan)
+template <int DTYPE> static const void *find_tile_kernel(const trope_plan &plan)
 {
     if constexpr (DTYPE != TROPE_F64) {
         const int angles = plan.pairs > 64 ? ANGLES_ANY : kind_of_angles(plan);
@@ -332,7 +327,7 @@ template <int DTYPE> static tile_kernel find_tile_kernel(const trope_plan &plan)
     return plan.angles.per_element ? find_general_kernel<DTYPE, true>(plan) : find_general_kernel<DTYPE, false>(plan);
 }
 
-static tile_kernel find_tile_kernel(const trope_plan &plan)
+static const void *find_tile_kernel(const trope_plan &plan)
 {
     switch (plan.dtype) {
     case TROPE_F32:
@@ -349,34 +344,41 @@ static tile_kernel find_tile_kernel(const trope_plan &plan)
 static void launch_pass(const gradient_call &g, gradient_launches *l)
 {
     const trope_plan &plan = g.plan.plan;
-    if (!has_tiles(plan)) {
-        launch(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g),
-               (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, g);
+    paired_gradient p;
+    tiled_gradient t;
+    memcpy(p.operands, plan.operands, plan.operand_count * sizeof *p.operands);
+    for (int i = 0; i < plan.operand_count; i++)
+        join_groups(&p.operands[i], true);
+    if (has_tiles(plan, p.operands)) {
+        plan_tiles(g, p.operands, &t);
+        launch(l, find_tile_kernel(plan), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
+               GRADIENT_WARPS * t.warp_bytes, &t, plan.step);
         return;
     }
-    tiled_gradient t;
-    plan_tiles(g, &t);
-    launch(l, find_tile_kernel(plan), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
-           GRADIENT_WARPS * t.warp_bytes, t);
+    p.g = g;
+    launch(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g),
+           (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, &p, plan.step);
 }
 
 static void launch_clear(const trope_plan &plan, gradient_launches *l)
 {
     const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1),
                   blocks = (rows + SUMS_WARPS - 1) / SUMS_WARPS;
-    launch(l, clear_angles_kernel, blocks < 65536 ? blocks : 65536, SUMS_THREADS, 0, plan);
+    launch(l, (const void *)clear_angles_kernel, blocks < 65536 ? blocks : 65536, SUMS_THREADS, 0, &plan);
 }
 
 static void launch_parts(const gradient_call &g, gradient_launches *l)
 {
     const int64_t columns = g.plan.plan.pairs * (g.plan.plan.angles.per_element ? 2 : 1);
-    launch(l, add_parts_kernel, (g.plan.plan.tokens * columns + SUMS_THREADS - 1) / SUMS_THREADS, SUMS_THREADS, 0, g);
+    launch(l, (const void *)add_parts_kernel, (g.plan.plan.tokens * columns + SUMS_THREADS - 1) / SUMS_THREADS,
+           SUMS_THREADS, 0, &g);
 }
 
 static void launch_frequencies(const gradient_call &g, gradient_launches *l)
 {
     const frequency_sums f = {g.plan.plan, g.sums, group_count(g)};
-    launch(l, add_frequencies_kernel, (g.plan.plan.pairs + PARTS_PAIRS - 1) / PARTS_PAIRS, PARTS_THREADS, 0, f);
+    launch(l, (const void *)add_frequencies_kernel, (g.plan.plan.pairs + PARTS_PAIRS - 1) / PARTS_PAIRS, PARTS_THREADS, 0,
+           &f);
 }
 
 static uint32_t bits_of(uint32_t value)
@@ -409,13 +411,13 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
         s.values = sums.values;
         sums.keys = s.sorted_keys = (uint32_t *)(base + w.keys[to]);
         sums.values = s.sorted_values = (uint32_t *)(base + w.values[to]);
-        launch(l, count_digits_kernel, s.tiles, SUMS_THREADS, sizeof(uint32_t) << s.bits, s);
-        launch(l, scan_counts_kernel, 1, SCAN_THREADS, 0, s);
-        launch(l, move_items_kernel, s.tiles, SUMS_THREADS, (SUMS_WARPS * sizeof(uint32_t)) << s.bits, s);
+        launch(l, (const void *)count_digits_kernel, s.tiles, SUMS_THREADS, sizeof(uint32_t) << s.bits, &s);
+        launch(l, (const void *)scan_counts_kernel, 1, SCAN_THREADS, 0, &s);
+        launch(l, (const void *)move_items_kernel, s.tiles, SUMS_THREADS, (SUMS_WARPS * sizeof(uint32_t)) << s.bits, &s);
     }
-    launch(l, join_runs_kernel, (sums.items + SUMS_WARPS * RUN_ITEMS - 1) / (SUMS_WARPS * RUN_ITEMS), SUMS_THREADS, 0,
-           sums);
-    launch(l, sum_angle_rows_kernel, quotient_up(sums.angle_rows, SUMS_WARPS), SUMS_THREADS, 0, sums);
+    launch(l, (const void *)join_runs_kernel, (sums.items + SUMS_WARPS * RUN_ITEMS - 1) / (SUMS_WARPS * RUN_ITEMS),
+           SUMS_THREADS, 0, &sums);
+    launch(l, (const void *)sum_angle_rows_kernel, quotient_up(sums.angle_rows, SUMS_WARPS), SUMS_THREADS, 0, &sums);
 }
 
 static void launch_all(const gradient_call &g, const gradient_workspace &w, gradient_launches *l)

@@ -16,6 +16,7 @@
 /* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
 __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid_constant__ trope_plan plan)
 {
+    await_previous();
     const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
     const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1);
     for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
@@ -32,6 +33,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid
 /* Adds the units of each token, one thread to a column. */
 __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_constant__ gradient_call g)
 {
+    await_previous();
     const trope_plan &plan = g.plan.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
     const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
@@ -67,6 +69,7 @@ struct frequency_sums {
 __global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __grid_constant__ frequency_sums f)
 {
     __shared__ double lanes[PARTS_THREADS];
+    await_previous();
     const uint32_t pair = blockIdx.x * PARTS_PAIRS + threadIdx.x % PARTS_PAIRS, pairs = (uint32_t)f.plan.pairs;
     double sum = 0;
     if (pair < pairs) {
@@ -112,6 +115,7 @@ __device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
 __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid_constant__ sort_pass s)
 {
     extern __shared__ __align__(16) char shared[];
+    await_previous();
     uint32_t *counts = (uint32_t *)shared;
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         counts[d] = 0;
@@ -127,6 +131,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid
 __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(const __grid_constant__ sort_pass s)
 {
     __shared__ uint32_t sums[2][SCAN_THREADS];
+    await_previous();
     const uint32_t count = s.tiles << s.bits;
     uint32_t before = 0;
     for (uint32_t base = 0; base < count; base += SCAN_THREADS) {
@@ -173,6 +178,7 @@ __device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *s
 __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_constant__ sort_pass s)
 {
     extern __shared__ __align__(16) char shared[];
+    await_previous();
     uint32_t *starts = (uint32_t *)shared;
     find_warp_starts(s, starts);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
@@ -227,6 +233,7 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
  * leaves their sum with the first of them. */
 __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
 {
+    await_previous();
     const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
     const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
     if (last > s.items)
@@ -256,6 +263,7 @@ __device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t k
 /* The sum of each angle row, a warp each: of its units before the first whole run, of the runs, and of what is left. */
 __global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(const __grid_constant__ sorted_sums s)
 {
+    await_previous();
     const trope_plan &plan = s.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
     const uint32_t number = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;

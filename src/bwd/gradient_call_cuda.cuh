@@ -10,6 +10,7 @@
 #define TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 
 #include "core/angles_cuda.cuh"
+#include "core/early_launch_cuda.cuh"
 
 #define MAX_GROUP_UNITS 32
 

@@ -130,18 +130,23 @@ __device__ __forceinline__ void add_slots(const gradient_call &g, uint32_t slot,
     }
 }
 
+struct paired_gradient {
+    gradient_call g;
+    trope_plan_operand operands[TROPE_MAX_OPERANDS]; /* whose groups are joined where they can be */
+};
+
 /* The steps of one part of a unit. */
 template <int DTYPE, bool OWN>
-__device__ __forceinline__ void walk_part(const gradient_call &g, const trope_row &row, uint32_t part, uint32_t slot,
+__device__ __forceinline__ void walk_part(const paired_gradient &p, const trope_row &row, uint32_t part, uint32_t slot,
                                           uint32_t pair, const turns_of<typename elements<DTYPE>::real, 1> &t,
                                           pair_sums<OWN> *sums)
 {
-    const trope_plan &plan = g.plan.plan;
+    const gradient_call &g = p.g;
     uint32_t step = 0;
     for (uint32_t entry = 0; entry < g.batch_per_unit; entry++) {
         const int64_t batch = row.batch * g.batch_per_unit + entry;
-        for (int k = 0; k < plan.operand_count; k++) {
-            const trope_plan_operand &o = plan.operands[k];
+        for (int k = 0; k < g.plan.plan.operand_count; k++) {
+            const trope_plan_operand &o = p.operands[k];
             const uint32_t heads = o.rotary_dim ? (uint32_t)(o.groups * o.heads_per_group) : 0;
             const bool has_pair = slot < g.slots && pair < (uint32_t)o.rotary_dim / 2 && batch < g.batch;
             for (uint32_t first = 0; first < heads; first += g.heads_of_step[k], step++) {
@@ -154,15 +159,18 @@ __device__ __forceinline__ void walk_part(const gradient_call &g, const trope_ro
 }
 
 template <int DTYPE, bool OWN>
-__global__ void __launch_bounds__(GRADIENT_PAIR_THREADS) gradient_pairs_kernel(const __grid_constant__ gradient_call g)
+__global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
+    gradient_pairs_kernel(const __grid_constant__ paired_gradient p, const __grid_constant__ cuda_steps<ANGLES_ANY> steps)
 {
     typedef typename elements<DTYPE>::real real;
     __shared__ trope_row found;
+    const gradient_call &g = p.g;
     const trope_plan &plan = g.plan.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, slot = threadIdx.x / pairs, pair = threadIdx.x - slot * pairs;
     const uint32_t first = blockIdx.x * g.group_units, count = min(g.group_units, g.units - first);
     const bool works = slot < g.slots;
     double group = 0;
+    await_previous();
     for (uint32_t unit = first; unit < first + count; unit++) {
         __syncthreads();
         if (threadIdx.x < 32) {
@@ -181,12 +189,12 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS) gradient_pairs_kernel(c
         if (works && row.action == TROPE_ROW_ROTATE)
             find_turns<ANGLES_ANY, real, 1>(
                 g.plan, row, (int)pair,
-                load_angles<ANGLES_ANY, false, real, 1>(g.plan, row, (int)pair, {g.plan, (int)pair}), &t);
+                load_angles<ANGLES_ANY, false, real, 1>(g.plan, row, (int)pair, {steps.of, (int)pair}), &t);
         pair_sums<OWN> sums;
         for (uint32_t part = 0; part < g.parts; part++) {
             pair_sums<OWN> of_part;
             of_part.clear();
-            walk_part<DTYPE, OWN>(g, row, part, slot, pair, t, &of_part);
+            walk_part<DTYPE, OWN>(p, row, part, slot, pair, t, &of_part);
             add_slots<OWN>(g, slot, works, &of_part);
             if (part == 0)
                 sums = of_part;
@@ -195,7 +203,7 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS) gradient_pairs_kernel(c
         }
         for (uint32_t entry = 0; entry < g.batch_per_unit; entry++)
             for (int k = 0; k < plan.operand_count && row.batch * g.batch_per_unit + entry < g.batch; k++)
-                copy_passing<DTYPE>(g, plan.operands[k], row, row.batch * g.batch_per_unit + entry);
+                copy_passing<DTYPE>(g, p.operands[k], row, row.batch * g.batch_per_unit + entry);
         if (works && slot == 0 && row.action == TROPE_ROW_ROTATE)
             emit_pair<OWN>(g, row, pair, sums, t.c1[0], t.s1[0], t.c2[0], t.s2[0], &group);
     }

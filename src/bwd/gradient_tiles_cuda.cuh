@@ -219,7 +219,7 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         return slot < t.g.slots && pair(t, w) < (uint32_t)t.g.plan.plan.pairs;
     }
 
-    __device__ __forceinline__ void begin(const tiled_gradient &t, const trope_row &row)
+    __device__ __forceinline__ void begin(const tiled_gradient &t, const uint64_t *steps, const trope_row &row)
     {
         const cuda_plan &plan = t.g.plan;
 #pragma unroll
@@ -228,7 +228,7 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
             sums[w][1].clear();
             const int p = (int)(has(t, w) ? pair(t, w) : 0);
             if (row.action == TROPE_ROW_ROTATE)
-                find_turns<ANGLES, real, 2>(plan, row, p, load_angles<ANGLES, false, real, 2>(plan, row, p, {plan, p}),
+                find_turns<ANGLES, real, 2>(plan, row, p, load_angles<ANGLES, false, real, 2>(plan, row, p, {steps, p}),
                                             &turns[w]);
         }
     }
@@ -384,9 +384,9 @@ __device__ __forceinline__ void clear_heads(const gradient_operand &o, uint32_t 
 /* The steps that a warp has: all of a group's, or one part of a unit's. Of a unit with several parts the sums are left in
  * `share`, others are emitted. */
 template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
-__device__ __forceinline__ void walk_steps(const tiled_gradient &t, uint32_t first_unit, uint32_t units, uint32_t part,
-                                           char *memory, const trope_row *rows, gradient_stage *notes,
-                                           unit_share<DTYPE, ANGLES, OWN, TWINS> *share)
+__device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64_t *angle_steps, uint32_t first_unit,
+                                           uint32_t units, uint32_t part, char *memory, const trope_row *rows,
+                                           gradient_stage *notes, unit_share<DTYPE, ANGLES, OWN, TWINS> *share)
 {
     const uint32_t all = units * t.steps_of_unit.divisor,
                    steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
@@ -397,7 +397,7 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, uint32_t fir
         const trope_row &row = rows[s.unit];
         char *const stage = memory + at * t.stage_bytes;
         if (s.is_first)
-            share->begin(t, row);
+            share->begin(t, angle_steps, row);
         tile_arrival(&notes[at].barrier).wait(parity);
         if (row.action == TROPE_ROW_ZERO)
             clear_heads(o, s.heads, stage);
@@ -420,7 +420,7 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, uint32_t fir
 /* OWN: the elements of a pair have an angle each. TWINS: how often a thread has two pairs, at most. */
 template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
 __global__ void __launch_bounds__(GRADIENT_WARPS * 32, TWINS == 1 ? 5 : 3)
-    gradient_tiles_kernel(const __grid_constant__ tiled_gradient t)
+    gradient_tiles_kernel(const __grid_constant__ tiled_gradient t, const __grid_constant__ cuda_steps<ANGLES> angle_steps)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ gradient_stage all_notes[GRADIENT_WARPS][GRADIENT_STAGES];
@@ -434,12 +434,13 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, TWINS == 1 ? 5 : 3)
     gradient_stage *const notes = all_notes[warp];
     for (uint32_t i = 0; i < t.stages; i++)
         tile_arrival(&notes[i].barrier).prepare();
+    await_previous();
     for (uint32_t i = 0; i < t.stages && i * t.g.parts + part < all; i++)
         load_step<SINGLE>(t, find_step<SINGLE>(t, first_unit, part, i), &notes[i], memory + i * t.stage_bytes);
     if (present)
         find_unit_rows(t, first_unit, units, part, rows);
     unit_share<DTYPE, ANGLES, OWN, TWINS> share(t);
-    walk_steps<DTYPE, ANGLES, OWN, TWINS, SINGLE>(t, first_unit, units, part, memory, rows, notes, &share);
+    walk_steps<DTYPE, ANGLES, OWN, TWINS, SINGLE>(t, angle_steps.of, first_unit, units, part, memory, rows, notes, &share);
     if (t.g.parts > 1) {
         share.add_slots(t);
         share.add_parts(t, part, memory);

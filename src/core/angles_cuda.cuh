@@ -3,8 +3,6 @@
 #ifndef TROPE_CORE_ANGLES_CUDA_CUH
 #define TROPE_CORE_ANGLES_CUDA_CUH
 
-#include <stddef.h>
-
 #include "core/elements_cuda.cuh"
 #include "core/plan.h"
 #include "core/sincos.h"
@@ -17,9 +15,8 @@ struct cuda_plan {
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
-    alignas(16) trope_plan plan;
+    trope_plan plan;       /* what it points to on the host is not for kernels */
 };
-static_assert(offsetof(trope_plan, step) % 16 == 0, "steps are loaded as vectors");
 
 /* ---- rows ---- */
 
@@ -339,10 +336,18 @@ __device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &
 
 /* ---- angles ---- */
 
+/* Pairs that kernels for the usual angles have room for, as parameters: every kilobyte of them costs the host. */
+#define USUAL_PAIRS 128
+
+/* The plan's steps, as a parameter. */
+template <int ANGLES> struct alignas(16) cuda_steps {
+    uint64_t of[ANGLES == ANGLES_ANY ? TROPE_MAX_PAIRS : ANGLES == ANGLES_PHASE ? USUAL_PAIRS : 1];
+};
+
 /* The turns per position of N pairs. They are kernel parameters: at hand before anything that comes through the cache, but
  * threads that ask for different ones are served one after another, so it is done once. */
 template <int ANGLES, int N> struct steps_of {
-    __device__ __forceinline__ steps_of(const cuda_plan &, int)
+    __device__ __forceinline__ steps_of(const uint64_t *, int)
     {
     }
 };
@@ -350,11 +355,11 @@ template <int ANGLES, int N> struct steps_of {
 template <int N> struct steps_of<ANGLES_PHASE, N> {
     uint64_t step[N];
 
-    __device__ __forceinline__ steps_of(const cuda_plan &p, int pair)
+    __device__ __forceinline__ steps_of(const uint64_t *steps, int pair)
     {
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            step[e] = p.plan.step[pair + e];
+            step[e] = steps[pair + e];
             asm volatile("" : "+l"(step[e])); /* or the compiler would load them again in every row */
         }
     }
@@ -363,7 +368,7 @@ template <int N> struct steps_of<ANGLES_PHASE, N> {
 template <int N> struct steps_of<ANGLES_ANY, N> {
     const uint64_t *step;
 
-    __device__ __forceinline__ steps_of(const cuda_plan &p, int pair) : step(p.plan.step + pair)
+    __device__ __forceinline__ steps_of(const uint64_t *steps, int pair) : step(steps + pair)
     {
     }
 };

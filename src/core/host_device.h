@@ -3,12 +3,10 @@
 #define TROPE_CORE_HOST_DEVICE_H
 
 #ifdef __CUDACC__
-#define TROPE_HD static __host__ __device__ __forceinline__
-#define TROPE_ALIGNED(bytes) alignas(bytes)
+#define TROPE_HD       static __host__ __device__ __forceinline__
 #define TROPE_CONSTANT const /* an array in a function: CUDA has its own ways to keep it out of memory */
 #else
-#define TROPE_HD static inline
-#define TROPE_ALIGNED(bytes) _Alignas(bytes)
+#define TROPE_HD       static inline
 #define TROPE_CONSTANT static const
 #endif
 

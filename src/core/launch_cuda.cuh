@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "api/error.h"
+#include "core/early_launch_cuda.cuh"
 #include "core/rows_cuda.cuh"
 
 static inline bool is_multiple(int64_t value, int64_t of)
@@ -81,7 +82,7 @@ static inline int kind_of_angles(const trope_plan &plan)
     if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE)
         return ANGLES_ANY;
     if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
-        return ANGLES_PHASE;
+        return plan.pairs <= USUAL_PAIRS ? ANGLES_PHASE : ANGLES_ANY;
     if (plan.angles.source != TROPE_ANGLES_FREQS || !table_is_vector(plan))
         return ANGLES_ANY;
     return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;

@@ -120,7 +120,7 @@ static void plan_axes(int32_t position_axes, trope_plan *plan)
         plan->axes--;
 }
 
-trope_status trope_make_plan(const char *function, const trope_args *caller_args, int backward, trope_plan *plan)
+trope_status trope_make_plan(const char *function, const trope_args *caller_args, int backward, trope_planned_call *call)
 {
     trope_args args;
     trope_status status = trope_copy_struct(function, &args, sizeof args, caller_args);
@@ -131,7 +131,10 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
     if (status)
         return status;
 
+    trope_plan *plan = &call->plan;
     memset(plan, 0, sizeof *plan);
+    plan->operands = call->operands;
+    plan->step = call->step;
     plan->dtype = args.dtype;
     plan->element_size = element_sizes[args.dtype];
     plan->rounding = args.rounding;
@@ -162,7 +165,8 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
                           (!args.position_ids || args.position_batch_stride == 0);
     plan->position_is_token = !args.cu_seqlens && !args.position_ids && !args.start_positions &&
                               plan->sequences.cp_layout == TROPE_CP_NONE &&
-                              (plan->angles.source == TROPE_ANGLES_PHASE || plan->tokens <= plan->angles.rows);
+                              (plan->angles.source == TROPE_ANGLES_PHASE || plan->angles.source == TROPE_ANGLES_NONE ||
+                               plan->tokens <= plan->angles.rows);
     if (backward) {
         plan->d_freqs = args.d_freqs;
         plan->d_inv_freq = args.d_inv_freq;

@@ -1,4 +1,5 @@
-/* The plan: a validated call as numbers, the same for both backends. A POD that a kernel can take by value. */
+/* The plan: a validated call as numbers, the same for both backends. A POD that a kernel can take by value, with what it
+ * needs of the arrays beside it. */
 #ifndef TROPE_CORE_PLAN_H
 #define TROPE_CORE_PLAN_H
 
@@ -9,7 +10,12 @@
 
 #define TROPE_MAX_PAIRS (TROPE_MAX_ROTARY_DIM / 2)
 
-typedef enum trope_angle_source { TROPE_ANGLES_NONE, TROPE_ANGLES_FREQS, TROPE_ANGLES_TABLE, TROPE_ANGLES_PHASE } trope_angle_source;
+typedef enum trope_angle_source {
+    TROPE_ANGLES_NONE,
+    TROPE_ANGLES_FREQS,
+    TROPE_ANGLES_TABLE,
+    TROPE_ANGLES_PHASE
+} trope_angle_source;
 
 typedef struct trope_plan_operand {
     const char *src;
@@ -35,17 +41,18 @@ typedef struct trope_plan {
     int32_t device, threads, isa;
     int32_t operand_count;
     int64_t batch, tokens;
-    int32_t batch_outermost; /* in memory: rows are walked in the order in which they are stored */
-    int32_t stream_stores;   /* what is written is too much to stay in a cache */
-    int32_t angles_shared;   /* a token has the same angles in every batch entry */
+    int32_t batch_outermost;   /* in memory: rows are walked in the order in which they are stored */
+    int32_t stream_stores;     /* what is written is too much to stay in a cache */
+    int32_t angles_shared;     /* a token has the same angles in every batch entry */
     int32_t position_is_token; /* the most usual case, in which there is nothing to look up for a row */
-    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+    trope_plan_operand *operands;
 
-    /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `input` are. */
+    /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `input`
+     * are. */
     int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_input;
     int32_t windows;
-    int32_t pairs; /* of the widest operand; 0 = nothing rotates */
-    int32_t axes;  /* position axes, up to the last that a pair uses; with 1, all pairs use axis 0 */
+    int32_t pairs;      /* of the widest operand; 0 = nothing rotates */
+    int32_t axes;       /* position axes, up to the last that a pair uses; with 1, all pairs use axis 0 */
     uint32_t used_axes; /* bit a: some pair uses axis a */
     int32_t axis_map, axis_sections[TROPE_MAX_AXES];
 
@@ -55,6 +62,7 @@ typedef struct trope_plan {
     int32_t padding;
 
     trope_plan_angles angles;
+    uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
     trope_sequences sequences;
     int32_t *status;
 
@@ -63,10 +71,14 @@ typedef struct trope_plan {
     void *workspace;
     uint64_t workspace_size;
     void *stream;
-
-    /* TROPE_ANGLES_PHASE: turns per position. Last, because most of it is mostly unused. */
-    TROPE_ALIGNED(16) uint64_t step[TROPE_MAX_PAIRS];
 } trope_plan;
+
+/* A plan and what it points to. */
+typedef struct trope_planned_call {
+    trope_plan plan;
+    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+    uint64_t step[TROPE_MAX_PAIRS];
+} trope_planned_call;
 
 /* The axis that drives a pair; `pair` counts through all windows. */
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
@@ -98,7 +110,7 @@ TROPE_HD int32_t trope_second_of_pair(int32_t interleaved, int32_t windows, int3
 }
 
 /* Validates `args` (see validate.c) and makes the plan of a forward (backward = 0) or backward call. */
-trope_status trope_make_plan(const char *function, const trope_args *args, int backward, trope_plan *plan);
+trope_status trope_make_plan(const char *function, const trope_args *args, int backward, trope_planned_call *call);
 
 /* The plan's sequences, from args with their defaults filled in. */
 trope_sequences trope_plan_sequences(const trope_args *args);

@@ -186,9 +186,9 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
         return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: the operands (%lld rows) are more than one launch can take",
                           function, (long long)call.rows.count);
     fill_cuda_plan(*plan, &call.plan);
-    void *arguments[] = {&call};
+    void *arguments[] = {&call, plan->step};
     const cudaError_t error =
-        cudaLaunchKernel(kernels[is_plain(*plan)][plan->dtype], dim3((unsigned)grid.blocks, (unsigned)grid.slices),
-                         dim3(PAIR_THREADS), arguments, grid.shared_bytes, (cudaStream_t)plan->stream);
+        launch_early(kernels[is_plain(*plan)][plan->dtype], dim3((unsigned)grid.blocks, (unsigned)grid.slices),
+                     PAIR_THREADS, grid.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

@@ -4,6 +4,7 @@
 #ifndef TROPE_CORE_ROTATE_PAIRS_CUDA_CUH
 #define TROPE_CORE_ROTATE_PAIRS_CUDA_CUH
 
+#include "core/early_launch_cuda.cuh"
 #include "core/rows_cuda.cuh"
 
 #define PAIR_THREADS 512 /* of a block: all pairs of the widest head, which a rearrangement in place needs */
@@ -221,7 +222,8 @@ __device__ __forceinline__ char *row_of_tensor(const paired_tensor &t, const row
 
 /* PLAIN: positions are the tokens. */
 template <int DTYPE, bool PLAIN>
-__global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS) rotate_pairs_kernel(const __grid_constant__ paired_call call)
+__global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
+    rotate_pairs_kernel(const __grid_constant__ paired_call call, const __grid_constant__ cuda_steps<ANGLES_ANY> steps)
 {
     typedef typename elements<DTYPE>::real real;
     extern __shared__ __align__(16) char shared[];
@@ -233,6 +235,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS) rotate_pairs_kernel
     const bool rotating = place.lane < o.rotating;
     const int64_t first_row = ((int64_t)blockIdx.y * o.slice_groups + place.group) * call.rows_per_thread;
     const trope_row *looked_up = (const trope_row *)shared;
+    await_previous();
     if (!PLAIN) {
         const block_groups groups(call, o, first_thread);
         find_block_rows(call, o, groups, (trope_row *)shared);
@@ -248,7 +251,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS) rotate_pairs_kernel
         /* Loads come back in the order in which they were issued: those that others wait for go first. */
         angles_of<real, 1> angles;
         if (turns)
-            angles = load_angles<ANGLES_ANY, PLAIN, real, 1>(call.plan, row, at.pair, {call.plan, at.pair});
+            angles = load_angles<ANGLES_ANY, PLAIN, real, 1>(call.plan, row, at.pair, {steps.of, at.pair});
         thread_pairs_of<DTYPE> pairs;
         pairs.load(o, row_of_tensor(o.src, from), place.head, at);
         if (call.rearranges)

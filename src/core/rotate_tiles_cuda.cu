@@ -158,31 +158,31 @@ struct tiled_launch {
 /* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
  * its share of all: packed Q, K and V are neighbours, and are then read and written at about the same time. Returns how
  * many blocks there are. */
-static int64_t deal_blocks(const trope_plan &plan, tiled_call *call)
+static int64_t deal_blocks(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
 {
-    const int32_t operands = plan.operand_count;
+    const int32_t count = plan.operand_count;
     int64_t fewest = INT64_MAX;
     bool in_place = true;
-    for (int i = 0; i < operands; i++) {
-        const int64_t blocks = quotient_up(call->operands[i].tiles.tiles, TILE_WARPS);
+    for (int i = 0; i < count; i++) {
+        const int64_t blocks = quotient_up(operands[i].tiles.tiles, TILE_WARPS);
         fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
         in_place = in_place && plan.operands[i].in_place;
     }
     if (fewest == INT64_MAX)
         return 0;
-    const int64_t turns = operands > 1 && in_place ? quotient_up(fewest, SHARE_OF_TURN) : 1;
+    const int64_t turns = count > 1 && in_place ? quotient_up(fewest, SHARE_OF_TURN) : 1;
     uint32_t dealt = 0;
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
-        const int64_t blocks = i < operands ? quotient_up(call->operands[i].tiles.tiles, TILE_WARPS) : 0;
-        call->first_of_turn[i] = i < operands ? dealt : UINT32_MAX;
-        call->operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
-        dealt += call->operands[i].blocks_of_turn;
+        const int64_t blocks = i < count ? quotient_up(operands[i].tiles.tiles, TILE_WARPS) : 0;
+        call->first_of_turn[i] = i < count ? dealt : UINT32_MAX;
+        operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
+        dealt += operands[i].blocks_of_turn;
     }
     call->turn.set(dealt);
     return turns * dealt;
 }
 
-static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
+static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
 {
     tiled_launch launch = {0, 0, false};
     uint32_t rows = 0, turns = 0;
@@ -190,19 +190,19 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_call *call)
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < plan.operand_count; i++) {
-        tiled_operand &o = call->operands[i];
+        tiled_operand &o = operands[i];
         plan_operand(plan, !is_plain(plan), plan.operands[i], &o);
-        call->tile_bytes = most(call->tile_bytes, o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch);
+        o.tile_bytes = o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch;
+        call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         rows = most(rows, o.tiles.rows.divisor);
         turns = most(turns, o.rows_at_once * o.lanes.divisor);
         launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
     }
-    launch.blocks = deal_blocks(plan, call);
+    launch.blocks = deal_blocks(plan, operands, call);
     const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) *
                                 (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
     call->turns_bytes =
         launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
-    call->turns_at = TILE_WARPS * call->tile_bytes;
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + (is_plain(plan) ? 0 : TILE_WARPS * rows * (uint32_t)sizeof(trope_row));
     return launch;
@@ -270,16 +270,18 @@ static const void *const kernels[4][4][4][2] = {DTYPES(KIND_ANY), DTYPES(KIND_PA
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
 {
     tiled_call call;
+    tiled_operand operands[TROPE_MAX_OPERANDS];
     memset(&call, 0, offsetof(tiled_call, plan));
+    memset(operands, 0, sizeof operands);
     if (plan->batch == 0 || plan->tokens == 0)
         return TROPE_OK;
-    const tiled_launch launch = plan_call(*plan, &call);
+    const tiled_launch launch = plan_call(*plan, operands, &call);
     if (launch.blocks == 0)
         return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
-    void *arguments[] = {&call};
-    const cudaError_t error = cudaLaunchKernel(
-        kernels[kind_of_call(*plan)][plan->dtype][kind_of_angles(*plan)][launch.shares], dim3((unsigned)launch.blocks),
-        dim3(TILE_THREADS), arguments, launch.shared_bytes, (cudaStream_t)plan->stream);
+    void *arguments[] = {operands, &call, plan->step};
+    const cudaError_t error =
+        launch_early(kernels[kind_of_call(*plan)][plan->dtype][kind_of_angles(*plan)][launch.shares],
+                     dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

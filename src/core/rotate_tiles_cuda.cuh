@@ -10,6 +10,7 @@
 #ifndef TROPE_CORE_ROTATE_TILES_CUDA_CUH
 #define TROPE_CORE_ROTATE_TILES_CUDA_CUH
 
+#include "core/early_launch_cuda.cuh"
 #include "core/rows_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
@@ -17,10 +18,12 @@
 #define TILE_WARPS    (TILE_THREADS / 32)
 #define MAX_TILE_ROWS 32 /* that must be looked up */
 
+/* What is asked for before the tile is on its way lies together: parameters that nobody has read yet take long to come. */
 struct tiled_operand {
-    tiled_tensor src, dst;
-    tiling tiles;
     uint32_t blocks_of_turn;
+    uint32_t tile_bytes; /* of a warp */
+    tiling tiles;
+    tiled_tensor src, dst;
     fast_divisor lanes; /* that rotate, of a head: those that a warp has at once */
     uint32_t all_lanes;
     uint32_t head_threads;       /* a bit for each of these lanes, from 0 on */
@@ -35,10 +38,9 @@ struct tiled_call {
     fast_divisor turn;                          /* blocks, in which every operand has some */
     uint32_t first_of_turn[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
     uint32_t turns_at, rows_at;                 /* in shared memory, where tiles come first: coefficients, and rows */
-    uint32_t tile_bytes, turns_bytes;           /* of a warp */
+    uint32_t turns_bytes;                       /* of a warp */
     cuda_rows rows;
     int32_t interleaved_src, interleaved_dst; /* as in the plan */
-    tiled_operand operands[TROPE_MAX_OPERANDS];
     cuda_plan plan;
 };
 
@@ -132,14 +134,15 @@ template <int DTYPE, int ANGLES> struct lane_turns {
      * of its own: so neighbouring threads have neighbouring vectors. */
     template <bool ONE_AXIS>
     static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const trope_row &row, const lane &at,
-                                                       uint32_t first, uint32_t threads, char *space, uint32_t plane)
+                                                       const uint64_t *steps, uint32_t first, uint32_t threads, char *space,
+                                                       uint32_t plane)
     {
 #pragma unroll 1
         for (uint32_t i = first; i < SHARES; i += threads) {
             const int in_run = i * SHARE % RUN, pair = (int)(i * SHARE < RUN ? at.low : at.high) + in_run;
             turns_of<real, SHARE> t;
             find_turns<ANGLES, real, SHARE>(plan, row, pair,
-                                            load_angles<ANGLES, ONE_AXIS, real, SHARE>(plan, row, pair, {plan, pair}), &t);
+                                            load_angles<ANGLES, ONE_AXIS, real, SHARE>(plan, row, pair, {steps, pair}), &t);
             share s;
 #pragma unroll
             for (int e = 0; e < SHARE; e++) {
@@ -269,6 +272,10 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
 
 /* ---- the kernel ---- */
 
+template <int KIND> struct tiled_operands {
+    tiled_operand of[KIND == KIND_SINGLE ? 1 : TROPE_MAX_OPERANDS];
+};
+
 /* One head. The threads that have it are `together`: where pairs are rearranged, each reads what others write. */
 template <int DTYPE, int ANGLES>
 __device__ __forceinline__ void rotate_head(const tiled_call &call, const tiled_operand &o,
@@ -294,9 +301,9 @@ __device__ __forceinline__ void rotate_head(const tiled_call &call, const tiled_
 
 /* Turns all heads of a tile. A thread keeps its lane; it has every so many rows, and every so many heads of them. */
 template <int DTYPE, int ANGLES, bool SHARED, int KIND>
-__device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled_operand &o, const tile_place &p,
-                                             uint32_t first_lane, const trope_row *rows, const tile_arrival &arrival,
-                                             char *tile, char *turns_space)
+__device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
+                                             const tile_place &p, uint32_t first_lane, const trope_row *rows,
+                                             const tile_arrival &arrival, char *tile, char *turns_space)
 {
     typedef tile_lane<DTYPE, ANGLES> lane;
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
@@ -309,7 +316,7 @@ __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled
     turns_space += works ? (first_row * o.lanes.divisor + thread - first_thread) * 16 : 0;
     lane at;
     at.template locate<ONE_AXIS>(call, o, works ? number : 0);
-    const steps_of<ANGLES, lane::RUN> steps[2] = {{call.plan, (int)at.low}, {call.plan, (int)at.high}};
+    const steps_of<ANGLES, lane::RUN> steps[2] = {{all_steps, (int)at.low}, {all_steps, (int)at.high}};
     trope_row row = row_of_tile<KIND>(call, p, rows, first_row);
     typename lane_turns::angles angles;
     if (!SHARED && row.action == TROPE_ROW_ROTATE)
@@ -320,8 +327,8 @@ __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled
         lane_turns turns;
         if (SHARED) {
             if (turns_row)
-                lane_turns::template find_shares<ONE_AXIS>(call.plan, row, at, first_head, o.heads_at_once.divisor,
-                                                           turns_space, plane);
+                lane_turns::template find_shares<ONE_AXIS>(call.plan, row, at, all_steps, first_head,
+                                                           o.heads_at_once.divisor, turns_space, plane);
             __syncwarp();
             turns.load_shares(turns_space, plane);
         } else if (turns_row) {
@@ -342,25 +349,31 @@ __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled
 }
 
 template <int DTYPE, int ANGLES, bool SHARED, int KIND, int BLOCKS>
-__global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(const __grid_constant__ tiled_call call)
+__global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
+    rotate_tiles_kernel(const __grid_constant__ tiled_operands<KIND> operands, const __grid_constant__ tiled_call call,
+                        const __grid_constant__ cuda_steps<ANGLES> steps)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[TILE_WARPS];
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
+    if (KIND == KIND_PACKED)
+        await_previous();
     const int32_t first_probe = KIND == KIND_PACKED ? load_first_probe(call.plan.plan.sequences) : 0;
     const uint32_t turn = KIND == KIND_SINGLE ? 0 : call.turn.divide(blockIdx.x);
     const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
     const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
-    const tiled_operand &o = call.operands[operand];
+    const tiled_operand &o = operands.of[operand];
     const uint32_t block =
         KIND == KIND_SINGLE ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
     const uint32_t first_tile = block * TILE_WARPS, number = first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
-    char *const tile = shared + warp * call.tile_bytes;
+    char *const tile = shared + warp * o.tile_bytes;
     trope_row *const rows = (trope_row *)(shared + call.rows_at);
+    if (KIND != KIND_PACKED)
+        await_previous();
     if (present) {
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
@@ -371,7 +384,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS) rotate_tiles_kernel(cons
         const trope_row *const tile_rows = rows + warp * o.tiles.rows.divisor;
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
-            rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, p, lane, tile_rows, arrival, tile,
+            rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, steps.of, p, lane, tile_rows, arrival, tile,
                                                       shared + call.turns_at + warp * call.turns_bytes);
         arrival.wait(0);
         if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)

@@ -27,15 +27,15 @@ struct tiled_tensor {
 /* How the rows and heads of an operand are cut into tiles. Both tiles and what is in a tile are numbered along lines: rows
  * with all their heads, or (`rows_first`) heads with all their rows, whichever are nearest in memory. */
 struct tiling {
+    fast_divisor vectors;                  /* of a head, those that a warp copies at once */
+    uint32_t row_pitch, head_pitch, pitch; /* bytes in a tile: from row to row, from head to head, of a head */
     uint32_t tiles;
     uint32_t rows_first;
     fast_divisor rows; /* of a tile */
     uint32_t heads;
-    uint32_t all_rows, all_heads;          /* rows of one outer index */
-    uint32_t pitch, row_pitch, head_pitch; /* bytes in a tile: of a head, from row to row, from head to head */
-    fast_divisor tiles_of_line, lines;     /* lines of one outer index */
+    uint32_t all_rows, all_heads;      /* rows of one outer index */
+    fast_divisor tiles_of_line, lines; /* lines of one outer index */
     fast_divisor heads_per_group;
-    fast_divisor vectors; /* of a head, those that a warp copies at once */
 };
 
 struct tile_place {

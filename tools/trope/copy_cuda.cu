@@ -2,6 +2,8 @@
 
 #include <stdint.h>
 
+#include "core/early_launch_cuda.cuh"
+
 /* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
  * What is read and written is not needed again, and says so. */
 template <int LOADS> __device__ void copy_tile(uint4 *to, const uint4 *from, size_t count, size_t tile)
@@ -28,6 +30,7 @@ __device__ void copy_rest(char *to, const char *from, size_t begin, size_t bytes
 /* A block a tile, or as many blocks as the grid has, each for tiles in turn. */
 template <int LOADS> __global__ void copy_kernel(uint4 *to, const uint4 *from, size_t bytes, size_t tiles)
 {
+    await_previous();
     for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
         copy_tile<LOADS>(to, from, bytes / 16, tile);
     copy_rest((char *)to, (const char *)from, bytes / 16 * 16, bytes);
@@ -56,6 +59,6 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
     const size_t per_tile = (size_t)kernels[way].loads * kernels[way].threads * 16;
     const size_t tiles = bytes ? (bytes + per_tile - 1) / per_tile : 1, resident = resident_blocks(way);
     const size_t blocks = resident && resident < tiles ? resident : tiles;
-    kernels[way].run<<<(unsigned)blocks, kernels[way].threads, 0, stream>>>((uint4 *)to, (const uint4 *)from, bytes, tiles);
-    return cudaGetLastError();
+    void *arguments[] = {&to, &from, &bytes, (void *)&tiles};
+    return launch_early((const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, stream, arguments);
 }

@@ -1,0 +1,40 @@
+/* Launches that do not wait for the end of what was queued before them: as soon as the last blocks of that are done, the
+ * kernel may begin with what needs no memory (CUDA calls it programmatic dependent launch; from compute capability 9.0 on).
+ * It saves a part of the gap between two kernels. Nothing else changes: every kernel of the backend calls await_previous()
+ * before it reads or writes global memory, in every thread, and what follows it in the stream waits for its end. */
+#ifndef TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
+#define TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
+
+#include <cuda_runtime.h>
+
+__device__ __forceinline__ void await_previous()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static inline bool device_can_launch_early()
+{
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
+static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream,
+                                       void **arguments)
+{
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config;
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)stream;
+    config.attrs = &early;
+    config.numAttrs = device_can_launch_early();
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+#endif
