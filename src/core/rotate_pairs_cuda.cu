@@ -67,12 +67,23 @@ static paired_tensor plan_tensor(const trope_plan &plan, const void *base, const
 
 /* The columns of a row. Where heads are rearranged in place, all that a head's threads read must be read before anything is
  * written: those that rotate are then of one block, because lanes are a power of two and these come first. */
-static void number_columns(uint32_t order, bool rearranges, paired_operand *o)
+static void number_columns(uint32_t order, bool rearranges, uint32_t heads_of_chunk, paired_operand *o)
 {
     const uint32_t lanes = rearranges ? power_of_two(o->lanes) : o->lanes ? o->lanes : 1;
-    o->chunks = o->lanes ? (o->heads + PAIR_HEADS - 1) / PAIR_HEADS : 0;
+    o->adjacent = o->adjacent && order == ORDER_HEADS;
+    o->chunks = o->lanes ? (o->heads + heads_of_chunk - 1) / heads_of_chunk : 0;
     o->lanes_of_chunk.set(order == ORDER_HEADS && o->chunks ? o->chunks : lanes);
     o->columns.set(o->chunks ? lanes * o->chunks : 1);
+}
+
+/* Whether the heads of every lane are whole vectors. */
+static bool heads_are_vectors(const trope_plan &plan, const trope_plan_operand &o, const void *base, const int64_t *stride)
+{
+    const int64_t count = 16 / plan.element_size;
+    return o.groups == 1 && stride[TROPE_DIM_HEAD] == 1 && is_multiple(o.heads_per_group, count) &&
+           is_multiple((int64_t)(uintptr_t)base, 16) && is_multiple(stride[TROPE_DIM_ELEMENT], count) &&
+           (plan.tokens == 1 || is_multiple(stride[TROPE_DIM_TOKEN], count)) &&
+           (plan.batch == 1 || is_multiple(stride[TROPE_DIM_BATCH], count));
 }
 
 static paired_operand plan_operand(const trope_plan &plan, const trope_plan_operand &from)
@@ -82,6 +93,8 @@ static paired_operand plan_operand(const trope_plan &plan, const trope_plan_oper
     memset(&o, 0, sizeof o);
     o.src = plan_tensor(plan, from.src, from.src_stride);
     o.dst = plan_tensor(plan, from.dst, from.dst_stride);
+    o.adjacent = heads_are_vectors(plan, from, from.src, from.src_stride) &&
+                 heads_are_vectors(plan, from, from.dst, from.dst_stride);
     o.rotating = from.rotary_dim / 2;
     o.lanes = o.rotating + (passes ? from.head_dim - from.rotary_dim : 0);
     o.heads = from.groups * from.heads_per_group;
@@ -147,7 +160,7 @@ static paired_grid plan_grid(const trope_plan &plan, paired_call *call)
     call->order = nearest(plan);
     for (int i = 0; i < plan.operand_count; i++) {
         call->operands[i] = plan_operand(plan, plan.operands[i]);
-        number_columns(call->order, call->rearranges, &call->operands[i]);
+        number_columns(call->order, call->rearranges, 16 / plan.element_size, &call->operands[i]);
     }
     call->rows_per_thread = choose_rows_per_thread(*call);
     if (!is_plain(plan)) {

@@ -9,7 +9,6 @@
 
 #define PAIR_THREADS 512 /* of a block: all pairs of the widest head, which a rearrangement in place needs */
 #define PAIR_BLOCKS  2   /* that a multiprocessor should hold */
-#define PAIR_HEADS   4   /* of a thread */
 
 /* One tensor of an operand. Distances are in bytes. */
 struct paired_tensor {
@@ -20,9 +19,11 @@ struct paired_tensor {
 };
 
 /* How the lanes of an operand's heads are dealt out. Lanes are numbered through: pairs first, then elements that pass
- * through. A thread has heads chunk, chunk + chunks, ... of one lane. */
+ * through. A thread has one lane of as many heads as a vector has elements: heads chunk, chunk + chunks, ..., or if heads
+ * are neighbours in memory (`adjacent`), a vector of them. */
 struct paired_operand {
     paired_tensor src, dst;
+    uint32_t adjacent;
     uint32_t rotating, lanes;
     uint32_t heads, chunks;
     uint32_t slice_groups; /* of a y of the grid, so that 32 bits number the threads of each */
@@ -51,11 +52,11 @@ struct paired_call {
 
 /* ---- places ---- */
 
-/* What a thread has: a group of rows of its slice, and its first head. Threads that have nothing load what others do, and
- * write nothing. */
+/* What a thread has: a group of rows of its slice, a lane, and a chunk of heads. Threads that have nothing load what others
+ * do, and write nothing. */
 struct thread_place {
     uint32_t group;
-    uint32_t lane, head;
+    uint32_t lane, chunk;
     bool present;
 };
 
@@ -74,11 +75,11 @@ __device__ __forceinline__ thread_place find_place(const paired_call &call, cons
     const uint32_t outer = o.lanes_of_chunk.divide(column), inner = column - outer * o.lanes_of_chunk.divisor;
     const bool heads_first = call.order == ORDER_HEADS;
     p.lane = heads_first ? outer : inner;
-    p.head = heads_first ? inner : outer;
+    p.chunk = heads_first ? inner : outer;
     p.present = p.group < o.slice_groups && (int64_t)blockIdx.y * o.slice_groups + p.group < call.row_groups &&
-                column < o.columns.divisor && p.lane < o.lanes && p.head < o.chunks;
+                column < o.columns.divisor && p.lane < o.lanes && p.chunk < o.chunks;
     p.lane = p.present ? p.lane : 0;
-    p.head = p.present ? p.head : 0;
+    p.chunk = p.present ? p.chunk : 0;
     return p;
 }
 
@@ -157,58 +158,72 @@ __device__ __forceinline__ lane_place locate_lane(const trope_plan &plan, const 
 template <int DTYPE> struct thread_pairs_of {
     typedef typename elements<DTYPE>::real real;
     typedef typename elements<DTYPE>::type element;
+    enum { HEADS = 16 / sizeof(element) };
 
-    element a[PAIR_HEADS], b[PAIR_HEADS];
+    union heads {
+        uint4 vector;
+        element of[HEADS];
+    } a, b;
 
     static __device__ __forceinline__ int64_t offset_of_head(const paired_operand &o, const paired_tensor &t,
-                                                             uint32_t first, int k)
+                                                             uint32_t chunk, int k)
     {
-        uint32_t head = first + k * o.chunks;
-        head = head < o.heads ? head : first;
+        uint32_t head = chunk + k * o.chunks;
+        head = head < o.heads ? head : chunk;
         const uint32_t group = o.heads_per_group.divide(head);
         return group * t.group + (head - group * o.heads_per_group.divisor) * t.head;
     }
 
-    __device__ __forceinline__ void load(const paired_operand &o, const char *row, uint32_t head, const lane_place &at)
+    __device__ __forceinline__ void load(const paired_operand &o, const char *row, uint32_t chunk, const lane_place &at)
     {
+        const int64_t first = at.from[0] * o.src.element, second = at.from[1] * o.src.element;
+        if (o.adjacent) {
+            a.vector = __ldcs((const uint4 *)(row + first) + chunk);
+            b.vector = __ldcs((const uint4 *)(row + second) + chunk);
+            return;
+        }
 #pragma unroll
-        for (int k = 0; k < PAIR_HEADS; k++) {
-            const char *const from = row + offset_of_head(o, o.src, head, k);
-            a[k] = *(const element *)(from + at.from[0] * o.src.element);
-            b[k] = *(const element *)(from + at.from[1] * o.src.element);
+        for (int k = 0; k < HEADS; k++) {
+            const char *const from = row + offset_of_head(o, o.src, chunk, k);
+            a.of[k] = *(const element *)(from + first);
+            b.of[k] = *(const element *)(from + second);
         }
     }
 
-    __device__ __forceinline__ void store(const paired_operand &o, char *row, uint32_t head, const int32_t *at) const
+    __device__ __forceinline__ void store(const paired_operand &o, char *row, uint32_t chunk, const int32_t *at) const
     {
+        const int64_t first = at[0] * o.dst.element, second = at[1] * o.dst.element;
+        if (o.adjacent) {
+            __stcs((uint4 *)(row + first) + chunk, a.vector);
+            __stcs((uint4 *)(row + second) + chunk, b.vector);
+            return;
+        }
 #pragma unroll
-        for (int k = 0; k < PAIR_HEADS; k++) {
-            if (head + k * o.chunks >= o.heads)
+        for (int k = 0; k < HEADS; k++) {
+            if (chunk + k * o.chunks >= o.heads)
                 break;
-            char *const to = row + offset_of_head(o, o.dst, head, k);
-            *(element *)(to + at[0] * o.dst.element) = a[k];
-            *(element *)(to + at[1] * o.dst.element) = b[k];
+            char *const to = row + offset_of_head(o, o.dst, chunk, k);
+            *(element *)(to + first) = a.of[k];
+            *(element *)(to + second) = b.of[k];
         }
     }
 
     __device__ __forceinline__ void clear()
     {
-#pragma unroll
-        for (int k = 0; k < PAIR_HEADS; k++)
-            a[k] = b[k] = 0;
+        a.vector = b.vector = make_uint4(0, 0, 0, 0);
     }
 
     __device__ __forceinline__ void rotate(const cuda_plan &plan, const turns_of<real, 1> &t)
     {
         const typename pair_types<DTYPE>::turn turn = {t.c1[0], t.s1[0], t.c2[0], t.s2[0]};
 #pragma unroll
-        for (int k = 0; k < PAIR_HEADS; k++) {
-            const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(a[k]), to_real<DTYPE>(b[k])};
+        for (int k = 0; k < HEADS; k++) {
+            const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(a.of[k]), to_real<DTYPE>(b.of[k])};
             const typename pair_types<DTYPE>::pair y = plan.plan.rounding == TROPE_ROUND_NATIVE
                                                            ? rotate_pair<DTYPE, true>(x, turn)
                                                            : rotate_pair<DTYPE, false>(x, turn);
-            a[k] = from_real<DTYPE>(y.first);
-            b[k] = from_real<DTYPE>(y.second);
+            a.of[k] = from_real<DTYPE>(y.first);
+            b.of[k] = from_real<DTYPE>(y.second);
         }
     }
 };
@@ -253,7 +268,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
         if (turns)
             angles = load_angles<ANGLES_ANY, PLAIN, real, 1>(call.plan, row, at.pair, {steps.of, at.pair});
         thread_pairs_of<DTYPE> pairs;
-        pairs.load(o, row_of_tensor(o.src, from), place.head, at);
+        pairs.load(o, row_of_tensor(o.src, from), place.chunk, at);
         if (call.rearranges)
             __syncthreads();
 
@@ -266,7 +281,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
         }
         if (zero)
             pairs.clear();
-        pairs.store(o, row_of_tensor(o.dst, from), place.head, turns ? at.to : at.from);
+        pairs.store(o, row_of_tensor(o.dst, from), place.chunk, turns ? at.to : at.from);
     }
     if (!PLAIN && call.plan.plan.sequences.boundaries)
         check_sequences(call.plan.plan);

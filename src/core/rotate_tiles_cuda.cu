@@ -19,6 +19,12 @@
 #define ALONE_BLOCKS     6
 #define ANY_BLOCKS       5
 
+/* Bytes of tiles that it should hold at most where these are many, contiguous and quickly turned: more would only stand in
+ * each other's way in memory. */
+#define STREAMING_BYTES (64u << 10)
+#define MANY_TILES      8192
+#define RESERVED_SHARED 1024 /* by the system, of each block; and what is not dynamic */
+
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
 
@@ -141,15 +147,63 @@ static bool is_plain(const trope_plan &plan)
     return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
 }
 
-static int kind_of_call(const trope_plan &plan)
+static int kind_of_call(const trope_plan &plan, int32_t operands)
 {
     if (is_plain(plan))
-        return plan.operand_count == 1 ? KIND_SINGLE : KIND_PLAIN;
-    return is_packed(plan) ? KIND_PACKED : KIND_ANY;
+        return operands == 1 ? KIND_PLAIN_SINGLE : KIND_PLAIN;
+    return !is_packed(plan) ? KIND_ANY : operands == 1 ? KIND_PACKED_SINGLE : KIND_PACKED;
+}
+
+/* ---- operands that are one ---- */
+
+static bool same_rows(const trope_plan &plan, int32_t groups, const int64_t *a, const int64_t *b)
+{
+    return (plan.batch == 1 || a[TROPE_DIM_BATCH] == b[TROPE_DIM_BATCH]) &&
+           (plan.tokens == 1 || a[TROPE_DIM_TOKEN] == b[TROPE_DIM_TOKEN]) &&
+           (groups == 1 || a[TROPE_DIM_GROUP] == b[TROPE_DIM_GROUP]);
+}
+
+/* Whether the heads of a tensor are followed by those of another one, in each group; then *stride is that of all of them.
+ */
+static bool heads_follow(const trope_plan &plan, const trope_plan_operand &o, const trope_plan_operand &next,
+                         const char *base, const char *next_base, const int64_t *next_strides, int64_t *stride)
+{
+    const int64_t away = (int64_t)((intptr_t)next_base - (intptr_t)base);
+    if (o.heads_per_group == 1)
+        *stride = away / plan.element_size;
+    return away == *stride * o.heads_per_group * plan.element_size &&
+           (next.heads_per_group == 1 || next_strides[TROPE_DIM_HEAD] == *stride);
+}
+
+/* Adds the heads of `next` to `o` if they are in the same places of the same rows: Q and K of packed QKV, in place. */
+static bool join_operand(const trope_plan &plan, const trope_plan_operand &next, trope_plan_operand *o)
+{
+    trope_plan_operand joined = *o;
+    if (o->groups != next.groups || o->head_dim != next.head_dim || o->rotary_dim != next.rotary_dim ||
+        o->rotary_offset != next.rotary_offset || o->in_place != next.in_place ||
+        !same_rows(plan, o->groups, o->src_stride, next.src_stride) ||
+        !same_rows(plan, o->groups, o->dst_stride, next.dst_stride) ||
+        !heads_follow(plan, *o, next, o->src, next.src, next.src_stride, &joined.src_stride[TROPE_DIM_HEAD]) ||
+        !heads_follow(plan, *o, next, o->dst, next.dst, next.dst_stride, &joined.dst_stride[TROPE_DIM_HEAD]))
+        return false;
+    joined.heads_per_group += next.heads_per_group;
+    *o = joined;
+    return true;
+}
+
+/* Returns how many operands are left. */
+static int32_t join_operands(const trope_plan &plan, trope_plan_operand *joined)
+{
+    int32_t count = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        if (count == 0 || !join_operand(plan, plan.operands[i], &joined[count - 1]))
+            joined[count++] = plan.operands[i];
+    return count;
 }
 
 /* What a launch needs to know of a call. */
 struct tiled_launch {
+    int32_t operands;
     int64_t blocks;
     uint32_t shared_bytes;
     bool shares; /* some threads have the same lane of a row */
@@ -158,15 +212,14 @@ struct tiled_launch {
 /* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
  * its share of all: packed Q, K and V are neighbours, and are then read and written at about the same time. Returns how
  * many blocks there are. */
-static int64_t deal_blocks(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
+static int64_t deal_blocks(const trope_plan_operand *from, int32_t count, tiled_operand *operands, tiled_call *call)
 {
-    const int32_t count = plan.operand_count;
     int64_t fewest = INT64_MAX;
     bool in_place = true;
     for (int i = 0; i < count; i++) {
         const int64_t blocks = quotient_up(operands[i].tiles.tiles, TILE_WARPS);
         fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
-        in_place = in_place && plan.operands[i].in_place;
+        in_place = in_place && from[i].in_place;
     }
     if (fewest == INT64_MAX)
         return 0;
@@ -182,29 +235,48 @@ static int64_t deal_blocks(const trope_plan &plan, tiled_operand *operands, tile
     return turns * dealt;
 }
 
+static bool streams(const trope_plan &plan, const tiled_operand &o)
+{
+    return is_plain(plan) && kind_of_angles(plan) == ANGLES_PHASE && o.tiles.tiles >= MANY_TILES &&
+           o.tiles.rows.divisor == 1 && o.src.is_whole && o.dst.is_whole;
+}
+
+/* The shared memory with which blocks that have tiles of so many bytes are as few as they should be. */
+static uint32_t shared_of_streaming_block(uint32_t tile_bytes)
+{
+    int device = 0, bytes = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess)
+        return 0;
+    return least((uint32_t)((uint64_t)bytes * tile_bytes / STREAMING_BYTES), MAX_SHARED_BYTES) - RESERVED_SHARED;
+}
+
 static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
 {
-    tiled_launch launch = {0, 0, false};
+    trope_plan_operand from[TROPE_MAX_OPERANDS];
+    tiled_launch launch = {join_operands(plan, from), 0, 0, false};
     uint32_t rows = 0, turns = 0;
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
-    for (int i = 0; i < plan.operand_count; i++) {
+    for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
-        plan_operand(plan, !is_plain(plan), plan.operands[i], &o);
+        plan_operand(plan, !is_plain(plan), from[i], &o);
         o.tile_bytes = o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch;
         call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         rows = most(rows, o.tiles.rows.divisor);
         turns = most(turns, o.rows_at_once * o.lanes.divisor);
         launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
     }
-    launch.blocks = deal_blocks(plan, operands, call);
+    launch.blocks = deal_blocks(from, launch.operands, operands, call);
     const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) *
                                 (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
     call->turns_bytes =
         launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + (is_plain(plan) ? 0 : TILE_WARPS * rows * (uint32_t)sizeof(trope_row));
+    if (launch.operands == 1 && streams(plan, operands[0]))
+        launch.shared_bytes = most(launch.shared_bytes, shared_of_streaming_block(TILE_WARPS * operands[0].tile_bytes));
     return launch;
 }
 
@@ -237,7 +309,7 @@ constexpr int blocks_of(int angles, bool shared, int kind)
 /* Where angles are unusual, there are fewer kernels. */
 constexpr int general_kind(int kind)
 {
-    return kind == KIND_PLAIN || kind == KIND_SINGLE ? KIND_PLAIN : KIND_ANY;
+    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN : KIND_ANY;
 }
 
 #define KERNEL(DTYPE, ANGLES, SHARED, KIND)                                                                                \
@@ -264,8 +336,8 @@ constexpr int general_kind(int kind)
     }
 
 /* By kind of call, dtype, angles, and whether these are shared. */
-static const void *const kernels[4][4][4][2] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PLAIN),
-                                                DTYPES(KIND_SINGLE)};
+static const void *const kernels[5][4][4][2] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
+                                                DTYPES(KIND_PLAIN), DTYPES(KIND_PLAIN_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
 {
@@ -281,7 +353,7 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
     const cudaError_t error =
-        launch_early(kernels[kind_of_call(*plan)][plan->dtype][kind_of_angles(*plan)][launch.shares],
+        launch_early(kernels[kind_of_call(*plan, launch.operands)][plan->dtype][kind_of_angles(*plan)][launch.shares],
                      dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

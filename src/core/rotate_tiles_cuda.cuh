@@ -209,11 +209,13 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 
 /* ---- rows ---- */
 
-/* What a call has: rows of any kind, those of the usual packed call, rows whose positions are the tokens, or such rows and
- * a single operand. */
-enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PLAIN, KIND_SINGLE };
+/* What a call has: rows of any kind, those of the usual packed call, or rows whose positions are the tokens; of the latter
+ * two, those that have a single operand. */
+enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PACKED_SINGLE, KIND_PLAIN, KIND_PLAIN_SINGLE };
 
-template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_SINGLE;
+template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_PLAIN_SINGLE;
+template <int KIND> constexpr bool IS_PACKED = KIND == KIND_PACKED || KIND == KIND_PACKED_SINGLE;
+template <int KIND> constexpr bool IS_SINGLE = KIND == KIND_PACKED_SINGLE || KIND == KIND_PLAIN_SINGLE;
 
 /* The number in the call of row `row` of a tile, or of its last one. */
 __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const tile_place &p, uint32_t row)
@@ -227,7 +229,7 @@ template <int KIND>
 __device__ __forceinline__ void find_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
                                           int32_t first_probe, trope_row *rows)
 {
-    constexpr bool ALONE = KIND == KIND_PACKED;
+    constexpr bool ALONE = IS_PACKED<KIND>;
     const uint32_t warp = threadIdx.x / 32, of_tile = o.tiles.rows.divisor;
     const uint32_t end = ALONE ? (warp + 1) * of_tile : TILE_WARPS * of_tile;
     for (uint32_t base = ALONE ? warp * of_tile : warp * 32; base < end; base += TILE_THREADS) {
@@ -265,7 +267,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
     if (IS_PLAIN<KIND>)
         return plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, number)));
     trope_row row = rows[min(number, p.rows - 1)];
-    if (KIND == KIND_PACKED)
+    if (IS_PACKED<KIND>)
         row.position[0] = (uint32_t)row.position[0];
     return row;
 }
@@ -273,7 +275,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
 /* ---- the kernel ---- */
 
 template <int KIND> struct tiled_operands {
-    tiled_operand of[KIND == KIND_SINGLE ? 1 : TROPE_MAX_OPERANDS];
+    tiled_operand of[IS_SINGLE<KIND> ? 1 : TROPE_MAX_OPERANDS];
 };
 
 /* One head. The threads that have it are `together`: where pairs are rearranged, each reads what others write. */
@@ -358,21 +360,20 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
-    if (KIND == KIND_PACKED)
+    if (IS_PACKED<KIND>)
         await_previous();
-    const int32_t first_probe = KIND == KIND_PACKED ? load_first_probe(call.plan.plan.sequences) : 0;
-    const uint32_t turn = KIND == KIND_SINGLE ? 0 : call.turn.divide(blockIdx.x);
-    const uint32_t of_turn = KIND == KIND_SINGLE ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
-    const uint32_t operand = KIND == KIND_SINGLE ? 0 : operand_of_block(call.first_of_turn, of_turn);
+    const int32_t first_probe = IS_PACKED<KIND> ? load_first_probe(call.plan.plan.sequences) : 0;
+    const uint32_t turn = IS_SINGLE<KIND> ? 0 : call.turn.divide(blockIdx.x);
+    const uint32_t of_turn = IS_SINGLE<KIND> ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
+    const uint32_t operand = IS_SINGLE<KIND> ? 0 : operand_of_block(call.first_of_turn, of_turn);
     const tiled_operand &o = operands.of[operand];
-    const uint32_t block =
-        KIND == KIND_SINGLE ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
+    const uint32_t block = IS_SINGLE<KIND> ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
     const uint32_t first_tile = block * TILE_WARPS, number = first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
     char *const tile = shared + warp * o.tile_bytes;
     trope_row *const rows = (trope_row *)(shared + call.rows_at);
-    if (KIND != KIND_PACKED)
+    if (!IS_PACKED<KIND>)
         await_previous();
     if (present) {
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
