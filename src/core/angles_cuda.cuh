@@ -140,10 +140,16 @@ __device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
     finish_row(plan, found.faulty, row);
 }
 
+/* A row of a packed call, as much of it as others cannot know. */
+struct packed_row {
+    uint32_t position;
+    uint16_t action, poisoned;
+};
+
 /* The same in a packed call. */
-__device__ __forceinline__ void find_packed_row(const trope_plan &plan, int32_t first_probe, trope_row *row)
+__device__ __forceinline__ packed_row find_packed_row(const trope_plan &plan, int32_t first_probe, int32_t token)
 {
-    const int32_t token = (int32_t)row->token;
+    trope_row row;
     packed_span mine = {0, 0, false};
     bool wants = true;
     while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
@@ -154,14 +160,15 @@ __device__ __forceinline__ void find_packed_row(const trope_plan &plan, int32_t 
             wants = false;
         }
     }
-    row->action = mine.is_gap && plan.padding != TROPE_PADDING_ROTATE
-                      ? plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY
-                      : TROPE_ROW_ROTATE;
-    row->position[0] = (uint32_t)(token - mine.begin);
-    row->poisoned = 0;
-    if (row->action == TROPE_ROW_ROTATE)
-        trope_limit_position(&plan, row, 0);
-    finish_row(plan, !mine.is_gap && (mine.begin < 0 || mine.end > (int32_t)plan.sequences.tokens), row);
+    row.action = mine.is_gap && plan.padding != TROPE_PADDING_ROTATE
+                     ? plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY
+                     : TROPE_ROW_ROTATE;
+    row.position[0] = (uint32_t)(token - mine.begin);
+    row.poisoned = 0;
+    if (row.action == TROPE_ROW_ROTATE)
+        trope_limit_position(&plan, &row, 0);
+    finish_row(plan, !mine.is_gap && (mine.begin < 0 || mine.end > (int32_t)plan.sequences.tokens), &row);
+    return {(uint32_t)row.position[0], (uint16_t)row.action, (uint16_t)row.poisoned};
 }
 
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */

@@ -223,35 +223,40 @@ __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const 
     return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
 }
 
-/* The rows of a block's tiles, looked up one a thread: by each warp its own where that is quick, or else by as few warps as
- * possible for all of them. */
-template <int KIND>
-__device__ __forceinline__ void find_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
-                                          int32_t first_probe, trope_row *rows)
+/* What is kept in shared memory of a row that was looked up. */
+template <int KIND> using tile_row = std::conditional_t<IS_PACKED<KIND>, packed_row, trope_row>;
+
+/* The rows of a warp's tile in a packed call, whose rows are its tokens. */
+__device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, int32_t first_probe,
+                                                 packed_row *rows)
 {
-    constexpr bool ALONE = IS_PACKED<KIND>;
-    const uint32_t warp = threadIdx.x / 32, of_tile = o.tiles.rows.divisor;
-    const uint32_t end = ALONE ? (warp + 1) * of_tile : TILE_WARPS * of_tile;
-    for (uint32_t base = ALONE ? warp * of_tile : warp * 32; base < end; base += TILE_THREADS) {
-        const uint32_t i = min(base + threadIdx.x % 32, end - 1), tile = ALONE ? warp : o.tiles.rows.divide(i);
+    const uint32_t i = threadIdx.x % 32;
+    const packed_row row = find_packed_row(call.plan.plan, first_probe, (int32_t)(p.row + min(i, p.rows - 1)));
+    if (i < p.rows)
+        rows[i] = row;
+    __syncwarp();
+}
+
+/* The rows of a block's tiles in any call, looked up one a thread, by as few warps as possible. */
+__device__ __forceinline__ void find_block_rows(const tiled_call &call, const tiled_operand &o, uint32_t first_tile,
+                                                trope_row *rows)
+{
+    const uint32_t of_tile = o.tiles.rows.divisor, end = TILE_WARPS * of_tile;
+    for (uint32_t base = threadIdx.x / 32 * 32; base < end; base += TILE_THREADS) {
+        const uint32_t i = min(base + threadIdx.x % 32, end - 1), tile = o.tiles.rows.divide(i);
         const tile_place p = find_tile(o.tiles, min(first_tile + tile, o.tiles.tiles - 1));
         trope_row row;
         set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * of_tile)), &row);
-        if (ALONE)
-            find_packed_row(call.plan.plan, first_probe, &row);
-        else
-            find_row(call.plan.plan, &row);
+        find_row(call.plan.plan, &row);
         if (base + threadIdx.x % 32 < end)
             rows[i] = row;
     }
-    if (ALONE)
-        __syncwarp();
-    else
-        __syncthreads();
+    __syncthreads();
 }
 
 /* Clears the heads of rows that are padding. */
-__device__ __forceinline__ void clear_rows(const tiling &t, const tile_place &p, const trope_row *rows, char *tile)
+template <typename ROW>
+__device__ __forceinline__ void clear_rows(const tiling &t, const tile_place &p, const ROW *rows, char *tile)
 {
     for (uint32_t row = 0; row < p.rows; row++)
         for (uint32_t head = 0; rows[row].action == TROPE_ROW_ZERO && head < p.heads; head++)
@@ -261,15 +266,22 @@ __device__ __forceinline__ void clear_rows(const tiling &t, const tile_place &p,
 
 /* Row `number` of a tile, or its last one. */
 template <int KIND>
-__device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const tile_place &p, const trope_row *rows,
+__device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const tile_place &p, const tile_row<KIND> *rows,
                                                  uint32_t number)
 {
     if (IS_PLAIN<KIND>)
         return plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, number)));
-    trope_row row = rows[min(number, p.rows - 1)];
-    if (IS_PACKED<KIND>)
-        row.position[0] = (uint32_t)row.position[0];
-    return row;
+    const tile_row<KIND> from = rows[min(number, p.rows - 1)];
+    if constexpr (IS_PACKED<KIND>) {
+        trope_row row;
+        row.batch = 0;
+        row.position[0] = from.position;
+        row.action = (trope_row_action)from.action;
+        row.poisoned = from.poisoned;
+        return row;
+    } else {
+        return from;
+    }
 }
 
 /* ---- the kernel ---- */
@@ -304,7 +316,7 @@ __device__ __forceinline__ void rotate_head(const tiled_call &call, const tiled_
 /* Turns all heads of a tile. A thread keeps its lane; it has every so many rows, and every so many heads of them. */
 template <int DTYPE, int ANGLES, bool SHARED, int KIND>
 __device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
-                                             const tile_place &p, uint32_t first_lane, const trope_row *rows,
+                                             const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows,
                                              const tile_arrival &arrival, char *tile, char *turns_space)
 {
     typedef tile_lane<DTYPE, ANGLES> lane;
@@ -372,24 +384,26 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
     char *const tile = shared + warp * o.tile_bytes;
-    trope_row *const rows = (trope_row *)(shared + call.rows_at);
+    tile_row<KIND> *rows = (tile_row<KIND> *)(shared + call.rows_at);
     if (!IS_PACKED<KIND>)
         await_previous();
     if (present) {
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
     }
-    if (!IS_PLAIN<KIND>)
-        find_rows<KIND>(call, o, first_tile, first_probe, rows);
+    if constexpr (KIND == KIND_ANY)
+        find_block_rows(call, o, first_tile, rows);
     if (present) {
-        const trope_row *const tile_rows = rows + warp * o.tiles.rows.divisor;
+        rows += warp * o.tiles.rows.divisor;
+        if constexpr (IS_PACKED<KIND>)
+            find_packed_rows(call, p, first_probe, rows);
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
-            rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, steps.of, p, lane, tile_rows, arrival, tile,
+            rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, steps.of, p, lane, rows, arrival, tile,
                                                       shared + call.turns_at + warp * call.turns_bytes);
         arrival.wait(0);
         if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
-            clear_rows(o.tiles, p, tile_rows, tile);
+            clear_rows(o.tiles, p, rows, tile);
         store_tile(o.tiles, o.dst, p, tile);
         await_stores();
     }
