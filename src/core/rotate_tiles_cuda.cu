@@ -8,14 +8,14 @@
 #include "core/tiling_cuda.cuh"
 
 /* Shared memory that a tile should have, and tiles that keep a device busy, above which there is no use in smaller ones. */
-#define TILE_BYTES   4096
+#define TILE_BYTES   4096 /* a quarter more where heads are in groups, of which more are then whole */
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
  * angles of each element, sines that are not shared, unusual angles. */
 #define PLAIN_BLOCKS     8
 #define LOOKUP_BLOCKS    7
-#define OWN_ANGLE_BLOCKS 7
+#define OWN_ANGLE_BLOCKS 6
 #define ALONE_BLOCKS     6
 #define ANY_BLOCKS       5
 
@@ -89,8 +89,8 @@ static int64_t cut_into_tiles(int64_t outer_rows, bool is_looked_up, uint32_t pe
     tiling &t = o->tiles;
     const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
     int64_t count = 0;
-    for (uint32_t room = most(TILE_BYTES / t.pitch, 1); count == 0 || (count < ENOUGH_TILES && room >= at_once);
-         room /= 2) {
+    const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
+    for (uint32_t room = most(bytes / t.pitch, 1); count == 0 || (count < ENOUGH_TILES && room >= at_once); room /= 2) {
         choose_tile(room, most_rows, per_group, at_once, &t);
         count = outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
     }
