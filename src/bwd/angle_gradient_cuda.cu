@@ -313,10 +313,11 @@ template <int DTYPE, bool OWN> static const void *find_general_kernel(const trop
                            : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 1, false>;
 }
 
-template <int DTYPE> static const void *find_tile_kernel(const trope_plan &plan)
+template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
 {
+    const trope_plan &plan = g.plan.plan;
     if constexpr (DTYPE != TROPE_F64) {
-        const int angles = plan.pairs > 64 ? ANGLES_ANY : kind_of_angles(plan);
+        const int angles = plan.pairs > 64 || g.native ? ANGLES_ANY : kind_of_angles(plan);
         if (angles == ANGLES_PHASE)
             return find_usual_kernel<DTYPE, ANGLES_PHASE, false>(plan);
         if (angles == ANGLES_FREQS)
@@ -327,17 +328,17 @@ template <int DTYPE> static const void *find_tile_kernel(const trope_plan &plan)
     return plan.angles.per_element ? find_general_kernel<DTYPE, true>(plan) : find_general_kernel<DTYPE, false>(plan);
 }
 
-static const void *find_tile_kernel(const trope_plan &plan)
+static const void *find_tile_kernel(const gradient_call &g)
 {
-    switch (plan.dtype) {
+    switch (g.plan.plan.dtype) {
     case TROPE_F32:
-        return find_tile_kernel<TROPE_F32>(plan);
+        return find_tile_kernel<TROPE_F32>(g);
     case TROPE_F16:
-        return find_tile_kernel<TROPE_F16>(plan);
+        return find_tile_kernel<TROPE_F16>(g);
     case TROPE_BF16:
-        return find_tile_kernel<TROPE_BF16>(plan);
+        return find_tile_kernel<TROPE_BF16>(g);
     default:
-        return find_tile_kernel<TROPE_F64>(plan);
+        return find_tile_kernel<TROPE_F64>(g);
     }
 }
 
@@ -351,7 +352,7 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
         join_groups(&p.operands[i], true);
     if (has_tiles(plan, p.operands)) {
         plan_tiles(g, p.operands, &t);
-        launch(l, find_tile_kernel(plan), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
+        launch(l, find_tile_kernel(g), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
                GRADIENT_WARPS * t.warp_bytes, &t, plan.step);
         return;
     }

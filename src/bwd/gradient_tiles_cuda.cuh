@@ -188,6 +188,7 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
 
     uint32_t thread, slot, together; /* in the head; of the unit; a bit for each thread that has the same head */
     twin_place dy_at[TWINS], x_at[TWINS], dx_at[TWINS];
+    angles_of<real, 2> angles[TWINS]; /* of the unit that is next */
     turns_of<real, 2> turns[TWINS];
     pair_sums<OWN> sums[TWINS][2];
     double group[TWINS][2];
@@ -219,17 +220,25 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         return slot < t.g.slots && pair(t, w) < (uint32_t)t.g.plan.plan.pairs;
     }
 
-    __device__ __forceinline__ void begin(const tiled_gradient &t, const uint64_t *steps, const trope_row &row)
+    /* Asks for the angles of a unit, some time before it begins. */
+    __device__ __forceinline__ void prepare(const tiled_gradient &t, const uint64_t *steps, const trope_row &row)
     {
-        const cuda_plan &plan = t.g.plan;
+#pragma unroll
+        for (int w = 0; w < TWINS; w++) {
+            const int p = (int)(has(t, w) ? pair(t, w) : 0);
+            if (row.action == TROPE_ROW_ROTATE)
+                angles[w] = load_angles<ANGLES, false, real, 2>(t.g.plan, row, p, {steps, p});
+        }
+    }
+
+    __device__ __forceinline__ void begin(const tiled_gradient &t, const trope_row &row)
+    {
 #pragma unroll
         for (int w = 0; w < TWINS; w++) {
             sums[w][0].clear();
             sums[w][1].clear();
-            const int p = (int)(has(t, w) ? pair(t, w) : 0);
             if (row.action == TROPE_ROW_ROTATE)
-                find_turns<ANGLES, real, 2>(plan, row, p, load_angles<ANGLES, false, real, 2>(plan, row, p, {steps, p}),
-                                            &turns[w]);
+                find_turns<ANGLES, real, 2>(t.g.plan, row, (int)(has(t, w) ? pair(t, w) : 0), angles[w], &turns[w]);
         }
     }
 
@@ -285,7 +294,7 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         const uint32_t first = (slot - s.head) & (slots - 1), end = slot < slots ? s.heads : 0;
         char *dy_window = stage + o.window + first * o.tiles.pitch;
         const char *x_window = stage + t.x_at + first * o.x_tiles.pitch;
-#pragma unroll 2
+#pragma unroll 4
         for (uint32_t head = first; head < end; head += slots) {
             walk_head<NATIVE>(t, rearranges, writes, dy_window, x_window);
             dy_window += dy_step;
@@ -391,18 +400,24 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64
     const uint32_t all = units * t.steps_of_unit.divisor,
                    steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
     uint32_t at = 0, parity = 0;
+    if (steps > 0)
+        share->prepare(t, angle_steps, rows[0]);
     for (uint32_t i = 0; i < steps; i++) {
         const gradient_step s = notes[at].step;
         const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
         const trope_row &row = rows[s.unit];
         char *const stage = memory + at * t.stage_bytes;
-        if (s.is_first)
-            share->begin(t, angle_steps, row);
+        if (s.is_first) {
+            share->begin(t, row);
+            if (s.unit + 1 < units)
+                share->prepare(t, angle_steps, rows[s.unit + 1]);
+        }
         tile_arrival(&notes[at].barrier).wait(parity);
         if (row.action == TROPE_ROW_ZERO)
             clear_heads(o, s.heads, stage);
         else if (row.action == TROPE_ROW_ROTATE && o.rotates)
-            t.g.native ? share->template walk<SINGLE, true>(t, s, stage) : share->template walk<SINGLE, false>(t, s, stage);
+            ANGLES == ANGLES_ANY &&t.g.native ? share->template walk<SINGLE, true>(t, s, stage)
+                                              : share->template walk<SINGLE, false>(t, s, stage);
         if (o.writes && s.heads)
             store_tile(o.tiles, o.dx, s.place(), stage);
         await_stores();

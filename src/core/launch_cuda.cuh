@@ -3,8 +3,6 @@
 #ifndef TROPE_CORE_LAUNCH_CUDA_CUH
 #define TROPE_CORE_LAUNCH_CUDA_CUH
 
-#include <math.h>
-
 #include "api/error.h"
 #include "core/early_launch_cuda.cuh"
 #include "core/rows_cuda.cuh"
@@ -14,10 +12,20 @@ static inline bool is_multiple(int64_t value, int64_t of)
     return value % of == 0;
 }
 
+static inline int64_t quotient_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
 /* Of a block, on any device without asking for more. */
 #define MAX_SHARED_BYTES (48u << 10)
 
-/* Whether every head of a tensor is made of whole vectors. Offsets in a row are counted in vectors, in 32 bits. */
+/* Whether every head of a tensor is made of whole vectors. */
 static inline bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                     const int64_t *stride)
 {
@@ -26,10 +34,7 @@ static inline bool tensor_is_vector(const trope_plan &plan, const trope_plan_ope
     for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
         if (size[d] > 1 && !is_multiple(stride[d], count))
             return false;
-    return stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16) &&
-           (double)size[TROPE_DIM_GROUP] * fabs((double)stride[TROPE_DIM_GROUP]) +
-                   (double)size[TROPE_DIM_HEAD] * fabs((double)stride[TROPE_DIM_HEAD]) <
-               (double)count * INT32_MAX;
+    return stride[TROPE_DIM_ELEMENT] == 1 && is_multiple((int64_t)(uintptr_t)base, 16);
 }
 
 /* Of src and dst, and of the parts of a head. */

@@ -22,22 +22,12 @@ static uint32_t power_of_two(uint32_t at_least)
     return p;
 }
 
-static int64_t quotient_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static bool rearranges_in_place(const trope_plan &plan)
 {
     bool in_place = false;
     for (int i = 0; i < plan.operand_count; i++)
         in_place = in_place || plan.operands[i].in_place;
     return in_place && plan.interleaved_src != plan.interleaved_dst;
-}
-
-static int64_t magnitude(int64_t x)
-{
-    return x < 0 ? -x : x;
 }
 
 static uint32_t nearest(const trope_plan &plan)

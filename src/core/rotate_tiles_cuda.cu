@@ -28,6 +28,7 @@
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
 
+#define MAX_PITCH 8192               /* bytes of a head */
 #define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
 
 /* ---- the heads of an operand ---- */
@@ -71,6 +72,14 @@ static bool rows_join(const trope_plan &plan, const int64_t *stride)
 
 /* ---- tiles ---- */
 
+/* Heads of a row in a tile that has room for `most`: all alike, and whole groups if one fits. */
+static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
+{
+    const uint32_t chunks = (uint32_t)quotient_up(heads, most), share = (uint32_t)quotient_up(heads, chunks);
+    const uint32_t groups = (uint32_t)quotient_up(share, per_group) * per_group;
+    return groups <= most ? groups : share;
+}
+
 /* The sizes of tiles that have room for `most` heads. A warp turns `at_once` heads at a time. */
 static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, uint32_t at_once, tiling *t)
 {
@@ -111,11 +120,6 @@ static int64_t cut_into_tiles(int64_t outer_rows, bool is_looked_up, uint32_t pe
 }
 
 /* ---- the call ---- */
-
-static int64_t magnitude(int64_t x)
-{
-    return x < 0 ? -x : x;
-}
 
 /* Returns how many tiles the operand has. */
 static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_plan_operand from, tiled_operand *o)

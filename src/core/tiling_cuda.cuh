@@ -2,10 +2,8 @@
 #ifndef TROPE_CORE_TILING_CUDA_CUH
 #define TROPE_CORE_TILING_CUDA_CUH
 
-#include "core/plan.h"
+#include "core/launch_cuda.cuh"
 #include "core/tiles_cuda.cuh"
-
-#define MAX_PITCH 8192 /* bytes of a head */
 
 /* In place, a tile has only what is rotated, unless there is padding to be cleared. */
 static inline bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
@@ -18,22 +16,14 @@ static inline uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static inline int64_t quotient_up(int64_t a, int64_t b)
+static inline uint32_t most(uint32_t a, uint32_t b)
 {
-    return (a + b - 1) / b;
+    return a > b ? a : b;
 }
 
 static inline uint32_t common_divisor(uint32_t a, uint32_t b)
 {
     return b ? common_divisor(b, a % b) : a;
-}
-
-/* Heads of a row in a tile that has room for `most`: all alike, and whole groups if one fits. */
-static inline uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
-{
-    const uint32_t chunks = (uint32_t)quotient_up(heads, most), share = (uint32_t)quotient_up(heads, chunks);
-    const uint32_t groups = (uint32_t)quotient_up(share, per_group) * per_group;
-    return groups <= most ? groups : share;
 }
 
 static inline uint32_t tiles_along(uint32_t all, uint32_t of_tile)
@@ -52,11 +42,6 @@ static inline void find_runs(const tiling &t, uint32_t per_group, tiled_tensor *
                   : heads_join ? (is_grouped ? common_divisor(t.heads, per_group) : t.heads)
                                : 1;
     tensor->runs_of_line.set(tiles_along(t.rows_first ? t.rows.divisor : t.heads, tensor->run));
-}
-
-static inline uint32_t most(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
 }
 
 #endif
