@@ -150,6 +150,12 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const void *base, const 
     return t;
 }
 
+/* In place, a tile has only what is rotated, unless there is padding to be cleared. */
+static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return o.in_place && !clears_padding(plan);
+}
+
 /* Tiles of one row, with heads of `pitch` bytes. */
 static void cut_row(const trope_plan_operand &o, uint32_t pitch, uint32_t heads, tiling *t)
 {

@@ -38,6 +38,12 @@ static bool rearranges(const trope_plan &plan)
     return plan.interleaved_src != plan.interleaved_dst;
 }
 
+/* In place, a tile has only what is rotated. (An operand of which nothing is may have padding.) */
+static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return o.in_place && (o.rotary_dim > 0 || !clears_padding(plan));
+}
+
 static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
 {
     return (uint32_t)((takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size);
@@ -135,6 +141,8 @@ static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_pla
     o->lanes.set(lanes);
     o->head_threads = lanes < 32 ? (1u << lanes) - 1 : UINT32_MAX;
     o->window = takes_windows(plan, from) ? 0 : from.rotary_offset * plan.element_size;
+    o->before_window = from.rotary_offset * plan.element_size - o->window;
+    o->head_bytes = from.head_dim * plan.element_size;
     o->window_pairs = from.window_pairs;
     o->low_step = plan.interleaved_src ? width / 2 : width;
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;

@@ -30,6 +30,8 @@ struct tiled_operand {
     uint32_t rows_at_once;       /* of a warp */
     fast_divisor heads_at_once;  /* of each of these rows */
     uint32_t window;             /* bytes from where a head starts in its tile to its rotary window */
+    uint32_t before_window;      /* bytes of a head in memory that are before what its tile has */
+    uint32_t head_bytes;         /* in memory */
     uint32_t window_pairs;       /* in each of the plan's windows */
     uint32_t low_step, high_gap; /* pairs from a lane's first run to the next lane's, and to its second run */
 };
@@ -254,14 +256,25 @@ __device__ __forceinline__ void find_block_rows(const tiled_call &call, const ti
     __syncthreads();
 }
 
-/* Clears the heads of rows that are padding. */
-template <typename ROW>
-__device__ __forceinline__ void clear_rows(const tiling &t, const tile_place &p, const ROW *rows, char *tile)
+/* For all threads of the warp. */
+__device__ __forceinline__ void clear_bytes(char *from, uint32_t bytes)
 {
-    for (uint32_t row = 0; row < p.rows; row++)
-        for (uint32_t head = 0; rows[row].action == TROPE_ROW_ZERO && head < p.heads; head++)
-            for (uint32_t at = threadIdx.x % 32 * 16; at < t.pitch; at += 32 * 16)
-                *(uint4 *)(tile + row * t.row_pitch + head * t.head_pitch + at) = make_uint4(0, 0, 0, 0);
+    for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
+        *(uint4 *)(from + at) = make_uint4(0, 0, 0, 0);
+}
+
+/* Clears the heads of rows that are padding: in the tile, and in memory what of them the tile has not. */
+template <typename ROW>
+__device__ __forceinline__ void clear_rows(const tiled_operand &o, const tile_place &p, const ROW *rows, char *tile)
+{
+    const tiling &t = o.tiles;
+    for (uint32_t row = 0; row < p.rows; row++) {
+        for (uint32_t head = 0; rows[row].action == TROPE_ROW_ZERO && head < p.heads; head++) {
+            clear_bytes(tile + row * t.row_pitch + head * t.head_pitch, t.pitch);
+            if (t.pitch < o.head_bytes)
+                clear_bytes(address_of(t, o.dst, p.outer, p.row + row, p.head + head) - o.before_window, o.head_bytes);
+        }
+    }
 }
 
 /* Row `number` of a tile, or its last one. */
@@ -403,7 +416,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
                                                       shared + call.turns_at + warp * call.turns_bytes);
         arrival.wait(0);
         if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
-            clear_rows(o.tiles, p, rows, tile);
+            clear_rows(o, p, rows, tile);
         store_tile(o.tiles, o.dst, p, tile);
         await_stores();
     }

@@ -5,10 +5,9 @@
 #include "core/launch_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
-/* In place, a tile has only what is rotated, unless there is padding to be cleared. */
-static inline bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
+static inline bool clears_padding(const trope_plan &plan)
 {
-    return o.in_place && !(plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO);
+    return plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO;
 }
 
 static inline uint32_t least(uint32_t a, uint32_t b)
