@@ -9,8 +9,6 @@
  * that a store costs one transfer and not two (the line would first be read). */
 #define STREAM_BYTES ((int64_t)8 << 20)
 
-static const uint64_t no_steps[TROPE_MAX_PAIRS]; /* to be a kernel's parameter, which is not read */
-
 static const int32_t element_sizes[] = {[TROPE_F32] = 4, [TROPE_F16] = 2, [TROPE_BF16] = 2, [TROPE_F64] = 8};
 
 void trope_set_direction(trope_plan *plan, int transposed)
@@ -90,23 +88,6 @@ static void plan_operands(const trope_args *args, trope_plan *plan)
     plan->batch_outermost = strides[TROPE_DIM_BATCH] >= strides[TROPE_DIM_TOKEN];
 }
 
-/* The steps of frequencies. A training loop has the same ones in every call, and they would be most of what a plan costs:
- * so a thread keeps its last ones. */
-static const uint64_t *find_steps(const double *inv_freq, int32_t pairs)
-{
-    static _Thread_local double last[TROPE_MAX_PAIRS];
-    static _Thread_local uint64_t steps[TROPE_MAX_PAIRS];
-    static _Thread_local int32_t count;
-    const size_t bytes = (size_t)pairs * sizeof *inv_freq;
-    if (count >= pairs && !memcmp(last, inv_freq, bytes))
-        return steps;
-    memcpy(last, inv_freq, bytes);
-    count = pairs;
-    for (int i = 0; i < pairs; i++)
-        steps[i] = trope_phase_step(inv_freq[i]);
-    return steps;
-}
-
 static void plan_angles(const trope_args *args, trope_plan *plan)
 {
     trope_plan_angles *a = &plan->angles;
@@ -123,7 +104,9 @@ static void plan_angles(const trope_args *args, trope_plan *plan)
                 : args->freqs    ? TROPE_ANGLES_FREQS
                 : args->cos      ? TROPE_ANGLES_TABLE
                                  : TROPE_ANGLES_PHASE;
-    plan->step = a->source == TROPE_ANGLES_PHASE ? find_steps(args->inv_freq, plan->pairs) : no_steps;
+    if (a->source == TROPE_ANGLES_PHASE)
+        for (int i = 0; i < plan->pairs; i++)
+            plan->step[i] = trope_phase_step(args->inv_freq[i]);
 }
 
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */
@@ -151,6 +134,7 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
     trope_plan *plan = &call->plan;
     memset(plan, 0, sizeof *plan);
     plan->operands = call->operands;
+    plan->step = call->step;
     plan->dtype = args.dtype;
     plan->element_size = element_sizes[args.dtype];
     plan->rounding = args.rounding;

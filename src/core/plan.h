@@ -62,7 +62,7 @@ typedef struct trope_plan {
     int32_t padding;
 
     trope_plan_angles angles;
-    const uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair; valid until the thread plans again */
+    uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
     trope_sequences sequences;
     int32_t *status;
 
@@ -73,10 +73,11 @@ typedef struct trope_plan {
     void *stream;
 } trope_plan;
 
-/* A plan and the operands that it points to. */
+/* A plan and what it points to. */
 typedef struct trope_planned_call {
     trope_plan plan;
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
+    uint64_t step[TROPE_MAX_PAIRS];
 } trope_planned_call;
 
 /* The axis that drives a pair; `pair` counts through all windows. */

@@ -189,7 +189,7 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
         return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: the operands (%lld rows) are more than one launch can take",
                           function, (long long)call.rows.count);
     fill_cuda_plan(*plan, &call.plan);
-    void *arguments[] = {&call, (void *)plan->step};
+    void *arguments[] = {&call, plan->step};
     const cudaError_t error =
         launch_early(kernels[is_plain(*plan)][plan->dtype], dim3((unsigned)grid.blocks, (unsigned)grid.slices),
                      PAIR_THREADS, grid.shared_bytes, plan->stream, arguments);

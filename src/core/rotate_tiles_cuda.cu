@@ -363,7 +363,7 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
     if (launch.blocks == 0)
         return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
-    void *arguments[] = {operands, &call, (void *)plan->step};
+    void *arguments[] = {operands, &call, plan->step};
     const cudaError_t error =
         launch_early(kernels[kind_of_call(*plan, launch.operands)][plan->dtype][kind_of_angles(*plan)][launch.shares],
                      dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);

@@ -29,7 +29,7 @@ static void check_step(double inv_freq)
 static void check_turn_bits(void)
 {
     exact_product one = exact_turns(1);
-    for (int first = -63; first <= 192; first++) {
+    for (int first = -191; first <= 192; first++) {
         uint64_t expected = 0;
         for (int i = 0; i < 64; i++)
             expected = expected << 1 | (uint64_t)exact_bit(&one, -first - i);
