@@ -118,7 +118,7 @@ static void plan_gradient(const trope_plan &plan, gradient_call *g)
 
 static int64_t group_count(const gradient_call &g)
 {
-    return ((int64_t)g.units + g.group_units - 1) / g.group_units;
+    return quotient_up(g.units, g.group_units);
 }
 
 /* ---- tiles ---- */
@@ -290,13 +290,19 @@ struct gradient_launches {
     cudaError_t error;
 };
 
-/* A kernel has one parameter, or two. */
-static void launch(gradient_launches *l, const void *kernel, int64_t blocks, uint32_t threads, size_t shared,
-                   const void *parameter, const void *second = NULL)
+static void launch_with(gradient_launches *l, const void *kernel, int64_t blocks, uint32_t threads, size_t shared,
+                        void **parameters)
 {
-    void *parameters[] = {(void *)parameter, (void *)second};
     if (l->error == cudaSuccess && blocks > 0)
         l->error = launch_early(kernel, dim3((unsigned)blocks), threads, shared, l->stream, parameters);
+}
+
+template <typename PARAMETER>
+static void launch(gradient_launches *l, void (*kernel)(PARAMETER), int64_t blocks, uint32_t threads, size_t shared,
+                   const PARAMETER &parameter)
+{
+    void *parameters[] = {(void *)&parameter};
+    launch_with(l, (const void *)kernel, blocks, threads, shared, parameters);
 }
 
 /* By pairs: dtype, whether a pair's elements have an angle each. */
@@ -358,34 +364,34 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
         join_groups(&p.operands[i], true);
     if (has_tiles(plan, p.operands)) {
         plan_tiles(g, p.operands, &t);
-        launch(l, find_tile_kernel(g), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
-               GRADIENT_WARPS * t.warp_bytes, &t, plan.step);
+        void *parameters[] = {&t, plan.step};
+        launch_with(l, find_tile_kernel(g), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
+                    GRADIENT_WARPS * t.warp_bytes, parameters);
         return;
     }
     p.g = g;
-    launch(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g),
-           (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, &p, plan.step);
+    void *parameters[] = {&p, plan.step};
+    launch_with(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g),
+                (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, parameters);
 }
 
 static void launch_clear(const trope_plan &plan, gradient_launches *l)
 {
     const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1),
-                  blocks = (rows + SUMS_WARPS - 1) / SUMS_WARPS;
-    launch(l, (const void *)clear_angles_kernel, blocks < 65536 ? blocks : 65536, SUMS_THREADS, 0, &plan);
+                  blocks = quotient_up(rows, SUMS_WARPS);
+    launch(l, clear_angles_kernel, blocks < 65536 ? blocks : 65536, SUMS_THREADS, 0, plan);
 }
 
 static void launch_parts(const gradient_call &g, gradient_launches *l)
 {
     const int64_t columns = g.plan.plan.pairs * (g.plan.plan.angles.per_element ? 2 : 1);
-    launch(l, (const void *)add_parts_kernel, (g.plan.plan.tokens * columns + SUMS_THREADS - 1) / SUMS_THREADS,
-           SUMS_THREADS, 0, &g);
+    launch(l, add_parts_kernel, quotient_up(g.plan.plan.tokens * columns, SUMS_THREADS), SUMS_THREADS, 0, g);
 }
 
 static void launch_frequencies(const gradient_call &g, gradient_launches *l)
 {
     const frequency_sums f = {g.plan.plan, g.sums, group_count(g)};
-    launch(l, (const void *)add_frequencies_kernel, (g.plan.plan.pairs + PARTS_PAIRS - 1) / PARTS_PAIRS, PARTS_THREADS, 0,
-           &f);
+    launch(l, add_frequencies_kernel, quotient_up(g.plan.plan.pairs, PARTS_PAIRS), PARTS_THREADS, 0, f);
 }
 
 static uint32_t bits_of(uint32_t value)
@@ -418,13 +424,12 @@ static void launch_sorted(const gradient_call &g, const gradient_workspace &w, g
         s.values = sums.values;
         sums.keys = s.sorted_keys = (uint32_t *)(base + w.keys[to]);
         sums.values = s.sorted_values = (uint32_t *)(base + w.values[to]);
-        launch(l, (const void *)count_digits_kernel, s.tiles, SUMS_THREADS, sizeof(uint32_t) << s.bits, &s);
-        launch(l, (const void *)scan_counts_kernel, 1, SCAN_THREADS, 0, &s);
-        launch(l, (const void *)move_items_kernel, s.tiles, SUMS_THREADS, (SUMS_WARPS * sizeof(uint32_t)) << s.bits, &s);
+        launch(l, count_digits_kernel, s.tiles, SUMS_THREADS, sizeof(uint32_t) << s.bits, s);
+        launch(l, scan_counts_kernel, 1, SCAN_THREADS, 0, s);
+        launch(l, move_items_kernel, s.tiles, SUMS_THREADS, (SUMS_WARPS * sizeof(uint32_t)) << s.bits, s);
     }
-    launch(l, (const void *)join_runs_kernel, (sums.items + SUMS_WARPS * RUN_ITEMS - 1) / (SUMS_WARPS * RUN_ITEMS),
-           SUMS_THREADS, 0, &sums);
-    launch(l, (const void *)sum_angle_rows_kernel, quotient_up(sums.angle_rows, SUMS_WARPS), SUMS_THREADS, 0, &sums);
+    launch(l, join_runs_kernel, quotient_up(sums.items, SUMS_WARPS * RUN_ITEMS), SUMS_THREADS, 0, sums);
+    launch(l, sum_angle_rows_kernel, quotient_up(sums.angle_rows, SUMS_WARPS), SUMS_THREADS, 0, sums);
 }
 
 static void launch_all(const gradient_call &g, const gradient_workspace &w, gradient_launches *l)

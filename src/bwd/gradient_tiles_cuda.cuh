@@ -384,12 +384,6 @@ __device__ __forceinline__ void find_unit_rows(const tiled_gradient &t, uint32_t
     __syncwarp();
 }
 
-__device__ __forceinline__ void clear_heads(const gradient_operand &o, uint32_t heads, char *tile)
-{
-    for (uint32_t at = threadIdx.x % 32 * 16; at < heads * o.tiles.pitch; at += 32 * 16)
-        *(uint4 *)(tile + at) = make_uint4(0, 0, 0, 0);
-}
-
 /* The steps that a warp has: all of a group's, or one part of a unit's. Of a unit with several parts the sums are left in
  * `share`, others are emitted. */
 template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
@@ -399,6 +393,7 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64
 {
     const uint32_t all = units * t.steps_of_unit.divisor,
                    steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
+    const bool native = ANGLES == ANGLES_ANY && t.g.native;
     uint32_t at = 0, parity = 0;
     if (steps > 0)
         share->prepare(t, angle_steps, rows[0]);
@@ -414,10 +409,9 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64
         }
         tile_arrival(&notes[at].barrier).wait(parity);
         if (row.action == TROPE_ROW_ZERO)
-            clear_heads(o, s.heads, stage);
+            clear_bytes(stage, s.heads * o.tiles.pitch);
         else if (row.action == TROPE_ROW_ROTATE && o.rotates)
-            ANGLES == ANGLES_ANY &&t.g.native ? share->template walk<SINGLE, true>(t, s, stage)
-                                              : share->template walk<SINGLE, false>(t, s, stage);
+            native ? share->template walk<SINGLE, true>(t, s, stage) : share->template walk<SINGLE, false>(t, s, stage);
         if (o.writes && s.heads)
             store_tile(o.tiles, o.dx, s.place(), stage);
         await_stores();

@@ -14,11 +14,12 @@ __device__ __forceinline__ void await_previous()
 #endif
 }
 
-static inline bool device_can_launch_early()
+/* Of the current device, 0 if it cannot be asked for. */
+static inline int device_attribute(cudaDeviceAttr attribute)
 {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+    int device = 0, value = 0;
+    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value
+                                                                                                                     : 0;
 }
 
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream,
@@ -33,7 +34,7 @@ static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;
-    config.numAttrs = device_can_launch_early();
+    config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

@@ -22,6 +22,11 @@ static inline int64_t magnitude(int64_t x)
     return x < 0 ? -x : x;
 }
 
+static inline bool clears_padding(const trope_plan &plan)
+{
+    return plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO;
+}
+
 /* Of a block, on any device without asking for more. */
 #define MAX_SHARED_BYTES (48u << 10)
 

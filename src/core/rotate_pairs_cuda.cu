@@ -61,7 +61,7 @@ static void number_columns(uint32_t order, bool rearranges, uint32_t heads_of_ch
 {
     const uint32_t lanes = rearranges ? power_of_two(o->lanes) : o->lanes ? o->lanes : 1;
     o->adjacent = o->adjacent && order == ORDER_HEADS;
-    o->chunks = o->lanes ? (o->heads + heads_of_chunk - 1) / heads_of_chunk : 0;
+    o->chunks = o->lanes ? (uint32_t)quotient_up(o->heads, heads_of_chunk) : 0;
     o->lanes_of_chunk.set(order == ORDER_HEADS && o->chunks ? o->chunks : lanes);
     o->columns.set(o->chunks ? lanes * o->chunks : 1);
 }
@@ -78,7 +78,7 @@ static bool heads_are_vectors(const trope_plan &plan, const trope_plan_operand &
 
 static paired_operand plan_operand(const trope_plan &plan, const trope_plan_operand &from)
 {
-    const bool passes = !from.in_place || (plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO);
+    const bool passes = !from.in_place || clears_padding(plan);
     paired_operand o;
     memset(&o, 0, sizeof o);
     o.src = plan_tensor(plan, from.src, from.src_stride);

@@ -256,11 +256,9 @@ static bool streams(const trope_plan &plan, const tiled_operand &o)
 /* The shared memory with which blocks that have tiles of so many bytes are as few as they should be. */
 static uint32_t shared_of_streaming_block(uint32_t tile_bytes)
 {
-    int device = 0, bytes = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess)
-        return 0;
-    return least((uint32_t)((uint64_t)bytes * tile_bytes / STREAMING_BYTES), MAX_SHARED_BYTES) - RESERVED_SHARED;
+    const uint64_t all = (uint64_t)device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    const uint32_t share = least((uint32_t)(all * tile_bytes / STREAMING_BYTES), MAX_SHARED_BYTES);
+    return most(share, RESERVED_SHARED) - RESERVED_SHARED;
 }
 
 static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, tiled_call *call)

@@ -256,13 +256,6 @@ __device__ __forceinline__ void find_block_rows(const tiled_call &call, const ti
     __syncthreads();
 }
 
-/* For all threads of the warp. */
-__device__ __forceinline__ void clear_bytes(char *from, uint32_t bytes)
-{
-    for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
-        *(uint4 *)(from + at) = make_uint4(0, 0, 0, 0);
-}
-
 /* Clears the heads of rows that are padding: in the tile, and in memory what of them the tile has not. */
 template <typename ROW>
 __device__ __forceinline__ void clear_rows(const tiled_operand &o, const tile_place &p, const ROW *rows, char *tile)

@@ -95,6 +95,13 @@ __device__ __forceinline__ tile_run whole_run(const tiling &t, const tiled_tenso
     return {0, p.rows * p.heads * t.pitch, address_of(t, tensor, p.outer, p.row, p.head)};
 }
 
+/* For all threads of the warp. */
+__device__ __forceinline__ void clear_bytes(char *from, uint32_t bytes)
+{
+    for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
+        *(uint4 *)(from + at) = make_uint4(0, 0, 0, 0);
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);

@@ -5,11 +5,6 @@
 #include "core/launch_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
-static inline bool clears_padding(const trope_plan &plan)
-{
-    return plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO;
-}
-
 static inline uint32_t least(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
