@@ -164,10 +164,20 @@ template <int DTYPE> struct twin_pairs {
         of[1][0] = swap;
     }
 
+    __device__ __forceinline__ void load_half(int half, const char *from)
+    {
+        twin::unpack(*(const typename twin::type *)from, of[half]);
+    }
+
+    __device__ __forceinline__ void store_half(int half, char *to) const
+    {
+        *(typename twin::type *)to = twin::pack(of[half]);
+    }
+
     __device__ __forceinline__ void load(const char *window, const twin_place &p)
     {
-        twin::unpack(*(const typename twin::type *)(window + p.at[0]), of[0]);
-        twin::unpack(*(const typename twin::type *)(window + p.at[1]), of[1]);
+        load_half(0, window + p.at[0]);
+        load_half(1, window + p.at[1]);
         if (p.interleaved)
             transpose();
     }
@@ -176,8 +186,8 @@ template <int DTYPE> struct twin_pairs {
     {
         if (p.interleaved)
             transpose();
-        *(typename twin::type *)(window + p.at[0]) = twin::pack(of[0]);
-        *(typename twin::type *)(window + p.at[1]) = twin::pack(of[1]);
+        store_half(0, window + p.at[0]);
+        store_half(1, window + p.at[1]);
     }
 };
 
@@ -284,17 +294,72 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
                 dx[w].store(dy_window, dx_at[w]);
     }
 
+    /* COUNT heads whose pairs are halves everywhere, which takes a third fewer instructions: what a thread has of a head
+     * are two words of dy, in whose place those of dx go, and two of x. All are read before any is written. */
+    template <int COUNT>
+    __device__ __forceinline__ void walk_halves(const tiled_gradient &t, bool writes, uint32_t dy_step, uint32_t x_step,
+                                                char *const *dy_words, const char *const *x_words)
+    {
+        twin_pairs<DTYPE> dy[COUNT], x[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                dy[i].load_half(half, dy_words[half] + i * dy_step);
+                x[i].load_half(half, x_words[half] + i * x_step);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            twin_pairs<DTYPE> dx;
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                sums[0][e].add((double)dy[i].of[0][e], (double)dy[i].of[1][e], (double)x[i].of[0][e],
+                               (double)x[i].of[1][e]);
+            turn<false>(t, 0, dy[i], &dx);
+            if (writes) {
+                dx.store_half(0, dy_words[0] + i * dy_step);
+                dx.store_half(1, dy_words[1] + i * dy_step);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void walk_halves(const tiled_gradient &t, bool writes, uint32_t head, uint32_t end,
+                                                char *dy_window, const char *x_window, uint32_t dy_step, uint32_t x_step)
+    {
+        char *dy[2] = {dy_window + dy_at[0].at[0], dy_window + dy_at[0].at[1]};
+        const char *x[2] = {x_window + x_at[0].at[0], x_window + x_at[0].at[1]};
+        const uint32_t slots = t.g.slots;
+        for (; head + slots < end; head += 2 * slots) {
+            walk_halves<2>(t, writes, dy_step, x_step, dy, x);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                dy[half] += 2 * dy_step;
+                x[half] += 2 * x_step;
+            }
+        }
+        if (head < end)
+            walk_halves<1>(t, writes, dy_step, x_step, dy, x);
+    }
+
     /* The heads of a step. */
     template <bool SINGLE, bool NATIVE>
     __device__ __forceinline__ void walk(const tiled_gradient &t, const gradient_step &s, char *stage)
     {
+        const trope_plan &plan = t.g.plan.plan;
         const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
-        const bool rearranges = t.g.plan.plan.interleaved_src != t.g.plan.plan.interleaved_dst, writes = o.writes;
+        const bool rearranges = plan.interleaved_src != plan.interleaved_dst, writes = o.writes;
         const uint32_t slots = t.g.slots, dy_step = slots * o.tiles.pitch, x_step = slots * o.x_tiles.pitch;
         const uint32_t first = (slot - s.head) & (slots - 1), end = slot < slots ? s.heads : 0;
         char *dy_window = stage + o.window + first * o.tiles.pitch;
         const char *x_window = stage + t.x_at + first * o.x_tiles.pitch;
-#pragma unroll 4
+        if constexpr (TWINS == 1 && ANGLES != ANGLES_ANY) {
+            if (!(plan.interleaved_src | plan.interleaved_dst | plan.interleaved_input)) {
+                walk_halves(t, writes, first, end, dy_window, x_window, dy_step, x_step);
+                return;
+            }
+        }
+#pragma unroll 1
         for (uint32_t head = first; head < end; head += slots) {
             walk_head<NATIVE>(t, rearranges, writes, dy_window, x_window);
             dy_window += dy_step;

@@ -73,7 +73,7 @@ static inline bool is_packed(const trope_plan &plan)
     const trope_sequences &s = plan.sequences;
     return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed &&
            s.cp_size == 1 && plan.axes == 1 && plan.windows == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
-           (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.rows >= s.tokens);
+           plan.angles.rows < INT32_MAX;
 }
 
 /* A sequence of such a call, or a gap between sequences. */
@@ -386,8 +386,8 @@ template <typename REAL, int N> union angles_of {
     of_pairs<REAL, N> radians;
 };
 
-/* Loads them. A table's cos and sin are loaded when they are used. */
-template <int ANGLES, bool ONE_AXIS, typename REAL, int N>
+/* Loads them. A table's cos and sin are loaded when they are used. USUAL_ROWS: positions have one axis and are below 2^32. */
+template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
                                                           const steps_of<ANGLES, N> &steps)
 {
@@ -398,9 +398,11 @@ __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, co
     } else if (has_phases<ANGLES>(p)) {
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            const int64_t position = ONE_AXIS ? row.position[0] : position_of_pair(p, row, pair + e);
+            const int64_t position = USUAL_ROWS ? row.position[0] : position_of_pair(p, row, pair + e);
             if constexpr (sizeof(REAL) == 8)
                 angles.phases.first[e] = (uint64_t)position * steps.step[e];
+            else if constexpr (USUAL_ROWS)
+                angles.phases.first[e] = trope_phase_near((uint32_t)position, steps.step[e]);
             else
                 angles.phases.first[e] = trope_phase(position, steps.step[e]);
         }

@@ -22,9 +22,18 @@ static inline int device_attribute(cudaDeviceAttr attribute)
                                                                                                                      : 0;
 }
 
+/* Dynamic shared memory that a block may have on any device without asking: all but a kilobyte, which is not dynamic. */
+#define UNASKED_SHARED_BYTES (47u << 10)
+
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream,
                                        void **arguments)
 {
+    if (shared_bytes > UNASKED_SHARED_BYTES) {
+        const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
     cudaLaunchAttribute early;
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;

@@ -27,9 +27,6 @@ static inline bool clears_padding(const trope_plan &plan)
     return plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO;
 }
 
-/* Of a block, on any device without asking for more. */
-#define MAX_SHARED_BYTES (48u << 10)
-
 /* Whether every head of a tensor is made of whole vectors. */
 static inline bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                     const int64_t *stride)

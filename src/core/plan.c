@@ -85,7 +85,7 @@ static void plan_operands(const trope_args *args, trope_plan *plan)
     }
     plan->stream_stores = written >= STREAM_BYTES;
     const int64_t *strides = args->operands[0].src_stride;
-    plan->batch_outermost = strides[TROPE_DIM_BATCH] >= strides[TROPE_DIM_TOKEN];
+    plan->batch_outermost = plan->batch == 1 || strides[TROPE_DIM_BATCH] >= strides[TROPE_DIM_TOKEN];
 }
 
 static void plan_angles(const trope_args *args, trope_plan *plan)

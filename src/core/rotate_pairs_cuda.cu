@@ -155,7 +155,7 @@ static paired_grid plan_grid(const trope_plan &plan, paired_call *call)
     call->rows_per_thread = choose_rows_per_thread(*call);
     if (!is_plain(plan)) {
         const size_t group_bytes = groups_of_block(*call) * sizeof(trope_row);
-        while (call->rows_per_thread > 1 && call->rows_per_thread * group_bytes > MAX_SHARED_BYTES)
+        while (call->rows_per_thread > 1 && call->rows_per_thread * group_bytes > UNASKED_SHARED_BYTES)
             call->rows_per_thread--;
         grid.shared_bytes = call->rows_per_thread * group_bytes;
     }

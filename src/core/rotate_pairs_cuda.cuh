@@ -230,7 +230,7 @@ template <int DTYPE> struct thread_pairs_of {
 
 /* ---- the kernel ---- */
 
-__device__ __forceinline__ char *row_of_tensor(const paired_tensor &t, const row_place &p)
+__device__ __forceinline__ char *row_of_tensor(const paired_tensor &t, const row_place<false> &p)
 {
     return t.base + p.inner * t.inner + p.outer * t.outer;
 }
@@ -259,8 +259,8 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
 
     for (uint32_t i = 0; i < call.rows_per_thread; i++) {
         const bool present = place.present && first_row + i < call.rows.count;
-        const row_place from = locate_row<false>(call.rows, present ? first_row + i : 0);
-        const trope_row row = PLAIN ? plain_row(call.rows, from) : looked_up[i];
+        const row_place<false> from = locate_row<false>(call.rows, present ? first_row + i : 0);
+        const trope_row row = PLAIN ? row_of_token(call.rows, from) : looked_up[i];
         const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
 
         /* Loads come back in the order in which they were issued: those that others wait for go first. */

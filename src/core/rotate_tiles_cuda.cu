@@ -7,16 +7,18 @@
 #include "core/rotate_tiles_cuda.cuh"
 #include "core/tiling_cuda.cuh"
 
-/* Shared memory that a tile should have, and tiles that keep a device busy, above which there is no use in smaller ones. */
+/* Shared memory that a tile should have, and what its rows are turned by; and tiles that keep a device busy, above which
+ * there is no use in smaller ones. */
 #define TILE_BYTES   4096 /* a quarter more where heads are in groups, of which more are then whole */
+#define TURNS_BYTES  4096
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
- * angles of each element, sines that are not shared, unusual angles. */
+ * several rows of a tile, angles of each element, unusual angles. */
 #define PLAIN_BLOCKS     8
 #define LOOKUP_BLOCKS    7
+#define ROWS_BLOCKS      6
 #define OWN_ANGLE_BLOCKS 6
-#define ALONE_BLOCKS     6
 #define ANY_BLOCKS       5
 
 /* Bytes of tiles that it should hold at most where these are many, contiguous and quickly turned: more would only stand in
@@ -218,7 +220,7 @@ struct tiled_launch {
     int32_t operands;
     int64_t blocks;
     uint32_t shared_bytes;
-    bool shares; /* some threads have the same lane of a row */
+    tile_form form;
 };
 
 /* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
@@ -247,25 +249,54 @@ static int64_t deal_blocks(const trope_plan_operand *from, int32_t count, tiled_
     return turns * dealt;
 }
 
+/* What a lane is turned by in a row, in bytes. */
+static uint32_t lane_turns_bytes(const trope_plan &plan)
+{
+    const bool is_one = kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS;
+    return 16 / plan.element_size * (is_one ? 2 : 4) * (plan.dtype == TROPE_F64 ? 8 : 4);
+}
+
+/* Shares of a lane's turns: see lane_turns. */
+static uint32_t share_count(const trope_plan &plan)
+{
+    return plan.element_size == 2 ? 4 : 2;
+}
+
+/* Returns how many bytes there are for what a tile's rows are turned by, of as many rows as TURNS_BYTES allow. */
+static uint32_t give_turns_room(const trope_plan &plan, tiled_operand *o)
+{
+    const uint32_t at_once = 32 / o->lanes.divisor, row_bytes = o->lanes.divisor * lane_turns_bytes(plan);
+    o->share_bits = 0;
+    while (2u << o->share_bits <= least(at_once, share_count(plan)))
+        o->share_bits++;
+    o->share_rows = at_once >> o->share_bits;
+    o->turn_rows = least(o->tiles.rows.divisor, most(TURNS_BYTES / row_bytes, 1));
+    return o->turn_rows * row_bytes;
+}
+
 static bool streams(const trope_plan &plan, const tiled_operand &o)
 {
-    return is_plain(plan) && kind_of_angles(plan) == ANGLES_PHASE && o.tiles.tiles >= MANY_TILES &&
-           o.tiles.rows.divisor == 1 && o.src.is_whole && o.dst.is_whole;
+    return is_plain(plan) && o.tiles.tiles >= MANY_TILES && o.tiles.rows.divisor == 1 && o.src.is_whole && o.dst.is_whole;
 }
 
 /* The shared memory with which blocks that have tiles of so many bytes are as few as they should be. */
 static uint32_t shared_of_streaming_block(uint32_t tile_bytes)
 {
     const uint64_t all = (uint64_t)device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    const uint32_t share = least((uint32_t)(all * tile_bytes / STREAMING_BYTES), MAX_SHARED_BYTES);
+    const uint32_t share = least((uint32_t)(all * tile_bytes / STREAMING_BYTES), UNASKED_SHARED_BYTES);
     return most(share, RESERVED_SHARED) - RESERVED_SHARED;
+}
+
+static uint32_t row_bytes(const trope_plan &plan)
+{
+    return (uint32_t)(is_plain(plan) ? sizeof(plain_row) : is_packed(plan) ? sizeof(packed_row) : sizeof(trope_row));
 }
 
 static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
 {
     trope_plan_operand from[TROPE_MAX_OPERANDS];
-    tiled_launch launch = {join_operands(plan, from), 0, 0, false};
-    uint32_t rows = 0, turns = 0;
+    tiled_launch launch = {join_operands(plan, from), 0, 0, FORM_ROW};
+    uint32_t rows = 0;
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
@@ -275,16 +306,13 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
         o.tile_bytes = o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch;
         call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         rows = most(rows, o.tiles.rows.divisor);
-        turns = most(turns, o.rows_at_once * o.lanes.divisor);
-        launch.shares = launch.shares || (o.all_lanes > 0 && o.heads_at_once.divisor > 1);
+        call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
     }
+    if (rows > 1)
+        launch.form = launch.operands == 1 && operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS;
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
-    const uint32_t pair_bytes = (plan.dtype == TROPE_F64 ? 8 : 4) *
-                                (kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4);
-    call->turns_bytes =
-        launch.shares || kind_of_angles(plan) == ANGLES_ANY ? turns * 16 / plan.element_size * pair_bytes : 0;
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
-    launch.shared_bytes = call->rows_at + (is_plain(plan) ? 0 : TILE_WARPS * rows * (uint32_t)sizeof(trope_row));
+    launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(plan);
     if (launch.operands == 1 && streams(plan, operands[0]))
         launch.shared_bytes = most(launch.shared_bytes, shared_of_streaming_block(TILE_WARPS * operands[0].tile_bytes));
     return launch;
@@ -307,10 +335,10 @@ int trope_cuda_has_tiles(const trope_plan *plan)
 
 /* ---- launch ---- */
 
-constexpr int blocks_of(int angles, bool shared, int kind)
+constexpr int blocks_of(int angles, int form, int kind)
 {
     return angles == ANGLES_ANY         ? ANY_BLOCKS
-           : !shared                    ? ALONE_BLOCKS
+           : form != FORM_ROW           ? ROWS_BLOCKS
            : angles == ANGLES_OWN_FREQS ? OWN_ANGLE_BLOCKS
            : kind == KIND_ANY           ? LOOKUP_BLOCKS
                                         : PLAIN_BLOCKS;
@@ -322,31 +350,41 @@ constexpr int general_kind(int kind)
     return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN : KIND_ANY;
 }
 
-#define KERNEL(DTYPE, ANGLES, SHARED, KIND)                                                                                \
-    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, SHARED, KIND, blocks_of(ANGLES, SHARED, KIND)>
-#define BOTH(DTYPE, ANGLES, KIND)                                                                                          \
+/* One head has a kernel of its own where a call has one operand and a pair one angle: others are rare. */
+constexpr int form_of(int angles, int form, int kind)
+{
+    const bool usual = (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && angles != ANGLES_OWN_FREQS;
+    return form == FORM_HEAD && !usual ? FORM_ROWS : form;
+}
+
+#define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
+    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
+                                      blocks_of(ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
+#define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
     {                                                                                                                      \
-        KERNEL(DTYPE, ANGLES, false, KIND), KERNEL(DTYPE, ANGLES, true, KIND)                                              \
+        KERNEL(DTYPE, ANGLES, FORM_ROW, KIND), KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND),                                     \
+            KERNEL(DTYPE, ANGLES, FORM_HEAD, KIND)                                                                         \
     }
-#define ALWAYS_SHARED(DTYPE, ANGLES, KIND)                                                                                 \
+#define ONE_FORM(DTYPE, ANGLES, KIND)                                                                                      \
     {                                                                                                                      \
-        KERNEL(DTYPE, ANGLES, true, KIND), KERNEL(DTYPE, ANGLES, true, KIND)                                               \
+        KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND), KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND),                                    \
+            KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND)                                                                         \
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
-        ALWAYS_SHARED(DTYPE, ANGLES_ANY, general_kind(KIND)), BOTH(DTYPE, ANGLES_PHASE, KIND),                             \
-            BOTH(DTYPE, ANGLES_FREQS, KIND), BOTH(DTYPE, ANGLES_OWN_FREQS, KIND)                                           \
+        ONE_FORM(DTYPE, ANGLES_ANY, general_kind(KIND)), FORMS(DTYPE, ANGLES_PHASE, KIND),                                 \
+            FORMS(DTYPE, ANGLES_FREQS, KIND), FORMS(DTYPE, ANGLES_OWN_FREQS, KIND)                                         \
     }
 #define DTYPES(KIND)                                                                                                       \
     {                                                                                                                      \
         USUAL(TROPE_F32, KIND), USUAL(TROPE_F16, KIND), USUAL(TROPE_BF16, KIND),                                           \
         {                                                                                                                  \
-            ALWAYS_SHARED(TROPE_F64, ANGLES_ANY, general_kind(KIND))                                                       \
+            ONE_FORM(TROPE_F64, ANGLES_ANY, general_kind(KIND))                                                            \
         }                                                                                                                  \
     }
 
-/* By kind of call, dtype, angles, and whether these are shared. */
-static const void *const kernels[5][4][4][2] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
+/* By kind of call, dtype, angles and form. */
+static const void *const kernels[5][4][4][3] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
                                                 DTYPES(KIND_PLAIN), DTYPES(KIND_PLAIN_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
@@ -363,7 +401,7 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
     const cudaError_t error =
-        launch_early(kernels[kind_of_call(*plan, launch.operands)][plan->dtype][kind_of_angles(*plan)][launch.shares],
+        launch_early(kernels[kind_of_call(*plan, launch.operands)][plan->dtype][kind_of_angles(*plan)][launch.form],
                      dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

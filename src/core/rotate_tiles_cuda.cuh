@@ -5,8 +5,8 @@
  *
  * A thread has one lane of a head: two vectors, of the same pairs in every head, so that heads of a row are turned by
  * the same registers. Threads that have the same lane of different heads of a row share the work of finding its sines.
- * Direction and layout are data; compiled in are the dtype, the source of the usual angles, whether sines are shared, and
- * the kind of call. docs/cuda.md says what that buys. */
+ * Direction and layout are data; compiled in are the dtype, the source of the usual angles, whether a tile has several rows
+ * or heads, and the kind of call. docs/cuda.md says what that buys. */
 #ifndef TROPE_CORE_ROTATE_TILES_CUDA_CUH
 #define TROPE_CORE_ROTATE_TILES_CUDA_CUH
 
@@ -17,6 +17,7 @@
 #define TILE_THREADS  128 /* of a block */
 #define TILE_WARPS    (TILE_THREADS / 32)
 #define MAX_TILE_ROWS 32 /* that must be looked up */
+#define ROWS_AT_ONCE  2  /* whose turns a thread finds at a time, in a tile that has several */
 
 /* What is asked for before the tile is on its way lies together: parameters that nobody has read yet take long to come. */
 struct tiled_operand {
@@ -28,6 +29,9 @@ struct tiled_operand {
     uint32_t all_lanes;
     uint32_t head_threads;       /* a bit for each of these lanes, from 0 on */
     uint32_t rows_at_once;       /* of a warp */
+    uint32_t turn_rows;          /* whose turns there is room for */
+    uint32_t share_bits;         /* threads that share the work of finding a lane's turns, as a power of two */
+    uint32_t share_rows;         /* rows that a warp finds the turns of at once */
     fast_divisor heads_at_once;  /* of each of these rows */
     uint32_t window;             /* bytes from where a head starts in its tile to its rotary window */
     uint32_t before_window;      /* bytes of a head in memory that are before what its tile has */
@@ -60,11 +64,11 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     uint32_t low, high;     /* the first pair of each run */
     uint32_t skipped;       /* pairs of the windows before */
 
-    template <bool ONE_WINDOW>
+    template <bool USUAL_ROWS>
     __device__ __forceinline__ void locate(const tiled_call &call, const tiled_operand &o, uint32_t lane)
     {
         skipped = 0;
-        if (!ONE_WINDOW && call.plan.plan.windows > 1) /* 2 or 3 */
+        if (!USUAL_ROWS && call.plan.plan.windows > 1) /* 2 or 3 */
             skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
         first = (lane * V + skipped) * BYTES;
         second = first + o.window_pairs * BYTES;
@@ -104,72 +108,91 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     }
 };
 
-/* What a lane's pairs are turned by in one row. */
+/* What a lane's pairs are turned by in one row. It is found in shares, by the threads that have the same lane of different
+ * heads, and comes to each of them through shared memory. */
 template <int DTYPE, int ANGLES> struct lane_turns {
     typedef tile_lane<DTYPE, ANGLES> lane;
     typedef typename lane::real real;
     enum { RUN = lane::RUN, OWN = MAY_OWN_ANGLES<ANGLES> };
-    enum { SHARE = RUN < 2 ? 1 : 2, SHARES = 2 * RUN / SHARE };  /* pairs that a thread finds for others at a time */
-    enum { PLANES = SHARE * (OWN ? 4 : 2) * sizeof(real) / 16 }; /* 16-byte vectors of a share */
+    enum { SHARE = RUN < 2 ? 1 : 2, SHARES = 2 * RUN / SHARE }; /* pairs that a thread finds at a time */
+    enum { OF_SHARE = SHARE * (OWN ? 4 : 2) * sizeof(real) / 16, PLANES = SHARES * OF_SHARE }; /* 16-byte vectors */
 
     turns_of<real, RUN> run[2];
 
-    struct angles {
-        angles_of<real, RUN> run[2];
+    /* Where a row's turns are: each vector of a lane is in a plane of its own, so that neighbouring threads have
+     * neighbouring vectors. */
+    struct space {
+        char *first; /* of this thread's lane, in the first row */
+        uint32_t plane;
 
-        template <bool ONE_AXIS>
-        __device__ __forceinline__ void load(const cuda_plan &plan, const trope_row &row, const lane &at,
-                                             const steps_of<ANGLES, RUN> *steps)
+        __device__ __forceinline__ char *of_row(uint32_t row) const
         {
-            run[0] = load_angles<ANGLES, ONE_AXIS, real, RUN>(plan, row, (int)at.low, steps[0]);
-            run[1] = load_angles<ANGLES, ONE_AXIS, real, RUN>(plan, row, (int)at.high, steps[1]);
+            return first + row * PLANES * plane;
         }
     };
 
-    __device__ __forceinline__ void find(const cuda_plan &plan, const trope_row &row, const lane &at, const angles &a)
-    {
-        find_turns<ANGLES, real, RUN>(plan, row, (int)at.low, a.run[0], &run[0]);
-        find_turns<ANGLES, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
-    }
-
-    /* Every `threads`-th share of a lane's pairs, from `first` on, goes to `space`, where each of its vectors is in a plane
-     * of its own: so neighbouring threads have neighbouring vectors. */
-    template <bool ONE_AXIS>
-    static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const trope_row &row, const lane &at,
-                                                       const uint64_t *steps, uint32_t first, uint32_t threads, char *space,
-                                                       uint32_t plane)
+    /* Shares `share`, share + shares, ... of rows `row`, row + rows, ... below `end`, AT_ONCE of these rows at a time (the
+     * last one again where there are fewer). Their angles are asked for before the first of their sines is found. */
+    template <bool USUAL_ROWS, int AT_ONCE, class ROW_OF>
+    static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const lane &at, const uint64_t *steps,
+                                                       uint32_t share, uint32_t shares, uint32_t row, uint32_t rows,
+                                                       uint32_t end, ROW_OF row_of, const space &to)
     {
 #pragma unroll 1
-        for (uint32_t i = first; i < SHARES; i += threads) {
+        for (uint32_t i = share; i < SHARES; i += shares) {
             const int in_run = i * SHARE % RUN, pair = (int)(i * SHARE < RUN ? at.low : at.high) + in_run;
-            turns_of<real, SHARE> t;
-            find_turns<ANGLES, real, SHARE>(plan, row, pair,
-                                            load_angles<ANGLES, ONE_AXIS, real, SHARE>(plan, row, pair, {steps, pair}), &t);
-            share s;
+            const steps_of<ANGLES, SHARE> own_steps(steps, pair);
+            const uint32_t plane = i * OF_SHARE * to.plane;
+#pragma unroll 1
+            for (uint32_t first = row; first < end; first += AT_ONCE * rows) {
+                uint32_t number[AT_ONCE];
+                trope_row found[AT_ONCE];
+                angles_of<real, SHARE> angles[AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < SHARE; e++) {
-                s.values[0][e] = t.c1[e];
-                s.values[1][e] = t.s1[e];
-                if constexpr (OWN) {
-                    s.values[2][e] = t.c2[e];
-                    s.values[3][e] = t.s2[e];
+                for (int k = 0; k < AT_ONCE; k++) {
+                    number[k] = k == 0 || first + k * rows < end ? first + k * rows : first;
+                    found[k] = row_of(number[k]);
+                    if (found[k].action == TROPE_ROW_ROTATE)
+                        angles[k] = load_angles<ANGLES, USUAL_ROWS, real, SHARE>(plan, found[k], pair, own_steps);
+                }
+#pragma unroll
+                for (int k = 0; k < AT_ONCE; k++) {
+                    if (found[k].action == TROPE_ROW_ROTATE) {
+                        turns_of<real, SHARE> t;
+                        find_turns<ANGLES, real, SHARE>(plan, found[k], pair, angles[k], &t);
+                        store_share(t, to.of_row(number[k]) + plane, to.plane);
+                    }
                 }
             }
-#pragma unroll
-            for (int k = 0; k < PLANES; k++)
-                *(uint4 *)(space + (i * PLANES + k) * plane) = s.vectors[k];
         }
     }
 
-    /* All of them. */
-    __device__ __forceinline__ void load_shares(const char *space, uint32_t plane)
+    static __device__ __forceinline__ void store_share(const turns_of<real, SHARE> &t, char *to, uint32_t plane)
+    {
+        share s;
+#pragma unroll
+        for (int e = 0; e < SHARE; e++) {
+            s.values[0][e] = t.c1[e];
+            s.values[1][e] = t.s1[e];
+            if constexpr (OWN) {
+                s.values[2][e] = t.c2[e];
+                s.values[3][e] = t.s2[e];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < OF_SHARE; k++)
+            *(uint4 *)(to + k * plane) = s.vectors[k];
+    }
+
+    /* All of a row. */
+    __device__ __forceinline__ void load_shares(const char *from, uint32_t plane)
     {
 #pragma unroll
         for (int i = 0; i < SHARES; i++) {
             share s;
 #pragma unroll
-            for (int k = 0; k < PLANES; k++)
-                s.vectors[k] = *(const uint4 *)(space + (i * PLANES + k) * plane);
+            for (int k = 0; k < OF_SHARE; k++)
+                s.vectors[k] = *(const uint4 *)(from + (i * OF_SHARE + k) * plane);
             turns_of<real, RUN> &t = run[i * SHARE / RUN];
 #pragma unroll
             for (int e = 0; e < SHARE; e++) {
@@ -183,8 +206,30 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         }
     }
 
+    /* ---- or by a thread alone ---- */
+
+    struct lane_angles {
+        angles_of<real, RUN> run[2];
+
+        template <bool USUAL_ROWS>
+        __device__ __forceinline__ void load(const cuda_plan &plan, const trope_row &row, const lane &at,
+                                             const steps_of<ANGLES, RUN> *steps)
+        {
+            if (row.action != TROPE_ROW_ROTATE)
+                return;
+            run[0] = load_angles<ANGLES, USUAL_ROWS, real, RUN>(plan, row, (int)at.low, steps[0]);
+            run[1] = load_angles<ANGLES, USUAL_ROWS, real, RUN>(plan, row, (int)at.high, steps[1]);
+        }
+    };
+
+    __device__ __forceinline__ void find(const cuda_plan &plan, const trope_row &row, const lane &at, const lane_angles &a)
+    {
+        find_turns<ANGLES, real, RUN>(plan, row, (int)at.low, a.run[0], &run[0]);
+        find_turns<ANGLES, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
+    }
+
     union share {
-        uint4 vectors[PLANES];
+        uint4 vectors[OF_SHARE];
         real values[OWN ? 4 : 2][SHARE];
     };
 
@@ -215,6 +260,10 @@ template <int DTYPE, int ANGLES> struct lane_turns {
  * two, those that have a single operand. */
 enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PACKED_SINGLE, KIND_PLAIN, KIND_PLAIN_SINGLE };
 
+/* What a tile has: heads of one row, of several rows, or several rows that have one head each, so that their turns cannot
+ * be shared. */
+enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD };
+
 template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_PLAIN_SINGLE;
 template <int KIND> constexpr bool IS_PACKED = KIND == KIND_PACKED || KIND == KIND_PACKED_SINGLE;
 template <int KIND> constexpr bool IS_SINGLE = KIND == KIND_PACKED_SINGLE || KIND == KIND_PLAIN_SINGLE;
@@ -225,8 +274,23 @@ __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const 
     return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
 }
 
-/* What is kept in shared memory of a row that was looked up. */
-template <int KIND> using tile_row = std::conditional_t<IS_PACKED<KIND>, packed_row, trope_row>;
+/* What is kept in shared memory of a row. */
+struct plain_row {
+    uint32_t token, batch;
+};
+
+template <int KIND>
+using tile_row = std::conditional_t<IS_PLAIN<KIND>, plain_row, std::conditional_t<IS_PACKED<KIND>, packed_row, trope_row>>;
+
+/* The rows of a warp's tile in a plain call. */
+__device__ __forceinline__ void find_plain_rows(const tiled_call &call, const tile_place &p, plain_row *rows)
+{
+    for (uint32_t i = threadIdx.x % 32; i < p.rows; i += 32) {
+        const trope_row row = row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i)));
+        rows[i] = {(uint32_t)row.token, (uint32_t)row.batch};
+    }
+    __syncwarp();
+}
 
 /* The rows of a warp's tile in a packed call, whose rows are its tokens. */
 __device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, int32_t first_probe,
@@ -270,24 +334,29 @@ __device__ __forceinline__ void clear_rows(const tiled_operand &o, const tile_pl
     }
 }
 
-/* Row `number` of a tile, or its last one. */
-template <int KIND>
+/* Row `number` of a tile. */
+template <int FORM, int KIND>
 __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const tile_place &p, const tile_row<KIND> *rows,
                                                  uint32_t number)
 {
-    if (IS_PLAIN<KIND>)
-        return plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, number)));
-    const tile_row<KIND> from = rows[min(number, p.rows - 1)];
-    if constexpr (IS_PACKED<KIND>) {
-        trope_row row;
+    if constexpr (IS_PLAIN<KIND> && FORM == FORM_ROW)
+        return row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, number)));
+    const tile_row<KIND> from = rows[number];
+    trope_row row;
+    if constexpr (IS_PLAIN<KIND>) {
+        row.batch = from.batch;
+        row.position[0] = from.token;
+        row.action = TROPE_ROW_ROTATE;
+        row.poisoned = 0;
+    } else if constexpr (IS_PACKED<KIND>) {
         row.batch = 0;
         row.position[0] = from.position;
         row.action = (trope_row_action)from.action;
         row.poisoned = from.poisoned;
-        return row;
     } else {
-        return from;
+        row = from;
     }
+    return row;
 }
 
 /* ---- the kernel ---- */
@@ -296,79 +365,126 @@ template <int KIND> struct tiled_operands {
     tiled_operand of[IS_SINGLE<KIND> ? 1 : TROPE_MAX_OPERANDS];
 };
 
-/* One head. The threads that have it are `together`: where pairs are rearranged, each reads what others write. */
-template <int DTYPE, int ANGLES>
-__device__ __forceinline__ void rotate_head(const tiled_call &call, const tiled_operand &o,
-                                            const tile_lane<DTYPE, ANGLES> &at, const lane_turns<DTYPE, ANGLES> &turns,
-                                            uint32_t together, char *window)
-{
-    vector_pair<DTYPE> v = at.load(window);
-    if (call.interleaved_src)
-        v.separate();
-    if (is_native<ANGLES>(call.plan))
-        turns.template turn<true>(&v);
-    else
-        turns.template turn<false>(&v);
-    if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
-        __syncwarp(together);
-        at.store_rearranged(o, call.interleaved_dst, v, window);
-        return;
-    }
-    if (call.interleaved_dst)
-        v.join();
-    at.store(v, window);
-}
-
-/* Turns all heads of a tile. A thread keeps its lane; it has every so many rows, and every so many heads of them. */
-template <int DTYPE, int ANGLES, bool SHARED, int KIND>
-__device__ __forceinline__ void rotate_lanes(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
-                                             const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows,
-                                             const tile_arrival &arrival, char *tile, char *turns_space)
-{
+/* What a thread has in a tile: a lane, of every so many rows and every so many heads of them. The threads of a warp that
+ * have the same head are `together`. */
+template <int DTYPE, int ANGLES, int KIND> struct lane_share {
+    enum { USUAL_ROWS = KIND != KIND_ANY };
     typedef tile_lane<DTYPE, ANGLES> lane;
-    typedef lane_turns<DTYPE, ANGLES> lane_turns;
-    constexpr bool ONE_AXIS = KIND != KIND_ANY;
-    const uint32_t thread = threadIdx.x % 32, in_warp = o.lanes.divide(thread), first_thread = in_warp * o.lanes.divisor;
-    const uint32_t number = first_lane + thread - first_thread, together = o.head_threads << first_thread;
-    const uint32_t first_row = o.heads_at_once.divide(in_warp), first_head = in_warp - first_row * o.heads_at_once.divisor;
-    const bool works = first_row < o.rows_at_once && number < o.all_lanes;
-    const uint32_t plane = o.rows_at_once * o.lanes.divisor * 16;
-    turns_space += works ? (first_row * o.lanes.divisor + thread - first_thread) * 16 : 0;
+
     lane at;
-    at.template locate<ONE_AXIS>(call, o, works ? number : 0);
-    const steps_of<ANGLES, lane::RUN> steps[2] = {{all_steps, (int)at.low}, {all_steps, (int)at.high}};
-    trope_row row = row_of_tile<KIND>(call, p, rows, first_row);
-    typename lane_turns::angles angles;
-    if (!SHARED && row.action == TROPE_ROW_ROTATE)
-        angles.template load<ONE_AXIS>(call.plan, row, at, steps);
-    for (uint32_t done = 0; done < p.rows; done += o.rows_at_once) {
-        const uint32_t i = done + first_row;
-        const bool turns_row = works && i < p.rows && row.action == TROPE_ROW_ROTATE;
-        lane_turns turns;
-        if (SHARED) {
-            if (turns_row)
-                lane_turns::template find_shares<ONE_AXIS>(call.plan, row, at, all_steps, first_head,
-                                                           o.heads_at_once.divisor, turns_space, plane);
-            __syncwarp();
-            turns.load_shares(turns_space, plane);
-        } else if (turns_row) {
-            turns.find(call.plan, row, at, angles);
+    uint32_t thread,
+        in_warp; /* of those that have the head; of the heads, maybe of several rows, that the warp has at once */
+    uint32_t together;
+    bool is_there;
+
+    __device__ __forceinline__ lane_share(const tiled_call &call, const tiled_operand &o, uint32_t first_lane)
+    {
+        const uint32_t of_warp = threadIdx.x % 32;
+        in_warp = o.lanes.divide(of_warp);
+        thread = of_warp - in_warp * o.lanes.divisor;
+        together = o.head_threads << (of_warp - thread);
+        is_there = first_lane + thread < o.all_lanes;
+        at.template locate<USUAL_ROWS>(call, o, is_there ? first_lane + thread : 0);
+    }
+
+    /* Turns the lane of one head. Where pairs are rearranged, each thread reads what others write. */
+    __device__ __forceinline__ void turn(const tiled_call &call, const tiled_operand &o,
+                                         const lane_turns<DTYPE, ANGLES> &turns, char *window) const
+    {
+        vector_pair<DTYPE> v = at.load(window);
+        if (call.interleaved_src)
+            v.separate();
+        if (is_native<ANGLES>(call.plan))
+            turns.template turn<true>(&v);
+        else
+            turns.template turn<false>(&v);
+        if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
+            __syncwarp(together);
+            at.store_rearranged(o, call.interleaved_dst, v, window);
+            return;
         }
-        row = row_of_tile<KIND>(call, p, rows, i + o.rows_at_once);
-        if (!SHARED && row.action == TROPE_ROW_ROTATE) /* while the heads are turned */
-            angles.template load<ONE_AXIS>(call.plan, row, at, steps);
+        if (call.interleaved_dst)
+            v.join();
+        at.store(v, window);
+    }
+};
+
+/* Turns all heads of a tile: first what its rows are turned by is found, of as many as there is room for, then the heads
+ * are waited for. */
+template <int DTYPE, int ANGLES, int FORM, int KIND>
+__device__ __forceinline__ void rotate_shared(const tiled_call &call, const tiled_operand &o, const uint64_t *steps,
+                                              const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows,
+                                              const tile_arrival &arrival, char *tile, char *turns_space)
+{
+    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    constexpr bool ROWS = FORM != FORM_ROW;
+    const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
+    const uint32_t first_row = o.heads_at_once.divide(mine.in_warp),
+                   first_head = mine.in_warp - first_row * o.heads_at_once.divisor;
+    const uint32_t share = mine.in_warp & ((1u << o.share_bits) - 1), share_row = mine.in_warp >> o.share_bits;
+    const bool turns_heads = mine.is_there && first_row < (ROWS ? o.rows_at_once : 1),
+               finds_turns = mine.is_there && share_row < (ROWS ? o.share_rows : 1);
+    const typename lane_turns::space space = {turns_space + mine.thread * 16, o.lanes.divisor * 16};
+    for (uint32_t done = 0; done < (ROWS ? p.rows : 1); done += ROWS ? o.turn_rows : 1) {
+        const uint32_t end = ROWS ? min(o.turn_rows, p.rows - done) : 1;
+        const auto row_of = [&](uint32_t i) { return row_of_tile<FORM, KIND>(call, p, rows, ROWS ? done + i : 0); };
+        if (finds_turns)
+            lane_turns::template find_shares<KIND != KIND_ANY, ROWS ? ROWS_AT_ONCE : 1>(
+                call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
+        __syncwarp();
         arrival.wait(0);
-        char *window = tile + o.window + i * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
-        for (uint32_t head = turns_row ? first_head : p.heads; head < p.heads; head += o.heads_at_once.divisor) {
-            rotate_head<DTYPE, ANGLES>(call, o, at, turns, together, window);
-            window += o.heads_at_once.divisor * o.tiles.head_pitch;
+        for (uint32_t i = first_row; turns_heads && i < end; i += o.rows_at_once) {
+            if (row_of(i).action != TROPE_ROW_ROTATE)
+                continue;
+            lane_turns turns;
+            turns.load_shares(space.of_row(i), space.plane);
+            char *window = tile + o.window + (done + i) * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
+            for (uint32_t head = first_head; head < p.heads; head += o.heads_at_once.divisor) {
+                mine.turn(call, o, turns, window);
+                window += o.heads_at_once.divisor * o.tiles.head_pitch;
+            }
         }
-        if (SHARED)
-            __syncwarp();
+        __syncwarp();
     }
 }
 
-template <int DTYPE, int ANGLES, bool SHARED, int KIND, int BLOCKS>
+/* The same where rows have one head: a thread finds what its lane is turned by, and keeps it to itself. */
+template <int DTYPE, int ANGLES, int FORM, int KIND>
+__device__ __forceinline__ void rotate_alone(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
+                                             const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows,
+                                             const tile_arrival &arrival, char *tile)
+{
+    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    constexpr bool USUAL_ROWS = KIND != KIND_ANY;
+    const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
+    const steps_of<ANGLES, lane_turns::RUN> steps[2] = {{all_steps, (int)mine.at.low}, {all_steps, (int)mine.at.high}};
+    uint32_t i = mine.in_warp;
+    if (!mine.is_there || i >= min(o.rows_at_once, p.rows))
+        return;
+    char *window = tile + o.window + i * o.tiles.row_pitch;
+    trope_row row = row_of_tile<FORM, KIND>(call, p, rows, i);
+    typename lane_turns::lane_angles angles;
+    angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
+    while (true) {
+        const bool rotates = row.action == TROPE_ROW_ROTATE;
+        lane_turns turns;
+        if (rotates)
+            turns.find(call.plan, row, mine.at, angles);
+        i += o.rows_at_once;
+        if (i < p.rows) { /* while the head is turned */
+            row = row_of_tile<FORM, KIND>(call, p, rows, i);
+            angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
+        }
+        arrival.wait(0);
+        if (rotates)
+            mine.turn(call, o, turns, window);
+        if (i >= p.rows)
+            return;
+        window += o.rows_at_once * o.tiles.row_pitch;
+    }
+}
+
+template <int DTYPE, int ANGLES, int FORM, int KIND, int BLOCKS>
 __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     rotate_tiles_kernel(const __grid_constant__ tiled_operands<KIND> operands, const __grid_constant__ tiled_call call,
                         const __grid_constant__ cuda_steps<ANGLES> steps)
@@ -403,13 +519,21 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         rows += warp * o.tiles.rows.divisor;
         if constexpr (IS_PACKED<KIND>)
             find_packed_rows(call, p, first_probe, rows);
+        else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW)
+            find_plain_rows(call, p, rows);
 #pragma unroll 1
-        for (uint32_t lane = 0; lane < o.all_lanes; lane += 32)
-            rotate_lanes<DTYPE, ANGLES, SHARED, KIND>(call, o, steps.of, p, lane, rows, arrival, tile,
-                                                      shared + call.turns_at + warp * call.turns_bytes);
+        for (uint32_t lane = 0; lane < o.all_lanes; lane += 32) {
+            if constexpr (FORM == FORM_HEAD)
+                rotate_alone<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, p, lane, rows, arrival, tile);
+            else
+                rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, p, lane, rows, arrival, tile,
+                                                         shared + call.turns_at + warp * call.turns_bytes);
+        }
+        __syncwarp();
         arrival.wait(0);
-        if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
-            clear_rows(o, p, rows, tile);
+        if constexpr (!IS_PLAIN<KIND>)
+            if (call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
+                clear_rows(o, p, rows, tile);
         store_tile(o.tiles, o.dst, p, tile);
         await_stores();
     }

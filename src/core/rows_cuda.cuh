@@ -19,15 +19,14 @@ __device__ __forceinline__ uint32_t operand_of_block(const uint32_t *first, uint
     return (block >= first[1]) + (block >= first[2]) + (block >= first[3]);
 }
 
-/* The two dimensions of a row. */
-struct row_place {
-    int64_t outer, inner;
+/* The two dimensions of a row. NARROW: in 32 bits. */
+template <bool NARROW> struct row_place {
+    std::conditional_t<NARROW, uint32_t, int64_t> outer, inner;
 };
 
-/* NARROW: in 32 bits. */
-template <bool NARROW> __device__ __forceinline__ row_place locate_row(const cuda_rows &rows, int64_t number)
+template <bool NARROW> __device__ __forceinline__ row_place<NARROW> locate_row(const cuda_rows &rows, int64_t number)
 {
-    row_place p = {0, NARROW ? (uint32_t)number : number};
+    row_place<NARROW> p = {0, (decltype(p.inner))number};
     if (rows.two_dimensions) {
         if (NARROW || rows.count <= INT32_MAX) {
             const uint32_t outer = rows.length.divide((uint32_t)number);
@@ -41,7 +40,8 @@ template <bool NARROW> __device__ __forceinline__ row_place locate_row(const cud
     return p;
 }
 
-__device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place &p, trope_row *row)
+template <bool NARROW>
+__device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place<NARROW> &p, trope_row *row)
 {
     row->batch = rows.batch_outermost ? p.outer : p.inner;
     row->token = rows.batch_outermost ? p.inner : p.outer;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place &
 
 /* The rows of a call whose positions are its tokens have nothing to be looked up for. Tokens are below 2^31 here, and it
  * saves the compiler instructions to see that. */
-__device__ __forceinline__ trope_row plain_row(const cuda_rows &rows, const row_place &p)
+template <bool NARROW> __device__ __forceinline__ trope_row row_of_token(const cuda_rows &rows, const row_place<NARROW> &p)
 {
     const uint32_t token = rows.batch_outermost ? (uint32_t)p.inner : (uint32_t)p.outer;
     trope_row row;

@@ -111,6 +111,19 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
 
 #if TROPE_BULK_COPIES
 
+/* True in one thread of the warp, the same each time. Told like this, the compiler knows that there is only one. */
+__device__ __forceinline__ bool is_elected()
+{
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred is_elected;\n"
+                 "elect.sync _|is_elected, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, is_elected;\n"
+                 "}"
+                 : "=r"(elected));
+    return elected;
+}
+
 /* What is read and written once should not push other things out of L2. */
 __device__ __forceinline__ uint64_t evict_first()
 {
@@ -177,7 +190,7 @@ __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &t
                                           const tile_arrival &arrival, char *tile)
 {
     if (tensor.is_whole) {
-        if (threadIdx.x % 32 == 0)
+        if (is_elected())
             load_run(whole_run(t, tensor, p), arrival, tile);
         return;
     }
@@ -194,7 +207,7 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
     if (tensor.is_whole) {
-        if (threadIdx.x % 32 == 0)
+        if (is_elected())
             store_run(whole_run(t, tensor, p), tile);
     } else {
         for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {

@@ -1,5 +1,5 @@
-/* No limit shows: a tensor of more than 2^31 elements, 70,000 sequences, a batch of 70,000. Data is made on the device; of
- * the large tensor, rows at random and the last ones are computed again on the CPU, of the others all.
+/* No limit shows: a tensor of more than 2^31 elements, 70,000 sequences, a batch of 70,000, wide heads. Data is made on the
+ * device; of the large tensor, rows at random and the last ones are computed again on the CPU, of the others all.
  *
  *     cuda_large [--rows N] */
 #include <stdlib.h>
@@ -32,6 +32,7 @@ static const large_case cases[] = {
     {"batch 70,000, bshd", TROPE_BSHD, 70000, 3, 2, 64, 64, 0, TROPE_PAIRING_HALF, 0, 0, 0},
     {"batch 70,000, sbhd", TROPE_SBHD, 70000, 3, 2, 64, 64, 0, TROPE_PAIRING_HALF, 1, 0, 0},
     {"70,000 heads", TROPE_BSHD, 2, 5, 70000, 64, 64, 0, TROPE_PAIRING_HALF, 0, 1, 0},
+    {"heads of 8 KB", TROPE_THD, 1, 1500, 2, 4096, 1024, 64, TROPE_PAIRING_HALF, 0, 0, 500},
 };
 
 typedef struct state {
@@ -39,7 +40,7 @@ typedef struct state {
     cudaStream_t stream;
     void *src, *dst, *cu_seqlens;
     int64_t *positions; /* of a token without cu_seqlens: its index */
-    double inv_freq[64];
+    double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
     trope_args args;
     random_state random;
 } state;
@@ -190,7 +191,7 @@ static void compute_rows(const state *s, const sample *p)
 static void start(state *s)
 {
     const size_t bytes = ((size_t)elements(s->c) * 2 + 15) / 16 * 16;
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < TROPE_MAX_ROTARY_DIM / 2; i++)
         s->inv_freq[i] = 1.0 / (1 + i * i);
     CUDA_MUST(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking));
     CUDA_MUST(cudaMalloc(&s->src, bytes));
