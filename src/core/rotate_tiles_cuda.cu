@@ -161,11 +161,13 @@ static bool is_plain(const trope_plan &plan)
     return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
 }
 
-static int kind_of_call(const trope_plan &plan, int32_t operands)
+static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
 {
     if (is_plain(plan))
         return operands == 1 ? KIND_PLAIN_SINGLE : KIND_PLAIN;
-    return !is_packed(plan) ? KIND_ANY : operands == 1 ? KIND_PACKED_SINGLE : KIND_PACKED;
+    if (!is_packed(plan) || kind_of_angles(plan) == ANGLES_ANY)
+        return KIND_ANY;
+    return operands == 1 ? KIND_PACKED_SINGLE : KIND_PACKED;
 }
 
 /* ---- operands that are one ---- */
@@ -220,6 +222,7 @@ struct tiled_launch {
     int32_t operands;
     int64_t blocks;
     uint32_t shared_bytes;
+    tile_call_kind kind;
     tile_form form;
 };
 
@@ -276,7 +279,8 @@ static uint32_t give_turns_room(const trope_plan &plan, tiled_operand *o)
 
 static bool streams(const trope_plan &plan, const tiled_operand &o)
 {
-    return is_plain(plan) && o.tiles.tiles >= MANY_TILES && o.tiles.rows.divisor == 1 && o.src.is_whole && o.dst.is_whole;
+    return is_plain(plan) && kind_of_angles(plan) == ANGLES_PHASE && o.tiles.tiles >= MANY_TILES &&
+           o.tiles.rows.divisor == 1 && o.src.is_whole && o.dst.is_whole;
 }
 
 /* The shared memory with which blocks that have tiles of so many bytes are as few as they should be. */
@@ -287,15 +291,19 @@ static uint32_t shared_of_streaming_block(uint32_t tile_bytes)
     return most(share, RESERVED_SHARED) - RESERVED_SHARED;
 }
 
-static uint32_t row_bytes(const trope_plan &plan)
+/* What is kept of a row. */
+static uint32_t row_bytes(tile_call_kind kind)
 {
-    return (uint32_t)(is_plain(plan) ? sizeof(plain_row) : is_packed(plan) ? sizeof(packed_row) : sizeof(trope_row));
+    return (uint32_t)(kind == KIND_ANY                                  ? sizeof(tile_row<KIND_ANY>)
+                      : kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? sizeof(tile_row<KIND_PLAIN>)
+                                                                        : sizeof(tile_row<KIND_PACKED>));
 }
 
 static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
 {
     trope_plan_operand from[TROPE_MAX_OPERANDS];
-    tiled_launch launch = {join_operands(plan, from), 0, 0, FORM_ROW};
+    const int32_t operand_count = join_operands(plan, from);
+    tiled_launch launch = {operand_count, 0, 0, kind_of_call(plan, operand_count), FORM_ROW};
     uint32_t rows = 0;
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
@@ -312,7 +320,7 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
         launch.form = launch.operands == 1 && operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS;
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
-    launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(plan);
+    launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
     if (launch.operands == 1 && streams(plan, operands[0]))
         launch.shared_bytes = most(launch.shared_bytes, shared_of_streaming_block(TILE_WARPS * operands[0].tile_bytes));
     return launch;
@@ -401,7 +409,7 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
     const cudaError_t error =
-        launch_early(kernels[kind_of_call(*plan, launch.operands)][plan->dtype][kind_of_angles(*plan)][launch.form],
-                     dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
+        launch_early(kernels[launch.kind][plan->dtype][kind_of_angles(*plan)][launch.form], dim3((unsigned)launch.blocks),
+                     TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

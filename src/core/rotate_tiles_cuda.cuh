@@ -432,12 +432,15 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
             lane_turns::template find_shares<KIND != KIND_ANY, ROWS ? ROWS_AT_ONCE : 1>(
                 call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
         __syncwarp();
-        arrival.wait(0);
+        if (ROWS)
+            arrival.wait(0);
         for (uint32_t i = first_row; turns_heads && i < end; i += o.rows_at_once) {
             if (row_of(i).action != TROPE_ROW_ROTATE)
                 continue;
             lane_turns turns;
             turns.load_shares(space.of_row(i), space.plane);
+            if (!ROWS)
+                arrival.wait(0);
             char *window = tile + o.window + (done + i) * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
             for (uint32_t head = first_head; head < p.heads; head += o.heads_at_once.divisor) {
                 mine.turn(call, o, turns, window);
