@@ -14,10 +14,11 @@
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
- * several rows of a tile, angles of each element, unusual angles. */
+ * several rows of a tile (not with freqs, which take long to come), one head, angles of each element, unusual angles. */
 #define PLAIN_BLOCKS     8
 #define LOOKUP_BLOCKS    7
 #define ROWS_BLOCKS      6
+#define ALONE_BLOCKS     6
 #define OWN_ANGLE_BLOCKS 6
 #define ANY_BLOCKS       5
 
@@ -217,13 +218,21 @@ static int32_t join_operands(const trope_plan &plan, trope_plan_operand *joined)
     return count;
 }
 
+/* One head has a kernel of its own where a call has one operand and a pair one angle: others are rare. */
+constexpr int form_of(int angles, int form, int kind)
+{
+    const bool usual =
+        (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && (angles == ANGLES_PHASE || angles == ANGLES_FREQS);
+    return form == FORM_HEAD && !usual ? FORM_ROWS : form;
+}
+
 /* What a launch needs to know of a call. */
 struct tiled_launch {
     int32_t operands;
     int64_t blocks;
     uint32_t shared_bytes;
     tile_call_kind kind;
-    tile_form form;
+    int form;
 };
 
 /* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
@@ -317,7 +326,9 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
     }
     if (rows > 1)
-        launch.form = launch.operands == 1 && operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS;
+        launch.form = form_of(kind_of_angles(plan), operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, launch.kind);
+    if (launch.form == FORM_HEAD)
+        call->turns_bytes = 0;
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
@@ -345,24 +356,19 @@ int trope_cuda_has_tiles(const trope_plan *plan)
 
 constexpr int blocks_of(int angles, int form, int kind)
 {
-    return angles == ANGLES_ANY         ? ANY_BLOCKS
-           : form != FORM_ROW           ? ROWS_BLOCKS
-           : angles == ANGLES_OWN_FREQS ? OWN_ANGLE_BLOCKS
-           : kind == KIND_ANY           ? LOOKUP_BLOCKS
-                                        : PLAIN_BLOCKS;
+    const bool waits_for_rows = form == FORM_ROWS && angles == ANGLES_FREQS && kind != KIND_ANY;
+    return angles == ANGLES_ANY                   ? ANY_BLOCKS
+           : form == FORM_HEAD                    ? ALONE_BLOCKS
+           : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
+           : angles == ANGLES_OWN_FREQS           ? OWN_ANGLE_BLOCKS
+           : kind == KIND_ANY                     ? LOOKUP_BLOCKS
+                                                  : PLAIN_BLOCKS;
 }
 
 /* Where angles are unusual, there are fewer kernels. */
 constexpr int general_kind(int kind)
 {
     return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN : KIND_ANY;
-}
-
-/* One head has a kernel of its own where a call has one operand and a pair one angle: others are rare. */
-constexpr int form_of(int angles, int form, int kind)
-{
-    const bool usual = (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && angles != ANGLES_OWN_FREQS;
-    return form == FORM_HEAD && !usual ? FORM_ROWS : form;
 }
 
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \

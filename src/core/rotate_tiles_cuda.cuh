@@ -17,7 +17,6 @@
 #define TILE_THREADS  128 /* of a block */
 #define TILE_WARPS    (TILE_THREADS / 32)
 #define MAX_TILE_ROWS 32 /* that must be looked up */
-#define ROWS_AT_ONCE  2  /* whose turns a thread finds at a time, in a tile that has several */
 
 /* What is asked for before the tile is on its way lies together: parameters that nobody has read yet take long to come. */
 struct tiled_operand {
@@ -418,6 +417,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     constexpr bool ROWS = FORM != FORM_ROW;
+    constexpr int AT_ONCE = ROWS && ANGLES != ANGLES_ANY ? 2 : 1; /* rows whose turns a thread finds at a time */
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
     const uint32_t first_row = o.heads_at_once.divide(mine.in_warp),
                    first_head = mine.in_warp - first_row * o.heads_at_once.divisor;
@@ -429,7 +429,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
         const uint32_t end = ROWS ? min(o.turn_rows, p.rows - done) : 1;
         const auto row_of = [&](uint32_t i) { return row_of_tile<FORM, KIND>(call, p, rows, ROWS ? done + i : 0); };
         if (finds_turns)
-            lane_turns::template find_shares<KIND != KIND_ANY, ROWS ? ROWS_AT_ONCE : 1>(
+            lane_turns::template find_shares<KIND != KIND_ANY, AT_ONCE>(
                 call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
         __syncwarp();
         if (ROWS)
