@@ -294,7 +294,7 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
                 dx[w].store(dy_window, dx_at[w]);
     }
 
-    /* COUNT heads whose pairs are halves everywhere, which takes a third fewer instructions: what a thread has of a head
+    /* COUNT heads whose pairs are halves everywhere, which takes a quarter fewer instructions: what a thread has of a head
      * are two words of dy, in whose place those of dx go, and two of x. All are read before any is written. */
     template <int COUNT>
     __device__ __forceinline__ void walk_halves(const tiled_gradient &t, bool writes, uint32_t dy_step, uint32_t x_step,
