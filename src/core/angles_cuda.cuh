@@ -66,8 +66,8 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
     return found;
 }
 
-/* Whether positions are indices in sequences that are stored whole, and all of them have an angle: the usual packed call,
- * for which 32 bits and a quarter of the work are enough. */
+/* Whether positions are indices in sequences that are stored whole: the usual packed call, for which 32 bits and a quarter
+ * of the work are enough. */
 static inline bool is_packed(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
@@ -386,7 +386,8 @@ template <typename REAL, int N> union angles_of {
     of_pairs<REAL, N> radians;
 };
 
-/* Loads them. A table's cos and sin are loaded when they are used. USUAL_ROWS: positions have one axis and are below 2^32. */
+/* Loads them. A table's cos and sin are loaded when they are used. USUAL_ROWS: positions have one axis and are below 2^32.
+ */
 template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
                                                           const steps_of<ANGLES, N> &steps)
