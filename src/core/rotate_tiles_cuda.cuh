@@ -131,7 +131,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
     };
 
     /* Shares `share`, share + shares, ... of rows `row`, row + rows, ... below `end`, AT_ONCE of these rows at a time (the
-     * last one again where there are fewer). Their angles are asked for before the first of their sines is found. */
+     * first of them again where there are fewer). Their angles are asked for before the first of their sines is found. */
     template <bool USUAL_ROWS, int AT_ONCE, class ROW_OF>
     static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const lane &at, const uint64_t *steps,
                                                        uint32_t share, uint32_t shares, uint32_t row, uint32_t rows,
@@ -371,8 +371,8 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
     typedef tile_lane<DTYPE, ANGLES> lane;
 
     lane at;
-    uint32_t thread,
-        in_warp; /* of those that have the head; of the heads, maybe of several rows, that the warp has at once */
+    uint32_t thread;  /* of those that have the head */
+    uint32_t in_warp; /* of the heads, maybe of several rows, that the warp has at once */
     uint32_t together;
     bool is_there;
 
