@@ -13,18 +13,20 @@
 
 /* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units
  * of a group. */
-#define ENOUGH_UNITS       8192
+#define ENOUGH_UNITS       1024
 #define MAX_BATCH_PER_UNIT 64
 
-/* Bytes of dy that a group should have, and of dy in a tile. */
-#define GROUP_BYTES         8192
-#define GRADIENT_TILE_BYTES 2048
+/* Bytes of dy in a tile: the first, up to the second where units have more than a block has warps for. */
+#define GRADIENT_TILE_BYTES     3072
+#define GRADIENT_BIG_TILE_BYTES 4096
 
-/* Steps that a part of a unit has at least. */
-#define PART_STEPS 4
+/* Warps of a block, unless a unit has more parts. */
+#define USUAL_WARPS 4
 
-/* What a part of a unit leaves of a pair is at most 4 doubles. */
-#define LEFT_BYTES (64 * MAX_TWINS * 4 * 8)
+/* Blocks of GRADIENT_WARPS that a multiprocessor should hold: what leaves registers enough. */
+#define USUAL_BLOCKS 4
+#define ANY_BLOCKS   2
+#define WIDE_BLOCKS  1
 
 /* ---- units ---- */
 
@@ -57,10 +59,6 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
     g->batch_per_unit = together > 1 ? (uint32_t)together : 1;
     g->plan.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
     g->units = (uint32_t)(g->plan.plan.batch * plan.tokens);
-    g->tokens.set(plan.tokens > 0 ? (uint32_t)plan.tokens : 1);
-    const double fill = GROUP_BYTES / (bytes_of_row(plan) * g->batch_per_unit), spare = (double)g->units / ENOUGH_UNITS,
-                 units = fill < spare ? fill : spare;
-    g->group_units = units < 1 ? 1 : units < MAX_GROUP_UNITS ? (uint32_t)units : MAX_GROUP_UNITS;
     g->mode = plan.d_inv_freq                      ? GRADIENT_FREQUENCIES
               : !known                             ? GRADIENT_SORTED
               : !shared || g->plan.plan.batch <= 1 ? GRADIENT_DIRECT
@@ -87,21 +85,35 @@ static bool fits(const trope_plan &plan)
            rows * TROPE_MAX_AXES < limit && angle_rows * TROPE_MAX_AXES < limit;
 }
 
-/* The heads of an operand in a step, and the parts of a unit: by the shapes alone. */
+/* The heads of an operand in a step, and the parts of a unit: as many as its steps, or as make all of them have as many. */
 static void choose_steps(const trope_plan &plan, gradient_call *g)
 {
+    const double share = bytes_of_row(plan) * g->batch_per_unit / GRADIENT_WARPS;
+    const uint32_t bytes = share <= GRADIENT_TILE_BYTES      ? GRADIENT_TILE_BYTES
+                           : share < GRADIENT_BIG_TILE_BYTES ? (uint32_t)share
+                                                             : GRADIENT_BIG_TILE_BYTES;
     uint32_t steps = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         const uint32_t heads = (uint32_t)(o.groups * o.heads_per_group),
-                       room = most(GRADIENT_TILE_BYTES / (uint32_t)(o.head_dim * plan.element_size), 1);
+                       room = most(bytes / (uint32_t)(o.head_dim * plan.element_size), 1);
         g->heads_of_step[i] = tiles_along(heads, tiles_along(heads, room));
         steps += o.rotary_dim ? tiles_along(heads, g->heads_of_step[i]) : 0;
     }
-    g->parts = 1;
-    while (g->parts < GRADIENT_WARPS && g->parts * PART_STEPS * 2 <= steps * g->batch_per_unit)
-        g->parts *= 2;
-    g->group_units = g->parts > 1 ? 1 : g->group_units;
+    steps = most(steps * g->batch_per_unit, 1);
+    g->parts = tiles_along(steps, tiles_along(steps, GRADIENT_WARPS));
+}
+
+/* Small units, of which each is one step, in groups. */
+static void choose_groups(const trope_plan &plan, gradient_call *g)
+{
+    const double fill = GRADIENT_TILE_BYTES / bytes_of_row(plan), spare = (double)g->units / ENOUGH_UNITS,
+                 units = g->batch_per_unit > 1 || plan.operand_count > 1 ? 1
+                         : fill < spare                                  ? fill
+                                                                         : spare;
+    g->group_units = units < 1 ? 1 : units < MAX_GROUP_UNITS ? (uint32_t)units : MAX_GROUP_UNITS;
+    g->groups_of_batch.set(most(tiles_along((uint32_t)plan.tokens, g->group_units), 1));
+    g->groups = plan.tokens > 0 ? (uint32_t)g->plan.plan.batch * g->groups_of_batch.divisor : 0;
 }
 
 static void plan_gradient(const trope_plan &plan, gradient_call *g)
@@ -112,13 +124,9 @@ static void plan_gradient(const trope_plan &plan, gradient_call *g)
     g->native = plan.rounding == TROPE_ROUND_NATIVE;
     choose_units(plan, g);
     choose_steps(plan, g);
+    choose_groups(plan, g);
     g->slots = choose_slots(plan);
     g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1));
-}
-
-static int64_t group_count(const gradient_call &g)
-{
-    return quotient_up(g.units, g.group_units);
 }
 
 /* ---- tiles ---- */
@@ -131,7 +139,7 @@ static bool has_tiles(const trope_plan &plan, const trope_plan_operand *operands
     bool tiles = plan.pairs % 2 == 0 && plan.pairs <= 64 * MAX_TWINS;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = operands[i];
-        tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_TILE_BYTES &&
+        tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_BIG_TILE_BYTES &&
                 (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
     }
     return tiles;
@@ -156,21 +164,22 @@ static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
     return o.in_place && !clears_padding(plan);
 }
 
-/* Tiles of one row, with heads of `pitch` bytes. */
-static void cut_row(const trope_plan_operand &o, uint32_t pitch, uint32_t heads, tiling *t)
+/* Tiles of some rows, with heads of `pitch` bytes. */
+static void cut_rows(const trope_plan_operand &o, uint32_t pitch, uint32_t rows, uint32_t heads, tiling *t)
 {
     t->pitch = t->head_pitch = pitch;
     t->all_heads = (uint32_t)(o.groups * o.heads_per_group);
     t->heads = heads;
-    t->rows.set(1);
+    t->rows.set(rows);
     t->row_pitch = heads * pitch;
     t->heads_per_group.set((uint32_t)o.heads_per_group);
     t->vectors.set(least(most(pitch / 16, 1), 32));
 }
 
 /* Returns how many steps an operand has in a batch entry. */
-static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &from, uint32_t of_step, gradient_operand *o)
+static uint32_t plan_operand(const gradient_call &g, const trope_plan_operand &from, uint32_t of_step, gradient_operand *o)
 {
+    const trope_plan &plan = g.plan.plan;
     const int32_t skipped = !from.dst || takes_windows(plan, from) ? from.rotary_offset : 0;
     const uint32_t x_pitch = (uint32_t)(from.rotary_dim * plan.element_size),
                    pitch = !from.dst || takes_windows(plan, from) ? x_pitch : (uint32_t)(from.head_dim * plan.element_size);
@@ -182,13 +191,20 @@ static uint32_t plan_operand(const trope_plan &plan, const trope_plan_operand &f
     o->dy = plan_tensor(plan, from.src, from.src_stride, skipped);
     o->x = plan_tensor(plan, from.input, from.input_stride, from.rotary_offset);
     o->dx = plan_tensor(plan, from.dst, from.dst_stride, skipped);
-    cut_row(from, pitch, of_step, &o->tiles);
-    cut_row(from, x_pitch, of_step, &o->x_tiles);
+    cut_rows(from, pitch, g.group_units, of_step, &o->tiles);
+    cut_rows(from, x_pitch, g.group_units, of_step, &o->x_tiles);
     find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dy);
     find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dx);
     if (o->rotates)
         find_runs(o->x_tiles, (uint32_t)from.heads_per_group, &o->x);
+    o->is_whole = o->dy.is_whole && (!o->rotates || o->x.is_whole);
     return tiles_along((uint32_t)(from.groups * from.heads_per_group), of_step);
+}
+
+/* What a part of a unit leaves. */
+static uint32_t left_bytes(const trope_plan &plan)
+{
+    return (plan.pairs > 64 ? MAX_TWINS : 1) * 64 * (plan.angles.per_element ? 4 : 2) * (uint32_t)sizeof(double);
 }
 
 static void plan_tiles(const gradient_call &g, const trope_plan_operand *operands, tiled_gradient *t)
@@ -205,21 +221,21 @@ static void plan_tiles(const gradient_call &g, const trope_plan_operand *operand
                 continue;
             gradient_operand &o = t->operands[count];
             t->first_of_entry[count++] = steps[0] + steps[1];
-            steps[others] += plan_operand(plan, operands[i], g.heads_of_step[i], &o);
-            dy_bytes = most(dy_bytes, o.tiles.heads * o.tiles.pitch);
-            x_bytes = most(x_bytes, o.tiles.heads * o.x_tiles.pitch);
+            steps[others] += plan_operand(g, operands[i], g.heads_of_step[i], &o);
+            dy_bytes = most(dy_bytes, g.group_units * o.tiles.row_pitch);
+            x_bytes = most(x_bytes, g.group_units * o.x_tiles.row_pitch);
         }
     }
     t->rotating = steps[0] * g.batch_per_unit;
     t->rotating_of_entry.set(steps[0]);
     t->others_of_entry.set(most(steps[1], 1));
-    t->steps_of_unit.set((steps[0] + steps[1]) * g.batch_per_unit);
+    t->steps = (steps[0] + steps[1]) * g.batch_per_unit;
+    t->is_simple = plan.operand_count == 1 && g.batch_per_unit == 1;
     t->parts.set(g.parts);
     t->threads_of_head.set(least(((uint32_t)plan.pairs + 1) / 2, 32));
     t->x_at = dy_bytes;
-    t->stage_bytes = most(dy_bytes + x_bytes, LEFT_BYTES);
-    t->stages = least(GRADIENT_STAGES, tiles_along(t->steps_of_unit.divisor * g.group_units, g.parts));
-    t->warp_bytes = t->stages * t->stage_bytes + g.group_units * (uint32_t)sizeof(trope_row);
+    t->rows_at = dy_bytes + most(x_bytes, g.parts > 1 ? left_bytes(plan) : 0);
+    t->warp_bytes = t->rows_at + quotient_up(g.group_units * sizeof(trope_row), 16) * 16;
 }
 
 /* ---- workspace ---- */
@@ -257,9 +273,7 @@ static gradient_workspace lay_out(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
     const uint64_t columns = (uint64_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
-    const uint64_t rows = g.mode == GRADIENT_DIRECT        ? 0
-                          : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)group_count(g)
-                                                           : g.units;
+    const uint64_t rows = g.mode == GRADIENT_DIRECT ? 0 : g.mode == GRADIENT_FREQUENCIES ? (uint64_t)g.groups : g.units;
     gradient_workspace w;
     memset(&w, 0, sizeof w);
     w.sums = take(&w, rows * columns * sizeof(double));
@@ -312,30 +326,34 @@ static void launch(gradient_launches *l, void (*kernel)(PARAMETER), int64_t bloc
     }
 static const void *const pair_kernels[4][2] = {PAIRS(TROPE_F32), PAIRS(TROPE_F16), PAIRS(TROPE_BF16), PAIRS(TROPE_F64)};
 
-/* By tiles. The usual angles have kernels of their own, where a thread has two pairs. */
-template <int DTYPE, int ANGLES, bool OWN> static const void *find_usual_kernel(const trope_plan &plan)
+/* By tiles. The usual angles of usual rows have kernels of their own, where a thread has two pairs. */
+template <int DTYPE, int ANGLES, bool OWN> static const void *find_usual_kernel(gradient_rows rows)
 {
-    return plan.operand_count == 1 ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, true>
-                                   : (const void *)gradient_tiles_kernel<DTYPE, ANGLES, OWN, 1, false>;
+    return rows == ROWS_PLAIN ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES, ROWS_PLAIN, OWN, 1, USUAL_BLOCKS>
+                              : (const void *)gradient_tiles_kernel<DTYPE, ANGLES, ROWS_PACKED, OWN, 1, USUAL_BLOCKS>;
 }
 
 template <int DTYPE, bool OWN> static const void *find_general_kernel(const trope_plan &plan)
 {
-    return plan.pairs > 64 ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 2, false>
-                           : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, OWN, 1, false>;
+    return plan.pairs > 64 ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, OWN, 2, WIDE_BLOCKS>
+                           : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, OWN, 1, ANY_BLOCKS>;
 }
 
 template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
+    const gradient_rows rows = g.group_units > 1 ? ROWS_ANY
+                               : is_plain(plan)  ? ROWS_PLAIN
+                               : is_packed(plan) ? ROWS_PACKED
+                                                 : ROWS_ANY;
     if constexpr (DTYPE != TROPE_F64) {
-        const int angles = plan.pairs > 64 || g.native ? ANGLES_ANY : kind_of_angles(plan);
+        const int angles = plan.pairs > 64 || g.native || rows == ROWS_ANY ? ANGLES_ANY : kind_of_angles(plan);
         if (angles == ANGLES_PHASE)
-            return find_usual_kernel<DTYPE, ANGLES_PHASE, false>(plan);
+            return find_usual_kernel<DTYPE, ANGLES_PHASE, false>(rows);
         if (angles == ANGLES_FREQS)
-            return find_usual_kernel<DTYPE, ANGLES_FREQS, false>(plan);
+            return find_usual_kernel<DTYPE, ANGLES_FREQS, false>(rows);
         if (angles == ANGLES_OWN_FREQS)
-            return find_usual_kernel<DTYPE, ANGLES_OWN_FREQS, true>(plan);
+            return find_usual_kernel<DTYPE, ANGLES_OWN_FREQS, true>(rows);
     }
     return plan.angles.per_element ? find_general_kernel<DTYPE, true>(plan) : find_general_kernel<DTYPE, false>(plan);
 }
@@ -365,13 +383,13 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
     if (has_tiles(plan, p.operands)) {
         plan_tiles(g, p.operands, &t);
         void *parameters[] = {&t, plan.step};
-        launch_with(l, find_tile_kernel(g), quotient_up(group_count(g), GRADIENT_WARPS / g.parts), GRADIENT_WARPS * 32,
-                    GRADIENT_WARPS * t.warp_bytes, parameters);
+        const uint32_t groups = most(USUAL_WARPS / g.parts, 1), warps = groups * g.parts;
+        launch_with(l, find_tile_kernel(g), quotient_up(g.groups, groups), warps * 32, warps * t.warp_bytes, parameters);
         return;
     }
     p.g = g;
     void *parameters[] = {&p, plan.step};
-    launch_with(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], group_count(g),
+    launch_with(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], g.groups,
                 (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, parameters);
 }
 
@@ -390,7 +408,7 @@ static void launch_parts(const gradient_call &g, gradient_launches *l)
 
 static void launch_frequencies(const gradient_call &g, gradient_launches *l)
 {
-    const frequency_sums f = {g.plan.plan, g.sums, group_count(g)};
+    const frequency_sums f = {g.plan.plan, g.sums, g.groups};
     launch(l, add_frequencies_kernel, quotient_up(g.plan.plan.pairs, PARTS_PAIRS), PARTS_THREADS, 0, f);
 }
 

@@ -116,6 +116,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid
 {
     extern __shared__ __align__(16) char shared[];
     await_previous();
+    admit_next();
     uint32_t *counts = (uint32_t *)shared;
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         counts[d] = 0;
@@ -132,6 +133,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(const __grid_
 {
     __shared__ uint32_t sums[2][SCAN_THREADS];
     await_previous();
+    admit_next();
     const uint32_t count = s.tiles << s.bits;
     uint32_t before = 0;
     for (uint32_t base = 0; base < count; base += SCAN_THREADS) {
@@ -179,6 +181,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_c
 {
     extern __shared__ __align__(16) char shared[];
     await_previous();
+    admit_next();
     uint32_t *starts = (uint32_t *)shared;
     find_warp_starts(s, starts);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
@@ -234,6 +237,7 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
 __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
 {
     await_previous();
+    admit_next();
     const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
     const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
     if (last > s.items)

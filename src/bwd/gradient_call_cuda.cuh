@@ -3,9 +3,9 @@
  * A unit is a token, with as many batch entries as share its angles and are taken together. Its steps are some heads of an
  * operand and batch entry each, and are dealt out to its parts: part p has steps p, p + parts, ... The heads of an operand
  * are dealt out to slots: head h is of slot h mod slots. Each slot of a part adds in the order of steps and heads; its
- * slots are then added by halves, and the parts and, where a group of units has one sum, these in their order. So the order
- * depends on the shapes alone, and the two kernels (by tiles, or by pairs for strides that vectors cannot have) give the
- * same bits. */
+ * slots are then added by halves, and the parts in their order. Where units are small, some whose tokens follow each other
+ * are a group. So the order depends on the shapes alone, and the two kernels (by tiles, or by pairs for strides that
+ * vectors cannot have) give the same bits. */
 #ifndef TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 #define TROPE_BWD_GRADIENT_CALL_CUDA_CUH
 
@@ -27,10 +27,12 @@ struct gradient_call {
     uint32_t native; /* what is turned by may be rounded to the dtype, what is summed with never is */
     uint32_t batch;  /* batch entries of the tensors */
     uint32_t batch_per_unit;
-    fast_divisor tokens;
-    uint32_t units, group_units;
+    uint32_t units;
+    uint32_t group_units; /* at most; if more than one, a unit has one step */
+    uint32_t groups;
+    fast_divisor groups_of_batch;
     uint32_t slots; /* a power of two */
-    uint32_t parts; /* if more than one, a group has one unit */
+    uint32_t parts;
     uint32_t heads_of_step[TROPE_MAX_OPERANDS];
     gradient_mode mode;
     uint32_t key_axes;       /* axes with positions of their own */
@@ -103,11 +105,18 @@ template <bool OWN> struct pair_sums {
 
 /* ---- units ---- */
 
-__device__ __forceinline__ void locate_unit(const gradient_call &g, uint32_t unit, trope_row *row)
+struct unit_group {
+    uint32_t batch, token; /* of the first unit */
+    uint32_t units;        /* 0: there is no such group */
+};
+
+__device__ __forceinline__ unit_group find_group(const gradient_call &g, uint32_t number)
 {
-    const uint32_t batch = g.tokens.divide(unit);
-    row->batch = batch;
-    row->token = unit - batch * g.tokens.divisor;
+    unit_group of;
+    of.batch = g.groups_of_batch.divide(number);
+    of.token = (number - of.batch * g.groups_of_batch.divisor) * g.group_units;
+    of.units = number < g.groups ? min(g.group_units, (uint32_t)g.plan.plan.tokens - of.token) : 0;
+    return of;
 }
 
 /* ---- results ---- */
@@ -137,18 +146,14 @@ __device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64
                          : trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair));
 }
 
-__device__ __forceinline__ int64_t position_of_row(const gradient_call &g, const trope_row &row, uint32_t pair)
-{
-    return g.plan.plan.axes == 1 ? row.position[0] : position_of_axis(row, trope_pair_axis(&g.plan.plan, (int)pair));
-}
-
-/* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both. */
-__device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row &row, uint32_t pair, int which, double sum)
+/* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both. `position` is that of the pair.
+ */
+__device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row &row, int64_t position, uint32_t pair,
+                                         int which, double sum)
 {
     const trope_plan &plan = g.plan.plan;
     if (g.mode == GRADIENT_DIRECT) {
-        store_angle(plan, offset_of_angle(plan, row.batch, position_of_row(g, row, pair), pair, which),
-                    turn_sum(plan, sum));
+        store_angle(plan, offset_of_angle(plan, row.batch, position, pair, which), turn_sum(plan, sum));
     } else {
         const int64_t unit = row.batch * plan.tokens + row.token;
         g.sums[(plan.angles.per_element ? 2 * unit + which : unit) * plan.pairs + pair] = sum;
@@ -158,17 +163,17 @@ __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row
 /* Emits the sums of a pair of a unit, or adds them to `group`. A poisoned row has no place in a sum over rows; in one of
  * its own nobody looks for it. */
 template <bool OWN, typename REAL>
-__device__ __forceinline__ void emit_pair(const gradient_call &g, const trope_row &row, uint32_t pair,
+__device__ __forceinline__ void emit_pair(const gradient_call &g, const trope_row &row, int64_t position, uint32_t pair,
                                           const pair_sums<OWN> &sums, REAL c1, REAL s1, REAL c2, REAL s2, double *group)
 {
     double first, second;
     sums.finish(c1, s1, c2, s2, &first, &second);
     if (g.mode != GRADIENT_FREQUENCIES) {
-        emit_sum(g, row, pair, 0, first);
+        emit_sum(g, row, position, pair, 0, first);
         if (OWN)
-            emit_sum(g, row, pair, 1, second);
+            emit_sum(g, row, position, pair, 1, second);
     } else if (!row.poisoned) {
-        *group += (double)position_of_row(g, row, pair) * first;
+        *group += (double)position * first;
     }
 }
 

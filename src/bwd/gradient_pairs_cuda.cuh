@@ -167,15 +167,16 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
     const gradient_call &g = p.g;
     const trope_plan &plan = g.plan.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, slot = threadIdx.x / pairs, pair = threadIdx.x - slot * pairs;
-    const uint32_t first = blockIdx.x * g.group_units, count = min(g.group_units, g.units - first);
+    const unit_group units = find_group(g, blockIdx.x);
     const bool works = slot < g.slots;
     double group = 0;
     await_previous();
-    for (uint32_t unit = first; unit < first + count; unit++) {
+    for (uint32_t unit = 0; unit < units.units; unit++) {
         __syncthreads();
         if (threadIdx.x < 32) {
             trope_row row;
-            locate_unit(g, unit, &row);
+            row.batch = units.batch;
+            row.token = units.token + unit;
             find_row(plan, &row);
             if (threadIdx.x == 0) {
                 found = row;
@@ -205,7 +206,8 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
             for (int k = 0; k < plan.operand_count && row.batch * g.batch_per_unit + entry < g.batch; k++)
                 copy_passing<DTYPE>(g, p.operands[k], row, row.batch * g.batch_per_unit + entry);
         if (works && slot == 0 && row.action == TROPE_ROW_ROTATE)
-            emit_pair<OWN>(g, row, pair, sums, t.c1[0], t.s1[0], t.c2[0], t.s2[0], &group);
+            emit_pair<OWN>(g, row, position_of_pair(g.plan, row, (int)pair), pair, sums, t.c1[0], t.s1[0], t.c2[0], t.s2[0],
+                           &group);
     }
     if (g.mode == GRADIENT_FREQUENCIES && works && slot == 0)
         g.sums[(int64_t)blockIdx.x * pairs + pair] = group;

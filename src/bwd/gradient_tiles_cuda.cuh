@@ -1,8 +1,8 @@
-/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has a part of a unit, or the units
- * of a group one after another. The heads of a unit come in tiles, of dy and of x, of which the next are on their way while
- * one is turned into dx and its products are added. A thread has the same pairs in every head, two that follow each other
- * or some more, so that coefficients and sums are registers; if a head has fewer pairs than a warp, threads that have the
- * same ones have every so many heads. */
+/* The gradient of the angles on CUDA, for heads that are made of 16-byte vectors. A warp has one part of a unit, or all of
+ * the units of a group. It asks for a tile of dy and one of x, finds its row and sines while they are on their way, turns
+ * one into dx and adds their products; warps enough for that to be hidden do the rest. A thread has the same pairs in every
+ * head, two that follow each other or some more, so that coefficients and sums are registers; if a head has fewer pairs
+ * than a warp, threads that have the same ones have every so many heads. */
 #ifndef TROPE_BWD_GRADIENT_TILES_CUDA_CUH
 #define TROPE_BWD_GRADIENT_TILES_CUDA_CUH
 
@@ -10,14 +10,15 @@
 #include "core/rows_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
-#define GRADIENT_WARPS  4 /* of a block; a divisor is how many parts a unit has */
-#define GRADIENT_STAGES 2 /* of a warp, at most */
+/* Warps of a block at most: as many parts as a unit has, or groups. Four blocks of them have 72 registers a thread. */
+#define GRADIENT_WARPS 7
 
 struct gradient_operand {
     tiled_tensor dy, x, dx; /* a row is a batch entry (outer) and a token (inner) */
-    tiling tiles, x_tiles;  /* of one row; those of x have only what is rotated */
+    tiling tiles, x_tiles;  /* those of x have only what is rotated */
     uint32_t rotates, writes;
-    uint32_t window; /* bytes from where a head of dy starts in its tile to its rotary window */
+    uint32_t is_whole; /* each tile, of dy and of x, is contiguous */
+    uint32_t window;   /* bytes from where a head of dy starts in its tile to its rotary window */
 };
 
 /* A step is a tile of dy, with that of x if its operand rotates. Such operands are first, and their steps the first of a
@@ -26,83 +27,158 @@ struct tiled_gradient {
     gradient_call g;
     uint32_t first_of_entry[TROPE_MAX_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
     uint32_t rotating;                           /* how many steps of a unit have one that rotates */
+    uint32_t steps;
+    uint32_t is_simple; /* one operand, one batch entry: the steps are along the heads */
     fast_divisor rotating_of_entry, others_of_entry;
-    fast_divisor steps_of_unit, parts;
+    fast_divisor parts;
     fast_divisor threads_of_head;
-    uint32_t stages, x_at, stage_bytes, warp_bytes;
+    uint32_t x_at, rows_at, warp_bytes;
     gradient_operand operands[TROPE_MAX_OPERANDS];
 };
 
 /* ---- steps ---- */
 
 struct gradient_step {
-    uint32_t unit; /* of the group */
     uint32_t operand;
-    uint32_t batch, token, head; /* the first one */
-    uint32_t heads;              /* 0: a batch entry that is not there */
-    uint32_t is_first, is_last;  /* of the unit, for this warp */
-
-    __device__ __forceinline__ tile_place place() const
-    {
-        return {batch, token, head, 1, heads};
-    }
+    tile_place place; /* no heads: of a batch entry that is not there */
 };
 
-/* SINGLE: the only operand, whose parameters have an address that the compiler knows. */
-template <bool SINGLE>
-__device__ __forceinline__ const gradient_operand &operand_of(const tiled_gradient &t, uint32_t number)
+__device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, const unit_group &group, uint32_t number)
 {
-    return t.operands[SINGLE ? 0 : number];
-}
-
-/* Step `number` of those that a warp has. */
-template <bool SINGLE>
-__device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, uint32_t first_unit, uint32_t part,
-                                                   uint32_t number)
-{
-    const uint32_t of_group = number * t.g.parts + part;
-    gradient_step s;
-    s.unit = t.steps_of_unit.divide(of_group);
-    const uint32_t in_unit = of_group - s.unit * t.steps_of_unit.divisor;
-    const bool rotates = in_unit < t.rotating;
+    if (t.is_simple) {
+        const tiling &tiles = t.operands[0].tiles;
+        const uint32_t head = number * tiles.heads;
+        return {0, {group.batch, group.token, head, group.units, min(tiles.heads, tiles.all_heads - head)}};
+    }
+    const bool rotates = number < t.rotating;
     const fast_divisor &of_entry = rotates ? t.rotating_of_entry : t.others_of_entry;
-    const uint32_t of_kind = rotates ? in_unit : in_unit - t.rotating, entry = of_entry.divide(of_kind);
+    const uint32_t of_kind = rotates ? number : number - t.rotating, entry = of_entry.divide(of_kind);
     const uint32_t in_entry = of_kind - entry * of_entry.divisor + (rotates ? 0 : t.rotating_of_entry.divisor);
-    s.is_first = in_unit < t.g.parts;
-    s.is_last = in_unit + t.g.parts >= t.steps_of_unit.divisor;
-    s.operand = SINGLE ? 0 : operand_of_block(t.first_of_entry, in_entry);
-    const tiling &tiles = operand_of<SINGLE>(t, s.operand).tiles;
-    trope_row row;
-    locate_unit(t.g, first_unit + s.unit, &row);
-    s.batch = (uint32_t)row.batch * t.g.batch_per_unit + entry;
-    s.token = (uint32_t)row.token;
-    s.head = (in_entry - (SINGLE ? 0 : t.first_of_entry[s.operand])) * tiles.heads;
-    s.heads = s.batch < t.g.batch ? min(tiles.heads, tiles.all_heads - s.head) : 0;
+    gradient_step s;
+    s.operand = operand_of_block(t.first_of_entry, in_entry);
+    const tiling &tiles = t.operands[s.operand].tiles;
+    s.place.outer = group.batch * t.g.batch_per_unit + entry;
+    s.place.row = group.token;
+    s.place.head = (in_entry - t.first_of_entry[s.operand]) * tiles.heads;
+    s.place.rows = group.units;
+    s.place.heads = s.place.outer < t.g.batch ? min(tiles.heads, tiles.all_heads - s.place.head) : 0;
     return s;
 }
 
-/* What a warp has of a step that is on its way. */
-struct gradient_stage {
-    gradient_step step;
-    uint64_t barrier;
+__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, const tile_arrival &arrival,
+                                          char *memory)
+{
+    const gradient_operand &o = t.operands[s.operand];
+    if (s.place.heads == 0)
+        return;
+    const uint32_t bytes = s.place.rows * s.place.heads * (o.tiles.pitch + (o.rotates ? o.x_tiles.pitch : 0));
+#if TROPE_BULK_COPIES
+    if (o.is_whole) {
+        if (is_elected()) {
+            arrival.announce(bytes);
+            load_run(whole_run(o.tiles, o.dy, s.place), arrival, memory);
+            if (o.rotates)
+                load_run(whole_run(o.x_tiles, o.x, s.place), arrival, memory + t.x_at);
+        }
+        return;
+    }
+#endif
+    arrival.expect(bytes);
+    load_tile(o.tiles, o.dy, s.place, arrival, memory);
+    if (o.rotates)
+        load_tile(o.x_tiles, o.x, s.place, arrival, memory + t.x_at);
+}
+
+/* ---- rows ---- */
+
+enum gradient_rows { ROWS_ANY, ROWS_PACKED, ROWS_PLAIN };
+
+/* The rows of a group. If positions are the tokens there is nothing to be found. ONE: a group has one unit. */
+template <int ROWS> struct group_rows {
+    enum { ONE = 1 };
+    unit_group group;
+
+    __device__ __forceinline__ group_rows(const tiled_gradient &, const unit_group &of, char *) : group(of)
+    {
+    }
+
+    __device__ __forceinline__ void find(const tiled_gradient &, uint32_t)
+    {
+    }
+
+    __device__ __forceinline__ trope_row at(uint32_t) const
+    {
+        trope_row row;
+        row.batch = group.batch;
+        row.token = row.position[0] = group.token;
+        row.action = TROPE_ROW_ROTATE;
+        row.poisoned = 0;
+        return row;
+    }
 };
 
-/* Asks for the tiles of a step, and leaves a note of what it is. */
-template <bool SINGLE>
-__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, gradient_stage *note,
-                                          char *stage)
-{
-    const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
-    const tile_arrival arrival(&note->barrier);
-    if (threadIdx.x % 32 == 0)
-        note->step = s;
-    arrival.expect(s.heads * (o.tiles.pitch + (o.rotates ? o.x_tiles.pitch : 0)));
-    if (s.heads == 0)
-        return;
-    load_tile(o.tiles, o.dy, s.place(), arrival, stage);
-    if (o.rotates)
-        load_tile(o.x_tiles, o.x, s.place(), arrival, stage + t.x_at);
-}
+/* That of a packed call. */
+template <> struct group_rows<ROWS_PACKED> {
+    enum { ONE = 1 };
+    unit_group group;
+    int32_t probe;
+    packed_row mine;
+
+    __device__ __forceinline__ group_rows(const tiled_gradient &t, const unit_group &of, char *)
+        : group(of), probe(load_first_probe(t.g.plan.plan.sequences))
+    {
+    }
+
+    __device__ __forceinline__ void find(const tiled_gradient &t, uint32_t part)
+    {
+        mine = find_packed_row(t.g.plan.plan, probe, (int32_t)group.token);
+        if (part == 0 && t.g.mode == GRADIENT_SORTED && threadIdx.x % 32 == 0)
+            emit_keys(t.g, at(0));
+    }
+
+    __device__ __forceinline__ trope_row at(uint32_t) const
+    {
+        trope_row row;
+        row.batch = group.batch;
+        row.token = group.token;
+        row.position[0] = mine.position;
+        row.action = (trope_row_action)mine.action;
+        row.poisoned = mine.poisoned;
+        return row;
+    }
+};
+
+/* Any others, one a thread, in shared memory. */
+template <> struct group_rows<ROWS_ANY> {
+    enum { ONE = 0 };
+    unit_group group;
+    trope_row *rows;
+
+    __device__ __forceinline__ group_rows(const tiled_gradient &t, const unit_group &of, char *memory)
+        : group(of), rows((trope_row *)(memory + t.rows_at))
+    {
+    }
+
+    __device__ __forceinline__ void find(const tiled_gradient &t, uint32_t part)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        trope_row row;
+        row.batch = group.batch;
+        row.token = group.token + min(lane, group.units - 1);
+        find_row(t.g.plan.plan, &row);
+        if (lane < group.units) {
+            rows[lane] = row;
+            if (part == 0 && t.g.mode == GRADIENT_SORTED)
+                emit_keys(t.g, row);
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ const trope_row &at(uint32_t unit) const
+    {
+        return rows[unit];
+    }
+};
 
 /* ---- two pairs ---- */
 
@@ -193,11 +269,10 @@ template <int DTYPE> struct twin_pairs {
 
 /* ---- a thread's share of a unit ---- */
 
-template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
+template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_share {
     typedef typename elements<DTYPE>::real real;
 
-    uint32_t thread, slot, together; /* in the head; of the unit; a bit for each thread that has the same head */
-    twin_place dy_at[TWINS], x_at[TWINS], dx_at[TWINS];
+    uint32_t thread, slot, together;  /* in the head; of the unit; a bit for each thread that has the same head */
     angles_of<real, 2> angles[TWINS]; /* of the unit that is next */
     turns_of<real, 2> turns[TWINS];
     pair_sums<OWN> sums[TWINS][2];
@@ -210,14 +285,8 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         thread = lane - slot * threads;
         together = (threads < 32 ? (1u << threads) - 1 : UINT32_MAX) << slot * threads % 32;
 #pragma unroll
-        for (int w = 0; w < TWINS; w++) {
-            const trope_plan &plan = t.g.plan.plan;
-            const uint32_t p = has(t, w) ? pair(t, w) : 0; /* who has a twin less than others has its first one again */
-            dy_at[w] = twin_place(t.g.plan, plan.interleaved_src, p);
-            x_at[w] = twin_place(t.g.plan, plan.interleaved_input, p);
-            dx_at[w] = twin_place(t.g.plan, plan.interleaved_dst, p);
+        for (int w = 0; w < TWINS; w++)
             group[w][0] = group[w][1] = 0;
-        }
     }
 
     __device__ __forceinline__ uint32_t pair(const tiled_gradient &t, int w) const
@@ -230,14 +299,20 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         return slot < t.g.slots && pair(t, w) < (uint32_t)t.g.plan.plan.pairs;
     }
 
+    /* Who has a twin less than others has its first one again. */
+    __device__ __forceinline__ uint32_t some_pair(const tiled_gradient &t, int w) const
+    {
+        return has(t, w) ? pair(t, w) : 0;
+    }
+
     /* Asks for the angles of a unit, some time before it begins. */
     __device__ __forceinline__ void prepare(const tiled_gradient &t, const uint64_t *steps, const trope_row &row)
     {
 #pragma unroll
         for (int w = 0; w < TWINS; w++) {
-            const int p = (int)(has(t, w) ? pair(t, w) : 0);
+            const int p = (int)some_pair(t, w);
             if (row.action == TROPE_ROW_ROTATE)
-                angles[w] = load_angles<ANGLES, false, real, 2>(t.g.plan, row, p, {steps, p});
+                angles[w] = load_angles<ANGLES, ROWS != ROWS_ANY, real, 2>(t.g.plan, row, p, {steps, p});
         }
     }
 
@@ -248,7 +323,7 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
             sums[w][0].clear();
             sums[w][1].clear();
             if (row.action == TROPE_ROW_ROTATE)
-                find_turns<ANGLES, real, 2>(t.g.plan, row, (int)(has(t, w) ? pair(t, w) : 0), angles[w], &turns[w]);
+                find_turns<ANGLES, real, 2>(t.g.plan, row, (int)some_pair(t, w), angles[w], &turns[w]);
         }
     }
 
@@ -270,9 +345,10 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         }
     }
 
-    /* One head: dx, and the products. */
+    /* One head: dx in the place of dy, whether or not it is wanted, and the products. */
     template <bool NATIVE>
-    __device__ __forceinline__ void walk_head(const tiled_gradient &t, bool rearranges, bool writes, char *dy_window,
+    __device__ __forceinline__ void walk_head(const tiled_gradient &t, const twin_place *dy_at, const twin_place *x_at,
+                                              const twin_place *dx_at, bool rearranges, char *dy_window,
                                               const char *x_window)
     {
         twin_pairs<DTYPE> dx[TWINS];
@@ -290,14 +366,14 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
             __syncwarp(together);
 #pragma unroll
         for (int w = 0; w < TWINS; w++)
-            if (writes && has(t, w))
+            if (has(t, w))
                 dx[w].store(dy_window, dx_at[w]);
     }
 
     /* COUNT heads whose pairs are halves everywhere, which takes a quarter fewer instructions: what a thread has of a head
      * are two words of dy, in whose place those of dx go, and two of x. All are read before any is written. */
     template <int COUNT>
-    __device__ __forceinline__ void walk_halves(const tiled_gradient &t, bool writes, uint32_t dy_step, uint32_t x_step,
+    __device__ __forceinline__ void walk_halves(const tiled_gradient &t, uint32_t dy_step, uint32_t x_step,
                                                 char *const *dy_words, const char *const *x_words)
     {
         twin_pairs<DTYPE> dy[COUNT], x[COUNT];
@@ -317,21 +393,20 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
                 sums[0][e].add((double)dy[i].of[0][e], (double)dy[i].of[1][e], (double)x[i].of[0][e],
                                (double)x[i].of[1][e]);
             turn<false>(t, 0, dy[i], &dx);
-            if (writes) {
-                dx.store_half(0, dy_words[0] + i * dy_step);
-                dx.store_half(1, dy_words[1] + i * dy_step);
-            }
+            dx.store_half(0, dy_words[0] + i * dy_step);
+            dx.store_half(1, dy_words[1] + i * dy_step);
         }
     }
 
-    __device__ __forceinline__ void walk_halves(const tiled_gradient &t, bool writes, uint32_t head, uint32_t end,
-                                                char *dy_window, const char *x_window, uint32_t dy_step, uint32_t x_step)
+    __device__ __forceinline__ void walk_halves(const tiled_gradient &t, uint32_t head, uint32_t end, char *dy_window,
+                                                const char *x_window, uint32_t dy_step, uint32_t x_step)
     {
-        char *dy[2] = {dy_window + dy_at[0].at[0], dy_window + dy_at[0].at[1]};
-        const char *x[2] = {x_window + x_at[0].at[0], x_window + x_at[0].at[1]};
+        const twin_place at(t.g.plan, 0, some_pair(t, 0));
+        char *dy[2] = {dy_window + at.at[0], dy_window + at.at[1]};
+        const char *x[2] = {x_window + at.at[0], x_window + at.at[1]};
         const uint32_t slots = t.g.slots;
         for (; head + slots < end; head += 2 * slots) {
-            walk_halves<2>(t, writes, dy_step, x_step, dy, x);
+            walk_halves<2>(t, dy_step, x_step, dy, x);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 dy[half] += 2 * dy_step;
@@ -339,29 +414,46 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
             }
         }
         if (head < end)
-            walk_halves<1>(t, writes, dy_step, x_step, dy, x);
+            walk_halves<1>(t, dy_step, x_step, dy, x);
     }
 
-    /* The heads of a step. */
-    template <bool SINGLE, bool NATIVE>
-    __device__ __forceinline__ void walk(const tiled_gradient &t, const gradient_step &s, char *stage)
+    /* The heads of a step, in one row. */
+    __device__ __forceinline__ void walk(const tiled_gradient &t, const gradient_step &s, char *dy_window,
+                                         const char *x_window)
+    {
+        if (ANGLES == ANGLES_ANY && t.g.native)
+            walk_heads<true>(t, s, dy_window, x_window);
+        else
+            walk_heads<false>(t, s, dy_window, x_window);
+    }
+
+    template <bool NATIVE>
+    __device__ __forceinline__ void walk_heads(const tiled_gradient &t, const gradient_step &s, char *dy_window,
+                                               const char *x_window)
     {
         const trope_plan &plan = t.g.plan.plan;
-        const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
-        const bool rearranges = plan.interleaved_src != plan.interleaved_dst, writes = o.writes;
+        const gradient_operand &o = t.operands[s.operand];
+        const bool rearranges = plan.interleaved_src != plan.interleaved_dst;
         const uint32_t slots = t.g.slots, dy_step = slots * o.tiles.pitch, x_step = slots * o.x_tiles.pitch;
-        const uint32_t first = (slot - s.head) & (slots - 1), end = slot < slots ? s.heads : 0;
-        char *dy_window = stage + o.window + first * o.tiles.pitch;
-        const char *x_window = stage + t.x_at + first * o.x_tiles.pitch;
+        const uint32_t first = (slot - s.place.head) & (slots - 1), end = slot < slots ? s.place.heads : 0;
+        dy_window += o.window + first * o.tiles.pitch;
+        x_window += first * o.x_tiles.pitch;
         if constexpr (TWINS == 1 && ANGLES != ANGLES_ANY) {
             if (!(plan.interleaved_src | plan.interleaved_dst | plan.interleaved_input)) {
-                walk_halves(t, writes, first, end, dy_window, x_window, dy_step, x_step);
+                walk_halves(t, first, end, dy_window, x_window, dy_step, x_step);
                 return;
             }
         }
+        twin_place dy_at[TWINS], x_at[TWINS], dx_at[TWINS];
+#pragma unroll
+        for (int w = 0; w < TWINS; w++) {
+            dy_at[w] = twin_place(t.g.plan, plan.interleaved_src, some_pair(t, w));
+            x_at[w] = twin_place(t.g.plan, plan.interleaved_input, some_pair(t, w));
+            dx_at[w] = twin_place(t.g.plan, plan.interleaved_dst, some_pair(t, w));
+        }
 #pragma unroll 1
         for (uint32_t head = first; head < end; head += slots) {
-            walk_head<NATIVE>(t, rearranges, writes, dy_window, x_window);
+            walk_head<NATIVE>(t, dy_at, x_at, dx_at, rearranges, dy_window, x_window);
             dy_window += dy_step;
             x_window += x_step;
         }
@@ -378,12 +470,13 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         }
     }
 
-    /* Adds the parts of the unit, each of which leaves its sums where its tiles were. For all threads of the block; part 0
-     * has the result. */
+    /* Adds the parts of the unit, each of which leaves its sums where its tile of x was. For all threads of the block; part
+     * 0 has the result. */
     __device__ __forceinline__ void add_parts(const tiled_gradient &t, uint32_t part, char *memory)
     {
         enum { COUNT = TWINS * 2 };
-        pair_sums<OWN> *const left = (pair_sums<OWN> *)memory + thread * COUNT;
+        pair_sums<OWN> *const left = (pair_sums<OWN> *)(memory + t.x_at) + thread * COUNT;
+        __syncwarp();
         if (part > 0 && slot == 0) {
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
@@ -391,10 +484,27 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
         }
         __syncthreads();
         for (uint32_t other = 1; part == 0 && slot == 0 && other < t.g.parts; other++) {
-            const pair_sums<OWN> *const from = (const pair_sums<OWN> *)(memory + other * t.warp_bytes) + thread * COUNT;
+            const pair_sums<OWN> *const from = (const pair_sums<OWN> *)((const char *)left + other * t.warp_bytes);
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
                 sums[i / 2][i % 2].add_from(from[i]);
+        }
+    }
+
+    /* Two pairs that have one angle each, which no other unit has: their columns are neighbours. */
+    __device__ __forceinline__ void emit_twin(const tiled_gradient &t, const trope_row &row, int w) const
+    {
+        const trope_plan &plan = t.g.plan.plan;
+        float *const to = (float *)plan.d_freqs + row.batch * plan.angles.batch_stride +
+                          row.position[0] * plan.angles.row_stride + pair(t, w);
+        const turns_of<real, 2> &c = turns[w];
+        double sum[2], none;
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            sums[w][e].finish(c.c1[e], c.s1[e], c.c2[e], c.s2[e], &sum[e], &none);
+        if (has(t, w)) {
+            to[0] = (float)turn_sum(plan, sum[0]);
+            to[1] = (float)turn_sum(plan, sum[1]);
         }
     }
 
@@ -404,11 +514,17 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
             return;
 #pragma unroll
         for (int w = 0; w < TWINS; w++) {
+            if (ROWS != ROWS_ANY && !OWN && t.g.mode == GRADIENT_DIRECT) {
+                emit_twin(t, row, w);
+                continue;
+            }
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const turns_of<real, 2> &c = turns[w];
+                const uint32_t p = pair(t, w) + e;
+                const int64_t position = ROWS != ROWS_ANY ? row.position[0] : position_of_pair(t.g.plan, row, (int)p);
                 if (has(t, w))
-                    emit_pair<OWN>(t.g, row, pair(t, w) + e, sums[w][e], c.c1[e], c.s1[e], c.c2[e], c.s2[e], &group[w][e]);
+                    emit_pair<OWN>(t.g, row, position, p, sums[w][e], c.c1[e], c.s1[e], c.c2[e], c.s2[e], &group[w][e]);
             }
         }
     }
@@ -425,104 +541,96 @@ template <int DTYPE, int ANGLES, bool OWN, int TWINS> struct unit_share {
 
 /* ---- the kernel ---- */
 
-/* The rows of a warp's units, one a thread. */
-__device__ __forceinline__ void find_unit_rows(const tiled_gradient &t, uint32_t first_unit, uint32_t count, uint32_t part,
-                                               trope_row *rows)
+/* The rows of a tile that has come. Of all but the last the sums are emitted. */
+template <class SHARE, class ROWS>
+__device__ __forceinline__ void walk_rows(const tiled_gradient &t, const uint64_t *angle_steps, const gradient_step &s,
+                                          const ROWS &rows, char *memory, SHARE *share)
 {
-    const trope_plan &plan = t.g.plan.plan;
-    const uint32_t lane = threadIdx.x % 32;
-    trope_row row;
-    locate_unit(t.g, first_unit + min(lane, count - 1), &row);
-    if (plan.position_is_token) {
-        row.position[0] = row.token;
-        row.action = TROPE_ROW_ROTATE;
-        row.poisoned = 0;
-        if (lane < count)
-            rows[lane] = row;
-    } else {
-        find_row(plan, &row);
-        if (lane < count)
-            rows[lane] = row;
+    const gradient_operand &o = t.operands[s.operand];
+    char *dy = memory, *x = memory + t.x_at;
+#pragma unroll 1
+    for (uint32_t i = 0;;) {
+        const auto &row = rows.at(i);
+        if (row.action == TROPE_ROW_ZERO)
+            clear_bytes(dy, s.place.heads * o.tiles.pitch);
+        else if (row.action == TROPE_ROW_ROTATE && o.rotates)
+            share->walk(t, s, dy, x);
+        if (ROWS::ONE || ++i >= s.place.rows)
+            break;
+        share->add_slots(t);
+        share->emit(t, row);
+        share->begin(t, rows.at(i));
+        if (i + 1 < s.place.rows)
+            share->prepare(t, angle_steps, rows.at(i + 1));
+        dy += o.tiles.row_pitch;
+        x += o.x_tiles.row_pitch;
     }
-    if (lane < count && part == 0 && t.g.mode == GRADIENT_SORTED)
-        emit_keys(t.g, rows[lane]);
-    __syncwarp();
 }
 
-/* The steps that a warp has: all of a group's, or one part of a unit's. Of a unit with several parts the sums are left in
- * `share`, others are emitted. */
-template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
-__device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64_t *angle_steps, uint32_t first_unit,
-                                           uint32_t units, uint32_t part, char *memory, const trope_row *rows,
-                                           gradient_stage *notes, unit_share<DTYPE, ANGLES, OWN, TWINS> *share)
+/* The steps that a warp has, of which the first is on its way. */
+template <class SHARE, class ROWS>
+__device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64_t *angle_steps, gradient_step s,
+                                           uint32_t number, const tile_arrival &arrival, const ROWS &rows, char *memory,
+                                           SHARE *share)
 {
-    const uint32_t all = units * t.steps_of_unit.divisor,
-                   steps = all > part ? t.parts.divide(all - part + t.g.parts - 1) : 0;
-    const bool native = ANGLES == ANGLES_ANY && t.g.native;
-    uint32_t at = 0, parity = 0;
-    if (steps > 0)
-        share->prepare(t, angle_steps, rows[0]);
-    for (uint32_t i = 0; i < steps; i++) {
-        const gradient_step s = notes[at].step;
-        const gradient_operand &o = operand_of<SINGLE>(t, s.operand);
-        const trope_row &row = rows[s.unit];
-        char *const stage = memory + at * t.stage_bytes;
-        if (s.is_first) {
-            share->begin(t, row);
-            if (s.unit + 1 < units)
-                share->prepare(t, angle_steps, rows[s.unit + 1]);
+    for (uint32_t parity = 0;;) {
+        if (s.place.heads) {
+            arrival.wait(parity);
+            parity ^= 1;
+            walk_rows(t, angle_steps, s, rows, memory, share);
+            const gradient_operand &o = t.operands[s.operand];
+            if (o.writes)
+                store_tile(o.tiles, o.dx, s.place, memory);
         }
-        tile_arrival(&notes[at].barrier).wait(parity);
-        if (row.action == TROPE_ROW_ZERO)
-            clear_bytes(stage, s.heads * o.tiles.pitch);
-        else if (row.action == TROPE_ROW_ROTATE && o.rotates)
-            native ? share->template walk<SINGLE, true>(t, s, stage) : share->template walk<SINGLE, false>(t, s, stage);
-        if (o.writes && s.heads)
-            store_tile(o.tiles, o.dx, s.place(), stage);
+        number += t.g.parts;
+        if (number >= t.steps)
+            return;
         await_stores();
-        if (i + t.stages < steps)
-            load_step<SINGLE>(t, find_step<SINGLE>(t, first_unit, part, i + t.stages), &notes[at], stage);
-        if (s.is_last && t.g.parts == 1) {
-            share->add_slots(t);
-            share->emit(t, row);
-        }
-        parity ^= at == t.stages - 1;
-        at = at == t.stages - 1 ? 0 : at + 1;
+        s = find_step(t, rows.group, number);
+        load_step(t, s, arrival, memory);
     }
 }
 
 /* OWN: the elements of a pair have an angle each. TWINS: how often a thread has two pairs, at most. */
-template <int DTYPE, int ANGLES, bool OWN, int TWINS, bool SINGLE>
-__global__ void __launch_bounds__(GRADIENT_WARPS * 32, TWINS == 1 ? 5 : 3)
+template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS, int BLOCKS>
+__global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     gradient_tiles_kernel(const __grid_constant__ tiled_gradient t, const __grid_constant__ cuda_steps<ANGLES> angle_steps)
 {
     extern __shared__ __align__(16) char shared[];
-    __shared__ gradient_stage all_notes[GRADIENT_WARPS][GRADIENT_STAGES];
+    __shared__ uint64_t barriers[GRADIENT_WARPS];
     const uint32_t warp = threadIdx.x / 32, in_block = t.parts.divide(warp), part = warp - in_block * t.g.parts;
-    const uint32_t number = blockIdx.x * t.parts.divide(GRADIENT_WARPS) + in_block, first_unit = number * t.g.group_units;
-    const bool present = (uint64_t)number * t.g.group_units < t.g.units;
-    const uint32_t units = present ? min(t.g.group_units, t.g.units - first_unit) : 0;
-    const uint32_t all = units * t.steps_of_unit.divisor;
+    const uint32_t number = blockIdx.x * t.parts.divide(blockDim.x / 32) + in_block;
+    const unit_group group = find_group(t.g, number);
     char *const memory = shared + warp * t.warp_bytes;
-    trope_row *const rows = (trope_row *)(memory + t.stages * t.stage_bytes);
-    gradient_stage *const notes = all_notes[warp];
-    for (uint32_t i = 0; i < t.stages; i++)
-        tile_arrival(&notes[i].barrier).prepare();
+    const tile_arrival arrival(&barriers[warp]);
+    unit_share<DTYPE, ANGLES, ROWS, OWN, TWINS> share(t);
+    arrival.prepare();
     await_previous();
-    for (uint32_t i = 0; i < t.stages && i * t.g.parts + part < all; i++)
-        load_step<SINGLE>(t, find_step<SINGLE>(t, first_unit, part, i), &notes[i], memory + i * t.stage_bytes);
-    if (present)
-        find_unit_rows(t, first_unit, units, part, rows);
-    unit_share<DTYPE, ANGLES, OWN, TWINS> share(t);
-    walk_steps<DTYPE, ANGLES, OWN, TWINS, SINGLE>(t, angle_steps.of, first_unit, units, part, memory, rows, notes, &share);
-    if (t.g.parts > 1) {
+    if (t.g.mode != GRADIENT_DIRECT)
+        admit_next();
+    group_rows<ROWS> rows(t, group, memory);
+    if (group.units) {
+        if (ROWS == ROWS_PLAIN)
+            share.prepare(t, angle_steps.of, rows.at(0));
+        const gradient_step s = find_step(t, group, part);
+        load_step(t, s, arrival, memory);
+        rows.find(t, part);
+        if (ROWS != ROWS_PLAIN)
+            share.prepare(t, angle_steps.of, rows.at(0));
+        share.begin(t, rows.at(0));
+        if (!group_rows<ROWS>::ONE && group.units > 1)
+            share.prepare(t, angle_steps.of, rows.at(1));
+        walk_steps(t, angle_steps.of, s, part, arrival, rows, memory, &share);
         share.add_slots(t);
-        share.add_parts(t, part, memory);
-        if (present && part == 0)
-            share.emit(t, rows[0]);
     }
-    if (present && part == 0 && t.g.mode == GRADIENT_FREQUENCIES)
-        share.end_group(t, number);
+    if (t.g.parts > 1)
+        share.add_parts(t, part, memory);
+    if (group.units && part == 0) {
+        share.emit(t, rows.at(group_rows<ROWS>::ONE ? 0 : group.units - 1));
+        if (t.g.mode == GRADIENT_FREQUENCIES)
+            share.end_group(t, number);
+    }
+    await_stores();
     if (t.g.plan.plan.sequences.boundaries)
         check_sequences(t.g.plan.plan);
 }

@@ -14,6 +14,15 @@ __device__ __forceinline__ void await_previous()
 #endif
 }
 
+/* Lets the next kernel of the same call take its place now, not when the last blocks are done: worth it before small ones.
+ */
+__device__ __forceinline__ void admit_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Of the current device, 0 if it cannot be asked for. */
 static inline int device_attribute(cudaDeviceAttr attribute)
 {

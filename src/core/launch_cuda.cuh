@@ -74,6 +74,12 @@ static inline cuda_rows plan_rows(const trope_plan &plan)
     return rows;
 }
 
+/* Whether positions are the tokens: nothing is to be found for a row. */
+static inline bool is_plain(const trope_plan &plan)
+{
+    return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
+}
+
 /* Whether neighbouring columns of a table can be loaded as vectors of fp32. */
 static inline bool table_is_vector(const trope_plan &plan)
 {

@@ -95,7 +95,7 @@ static paired_operand plan_operand(const trope_plan &plan, const trope_plan_oper
     return o;
 }
 
-static bool is_plain(const trope_plan &plan)
+static bool rows_are_tokens(const trope_plan &plan)
 {
     return plan.position_is_token && plan.axes == 1;
 }
@@ -153,7 +153,7 @@ static paired_grid plan_grid(const trope_plan &plan, paired_call *call)
         number_columns(call->order, call->rearranges, 16 / plan.element_size, &call->operands[i]);
     }
     call->rows_per_thread = choose_rows_per_thread(*call);
-    if (!is_plain(plan)) {
+    if (!rows_are_tokens(plan)) {
         const size_t group_bytes = groups_of_block(*call) * sizeof(trope_row);
         while (call->rows_per_thread > 1 && call->rows_per_thread * group_bytes > UNASKED_SHARED_BYTES)
             call->rows_per_thread--;
@@ -191,7 +191,7 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {&call, plan->step};
     const cudaError_t error =
-        launch_early(kernels[is_plain(*plan)][plan->dtype], dim3((unsigned)grid.blocks, (unsigned)grid.slices),
+        launch_early(kernels[rows_are_tokens(*plan)][plan->dtype], dim3((unsigned)grid.blocks, (unsigned)grid.slices),
                      PAIR_THREADS, grid.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

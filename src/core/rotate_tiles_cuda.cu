@@ -22,9 +22,12 @@
 #define OWN_ANGLE_BLOCKS 6
 #define ANY_BLOCKS       5
 
-/* Bytes of tiles that it should hold at most where these are many, contiguous and quickly turned: more would only stand in
- * each other's way in memory. */
+/* Bytes of tiles that it should hold at most where these are many: more would only stand in each other's way in memory.
+ * Contiguous tiles of one row are turned most quickly; packed rows are waited for. */
 #define STREAMING_BYTES (64u << 10)
+#define SCATTERED_BYTES (122u << 10)
+#define PACKED_BYTES    (146u << 10)
+#define LONG_RUN        1024 /* bytes; tiles of shorter ones take long to be asked for */
 #define MANY_TILES      8192
 #define RESERVED_SHARED 1024 /* by the system, of each block; and what is not dynamic */
 
@@ -157,11 +160,6 @@ static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_pla
                           : 0;
 }
 
-static bool is_plain(const trope_plan &plan)
-{
-    return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
-}
-
 static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
 {
     if (is_plain(plan))
@@ -286,17 +284,30 @@ static uint32_t give_turns_room(const trope_plan &plan, tiled_operand *o)
     return o->turn_rows * row_bytes;
 }
 
-static bool streams(const trope_plan &plan, const tiled_operand &o)
+static uint32_t bytes_of_runs(const tiled_operand &o, const tiled_tensor &tensor)
 {
-    return is_plain(plan) && kind_of_angles(plan) == ANGLES_PHASE && o.tiles.tiles >= MANY_TILES &&
-           o.tiles.rows.divisor == 1 && o.src.is_whole && o.dst.is_whole;
+    return tensor.is_whole ? o.tile_bytes : tensor.run * o.tiles.pitch;
+}
+
+/* How many bytes of tiles a multiprocessor should hold: more would stand in their own way in memory. 0 if what it can hold
+ * is never too much, because tiles are few, or are waited for by something else. */
+static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, tile_call_kind kind)
+{
+    const bool is_whole = o.src.is_whole && o.dst.is_whole;
+    if (kind_of_angles(plan) != ANGLES_PHASE || kind == KIND_ANY || o.tiles.tiles < MANY_TILES)
+        return 0;
+    if (kind == KIND_PACKED_SINGLE)
+        return PACKED_BYTES;
+    if (is_whole && o.tiles.rows.divisor == 1)
+        return STREAMING_BYTES;
+    return least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) >= LONG_RUN ? SCATTERED_BYTES : 0;
 }
 
 /* The shared memory with which blocks that have tiles of so many bytes are as few as they should be. */
-static uint32_t shared_of_streaming_block(uint32_t tile_bytes)
+static uint32_t shared_of_limited_block(uint32_t tile_bytes, uint32_t in_flight)
 {
     const uint64_t all = (uint64_t)device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    const uint32_t share = least((uint32_t)(all * tile_bytes / STREAMING_BYTES), UNASKED_SHARED_BYTES);
+    const uint32_t share = least((uint32_t)(all * tile_bytes / in_flight), UNASKED_SHARED_BYTES);
     return most(share, RESERVED_SHARED) - RESERVED_SHARED;
 }
 
@@ -332,8 +343,12 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
-    if (launch.operands == 1 && streams(plan, operands[0]))
-        launch.shared_bytes = most(launch.shared_bytes, shared_of_streaming_block(TILE_WARPS * operands[0].tile_bytes));
+    if (launch.operands == 1) {
+        const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
+        if (in_flight)
+            launch.shared_bytes =
+                most(launch.shared_bytes, shared_of_limited_block(TILE_WARPS * operands[0].tile_bytes, in_flight));
+    }
     return launch;
 }
 

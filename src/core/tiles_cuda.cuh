@@ -150,10 +150,16 @@ struct tile_arrival {
         __syncwarp();
     }
 
+    /* For the one thread that then loads. */
+    __device__ __forceinline__ void announce(uint32_t bytes) const
+    {
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    }
+
     __device__ __forceinline__ void expect(uint32_t bytes) const
     {
         if (threadIdx.x % 32 == 0)
-            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+            announce(bytes);
         __syncwarp();
     }
 
