@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid
     for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
          row += (int64_t)gridDim.x * SUMS_WARPS) {
         const int64_t batch = row / plan.angles.rows,
-                      base = batch * plan.angles.batch_stride + (row - batch * plan.angles.rows) * plan.angles.row_stride;
+                      base = offset_of_angle_row(plan, batch, row - batch * plan.angles.rows);
         for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
             store_angle(plan, base + column, 0);
     }

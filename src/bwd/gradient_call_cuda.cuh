@@ -135,19 +135,23 @@ __device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
     return plan.inverse ? 0 - sum : sum;
 }
 
+__device__ __forceinline__ int64_t offset_of_angle_row(const trope_plan &plan, int64_t batch, int64_t row)
+{
+    return batch * plan.angles.batch_stride + row * plan.angles.row_stride;
+}
+
 /* The offset in d_freqs of the first (0) or second (1) element's angle of a pair at an angle row. */
 __device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t pair,
                                                    int which)
 {
-    const int64_t base = batch * plan.angles.batch_stride + row * plan.angles.row_stride;
+    const int64_t base = offset_of_angle_row(plan, batch, row);
     if (!plan.angles.per_element)
         return base + pair;
     return base + (which ? trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair)
                          : trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair));
 }
 
-/* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both. `position` is that of the pair.
- */
+/* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both, at the pair's position. */
 __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row &row, int64_t position, uint32_t pair,
                                          int which, double sum)
 {

@@ -167,16 +167,16 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
     const gradient_call &g = p.g;
     const trope_plan &plan = g.plan.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, slot = threadIdx.x / pairs, pair = threadIdx.x - slot * pairs;
-    const unit_group units = find_group(g, blockIdx.x);
+    const unit_group of_block = find_group(g, blockIdx.x);
     const bool works = slot < g.slots;
     double group = 0;
     await_previous();
-    for (uint32_t unit = 0; unit < units.units; unit++) {
+    for (uint32_t unit = 0; unit < of_block.units; unit++) {
         __syncthreads();
         if (threadIdx.x < 32) {
             trope_row row;
-            row.batch = units.batch;
-            row.token = units.token + unit;
+            row.batch = of_block.batch;
+            row.token = of_block.token + unit;
             find_row(plan, &row);
             if (threadIdx.x == 0) {
                 found = row;

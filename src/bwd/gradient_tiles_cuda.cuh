@@ -108,12 +108,7 @@ template <int ROWS> struct group_rows {
 
     __device__ __forceinline__ trope_row at(uint32_t) const
     {
-        trope_row row;
-        row.batch = group.batch;
-        row.token = row.position[0] = group.token;
-        row.action = TROPE_ROW_ROTATE;
-        row.poisoned = 0;
-        return row;
+        return row_of_plain(group.batch, group.token);
     }
 };
 
@@ -138,13 +133,7 @@ template <> struct group_rows<ROWS_PACKED> {
 
     __device__ __forceinline__ trope_row at(uint32_t) const
     {
-        trope_row row;
-        row.batch = group.batch;
-        row.token = group.token;
-        row.position[0] = mine.position;
-        row.action = (trope_row_action)mine.action;
-        row.poisoned = mine.poisoned;
-        return row;
+        return row_of_packed(group.batch, group.token, mine);
     }
 };
 
@@ -207,9 +196,8 @@ template <int DTYPE> struct element_twin {
     }
 };
 
-/* Where two pairs are in a head: bytes to the first elements of both and to the second ones, or if interleaved to either
- * pair.
- */
+/* Where two pairs are in a head: bytes to the first elements of both and to the second ones, or if interleaved to each
+ * pair. */
 struct twin_place {
     uint32_t at[2];
     uint32_t interleaved;
@@ -495,8 +483,7 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
     __device__ __forceinline__ void emit_twin(const tiled_gradient &t, const trope_row &row, int w) const
     {
         const trope_plan &plan = t.g.plan.plan;
-        float *const to = (float *)plan.d_freqs + row.batch * plan.angles.batch_stride +
-                          row.position[0] * plan.angles.row_stride + pair(t, w);
+        float *const to = (float *)plan.d_freqs + offset_of_angle_row(plan, row.batch, row.position[0]) + pair(t, w);
         const turns_of<real, 2> &c = turns[w];
         double sum[2], none;
 #pragma unroll

@@ -140,11 +140,34 @@ __device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
     finish_row(plan, found.faulty, row);
 }
 
+/* A row whose position is its token. Tokens are below 2^31 here, and it saves the compiler instructions to see that. */
+__device__ __forceinline__ trope_row row_of_plain(int64_t batch, uint32_t token)
+{
+    trope_row row;
+    row.batch = batch;
+    row.token = row.position[0] = token;
+    row.action = TROPE_ROW_ROTATE;
+    row.poisoned = 0;
+    return row;
+}
+
 /* A row of a packed call, as much of it as others cannot know. */
 struct packed_row {
     uint32_t position;
     uint16_t action, poisoned;
 };
+
+/* All of it. */
+__device__ __forceinline__ trope_row row_of_packed(int64_t batch, uint32_t token, const packed_row &found)
+{
+    trope_row row;
+    row.batch = batch;
+    row.token = token;
+    row.position[0] = found.position;
+    row.action = (trope_row_action)found.action;
+    row.poisoned = found.poisoned;
+    return row;
+}
 
 /* The same in a packed call. */
 __device__ __forceinline__ packed_row find_packed_row(const trope_plan &plan, int32_t first_probe, int32_t token)
@@ -386,8 +409,7 @@ template <typename REAL, int N> union angles_of {
     of_pairs<REAL, N> radians;
 };
 
-/* Loads them. A table's cos and sin are loaded when they are used. USUAL_ROWS: positions have one axis and are below 2^32.
- */
+/* Loads them; a table's cos and sin when they are used. USUAL_ROWS: positions have one axis and are below 2^32. */
 template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
                                                           const steps_of<ANGLES, N> &steps)

@@ -14,8 +14,7 @@ __device__ __forceinline__ void await_previous()
 #endif
 }
 
-/* Lets the next kernel of the same call take its place now, not when the last blocks are done: worth it before small ones.
- */
+/* Lets the next kernel of the same call take its place now, not when the last blocks are done: for small ones. */
 __device__ __forceinline__ void admit_next()
 {
 #if __CUDA_ARCH__ >= 900

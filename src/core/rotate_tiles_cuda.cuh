@@ -348,10 +348,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
         row.action = TROPE_ROW_ROTATE;
         row.poisoned = 0;
     } else if constexpr (IS_PACKED<KIND>) {
-        row.batch = 0;
-        row.position[0] = from.position;
-        row.action = (trope_row_action)from.action;
-        row.poisoned = from.poisoned;
+        row = row_of_packed(0, p.row + number, from);
     } else {
         row = from;
     }
