@@ -41,6 +41,13 @@ static bool rows_are_known(const trope_plan &plan)
            trope_index_in_sequence(s, &span, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
 }
 
+/* Whether the tokens of each angle row are found by looking at all sequences. */
+static bool rows_are_packed(const trope_plan &plan)
+{
+    return is_packed(plan) && plan.angles.out_of_range == TROPE_RANGE_POISON &&
+           plan.sequences.count <= MAX_PACKED_SEQUENCES;
+}
+
 static double bytes_of_row(const trope_plan &plan)
 {
     double elements = 0;
@@ -60,6 +67,7 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
     g->plan.plan.batch = (plan.batch + g->batch_per_unit - 1) / g->batch_per_unit;
     g->units = (uint32_t)(g->plan.plan.batch * plan.tokens);
     g->mode = plan.d_inv_freq                      ? GRADIENT_FREQUENCIES
+              : !known && rows_are_packed(plan)    ? GRADIENT_PACKED
               : !known                             ? GRADIENT_SORTED
               : !shared || g->plan.plan.batch <= 1 ? GRADIENT_DIRECT
                                                    : GRADIENT_PARTS;
@@ -406,6 +414,15 @@ static void launch_parts(const gradient_call &g, gradient_launches *l)
     launch(l, add_parts_kernel, quotient_up(g.plan.plan.tokens * columns, SUMS_THREADS), SUMS_THREADS, 0, g);
 }
 
+static void launch_packed(const gradient_call &g, gradient_launches *l)
+{
+    const trope_plan &plan = g.plan.plan;
+    packed_sums p = {plan, g.sums, 1};
+    while (p.warps < SUMS_WARPS && p.warps * 32 < plan.sequences.count + 2)
+        p.warps *= 2;
+    launch(l, add_packed_kernel, quotient_up(plan.angles.rows, SUMS_WARPS / p.warps), SUMS_THREADS, 0, p);
+}
+
 static void launch_frequencies(const gradient_call &g, gradient_launches *l)
 {
     const frequency_sums f = {g.plan.plan, g.sums, g.groups};
@@ -461,6 +478,8 @@ static void launch_all(const gradient_call &g, const gradient_workspace &w, grad
         launch_parts(g, l);
     else if (g.mode == GRADIENT_FREQUENCIES)
         launch_frequencies(g, l);
+    else if (g.mode == GRADIENT_PACKED)
+        launch_packed(g, l);
     else if (g.mode == GRADIENT_SORTED && g.units > 0)
         launch_sorted(g, w, l);
 }

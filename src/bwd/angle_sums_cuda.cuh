@@ -16,7 +16,7 @@
 /* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
 __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid_constant__ trope_plan plan)
 {
-    await_previous();
+    take_turn();
     const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
     const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1);
     for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid
 /* Adds the units of each token, one thread to a column. */
 __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_constant__ gradient_call g)
 {
-    await_previous();
+    take_turn();
     const trope_plan &plan = g.plan.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
     const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
@@ -53,6 +53,86 @@ __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_co
     store_angle(plan, offset_of_angle(plan, 0, position, pair, column >= pairs), turn_sum(plan, sum));
 }
 
+/* ---- units of packed sequences ---- */
+
+/* Sequences for whose number it is worth looking at all of them for every angle row. */
+#define MAX_PACKED_SEQUENCES (16 * 32 - 2)
+
+struct packed_sums {
+    trope_plan plan;
+    const double *sums; /* [tokens, 1 or 2, pairs] */
+    uint32_t warps;     /* of an angle row: a power of two */
+};
+
+/* The token at place `row` of sequence `number`, or -1 if it has none. What is before the first and after the last one are
+ * sequences as well. */
+__device__ __forceinline__ int32_t token_at(const trope_sequences &s, int32_t number, uint32_t row)
+{
+    const int32_t *const boundaries = (const int32_t *)s.boundaries;
+    const int32_t last = (int32_t)s.count + 1;
+    const int32_t begin = number == 0      ? 0
+                          : number <= last ? boundaries[number - 1]
+                                           : INT32_MAX,
+                  end = number < last ? boundaries[number] : (int32_t)s.tokens;
+    return begin >= 0 && begin + (int64_t)row < min(end, (int32_t)s.tokens) ? begin + (int32_t)row : -1;
+}
+
+#define PACKED_COLUMNS 64 /* of a warp at a time, two a thread */
+#define PACKED_TOKENS  4  /* whose sums are on their way at a time */
+
+/* Adds the tokens that threads of the warp have, in their order, to the sums of two columns. */
+__device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, uint32_t columns, uint32_t column,
+                                           double *sum)
+{
+    uint32_t found = __ballot_sync(UINT32_MAX, token >= 0);
+    while (found) {
+        double of_token[PACKED_TOKENS][2];
+#pragma unroll
+        for (int i = 0; i < PACKED_TOKENS; i++) {
+            const int32_t next = __shfl_sync(UINT32_MAX, token, __ffs((int)found) - 1);
+            const double *const from = p.sums + (size_t)next * columns + column;
+            of_token[i][0] = found && column < columns ? from[0] : 0;
+            of_token[i][1] = found && column + 32 < columns ? from[32] : 0;
+            found &= found - 1;
+        }
+#pragma unroll
+        for (int i = 0; i < PACKED_TOKENS; i++) {
+            sum[0] += of_token[i][0];
+            sum[1] += of_token[i][1];
+        }
+    }
+}
+
+/* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
+ * are then added. */
+__global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(const __grid_constant__ packed_sums p)
+{
+    __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];
+    const trope_plan &plan = p.plan;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, of_row = warp % p.warps;
+    const uint32_t row = blockIdx.x * (SUMS_WARPS / p.warps) + warp / p.warps;
+    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const int32_t sequences = (int32_t)plan.sequences.count + 2;
+    take_turn();
+    for (uint32_t first = 0; first < columns; first += PACKED_COLUMNS) {
+        double sum[2] = {0, 0};
+        for (int32_t number = (int32_t)of_row * 32; number < sequences; number += (int32_t)p.warps * 32)
+            add_tokens(p, token_at(plan.sequences, number + (int32_t)lane, row), columns, first + lane, sum);
+        __syncthreads();
+        left[warp][lane] = sum[0];
+        left[warp][lane + 32] = sum[1];
+        __syncthreads();
+        for (uint32_t i = lane; of_row == 0 && i < PACKED_COLUMNS && row < plan.angles.rows; i += 32) {
+            const uint32_t column = first + i, pair = column < pairs ? column : column - pairs;
+            double all = left[warp][i];
+            for (uint32_t other = 1; other < p.warps; other++)
+                all += left[warp + other][i];
+            if (column < columns)
+                store_angle(plan, offset_of_angle(plan, 0, row, pair, column >= pairs), turn_sum(plan, all));
+        }
+    }
+}
+
 /* ---- inv_freq ---- */
 
 #define PARTS_THREADS 1024
@@ -69,7 +149,7 @@ struct frequency_sums {
 __global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __grid_constant__ frequency_sums f)
 {
     __shared__ double lanes[PARTS_THREADS];
-    await_previous();
+    take_turn();
     const uint32_t pair = blockIdx.x * PARTS_PAIRS + threadIdx.x % PARTS_PAIRS, pairs = (uint32_t)f.plan.pairs;
     double sum = 0;
     if (pair < pairs) {
@@ -115,8 +195,7 @@ __device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
 __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid_constant__ sort_pass s)
 {
     extern __shared__ __align__(16) char shared[];
-    await_previous();
-    admit_next();
+    take_turn();
     uint32_t *counts = (uint32_t *)shared;
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         counts[d] = 0;
@@ -132,8 +211,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid
 __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(const __grid_constant__ sort_pass s)
 {
     __shared__ uint32_t sums[2][SCAN_THREADS];
-    await_previous();
-    admit_next();
+    take_turn();
     const uint32_t count = s.tiles << s.bits;
     uint32_t before = 0;
     for (uint32_t base = 0; base < count; base += SCAN_THREADS) {
@@ -180,8 +258,7 @@ __device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *s
 __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_constant__ sort_pass s)
 {
     extern __shared__ __align__(16) char shared[];
-    await_previous();
-    admit_next();
+    take_turn();
     uint32_t *starts = (uint32_t *)shared;
     find_warp_starts(s, starts);
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
@@ -236,8 +313,7 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
  * leaves their sum with the first of them. */
 __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
 {
-    await_previous();
-    admit_next();
+    take_turn();
     const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
     const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
     if (last > s.items)
@@ -267,7 +343,7 @@ __device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t k
 /* The sum of each angle row, a warp each: of its units before the first whole run, of the runs, and of what is left. */
 __global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(const __grid_constant__ sorted_sums s)
 {
-    await_previous();
+    take_turn();
     const trope_plan &plan = s.plan;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
     const uint32_t number = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;

@@ -18,6 +18,7 @@
 enum gradient_mode {
     GRADIENT_DIRECT,     /* no other unit has its angles: they are the result */
     GRADIENT_PARTS,      /* `sums`, where units that follow each other in a known way are added */
+    GRADIENT_PACKED,     /* `sums`, where those of the tokens at one place of their sequences are added */
     GRADIENT_SORTED,     /* `sums`, with the angle row of each unit in `keys` */
     GRADIENT_FREQUENCIES /* times the position, and the group's units added: a row of `sums` for each group */
 };
@@ -164,6 +165,17 @@ __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row
     }
 }
 
+/* Whether a unit that has no angle, or none that counts, leaves its sums: zeros where others do not ask about it. */
+__device__ __forceinline__ bool leaves_sums(const gradient_call &g, const trope_row &row)
+{
+    return row.action == TROPE_ROW_ROTATE || g.mode == GRADIENT_PACKED;
+}
+
+__device__ __forceinline__ bool leaves_zeros(const gradient_call &g, const trope_row &row)
+{
+    return g.mode == GRADIENT_PACKED && (row.action != TROPE_ROW_ROTATE || row.poisoned);
+}
+
 /* Emits the sums of a pair of a unit, or adds them to `group`. A poisoned row has no place in a sum over rows; in one of
  * its own nobody looks for it. */
 template <bool OWN, typename REAL>
@@ -172,6 +184,8 @@ __device__ __forceinline__ void emit_pair(const gradient_call &g, const trope_ro
 {
     double first, second;
     sums.finish(c1, s1, c2, s2, &first, &second);
+    if (leaves_zeros(g, row))
+        first = second = 0;
     if (g.mode != GRADIENT_FREQUENCIES) {
         emit_sum(g, row, position, pair, 0, first);
         if (OWN)

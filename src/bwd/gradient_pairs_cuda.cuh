@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
     const unit_group of_block = find_group(g, blockIdx.x);
     const bool works = slot < g.slots;
     double group = 0;
-    await_previous();
+    take_turn();
     for (uint32_t unit = 0; unit < of_block.units; unit++) {
         __syncthreads();
         if (threadIdx.x < 32) {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
         for (uint32_t entry = 0; entry < g.batch_per_unit; entry++)
             for (int k = 0; k < plan.operand_count && row.batch * g.batch_per_unit + entry < g.batch; k++)
                 copy_passing<DTYPE>(g, p.operands[k], row, row.batch * g.batch_per_unit + entry);
-        if (works && slot == 0 && row.action == TROPE_ROW_ROTATE)
+        if (works && slot == 0 && leaves_sums(g, row))
             emit_pair<OWN>(g, row, position_of_pair(g.plan, row, (int)pair), pair, sums, t.c1[0], t.s1[0], t.c2[0], t.s2[0],
                            &group);
     }

@@ -479,29 +479,34 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
         }
     }
 
-    /* Two pairs that have one angle each, which no other unit has: their columns are neighbours. */
+    /* Two pairs that have one angle each: their columns are neighbours, in d_freqs if no other unit has these angles. */
     __device__ __forceinline__ void emit_twin(const tiled_gradient &t, const trope_row &row, int w) const
     {
         const trope_plan &plan = t.g.plan.plan;
-        float *const to = (float *)plan.d_freqs + offset_of_angle_row(plan, row.batch, row.position[0]) + pair(t, w);
         const turns_of<real, 2> &c = turns[w];
         double sum[2], none;
 #pragma unroll
         for (int e = 0; e < 2; e++)
             sums[w][e].finish(c.c1[e], c.s1[e], c.c2[e], c.s2[e], &sum[e], &none);
-        if (has(t, w)) {
+        if (!has(t, w))
+            return;
+        if (t.g.mode == GRADIENT_DIRECT) {
+            float *const to = (float *)plan.d_freqs + offset_of_angle_row(plan, row.batch, row.position[0]) + pair(t, w);
             to[0] = (float)turn_sum(plan, sum[0]);
             to[1] = (float)turn_sum(plan, sum[1]);
+        } else {
+            double *const to = t.g.sums + (row.batch * plan.tokens + row.token) * plan.pairs + pair(t, w);
+            *(double2 *)to = leaves_zeros(t.g, row) ? make_double2(0, 0) : make_double2(sum[0], sum[1]);
         }
     }
 
     __device__ __forceinline__ void emit(const tiled_gradient &t, const trope_row &row)
     {
-        if (slot > 0 || row.action != TROPE_ROW_ROTATE)
+        if (slot > 0 || !leaves_sums(t.g, row))
             return;
 #pragma unroll
         for (int w = 0; w < TWINS; w++) {
-            if (ROWS != ROWS_ANY && !OWN && t.g.mode == GRADIENT_DIRECT) {
+            if (ROWS != ROWS_ANY && !OWN && t.g.mode != GRADIENT_FREQUENCIES) {
                 emit_twin(t, row, w);
                 continue;
             }
@@ -568,6 +573,8 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64
             const gradient_operand &o = t.operands[s.operand];
             if (o.writes)
                 store_tile(o.tiles, o.dx, s.place, memory);
+            else
+                publish_tile(); /* dx is in the tile all the same */
         }
         number += t.g.parts;
         if (number >= t.steps)
@@ -593,14 +600,13 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     unit_share<DTYPE, ANGLES, ROWS, OWN, TWINS> share(t);
     arrival.prepare();
     await_previous();
-    if (t.g.mode != GRADIENT_DIRECT)
-        admit_next();
     group_rows<ROWS> rows(t, group, memory);
     if (group.units) {
         if (ROWS == ROWS_PLAIN)
             share.prepare(t, angle_steps.of, rows.at(0));
         const gradient_step s = find_step(t, group, part);
         load_step(t, s, arrival, memory);
+        admit_next();
         rows.find(t, part);
         if (ROWS != ROWS_PLAIN)
             share.prepare(t, angle_steps.of, rows.at(0));

@@ -1,12 +1,14 @@
-/* Launches that do not wait for the end of what was queued before them: as soon as the last blocks of that are done, the
- * kernel may begin with what needs no memory (CUDA calls it programmatic dependent launch; from compute capability 9.0 on).
- * It saves a part of the gap between two kernels. Nothing else changes: every kernel of the backend calls await_previous()
- * before it reads or writes global memory, in every thread, and what follows it in the stream waits for its end. */
+/* Launches that do not wait for the end of what was queued before them (CUDA calls it programmatic dependent launch; from
+ * compute capability 9.0 on): as soon as all blocks of that run, blocks of the kernel may take the places of those that are
+ * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
+ * kernel of the backend calls take_turn() before it reads or writes global memory, in every thread, and what follows it in
+ * the stream waits for its end. */
 #ifndef TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 #define TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 
 #include <cuda_runtime.h>
 
+/* Waits for the end of the kernel before this one. */
 __device__ __forceinline__ void await_previous()
 {
 #if __CUDA_ARCH__ >= 900
@@ -14,12 +16,18 @@ __device__ __forceinline__ void await_previous()
 #endif
 }
 
-/* Lets the next kernel of the same call take its place now, not when the last blocks are done: for small ones. */
+/* Lets blocks of the next kernel start once all blocks of this one have come here, and not when they are done. */
 __device__ __forceinline__ void admit_next()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ void take_turn()
+{
+    await_previous();
+    admit_next();
 }
 
 /* Of the current device, 0 if it cannot be asked for. */

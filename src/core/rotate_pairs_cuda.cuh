@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
     const bool rotating = place.lane < o.rotating;
     const int64_t first_row = ((int64_t)blockIdx.y * o.slice_groups + place.group) * call.rows_per_thread;
     const trope_row *looked_up = (const trope_row *)shared;
-    await_previous();
+    take_turn();
     if (!PLAIN) {
         const block_groups groups(call, o, first_thread);
         find_block_rows(call, o, groups, (trope_row *)shared);

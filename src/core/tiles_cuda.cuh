@@ -207,11 +207,18 @@ __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &t
     }
 }
 
-/* For all threads of the warp, each of which has written its part of the tile. */
-__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+/* What threads of the warp have written to a tile comes before what the copy engine then does with it: stores it, or loads
+ * another one there. For all of them. */
+__device__ __forceinline__ void publish_tile()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
+}
+
+/* For all threads of the warp, each of which has written its part of the tile. */
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+{
+    publish_tile();
     if (tensor.is_whole) {
         if (is_elected())
             store_run(whole_run(t, tensor, p), tile);
@@ -281,9 +288,14 @@ __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &t
     });
 }
 
-__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+__device__ __forceinline__ void publish_tile()
 {
     __syncwarp();
+}
+
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+{
+    publish_tile();
     for_vectors(t, tensor, p, [=](uint32_t at, char *to) { __stcs((uint4 *)to, *(const uint4 *)(tile + at)); });
 }
 

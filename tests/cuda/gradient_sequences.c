@@ -1,0 +1,261 @@
+/* The gradient of the angles of packed sequences, from none to more than are looked at one by one, where empty ones, gaps
+ * before, behind and positions that have no angle are all there, against sums that are known exactly: the data are small
+ * integers and the tables quarters, so a sum in double is the same in any order. And of cu_seqlens that cannot be: what
+ * comes of them must not depend on what the workspace held before. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/device_call.h"
+#include "support/check.h"
+#include "support/number.h"
+#include "support/random.h"
+
+typedef struct shape {
+    int32_t heads, head_dim, rotary_dim; /* vectors or not, one tile of a token or many */
+    int32_t longest, most;               /* the tokens of a sequence, and how many of these */
+    int is_64;                           /* cu_seqlens, which are then sorted */
+    int own_angles;
+    int with_freqs; /* that are all 0, instead of cos and sin: for these there are kernels of their own */
+} shape;
+
+/* clang-format off */
+static const shape shapes[] = {
+    {1, 16, 16, 40, 700, 0, 0, 0}, {4, 128, 128, 10, 700, 0, 0, 0}, {32, 128, 64, 12, 63, 0, 0, 0},
+    {128, 128, 128, 6, 31, 0, 0, 0}, {3, 6, 6, 40, 700, 0, 0, 0}, {4, 64, 64, 10, 700, 0, 1, 0},
+    {1, 300, 300, 6, 700, 0, 0, 0}, {4, 128, 128, 10, 700, 1, 0, 0}, {2, 16, 16, 1500, 63, 0, 0, 0},
+    {8, 128, 128, 5, 700, 0, 0, 1}, {32, 128, 128, 12, 63, 0, 1, 1}, {128, 128, 128, 6, 31, 0, 0, 1},
+};
+/* clang-format on */
+
+static const int64_t counts[] = {0, 1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700};
+
+typedef struct packed_case {
+    const shape *s;
+    int64_t sequences, tokens, rows, columns;
+    int32_t padding, out_of_range;
+    int32_t *boundaries; /* [sequences + 1] */
+    int8_t *x, *dy;      /* [tokens, heads, head_dim] */
+    float *cos, *sin;    /* [rows, columns] */
+    double *sums;        /* what d_freqs must be */
+} packed_case;
+
+static int64_t element_count(const packed_case *c)
+{
+    return c->tokens * c->s->heads * c->s->head_dim;
+}
+
+static void make_boundaries(packed_case *c, random_state *random)
+{
+    c->boundaries = malloc((size_t)(c->sequences + 1) * sizeof *c->boundaries);
+    int64_t at = random_between(random, 0, 1) ? random_between(random, 1, 50) : 0;
+    for (int64_t i = 0; i <= c->sequences; i++) {
+        c->boundaries[i] = (int32_t)at;
+        at += random_between(random, 0, 3) ? random_between(random, 1, c->s->longest) : 0;
+    }
+    c->tokens = c->boundaries[c->sequences] + (random_between(random, 0, 1) ? random_between(random, 1, 50) : 0);
+}
+
+static void make_case(packed_case *c, uint64_t seed)
+{
+    random_state random = {seed};
+    make_boundaries(c, &random);
+    c->rows = random_between(&random, 1, 2 * c->s->longest);
+    c->columns = c->s->own_angles ? c->s->rotary_dim : c->s->rotary_dim / 2;
+    c->padding = (int32_t)random_between(&random, TROPE_PADDING_ZERO, TROPE_PADDING_ROTATE);
+    c->out_of_range = random_between(&random, 0, 3) ? TROPE_RANGE_POISON : TROPE_RANGE_CLAMP;
+    const size_t elements = (size_t)element_count(c), angles = (size_t)(c->rows * c->columns);
+    c->x = malloc(elements + 1);
+    c->dy = malloc(elements + 1);
+    c->cos = malloc(angles * sizeof *c->cos);
+    c->sin = malloc(angles * sizeof *c->sin);
+    c->sums = calloc(angles, sizeof *c->sums);
+    for (size_t i = 0; i < elements; i++) {
+        c->x[i] = (int8_t)random_between(&random, -3, 3);
+        c->dy[i] = (int8_t)random_between(&random, -3, 3);
+    }
+    for (size_t i = 0; i < angles; i++) {
+        c->cos[i] = c->s->with_freqs ? 1 : (float)random_between(&random, -4, 4) / 4;
+        c->sin[i] = c->s->with_freqs ? 0 : (float)random_between(&random, -4, 4) / 4;
+    }
+}
+
+static void free_case(packed_case *c)
+{
+    void *const all[] = {c->boundaries, c->x, c->dy, c->cos, c->sin, c->sums};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        free(all[i]);
+}
+
+/* ---- what the sums are ---- */
+
+static void add_token(packed_case *c, int64_t token, int64_t row)
+{
+    const shape *s = c->s;
+    for (int32_t head = 0; head < s->heads; head++) {
+        const int8_t *const x = c->x + (token * s->heads + head) * s->head_dim, *const dy = c->dy + (x - c->x);
+        for (int32_t pair = 0; pair < s->rotary_dim / 2; pair++) {
+            const int32_t second = pair + s->rotary_dim / 2;
+            const int64_t a1 = row * c->columns + pair, a2 = row * c->columns + (s->own_angles ? second : pair);
+            c->sums[a1] += dy[pair] * (-x[pair] * c->sin[a1] - x[second] * c->cos[a1]);
+            c->sums[a2] += dy[second] * (x[pair] * c->cos[a2] - x[second] * c->sin[a2]);
+        }
+    }
+}
+
+static void add_span(packed_case *c, int64_t begin, int64_t end)
+{
+    for (int64_t token = begin; token < end; token++) {
+        const int64_t row = token - begin;
+        if (row < c->rows || c->out_of_range == TROPE_RANGE_CLAMP)
+            add_token(c, token, row < c->rows ? row : c->rows - 1);
+    }
+}
+
+static void add_all(packed_case *c)
+{
+    for (int64_t i = 0; i < c->sequences; i++)
+        add_span(c, c->boundaries[i], c->boundaries[i + 1]);
+    if (c->padding == TROPE_PADDING_ROTATE) {
+        add_span(c, 0, c->boundaries[0]);
+        add_span(c, c->boundaries[c->sequences], c->tokens);
+    }
+}
+
+/* ---- the call ---- */
+
+static void *upload(const void *from, size_t bytes)
+{
+    void *to;
+    CUDA_MUST(cudaMalloc(&to, bytes + 1));
+    CUDA_MUST(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    return to;
+}
+
+static void *upload_elements(const packed_case *c, const int8_t *from)
+{
+    const size_t count = (size_t)element_count(c);
+    uint16_t *const elements = malloc((count + 1) * sizeof *elements);
+    for (size_t i = 0; i < count; i++)
+        number_store(TROPE_F16, &elements[i], from[i]);
+    void *const to = upload(elements, count * sizeof *elements);
+    free(elements);
+    return to;
+}
+
+static void *upload_boundaries(const packed_case *c)
+{
+    const size_t count = (size_t)c->sequences + 1;
+    int64_t wide[1024];
+    for (size_t i = 0; i < count; i++)
+        wide[i] = c->boundaries[i];
+    return c->s->is_64 ? upload(wide, count * sizeof *wide) : upload(c->boundaries, count * sizeof *c->boundaries);
+}
+
+static trope_args packed_call(const packed_case *c)
+{
+    const shape *s = c->s;
+    const size_t angles = (size_t)(c->rows * c->columns) * sizeof(float);
+    trope_args a = {
+        .struct_size = sizeof a, .device = TROPE_DEVICE_CUDA, .dtype = TROPE_F16, .operand_count = 1, .batch = 1};
+    a.tokens = c->tokens;
+    a.pairing = TROPE_PAIRING_HALF;
+    a.operands[0] = (trope_operand){.heads_per_group = s->heads, .head_dim = s->head_dim, .rotary_dim = s->rotary_dim};
+    a.operands[0].src = upload_elements(c, c->dy);
+    a.operands[0].input = upload_elements(c, c->x);
+    trope_fill_strides(a.operands[0].src_stride, TROPE_THD, 1, c->tokens, s->heads, s->head_dim);
+    memcpy(a.operands[0].input_stride, a.operands[0].src_stride, sizeof a.operands[0].input_stride);
+    a.cu_seqlens = upload_boundaries(c);
+    a.cu_seqlens_dtype = s->is_64 ? TROPE_I64 : TROPE_I32;
+    a.sequences = c->sequences;
+    a.padding = c->padding;
+    a.out_of_range = c->out_of_range;
+    if (c->s->with_freqs) {
+        a.freqs = upload(c->sin, angles);
+    } else {
+        a.cos = upload(c->cos, angles);
+        a.sin = upload(c->sin, angles);
+    }
+    a.angle_dtype = TROPE_F32;
+    a.angle_rows = c->rows;
+    a.angle_cols = (int32_t)c->columns;
+    CUDA_MUST(cudaMalloc(&a.d_freqs, angles));
+    CHECK_MESSAGE(trope_workspace_size(&a, &a.workspace_size) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaMalloc(&a.workspace, a.workspace_size + 1));
+    return a;
+}
+
+static void free_call(trope_args *a)
+{
+    const void *const all[] = {a->operands[0].src, a->operands[0].input, a->cu_seqlens, a->freqs, a->cos, a->sin,
+                               a->d_freqs,         a->workspace};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        CUDA_MUST(cudaFree((void *)(uintptr_t)all[i]));
+}
+
+/* Brings d_freqs of a call whose workspace and d_freqs held bytes of `before`. */
+static float *run(trope_args *a, int before)
+{
+    const size_t bytes = (size_t)(a->angle_rows * a->angle_cols) * sizeof(float);
+    float *const found = malloc(bytes);
+    CUDA_MUST(cudaMemset(a->workspace, before, a->workspace_size));
+    CUDA_MUST(cudaMemset(a->d_freqs, before, bytes));
+    CHECK_MESSAGE(trope_backward(a) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaDeviceSynchronize());
+    CUDA_MUST(cudaMemcpy(found, a->d_freqs, bytes, cudaMemcpyDeviceToHost));
+    return found;
+}
+
+/* ---- checks ---- */
+
+static void check_sums(packed_case *c)
+{
+    int64_t wrong = 0;
+    trope_args a = packed_call(c);
+    float *const found = run(&a, 0xff);
+    add_all(c);
+    for (int64_t i = 0; i < c->rows * c->columns; i++)
+        wrong += found[i] != (float)c->sums[i];
+    CHECK_MESSAGE(wrong == 0,
+                  "%d heads of %d, %lld sequences, %lld tokens, padding %d, range %d: %lld of %lld sums are wrong",
+                  (int)c->s->heads, (int)c->s->head_dim, (long long)c->sequences, (long long)c->tokens, (int)c->padding,
+                  (int)c->out_of_range, (long long)wrong, (long long)(c->rows * c->columns));
+    free(found);
+    free_call(&a);
+}
+
+/* Boundaries that descend, or are outside of the stream. */
+static void spoil(packed_case *c, uint64_t seed)
+{
+    random_state random = {seed};
+    for (int64_t i = random_between(&random, 0, 2); i <= c->sequences; i += random_between(&random, 1, 9))
+        c->boundaries[i] = (int32_t)random_between(&random, -c->tokens, 2 * c->tokens);
+}
+
+static void check_defined(packed_case *c)
+{
+    const size_t bytes = (size_t)(c->rows * c->columns) * sizeof(float);
+    trope_args a = packed_call(c);
+    float *const first = run(&a, 0xff), *const second = run(&a, 0x11);
+    CHECK_MESSAGE(!memcmp(first, second, bytes), "%d heads of %d, %lld sequences that cannot be: d_freqs is not defined",
+                  (int)c->s->heads, (int)c->s->head_dim, (long long)c->sequences);
+    free(first);
+    free(second);
+    free_call(&a);
+}
+
+int main(void)
+{
+    device_require();
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0] && counts[k] <= shapes[i].most; k++) {
+            const uint64_t seed = i * 100 + k;
+            packed_case c = {.s = &shapes[i], .sequences = counts[k]};
+            make_case(&c, seed);
+            check_sums(&c);
+            spoil(&c, seed);
+            check_defined(&c);
+            free_case(&c);
+        }
+    }
+    return check_result();
+}
