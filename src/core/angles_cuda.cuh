@@ -519,9 +519,9 @@ template <typename REAL, int N> struct turns_of {
 template <int ANGLES> constexpr bool MAY_OWN_ANGLES = ANGLES == ANGLES_ANY || ANGLES == ANGLES_OWN_FREQS;
 
 /* The second elements' coefficients. A table with a column per element usually has the same angles twice, and then half of
- * the sines are enough. */
+ * the sines are enough: returns whether it has not. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ void find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
+__device__ __forceinline__ bool find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
                                                   const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
     const bool phases = has_phases<ANGLES>(p), table = ANGLES == ANGLES_ANY && p.plan.angles.source == TROPE_ANGLES_TABLE;
@@ -544,10 +544,12 @@ __device__ __forceinline__ void find_second_turns(const cuda_plan &p, const trop
             t->s2[e] = swap;
         }
     }
+    return own;
 }
 
+/* Returns whether the elements of a pair have different ones. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ void find_turns(const cuda_plan &p, const trope_row &row, int pair,
+__device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair,
                                            const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
     if (ANGLES == ANGLES_ANY && p.plan.angles.source == TROPE_ANGLES_TABLE) {
@@ -566,7 +568,8 @@ __device__ __forceinline__ void find_turns(const cuda_plan &p, const trope_row &
     }
     finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c1, t->s1);
     if constexpr (MAY_OWN_ANGLES<ANGLES>)
-        find_second_turns<ANGLES, REAL, N>(p, row, pair, angles, t);
+        return find_second_turns<ANGLES, REAL, N>(p, row, pair, angles, t);
+    return false;
 }
 
 #endif

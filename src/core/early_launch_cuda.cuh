@@ -30,12 +30,37 @@ __device__ __forceinline__ void take_turn()
     admit_next();
 }
 
-/* Of the current device, 0 if it cannot be asked for. */
-static inline int device_attribute(cudaDeviceAttr attribute)
+/* What a launch asks of the current device, each 0 if it cannot be asked for. */
+struct device_facts {
+    int major, multiprocessors, shared_bytes; /* of compute capability; shared memory of a multiprocessor */
+};
+
+static inline int device_attribute(cudaDeviceAttr attribute, int device)
 {
-    int device = 0, value = 0;
-    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value
-                                                                                                                     : 0;
+    int value = 0;
+    return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+}
+
+static inline device_facts ask_device(int device)
+{
+    return {device_attribute(cudaDevAttrComputeCapabilityMajor, device),
+            device_attribute(cudaDevAttrMultiProcessorCount, device),
+            device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
+}
+
+/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device. */
+static inline device_facts facts_of_device(void)
+{
+    static thread_local int known = -1;
+    static thread_local device_facts facts;
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess)
+        return {0, 0, 0};
+    if (device != known) {
+        facts = ask_device(device);
+        known = device;
+    }
+    return facts;
 }
 
 /* Dynamic shared memory that a block may have on any device without asking: all but a kilobyte, which is not dynamic. */
@@ -59,7 +84,7 @@ static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;
-    config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+    config.numAttrs = facts_of_device().major >= 9;
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

@@ -14,12 +14,11 @@
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
- * several rows of a tile (not with freqs, which take long to come), one head, angles of each element, unusual angles. */
+ * several rows of a tile (not with freqs, which take long to come), angles of each element (in 16 bits), unusual angles. */
 #define PLAIN_BLOCKS     8
 #define LOOKUP_BLOCKS    7
 #define ROWS_BLOCKS      6
-#define ALONE_BLOCKS     6
-#define OWN_ANGLE_BLOCKS 6
+#define OWN_ANGLE_BLOCKS 7
 #define ANY_BLOCKS       5
 
 /* Bytes of tiles that it should hold at most where these are many: more would only stand in each other's way in memory.
@@ -29,7 +28,7 @@
 #define PACKED_BYTES    (146u << 10)
 #define LONG_RUN        1024 /* bytes; tiles of shorter ones take long to be asked for */
 #define MANY_TILES      8192
-#define RESERVED_SHARED 1024 /* by the system, of each block; and what is not dynamic */
+#define RESERVED_SHARED 1280 /* by the system, of each block; and what is not dynamic */
 
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
@@ -104,14 +103,26 @@ static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, u
     }
 }
 
+/* Tiles above which there is no use in smaller ones. Where several rows of a table are waited for, these are half of the
+ * warps that run at once: twice as many tiles would still all run. */
+static int64_t enough_tiles(const trope_plan &plan, uint32_t rows)
+{
+    const int angles = kind_of_angles(plan);
+    if (rows == 1 || (angles != ANGLES_FREQS && angles != ANGLES_OWN_FREQS))
+        return ENOUGH_TILES;
+    return (int64_t)facts_of_device().multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
+}
+
 /* Returns how many tiles there are. */
-static int64_t cut_into_tiles(int64_t outer_rows, bool is_looked_up, uint32_t per_group, uint32_t at_once, tiled_operand *o)
+static int64_t cut_into_tiles(const trope_plan &plan, int64_t outer_rows, bool is_looked_up, uint32_t per_group,
+                              uint32_t at_once, tiled_operand *o)
 {
     tiling &t = o->tiles;
     const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
     int64_t count = 0;
     const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
-    for (uint32_t room = most(bytes / t.pitch, 1); count == 0 || (count < ENOUGH_TILES && room >= at_once); room /= 2) {
+    for (uint32_t room = most(bytes / t.pitch, 1);
+         count == 0 || (count < enough_tiles(plan, t.rows.divisor) && room >= at_once); room /= 2) {
         choose_tile(room, most_rows, per_group, at_once, &t);
         count = outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
     }
@@ -156,8 +167,9 @@ static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_pla
     o->tiles.all_heads = from.groups * from.heads_per_group;
     o->tiles.all_rows = joined ? (uint32_t)rows : inner;
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
-    return o->tiles.pitch ? cut_into_tiles(joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o)
-                          : 0;
+    return o->tiles.pitch
+               ? cut_into_tiles(plan, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o)
+               : 0;
 }
 
 static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
@@ -303,12 +315,20 @@ static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, 
     return least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) >= LONG_RUN ? SCATTERED_BYTES : 0;
 }
 
-/* The shared memory with which blocks that have tiles of so many bytes are as few as they should be. */
-static uint32_t shared_of_limited_block(uint32_t tile_bytes, uint32_t in_flight)
+/* The shared memory of a block that should have part / of that of a multiprocessor. */
+static uint32_t shared_of_part(uint64_t part, uint64_t of)
 {
-    const uint64_t all = (uint64_t)device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    const uint32_t share = least((uint32_t)(all * tile_bytes / in_flight), UNASKED_SHARED_BYTES);
+    const uint64_t all = (uint64_t)facts_of_device().shared_bytes;
+    const uint32_t share = least((uint32_t)(all * part / of), UNASKED_SHARED_BYTES);
     return most(share, RESERVED_SHARED) - RESERVED_SHARED;
+}
+
+/* The same where all blocks start at once: that no multiprocessor has more of them than others, although blocks of the
+ * call before, which end at different times, may still have their places. */
+static uint32_t shared_of_even_blocks(int64_t blocks)
+{
+    const int64_t multiprocessors = facts_of_device().multiprocessors;
+    return multiprocessors && blocks ? shared_of_part(1, (uint64_t)quotient_up(blocks, multiprocessors)) : 0;
 }
 
 /* What is kept of a row. */
@@ -343,11 +363,11 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
+    launch.shared_bytes = most(launch.shared_bytes, shared_of_even_blocks(launch.blocks));
     if (launch.operands == 1) {
         const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
         if (in_flight)
-            launch.shared_bytes =
-                most(launch.shared_bytes, shared_of_limited_block(TILE_WARPS * operands[0].tile_bytes, in_flight));
+            launch.shared_bytes = most(launch.shared_bytes, shared_of_part(TILE_WARPS * operands[0].tile_bytes, in_flight));
     }
     return launch;
 }
@@ -369,15 +389,14 @@ int trope_cuda_has_tiles(const trope_plan *plan)
 
 /* ---- launch ---- */
 
-constexpr int blocks_of(int angles, int form, int kind)
+constexpr int blocks_of(int dtype, int angles, int form, int kind)
 {
     const bool waits_for_rows = form == FORM_ROWS && angles == ANGLES_FREQS && kind != KIND_ANY;
-    return angles == ANGLES_ANY                   ? ANY_BLOCKS
-           : form == FORM_HEAD                    ? ALONE_BLOCKS
-           : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
-           : angles == ANGLES_OWN_FREQS           ? OWN_ANGLE_BLOCKS
-           : kind == KIND_ANY                     ? LOOKUP_BLOCKS
-                                                  : PLAIN_BLOCKS;
+    return angles == ANGLES_ANY                               ? ANY_BLOCKS
+           : form == FORM_ROWS && !waits_for_rows             ? ROWS_BLOCKS
+           : angles == ANGLES_OWN_FREQS && dtype != TROPE_F32 ? OWN_ANGLE_BLOCKS
+           : kind == KIND_ANY                                 ? LOOKUP_BLOCKS
+                                                              : PLAIN_BLOCKS;
 }
 
 /* Where angles are unusual, there are fewer kernels. */
@@ -388,7 +407,7 @@ constexpr int general_kind(int kind)
 
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
     (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
-                                      blocks_of(ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
+                                      blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
 #define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
     {                                                                                                                      \
         KERNEL(DTYPE, ANGLES, FORM_ROW, KIND), KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND),                                     \

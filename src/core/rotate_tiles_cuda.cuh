@@ -131,12 +131,14 @@ template <int DTYPE, int ANGLES> struct lane_turns {
     };
 
     /* Shares `share`, share + shares, ... of rows `row`, row + rows, ... below `end`, AT_ONCE of these rows at a time (the
-     * first of them again where there are fewer). Their angles are asked for before the first of their sines is found. */
+     * first of them again where there are fewer). Their angles are asked for before the first of their sines is found.
+     * Returns whether the elements of any pair are turned by different ones. */
     template <bool USUAL_ROWS, int AT_ONCE, class ROW_OF>
-    static __device__ __forceinline__ void find_shares(const cuda_plan &plan, const lane &at, const uint64_t *steps,
+    static __device__ __forceinline__ bool find_shares(const cuda_plan &plan, const lane &at, const uint64_t *steps,
                                                        uint32_t share, uint32_t shares, uint32_t row, uint32_t rows,
                                                        uint32_t end, ROW_OF row_of, const space &to)
     {
+        bool own = false;
 #pragma unroll 1
         for (uint32_t i = share; i < SHARES; i += shares) {
             const int in_run = i * SHARE % RUN, pair = (int)(i * SHARE < RUN ? at.low : at.high) + in_run;
@@ -158,12 +160,13 @@ template <int DTYPE, int ANGLES> struct lane_turns {
                 for (int k = 0; k < AT_ONCE; k++) {
                     if (found[k].action == TROPE_ROW_ROTATE) {
                         turns_of<real, SHARE> t;
-                        find_turns<ANGLES, real, SHARE>(plan, found[k], pair, angles[k], &t);
+                        own |= find_turns<ANGLES, real, SHARE>(plan, found[k], pair, angles[k], &t);
                         store_share(t, to.of_row(number[k]) + plane, to.plane);
                     }
                 }
             }
         }
+        return own;
     }
 
     static __device__ __forceinline__ void store_share(const turns_of<real, SHARE> &t, char *to, uint32_t plane)
@@ -183,21 +186,21 @@ template <int DTYPE, int ANGLES> struct lane_turns {
             *(uint4 *)(to + k * plane) = s.vectors[k];
     }
 
-    /* All of a row. */
-    __device__ __forceinline__ void load_shares(const char *from, uint32_t plane)
+    /* All of a row. OWN_TURNS: also what second elements are turned by. */
+    template <bool OWN_TURNS> __device__ __forceinline__ void load_shares(const char *from, uint32_t plane)
     {
 #pragma unroll
         for (int i = 0; i < SHARES; i++) {
             share s;
 #pragma unroll
-            for (int k = 0; k < OF_SHARE; k++)
+            for (int k = 0; k < (OWN && !OWN_TURNS ? OF_SHARE / 2 : OF_SHARE); k++)
                 s.vectors[k] = *(const uint4 *)(from + (i * OF_SHARE + k) * plane);
             turns_of<real, RUN> &t = run[i * SHARE / RUN];
 #pragma unroll
             for (int e = 0; e < SHARE; e++) {
                 t.c1[i * SHARE % RUN + e] = s.values[0][e];
                 t.s1[i * SHARE % RUN + e] = s.values[1][e];
-                if constexpr (OWN) {
+                if constexpr (OWN_TURNS) {
                     t.c2[i * SHARE % RUN + e] = s.values[2][e];
                     t.s2[i * SHARE % RUN + e] = s.values[3][e];
                 }
@@ -232,7 +235,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         real values[OWN ? 4 : 2][SHARE];
     };
 
-    template <bool NATIVE> __device__ __forceinline__ void turn(vector_pair<DTYPE> *v) const
+    template <bool OWN_TURNS, bool NATIVE> __device__ __forceinline__ void turn(vector_pair<DTYPE> *v) const
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -242,8 +245,8 @@ template <int DTYPE, int ANGLES> struct lane_turns {
             for (int e = 0; e < RUN; e++) {
                 const typename pair_types<DTYPE>::pair x = {to_real<DTYPE>(v->get(0, i * RUN + e)),
                                                             to_real<DTYPE>(v->get(1, i * RUN + e))};
-                const typename pair_types<DTYPE>::pair turned =
-                    rotate_pair<DTYPE, NATIVE>(x, {t.c1[e], t.s1[e], OWN ? t.c2[e] : t.c1[e], OWN ? t.s2[e] : t.s1[e]});
+                const typename pair_types<DTYPE>::pair turned = rotate_pair<DTYPE, NATIVE>(
+                    x, {t.c1[e], t.s1[e], OWN_TURNS ? t.c2[e] : t.c1[e], OWN_TURNS ? t.s2[e] : t.s1[e]});
                 y[0][e] = turned.first;
                 y[1][e] = turned.second;
             }
@@ -384,6 +387,7 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
     }
 
     /* Turns the lane of one head. Where pairs are rearranged, each thread reads what others write. */
+    template <bool OWN_TURNS>
     __device__ __forceinline__ void turn(const tiled_call &call, const tiled_operand &o,
                                          const lane_turns<DTYPE, ANGLES> &turns, char *window) const
     {
@@ -391,9 +395,9 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
         if (call.interleaved_src)
             v.separate();
         if (is_native<ANGLES>(call.plan))
-            turns.template turn<true>(&v);
+            turns.template turn<OWN_TURNS, true>(&v);
         else
-            turns.template turn<false>(&v);
+            turns.template turn<OWN_TURNS, false>(&v);
         if (__builtin_expect(call.interleaved_src != call.interleaved_dst, 0)) {
             __syncwarp(together);
             at.store_rearranged(o, call.interleaved_dst, v, window);
@@ -422,28 +426,40 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
     const bool turns_heads = mine.is_there && first_row < (ROWS ? o.rows_at_once : 1),
                finds_turns = mine.is_there && share_row < (ROWS ? o.share_rows : 1);
     const typename lane_turns::space space = {turns_space + mine.thread * 16, o.lanes.divisor * 16};
-    for (uint32_t done = 0; done < (ROWS ? p.rows : 1); done += ROWS ? o.turn_rows : 1) {
-        const uint32_t end = ROWS ? min(o.turn_rows, p.rows - done) : 1;
-        const auto row_of = [&](uint32_t i) { return row_of_tile<FORM, KIND>(call, p, rows, ROWS ? done + i : 0); };
-        if (finds_turns)
-            lane_turns::template find_shares<KIND != KIND_ANY, AT_ONCE>(
-                call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
-        __syncwarp();
-        if (ROWS)
-            arrival.wait(0);
+    const auto turn_rows = [&](auto own_turns, uint32_t done, uint32_t end) {
+        constexpr bool OWN_TURNS = decltype(own_turns)::value;
         for (uint32_t i = first_row; turns_heads && i < end; i += o.rows_at_once) {
-            if (row_of(i).action != TROPE_ROW_ROTATE)
+            if (row_of_tile<FORM, KIND>(call, p, rows, ROWS ? done + i : 0).action != TROPE_ROW_ROTATE)
                 continue;
             lane_turns turns;
-            turns.load_shares(space.of_row(i), space.plane);
+            turns.template load_shares<OWN_TURNS>(space.of_row(i), space.plane);
             if (!ROWS)
                 arrival.wait(0);
             char *window = tile + o.window + (done + i) * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
             for (uint32_t head = first_head; head < p.heads; head += o.heads_at_once.divisor) {
-                mine.turn(call, o, turns, window);
+                mine.template turn<OWN_TURNS>(call, o, turns, window);
                 window += o.heads_at_once.divisor * o.tiles.head_pitch;
             }
         }
+    };
+    for (uint32_t done = 0; done < (ROWS ? p.rows : 1); done += ROWS ? o.turn_rows : 1) {
+        const uint32_t end = ROWS ? min(o.turn_rows, p.rows - done) : 1;
+        const auto row_of = [&](uint32_t i) { return row_of_tile<FORM, KIND>(call, p, rows, ROWS ? done + i : 0); };
+        bool own = false;
+        if (finds_turns)
+            own = lane_turns::template find_shares<KIND != KIND_ANY, AT_ONCE>(
+                call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
+        if (ANGLES == ANGLES_ANY)
+            own = true;
+        else if (MAY_OWN_ANGLES<ANGLES>)
+            own = __any_sync(UINT32_MAX, own);
+        __syncwarp();
+        if (ROWS)
+            arrival.wait(0);
+        if (MAY_OWN_ANGLES<ANGLES> && own)
+            turn_rows(std::bool_constant<MAY_OWN_ANGLES<ANGLES>>(), done, end);
+        else if (ANGLES != ANGLES_ANY)
+            turn_rows(std::false_type(), done, end);
         __syncwarp();
     }
 }
@@ -458,29 +474,30 @@ __device__ __forceinline__ void rotate_alone(const tiled_call &call, const tiled
     constexpr bool USUAL_ROWS = KIND != KIND_ANY;
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
     const steps_of<ANGLES, lane_turns::RUN> steps[2] = {{all_steps, (int)mine.at.low}, {all_steps, (int)mine.at.high}};
-    uint32_t i = mine.in_warp;
-    if (!mine.is_there || i >= min(o.rows_at_once, p.rows))
+    constexpr bool AHEAD = ANGLES == ANGLES_FREQS; /* a table's rows are asked for one row before they are used */
+    const uint32_t first = mine.in_warp, step = o.rows_at_once;
+    if (!mine.is_there || first >= step)
         return;
-    char *window = tile + o.window + i * o.tiles.row_pitch;
-    trope_row row = row_of_tile<FORM, KIND>(call, p, rows, i);
+    char *window = tile + o.window + first * o.tiles.row_pitch;
+    trope_row row;
     typename lane_turns::lane_angles angles;
-    angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
-    while (true) {
+    for (uint32_t i = first; i < p.rows; i += step) {
+        if (!AHEAD || i == first) {
+            row = row_of_tile<FORM, KIND>(call, p, rows, i);
+            angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
+        }
         const bool rotates = row.action == TROPE_ROW_ROTATE;
         lane_turns turns;
         if (rotates)
             turns.find(call.plan, row, mine.at, angles);
-        i += o.rows_at_once;
-        if (i < p.rows) { /* while the head is turned */
-            row = row_of_tile<FORM, KIND>(call, p, rows, i);
+        if (AHEAD && i + step < p.rows) {
+            row = row_of_tile<FORM, KIND>(call, p, rows, i + step);
             angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
         }
         arrival.wait(0);
         if (rotates)
-            mine.turn(call, o, turns, window);
-        if (i >= p.rows)
-            return;
-        window += o.rows_at_once * o.tiles.row_pitch;
+            mine.template turn<lane_turns::OWN>(call, o, turns, window);
+        window += step * o.tiles.row_pitch;
     }
 }
 
@@ -513,6 +530,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
     }
+    admit_next();
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, first_tile, rows);
     if (present) {

@@ -28,9 +28,11 @@ __device__ void copy_rest(char *to, const char *from, size_t begin, size_t bytes
 }
 
 /* A block a tile, or as many blocks as the grid has, each for tiles in turn. */
-template <int LOADS> __global__ void copy_kernel(uint4 *to, const uint4 *from, size_t bytes, size_t tiles)
+template <int LOADS, bool ADMITS> __global__ void copy_kernel(uint4 *to, const uint4 *from, size_t bytes, size_t tiles)
 {
     await_previous();
+    if (ADMITS)
+        admit_next();
     for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
         copy_tile<LOADS>(to, from, bytes / 16, tile);
     copy_rest((char *)to, (const char *)from, bytes / 16 * 16, bytes);
@@ -42,8 +44,9 @@ static const struct {
     kernel run;
     unsigned loads, threads, resident; /* resident: blocks of a multiprocessor, 0 = a block a tile */
 } kernels[COPY_KERNELS] = {
-    {copy_kernel<2>, 2, 1024, 0}, {copy_kernel<4>, 4, 256, 0},  {copy_kernel<4>, 4, 512, 0}, {copy_kernel<8>, 8, 128, 0},
-    {copy_kernel<8>, 8, 256, 0},  {copy_kernel<1>, 1, 1024, 0}, {copy_kernel<4>, 4, 512, 4},
+    {copy_kernel<4, false>, 4, 256, 0}, {copy_kernel<4, false>, 4, 512, 0}, {copy_kernel<8, false>, 8, 128, 0},
+    {copy_kernel<8, false>, 8, 256, 0}, {copy_kernel<4, false>, 4, 512, 4}, {copy_kernel<4, true>, 4, 256, 0},
+    {copy_kernel<8, true>, 8, 128, 0},
 };
 
 static size_t resident_blocks(int way)

@@ -11,7 +11,7 @@ extern "C" {
 
 /* Named by the 16-byte loads that a thread has in flight and the threads of a block. */
 #define COPY_KERNELS      7
-#define COPY_KERNEL_NAMES "2x1024", "4x256", "4x512", "8x128", "8x256", "1x1024", "4x512-persistent"
+#define COPY_KERNEL_NAMES "4x256", "4x512", "8x128", "8x256", "4x512-persistent", "4x256-admitting", "8x128-admitting"
 
 /* Queues kernel `way` of them. Both pointers are aligned to 16 bytes. */
 cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream);
