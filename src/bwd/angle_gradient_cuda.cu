@@ -26,7 +26,6 @@
 /* Blocks of GRADIENT_WARPS that a multiprocessor should hold: what leaves registers enough. */
 #define USUAL_BLOCKS 4
 #define ANY_BLOCKS   2
-#define WIDE_BLOCKS  1
 
 /* ---- units ---- */
 
@@ -341,12 +340,6 @@ template <int DTYPE, int ANGLES, bool OWN> static const void *find_usual_kernel(
                               : (const void *)gradient_tiles_kernel<DTYPE, ANGLES, ROWS_PACKED, OWN, 1, USUAL_BLOCKS>;
 }
 
-template <int DTYPE, bool OWN> static const void *find_general_kernel(const trope_plan &plan)
-{
-    return plan.pairs > 64 ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, OWN, 2, WIDE_BLOCKS>
-                           : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, OWN, 1, ANY_BLOCKS>;
-}
-
 template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
@@ -355,7 +348,7 @@ template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
                                : is_packed(plan) ? ROWS_PACKED
                                                  : ROWS_ANY;
     if constexpr (DTYPE != TROPE_F64) {
-        const int angles = plan.pairs > 64 || g.native || rows == ROWS_ANY ? ANGLES_ANY : kind_of_angles(plan);
+        const int angles = g.native || rows == ROWS_ANY ? ANGLES_ANY : kind_of_angles(plan);
         if (angles == ANGLES_PHASE)
             return find_usual_kernel<DTYPE, ANGLES_PHASE, false>(rows);
         if (angles == ANGLES_FREQS)
@@ -363,11 +356,14 @@ template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
         if (angles == ANGLES_OWN_FREQS)
             return find_usual_kernel<DTYPE, ANGLES_OWN_FREQS, true>(rows);
     }
-    return plan.angles.per_element ? find_general_kernel<DTYPE, true>(plan) : find_general_kernel<DTYPE, false>(plan);
+    return plan.angles.per_element ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, true, 1, ANY_BLOCKS>
+                                   : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, false, 1, ANY_BLOCKS>;
 }
 
 static const void *find_tile_kernel(const gradient_call &g)
 {
+    if (g.plan.plan.pairs > 64)
+        return trope_wide_gradient_kernel(g.plan.plan);
     switch (g.plan.plan.dtype) {
     case TROPE_F32:
         return find_tile_kernel<TROPE_F32>(g);

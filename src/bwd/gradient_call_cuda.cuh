@@ -165,12 +165,13 @@ __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row
     }
 }
 
-/* Whether a unit that has no angle, or none that counts, leaves its sums: zeros where others do not ask about it. */
+/* Whether a unit leaves sums: one that has no angle does, where nobody asks whether it has. */
 __device__ __forceinline__ bool leaves_sums(const gradient_call &g, const trope_row &row)
 {
     return row.action == TROPE_ROW_ROTATE || g.mode == GRADIENT_PACKED;
 }
 
+/* Whether these are zeros: it has no angle, or none that counts. */
 __device__ __forceinline__ bool leaves_zeros(const gradient_call &g, const trope_row &row)
 {
     return g.mode == GRADIENT_PACKED && (row.action != TROPE_ROW_ROTATE || row.poisoned);

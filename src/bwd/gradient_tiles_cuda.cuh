@@ -628,4 +628,7 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
         check_sequences(t.g.plan.plan);
 }
 
+/* The kernel for more than 64 pairs, of which a thread has two twins: in gradient_wide_cuda.cu. */
+const void *trope_wide_gradient_kernel(const trope_plan &plan);
+
 #endif

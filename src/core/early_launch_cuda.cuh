@@ -1,8 +1,8 @@
 /* Launches that do not wait for the end of what was queued before them (CUDA calls it programmatic dependent launch; from
  * compute capability 9.0 on): as soon as all blocks of that run, blocks of the kernel may take the places of those that are
  * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
- * kernel of the backend calls take_turn() before it reads or writes global memory, in every thread, and what follows it in
- * the stream waits for its end. */
+ * kernel of the backend calls await_previous() before it reads or writes global memory, in every thread, and admit_next()
+ * not before that; so what follows it in the stream waits for its end and for that of all before it. */
 #ifndef TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 #define TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 
@@ -24,6 +24,7 @@ __device__ __forceinline__ void admit_next()
 #endif
 }
 
+/* Both, where nothing is to be asked for in between. */
 __device__ __forceinline__ void take_turn()
 {
     await_previous();
