@@ -1,9 +1,9 @@
 /* The gradient of the angles on CUDA, second part: the sums of units become those of angles. Every sum has a fixed order:
- * units ascend, as batch * tokens + token does.
+ * units ascend, as batch * tokens + token does, within the parts that some sums are added from.
  *
  * Which units share an angle row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise
- * it is found by sorting their row numbers, by a stable radix sort of our own: it needs no device to say how much scratch it
- * takes, and no more kernels than are here. */
+ * it is found by sorting their row numbers, by a stable radix sort of our own: it needs no device to say how much scratch
+ * it takes, and no more kernels than are here. */
 #ifndef TROPE_BWD_ANGLE_SUMS_CUDA_CUH
 #define TROPE_BWD_ANGLE_SUMS_CUDA_CUH
 
