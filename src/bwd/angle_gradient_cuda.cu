@@ -16,12 +16,9 @@
 #define ENOUGH_UNITS       1024
 #define MAX_BATCH_PER_UNIT 64
 
-/* Bytes of dy in a tile: the first, up to the second where units have more than a block has warps for. */
-#define GRADIENT_TILE_BYTES     3072
-#define GRADIENT_BIG_TILE_BYTES 4096
-
-/* Warps of a block, unless a unit has more parts. */
-#define USUAL_WARPS 4
+/* Bytes of dy in a tile that has more than one head, and bytes of a head at most. */
+#define GRADIENT_TILE_BYTES 3072
+#define GRADIENT_HEAD_BYTES 4096
 
 /* Blocks of GRADIENT_WARPS that a multiprocessor should hold: what leaves registers enough. */
 #define USUAL_BLOCKS 4
@@ -95,15 +92,11 @@ static bool fits(const trope_plan &plan)
 /* The heads of an operand in a step, and the parts of a unit: as many as its steps, or as make all of them have as many. */
 static void choose_steps(const trope_plan &plan, gradient_call *g)
 {
-    const double share = bytes_of_row(plan) * g->batch_per_unit / GRADIENT_WARPS;
-    const uint32_t bytes = share <= GRADIENT_TILE_BYTES      ? GRADIENT_TILE_BYTES
-                           : share < GRADIENT_BIG_TILE_BYTES ? (uint32_t)share
-                                                             : GRADIENT_BIG_TILE_BYTES;
     uint32_t steps = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         const uint32_t heads = (uint32_t)(o.groups * o.heads_per_group),
-                       room = most(bytes / (uint32_t)(o.head_dim * plan.element_size), 1);
+                       room = most(GRADIENT_TILE_BYTES / (uint32_t)(o.head_dim * plan.element_size), 1);
         g->heads_of_step[i] = tiles_along(heads, tiles_along(heads, room));
         steps += o.rotary_dim ? tiles_along(heads, g->heads_of_step[i]) : 0;
     }
@@ -146,7 +139,7 @@ static bool has_tiles(const trope_plan &plan, const trope_plan_operand *operands
     bool tiles = plan.pairs % 2 == 0 && plan.pairs <= 64 * MAX_TWINS;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = operands[i];
-        tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_BIG_TILE_BYTES &&
+        tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_HEAD_BYTES &&
                 (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
     }
     return tiles;
@@ -238,7 +231,6 @@ static void plan_tiles(const gradient_call &g, const trope_plan_operand *operand
     t->others_of_entry.set(most(steps[1], 1));
     t->steps = (steps[0] + steps[1]) * g.batch_per_unit;
     t->is_simple = plan.operand_count == 1 && g.batch_per_unit == 1;
-    t->parts.set(g.parts);
     t->threads_of_head.set(least(((uint32_t)plan.pairs + 1) / 2, 32));
     t->x_at = dy_bytes;
     t->rows_at = dy_bytes + most(x_bytes, g.parts > 1 ? left_bytes(plan) : 0);
@@ -307,6 +299,7 @@ uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 
 /* The launches of a call, up to the first that fails. */
 struct gradient_launches {
+    device_facts device;
     cudaStream_t stream;
     cudaError_t error;
 };
@@ -315,7 +308,7 @@ static void launch_with(gradient_launches *l, const void *kernel, int64_t blocks
                         void **parameters)
 {
     if (l->error == cudaSuccess && blocks > 0)
-        l->error = launch_early(kernel, dim3((unsigned)blocks), threads, shared, l->stream, parameters);
+        l->error = launch_early(l->device, kernel, dim3((unsigned)blocks), threads, shared, l->stream, parameters);
 }
 
 template <typename PARAMETER>
@@ -387,8 +380,7 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
     if (has_tiles(plan, p.operands)) {
         plan_tiles(g, p.operands, &t);
         void *parameters[] = {&t, plan.step};
-        const uint32_t groups = most(USUAL_WARPS / g.parts, 1), warps = groups * g.parts;
-        launch_with(l, find_tile_kernel(g), quotient_up(g.groups, groups), warps * 32, warps * t.warp_bytes, parameters);
+        launch_with(l, find_tile_kernel(g), g.groups, g.parts * 32, g.parts * t.warp_bytes, parameters);
         return;
     }
     p.g = g;
@@ -494,7 +486,7 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
     g.sums = (double *)(base + w.sums);
     g.keys = (uint32_t *)(base + w.keys[0]);
     g.values = (uint32_t *)(base + w.values[0]);
-    gradient_launches launches = {(cudaStream_t)plan->stream, cudaSuccess};
+    gradient_launches launches = {facts_of_device(), (cudaStream_t)plan->stream, cudaSuccess};
     launch_all(g, w, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

@@ -108,7 +108,7 @@ template <bool OWN> struct pair_sums {
 
 struct unit_group {
     uint32_t batch, token; /* of the first unit */
-    uint32_t units;        /* 0: there is no such group */
+    uint32_t units;
 };
 
 __device__ __forceinline__ unit_group find_group(const gradient_call &g, uint32_t number)
@@ -116,7 +116,7 @@ __device__ __forceinline__ unit_group find_group(const gradient_call &g, uint32_
     unit_group of;
     of.batch = g.groups_of_batch.divide(number);
     of.token = (number - of.batch * g.groups_of_batch.divisor) * g.group_units;
-    of.units = number < g.groups ? min(g.group_units, (uint32_t)g.plan.plan.tokens - of.token) : 0;
+    of.units = min(g.group_units, (uint32_t)g.plan.plan.tokens - of.token);
     return of;
 }
 

@@ -10,7 +10,7 @@
 #include "core/rows_cuda.cuh"
 #include "core/tiles_cuda.cuh"
 
-/* Warps of a block at most: as many parts as a unit has, or groups. Four blocks of them have 72 registers a thread. */
+/* Warps of a block at most, which has as many as a unit has parts. Four blocks of seven have 72 registers a thread. */
 #define GRADIENT_WARPS 7
 
 struct gradient_operand {
@@ -30,7 +30,6 @@ struct tiled_gradient {
     uint32_t steps;
     uint32_t is_simple; /* one operand, one batch entry: the steps are along the heads */
     fast_divisor rotating_of_entry, others_of_entry;
-    fast_divisor parts;
     fast_divisor threads_of_head;
     uint32_t x_at, rows_at, warp_bytes;
     gradient_operand operands[TROPE_MAX_OPERANDS];
@@ -116,17 +115,18 @@ template <int ROWS> struct group_rows {
 template <> struct group_rows<ROWS_PACKED> {
     enum { ONE = 1 };
     unit_group group;
-    int32_t probe;
+    packed_probes probes;
     packed_row mine;
 
-    __device__ __forceinline__ group_rows(const tiled_gradient &t, const unit_group &of, char *)
-        : group(of), probe(load_first_probe(t.g.plan.plan.sequences))
+    __device__ __forceinline__ group_rows(const tiled_gradient &t, const unit_group &of, char *) : group(of)
     {
+        probes.ask_all(t.g.plan.plan.sequences);
+        probes.ask_near(t.g.plan.plan.sequences, group.token);
     }
 
     __device__ __forceinline__ void find(const tiled_gradient &t, uint32_t part)
     {
-        mine = find_packed_row(t.g.plan.plan, probe, (int32_t)group.token);
+        mine = find_packed_row(t.g.plan.plan, probes, (int32_t)group.token);
         if (part == 0 && t.g.mode == GRADIENT_SORTED && threadIdx.x % 32 == 0)
             emit_keys(t.g, at(0));
     }
@@ -533,44 +533,26 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
 
 /* ---- the kernel ---- */
 
-/* The rows of a tile that has come. Of all but the last the sums are emitted. */
+/* The steps of a unit that a warp has, from one that is on its way, or has come with the units before. */
 template <class SHARE, class ROWS>
-__device__ __forceinline__ void walk_rows(const tiled_gradient &t, const uint64_t *angle_steps, const gradient_step &s,
-                                          const ROWS &rows, char *memory, SHARE *share)
-{
-    const gradient_operand &o = t.operands[s.operand];
-    char *dy = memory, *x = memory + t.x_at;
-#pragma unroll 1
-    for (uint32_t i = 0;;) {
-        const auto &row = rows.at(i);
-        if (row.action == TROPE_ROW_ZERO)
-            clear_bytes(dy, s.place.heads * o.tiles.pitch);
-        else if (row.action == TROPE_ROW_ROTATE && o.rotates)
-            share->walk(t, s, dy, x);
-        if (ROWS::ONE || ++i >= s.place.rows)
-            break;
-        share->add_slots(t);
-        share->emit(t, row);
-        share->begin(t, rows.at(i));
-        if (i + 1 < s.place.rows)
-            share->prepare(t, angle_steps, rows.at(i + 1));
-        dy += o.tiles.row_pitch;
-        x += o.x_tiles.row_pitch;
-    }
-}
-
-/* The steps that a warp has, of which the first is on its way. */
-template <class SHARE, class ROWS>
-__device__ __forceinline__ void walk_steps(const tiled_gradient &t, const uint64_t *angle_steps, gradient_step s,
-                                           uint32_t number, const tile_arrival &arrival, const ROWS &rows, char *memory,
+__device__ __forceinline__ void walk_steps(const tiled_gradient &t, gradient_step s, uint32_t number,
+                                           const tile_arrival &arrival, const ROWS &rows, uint32_t unit, char *memory,
                                            SHARE *share)
 {
     for (uint32_t parity = 0;;) {
         if (s.place.heads) {
-            arrival.wait(parity);
-            parity ^= 1;
-            walk_rows(t, angle_steps, s, rows, memory, share);
             const gradient_operand &o = t.operands[s.operand];
+            char *const dy = memory + unit * o.tiles.row_pitch, *const x = memory + t.x_at + unit * o.x_tiles.row_pitch;
+            const auto &row = rows.at(unit);
+            if (unit == 0)
+                arrival.wait(parity);
+            parity ^= 1;
+            if (row.action == TROPE_ROW_ZERO)
+                clear_bytes(dy, s.place.heads * o.tiles.pitch);
+            else if (row.action == TROPE_ROW_ROTATE && o.rotates)
+                share->walk(t, s, dy, x);
+            if (unit + 1 < s.place.rows)
+                return;
             if (o.writes)
                 store_tile(o.tiles, o.dx, s.place, memory);
             else
@@ -592,37 +574,37 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[GRADIENT_WARPS];
-    const uint32_t warp = threadIdx.x / 32, in_block = t.parts.divide(warp), part = warp - in_block * t.g.parts;
-    const uint32_t number = blockIdx.x * t.parts.divide(blockDim.x / 32) + in_block;
-    const unit_group group = find_group(t.g, number);
-    char *const memory = shared + warp * t.warp_bytes;
-    const tile_arrival arrival(&barriers[warp]);
+    const uint32_t part = threadIdx.x / 32;
+    const unit_group group = find_group(t.g, blockIdx.x);
+    char *const memory = shared + part * t.warp_bytes;
+    const tile_arrival arrival(&barriers[part]);
     unit_share<DTYPE, ANGLES, ROWS, OWN, TWINS> share(t);
     arrival.prepare();
     await_previous();
     group_rows<ROWS> rows(t, group, memory);
-    if (group.units) {
-        if (ROWS == ROWS_PLAIN)
-            share.prepare(t, angle_steps.of, rows.at(0));
-        const gradient_step s = find_step(t, group, part);
-        load_step(t, s, arrival, memory);
-        admit_next();
-        rows.find(t, part);
-        if (ROWS != ROWS_PLAIN)
-            share.prepare(t, angle_steps.of, rows.at(0));
-        share.begin(t, rows.at(0));
-        if (!group_rows<ROWS>::ONE && group.units > 1)
-            share.prepare(t, angle_steps.of, rows.at(1));
-        walk_steps(t, angle_steps.of, s, part, arrival, rows, memory, &share);
-        share.add_slots(t);
+    const gradient_step s = find_step(t, group, part);
+    load_step(t, s, arrival, memory);
+    admit_next();
+    rows.find(t, part);
+    /* The angles of a unit are asked for before the one before it is walked. */
+    const uint32_t units = group_rows<ROWS>::ONE ? 1 : group.units;
+#pragma unroll(group_rows <ROWS>::ONE ? 2 : 1)
+    for (uint32_t next = 0; next <= units; next++) {
+        if (next < units)
+            share.prepare(t, angle_steps.of, rows.at(next));
+        if (next > 0) {
+            walk_steps(t, s, part, arrival, rows, next - 1, memory, &share);
+            share.add_slots(t);
+            if (t.g.parts > 1)
+                share.add_parts(t, part, memory);
+            if (part == 0)
+                share.emit(t, rows.at(next - 1));
+        }
+        if (next < units)
+            share.begin(t, rows.at(next));
     }
-    if (t.g.parts > 1)
-        share.add_parts(t, part, memory);
-    if (group.units && part == 0) {
-        share.emit(t, rows.at(group_rows<ROWS>::ONE ? 0 : group.units - 1));
-        if (t.g.mode == GRADIENT_FREQUENCIES)
-            share.end_group(t, number);
-    }
+    if (part == 0 && t.g.mode == GRADIENT_FREQUENCIES)
+        share.end_group(t, blockIdx.x);
     await_stores();
     if (t.g.plan.plan.sequences.boundaries)
         check_sequences(t.g.plan.plan);

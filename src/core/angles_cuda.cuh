@@ -15,7 +15,7 @@ struct cuda_plan {
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
-    trope_plan plan;       /* what it points to on the host is not for kernels */
+    trope_plan plan; /* what it points to on the host is not for kernels */
 };
 
 /* ---- rows ---- */
@@ -82,23 +82,40 @@ struct packed_span {
     bool is_gap;
 };
 
-/* The boundary that a thread looks at first, whatever the token: so it can be asked for before anything else. */
-__device__ __forceinline__ int32_t load_first_probe(const trope_sequences &s)
-{
-    const uint32_t count = (uint32_t)s.count, i = threadIdx.x % 32 * ((count + 32) / 32);
-    int32_t probe = INT32_MAX;
-    if (i <= count)
-        asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(probe) : "l"((const int32_t *)s.boundaries + i));
-    return probe;
-}
+/* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
+ * anything else, and those that would be around a token if sequences were of the same length. If they are, that is all. */
+struct packed_probes {
+    int32_t of_all, near = INT32_MIN;
+    uint32_t near_at; /* the first of the latter */
+
+    __device__ __forceinline__ void ask_all(const trope_sequences &s)
+    {
+        of_all = load(s, threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32));
+    }
+
+    __device__ __forceinline__ void ask_near(const trope_sequences &s, uint32_t token)
+    {
+        const int32_t guess = (int32_t)__fdividef((float)token * (float)s.count, (float)s.tokens);
+        near_at = (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0);
+        near = load(s, near_at + threadIdx.x % 32);
+    }
+
+  private:
+    static __device__ __forceinline__ int32_t load(const trope_sequences &s, uint32_t i)
+    {
+        int32_t boundary = INT32_MAX;
+        if (i <= (uint32_t)s.count)
+            asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"((const int32_t *)s.boundaries + i));
+        return boundary;
+    }
+};
 
 /* The span of a token, which all threads of the warp have in common. */
-__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, int32_t first_probe, int32_t token)
+__device__ __forceinline__ packed_span search_packed_span(const trope_sequences &s, int32_t probe, int32_t token)
 {
     const int32_t *const boundaries = (const int32_t *)s.boundaries;
     const uint32_t count = (uint32_t)s.count;
     uint32_t low = 0, high = count + 1, step = (count + 32) / 32, first;
-    int32_t probe = first_probe;
     while (true) {
         const uint32_t later = __ballot_sync(UINT32_MAX, probe > token);
         first = later ? __ffs((int)later) - 1 : 32; /* of the threads whose boundary is after the token */
@@ -119,6 +136,18 @@ __device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s
         span.end = low > count ? INT32_MAX : boundaries[low];
     }
     return span;
+}
+
+/* The same from the boundaries around it, if it is among them. */
+__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes,
+                                                        int32_t token)
+{
+    const uint32_t later = __ballot_sync(UINT32_MAX, probes.near > token);
+    const int first = __ffs((int)later) - 1; /* of the threads whose boundary is after the token; or -1 */
+    if (first <= 0)
+        return search_packed_span(s, probes.of_all, token);
+    return {__shfl_sync(UINT32_MAX, probes.near, first - 1), __shfl_sync(UINT32_MAX, probes.near, first),
+            probes.near_at + first > (uint32_t)s.count};
 }
 
 /* Reports a position that has no angle, and poisons the rows of a sequence that cannot be right. */
@@ -170,14 +199,14 @@ __device__ __forceinline__ trope_row row_of_packed(int64_t batch, uint32_t token
 }
 
 /* The same in a packed call. */
-__device__ __forceinline__ packed_row find_packed_row(const trope_plan &plan, int32_t first_probe, int32_t token)
+__device__ __forceinline__ packed_row find_packed_row(const trope_plan &plan, const packed_probes &probes, int32_t token)
 {
     trope_row row;
     packed_span mine = {0, 0, false};
     bool wants = true;
     while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
         const packed_span span =
-            find_packed_span(plan.sequences, first_probe, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
+            find_packed_span(plan.sequences, probes, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
         if (wants && token >= span.begin && token < span.end) {
             mine = span;
             wants = false;

@@ -31,7 +31,7 @@ __device__ __forceinline__ void take_turn()
     admit_next();
 }
 
-/* What a launch asks of the current device, each 0 if it cannot be asked for. */
+/* What a launch needs to know of the current device, each 0 if it cannot be asked for. */
 struct device_facts {
     int major, multiprocessors, shared_bytes; /* of compute capability; shared memory of a multiprocessor */
 };
@@ -49,7 +49,8 @@ static inline device_facts ask_device(int device)
             device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
 }
 
-/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device. */
+/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device,
+ * and a call asks here once. */
 static inline device_facts facts_of_device(void)
 {
     static thread_local int known = -1;
@@ -67,8 +68,8 @@ static inline device_facts facts_of_device(void)
 /* Dynamic shared memory that a block may have on any device without asking: all but a kilobyte, which is not dynamic. */
 #define UNASKED_SHARED_BYTES (47u << 10)
 
-static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned threads, size_t shared_bytes, void *stream,
-                                       void **arguments)
+static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, unsigned threads,
+                                       size_t shared_bytes, void *stream, void **arguments)
 {
     if (shared_bytes > UNASKED_SHARED_BYTES) {
         const cudaError_t error =
@@ -85,7 +86,7 @@ static inline cudaError_t launch_early(const void *kernel, dim3 blocks, unsigned
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;
-    config.numAttrs = facts_of_device().major >= 9;
+    config.numAttrs = device.major >= 9;
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

@@ -190,8 +190,8 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
                           function, (long long)call.rows.count);
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {&call, plan->step};
-    const cudaError_t error =
-        launch_early(kernels[rows_are_tokens(*plan)][plan->dtype], dim3((unsigned)grid.blocks, (unsigned)grid.slices),
-                     PAIR_THREADS, grid.shared_bytes, plan->stream, arguments);
+    const cudaError_t error = launch_early(facts_of_device(), kernels[rows_are_tokens(*plan)][plan->dtype],
+                                           dim3((unsigned)grid.blocks, (unsigned)grid.slices), PAIR_THREADS,
+                                           grid.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

@@ -105,24 +105,24 @@ static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, u
 
 /* Tiles above which there is no use in smaller ones. Where several rows of a table are waited for, these are half of the
  * warps that run at once: twice as many tiles would still all run. */
-static int64_t enough_tiles(const trope_plan &plan, uint32_t rows)
+static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, uint32_t rows)
 {
     const int angles = kind_of_angles(plan);
     if (rows == 1 || (angles != ANGLES_FREQS && angles != ANGLES_OWN_FREQS))
         return ENOUGH_TILES;
-    return (int64_t)facts_of_device().multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
+    return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
 }
 
 /* Returns how many tiles there are. */
-static int64_t cut_into_tiles(const trope_plan &plan, int64_t outer_rows, bool is_looked_up, uint32_t per_group,
-                              uint32_t at_once, tiled_operand *o)
+static int64_t cut_into_tiles(const trope_plan &plan, const device_facts &device, int64_t outer_rows, bool is_looked_up,
+                              uint32_t per_group, uint32_t at_once, tiled_operand *o)
 {
     tiling &t = o->tiles;
     const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
     int64_t count = 0;
     const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
     for (uint32_t room = most(bytes / t.pitch, 1);
-         count == 0 || (count < enough_tiles(plan, t.rows.divisor) && room >= at_once); room /= 2) {
+         count == 0 || (count < enough_tiles(plan, device, t.rows.divisor) && room >= at_once); room /= 2) {
         choose_tile(room, most_rows, per_group, at_once, &t);
         count = outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
     }
@@ -145,7 +145,8 @@ static int64_t cut_into_tiles(const trope_plan &plan, int64_t outer_rows, bool i
 /* ---- the call ---- */
 
 /* Returns how many tiles the operand has. */
-static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_plan_operand from, tiled_operand *o)
+static int64_t plan_operand(const trope_plan &plan, const device_facts &device, bool is_looked_up, trope_plan_operand from,
+                            tiled_operand *o)
 {
     const uint32_t width = 16 / plan.element_size, inner = (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
     const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
@@ -168,7 +169,7 @@ static int64_t plan_operand(const trope_plan &plan, bool is_looked_up, trope_pla
     o->tiles.all_rows = joined ? (uint32_t)rows : inner;
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
     return o->tiles.pitch
-               ? cut_into_tiles(plan, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o)
+               ? cut_into_tiles(plan, device, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o)
                : 0;
 }
 
@@ -316,19 +317,19 @@ static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, 
 }
 
 /* The shared memory of a block that should have part / of that of a multiprocessor. */
-static uint32_t shared_of_part(uint64_t part, uint64_t of)
+static uint32_t shared_of_part(const device_facts &device, uint64_t part, uint64_t of)
 {
-    const uint64_t all = (uint64_t)facts_of_device().shared_bytes;
+    const uint64_t all = (uint64_t)device.shared_bytes;
     const uint32_t share = least((uint32_t)(all * part / of), UNASKED_SHARED_BYTES);
     return most(share, RESERVED_SHARED) - RESERVED_SHARED;
 }
 
 /* The same where all blocks start at once: that no multiprocessor has more of them than others, although blocks of the
- * call before, which end at different times, may still have their places. */
-static uint32_t shared_of_even_blocks(int64_t blocks)
+ * call before, which end at different times, may still have their places. (Only after an early launch they may.) */
+static uint32_t shared_of_even_blocks(const device_facts &device, int64_t blocks)
 {
-    const int64_t multiprocessors = facts_of_device().multiprocessors;
-    return multiprocessors && blocks ? shared_of_part(1, (uint64_t)quotient_up(blocks, multiprocessors)) : 0;
+    const bool may_wait = device.major >= 9 && device.multiprocessors > 0 && blocks > 0;
+    return may_wait ? shared_of_part(device, 1, (uint64_t)quotient_up(blocks, device.multiprocessors)) : 0;
 }
 
 /* What is kept of a row. */
@@ -339,7 +340,7 @@ static uint32_t row_bytes(tile_call_kind kind)
                                                                         : sizeof(tile_row<KIND_PACKED>));
 }
 
-static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, tiled_call *call)
+static tiled_launch plan_call(const trope_plan &plan, const device_facts &device, tiled_operand *operands, tiled_call *call)
 {
     trope_plan_operand from[TROPE_MAX_OPERANDS];
     const int32_t operand_count = join_operands(plan, from);
@@ -350,7 +351,7 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
-        plan_operand(plan, !is_plain(plan), from[i], &o);
+        plan_operand(plan, device, !is_plain(plan), from[i], &o);
         o.tile_bytes = o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch;
         call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         rows = most(rows, o.tiles.rows.divisor);
@@ -363,11 +364,12 @@ static tiled_launch plan_call(const trope_plan &plan, tiled_operand *operands, t
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
-    launch.shared_bytes = most(launch.shared_bytes, shared_of_even_blocks(launch.blocks));
+    launch.shared_bytes = most(launch.shared_bytes, shared_of_even_blocks(device, launch.blocks));
     if (launch.operands == 1) {
         const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
         if (in_flight)
-            launch.shared_bytes = most(launch.shared_bytes, shared_of_part(TILE_WARPS * operands[0].tile_bytes, in_flight));
+            launch.shared_bytes =
+                most(launch.shared_bytes, shared_of_part(device, TILE_WARPS * operands[0].tile_bytes, in_flight));
     }
     return launch;
 }
@@ -443,13 +445,14 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
     memset(operands, 0, sizeof operands);
     if (plan->batch == 0 || plan->tokens == 0)
         return TROPE_OK;
-    const tiled_launch launch = plan_call(*plan, operands, &call);
+    const device_facts device = facts_of_device();
+    const tiled_launch launch = plan_call(*plan, device, operands, &call);
     if (launch.blocks == 0)
         return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
     const cudaError_t error =
-        launch_early(kernels[launch.kind][plan->dtype][kind_of_angles(*plan)][launch.form], dim3((unsigned)launch.blocks),
-                     TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
+        launch_early(device, kernels[launch.kind][plan->dtype][kind_of_angles(*plan)][launch.form],
+                     dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

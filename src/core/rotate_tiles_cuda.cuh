@@ -18,6 +18,9 @@
 #define TILE_WARPS    (TILE_THREADS / 32)
 #define MAX_TILE_ROWS 32 /* that must be looked up */
 
+/* Sequences that two looks at as many boundaries as a warp has threads may not find. */
+#define MANY_SEQUENCES (32 * 32)
+
 /* What is asked for before the tile is on its way lies together: parameters that nobody has read yet take long to come. */
 struct tiled_operand {
     uint32_t blocks_of_turn;
@@ -295,11 +298,11 @@ __device__ __forceinline__ void find_plain_rows(const tiled_call &call, const ti
 }
 
 /* The rows of a warp's tile in a packed call, whose rows are its tokens. */
-__device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, int32_t first_probe,
+__device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, const packed_probes &probes,
                                                  packed_row *rows)
 {
     const uint32_t i = threadIdx.x % 32;
-    const packed_row row = find_packed_row(call.plan.plan, first_probe, (int32_t)(p.row + min(i, p.rows - 1)));
+    const packed_row row = find_packed_row(call.plan.plan, probes, (int32_t)(p.row + min(i, p.rows - 1)));
     if (i < p.rows)
         rows[i] = row;
     __syncwarp();
@@ -511,9 +514,11 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
-    if (IS_PACKED<KIND>)
+    packed_probes probes;
+    if (IS_PACKED<KIND>) {
         await_previous();
-    const int32_t first_probe = IS_PACKED<KIND> ? load_first_probe(call.plan.plan.sequences) : 0;
+        probes.ask_all(call.plan.plan.sequences);
+    }
     const uint32_t turn = IS_SINGLE<KIND> ? 0 : call.turn.divide(blockIdx.x);
     const uint32_t of_turn = IS_SINGLE<KIND> ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
     const uint32_t operand = IS_SINGLE<KIND> ? 0 : operand_of_block(call.first_of_turn, of_turn);
@@ -530,13 +535,15 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
     }
+    if (IS_PACKED<KIND> && call.plan.plan.sequences.count >= MANY_SEQUENCES)
+        probes.ask_near(call.plan.plan.sequences, p.row);
     admit_next();
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, first_tile, rows);
     if (present) {
         rows += warp * o.tiles.rows.divisor;
         if constexpr (IS_PACKED<KIND>)
-            find_packed_rows(call, p, first_probe, rows);
+            find_packed_rows(call, p, probes, rows);
         else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW)
             find_plain_rows(call, p, rows);
 #pragma unroll 1

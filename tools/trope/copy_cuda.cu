@@ -63,5 +63,6 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
     const size_t tiles = bytes ? (bytes + per_tile - 1) / per_tile : 1, resident = resident_blocks(way);
     const size_t blocks = resident && resident < tiles ? resident : tiles;
     void *arguments[] = {&to, &from, &bytes, (void *)&tiles};
-    return launch_early((const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, stream, arguments);
+    return launch_early(facts_of_device(), (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0,
+                        stream, arguments);
 }
