@@ -23,6 +23,7 @@
 /* Blocks of GRADIENT_WARPS that a multiprocessor should hold: what leaves registers enough. */
 #define USUAL_BLOCKS 4
 #define ANY_BLOCKS   2
+#define WIDE_BLOCKS  1 /* of more than 64 pairs */
 
 /* ---- units ---- */
 
@@ -333,6 +334,12 @@ template <int DTYPE, int ANGLES, bool OWN> static const void *find_usual_kernel(
                               : (const void *)gradient_tiles_kernel<DTYPE, ANGLES, ROWS_PACKED, OWN, 1, USUAL_BLOCKS>;
 }
 
+template <int DTYPE, int TWINS, int BLOCKS> static const void *find_general_kernel(bool own)
+{
+    return own ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, true, TWINS, BLOCKS>
+               : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, false, TWINS, BLOCKS>;
+}
+
 template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
@@ -340,6 +347,8 @@ template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
                                : is_plain(plan)  ? ROWS_PLAIN
                                : is_packed(plan) ? ROWS_PACKED
                                                  : ROWS_ANY;
+    if (plan.pairs > 64)
+        return find_general_kernel<DTYPE, MAX_TWINS, WIDE_BLOCKS>(plan.angles.per_element);
     if constexpr (DTYPE != TROPE_F64) {
         const int angles = g.native || rows == ROWS_ANY ? ANGLES_ANY : kind_of_angles(plan);
         if (angles == ANGLES_PHASE)
@@ -349,14 +358,11 @@ template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
         if (angles == ANGLES_OWN_FREQS)
             return find_usual_kernel<DTYPE, ANGLES_OWN_FREQS, true>(rows);
     }
-    return plan.angles.per_element ? (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, true, 1, ANY_BLOCKS>
-                                   : (const void *)gradient_tiles_kernel<DTYPE, ANGLES_ANY, ROWS_ANY, false, 1, ANY_BLOCKS>;
+    return find_general_kernel<DTYPE, 1, ANY_BLOCKS>(plan.angles.per_element);
 }
 
 static const void *find_tile_kernel(const gradient_call &g)
 {
-    if (g.plan.plan.pairs > 64)
-        return trope_wide_gradient_kernel(g.plan.plan);
     switch (g.plan.plan.dtype) {
     case TROPE_F32:
         return find_tile_kernel<TROPE_F32>(g);

@@ -587,8 +587,9 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     admit_next();
     rows.find(t, part);
     /* The angles of a unit are asked for before the one before it is walked. */
-    const uint32_t units = group_rows<ROWS>::ONE ? 1 : group.units;
-#pragma unroll(group_rows <ROWS>::ONE ? 2 : 1)
+    constexpr bool ONE = group_rows<ROWS>::ONE;
+    const uint32_t units = ONE ? 1 : group.units;
+#pragma unroll(ONE ? 2 : 1)
     for (uint32_t next = 0; next <= units; next++) {
         if (next < units)
             share.prepare(t, angle_steps.of, rows.at(next));
@@ -609,8 +610,5 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     if (t.g.plan.plan.sequences.boundaries)
         check_sequences(t.g.plan.plan);
 }
-
-/* The kernel for more than 64 pairs, of which a thread has two twins: in gradient_wide_cuda.cu. */
-const void *trope_wide_gradient_kernel(const trope_plan &plan);
 
 #endif

@@ -271,6 +271,7 @@ enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD };
 
 template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_PLAIN_SINGLE;
 template <int KIND> constexpr bool IS_PACKED = KIND == KIND_PACKED || KIND == KIND_PACKED_SINGLE;
+template <int KIND> constexpr bool HAS_USUAL_ROWS = KIND != KIND_ANY;
 template <int KIND> constexpr bool IS_SINGLE = KIND == KIND_PACKED_SINGLE || KIND == KIND_PLAIN_SINGLE;
 
 /* The number in the call of row `row` of a tile, or of its last one. */
@@ -370,7 +371,6 @@ template <int KIND> struct tiled_operands {
 /* What a thread has in a tile: a lane, of every so many rows and every so many heads of them. The threads of a warp that
  * have the same head are `together`. */
 template <int DTYPE, int ANGLES, int KIND> struct lane_share {
-    enum { USUAL_ROWS = KIND != KIND_ANY };
     typedef tile_lane<DTYPE, ANGLES> lane;
 
     lane at;
@@ -386,7 +386,7 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
         thread = of_warp - in_warp * o.lanes.divisor;
         together = o.head_threads << (of_warp - thread);
         is_there = first_lane + thread < o.all_lanes;
-        at.template locate<USUAL_ROWS>(call, o, is_there ? first_lane + thread : 0);
+        at.template locate<HAS_USUAL_ROWS<KIND>>(call, o, is_there ? first_lane + thread : 0);
     }
 
     /* Turns the lane of one head. Where pairs are rearranged, each thread reads what others write. */
@@ -450,7 +450,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
         const auto row_of = [&](uint32_t i) { return row_of_tile<FORM, KIND>(call, p, rows, ROWS ? done + i : 0); };
         bool own = false;
         if (finds_turns)
-            own = lane_turns::template find_shares<KIND != KIND_ANY, AT_ONCE>(
+            own = lane_turns::template find_shares<HAS_USUAL_ROWS<KIND>, AT_ONCE>(
                 call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
         if (ANGLES == ANGLES_ANY)
             own = true;
@@ -474,7 +474,6 @@ __device__ __forceinline__ void rotate_alone(const tiled_call &call, const tiled
                                              const tile_arrival &arrival, char *tile)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
-    constexpr bool USUAL_ROWS = KIND != KIND_ANY;
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
     const steps_of<ANGLES, lane_turns::RUN> steps[2] = {{all_steps, (int)mine.at.low}, {all_steps, (int)mine.at.high}};
     constexpr bool AHEAD = ANGLES == ANGLES_FREQS; /* a table's rows are asked for one row before they are used */
@@ -487,7 +486,7 @@ __device__ __forceinline__ void rotate_alone(const tiled_call &call, const tiled
     for (uint32_t i = first; i < p.rows; i += step) {
         if (!AHEAD || i == first) {
             row = row_of_tile<FORM, KIND>(call, p, rows, i);
-            angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
+            angles.template load<HAS_USUAL_ROWS<KIND>>(call.plan, row, mine.at, steps);
         }
         const bool rotates = row.action == TROPE_ROW_ROTATE;
         lane_turns turns;
@@ -495,7 +494,7 @@ __device__ __forceinline__ void rotate_alone(const tiled_call &call, const tiled
             turns.find(call.plan, row, mine.at, angles);
         if (AHEAD && i + step < p.rows) {
             row = row_of_tile<FORM, KIND>(call, p, rows, i + step);
-            angles.template load<USUAL_ROWS>(call.plan, row, mine.at, steps);
+            angles.template load<HAS_USUAL_ROWS<KIND>>(call.plan, row, mine.at, steps);
         }
         arrival.wait(0);
         if (rotates)
