@@ -15,7 +15,7 @@ struct cuda_plan {
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
-    trope_plan plan; /* what it points to on the host is not for kernels */
+    trope_plan plan;       /* what it points to on the host is not for kernels */
 };
 
 /* ---- rows ---- */
@@ -82,10 +82,14 @@ struct packed_span {
     bool is_gap;
 };
 
+/* Sequences among which one may not be found by two looks at as many boundaries as a warp has threads. */
+#define MANY_SEQUENCES (32 * 32)
+
 /* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
- * anything else, and those that would be around a token if sequences were of the same length. If they are, that is all. */
+ * anything else; and of many those that would be around a token if sequences were of the same length. If they are, no more
+ * looks are needed. */
 struct packed_probes {
-    int32_t of_all, near = INT32_MIN;
+    int32_t of_all, near;
     uint32_t near_at; /* the first of the latter */
 
     __device__ __forceinline__ void ask_all(const trope_sequences &s)
@@ -95,6 +99,8 @@ struct packed_probes {
 
     __device__ __forceinline__ void ask_near(const trope_sequences &s, uint32_t token)
     {
+        if (s.count < MANY_SEQUENCES)
+            return;
         const int32_t guess = (int32_t)__fdividef((float)token * (float)s.count, (float)s.tokens);
         near_at = (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0);
         near = load(s, near_at + threadIdx.x % 32);
@@ -138,10 +144,12 @@ __device__ __forceinline__ packed_span search_packed_span(const trope_sequences 
     return span;
 }
 
-/* The same from the boundaries around it, if it is among them. */
+/* The same, of many from the boundaries around it if these are at hand. */
 __device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes,
                                                         int32_t token)
 {
+    if (s.count < MANY_SEQUENCES)
+        return search_packed_span(s, probes.of_all, token);
     const uint32_t later = __ballot_sync(UINT32_MAX, probes.near > token);
     const int first = __ffs((int)later) - 1; /* of the threads whose boundary is after the token; or -1 */
     if (first <= 0)

@@ -24,12 +24,11 @@ static trope_status run(const char *function, const trope_plan *plan)
 
 int trope_cuda_device_count(void)
 {
-    static thread_local int known = 0; /* once there are some they stay, and every call asks */
-    if (known == 0 && cudaGetDeviceCount(&known) != cudaSuccess) {
-        cudaGetLastError(); /* no driver or no device is an answer, not a failure of the caller's next launch */
-        known = 0;
-    }
-    return known;
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess)
+        return count;
+    cudaGetLastError(); /* no driver or no device is an answer, not a failure of the caller's next launch */
+    return 0;
 }
 
 void trope_cuda_describe(char *text, size_t size)

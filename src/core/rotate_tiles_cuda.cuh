@@ -18,9 +18,6 @@
 #define TILE_WARPS    (TILE_THREADS / 32)
 #define MAX_TILE_ROWS 32 /* that must be looked up */
 
-/* Sequences that two looks at as many boundaries as a warp has threads may not find. */
-#define MANY_SEQUENCES (32 * 32)
-
 /* What is asked for before the tile is on its way lies together: parameters that nobody has read yet take long to come. */
 struct tiled_operand {
     uint32_t blocks_of_turn;
@@ -534,9 +531,9 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
     }
-    if (IS_PACKED<KIND> && call.plan.plan.sequences.count >= MANY_SEQUENCES)
-        probes.ask_near(call.plan.plan.sequences, p.row);
     admit_next();
+    if (IS_PACKED<KIND>)
+        probes.ask_near(call.plan.plan.sequences, p.row);
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, first_tile, rows);
     if (present) {

@@ -1,7 +1,8 @@
-/* The gradient of the angles of packed sequences, from none to more than are looked at one by one, where empty ones, gaps
- * before, behind and positions that have no angle are all there, against sums that are known exactly: the data are small
- * integers and the tables quarters, so a sum in double is the same in any order. And of cu_seqlens that cannot be: what
- * comes of them must not depend on what the workspace held before. */
+/* The gradient of the angles of packed sequences, from none to more than are looked at one by one, and to so many that they
+ * are looked for near where they would be if all were of the same length; where empty ones, gaps before, behind and
+ * positions that have no angle are all there, against sums that are known exactly: the data are small integers and the
+ * tables quarters, so a sum in double is the same in any order. And of cu_seqlens that cannot be: what comes of them must
+ * not depend on what the workspace held before. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,11 +24,11 @@ static const shape shapes[] = {
     {1, 16, 16, 40, 700, 0, 0, 0}, {4, 128, 128, 10, 700, 0, 0, 0}, {32, 128, 64, 12, 63, 0, 0, 0},
     {128, 128, 128, 6, 31, 0, 0, 0}, {3, 6, 6, 40, 700, 0, 0, 0}, {4, 64, 64, 10, 700, 0, 1, 0},
     {1, 300, 300, 6, 700, 0, 0, 0}, {4, 128, 128, 10, 700, 1, 0, 0}, {2, 16, 16, 1500, 63, 0, 0, 0},
-    {8, 128, 128, 5, 700, 0, 0, 1}, {32, 128, 128, 12, 63, 0, 1, 1}, {128, 128, 128, 6, 31, 0, 0, 1},
+    {8, 128, 128, 5, 3000, 0, 0, 1}, {32, 128, 128, 12, 63, 0, 1, 1}, {128, 128, 128, 6, 31, 0, 0, 1},
 };
 /* clang-format on */
 
-static const int64_t counts[] = {0, 1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700};
+static const int64_t counts[] = {0, 1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700, 1023, 1024, 3000};
 
 typedef struct packed_case {
     const shape *s;
@@ -145,10 +146,14 @@ static void *upload_elements(const packed_case *c, const int8_t *from)
 static void *upload_boundaries(const packed_case *c)
 {
     const size_t count = (size_t)c->sequences + 1;
-    int64_t wide[1024];
+    if (!c->s->is_64)
+        return upload(c->boundaries, count * sizeof *c->boundaries);
+    int64_t *const wide = malloc(count * sizeof *wide);
     for (size_t i = 0; i < count; i++)
         wide[i] = c->boundaries[i];
-    return c->s->is_64 ? upload(wide, count * sizeof *wide) : upload(c->boundaries, count * sizeof *c->boundaries);
+    void *const to = upload(wide, count * sizeof *wide);
+    free(wide);
+    return to;
 }
 
 static trope_args packed_call(const packed_case *c)
