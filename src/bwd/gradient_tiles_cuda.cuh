@@ -533,7 +533,8 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
 
 /* ---- the kernel ---- */
 
-/* The steps of a unit that a warp has, from one that is on its way, or has come with the units before. */
+/* The steps of a unit that a warp has, from one that is on its way. Where a group has several units, each has one step, of
+ * one tile that has come with the first of them. */
 template <class SHARE, class ROWS>
 __device__ __forceinline__ void walk_steps(const tiled_gradient &t, gradient_step s, uint32_t number,
                                            const tile_arrival &arrival, const ROWS &rows, uint32_t unit, char *memory,
@@ -586,7 +587,7 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     load_step(t, s, arrival, memory);
     admit_next();
     rows.find(t, part);
-    /* The angles of a unit are asked for before the one before it is walked. */
+    /* The angles of a unit are asked for before the one before it is walked. Where there are several there is one part. */
     constexpr bool ONE = group_rows<ROWS>::ONE;
     const uint32_t units = ONE ? 1 : group.units;
 #pragma unroll(ONE ? 2 : 1)

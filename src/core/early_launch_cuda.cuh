@@ -49,8 +49,8 @@ static inline device_facts ask_device(int device)
             device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
 }
 
-/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device,
- * and a call asks here once. */
+/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device.
+ * Which one that is must be asked for every time, so a call comes here once. */
 static inline device_facts facts_of_device(void)
 {
     static thread_local int known = -1;

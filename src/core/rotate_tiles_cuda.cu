@@ -325,11 +325,11 @@ static uint32_t shared_of_part(const device_facts &device, uint64_t part, uint64
 }
 
 /* The same where all blocks start at once: that no multiprocessor has more of them than others, although blocks of the
- * call before, which end at different times, may still have their places. (Only after an early launch they may.) */
+ * call before, which end at different times, may still have their places. (Without early launches they may not.) */
 static uint32_t shared_of_even_blocks(const device_facts &device, int64_t blocks)
 {
-    const bool may_wait = device.major >= 9 && device.multiprocessors > 0 && blocks > 0;
-    return may_wait ? shared_of_part(device, 1, (uint64_t)quotient_up(blocks, device.multiprocessors)) : 0;
+    const bool starts_early = device.major >= 9 && device.multiprocessors > 0 && blocks > 0;
+    return starts_early ? shared_of_part(device, 1, (uint64_t)quotient_up(blocks, device.multiprocessors)) : 0;
 }
 
 /* What is kept of a row. */
