@@ -49,20 +49,14 @@ static const struct {
     {copy_kernel<8, true>, 8, 128, 0},
 };
 
-static size_t resident_blocks(int way)
-{
-    int device = 0, multiprocessors = 1;
-    (void)cudaGetDevice(&device);
-    (void)cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    return kernels[way].resident * (size_t)multiprocessors;
-}
-
 cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream)
 {
+    const device_facts device = facts_of_device();
     const size_t per_tile = (size_t)kernels[way].loads * kernels[way].threads * 16;
-    const size_t tiles = bytes ? (bytes + per_tile - 1) / per_tile : 1, resident = resident_blocks(way);
+    const size_t tiles = bytes ? (bytes + per_tile - 1) / per_tile : 1;
+    const size_t resident = kernels[way].resident * (size_t)device.multiprocessors;
     const size_t blocks = resident && resident < tiles ? resident : tiles;
     void *arguments[] = {&to, &from, &bytes, (void *)&tiles};
-    return launch_early(facts_of_device(), (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0,
-                        stream, arguments);
+    return launch_early(device, (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, stream,
+                        arguments);
 }
