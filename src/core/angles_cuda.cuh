@@ -90,7 +90,6 @@ struct packed_span {
  * it, no more looks are needed. */
 struct packed_probes {
     int32_t of_all, near;
-    uint32_t near_at; /* the first of the latter */
 
     __device__ __forceinline__ void ask_all(const trope_sequences &s)
     {
@@ -102,8 +101,7 @@ struct packed_probes {
         if (s.count < MANY_SEQUENCES)
             return;
         const int32_t guess = (int32_t)__fdividef((float)token * (float)s.count, (float)s.tokens);
-        near_at = (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0);
-        near = load(s, near_at + threadIdx.x % 32);
+        near = load(s, (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0) + threadIdx.x % 32);
     }
 
   private:
@@ -144,7 +142,7 @@ __device__ __forceinline__ packed_span search_packed_span(const trope_sequences 
     return span;
 }
 
-/* The same, of many from the boundaries around it if these are at hand. */
+/* The same, of many from the boundaries around it if these are at hand. Gaps are always searched for. */
 __device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes,
                                                         int32_t token)
 {
@@ -154,8 +152,7 @@ __device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s
     const int first = __ffs((int)later) - 1; /* of the threads whose boundary is after the token; or -1 */
     if (first <= 0)
         return search_packed_span(s, probes.of_all, token);
-    return {__shfl_sync(UINT32_MAX, probes.near, first - 1), __shfl_sync(UINT32_MAX, probes.near, first),
-            probes.near_at + first > (uint32_t)s.count};
+    return {__shfl_sync(UINT32_MAX, probes.near, first - 1), __shfl_sync(UINT32_MAX, probes.near, first), false};
 }
 
 /* Reports a position that has no angle, and poisons the rows of a sequence that cannot be right. */

@@ -11,6 +11,7 @@
 #include "support/random.h"
 
 #define SMALL 100000000 /* elements: all tokens are compared */
+#define GAP   7         /* tokens before the first sequence, and behind the last one */
 
 /* What a call is, and how many tokens are compared. */
 typedef struct large_case {
@@ -52,18 +53,25 @@ static int64_t elements(const large_case *c)
 
 /* ---- the call ---- */
 
+static void set_positions(state *s, int64_t begin, int64_t end)
+{
+    for (int64_t token = begin; token < end; token++)
+        s->positions[token] = token - begin;
+}
+
 static void make_sequences(state *s)
 {
     const large_case *c = s->c;
     int32_t *boundaries = malloc(((size_t)c->sequences + 1) * sizeof *boundaries);
     s->positions = malloc((size_t)c->tokens * sizeof *s->positions);
-    boundaries[0] = 0;
+    boundaries[0] = GAP;
     for (int64_t i = 1; i <= c->sequences; i++) {
-        const int64_t left = c->tokens - boundaries[i - 1], length = random_between(&s->random, 0, 5);
+        const int64_t left = c->tokens - GAP - boundaries[i - 1], length = random_between(&s->random, 0, 5);
         boundaries[i] = boundaries[i - 1] + (int32_t)(i == c->sequences || length > left ? left : length);
-        for (int32_t j = boundaries[i - 1]; j < boundaries[i]; j++)
-            s->positions[j] = j - boundaries[i - 1];
+        set_positions(s, boundaries[i - 1], boundaries[i]);
     }
+    set_positions(s, 0, GAP);
+    set_positions(s, c->tokens - GAP, c->tokens);
     CUDA_MUST(cudaMalloc(&s->cu_seqlens, ((size_t)c->sequences + 1) * sizeof *boundaries));
     CUDA_MUST(
         cudaMemcpy(s->cu_seqlens, boundaries, ((size_t)c->sequences + 1) * sizeof *boundaries, cudaMemcpyHostToDevice));
@@ -96,6 +104,7 @@ static void make_call(state *s)
     a->operands[0].dst = c->in_place ? s->src : s->dst;
     a->cu_seqlens = s->cu_seqlens;
     a->sequences = c->sequences;
+    a->padding = c->sequences ? TROPE_PADDING_ROTATE : a->padding;
 }
 
 /* ---- rows ---- */
