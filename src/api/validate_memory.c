@@ -100,7 +100,7 @@ static trope_status list_operand(const char *function, const trope_args *a, int 
     return list_memory(function, list, operand_memory(a, i, "input", o->input, o->input_stride), size);
 }
 
-/* ---- everything else ---- */
+/* ---- everything else: most calls have little of it, and what is not given should take no time ---- */
 
 static memory flat_memory(const char *name, const void *base, int64_t count, int64_t element_size)
 {
@@ -123,46 +123,67 @@ static memory table_memory(const trope_args *a, const char *name, const void *ba
 static trope_status list_tables(const char *function, const trope_args *a, memory_list *list)
 {
     const int64_t size = element_sizes[a->angle_dtype];
-    CHECK(list_memory(function, list, table_memory(a, "freqs", a->freqs, size), size));
-    CHECK(list_memory(function, list, table_memory(a, "cos", a->cos, size), size));
-    return list_memory(function, list, table_memory(a, "sin", a->sin, size), size);
+    if (a->freqs)
+        CHECK(list_memory(function, list, table_memory(a, "freqs", a->freqs, size), size));
+    if (a->cos)
+        CHECK(list_memory(function, list, table_memory(a, "cos", a->cos, size), size));
+    if (a->sin)
+        CHECK(list_memory(function, list, table_memory(a, "sin", a->sin, size), size));
+    return TROPE_OK;
+}
+
+static memory ids_memory(const trope_args *a, int64_t element_size)
+{
+    return (memory){.region = {.base = a->position_ids,
+                               .size = {a->position_axes, a->batch, a->tokens, 1, 1},
+                               .stride = {a->position_axis_stride, a->position_batch_stride, a->position_token_stride},
+                               .element_size = element_size},
+                    .name = "position_ids",
+                    .strides = "position_axis_stride, position_batch_stride or position_token_stride",
+                    .operand = -1};
 }
 
 static trope_status list_indices(const char *function, const trope_args *a, memory_list *list)
 {
     const int64_t position_size = a->position_dtype == TROPE_I64 ? 8 : 4,
                   cu_size = a->cu_seqlens_dtype == TROPE_I64 ? 8 : 4;
-    const memory ids = {.region = {.base = a->position_ids,
-                                   .size = {a->position_axes, a->batch, a->tokens, 1, 1},
-                                   .stride = {a->position_axis_stride, a->position_batch_stride, a->position_token_stride},
-                                   .element_size = position_size},
-                        .name = "position_ids",
-                        .strides = "position_axis_stride, position_batch_stride or position_token_stride",
-                        .operand = -1};
     const int64_t starts = a->cu_seqlens ? a->sequences : a->batch, boundaries = a->sequences + 1;
-    CHECK(list_memory(function, list, ids, position_size));
-    CHECK(list_memory(function, list, flat_memory("start_positions", a->start_positions, starts, position_size),
-                      position_size));
-    CHECK(list_memory(function, list, flat_memory("cu_seqlens", a->cu_seqlens, boundaries, cu_size), cu_size));
-    return list_memory(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size),
-                       cu_size);
+    if (a->position_ids)
+        CHECK(list_memory(function, list, ids_memory(a, position_size), position_size));
+    if (a->start_positions)
+        CHECK(list_memory(function, list, flat_memory("start_positions", a->start_positions, starts, position_size),
+                          position_size));
+    if (a->cu_seqlens)
+        CHECK(list_memory(function, list, flat_memory("cu_seqlens", a->cu_seqlens, boundaries, cu_size), cu_size));
+    if (a->cu_seqlens_padded)
+        CHECK(list_memory(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size),
+                          cu_size));
+    return TROPE_OK;
 }
 
-static trope_status list_written(const char *function, const trope_args *a, int backward, memory_list *list)
+static trope_status list_written(const char *function, memory_list *list, memory m, int64_t alignment)
+{
+    m.is_written = 1;
+    return list_memory(function, list, m, alignment);
+}
+
+static trope_status list_results(const char *function, const trope_args *a, int backward, memory_list *list)
 {
     const int64_t gradient_size = a->dtype == TROPE_F64 ? 8 : 4;
     const int64_t workspace = a->workspace_size > INT64_MAX ? INT64_MAX : (int64_t)a->workspace_size;
     int32_t rotary_dim = 0;
     for (int i = 0; i < a->operand_count; i++)
         rotary_dim = a->operands[i].rotary_dim > rotary_dim ? a->operands[i].rotary_dim : rotary_dim;
-    memory written[] = {flat_memory("status", a->status, 1, 4), table_memory(a, "d_freqs", a->d_freqs, gradient_size),
-                        flat_memory("d_inv_freq", a->d_inv_freq, rotary_dim / 2, 8),
-                        flat_memory("workspace", a->workspace, workspace, 1)};
-    const int64_t alignments[] = {4, gradient_size, 8, 16};
-    for (int i = 0; i < (backward ? 4 : 1); i++) {
-        written[i].is_written = 1;
-        CHECK(list_memory(function, list, written[i], alignments[i]));
-    }
+    if (a->status)
+        CHECK(list_written(function, list, flat_memory("status", a->status, 1, 4), 4));
+    if (!backward)
+        return TROPE_OK;
+    if (a->d_freqs)
+        CHECK(list_written(function, list, table_memory(a, "d_freqs", a->d_freqs, gradient_size), gradient_size));
+    if (a->d_inv_freq)
+        CHECK(list_written(function, list, flat_memory("d_inv_freq", a->d_inv_freq, rotary_dim / 2, 8), 8));
+    if (a->workspace)
+        CHECK(list_written(function, list, flat_memory("workspace", a->workspace, workspace, 1), 16));
     return TROPE_OK;
 }
 
@@ -212,7 +233,7 @@ trope_status trope_validate_memory(const char *function, const trope_args *a, in
         CHECK(list_operand(function, a, i, wants_gradient, &list));
     CHECK(list_tables(function, a, &list));
     CHECK(list_indices(function, a, &list));
-    CHECK(list_written(function, a, backward, &list));
+    CHECK(list_results(function, a, backward, &list));
     return check_pairs(function, &list);
 }
 

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_co
     double sum = 0;
 #pragma unroll 4
     for (int64_t part = 0; part < plan.batch; part++)
-        sum += g.sums[(part * plan.tokens + row.token) * columns + column];
+        sum += __ldcs(g.sums + (part * plan.tokens + row.token) * columns + column);
     trope_find_row(&plan, &span, &row);
     const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
     store_angle(plan, offset_of_angle(plan, 0, position, pair, column >= pairs), turn_sum(plan, sum));
@@ -92,8 +92,8 @@ __device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, 
         for (int i = 0; i < PACKED_TOKENS; i++) {
             const int32_t next = __shfl_sync(UINT32_MAX, token, __ffs((int)found) - 1);
             const double *const from = p.sums + (size_t)next * columns + column;
-            of_token[i][0] = found && column < columns ? from[0] : 0;
-            of_token[i][1] = found && column + 32 < columns ? from[32] : 0;
+            of_token[i][0] = found && column < columns ? __ldcs(from) : 0;
+            of_token[i][1] = found && column + 32 < columns ? __ldcs(from + 32) : 0;
             found &= found - 1;
         }
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __
     if (pair < pairs) {
 #pragma unroll 8
         for (int64_t row = threadIdx.x / PARTS_PAIRS; row < f.rows; row += PARTS_LANES)
-            sum += f.sums[row * pairs + pair];
+            sum += __ldcs(f.sums + row * pairs + pair);
     }
     lanes[threadIdx.x] = sum;
     for (uint32_t half = PARTS_THREADS / 2; half >= PARTS_PAIRS; half /= 2) {

@@ -122,12 +122,13 @@ __device__ __forceinline__ unit_group find_group(const gradient_call &g, uint32_
 
 /* ---- results ---- */
 
+/* As little as what is on its way to memory should stay in L2: what is written once, and sums that are read once. */
 __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t offset, double value)
 {
     if (plan.dtype == TROPE_F64)
-        ((double *)plan.d_freqs)[offset] = value;
+        __stcs((double *)plan.d_freqs + offset, value);
     else
-        ((float *)plan.d_freqs)[offset] = (float)value;
+        __stcs((float *)plan.d_freqs + offset, (float)value);
 }
 
 /* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */

@@ -492,8 +492,8 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
             return;
         if (t.g.mode == GRADIENT_DIRECT) {
             float *const to = (float *)plan.d_freqs + offset_of_angle_row(plan, row.batch, row.position[0]) + pair(t, w);
-            to[0] = (float)turn_sum(plan, sum[0]);
-            to[1] = (float)turn_sum(plan, sum[1]);
+            __stcs(to, (float)turn_sum(plan, sum[0]));
+            __stcs(to + 1, (float)turn_sum(plan, sum[1]));
         } else {
             double *const to = t.g.sums + (row.batch * plan.tokens + row.token) * plan.pairs + pair(t, w);
             *(double2 *)to = leaves_zeros(t.g, row) ? make_double2(0, 0) : make_double2(sum[0], sum[1]);

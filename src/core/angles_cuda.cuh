@@ -251,22 +251,24 @@ __device__ __forceinline__ int64_t position_of_axis(const trope_row &row, int ax
 /* ---- tables ---- */
 
 /* Loads that stay where they are: the compiler would put off those whose values are wanted later, and they would be waited
- * for one after another. */
+ * for one after another. Rows of a table that stayed in L2 would leave less room there for what is on its way to memory. */
 __device__ __forceinline__ void load_at_once(const uint4 *from, uint4 *to)
 {
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from));
+                 : "l"(from), "l"(evict_first()));
 }
 
 __device__ __forceinline__ void load_at_once(const uint2 *from, uint2 *to)
 {
-    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(to->x), "=r"(to->y) : "l"(from));
+    asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                 : "=r"(to->x), "=r"(to->y)
+                 : "l"(from), "l"(evict_first()));
 }
 
 __device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
 {
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(*to) : "l"(from));
+    asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(*to) : "l"(from), "l"(evict_first()));
 }
 
 /* COUNT values that are neighbours, by loads as wide as COUNT allows. */
@@ -315,12 +317,18 @@ __device__ __forceinline__ int column_of(const cuda_plan &p, int pair, int which
 }
 
 /* What a kernel is compiled for: any angles, or only the usual ones in fp32 and with rounding once, of which tables can be
- * loaded as vectors and have one position axis. docs/cuda.md has what this buys. */
-enum cuda_angles { ANGLES_ANY, ANGLES_PHASE, ANGLES_FREQS, ANGLES_OWN_FREQS };
+ * loaded as vectors and have one position axis. Those of cos and sin may have a column per pair or per element, of any
+ * dtype. docs/cuda.md has what this buys. */
+enum cuda_angles { ANGLES_ANY, ANGLES_PHASE, ANGLES_FREQS, ANGLES_OWN_FREQS, ANGLES_TABLES };
 
 template <int ANGLES> __device__ __forceinline__ bool has_own_angles(const cuda_plan &p)
 {
-    return ANGLES == ANGLES_ANY ? p.own_angles : ANGLES == ANGLES_OWN_FREQS;
+    return ANGLES == ANGLES_ANY || ANGLES == ANGLES_TABLES ? p.own_angles : ANGLES == ANGLES_OWN_FREQS;
+}
+
+template <int ANGLES> __device__ __forceinline__ bool has_tables(const cuda_plan &p)
+{
+    return ANGLES == ANGLES_ANY ? p.plan.angles.source == TROPE_ANGLES_TABLE : ANGLES == ANGLES_TABLES;
 }
 
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const cuda_plan &p)
@@ -398,6 +406,56 @@ __device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &
     }
 }
 
+/* The entries of N pairs as a table has them: their first elements' and their second ones', or where the table's columns
+ * are interleaved both of each pair; of fp32, or two of 16 bits in a word. What they mean is found when they are used, so
+ * that nothing waits for them before. */
+template <int N> struct stored_entries {
+    uint32_t words[2 * N];
+
+    __device__ __forceinline__ void load(const cuda_plan &p, const trope_row &row, const void *table, int pair)
+    {
+        const trope_plan_angles &a = p.plan.angles;
+        const int64_t entry = row.batch * a.batch_stride + row.position[0] * a.row_stride;
+        if (a.dtype == TROPE_F32)
+            load_columns(p, (const uint32_t *)table + entry, pair);
+        else
+            load_columns(p, (const uint16_t *)table + entry, pair);
+    }
+
+    template <typename STORED> __device__ __forceinline__ void load_columns(const cuda_plan &p, const STORED *row, int pair)
+    {
+        enum { WORDS = N * sizeof(STORED) / 4 };
+        if (p.own_angles && p.plan.interleaved_columns) {
+            load_run<uint32_t, 2 * WORDS>((const uint32_t *)(row + 2 * pair), words);
+            return;
+        }
+        load_run<uint32_t, WORDS>((const uint32_t *)(row + column_of(p, pair, 0)), words);
+        if (p.own_angles)
+            load_run<uint32_t, WORDS>((const uint32_t *)(row + column_of(p, pair, 1)), words + WORDS);
+    }
+
+    /* Of the first element (0) or the second one (1) of pair e. */
+    __device__ __forceinline__ float value(const cuda_plan &p, int e, int which) const
+    {
+        const bool together = p.own_angles && p.plan.interleaved_columns;
+        if (p.plan.angles.dtype == TROPE_F32)
+            return __uint_as_float(together ? words[2 * e + which] : words[which * N + e]);
+        const uint32_t both = together ? words[e] : words[(which * N + e) / 2];
+        const uint16_t half = (uint16_t)((together ? which : e % 2) ? both >> 16 : both);
+        return p.plan.angles.dtype == TROPE_BF16 ? trope_bf16_to_f32(half) : trope_f16_to_f32(half);
+    }
+
+    /* Whether the elements of any pair have different ones. */
+    __device__ __forceinline__ bool differ(const cuda_plan &p) const
+    {
+        bool differ = false;
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            differ = differ || __float_as_uint(value(p, e, 0)) != __float_as_uint(value(p, e, 1));
+        return differ;
+    }
+};
+
 /* ---- angles ---- */
 
 /* Pairs that kernels for the usual angles have room for, as parameters: every kilobyte of them costs the host. */
@@ -437,13 +495,18 @@ template <int N> struct steps_of<ANGLES_ANY, N> {
     }
 };
 
-/* The angles of N pairs before their sine: phases (32 bits of a turn, 64 for f64), or radians. */
+/* The angles of N pairs before their sine: phases (32 bits of a turn, 64 for f64), or radians; or what tables have instead.
+ */
 template <typename REAL, int N> union angles_of {
     of_pairs<std::conditional_t<sizeof(REAL) == 8, uint64_t, uint32_t>, N> phases;
     of_pairs<REAL, N> radians;
+    struct {
+        stored_entries<N> cos, sin;
+    } tables;
 };
 
-/* Loads them; a table's cos and sin when they are used. USUAL_ROWS: positions have one axis and are below 2^32. */
+/* Loads them; of any angles, a table's cos and sin when they are used. USUAL_ROWS: positions have one axis and are below
+ * 2^32. */
 template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, const trope_row &row, int pair,
                                                           const steps_of<ANGLES, N> &steps)
@@ -452,6 +515,9 @@ __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, co
     angles_of<REAL, N> angles;
     if constexpr (ANGLES == ANGLES_FREQS || ANGLES == ANGLES_OWN_FREQS) {
         load_table<ANGLES, REAL, N>(p, row, a.freqs, pair, &angles.radians);
+    } else if constexpr (ANGLES == ANGLES_TABLES) {
+        angles.tables.cos.load(p, row, a.cos, pair);
+        angles.tables.sin.load(p, row, a.sin, pair);
     } else if (has_phases<ANGLES>(p)) {
 #pragma unroll
         for (int e = 0; e < N; e++) {
@@ -550,19 +616,30 @@ template <typename REAL, int N> struct turns_of {
 
 /* Whether the elements of a pair may have an angle each. If not, c2 and s2 of turns_of are not set, and c1 and s1 hold for
  * both. */
-template <int ANGLES> constexpr bool MAY_OWN_ANGLES = ANGLES == ANGLES_ANY || ANGLES == ANGLES_OWN_FREQS;
+template <int ANGLES> constexpr bool MAY_OWN_ANGLES = ANGLES != ANGLES_PHASE &&ANGLES != ANGLES_FREQS;
 
-/* The second elements' coefficients. A table with a column per element usually has the same angles twice, and then half of
- * the sines are enough: returns whether it has not. */
+/* Whether the elements of any pair have different angles. A table with a column per element usually has the same ones
+ * twice. (Of any angles, a table's cos and sin are not compared.) */
+template <int ANGLES, typename REAL, int N>
+__device__ __forceinline__ bool have_different_angles(const cuda_plan &p, const angles_of<REAL, N> &angles)
+{
+    if (!has_own_angles<ANGLES>(p))
+        return false;
+    if constexpr (ANGLES == ANGLES_TABLES)
+        return angles.tables.cos.differ(p) || angles.tables.sin.differ(p);
+    return has_tables<ANGLES>(p) || differ<N>(angles.phases.first, angles.phases.second);
+}
+
+/* The second elements' coefficients; if the angles of all pairs are the same, half of the sines are enough. Returns whether
+ * they are not. */
 template <int ANGLES, typename REAL, int N>
 __device__ __forceinline__ bool find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
                                                   const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
-    const bool phases = has_phases<ANGLES>(p), table = ANGLES == ANGLES_ANY && p.plan.angles.source == TROPE_ANGLES_TABLE;
-    const bool own = has_own_angles<ANGLES>(p) && (table || differ<N>(angles.phases.first, angles.phases.second));
+    const bool own = have_different_angles<ANGLES>(p, angles);
     if (own) {
-        if (!table)
-            sincos_of<N>(phases, angles.phases.second, angles.radians.second, t->s2, t->c2);
+        if (!has_tables<ANGLES>(p))
+            sincos_of<N>(has_phases<ANGLES>(p), angles.phases.second, angles.radians.second, t->s2, t->c2);
         finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
     }
 #pragma unroll
@@ -586,7 +663,15 @@ template <int ANGLES, typename REAL, int N>
 __device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair,
                                            const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
-    if (ANGLES == ANGLES_ANY && p.plan.angles.source == TROPE_ANGLES_TABLE) {
+    if constexpr (ANGLES == ANGLES_TABLES) {
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            t->c1[e] = angles.tables.cos.value(p, e, 0);
+            t->s1[e] = angles.tables.sin.value(p, e, 0);
+            t->c2[e] = angles.tables.cos.value(p, e, 1);
+            t->s2[e] = angles.tables.sin.value(p, e, 1);
+        }
+    } else if (has_tables<ANGLES>(p)) {
         of_pairs<REAL, N> cosines, sines;
         load_table<ANGLES, REAL, N>(p, row, p.plan.angles.cos, pair, &cosines);
         load_table<ANGLES, REAL, N>(p, row, p.plan.angles.sin, pair, &sines);

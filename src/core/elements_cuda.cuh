@@ -1,4 +1,5 @@
-/* Elements on CUDA: their types, 16-byte vectors of them, the rotation of one pair, and a division without dividing. */
+/* Elements on CUDA: their types, 16-byte vectors of them, the rotation of one pair, a division without dividing, and
+ * how memory is read that a call needs once. */
 #ifndef TROPE_CORE_ELEMENTS_CUDA_CUH
 #define TROPE_CORE_ELEMENTS_CUDA_CUH
 
@@ -25,6 +26,14 @@ struct fast_divisor {
         return (__umulhi(n, multiplier) + n) >> shift;
     }
 };
+
+/* What is read and written once should not push other things out of L2. */
+__device__ __forceinline__ uint64_t evict_first()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 
 /* ---- one element ---- */
 

@@ -80,13 +80,13 @@ static inline bool is_plain(const trope_plan &plan)
     return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
 }
 
-/* Whether neighbouring columns of a table can be loaded as vectors of fp32. */
+/* Whether four neighbouring columns of a table can be loaded at once. */
 static inline bool table_is_vector(const trope_plan &plan)
 {
     const trope_plan_angles &a = plan.angles;
     const uintptr_t bases = (uintptr_t)a.freqs | (uintptr_t)a.cos | (uintptr_t)a.sin;
-    return plan.dtype != TROPE_F64 && a.dtype == TROPE_F32 && plan.axes == 1 && bases % 16 == 0 &&
-           is_multiple(a.row_stride, 4) && is_multiple(a.batch_stride, 4);
+    return plan.dtype != TROPE_F64 && plan.axes == 1 && bases % 16 == 0 && is_multiple(a.row_stride, 4) &&
+           is_multiple(a.batch_stride, 4);
 }
 
 /* What of cuda_angles a plan can be run by. */
@@ -96,8 +96,10 @@ static inline int kind_of_angles(const trope_plan &plan)
         return ANGLES_ANY;
     if (plan.angles.source == TROPE_ANGLES_PHASE || plan.angles.source == TROPE_ANGLES_NONE)
         return plan.pairs <= USUAL_PAIRS ? ANGLES_PHASE : ANGLES_ANY;
-    if (plan.angles.source != TROPE_ANGLES_FREQS || !table_is_vector(plan))
+    if (!table_is_vector(plan))
         return ANGLES_ANY;
+    if (plan.angles.source == TROPE_ANGLES_TABLE)
+        return ANGLES_TABLES;
     return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;
 }
 
@@ -109,7 +111,7 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->scaled = plan.cosine_scale != 1 || plan.sine_scale != 1;
     p->own_angles = plan.angles.per_element;
     p->window_pairs = plan.pairs / plan.windows;
-    p->table_vectors = table_is_vector(plan);
+    p->table_vectors = table_is_vector(plan) && plan.angles.dtype == TROPE_F32;
 }
 
 static inline trope_status fail_cuda(const char *function, cudaError_t error)

@@ -14,7 +14,8 @@
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
- * several rows of a tile (not with freqs, which take long to come), angles of each element (in 16 bits), unusual angles. */
+ * several rows of a tile (not with freqs, which take long to come), angles of each element (freqs only in 16 bits), unusual
+ * angles. */
 #define PLAIN_BLOCKS     8
 #define LOOKUP_BLOCKS    7
 #define ROWS_BLOCKS      6
@@ -108,7 +109,7 @@ static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, u
 static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, uint32_t rows)
 {
     const int angles = kind_of_angles(plan);
-    if (rows == 1 || (angles != ANGLES_FREQS && angles != ANGLES_OWN_FREQS))
+    if (rows == 1 || angles == ANGLES_ANY || angles == ANGLES_PHASE)
         return ENOUGH_TILES;
     return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
 }
@@ -173,13 +174,32 @@ static int64_t plan_operand(const trope_plan &plan, const device_facts &device, 
                : 0;
 }
 
+/* Where angles are not the most usual ones there are fewer kernels: by kind of call... */
+constexpr tile_call_kind kind_of(int angles, tile_call_kind kind)
+{
+    if (angles != ANGLES_ANY && angles != ANGLES_TABLES)
+        return kind;
+    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN
+           : kind == KIND_ANY || angles == ANGLES_ANY      ? KIND_ANY
+                                                           : KIND_PACKED;
+}
+
+/* ... and by form. One head has a kernel of its own where a call has one operand and a pair one angle: others are rare. */
+constexpr tile_form form_of(int angles, tile_form form, tile_call_kind kind)
+{
+    const bool has_head =
+        (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && (angles == ANGLES_PHASE || angles == ANGLES_FREQS);
+    const bool has_row = angles != ANGLES_ANY && (angles != ANGLES_TABLES || kind != KIND_ANY);
+    return (form == FORM_ROW && has_row) || (form == FORM_HEAD && has_head) ? form : FORM_ROWS;
+}
+
 static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
 {
-    if (is_plain(plan))
-        return operands == 1 ? KIND_PLAIN_SINGLE : KIND_PLAIN;
-    if (!is_packed(plan) || kind_of_angles(plan) == ANGLES_ANY)
-        return KIND_ANY;
-    return operands == 1 ? KIND_PACKED_SINGLE : KIND_PACKED;
+    const tile_call_kind kind = is_plain(plan)     ? operands == 1 ? KIND_PLAIN_SINGLE : KIND_PLAIN
+                                : !is_packed(plan) ? KIND_ANY
+                                : operands == 1    ? KIND_PACKED_SINGLE
+                                                   : KIND_PACKED;
+    return kind_of(kind_of_angles(plan), kind);
 }
 
 /* ---- operands that are one ---- */
@@ -229,21 +249,13 @@ static int32_t join_operands(const trope_plan &plan, trope_plan_operand *joined)
     return count;
 }
 
-/* One head has a kernel of its own where a call has one operand and a pair one angle: others are rare. */
-constexpr int form_of(int angles, int form, int kind)
-{
-    const bool usual =
-        (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && (angles == ANGLES_PHASE || angles == ANGLES_FREQS);
-    return form == FORM_HEAD && !usual ? FORM_ROWS : form;
-}
-
 /* What a launch needs to know of a call. */
 struct tiled_launch {
     int32_t operands;
     int64_t blocks;
     uint32_t shared_bytes;
     tile_call_kind kind;
-    int form;
+    tile_form form;
 };
 
 /* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
@@ -391,50 +403,41 @@ int trope_cuda_has_tiles(const trope_plan *plan)
 
 /* ---- launch ---- */
 
-constexpr int blocks_of(int dtype, int angles, int form, int kind)
+constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind kind)
 {
-    const bool waits_for_rows = form == FORM_ROWS && angles == ANGLES_FREQS && kind != KIND_ANY;
-    return angles == ANGLES_ANY                               ? ANY_BLOCKS
-           : form == FORM_ROWS && !waits_for_rows             ? ROWS_BLOCKS
-           : angles == ANGLES_OWN_FREQS && dtype != TROPE_F32 ? OWN_ANGLE_BLOCKS
-           : kind == KIND_ANY                                 ? LOOKUP_BLOCKS
-                                                              : PLAIN_BLOCKS;
-}
-
-/* Where angles are unusual, there are fewer kernels. */
-constexpr int general_kind(int kind)
-{
-    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN : KIND_ANY;
+    const bool is_any = angles == ANGLES_ANY || (angles == ANGLES_TABLES && kind == KIND_ANY);
+    const bool waits_for_rows = angles == ANGLES_FREQS && kind != KIND_ANY;
+    const bool has_own_angles = angles == ANGLES_TABLES || (angles == ANGLES_OWN_FREQS && dtype != TROPE_F32);
+    return is_any                                 ? ANY_BLOCKS
+           : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
+           : has_own_angles                       ? OWN_ANGLE_BLOCKS
+           : kind == KIND_ANY                     ? LOOKUP_BLOCKS
+                                                  : PLAIN_BLOCKS;
 }
 
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
-    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
-                                      blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
+    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), kind_of(ANGLES, KIND),                   \
+                                      blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), kind_of(ANGLES, KIND))>
 #define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
     {                                                                                                                      \
         KERNEL(DTYPE, ANGLES, FORM_ROW, KIND), KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND),                                     \
             KERNEL(DTYPE, ANGLES, FORM_HEAD, KIND)                                                                         \
     }
-#define ONE_FORM(DTYPE, ANGLES, KIND)                                                                                      \
-    {                                                                                                                      \
-        KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND), KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND),                                    \
-            KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND)                                                                         \
-    }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
-        ONE_FORM(DTYPE, ANGLES_ANY, general_kind(KIND)), FORMS(DTYPE, ANGLES_PHASE, KIND),                                 \
-            FORMS(DTYPE, ANGLES_FREQS, KIND), FORMS(DTYPE, ANGLES_OWN_FREQS, KIND)                                         \
+        FORMS(DTYPE, ANGLES_ANY, KIND), FORMS(DTYPE, ANGLES_PHASE, KIND), FORMS(DTYPE, ANGLES_FREQS, KIND),                \
+            FORMS(DTYPE, ANGLES_OWN_FREQS, KIND), FORMS(DTYPE, ANGLES_TABLES, KIND)                                        \
     }
 #define DTYPES(KIND)                                                                                                       \
     {                                                                                                                      \
         USUAL(TROPE_F32, KIND), USUAL(TROPE_F16, KIND), USUAL(TROPE_BF16, KIND),                                           \
         {                                                                                                                  \
-            ONE_FORM(TROPE_F64, ANGLES_ANY, general_kind(KIND))                                                            \
+            FORMS(TROPE_F64, ANGLES_ANY, KIND)                                                                             \
         }                                                                                                                  \
     }
 
 /* By kind of call, dtype, angles and form. */
-static const void *const kernels[5][4][4][3] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
+static const void *const kernels[5][4][5][3] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
                                                 DTYPES(KIND_PLAIN), DTYPES(KIND_PLAIN_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)

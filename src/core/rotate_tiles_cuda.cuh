@@ -418,7 +418,8 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     constexpr bool ROWS = FORM != FORM_ROW;
-    constexpr int AT_ONCE = ROWS && ANGLES != ANGLES_ANY ? 2 : 1; /* rows whose turns a thread finds at a time */
+    /* Rows whose turns a thread finds at a time. */
+    constexpr int AT_ONCE = ROWS && ANGLES != ANGLES_ANY && ANGLES != ANGLES_TABLES ? 2 : 1;
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
     const uint32_t first_row = o.heads_at_once.divide(mine.in_warp),
                    first_head = mine.in_warp - first_row * o.heads_at_once.divisor;

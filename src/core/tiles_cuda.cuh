@@ -124,14 +124,6 @@ __device__ __forceinline__ bool is_elected()
     return elected;
 }
 
-/* What is read and written once should not push other things out of L2. */
-__device__ __forceinline__ uint64_t evict_first()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
 /* Tells when what a warp has asked for has come. For all threads of the warp, in this order: it is prepared once, told
  * before every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... */
 struct tile_arrival {
