@@ -406,9 +406,9 @@ __device__ __forceinline__ void load_table(const cuda_plan &p, const trope_row &
     }
 }
 
-/* The entries of N pairs as a table has them: their first elements' and their second ones', or where the table's columns
- * are interleaved both of each pair; of fp32, or two of 16 bits in a word. What they mean is found when they are used, so
- * that nothing waits for them before. */
+/* The entries of N pairs as a table has them: those of first elements and then those of second ones, or pair by pair where
+ * its columns are interleaved; of fp32, or two of 16 bits in a word. They are taken apart when they are used, so that
+ * nothing waits for them before. */
 template <int N> struct stored_entries {
     uint32_t words[2 * N];
 
@@ -469,6 +469,7 @@ template <int ANGLES> struct alignas(16) cuda_steps {
 /* The turns per position of N pairs. They are kernel parameters: at hand before anything that comes through the cache, but
  * threads that ask for different ones are served one after another, so it is done once. */
 template <int ANGLES, int N> struct steps_of {
+    steps_of() = default;
     __device__ __forceinline__ steps_of(const uint64_t *, int)
     {
     }
@@ -477,6 +478,7 @@ template <int ANGLES, int N> struct steps_of {
 template <int N> struct steps_of<ANGLES_PHASE, N> {
     uint64_t step[N];
 
+    steps_of() = default;
     __device__ __forceinline__ steps_of(const uint64_t *steps, int pair)
     {
 #pragma unroll
@@ -490,13 +492,13 @@ template <int N> struct steps_of<ANGLES_PHASE, N> {
 template <int N> struct steps_of<ANGLES_ANY, N> {
     const uint64_t *step;
 
+    steps_of() = default;
     __device__ __forceinline__ steps_of(const uint64_t *steps, int pair) : step(steps + pair)
     {
     }
 };
 
-/* The angles of N pairs before their sine: phases (32 bits of a turn, 64 for f64), or radians; or what tables have instead.
- */
+/* The angles of N pairs before their sine: phases (32 bits of a turn, 64 for f64), or radians; or a table's cos and sin. */
 template <typename REAL, int N> union angles_of {
     of_pairs<std::conditional_t<sizeof(REAL) == 8, uint64_t, uint32_t>, N> phases;
     of_pairs<REAL, N> radians;
@@ -616,7 +618,7 @@ template <typename REAL, int N> struct turns_of {
 
 /* Whether the elements of a pair may have an angle each. If not, c2 and s2 of turns_of are not set, and c1 and s1 hold for
  * both. */
-template <int ANGLES> constexpr bool MAY_OWN_ANGLES = ANGLES != ANGLES_PHASE &&ANGLES != ANGLES_FREQS;
+template <int ANGLES> constexpr bool MAY_OWN_ANGLES = !(ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS);
 
 /* Whether the elements of any pair have different angles. A table with a column per element usually has the same ones
  * twice. (Of any angles, a table's cos and sin are not compared.) */

@@ -9,22 +9,13 @@
 #include "core/host_device.h"
 #include "core/scalar.h"
 
-/* Bits first .. first + 64 * count - 1 of 1 / (2 pi), bit 1 being the first after the binary point, for first from -191 on
- * and up to bit 256. */
-TROPE_HD void trope_turn_words(int first, int count, uint64_t *bits)
+/* Bits first .. first + 63 of 1 / (2 pi), bit 1 being the first after the binary point, for first in [-191, 192]. */
+TROPE_HD uint64_t trope_turn_bits(int first)
 {
     TROPE_CONSTANT uint64_t words[] = {
         0, 0, 0, 0x28be60db9391054au, 0x7f09d5f47d4d3770u, 0x36d8a5664f10e410u, 0x7f9458eaf7aef158u, 0x6dc91b8e909374b8u};
     const int bit = first + 191, word = bit >> 6, shift = bit & 63;
-    for (int i = 0; i < count; i++)
-        bits[i] = words[word + i] << shift | words[word + i + 1] >> 1 >> (63 - shift);
-}
-
-TROPE_HD uint64_t trope_turn_bits(int first)
-{
-    uint64_t bits;
-    trope_turn_words(first, 1, &bits);
-    return bits;
+    return words[word] << shift | words[word + 1] >> 1 >> (63 - shift);
 }
 
 /* The top 32 bits of the phase at a position; `step` is trope_phase_step(inv_freq). */
@@ -68,10 +59,10 @@ static inline uint64_t trope_phase_step(double inv_freq)
     if (shift < -63 - 53) /* too slow to turn by 2^-64 per position */
         return 0;
     /* 64 integer bits and 128 fraction bits of 2^shift / (2 pi). */
-    uint64_t turn[3];
-    trope_turn_words(shift - 63, 3, turn);
-    const uint128 low = (uint128)mantissa * turn[1] + (uint64_t)((uint128)mantissa * turn[2] >> 64);
-    const uint64_t step = mantissa * turn[0] + (uint64_t)(low >> 64) + ((uint64_t)low >> 63);
+    const uint64_t whole = trope_turn_bits(shift - 63), fraction = trope_turn_bits(shift + 1),
+                   tail = trope_turn_bits(shift + 65);
+    const uint128 low = (uint128)mantissa * fraction + (uint64_t)((uint128)mantissa * tail >> 64);
+    const uint64_t step = mantissa * whole + (uint64_t)(low >> 64) + ((uint64_t)low >> 63);
     return inv_freq < 0 ? 0 - step : step;
 }
 #endif

@@ -88,6 +88,22 @@ static void plan_operands(const trope_args *args, trope_plan *plan)
     plan->batch_outermost = plan->batch == 1 || strides[TROPE_DIM_BATCH] >= strides[TROPE_DIM_TOKEN];
 }
 
+/* The steps of the pairs. A training loop has the same frequencies in every call, and on CUDA finding their steps anew
+ * would be a tenth of what a call costs the host: a thread keeps those it found last. */
+static void plan_steps(const double *inv_freq, int32_t pairs, uint64_t *step)
+{
+    static _Thread_local double known[TROPE_MAX_PAIRS];
+    static _Thread_local uint64_t found[TROPE_MAX_PAIRS];
+    static _Thread_local int32_t count;
+    if (pairs != count || memcmp(inv_freq, known, (size_t)pairs * sizeof *known)) {
+        for (int i = 0; i < pairs; i++)
+            found[i] = trope_phase_step(inv_freq[i]);
+        memcpy(known, inv_freq, (size_t)pairs * sizeof *known);
+        count = pairs;
+    }
+    memcpy(step, found, (size_t)pairs * sizeof *step);
+}
+
 static void plan_angles(const trope_args *args, trope_plan *plan)
 {
     trope_plan_angles *a = &plan->angles;
@@ -105,8 +121,7 @@ static void plan_angles(const trope_args *args, trope_plan *plan)
                 : args->cos      ? TROPE_ANGLES_TABLE
                                  : TROPE_ANGLES_PHASE;
     if (a->source == TROPE_ANGLES_PHASE)
-        for (int i = 0; i < plan->pairs; i++)
-            plan->step[i] = trope_phase_step(args->inv_freq[i]);
+        plan_steps(args->inv_freq, plan->pairs, plan->step);
 }
 
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */

@@ -277,6 +277,12 @@ __device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const 
     return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
 }
 
+/* The same as a row whose position is its token. */
+__device__ __forceinline__ trope_row plain_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t row)
+{
+    return row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
+}
+
 /* What is kept in shared memory of a row. */
 struct plain_row {
     uint32_t token, batch;
@@ -289,7 +295,7 @@ using tile_row = std::conditional_t<IS_PLAIN<KIND>, plain_row, std::conditional_
 __device__ __forceinline__ void find_plain_rows(const tiled_call &call, const tile_place &p, plain_row *rows)
 {
     for (uint32_t i = threadIdx.x % 32; i < p.rows; i += 32) {
-        const trope_row row = row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i)));
+        const trope_row row = plain_row_of_tile(call, p, i);
         rows[i] = {(uint32_t)row.token, (uint32_t)row.batch};
     }
     __syncwarp();
@@ -343,7 +349,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
                                                  uint32_t number)
 {
     if constexpr (IS_PLAIN<KIND> && FORM == FORM_ROW)
-        return row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, number)));
+        return plain_row_of_tile(call, p, number);
     const tile_row<KIND> from = rows[number];
     trope_row row;
     if constexpr (IS_PLAIN<KIND>) {
@@ -376,6 +382,7 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
     uint32_t together;
     bool is_there;
 
+    lane_share() = default;
     __device__ __forceinline__ lane_share(const tiled_call &call, const tiled_operand &o, uint32_t first_lane)
     {
         const uint32_t of_warp = threadIdx.x % 32;
@@ -466,40 +473,58 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
 }
 
 /* The same where rows have one head: a thread finds what its lane is turned by, and keeps it to itself. */
-template <int DTYPE, int ANGLES, int FORM, int KIND>
-__device__ __forceinline__ void rotate_alone(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
-                                             const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows,
-                                             const tile_arrival &arrival, char *tile)
-{
+template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
-    const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
-    const steps_of<ANGLES, lane_turns::RUN> steps[2] = {{all_steps, (int)mine.at.low}, {all_steps, (int)mine.at.high}};
-    constexpr bool AHEAD = ANGLES == ANGLES_FREQS; /* a table's rows are asked for one row before they are used */
-    const uint32_t first = mine.in_warp, step = o.rows_at_once;
-    if (!mine.is_there || first >= step)
-        return;
-    char *window = tile + o.window + first * o.tiles.row_pitch;
+    /* A table's rows are asked for one row before they are used, and the first, where it need not be looked up, before the
+     * tile: its sines, which nobody shares, are what a small call waits for. */
+    enum { AHEAD = ANGLES == ANGLES_FREQS, BEFORE_TILE = AHEAD && IS_PLAIN<KIND> };
+
+    lane_share<DTYPE, ANGLES, KIND> mine;
+    steps_of<ANGLES, lane_turns::RUN> steps[2];
     trope_row row;
-    typename lane_turns::lane_angles angles;
-    for (uint32_t i = first; i < p.rows; i += step) {
-        if (!AHEAD || i == first) {
-            row = row_of_tile<FORM, KIND>(call, p, rows, i);
-            angles.template load<HAS_USUAL_ROWS<KIND>>(call.plan, row, mine.at, steps);
-        }
-        const bool rotates = row.action == TROPE_ROW_ROTATE;
-        lane_turns turns;
-        if (rotates)
-            turns.find(call.plan, row, mine.at, angles);
-        if (AHEAD && i + step < p.rows) {
-            row = row_of_tile<FORM, KIND>(call, p, rows, i + step);
-            angles.template load<HAS_USUAL_ROWS<KIND>>(call.plan, row, mine.at, steps);
-        }
-        arrival.wait(0);
-        if (rotates)
-            mine.template turn<lane_turns::OWN>(call, o, turns, window);
-        window += step * o.tiles.row_pitch;
+    typename lane_turns::lane_angles angles; /* of this row */
+
+    __device__ __forceinline__ void begin(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
+                                          const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows)
+    {
+        mine = lane_share<DTYPE, ANGLES, KIND>(call, o, first_lane);
+        steps[0] = steps_of<ANGLES, lane_turns::RUN>(all_steps, (int)mine.at.low);
+        steps[1] = steps_of<ANGLES, lane_turns::RUN>(all_steps, (int)mine.at.high);
+        if constexpr (BEFORE_TILE)
+            ask(call, plain_row_of_tile(call, p, mine.in_warp));
+        else if (AHEAD && mine.in_warp < p.rows)
+            ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, mine.in_warp));
     }
-}
+
+    __device__ __forceinline__ void ask(const tiled_call &call, const trope_row &of)
+    {
+        row = of;
+        angles.template load<HAS_USUAL_ROWS<KIND>>(call.plan, row, mine.at, steps);
+    }
+
+    __device__ __forceinline__ void rotate(const tiled_call &call, const tiled_operand &o, const tile_place &p,
+                                           const tile_row<KIND> *rows, const tile_arrival &arrival, char *tile)
+    {
+        const uint32_t first = mine.in_warp, step = o.rows_at_once;
+        if (!mine.is_there || first >= step)
+            return;
+        char *window = tile + o.window + first * o.tiles.row_pitch;
+        for (uint32_t i = first; i < p.rows; i += step) {
+            if (!AHEAD)
+                ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, i));
+            const bool rotates = row.action == TROPE_ROW_ROTATE;
+            lane_turns turns;
+            if (rotates)
+                turns.find(call.plan, row, mine.at, angles);
+            if (AHEAD && i + step < p.rows)
+                ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, i + step));
+            arrival.wait(0);
+            if (rotates)
+                mine.template turn<lane_turns::OWN>(call, o, turns, window);
+            window += step * o.tiles.row_pitch;
+        }
+    }
+};
 
 template <int DTYPE, int ANGLES, int FORM, int KIND, int BLOCKS>
 __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
@@ -528,7 +553,11 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     tile_row<KIND> *rows = (tile_row<KIND> *)(shared + call.rows_at);
     if (!IS_PACKED<KIND>)
         await_previous();
+    lone_lane<DTYPE, ANGLES, KIND> alone;
+    constexpr bool BEFORE_TILE = FORM == FORM_HEAD && alone.BEFORE_TILE;
     if (present) {
+        if constexpr (BEFORE_TILE)
+            alone.begin(call, o, steps.of, p, 0, rows);
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
         load_tile(o.tiles, o.src, p, arrival, tile);
     }
@@ -545,11 +574,14 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
             find_plain_rows(call, p, rows);
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32) {
-            if constexpr (FORM == FORM_HEAD)
-                rotate_alone<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, p, lane, rows, arrival, tile);
-            else
+            if constexpr (FORM == FORM_HEAD) {
+                if (!BEFORE_TILE || lane > 0)
+                    alone.begin(call, o, steps.of, p, lane, rows);
+                alone.rotate(call, o, p, rows, arrival, tile);
+            } else {
                 rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, p, lane, rows, arrival, tile,
                                                          shared + call.turns_at + warp * call.turns_bytes);
+            }
         }
         __syncwarp();
         arrival.wait(0);

@@ -122,6 +122,29 @@ static void check_positions(int32_t dtype)
     printf("%s, positions up to 2^31 - 1: largest error %.3g\n", number_name(dtype), worst);
 }
 
+/* Frequencies of which all but the last are those of the call before, or which are fewer than these. */
+static void check_changed_frequencies(void)
+{
+    random_state r = {29};
+    start_problem(TROPE_F32, &r);
+    for (int i = 0; i < PAIRS; i++)
+        p.inv_freq[i] = pow(10000.0, -2.0 * i / DIM);
+    p.args.inv_freq = p.inv_freq;
+    for (int change = 0; change < 4; change++) {
+        if (change == 1)
+            p.inv_freq[PAIRS - 1] *= 3.0;
+        if (change > 1)
+            p.args.operands[0].rotary_dim = change == 2 ? DIM / 2 : DIM;
+        if (!run(TROPE_ISA_PORTABLE))
+            return;
+        for (int pair = 0; pair < PAIRS && change != 2; pair++) {
+            double s, c;
+            exact_sincos(TOKENS - 1.0, p.inv_freq[pair], &s, &c);
+            check_against(TOKENS - 1, pair, s, c);
+        }
+    }
+}
+
 /* freqs with every exponent that a float has. */
 static void fill_angles(random_state *r)
 {
@@ -264,5 +287,6 @@ int main(void)
         check_nan(dtypes[d], TROPE_ROUND_NATIVE);
     }
     check_mscale();
+    check_changed_frequencies();
     return check_result();
 }
