@@ -15,6 +15,7 @@ struct cuda_plan {
     int32_t own_angles;    /* a pair's elements have an angle each */
     int32_t window_pairs;  /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
+    int32_t rows_once;     /* a row of angles is not needed again after much else */
     trope_plan plan;       /* what it points to on the host is not for kernels */
 };
 
@@ -250,29 +251,37 @@ __device__ __forceinline__ int64_t position_of_axis(const trope_row &row, int ax
 
 /* ---- tables ---- */
 
+/* Rows of a table that stayed in L2, and are not needed again, would leave less room there for what is on its way to
+ * memory.
+ */
+__device__ __forceinline__ uint64_t table_policy(const cuda_plan &p)
+{
+    return p.rows_once ? evict_first() : evict_normal();
+}
+
 /* Loads that stay where they are: the compiler would put off those whose values are wanted later, and they would be waited
- * for one after another. Rows of a table that stayed in L2 would leave less room there for what is on its way to memory. */
-__device__ __forceinline__ void load_at_once(const uint4 *from, uint4 *to)
+ * for one after another. */
+__device__ __forceinline__ void load_at_once(const uint4 *from, uint64_t policy, uint4 *to)
 {
     asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from), "l"(evict_first()));
+                 : "l"(from), "l"(policy));
 }
 
-__device__ __forceinline__ void load_at_once(const uint2 *from, uint2 *to)
+__device__ __forceinline__ void load_at_once(const uint2 *from, uint64_t policy, uint2 *to)
 {
     asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                  : "=r"(to->x), "=r"(to->y)
-                 : "l"(from), "l"(evict_first()));
+                 : "l"(from), "l"(policy));
 }
 
-__device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
+__device__ __forceinline__ void load_at_once(const uint32_t *from, uint64_t policy, uint32_t *to)
 {
-    asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(*to) : "l"(from), "l"(evict_first()));
+    asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(*to) : "l"(from), "l"(policy));
 }
 
 /* COUNT values that are neighbours, by loads as wide as COUNT allows. */
-template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(const REAL *from, REAL *to)
+template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(const cuda_plan &p, const REAL *from, REAL *to)
 {
     constexpr int BYTES = COUNT * (int)sizeof(REAL);
     typedef std::conditional_t<BYTES % 16 == 0, uint4, std::conditional_t<BYTES % 8 == 0, uint2, uint32_t>> chunk;
@@ -282,7 +291,7 @@ template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(con
     } u;
 #pragma unroll
     for (int i = 0; i < BYTES / (int)sizeof(chunk); i++)
-        load_at_once((const chunk *)from + i, &u.chunks[i]);
+        load_at_once((const chunk *)from + i, table_policy(p), &u.chunks[i]);
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         to[i] = u.values[i];
@@ -359,7 +368,7 @@ __device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row
     table += row.batch * a.batch_stride + row.position[0] * a.row_stride;
     if (own && p.plan.interleaved_columns) {
         float both[2 * N];
-        load_run<float, 2 * N>(table + 2 * pair, both);
+        load_run<float, 2 * N>(p, table + 2 * pair, both);
 #pragma unroll
         for (int e = 0; e < N; e++) {
             values->first[e] = both[2 * e];
@@ -368,9 +377,9 @@ __device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row
         return;
     }
     const float *const first = table + (own ? column_of(p, pair, 0) : pair), *const second = table + column_of(p, pair, 1);
-    load_run<float, N>(first, values->first);
+    load_run<float, N>(p, first, values->first);
     if (own)
-        load_run<float, N>(second, values->second);
+        load_run<float, N>(p, second, values->second);
 }
 
 template <typename REAL, int N>
@@ -426,12 +435,12 @@ template <int N> struct stored_entries {
     {
         enum { WORDS = N * sizeof(STORED) / 4 };
         if (p.own_angles && p.plan.interleaved_columns) {
-            load_run<uint32_t, 2 * WORDS>((const uint32_t *)(row + 2 * pair), words);
+            load_run<uint32_t, 2 * WORDS>(p, (const uint32_t *)(row + 2 * pair), words);
             return;
         }
-        load_run<uint32_t, WORDS>((const uint32_t *)(row + column_of(p, pair, 0)), words);
+        load_run<uint32_t, WORDS>(p, (const uint32_t *)(row + column_of(p, pair, 0)), words);
         if (p.own_angles)
-            load_run<uint32_t, WORDS>((const uint32_t *)(row + column_of(p, pair, 1)), words + WORDS);
+            load_run<uint32_t, WORDS>(p, (const uint32_t *)(row + column_of(p, pair, 1)), words + WORDS);
     }
 
     /* Of the first element (0) or the second one (1) of pair e. */

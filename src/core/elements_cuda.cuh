@@ -35,6 +35,13 @@ __device__ __forceinline__ uint64_t evict_first()
     return policy;
 }
 
+__device__ __forceinline__ uint64_t evict_normal()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 /* ---- one element ---- */
 
 template <int DTYPE> struct elements {

@@ -80,6 +80,19 @@ static inline bool is_plain(const trope_plan &plan)
     return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
 }
 
+/* Whether a row of angles is needed by neighbours only: not by other sequences, batch entries that are far apart, or heads
+ * that are further apart than rows. */
+static inline bool uses_rows_once(const trope_plan &plan)
+{
+    bool once = is_plain(plan) && (plan.batch == 1 || !plan.batch_outermost || plan.angles.batch_stride != 0);
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        const int64_t head = o.src_stride[o.heads_per_group > 1 ? TROPE_DIM_HEAD : TROPE_DIM_GROUP];
+        once = once && (o.heads_per_group * o.groups == 1 || magnitude(head) <= magnitude(o.src_stride[TROPE_DIM_TOKEN]));
+    }
+    return once;
+}
+
 /* Whether four neighbouring columns of a table can be loaded at once. */
 static inline bool table_is_vector(const trope_plan &plan)
 {
@@ -111,6 +124,7 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->scaled = plan.cosine_scale != 1 || plan.sine_scale != 1;
     p->own_angles = plan.angles.per_element;
     p->window_pairs = plan.pairs / plan.windows;
+    p->rows_once = uses_rows_once(plan);
     p->table_vectors = table_is_vector(plan) && plan.angles.dtype == TROPE_F32;
 }
 
