@@ -52,11 +52,9 @@ static trope_status check_reach(const char *function, memory *m)
     return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s_stride: %s", function, name_of(m).text, what);
 }
 
-/* Checks one region by itself and lists it. One without a base or without elements is nothing. */
+/* Checks one region by itself and lists it. One without elements is nothing. */
 static trope_status list_memory(const char *function, memory_list *list, memory m, int64_t alignment)
 {
-    if (!m.region.base)
-        return TROPE_OK;
     for (int d = 0; d < TROPE_MAX_DIMS; d++)
         if (m.region.size[d] == 0)
             return TROPE_OK;
@@ -66,6 +64,12 @@ static trope_status list_memory(const char *function, memory_list *list, memory 
     CHECK(check_reach(function, &m));
     list->entries[list->count++] = m;
     return TROPE_OK;
+}
+
+static trope_status list_written(const char *function, memory_list *list, memory m, int64_t alignment)
+{
+    m.is_written = 1;
+    return list_memory(function, list, m, alignment);
 }
 
 /* ---- operands ---- */
@@ -86,14 +90,15 @@ static trope_status list_operand(const char *function, const trope_args *a, int 
 {
     const trope_operand *o = &a->operands[i];
     const int64_t size = element_sizes[a->dtype];
-    memory dst = operand_memory(a, i, "dst", o->dst, o->dst_stride);
-    dst.is_written = 1;
     REQUIRE(o->src, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
     REQUIRE(o->dst || wants_gradient, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
     CHECK(list_memory(function, list, operand_memory(a, i, "src", o->src, o->src_stride), size));
-    CHECK(list_memory(function, list, dst, size));
-    REQUIRE(!o->dst || !trope_overlaps_itself(&dst.region), TROPE_ERROR_OVERLAP,
-            "operands[%d].dst_stride: dst overlaps itself", i);
+    if (o->dst) {
+        const memory dst = operand_memory(a, i, "dst", o->dst, o->dst_stride);
+        CHECK(list_written(function, list, dst, size));
+        REQUIRE(!trope_overlaps_itself(&dst.region), TROPE_ERROR_OVERLAP, "operands[%d].dst_stride: dst overlaps itself",
+                i);
+    }
     if (!wants_gradient || !o->rotary_dim)
         return TROPE_OK;
     REQUIRE(o->input, TROPE_ERROR_NULL, "operands[%d].input is NULL, and the gradient of the angles needs it", i);
@@ -159,12 +164,6 @@ static trope_status list_indices(const char *function, const trope_args *a, memo
         CHECK(list_memory(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size),
                           cu_size));
     return TROPE_OK;
-}
-
-static trope_status list_written(const char *function, memory_list *list, memory m, int64_t alignment)
-{
-    m.is_written = 1;
-    return list_memory(function, list, m, alignment);
 }
 
 static trope_status list_results(const char *function, const trope_args *a, int backward, memory_list *list)

@@ -649,8 +649,15 @@ __device__ __forceinline__ bool find_second_turns(const cuda_plan &p, const trop
 {
     const bool own = have_different_angles<ANGLES>(p, angles);
     if (own) {
-        if (!has_tables<ANGLES>(p))
+        if constexpr (ANGLES == ANGLES_TABLES) {
+#pragma unroll
+            for (int e = 0; e < N; e++) {
+                t->c2[e] = angles.tables.cos.value(p, e, 1);
+                t->s2[e] = angles.tables.sin.value(p, e, 1);
+            }
+        } else if (!has_tables<ANGLES>(p)) {
             sincos_of<N>(has_phases<ANGLES>(p), angles.phases.second, angles.radians.second, t->s2, t->c2);
+        }
         finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
     }
 #pragma unroll
@@ -679,8 +686,6 @@ __device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &
         for (int e = 0; e < N; e++) {
             t->c1[e] = angles.tables.cos.value(p, e, 0);
             t->s1[e] = angles.tables.sin.value(p, e, 0);
-            t->c2[e] = angles.tables.cos.value(p, e, 1);
-            t->s2[e] = angles.tables.sin.value(p, e, 1);
         }
     } else if (has_tables<ANGLES>(p)) {
         of_pairs<REAL, N> cosines, sines;

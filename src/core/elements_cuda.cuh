@@ -1,5 +1,5 @@
 /* Elements on CUDA: their types, 16-byte vectors of them, the rotation of one pair, a division without dividing, and
- * how memory is read that a call needs once. */
+ * what L2 should keep. */
 #ifndef TROPE_CORE_ELEMENTS_CUDA_CUH
 #define TROPE_CORE_ELEMENTS_CUDA_CUH
 
@@ -27,7 +27,7 @@ struct fast_divisor {
     }
 };
 
-/* What is read and written once should not push other things out of L2. */
+/* What is needed once should not push other things out of L2. */
 __device__ __forceinline__ uint64_t evict_first()
 {
     uint64_t policy;

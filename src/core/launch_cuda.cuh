@@ -80,15 +80,16 @@ static inline bool is_plain(const trope_plan &plan)
     return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
 }
 
-/* Whether a row of angles is needed by neighbours only: not by other sequences, batch entries that are far apart, or heads
- * that are further apart than rows. */
+/* Whether a row of angles is needed by neighbours only, and not again by other sequences, or by batch entries or heads that
+ * are further apart than tokens. (Other operands need it again as well, but keeping it for them did not pay.) */
 static inline bool uses_rows_once(const trope_plan &plan)
 {
     bool once = is_plain(plan) && (plan.batch == 1 || !plan.batch_outermost || plan.angles.batch_stride != 0);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        const int64_t head = o.src_stride[o.heads_per_group > 1 ? TROPE_DIM_HEAD : TROPE_DIM_GROUP];
-        once = once && (o.heads_per_group * o.groups == 1 || magnitude(head) <= magnitude(o.src_stride[TROPE_DIM_TOKEN]));
+        const int64_t token = magnitude(o.src_stride[TROPE_DIM_TOKEN]);
+        once = once && (o.groups == 1 || magnitude(o.src_stride[TROPE_DIM_GROUP]) <= token) &&
+               (o.heads_per_group == 1 || magnitude(o.src_stride[TROPE_DIM_HEAD]) <= token);
     }
     return once;
 }
@@ -102,7 +103,7 @@ static inline bool table_is_vector(const trope_plan &plan)
            is_multiple(a.batch_stride, 4);
 }
 
-/* What of cuda_angles a plan can be run by. */
+/* What of cuda_angles a plan can be run by. (freqs are fp32 unless the operands are f64.) */
 static inline int kind_of_angles(const trope_plan &plan)
 {
     if (plan.dtype == TROPE_F64 || plan.rounding == TROPE_ROUND_NATIVE)

@@ -14,8 +14,8 @@
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
- * several rows of a tile (not with freqs, which take long to come), angles of each element (freqs only in 16 bits), unusual
- * angles. */
+ * several rows of a tile (not with freqs, which take long to come), tables of cos and sin or freqs of each element (these
+ * only in 16 bits), unusual angles. */
 #define PLAIN_BLOCKS     8
 #define LOOKUP_BLOCKS    7
 #define ROWS_BLOCKS      6
@@ -174,7 +174,7 @@ static int64_t plan_operand(const trope_plan &plan, const device_facts &device, 
                : 0;
 }
 
-/* Where angles are not the most usual ones there are fewer kernels: by kind of call... */
+/* Where angles are not the most usual ones, fewer kinds of call have kernels. */
 constexpr tile_call_kind kind_of(int angles, tile_call_kind kind)
 {
     if (angles != ANGLES_ANY && angles != ANGLES_TABLES)
@@ -184,13 +184,18 @@ constexpr tile_call_kind kind_of(int angles, tile_call_kind kind)
                                                            : KIND_PACKED;
 }
 
-/* ... and by form. One head has a kernel of its own where a call has one operand and a pair one angle: others are rare. */
+constexpr bool is_unusual(int angles, tile_call_kind kind)
+{
+    return angles == ANGLES_ANY || (angles == ANGLES_TABLES && kind == KIND_ANY);
+}
+
+/* What has no kernel for its form has that of several rows. One head has one where a call has one operand and a pair one
+ * angle: others are rare. */
 constexpr tile_form form_of(int angles, tile_form form, tile_call_kind kind)
 {
     const bool has_head =
         (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && (angles == ANGLES_PHASE || angles == ANGLES_FREQS);
-    const bool has_row = angles != ANGLES_ANY && (angles != ANGLES_TABLES || kind != KIND_ANY);
-    return (form == FORM_ROW && has_row) || (form == FORM_HEAD && has_head) ? form : FORM_ROWS;
+    return (form == FORM_ROW && !is_unusual(angles, kind)) || (form == FORM_HEAD && has_head) ? form : FORM_ROWS;
 }
 
 static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
@@ -405,23 +410,22 @@ int trope_cuda_has_tiles(const trope_plan *plan)
 
 constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind kind)
 {
-    const bool is_any = angles == ANGLES_ANY || (angles == ANGLES_TABLES && kind == KIND_ANY);
     const bool waits_for_rows = angles == ANGLES_FREQS && kind != KIND_ANY;
-    const bool has_own_angles = angles == ANGLES_TABLES || (angles == ANGLES_OWN_FREQS && dtype != TROPE_F32);
-    return is_any                                 ? ANY_BLOCKS
+    const bool takes_more = angles == ANGLES_TABLES || (angles == ANGLES_OWN_FREQS && dtype != TROPE_F32);
+    return is_unusual(angles, kind)               ? ANY_BLOCKS
            : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
-           : has_own_angles                       ? OWN_ANGLE_BLOCKS
+           : takes_more                           ? OWN_ANGLE_BLOCKS
            : kind == KIND_ANY                     ? LOOKUP_BLOCKS
                                                   : PLAIN_BLOCKS;
 }
 
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
-    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), kind_of(ANGLES, KIND),                   \
-                                      blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), kind_of(ANGLES, KIND))>
+    (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
+                                      blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
 #define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
     {                                                                                                                      \
-        KERNEL(DTYPE, ANGLES, FORM_ROW, KIND), KERNEL(DTYPE, ANGLES, FORM_ROWS, KIND),                                     \
-            KERNEL(DTYPE, ANGLES, FORM_HEAD, KIND)                                                                         \
+        KERNEL(DTYPE, ANGLES, FORM_ROW, kind_of(ANGLES, KIND)), KERNEL(DTYPE, ANGLES, FORM_ROWS, kind_of(ANGLES, KIND)),   \
+            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND))                                                        \
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \

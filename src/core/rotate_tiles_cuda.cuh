@@ -351,18 +351,12 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
     if constexpr (IS_PLAIN<KIND> && FORM == FORM_ROW)
         return plain_row_of_tile(call, p, number);
     const tile_row<KIND> from = rows[number];
-    trope_row row;
-    if constexpr (IS_PLAIN<KIND>) {
-        row.batch = from.batch;
-        row.position[0] = from.token;
-        row.action = TROPE_ROW_ROTATE;
-        row.poisoned = 0;
-    } else if constexpr (IS_PACKED<KIND>) {
-        row = row_of_packed(0, p.row + number, from);
-    } else {
-        row = from;
-    }
-    return row;
+    if constexpr (IS_PLAIN<KIND>)
+        return row_of_plain(from.batch, from.token);
+    else if constexpr (IS_PACKED<KIND>)
+        return row_of_packed(0, p.row + number, from);
+    else
+        return from;
 }
 
 /* ---- the kernel ---- */
@@ -492,7 +486,7 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
         steps[1] = steps_of<ANGLES, lane_turns::RUN>(all_steps, (int)mine.at.high);
         if constexpr (BEFORE_TILE)
             ask(call, plain_row_of_tile(call, p, mine.in_warp));
-        else if (AHEAD && mine.in_warp < p.rows)
+        else if (AHEAD && mine.in_warp < p.rows) /* others have no row */
             ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, mine.in_warp));
     }
 

@@ -51,14 +51,7 @@ __device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place<N
  * saves the compiler instructions to see that. */
 template <bool NARROW> __device__ __forceinline__ trope_row row_of_token(const cuda_rows &rows, const row_place<NARROW> &p)
 {
-    const uint32_t token = rows.batch_outermost ? (uint32_t)p.inner : (uint32_t)p.outer;
-    trope_row row;
-    row.batch = rows.batch_outermost ? p.outer : p.inner;
-    row.token = token;
-    row.action = TROPE_ROW_ROTATE;
-    row.poisoned = 0;
-    row.position[0] = token;
-    return row;
+    return rows.batch_outermost ? row_of_plain(p.outer, (uint32_t)p.inner) : row_of_plain(p.inner, (uint32_t)p.outer);
 }
 
 #endif

@@ -122,7 +122,7 @@ static void check_positions(int32_t dtype)
     printf("%s, positions up to 2^31 - 1: largest error %.3g\n", number_name(dtype), worst);
 }
 
-/* Frequencies of which all but the last are those of the call before, or which are fewer than these. */
+/* Frequencies of which all but the last are those of the call before, and those that come after a call with fewer. */
 static void check_changed_frequencies(void)
 {
     random_state r = {29};
