@@ -174,19 +174,12 @@ static int64_t plan_operand(const trope_plan &plan, const device_facts &device, 
                : 0;
 }
 
-/* Where angles are not the most usual ones, fewer kinds of call have kernels. */
+/* Where angles are not the most usual ones, fewer kinds of call have kernels: tables of cos and sin only plain ones. */
 constexpr tile_call_kind kind_of(int angles, tile_call_kind kind)
 {
     if (angles != ANGLES_ANY && angles != ANGLES_TABLES)
         return kind;
-    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN
-           : kind == KIND_ANY || angles == ANGLES_ANY      ? KIND_ANY
-                                                           : KIND_PACKED;
-}
-
-constexpr bool is_unusual(int angles, tile_call_kind kind)
-{
-    return angles == ANGLES_ANY || (angles == ANGLES_TABLES && kind == KIND_ANY);
+    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE || angles == ANGLES_TABLES ? KIND_PLAIN : KIND_ANY;
 }
 
 /* What has no kernel for its form has that of several rows. One head has one where a call has one operand and a pair one
@@ -195,7 +188,7 @@ constexpr tile_form form_of(int angles, tile_form form, tile_call_kind kind)
 {
     const bool has_head =
         (kind == KIND_PLAIN_SINGLE || kind == KIND_PACKED_SINGLE) && (angles == ANGLES_PHASE || angles == ANGLES_FREQS);
-    return (form == FORM_ROW && !is_unusual(angles, kind)) || (form == FORM_HEAD && has_head) ? form : FORM_ROWS;
+    return (form == FORM_ROW && angles != ANGLES_ANY) || (form == FORM_HEAD && has_head) ? form : FORM_ROWS;
 }
 
 static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
@@ -412,7 +405,7 @@ constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind ki
 {
     const bool waits_for_rows = angles == ANGLES_FREQS && kind != KIND_ANY;
     const bool takes_more = angles == ANGLES_TABLES || (angles == ANGLES_OWN_FREQS && dtype != TROPE_F32);
-    return is_unusual(angles, kind)               ? ANY_BLOCKS
+    return angles == ANGLES_ANY                   ? ANY_BLOCKS
            : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
            : takes_more                           ? OWN_ANGLE_BLOCKS
            : kind == KIND_ANY                     ? LOOKUP_BLOCKS
