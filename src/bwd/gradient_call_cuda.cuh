@@ -122,7 +122,7 @@ __device__ __forceinline__ unit_group find_group(const gradient_call &g, uint32_
 
 /* ---- results ---- */
 
-/* As little as what is on its way to memory should stay in L2: what is written once, and sums that are read once. */
+/* Stored like a tile: it should not stay in L2. (Nor should sums of units once they are read.) */
 __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t offset, double value)
 {
     if (plan.dtype == TROPE_F64)
