@@ -122,7 +122,7 @@ __device__ __forceinline__ unit_group find_group(const gradient_call &g, uint32_
 
 /* ---- results ---- */
 
-/* Stored like a tile: it should not stay in L2. (Nor should sums of units once they are read.) */
+/* Stored like a tile: it should not stay in L2. (Nor should sums of units, although they are read once.) */
 __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t offset, double value)
 {
     if (plan.dtype == TROPE_F64)
@@ -162,7 +162,7 @@ __device__ __forceinline__ void emit_sum(const gradient_call &g, const trope_row
         store_angle(plan, offset_of_angle(plan, row.batch, position, pair, which), turn_sum(plan, sum));
     } else {
         const int64_t unit = row.batch * plan.tokens + row.token;
-        g.sums[(plan.angles.per_element ? 2 * unit + which : unit) * plan.pairs + pair] = sum;
+        __stcs(g.sums + (plan.angles.per_element ? 2 * unit + which : unit) * plan.pairs + pair, sum);
     }
 }
 

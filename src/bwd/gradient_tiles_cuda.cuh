@@ -206,9 +206,7 @@ struct twin_place {
     __device__ __forceinline__ twin_place(const cuda_plan &plan, int32_t is_interleaved, uint32_t pair)
     {
         const uint32_t bytes = (uint32_t)plan.plan.element_size, window = (uint32_t)plan.window_pairs;
-        uint32_t skipped = 0;
-        for (int w = 1; w < plan.plan.windows; w++)
-            skipped += pair >= w * window ? window : 0;
+        const uint32_t skipped = (uint32_t)pairs_before(plan.window_pairs, (int)pair);
         interleaved = is_interleaved;
         at[0] = (interleaved ? 2 * pair : pair + skipped) * bytes;
         at[1] = at[0] + (interleaved ? 2 : window) * bytes;
@@ -496,7 +494,7 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
             __stcs(to + 1, (float)turn_sum(plan, sum[1]));
         } else {
             double *const to = t.g.sums + (row.batch * plan.tokens + row.token) * plan.pairs + pair(t, w);
-            *(double2 *)to = leaves_zeros(t.g, row) ? make_double2(0, 0) : make_double2(sum[0], sum[1]);
+            __stcs((double2 *)to, leaves_zeros(t.g, row) ? make_double2(0, 0) : make_double2(sum[0], sum[1]));
         }
     }
 
@@ -527,7 +525,7 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
         for (int w = 0; w < TWINS; w++)
             for (int e = 0; e < 2; e++)
                 if (slot == 0 && has(t, w))
-                    t.g.sums[(int64_t)number * t.g.plan.plan.pairs + pair(t, w) + e] = group[w][e];
+                    __stcs(t.g.sums + (int64_t)number * t.g.plan.plan.pairs + pair(t, w) + e, group[w][e]);
     }
 };
 

@@ -78,23 +78,25 @@ template <typename REAL> __device__ __forceinline__ REAL table_entry(int32_t dty
     }
 }
 
-/* The column of a pair's first element (0) or second one (1). As trope_first_of_pair, without a division in every thread.
- */
+/* How many pairs the windows before that of a pair have, which are one or two: without a division in every thread. */
+__device__ __forceinline__ int pairs_before(int window_pairs, int pair)
+{
+    return (pair >= window_pairs ? window_pairs : 0) + (pair >= 2 * window_pairs ? window_pairs : 0);
+}
+
+/* The column of a pair's first element (0) or second one (1), as trope_first_of_pair. */
 __device__ __forceinline__ int column_of(const cuda_plan &p, int pair, int which)
 {
     if (!p.own_angles)
         return pair;
     if (p.plan.interleaved_columns)
         return 2 * pair + which;
-    int column = pair + which * p.window_pairs;
-    for (int w = 1; w < p.plan.windows; w++)
-        column += pair >= w * p.window_pairs ? p.window_pairs : 0;
-    return column;
+    return pair + pairs_before(p.window_pairs, pair) + which * p.window_pairs;
 }
 
 /* What a kernel is compiled for: any angles, or only the usual ones in fp32 and with rounding once, of which tables can be
  * loaded as vectors and have one position axis; those of cos and sin, of any dtype and with a column per pair or per
- * element, where positions are the tokens. docs/cuda.md has what this buys. */
+ * element. docs/cuda.md has what this buys. */
 enum cuda_angles { ANGLES_ANY, ANGLES_PHASE, ANGLES_FREQS, ANGLES_OWN_FREQS, ANGLES_TABLES };
 
 template <int ANGLES> __device__ __forceinline__ bool has_own_angles(const cuda_plan &p)
@@ -210,25 +212,27 @@ template <int N> struct stored_entries {
             load_run<uint32_t, WORDS>(p, (const uint32_t *)(row + column_of(p, pair, 1)), words + WORDS);
     }
 
-    /* Of the first element (0) or the second one (1) of pair e. */
-    __device__ __forceinline__ float value(const cuda_plan &p, int e, int which) const
+    /* As floats; without own angles only those of first elements. */
+    __device__ __forceinline__ void unpack(const cuda_plan &p, float *first, float *second) const
     {
-        const bool together = p.own_angles && p.plan.interleaved_columns;
-        if (p.plan.angles.dtype == TROPE_F32)
-            return __uint_as_float(together ? words[2 * e + which] : words[which * N + e]);
-        const uint32_t both = together ? words[e] : words[(which * N + e) / 2];
-        const uint16_t half = (uint16_t)((together ? which : e % 2) ? both >> 16 : both);
-        return p.plan.angles.dtype == TROPE_BF16 ? trope_bf16_to_f32(half) : trope_f16_to_f32(half);
-    }
-
-    /* Whether the elements of any pair have different ones. */
-    __device__ __forceinline__ bool differ(const cuda_plan &p) const
-    {
-        bool differ = false;
+        float values[2 * N];
+        if (p.plan.angles.dtype == TROPE_F32) {
 #pragma unroll
-        for (int e = 0; e < N; e++)
-            differ = differ || __float_as_uint(value(p, e, 0)) != __float_as_uint(value(p, e, 1));
-        return differ;
+            for (int i = 0; i < 2 * N; i++)
+                values[i] = __uint_as_float(words[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2 * N; i++) {
+                const uint16_t half = (uint16_t)(i % 2 ? words[i / 2] >> 16 : words[i / 2]);
+                values[i] = p.plan.angles.dtype == TROPE_BF16 ? trope_bf16_to_f32(half) : trope_f16_to_f32(half);
+            }
+        }
+        const bool together = p.own_angles && p.plan.interleaved_columns;
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            first[e] = together ? values[2 * e] : values[e];
+            second[e] = together ? values[2 * e + 1] : values[N + e];
+        }
     }
 };
 
@@ -378,15 +382,6 @@ __device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const tr
     }
 }
 
-template <int N, typename BITS> __device__ __forceinline__ bool differ(const BITS *a, const BITS *b)
-{
-    bool differ = false;
-#pragma unroll
-    for (int e = 0; e < N; e++)
-        differ = differ || a[e] != b[e];
-    return differ;
-}
-
 /* What N pairs are rotated by. */
 template <typename REAL, int N> struct turns_of {
     REAL c1[N], s1[N], c2[N], s2[N];
@@ -396,35 +391,69 @@ template <typename REAL, int N> struct turns_of {
  * both. */
 template <int ANGLES> constexpr bool MAY_OWN_ANGLES = !(ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS);
 
-/* Whether the elements of any pair have different angles. A table with a column per element usually has the same ones
- * twice. (Of any angles, a table's cos and sin are not compared.) */
+template <int N, typename BITS> __device__ __forceinline__ bool differ(const BITS *a, const BITS *b)
+{
+    bool differ = false;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        differ = differ || a[e] != b[e];
+    return differ;
+}
+
+template <int N> __device__ __forceinline__ bool differ(const float *a, const float *b)
+{
+    bool differ = false; /* in any bit */
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        differ = differ || __float_as_uint(a[e]) != __float_as_uint(b[e]);
+    return differ;
+}
+
+/* Whether the elements of any pair have different angles; of a table, entries, which are in t. A table with a column per
+ * element usually has the same ones twice. (Of any angles, a table's cos and sin are not compared.) */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ bool have_different_angles(const cuda_plan &p, const angles_of<REAL, N> &angles)
+__device__ __forceinline__ bool have_different_angles(const cuda_plan &p, const angles_of<REAL, N> &angles,
+                                                      const turns_of<REAL, N> &t)
 {
     if (!has_own_angles<ANGLES>(p))
         return false;
     if constexpr (ANGLES == ANGLES_TABLES)
-        return angles.tables.cos.differ(p) || angles.tables.sin.differ(p);
+        return differ<N>(t.c1, t.c2) || differ<N>(t.s1, t.s2);
     return has_tables<ANGLES>(p) || differ<N>(angles.phases.first, angles.phases.second);
 }
 
-/* The second elements' coefficients; if the angles of all pairs are the same, half of the sines are enough. Returns whether
- * they are not. */
+/* cos and sin of the angles of first elements; a table's also those of second ones. */
 template <int ANGLES, typename REAL, int N>
-__device__ __forceinline__ bool find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
-                                                  const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
+__device__ __forceinline__ void find_sines(const cuda_plan &p, const trope_row &row, int pair,
+                                           const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
-    const bool own = have_different_angles<ANGLES>(p, angles);
-    if (own) {
-        if constexpr (ANGLES == ANGLES_TABLES) {
+    if constexpr (ANGLES == ANGLES_TABLES) {
+        angles.tables.cos.unpack(p, t->c1, t->c2);
+        angles.tables.sin.unpack(p, t->s1, t->s2);
+    } else if (has_tables<ANGLES>(p)) {
+        of_pairs<REAL, N> cosines, sines;
+        load_table<ANGLES, REAL, N>(p, row, p.plan.angles.cos, pair, &cosines);
+        load_table<ANGLES, REAL, N>(p, row, p.plan.angles.sin, pair, &sines);
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                t->c2[e] = angles.tables.cos.value(p, e, 1);
-                t->s2[e] = angles.tables.sin.value(p, e, 1);
-            }
-        } else if (!has_tables<ANGLES>(p)) {
-            sincos_of<N>(has_phases<ANGLES>(p), angles.phases.second, angles.radians.second, t->s2, t->c2);
+        for (int e = 0; e < N; e++) {
+            t->c1[e] = cosines.first[e];
+            t->s1[e] = sines.first[e];
+            t->c2[e] = cosines.second[e];
+            t->s2[e] = sines.second[e];
         }
+    } else {
+        sincos_of<N>(has_phases<ANGLES>(p), angles.phases.first, angles.radians.first, t->s1, t->c1);
+    }
+}
+
+/* The second elements' coefficients. Where the angles of all pairs are the same, half of the sines are enough. */
+template <int ANGLES, typename REAL, int N>
+__device__ __forceinline__ void find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
+                                                  const angles_of<REAL, N> &angles, bool own, turns_of<REAL, N> *t)
+{
+    if (own) {
+        if (!has_tables<ANGLES>(p))
+            sincos_of<N>(has_phases<ANGLES>(p), angles.phases.second, angles.radians.second, t->s2, t->c2);
         finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
     }
 #pragma unroll
@@ -440,7 +469,6 @@ __device__ __forceinline__ bool find_second_turns(const cuda_plan &p, const trop
             t->s2[e] = swap;
         }
     }
-    return own;
 }
 
 /* Returns whether the elements of a pair have different ones. */
@@ -448,30 +476,12 @@ template <int ANGLES, typename REAL, int N>
 __device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair,
                                            const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
-    if constexpr (ANGLES == ANGLES_TABLES) {
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            t->c1[e] = angles.tables.cos.value(p, e, 0);
-            t->s1[e] = angles.tables.sin.value(p, e, 0);
-        }
-    } else if (has_tables<ANGLES>(p)) {
-        of_pairs<REAL, N> cosines, sines;
-        load_table<ANGLES, REAL, N>(p, row, p.plan.angles.cos, pair, &cosines);
-        load_table<ANGLES, REAL, N>(p, row, p.plan.angles.sin, pair, &sines);
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            t->c1[e] = cosines.first[e];
-            t->s1[e] = sines.first[e];
-            t->c2[e] = cosines.second[e];
-            t->s2[e] = sines.second[e];
-        }
-    } else {
-        sincos_of<N>(has_phases<ANGLES>(p), angles.phases.first, angles.radians.first, t->s1, t->c1);
-    }
+    find_sines<ANGLES>(p, row, pair, angles, t);
+    const bool own = have_different_angles<ANGLES>(p, angles, *t);
     finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c1, t->s1);
     if constexpr (MAY_OWN_ANGLES<ANGLES>)
-        return find_second_turns<ANGLES, REAL, N>(p, row, pair, angles, t);
-    return false;
+        find_second_turns<ANGLES>(p, row, pair, angles, own, t);
+    return own;
 }
 
 #endif

@@ -113,7 +113,7 @@ static inline int kind_of_angles(const trope_plan &plan)
     if (!table_is_vector(plan))
         return ANGLES_ANY;
     if (plan.angles.source == TROPE_ANGLES_TABLE)
-        return is_plain(plan) ? ANGLES_TABLES : ANGLES_ANY;
+        return ANGLES_TABLES;
     return plan.angles.per_element ? ANGLES_OWN_FREQS : ANGLES_FREQS;
 }
 

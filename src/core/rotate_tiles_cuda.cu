@@ -174,12 +174,12 @@ static int64_t plan_operand(const trope_plan &plan, const device_facts &device, 
                : 0;
 }
 
-/* Where angles are not the most usual ones, fewer kinds of call have kernels: tables of cos and sin only plain ones. */
+/* Any angles have kernels for fewer kinds of call. */
 constexpr tile_call_kind kind_of(int angles, tile_call_kind kind)
 {
-    if (angles != ANGLES_ANY && angles != ANGLES_TABLES)
+    if (angles != ANGLES_ANY)
         return kind;
-    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE || angles == ANGLES_TABLES ? KIND_PLAIN : KIND_ANY;
+    return kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? KIND_PLAIN : KIND_ANY;
 }
 
 /* What has no kernel for its form has that of several rows. One head has one where a call has one operand and a pair one
@@ -405,11 +405,12 @@ constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind ki
 {
     const bool waits_for_rows = angles == ANGLES_FREQS && kind != KIND_ANY;
     const bool takes_more = angles == ANGLES_TABLES || (angles == ANGLES_OWN_FREQS && dtype != TROPE_F32);
-    return angles == ANGLES_ANY                   ? ANY_BLOCKS
-           : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
-           : takes_more                           ? OWN_ANGLE_BLOCKS
-           : kind == KIND_ANY                     ? LOOKUP_BLOCKS
-                                                  : PLAIN_BLOCKS;
+    const int blocks = angles == ANGLES_ANY                   ? ANY_BLOCKS
+                       : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
+                       : takes_more                           ? OWN_ANGLE_BLOCKS
+                       : kind == KIND_ANY                     ? LOOKUP_BLOCKS
+                                                              : PLAIN_BLOCKS;
+    return angles == ANGLES_TABLES && kind == KIND_ANY ? blocks - 1 : blocks;
 }
 
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \

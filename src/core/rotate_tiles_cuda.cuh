@@ -66,9 +66,7 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     template <bool USUAL_ROWS>
     __device__ __forceinline__ void locate(const tiled_call &call, const tiled_operand &o, uint32_t lane)
     {
-        skipped = 0;
-        if (!USUAL_ROWS && call.plan.plan.windows > 1) /* 2 or 3 */
-            skipped = lane * V >= 2 * o.window_pairs ? 2 * o.window_pairs : lane * V >= o.window_pairs ? o.window_pairs : 0;
+        skipped = USUAL_ROWS ? 0 : (uint32_t)pairs_before((int)o.window_pairs, (int)(lane * V));
         first = (lane * V + skipped) * BYTES;
         second = first + o.window_pairs * BYTES;
         low = lane * o.low_step + (call.interleaved_src ? skipped / 2 : 0);

@@ -48,6 +48,7 @@ typedef struct bench_case {
     int32_t rotary_dim, rotary_offset; /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding;
     int32_t backward, in_place, angle_gradient;
+    int32_t cp_size; /* the last of these ranks, zigzag; 0 = 1 */
     bench_angles angles;
     bench_form form;
     bench_lengths lengths;
@@ -89,7 +90,7 @@ typedef struct bench_problem {
     int32_t dtype;
     int64_t tokens;    /* per batch entry */
     int64_t sequences; /* of cu_seqlens */
-    int64_t rows;      /* angle rows that are used */
+    int64_t rows;      /* angle rows that are used, of a table that has some for every rank */
     int32_t cols;
     double moved;            /* bytes, by the rule in docs/bench.md */
     double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */

@@ -28,6 +28,11 @@ static int32_t batch_of(const bench_case *c)
     return c->batch ? c->batch : 1;
 }
 
+static int32_t ranks_of(const bench_case *c)
+{
+    return c->cp_size ? c->cp_size : 1;
+}
+
 static int is_qkv(const bench_case *c)
 {
     return c->form == BENCH_QKV_SPLIT || c->form == BENCH_QKV_INSIDE;
@@ -128,6 +133,11 @@ static int32_t angle_cols(const bench_case *c)
     return c->angles == BENCH_INV_FREQ ? 0 : rotary_dim_of(c) / (full ? 1 : 2);
 }
 
+static int64_t table_rows(const bench_problem *p)
+{
+    return p->cols ? p->rows * ranks_of(p->c) : 0;
+}
+
 /* Sizes */
 
 static int64_t ceil_to(double x, int64_t multiple)
@@ -140,7 +150,7 @@ static void set_sizes(bench_problem *p)
 {
     const bench_case *c = p->c;
     const size_t tensor = (size_t)(p->tokens * batch_of(c) * token_elements(c) * value_size(p->dtype));
-    const size_t angles = (size_t)(p->rows * p->cols * value_size(angle_type(p)));
+    const size_t angles = (size_t)(table_rows(p) * p->cols * value_size(angle_type(p)));
     const size_t copied = (size_t)ceil(p->moved / 2);
     p->size[AREA_SRC] = tensor > copied ? tensor : copied;
     p->size[AREA_DST] = c->in_place || copied > tensor ? copied : tensor;
@@ -149,7 +159,7 @@ static void set_sizes(bench_problem *p)
     p->size[AREA_SIN] = is_table(p) ? angles : 0;
     p->size[AREA_CU_SEQLENS] = c->lengths ? (size_t)(p->sequences + 1) * sizeof(int32_t) : 0;
     if (c->angle_gradient)
-        p->size[AREA_D_ANGLES] = p->cols ? (size_t)(p->rows * p->cols) * sizeof(float) : sizeof p->inv_freq;
+        p->size[AREA_D_ANGLES] = p->cols ? (size_t)(table_rows(p) * p->cols) * sizeof(float) : sizeof p->inv_freq;
 }
 
 /* Additions of a sum, each to a double of this sum's magnitude: a term is at most 2 * 2 * 2 * the position. */
@@ -272,7 +282,7 @@ static void bind_angles(const bench_problem *p, void *const *area, trope_args *a
     }
     args->angle_dtype = p->cols ? angle_type(p) : TROPE_F32;
     args->angle_cols = p->cols;
-    args->angle_rows = p->cols ? p->rows : 0;
+    args->angle_rows = table_rows(p);
     if (p->c->angle_gradient) {
         args->d_freqs = p->cols ? area[AREA_D_ANGLES] : NULL;
         args->d_inv_freq = p->cols ? NULL : area[AREA_D_ANGLES];
@@ -296,6 +306,11 @@ void bench_bind(const bench_problem *p, void *const *area, trope_args *args)
     else
         bind_plain(p, area, args);
     bind_angles(p, area, args);
+    if (p->c->cp_size) {
+        args->cp_size = p->c->cp_size;
+        args->cp_rank = p->c->cp_size - 1;
+        args->cp_layout = TROPE_CP_ZIGZAG;
+    }
     if (p->c->lengths) {
         args->cu_seqlens = area[AREA_CU_SEQLENS];
         args->sequences = p->sequences;
@@ -372,7 +387,7 @@ void bench_fill(const bench_problem *p, void *const *area, int32_t threads)
     memset(area[AREA_DST], 0xff, p->size[AREA_DST]);
     memset(area[AREA_D_ANGLES], 0xff, p->size[AREA_D_ANGLES]);
     if (p->cols)
-        parallel_bytes(fill_rows, &job, (size_t)p->rows, threads);
+        parallel_bytes(fill_rows, &job, (size_t)table_rows(p), threads);
     if (p->c->lengths)
         write_sequences(p, area[AREA_CU_SEQLENS], &longest);
 }
