@@ -64,8 +64,19 @@ __device__ __forceinline__ gradient_step find_step(const tiled_gradient &t, cons
     return s;
 }
 
-__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, const tile_arrival &arrival,
-                                          char *memory)
+/* What a thread asks for first of a step. */
+struct step_runs {
+    tile_run dy, x;
+};
+
+__device__ __forceinline__ step_runs first_runs(const tiled_gradient &t, const gradient_step &s)
+{
+    const gradient_operand &o = t.operands[s.operand];
+    return {first_run(o.tiles, o.dy, s.place), first_run(o.x_tiles, o.x, s.place)};
+}
+
+__device__ __forceinline__ void load_step(const tiled_gradient &t, const gradient_step &s, const step_runs &first,
+                                          const tile_arrival &arrival, char *memory)
 {
     const gradient_operand &o = t.operands[s.operand];
     if (s.place.heads == 0)
@@ -75,17 +86,17 @@ __device__ __forceinline__ void load_step(const tiled_gradient &t, const gradien
     if (o.is_whole) {
         if (is_elected()) {
             arrival.announce(bytes);
-            load_run(whole_run(o.tiles, o.dy, s.place), arrival, memory);
+            load_run(first.dy, arrival, memory);
             if (o.rotates)
-                load_run(whole_run(o.x_tiles, o.x, s.place), arrival, memory + t.x_at);
+                load_run(first.x, arrival, memory + t.x_at);
         }
         return;
     }
 #endif
     arrival.expect(bytes);
-    load_tile(o.tiles, o.dy, s.place, arrival, memory);
+    load_tile(o.tiles, o.dy, s.place, first.dy, arrival, memory);
     if (o.rotates)
-        load_tile(o.x_tiles, o.x, s.place, arrival, memory + t.x_at);
+        load_tile(o.x_tiles, o.x, s.place, first.x, arrival, memory + t.x_at);
 }
 
 /* ---- rows ---- */
@@ -562,7 +573,7 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, gradient_ste
             return;
         await_stores();
         s = find_step(t, rows.group, number);
-        load_step(t, s, arrival, memory);
+        load_step(t, s, first_runs(t, s), arrival, memory);
     }
 }
 
@@ -579,10 +590,11 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     const tile_arrival arrival(&barriers[part]);
     unit_share<DTYPE, ANGLES, ROWS, OWN, TWINS> share(t);
     arrival.prepare();
+    const gradient_step s = find_step(t, group, part);
+    const step_runs first = first_runs(t, s);
     await_previous();
     group_rows<ROWS> rows(t, group, memory);
-    const gradient_step s = find_step(t, group, part);
-    load_step(t, s, arrival, memory);
+    load_step(t, s, first, arrival, memory);
     admit_next();
     rows.find(t, part);
     /* The angles of a unit are asked for before the one before it is walked. Where there are several there is one part. */

@@ -4,7 +4,7 @@
 
 #include "core/launch_cuda.cuh"
 #include "core/rotate_cuda.h"
-#include "core/rotate_tiles_cuda.cuh"
+#include "core/rotate_held_cuda.cuh"
 #include "core/tiling_cuda.cuh"
 
 /* Shared memory that a tile should have, and what its rows are turned by; and tiles that keep a device busy, above which
@@ -30,6 +30,11 @@
 #define LONG_RUN        1024 /* bytes; tiles of shorter ones take long to be asked for */
 #define MANY_TILES      8192
 #define RESERVED_SHARED 1280 /* by the system, of each block; and what is not dynamic */
+
+/* Warps that a multiprocessor has of a call whose threads hold one head, and two; or two and wait for a table's rows. */
+#define HELD_ONE_WARPS         8
+#define HELD_TWO_WARPS         16
+#define HELD_TWO_WARPS_WAITING 32
 
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
@@ -114,19 +119,15 @@ static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, 
     return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
 }
 
-/* Returns how many tiles there are. */
-static int64_t cut_into_tiles(const trope_plan &plan, const device_facts &device, int64_t outer_rows, bool is_looked_up,
-                              uint32_t per_group, uint32_t at_once, tiled_operand *o)
+static int64_t count_tiles(const tiling &t, int64_t outer_rows)
+{
+    return outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
+}
+
+/* What follows from the sizes of tiles. */
+static void number_tiles(int64_t count, uint32_t per_group, uint32_t at_once, tiled_operand *o)
 {
     tiling &t = o->tiles;
-    const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
-    int64_t count = 0;
-    const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
-    for (uint32_t room = most(bytes / t.pitch, 1);
-         count == 0 || (count < enough_tiles(plan, device, t.rows.divisor) && room >= at_once); room /= 2) {
-        choose_tile(room, most_rows, per_group, at_once, &t);
-        count = outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
-    }
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
     t.tiles = (uint32_t)count;
     t.rows.set(t.rows.divisor);
@@ -138,16 +139,30 @@ static int64_t cut_into_tiles(const trope_plan &plan, const device_facts &device
     t.vectors.set(least(t.pitch / 16, 32));
     find_runs(t, per_group, &o->src);
     find_runs(t, per_group, &o->dst);
+    o->tile_bytes = t.rows.divisor * t.heads * t.pitch;
     o->rows_at_once = t.rows_first ? least(t.rows.divisor, at_once) : at_once > t.heads ? at_once / t.heads : 1;
     o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
-    return count;
+}
+
+static void cut_into_tiles(const trope_plan &plan, const device_facts &device, int64_t outer_rows, bool is_looked_up,
+                           uint32_t per_group, uint32_t at_once, tiled_operand *o)
+{
+    tiling &t = o->tiles;
+    const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
+    int64_t count = 0;
+    const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
+    for (uint32_t room = most(bytes / t.pitch, 1);
+         count == 0 || (count < enough_tiles(plan, device, t.rows.divisor) && room >= at_once); room /= 2) {
+        choose_tile(room, most_rows, per_group, at_once, &t);
+        count = count_tiles(t, outer_rows);
+    }
+    number_tiles(count, per_group, at_once, o);
 }
 
 /* ---- the call ---- */
 
-/* Returns how many tiles the operand has. */
-static int64_t plan_operand(const trope_plan &plan, const device_facts &device, bool is_looked_up, trope_plan_operand from,
-                            tiled_operand *o)
+static void plan_operand(const trope_plan &plan, const device_facts &device, bool is_looked_up, trope_plan_operand from,
+                         tiled_operand *o)
 {
     const uint32_t width = 16 / plan.element_size, inner = (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
     const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
@@ -169,9 +184,8 @@ static int64_t plan_operand(const trope_plan &plan, const device_facts &device, 
     o->tiles.all_heads = from.groups * from.heads_per_group;
     o->tiles.all_rows = joined ? (uint32_t)rows : inner;
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
-    return o->tiles.pitch
-               ? cut_into_tiles(plan, device, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o)
-               : 0;
+    if (o->tiles.pitch)
+        cut_into_tiles(plan, device, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o);
 }
 
 /* Any angles have kernels for fewer kinds of call. */
@@ -350,6 +364,67 @@ static uint32_t row_bytes(tile_call_kind kind)
                                                                         : sizeof(tile_row<KIND_PACKED>));
 }
 
+/* ---- small calls ---- */
+
+/* Whether threads can keep what a tile has in registers: it is all turned, by one lane a thread. */
+static bool can_be_held(const trope_plan &plan, const tiled_operand &o)
+{
+    return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.window_pairs * plan.element_size;
+}
+
+static int64_t outer_rows_of(const tiling &t)
+{
+    return t.tiles / ((int64_t)t.lines.divisor * t.tiles_of_line.divisor);
+}
+
+/* Sizes of tiles of `times` as many heads as a warp has at once. */
+static tiling choose_held_tile(const tiled_operand &o, uint32_t times)
+{
+    const uint32_t at_once = 32 / o.lanes.divisor, room = times * at_once;
+    tiling t = o.tiles;
+    choose_tile(room, room, t.heads_per_group.divisor, at_once, &t);
+    return t;
+}
+
+/* How many of these the operands have; no call has so many as if they were not all of one row. */
+static int64_t count_held_tiles(const tiled_operand *operands, int32_t count, uint32_t times)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < count; i++) {
+        const tiling t = choose_held_tile(operands[i], times);
+        if (t.rows.divisor > 1 || t.rows_first)
+            return INT64_MAX;
+        tiles += count_tiles(t, outer_rows_of(t));
+    }
+    return tiles;
+}
+
+/* How many heads the threads of a small call hold; 0 if it is not one. */
+static uint32_t choose_held(const trope_plan &plan, const device_facts &device, const tiled_operand *operands,
+                            int32_t count)
+{
+    const int angles = kind_of_angles(plan);
+    const int64_t two = angles == ANGLES_PHASE ? HELD_TWO_WARPS : HELD_TWO_WARPS_WAITING;
+    if (!is_plain(plan) || (angles != ANGLES_PHASE && angles != ANGLES_FREQS))
+        return 0;
+    for (int i = 0; i < count; i++)
+        if (!can_be_held(plan, operands[i]))
+            return 0;
+    if (count_held_tiles(operands, count, 2) > two * device.multiprocessors)
+        return 0;
+    return count_held_tiles(operands, count, 1) > HELD_ONE_WARPS * device.multiprocessors ? 2 : 1;
+}
+
+/* Cuts an operand into such tiles. */
+static void hold_operand(uint32_t times, tiled_operand *o)
+{
+    const tiling t = choose_held_tile(*o, times);
+    const uint32_t per_group = t.heads_per_group.divisor;
+    const int64_t count = count_tiles(t, outer_rows_of(o->tiles));
+    o->tiles = t;
+    number_tiles(count, per_group, 32 / o->lanes.divisor, o);
+}
+
 static tiled_launch plan_call(const trope_plan &plan, const device_facts &device, tiled_operand *operands, tiled_call *call)
 {
     trope_plan_operand from[TROPE_MAX_OPERANDS];
@@ -359,15 +434,21 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
+    for (int i = 0; i < launch.operands; i++)
+        plan_operand(plan, device, !is_plain(plan), from[i], &operands[i]);
+    const uint32_t held = choose_held(plan, device, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
-        plan_operand(plan, device, !is_plain(plan), from[i], &o);
-        o.tile_bytes = o.tiles.rows.divisor * o.tiles.heads * o.tiles.pitch;
-        call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
+        if (held)
+            hold_operand(held, &o);
+        else
+            call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         rows = most(rows, o.tiles.rows.divisor);
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
     }
-    if (rows > 1)
+    if (held)
+        launch.form = FORM_HELD;
+    else if (rows > 1)
         launch.form = form_of(kind_of_angles(plan), operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, launch.kind);
     if (launch.form == FORM_HEAD)
         call->turns_bytes = 0;
@@ -413,13 +494,20 @@ constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind ki
     return angles == ANGLES_TABLES && kind == KIND_ANY ? blocks - 1 : blocks;
 }
 
+template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find_held_kernel()
+{
+    if constexpr (IS_PLAIN<KIND> && (ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS))
+        return (const void *)rotate_held_kernel<DTYPE, ANGLES, KIND>;
+    return NULL;
+}
+
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
     (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
                                       blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
 #define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
     {                                                                                                                      \
         KERNEL(DTYPE, ANGLES, FORM_ROW, kind_of(ANGLES, KIND)), KERNEL(DTYPE, ANGLES, FORM_ROWS, kind_of(ANGLES, KIND)),   \
-            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND))                                                        \
+            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND)), find_held_kernel<DTYPE, ANGLES, KIND>()               \
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
@@ -435,7 +523,7 @@ constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind ki
     }
 
 /* By kind of call, dtype, angles and form. */
-static const void *const kernels[5][4][5][3] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
+static const void *const kernels[5][4][5][4] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
                                                 DTYPES(KIND_PLAIN), DTYPES(KIND_PLAIN_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)

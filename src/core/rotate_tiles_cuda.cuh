@@ -51,6 +51,14 @@ struct tiled_call {
 
 /* ---- lanes ---- */
 
+__device__ __forceinline__ void load_vector(const char *from, uint4 *to)
+{
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                 : "l"(from), "l"(evict_first())
+                 : "memory");
+}
+
 /* Two vectors of a head. Whichever way it is paired they are vector j of the first half of a window and vector j of its
  * second half, so that neighbouring threads have neighbouring vectors. The pairs are in two runs, which are one after the
  * other in a half-paired head. */
@@ -85,6 +93,21 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     {
         *(uint4 *)(window + first) = v.bits[0];
         *(uint4 *)(window + second) = v.bits[1];
+    }
+
+    /* The same in memory. The compiler leaves the loads where they are. */
+    __device__ __forceinline__ vectors load_from_memory(const char *window) const
+    {
+        vectors v;
+        load_vector(window + first, &v.bits[0]);
+        load_vector(window + second, &v.bits[1]);
+        return v;
+    }
+
+    __device__ __forceinline__ void store_to_memory(const vectors &v, char *window) const
+    {
+        __stcs((uint4 *)(window + first), v.bits[0]);
+        __stcs((uint4 *)(window + second), v.bits[1]);
     }
 
     /* Pairs that were read half-paired and are written interleaved, or the other way round. */
@@ -261,8 +284,8 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PACKED_SINGLE, KIND_PLAIN, KIND_PLAIN_SINGLE };
 
 /* What a tile has: heads of one row, of several rows, or several rows that have one head each, so that their turns cannot
- * be shared. */
-enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD };
+ * be shared; or, in a small call, as many heads of one row as a warp holds in registers. */
+enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD, FORM_HELD };
 
 template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_PLAIN_SINGLE;
 template <int KIND> constexpr bool IS_PACKED = KIND == KIND_PACKED || KIND == KIND_PACKED_SINGLE;
@@ -385,12 +408,12 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
         at.template locate<HAS_USUAL_ROWS<KIND>>(call, o, is_there ? first_lane + thread : 0);
     }
 
-    /* Turns the lane of one head. Where pairs are rearranged, each thread reads what others write. */
-    template <bool OWN_TURNS>
+    /* Turns the lane of one head, and calls store(). Where pairs are rearranged, each thread reads what others write. */
+    template <bool OWN_TURNS, class STORE>
     __device__ __forceinline__ void turn(const tiled_call &call, const tiled_operand &o,
-                                         const lane_turns<DTYPE, ANGLES> &turns, char *window) const
+                                         const lane_turns<DTYPE, ANGLES> &turns, vector_pair<DTYPE> v, char *window,
+                                         STORE store) const
     {
-        vector_pair<DTYPE> v = at.load(window);
         if (call.interleaved_src)
             v.separate();
         if (is_native<ANGLES>(call.plan))
@@ -404,9 +427,33 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
         }
         if (call.interleaved_dst)
             v.join();
-        at.store(v, window);
+        store(v, window);
+    }
+
+    /* In shared memory. */
+    template <bool OWN_TURNS>
+    __device__ __forceinline__ void turn(const tiled_call &call, const tiled_operand &o,
+                                         const lane_turns<DTYPE, ANGLES> &turns, char *window) const
+    {
+        turn<OWN_TURNS>(call, o, turns, at.load(window), window,
+                        [&](const vector_pair<DTYPE> &v, char *to) { at.store(v, to); });
     }
 };
+
+/* What a block has: an operand, and TILE_WARPS tiles of it from this one on. */
+struct block_share {
+    uint32_t operand, first_tile;
+};
+
+template <int KIND>
+__device__ __forceinline__ block_share find_block(const tiled_operands<KIND> &operands, const tiled_call &call)
+{
+    if constexpr (IS_SINGLE<KIND>)
+        return {0, blockIdx.x * TILE_WARPS};
+    const uint32_t turn = call.turn.divide(blockIdx.x), of_turn = blockIdx.x - turn * call.turn.divisor;
+    const uint32_t operand = operand_of_block(call.first_of_turn, of_turn);
+    return {operand, (turn * operands.of[operand].blocks_of_turn + of_turn - call.first_of_turn[operand]) * TILE_WARPS};
+}
 
 /* Turns all heads of a tile: first what its rows are turned by is found, of as many as there is room for, then the heads
  * are waited for. */
@@ -528,36 +575,32 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
-    packed_probes probes;
-    if (IS_PACKED<KIND>) {
-        await_previous();
-        probes.ask_all(call.plan.plan.sequences);
-    }
-    const uint32_t turn = IS_SINGLE<KIND> ? 0 : call.turn.divide(blockIdx.x);
-    const uint32_t of_turn = IS_SINGLE<KIND> ? blockIdx.x : blockIdx.x - turn * call.turn.divisor;
-    const uint32_t operand = IS_SINGLE<KIND> ? 0 : operand_of_block(call.first_of_turn, of_turn);
-    const tiled_operand &o = operands.of[operand];
-    const uint32_t block = IS_SINGLE<KIND> ? blockIdx.x : turn * o.blocks_of_turn + of_turn - call.first_of_turn[operand];
-    const uint32_t first_tile = block * TILE_WARPS, number = first_tile + warp;
+    const block_share block = find_block(operands, call);
+    const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
+    const uint32_t number = block.first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
+    const tile_run first = first_run(o.tiles, o.src, p);
     char *const tile = shared + warp * o.tile_bytes;
     tile_row<KIND> *rows = (tile_row<KIND> *)(shared + call.rows_at);
-    if (!IS_PACKED<KIND>)
-        await_previous();
     lone_lane<DTYPE, ANGLES, KIND> alone;
     constexpr bool BEFORE_TILE = FORM == FORM_HEAD && alone.BEFORE_TILE;
+    packed_probes probes;
+    if (present)
+        arrival.expect(p.rows * p.heads * o.tiles.pitch);
+    await_previous();
+    if (IS_PACKED<KIND>)
+        probes.ask_all(call.plan.plan.sequences);
     if (present) {
         if constexpr (BEFORE_TILE)
             alone.begin(call, o, steps.of, p, 0, rows);
-        arrival.expect(p.rows * p.heads * o.tiles.pitch);
-        load_tile(o.tiles, o.src, p, arrival, tile);
+        load_tile(o.tiles, o.src, p, first, arrival, tile);
     }
     admit_next();
     if (IS_PACKED<KIND>)
         probes.ask_near(call.plan.plan.sequences, p.row);
     if constexpr (KIND == KIND_ANY)
-        find_block_rows(call, o, first_tile, rows);
+        find_block_rows(call, o, block.first_tile, rows);
     if (present) {
         rows += warp * o.tiles.rows.divisor;
         if constexpr (IS_PACKED<KIND>)

@@ -6,6 +6,7 @@
 #ifndef TROPE_CORE_TILES_CUDA_CUH
 #define TROPE_CORE_TILES_CUDA_CUH
 
+#include "core/early_launch_cuda.cuh"
 #include "core/elements_cuda.cuh"
 
 /* 0 in a test of how older devices do it, on a newer one. */
@@ -183,16 +184,28 @@ __device__ __forceinline__ void store_run(const tile_run &r, const char *tile)
                  : "memory");
 }
 
-/* For all threads of the warp. */
+/* What a thread asks for first: all of the tile if it is one run. */
+__device__ __forceinline__ tile_run first_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
+{
+    const uint32_t number = threadIdx.x % 32;
+    tile_run r = tensor.is_whole ? whole_run(t, tensor, p) : find_run(t, tensor, p, number);
+    if (!tensor.is_whole && number >= count_runs(t, tensor, p))
+        r.bytes = 0;
+    return {found_here(r.at), found_here(r.bytes), found_here(r.memory)};
+}
+
+/* For all threads of the warp, with the first run of each. */
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
-                                          const tile_arrival &arrival, char *tile)
+                                          const tile_run &first, const tile_arrival &arrival, char *tile)
 {
     if (tensor.is_whole) {
         if (is_elected())
-            load_run(whole_run(t, tensor, p), arrival, tile);
+            load_run(first, arrival, tile);
         return;
     }
-    for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {
+    if (first.bytes)
+        load_run(first, arrival, tile);
+    for (uint32_t i = threadIdx.x % 32 + 32; i < count_runs(t, tensor, p); i += 32) {
         const tile_run r = find_run(t, tensor, p, i);
         if (r.bytes)
             load_run(r, arrival, tile);
@@ -271,8 +284,13 @@ __device__ __forceinline__ void for_vectors(const tiling &t, const tiled_tensor 
     }
 }
 
+__device__ __forceinline__ tile_run first_run(const tiling &, const tiled_tensor &, const tile_place &)
+{
+    return {0, 0, NULL};
+}
+
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
-                                          const tile_arrival &, char *tile)
+                                          const tile_run &, const tile_arrival &, char *tile)
 {
     const uint32_t to = shared_address(tile);
     for_vectors(t, tensor, p, [=](uint32_t at, const char *from) {
