@@ -13,14 +13,13 @@
 #define TURNS_BYTES  4096
 #define ENOUGH_TILES 2048
 
-/* Blocks that a multiprocessor should hold, which says how many registers a thread may have: with rows that are looked up,
- * several rows of a tile (not with freqs, which take long to come), tables of cos and sin or freqs of each element (these
- * only in 16 bits), unusual angles. */
-#define PLAIN_BLOCKS     8
-#define LOOKUP_BLOCKS    7
-#define ROWS_BLOCKS      6
-#define OWN_ANGLE_BLOCKS 7
-#define ANY_BLOCKS       5
+/* Blocks that a multiprocessor should hold, which says how many registers a thread may have: fewer where rows are looked
+ * up, elements have angles of their own or cos and sin come from tables, or several operands have tiles of several rows;
+ * still fewer with several rows of a tile (not with freqs, which take long to come) and with unusual angles. */
+#define PLAIN_BLOCKS 8
+#define FEWER_BLOCKS 7
+#define ROWS_BLOCKS  6
+#define ANY_BLOCKS   5
 
 /* Bytes of tiles that it should hold at most where these are many: more would only stand in each other's way in memory.
  * Contiguous tiles of one row are turned most quickly; packed rows are waited for. */
@@ -482,14 +481,14 @@ int trope_cuda_has_tiles(const trope_plan *plan)
 
 /* ---- launch ---- */
 
-constexpr int blocks_of(int dtype, int angles, tile_form form, tile_call_kind kind)
+constexpr int blocks_of(int angles, tile_form form, tile_call_kind kind)
 {
     const bool waits_for_rows = angles == ANGLES_FREQS && kind != KIND_ANY;
-    const bool takes_more = angles == ANGLES_TABLES || (angles == ANGLES_OWN_FREQS && dtype != TROPE_F32);
+    const bool takes_more = angles == ANGLES_TABLES || angles == ANGLES_OWN_FREQS || kind == KIND_ANY ||
+                            (form == FORM_ROWS && (kind == KIND_PLAIN || kind == KIND_PACKED));
     const int blocks = angles == ANGLES_ANY                   ? ANY_BLOCKS
                        : form == FORM_ROWS && !waits_for_rows ? ROWS_BLOCKS
-                       : takes_more                           ? OWN_ANGLE_BLOCKS
-                       : kind == KIND_ANY                     ? LOOKUP_BLOCKS
+                       : takes_more                           ? FEWER_BLOCKS
                                                               : PLAIN_BLOCKS;
     return angles == ANGLES_TABLES && kind == KIND_ANY ? blocks - 1 : blocks;
 }
@@ -503,7 +502,7 @@ template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find
 
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
     (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
-                                      blocks_of(DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
+                                      blocks_of(ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
 #define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
     {                                                                                                                      \
         KERNEL(DTYPE, ANGLES, FORM_ROW, kind_of(ANGLES, KIND)), KERNEL(DTYPE, ANGLES, FORM_ROWS, kind_of(ANGLES, KIND)),   \

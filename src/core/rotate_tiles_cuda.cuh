@@ -523,12 +523,16 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
     trope_row row;
     typename lane_turns::lane_angles angles; /* of this row */
 
-    __device__ __forceinline__ void begin(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
-                                          const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows)
+    __device__ __forceinline__ void locate(const tiled_call &call, const tiled_operand &o, const uint64_t *all_steps,
+                                           uint32_t first_lane)
     {
         mine = lane_share<DTYPE, ANGLES, KIND>(call, o, first_lane);
         steps[0] = steps_of<ANGLES, lane_turns::RUN>(all_steps, (int)mine.at.low);
         steps[1] = steps_of<ANGLES, lane_turns::RUN>(all_steps, (int)mine.at.high);
+    }
+
+    __device__ __forceinline__ void begin(const tiled_call &call, const tile_place &p, const tile_row<KIND> *rows)
+    {
         if constexpr (BEFORE_TILE)
             ask(call, plain_row_of_tile(call, p, mine.in_warp));
         else if (AHEAD && mine.in_warp < p.rows) /* others have no row */
@@ -588,12 +592,14 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     packed_probes probes;
     if (present)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
+    if constexpr (BEFORE_TILE)
+        alone.locate(call, o, steps.of, 0);
     await_previous();
     if (IS_PACKED<KIND>)
         probes.ask_all(call.plan.plan.sequences);
     if (present) {
         if constexpr (BEFORE_TILE)
-            alone.begin(call, o, steps.of, p, 0, rows);
+            alone.begin(call, p, rows);
         load_tile(o.tiles, o.src, p, first, arrival, tile);
     }
     admit_next();
@@ -610,8 +616,10 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32) {
             if constexpr (FORM == FORM_HEAD) {
-                if (!BEFORE_TILE || lane > 0)
-                    alone.begin(call, o, steps.of, p, lane, rows);
+                if (!BEFORE_TILE || lane > 0) {
+                    alone.locate(call, o, steps.of, lane);
+                    alone.begin(call, p, rows);
+                }
                 alone.rotate(call, o, p, rows, arrival, tile);
             } else {
                 rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, p, lane, rows, arrival, tile,
