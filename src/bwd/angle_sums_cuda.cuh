@@ -79,7 +79,7 @@ __device__ __forceinline__ int32_t token_at(const trope_sequences &s, int32_t nu
 }
 
 #define PACKED_COLUMNS 64 /* of a warp at a time, two a thread */
-#define PACKED_TOKENS  4  /* whose sums are on their way at a time */
+#define PACKED_TOKENS  8  /* whose sums are on their way at a time */
 
 /* Adds the tokens that threads of the warp have, in their order, to the sums of two columns. */
 __device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, uint32_t columns, uint32_t column,
@@ -105,7 +105,8 @@ __device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, 
 }
 
 /* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
- * are then added. */
+ * are then added. The first of cu_seqlens are read before the pass has ended: it reads them itself, and admits this kernel
+ * only when all before it has ended. */
 __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(const __grid_constant__ packed_sums p)
 {
     __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];
@@ -113,23 +114,30 @@ __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(const __grid_c
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, of_row = warp % p.warps;
     const uint32_t row = blockIdx.x * (SUMS_WARPS / p.warps) + warp / p.warps;
     const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
-    const int32_t sequences = (int32_t)plan.sequences.count + 2;
+    const int32_t sequences = (int32_t)plan.sequences.count + 2, first_number = (int32_t)(of_row * 32);
+    const int32_t first_token = token_at(plan.sequences, first_number + (int32_t)lane, row);
     take_turn();
     for (uint32_t first = 0; first < columns; first += PACKED_COLUMNS) {
         double sum[2] = {0, 0};
-        for (int32_t number = (int32_t)of_row * 32; number < sequences; number += (int32_t)p.warps * 32)
-            add_tokens(p, token_at(plan.sequences, number + (int32_t)lane, row), columns, first + lane, sum);
-        __syncthreads();
-        left[warp][lane] = sum[0];
-        left[warp][lane + 32] = sum[1];
-        __syncthreads();
-        for (uint32_t i = lane; of_row == 0 && i < PACKED_COLUMNS && row < plan.angles.rows; i += 32) {
-            const uint32_t column = first + i, pair = column < pairs ? column : column - pairs;
-            double all = left[warp][i];
-            for (uint32_t other = 1; other < p.warps; other++)
-                all += left[warp + other][i];
-            if (column < columns)
-                store_angle(plan, offset_of_angle(plan, 0, row, pair, column >= pairs), turn_sum(plan, all));
+        for (int32_t number = first_number; number < sequences; number += (int32_t)p.warps * 32) {
+            const int32_t token =
+                number == first_number ? first_token : token_at(plan.sequences, number + (int32_t)lane, row);
+            add_tokens(p, token, columns, first + lane, sum);
+        }
+        if (p.warps > 1) {
+            __syncthreads();
+            left[warp][lane] = sum[0];
+            left[warp][lane + 32] = sum[1];
+            __syncthreads();
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t in_warp = lane + 32 * i, column = first + in_warp,
+                           pair = column < pairs ? column : column - pairs;
+            for (uint32_t other = 1; of_row == 0 && other < p.warps; other++)
+                sum[i] += left[warp + other][in_warp];
+            if (of_row == 0 && column < columns && row < plan.angles.rows)
+                store_angle(plan, offset_of_angle(plan, 0, row, pair, column >= pairs), turn_sum(plan, sum[i]));
         }
     }
 }

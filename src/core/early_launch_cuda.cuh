@@ -2,7 +2,9 @@
  * compute capability 9.0 on): as soon as all blocks of that run, blocks of the kernel may take the places of those that are
  * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
  * kernel of the backend calls await_previous() before it reads or writes global memory, in every thread, and admit_next()
- * not before that; so what follows it in the stream waits for its end and for that of all before it. */
+ * not before that; so what follows it in the stream waits for its end and for that of all before it. (A kernel that always
+ * follows another one of the same call may before its wait read what was written before that one, which has waited for it
+ * and does not write it.) */
 #ifndef TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 #define TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 
