@@ -78,7 +78,7 @@ template <typename REAL> __device__ __forceinline__ REAL table_entry(int32_t dty
     }
 }
 
-/* How many pairs the windows before that of a pair have, which are one or two: without a division in every thread. */
+/* How many pairs the windows before that of a pair have, which are two at most: without a division in every thread. */
 __device__ __forceinline__ int pairs_before(int window_pairs, int pair)
 {
     return (pair >= window_pairs ? window_pairs : 0) + (pair >= 2 * window_pairs ? window_pairs : 0);

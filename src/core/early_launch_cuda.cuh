@@ -3,13 +3,21 @@
  * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
  * kernel of the backend calls await_previous() before it reads or writes global memory, in every thread, and admit_next()
  * not before that; so what follows it in the stream waits for its end and for that of all before it. (A kernel that always
- * follows another one of the same call may before its wait read what was written before that one, which has waited for it
- * and does not write it.) */
+ * follows another one of the same call may before its wait read what that one does not write: it has waited for all before
+ * it when it admits. CUDA's documents promise what is written to those that wait; that those they admit see it as well is
+ * what devices do.)
+ *
+ * Code for older devices does not wait. Newer ones run it only if a build has it as PTX, so such builds have no early
+ * launches (cmake/options.cmake). */
 #ifndef TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 #define TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 
 #include <cuda_runtime.h>
 #include <stdint.h>
+
+#ifndef TROPE_EARLY_LAUNCHES
+#define TROPE_EARLY_LAUNCHES 1
+#endif
 
 /* Waits for the end of the kernel before this one. */
 __device__ __forceinline__ void await_previous()
@@ -103,7 +111,7 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;
-    config.numAttrs = device.major >= 9;
+    config.numAttrs = TROPE_EARLY_LAUNCHES && device.major >= 9;
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

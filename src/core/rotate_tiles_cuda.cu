@@ -14,8 +14,9 @@
 #define ENOUGH_TILES 2048
 
 /* Blocks that a multiprocessor should hold, which says how many registers a thread may have: fewer where rows are looked
- * up, elements have angles of their own or cos and sin come from tables, or several operands have tiles of several rows;
- * still fewer with several rows of a tile (not with freqs, which take long to come) and with unusual angles. */
+ * up, elements have angles of their own, cos and sin come from tables, or with freqs several operands have tiles of several
+ * rows; still fewer with several rows of a tile (not with freqs, which take long to come) and with unusual angles; and one
+ * less of tables that are looked up. */
 #define PLAIN_BLOCKS 8
 #define FEWER_BLOCKS 7
 #define ROWS_BLOCKS  6
@@ -30,7 +31,8 @@
 #define MANY_TILES      8192
 #define RESERVED_SHARED 1280 /* by the system, of each block; and what is not dynamic */
 
-/* Warps that a multiprocessor has of a call whose threads hold one head, and two; or two and wait for a table's rows. */
+/* Warps that a multiprocessor has at most of a call whose threads hold one head, and two; or two and wait for a table's
+ * rows. */
 #define HELD_ONE_WARPS         8
 #define HELD_TWO_WARPS         16
 #define HELD_TWO_WARPS_WAITING 32
@@ -385,7 +387,7 @@ static tiling choose_held_tile(const tiled_operand &o, uint32_t times)
     return t;
 }
 
-/* How many of these the operands have; no call has so many as if they were not all of one row. */
+/* How many of these the operands have; if any has several rows, as many as no call may have. */
 static int64_t count_held_tiles(const tiled_operand *operands, int32_t count, uint32_t times)
 {
     int64_t tiles = 0;
