@@ -51,6 +51,7 @@ struct tiled_call {
 
 /* ---- lanes ---- */
 
+/* As load_at_once of tables, but of what the call may write in place. */
 __device__ __forceinline__ void load_vector(const char *from, uint4 *to)
 {
     asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
