@@ -124,12 +124,10 @@ __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(const __grid_c
                 number == first_number ? first_token : token_at(plan.sequences, number + (int32_t)lane, row);
             add_tokens(p, token, columns, first + lane, sum);
         }
-        if (p.warps > 1) {
-            __syncthreads();
-            left[warp][lane] = sum[0];
-            left[warp][lane + 32] = sum[1];
-            __syncthreads();
-        }
+        __syncthreads();
+        left[warp][lane] = sum[0];
+        left[warp][lane + 32] = sum[1];
+        __syncthreads();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t in_warp = lane + 32 * i, column = first + in_warp,

@@ -86,17 +86,17 @@ __device__ __forceinline__ void load_step(const tiled_gradient &t, const gradien
     if (o.is_whole) {
         if (is_elected()) {
             arrival.announce(bytes);
-            load_run(first.dy, arrival, memory);
+            load_run(first.dy, evict_first(), arrival, memory);
             if (o.rotates)
-                load_run(first.x, arrival, memory + t.x_at);
+                load_run(first.x, evict_first(), arrival, memory + t.x_at);
         }
         return;
     }
 #endif
     arrival.expect(bytes);
-    load_tile(o.tiles, o.dy, s.place, first.dy, arrival, memory);
+    load_tile(o.tiles, o.dy, s.place, first.dy, evict_first(), arrival, memory);
     if (o.rotates)
-        load_tile(o.x_tiles, o.x, s.place, first.x, arrival, memory + t.x_at);
+        load_tile(o.x_tiles, o.x, s.place, first.x, evict_first(), arrival, memory + t.x_at);
 }
 
 /* ---- rows ---- */
@@ -564,7 +564,7 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, gradient_ste
             if (unit + 1 < s.place.rows)
                 return;
             if (o.writes)
-                store_tile(o.tiles, o.dx, s.place, memory);
+                store_tile(o.tiles, o.dx, s.place, evict_first(), memory);
             else
                 publish_tile(); /* dx is in the tile all the same */
         }

@@ -35,6 +35,12 @@ __device__ __forceinline__ uint32_t found_here(uint32_t value)
     return value;
 }
 
+__device__ __forceinline__ uint64_t found_here(uint64_t value)
+{
+    asm volatile("" : "+l"(value));
+    return value;
+}
+
 template <typename T> __device__ __forceinline__ T *found_here(T *address)
 {
     asm volatile("" : "+l"(address));

@@ -35,6 +35,14 @@ __device__ __forceinline__ uint64_t evict_first()
     return policy;
 }
 
+/* For what is soon written with another policy: it stays there until then. */
+__device__ __forceinline__ uint64_t evict_last()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 __device__ __forceinline__ uint64_t evict_normal()
 {
     uint64_t policy;

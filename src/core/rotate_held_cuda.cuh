@@ -1,6 +1,7 @@
-/* The CUDA kernel of the rotation of small calls. Rows, lanes and turns are those of rotate_tiles_cuda.cuh, but a tile is
- * no more than what a warp has at once, or twice of it, and stays in registers: what the copy engine takes to bring a tile
- * and to take it away is a third of the time of such a call. */
+/* The CUDA kernel of the rotation in registers. Rows, lanes and turns are those of rotate_tiles_cuda.cuh, but a tile is
+ * some heads of one row, no more than what a warp has at once, or twice of it, and does not come through shared memory. That
+ * is for what the copy engine is no good at: small calls, in which bringing a tile and taking it away is a third of the time,
+ * and windows in place, which are many short runs. */
 #ifndef TROPE_CORE_ROTATE_HELD_CUDA_CUH
 #define TROPE_CORE_ROTATE_HELD_CUDA_CUH
 
@@ -9,8 +10,25 @@
 #define HELD_BLOCKS 8 /* that a multiprocessor should hold */
 #define MOST_HELD   2 /* heads of which a thread has its lane */
 
-/* For plain calls with phases or freqs, whose tiles have nothing that passes through. What can be found before the kernel
- * before this one has ended is found before. */
+/* The row of a warp's tile. */
+template <int KIND>
+__device__ __forceinline__ trope_row find_held_row(const tiled_call &call, const tile_place &p, const packed_probes &probes)
+{
+    if constexpr (IS_PACKED<KIND>)
+        return row_of_packed(0, p.row, find_packed_row(call.plan.plan, probes, (int32_t)p.row));
+    else
+        return plain_row_of_tile(call, p, 0);
+}
+
+/* Clears the heads of a row that is padding, with what their windows do not have. */
+__device__ __forceinline__ void clear_heads(const tiled_operand &o, const tile_place &p)
+{
+    for (uint32_t head = 0; head < p.heads; head++)
+        clear_bytes(address_of(o.tiles, o.dst, p.outer, p.row, p.head + head) - o.before_window, o.head_bytes);
+}
+
+/* For plain and packed calls with phases or freqs, whose tiles have nothing that passes through. What can be found before
+ * the kernel before this one has ended is found before. */
 template <int DTYPE, int ANGLES, int KIND>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     rotate_held_kernel(const __grid_constant__ tiled_operands<KIND> operands, const __grid_constant__ tiled_call call,
@@ -20,11 +38,11 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     extern __shared__ __align__(16) char shared[];
     const block_share block = find_block(operands, call);
     const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
-    const uint32_t warp = threadIdx.x / 32, number = block.first_tile + warp;
+    const uint32_t warp = threadIdx.x / 32, number = block.first_tile + warp, at_once = o.heads_at_once.divisor;
     const tile_place p = find_tile(o.tiles, number);
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, 0);
-    const bool present = number < o.tiles.tiles && mine.is_there;
-    const uint32_t at_once = o.heads_at_once.divisor, heads = present && mine.in_warp < at_once ? p.heads : 0;
+    const bool present = number < o.tiles.tiles, has_lane = present && mine.is_there;
+    const uint32_t heads = has_lane && mine.in_warp < at_once ? p.heads : 0;
     const char *from[MOST_HELD];
     char *to[MOST_HELD];
 #pragma unroll
@@ -33,26 +51,48 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row, head));
         to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row, head));
     }
+    const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));
     vector_pair<DTYPE> held[MOST_HELD];
+    packed_probes probes;
     await_previous();
+    if (IS_PACKED<KIND>)
+        probes.ask_all(call.plan.plan.sequences);
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++)
         if (mine.in_warp + i * at_once < heads)
-            held[i] = mine.at.load_from_memory(from[i]);
+            held[i] = mine.at.load_from_memory(from[i], loads);
     admit_next();
-    const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16, o.lanes.divisor * 16};
-    const auto row_of = [&](uint32_t) { return plain_row_of_tile(call, p, 0); };
-    if (present && mine.in_warp >> o.share_bits == 0)
-        lane_turns::template find_shares<true, 1>(call.plan, mine.at, steps.of, mine.in_warp, 1u << o.share_bits, 0, 1, 1,
-                                                  row_of, space);
-    __syncwarp();
-    lane_turns turns;
-    turns.template load_shares<false>(space.of_row(0), space.plane);
+    if (IS_PACKED<KIND>)
+        probes.ask_near(call.plan.plan.sequences, p.row);
+    trope_row row;
+    row.action = TROPE_ROW_COPY;
+    if (present || IS_PLAIN<KIND>)
+        row = find_held_row<KIND>(call, p, probes);
+    const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
+    if (row.action == TROPE_ROW_ROTATE) {
+        const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16,
+                                                  o.lanes.divisor * 16};
+        if (has_lane && mine.in_warp >> o.share_bits == 0)
+            lane_turns::template find_shares<true, 1>(
+                call.plan, mine.at, steps.of, mine.in_warp, 1u << o.share_bits, 0, 1, 1,
+                [&](uint32_t) { return row; }, space);
+        __syncwarp();
+        lane_turns turns;
+        turns.template load_shares<false>(space.of_row(0), space.plane);
 #pragma unroll
-    for (int i = 0; i < MOST_HELD; i++)
-        if (mine.in_warp + i * at_once < heads)
-            mine.template turn<false>(call, o, turns, held[i], to[i],
-                                      [&](const vector_pair<DTYPE> &v, char *to) { mine.at.store_to_memory(v, to); });
+        for (int i = 0; i < MOST_HELD; i++)
+            if (mine.in_warp + i * at_once < heads)
+                mine.template turn<false>(call, o, turns, held[i], to[i], store);
+    } else if (row.action == TROPE_ROW_COPY) {
+#pragma unroll
+        for (int i = 0; i < MOST_HELD; i++)
+            if (mine.in_warp + i * at_once < heads)
+                store(held[i], to[i]);
+    }
+    if (IS_PACKED<KIND> && row.action == TROPE_ROW_ZERO)
+        clear_heads(o, p);
+    if (IS_PACKED<KIND>)
+        check_sequences(call.plan.plan);
 }
 
 #endif

@@ -37,6 +37,9 @@
 #define HELD_TWO_WARPS         16
 #define HELD_TWO_WARPS_WAITING 32
 
+/* Bytes of a run up to which threads should hold tiles that are made of them, however many there are. */
+#define SHORT_RUN 256
+
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
 
@@ -365,7 +368,13 @@ static uint32_t row_bytes(tile_call_kind kind)
                                                                         : sizeof(tile_row<KIND_PACKED>));
 }
 
-/* ---- small calls ---- */
+/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. */
+static bool needs_table_again(const trope_plan &plan, const tiling &t)
+{
+    return t.rows_first && kind_of_angles(plan) != ANGLES_PHASE;
+}
+
+/* ---- tiles in registers ---- */
 
 /* Whether threads can keep what a tile has in registers: it is all turned, by one lane a thread. */
 static bool can_be_held(const trope_plan &plan, const tiled_operand &o)
@@ -378,52 +387,64 @@ static int64_t outer_rows_of(const tiling &t)
     return t.tiles / ((int64_t)t.lines.divisor * t.tiles_of_line.divisor);
 }
 
-/* Sizes of tiles of `times` as many heads as a warp has at once. */
+/* Sizes of tiles of `times` as many heads as a warp has at once, of one row. */
 static tiling choose_held_tile(const tiled_operand &o, uint32_t times)
 {
-    const uint32_t at_once = 32 / o.lanes.divisor, room = times * at_once;
+    const uint32_t at_once = 32 / o.lanes.divisor;
     tiling t = o.tiles;
-    choose_tile(room, room, t.heads_per_group.divisor, at_once, &t);
+    t.rows_first = 0;
+    choose_tile(times * at_once, 1, t.heads_per_group.divisor, at_once, &t);
     return t;
 }
 
-/* How many of these the operands have; if any has several rows, as many as no call may have. */
-static int64_t count_held_tiles(const tiled_operand *operands, int32_t count, uint32_t times)
+/* How many of these the operands have for each multiprocessor. */
+static int64_t count_held_tiles(const device_facts &device, const tiled_operand *operands, int32_t count, uint32_t times)
 {
     int64_t tiles = 0;
-    for (int i = 0; i < count; i++) {
-        const tiling t = choose_held_tile(operands[i], times);
-        if (t.rows.divisor > 1 || t.rows_first)
-            return INT64_MAX;
-        tiles += count_tiles(t, outer_rows_of(t));
-    }
-    return tiles;
+    for (int i = 0; i < count; i++)
+        tiles += count_tiles(choose_held_tile(operands[i], times), outer_rows_of(operands[i].tiles));
+    return quotient_up(tiles, most((uint32_t)device.multiprocessors, 1));
 }
 
-/* How many heads the threads of a small call hold; 0 if it is not one. */
-static uint32_t choose_held(const trope_plan &plan, const device_facts &device, const tiled_operand *operands,
-                            int32_t count)
+/* Whether rows have neighbouring heads, more than a warp has at once. */
+static bool fills_warps(const tiled_operand &o)
+{
+    return !o.tiles.rows_first && o.tiles.all_heads * o.lanes.divisor > 32;
+}
+
+/* Whether the copy engine would have many short runs to bring and to take away. */
+static bool has_short_runs(const tiled_operand &o)
+{
+    return least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) <= SHORT_RUN;
+}
+
+/* How many heads the threads of a call hold; 0 if they hold none. */
+static uint32_t choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
+                            const tiled_operand *operands, int32_t count)
 {
     const int angles = kind_of_angles(plan);
     const int64_t two = angles == ANGLES_PHASE ? HELD_TWO_WARPS : HELD_TWO_WARPS_WAITING;
-    if (!is_plain(plan) || (angles != ANGLES_PHASE && angles != ANGLES_FREQS))
+    bool is_small = true, is_short = false;
+    if (kind == KIND_ANY || (angles != ANGLES_PHASE && angles != ANGLES_FREQS))
         return 0;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))
             return 0;
-    if (count_held_tiles(operands, count, 2) > two * device.multiprocessors)
-        return 0;
-    return count_held_tiles(operands, count, 1) > HELD_ONE_WARPS * device.multiprocessors ? 2 : 1;
+        is_small = is_small && fills_warps(operands[i]);
+        is_short = is_short || has_short_runs(operands[i]);
+    }
+    if (is_small && count_held_tiles(device, operands, count, 1) <= HELD_ONE_WARPS)
+        return 1;
+    return is_short || (is_small && count_held_tiles(device, operands, count, 2) <= two) ? 2 : 0;
 }
 
 /* Cuts an operand into such tiles. */
 static void hold_operand(uint32_t times, tiled_operand *o)
 {
     const tiling t = choose_held_tile(*o, times);
-    const uint32_t per_group = t.heads_per_group.divisor;
     const int64_t count = count_tiles(t, outer_rows_of(o->tiles));
     o->tiles = t;
-    number_tiles(count, per_group, 32 / o->lanes.divisor, o);
+    number_tiles(count, t.heads_per_group.divisor, 32 / o->lanes.divisor, o);
 }
 
 static tiled_launch plan_call(const trope_plan &plan, const device_facts &device, tiled_operand *operands, tiled_call *call)
@@ -437,13 +458,14 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < launch.operands; i++)
         plan_operand(plan, device, !is_plain(plan), from[i], &operands[i]);
-    const uint32_t held = choose_held(plan, device, operands, launch.operands);
+    const uint32_t held = choose_held(plan, launch.kind, device, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
         if (held)
             hold_operand(held, &o);
         else
             call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
+        o.stays = from[i].in_place && !needs_table_again(plan, o.tiles);
         rows = most(rows, o.tiles.rows.divisor);
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
     }
@@ -457,7 +479,7 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
     launch.shared_bytes = most(launch.shared_bytes, shared_of_even_blocks(device, launch.blocks));
-    if (launch.operands == 1) {
+    if (launch.operands == 1 && !held) {
         const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
         if (in_flight)
             launch.shared_bytes =
@@ -497,7 +519,7 @@ constexpr int blocks_of(int angles, tile_form form, tile_call_kind kind)
 
 template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find_held_kernel()
 {
-    if constexpr (IS_PLAIN<KIND> && (ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS))
+    if constexpr (KIND != KIND_ANY && (ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS))
         return (const void *)rotate_held_kernel<DTYPE, ANGLES, KIND>;
     return NULL;
 }

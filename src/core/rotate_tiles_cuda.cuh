@@ -36,6 +36,7 @@ struct tiled_operand {
     uint32_t before_window;      /* bytes of a head in memory that are before what its tile has */
     uint32_t head_bytes;         /* in memory */
     uint32_t window_pairs;       /* in each of the plan's windows */
+    uint32_t stays;              /* in L2, from its load to its store */
     uint32_t low_step, high_gap; /* pairs from a lane's first run to the next lane's, and to its second run */
 };
 
@@ -49,14 +50,33 @@ struct tiled_call {
     cuda_plan plan;
 };
 
+/* What is changed in place stays in L2 from its load to its store, and is then as good as anything else there: its way back
+ * to memory is quicker the later it begins. Other tiles are needed once. */
+__device__ __forceinline__ uint64_t load_policy(const tiled_operand &o)
+{
+    return o.stays ? evict_last() : evict_first();
+}
+
+__device__ __forceinline__ uint64_t store_policy(const tiled_operand &o)
+{
+    return o.stays ? evict_normal() : evict_first();
+}
+
 /* ---- lanes ---- */
 
 /* As load_at_once of tables, but of what the call may write in place. */
-__device__ __forceinline__ void load_vector(const char *from, uint4 *to)
+__device__ __forceinline__ void load_vector(const char *from, uint64_t policy, uint4 *to)
 {
     asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from), "l"(evict_first())
+                 : "l"(from), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_vector(char *to, uint64_t policy, const uint4 &from)
+{
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(from.x), "r"(from.y),
+                 "r"(from.z), "r"(from.w), "l"(policy)
                  : "memory");
 }
 
@@ -97,18 +117,18 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     }
 
     /* The same in memory. The compiler leaves the loads where they are. */
-    __device__ __forceinline__ vectors load_from_memory(const char *window) const
+    __device__ __forceinline__ vectors load_from_memory(const char *window, uint64_t policy) const
     {
         vectors v;
-        load_vector(window + first, &v.bits[0]);
-        load_vector(window + second, &v.bits[1]);
+        load_vector(window + first, policy, &v.bits[0]);
+        load_vector(window + second, policy, &v.bits[1]);
         return v;
     }
 
-    __device__ __forceinline__ void store_to_memory(const vectors &v, char *window) const
+    __device__ __forceinline__ void store_to_memory(const vectors &v, char *window, uint64_t policy) const
     {
-        __stcs((uint4 *)(window + first), v.bits[0]);
-        __stcs((uint4 *)(window + second), v.bits[1]);
+        store_vector(window + first, policy, v.bits[0]);
+        store_vector(window + second, policy, v.bits[1]);
     }
 
     /* Pairs that were read half-paired and are written interleaved, or the other way round. */
@@ -586,6 +606,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const tile_place p = find_tile(o.tiles, number);
     const bool present = number < o.tiles.tiles;
     const tile_run first = first_run(o.tiles, o.src, p);
+    const uint64_t policy = found_here(load_policy(o));
     char *const tile = shared + warp * o.tile_bytes;
     tile_row<KIND> *rows = (tile_row<KIND> *)(shared + call.rows_at);
     lone_lane<DTYPE, ANGLES, KIND> alone;
@@ -601,7 +622,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     if (present) {
         if constexpr (BEFORE_TILE)
             alone.begin(call, p, rows);
-        load_tile(o.tiles, o.src, p, first, arrival, tile);
+        load_tile(o.tiles, o.src, p, first, policy, arrival, tile);
     }
     admit_next();
     if (IS_PACKED<KIND>)
@@ -632,7 +653,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         if constexpr (!IS_PLAIN<KIND>)
             if (call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
                 clear_rows(o, p, rows, tile);
-        store_tile(o.tiles, o.dst, p, tile);
+        store_tile(o.tiles, o.dst, p, store_policy(o), tile);
         await_stores();
     }
     if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries)

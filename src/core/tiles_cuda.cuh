@@ -168,19 +168,19 @@ struct tile_arrival {
     }
 };
 
-__device__ __forceinline__ void load_run(const tile_run &r, const tile_arrival &arrival, char *tile)
+__device__ __forceinline__ void load_run(const tile_run &r, uint64_t policy, const tile_arrival &arrival, char *tile)
 {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
             shared_address(tile) + r.at),
-        "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(evict_first())
+        "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(policy)
         : "memory");
 }
 
-__device__ __forceinline__ void store_run(const tile_run &r, const char *tile)
+__device__ __forceinline__ void store_run(const tile_run &r, uint64_t policy, const char *tile)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(r.memory),
-                 "r"(shared_address(tile) + r.at), "r"(r.bytes), "l"(evict_first())
+                 "r"(shared_address(tile) + r.at), "r"(r.bytes), "l"(policy)
                  : "memory");
 }
 
@@ -196,19 +196,20 @@ __device__ __forceinline__ tile_run first_run(const tiling &t, const tiled_tenso
 
 /* For all threads of the warp, with the first run of each. */
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
-                                          const tile_run &first, const tile_arrival &arrival, char *tile)
+                                          const tile_run &first, uint64_t policy, const tile_arrival &arrival,
+                                          char *tile)
 {
     if (tensor.is_whole) {
         if (is_elected())
-            load_run(first, arrival, tile);
+            load_run(first, policy, arrival, tile);
         return;
     }
     if (first.bytes)
-        load_run(first, arrival, tile);
+        load_run(first, policy, arrival, tile);
     for (uint32_t i = threadIdx.x % 32 + 32; i < count_runs(t, tensor, p); i += 32) {
         const tile_run r = find_run(t, tensor, p, i);
         if (r.bytes)
-            load_run(r, arrival, tile);
+            load_run(r, policy, arrival, tile);
     }
 }
 
@@ -221,17 +222,18 @@ __device__ __forceinline__ void publish_tile()
 }
 
 /* For all threads of the warp, each of which has written its part of the tile. */
-__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, uint64_t policy,
+                                           char *tile)
 {
     publish_tile();
     if (tensor.is_whole) {
         if (is_elected())
-            store_run(whole_run(t, tensor, p), tile);
+            store_run(whole_run(t, tensor, p), policy, tile);
     } else {
         for (uint32_t i = threadIdx.x % 32; i < count_runs(t, tensor, p); i += 32) {
             const tile_run r = find_run(t, tensor, p, i);
             if (r.bytes)
-                store_run(r, tile);
+                store_run(r, policy, tile);
         }
     }
 }
@@ -290,7 +292,7 @@ __device__ __forceinline__ tile_run first_run(const tiling &, const tiled_tensor
 }
 
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
-                                          const tile_run &, const tile_arrival &, char *tile)
+                                          const tile_run &, uint64_t, const tile_arrival &, char *tile)
 {
     const uint32_t to = shared_address(tile);
     for_vectors(t, tensor, p, [=](uint32_t at, const char *from) {
@@ -303,7 +305,8 @@ __device__ __forceinline__ void publish_tile()
     __syncwarp();
 }
 
-__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, char *tile)
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, uint64_t,
+                                           char *tile)
 {
     publish_tile();
     for_vectors(t, tensor, p, [=](uint32_t at, char *to) { __stcs((uint4 *)to, *(const uint4 *)(tile + at)); });

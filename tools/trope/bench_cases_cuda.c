@@ -64,6 +64,7 @@ static const bench_case cases[] = {
     SIZES("heads-32", .dtypes = F32 | BF16, .heads = 32),
     SIZES("heads-8-freqs", .dtypes = BF16, .heads = 8, .angles = BENCH_FREQS_HALF),
     SIZES("heads-1", .dtypes = BF16, .heads = 1),
+    SIZES("thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO),
 };
 /* clang-format on */
 
