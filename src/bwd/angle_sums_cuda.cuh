@@ -105,8 +105,8 @@ __device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, 
 }
 
 /* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
- * are then added. The first of cu_seqlens are read before the kernel before this one has ended, which is of the same call: see
- * early_launch_cuda.cuh. */
+ * are then added. The first of cu_seqlens are read before the kernel before this one has ended, which is of the same call:
+ * see early_launch_cuda.cuh. */
 __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(const __grid_constant__ packed_sums p)
 {
     __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];

@@ -592,6 +592,8 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     arrival.prepare();
     const gradient_step s = find_step(t, group, part);
     const step_runs first = first_runs(t, s);
+    if (ROWS == ROWS_PACKED)
+        packed_probes::bring_all(t.g.plan.plan.sequences);
     await_previous();
     group_rows<ROWS> rows(t, group, memory);
     load_step(t, s, first, arrival, memory);

@@ -1,7 +1,7 @@
 /* The CUDA kernel of the rotation in registers. Rows, lanes and turns are those of rotate_tiles_cuda.cuh, but a tile is
- * some heads of one row, no more than what a warp has at once, or twice of it, and does not come through shared memory. That
- * is for what the copy engine is no good at: small calls, in which bringing a tile and taking it away is a third of the time,
- * and windows in place, which are many short runs. */
+ * some heads of one row, no more than what a warp has at once, or twice of it, and does not come through shared memory.
+ * That is for what the copy engine is no good at: small calls, in which bringing a tile and taking it away is a third of
+ * the time, and windows in place, which are many short runs. */
 #ifndef TROPE_CORE_ROTATE_HELD_CUDA_CUH
 #define TROPE_CORE_ROTATE_HELD_CUDA_CUH
 
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
                                                   o.lanes.divisor * 16};
         if (has_lane && mine.in_warp >> o.share_bits == 0)
             lane_turns::template find_shares<true, 1>(
-                call.plan, mine.at, steps.of, mine.in_warp, 1u << o.share_bits, 0, 1, 1,
-                [&](uint32_t) { return row; }, space);
+                call.plan, mine.at, steps.of, mine.in_warp, 1u << o.share_bits, 0, 1, 1, [&](uint32_t) { return row; },
+                space);
         __syncwarp();
         lane_turns turns;
         turns.template load_shares<false>(space.of_row(0), space.plane);

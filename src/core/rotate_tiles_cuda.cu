@@ -26,6 +26,7 @@
  * Contiguous tiles of one row are turned most quickly; packed rows are waited for. */
 #define STREAMING_BYTES (64u << 10)
 #define SCATTERED_BYTES (122u << 10)
+#define APART_BYTES     (104u << 10) /* where heads are further apart than rows */
 #define PACKED_BYTES    (146u << 10)
 #define LONG_RUN        1024 /* bytes; tiles of shorter ones take long to be asked for */
 #define MANY_TILES      8192
@@ -101,15 +102,15 @@ static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
     return groups <= most ? groups : share;
 }
 
-/* The sizes of tiles that have room for `most` heads. A warp turns `at_once` heads at a time. */
-static void choose_tile(uint32_t most, uint32_t most_rows, uint32_t per_group, uint32_t at_once, tiling *t)
+/* The sizes of tiles that have room for `room` heads. A warp turns `at_once` heads at a time. */
+static void choose_tile(uint32_t room, uint32_t most_rows, uint32_t per_group, uint32_t at_once, tiling *t)
 {
     if (t->rows_first) {
-        t->rows.divisor = least(least(at_once, most), least(t->all_rows, most_rows));
-        t->heads = least(most / t->rows.divisor, t->all_heads);
+        t->rows.divisor = least(least(at_once, room), least(t->all_rows, most(most_rows, room / t->all_heads)));
+        t->heads = share_heads(t->all_heads, per_group, room / t->rows.divisor);
     } else {
-        t->heads = share_heads(t->all_heads, per_group, most);
-        t->rows.divisor = t->heads < t->all_heads ? 1 : least(least(most / t->heads, most_rows), t->all_rows);
+        t->heads = share_heads(t->all_heads, per_group, room);
+        t->rows.divisor = t->heads < t->all_heads ? 1 : least(least(room / t->heads, most_rows), t->all_rows);
     }
 }
 
@@ -148,11 +149,21 @@ static void number_tiles(int64_t count, uint32_t per_group, uint32_t at_once, ti
     o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
 }
 
+/* Rows that a tile has at most; if rows and not heads are neighbours, unless there is room for more of all heads. Then more
+ * heads do more than longer runs if rows come from a table, of which a warp waits for two at a time. */
+static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool is_looked_up)
+{
+    const int angles = kind_of_angles(plan);
+    if (t.rows_first && angles != ANGLES_PHASE && angles != ANGLES_ANY)
+        return 2;
+    return is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
+}
+
 static void cut_into_tiles(const trope_plan &plan, const device_facts &device, int64_t outer_rows, bool is_looked_up,
                            uint32_t per_group, uint32_t at_once, tiled_operand *o)
 {
     tiling &t = o->tiles;
-    const uint32_t most_rows = is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
+    const uint32_t most_rows = most_rows_of_tile(plan, t, is_looked_up);
     int64_t count = 0;
     const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
     for (uint32_t room = most(bytes / t.pitch, 1);
@@ -341,7 +352,9 @@ static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, 
         return PACKED_BYTES;
     if (is_whole && o.tiles.rows.divisor == 1)
         return STREAMING_BYTES;
-    return least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) >= LONG_RUN ? SCATTERED_BYTES : 0;
+    if (least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) < LONG_RUN)
+        return 0;
+    return o.tiles.rows_first ? APART_BYTES : SCATTERED_BYTES;
 }
 
 /* The shared memory of a block that should have part / of that of a multiprocessor. */

@@ -616,6 +616,8 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
     if constexpr (BEFORE_TILE)
         alone.locate(call, o, steps.of, 0);
+    if (IS_PACKED<KIND>)
+        packed_probes::bring_all(call.plan.plan.sequences);
     await_previous();
     if (IS_PACKED<KIND>)
         probes.ask_all(call.plan.plan.sequences);

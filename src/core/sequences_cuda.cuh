@@ -79,9 +79,17 @@ struct packed_span {
 struct packed_probes {
     int32_t of_all, near;
 
+    /* Brings what ask_all reads into L2, which is no read: it may be done before the kernel before this one has ended. One
+     * warp of the call does it. If all did, they would stand in line for these few addresses. */
+    static __device__ __forceinline__ void bring_all(const trope_sequences &s)
+    {
+        if (blockIdx.x == 0 && threadIdx.x < 32)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(address(s, min(place_of_all(s), (uint32_t)s.count))));
+    }
+
     __device__ __forceinline__ void ask_all(const trope_sequences &s)
     {
-        of_all = load(s, threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32));
+        of_all = load(s, place_of_all(s));
     }
 
     __device__ __forceinline__ void ask_near(const trope_sequences &s, uint32_t token)
@@ -93,11 +101,21 @@ struct packed_probes {
     }
 
   private:
+    static __device__ __forceinline__ uint32_t place_of_all(const trope_sequences &s)
+    {
+        return threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32);
+    }
+
+    static __device__ __forceinline__ const int32_t *address(const trope_sequences &s, uint32_t i)
+    {
+        return (const int32_t *)s.boundaries + i;
+    }
+
     static __device__ __forceinline__ int32_t load(const trope_sequences &s, uint32_t i)
     {
         int32_t boundary = INT32_MAX;
         if (i <= (uint32_t)s.count)
-            asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"((const int32_t *)s.boundaries + i));
+            asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"(address(s, i)));
         return boundary;
     }
 };

@@ -196,8 +196,7 @@ __device__ __forceinline__ tile_run first_run(const tiling &t, const tiled_tenso
 
 /* For all threads of the warp, with the first run of each. */
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
-                                          const tile_run &first, uint64_t policy, const tile_arrival &arrival,
-                                          char *tile)
+                                          const tile_run &first, uint64_t policy, const tile_arrival &arrival, char *tile)
 {
     if (tensor.is_whole) {
         if (is_elected())
@@ -222,8 +221,8 @@ __device__ __forceinline__ void publish_tile()
 }
 
 /* For all threads of the warp, each of which has written its part of the tile. */
-__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p, uint64_t policy,
-                                           char *tile)
+__device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
+                                           uint64_t policy, char *tile)
 {
     publish_tile();
     if (tensor.is_whole) {

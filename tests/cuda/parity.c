@@ -177,11 +177,38 @@ static config *make_plain(uint64_t seed)
     return config_make(seed, &choices);
 }
 
+/* Windows in place, of rows whose positions are the tokens or indices in sequences. Heads are held in registers however
+ * many they are. */
+static config *make_windows(uint64_t seed)
+{
+    static const uint8_t sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
+    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD};
+    static const int32_t times[] = {1, 10, 80};
+    const uint64_t draw = seed / 64;
+    const uint8_t windows[][2] = {{OPTION_SIZE, SIZE_VECTORS},
+                                  {OPTION_PLACE, PLACE_IN},
+                                  {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
+                                  {OPTION_WINDOW, draw % 2 ? WINDOW_MIDDLE : WINDOW_FRONT},
+                                  {OPTION_LAYOUT, layouts[draw / 2 % 3]},
+                                  {OPTION_SEQUENCES, sequences[draw / 6 % 3]},
+                                  {OPTION_CU_DTYPE, TROPE_I32},
+                                  {OPTION_ROUNDING, TROPE_ROUND_ONCE},
+                                  {OPTION_AXES, AXES_ONE},
+                                  {OPTION_CP, TROPE_CP_NONE},
+                                  {OPTION_POSITIONS, POSITIONS_INDEX},
+                                  {OPTION_GRADIENT, GRADIENT_NONE}};
+    config_choices choices = config_choose_with(seed, windows, sizeof windows / sizeof *windows);
+    choices.times = times[draw / 18 % 3];
+    return config_make(seed, &choices);
+}
+
 /* Half of the configs are such that whole vectors can be moved, and some have many rows. */
 static config *make(uint64_t seed)
 {
     if (seed % 64 == 5)
         return make_plain(seed);
+    if (seed % 64 == 37)
+        return make_windows(seed);
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
     const uint8_t vectors[][2] = {
         {OPTION_SIZE, SIZE_VECTORS}, {OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_LAYOUT, layouts[seed / 2 % 4]}};

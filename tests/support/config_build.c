@@ -167,6 +167,7 @@ static void choose_sections(builder *b, int pairs)
 /* Pairs of a window; now and then as many as there may be. */
 static int choose_pairs(builder *b, int windows)
 {
+    static const int usual[] = {8, 16, 24, 32, 48, 64};
     switch (b->v[OPTION_SIZE]) {
     case SIZE_TINY:
         return (int)between(b, 1, 4);
@@ -175,7 +176,7 @@ static int choose_pairs(builder *b, int windows)
     default:
         if (once_in(b, 40))
             return (int)between(b, 65, TROPE_MAX_ROTARY_DIM / 2 / windows);
-        return 8 << between(b, 0, windows > 1 ? 1 : 3);
+        return usual[between(b, 0, windows > 1 ? 2 : 5)];
     }
 }
 

@@ -30,6 +30,7 @@ static const bench_case cases[] = {
     {.name = "sbhd-batch-4", .dtypes = F32 | BF16, .batch = 4, .heads = 8},
     {.name = "bshd", .dtypes = ALL, .layout = TROPE_BSHD, .batch = 2, .heads = 32},
     {.name = "bhsd", .dtypes = ALL, .layout = TROPE_BHSD, .batch = 2, .heads = 32},
+    {.name = "bhsd-freqs", .dtypes = ALL, .layout = TROPE_BHSD, .batch = 2, .heads = 32, .angles = BENCH_FREQS_HALF},
     {.name = "thd", .dtypes = ALL, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_OF_1024},
     {.name = "thd-pareto", .dtypes = F32 | BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO},
     {.name = "thd-seqs-of-4", .dtypes = F32 | BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_OF_4},
