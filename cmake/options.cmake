@@ -32,9 +32,11 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    # Ampere, Hopper and Blackwell, and PTX of the last for what comes after.
+    # Ampere, Hopper and Blackwell, and PTX for what comes after. Blackwell's machine code is made from Hopper's PTX: the
+    # backend uses nothing newer, and most of the time goes into making PTX.
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100-real 120)
+      set(CMAKE_CUDA_ARCHITECTURES OFF)
+      set(trope_hopper_code compute_90,sm_90)
     endif()
     # PTX of devices before 9.0 on a newer one: kernels that do not wait for the one before (early_launch_cuda.cuh).
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
@@ -43,6 +45,13 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
       endif()
     endforeach()
     enable_language(CUDA)
+    if(DEFINED trope_hopper_code)
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+        string(APPEND trope_hopper_code ,sm_100,sm_120)
+      endif()
+      string(APPEND CMAKE_CUDA_FLAGS " --generate-code=arch=compute_80,code=sm_80"
+             " --generate-code=arch=compute_90,code=[${trope_hopper_code}]")
+    endif()
     find_package(CUDAToolkit REQUIRED)
     set(TROPE_CUDA_FOUND ON)
   elseif(TROPE_CUDA STREQUAL "ON")

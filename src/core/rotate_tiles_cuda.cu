@@ -94,6 +94,12 @@ static bool rows_join(const trope_plan &plan, const int64_t *stride)
 
 /* ---- tiles ---- */
 
+/* Heads that a warp has at once. */
+static uint32_t heads_of_warp(const tiled_operand &o)
+{
+    return 32 / o.lanes.divisor;
+}
+
 /* Heads of a row in a tile that has room for `most`: all alike, and whole groups if one fits. */
 static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
 {
@@ -130,10 +136,11 @@ static int64_t count_tiles(const tiling &t, int64_t outer_rows)
 }
 
 /* What follows from the sizes of tiles. */
-static void number_tiles(int64_t count, uint32_t per_group, uint32_t at_once, tiled_operand *o)
+static void number_tiles(int64_t count, uint32_t per_group, tiled_operand *o)
 {
     tiling &t = o->tiles;
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
+    const uint32_t at_once = heads_of_warp(*o);
     t.tiles = (uint32_t)count;
     t.rows.set(t.rows.divisor);
     t.row_pitch = (t.rows_first ? 1 : t.heads) * t.pitch;
@@ -160,9 +167,10 @@ static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool 
 }
 
 static void cut_into_tiles(const trope_plan &plan, const device_facts &device, int64_t outer_rows, bool is_looked_up,
-                           uint32_t per_group, uint32_t at_once, tiled_operand *o)
+                           uint32_t per_group, tiled_operand *o)
 {
     tiling &t = o->tiles;
+    const uint32_t at_once = heads_of_warp(*o);
     const uint32_t most_rows = most_rows_of_tile(plan, t, is_looked_up);
     int64_t count = 0;
     const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
@@ -171,7 +179,7 @@ static void cut_into_tiles(const trope_plan &plan, const device_facts &device, i
         choose_tile(room, most_rows, per_group, at_once, &t);
         count = count_tiles(t, outer_rows);
     }
-    number_tiles(count, per_group, at_once, o);
+    number_tiles(count, per_group, o);
 }
 
 /* ---- the call ---- */
@@ -200,7 +208,7 @@ static void plan_operand(const trope_plan &plan, const device_facts &device, boo
     o->tiles.all_rows = joined ? (uint32_t)rows : inner;
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
     if (o->tiles.pitch)
-        cut_into_tiles(plan, device, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, 32 / lanes, o);
+        cut_into_tiles(plan, device, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, o);
 }
 
 /* Any angles have kernels for fewer kinds of call. */
@@ -327,7 +335,7 @@ static uint32_t share_count(const trope_plan &plan)
 /* Returns how many bytes there are for what a tile's rows are turned by, of as many rows as TURNS_BYTES allow. */
 static uint32_t give_turns_room(const trope_plan &plan, tiled_operand *o)
 {
-    const uint32_t at_once = 32 / o->lanes.divisor, row_bytes = o->lanes.divisor * lane_turns_bytes(plan);
+    const uint32_t at_once = heads_of_warp(*o), row_bytes = o->lanes.divisor * lane_turns_bytes(plan);
     o->share_bits = 0;
     while (2u << o->share_bits <= least(at_once, share_count(plan)))
         o->share_bits++;
@@ -403,7 +411,7 @@ static int64_t outer_rows_of(const tiling &t)
 /* Sizes of tiles of `times` as many heads as a warp has at once, of one row. */
 static tiling choose_held_tile(const tiled_operand &o, uint32_t times)
 {
-    const uint32_t at_once = 32 / o.lanes.divisor;
+    const uint32_t at_once = heads_of_warp(o);
     tiling t = o.tiles;
     t.rows_first = 0;
     choose_tile(times * at_once, 1, t.heads_per_group.divisor, at_once, &t);
@@ -447,8 +455,9 @@ static uint32_t choose_held(const trope_plan &plan, tile_call_kind kind, const d
         is_short = is_short || has_short_runs(operands[i]);
     }
     if (is_small && count_held_tiles(device, operands, count, 1) <= HELD_ONE_WARPS)
-        return 1;
-    return is_short || (is_small && count_held_tiles(device, operands, count, 2) <= two) ? 2 : 0;
+        return 1; /* more warps then have one */
+    const bool is_held = is_short || (is_small && count_held_tiles(device, operands, count, MOST_HELD) <= two);
+    return is_held ? MOST_HELD : 0;
 }
 
 /* Cuts an operand into such tiles. */
@@ -457,7 +466,7 @@ static void hold_operand(uint32_t times, tiled_operand *o)
     const tiling t = choose_held_tile(*o, times);
     const int64_t count = count_tiles(t, outer_rows_of(o->tiles));
     o->tiles = t;
-    number_tiles(count, t.heads_per_group.divisor, 32 / o->lanes.divisor, o);
+    number_tiles(count, t.heads_per_group.divisor, o);
 }
 
 static tiled_launch plan_call(const trope_plan &plan, const device_facts &device, tiled_operand *operands, tiled_call *call)
