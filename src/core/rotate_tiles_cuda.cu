@@ -38,7 +38,8 @@
 #define HELD_TWO_WARPS         16
 #define HELD_TWO_WARPS_WAITING 32
 
-/* Bytes of a run up to which threads should hold tiles that are made of them, however many there are. */
+/* Bytes of what is changed in place of a head, up to which threads should hold it if heads do not adjoin, however many
+ * there are. */
 #define SHORT_RUN 256
 
 /* Blocks in a turn of the operand that has the fewest. */
@@ -156,8 +157,8 @@ static void number_tiles(int64_t count, uint32_t per_group, tiled_operand *o)
     o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
 }
 
-/* Rows that a tile has at most; if rows and not heads are neighbours, unless there is room for more of all heads. Then more
- * heads do more than longer runs if rows come from a table, of which a warp waits for two at a time. */
+/* Rows that a tile has at most (where rows are neighbours, unless there is room for more of all heads: see choose_tile). Of
+ * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs. */
 static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool is_looked_up)
 {
     const int angles = kind_of_angles(plan);
@@ -389,7 +390,8 @@ static uint32_t row_bytes(tile_call_kind kind)
                                                                         : sizeof(tile_row<KIND_PACKED>));
 }
 
-/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. */
+/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. (Not of
+ * tiles that are held, which have all heads of a row one after another.) */
 static bool needs_table_again(const trope_plan &plan, const tiling &t)
 {
     return t.rows_first && kind_of_angles(plan) != ANGLES_PHASE;
@@ -433,15 +435,15 @@ static bool fills_warps(const tiled_operand &o)
     return !o.tiles.rows_first && o.tiles.all_heads * o.lanes.divisor > 32;
 }
 
-/* Whether the copy engine would have many short runs to bring and to take away. */
+/* Whether the copy engine would have many short runs to bring and to take away, of rows that keep a warp busy. */
 static bool has_short_runs(const tiled_operand &o)
 {
-    return least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) <= SHORT_RUN;
+    return o.src.run == 1 && o.tiles.pitch <= SHORT_RUN && o.tiles.all_heads >= heads_of_warp(o);
 }
 
 /* How many heads the threads of a call hold; 0 if they hold none. */
 static uint32_t choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
-                            const tiled_operand *operands, int32_t count)
+                            const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
 {
     const int angles = kind_of_angles(plan);
     const int64_t two = angles == ANGLES_PHASE ? HELD_TWO_WARPS : HELD_TWO_WARPS_WAITING;
@@ -452,10 +454,10 @@ static uint32_t choose_held(const trope_plan &plan, tile_call_kind kind, const d
         if (!can_be_held(plan, operands[i]))
             return 0;
         is_small = is_small && fills_warps(operands[i]);
-        is_short = is_short || has_short_runs(operands[i]);
+        is_short = is_short || (from[i].in_place && has_short_runs(operands[i]));
     }
     if (is_small && count_held_tiles(device, operands, count, 1) <= HELD_ONE_WARPS)
-        return 1; /* more warps then have one */
+        return 1; /* twice as many warps, and all run at once */
     const bool is_held = is_short || (is_small && count_held_tiles(device, operands, count, MOST_HELD) <= two);
     return is_held ? MOST_HELD : 0;
 }
@@ -480,7 +482,7 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < launch.operands; i++)
         plan_operand(plan, device, !is_plain(plan), from[i], &operands[i]);
-    const uint32_t held = choose_held(plan, launch.kind, device, operands, launch.operands);
+    const uint32_t held = choose_held(plan, launch.kind, device, from, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
         if (held)

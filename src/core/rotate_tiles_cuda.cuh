@@ -305,7 +305,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
 enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PACKED_SINGLE, KIND_PLAIN, KIND_PLAIN_SINGLE };
 
 /* What a tile has: heads of one row, of several rows, or several rows that have one head each, so that their turns cannot
- * be shared; or, in a small call, as many heads of one row as a warp holds in registers. */
+ * be shared; or heads of one row that a warp holds in registers. */
 enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD, FORM_HELD };
 
 template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_PLAIN_SINGLE;
@@ -484,7 +484,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
                                               const tile_arrival &arrival, char *tile, char *turns_space)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
-    constexpr bool ROWS = FORM != FORM_ROW;
+    constexpr bool ROWS = FORM != FORM_ROW, WAITS_LATE = !ROWS && !tile_arrival::OF_ALL;
     /* Rows whose turns a thread finds at a time. */
     constexpr int AT_ONCE = ROWS && ANGLES != ANGLES_ANY && ANGLES != ANGLES_TABLES ? 2 : 1;
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
@@ -501,7 +501,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
                 continue;
             lane_turns turns;
             turns.template load_shares<OWN_TURNS>(space.of_row(i), space.plane);
-            if (!ROWS)
+            if (WAITS_LATE)
                 arrival.wait(0);
             char *window = tile + o.window + (done + i) * o.tiles.row_pitch + first_head * o.tiles.head_pitch;
             for (uint32_t head = first_head; head < p.heads; head += o.heads_at_once.divisor) {
@@ -522,7 +522,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
         else if (MAY_OWN_ANGLES<ANGLES>)
             own = __any_sync(UINT32_MAX, own);
         __syncwarp();
-        if (ROWS)
+        if (!WAITS_LATE)
             arrival.wait(0);
         if (MAY_OWN_ANGLES<ANGLES> && own)
             turn_rows(std::bool_constant<MAY_OWN_ANGLES<ANGLES>>(), done, end);
@@ -570,6 +570,8 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
                                            const tile_row<KIND> *rows, const tile_arrival &arrival, char *tile)
     {
         const uint32_t first = mine.in_warp, step = o.rows_at_once;
+        if (tile_arrival::OF_ALL)
+            arrival.wait(0);
         if (!mine.is_there || first >= step)
             return;
         char *window = tile + o.window + first * o.tiles.row_pitch;
@@ -582,7 +584,8 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
                 turns.find(call.plan, row, mine.at, angles);
             if (AHEAD && i + step < p.rows)
                 ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, i + step));
-            arrival.wait(0);
+            if (!tile_arrival::OF_ALL)
+                arrival.wait(0);
             if (rotates)
                 mine.template turn<lane_turns::OWN>(call, o, turns, window);
             window += step * o.tiles.row_pitch;

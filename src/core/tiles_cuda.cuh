@@ -126,8 +126,10 @@ __device__ __forceinline__ bool is_elected()
 }
 
 /* Tells when what a warp has asked for has come. For all threads of the warp, in this order: it is prepared once, told
- * before every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... */
+ * before every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... OF_ALL: a thread that waits also
+ * waits for the others, which must come there with it; if not, each may wait where it likes. */
 struct tile_arrival {
+    enum { OF_ALL = 0 };
     uint32_t barrier;
 
     __device__ __forceinline__ explicit tile_arrival(uint64_t *of_warp) : barrier(shared_address(of_warp))
@@ -251,6 +253,8 @@ __device__ __forceinline__ void await_stores()
 #else
 
 struct tile_arrival {
+    enum { OF_ALL = 1 }; /* each waits for what it has asked for itself */
+
     __device__ __forceinline__ explicit tile_arrival(uint64_t *)
     {
     }

@@ -13,6 +13,7 @@
 #include "cuda/device_call.h"
 #include "parity/parity.h"
 #include "support/number.h"
+#include "support/random.h"
 #include "support/reference.h"
 #include "support/seeds.h"
 #include "support/tensor.h"
@@ -177,20 +178,26 @@ static config *make_plain(uint64_t seed)
     return config_make(seed, &choices);
 }
 
-/* Windows in place, of rows whose positions are the tokens or indices in sequences. Heads are held in registers however
- * many they are. */
+/* Windows in place, of rows whose positions are the tokens or indices in sequences: those of few bytes are held in
+ * registers however many they are. */
 static config *make_windows(uint64_t seed)
 {
     static const uint8_t sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
-    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD};
-    static const int32_t times[] = {1, 10, 80};
-    const uint64_t draw = seed / 64;
-    const uint8_t windows[][2] = {{OPTION_SIZE, SIZE_VECTORS},
+    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD}, dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16};
+    static const int32_t times[] = {1, 1, 10, 80};
+    random_state random = {seed};
+    const uint8_t windows[][2] = {{OPTION_DTYPE, dtypes[random_between(&random, 0, 2)]},
+                                  {OPTION_LAYOUT, layouts[random_between(&random, 0, 2)]},
+                                  {OPTION_SEQUENCES, sequences[random_between(&random, 0, 2)]},
+                                  {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
+                                  {OPTION_WINDOW, random_between(&random, 0, 1) ? WINDOW_MIDDLE : WINDOW_FRONT},
+                                  {OPTION_HEADS, random_between(&random, 0, 5) ? HEADS_MANY : HEADS_GROUPS},
+                                  {OPTION_OPERANDS, random_between(&random, 0, 2) % 2},
+                                  {OPTION_ANGLE_COLS, COLS_HALF},
+                                  {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
+                                  {OPTION_SIZE, SIZE_VECTORS},
                                   {OPTION_PLACE, PLACE_IN},
                                   {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                                  {OPTION_WINDOW, draw % 2 ? WINDOW_MIDDLE : WINDOW_FRONT},
-                                  {OPTION_LAYOUT, layouts[draw / 2 % 3]},
-                                  {OPTION_SEQUENCES, sequences[draw / 6 % 3]},
                                   {OPTION_CU_DTYPE, TROPE_I32},
                                   {OPTION_ROUNDING, TROPE_ROUND_ONCE},
                                   {OPTION_AXES, AXES_ONE},
@@ -198,7 +205,7 @@ static config *make_windows(uint64_t seed)
                                   {OPTION_POSITIONS, POSITIONS_INDEX},
                                   {OPTION_GRADIENT, GRADIENT_NONE}};
     config_choices choices = config_choose_with(seed, windows, sizeof windows / sizeof *windows);
-    choices.times = times[draw / 18 % 3];
+    choices.times = times[random_between(&random, 0, 3)];
     return config_make(seed, &choices);
 }
 
@@ -207,7 +214,7 @@ static config *make(uint64_t seed)
 {
     if (seed % 64 == 5)
         return make_plain(seed);
-    if (seed % 64 == 37)
+    if (seed % 16 == 11)
         return make_windows(seed);
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
     const uint8_t vectors[][2] = {

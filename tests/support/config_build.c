@@ -207,7 +207,7 @@ static int32_t choose_rotation(builder *b)
 static void choose_window(builder *b, trope_operand *o)
 {
     const int place = b->v[OPTION_WINDOW];
-    const int64_t step = once_in(b, 2) ? 8 : 1;
+    const int64_t step = once_in(b, b->v[OPTION_SIZE] == SIZE_VECTORS ? 4 : 2) ? 1 : 8;
     const int64_t before = place == WINDOW_BACK || place == WINDOW_MIDDLE ? step * between(b, 1, 7) : 0;
     const int64_t after = place == WINDOW_FRONT || place == WINDOW_MIDDLE ? step * between(b, 1, 7) : 0;
     o->rotary_offset = (int32_t)before;
@@ -219,8 +219,10 @@ static void choose_window(builder *b, trope_operand *o)
 static void choose_heads(builder *b, trope_operand *o)
 {
     o->groups = b->v[OPTION_HEADS] == HEADS_GROUPS ? (int32_t)between(b, 2, 3) : (int32_t)between(b, 0, 1);
+    const int fill_warp = b->v[OPTION_SIZE] == SIZE_VECTORS && o->rotary_dim > 0 && once_in(b, 2);
+    const int many = fill_warp ? 5 + 512 / o->rotary_dim : 5;
     o->heads_per_group =
-        b->v[OPTION_HEADS] == HEADS_ONE ? 1 : (int32_t)between(b, 1, b->v[OPTION_HEADS] == HEADS_MANY ? 5 : 3);
+        b->v[OPTION_HEADS] == HEADS_ONE ? 1 : (int32_t)between(b, 1, b->v[OPTION_HEADS] == HEADS_MANY ? many : 3);
 }
 
 /* Windows and heads of all operands; one of them, at random, is the widest. */
