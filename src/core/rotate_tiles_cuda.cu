@@ -390,8 +390,8 @@ static uint32_t row_bytes(tile_call_kind kind)
                                                                         : sizeof(tile_row<KIND_PACKED>));
 }
 
-/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. (Not of
- * tiles that are held, which have all heads of a row one after another.) */
+/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. (Heads
+ * that are held matter more: their tiles have more of them.) */
 static bool needs_table_again(const trope_plan &plan, const tiling &t)
 {
     return t.rows_first && kind_of_angles(plan) != ANGLES_PHASE;
@@ -410,13 +410,14 @@ static int64_t outer_rows_of(const tiling &t)
     return t.tiles / ((int64_t)t.lines.divisor * t.tiles_of_line.divisor);
 }
 
-/* Sizes of tiles of `times` as many heads as a warp has at once, of one row. */
+/* Sizes of tiles of `times` as many heads as a warp has at once, of one row. Neighbours follow each other all the same. */
 static tiling choose_held_tile(const tiled_operand &o, uint32_t times)
 {
     const uint32_t at_once = heads_of_warp(o);
     tiling t = o.tiles;
     t.rows_first = 0;
     choose_tile(times * at_once, 1, t.heads_per_group.divisor, at_once, &t);
+    t.rows_first = o.tiles.rows_first;
     return t;
 }
 
@@ -489,7 +490,7 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
             hold_operand(held, &o);
         else
             call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
-        o.stays = from[i].in_place && !needs_table_again(plan, o.tiles);
+        o.stays = from[i].in_place && (held || !needs_table_again(plan, o.tiles));
         rows = most(rows, o.tiles.rows.divisor);
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
     }
