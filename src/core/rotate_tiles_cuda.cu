@@ -38,8 +38,7 @@
 #define HELD_TWO_WARPS         16
 #define HELD_TWO_WARPS_WAITING 32
 
-/* Bytes of what is changed in place of a head, up to which threads should hold it if heads do not adjoin, however many
- * there are. */
+/* Bytes of a head's window in place up to which threads should hold it, however many there are. */
 #define SHORT_RUN 256
 
 /* Blocks in a turn of the operand that has the fewest. */
