@@ -39,7 +39,7 @@
 #define HELD_TWO_WARPS_WAITING 32
 
 /* Bytes of a head's window in place up to which threads should hold it, however many there are. */
-#define SHORT_RUN 256
+#define SHORT_WINDOW 256
 
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
@@ -120,12 +120,17 @@ static void choose_tile(uint32_t room, uint32_t most_rows, uint32_t per_group, u
     }
 }
 
+/* Whether the angles of rows are read from a table that has kernels of its own. */
+static bool reads_tables(const trope_plan &plan)
+{
+    return kind_of_angles(plan) != ANGLES_PHASE && kind_of_angles(plan) != ANGLES_ANY;
+}
+
 /* Tiles above which there is no use in smaller ones. Where several rows of a table are waited for, these are half of the
  * warps that run at once: twice as many tiles would still all run. */
 static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, uint32_t rows)
 {
-    const int angles = kind_of_angles(plan);
-    if (rows == 1 || angles == ANGLES_ANY || angles == ANGLES_PHASE)
+    if (rows == 1 || !reads_tables(plan))
         return ENOUGH_TILES;
     return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
 }
@@ -160,8 +165,7 @@ static void number_tiles(int64_t count, uint32_t per_group, tiled_operand *o)
  * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs. */
 static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool is_looked_up)
 {
-    const int angles = kind_of_angles(plan);
-    if (t.rows_first && angles != ANGLES_PHASE && angles != ANGLES_ANY)
+    if (t.rows_first && reads_tables(plan))
         return 2;
     return is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
 }
@@ -436,9 +440,9 @@ static bool fills_warps(const tiled_operand &o)
 }
 
 /* Whether the copy engine would have many short runs to bring and to take away, of rows that keep a warp busy. */
-static bool has_short_runs(const tiled_operand &o)
+static bool has_short_windows(const tiled_operand &o)
 {
-    return o.src.run == 1 && o.tiles.pitch <= SHORT_RUN && o.tiles.all_heads >= heads_of_warp(o);
+    return o.src.run == 1 && o.tiles.pitch <= SHORT_WINDOW && o.tiles.all_heads >= heads_of_warp(o);
 }
 
 /* How many heads the threads of a call hold; 0 if they hold none. */
@@ -454,7 +458,7 @@ static uint32_t choose_held(const trope_plan &plan, tile_call_kind kind, const d
         if (!can_be_held(plan, operands[i]))
             return 0;
         is_small = is_small && fills_warps(operands[i]);
-        is_short = is_short || (from[i].in_place && has_short_runs(operands[i]));
+        is_short = is_short || (from[i].in_place && has_short_windows(operands[i]));
     }
     if (is_small && count_held_tiles(device, operands, count, 1) <= HELD_ONE_WARPS)
         return 1; /* twice as many warps, and all run at once */

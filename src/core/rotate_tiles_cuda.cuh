@@ -50,8 +50,8 @@ struct tiled_call {
     cuda_plan plan;
 };
 
-/* What is changed in place stays in L2 from its load to its store, and is then as good as anything else there: its way back
- * to memory is quicker the later it begins. Other tiles are needed once. */
+/* What is changed in place stays in L2 from its load to its store, which is quicker above all where only a part of a line
+ * is stored, and is then as good as anything else there. Other tiles are needed once. */
 __device__ __forceinline__ uint64_t load_policy(const tiled_operand &o)
 {
     return o.stays ? evict_last() : evict_first();
@@ -371,6 +371,12 @@ __device__ __forceinline__ void find_block_rows(const tiled_call &call, const ti
     __syncthreads();
 }
 
+/* Clears a head in memory, with what its tile does not have of it. */
+__device__ __forceinline__ void clear_head(const tiled_operand &o, const tile_place &p, uint32_t row, uint32_t head)
+{
+    clear_bytes(address_of(o.tiles, o.dst, p.outer, p.row + row, p.head + head) - o.before_window, o.head_bytes);
+}
+
 /* Clears the heads of rows that are padding: in the tile, and in memory what of them the tile has not. */
 template <typename ROW>
 __device__ __forceinline__ void clear_rows(const tiled_operand &o, const tile_place &p, const ROW *rows, char *tile)
@@ -380,7 +386,7 @@ __device__ __forceinline__ void clear_rows(const tiled_operand &o, const tile_pl
         for (uint32_t head = 0; rows[row].action == TROPE_ROW_ZERO && head < p.heads; head++) {
             clear_bytes(tile + row * t.row_pitch + head * t.head_pitch, t.pitch);
             if (t.pitch < o.head_bytes)
-                clear_bytes(address_of(t, o.dst, p.outer, p.row + row, p.head + head) - o.before_window, o.head_bytes);
+                clear_head(o, p, row, head);
         }
     }
 }
