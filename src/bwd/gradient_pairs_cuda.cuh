@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
         const trope_row row = found;
         turns_of<real, 1> t;
         if (works && row.action == TROPE_ROW_ROTATE)
-            find_turns<ANGLES_ANY, real, 1>(
+            find_turns<ANGLES_ANY, false, real, 1>(
                 g.plan, row, (int)pair,
                 load_angles<ANGLES_ANY, false, real, 1>(g.plan, row, (int)pair, {steps.of, (int)pair}), &t);
         pair_sums<OWN> sums;

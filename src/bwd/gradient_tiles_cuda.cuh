@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_step(const tiled_gradient &t, const gradien
 enum gradient_rows { ROWS_ANY, ROWS_PACKED, ROWS_PLAIN };
 
 /* The rows of a group. If positions are the tokens there is nothing to be found. ONE: a group has one unit. */
-template <int ROWS> struct group_rows {
+template <int ANGLES, int ROWS> struct group_rows {
     enum { ONE = 1 };
     unit_group group;
 
@@ -123,7 +123,7 @@ template <int ROWS> struct group_rows {
 };
 
 /* That of a packed call. */
-template <> struct group_rows<ROWS_PACKED> {
+template <int ANGLES> struct group_rows<ANGLES, ROWS_PACKED> {
     enum { ONE = 1 };
     unit_group group;
     packed_probes probes;
@@ -137,7 +137,9 @@ template <> struct group_rows<ROWS_PACKED> {
 
     __device__ __forceinline__ void find(const tiled_gradient &t, uint32_t part)
     {
-        mine = find_packed_row(t.g.plan.plan, probes, (int32_t)group.token);
+        const int32_t token = (int32_t)group.token;
+        const packed_span span = find_packed_span(t.g.plan.plan.sequences, probes, token);
+        mine = row_of_span<HAS_TABLE<ANGLES>>(t.g.plan.plan, span, token);
         if (part == 0 && t.g.mode == GRADIENT_SORTED && threadIdx.x % 32 == 0)
             emit_keys(t.g, at(0));
     }
@@ -149,7 +151,7 @@ template <> struct group_rows<ROWS_PACKED> {
 };
 
 /* Any others, one a thread, in shared memory. */
-template <> struct group_rows<ROWS_ANY> {
+template <int ANGLES> struct group_rows<ANGLES, ROWS_ANY> {
     enum { ONE = 0 };
     unit_group group;
     trope_row *rows;
@@ -320,7 +322,7 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
             sums[w][0].clear();
             sums[w][1].clear();
             if (row.action == TROPE_ROW_ROTATE)
-                find_turns<ANGLES, real, 2>(t.g.plan, row, (int)some_pair(t, w), angles[w], &turns[w]);
+                find_turns<ANGLES, ROWS != ROWS_ANY, real, 2>(t.g.plan, row, (int)some_pair(t, w), angles[w], &turns[w]);
         }
     }
 
@@ -595,12 +597,12 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     if (ROWS == ROWS_PACKED)
         packed_probes::bring_all(t.g.plan.plan.sequences);
     await_previous();
-    group_rows<ROWS> rows(t, group, memory);
+    group_rows<ANGLES, ROWS> rows(t, group, memory);
     load_step(t, s, first, arrival, memory);
     admit_next();
     rows.find(t, part);
     /* The angles of a unit are asked for before the one before it is walked. Where there are several there is one part. */
-    constexpr bool ONE = group_rows<ROWS>::ONE;
+    constexpr bool ONE = group_rows<ANGLES, ROWS>::ONE;
     const uint32_t units = ONE ? 1 : group.units;
 #pragma unroll(ONE ? 2 : 1)
     for (uint32_t next = 0; next <= units; next++) {
@@ -620,8 +622,13 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     if (part == 0 && t.g.mode == GRADIENT_FREQUENCIES)
         share.end_group(t, blockIdx.x);
     await_stores();
-    if (t.g.plan.plan.sequences.boundaries)
+    if constexpr (ROWS == ROWS_PACKED) {
+        packed_check check;
+        check.ask(t.g.plan.plan.sequences);
+        check.finish(t.g.plan.plan);
+    } else if (ROWS == ROWS_ANY && t.g.plan.plan.sequences.boundaries) {
         check_sequences(t.g.plan.plan);
+    }
 }
 
 #endif

@@ -109,6 +109,9 @@ template <int ANGLES> __device__ __forceinline__ bool has_tables(const cuda_plan
     return ANGLES == ANGLES_ANY ? p.plan.angles.source == TROPE_ANGLES_TABLE : ANGLES == ANGLES_TABLES;
 }
 
+/* Whether positions may be rows of a table. */
+template <int ANGLES> constexpr bool HAS_TABLE = ANGLES != ANGLES_PHASE;
+
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const cuda_plan &p)
 {
     return ANGLES == ANGLES_ANY ? p.plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
@@ -354,8 +357,16 @@ __device__ __forceinline__ void sincos_of(bool are_phases, const uint64_t *phase
 
 /* ---- coefficients ---- */
 
+/* Whether the position of a pair is out of range. The usual tables have one axis, and so have USUAL_ROWS. */
+template <int ANGLES, bool USUAL_ROWS>
+__device__ __forceinline__ bool is_poisoned(const cuda_plan &p, const trope_row &row, int pair)
+{
+    constexpr bool ONE_AXIS = USUAL_ROWS || (ANGLES != ANGLES_ANY && ANGLES != ANGLES_PHASE);
+    return row.poisoned >> (ONE_AXIS ? 0 : trope_pair_axis(&p.plan, pair)) & 1;
+}
+
 /* cos and sin as they are rotated by: scaled, and NaN where the position is out of range. */
-template <int ANGLES, typename REAL, int N>
+template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const trope_row &row, int pair, REAL *cosine,
                                                     REAL *sine)
 {
@@ -370,7 +381,7 @@ __device__ __forceinline__ void finish_coefficients(const cuda_plan &p, const tr
     if (__builtin_expect(row.poisoned, 0)) {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if (row.poisoned >> trope_pair_axis(&plan, pair + e) & 1)
+            if (is_poisoned<ANGLES, USUAL_ROWS>(p, row, pair + e))
                 cosine[e] = sine[e] = (REAL)NAN;
     }
     if (is_native<ANGLES>(p)) {
@@ -447,14 +458,14 @@ __device__ __forceinline__ void find_sines(const cuda_plan &p, const trope_row &
 }
 
 /* The second elements' coefficients. Where the angles of all pairs are the same, half of the sines are enough. */
-template <int ANGLES, typename REAL, int N>
+template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ void find_second_turns(const cuda_plan &p, const trope_row &row, int pair,
                                                   const angles_of<REAL, N> &angles, bool own, turns_of<REAL, N> *t)
 {
     if (own) {
         if (!has_tables<ANGLES>(p))
             sincos_of<N>(has_phases<ANGLES>(p), angles.phases.second, angles.radians.second, t->s2, t->c2);
-        finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c2, t->s2);
+        finish_coefficients<ANGLES, USUAL_ROWS, REAL, N>(p, row, pair, t->c2, t->s2);
     }
 #pragma unroll
     for (int e = 0; e < N; e++) {
@@ -472,15 +483,15 @@ __device__ __forceinline__ void find_second_turns(const cuda_plan &p, const trop
 }
 
 /* Returns whether the elements of a pair have different ones. */
-template <int ANGLES, typename REAL, int N>
+template <int ANGLES, bool USUAL_ROWS, typename REAL, int N>
 __device__ __forceinline__ bool find_turns(const cuda_plan &p, const trope_row &row, int pair,
                                            const angles_of<REAL, N> &angles, turns_of<REAL, N> *t)
 {
     find_sines<ANGLES>(p, row, pair, angles, t);
     const bool own = have_different_angles<ANGLES>(p, angles, *t);
-    finish_coefficients<ANGLES, REAL, N>(p, row, pair, t->c1, t->s1);
+    finish_coefficients<ANGLES, USUAL_ROWS, REAL, N>(p, row, pair, t->c1, t->s1);
     if constexpr (MAY_OWN_ANGLES<ANGLES>)
-        find_second_turns<ANGLES>(p, row, pair, angles, own, t);
+        find_second_turns<ANGLES, USUAL_ROWS>(p, row, pair, angles, own, t);
     return own;
 }
 

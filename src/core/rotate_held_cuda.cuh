@@ -11,13 +11,15 @@
 #define MOST_HELD   2 /* heads of which a thread has its lane */
 
 /* The row of a warp's tile. */
-template <int KIND>
+template <int ANGLES, int KIND>
 __device__ __forceinline__ trope_row find_held_row(const tiled_call &call, const tile_place &p, const packed_probes &probes)
 {
-    if constexpr (IS_PACKED<KIND>)
-        return row_of_packed(0, p.row, find_packed_row(call.plan.plan, probes, (int32_t)p.row));
-    else
+    if constexpr (IS_PACKED<KIND>) {
+        const packed_span span = find_packed_span(call.plan.plan.sequences, probes, (int32_t)p.row);
+        return row_of_packed(0, p.row, row_of_span<HAS_TABLE<ANGLES>>(call.plan.plan, span, (int32_t)p.row));
+    } else {
         return plain_row_of_tile(call, p, 0);
+    }
 }
 
 /* For plain and packed calls with phases or freqs, whose tiles have nothing that passes through. What can be found before
@@ -32,7 +34,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     const block_share block = find_block(operands, call);
     const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
     const uint32_t warp = threadIdx.x / 32, number = block.first_tile + warp, at_once = o.heads_at_once.divisor;
-    const tile_place p = find_tile(o.tiles, number);
+    const tile_place p = find_tile(o.tiles, min(number, o.tiles.tiles - 1));
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, 0);
     const bool present = number < o.tiles.tiles, has_lane = present && mine.is_there;
     const uint32_t heads = has_lane && mine.in_warp < at_once ? p.heads : 0;
@@ -47,6 +49,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));
     vector_pair<DTYPE> held[MOST_HELD];
     packed_probes probes;
+    packed_check check;
     await_previous();
     if (IS_PACKED<KIND>)
         probes.ask_all(call.plan.plan.sequences);
@@ -55,19 +58,21 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         if (mine.in_warp + i * at_once < heads)
             held[i] = mine.at.load_from_memory(from[i], loads);
     admit_next();
-    if (IS_PACKED<KIND>)
+    if (IS_PACKED<KIND>) {
         probes.ask_near(call.plan.plan.sequences, p.row);
-    trope_row row;
-    row.action = TROPE_ROW_COPY;
-    if (present || IS_PLAIN<KIND>) /* a branch around what is found at once costs a small call 0.3 us */
-        row = find_held_row<KIND>(call, p, probes);
+        check.ask(call.plan.plan.sequences);
+    }
+    const uint32_t share = mine.in_warp & ((1u << o.share_bits) - 1);
+    const typename lane_turns::share_steps own_steps = lane_turns::begin_shares(mine.at, steps.of, share);
+    /* (Also of warps that have no tile: a branch around it costs a small call 0.3 us.) */
+    const trope_row row = find_held_row<ANGLES, KIND>(call, p, probes);
     const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
     if (row.action == TROPE_ROW_ROTATE) {
         const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16,
                                                   o.lanes.divisor * 16};
         if (has_lane && mine.in_warp >> o.share_bits == 0)
             lane_turns::template find_shares<true, 1>(
-                call.plan, mine.at, steps.of, mine.in_warp, 1u << o.share_bits, 0, 1, 1, [&](uint32_t) { return row; },
+                call.plan, mine.at, steps.of, own_steps, share, 1u << o.share_bits, 0, 1, 1, [&](uint32_t) { return row; },
                 space);
         __syncwarp();
         lane_turns turns;
@@ -82,10 +87,10 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
             if (mine.in_warp + i * at_once < heads)
                 store(held[i], to[i]);
     }
-    for (uint32_t head = 0; IS_PACKED<KIND> && row.action == TROPE_ROW_ZERO && head < p.heads; head++)
+    for (uint32_t head = 0; IS_PACKED<KIND> && row.action == TROPE_ROW_ZERO && present && head < p.heads; head++)
         clear_head(o, p, 0, head);
     if (IS_PACKED<KIND>)
-        check_sequences(call.plan.plan);
+        check.finish(call.plan.plan);
 }
 
 #endif

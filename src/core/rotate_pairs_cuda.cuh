@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
             continue;
         if (turns) {
             turns_of<real, 1> t;
-            find_turns<ANGLES_ANY, real, 1>(call.plan, row, at.pair, angles, &t);
+            find_turns<ANGLES_ANY, false, real, 1>(call.plan, row, at.pair, angles, &t);
             pairs.rotate(call.plan, t);
         }
         if (zero)

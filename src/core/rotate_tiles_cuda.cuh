@@ -172,19 +172,34 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         }
     };
 
+    typedef steps_of<ANGLES, SHARE> share_steps;
+
+    static __device__ __forceinline__ int pair_of_share(const lane &at, uint32_t share)
+    {
+        return (int)(share * SHARE < RUN ? at.low : at.high) + (int)(share * SHARE % RUN);
+    }
+
+    /* What is needed of the first share before its row is known. */
+    static __device__ __forceinline__ share_steps begin_shares(const lane &at, const uint64_t *steps, uint32_t share)
+    {
+        return share_steps(steps, pair_of_share(at, share));
+    }
+
     /* Shares `share`, share + shares, ... of rows `row`, row + rows, ... below `end`, AT_ONCE of these rows at a time (the
      * first of them again where there are fewer). Their angles are asked for before the first of their sines is found.
      * Returns whether the elements of any pair are turned by different ones. */
     template <bool USUAL_ROWS, int AT_ONCE, class ROW_OF>
     static __device__ __forceinline__ bool find_shares(const cuda_plan &plan, const lane &at, const uint64_t *steps,
-                                                       uint32_t share, uint32_t shares, uint32_t row, uint32_t rows,
-                                                       uint32_t end, ROW_OF row_of, const space &to)
+                                                       share_steps own_steps, uint32_t share, uint32_t shares,
+                                                       uint32_t row, uint32_t rows, uint32_t end, ROW_OF row_of,
+                                                       const space &to)
     {
         bool own = false;
 #pragma unroll 1
         for (uint32_t i = share; i < SHARES; i += shares) {
-            const int in_run = i * SHARE % RUN, pair = (int)(i * SHARE < RUN ? at.low : at.high) + in_run;
-            const steps_of<ANGLES, SHARE> own_steps(steps, pair);
+            const int pair = pair_of_share(at, i);
+            if (i != share)
+                own_steps = share_steps(steps, pair);
             const uint32_t plane = i * OF_SHARE * to.plane;
 #pragma unroll 1
             for (uint32_t first = row; first < end; first += AT_ONCE * rows) {
@@ -202,7 +217,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
                 for (int k = 0; k < AT_ONCE; k++) {
                     if (found[k].action == TROPE_ROW_ROTATE) {
                         turns_of<real, SHARE> t;
-                        own |= find_turns<ANGLES, real, SHARE>(plan, found[k], pair, angles[k], &t);
+                        own |= find_turns<ANGLES, USUAL_ROWS, real, SHARE>(plan, found[k], pair, angles[k], &t);
                         store_share(t, to.of_row(number[k]) + plane, to.plane);
                     }
                 }
@@ -266,10 +281,11 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         }
     };
 
+    template <bool USUAL_ROWS>
     __device__ __forceinline__ void find(const cuda_plan &plan, const trope_row &row, const lane &at, const lane_angles &a)
     {
-        find_turns<ANGLES, real, RUN>(plan, row, (int)at.low, a.run[0], &run[0]);
-        find_turns<ANGLES, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
+        find_turns<ANGLES, USUAL_ROWS, real, RUN>(plan, row, (int)at.low, a.run[0], &run[0]);
+        find_turns<ANGLES, USUAL_ROWS, real, RUN>(plan, row, (int)at.high, a.run[1], &run[1]);
     }
 
     union share {
@@ -344,11 +360,14 @@ __device__ __forceinline__ void find_plain_rows(const tiled_call &call, const ti
 }
 
 /* The rows of a warp's tile in a packed call, whose rows are its tokens. */
+template <int ANGLES>
 __device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, const packed_probes &probes,
                                                  packed_row *rows)
 {
     const uint32_t i = threadIdx.x % 32;
-    const packed_row row = find_packed_row(call.plan.plan, probes, (int32_t)(p.row + min(i, p.rows - 1)));
+    const int32_t token = (int32_t)(p.row + min(i, p.rows - 1));
+    const packed_row row =
+        row_of_span<HAS_TABLE<ANGLES>>(call.plan.plan, find_packed_spans(call.plan.plan.sequences, probes, token), token);
     if (i < p.rows)
         rows[i] = row;
     __syncwarp();
@@ -522,7 +541,8 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
         bool own = false;
         if (finds_turns)
             own = lane_turns::template find_shares<HAS_USUAL_ROWS<KIND>, AT_ONCE>(
-                call.plan, mine.at, steps, share, 1u << o.share_bits, share_row, o.share_rows, end, row_of, space);
+                call.plan, mine.at, steps, lane_turns::begin_shares(mine.at, steps, share), share, 1u << o.share_bits,
+                share_row, o.share_rows, end, row_of, space);
         if (ANGLES == ANGLES_ANY)
             own = true;
         else if (MAY_OWN_ANGLES<ANGLES>)
@@ -587,7 +607,7 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
             const bool rotates = row.action == TROPE_ROW_ROTATE;
             lane_turns turns;
             if (rotates)
-                turns.find(call.plan, row, mine.at, angles);
+                turns.template find<HAS_USUAL_ROWS<KIND>>(call.plan, row, mine.at, angles);
             if (AHEAD && i + step < p.rows)
                 ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, i + step));
             if (!tile_arrival::OF_ALL)
@@ -621,6 +641,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     lone_lane<DTYPE, ANGLES, KIND> alone;
     constexpr bool BEFORE_TILE = FORM == FORM_HEAD && alone.BEFORE_TILE;
     packed_probes probes;
+    packed_check check;
     if (present)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
     if constexpr (BEFORE_TILE)
@@ -636,14 +657,16 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         load_tile(o.tiles, o.src, p, first, policy, arrival, tile);
     }
     admit_next();
-    if (IS_PACKED<KIND>)
+    if (IS_PACKED<KIND>) {
         probes.ask_near(call.plan.plan.sequences, p.row);
+        check.ask(call.plan.plan.sequences);
+    }
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, block.first_tile, rows);
     if (present) {
         rows += warp * o.tiles.rows.divisor;
         if constexpr (IS_PACKED<KIND>)
-            find_packed_rows(call, p, probes, rows);
+            find_packed_rows<ANGLES>(call, p, probes, rows);
         else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW)
             find_plain_rows(call, p, rows);
 #pragma unroll 1
@@ -667,7 +690,9 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         store_tile(o.tiles, o.dst, p, store_policy(o), tile);
         await_stores();
     }
-    if (!IS_PLAIN<KIND> && call.plan.plan.sequences.boundaries)
+    if constexpr (IS_PACKED<KIND>)
+        check.finish(call.plan.plan);
+    else if (KIND == KIND_ANY && call.plan.plan.sequences.boundaries)
         check_sequences(call.plan.plan);
 }
 

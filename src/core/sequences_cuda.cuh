@@ -73,6 +73,19 @@ struct packed_span {
 /* Sequences among which one may not be found by two looks at as many boundaries as a warp has threads. */
 #define MANY_SEQUENCES (32 * 32)
 
+__device__ __forceinline__ const int32_t *address_of_boundary(const trope_sequences &s, uint32_t i)
+{
+    return (const int32_t *)s.boundaries + i;
+}
+
+/* The compiler leaves the load where it is. */
+__device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, uint32_t i)
+{
+    int32_t boundary;
+    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"(address_of_boundary(s, i)));
+    return boundary;
+}
+
 /* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
  * anything else; and of many those that would be around a token if sequences were of the same length. If these are around
  * it, no more looks are needed. */
@@ -84,7 +97,7 @@ struct packed_probes {
     static __device__ __forceinline__ void bring_all(const trope_sequences &s)
     {
         if (blockIdx.x == 0 && threadIdx.x < 32)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(address(s, min(place_of_all(s), (uint32_t)s.count))));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(address_of_boundary(s, min(place_of_all(s), (uint32_t)s.count))));
     }
 
     __device__ __forceinline__ void ask_all(const trope_sequences &s)
@@ -106,29 +119,28 @@ struct packed_probes {
         return threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32);
     }
 
-    static __device__ __forceinline__ const int32_t *address(const trope_sequences &s, uint32_t i)
-    {
-        return (const int32_t *)s.boundaries + i;
-    }
-
+    /* INT32_MAX after the last one. */
     static __device__ __forceinline__ int32_t load(const trope_sequences &s, uint32_t i)
     {
-        int32_t boundary = INT32_MAX;
-        if (i <= (uint32_t)s.count)
-            asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"(address(s, i)));
-        return boundary;
+        return i <= (uint32_t)s.count ? load_boundary(s, i) : INT32_MAX;
     }
 };
 
-/* The span of a token, which all threads of the warp have in common. */
+/* How many threads, from the first one on, have a boundary that is not after the token. */
+__device__ __forceinline__ uint32_t count_until(int32_t boundary, int32_t token)
+{
+    const uint32_t later = __ballot_sync(UINT32_MAX, boundary > token);
+    return later ? __ffs((int)later) - 1 : 32;
+}
+
+/* The span of a token, which all threads of the warp have in common, from the boundaries all over the call. */
 __device__ __forceinline__ packed_span search_packed_span(const trope_sequences &s, int32_t probe, int32_t token)
 {
     const int32_t *const boundaries = (const int32_t *)s.boundaries;
     const uint32_t count = (uint32_t)s.count;
     uint32_t low = 0, high = count + 1, step = (count + 32) / 32, first;
     while (true) {
-        const uint32_t later = __ballot_sync(UINT32_MAX, probe > token);
-        first = later ? __ffs((int)later) - 1 : 32; /* of the threads whose boundary is after the token */
+        first = count_until(probe, token);
         high = first < 32 ? min(high, low + first * step) : high;
         low = first ? low + (first - 1) * step + 1 : low;
         if (low >= high)
@@ -149,16 +161,30 @@ __device__ __forceinline__ packed_span search_packed_span(const trope_sequences 
 }
 
 /* The same, of many from the boundaries around it if these are at hand. Gaps are always searched for. */
-__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes,
-                                                        int32_t token)
+__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes, int32_t token)
 {
-    if (s.count < MANY_SEQUENCES)
-        return search_packed_span(s, probes.of_all, token);
-    const uint32_t later = __ballot_sync(UINT32_MAX, probes.near > token);
-    const int first = __ffs((int)later) - 1; /* of the threads whose boundary is after the token; or -1 */
-    if (first <= 0)
-        return search_packed_span(s, probes.of_all, token);
-    return {__shfl_sync(UINT32_MAX, probes.near, first - 1), __shfl_sync(UINT32_MAX, probes.near, first), false};
+    if ((uint32_t)s.count >= MANY_SEQUENCES) {
+        const uint32_t first = count_until(probes.near, token);
+        if (first > 0 && first < 32)
+            return {__shfl_sync(UINT32_MAX, probes.near, first - 1), __shfl_sync(UINT32_MAX, probes.near, first), false};
+    }
+    return search_packed_span(s, probes.of_all, token);
+}
+
+/* The span of each thread's token: see find_spans. */
+__device__ __forceinline__ packed_span find_packed_spans(const trope_sequences &s, const packed_probes &probes,
+                                                         int32_t token)
+{
+    packed_span found = {0, 0, false};
+    bool wants = true;
+    while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
+        const packed_span span = find_packed_span(s, probes, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
+        if (wants && token >= span.begin && token < span.end) {
+            found = span;
+            wants = false;
+        }
+    }
+    return found;
 }
 
 /* Reports a position that has no angle, and poisons the rows of a sequence that cannot be right. */
@@ -209,29 +235,22 @@ __device__ __forceinline__ trope_row row_of_packed(int64_t batch, uint32_t token
     return row;
 }
 
-/* The same in a packed call. */
-__device__ __forceinline__ packed_row find_packed_row(const trope_plan &plan, const packed_probes &probes, int32_t token)
+/* The row of a token in a packed call. HAS_TABLE: positions are rows of a table, which has an end. */
+template <bool HAS_TABLE>
+__device__ __forceinline__ packed_row row_of_span(const trope_plan &plan, const packed_span &span, int32_t token)
 {
-    trope_row row;
-    packed_span mine = {0, 0, false};
-    bool wants = true;
-    while (const uint32_t left = __ballot_sync(UINT32_MAX, wants)) {
-        const packed_span span =
-            find_packed_span(plan.sequences, probes, __shfl_sync(UINT32_MAX, token, __ffs((int)left) - 1));
-        if (wants && token >= span.begin && token < span.end) {
-            mine = span;
-            wants = false;
-        }
+    packed_row row = {(uint32_t)(token - span.begin), TROPE_ROW_ROTATE, 0};
+    if (span.is_gap && plan.padding != TROPE_PADDING_ROTATE) {
+        row.action = plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
+    } else if (HAS_TABLE && row.position >= (uint32_t)plan.angles.rows) {
+        row.position = (uint32_t)plan.angles.rows - 1;
+        row.poisoned = plan.angles.out_of_range == TROPE_RANGE_POISON;
+        if (row.poisoned && plan.status)
+            atomicOr(plan.status, TROPE_STATUS_POSITION);
     }
-    row.action = mine.is_gap && plan.padding != TROPE_PADDING_ROTATE
-                     ? plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY
-                     : TROPE_ROW_ROTATE;
-    row.position[0] = (uint32_t)(token - mine.begin);
-    row.poisoned = 0;
-    if (row.action == TROPE_ROW_ROTATE)
-        trope_limit_position(&plan, &row, 0);
-    finish_row(plan, !mine.is_gap && (mine.begin < 0 || mine.end > (int32_t)plan.sequences.tokens), &row);
-    return {(uint32_t)row.position[0], (uint16_t)row.action, (uint16_t)row.poisoned};
+    if (!span.is_gap && (span.begin < 0 || span.end > (int32_t)plan.sequences.tokens))
+        row.poisoned = 1;
+    return row;
 }
 
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
@@ -246,6 +265,45 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
     if (fault && plan.status)
         atomicOr(plan.status, fault);
 }
+
+/* The same in a packed call. Each thread asks for the first of its sequences early. */
+struct packed_check {
+    int32_t begin, end;
+
+    __device__ __forceinline__ void ask(const trope_sequences &s)
+    {
+        begin = end = 0;
+        load(s, (int64_t)blockIdx.x * blockDim.x + threadIdx.x);
+    }
+
+    __device__ __forceinline__ void finish(const trope_plan &plan)
+    {
+        const trope_sequences &s = plan.sequences;
+        const int64_t threads = (int64_t)gridDim.x * blockDim.x;
+        bool faulty = is_faulty(s);
+#pragma unroll 1
+        for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x + threads; i < s.count; i += threads) {
+            load(s, i);
+            faulty = faulty || is_faulty(s);
+        }
+        if (faulty && plan.status)
+            atomicOr(plan.status, TROPE_STATUS_CU_SEQLENS);
+    }
+
+  private:
+    __device__ __forceinline__ void load(const trope_sequences &s, int64_t i)
+    {
+        if (i < s.count) {
+            begin = load_boundary(s, (uint32_t)i);
+            end = load_boundary(s, (uint32_t)i + 1);
+        }
+    }
+
+    __device__ __forceinline__ bool is_faulty(const trope_sequences &s) const
+    {
+        return begin < 0 || end < begin || end > (int32_t)s.tokens;
+    }
+};
 
 /* Without an array that is indexed, which would be in memory. */
 __device__ __forceinline__ int64_t position_of_axis(const trope_row &row, int axis)
