@@ -103,12 +103,17 @@ __device__ __forceinline__ void load_step(const tiled_gradient &t, const gradien
 
 enum gradient_rows { ROWS_ANY, ROWS_PACKED, ROWS_PLAIN };
 
-/* The rows of a group. If positions are the tokens there is nothing to be found. ONE: a group has one unit. */
+/* The rows of a group: what of them is in memory is asked for, they are found, and at the end the sequences of the call are
+ * checked. If positions are the tokens there is nothing to be found. ONE: a group has one unit. */
 template <int ANGLES, int ROWS> struct group_rows {
     enum { ONE = 1 };
     unit_group group;
 
     __device__ __forceinline__ group_rows(const tiled_gradient &, const unit_group &of, char *) : group(of)
+    {
+    }
+
+    __device__ __forceinline__ void ask(const tiled_gradient &)
     {
     }
 
@@ -120,6 +125,10 @@ template <int ANGLES, int ROWS> struct group_rows {
     {
         return row_of_plain(group.batch, group.token);
     }
+
+    __device__ __forceinline__ void finish(const tiled_gradient &)
+    {
+    }
 };
 
 /* That of a packed call. */
@@ -127,11 +136,19 @@ template <int ANGLES> struct group_rows<ANGLES, ROWS_PACKED> {
     enum { ONE = 1 };
     unit_group group;
     packed_probes probes;
+    packed_check check;
     packed_row mine;
 
     __device__ __forceinline__ group_rows(const tiled_gradient &t, const unit_group &of, char *) : group(of)
     {
-        probes.ask_all(t.g.plan.plan.sequences);
+        probes.locate(t.g.plan.plan.sequences);
+        check.prepare(t.g.plan.plan.sequences);
+        probes.bring_all();
+    }
+
+    __device__ __forceinline__ void ask(const tiled_gradient &t)
+    {
+        probes.ask_all();
         probes.ask_near(t.g.plan.plan.sequences, group.token);
     }
 
@@ -148,6 +165,12 @@ template <int ANGLES> struct group_rows<ANGLES, ROWS_PACKED> {
     {
         return row_of_packed(group.batch, group.token, mine);
     }
+
+    __device__ __forceinline__ void finish(const tiled_gradient &t)
+    {
+        check.ask(t.g.plan.plan.sequences);
+        check.finish(t.g.plan.plan);
+    }
 };
 
 /* Any others, one a thread, in shared memory. */
@@ -158,6 +181,10 @@ template <int ANGLES> struct group_rows<ANGLES, ROWS_ANY> {
 
     __device__ __forceinline__ group_rows(const tiled_gradient &t, const unit_group &of, char *memory)
         : group(of), rows((trope_row *)(memory + t.rows_at))
+    {
+    }
+
+    __device__ __forceinline__ void ask(const tiled_gradient &)
     {
     }
 
@@ -179,6 +206,12 @@ template <int ANGLES> struct group_rows<ANGLES, ROWS_ANY> {
     __device__ __forceinline__ const trope_row &at(uint32_t unit) const
     {
         return rows[unit];
+    }
+
+    __device__ __forceinline__ void finish(const tiled_gradient &t)
+    {
+        if (t.g.plan.plan.sequences.boundaries)
+            check_sequences(t.g.plan.plan);
     }
 };
 
@@ -594,10 +627,9 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     arrival.prepare();
     const gradient_step s = find_step(t, group, part);
     const step_runs first = first_runs(t, s);
-    if (ROWS == ROWS_PACKED)
-        packed_probes::bring_all(t.g.plan.plan.sequences);
-    await_previous();
     group_rows<ANGLES, ROWS> rows(t, group, memory);
+    await_previous();
+    rows.ask(t);
     load_step(t, s, first, arrival, memory);
     admit_next();
     rows.find(t, part);
@@ -622,13 +654,7 @@ __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
     if (part == 0 && t.g.mode == GRADIENT_FREQUENCIES)
         share.end_group(t, blockIdx.x);
     await_stores();
-    if constexpr (ROWS == ROWS_PACKED) {
-        packed_check check;
-        check.ask(t.g.plan.plan.sequences);
-        check.finish(t.g.plan.plan);
-    } else if (ROWS == ROWS_ANY && t.g.plan.plan.sequences.boundaries) {
-        check_sequences(t.g.plan.plan);
-    }
+    rows.finish(t);
 }
 
 #endif

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     const block_share block = find_block(operands, call);
     const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
     const uint32_t warp = threadIdx.x / 32, number = block.first_tile + warp, at_once = o.heads_at_once.divisor;
-    const tile_place p = find_tile(o.tiles, min(number, o.tiles.tiles - 1));
+    const tile_place p = find_tile(o.tiles, IS_PACKED<KIND> ? min(number, o.tiles.tiles - 1) : number);
     const lane_share<DTYPE, ANGLES, KIND> mine(call, o, 0);
     const bool present = number < o.tiles.tiles, has_lane = present && mine.is_there;
     const uint32_t heads = has_lane && mine.in_warp < at_once ? p.heads : 0;
@@ -50,9 +50,13 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     vector_pair<DTYPE> held[MOST_HELD];
     packed_probes probes;
     packed_check check;
+    if (IS_PACKED<KIND>) {
+        probes.locate(call.plan.plan.sequences);
+        check.prepare(call.plan.plan.sequences);
+    }
     await_previous();
     if (IS_PACKED<KIND>)
-        probes.ask_all(call.plan.plan.sequences);
+        probes.ask_all();
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++)
         if (mine.in_warp + i * at_once < heads)
@@ -62,18 +66,18 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         probes.ask_near(call.plan.plan.sequences, p.row);
         check.ask(call.plan.plan.sequences);
     }
-    const uint32_t share = mine.in_warp & ((1u << o.share_bits) - 1);
-    const typename lane_turns::share_steps own_steps = lane_turns::begin_shares(mine.at, steps.of, share);
+    const sharing_lane<DTYPE, ANGLES, FORM_HELD, KIND> lane(call, o, steps.of, 0);
     /* (Also of warps that have no tile: a branch around it costs a small call 0.3 us.) */
     const trope_row row = find_held_row<ANGLES, KIND>(call, p, probes);
     const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
     if (row.action == TROPE_ROW_ROTATE) {
         const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16,
                                                   o.lanes.divisor * 16};
+        const uint32_t share = mine.first_share(o);
         if (has_lane && mine.in_warp >> o.share_bits == 0)
             lane_turns::template find_shares<true, 1>(
-                call.plan, mine.at, steps.of, own_steps, share, 1u << o.share_bits, 0, 1, 1, [&](uint32_t) { return row; },
-                space);
+                call.plan, mine.at, [&](uint32_t i) { return lane.steps_of_share(i, share); }, share, 1u << o.share_bits, 0,
+                1, 1, [&](uint32_t) { return row; }, space);
         __syncwarp();
         lane_turns turns;
         turns.template load_shares<false>(space.of_row(0), space.plane);

@@ -179,8 +179,7 @@ template <int DTYPE, int ANGLES> struct lane_turns {
         return (int)(share * SHARE < RUN ? at.low : at.high) + (int)(share * SHARE % RUN);
     }
 
-    /* What is needed of the first share before its row is known. */
-    static __device__ __forceinline__ share_steps begin_shares(const lane &at, const uint64_t *steps, uint32_t share)
+    static __device__ __forceinline__ share_steps load_steps(const lane &at, const uint64_t *steps, uint32_t share)
     {
         return share_steps(steps, pair_of_share(at, share));
     }
@@ -188,18 +187,16 @@ template <int DTYPE, int ANGLES> struct lane_turns {
     /* Shares `share`, share + shares, ... of rows `row`, row + rows, ... below `end`, AT_ONCE of these rows at a time (the
      * first of them again where there are fewer). Their angles are asked for before the first of their sines is found.
      * Returns whether the elements of any pair are turned by different ones. */
-    template <bool USUAL_ROWS, int AT_ONCE, class ROW_OF>
-    static __device__ __forceinline__ bool find_shares(const cuda_plan &plan, const lane &at, const uint64_t *steps,
-                                                       share_steps own_steps, uint32_t share, uint32_t shares,
-                                                       uint32_t row, uint32_t rows, uint32_t end, ROW_OF row_of,
-                                                       const space &to)
+    template <bool USUAL_ROWS, int AT_ONCE, class STEPS_OF, class ROW_OF>
+    static __device__ __forceinline__ bool find_shares(const cuda_plan &plan, const lane &at, STEPS_OF steps_of_share,
+                                                       uint32_t share, uint32_t shares, uint32_t row, uint32_t rows,
+                                                       uint32_t end, ROW_OF row_of, const space &to)
     {
         bool own = false;
 #pragma unroll 1
         for (uint32_t i = share; i < SHARES; i += shares) {
             const int pair = pair_of_share(at, i);
-            if (i != share)
-                own_steps = share_steps(steps, pair);
+            const share_steps own_steps = steps_of_share(i);
             const uint32_t plane = i * OF_SHARE * to.plane;
 #pragma unroll 1
             for (uint32_t first = row; first < end; first += AT_ONCE * rows) {
@@ -360,14 +357,15 @@ __device__ __forceinline__ void find_plain_rows(const tiled_call &call, const ti
 }
 
 /* The rows of a warp's tile in a packed call, whose rows are its tokens. */
-template <int ANGLES>
+template <int ANGLES, int FORM>
 __device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, const packed_probes &probes,
                                                  packed_row *rows)
 {
     const uint32_t i = threadIdx.x % 32;
-    const int32_t token = (int32_t)(p.row + min(i, p.rows - 1));
-    const packed_row row =
-        row_of_span<HAS_TABLE<ANGLES>>(call.plan.plan, find_packed_spans(call.plan.plan.sequences, probes, token), token);
+    const trope_sequences &s = call.plan.plan.sequences;
+    const int32_t token = (int32_t)(p.row + (FORM == FORM_ROW ? 0 : min(i, p.rows - 1)));
+    const packed_span span = FORM == FORM_ROW ? find_packed_span(s, probes, token) : find_packed_spans(s, probes, token);
+    const packed_row row = row_of_span<HAS_TABLE<ANGLES>>(call.plan.plan, span, token);
     if (i < p.rows)
         rows[i] = row;
     __syncwarp();
@@ -454,6 +452,12 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
         at.template locate<HAS_USUAL_ROWS<KIND>>(call, o, is_there ? first_lane + thread : 0);
     }
 
+    /* Of the work of finding a lane's turns. */
+    __device__ __forceinline__ uint32_t first_share(const tiled_operand &o) const
+    {
+        return in_warp & ((1u << o.share_bits) - 1);
+    }
+
     /* Turns the lane of one head, and calls store(). Where pairs are rearranged, each thread reads what others write. */
     template <bool OWN_TURNS, class STORE>
     __device__ __forceinline__ void turn(const tiled_call &call, const tiled_operand &o,
@@ -501,21 +505,49 @@ __device__ __forceinline__ block_share find_block(const tiled_operands<KIND> &op
     return {operand, (turn * operands.of[operand].blocks_of_turn + of_turn - call.first_of_turn[operand]) * TILE_WARPS};
 }
 
+/* Whether a thread loads the steps of its first share while its row is looked up, which takes long. */
+template <int ANGLES, int FORM, int KIND>
+constexpr bool STEPS_COME_FIRST = ANGLES == ANGLES_PHASE &&IS_PACKED<KIND> && (FORM == FORM_ROW || FORM == FORM_HELD);
+
+/* A lane whose turns are shared. */
+template <int DTYPE, int ANGLES, int FORM, int KIND> struct sharing_lane {
+    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+
+    lane_share<DTYPE, ANGLES, KIND> mine;
+    const uint64_t *steps; /* of all pairs */
+    typename lane_turns::share_steps first_steps;
+
+    sharing_lane() = default;
+    __device__ __forceinline__ sharing_lane(const tiled_call &call, const tiled_operand &o, const uint64_t *of_all,
+                                            uint32_t first_lane)
+        : mine(call, o, first_lane), steps(of_all)
+    {
+        if (STEPS_COME_FIRST<ANGLES, FORM, KIND>)
+            first_steps = lane_turns::load_steps(mine.at, steps, mine.first_share(o));
+    }
+
+    __device__ __forceinline__ typename lane_turns::share_steps steps_of_share(uint32_t share, uint32_t first_share) const
+    {
+        return STEPS_COME_FIRST<ANGLES, FORM, KIND> && share == first_share ? first_steps
+                                                                            : lane_turns::load_steps(mine.at, steps, share);
+    }
+};
+
 /* Turns all heads of a tile: first what its rows are turned by is found, of as many as there is room for, then the heads
  * are waited for. */
 template <int DTYPE, int ANGLES, int FORM, int KIND>
-__device__ __forceinline__ void rotate_shared(const tiled_call &call, const tiled_operand &o, const uint64_t *steps,
-                                              const tile_place &p, uint32_t first_lane, const tile_row<KIND> *rows,
-                                              const tile_arrival &arrival, char *tile, char *turns_space)
+__device__ __forceinline__ void
+rotate_shared(const tiled_call &call, const tiled_operand &o, const sharing_lane<DTYPE, ANGLES, FORM, KIND> &lane,
+              const tile_place &p, const tile_row<KIND> *rows, const tile_arrival &arrival, char *tile, char *turns_space)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     constexpr bool ROWS = FORM != FORM_ROW, WAITS_LATE = !ROWS && !tile_arrival::OF_ALL;
     /* Rows whose turns a thread finds at a time. */
     constexpr int AT_ONCE = ROWS && ANGLES != ANGLES_ANY && ANGLES != ANGLES_TABLES ? 2 : 1;
-    const lane_share<DTYPE, ANGLES, KIND> mine(call, o, first_lane);
+    const lane_share<DTYPE, ANGLES, KIND> &mine = lane.mine;
     const uint32_t first_row = o.heads_at_once.divide(mine.in_warp),
                    first_head = mine.in_warp - first_row * o.heads_at_once.divisor;
-    const uint32_t share = mine.in_warp & ((1u << o.share_bits) - 1), share_row = mine.in_warp >> o.share_bits;
+    const uint32_t share = mine.first_share(o), share_row = mine.in_warp >> o.share_bits;
     const bool turns_heads = mine.is_there && first_row < (ROWS ? o.rows_at_once : 1),
                finds_turns = mine.is_there && share_row < (ROWS ? o.share_rows : 1);
     const typename lane_turns::space space = {turns_space + mine.thread * 16, o.lanes.divisor * 16};
@@ -541,7 +573,7 @@ __device__ __forceinline__ void rotate_shared(const tiled_call &call, const tile
         bool own = false;
         if (finds_turns)
             own = lane_turns::template find_shares<HAS_USUAL_ROWS<KIND>, AT_ONCE>(
-                call.plan, mine.at, steps, lane_turns::begin_shares(mine.at, steps, share), share, 1u << o.share_bits,
+                call.plan, mine.at, [&](uint32_t i) { return lane.steps_of_share(i, share); }, share, 1u << o.share_bits,
                 share_row, o.share_rows, end, row_of, space);
         if (ANGLES == ANGLES_ANY)
             own = true;
@@ -646,27 +678,31 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
     if constexpr (BEFORE_TILE)
         alone.locate(call, o, steps.of, 0);
-    if (IS_PACKED<KIND>)
-        packed_probes::bring_all(call.plan.plan.sequences);
+    if (IS_PACKED<KIND>) {
+        probes.locate(call.plan.plan.sequences);
+        check.prepare(call.plan.plan.sequences);
+        probes.bring_all();
+    }
     await_previous();
     if (IS_PACKED<KIND>)
-        probes.ask_all(call.plan.plan.sequences);
+        probes.ask_all();
     if (present) {
         if constexpr (BEFORE_TILE)
             alone.begin(call, p, rows);
         load_tile(o.tiles, o.src, p, first, policy, arrival, tile);
     }
     admit_next();
-    if (IS_PACKED<KIND>) {
+    if (IS_PACKED<KIND>)
         probes.ask_near(call.plan.plan.sequences, p.row);
-        check.ask(call.plan.plan.sequences);
-    }
+    sharing_lane<DTYPE, ANGLES, FORM, KIND> sharing;
+    if constexpr (STEPS_COME_FIRST<ANGLES, FORM, KIND>)
+        sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, 0);
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, block.first_tile, rows);
     if (present) {
         rows += warp * o.tiles.rows.divisor;
         if constexpr (IS_PACKED<KIND>)
-            find_packed_rows<ANGLES>(call, p, probes, rows);
+            find_packed_rows<ANGLES, FORM>(call, p, probes, rows);
         else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW)
             find_plain_rows(call, p, rows);
 #pragma unroll 1
@@ -678,7 +714,9 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
                 }
                 alone.rotate(call, o, p, rows, arrival, tile);
             } else {
-                rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, p, lane, rows, arrival, tile,
+                if (!STEPS_COME_FIRST<ANGLES, FORM, KIND> || lane > 0)
+                    sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, lane);
+                rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, sharing, p, rows, arrival, tile,
                                                          shared + call.turns_at + warp * call.turns_bytes);
             }
         }
@@ -690,9 +728,11 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         store_tile(o.tiles, o.dst, p, store_policy(o), tile);
         await_stores();
     }
-    if constexpr (IS_PACKED<KIND>)
+    if (IS_PACKED<KIND>) {
+        check.ask(call.plan.plan.sequences);
         check.finish(call.plan.plan);
-    else if (KIND == KIND_ANY && call.plan.plan.sequences.boundaries)
+    }
+    if (KIND == KIND_ANY && call.plan.plan.sequences.boundaries)
         check_sequences(call.plan.plan);
 }
 

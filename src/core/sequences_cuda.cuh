@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/early_launch_cuda.cuh"
 #include "core/plan.h"
 #include "varlen/row.h"
 
@@ -73,56 +74,52 @@ struct packed_span {
 /* Sequences among which one may not be found by two looks at as many boundaries as a warp has threads. */
 #define MANY_SEQUENCES (32 * 32)
 
-__device__ __forceinline__ const int32_t *address_of_boundary(const trope_sequences &s, uint32_t i)
-{
-    return (const int32_t *)s.boundaries + i;
-}
-
 /* The compiler leaves the load where it is. */
-__device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, uint32_t i)
+__device__ __forceinline__ int32_t load_boundary(const int32_t *from)
 {
     int32_t boundary;
-    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"(address_of_boundary(s, i)));
+    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"(from));
     return boundary;
 }
 
-/* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
- * anything else; and of many those that would be around a token if sequences were of the same length. If these are around
- * it, no more looks are needed. */
+/* The boundaries that a warp looks at first, one a thread, INT32_MAX after the last: some from all over the call, which can
+ * be asked for before anything else; and of many those that would be around a token if sequences were of the same length.
+ * If these are around it, no more looks are needed. */
 struct packed_probes {
+    const int32_t *place; /* of of_all; NULL after the last boundary */
     int32_t of_all, near;
 
-    /* Brings what ask_all reads into L2, which is no read: it may be done before the kernel before this one has ended. One
-     * warp of the call does it. If all did, they would stand in line for these few addresses. */
-    static __device__ __forceinline__ void bring_all(const trope_sequences &s)
+    /* Before the kernel before this one has ended. */
+    __device__ __forceinline__ void locate(const trope_sequences &s)
     {
-        if (blockIdx.x == 0 && threadIdx.x < 32)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(address_of_boundary(s, min(place_of_all(s), (uint32_t)s.count))));
+        const uint32_t i = threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32);
+        place = found_here(i <= (uint32_t)s.count ? (const int32_t *)s.boundaries + i : NULL);
     }
 
-    __device__ __forceinline__ void ask_all(const trope_sequences &s)
+    /* Brings what ask_all reads into L2, which is no read: it may be done before that as well. One warp of the call does
+     * it. If all did, they would stand in line for these few addresses. */
+    __device__ __forceinline__ void bring_all() const
     {
-        of_all = load(s, place_of_all(s));
+        if (blockIdx.x == 0 && threadIdx.x < 32 && place)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
+    }
+
+    __device__ __forceinline__ void ask_all()
+    {
+        of_all = INT32_MAX;
+        if (place)
+            of_all = load_boundary(place);
     }
 
     __device__ __forceinline__ void ask_near(const trope_sequences &s, uint32_t token)
     {
-        if (s.count < MANY_SEQUENCES)
+        if ((uint32_t)s.count < MANY_SEQUENCES)
             return;
         const int32_t guess = (int32_t)__fdividef((float)token * (float)s.count, (float)s.tokens);
-        near = load(s, (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0) + threadIdx.x % 32);
-    }
-
-  private:
-    static __device__ __forceinline__ uint32_t place_of_all(const trope_sequences &s)
-    {
-        return threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32);
-    }
-
-    /* INT32_MAX after the last one. */
-    static __device__ __forceinline__ int32_t load(const trope_sequences &s, uint32_t i)
-    {
-        return i <= (uint32_t)s.count ? load_boundary(s, i) : INT32_MAX;
+        const uint32_t i = (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0) + threadIdx.x % 32;
+        near = INT32_MAX;
+        if (i <= (uint32_t)s.count)
+            near = load_boundary((const int32_t *)s.boundaries + i);
     }
 };
 
@@ -161,7 +158,8 @@ __device__ __forceinline__ packed_span search_packed_span(const trope_sequences 
 }
 
 /* The same, of many from the boundaries around it if these are at hand. Gaps are always searched for. */
-__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes, int32_t token)
+__device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s, const packed_probes &probes,
+                                                        int32_t token)
 {
     if ((uint32_t)s.count >= MANY_SEQUENCES) {
         const uint32_t first = count_until(probes.near, token);
@@ -266,23 +264,31 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
         atomicOr(plan.status, fault);
 }
 
-/* The same in a packed call. Each thread asks for the first of its sequences early. */
+/* The same in a packed call. Each thread has the first of its sequences asked for early. */
 struct packed_check {
-    int32_t begin, end;
+    uint32_t has_some;
+    int32_t begin, end; /* of the first of them */
+
+    /* Before the kernel before this one has ended. */
+    __device__ __forceinline__ void prepare(const trope_sequences &s)
+    {
+        has_some = found_here((uint32_t)(first() < s.count));
+    }
 
     __device__ __forceinline__ void ask(const trope_sequences &s)
     {
-        begin = end = 0;
-        load(s, (int64_t)blockIdx.x * blockDim.x + threadIdx.x);
+        if (has_some)
+            load(s, first());
     }
 
     __device__ __forceinline__ void finish(const trope_plan &plan)
     {
         const trope_sequences &s = plan.sequences;
-        const int64_t threads = (int64_t)gridDim.x * blockDim.x;
+        if (!has_some)
+            return;
         bool faulty = is_faulty(s);
 #pragma unroll 1
-        for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x + threads; i < s.count; i += threads) {
+        for (int64_t i = first() + threads(); i < s.count; i += threads()) {
             load(s, i);
             faulty = faulty || is_faulty(s);
         }
@@ -291,12 +297,20 @@ struct packed_check {
     }
 
   private:
+    static __device__ __forceinline__ int64_t first()
+    {
+        return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    }
+
+    static __device__ __forceinline__ int64_t threads()
+    {
+        return (int64_t)gridDim.x * blockDim.x;
+    }
+
     __device__ __forceinline__ void load(const trope_sequences &s, int64_t i)
     {
-        if (i < s.count) {
-            begin = load_boundary(s, (uint32_t)i);
-            end = load_boundary(s, (uint32_t)i + 1);
-        }
+        begin = load_boundary((const int32_t *)s.boundaries + i);
+        end = load_boundary((const int32_t *)s.boundaries + i + 1);
     }
 
     __device__ __forceinline__ bool is_faulty(const trope_sequences &s) const
