@@ -86,29 +86,26 @@ __device__ __forceinline__ int32_t load_boundary(const int32_t *from)
  * be asked for before anything else; and of many those that would be around a token if sequences were of the same length.
  * If these are around it, no more looks are needed. */
 struct packed_probes {
-    const int32_t *place; /* of of_all; NULL after the last boundary */
+    const int32_t *place; /* of of_all, or the last boundary */
     int32_t of_all, near;
 
     /* Before the kernel before this one has ended. */
     __device__ __forceinline__ void locate(const trope_sequences &s)
     {
-        const uint32_t i = threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32);
-        place = found_here(i <= (uint32_t)s.count ? (const int32_t *)s.boundaries + i : NULL);
+        place = found_here((const int32_t *)s.boundaries + min(number_of_all(s), (uint32_t)s.count));
     }
 
     /* Brings what ask_all reads into L2, which is no read: it may be done before that as well. One warp of the call does
      * it. If all did, they would stand in line for these few addresses. */
     __device__ __forceinline__ void bring_all() const
     {
-        if (blockIdx.x == 0 && threadIdx.x < 32 && place)
+        if (blockIdx.x == 0 && threadIdx.x < 32)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
     }
 
     __device__ __forceinline__ void ask_all()
     {
-        of_all = INT32_MAX;
-        if (place)
-            of_all = load_boundary(place);
+        of_all = load_boundary(place);
     }
 
     __device__ __forceinline__ void ask_near(const trope_sequences &s, uint32_t token)
@@ -120,6 +117,18 @@ struct packed_probes {
         near = INT32_MAX;
         if (i <= (uint32_t)s.count)
             near = load_boundary((const int32_t *)s.boundaries + i);
+    }
+
+    /* What is of_all, once it has come. */
+    __device__ __forceinline__ int32_t boundary_of_all(const trope_sequences &s) const
+    {
+        return number_of_all(s) <= (uint32_t)s.count ? of_all : INT32_MAX;
+    }
+
+  private:
+    static __device__ __forceinline__ uint32_t number_of_all(const trope_sequences &s)
+    {
+        return threadIdx.x % 32 * (((uint32_t)s.count + 32) / 32);
     }
 };
 
@@ -166,7 +175,7 @@ __device__ __forceinline__ packed_span find_packed_span(const trope_sequences &s
         if (first > 0 && first < 32)
             return {__shfl_sync(UINT32_MAX, probes.near, first - 1), __shfl_sync(UINT32_MAX, probes.near, first), false};
     }
-    return search_packed_span(s, probes.of_all, token);
+    return search_packed_span(s, probes.boundary_of_all(s), token);
 }
 
 /* The span of each thread's token: see find_spans. */
