@@ -154,9 +154,7 @@ template <int ANGLES> struct group_rows<ANGLES, ROWS_PACKED> {
 
     __device__ __forceinline__ void find(const tiled_gradient &t, uint32_t part)
     {
-        const int32_t token = (int32_t)group.token;
-        const packed_span span = find_packed_span(t.g.plan.plan.sequences, probes, token);
-        mine = row_of_span<HAS_TABLE<ANGLES>>(t.g.plan.plan, span, token);
+        mine = find_packed_row<HAS_TABLE<ANGLES>>(t.g.plan.plan, probes, (int32_t)group.token);
         if (part == 0 && t.g.mode == GRADIENT_SORTED && threadIdx.x % 32 == 0)
             emit_keys(t.g, at(0));
     }

@@ -14,12 +14,10 @@
 template <int ANGLES, int KIND>
 __device__ __forceinline__ trope_row find_held_row(const tiled_call &call, const tile_place &p, const packed_probes &probes)
 {
-    if constexpr (IS_PACKED<KIND>) {
-        const packed_span span = find_packed_span(call.plan.plan.sequences, probes, (int32_t)p.row);
-        return row_of_packed(0, p.row, row_of_span<HAS_TABLE<ANGLES>>(call.plan.plan, span, (int32_t)p.row));
-    } else {
+    if constexpr (IS_PACKED<KIND>)
+        return row_of_packed(0, p.row, find_packed_row<HAS_TABLE<ANGLES>>(call.plan.plan, probes, (int32_t)p.row));
+    else
         return plain_row_of_tile(call, p, 0);
-    }
 }
 
 /* For plain and packed calls with phases or freqs, whose tiles have nothing that passes through. What can be found before

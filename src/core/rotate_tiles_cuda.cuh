@@ -361,11 +361,15 @@ template <int ANGLES, int FORM>
 __device__ __forceinline__ void find_packed_rows(const tiled_call &call, const tile_place &p, const packed_probes &probes,
                                                  packed_row *rows)
 {
+    const trope_plan &plan = call.plan.plan;
     const uint32_t i = threadIdx.x % 32;
-    const trope_sequences &s = call.plan.plan.sequences;
-    const int32_t token = (int32_t)(p.row + (FORM == FORM_ROW ? 0 : min(i, p.rows - 1)));
-    const packed_span span = FORM == FORM_ROW ? find_packed_span(s, probes, token) : find_packed_spans(s, probes, token);
-    const packed_row row = row_of_span<HAS_TABLE<ANGLES>>(call.plan.plan, span, token);
+    packed_row row;
+    if constexpr (FORM == FORM_ROW) {
+        row = find_packed_row<HAS_TABLE<ANGLES>>(plan, probes, (int32_t)p.row);
+    } else {
+        const int32_t token = (int32_t)(p.row + min(i, p.rows - 1));
+        row = row_of_span<HAS_TABLE<ANGLES>>(plan, find_packed_spans(plan.sequences, probes, token), token);
+    }
     if (i < p.rows)
         rows[i] = row;
     __syncwarp();
@@ -395,11 +399,11 @@ __device__ __forceinline__ void clear_head(const tiled_operand &o, const tile_pl
 }
 
 /* Clears the heads of rows that are padding: in the tile, and in memory what of them the tile has not. */
-template <typename ROW>
+template <bool ONE_ROW, typename ROW>
 __device__ __forceinline__ void clear_rows(const tiled_operand &o, const tile_place &p, const ROW *rows, char *tile)
 {
     const tiling &t = o.tiles;
-    for (uint32_t row = 0; row < p.rows; row++) {
+    for (uint32_t row = 0; row < (ONE_ROW ? 1 : p.rows); row++) {
         for (uint32_t head = 0; rows[row].action == TROPE_ROW_ZERO && head < p.heads; head++) {
             clear_bytes(tile + row * t.row_pitch + head * t.head_pitch, t.pitch);
             if (t.pitch < o.head_bytes)
@@ -505,9 +509,10 @@ __device__ __forceinline__ block_share find_block(const tiled_operands<KIND> &op
     return {operand, (turn * operands.of[operand].blocks_of_turn + of_turn - call.first_of_turn[operand]) * TILE_WARPS};
 }
 
-/* Whether a thread loads the steps of its first share while its row is looked up, which takes long. */
+/* Whether a warp has one row, which takes long to be known, and registers to spare: a thread then loads the steps of its
+ * first share while the row is looked up, and keeps what is found of it. */
 template <int ANGLES, int FORM, int KIND>
-constexpr bool STEPS_COME_FIRST = ANGLES == ANGLES_PHASE &&IS_PACKED<KIND> && (FORM == FORM_ROW || FORM == FORM_HELD);
+constexpr bool AWAITS_ROW = IS_PACKED<KIND> &&ANGLES == ANGLES_PHASE && (FORM == FORM_ROW || FORM == FORM_HELD);
 
 /* A lane whose turns are shared. */
 template <int DTYPE, int ANGLES, int FORM, int KIND> struct sharing_lane {
@@ -522,14 +527,14 @@ template <int DTYPE, int ANGLES, int FORM, int KIND> struct sharing_lane {
                                             uint32_t first_lane)
         : mine(call, o, first_lane), steps(of_all)
     {
-        if (STEPS_COME_FIRST<ANGLES, FORM, KIND>)
+        if (AWAITS_ROW<ANGLES, FORM, KIND>)
             first_steps = lane_turns::load_steps(mine.at, steps, mine.first_share(o));
     }
 
     __device__ __forceinline__ typename lane_turns::share_steps steps_of_share(uint32_t share, uint32_t first_share) const
     {
-        return STEPS_COME_FIRST<ANGLES, FORM, KIND> && share == first_share ? first_steps
-                                                                            : lane_turns::load_steps(mine.at, steps, share);
+        return AWAITS_ROW<ANGLES, FORM, KIND> && share == first_share ? first_steps
+                                                                      : lane_turns::load_steps(mine.at, steps, share);
     }
 };
 
@@ -669,7 +674,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const tile_run first = first_run(o.tiles, o.src, p);
     const uint64_t policy = found_here(load_policy(o));
     char *const tile = shared + warp * o.tile_bytes;
-    tile_row<KIND> *rows = (tile_row<KIND> *)(shared + call.rows_at);
+    tile_row<KIND> own_row, *rows = (tile_row<KIND> *)(shared + call.rows_at);
     lone_lane<DTYPE, ANGLES, KIND> alone;
     constexpr bool BEFORE_TILE = FORM == FORM_HEAD && alone.BEFORE_TILE;
     packed_probes probes;
@@ -695,16 +700,20 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     if (IS_PACKED<KIND>)
         probes.ask_near(call.plan.plan.sequences, p.row);
     sharing_lane<DTYPE, ANGLES, FORM, KIND> sharing;
-    if constexpr (STEPS_COME_FIRST<ANGLES, FORM, KIND>)
+    if constexpr (AWAITS_ROW<ANGLES, FORM, KIND>)
         sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, 0);
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, block.first_tile, rows);
     if (present) {
         rows += warp * o.tiles.rows.divisor;
-        if constexpr (IS_PACKED<KIND>)
+        if constexpr (AWAITS_ROW<ANGLES, FORM, KIND>) {
+            own_row = find_packed_row<HAS_TABLE<ANGLES>>(call.plan.plan, probes, (int32_t)p.row);
+            rows = &own_row;
+        } else if constexpr (IS_PACKED<KIND>) {
             find_packed_rows<ANGLES, FORM>(call, p, probes, rows);
-        else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW)
+        } else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW) {
             find_plain_rows(call, p, rows);
+        }
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32) {
             if constexpr (FORM == FORM_HEAD) {
@@ -714,7 +723,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
                 }
                 alone.rotate(call, o, p, rows, arrival, tile);
             } else {
-                if (!STEPS_COME_FIRST<ANGLES, FORM, KIND> || lane > 0)
+                if (!AWAITS_ROW<ANGLES, FORM, KIND> || lane > 0)
                     sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, lane);
                 rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, sharing, p, rows, arrival, tile,
                                                          shared + call.turns_at + warp * call.turns_bytes);
@@ -724,7 +733,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         arrival.wait(0);
         if constexpr (!IS_PLAIN<KIND>)
             if (call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
-                clear_rows(o, p, rows, tile);
+                clear_rows<AWAITS_ROW<ANGLES, FORM, KIND>>(o, p, rows, tile);
         store_tile(o.tiles, o.dst, p, store_policy(o), tile);
         await_stores();
     }

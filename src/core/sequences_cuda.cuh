@@ -260,6 +260,13 @@ __device__ __forceinline__ packed_row row_of_span(const trope_plan &plan, const 
     return row;
 }
 
+/* That of a token which all threads of the warp have in common. */
+template <bool HAS_TABLE>
+__device__ __forceinline__ packed_row find_packed_row(const trope_plan &plan, const packed_probes &probes, int32_t token)
+{
+    return row_of_span<HAS_TABLE>(plan, find_packed_span(plan.sequences, probes, token), token);
+}
+
 /* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
 __device__ __forceinline__ void check_sequences(const trope_plan &plan)
 {
