@@ -246,7 +246,7 @@ __device__ __forceinline__ trope_row row_of_packed(int64_t batch, uint32_t token
 template <bool HAS_TABLE>
 __device__ __forceinline__ packed_row row_of_span(const trope_plan &plan, const packed_span &span, int32_t token)
 {
-    packed_row row = {(uint32_t)(token - span.begin), TROPE_ROW_ROTATE, 0};
+    packed_row row = {(uint32_t)token - (uint32_t)span.begin, TROPE_ROW_ROTATE, 0};
     if (span.is_gap && plan.padding != TROPE_PADDING_ROTATE) {
         row.action = plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
     } else if (HAS_TABLE && row.position >= (uint32_t)plan.angles.rows) {
