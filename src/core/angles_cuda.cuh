@@ -109,7 +109,7 @@ template <int ANGLES> __device__ __forceinline__ bool has_tables(const cuda_plan
     return ANGLES == ANGLES_ANY ? p.plan.angles.source == TROPE_ANGLES_TABLE : ANGLES == ANGLES_TABLES;
 }
 
-/* Whether positions may be rows of a table. */
+/* Whether positions are rows of a table. (Of any angles the plan says it; they have no kernels for packed rows.) */
 template <int ANGLES> constexpr bool HAS_TABLE = ANGLES != ANGLES_PHASE;
 
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const cuda_plan &p)

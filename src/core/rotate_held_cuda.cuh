@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         check.ask(call.plan.plan.sequences);
     }
     const sharing_lane<DTYPE, ANGLES, FORM_HELD, KIND> lane(call, o, steps.of, 0);
-    /* (Also of warps that have no tile: a branch around it costs a small call 0.3 us.) */
+    /* Warps that have no tile find a row as well: a branch around it costs a small call 0.3 us. */
     const trope_row row = find_held_row<ANGLES, KIND>(call, p, probes);
     const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
     if (row.action == TROPE_ROW_ROTATE) {

@@ -338,7 +338,7 @@ __device__ __forceinline__ trope_row plain_row_of_tile(const tiled_call &call, c
     return row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
 }
 
-/* What is kept in shared memory of a row. */
+/* What a warp keeps of a row, in shared memory unless AWAITS_ROW. */
 struct plain_row {
     uint32_t token, batch;
 };
@@ -512,7 +512,7 @@ __device__ __forceinline__ block_share find_block(const tiled_operands<KIND> &op
 /* Whether a warp has one row, which takes long to be known, and registers to spare: a thread then loads the steps of its
  * first share while the row is looked up, and keeps what is found of it. */
 template <int ANGLES, int FORM, int KIND>
-constexpr bool AWAITS_ROW = IS_PACKED<KIND> &&ANGLES == ANGLES_PHASE && (FORM == FORM_ROW || FORM == FORM_HELD);
+constexpr bool AWAITS_ROW = ANGLES == ANGLES_PHASE && (FORM == FORM_ROW || FORM == FORM_HELD) && IS_PACKED<KIND>;
 
 /* A lane whose turns are shared. */
 template <int DTYPE, int ANGLES, int FORM, int KIND> struct sharing_lane {

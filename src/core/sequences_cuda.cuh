@@ -82,11 +82,11 @@ __device__ __forceinline__ int32_t load_boundary(const int32_t *from)
     return boundary;
 }
 
-/* The boundaries that a warp looks at first, one a thread, INT32_MAX after the last: some from all over the call, which can
- * be asked for before anything else; and of many those that would be around a token if sequences were of the same length.
- * If these are around it, no more looks are needed. */
+/* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
+ * anything else; and of many those that would be around a token if sequences were of the same length. If these are around
+ * it, no more looks are needed. */
 struct packed_probes {
-    const int32_t *place; /* of of_all, or the last boundary */
+    const int32_t *place; /* where of_all is: a thread that is after the last boundary has that one */
     int32_t of_all, near;
 
     /* Before the kernel before this one has ended. */
@@ -119,7 +119,7 @@ struct packed_probes {
             near = load_boundary((const int32_t *)s.boundaries + i);
     }
 
-    /* What is of_all, once it has come. */
+    /* of_all, INT32_MAX after the last boundary. */
     __device__ __forceinline__ int32_t boundary_of_all(const trope_sequences &s) const
     {
         return number_of_all(s) <= (uint32_t)s.count ? of_all : INT32_MAX;
@@ -280,10 +280,10 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
         atomicOr(plan.status, fault);
 }
 
-/* The same in a packed call. Each thread has the first of its sequences asked for early. */
+/* The same in a packed call. Each thread may ask for the first of its sequences some time before it looks at it. */
 struct packed_check {
     uint32_t has_some;
-    int32_t begin, end; /* of the first of them */
+    int32_t begin, end; /* of the one that is looked at */
 
     /* Before the kernel before this one has ended. */
     __device__ __forceinline__ void prepare(const trope_sequences &s)

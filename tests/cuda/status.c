@@ -239,7 +239,8 @@ static const struct packed_shape {
     int32_t heads, dim;
 } packed_shapes[] = {{64, 32, 128}, {3000, 32, 128}, {500, 3, 32}, {3000, 1, 128}, {70, 3, 20}};
 
-enum { MANY = 70000, TABLE = 1, BACKWARD = 2, CALLS = 4 }; /* calls are sums of the latter two */
+enum { MANY = 70000 };
+enum { TABLE = 1, BACKWARD = 2, CALLS = 4 }; /* a call is a sum of TABLE and BACKWARD */
 
 typedef struct packed_call {
     trope_args args;
@@ -334,11 +335,26 @@ static void check_wrong_boundary(packed_call *c, int64_t at, int64_t value)
     c->boundaries[at] = right;
 }
 
+/* The last result has NaN in all of a token. */
+static void check_poisoned(const packed_call *c, int64_t token)
+{
+    const trope_operand *o = &c->args.operands[0];
+    uint16_t found[32 * 128];
+    const int count = o->heads_per_group * o->head_dim;
+    int numbers = 0;
+    CUDA_MUST(cudaMemcpy(found, (const uint16_t *)o->dst + token * count, (size_t)count * 2, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < count; i++)
+        numbers += !isnan(number_load(TROPE_BF16, &found[i]));
+    CHECK_MESSAGE(numbers == 0, "call %d, %lld tokens, %d heads, %lld sequences: %d elements of token %lld are numbers",
+                  c->call, (long long)c->args.tokens, (int)o->heads_per_group, (long long)c->args.sequences, numbers,
+                  (long long)token);
+}
+
 /* One sequence that is wrong is seen wherever it is, also where it holds no token; and nothing is seen that is not there.
  */
 static void check_one_among_many(void)
 {
-    static const int64_t counts[] = {1, 4, 31, 32, 200, 1023, 1024, MANY};
+    static const int64_t counts[] = {1, 2, 4, 31, 32, 200, 1023, 1024, MANY};
     for (size_t i = 0; i < CALLS * sizeof packed_shapes / sizeof packed_shapes[0]; i++) {
         packed_call *c = packed_new(&packed_shapes[i / CALLS], (int)(i % CALLS));
         const int64_t tokens = c->args.tokens;
@@ -353,7 +369,11 @@ static void check_one_among_many(void)
                 if (places[j] >= 0 && places[j] < count)
                     check_wrong_boundary(c, places[j] + 1, c->boundaries[places[j]] - 1);
             check_wrong_boundary(c, 0, -1);
+            if (count <= tokens) /* the sequences at the ends hold a token */
+                check_poisoned(c, 0);
             check_wrong_boundary(c, count, tokens + 1);
+            if (count <= tokens)
+                check_poisoned(c, tokens - 1);
         }
         packed_free(c);
     }
