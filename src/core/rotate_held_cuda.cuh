@@ -1,4 +1,4 @@
-/* The CUDA kernel of the rotation in registers. Rows, lanes and turns are those of rotate_tiles_cuda.cuh, but a tile is
+/* The CUDA kernel of the rotation in registers. Rows and lanes are those of rotate_tiles_cuda.cuh, but a tile is
  * some heads of one row, no more than what a warp has at once, or twice of it, and does not come through shared memory.
  * That is for what the copy engine is no good at: small calls, in which bringing a tile and taking it away is a third of
  * the time, and windows in place, which are many short runs. */
