@@ -309,7 +309,7 @@ static void launch_with(gradient_launches *l, const void *kernel, int64_t blocks
                         void **parameters)
 {
     if (l->error == cudaSuccess && blocks > 0)
-        l->error = launch_early(l->device, kernel, dim3((unsigned)blocks), threads, shared, l->stream, parameters);
+        l->error = launch_early(l->device, kernel, dim3((unsigned)blocks), threads, shared, 0, l->stream, parameters);
 }
 
 template <typename PARAMETER>

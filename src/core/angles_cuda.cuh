@@ -320,6 +320,12 @@ __device__ __forceinline__ angles_of<REAL, N> load_angles(const cuda_plan &p, co
     return angles;
 }
 
+/* Not inline: it is rarely needed, and there would be one for each pair. */
+static __device__ __noinline__ trope_quarter_turns reduce_large_angle(float angle)
+{
+    return trope_reduce_phase(trope_phase_of_large_angle(angle));
+}
+
 template <int N>
 __device__ __forceinline__ void sincos_of(bool are_phases, const uint32_t *phases, const float *radians, float *sine,
                                           float *cosine)
@@ -335,7 +341,7 @@ __device__ __forceinline__ void sincos_of(bool are_phases, const uint32_t *phase
 #pragma unroll
         for (int e = 0; e < N; e++)
             if (trope_is_large_angle(radians[e]))
-                turns[e] = trope_reduce_phase(trope_phase_of_large_angle(radians[e]));
+                turns[e] = reduce_large_angle(radians[e]);
     }
 #pragma unroll
     for (int e = 0; e < N; e++)

@@ -99,8 +99,10 @@ static inline device_facts facts_of_device(void)
 /* Dynamic shared memory that a block may have on any device without asking: all but a kilobyte, which is not dynamic. */
 #define UNASKED_SHARED_BYTES (47u << 10)
 
+/* `of_multiprocessor`: the shared memory that a multiprocessor should have while it runs the kernel, so that no more blocks
+ * find room there than should; the rest is its L1 cache. 0: as much as its blocks can use. */
 static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, unsigned threads,
-                                       size_t shared_bytes, void *stream, void **arguments)
+                                       size_t shared_bytes, size_t of_multiprocessor, void *stream, void **arguments)
 {
     if (shared_bytes > UNASKED_SHARED_BYTES) {
         const cudaError_t error =
@@ -108,16 +110,25 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
         if (error != cudaSuccess)
             return error;
     }
-    cudaLaunchAttribute early;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config;
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
-    config.attrs = &early;
-    config.numAttrs = TROPE_EARLY_LAUNCHES && device.major >= 9;
+    config.attrs = attributes;
+    config.numAttrs = 0;
+    if (TROPE_EARLY_LAUNCHES && device.major >= 9) {
+        cudaLaunchAttribute &early = attributes[config.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (of_multiprocessor > 0 && device.shared_bytes > 0) {
+        cudaLaunchAttribute &carveout = attributes[config.numAttrs++];
+        carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+        carveout.val.sharedMemCarveout = (unsigned)((100 * of_multiprocessor + (size_t)device.shared_bytes - 1) /
+                                                    (size_t)device.shared_bytes); /* percent */
+    }
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

@@ -3,11 +3,9 @@
 #define TROPE_CORE_HOST_DEVICE_H
 
 #ifdef __CUDACC__
-#define TROPE_HD       static __host__ __device__ __forceinline__
-#define TROPE_CONSTANT const /* an array in a function: CUDA has its own ways to keep it out of memory */
+#define TROPE_HD static __host__ __device__ __forceinline__
 #else
-#define TROPE_HD       static inline
-#define TROPE_CONSTANT static const
+#define TROPE_HD static inline
 #endif
 
 #endif

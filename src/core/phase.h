@@ -9,13 +9,19 @@
 #include "core/host_device.h"
 #include "core/scalar.h"
 
-/* Bits first .. first + 63 of 1 / (2 pi), bit 1 being the first after the binary point, for first in [-191, 192]. */
+/* The bits of 1 / (2 pi) after the binary point. */
+#define TROPE_TURN_WORDS                                                                                                   \
+    0x28be60db9391054au, 0x7f09d5f47d4d3770u, 0x36d8a5664f10e410u, 0x7f9458eaf7aef158u, 0x6dc91b8e909374b8u
+
+/* Bits first .. first + 63 of it, bit 1 being the first after the binary point, for first in [-63, 128], which is what
+ * fp32 angles need. Words are chosen and not looked up: a GPU would have the table in memory, and wait for it. */
 TROPE_HD uint64_t trope_turn_bits(int first)
 {
-    TROPE_CONSTANT uint64_t words[] = {
-        0, 0, 0, 0x28be60db9391054au, 0x7f09d5f47d4d3770u, 0x36d8a5664f10e410u, 0x7f9458eaf7aef158u, 0x6dc91b8e909374b8u};
-    const int bit = first + 191, word = bit >> 6, shift = bit & 63;
-    return words[word] << shift | words[word + 1] >> 1 >> (63 - shift);
+    const uint64_t words[] = {TROPE_TURN_WORDS};
+    const int shift = (first - 1) & 63;
+    const uint64_t high = first < 1 ? 0 : first < 65 ? words[0] : words[1];
+    const uint64_t low = first < 1 ? words[0] : first < 65 ? words[1] : words[2];
+    return high << shift | low >> 1 >> (63 - shift);
 }
 
 /* The top 32 bits of the phase at a position; `step` is trope_phase_step(inv_freq). */
@@ -46,6 +52,14 @@ TROPE_HD uint32_t trope_phase_of_large_angle(float angle)
 }
 
 #ifndef __CUDACC__
+/* The same for first in [-191, 192]. */
+static inline uint64_t trope_any_turn_bits(int first)
+{
+    static const uint64_t words[] = {0, 0, 0, TROPE_TURN_WORDS};
+    const int bit = first + 191, word = bit >> 6, shift = bit & 63;
+    return words[word] << shift | words[word + 1] >> 1 >> (63 - shift);
+}
+
 /* round(2^64 * inv_freq / (2 pi)) modulo 2^64, for |inv_freq| < TROPE_MAX_FREQUENCY. Host only. */
 #define TROPE_MAX_FREQUENCY 0x1p64
 static inline uint64_t trope_phase_step(double inv_freq)
@@ -59,8 +73,8 @@ static inline uint64_t trope_phase_step(double inv_freq)
     if (shift < -63 - 53) /* too slow to turn by 2^-64 per position */
         return 0;
     /* 64 integer bits and 128 fraction bits of 2^shift / (2 pi). */
-    const uint64_t whole = trope_turn_bits(shift - 63), fraction = trope_turn_bits(shift + 1),
-                   tail = trope_turn_bits(shift + 65);
+    const uint64_t whole = trope_any_turn_bits(shift - 63), fraction = trope_any_turn_bits(shift + 1),
+                   tail = trope_any_turn_bits(shift + 65);
     const uint128 low = (uint128)mantissa * fraction + (uint64_t)((uint128)mantissa * tail >> 64);
     const uint64_t step = mantissa * whole + (uint64_t)(low >> 64) + ((uint64_t)low >> 63);
     return inv_freq < 0 ? 0 - step : step;

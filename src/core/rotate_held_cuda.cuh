@@ -95,4 +95,52 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         check.finish(call.plan.plan);
 }
 
+/* The same of rows that have one head: a thread has its lane of one row or two, and finds its sines alone. */
+template <int DTYPE, int ANGLES>
+__global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
+    rotate_held_rows_kernel(const __grid_constant__ tiled_operands<KIND_PLAIN_SINGLE> operands,
+                            const __grid_constant__ tiled_call call, const __grid_constant__ cuda_steps<ANGLES> steps)
+{
+    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    const tiled_operand &o = operands.of[0];
+    const uint32_t number = find_block(operands, call).first_tile + threadIdx.x / 32, at_once = o.rows_at_once;
+    const tile_place p = find_tile(o.tiles, number);
+    const lane_share<DTYPE, ANGLES, KIND_PLAIN_SINGLE> mine(call, o, 0);
+    const bool has_lane = number < o.tiles.tiles && mine.is_there && mine.in_warp < at_once;
+    const uint32_t rows = has_lane ? p.rows : 0;
+    const char *from[MOST_HELD];
+    char *to[MOST_HELD];
+    trope_row row[MOST_HELD];
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        const uint32_t in_tile = mine.in_warp + i * at_once;
+        from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, p.head));
+        to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row + in_tile, p.head));
+        row[i] = plain_row_of_tile(call, p, in_tile);
+    }
+    const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));
+    vector_pair<DTYPE> held[MOST_HELD];
+    typename lane_turns::lane_angles angles[MOST_HELD];
+    await_previous();
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++)
+        if (mine.in_warp + i * at_once < rows)
+            held[i] = mine.at.load_from_memory(from[i], loads);
+    admit_next();
+    const steps_of<ANGLES, lane_turns::RUN> lane_steps[2] = {{steps.of, (int)mine.at.low}, {steps.of, (int)mine.at.high}};
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++)
+        if (mine.in_warp + i * at_once < rows)
+            angles[i].template load<true>(call.plan, row[i], mine.at, lane_steps);
+    const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
+#pragma unroll
+    for (int i = 0; i < MOST_HELD; i++) {
+        if (mine.in_warp + i * at_once < rows) {
+            lane_turns turns;
+            turns.template find<true>(call.plan, row[i], mine.at, angles[i]);
+            mine.template turn<false>(call, o, turns, held[i], to[i], store);
+        }
+    }
+}
+
 #endif

@@ -192,6 +192,6 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
     void *arguments[] = {&call, plan->step};
     const cudaError_t error = launch_early(facts_of_device(), kernels[rows_are_tokens(*plan)][plan->dtype],
                                            dim3((unsigned)grid.blocks, (unsigned)grid.slices), PAIR_THREADS,
-                                           grid.shared_bytes, plan->stream, arguments);
+                                           grid.shared_bytes, 0, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

@@ -32,11 +32,14 @@
 #define MANY_TILES      8192
 #define RESERVED_SHARED 1280 /* by the system, of each block; and what is not dynamic */
 
-/* Warps that a multiprocessor has at most of a call whose threads hold one head, and two; or two and wait for a table's
- * rows. */
-#define HELD_ONE_WARPS         8
-#define HELD_TWO_WARPS         16
-#define HELD_TWO_WARPS_WAITING 32
+/* Shared memory of a multiprocessor whose blocks hold heads in registers: the heads come through its L1 cache. */
+#define HELD_SHARED_BYTES (98u << 10)
+
+/* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
+ * threads hold two; the second where they wait for a table's rows. */
+static const struct held_limits {
+    int64_t one, two;
+} limits_of_heads[2] = {{8, 16}, {8, 32}}, limits_of_rows[2] = {{16, 32}, {32, 0}};
 
 /* Bytes of a head's window in place up to which threads should hold it, however many there are. */
 #define SHORT_WINDOW 256
@@ -292,7 +295,8 @@ static int32_t join_operands(const trope_plan &plan, trope_plan_operand *joined)
 struct tiled_launch {
     int32_t operands;
     int64_t blocks;
-    uint32_t shared_bytes;
+    uint32_t shared_bytes;      /* of a block */
+    uint32_t of_multiprocessor; /* as in launch_early */
     tile_call_kind kind;
     tile_form form;
 };
@@ -369,20 +373,24 @@ static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, 
     return o.tiles.rows_first ? APART_BYTES : SCATTERED_BYTES;
 }
 
-/* The shared memory of a block that should have part / of that of a multiprocessor. */
-static uint32_t shared_of_part(const device_facts &device, uint64_t part, uint64_t of)
+/* The shared memory of a block that should have part / of `all`. */
+static uint32_t shared_of_part(uint64_t all, uint64_t part, uint64_t of)
 {
-    const uint64_t all = (uint64_t)device.shared_bytes;
     const uint32_t share = least((uint32_t)(all * part / of), UNASKED_SHARED_BYTES);
     return most(share, RESERVED_SHARED) - RESERVED_SHARED;
 }
 
-/* The same where all blocks start at once: that no multiprocessor has more of them than others, although blocks of the
- * call before, which end at different times, may still have their places. (Without early launches they may not.) */
-static uint32_t shared_of_even_blocks(const device_facts &device, int64_t blocks)
+/* The same where all blocks start at once, so that no multiprocessor has more of them than others, although blocks of the
+ * call before, which end at different times, may still have their places (without early launches they may not): as much as
+ * each has of `all`, and of that no more than they need, or one of them and the next call's. */
+static void spread_evenly(const device_facts &device, uint32_t all, tiled_launch *launch)
 {
-    const bool starts_early = device.major >= 9 && device.multiprocessors > 0 && blocks > 0;
-    return starts_early ? shared_of_part(device, 1, (uint64_t)quotient_up(blocks, device.multiprocessors)) : 0;
+    if (device.major < 9 || device.multiprocessors == 0 || launch->blocks == 0)
+        return;
+    const uint64_t blocks = (uint64_t)quotient_up(launch->blocks, device.multiprocessors);
+    launch->shared_bytes = most(launch->shared_bytes, shared_of_part(all, 1, blocks));
+    const uint64_t needed = (blocks > 1 ? blocks : 2) * (launch->shared_bytes + RESERVED_SHARED);
+    launch->of_multiprocessor = needed <= all ? (uint32_t)needed : 0;
 }
 
 /* What is kept of a row. */
@@ -413,23 +421,29 @@ static int64_t outer_rows_of(const tiling &t)
     return t.tiles / ((int64_t)t.lines.divisor * t.tiles_of_line.divisor);
 }
 
-/* Sizes of tiles of `times` as many heads as a warp has at once, of one row. Neighbours follow each other all the same. */
-static tiling choose_held_tile(const tiled_operand &o, uint32_t times)
+/* What the threads of a call hold: their lane of so many heads of a row, or of so many rows of one head; of none if 0. */
+struct held_share {
+    tile_form form;
+    uint32_t times;
+};
+
+/* Sizes of tiles of `times` as many as a warp has at once. Neighbours follow each other all the same. */
+static tiling choose_held_tile(const tiled_operand &o, held_share held)
 {
-    const uint32_t at_once = heads_of_warp(o);
+    const uint32_t at_once = heads_of_warp(o), room = held.times * at_once;
     tiling t = o.tiles;
     t.rows_first = 0;
-    choose_tile(times * at_once, 1, t.heads_per_group.divisor, at_once, &t);
+    choose_tile(room, held.form == FORM_HELD_ROWS ? room : 1, t.heads_per_group.divisor, at_once, &t);
     t.rows_first = o.tiles.rows_first;
     return t;
 }
 
 /* How many of these the operands have for each multiprocessor. */
-static int64_t count_held_tiles(const device_facts &device, const tiled_operand *operands, int32_t count, uint32_t times)
+static int64_t count_held_tiles(const device_facts &device, const tiled_operand *operands, int32_t count, held_share held)
 {
     int64_t tiles = 0;
     for (int i = 0; i < count; i++)
-        tiles += count_tiles(choose_held_tile(operands[i], times), outer_rows_of(operands[i].tiles));
+        tiles += count_tiles(choose_held_tile(operands[i], held), outer_rows_of(operands[i].tiles));
     return quotient_up(tiles, most((uint32_t)device.multiprocessors, 1));
 }
 
@@ -439,37 +453,40 @@ static bool fills_warps(const tiled_operand &o)
     return !o.tiles.rows_first && o.tiles.all_heads * o.lanes.divisor > 32;
 }
 
-/* Whether the copy engine would have many short runs to bring and to take away, of rows that keep a warp busy. */
-static bool has_short_windows(const tiled_operand &o)
+/* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of
+ * heads, or have rows. */
+static bool has_short_windows(const tiled_operand &o, tile_form form)
 {
-    return o.src.run == 1 && o.tiles.pitch <= SHORT_WINDOW && o.tiles.all_heads >= heads_of_warp(o);
+    return o.src.run == 1 && o.tiles.pitch <= SHORT_WINDOW &&
+           (form == FORM_HELD_ROWS || o.tiles.all_heads >= heads_of_warp(o));
 }
 
-/* How many heads the threads of a call hold; 0 if they hold none. */
-static uint32_t choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
-                            const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
+static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
+                              const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
 {
     const int angles = kind_of_angles(plan);
-    const int64_t two = angles == ANGLES_PHASE ? HELD_TWO_WARPS : HELD_TWO_WARPS_WAITING;
+    const tile_form form = kind == KIND_PLAIN_SINGLE && operands[0].tiles.all_heads == 1 ? FORM_HELD_ROWS : FORM_HELD;
+    const held_limits &limits = (form == FORM_HELD_ROWS ? limits_of_rows : limits_of_heads)[angles != ANGLES_PHASE];
+    const held_share none = {form, 0}, one = {form, 1}, most = {form, MOST_HELD};
     bool is_small = true, is_short = false;
     if (kind == KIND_ANY || (angles != ANGLES_PHASE && angles != ANGLES_FREQS))
-        return 0;
+        return none;
     for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))
-            return 0;
-        is_small = is_small && fills_warps(operands[i]);
-        is_short = is_short || (from[i].in_place && has_short_windows(operands[i]));
+            return none;
+        is_small = is_small && (form == FORM_HELD_ROWS || fills_warps(operands[i]));
+        is_short = is_short || (from[i].in_place && has_short_windows(operands[i], form));
     }
-    if (is_small && count_held_tiles(device, operands, count, 1) <= HELD_ONE_WARPS)
-        return 1; /* twice as many warps, and all run at once */
-    const bool is_held = is_short || (is_small && count_held_tiles(device, operands, count, MOST_HELD) <= two);
-    return is_held ? MOST_HELD : 0;
+    if (is_small && count_held_tiles(device, operands, count, one) <= limits.one)
+        return one; /* twice as many warps, and all run at once */
+    const bool is_held = is_short || (is_small && count_held_tiles(device, operands, count, most) <= limits.two);
+    return is_held ? most : none;
 }
 
 /* Cuts an operand into such tiles. */
-static void hold_operand(uint32_t times, tiled_operand *o)
+static void hold_operand(held_share held, tiled_operand *o)
 {
-    const tiling t = choose_held_tile(*o, times);
+    const tiling t = choose_held_tile(*o, held);
     const int64_t count = count_tiles(t, outer_rows_of(o->tiles));
     o->tiles = t;
     number_tiles(count, t.heads_per_group.divisor, o);
@@ -479,39 +496,39 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
 {
     trope_plan_operand from[TROPE_MAX_OPERANDS];
     const int32_t operand_count = join_operands(plan, from);
-    tiled_launch launch = {operand_count, 0, 0, kind_of_call(plan, operand_count), FORM_ROW};
+    tiled_launch launch = {operand_count, 0, 0, 0, kind_of_call(plan, operand_count), FORM_ROW};
     uint32_t rows = 0;
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < launch.operands; i++)
         plan_operand(plan, device, !is_plain(plan), from[i], &operands[i]);
-    const uint32_t held = choose_held(plan, launch.kind, device, from, operands, launch.operands);
+    const held_share held = choose_held(plan, launch.kind, device, from, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
-        if (held)
+        if (held.times)
             hold_operand(held, &o);
         else
             call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
-        o.stays = from[i].in_place && (held || !needs_table_again(plan, o.tiles));
+        o.stays = from[i].in_place && (held.times || !needs_table_again(plan, o.tiles));
         rows = most(rows, o.tiles.rows.divisor);
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
     }
-    if (held)
-        launch.form = FORM_HELD;
+    if (held.times)
+        launch.form = held.form;
     else if (rows > 1)
         launch.form = form_of(kind_of_angles(plan), operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, launch.kind);
-    if (launch.form == FORM_HEAD)
-        call->turns_bytes = 0;
+    if (launch.form == FORM_HEAD || launch.form == FORM_HELD_ROWS)
+        call->turns_bytes = 0; /* threads keep them to themselves */
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
-    launch.shared_bytes = most(launch.shared_bytes, shared_of_even_blocks(device, launch.blocks));
-    if (launch.operands == 1 && !held) {
+    spread_evenly(device, held.times ? HELD_SHARED_BYTES : (uint32_t)device.shared_bytes, &launch);
+    if (launch.operands == 1 && !held.times) {
         const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
         if (in_flight)
-            launch.shared_bytes =
-                most(launch.shared_bytes, shared_of_part(device, TILE_WARPS * operands[0].tile_bytes, in_flight));
+            launch.shared_bytes = most(launch.shared_bytes, shared_of_part((uint64_t)device.shared_bytes,
+                                                                           TILE_WARPS * operands[0].tile_bytes, in_flight));
     }
     return launch;
 }
@@ -552,30 +569,38 @@ template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find
     return NULL;
 }
 
+template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find_held_rows_kernel()
+{
+    if constexpr (KIND == KIND_PLAIN_SINGLE && (ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS))
+        return (const void *)rotate_held_rows_kernel<DTYPE, ANGLES>;
+    return NULL;
+}
+
 #define KERNEL(DTYPE, ANGLES, FORM, KIND)                                                                                  \
     (const void *)rotate_tiles_kernel<DTYPE, ANGLES, form_of(ANGLES, FORM, KIND), KIND,                                    \
                                       blocks_of(ANGLES, form_of(ANGLES, FORM, KIND), KIND)>
-#define FORMS(DTYPE, ANGLES, KIND)                                                                                         \
+#define KERNELS(DTYPE, ANGLES, KIND)                                                                                       \
     {                                                                                                                      \
         KERNEL(DTYPE, ANGLES, FORM_ROW, kind_of(ANGLES, KIND)), KERNEL(DTYPE, ANGLES, FORM_ROWS, kind_of(ANGLES, KIND)),   \
-            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND)), find_held_kernel<DTYPE, ANGLES, KIND>()               \
+            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND)), find_held_kernel<DTYPE, ANGLES, KIND>(),              \
+            find_held_rows_kernel<DTYPE, ANGLES, KIND>()                                                                   \
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
-        FORMS(DTYPE, ANGLES_ANY, KIND), FORMS(DTYPE, ANGLES_PHASE, KIND), FORMS(DTYPE, ANGLES_FREQS, KIND),                \
-            FORMS(DTYPE, ANGLES_OWN_FREQS, KIND), FORMS(DTYPE, ANGLES_TABLES, KIND)                                        \
+        KERNELS(DTYPE, ANGLES_ANY, KIND), KERNELS(DTYPE, ANGLES_PHASE, KIND), KERNELS(DTYPE, ANGLES_FREQS, KIND),          \
+            KERNELS(DTYPE, ANGLES_OWN_FREQS, KIND), KERNELS(DTYPE, ANGLES_TABLES, KIND)                                    \
     }
 #define DTYPES(KIND)                                                                                                       \
     {                                                                                                                      \
         USUAL(TROPE_F32, KIND), USUAL(TROPE_F16, KIND), USUAL(TROPE_BF16, KIND),                                           \
         {                                                                                                                  \
-            FORMS(TROPE_F64, ANGLES_ANY, KIND)                                                                             \
+            KERNELS(TROPE_F64, ANGLES_ANY, KIND)                                                                           \
         }                                                                                                                  \
     }
 
 /* By kind of call, dtype, angles and form. */
-static const void *const kernels[5][4][5][4] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
-                                                DTYPES(KIND_PLAIN), DTYPES(KIND_PLAIN_SINGLE)};
+static const void *const kernels[5][4][5][FORMS] = {DTYPES(KIND_ANY), DTYPES(KIND_PACKED), DTYPES(KIND_PACKED_SINGLE),
+                                                    DTYPES(KIND_PLAIN), DTYPES(KIND_PLAIN_SINGLE)};
 
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
 {
@@ -591,8 +616,8 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
         return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
-    const cudaError_t error =
-        launch_early(device, kernels[launch.kind][plan->dtype][kind_of_angles(*plan)][launch.form],
-                     dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes, plan->stream, arguments);
+    const cudaError_t error = launch_early(device, kernels[launch.kind][plan->dtype][kind_of_angles(*plan)][launch.form],
+                                           dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes,
+                                           launch.of_multiprocessor, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

@@ -22,8 +22,8 @@
 enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PACKED_SINGLE, KIND_PLAIN, KIND_PLAIN_SINGLE };
 
 /* What a tile has: heads of one row, of several rows, or several rows that have one head each, so that their turns cannot
- * be shared; or heads of one row that a warp holds in registers. */
-enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD, FORM_HELD };
+ * be shared; or heads of one row, or rows of one head, that a warp holds in registers. */
+enum tile_form { FORM_ROW, FORM_ROWS, FORM_HEAD, FORM_HELD, FORM_HELD_ROWS, FORMS };
 
 template <int KIND> constexpr bool IS_PLAIN = KIND == KIND_PLAIN || KIND == KIND_PLAIN_SINGLE;
 template <int KIND> constexpr bool IS_PACKED = KIND == KIND_PACKED || KIND == KIND_PACKED_SINGLE;

@@ -209,11 +209,43 @@ static config *make_windows(uint64_t seed)
     return config_make(seed, &choices);
 }
 
+/* Rows of one head, whole or a window in place: few of them, or short windows, are held in registers, one a thread or two.
+ */
+static config *make_rows(uint64_t seed)
+{
+    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD}, dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16};
+    static const int32_t times[] = {1, 60, 400, 1000};
+    random_state random = {seed};
+    const int is_window = (int)random_between(&random, 0, 1);
+    const uint8_t rows[][2] = {{OPTION_DTYPE, dtypes[random_between(&random, 0, 2)]},
+                               {OPTION_LAYOUT, layouts[random_between(&random, 0, 2)]},
+                               {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
+                               {OPTION_WINDOW, is_window ? WINDOW_MIDDLE : WINDOW_WHOLE},
+                               {OPTION_PLACE, is_window || random_between(&random, 0, 1) ? PLACE_IN : PLACE_OUT},
+                               {OPTION_HEADS, HEADS_ONE},
+                               {OPTION_OPERANDS, 0},
+                               {OPTION_SEQUENCES, SEQUENCES_NONE},
+                               {OPTION_ANGLE_COLS, COLS_HALF},
+                               {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
+                               {OPTION_SIZE, SIZE_VECTORS},
+                               {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
+                               {OPTION_ROUNDING, TROPE_ROUND_ONCE},
+                               {OPTION_AXES, AXES_ONE},
+                               {OPTION_CP, TROPE_CP_NONE},
+                               {OPTION_POSITIONS, POSITIONS_INDEX},
+                               {OPTION_GRADIENT, GRADIENT_NONE}};
+    config_choices choices = config_choose_with(seed, rows, sizeof rows / sizeof *rows);
+    choices.times = times[seed / 64 % 4];
+    return config_make(seed, &choices);
+}
+
 /* Half of the configs are such that whole vectors can be moved, and some have many rows. */
 static config *make(uint64_t seed)
 {
     if (seed % 64 == 5)
         return make_plain(seed);
+    if (seed % 64 == 37)
+        return make_rows(seed);
     if (seed % 16 == 11)
         return make_windows(seed);
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};

@@ -33,6 +33,8 @@ static const bench_case cases[] = {
     {.name = "s32768-h1", .dtypes = BF16, .heads = 1, .tokens = 32768, .at_least = 0.90},
     {.name = "s32768-h1-freqs", .dtypes = BF16, .heads = 1, .tokens = 32768, .angles = BENCH_FREQS_HALF,
      .at_least = 0.85},
+    {.name = "mla-k-pe-in-place", .dtypes = F32 | BF16, .heads = 1, .head_dim = 576, .rotary_dim = 64, .rotary_offset = 512,
+     .in_place = 1, .bytes = 24 * MIB},
 
     /* Many sequences or few, long or short: the same work. */
     {.name = "t65536-64x1024", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536,
@@ -63,7 +65,8 @@ static const bench_case cases[] = {
 
     SIZES("heads-32", .dtypes = F32 | BF16, .heads = 32),
     SIZES("heads-8-freqs", .dtypes = BF16, .heads = 8, .angles = BENCH_FREQS_HALF),
-    SIZES("heads-1", .dtypes = BF16, .heads = 1),
+    SIZES("heads-1", .dtypes = F32 | BF16, .heads = 1),
+    SIZES("heads-1-freqs", .dtypes = BF16, .heads = 1, .angles = BENCH_FREQS_HALF),
     SIZES("thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO),
 };
 /* clang-format on */

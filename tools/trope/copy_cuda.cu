@@ -57,6 +57,6 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
     const size_t resident = kernels[way].resident * (size_t)device.multiprocessors;
     const size_t blocks = resident && resident < tiles ? resident : tiles;
     void *arguments[] = {&to, &from, &bytes, (void *)&tiles};
-    return launch_early(device, (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, stream,
+    return launch_early(device, (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, 0, stream,
                         arguments);
 }
