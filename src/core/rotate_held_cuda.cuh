@@ -1,14 +1,14 @@
-/* The CUDA kernel of the rotation in registers. Rows and lanes are those of rotate_tiles_cuda.cuh, but a tile is
- * some heads of one row, no more than what a warp has at once, or twice of it, and does not come through shared memory.
- * That is for what the copy engine is no good at: small calls, in which bringing a tile and taking it away is a third of
- * the time, and windows in place, which are many short runs. */
+/* The CUDA kernels of the rotation in registers. Rows and lanes are those of rotate_tiles_cuda.cuh, but a tile is
+ * some heads of one row, or rows of one head, no more than what a warp has at once, or twice of it, and does not come
+ * through shared memory. That is for what the copy engine is no good at: small calls, in which bringing a tile and taking
+ * it away is a third of the time, and windows in place, which are many short runs. */
 #ifndef TROPE_CORE_ROTATE_HELD_CUDA_CUH
 #define TROPE_CORE_ROTATE_HELD_CUDA_CUH
 
 #include "core/rotate_tiles_cuda.cuh"
 
 #define HELD_BLOCKS 8 /* that a multiprocessor should hold */
-#define MOST_HELD   2 /* heads of which a thread has its lane */
+#define MOST_HELD   2 /* heads, or rows, of which a thread has its lane */
 
 /* The row of a warp's tile. */
 template <int ANGLES, int KIND>
@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         check.finish(call.plan.plan);
 }
 
-/* The same of rows that have one head: a thread has its lane of one row or two, and finds its sines alone. */
+/* For plain calls of one operand whose rows have one head: a thread has its lane of one row or two, and finds its sines
+ * alone. */
 template <int DTYPE, int ANGLES>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     rotate_held_rows_kernel(const __grid_constant__ tiled_operands<KIND_PLAIN_SINGLE> operands,
