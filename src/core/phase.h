@@ -13,15 +13,20 @@
 #define TROPE_TURN_WORDS                                                                                                   \
     0x28be60db9391054au, 0x7f09d5f47d4d3770u, 0x36d8a5664f10e410u, 0x7f9458eaf7aef158u, 0x6dc91b8e909374b8u
 
-/* Bits first .. first + 63 of it, bit 1 being the first after the binary point, for first in [-63, 128], which is what
- * fp32 angles need. Words are chosen and not looked up: a GPU would have the table in memory, and wait for it. */
+/* 64 bits of two words, from bit `shift` of the first on. */
+TROPE_HD uint64_t trope_bits_of_words(uint64_t first, uint64_t second, int shift)
+{
+    return first << shift | second >> 1 >> (63 - shift);
+}
+
+/* Bits first .. first + 63 of 1 / (2 pi), bit 1 being the first after the binary point, for first in [-63, 128], which is
+ * what fp32 angles need. Words are chosen and not looked up: a GPU would have the table in memory, and wait for it. */
 TROPE_HD uint64_t trope_turn_bits(int first)
 {
     const uint64_t words[] = {TROPE_TURN_WORDS};
-    const int shift = (first - 1) & 63;
     const uint64_t high = first < 1 ? 0 : first < 65 ? words[0] : words[1];
     const uint64_t low = first < 1 ? words[0] : first < 65 ? words[1] : words[2];
-    return high << shift | low >> 1 >> (63 - shift);
+    return trope_bits_of_words(high, low, (first - 1) & 63);
 }
 
 /* The top 32 bits of the phase at a position; `step` is trope_phase_step(inv_freq). */
@@ -56,8 +61,8 @@ TROPE_HD uint32_t trope_phase_of_large_angle(float angle)
 static inline uint64_t trope_any_turn_bits(int first)
 {
     static const uint64_t words[] = {0, 0, 0, TROPE_TURN_WORDS};
-    const int bit = first + 191, word = bit >> 6, shift = bit & 63;
-    return words[word] << shift | words[word + 1] >> 1 >> (63 - shift);
+    const int bit = first + 191, word = bit >> 6;
+    return trope_bits_of_words(words[word], words[word + 1], bit & 63);
 }
 
 /* round(2^64 * inv_freq / (2 pi)) modulo 2^64, for |inv_freq| < TROPE_MAX_FREQUENCY. Host only. */

@@ -32,7 +32,8 @@
 #define MANY_TILES      8192
 #define RESERVED_SHARED 1280 /* by the system, of each block; and what is not dynamic */
 
-/* Shared memory of a multiprocessor whose blocks hold heads in registers: the heads come through its L1 cache. */
+/* Shared memory of a multiprocessor whose blocks hold heads in registers, which come through its L1 cache: 100 KB, one of
+ * the sizes that can be had, of which a percentage is asked for. */
 #define HELD_SHARED_BYTES (98u << 10)
 
 /* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
@@ -461,6 +462,12 @@ static bool has_short_windows(const tiled_operand &o, tile_form form)
            (form == FORM_HELD_ROWS || o.tiles.all_heads >= heads_of_warp(o));
 }
 
+/* Whether the kernels of heads in registers are for such angles. */
+constexpr bool angles_can_be_held(int angles)
+{
+    return angles == ANGLES_PHASE || angles == ANGLES_FREQS;
+}
+
 static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
                               const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
 {
@@ -469,7 +476,7 @@ static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const
     const held_limits &limits = (form == FORM_HELD_ROWS ? limits_of_rows : limits_of_heads)[angles != ANGLES_PHASE];
     const held_share none = {form, 0}, one = {form, 1}, most = {form, MOST_HELD};
     bool is_small = true, is_short = false;
-    if (kind == KIND_ANY || (angles != ANGLES_PHASE && angles != ANGLES_FREQS))
+    if (kind == KIND_ANY || !angles_can_be_held(angles))
         return none;
     for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))
@@ -523,12 +530,13 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
     launch.blocks = deal_blocks(from, launch.operands, operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
-    spread_evenly(device, held.times ? HELD_SHARED_BYTES : (uint32_t)device.shared_bytes, &launch);
+    const uint32_t all_shared = (uint32_t)device.shared_bytes;
+    spread_evenly(device, held.times ? least(HELD_SHARED_BYTES, all_shared) : all_shared, &launch);
     if (launch.operands == 1 && !held.times) {
         const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
         if (in_flight)
-            launch.shared_bytes = most(launch.shared_bytes, shared_of_part((uint64_t)device.shared_bytes,
-                                                                           TILE_WARPS * operands[0].tile_bytes, in_flight));
+            launch.shared_bytes =
+                most(launch.shared_bytes, shared_of_part(all_shared, TILE_WARPS * operands[0].tile_bytes, in_flight));
     }
     return launch;
 }
@@ -562,16 +570,11 @@ constexpr int blocks_of(int angles, tile_form form, tile_call_kind kind)
     return angles == ANGLES_TABLES && kind == KIND_ANY ? blocks - 1 : blocks;
 }
 
-template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find_held_kernel()
+template <int DTYPE, int ANGLES, tile_form FORM, tile_call_kind KIND> constexpr const void *find_held_kernel()
 {
-    if constexpr (KIND != KIND_ANY && (ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS))
+    if constexpr (angles_can_be_held(ANGLES) && FORM == FORM_HELD && KIND != KIND_ANY)
         return (const void *)rotate_held_kernel<DTYPE, ANGLES, KIND>;
-    return NULL;
-}
-
-template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find_held_rows_kernel()
-{
-    if constexpr (KIND == KIND_PLAIN_SINGLE && (ANGLES == ANGLES_PHASE || ANGLES == ANGLES_FREQS))
+    if constexpr (angles_can_be_held(ANGLES) && FORM == FORM_HELD_ROWS && KIND == KIND_PLAIN_SINGLE)
         return (const void *)rotate_held_rows_kernel<DTYPE, ANGLES>;
     return NULL;
 }
@@ -582,8 +585,8 @@ template <int DTYPE, int ANGLES, tile_call_kind KIND> constexpr const void *find
 #define KERNELS(DTYPE, ANGLES, KIND)                                                                                       \
     {                                                                                                                      \
         KERNEL(DTYPE, ANGLES, FORM_ROW, kind_of(ANGLES, KIND)), KERNEL(DTYPE, ANGLES, FORM_ROWS, kind_of(ANGLES, KIND)),   \
-            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND)), find_held_kernel<DTYPE, ANGLES, KIND>(),              \
-            find_held_rows_kernel<DTYPE, ANGLES, KIND>()                                                                   \
+            KERNEL(DTYPE, ANGLES, FORM_HEAD, kind_of(ANGLES, KIND)), find_held_kernel<DTYPE, ANGLES, FORM_HELD, KIND>(),   \
+            find_held_kernel<DTYPE, ANGLES, FORM_HELD_ROWS, KIND>()                                                        \
     }
 #define USUAL(DTYPE, KIND)                                                                                                 \
     {                                                                                                                      \
