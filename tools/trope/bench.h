@@ -23,6 +23,7 @@ typedef enum bench_angles {
 typedef enum bench_form {
     BENCH_PLAIN = 0, /* one tensor in the case's layout */
     BENCH_STRIDED,   /* one tensor [s, b, d, h]: a head's elements are `heads` apart */
+    BENCH_Q_AND_K,   /* a tensor each, in the case's layout: K has `groups` heads */
     BENCH_QKV_SPLIT, /* Q and K rotated and V copied out of [s, b, groups, (q_per_group + 2) * d], to a tensor each */
     BENCH_QKV_INSIDE /* Q and K rotated in place inside that */
 } bench_form;
@@ -44,7 +45,7 @@ typedef struct bench_case {
     int32_t batch;                     /* 0 = 1 */
     int32_t heads;                     /* of Q */
     int32_t head_dim;                  /* 0 = 128 */
-    int32_t groups;                    /* of packed QKV */
+    int32_t groups;                    /* of heads of Q that share one of K */
     int32_t rotary_dim, rotary_offset; /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding;
     int32_t backward, in_place, angle_gradient;

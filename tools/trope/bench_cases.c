@@ -53,6 +53,16 @@ static const bench_case cases[] = {
     {.name = "table-full", .dtypes = F32 | BF16, .heads = 32, .angles = BENCH_TABLE_FULL},
     {.name = "table-own-dtype", .dtypes = F16 | BF16, .heads = 32, .angles = BENCH_TABLE_OWN},
 
+    /* Q and K in one call: grouped queries, and one head of K for all. */
+    {.name = "q-and-k", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K},
+    {.name = "q-and-k-freqs", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .angles = BENCH_FREQS_HALF},
+    {.name = "q-and-k-in-place", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .in_place = 1},
+    {.name = "q-and-k-thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K,
+     .lengths = BENCH_SEQS_PARETO},
+    {.name = "q-and-k-bhsd", .dtypes = BF16, .layout = TROPE_BHSD, .batch = 2, .heads = 32, .groups = 8,
+     .form = BENCH_Q_AND_K},
+    {.name = "q-and-one-k", .dtypes = BF16, .heads = 32, .groups = 1, .form = BENCH_Q_AND_K},
+
     /* Windows of the head, and tensors inside of others. */
     {.name = "half-window", .dtypes = F32 | BF16, .heads = 32, .rotary_dim = 64},
     {.name = "mla", .dtypes = ALL, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,

@@ -51,6 +51,7 @@ static const bench_case cases[] = {
     {.name = "mid-freqs", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .angles = BENCH_FREQS_HALF},
     {.name = "mid-heads-8", .dtypes = ALL, .heads = 8, .bytes = 24 * MIB},
     {.name = "mid-bhsd", .dtypes = BF16, .layout = TROPE_BHSD, .batch = 2, .heads = 32, .bytes = 24 * MIB},
+    {.name = "mid-q-and-k", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .bytes = 24 * MIB},
     {.name = "mid-thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .bytes = 24 * MIB, .lengths = BENCH_SEQS_PARETO},
     {.name = "mid-mla", .dtypes = BF16, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
      .bytes = 24 * MIB},

@@ -38,19 +38,23 @@ static int is_qkv(const bench_case *c)
     return c->form == BENCH_QKV_SPLIT || c->form == BENCH_QKV_INSIDE;
 }
 
+/* Heads of a token that are rotated: those of Q, and of K if there is one. */
+static int64_t rotated_heads(const bench_case *c)
+{
+    return c->heads + c->groups;
+}
+
 /* Elements of the source for one token: all heads, with K and V if they are in it. */
 static int64_t token_elements(const bench_case *c)
 {
-    return (int64_t)(c->heads + (is_qkv(c) ? 2 * c->groups : 0)) * bench_head_dim(c);
+    return (rotated_heads(c) + (is_qkv(c) ? c->groups : 0)) * bench_head_dim(c);
 }
 
 /* Elements that the call touches for one token, read and written counted apart. */
 static int64_t token_traffic(const bench_case *c)
 {
-    if (c->form == BENCH_QKV_INSIDE)
-        return 2 * (int64_t)(c->heads + c->groups) * rotary_dim_of(c);
     if (c->in_place)
-        return 2 * (int64_t)c->heads * rotary_dim_of(c);
+        return 2 * rotated_heads(c) * rotary_dim_of(c);
     return (c->angle_gradient ? 3 : 2) * token_elements(c);
 }
 
@@ -214,22 +218,24 @@ static trope_operand *add_operand(const bench_problem *p, trope_args *args)
     o->head_dim = bench_head_dim(p->c);
     o->rotary_dim = rotary_dim_of(p->c);
     o->rotary_offset = p->c->rotary_offset;
-    o->heads_per_group = p->c->heads;
     return o;
 }
 
-static void bind_plain(const bench_problem *p, void *const *area, trope_args *args)
+/* A tensor of its own, with this many heads, after one of `skip` heads. */
+static void bind_tensor(const bench_problem *p, void *const *area, trope_args *args, int32_t heads, int32_t skip)
 {
     const bench_case *c = p->c;
     const int32_t batch = batch_of(c), d = bench_head_dim(c);
+    const int64_t before = (int64_t)skip * d * p->tokens * batch * value_size(p->dtype);
     trope_operand *o = add_operand(p, args);
-    o->src = area[AREA_SRC];
-    o->dst = area[c->in_place ? AREA_SRC : AREA_DST];
+    o->heads_per_group = heads;
+    o->src = (char *)area[AREA_SRC] + before;
+    o->dst = (char *)area[c->in_place ? AREA_SRC : AREA_DST] + before;
     if (c->form == BENCH_STRIDED) {
-        set_strides(o->src_stride, (int64_t)c->heads * d, (int64_t)c->heads * d * batch, 0, 1);
-        o->src_stride[TROPE_DIM_ELEMENT] = c->heads;
+        set_strides(o->src_stride, (int64_t)heads * d, (int64_t)heads * d * batch, 0, 1);
+        o->src_stride[TROPE_DIM_ELEMENT] = heads;
     } else {
-        trope_fill_strides(o->src_stride, c->layout ? c->layout : TROPE_SBHD, batch, p->tokens, c->heads, d);
+        trope_fill_strides(o->src_stride, c->layout ? c->layout : TROPE_SBHD, batch, p->tokens, heads, d);
     }
     memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
     if (c->angle_gradient) {
@@ -304,7 +310,9 @@ void bench_bind(const bench_problem *p, void *const *area, trope_args *args)
     if (is_qkv(p->c))
         bind_qkv(p, area, args);
     else
-        bind_plain(p, area, args);
+        bind_tensor(p, area, args, p->c->heads, 0);
+    if (p->c->form == BENCH_Q_AND_K)
+        bind_tensor(p, area, args, p->c->groups, p->c->heads);
     bind_angles(p, area, args);
     if (p->c->cp_size) {
         args->cp_size = p->c->cp_size;
