@@ -194,10 +194,10 @@ static uint32_t plan_operand(const gradient_call &g, const trope_plan_operand &f
     o->dx = plan_tensor(plan, from.dst, from.dst_stride, skipped);
     cut_rows(from, pitch, g.group_units, of_step, &o->tiles);
     cut_rows(from, x_pitch, g.group_units, of_step, &o->x_tiles);
-    find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dy);
-    find_runs(o->tiles, (uint32_t)from.heads_per_group, &o->dx);
+    find_runs(o->tiles, &o->dy);
+    find_runs(o->tiles, &o->dx);
     if (o->rotates)
-        find_runs(o->x_tiles, (uint32_t)from.heads_per_group, &o->x);
+        find_runs(o->x_tiles, &o->x);
     o->is_whole = o->dy.is_whole && (!o->rotates || o->x.is_whole);
     return tiles_along((uint32_t)(from.groups * from.heads_per_group), of_step);
 }

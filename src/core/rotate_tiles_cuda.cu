@@ -24,13 +24,14 @@
 
 /* Bytes of tiles that it should hold at most where these are many: more would only stand in each other's way in memory.
  * Contiguous tiles of one row are turned most quickly; packed rows are waited for. */
-#define STREAMING_BYTES (64u << 10)
-#define SCATTERED_BYTES (122u << 10)
-#define APART_BYTES     (104u << 10) /* where heads are further apart than rows */
-#define PACKED_BYTES    (146u << 10)
-#define LONG_RUN        1024 /* bytes; tiles of shorter ones take long to be asked for */
-#define MANY_TILES      8192
-#define RESERVED_SHARED 1280 /* by the system, of each block; and what is not dynamic */
+#define STREAMING_BYTES  (64u << 10)
+#define REARRANGED_BYTES (80u << 10) /* where pairs are stored in other places than they came from, which takes longer */
+#define SCATTERED_BYTES  (122u << 10)
+#define APART_BYTES      (104u << 10) /* where heads are further apart than rows */
+#define PACKED_BYTES     (146u << 10)
+#define LONG_RUN         1024 /* bytes; tiles of shorter ones take long to be asked for */
+#define MANY_TILES       8192
+#define RESERVED_SHARED  1280 /* by the system, of each block; and what is not dynamic */
 
 /* Shared memory of a multiprocessor whose blocks hold heads in registers, which come through its L1 cache: 100 KB, one of
  * the sizes that can be had, of which a percentage is asked for. */
@@ -113,8 +114,9 @@ static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
 }
 
 /* The sizes of tiles that have room for `room` heads. A warp turns `at_once` heads at a time. */
-static void choose_tile(uint32_t room, uint32_t most_rows, uint32_t per_group, uint32_t at_once, tiling *t)
+static void choose_tile(uint32_t room, uint32_t most_rows, uint32_t at_once, tiling *t)
 {
+    const uint32_t per_group = t->heads_per_group.divisor;
     if (t->rows_first) {
         t->rows.divisor = least(least(at_once, room), least(t->all_rows, most(most_rows, room / t->all_heads)));
         t->heads = share_heads(t->all_heads, per_group, room / t->rows.divisor);
@@ -139,65 +141,105 @@ static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, 
     return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
 }
 
-static int64_t count_tiles(const tiling &t, int64_t outer_rows)
+static int64_t count_tiles(const trope_plan &plan, const tiling &t)
 {
+    const int64_t outer_rows = plan.batch * plan.tokens / t.all_rows;
     return outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
 }
 
 /* What follows from the sizes of tiles. */
-static void number_tiles(int64_t count, uint32_t per_group, tiled_operand *o)
+static void number_tiles(const trope_plan &plan, tiled_operand *o)
 {
     tiling &t = o->tiles;
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
     const uint32_t at_once = heads_of_warp(*o);
-    t.tiles = (uint32_t)count;
+    t.tiles = (uint32_t)count_tiles(plan, t);
     t.rows.set(t.rows.divisor);
     t.row_pitch = (t.rows_first ? 1 : t.heads) * t.pitch;
     t.head_pitch = (t.rows_first ? t.rows.divisor : 1) * t.pitch;
     t.tiles_of_line.set(t.rows_first ? row_tiles : head_tiles);
     t.lines.set(t.rows_first ? head_tiles : row_tiles);
-    t.heads_per_group.set(per_group);
     t.vectors.set(least(t.pitch / 16, 32));
-    find_runs(t, per_group, &o->src);
-    find_runs(t, per_group, &o->dst);
+    find_runs(t, &o->src);
+    find_runs(t, &o->dst);
     o->tile_bytes = t.rows.divisor * t.heads * t.pitch;
     o->rows_at_once = t.rows_first ? least(t.rows.divisor, at_once) : at_once > t.heads ? at_once / t.heads : 1;
     o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
 }
 
+/* Heads that a tile has room for, half as many if it is halved once, and so on, as long as a warp has what it turns at
+ * once. */
+static uint32_t room_of_tile(const tiled_operand &o, uint32_t halvings)
+{
+    const bool is_grouped = o.tiles.heads_per_group.divisor < o.tiles.all_heads;
+    uint32_t room = most((is_grouped ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES) / o.tiles.pitch, 1);
+    for (; halvings > 0 && room / 2 >= heads_of_warp(o); halvings--)
+        room /= 2;
+    return room;
+}
+
+/* Whether so many rows are more than a tile has room for. */
+static bool exceed_tile(uint32_t rows, const tiled_operand &o)
+{
+    return !o.tiles.rows_first && rows * o.tiles.all_heads > room_of_tile(o, 0);
+}
+
+/* Whether the kernel of one row is so much better that operands of few heads should have such tiles too, where others have
+ * them anyway: rows are waited for. */
+static bool prefer_one_row(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands, int32_t count)
+{
+    bool have_it = false;
+    for (int i = 0; i < count; i++)
+        have_it = have_it || (operands[i].tiles.pitch && exceed_tile(2, operands[i]));
+    return have_it && (kind == KIND_PACKED || (kind == KIND_PLAIN && reads_tables(plan)));
+}
+
 /* Rows that a tile has at most (where rows are neighbours, unless there is room for more of all heads: see choose_tile). Of
  * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs. */
-static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool is_looked_up)
+static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool prefers_one)
 {
     if (t.rows_first && reads_tables(plan))
         return 2;
-    return is_looked_up ? MAX_TILE_ROWS : INT32_MAX;
+    if (!t.rows_first && prefers_one)
+        return 1;
+    return is_plain(plan) ? INT32_MAX : MAX_TILE_ROWS;
 }
 
-static void cut_into_tiles(const trope_plan &plan, const device_facts &device, int64_t outer_rows, bool is_looked_up,
-                           uint32_t per_group, tiled_operand *o)
+/* Cuts the operands of a call into tiles, which are halved as long as all of them together are too few to keep a device
+ * busy. */
+static void cut_into_tiles(const trope_plan &plan, const device_facts &device, tile_call_kind kind, tiled_operand *operands,
+                           int32_t count)
 {
-    tiling &t = o->tiles;
-    const uint32_t at_once = heads_of_warp(*o);
-    const uint32_t most_rows = most_rows_of_tile(plan, t, is_looked_up);
-    int64_t count = 0;
-    const uint32_t bytes = per_group < t.all_heads ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES;
-    for (uint32_t room = most(bytes / t.pitch, 1);
-         count == 0 || (count < enough_tiles(plan, device, t.rows.divisor) && room >= at_once); room /= 2) {
-        choose_tile(room, most_rows, per_group, at_once, &t);
-        count = count_tiles(t, outer_rows);
+    const bool prefers_one = prefer_one_row(plan, kind, operands, count);
+    bool can_be_halved = true;
+    int64_t tiles = 0, enough = 1;
+    for (uint32_t halvings = 0; tiles < enough && can_be_halved; halvings++) {
+        uint32_t rows = 1;
+        can_be_halved = false;
+        tiles = 0;
+        for (int i = 0; i < count; i++) {
+            tiling &t = operands[i].tiles;
+            if (t.pitch == 0)
+                continue;
+            const uint32_t room = room_of_tile(operands[i], halvings);
+            choose_tile(room, most_rows_of_tile(plan, t, prefers_one), heads_of_warp(operands[i]), &t);
+            rows = most(rows, t.rows.divisor);
+            tiles += count_tiles(plan, t);
+            can_be_halved = can_be_halved || room_of_tile(operands[i], halvings + 1) < room;
+        }
+        enough = enough_tiles(plan, device, rows);
     }
-    number_tiles(count, per_group, o);
+    for (int i = 0; i < count; i++)
+        if (operands[i].tiles.pitch)
+            number_tiles(plan, &operands[i]);
 }
 
 /* ---- the call ---- */
 
-static void plan_operand(const trope_plan &plan, const device_facts &device, bool is_looked_up, trope_plan_operand from,
-                         tiled_operand *o)
+static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_operand *o)
 {
     const uint32_t width = 16 / plan.element_size, inner = (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
     const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
-    const int64_t rows = plan.batch * plan.tokens;
     join_groups(&from, false);
     o->src = plan_tensor(plan, from, from.src, from.src_stride, joined);
     o->dst = plan_tensor(plan, from, from.dst, from.dst_stride, joined);
@@ -213,10 +255,9 @@ static void plan_operand(const trope_plan &plan, const device_facts &device, boo
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
     o->tiles.pitch = pitch_of(plan, from);
     o->tiles.all_heads = from.groups * from.heads_per_group;
-    o->tiles.all_rows = joined ? (uint32_t)rows : inner;
+    o->tiles.all_rows = joined ? (uint32_t)(plan.batch * plan.tokens) : inner;
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
-    if (o->tiles.pitch)
-        cut_into_tiles(plan, device, joined ? 1 : rows / inner, is_looked_up, from.heads_per_group, o);
+    o->tiles.heads_per_group.set(from.heads_per_group);
 }
 
 /* Any angles have kernels for fewer kinds of call. */
@@ -302,21 +343,34 @@ struct tiled_launch {
     tile_form form;
 };
 
-/* Blocks are dealt out to the operands one after another, or where they are changed in place in turns, each of which has
- * its share of all: packed Q, K and V are neighbours, and are then read and written at about the same time. Returns how
- * many blocks there are. */
-static int64_t deal_blocks(const trope_plan_operand *from, int32_t count, tiled_operand *operands, tiled_call *call)
+/* Whether operands should have blocks in turns: what is changed in place may be neighbours, as Q, K and V of packed QKV,
+ * and is then read and written at about the same time; and heads that are few take longer to have their sines found than to
+ * be moved, or packed rows to be known, meanwhile others are moved. */
+static bool take_turns(const trope_plan &plan, const trope_plan_operand *from, int32_t count, const tiled_operand *operands,
+                       tile_call_kind kind)
+{
+    const uint32_t too_few = kind == KIND_PACKED && !reads_tables(plan) ? 2 : 3; /* if a tile has room for so many rows */
+    bool in_place = true, has_few_heads = false;
+    for (int i = 0; i < count; i++) {
+        const tiled_operand &o = operands[i];
+        in_place = in_place && from[i].in_place;
+        has_few_heads = has_few_heads || (o.all_lanes > 0 && !o.tiles.rows_first && !exceed_tile(too_few, o));
+    }
+    return count > 1 && (in_place || has_few_heads);
+}
+
+/* Blocks are dealt out to the operands one after another, or in turns, each of which has its share of all. Returns how many
+ * blocks there are. */
+static int64_t deal_blocks(int32_t count, bool in_turns, tiled_operand *operands, tiled_call *call)
 {
     int64_t fewest = INT64_MAX;
-    bool in_place = true;
     for (int i = 0; i < count; i++) {
         const int64_t blocks = quotient_up(operands[i].tiles.tiles, TILE_WARPS);
         fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
-        in_place = in_place && from[i].in_place;
     }
     if (fewest == INT64_MAX)
         return 0;
-    const int64_t turns = count > 1 && in_place ? quotient_up(fewest, SHARE_OF_TURN) : 1;
+    const int64_t turns = in_turns ? quotient_up(fewest, SHARE_OF_TURN) : 1;
     uint32_t dealt = 0;
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         const int64_t blocks = i < count ? quotient_up(operands[i].tiles.tiles, TILE_WARPS) : 0;
@@ -368,7 +422,7 @@ static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, 
     if (kind == KIND_PACKED_SINGLE)
         return PACKED_BYTES;
     if (is_whole && o.tiles.rows.divisor == 1)
-        return STREAMING_BYTES;
+        return rearranges(plan) ? REARRANGED_BYTES : STREAMING_BYTES;
     if (least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) < LONG_RUN)
         return 0;
     return o.tiles.rows_first ? APART_BYTES : SCATTERED_BYTES;
@@ -417,11 +471,6 @@ static bool can_be_held(const trope_plan &plan, const tiled_operand &o)
     return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.window_pairs * plan.element_size;
 }
 
-static int64_t outer_rows_of(const tiling &t)
-{
-    return t.tiles / ((int64_t)t.lines.divisor * t.tiles_of_line.divisor);
-}
-
 /* What the threads of a call hold: their lane of so many heads of a row, or of so many rows of one head; of none if 0. */
 struct held_share {
     tile_form form;
@@ -434,24 +483,30 @@ static tiling choose_held_tile(const tiled_operand &o, held_share held)
     const uint32_t at_once = heads_of_warp(o), room = held.times * at_once;
     tiling t = o.tiles;
     t.rows_first = 0;
-    choose_tile(room, held.form == FORM_HELD_ROWS ? room : 1, t.heads_per_group.divisor, at_once, &t);
+    choose_tile(room, held.form == FORM_HELD_ROWS ? room : 1, at_once, &t);
     t.rows_first = o.tiles.rows_first;
     return t;
 }
 
 /* How many of these the operands have for each multiprocessor. */
-static int64_t count_held_tiles(const device_facts &device, const tiled_operand *operands, int32_t count, held_share held)
+static int64_t count_held_tiles(const trope_plan &plan, const device_facts &device, const tiled_operand *operands,
+                                int32_t count, held_share held)
 {
     int64_t tiles = 0;
     for (int i = 0; i < count; i++)
-        tiles += count_tiles(choose_held_tile(operands[i], held), outer_rows_of(operands[i].tiles));
+        tiles += count_tiles(plan, choose_held_tile(operands[i], held));
     return quotient_up(tiles, most((uint32_t)device.multiprocessors, 1));
 }
 
-/* Whether rows have neighbouring heads, more than a warp has at once. */
-static bool fills_warps(const tiled_operand &o)
+/* Whether rows have neighbouring heads, those of some operand more than a warp has at once. */
+static bool fill_warps(const tiled_operand *operands, int32_t count)
 {
-    return !o.tiles.rows_first && o.tiles.all_heads * o.lanes.divisor > 32;
+    bool have_neighbours = true, fill = false;
+    for (int i = 0; i < count; i++) {
+        have_neighbours = have_neighbours && !operands[i].tiles.rows_first;
+        fill = fill || operands[i].tiles.all_heads * operands[i].lanes.divisor > 32;
+    }
+    return have_neighbours && fill;
 }
 
 /* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of
@@ -475,28 +530,26 @@ static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const
     const tile_form form = kind == KIND_PLAIN_SINGLE && operands[0].tiles.all_heads == 1 ? FORM_HELD_ROWS : FORM_HELD;
     const held_limits &limits = (form == FORM_HELD_ROWS ? limits_of_rows : limits_of_heads)[angles != ANGLES_PHASE];
     const held_share none = {form, 0}, one = {form, 1}, most = {form, MOST_HELD};
-    bool is_small = true, is_short = false;
+    const bool is_small = form == FORM_HELD_ROWS || fill_warps(operands, count);
+    bool is_short = false;
     if (kind == KIND_ANY || !angles_can_be_held(angles))
         return none;
     for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))
             return none;
-        is_small = is_small && (form == FORM_HELD_ROWS || fills_warps(operands[i]));
         is_short = is_short || (from[i].in_place && has_short_windows(operands[i], form));
     }
-    if (is_small && count_held_tiles(device, operands, count, one) <= limits.one)
+    if (is_small && count_held_tiles(plan, device, operands, count, one) <= limits.one)
         return one; /* twice as many warps, and all run at once */
-    const bool is_held = is_short || (is_small && count_held_tiles(device, operands, count, most) <= limits.two);
+    const bool is_held = is_short || (is_small && count_held_tiles(plan, device, operands, count, most) <= limits.two);
     return is_held ? most : none;
 }
 
 /* Cuts an operand into such tiles. */
-static void hold_operand(held_share held, tiled_operand *o)
+static void hold_operand(const trope_plan &plan, held_share held, tiled_operand *o)
 {
-    const tiling t = choose_held_tile(*o, held);
-    const int64_t count = count_tiles(t, outer_rows_of(o->tiles));
-    o->tiles = t;
-    number_tiles(count, t.heads_per_group.divisor, o);
+    o->tiles = choose_held_tile(*o, held);
+    number_tiles(plan, o);
 }
 
 static tiled_launch plan_call(const trope_plan &plan, const device_facts &device, tiled_operand *operands, tiled_call *call)
@@ -509,12 +562,13 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < launch.operands; i++)
-        plan_operand(plan, device, !is_plain(plan), from[i], &operands[i]);
+        plan_operand(plan, from[i], &operands[i]);
+    cut_into_tiles(plan, device, launch.kind, operands, launch.operands);
     const held_share held = choose_held(plan, launch.kind, device, from, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
         if (held.times)
-            hold_operand(held, &o);
+            hold_operand(plan, held, &o);
         else
             call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         o.stays = from[i].in_place && (held.times || !needs_table_again(plan, o.tiles));
@@ -527,7 +581,8 @@ static tiled_launch plan_call(const trope_plan &plan, const device_facts &device
         launch.form = form_of(kind_of_angles(plan), operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, launch.kind);
     if (launch.form == FORM_HEAD || launch.form == FORM_HELD_ROWS)
         call->turns_bytes = 0; /* threads keep them to themselves */
-    launch.blocks = deal_blocks(from, launch.operands, operands, call);
+    launch.blocks =
+        deal_blocks(launch.operands, take_turns(plan, from, launch.operands, operands, launch.kind), operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
     const uint32_t all_shared = (uint32_t)device.shared_bytes;

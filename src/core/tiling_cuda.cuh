@@ -26,8 +26,9 @@ static inline uint32_t tiles_along(uint32_t all, uint32_t of_tile)
 }
 
 /* The runs of tiles in a tensor. */
-static inline void find_runs(const tiling &t, uint32_t per_group, tiled_tensor *tensor)
+static inline void find_runs(const tiling &t, tiled_tensor *tensor)
 {
+    const uint32_t per_group = t.heads_per_group.divisor;
     const bool rows_join = tensor->inner == t.row_pitch || t.rows.divisor == 1,
                heads_join = tensor->head == t.head_pitch || t.heads == 1;
     const bool is_grouped = per_group < t.all_heads;

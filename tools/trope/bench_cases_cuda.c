@@ -51,7 +51,6 @@ static const bench_case cases[] = {
     {.name = "mid-freqs", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .angles = BENCH_FREQS_HALF},
     {.name = "mid-heads-8", .dtypes = ALL, .heads = 8, .bytes = 24 * MIB},
     {.name = "mid-bhsd", .dtypes = BF16, .layout = TROPE_BHSD, .batch = 2, .heads = 32, .bytes = 24 * MIB},
-    {.name = "mid-q-and-k", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .bytes = 24 * MIB},
     {.name = "mid-thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .bytes = 24 * MIB, .lengths = BENCH_SEQS_PARETO},
     {.name = "mid-mla", .dtypes = BF16, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
      .bytes = 24 * MIB},
@@ -68,6 +67,7 @@ static const bench_case cases[] = {
     SIZES("heads-8-freqs", .dtypes = BF16, .heads = 8, .angles = BENCH_FREQS_HALF),
     SIZES("heads-1", .dtypes = F32 | BF16, .heads = 1),
     SIZES("heads-1-freqs", .dtypes = BF16, .heads = 1, .angles = BENCH_FREQS_HALF),
+    SIZES("q-and-k", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K),
     SIZES("thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO),
 };
 /* clang-format on */
