@@ -21,9 +21,14 @@ struct fast_divisor {
         multiplier = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << shift) - d)) / d + 1);
     }
 
-    __device__ __forceinline__ uint32_t divide(uint32_t n) const
+    __host__ __device__ __forceinline__ uint32_t divide(uint32_t n) const
     {
-        return (__umulhi(n, multiplier) + n) >> shift;
+#ifdef __CUDA_ARCH__
+        const uint32_t high = __umulhi(n, multiplier);
+#else
+        const uint32_t high = (uint32_t)((uint64_t)n * multiplier >> 32);
+#endif
+        return (high + n) >> shift;
     }
 };
 

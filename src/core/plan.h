@@ -109,6 +109,10 @@ TROPE_HD int32_t trope_second_of_pair(int32_t interleaved, int32_t windows, int3
     return trope_first_of_pair(interleaved, windows, pairs, pair) + (interleaved ? 1 : pairs / windows);
 }
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Validates `args` (see validate.c) and makes the plan of a forward (backward = 0) or backward call. */
 trope_status trope_make_plan(const char *function, const trope_args *args, int backward, trope_planned_call *call);
 
@@ -117,5 +121,9 @@ trope_sequences trope_plan_sequences(const trope_args *args);
 
 /* Sets the direction in which the plan's coefficients are read. */
 void trope_set_direction(trope_plan *plan, int transposed);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     extern __shared__ __align__(16) char shared[];
-    const block_share block = find_block(operands, call);
+    const block_share block = find_block(operands, call, blockIdx.x);
     const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
     const uint32_t warp = threadIdx.x / 32, number = block.first_tile + warp, at_once = o.heads_at_once.divisor;
     const tile_place p = find_tile(o.tiles, IS_PACKED<KIND> ? min(number, o.tiles.tiles - 1) : number);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     const tiled_operand &o = operands.of[0];
-    const uint32_t number = find_block(operands, call).first_tile + threadIdx.x / 32, at_once = o.rows_at_once;
+    const uint32_t number = find_block(operands, call, blockIdx.x).first_tile + threadIdx.x / 32, at_once = o.rows_at_once;
     const tile_place p = find_tile(o.tiles, number);
     const lane_share<DTYPE, ANGLES, KIND_PLAIN_SINGLE> mine(call, o, 0);
     const bool has_lane = number < o.tiles.tiles && mine.is_there && mine.in_warp < at_once;

@@ -31,7 +31,7 @@ template <int KIND> constexpr bool HAS_USUAL_ROWS = KIND != KIND_ANY;
 template <int KIND> constexpr bool IS_SINGLE = KIND == KIND_PACKED_SINGLE || KIND == KIND_PLAIN_SINGLE;
 
 /* The number in the call of row `row` of a tile, or of its last one. */
-__device__ __forceinline__ uint32_t number_of_row(const tiled_call &call, const tile_place &p, uint32_t row)
+TROPE_HD uint32_t number_of_row(const tiled_call &call, const tile_place &p, uint32_t row)
 {
     return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
 }
@@ -204,11 +204,11 @@ struct block_share {
 };
 
 template <int KIND>
-__device__ __forceinline__ block_share find_block(const tiled_operands<KIND> &operands, const tiled_call &call)
+TROPE_HD block_share find_block(const tiled_operands<KIND> &operands, const tiled_call &call, uint32_t block)
 {
     if constexpr (IS_SINGLE<KIND>)
-        return {0, blockIdx.x * TILE_WARPS};
-    const uint32_t turn = call.turn.divide(blockIdx.x), of_turn = blockIdx.x - turn * call.turn.divisor;
+        return {0, block * TILE_WARPS};
+    const uint32_t turn = call.turn.divide(block), of_turn = block - turn * call.turn.divisor;
     const uint32_t operand = operand_of_block(call.first_of_turn, of_turn);
     return {operand, (turn * operands.of[operand].blocks_of_turn + of_turn - call.first_of_turn[operand]) * TILE_WARPS};
 }
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
-    const block_share block = find_block(operands, call);
+    const block_share block = find_block(operands, call, blockIdx.x);
     const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
     const uint32_t number = block.first_tile + warp;
     const tile_place p = find_tile(o.tiles, number);

@@ -44,7 +44,7 @@ struct tile_place {
     uint32_t rows, heads;      /* how many there are: fewer at the ends */
 };
 
-__device__ __forceinline__ tile_place find_tile(const tiling &t, uint32_t number)
+TROPE_HD tile_place find_tile(const tiling &t, uint32_t number)
 {
     const uint32_t line = t.tiles_of_line.divide(number), in_line = number - line * t.tiles_of_line.divisor;
     tile_place p;
@@ -63,8 +63,7 @@ struct tile_run {
     char *memory;
 };
 
-__device__ __forceinline__ char *address_of(const tiling &t, const tiled_tensor &tensor, uint32_t outer, uint32_t row,
-                                            uint32_t head)
+TROPE_HD char *address_of(const tiling &t, const tiled_tensor &tensor, uint32_t outer, uint32_t row, uint32_t head)
 {
     char *const from = tensor.base + outer * tensor.outer + row * tensor.inner;
     if (t.heads_per_group.divisor == t.all_heads)
@@ -73,8 +72,7 @@ __device__ __forceinline__ char *address_of(const tiling &t, const tiled_tensor 
     return from + group * tensor.group + (head - group * t.heads_per_group.divisor) * tensor.head;
 }
 
-__device__ __forceinline__ tile_run find_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
-                                             uint32_t number)
+TROPE_HD tile_run find_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p, uint32_t number)
 {
     const uint32_t far = tensor.runs_of_line.divide(number),
                    near = (number - far * tensor.runs_of_line.divisor) * tensor.run;
@@ -86,12 +84,12 @@ __device__ __forceinline__ tile_run find_run(const tiling &t, const tiled_tensor
     return r;
 }
 
-__device__ __forceinline__ uint32_t count_runs(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
+TROPE_HD uint32_t count_runs(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
 {
     return (t.rows_first ? p.heads : p.rows) * tensor.runs_of_line.divisor;
 }
 
-__device__ __forceinline__ tile_run whole_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
+TROPE_HD tile_run whole_run(const tiling &t, const tiled_tensor &tensor, const tile_place &p)
 {
     return {0, p.rows * p.heads * t.pitch, address_of(t, tensor, p.outer, p.row, p.head)};
 }

@@ -1,0 +1,571 @@
+/* How a plan is cut into tiles, and which kernel it gets. No device is needed for it: tests/cuda/tiling.cu does without. */
+#include "core/plan_tiles_cuda.cuh"
+
+#include <string.h>
+
+#include "core/rotate_cuda.h"
+#include "core/rotate_held_cuda.cuh"
+#include "core/tiling_cuda.cuh"
+
+/* Shared memory that a tile should have, and what its rows are turned by; and tiles that keep a device busy, above which
+ * there is no use in smaller ones. */
+#define TILE_BYTES   4096 /* a quarter more where heads are in groups, of which more are then whole */
+#define TURNS_BYTES  4096
+#define ENOUGH_TILES 2048
+
+/* Bytes of tiles that a multiprocessor should hold at most where these are many: more would only stand in each other's way
+ * in memory. Contiguous tiles of one row are turned most quickly; packed rows are waited for. */
+#define STREAMING_BYTES  (64u << 10)
+#define REARRANGED_BYTES (80u << 10) /* where pairs are stored in other places than they came from, which takes longer */
+#define SCATTERED_BYTES  (122u << 10)
+#define APART_BYTES      (104u << 10) /* where heads are further apart than rows */
+#define PACKED_BYTES     (146u << 10)
+#define LONG_RUN         1024 /* bytes; tiles of shorter ones take long to be asked for */
+#define MANY_TILES       8192
+#define RESERVED_SHARED  1280 /* by the system, of each block; and what is not dynamic */
+
+/* Shared memory of a multiprocessor whose blocks hold heads in registers, which come through its L1 cache: 100 KB, one of
+ * the sizes that can be had, of which a percentage is asked for. */
+#define HELD_SHARED_BYTES (98u << 10)
+
+/* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
+ * threads hold two; the second where they wait for a table's rows. */
+static const struct held_limits {
+    int64_t one, two;
+} limits_of_heads[2] = {{8, 16}, {8, 32}}, limits_of_rows[2] = {{16, 32}, {32, 0}};
+
+/* Bytes of a head's window in place up to which threads should hold it, however many there are. */
+#define SHORT_WINDOW 256
+
+/* Blocks in a turn of the operand that has the fewest. */
+#define SHARE_OF_TURN 8
+
+#define MAX_PITCH 8192               /* bytes of a head */
+#define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
+
+/* ---- the heads of an operand ---- */
+
+static bool rearranges(const trope_plan &plan)
+{
+    return plan.interleaved_src != plan.interleaved_dst;
+}
+
+/* In place, a tile has only what is rotated. (An operand of which nothing is may have padding.) */
+static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return o.in_place && (o.rotary_dim > 0 || !clears_padding(plan));
+}
+
+static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return (uint32_t)((takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size);
+}
+
+/* `joined`: the two dimensions of rows are one. */
+static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base,
+                                const int64_t *stride, bool joined)
+{
+    const int64_t bytes = plan.element_size,
+                  outer = stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] * bytes,
+                  inner = stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH] * bytes;
+    const bool one_inner = (plan.batch_outermost ? plan.tokens : plan.batch) == 1;
+    tiled_tensor t;
+    memset(&t, 0, sizeof t);
+    t.base = (char *)base + (takes_windows(plan, o) ? o.rotary_offset * bytes : 0);
+    t.outer = joined ? 0 : outer;
+    t.inner = joined && one_inner ? outer : inner;
+    t.group = stride[TROPE_DIM_GROUP] * bytes;
+    t.head = stride[TROPE_DIM_HEAD] * bytes;
+    return t;
+}
+
+/* Whether rows are as far apart from one outer index to the next as they are within. */
+static bool rows_join(const trope_plan &plan, const int64_t *stride)
+{
+    const int64_t inner = plan.batch_outermost ? plan.tokens : plan.batch, outer = plan.batch * plan.tokens / inner;
+    return inner == 1 || outer == 1 ||
+           stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] ==
+               inner * stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH];
+}
+
+/* ---- tiles ---- */
+
+/* Heads that a warp has at once. */
+static uint32_t heads_of_warp(const tiled_operand &o)
+{
+    return 32 / o.lanes.divisor;
+}
+
+/* Heads of a row in a tile that has room for `most`: all alike, and whole groups if one fits. */
+static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
+{
+    const uint32_t chunks = (uint32_t)quotient_up(heads, most), share = (uint32_t)quotient_up(heads, chunks);
+    const uint32_t groups = (uint32_t)quotient_up(share, per_group) * per_group;
+    return groups <= most ? groups : share;
+}
+
+/* The sizes of tiles that have room for `room` heads. A warp turns `at_once` heads at a time. */
+static void choose_tile(uint32_t room, uint32_t most_rows, uint32_t at_once, tiling *t)
+{
+    const uint32_t per_group = t->heads_per_group.divisor;
+    if (t->rows_first) {
+        t->rows.divisor = least(least(at_once, room), least(t->all_rows, most(most_rows, room / t->all_heads)));
+        t->heads = share_heads(t->all_heads, per_group, room / t->rows.divisor);
+    } else {
+        t->heads = share_heads(t->all_heads, per_group, room);
+        t->rows.divisor = t->heads < t->all_heads ? 1 : least(least(room / t->heads, most_rows), t->all_rows);
+    }
+}
+
+/* Whether the angles of rows are read from a table that has kernels of its own. */
+static bool reads_tables(const trope_plan &plan)
+{
+    return kind_of_angles(plan) != ANGLES_PHASE && kind_of_angles(plan) != ANGLES_ANY;
+}
+
+/* Tiles above which there is no use in smaller ones. Where several rows of a table are waited for, these are half of the
+ * warps that run at once: twice as many tiles would still all run. */
+static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, uint32_t rows)
+{
+    if (rows == 1 || !reads_tables(plan))
+        return ENOUGH_TILES;
+    return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
+}
+
+static int64_t count_tiles(const trope_plan &plan, const tiling &t)
+{
+    const int64_t outer_rows = plan.batch * plan.tokens / t.all_rows;
+    return outer_rows * tiles_along(t.all_rows, t.rows.divisor) * tiles_along(t.all_heads, t.heads);
+}
+
+/* What follows from the sizes of tiles. */
+static void number_tiles(const trope_plan &plan, tiled_operand *o)
+{
+    tiling &t = o->tiles;
+    const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
+    const uint32_t at_once = heads_of_warp(*o);
+    t.tiles = (uint32_t)count_tiles(plan, t);
+    t.rows.set(t.rows.divisor);
+    t.row_pitch = (t.rows_first ? 1 : t.heads) * t.pitch;
+    t.head_pitch = (t.rows_first ? t.rows.divisor : 1) * t.pitch;
+    t.tiles_of_line.set(t.rows_first ? row_tiles : head_tiles);
+    t.lines.set(t.rows_first ? head_tiles : row_tiles);
+    t.vectors.set(least(t.pitch / 16, 32));
+    find_runs(t, &o->src);
+    find_runs(t, &o->dst);
+    o->tile_bytes = t.rows.divisor * t.heads * t.pitch;
+    o->rows_at_once = t.rows_first ? least(t.rows.divisor, at_once) : at_once > t.heads ? at_once / t.heads : 1;
+    o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
+}
+
+/* Heads that a tile has room for, half as many if it is halved once, and so on, as long as a warp has what it turns at
+ * once. */
+static uint32_t room_of_tile(const tiled_operand &o, uint32_t halvings)
+{
+    const bool is_grouped = o.tiles.heads_per_group.divisor < o.tiles.all_heads;
+    uint32_t room = most((is_grouped ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES) / o.tiles.pitch, 1);
+    for (; halvings > 0 && room / 2 >= heads_of_warp(o); halvings--)
+        room /= 2;
+    return room;
+}
+
+/* Whether so many rows are more than a tile has room for. */
+static bool exceed_tile(uint32_t rows, const tiled_operand &o)
+{
+    return !o.tiles.rows_first && rows * o.tiles.all_heads > room_of_tile(o, 0);
+}
+
+/* Whether the kernel of one row is so much better that operands of few heads should have such tiles too, where others have
+ * them anyway: rows are waited for. */
+static bool prefer_one_row(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands, int32_t count)
+{
+    bool have_it = false;
+    for (int i = 0; i < count; i++)
+        have_it = have_it || (operands[i].tiles.pitch && exceed_tile(2, operands[i]));
+    return have_it && (kind == KIND_PACKED || (kind == KIND_PLAIN && reads_tables(plan)));
+}
+
+/* Rows that a tile has at most (where rows are neighbours, unless there is room for more of all heads: see choose_tile). Of
+ * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs. */
+static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool prefers_one)
+{
+    if (t.rows_first && reads_tables(plan))
+        return 2;
+    if (!t.rows_first && prefers_one)
+        return 1;
+    return is_plain(plan) ? INT32_MAX : MAX_TILE_ROWS;
+}
+
+/* Cuts the operands of a call into tiles, which are halved as long as all of them together are too few to keep a device
+ * busy. */
+static void cut_into_tiles(const trope_plan &plan, const device_facts &device, tile_call_kind kind, tiled_operand *operands,
+                           int32_t count)
+{
+    const bool prefers_one = prefer_one_row(plan, kind, operands, count);
+    bool can_be_halved = true;
+    int64_t tiles = 0, enough = 1;
+    for (uint32_t halvings = 0; tiles < enough && can_be_halved; halvings++) {
+        uint32_t rows = 1;
+        can_be_halved = false;
+        tiles = 0;
+        for (int i = 0; i < count; i++) {
+            tiling &t = operands[i].tiles;
+            if (t.pitch == 0)
+                continue;
+            const uint32_t room = room_of_tile(operands[i], halvings);
+            choose_tile(room, most_rows_of_tile(plan, t, prefers_one), heads_of_warp(operands[i]), &t);
+            rows = most(rows, t.rows.divisor);
+            tiles += count_tiles(plan, t);
+            can_be_halved = can_be_halved || room_of_tile(operands[i], halvings + 1) < room;
+        }
+        enough = enough_tiles(plan, device, rows);
+    }
+    for (int i = 0; i < count; i++)
+        if (operands[i].tiles.pitch)
+            number_tiles(plan, &operands[i]);
+}
+
+/* ---- the call ---- */
+
+static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_operand *o)
+{
+    const uint32_t width = 16 / plan.element_size, inner = (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
+    const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
+    join_groups(&from, false);
+    o->src = plan_tensor(plan, from, from.src, from.src_stride, joined);
+    o->dst = plan_tensor(plan, from, from.dst, from.dst_stride, joined);
+    o->all_lanes = from.rotary_dim / 2 / width;
+    const uint32_t lanes = o->all_lanes ? least(o->all_lanes, 32) : 1;
+    o->lanes.set(lanes);
+    o->head_threads = lanes < 32 ? (1u << lanes) - 1 : UINT32_MAX;
+    o->window = takes_windows(plan, from) ? 0 : from.rotary_offset * plan.element_size;
+    o->before_window = from.rotary_offset * plan.element_size - o->window;
+    o->head_bytes = from.head_dim * plan.element_size;
+    o->window_pairs = from.window_pairs;
+    o->low_step = plan.interleaved_src ? width / 2 : width;
+    o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
+    o->tiles.pitch = pitch_of(plan, from);
+    o->tiles.all_heads = from.groups * from.heads_per_group;
+    o->tiles.all_rows = joined ? (uint32_t)(plan.batch * plan.tokens) : inner;
+    o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
+    o->tiles.heads_per_group.set(from.heads_per_group);
+}
+
+static tile_call_kind kind_of_call(const trope_plan &plan, int32_t operands)
+{
+    const tile_call_kind kind = is_plain(plan)     ? operands == 1 ? KIND_PLAIN_SINGLE : KIND_PLAIN
+                                : !is_packed(plan) ? KIND_ANY
+                                : operands == 1    ? KIND_PACKED_SINGLE
+                                                   : KIND_PACKED;
+    return kind_of(kind_of_angles(plan), kind);
+}
+
+/* ---- operands that are one ---- */
+
+static bool same_rows(const trope_plan &plan, int32_t groups, const int64_t *a, const int64_t *b)
+{
+    return (plan.batch == 1 || a[TROPE_DIM_BATCH] == b[TROPE_DIM_BATCH]) &&
+           (plan.tokens == 1 || a[TROPE_DIM_TOKEN] == b[TROPE_DIM_TOKEN]) &&
+           (groups == 1 || a[TROPE_DIM_GROUP] == b[TROPE_DIM_GROUP]);
+}
+
+/* Whether the heads of a tensor are followed by those of another one, in each group; then *stride is that of all of them.
+ */
+static bool heads_follow(const trope_plan &plan, const trope_plan_operand &o, const trope_plan_operand &next,
+                         const char *base, const char *next_base, const int64_t *next_strides, int64_t *stride)
+{
+    const int64_t away = (int64_t)((intptr_t)next_base - (intptr_t)base);
+    if (o.heads_per_group == 1)
+        *stride = away / plan.element_size;
+    return away == *stride * o.heads_per_group * plan.element_size &&
+           (next.heads_per_group == 1 || next_strides[TROPE_DIM_HEAD] == *stride);
+}
+
+/* Adds the heads of `next` to `o` if they are in the same places of the same rows: Q and K of packed QKV, in place. */
+static bool join_operand(const trope_plan &plan, const trope_plan_operand &next, trope_plan_operand *o)
+{
+    trope_plan_operand joined = *o;
+    if (o->groups != next.groups || o->head_dim != next.head_dim || o->rotary_dim != next.rotary_dim ||
+        o->rotary_offset != next.rotary_offset || o->in_place != next.in_place ||
+        !same_rows(plan, o->groups, o->src_stride, next.src_stride) ||
+        !same_rows(plan, o->groups, o->dst_stride, next.dst_stride) ||
+        !heads_follow(plan, *o, next, o->src, next.src, next.src_stride, &joined.src_stride[TROPE_DIM_HEAD]) ||
+        !heads_follow(plan, *o, next, o->dst, next.dst, next.dst_stride, &joined.dst_stride[TROPE_DIM_HEAD]))
+        return false;
+    joined.heads_per_group += next.heads_per_group;
+    *o = joined;
+    return true;
+}
+
+/* Returns how many operands are left. */
+static int32_t join_operands(const trope_plan &plan, trope_plan_operand *joined)
+{
+    int32_t count = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        if (count == 0 || !join_operand(plan, plan.operands[i], &joined[count - 1]))
+            joined[count++] = plan.operands[i];
+    return count;
+}
+
+/* Whether operands should have blocks in turns: what is changed in place may be neighbours, as Q, K and V of packed QKV,
+ * and is then read and written at about the same time; and heads that are few take longer to have their sines found than to
+ * be moved, or packed rows to be known, meanwhile others are moved. */
+static bool take_turns(const trope_plan &plan, const trope_plan_operand *from, int32_t count, const tiled_operand *operands,
+                       tile_call_kind kind)
+{
+    const uint32_t too_few = kind == KIND_PACKED && !reads_tables(plan) ? 2 : 3; /* if a tile has room for so many rows */
+    bool in_place = true, has_few_heads = false;
+    for (int i = 0; i < count; i++) {
+        const tiled_operand &o = operands[i];
+        in_place = in_place && from[i].in_place;
+        has_few_heads = has_few_heads || (o.all_lanes > 0 && !o.tiles.rows_first && !exceed_tile(too_few, o));
+    }
+    return count > 1 && (in_place || has_few_heads);
+}
+
+/* Blocks are dealt out to the operands one after another, or in turns, each of which has its share of all. Returns how many
+ * blocks there are. */
+static int64_t deal_blocks(int32_t count, bool in_turns, tiled_operand *operands, tiled_call *call)
+{
+    int64_t fewest = INT64_MAX;
+    for (int i = 0; i < count; i++) {
+        const int64_t blocks = quotient_up(operands[i].tiles.tiles, TILE_WARPS);
+        fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
+    }
+    if (fewest == INT64_MAX)
+        return 0;
+    const int64_t turns = in_turns ? quotient_up(fewest, SHARE_OF_TURN) : 1;
+    uint32_t dealt = 0;
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        const int64_t blocks = i < count ? quotient_up(operands[i].tiles.tiles, TILE_WARPS) : 0;
+        call->first_of_turn[i] = i < count ? dealt : UINT32_MAX;
+        operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
+        dealt += operands[i].blocks_of_turn;
+    }
+    call->turn.set(dealt);
+    return turns * dealt;
+}
+
+/* What a lane is turned by in a row, in bytes. */
+static uint32_t lane_turns_bytes(const trope_plan &plan)
+{
+    const bool is_one = kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS;
+    return 16 / plan.element_size * (is_one ? 2 : 4) * (plan.dtype == TROPE_F64 ? 8 : 4);
+}
+
+/* Shares of a lane's turns: see lane_turns. */
+static uint32_t share_count(const trope_plan &plan)
+{
+    return plan.element_size == 2 ? 4 : 2;
+}
+
+/* Returns how many bytes there are for what a tile's rows are turned by, of as many rows as TURNS_BYTES allow. */
+static uint32_t give_turns_room(const trope_plan &plan, tiled_operand *o)
+{
+    const uint32_t at_once = heads_of_warp(*o), row_bytes = o->lanes.divisor * lane_turns_bytes(plan);
+    o->share_bits = 0;
+    while (2u << o->share_bits <= least(at_once, share_count(plan)))
+        o->share_bits++;
+    o->share_rows = at_once >> o->share_bits;
+    o->turn_rows = least(o->tiles.rows.divisor, most(TURNS_BYTES / row_bytes, 1));
+    return o->turn_rows * row_bytes;
+}
+
+static uint32_t bytes_of_runs(const tiled_operand &o, const tiled_tensor &tensor)
+{
+    return tensor.is_whole ? o.tile_bytes : tensor.run * o.tiles.pitch;
+}
+
+/* How many bytes of tiles a multiprocessor should hold: more would stand in their own way in memory. 0 if what it can hold
+ * is never too much, because tiles are few, or are waited for by something else. */
+static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, tile_call_kind kind)
+{
+    const bool is_whole = o.src.is_whole && o.dst.is_whole;
+    if (kind_of_angles(plan) != ANGLES_PHASE || kind == KIND_ANY || o.tiles.tiles < MANY_TILES)
+        return 0;
+    if (kind == KIND_PACKED_SINGLE)
+        return PACKED_BYTES;
+    if (is_whole && o.tiles.rows.divisor == 1)
+        return rearranges(plan) ? REARRANGED_BYTES : STREAMING_BYTES;
+    if (least(bytes_of_runs(o, o.src), bytes_of_runs(o, o.dst)) < LONG_RUN)
+        return 0;
+    return o.tiles.rows_first ? APART_BYTES : SCATTERED_BYTES;
+}
+
+/* The shared memory of a block that should have part / of `all`. */
+static uint32_t shared_of_part(uint64_t all, uint64_t part, uint64_t of)
+{
+    const uint32_t share = least((uint32_t)(all * part / of), UNASKED_SHARED_BYTES);
+    return most(share, RESERVED_SHARED) - RESERVED_SHARED;
+}
+
+/* The same where all blocks start at once, so that no multiprocessor has more of them than others, although blocks of the
+ * call before, which end at different times, may still have their places (without early launches they may not): as much as
+ * each has of `all`, and of that no more than they need, or one of them and the next call's. */
+static void spread_evenly(const device_facts &device, uint32_t all, tiled_launch *launch)
+{
+    if (device.major < 9 || device.multiprocessors == 0 || launch->blocks == 0)
+        return;
+    const uint64_t blocks = (uint64_t)quotient_up(launch->blocks, device.multiprocessors);
+    launch->shared_bytes = most(launch->shared_bytes, shared_of_part(all, 1, blocks));
+    const uint64_t needed = (blocks > 1 ? blocks : 2) * (launch->shared_bytes + RESERVED_SHARED);
+    launch->of_multiprocessor = needed <= all ? (uint32_t)needed : 0;
+}
+
+/* What is kept of a row. */
+static uint32_t row_bytes(tile_call_kind kind)
+{
+    return (uint32_t)(kind == KIND_ANY                                  ? sizeof(tile_row<KIND_ANY>)
+                      : kind == KIND_PLAIN || kind == KIND_PLAIN_SINGLE ? sizeof(tile_row<KIND_PLAIN>)
+                                                                        : sizeof(tile_row<KIND_PACKED>));
+}
+
+/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. (Heads
+ * that are held matter more: their tiles have more of them.) */
+static bool needs_table_again(const trope_plan &plan, const tiling &t)
+{
+    return t.rows_first && kind_of_angles(plan) != ANGLES_PHASE;
+}
+
+/* ---- tiles in registers ---- */
+
+/* Whether threads can keep what a tile has in registers: it is all turned, by one lane a thread. */
+static bool can_be_held(const trope_plan &plan, const tiled_operand &o)
+{
+    return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.window_pairs * plan.element_size;
+}
+
+/* What the threads of a call hold: their lane of so many heads of a row, or of so many rows of one head; of none if 0. */
+struct held_share {
+    tile_form form;
+    uint32_t times;
+};
+
+/* Sizes of tiles of `times` as many as a warp has at once. Neighbours follow each other all the same. */
+static tiling choose_held_tile(const tiled_operand &o, held_share held)
+{
+    const uint32_t at_once = heads_of_warp(o), room = held.times * at_once;
+    tiling t = o.tiles;
+    t.rows_first = 0;
+    choose_tile(room, held.form == FORM_HELD_ROWS ? room : 1, at_once, &t);
+    t.rows_first = o.tiles.rows_first;
+    return t;
+}
+
+/* How many of these the operands have for each multiprocessor. */
+static int64_t count_held_tiles(const trope_plan &plan, const device_facts &device, const tiled_operand *operands,
+                                int32_t count, held_share held)
+{
+    int64_t tiles = 0;
+    for (int i = 0; i < count; i++)
+        tiles += count_tiles(plan, choose_held_tile(operands[i], held));
+    return quotient_up(tiles, most((uint32_t)device.multiprocessors, 1));
+}
+
+/* Whether rows have neighbouring heads, those of some operand more than a warp has at once. */
+static bool fill_warps(const tiled_operand *operands, int32_t count)
+{
+    bool have_neighbours = true, fill = false;
+    for (int i = 0; i < count; i++) {
+        have_neighbours = have_neighbours && !operands[i].tiles.rows_first;
+        fill = fill || operands[i].tiles.all_heads * operands[i].lanes.divisor > 32;
+    }
+    return have_neighbours && fill;
+}
+
+/* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of
+ * heads, or have rows. */
+static bool has_short_windows(const tiled_operand &o, tile_form form)
+{
+    return o.src.run == 1 && o.tiles.pitch <= SHORT_WINDOW &&
+           (form == FORM_HELD_ROWS || o.tiles.all_heads >= heads_of_warp(o));
+}
+
+static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
+                              const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
+{
+    const int angles = kind_of_angles(plan);
+    const tile_form form = kind == KIND_PLAIN_SINGLE && operands[0].tiles.all_heads == 1 ? FORM_HELD_ROWS : FORM_HELD;
+    const held_limits &limits = (form == FORM_HELD_ROWS ? limits_of_rows : limits_of_heads)[angles != ANGLES_PHASE];
+    const held_share none = {form, 0}, one = {form, 1}, most = {form, MOST_HELD};
+    const bool is_small = form == FORM_HELD_ROWS || fill_warps(operands, count);
+    bool is_short = false;
+    if (kind == KIND_ANY || !angles_can_be_held(angles))
+        return none;
+    for (int i = 0; i < count; i++) {
+        if (!can_be_held(plan, operands[i]))
+            return none;
+        is_short = is_short || (from[i].in_place && has_short_windows(operands[i], form));
+    }
+    if (is_small && count_held_tiles(plan, device, operands, count, one) <= limits.one)
+        return one; /* twice as many warps, and all run at once */
+    const bool is_held = is_short || (is_small && count_held_tiles(plan, device, operands, count, most) <= limits.two);
+    return is_held ? most : none;
+}
+
+/* Cuts an operand into such tiles. */
+static void hold_operand(const trope_plan &plan, held_share held, tiled_operand *o)
+{
+    o->tiles = choose_held_tile(*o, held);
+    number_tiles(plan, o);
+}
+
+tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, tiled_operand *operands,
+                                   tiled_call *call)
+{
+    trope_plan_operand from[TROPE_MAX_OPERANDS];
+    const int32_t operand_count = join_operands(plan, from);
+    tiled_launch launch = {operand_count, 0, 0, 0, kind_of_call(plan, operand_count), FORM_ROW};
+    uint32_t rows = 0;
+    call->rows = plan_rows(plan);
+    call->interleaved_src = plan.interleaved_src;
+    call->interleaved_dst = plan.interleaved_dst;
+    for (int i = 0; i < launch.operands; i++)
+        plan_operand(plan, from[i], &operands[i]);
+    cut_into_tiles(plan, device, launch.kind, operands, launch.operands);
+    const held_share held = choose_held(plan, launch.kind, device, from, operands, launch.operands);
+    for (int i = 0; i < launch.operands; i++) {
+        tiled_operand &o = operands[i];
+        if (held.times)
+            hold_operand(plan, held, &o);
+        else
+            call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
+        o.stays = from[i].in_place && (held.times || !needs_table_again(plan, o.tiles));
+        rows = most(rows, o.tiles.rows.divisor);
+        call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
+    }
+    if (held.times)
+        launch.form = held.form;
+    else if (rows > 1)
+        launch.form = form_of(kind_of_angles(plan), operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, launch.kind);
+    if (launch.form == FORM_HEAD || launch.form == FORM_HELD_ROWS)
+        call->turns_bytes = 0; /* threads keep them to themselves */
+    launch.blocks =
+        deal_blocks(launch.operands, take_turns(plan, from, launch.operands, operands, launch.kind), operands, call);
+    call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
+    launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
+    const uint32_t all_shared = (uint32_t)device.shared_bytes;
+    spread_evenly(device, held.times ? least(HELD_SHARED_BYTES, all_shared) : all_shared, &launch);
+    if (launch.operands == 1 && !held.times) {
+        const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
+        if (in_flight)
+            launch.shared_bytes =
+                most(launch.shared_bytes, shared_of_part(all_shared, TILE_WARPS * operands[0].tile_bytes, in_flight));
+    }
+    return launch;
+}
+
+int trope_cuda_has_tiles(const trope_plan *plan)
+{
+    const double rows = (double)plan->batch * (double)plan->tokens;
+    double tiles = 0; /* at most */
+    for (int i = 0; i < plan->operand_count; i++) {
+        const trope_plan_operand &o = plan->operands[i];
+        const uint32_t pitch = pitch_of(*plan, o);
+        if (!operand_is_vector(*plan, o) || pitch > MAX_PITCH ||
+            (rearranges(*plan) && o.rotary_dim / 2 > 32 * 16 / plan->element_size))
+            return 0;
+        tiles += rows * o.groups * o.heads_per_group;
+    }
+    return rows < MAX_COUNT && tiles < MAX_COUNT;
+}
