@@ -162,63 +162,84 @@ static void check_call(tally *t, config *c, int backward)
 
 /* ---- seeds ---- */
 
+/* A config of the options `own`, whole vectors, and otherwise usual rows, with `times` the tokens. */
+static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times)
+{
+    static const uint8_t usual[][2] = {{OPTION_SIZE, SIZE_VECTORS},         {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
+                                       {OPTION_ROUNDING, TROPE_ROUND_ONCE}, {OPTION_AXES, AXES_ONE},
+                                       {OPTION_CP, TROPE_CP_NONE},          {OPTION_POSITIONS, POSITIONS_INDEX},
+                                       {OPTION_GRADIENT, GRADIENT_NONE}};
+    uint8_t all[OPTION_COUNT][2];
+    memcpy(all, usual, sizeof usual);
+    memcpy((uint8_t *)all + sizeof usual, own, (size_t)count * sizeof *own);
+    config_choices choices = config_choose_with(seed, all, (int)(sizeof usual / sizeof *usual) + count);
+    choices.times = times;
+    return config_make(seed, &choices);
+}
+
+#define USUAL(SEED, OWN, TIMES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES)
+
+static const uint8_t usual_layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD},
+                     usual_dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16},
+                     usual_sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
+
 /* A plain call of whole heads, in half of the configs of one operand. These have the most kernels: where rows are few, one
  * that holds heads in registers. */
 static config *make_plain(uint64_t seed)
 {
-    static const uint8_t plain[][2] = {{OPTION_SIZE, SIZE_VECTORS},      {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                                       {OPTION_WINDOW, WINDOW_WHOLE},    {OPTION_ROUNDING, TROPE_ROUND_ONCE},
-                                       {OPTION_AXES, AXES_ONE},          {OPTION_SEQUENCES, SEQUENCES_NONE},
-                                       {OPTION_CP, TROPE_CP_NONE},       {OPTION_POSITIONS, POSITIONS_INDEX},
-                                       {OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_OPERANDS, 0}};
     static const int32_t times[] = {1, 60, 400, 1000};
-    const int count = sizeof plain / sizeof *plain, one_operand = (int)(seed / 256 % 2);
-    config_choices choices = config_choose_with(seed, plain, one_operand ? count : count - 1);
-    choices.times = times[seed / 64 % 4];
-    return config_make(seed, &choices);
+    const uint8_t operands = seed / 256 % 2 ? 0 : (uint8_t)(seed / 512 % 4);
+    const uint8_t plain[][2] = {
+        {OPTION_WINDOW, WINDOW_WHOLE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_OPERANDS, operands}};
+    return USUAL(seed, plain, times[seed / 64 % 4]);
+}
+
+/* Operands of a tensor each that are turned whole, as Q and K in most training loops, plain or packed: they are cut into
+ * tiles together. */
+static config *make_several(uint64_t seed)
+{
+    static const int32_t times[] = {1, 20, 100, 200};
+    random_state random = {seed};
+    const uint8_t several[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
+                                  {OPTION_LAYOUT, usual_layouts[random_between(&random, 0, 2)]},
+                                  {OPTION_SEQUENCES, usual_sequences[random_between(&random, 0, 2)]},
+                                  {OPTION_OPERANDS, (uint8_t)random_between(&random, 1, 2)},
+                                  {OPTION_WINDOW, WINDOW_WHOLE},
+                                  {OPTION_HEADS, HEADS_MANY},
+                                  {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
+                                  {OPTION_CU_DTYPE, TROPE_I32}};
+    return USUAL(seed, several, times[random_between(&random, 0, 3)]);
 }
 
 /* Windows in place, of rows whose positions are the tokens or indices in sequences: those of few bytes are held in
  * registers however many they are. */
 static config *make_windows(uint64_t seed)
 {
-    static const uint8_t sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
-    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD}, dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16};
     static const int32_t times[] = {1, 1, 10, 80};
     random_state random = {seed};
-    const uint8_t windows[][2] = {{OPTION_DTYPE, dtypes[random_between(&random, 0, 2)]},
-                                  {OPTION_LAYOUT, layouts[random_between(&random, 0, 2)]},
-                                  {OPTION_SEQUENCES, sequences[random_between(&random, 0, 2)]},
+    const uint8_t windows[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
+                                  {OPTION_LAYOUT, usual_layouts[random_between(&random, 0, 2)]},
+                                  {OPTION_SEQUENCES, usual_sequences[random_between(&random, 0, 2)]},
                                   {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
                                   {OPTION_WINDOW, random_between(&random, 0, 1) ? WINDOW_MIDDLE : WINDOW_FRONT},
                                   {OPTION_HEADS, random_between(&random, 0, 5) ? HEADS_MANY : HEADS_GROUPS},
                                   {OPTION_OPERANDS, random_between(&random, 0, 2) % 2},
                                   {OPTION_ANGLE_COLS, COLS_HALF},
                                   {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
-                                  {OPTION_SIZE, SIZE_VECTORS},
                                   {OPTION_PLACE, PLACE_IN},
-                                  {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                                  {OPTION_CU_DTYPE, TROPE_I32},
-                                  {OPTION_ROUNDING, TROPE_ROUND_ONCE},
-                                  {OPTION_AXES, AXES_ONE},
-                                  {OPTION_CP, TROPE_CP_NONE},
-                                  {OPTION_POSITIONS, POSITIONS_INDEX},
-                                  {OPTION_GRADIENT, GRADIENT_NONE}};
-    config_choices choices = config_choose_with(seed, windows, sizeof windows / sizeof *windows);
-    choices.times = times[random_between(&random, 0, 3)];
-    return config_make(seed, &choices);
+                                  {OPTION_CU_DTYPE, TROPE_I32}};
+    return USUAL(seed, windows, times[random_between(&random, 0, 3)]);
 }
 
 /* Rows of one head, whole or a window in place: few of them, or short windows, are held in registers, one a thread or two.
  */
 static config *make_rows(uint64_t seed)
 {
-    static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD}, dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16};
     static const int32_t times[] = {1, 60, 400, 1000};
     random_state random = {seed};
     const int is_window = (int)random_between(&random, 0, 1);
-    const uint8_t rows[][2] = {{OPTION_DTYPE, dtypes[random_between(&random, 0, 2)]},
-                               {OPTION_LAYOUT, layouts[random_between(&random, 0, 2)]},
+    const uint8_t rows[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
+                               {OPTION_LAYOUT, usual_layouts[random_between(&random, 0, 2)]},
                                {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
                                {OPTION_WINDOW, is_window ? WINDOW_MIDDLE : WINDOW_WHOLE},
                                {OPTION_PLACE, is_window || random_between(&random, 0, 1) ? PLACE_IN : PLACE_OUT},
@@ -226,17 +247,8 @@ static config *make_rows(uint64_t seed)
                                {OPTION_OPERANDS, 0},
                                {OPTION_SEQUENCES, SEQUENCES_NONE},
                                {OPTION_ANGLE_COLS, COLS_HALF},
-                               {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
-                               {OPTION_SIZE, SIZE_VECTORS},
-                               {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                               {OPTION_ROUNDING, TROPE_ROUND_ONCE},
-                               {OPTION_AXES, AXES_ONE},
-                               {OPTION_CP, TROPE_CP_NONE},
-                               {OPTION_POSITIONS, POSITIONS_INDEX},
-                               {OPTION_GRADIENT, GRADIENT_NONE}};
-    config_choices choices = config_choose_with(seed, rows, sizeof rows / sizeof *rows);
-    choices.times = times[seed / 64 % 4];
-    return config_make(seed, &choices);
+                               {OPTION_ANGLE_STRIDES, ANGLE_DENSE}};
+    return USUAL(seed, rows, times[seed / 64 % 4]);
 }
 
 /* Half of the configs are such that whole vectors can be moved, and some have many rows. */
@@ -248,6 +260,8 @@ static config *make(uint64_t seed)
         return make_rows(seed);
     if (seed % 16 == 11)
         return make_windows(seed);
+    if (seed % 16 == 3)
+        return make_several(seed);
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
     const uint8_t vectors[][2] = {
         {OPTION_SIZE, SIZE_VECTORS}, {OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
