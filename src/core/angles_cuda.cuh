@@ -26,27 +26,6 @@ __device__ __forceinline__ uint64_t table_policy(const cuda_plan &p)
     return p.rows_once ? evict_first() : evict_normal();
 }
 
-/* Loads that stay where they are: the compiler would put off those whose values are wanted later, and they would be waited
- * for one after another. */
-__device__ __forceinline__ void load_at_once(const uint4 *from, uint64_t policy, uint4 *to)
-{
-    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from), "l"(policy));
-}
-
-__device__ __forceinline__ void load_at_once(const uint2 *from, uint64_t policy, uint2 *to)
-{
-    asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-                 : "=r"(to->x), "=r"(to->y)
-                 : "l"(from), "l"(policy));
-}
-
-__device__ __forceinline__ void load_at_once(const uint32_t *from, uint64_t policy, uint32_t *to)
-{
-    asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(*to) : "l"(from), "l"(policy));
-}
-
 /* COUNT values that are neighbours, by loads as wide as COUNT allows. */
 template <typename REAL, int COUNT> __device__ __forceinline__ void load_run(const cuda_plan &p, const REAL *from, REAL *to)
 {
@@ -266,8 +245,7 @@ template <int N> struct steps_of<ANGLES_PHASE, N> {
     {
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            step[e] = steps[pair + e];
-            asm volatile("" : "+l"(step[e])); /* or the compiler would load them again in every row */
+            step[e] = found_here(steps[pair + e]); /* or the compiler would load them again in every row */
         }
     }
 };

@@ -12,48 +12,11 @@
 #ifndef TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 #define TROPE_CORE_EARLY_LAUNCH_CUDA_CUH
 
-#include <cuda_runtime.h>
-#include <stdint.h>
+#include "core/ptx_cuda.cuh"
 
 #ifndef TROPE_EARLY_LAUNCHES
 #define TROPE_EARLY_LAUNCHES 1
 #endif
-
-/* Waits for the end of the kernel before this one. */
-__device__ __forceinline__ void await_previous()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* Keeps the compiler, which finds what is needed when it is needed, from putting it off until the wait is over: before that
- * there is nothing else to do. */
-__device__ __forceinline__ uint32_t found_here(uint32_t value)
-{
-    asm volatile("" : "+r"(value));
-    return value;
-}
-
-__device__ __forceinline__ uint64_t found_here(uint64_t value)
-{
-    asm volatile("" : "+l"(value));
-    return value;
-}
-
-template <typename T> __device__ __forceinline__ T *found_here(T *address)
-{
-    asm volatile("" : "+l"(address));
-    return address;
-}
-
-/* Lets blocks of the next kernel start once all blocks of this one have come here, and not when they are done. */
-__device__ __forceinline__ void admit_next()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 /* Both, where nothing is to be asked for in between. */
 __device__ __forceinline__ void take_turn()

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "core/plan.h"
+#include "core/ptx_cuda.cuh"
 #include "core/rotate.h"
 
 /* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */
@@ -31,29 +32,6 @@ struct fast_divisor {
         return (high + n) >> shift;
     }
 };
-
-/* What is needed once should not push other things out of L2. */
-__device__ __forceinline__ uint64_t evict_first()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-/* For what is soon written with another policy: it stays there until then. */
-__device__ __forceinline__ uint64_t evict_last()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-__device__ __forceinline__ uint64_t evict_normal()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
 
 /* ---- one element ---- */
 
@@ -105,12 +83,7 @@ __device__ __forceinline__ double round_native(const trope_plan &, double x)
 /* Two elements of f16 or bf16, the first in the lower half. */
 template <int DTYPE> __device__ __forceinline__ uint32_t pack_elements(float first, float second)
 {
-    uint32_t packed;
-    if constexpr (DTYPE == TROPE_F16)
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
-    return packed;
+    return DTYPE == TROPE_F16 ? pack_f16(first, second) : pack_bf16(first, second);
 }
 
 /* ---- one pair ---- */

@@ -55,22 +55,6 @@ __device__ __forceinline__ uint64_t store_policy(const tiled_operand &o)
 
 /* ---- lanes ---- */
 
-/* As load_at_once of tables, but of what the call may write in place. */
-__device__ __forceinline__ void load_vector(const char *from, uint64_t policy, uint4 *to)
-{
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from), "l"(policy)
-                 : "memory");
-}
-
-__device__ __forceinline__ void store_vector(char *to, uint64_t policy, const uint4 &from)
-{
-    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(from.x), "r"(from.y),
-                 "r"(from.z), "r"(from.w), "l"(policy)
-                 : "memory");
-}
-
 /* Two vectors of a head. Whichever way it is paired they are vector j of the first half of a window and vector j of its
  * second half, so that neighbouring threads have neighbouring vectors. The pairs are in two runs, which are one after the
  * other in a half-paired head. */

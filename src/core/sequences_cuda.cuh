@@ -74,14 +74,6 @@ struct packed_span {
 /* Sequences among which one may not be found by two looks at as many boundaries as a warp has threads. */
 #define MANY_SEQUENCES (32 * 32)
 
-/* The compiler leaves the load where it is. */
-__device__ __forceinline__ int32_t load_boundary(const int32_t *from)
-{
-    int32_t boundary;
-    asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(boundary) : "l"(from));
-    return boundary;
-}
-
 /* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
  * anything else; and of many those that would be around a token if sequences were of the same length. If these are around
  * it, no more looks are needed. */
@@ -100,12 +92,12 @@ struct packed_probes {
     __device__ __forceinline__ void bring_all() const
     {
         if (blockIdx.x == 0 && threadIdx.x < 32)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
+            prefetch(place);
     }
 
     __device__ __forceinline__ void ask_all()
     {
-        of_all = load_boundary(place);
+        of_all = load_at_once(place);
     }
 
     __device__ __forceinline__ void ask_near(const trope_sequences &s, uint32_t token)
@@ -116,7 +108,7 @@ struct packed_probes {
         const uint32_t i = (uint32_t)max(min(guess - 15, (int32_t)s.count - 31), 0) + threadIdx.x % 32;
         near = INT32_MAX;
         if (i <= (uint32_t)s.count)
-            near = load_boundary((const int32_t *)s.boundaries + i);
+            near = load_at_once((const int32_t *)s.boundaries + i);
     }
 
     /* of_all, INT32_MAX after the last boundary. */
@@ -325,8 +317,8 @@ struct packed_check {
 
     __device__ __forceinline__ void load(const trope_sequences &s, int64_t i)
     {
-        begin = load_boundary((const int32_t *)s.boundaries + i);
-        end = load_boundary((const int32_t *)s.boundaries + i + 1);
+        begin = load_at_once((const int32_t *)s.boundaries + i);
+        end = load_at_once((const int32_t *)s.boundaries + i + 1);
     }
 
     __device__ __forceinline__ bool is_faulty(const trope_sequences &s) const

@@ -101,34 +101,16 @@ __device__ __forceinline__ void clear_bytes(char *from, uint32_t bytes)
         *(uint4 *)(from + at) = make_uint4(0, 0, 0, 0);
 }
 
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* ---- by the copy engine ---- */
 
 #if TROPE_BULK_COPIES
-
-/* True in one thread of the warp, the same each time. Told like this, the compiler knows that there is only one. */
-__device__ __forceinline__ bool is_elected()
-{
-    uint32_t elected;
-    asm volatile("{\n"
-                 ".reg .pred is_elected;\n"
-                 "elect.sync _|is_elected, 0xffffffff;\n"
-                 "selp.u32 %0, 1, 0, is_elected;\n"
-                 "}"
-                 : "=r"(elected));
-    return elected;
-}
 
 /* Tells when what a warp has asked for has come. For all threads of the warp, in this order: it is prepared once, told
  * before every load how many bytes there will be, and waited for, with parity 0, 1, 0, ... OF_ALL: a thread that waits also
  * waits for the others, which must come there with it; if not, each may wait where it likes. */
 struct tile_arrival {
     enum { OF_ALL = 0 };
-    uint32_t barrier;
+    shared_pointer barrier;
 
     __device__ __forceinline__ explicit tile_arrival(uint64_t *of_warp) : barrier(shared_address(of_warp))
     {
@@ -137,16 +119,14 @@ struct tile_arrival {
     __device__ __forceinline__ void prepare() const
     {
         if (threadIdx.x % 32 == 0)
-            asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
-                         "fence.mbarrier_init.release.cluster;" ::"r"(barrier)
-                         : "memory");
+            make_barrier(barrier);
         __syncwarp();
     }
 
     /* For the one thread that then loads. */
     __device__ __forceinline__ void announce(uint32_t bytes) const
     {
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+        arrive_at_barrier(barrier, bytes);
     }
 
     __device__ __forceinline__ void expect(uint32_t bytes) const
@@ -158,30 +138,18 @@ struct tile_arrival {
 
     __device__ __forceinline__ void wait(uint32_t parity) const
     {
-        asm volatile("{\n"
-                     ".reg .pred arrived;\n"
-                     "again: mbarrier.try_wait.parity.shared.b64 arrived, [%0], %1;\n"
-                     "@!arrived bra again;\n"
-                     "}" ::"r"(barrier),
-                     "r"(parity)
-                     : "memory");
+        await_barrier(barrier, parity);
     }
 };
 
 __device__ __forceinline__ void load_run(const tile_run &r, uint64_t policy, const tile_arrival &arrival, char *tile)
 {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            shared_address(tile) + r.at),
-        "l"(r.memory), "r"(r.bytes), "r"(arrival.barrier), "l"(policy)
-        : "memory");
+    load_bulk(shared_address(tile) + r.at, r.memory, r.bytes, arrival.barrier, policy);
 }
 
 __device__ __forceinline__ void store_run(const tile_run &r, uint64_t policy, const char *tile)
 {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(r.memory),
-                 "r"(shared_address(tile) + r.at), "r"(r.bytes), "l"(policy)
-                 : "memory");
+    store_bulk(r.memory, shared_address(tile) + r.at, r.bytes, policy);
 }
 
 /* What a thread asks for first: all of the tile if it is one run. */
@@ -216,7 +184,7 @@ __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &t
  * another one there. For all of them. */
 __device__ __forceinline__ void publish_tile()
 {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_shared();
     __syncwarp();
 }
 
@@ -240,9 +208,7 @@ __device__ __forceinline__ void store_tile(const tiling &t, const tiled_tensor &
 /* Waits until tiles that were stored may be overwritten. */
 __device__ __forceinline__ void await_stores()
 {
-    asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read 0;" ::
-                     : "memory");
+    await_bulk_reads();
     __syncwarp();
 }
 
@@ -267,7 +233,7 @@ struct tile_arrival {
 
     __device__ __forceinline__ void wait(uint32_t) const
     {
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        await_vectors();
         __syncwarp();
     }
 };
@@ -295,10 +261,8 @@ __device__ __forceinline__ tile_run first_run(const tiling &, const tiled_tensor
 __device__ __forceinline__ void load_tile(const tiling &t, const tiled_tensor &tensor, const tile_place &p,
                                           const tile_run &, uint64_t, const tile_arrival &, char *tile)
 {
-    const uint32_t to = shared_address(tile);
-    for_vectors(t, tensor, p, [=](uint32_t at, const char *from) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from) : "memory");
-    });
+    const shared_pointer to = shared_address(tile);
+    for_vectors(t, tensor, p, [=](uint32_t at, const char *from) { copy_vector_later(to + at, from); });
 }
 
 __device__ __forceinline__ void publish_tile()
