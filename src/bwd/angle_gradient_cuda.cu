@@ -314,7 +314,7 @@ static void launch_with(gradient_launches *l, const void *kernel, int64_t blocks
 
 template <typename PARAMETER>
 static void launch(gradient_launches *l, void (*kernel)(PARAMETER), int64_t blocks, uint32_t threads, size_t shared,
-                   const PARAMETER &parameter)
+                   const std::remove_reference_t<PARAMETER> &parameter)
 {
     void *parameters[] = {(void *)&parameter};
     launch_with(l, (const void *)kernel, blocks, threads, shared, parameters);

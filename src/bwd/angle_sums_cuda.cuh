@@ -15,7 +15,7 @@
 /* ---- nothing ---- */
 
 /* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
-__global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid_constant__ trope_plan plan)
+__global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(trope_plan) plan)
 {
     take_turn();
     const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(const __grid
 /* ---- units that follow each other in a known way ---- */
 
 /* Adds the units of each token, one thread to a column. */
-__global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(const __grid_constant__ gradient_call g)
+__global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(KERNEL_PARAMETER(gradient_call) g)
 {
     take_turn();
     const trope_plan &plan = g.plan.plan;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, 
 /* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
  * are then added. The first of cu_seqlens are read before the kernel before this one has ended, which is of the same call:
  * see early_launch_cuda.cuh. */
-__global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(const __grid_constant__ packed_sums p)
+__global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(packed_sums) p)
 {
     __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];
     const trope_plan &plan = p.plan;
@@ -153,7 +153,7 @@ struct frequency_sums {
 };
 
 /* Adds all rows of sums: each of a pair's lanes every so many of them, then the lanes by halves. */
-__global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(const __grid_constant__ frequency_sums f)
+__global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(KERNEL_PARAMETER(frequency_sums) f)
 {
     __shared__ double lanes[PARTS_THREADS];
     take_turn();
@@ -199,7 +199,7 @@ __device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
 }
 
 /* How often each digit occurs in each tile. */
-__global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid_constant__ sort_pass s)
+__global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(sort_pass) s)
 {
     extern __shared__ __align__(16) char shared[];
     take_turn();
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(const __grid
 }
 
 /* Turns the counts into what comes before them. One block. */
-__global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(const __grid_constant__ sort_pass s)
+__global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(KERNEL_PARAMETER(sort_pass) s)
 {
     __shared__ uint32_t sums[2][SCAN_THREADS];
     take_turn();
@@ -262,7 +262,7 @@ __device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *s
 }
 
 /* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
-__global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(const __grid_constant__ sort_pass s)
+__global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(sort_pass) s)
 {
     extern __shared__ __align__(16) char shared[];
     take_turn();
@@ -318,7 +318,7 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
 
 /* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
  * leaves their sum with the first of them. */
-__global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(const __grid_constant__ sorted_sums s)
+__global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(sorted_sums) s)
 {
     take_turn();
     const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
@@ -348,7 +348,7 @@ __device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t k
 }
 
 /* The sum of each angle row, a warp each: of its units before the first whole run, of the runs, and of what is left. */
-__global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(const __grid_constant__ sorted_sums s)
+__global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(KERNEL_PARAMETER(sorted_sums) s)
 {
     take_turn();
     const trope_plan &plan = s.plan;

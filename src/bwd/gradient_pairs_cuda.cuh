@@ -160,7 +160,7 @@ __device__ __forceinline__ void walk_part(const paired_gradient &p, const trope_
 
 template <int DTYPE, bool OWN>
 __global__ void __launch_bounds__(GRADIENT_PAIR_THREADS)
-    gradient_pairs_kernel(const __grid_constant__ paired_gradient p, const __grid_constant__ cuda_steps<ANGLES_ANY> steps)
+    gradient_pairs_kernel(KERNEL_PARAMETER(paired_gradient) p, KERNEL_PARAMETER(cuda_steps<ANGLES_ANY>) steps)
 {
     typedef typename elements<DTYPE>::real real;
     __shared__ trope_row found;

@@ -236,7 +236,7 @@ template <int DTYPE> struct element_twin {
         if constexpr (sizeof(type) == 4)
             return pack_elements<DTYPE>(from[0], from[1]);
         else
-            return {from[0], from[1]};
+            return {from_real<DTYPE>(from[0]), from_real<DTYPE>(from[1])};
     }
 };
 
@@ -613,7 +613,7 @@ __device__ __forceinline__ void walk_steps(const tiled_gradient &t, gradient_ste
 /* OWN: the elements of a pair have an angle each. TWINS: how often a thread has two pairs, at most. */
 template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS, int BLOCKS>
 __global__ void __launch_bounds__(GRADIENT_WARPS * 32, BLOCKS)
-    gradient_tiles_kernel(const __grid_constant__ tiled_gradient t, const __grid_constant__ cuda_steps<ANGLES> angle_steps)
+    gradient_tiles_kernel(KERNEL_PARAMETER(tiled_gradient) t, KERNEL_PARAMETER(cuda_steps<ANGLES>) angle_steps)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[GRADIENT_WARPS];

@@ -64,6 +64,8 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
         return trope_f32_to_f16(x);
     else if constexpr (DTYPE == TROPE_BF16)
         return trope_f32_to_bf16(x);
+    else if constexpr (DTYPE == TROPE_F32)
+        return trope_canonical(x);
     else
         return x;
 }
@@ -145,7 +147,7 @@ template <int DTYPE> union vector_pair {
                 if (i % 2)
                     words[v][(e + i) / 2] = pack_elements<DTYPE>(values[i - 1], values[i]);
             } else {
-                words[v][e + i] = values[i];
+                words[v][e + i] = from_real<DTYPE>(values[i]);
             }
         }
     }

@@ -6,6 +6,9 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+/* A parameter of a kernel, which is read where the launch has put it. */
+#define KERNEL_PARAMETER(TYPE) const __grid_constant__ TYPE
+
 /* ---- the kernel before this one, and the next ---- */
 
 /* Waits for the end of the kernel before this one. */

@@ -24,8 +24,8 @@ __device__ __forceinline__ trope_row find_held_row(const tiled_call &call, const
  * the kernel before this one has ended is found before. */
 template <int DTYPE, int ANGLES, int KIND>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
-    rotate_held_kernel(const __grid_constant__ tiled_operands<KIND> operands, const __grid_constant__ tiled_call call,
-                       const __grid_constant__ cuda_steps<ANGLES> steps)
+    rotate_held_kernel(KERNEL_PARAMETER(tiled_operands<KIND>) operands, KERNEL_PARAMETER(tiled_call) call,
+                       KERNEL_PARAMETER(cuda_steps<ANGLES>) steps)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     extern __shared__ __align__(16) char shared[];
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
  * alone. */
 template <int DTYPE, int ANGLES>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
-    rotate_held_rows_kernel(const __grid_constant__ tiled_operands<KIND_PLAIN_SINGLE> operands,
-                            const __grid_constant__ tiled_call call, const __grid_constant__ cuda_steps<ANGLES> steps)
+    rotate_held_rows_kernel(KERNEL_PARAMETER(tiled_operands<KIND_PLAIN_SINGLE>) operands,
+                            KERNEL_PARAMETER(tiled_call) call, KERNEL_PARAMETER(cuda_steps<ANGLES>) steps)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     const tiled_operand &o = operands.of[0];

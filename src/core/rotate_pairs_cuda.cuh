@@ -238,7 +238,7 @@ __device__ __forceinline__ char *row_of_tensor(const paired_tensor &t, const row
 /* PLAIN: positions are the tokens. */
 template <int DTYPE, bool PLAIN>
 __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
-    rotate_pairs_kernel(const __grid_constant__ paired_call call, const __grid_constant__ cuda_steps<ANGLES_ANY> steps)
+    rotate_pairs_kernel(KERNEL_PARAMETER(paired_call) call, KERNEL_PARAMETER(cuda_steps<ANGLES_ANY>) steps)
 {
     typedef typename elements<DTYPE>::real real;
     extern __shared__ __align__(16) char shared[];

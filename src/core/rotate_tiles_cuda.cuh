@@ -220,7 +220,7 @@ constexpr bool AWAITS_ROW = ANGLES == ANGLES_PHASE && (FORM == FORM_ROW || FORM 
 
 /* A lane whose turns are shared. */
 template <int DTYPE, int ANGLES, int FORM, int KIND> struct sharing_lane {
-    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    typedef ::lane_turns<DTYPE, ANGLES> lane_turns;
 
     lane_share<DTYPE, ANGLES, KIND> mine;
     const uint64_t *steps; /* of all pairs */
@@ -301,7 +301,7 @@ rotate_shared(const tiled_call &call, const tiled_operand &o, const sharing_lane
 
 /* The same where rows have one head: a thread finds what its lane is turned by, and keeps it to itself. */
 template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
-    typedef lane_turns<DTYPE, ANGLES> lane_turns;
+    typedef ::lane_turns<DTYPE, ANGLES> lane_turns;
     /* A table's rows are asked for one row before they are used, and the first, where it need not be looked up, before the
      * tile: 8.1 us instead of 8.5 where all tiles are turned at once. */
     enum { AHEAD = ANGLES == ANGLES_FREQS, BEFORE_TILE = AHEAD && IS_PLAIN<KIND> };
@@ -362,8 +362,8 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
 
 template <int DTYPE, int ANGLES, int FORM, int KIND, int BLOCKS>
 __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
-    rotate_tiles_kernel(const __grid_constant__ tiled_operands<KIND> operands, const __grid_constant__ tiled_call call,
-                        const __grid_constant__ cuda_steps<ANGLES> steps)
+    rotate_tiles_kernel(KERNEL_PARAMETER(tiled_operands<KIND>) operands, KERNEL_PARAMETER(tiled_call) call,
+                        KERNEL_PARAMETER(cuda_steps<ANGLES>) steps)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[TILE_WARPS];

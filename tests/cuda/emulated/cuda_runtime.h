@@ -1,0 +1,239 @@
+/* CUDA C++ as a C++ compiler of the host takes it: the part of it that the library uses. emulation.cpp runs the kernels. */
+#ifndef TESTS_CUDA_EMULATED_CUDA_RUNTIME_H
+#define TESTS_CUDA_EMULATED_CUDA_RUNTIME_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <type_traits>
+
+#include "cuda_runtime_api.h"
+
+#define __host__
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __noinline__    __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+/* A block's, of which one runs at a time. */
+#define __shared__ thread_local
+
+/* ---- types ---- */
+
+struct uint2 {
+    unsigned x, y;
+};
+
+static inline uint2 make_uint2(unsigned x, unsigned y)
+{
+    return {x, y};
+}
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+struct float2 {
+    float x, y;
+};
+
+struct double2 {
+    double x, y;
+};
+
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
+{
+    return {x, y, z, w};
+}
+
+static inline double2 make_double2(double x, double y)
+{
+    return {x, y};
+}
+
+struct dim3 {
+    unsigned x, y, z;
+
+    dim3(unsigned of_x = 1, unsigned of_y = 1, unsigned of_z = 1) : x(of_x), y(of_y), z(of_z)
+    {
+    }
+};
+
+/* Of the thread that runs. */
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+/* ---- threads that wait for each other ---- */
+
+void __syncthreads();
+
+/* What the threads of `mask` have given, one each; they wait for each other. */
+const uint64_t *emulated_gather(uint32_t mask, uint64_t value);
+
+static inline void __syncwarp(uint32_t mask = UINT32_MAX)
+{
+    emulated_gather(mask, 0);
+}
+
+static inline uint32_t __ballot_sync(uint32_t mask, int holds)
+{
+    const uint64_t *const all = emulated_gather(mask, holds != 0);
+    uint32_t ballot = 0;
+    for (int i = 0; i < 32; i++)
+        ballot |= (mask >> i & 1 && all[i]) ? 1u << i : 0;
+    return ballot;
+}
+
+static inline int __any_sync(uint32_t mask, int holds)
+{
+    return __ballot_sync(mask, holds) != 0;
+}
+
+template <typename T> static inline T __shfl_sync(uint32_t mask, T value, int thread)
+{
+    static_assert(sizeof(T) <= 8, "__shfl_sync");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = emulated_gather(mask, bits)[thread & 31];
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t __match_any_sync(uint32_t mask, uint32_t value)
+{
+    const uint64_t *const all = emulated_gather(mask, value);
+    uint32_t same = 0;
+    for (int i = 0; i < 32; i++)
+        same |= (mask >> i & 1 && all[i] == value) ? 1u << i : 0;
+    return same;
+}
+
+/* ---- arithmetic, memory ---- */
+
+/* Ends the program where an address is no multiple of `bytes`. */
+void emulated_aligned(const void *address, size_t bytes);
+
+static inline uint32_t min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int32_t min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint32_t max(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int32_t max(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline float __fdividef(float a, float b)
+{
+    return a / b;
+}
+
+static inline int __ffs(int bits)
+{
+    return __builtin_ffs(bits);
+}
+
+static inline int __popc(uint32_t bits)
+{
+    return __builtin_popcount(bits);
+}
+
+/* Byte i is that of the eight of `high` and `low` which the i-th digit names. */
+static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t digits)
+{
+    const uint64_t bytes = (uint64_t)high << 32 | low;
+    uint32_t chosen = 0;
+    for (int i = 0; i < 4; i++)
+        chosen |= (uint32_t)(bytes >> (digits >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return chosen;
+}
+
+static inline float __uint_as_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t __float_as_uint(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+template <typename T> static inline T __ldcs(const T *from)
+{
+    return *from;
+}
+
+template <typename T> static inline T __ldcg(const T *from)
+{
+    return *from;
+}
+
+template <typename T> static inline void __stcs(T *to, const T &value)
+{
+    *to = value;
+}
+
+template <typename T, typename U> static inline T atomicOr(T *at, U bits)
+{
+    const T before = *at;
+    *at |= (T)bits;
+    return before;
+}
+
+template <typename T, typename U> static inline T atomicAdd(T *at, U value)
+{
+    const T before = *at;
+    *at += (T)value;
+    return before;
+}
+
+/* ---- launches ---- */
+
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeProgrammaticStreamSerialization,
+    cudaLaunchAttributePreferredSharedMemoryCarveout
+};
+
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+        unsigned sharedMemCarveout;
+    } val;
+};
+
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+};
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments);
+
+#endif

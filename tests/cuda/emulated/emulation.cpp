@@ -1,0 +1,451 @@
+/* Runs CUDA kernels on the host, thread by thread, and stands in for the CUDA runtime: so that what kernels do can be tested
+ * where there is no GPU, though not how fast, nor what only a GPU's own instructions do.
+ *
+ * One block runs at a time. Its threads are coroutines; each runs until it has to wait for others, in an order that is
+ * another one each time, so that what nobody waits for is mostly missed. What a kernel gets wrong ends the program: threads
+ * that wait for ever, addresses that are not aligned, bytes that a barrier was not told of, shared memory that was left to
+ * the copy engine.
+ *
+ *     TROPE_EMULATED_DEVICE="9 132"   compute capability and multiprocessors: what the host plans calls for */
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "core/ptx_cuda.cuh"
+
+#define STACK_BYTES  ((size_t)64 << 10)
+#define SHARED_BYTES ((size_t)227 << 10)
+#define WARP         32
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+/* Dynamic shared memory. */
+alignas(128) thread_local char shared[SHARED_BYTES];
+
+static void fail(const char *what)
+{
+    printf("emulated: %s, in thread %u of block %u\n", what, threadIdx.x, blockIdx.x);
+    fflush(stdout);
+    abort();
+}
+
+void emulated_aligned(const void *address, size_t bytes)
+{
+    if ((uintptr_t)address % bytes)
+        fail("an address is not aligned");
+}
+
+/* ---- coroutines ---- */
+
+struct later_copy {
+    char *to;
+    const char *from;
+    uint32_t bytes;
+    shared_pointer barrier;
+};
+
+struct thread {
+    jmp_buf at;
+    bool started, ended;
+    std::vector<later_copy> stores, vectors; /* that it has asked for */
+};
+
+/* Threads of a warp that wait for each other: those of a mask. */
+struct gathering {
+    uint32_t mask, arrived;
+    uint64_t times, coming[WARP], all[WARP];
+};
+
+struct block_state {
+    std::vector<thread> threads;
+    std::vector<std::deque<gathering>> gatherings; /* by warp */
+    std::vector<later_copy> loads;
+    unsigned at_end, ended; /* threads that wait for all, and that are done */
+    uint64_t passes;        /* of all */
+};
+
+static block_state block;
+static std::vector<std::unique_ptr<char[]>> stacks;
+static jmp_buf scheduler;
+static const void *running_kernel;
+static void **running_arguments;
+static bool moved; /* something happened since threads were last gone through */
+static uint64_t random_state = 1;
+
+static uint64_t random_bits()
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    return random_state ^= random_state << 17;
+}
+
+static thread &current()
+{
+    return block.threads[threadIdx.x];
+}
+
+static void wait_a_while()
+{
+    if (!_setjmp(current().at))
+        _longjmp(scheduler, 1);
+}
+
+static void run_thread()
+{
+    typedef void (*kernel)(void *, void *, void *);
+    ((kernel)running_kernel)(running_arguments[0], running_arguments[1], running_arguments[2]);
+    thread &t = current();
+    if (!t.stores.empty() || !t.vectors.empty())
+        fail("a thread has ended before the copy engine had read what it stores");
+    t.ended = moved = true;
+    block.ended++;
+    _longjmp(scheduler, 1);
+}
+
+static void resume(unsigned number)
+{
+    thread &t = block.threads[number];
+    threadIdx.x = number;
+    if (_setjmp(scheduler))
+        return;
+    if (t.started)
+        _longjmp(t.at, 1);
+    t.started = true;
+    while (stacks.size() <= number)
+        stacks.emplace_back(new char[STACK_BYTES]);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks[number].get();
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = NULL;
+    makecontext(&context, run_thread, 0);
+    setcontext(&context);
+}
+
+/* ---- threads that wait for each other ---- */
+
+static gathering &gathering_of(uint32_t mask)
+{
+    std::deque<gathering> &of_warp = block.gatherings[threadIdx.x / WARP];
+    for (gathering &g : of_warp)
+        if (g.mask == mask)
+            return g;
+    of_warp.push_back({mask, 0, 0, {}, {}});
+    return of_warp.back();
+}
+
+/* Threads of the warp that are done are not waited for. */
+static uint32_t ended_threads()
+{
+    const unsigned first = threadIdx.x / WARP * WARP;
+    uint32_t ended = 0;
+    for (unsigned i = 0; i < WARP; i++)
+        if (first + i >= block.threads.size() || block.threads[first + i].ended)
+            ended |= 1u << i;
+    return ended;
+}
+
+const uint64_t *emulated_gather(uint32_t mask, uint64_t value)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    gathering &g = gathering_of(mask);
+    const uint64_t before = g.times;
+    if (!(mask >> lane & 1))
+        fail("a thread waits for others that do not wait for it");
+    g.coming[lane] = value;
+    g.arrived |= 1u << lane;
+    while (g.times == before) {
+        if (((g.arrived | ended_threads()) & mask) == mask) {
+            memcpy(g.all, g.coming, sizeof g.all);
+            g.arrived = 0;
+            g.times++;
+            moved = true;
+        } else {
+            wait_a_while();
+        }
+    }
+    return g.all;
+}
+
+void __syncthreads()
+{
+    const uint64_t before = block.passes;
+    block.at_end++;
+    while (block.passes == before) {
+        if (block.at_end + block.ended == block.threads.size()) {
+            block.at_end = 0;
+            block.passes++;
+            moved = true;
+        } else {
+            wait_a_while();
+        }
+    }
+}
+
+/* ---- the copy engine ---- */
+
+struct barrier_state {
+    int32_t missing; /* bytes */
+    uint16_t arrivals, passes;
+};
+
+static barrier_state *state_of(shared_pointer barrier)
+{
+    static_assert(sizeof(barrier_state) == 8, "barrier_state");
+    emulated_aligned(barrier, 8);
+    return (barrier_state *)barrier;
+}
+
+static void pass_if_complete(barrier_state *b)
+{
+    if (b->arrivals || b->missing)
+        return;
+    b->arrivals = 1;
+    b->passes++;
+    moved = true;
+}
+
+bool is_elected()
+{
+    emulated_gather(UINT32_MAX, 0);
+    return threadIdx.x % WARP == 0;
+}
+
+void make_barrier(shared_pointer barrier)
+{
+    *state_of(barrier) = {0, 1, 0};
+}
+
+void arrive_at_barrier(shared_pointer barrier, uint32_t bytes)
+{
+    barrier_state *const b = state_of(barrier);
+    if (b->arrivals == 0)
+        fail("a barrier was told of bytes twice");
+    b->missing += (int32_t)bytes;
+    b->arrivals--;
+    pass_if_complete(b);
+}
+
+static void check_bulk(const char *a, const char *b, uint32_t bytes)
+{
+    emulated_aligned(a, 16);
+    emulated_aligned(b, 16);
+    if (bytes % 16 || bytes == 0)
+        fail("a bulk copy is not of vectors");
+}
+
+void load_bulk(shared_pointer to, const char *from, uint32_t bytes, shared_pointer barrier, uint64_t)
+{
+    check_bulk(to, from, bytes);
+    block.loads.push_back({to, from, bytes, barrier});
+}
+
+/* One of those that a barrier waits for. */
+static void load_one(shared_pointer barrier)
+{
+    for (size_t i = 0; i < block.loads.size(); i++) {
+        const later_copy c = block.loads[i];
+        if (c.barrier != barrier)
+            continue;
+        memcpy(c.to, c.from, c.bytes);
+        block.loads.erase(block.loads.begin() + (ptrdiff_t)i);
+        state_of(barrier)->missing -= (int32_t)c.bytes;
+        moved = true;
+        pass_if_complete(state_of(barrier));
+        return;
+    }
+}
+
+void await_barrier(shared_pointer barrier, uint32_t parity)
+{
+    while (state_of(barrier)->passes % 2 == parity) {
+        load_one(barrier);
+        wait_a_while();
+    }
+}
+
+void store_bulk(char *to, shared_pointer from, uint32_t bytes, uint64_t)
+{
+    check_bulk(to, from, bytes);
+    current().stores.push_back({to, from, bytes, NULL});
+}
+
+static void copy_all(std::vector<later_copy> *copies)
+{
+    for (const later_copy &c : *copies)
+        memcpy(c.to, c.from, c.bytes);
+    copies->clear();
+}
+
+void await_bulk_reads()
+{
+    wait_a_while();
+    moved = true;
+    copy_all(&current().stores);
+}
+
+void copy_vector_later(shared_pointer to, const char *from)
+{
+    check_bulk(to, from, 16);
+    current().vectors.push_back({to, from, 16, NULL});
+}
+
+void await_vectors()
+{
+    copy_all(&current().vectors);
+}
+
+/* ---- blocks ---- */
+
+static void run_block(unsigned threads)
+{
+    block.threads.assign(threads, thread());
+    block.gatherings.assign((threads + WARP - 1) / WARP, std::deque<gathering>());
+    block.loads.clear();
+    block.at_end = block.ended = 0;
+    block.passes = 0;
+    memset(shared, 0xff, SHARED_BYTES);
+    while (block.ended < threads) {
+        const unsigned first = (unsigned)(random_bits() % threads), step = random_bits() % 2 ? 1 : threads - 1;
+        moved = false;
+        for (unsigned i = 0; i < threads; i++) {
+            const unsigned number = (unsigned)((first + (uint64_t)i * step) % threads);
+            if (!block.threads[number].ended)
+                resume(number);
+        }
+        if (!moved)
+            fail("all threads wait");
+    }
+    if (!block.loads.empty())
+        fail("a block has ended before all was loaded that it asked for");
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)
+{
+    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x > 1024 || config->gridDim.x == 0)
+        return cudaErrorInvalidValue;
+    running_kernel = kernel;
+    running_arguments = arguments;
+    gridDim = config->gridDim;
+    blockDim = config->blockDim;
+    for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+        for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
+            run_block(blockDim.x);
+    return cudaSuccess;
+}
+
+/* ---- the runtime ---- */
+
+static int number_of_device(int which, int otherwise)
+{
+    const char *const text = getenv("TROPE_EMULATED_DEVICE");
+    int numbers[2];
+    return text && sscanf(text, "%d %d", numbers, numbers + 1) == 2 ? numbers[which] : otherwise;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaSuccess ? "no error" : "invalid value";
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
+{
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? number_of_device(0, 9)
+             : attribute == cudaDevAttrMultiProcessorCount  ? number_of_device(1, 132)
+                                                            : 228 << 10;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
+{
+    *properties = {"emulated", number_of_device(0, 9), 0, number_of_device(1, 132)};
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int)
+{
+    return cudaSuccess;
+}
+
+/* As aligned as a device's memory. */
+cudaError_t cudaMalloc(void **memory, size_t bytes)
+{
+    *memory = aligned_alloc(256, (bytes + 256) / 256 * 256);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **memory, size_t bytes)
+{
+    return cudaMalloc(memory, bytes);
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    return cudaFree(memory);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind)
+{
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t)
+{
+    return cudaMemcpy(to, from, bytes, kind);
+}
+
+cudaError_t cudaMemset(void *memory, int value, size_t bytes)
+{
+    memset(memory, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = NULL;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return cudaSuccess;
+}
