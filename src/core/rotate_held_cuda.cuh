@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
  * alone. */
 template <int DTYPE, int ANGLES>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
-    rotate_held_rows_kernel(KERNEL_PARAMETER(tiled_operands<KIND_PLAIN_SINGLE>) operands,
-                            KERNEL_PARAMETER(tiled_call) call, KERNEL_PARAMETER(cuda_steps<ANGLES>) steps)
+    rotate_held_rows_kernel(KERNEL_PARAMETER(tiled_operands<KIND_PLAIN_SINGLE>) operands, KERNEL_PARAMETER(tiled_call) call,
+                            KERNEL_PARAMETER(cuda_steps<ANGLES>) steps)
 {
     typedef lane_turns<DTYPE, ANGLES> lane_turns;
     const tiled_operand &o = operands.of[0];

@@ -61,8 +61,8 @@ static inline bool is_packed(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
     return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed &&
-           s.cp_size == 1 && plan.axes == 1 && plan.windows == 1 && s.count < INT32_MAX && s.tokens < INT32_MAX &&
-           plan.angles.rows < INT32_MAX;
+           s.cp_size == 1 && plan.axes == 1 && plan.windows == 1 && s.count > 0 && s.count < INT32_MAX &&
+           s.tokens < INT32_MAX && plan.angles.rows < INT32_MAX;
 }
 
 /* A sequence of such a call, or a gap between sequences. */
@@ -268,6 +268,8 @@ __device__ __forceinline__ void check_sequences(const trope_plan &plan)
 #pragma unroll 1
     for (int64_t i = block * blockDim.x + threadIdx.x; i < s.count; i += blocks * blockDim.x)
         fault |= trope_sequence_fault(&s, i);
+    if (s.count == 0 && block == 0 && threadIdx.x == 0)
+        fault = trope_boundary_fault(&s);
     if (fault && plan.status)
         atomicOr(plan.status, fault);
 }

@@ -129,7 +129,7 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
 TROPE_HD int32_t trope_fault_of_bounds(const trope_sequences *s, trope_bounds b)
 {
     const int64_t begin = b.begin, end = b.end, real = b.real_end - b.real_begin;
-    if (begin < 0 || end < begin || end > s->tokens * s->cp_size || real < 0 || real > end - begin)
+    if (begin < 0 || end < begin || end > s->tokens * s->cp_size || b.real_begin < 0 || real < 0 || real > end - begin)
         return TROPE_STATUS_CU_SEQLENS;
     if (s->cp_size == 1)
         return 0;
@@ -141,6 +141,15 @@ TROPE_HD int32_t trope_fault_of_bounds(const trope_sequences *s, trope_bounds b)
 TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
 {
     return trope_fault_of_bounds(s, trope_load_bounds(s, sequence));
+}
+
+/* Those of the one boundary that there is without sequences. */
+TROPE_HD int32_t trope_boundary_fault(const trope_sequences *s)
+{
+    const int64_t boundary = trope_load_index(s->boundaries, s->boundaries_64, 0),
+                  real = trope_load_index(s->real, s->boundaries_64, 0);
+    const trope_bounds none = {boundary, boundary, real, real};
+    return trope_fault_of_bounds(s, none);
 }
 
 /* The span of a batch entry without cu_seqlens: all of it. */
