@@ -28,17 +28,23 @@
  * the sizes that can be had, of which a percentage is asked for. */
 #define HELD_SHARED_BYTES (98u << 10)
 
-/* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
- * threads hold two; the second where they wait for a table's rows. */
-static const struct held_limits {
-    int64_t one, two;
-} limits_of_heads[2] = {{8, 16}, {8, 32}}, limits_of_rows[2] = {{16, 32}, {32, 0}};
+/* Warps that hold heads in registers, or rows of one head, and run at once. */
+#define HELD_AT_ONCE (HELD_BLOCKS * TILE_WARPS)
+
+/* Warps of a multiprocessor from which on, and up to which, more may be worth holding than run at once, of 16 bits and of
+ * fp32: where they are just too many, the last of them run alone. */
+#define HELD_FROM      (HELD_AT_ONCE * 5 / 4)
+#define HELD_FROM_WIDE (HELD_AT_ONCE * 5 / 2)
+#define HELD_TO        (HELD_AT_ONCE * 8)
 
 /* Bytes of a head's window in place up to which threads should hold it, however many there are. */
 #define SHORT_WINDOW 256
 
 /* Blocks in a turn of the operand that has the fewest. */
 #define SHARE_OF_TURN 8
+
+/* See most_rows_of_few_heads. */
+#define ROWS_BESIDE_ONE 8
 
 #define MAX_PITCH 8192               /* bytes of a head */
 #define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
@@ -175,25 +181,28 @@ static bool exceed_tile(uint32_t rows, const tiled_operand &o)
     return !o.tiles.rows_first && rows * o.tiles.all_heads > room_of_tile(o, 0);
 }
 
-/* Whether the kernel of one row is so much better that operands of few heads should have such tiles too, where others have
- * them anyway: rows are waited for. */
-static bool prefer_one_row(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands, int32_t count)
+/* Rows that tiles of few heads have at most beside those of operands of which a tile has one row: more would keep a warp
+ * busy with sines for longer than it takes others to have their heads turned. Where rows are waited for, the kernel of one
+ * row is so much better that all should have such tiles. */
+static uint32_t most_rows_of_few_heads(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands,
+                                       int32_t count)
 {
-    bool have_it = false;
+    bool have_many = false;
     for (int i = 0; i < count; i++)
-        have_it = have_it || (operands[i].tiles.pitch && exceed_tile(2, operands[i]));
-    return have_it && (kind == KIND_PACKED || (kind == KIND_PLAIN && reads_tables(plan)));
+        have_many = have_many || (operands[i].tiles.pitch && exceed_tile(2, operands[i]));
+    if (have_many && (kind == KIND_PACKED || (kind == KIND_PLAIN && reads_tables(plan))))
+        return 1;
+    return have_many && kind == KIND_PLAIN ? ROWS_BESIDE_ONE : INT32_MAX;
 }
 
 /* Rows that a tile has at most (where rows are neighbours, unless there is room for more of all heads: see choose_tile). Of
  * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs. */
-static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool prefers_one)
+static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, uint32_t of_few_heads)
 {
-    if (t.rows_first && reads_tables(plan))
-        return 2;
-    if (!t.rows_first && prefers_one)
-        return 1;
-    return is_plain(plan) ? INT32_MAX : MAX_TILE_ROWS;
+    const uint32_t most = is_plain(plan) ? INT32_MAX : MAX_TILE_ROWS;
+    if (t.rows_first)
+        return reads_tables(plan) ? 2 : most;
+    return least(of_few_heads, most);
 }
 
 /* Cuts the operands of a call into tiles, which are halved as long as all of them together are too few to keep a device
@@ -201,7 +210,7 @@ static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, bool 
 static void cut_into_tiles(const trope_plan &plan, const device_facts &device, tile_call_kind kind, tiled_operand *operands,
                            int32_t count)
 {
-    const bool prefers_one = prefer_one_row(plan, kind, operands, count);
+    const uint32_t of_few_heads = most_rows_of_few_heads(plan, kind, operands, count);
     bool can_be_halved = true;
     int64_t tiles = 0, enough = 1;
     for (uint32_t halvings = 0; tiles < enough && can_be_halved; halvings++) {
@@ -213,7 +222,7 @@ static void cut_into_tiles(const trope_plan &plan, const device_facts &device, t
             if (t.pitch == 0)
                 continue;
             const uint32_t room = room_of_tile(operands[i], halvings);
-            choose_tile(room, most_rows_of_tile(plan, t, prefers_one), heads_of_warp(operands[i]), &t);
+            choose_tile(room, most_rows_of_tile(plan, t, of_few_heads), heads_of_warp(operands[i]), &t);
             rows = most(rows, t.rows.divisor);
             tiles += count_tiles(plan, t);
             can_be_halved = can_be_halved || room_of_tile(operands[i], halvings + 1) < room;
@@ -462,15 +471,22 @@ static int64_t count_held_tiles(const trope_plan &plan, const device_facts &devi
     return quotient_up(tiles, most((uint32_t)device.multiprocessors, 1));
 }
 
-/* Whether rows have neighbouring heads, those of some operand more than a warp has at once. */
+/* Whether some operand has more heads than a warp has at once. */
 static bool fill_warps(const tiled_operand *operands, int32_t count)
 {
-    bool have_neighbours = true, fill = false;
-    for (int i = 0; i < count; i++) {
-        have_neighbours = have_neighbours && !operands[i].tiles.rows_first;
-        fill = fill || operands[i].tiles.all_heads * operands[i].lanes.divisor > 32;
-    }
-    return have_neighbours && fill;
+    bool fill = false;
+    for (int i = 0; i < count; i++)
+        fill = fill || operands[i].tiles.all_heads > heads_of_warp(operands[i]);
+    return fill;
+}
+
+/* Whether all operands have heads for threads that hold two. */
+static bool all_fill_warps(const tiled_operand *operands, int32_t count)
+{
+    bool fill = true;
+    for (int i = 0; i < count; i++)
+        fill = fill && operands[i].tiles.all_heads >= MOST_HELD * heads_of_warp(operands[i]);
+    return fill;
 }
 
 /* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of
@@ -481,26 +497,53 @@ static bool has_short_windows(const tiled_operand &o, tile_form form)
            (form == FORM_HELD_ROWS || o.tiles.all_heads >= heads_of_warp(o));
 }
 
+/* Whether threads should hold two heads of a call that has more of such warps than run at once: where kernels by tiles do
+ * not keep up with a copy, because of several operands, or, in fp32, of heads that are further apart than rows. */
+static bool hold_many(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands, int32_t count,
+                      int64_t warps)
+{
+    const bool is_wide = plan.element_size == 4;
+    const bool are_several = kind == KIND_PLAIN && kind_of_angles(plan) == ANGLES_PHASE,
+               is_apart = kind == KIND_PLAIN_SINGLE && is_wide && operands[0].tiles.rows_first;
+    return (are_several || is_apart) && all_fill_warps(operands, count) &&
+           warps >= (is_wide ? HELD_FROM_WIDE : HELD_FROM) && warps <= HELD_TO;
+}
+
+/* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
+ * threads hold two. (Rows of one head that are waited for are better held however many they are, almost.) */
+struct held_limits {
+    int64_t one, two;
+};
+
+static held_limits limits_of_held(const trope_plan &plan, tile_form form, tile_call_kind kind)
+{
+    const bool waits = kind_of_angles(plan) != ANGLES_PHASE; /* for a table's rows */
+    const bool is_packed = kind == KIND_PACKED || kind == KIND_PACKED_SINGLE;
+    if (form == FORM_HELD_ROWS)
+        return waits ? held_limits{32 * HELD_AT_ONCE, 0} : held_limits{HELD_AT_ONCE / 2, HELD_AT_ONCE};
+    return {is_packed ? HELD_AT_ONCE / 4 : waits ? HELD_AT_ONCE : HELD_AT_ONCE / 8, HELD_AT_ONCE};
+}
+
 static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
                               const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
 {
-    const int angles = kind_of_angles(plan);
     const tile_form form = kind == KIND_PLAIN_SINGLE && operands[0].tiles.all_heads == 1 ? FORM_HELD_ROWS : FORM_HELD;
-    const held_limits &limits = (form == FORM_HELD_ROWS ? limits_of_rows : limits_of_heads)[angles != ANGLES_PHASE];
-    const held_share none = {form, 0}, one = {form, 1}, most = {form, MOST_HELD};
-    const bool is_small = form == FORM_HELD_ROWS || fill_warps(operands, count);
+    const held_limits limits = limits_of_held(plan, form, kind);
+    const held_share none = {form, 0}, one = {form, 1}, two = {form, MOST_HELD};
     bool is_short = false;
-    if (kind == KIND_ANY || !angles_can_be_held(angles))
+    if (kind == KIND_ANY || !angles_can_be_held(kind_of_angles(plan)))
         return none;
     for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))
             return none;
         is_short = is_short || (from[i].in_place && has_short_windows(operands[i], form));
     }
-    if (is_small && count_held_tiles(plan, device, operands, count, one) <= limits.one)
-        return one; /* twice as many warps, and all run at once */
-    const bool is_held = is_short || (is_small && count_held_tiles(plan, device, operands, count, most) <= limits.two);
-    return is_held ? most : none;
+    if (form == FORM_HELD && !fill_warps(operands, count))
+        return is_short ? two : none;
+    if (count_held_tiles(plan, device, operands, count, one) <= limits.one)
+        return one; /* twice as many warps */
+    const int64_t warps = count_held_tiles(plan, device, operands, count, two);
+    return is_short || warps <= limits.two || hold_many(plan, kind, operands, count, warps) ? two : none;
 }
 
 /* Cuts an operand into such tiles. */
