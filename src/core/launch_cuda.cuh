@@ -71,13 +71,25 @@ static inline cuda_rows plan_rows(const trope_plan &plan)
     rows.two_dimensions = rows.count > length;
     rows.length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
     rows.batch_outermost = plan.batch_outermost;
+    rows.is_split = plan.sequences.cp_layout != TROPE_CP_NONE;
     return rows;
 }
 
-/* Whether positions are the tokens: nothing is to be found for a row. */
+/* Whether positions follow from the tokens, on a context parallel rank as well, and are in range: nothing is to be looked
+ * up for a row. */
 static inline bool is_plain(const trope_plan &plan)
 {
-    return plan.position_is_token && plan.windows == 1 && plan.axes == 1;
+    const trope_sequences &s = plan.sequences;
+    const trope_plan_angles &a = plan.angles;
+    const bool has_table = a.source == TROPE_ANGLES_FREQS || a.source == TROPE_ANGLES_TABLE;
+    return !s.boundaries && !s.ids && !s.starts && plan.windows == 1 && plan.axes == 1 &&
+           s.tokens < INT32_MAX / s.cp_size && (!has_table || s.tokens * s.cp_size <= a.rows);
+}
+
+/* Whether they are the tokens. */
+static inline bool is_unsplit(const trope_plan &plan)
+{
+    return is_plain(plan) && plan.sequences.cp_layout == TROPE_CP_NONE;
 }
 
 /* Whether a row of angles is needed by neighbours only, and not again by other sequences, or by batch entries or heads that

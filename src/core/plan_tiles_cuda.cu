@@ -531,7 +531,7 @@ static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const
     const held_limits limits = limits_of_held(plan, form, kind);
     const held_share none = {form, 0}, one = {form, 1}, two = {form, MOST_HELD};
     bool is_short = false;
-    if (kind == KIND_ANY || !angles_can_be_held(kind_of_angles(plan)))
+    if (kind == KIND_ANY || !angles_can_be_held(kind_of_angles(plan)) || (is_plain(plan) && !is_unsplit(plan)))
         return none;
     for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))

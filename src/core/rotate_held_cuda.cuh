@@ -17,11 +17,11 @@ __device__ __forceinline__ trope_row find_held_row(const tiled_call &call, const
     if constexpr (IS_PACKED<KIND>)
         return row_of_packed(0, p.row, find_packed_row<HAS_TABLE<ANGLES>>(call.plan.plan, probes, (int32_t)p.row));
     else
-        return plain_row_of_tile(call, p, 0);
+        return token_row_of_tile(call, p, 0);
 }
 
-/* For plain and packed calls with phases or freqs, whose tiles have nothing that passes through. What can be found before
- * the kernel before this one has ended is found before. */
+/* For packed calls and those whose positions are the tokens, with phases or freqs, whose tiles have nothing that passes
+ * through. What can be found before the kernel before this one has ended is found before. */
 template <int DTYPE, int ANGLES, int KIND>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     rotate_held_kernel(KERNEL_PARAMETER(tiled_operands<KIND>) operands, KERNEL_PARAMETER(tiled_call) call,
@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         check.finish(call.plan.plan);
 }
 
-/* For plain calls of one operand whose rows have one head: a thread has its lane of one row or two, and finds its sines
- * alone. */
+/* For such calls of one operand, not packed, whose rows have one head: a thread has its lane of one row or two, and finds
+ * its sines alone. */
 template <int DTYPE, int ANGLES>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     rotate_held_rows_kernel(KERNEL_PARAMETER(tiled_operands<KIND_PLAIN_SINGLE>) operands, KERNEL_PARAMETER(tiled_call) call,
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         const uint32_t in_tile = mine.in_warp + i * at_once;
         from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, p.head));
         to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row + in_tile, p.head));
-        row[i] = plain_row_of_tile(call, p, in_tile);
+        row[i] = token_row_of_tile(call, p, in_tile);
     }
     const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));
     vector_pair<DTYPE> held[MOST_HELD];

@@ -17,8 +17,8 @@
 
 /* ---- rows ---- */
 
-/* What a call has: rows of any kind, those of the usual packed call, or rows whose positions are the tokens; of the latter
- * two, those that have a single operand. */
+/* What a call has: rows of any kind, those of the usual packed call, or rows whose positions follow from the tokens; of the
+ * latter two, those that have a single operand. */
 enum tile_call_kind { KIND_ANY, KIND_PACKED, KIND_PACKED_SINGLE, KIND_PLAIN, KIND_PLAIN_SINGLE };
 
 /* What a tile has: heads of one row, of several rows, or several rows that have one head each, so that their turns cannot
@@ -37,14 +37,20 @@ TROPE_HD uint32_t number_of_row(const tiled_call &call, const tile_place &p, uin
 }
 
 /* The same as a row whose position is its token. */
-__device__ __forceinline__ trope_row plain_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t row)
+__device__ __forceinline__ trope_row token_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t row)
 {
     return row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
 }
 
+/* The same in any plain call. */
+__device__ __forceinline__ trope_row plain_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t row)
+{
+    return find_plain_row(call.rows, call.plan.plan.sequences, locate_row<true>(call.rows, number_of_row(call, p, row)));
+}
+
 /* What a warp keeps of a row, in shared memory unless AWAITS_ROW. */
 struct plain_row {
-    uint32_t token, batch;
+    uint32_t position, batch;
 };
 
 template <int KIND>
@@ -55,7 +61,7 @@ __device__ __forceinline__ void find_plain_rows(const tiled_call &call, const ti
 {
     for (uint32_t i = threadIdx.x % 32; i < p.rows; i += 32) {
         const trope_row row = plain_row_of_tile(call, p, i);
-        rows[i] = {(uint32_t)row.token, (uint32_t)row.batch};
+        rows[i] = {(uint32_t)row.position[0], (uint32_t)row.batch};
     }
     __syncwarp();
 }
@@ -125,7 +131,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
         return plain_row_of_tile(call, p, number);
     const tile_row<KIND> from = rows[number];
     if constexpr (IS_PLAIN<KIND>)
-        return row_of_plain(from.batch, from.token);
+        return row_of_plain(from.batch, from.position);
     else if constexpr (IS_PACKED<KIND>)
         return row_of_packed(0, p.row + number, from);
     else

@@ -10,6 +10,7 @@ struct cuda_rows {
     uint32_t two_dimensions; /* batch and token, outer and inner: whichever is further apart in memory is outer */
     fast_divisor length;     /* inner ones of each outer; if rows are below 2^31 */
     int32_t batch_outermost; /* as in the plan */
+    int32_t is_split;        /* over context parallel ranks */
 };
 
 /* The operand that has a block, or any other part of which each has some, from these on; UINT32_MAX where there is none. */
@@ -52,6 +53,17 @@ __device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place<N
 template <bool NARROW> __device__ __forceinline__ trope_row row_of_token(const cuda_rows &rows, const row_place<NARROW> &p)
 {
     return rows.batch_outermost ? row_of_plain(p.outer, (uint32_t)p.inner) : row_of_plain(p.inner, (uint32_t)p.outer);
+}
+
+/* Nor have those of any other plain call. */
+template <bool NARROW>
+__device__ __forceinline__ trope_row find_plain_row(const cuda_rows &rows, const trope_sequences &s,
+                                                    const row_place<NARROW> &p)
+{
+    const trope_row row = row_of_token(rows, p);
+    if (__builtin_expect(!rows.is_split, 1)) /* and other parameters are not waited for */
+        return row;
+    return row_of_plain(row.batch, (uint32_t)trope_dense_position(&s, row.token));
 }
 
 #endif

@@ -205,12 +205,13 @@ __device__ __forceinline__ void find_row(const trope_plan &plan, trope_row *row)
     finish_row(plan, found.faulty, row);
 }
 
-/* A row whose position is its token. Tokens are below 2^31 here, and it saves the compiler instructions to see that. */
-__device__ __forceinline__ trope_row row_of_plain(int64_t batch, uint32_t token)
+/* A row whose position is known, and its token no longer needed. Positions are below 2^31 here, and it saves the compiler
+ * instructions to see that. */
+__device__ __forceinline__ trope_row row_of_plain(int64_t batch, uint32_t position)
 {
     trope_row row;
     row.batch = batch;
-    row.token = row.position[0] = token;
+    row.token = row.position[0] = position;
     row.action = TROPE_ROW_ROTATE;
     row.poisoned = 0;
     return row;

@@ -213,4 +213,11 @@ TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span
     return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
 }
 
+/* The position of a token without cu_seqlens, ids and start positions. */
+TROPE_HD int64_t trope_dense_position(const trope_sequences *s, int64_t token)
+{
+    const trope_span span = trope_dense_span(s, 0);
+    return trope_index_in_sequence(s, &span, token);
+}
+
 #endif

@@ -140,7 +140,7 @@ static void choose_angles(random_state *random, tiling_call *c)
     a.inv_freq = NULL;
     a.angle_dtype = a.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
     a.angle_cols = source == 7 ? widest : widest / 2;
-    a.angle_rows = a.tokens;
+    a.angle_rows = a.tokens * std::max(a.cp_size, 1);
     char *const table = allocate(c, a.angle_rows * a.angle_cols * 8 + 16);
     if (source < 8) {
         a.freqs = table;
@@ -159,6 +159,9 @@ static void choose_positions(random_state *random, int32_t layout, tiling_call *
         a.sequences = random_between(random, 1, 100);
         a.cu_seqlens = allocate(c, (a.sequences + 1) * 4);
         a.padding = random_between(random, 0, 1) ? TROPE_PADDING_ZERO : TROPE_PADDING_COPY;
+    } else if (random_between(random, 0, 5) == 0) {
+        a.cp_size = (int32_t)random_between(random, 2, 4);
+        a.cp_layout = a.tokens % 2 ? TROPE_CP_STRIPED : TROPE_CP_ZIGZAG;
     }
 }
 
@@ -187,8 +190,8 @@ static tiling_call try_call(uint64_t seed, int64_t most_tokens)
         make_packed_qkv(&random, &c, layout, head_dim);
     else
         make_operands(&random, &c, layout, head_dim);
-    choose_angles(&random, &c);
     choose_positions(&random, layout, &c);
+    choose_angles(&random, &c);
     return c;
 }
 
@@ -367,6 +370,8 @@ static tile_form form_of_kernel(const trope_plan &plan, const tiled_launch &laun
 static bool has_kernel(const trope_plan &plan, const tiled_launch &launch)
 {
     const int angles = kind_of_angles(plan);
+    if (is_held(launch.form) && is_plain(plan) && !is_unsplit(plan))
+        return false;
     if (launch.form == FORM_HELD_ROWS)
         return launch.kind == KIND_PLAIN_SINGLE && angles_can_be_held(angles);
     return launch.form != FORM_HELD || (launch.kind != KIND_ANY && angles_can_be_held(angles));
