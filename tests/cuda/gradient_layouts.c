@@ -220,7 +220,7 @@ static void compare(const tensors *t, int options, const layout *l, const outcom
 static void check_case(int32_t dtype, const shape *s, int options)
 {
     tensors t = {.s = *s, .dtype = dtype};
-    outcome first = {NULL};
+    outcome first = {0};
     make_tensors(&t, options, (uint64_t)((s - shapes) * OPTIONS + options));
     for (int i = 0; i < LAYOUTS; i++) {
         outcome o = run(&t, &layouts[i], options);
