@@ -343,10 +343,11 @@ template <int DTYPE, int TWINS, int BLOCKS> static const void *find_general_kern
 template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
-    const gradient_rows rows = g.group_units > 1  ? ROWS_ANY
-                               : is_unsplit(plan) ? ROWS_PLAIN
-                               : is_packed(plan)  ? ROWS_PACKED
-                                                  : ROWS_ANY;
+    const bool is_split = plan.sequences.cp_layout != TROPE_CP_NONE;
+    const gradient_rows rows = g.group_units > 1             ? ROWS_ANY
+                               : is_plain(plan) && !is_split ? ROWS_PLAIN
+                               : is_packed(plan)             ? ROWS_PACKED
+                                                             : ROWS_ANY;
     if (plan.pairs > 64)
         return find_general_kernel<DTYPE, MAX_TWINS, WIDE_BLOCKS>(plan.angles.per_element);
     if constexpr (DTYPE != TROPE_F64) {

@@ -63,18 +63,6 @@ static inline void join_groups(trope_plan_operand *o, bool with_input)
     o->groups = 1;
 }
 
-static inline cuda_rows plan_rows(const trope_plan &plan)
-{
-    const int64_t length = plan.batch_outermost ? plan.tokens : plan.batch;
-    cuda_rows rows;
-    rows.count = plan.batch * plan.tokens;
-    rows.two_dimensions = rows.count > length;
-    rows.length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
-    rows.batch_outermost = plan.batch_outermost;
-    rows.is_split = plan.sequences.cp_layout != TROPE_CP_NONE;
-    return rows;
-}
-
 /* Whether positions follow from the tokens, on a context parallel rank as well, and are in range: nothing is to be looked
  * up for a row. */
 static inline bool is_plain(const trope_plan &plan)
@@ -86,10 +74,27 @@ static inline bool is_plain(const trope_plan &plan)
            s.tokens < INT32_MAX / s.cp_size && (!has_table || s.tokens * s.cp_size <= a.rows);
 }
 
-/* Whether they are the tokens. */
-static inline bool is_unsplit(const trope_plan &plan)
+static inline token_positions plan_positions(const trope_sequences &s)
 {
-    return is_plain(plan) && plan.sequences.cp_layout == TROPE_CP_NONE;
+    const int64_t half = s.tokens / 2, first = trope_dense_position(&s, 0);
+    token_positions p;
+    p.scale = s.cp_layout == TROPE_CP_STRIPED ? (uint32_t)s.cp_size : 1;
+    p.first = (uint32_t)first;
+    p.second_run = (uint32_t)half;
+    p.gap = (uint32_t)(trope_dense_position(&s, half) - first - half * p.scale);
+    return p;
+}
+
+static inline cuda_rows plan_rows(const trope_plan &plan)
+{
+    const int64_t length = plan.batch_outermost ? plan.tokens : plan.batch;
+    cuda_rows rows;
+    rows.count = plan.batch * plan.tokens;
+    rows.two_dimensions = rows.count > length;
+    rows.length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
+    rows.batch_outermost = plan.batch_outermost;
+    rows.positions = is_plain(plan) ? plan_positions(plan.sequences) : token_positions{0, 0, 0, 0};
+    return rows;
 }
 
 /* Whether a row of angles is needed by neighbours only, and not again by other sequences, or by batch entries or heads that

@@ -29,8 +29,8 @@ typedef struct trope_plan_operand {
 
 typedef struct trope_plan_angles {
     trope_angle_source source;
-    const void *freqs, *cos, *sin;
-    int64_t rows, row_stride, batch_stride;
+    const void *cos, *sin, *freqs;
+    int64_t row_stride, batch_stride, rows;
     int32_t dtype;
     int32_t per_element;  /* two columns a pair, at its elements of the forward call's output */
     int32_t out_of_range; /* TROPE_RANGE_... */
@@ -63,8 +63,8 @@ typedef struct trope_plan {
 
     trope_plan_angles angles;
     uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
-    trope_sequences sequences;
     int32_t *status;
+    trope_sequences sequences;
 
     void *d_freqs;
     double *d_inv_freq;

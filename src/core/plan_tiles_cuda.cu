@@ -67,6 +67,12 @@ static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
     return (uint32_t)((takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size);
 }
 
+/* Rows of each outer index. */
+static uint32_t inner_rows(const trope_plan &plan)
+{
+    return (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
+}
+
 /* `joined`: the two dimensions of rows are one. */
 static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                 const int64_t *stride, bool joined)
@@ -74,12 +80,11 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand
     const int64_t bytes = plan.element_size,
                   outer = stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] * bytes,
                   inner = stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH] * bytes;
-    const bool one_inner = (plan.batch_outermost ? plan.tokens : plan.batch) == 1;
     tiled_tensor t;
     memset(&t, 0, sizeof t);
     t.base = (char *)base + (takes_windows(plan, o) ? o.rotary_offset * bytes : 0);
-    t.outer = joined ? 0 : outer;
-    t.inner = joined && one_inner ? outer : inner;
+    t.outer = outer;
+    t.inner = joined && inner_rows(plan) == 1 ? outer : inner;
     t.group = stride[TROPE_DIM_GROUP] * bytes;
     t.head = stride[TROPE_DIM_HEAD] * bytes;
     return t;
@@ -88,7 +93,7 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand
 /* Whether rows are as far apart from one outer index to the next as they are within. */
 static bool rows_join(const trope_plan &plan, const int64_t *stride)
 {
-    const int64_t inner = plan.batch_outermost ? plan.tokens : plan.batch, outer = plan.batch * plan.tokens / inner;
+    const int64_t inner = inner_rows(plan), outer = plan.batch * plan.tokens / inner;
     return inner == 1 || outer == 1 ||
            stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] ==
                inner * stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH];
@@ -148,6 +153,8 @@ static int64_t count_tiles(const trope_plan &plan, const tiling &t)
 static void number_tiles(const trope_plan &plan, tiled_operand *o)
 {
     tiling &t = o->tiles;
+    if (t.rows.divisor == 1)
+        t.all_rows = inner_rows(plan); /* joined ones would have to be told apart again */
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
     const uint32_t at_once = heads_of_warp(*o);
     t.tiles = (uint32_t)count_tiles(plan, t);
@@ -238,7 +245,7 @@ static void cut_into_tiles(const trope_plan &plan, const device_facts &device, t
 
 static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_operand *o)
 {
-    const uint32_t width = 16 / plan.element_size, inner = (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
+    const uint32_t width = 16 / plan.element_size;
     const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
     join_groups(&from, false);
     o->src = plan_tensor(plan, from, from.src, from.src_stride, joined);
@@ -255,7 +262,7 @@ static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
     o->tiles.pitch = pitch_of(plan, from);
     o->tiles.all_heads = from.groups * from.heads_per_group;
-    o->tiles.all_rows = joined ? (uint32_t)(plan.batch * plan.tokens) : inner;
+    o->tiles.all_rows = joined ? (uint32_t)(plan.batch * plan.tokens) : inner_rows(plan);
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
     o->tiles.heads_per_group.set(from.heads_per_group);
 }
@@ -531,7 +538,7 @@ static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const
     const held_limits limits = limits_of_held(plan, form, kind);
     const held_share none = {form, 0}, one = {form, 1}, two = {form, MOST_HELD};
     bool is_short = false;
-    if (kind == KIND_ANY || !angles_can_be_held(kind_of_angles(plan)) || (is_plain(plan) && !is_unsplit(plan)))
+    if (kind == KIND_ANY || !angles_can_be_held(kind_of_angles(plan)))
         return none;
     for (int i = 0; i < count; i++) {
         if (!can_be_held(plan, operands[i]))

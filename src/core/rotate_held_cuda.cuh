@@ -10,18 +10,16 @@
 #define HELD_BLOCKS 8 /* that a multiprocessor should hold */
 #define MOST_HELD   2 /* heads, or rows, of which a thread has its lane */
 
-/* The row of a warp's tile. */
-template <int ANGLES, int KIND>
-__device__ __forceinline__ trope_row find_held_row(const tiled_call &call, const tile_place &p, const packed_probes &probes)
+/* A row of a warp's tile in a plain call, whose position is found here: the parameters that it takes come late. */
+template <int FORM>
+__device__ __forceinline__ trope_row held_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t number)
 {
-    if constexpr (IS_PACKED<KIND>)
-        return row_of_packed(0, p.row, find_packed_row<HAS_TABLE<ANGLES>>(call.plan.plan, probes, (int32_t)p.row));
-    else
-        return token_row_of_tile(call, p, 0);
+    const trope_row row = plain_row_of_tile<FORM>(call, p, number);
+    return row_of_plain(row.batch, found_here((uint32_t)row.position[0]));
 }
 
-/* For packed calls and those whose positions are the tokens, with phases or freqs, whose tiles have nothing that passes
- * through. What can be found before the kernel before this one has ended is found before. */
+/* For packed calls and plain ones, with phases or freqs, whose tiles have nothing that passes through. What can be found
+ * before the kernel before this one has ended is found before. */
 template <int DTYPE, int ANGLES, int KIND>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     rotate_held_kernel(KERNEL_PARAMETER(tiled_operands<KIND>) operands, KERNEL_PARAMETER(tiled_call) call,
@@ -46,11 +44,14 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     }
     const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));
     vector_pair<DTYPE> held[MOST_HELD];
+    trope_row row;
     packed_probes probes;
     packed_check check;
-    if (IS_PACKED<KIND>) {
+    if constexpr (IS_PACKED<KIND>) {
         probes.locate(call.plan.plan.sequences);
         check.prepare(call.plan.plan.sequences);
+    } else {
+        row = held_row_of_tile<FORM_HELD>(call, p, 0);
     }
     await_previous();
     if (IS_PACKED<KIND>)
@@ -66,7 +67,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     }
     const sharing_lane<DTYPE, ANGLES, FORM_HELD, KIND> lane(call, o, steps.of, 0);
     /* Warps that have no tile find a row as well: a branch around it costs a small call 0.3 us. */
-    const trope_row row = find_held_row<ANGLES, KIND>(call, p, probes);
+    if constexpr (IS_PACKED<KIND>)
+        row = row_of_packed(0, p.row, find_packed_row<HAS_TABLE<ANGLES>>(call.plan.plan, probes, (int32_t)p.row));
     const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
     if (row.action == TROPE_ROW_ROTATE) {
         const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16,
@@ -95,8 +97,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         check.finish(call.plan.plan);
 }
 
-/* For such calls of one operand, not packed, whose rows have one head: a thread has its lane of one row or two, and finds
- * its sines alone. */
+/* For such plain calls of one operand whose rows have one head: a thread has its lane of one row or two, and finds its
+ * sines alone. */
 template <int DTYPE, int ANGLES>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     rotate_held_rows_kernel(KERNEL_PARAMETER(tiled_operands<KIND_PLAIN_SINGLE>) operands, KERNEL_PARAMETER(tiled_call) call,
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         const uint32_t in_tile = mine.in_warp + i * at_once;
         from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, p.head));
         to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row + in_tile, p.head));
-        row[i] = token_row_of_tile(call, p, in_tile);
+        row[i] = held_row_of_tile<FORM_HELD_ROWS>(call, p, in_tile);
     }
     const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));
     vector_pair<DTYPE> held[MOST_HELD];

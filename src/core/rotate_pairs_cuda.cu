@@ -95,11 +95,6 @@ static paired_operand plan_operand(const trope_plan &plan, const trope_plan_oper
     return o;
 }
 
-static bool rows_are_tokens(const trope_plan &plan)
-{
-    return plan.position_is_token && plan.axes == 1;
-}
-
 /* Threads that look rows up should have some that follow each other, and so do those with little else to do; but there
  * should be enough of them. */
 static uint32_t choose_rows_per_thread(const paired_call &call)
@@ -153,7 +148,7 @@ static paired_grid plan_grid(const trope_plan &plan, paired_call *call)
         number_columns(call->order, call->rearranges, 16 / plan.element_size, &call->operands[i]);
     }
     call->rows_per_thread = choose_rows_per_thread(*call);
-    if (!rows_are_tokens(plan)) {
+    if (!is_plain(plan)) {
         const size_t group_bytes = groups_of_block(*call) * sizeof(trope_row);
         while (call->rows_per_thread > 1 && call->rows_per_thread * group_bytes > UNASKED_SHARED_BYTES)
             call->rows_per_thread--;
@@ -190,7 +185,7 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
                           function, (long long)call.rows.count);
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {&call, plan->step};
-    const cudaError_t error = launch_early(facts_of_device(), kernels[rows_are_tokens(*plan)][plan->dtype],
+    const cudaError_t error = launch_early(facts_of_device(), kernels[is_plain(*plan)][plan->dtype],
                                            dim3((unsigned)grid.blocks, (unsigned)grid.slices), PAIR_THREADS,
                                            grid.shared_bytes, 0, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);

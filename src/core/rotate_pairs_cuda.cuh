@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
     for (uint32_t i = 0; i < call.rows_per_thread; i++) {
         const bool present = place.present && first_row + i < call.rows.count;
         const row_place<false> from = locate_row<false>(call.rows, present ? first_row + i : 0);
-        const trope_row row = PLAIN ? row_of_token(call.rows, from) : looked_up[i];
+        const trope_row row = PLAIN ? find_plain_row(call.rows, from) : looked_up[i];
         const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
 
         /* Loads come back in the order in which they were issued: those that others wait for go first. */

@@ -36,16 +36,13 @@ TROPE_HD uint32_t number_of_row(const tiled_call &call, const tile_place &p, uin
     return p.outer * call.rows.length.divisor + p.row + min(row, p.rows - 1);
 }
 
-/* The same as a row whose position is its token. */
-__device__ __forceinline__ trope_row token_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t row)
-{
-    return row_of_token(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
-}
-
-/* The same in any plain call. */
+/* The same as a row of a plain call. Where tiles have one row, the two dimensions are known. */
+template <int FORM>
 __device__ __forceinline__ trope_row plain_row_of_tile(const tiled_call &call, const tile_place &p, uint32_t row)
 {
-    return find_plain_row(call.rows, call.plan.plan.sequences, locate_row<true>(call.rows, number_of_row(call, p, row)));
+    if constexpr (FORM == FORM_ROW || FORM == FORM_HELD)
+        return find_plain_row<true>(call.rows, {p.outer, p.row});
+    return find_plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
 }
 
 /* What a warp keeps of a row, in shared memory unless AWAITS_ROW. */
@@ -57,10 +54,11 @@ template <int KIND>
 using tile_row = std::conditional_t<IS_PLAIN<KIND>, plain_row, std::conditional_t<IS_PACKED<KIND>, packed_row, trope_row>>;
 
 /* The rows of a warp's tile in a plain call. */
+template <int FORM>
 __device__ __forceinline__ void find_plain_rows(const tiled_call &call, const tile_place &p, plain_row *rows)
 {
     for (uint32_t i = threadIdx.x % 32; i < p.rows; i += 32) {
-        const trope_row row = plain_row_of_tile(call, p, i);
+        const trope_row row = plain_row_of_tile<FORM>(call, p, i);
         rows[i] = {(uint32_t)row.position[0], (uint32_t)row.batch};
     }
     __syncwarp();
@@ -128,7 +126,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
                                                  uint32_t number)
 {
     if constexpr (IS_PLAIN<KIND> && FORM == FORM_ROW)
-        return plain_row_of_tile(call, p, number);
+        return plain_row_of_tile<FORM>(call, p, number);
     const tile_row<KIND> from = rows[number];
     if constexpr (IS_PLAIN<KIND>)
         return row_of_plain(from.batch, from.position);
@@ -328,7 +326,7 @@ template <int DTYPE, int ANGLES, int KIND> struct lone_lane {
     __device__ __forceinline__ void begin(const tiled_call &call, const tile_place &p, const tile_row<KIND> *rows)
     {
         if constexpr (BEFORE_TILE)
-            ask(call, plain_row_of_tile(call, p, mine.in_warp));
+            ask(call, plain_row_of_tile<FORM_HEAD>(call, p, mine.in_warp));
         else if (AHEAD && mine.in_warp < p.rows) /* others have no row */
             ask(call, row_of_tile<FORM_HEAD, KIND>(call, p, rows, mine.in_warp));
     }
@@ -422,7 +420,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         } else if constexpr (IS_PACKED<KIND>) {
             find_packed_rows<ANGLES, FORM>(call, p, probes, rows);
         } else if constexpr (IS_PLAIN<KIND> && FORM != FORM_ROW) {
-            find_plain_rows(call, p, rows);
+            find_plain_rows<FORM>(call, p, rows);
         }
 #pragma unroll 1
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32) {

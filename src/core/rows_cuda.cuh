@@ -5,12 +5,24 @@
 
 #include "core/angles_cuda.cuh"
 
+/* The positions of a plain call, which follow from the tokens: of all of them, or of those of a context parallel rank,
+ * which are one run, two, or every so manieth. */
+struct token_positions {
+    uint32_t scale, first, second_run, gap;
+
+    __host__ __device__ __forceinline__ uint32_t of(uint32_t token) const
+    {
+        const uint32_t position = token * scale + first;
+        return token < second_run ? position : position + gap;
+    }
+};
+
 struct cuda_rows {
     int64_t count;
     uint32_t two_dimensions; /* batch and token, outer and inner: whichever is further apart in memory is outer */
     fast_divisor length;     /* inner ones of each outer; if rows are below 2^31 */
     int32_t batch_outermost; /* as in the plan */
-    int32_t is_split;        /* over context parallel ranks */
+    token_positions positions;
 };
 
 /* The operand that has a block, or any other part of which each has some, from these on; UINT32_MAX where there is none. */
@@ -48,22 +60,13 @@ __device__ __forceinline__ void set_row(const cuda_rows &rows, const row_place<N
     row->token = rows.batch_outermost ? p.inner : p.outer;
 }
 
-/* The rows of a call whose positions are its tokens have nothing to be looked up for. Tokens are below 2^31 here, and it
- * saves the compiler instructions to see that. */
-template <bool NARROW> __device__ __forceinline__ trope_row row_of_token(const cuda_rows &rows, const row_place<NARROW> &p)
-{
-    return rows.batch_outermost ? row_of_plain(p.outer, (uint32_t)p.inner) : row_of_plain(p.inner, (uint32_t)p.outer);
-}
-
-/* Nor have those of any other plain call. */
+/* The rows of a plain call have nothing to be looked up for. Tokens are below 2^31 here, and it saves the compiler
+ * instructions to see that. */
 template <bool NARROW>
-__device__ __forceinline__ trope_row find_plain_row(const cuda_rows &rows, const trope_sequences &s,
-                                                    const row_place<NARROW> &p)
+__device__ __forceinline__ trope_row find_plain_row(const cuda_rows &rows, const row_place<NARROW> &p)
 {
-    const trope_row row = row_of_token(rows, p);
-    if (__builtin_expect(!rows.is_split, 1)) /* and other parameters are not waited for */
-        return row;
-    return row_of_plain(row.batch, (uint32_t)trope_dense_position(&s, row.token));
+    const uint32_t token = (uint32_t)(rows.batch_outermost ? p.inner : p.outer);
+    return row_of_plain(rows.batch_outermost ? p.outer : p.inner, rows.positions.of(token));
 }
 
 #endif

@@ -17,9 +17,9 @@
 
 typedef struct trope_sequences {
     const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
-    const void *real;       /* cu_seqlens: how long they are */
     int64_t count;
-    int64_t tokens; /* per batch entry on this rank */
+    int64_t tokens;   /* per batch entry on this rank */
+    const void *real; /* cu_seqlens: how long they are */
     const void *starts;
     const void *ids;
     int64_t id_axis_stride, id_batch_stride, id_token_stride;

@@ -160,8 +160,10 @@ static void choose_positions(random_state *random, int32_t layout, tiling_call *
         a.cu_seqlens = allocate(c, (a.sequences + 1) * 4);
         a.padding = random_between(random, 0, 1) ? TROPE_PADDING_ZERO : TROPE_PADDING_COPY;
     } else if (random_between(random, 0, 5) == 0) {
+        static const int32_t layouts[] = {TROPE_CP_CONTIGUOUS, TROPE_CP_ZIGZAG, TROPE_CP_STRIPED, TROPE_CP_FLAT};
         a.cp_size = (int32_t)random_between(random, 2, 4);
-        a.cp_layout = a.tokens % 2 ? TROPE_CP_STRIPED : TROPE_CP_ZIGZAG;
+        a.cp_rank = (int32_t)random_between(random, 0, a.cp_size - 1);
+        a.cp_layout = one_of(random, layouts);
     }
 }
 
@@ -326,19 +328,20 @@ static bool turns_all(const tiled_operand &o, tile_form form, const tile_place &
     return std::all_of(turned.begin(), turned.end(), [](uint32_t count) { return count == 1; });
 }
 
-/* Whether a tile has what its form says that it has at most. */
-static bool fits_form(const tiled_operand &o, const tiled_launch &launch, bool is_plain)
+/* Whether a tile has what its form says that it has at most, and, where it has one row, that row's two dimensions. */
+static bool fits_form(const tiled_operand &o, const tiled_launch &launch, const cuda_rows &rows, bool is_plain)
 {
     const tiling &t = o.tiles;
+    const bool has_row = t.rows.divisor == 1 && t.all_rows == rows.length.divisor;
     switch (launch.form) {
     case FORM_ROW:
-        return t.rows.divisor == 1;
+        return has_row;
     case FORM_ROWS:
         return is_plain || t.rows.divisor <= MAX_TILE_ROWS;
     case FORM_HEAD:
         return t.heads == 1 && (is_plain || t.rows.divisor <= MAX_TILE_ROWS);
     case FORM_HELD:
-        return t.rows.divisor == 1 && t.heads <= MOST_HELD * o.heads_at_once.divisor && o.all_lanes <= 32;
+        return has_row && t.heads <= MOST_HELD * o.heads_at_once.divisor && o.all_lanes <= 32;
     case FORM_HELD_ROWS:
         return t.heads == 1 && t.rows.divisor <= MOST_HELD * o.rows_at_once && o.all_lanes <= 32;
     default:
@@ -370,8 +373,6 @@ static tile_form form_of_kernel(const trope_plan &plan, const tiled_launch &laun
 static bool has_kernel(const trope_plan &plan, const tiled_launch &launch)
 {
     const int angles = kind_of_angles(plan);
-    if (is_held(launch.form) && is_plain(plan) && !is_unsplit(plan))
-        return false;
     if (launch.form == FORM_HELD_ROWS)
         return launch.kind == KIND_PLAIN_SINGLE && angles_can_be_held(angles);
     return launch.form != FORM_HELD || (launch.kind != KIND_ANY && angles_can_be_held(angles));
@@ -393,12 +394,22 @@ static void check_operand(uint64_t seed, const trope_plan &plan, const tiled_ope
     const tile_place first = find_tile(o.tiles, 0), last = find_tile(o.tiles, o.tiles.tiles - 1);
     const tile_form form = form_of_kernel(plan, launch);
     const unsigned long long s = seed;
-    CHECK_MESSAGE(fits_form(o, launch, is_plain(plan)), "--seed %llu: a tile is not of its form, %d", s, launch.form);
+    CHECK_MESSAGE(fits_form(o, launch, call.rows, is_plain(plan)), "--seed %llu: a tile is not of its form, %d", s,
+                  launch.form);
     CHECK_MESSAGE(has_room(plan, o, launch, call), "--seed %llu: there is no room in shared memory", s);
     CHECK_MESSAGE(o.all_lanes == 0 || (turns_all(o, form, first) && turns_all(o, form, last)),
                   "--seed %llu: a head of a tile is not turned once", s);
     CHECK_MESSAGE(o.share_rows >= 1 && o.share_rows << o.share_bits <= 32 / o.lanes.divisor,
                   "--seed %llu: a share of a lane's turns is nobody's", s);
+}
+
+/* Of plain calls the positions are told by a few numbers, of which kernels make those that the plan has. */
+static void check_positions(uint64_t seed, const trope_plan &plan, const token_positions &positions)
+{
+    bool good = true;
+    for (int64_t token = 0; good && token < plan.tokens; token++)
+        good = positions.of((uint32_t)token) == trope_dense_position(&plan.sequences, token);
+    CHECK_MESSAGE(good, "--seed %llu: a token has another position", (unsigned long long)seed);
 }
 
 static block_share share_of_block(const tiled_operand *operands, const tiled_launch &launch, const tiled_call &call,
@@ -451,6 +462,8 @@ static void check_call(uint64_t seed, tally *t)
     CHECK_MESSAGE(launch.blocks <= INT32_MAX && has_kernel(plan, launch), "--seed %llu: there is no such kernel",
                   (unsigned long long)seed);
     check_parts(seed, plan, operands, launch, call);
+    if (is_plain(plan))
+        check_positions(seed, plan, call.rows.positions);
     for (int i = 0; launch.blocks && i < launch.operands; i++)
         check_operand(seed, plan, operands[i], launch, call);
     t->forms[launch.form]++;

@@ -37,7 +37,7 @@ static const bench_case cases[] = {
     {.name = "thd-pareto-freqs", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO,
      .angles = BENCH_FREQS_HALF, .backward = 1},
 
-    /* Rows that are looked up: a rank's share of a sequence, of the last rank from its middle. */
+    /* A context parallel rank's share of a sequence: the last rank's, from the middle. */
     {.name = "cp-zigzag", .dtypes = F32 | BF16, .heads = 32, .cp_size = 4},
     {.name = "cp-zigzag-freqs", .dtypes = BF16, .heads = 32, .cp_size = 4, .angles = BENCH_FREQS_HALF},
     {.name = "cp-zigzag-table", .dtypes = BF16, .heads = 32, .cp_size = 4, .angles = BENCH_TABLE_HALF},

@@ -55,6 +55,11 @@ static const bench_case cases[] = {
     {.name = "mid-mla", .dtypes = BF16, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
      .bytes = 24 * MIB},
 
+    {.name = "mid-cp-zigzag", .dtypes = BF16, .heads = 32, .bytes = 24 * MIB, .cp_size = 4},
+    SIZE("cp-zigzag", 1, .dtypes = BF16, .heads = 32, .cp_size = 4),
+    SIZE("cp-zigzag", 4, .dtypes = BF16, .heads = 32, .cp_size = 4),
+    SIZE("cp-zigzag", 16, .dtypes = BF16, .heads = 32, .cp_size = 4),
+
     /* The gradient of the angles: rows that several batch entries share, packed sequences, few heads. */
     {.name = "d-freqs-batch-4", .dtypes = BF16, .heads = 32, .batch = 4, .angles = BENCH_FREQS_HALF, .backward = 1,
      .angle_gradient = 1, .at_least = 0.85},

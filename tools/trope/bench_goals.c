@@ -16,7 +16,7 @@ static int has_rule(const bench_problem *p)
     const bench_case *c = p->c;
     const int is_table = c->angles == BENCH_TABLE_HALF || c->angles == BENCH_TABLE_FULL || c->angles == BENCH_TABLE_OWN;
     return c->heads >= FEWEST_HEADS && (c->form == BENCH_PLAIN || c->form == BENCH_Q_AND_K) && p->dtype != TROPE_F64 &&
-           !c->angle_gradient && !is_table && c->rounding == TROPE_ROUND_ONCE && !c->cp_size;
+           !c->angle_gradient && !is_table && c->rounding == TROPE_ROUND_ONCE;
 }
 
 double bench_goal(const bench_problem *p)
