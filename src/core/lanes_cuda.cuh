@@ -19,7 +19,7 @@ struct tiled_operand {
     uint32_t all_lanes;
     uint32_t head_threads;       /* a bit for each of these lanes, from 0 on */
     uint32_t rows_at_once;       /* of a warp */
-    uint32_t turn_rows;          /* whose turns there is room for */
+    uint32_t turn_rows;          /* whose turns there is room for; 0: it is only copied */
     uint32_t share_bits;         /* threads that share the work of finding a lane's turns, as a power of two */
     uint32_t share_rows;         /* rows that a warp finds the turns of at once */
     fast_divisor heads_at_once;  /* of each of these rows */

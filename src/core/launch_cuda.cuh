@@ -24,7 +24,7 @@ static inline int64_t magnitude(int64_t x)
 
 static inline bool clears_padding(const trope_plan &plan)
 {
-    return plan.sequences.boundaries && plan.padding == TROPE_PADDING_ZERO;
+    return plan.sequences.boundaries && plan.sequences.padding == TROPE_PADDING_ZERO;
 }
 
 /* Whether every head of a tensor is made of whole vectors. */

@@ -34,6 +34,7 @@ trope_sequences trope_plan_sequences(const trope_args *args)
     s.id_axis_stride = args->position_axis_stride;
     s.id_batch_stride = args->position_batch_stride;
     s.id_token_stride = args->position_token_stride;
+    s.padding = args->padding;
     s.axes = args->position_axes;
     s.packed = args->packed_positions;
     s.cp_size = args->cp_size;
@@ -158,7 +159,6 @@ trope_status trope_make_plan(const char *function, const trope_args *caller_args
     plan->isa = args.isa;
     plan->stream = args.stream;
     plan->status = args.status;
-    plan->padding = args.padding;
     plan_operands(&args, plan);
 
     const int32_t in = args.pairing == TROPE_PAIRING_INTERLEAVED, out = args.pairing_out == TROPE_PAIRING_INTERLEAVED;

@@ -29,8 +29,10 @@ typedef struct trope_plan_operand {
 
 typedef struct trope_plan_angles {
     trope_angle_source source;
-    const void *cos, *sin, *freqs;
-    int64_t row_stride, batch_stride, rows;
+    const void *cos, *sin;
+    int64_t rows;
+    const void *freqs;
+    int64_t row_stride, batch_stride;
     int32_t dtype;
     int32_t per_element;  /* two columns a pair, at its elements of the forward call's output */
     int32_t out_of_range; /* TROPE_RANGE_... */
@@ -59,18 +61,17 @@ typedef struct trope_plan {
     /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */
     double mscale, cosine_scale, sine_scale;
     int32_t inverse, swap_sines;
-    int32_t padding;
 
     trope_plan_angles angles;
     uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
     int32_t *status;
+    void *stream;
     trope_sequences sequences;
 
     void *d_freqs;
     double *d_inv_freq;
     void *workspace;
     uint64_t workspace_size;
-    void *stream;
 } trope_plan;
 
 /* A plan and what it points to. */

@@ -243,6 +243,14 @@ static void cut_into_tiles(const trope_plan &plan, const device_facts &device, t
 
 /* ---- the call ---- */
 
+static void set_lanes(uint32_t all, tiled_operand *o)
+{
+    const uint32_t lanes = all ? least(all, 32) : 1;
+    o->all_lanes = all;
+    o->lanes.set(lanes);
+    o->head_threads = lanes < 32 ? (1u << lanes) - 1 : UINT32_MAX;
+}
+
 static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_operand *o)
 {
     const uint32_t width = 16 / plan.element_size;
@@ -250,10 +258,7 @@ static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_
     join_groups(&from, false);
     o->src = plan_tensor(plan, from, from.src, from.src_stride, joined);
     o->dst = plan_tensor(plan, from, from.dst, from.dst_stride, joined);
-    o->all_lanes = from.rotary_dim / 2 / width;
-    const uint32_t lanes = o->all_lanes ? least(o->all_lanes, 32) : 1;
-    o->lanes.set(lanes);
-    o->head_threads = lanes < 32 ? (1u << lanes) - 1 : UINT32_MAX;
+    set_lanes(from.rotary_dim / 2 / width, o);
     o->window = takes_windows(plan, from) ? 0 : from.rotary_offset * plan.element_size;
     o->before_window = from.rotary_offset * plan.element_size - o->window;
     o->head_bytes = from.head_dim * plan.element_size;
@@ -445,10 +450,20 @@ static bool needs_table_again(const trope_plan &plan, const tiling &t)
 
 /* ---- tiles in registers ---- */
 
-/* Whether threads can keep what a tile has in registers: it is all turned, by one lane a thread. */
+/* What the lanes of an operand that is only copied would be if it were turned whole: so threads can hold it beside others.
+ */
+static void give_lanes(const trope_plan &plan, tiled_operand *o)
+{
+    o->window = 0;
+    o->window_pairs = o->tiles.pitch / 2 / plan.element_size;
+    set_lanes(o->tiles.pitch / 32, o);
+}
+
+/* Whether threads can keep what a tile has in registers: it is all turned, or could be, by one lane a thread. */
 static bool can_be_held(const trope_plan &plan, const tiled_operand &o)
 {
-    return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.window_pairs * plan.element_size;
+    return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.window_pairs * plan.element_size &&
+           o.tiles.pitch == o.all_lanes * 32;
 }
 
 /* What the threads of a call hold: their lane of so many heads of a row, or of so many rows of one head; of none if 0. */
@@ -553,11 +568,23 @@ static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const
     return is_short || warps <= limits.two || hold_many(plan, kind, operands, count, warps) ? two : none;
 }
 
-/* Cuts an operand into such tiles. */
-static void hold_operand(const trope_plan &plan, held_share held, tiled_operand *o)
+/* Cuts the operands into such tiles, if they should be held. */
+static held_share hold_operands(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
+                                const trope_plan_operand *from, tiled_operand *operands, int32_t count)
 {
-    o->tiles = choose_held_tile(*o, held);
-    number_tiles(plan, o);
+    tiled_operand held_operands[TROPE_MAX_OPERANDS];
+    for (int i = 0; i < count; i++) {
+        held_operands[i] = operands[i];
+        if (from[i].rotary_dim == 0 && count > 1)
+            give_lanes(plan, &held_operands[i]);
+    }
+    const held_share held = choose_held(plan, kind, device, from, held_operands, count);
+    for (int i = 0; held.times && i < count; i++) {
+        operands[i] = held_operands[i];
+        operands[i].tiles = choose_held_tile(operands[i], held);
+        number_tiles(plan, &operands[i]);
+    }
+    return held;
 }
 
 tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, tiled_operand *operands,
@@ -573,16 +600,16 @@ tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &d
     for (int i = 0; i < launch.operands; i++)
         plan_operand(plan, from[i], &operands[i]);
     cut_into_tiles(plan, device, launch.kind, operands, launch.operands);
-    const held_share held = choose_held(plan, launch.kind, device, from, operands, launch.operands);
+    const held_share held = hold_operands(plan, launch.kind, device, from, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];
-        if (held.times)
-            hold_operand(plan, held, &o);
-        else
+        if (!held.times)
             call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
         o.stays = from[i].in_place && (held.times || !needs_table_again(plan, o.tiles));
         rows = most(rows, o.tiles.rows.divisor);
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
+        if (from[i].rotary_dim == 0)
+            o.turn_rows = 0;
     }
     if (held.times)
         launch.form = held.form;

@@ -69,6 +69,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     /* Warps that have no tile find a row as well: a branch around it costs a small call 0.3 us. */
     if constexpr (IS_PACKED<KIND>)
         row = row_of_packed(0, p.row, find_packed_row<HAS_TABLE<ANGLES>>(call.plan.plan, probes, (int32_t)p.row));
+    if (!IS_SINGLE<KIND> && o.turn_rows == 0 && row.action == TROPE_ROW_ROTATE)
+        row.action = TROPE_ROW_COPY;
     const auto store = [&](const vector_pair<DTYPE> &v, char *at) { mine.at.store_to_memory(v, at, stores); };
     if (row.action == TROPE_ROW_ROTATE) {
         const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16,

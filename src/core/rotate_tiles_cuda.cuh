@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         __syncwarp();
         arrival.wait(0);
         if constexpr (!IS_PLAIN<KIND>)
-            if (call.plan.plan.sequences.boundaries && call.plan.plan.padding == TROPE_PADDING_ZERO)
+            if (call.plan.plan.sequences.boundaries && call.plan.plan.sequences.padding == TROPE_PADDING_ZERO)
                 clear_rows<AWAITS_ROW<ANGLES, FORM, KIND>>(o, p, rows, tile);
         store_tile(o.tiles, o.dst, p, store_policy(o), tile);
         await_stores();

@@ -240,8 +240,8 @@ template <bool HAS_TABLE>
 __device__ __forceinline__ packed_row row_of_span(const trope_plan &plan, const packed_span &span, int32_t token)
 {
     packed_row row = {(uint32_t)token - (uint32_t)span.begin, TROPE_ROW_ROTATE, 0};
-    if (span.is_gap && plan.padding != TROPE_PADDING_ROTATE) {
-        row.action = plan.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
+    if (span.is_gap && plan.sequences.padding != TROPE_PADDING_ROTATE) {
+        row.action = plan.sequences.padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
     } else if (HAS_TABLE && row.position >= (uint32_t)plan.angles.rows) {
         row.position = (uint32_t)plan.angles.rows - 1;
         row.poisoned = plan.angles.out_of_range == TROPE_RANGE_POISON;

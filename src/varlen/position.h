@@ -18,13 +18,14 @@
 typedef struct trope_sequences {
     const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
     int64_t count;
-    int64_t tokens;   /* per batch entry on this rank */
+    int64_t tokens;  /* per batch entry on this rank */
+    int32_t padding; /* TROPE_PADDING_... */
+    int32_t axes;
     const void *real; /* cu_seqlens: how long they are */
     const void *starts;
     const void *ids;
     int64_t id_axis_stride, id_batch_stride, id_token_stride;
     int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
-    int32_t axes;
     int32_t packed;
     int32_t cp_size, cp_rank, cp_layout;
 } trope_sequences;

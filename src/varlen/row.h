@@ -64,8 +64,8 @@ TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row
     if (!same_sequence)
         *span = trope_find_span(s, row->batch, row->token);
     const int64_t index = trope_index_in_sequence(s, span, row->token);
-    if (trope_is_padding(span, index) && plan->padding != TROPE_PADDING_ROTATE) {
-        row->action = plan->padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
+    if (trope_is_padding(span, index) && s->padding != TROPE_PADDING_ROTATE) {
+        row->action = s->padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
         return;
     }
     if (plan->angles.source == TROPE_ANGLES_NONE)

@@ -194,8 +194,8 @@ static config *make_plain(uint64_t seed)
     return USUAL(seed, plain, times[seed / 64 % 4]);
 }
 
-/* Operands of a tensor each that are turned whole, as Q and K in most training loops, plain or packed: they are cut into
- * tiles together. */
+/* Operands that are turned whole, as Q and K in most training loops, or only copied, as V, plain or packed: they are cut
+ * into tiles together. */
 static config *make_several(uint64_t seed)
 {
     static const int32_t times[] = {1, 20, 100, 200};

@@ -356,7 +356,7 @@ static bool has_room(const trope_plan &plan, const tiled_operand &o, const tiled
     const uint32_t reals = kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4,
                    turns_of_row = o.lanes.divisor * 16 / plan.element_size * reals * (plan.dtype == TROPE_F64 ? 8 : 4),
                    rows = is_held(launch.form) ? 1 : o.tiles.rows.divisor;
-    const bool keeps_turns = launch.form != FORM_HEAD && launch.form != FORM_HELD_ROWS && o.all_lanes > 0;
+    const bool keeps_turns = launch.form != FORM_HEAD && launch.form != FORM_HELD_ROWS && o.turn_rows > 0;
     return (is_held(launch.form) || TILE_WARPS * o.tile_bytes <= call.turns_at) &&
            (!keeps_turns || (o.turn_rows >= 1 && o.turn_rows * turns_of_row <= call.turns_bytes)) &&
            call.turns_at % 16 == 0 && call.turns_bytes % 16 == 0 &&

@@ -213,14 +213,14 @@ static void choose_window(builder *b, trope_operand *o)
     o->rotary_offset = (int32_t)before;
     o->head_dim = (int32_t)(before + o->rotary_dim + after);
     if (o->head_dim == 0)
-        o->head_dim = (int32_t)between(b, 1, 40);
+        o->head_dim = (int32_t)(b->v[OPTION_SIZE] == SIZE_VECTORS ? 16 * between(b, 1, 8) : between(b, 1, 40));
 }
 
 static void choose_heads(builder *b, trope_operand *o)
 {
     o->groups = b->v[OPTION_HEADS] == HEADS_GROUPS ? (int32_t)between(b, 2, 3) : (int32_t)between(b, 0, 1);
-    const int fill_warp = b->v[OPTION_SIZE] == SIZE_VECTORS && o->rotary_dim > 0 && once_in(b, 2);
-    const int many = fill_warp ? 5 + 512 / o->rotary_dim : 5;
+    const int fill_warp = b->v[OPTION_SIZE] == SIZE_VECTORS && once_in(b, 2);
+    const int many = fill_warp ? 5 + 512 / (o->rotary_dim ? o->rotary_dim : 128) : 5;
     o->heads_per_group =
         b->v[OPTION_HEADS] == HEADS_ONE ? 1 : (int32_t)between(b, 1, b->v[OPTION_HEADS] == HEADS_MANY ? many : 3);
 }

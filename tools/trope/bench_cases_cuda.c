@@ -56,6 +56,9 @@ static const bench_case cases[] = {
      .bytes = 24 * MIB},
 
     {.name = "mid-cp-zigzag", .dtypes = BF16, .heads = 32, .bytes = 24 * MIB, .cp_size = 4},
+    SIZE("qkv-split", 4, .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT),
+    SIZE("qkv-split", 16, .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .at_least = 0.95),
+    SIZE("qkv-split", 32, .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .at_least = 0.95),
     SIZE("cp-zigzag", 1, .dtypes = BF16, .heads = 32, .cp_size = 4),
     SIZE("cp-zigzag", 4, .dtypes = BF16, .heads = 32, .cp_size = 4),
     SIZE("cp-zigzag", 16, .dtypes = BF16, .heads = 32, .cp_size = 4),
