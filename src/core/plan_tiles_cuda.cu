@@ -31,11 +31,12 @@
 /* Warps that hold heads in registers, or rows of one head, and run at once. */
 #define HELD_AT_ONCE (HELD_BLOCKS * TILE_WARPS)
 
-/* Warps of a multiprocessor from which on, and up to which, more may be worth holding than run at once, of 16 bits and of
- * fp32: where they are just too many, the last of them run alone. */
-#define HELD_FROM      (HELD_AT_ONCE * 5 / 4)
-#define HELD_FROM_WIDE (HELD_AT_ONCE * 5 / 2)
-#define HELD_TO        (HELD_AT_ONCE * 8)
+/* Warps of a multiprocessor from which on, and up to which, more may be worth holding than run at once, of 16 bits (fewer
+ * where an operand is only copied) and of fp32: where they are just too many, the last of them run alone. */
+#define HELD_FROM       (HELD_AT_ONCE * 5 / 4)
+#define HELD_FROM_WIDE  (HELD_AT_ONCE * 5 / 2)
+#define HELD_TO         (HELD_AT_ONCE * 8)
+#define HELD_TO_COPYING (HELD_AT_ONCE * 5)
 
 /* Bytes of a head's window in place up to which threads should hold it, however many there are. */
 #define SHORT_WINDOW 256
@@ -441,11 +442,14 @@ static uint32_t row_bytes(tile_call_kind kind)
                                                                         : sizeof(tile_row<KIND_PACKED>));
 }
 
-/* Whether a table's rows that one head has read are read by others after much else, and should rather stay in L2. (Heads
- * that are held matter more: their tiles have more of them.) */
-static bool needs_table_again(const trope_plan &plan, const tiling &t)
+/* Whether what an operand changes in place should stay in L2 from its load to its store. A table's rows that other heads or
+ * sequences read after much else had better stay instead, but for windows that are held, whose lines are stored in parts.
+ */
+static bool should_stay(const trope_plan &plan, const trope_plan_operand &from, const tiled_operand &o, bool is_held)
 {
-    return t.rows_first && kind_of_angles(plan) != ANGLES_PHASE;
+    if (!from.in_place || kind_of_angles(plan) == ANGLES_PHASE)
+        return from.in_place;
+    return is_held ? !plan.sequences.boundaries || o.src.run == 1 : !o.tiles.rows_first;
 }
 
 /* ---- tiles in registers ---- */
@@ -519,16 +523,25 @@ static bool has_short_windows(const tiled_operand &o, tile_form form)
            (form == FORM_HELD_ROWS || o.tiles.all_heads >= heads_of_warp(o));
 }
 
+static bool copies_some(const trope_plan_operand *from, int32_t count)
+{
+    bool copies = false;
+    for (int i = 0; i < count; i++)
+        copies = copies || from[i].rotary_dim == 0;
+    return copies;
+}
+
 /* Whether threads should hold two heads of a call that has more of such warps than run at once: where kernels by tiles do
  * not keep up with a copy, because of several operands, or, in fp32, of heads that are further apart than rows. */
-static bool hold_many(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands, int32_t count,
-                      int64_t warps)
+static bool hold_many(const trope_plan &plan, tile_call_kind kind, const trope_plan_operand *from,
+                      const tiled_operand *operands, int32_t count, int64_t warps)
 {
     const bool is_wide = plan.element_size == 4;
     const bool are_several = kind == KIND_PLAIN && kind_of_angles(plan) == ANGLES_PHASE,
                is_apart = kind == KIND_PLAIN_SINGLE && is_wide && operands[0].tiles.rows_first;
     return (are_several || is_apart) && all_fill_warps(operands, count) &&
-           warps >= (is_wide ? HELD_FROM_WIDE : HELD_FROM) && warps <= HELD_TO;
+           warps >= (is_wide ? HELD_FROM_WIDE : HELD_FROM) &&
+           warps <= (!is_wide && copies_some(from, count) ? HELD_TO_COPYING : HELD_TO);
 }
 
 /* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
@@ -565,7 +578,7 @@ static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const
     if (count_held_tiles(plan, device, operands, count, one) <= limits.one)
         return one; /* twice as many warps */
     const int64_t warps = count_held_tiles(plan, device, operands, count, two);
-    return is_short || warps <= limits.two || hold_many(plan, kind, operands, count, warps) ? two : none;
+    return is_short || warps <= limits.two || hold_many(plan, kind, from, operands, count, warps) ? two : none;
 }
 
 /* Cuts the operands into such tiles, if they should be held. */
@@ -605,7 +618,7 @@ tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &d
         tiled_operand &o = operands[i];
         if (!held.times)
             call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
-        o.stays = from[i].in_place && (held.times || !needs_table_again(plan, o.tiles));
+        o.stays = should_stay(plan, from[i], o, held.times > 0);
         rows = most(rows, o.tiles.rows.divisor);
         call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
         if (from[i].rotary_dim == 0)

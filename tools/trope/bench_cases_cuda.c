@@ -94,7 +94,7 @@ static bench_case cross_case(int i, char *name, size_t size)
     const int rest = i / (LAYOUTS * PAIRINGS * WINDOWS), backward = rest % 2, in_place = rest / 2 % 2, freqs = rest / 4;
     snprintf(name, size, "x-%s-%s-%s-%s-%s-%s", layouts[layout], pairing ? "interleaved" : "halves", windows[window],
              backward ? "bwd" : "fwd", in_place ? "in" : "out", freqs ? "freqs" : "inv_freq");
-    bench_case c = {.name = name, .dtypes = ALL, .heads = 32, .layout = TROPE_SBHD + layout, .bytes = 96 * MIB};
+    bench_case c = {.name = name, .dtypes = ALL, .heads = 32, .layout = TROPE_SBHD + layout};
     c.batch = layout == 3 ? 1 : 2;
     c.lengths = layout == 3 ? BENCH_SEQS_PARETO : BENCH_DENSE;
     c.pairing = pairing ? INTERLEAVED : HALF;
