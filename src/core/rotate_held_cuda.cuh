@@ -18,7 +18,7 @@ __device__ __forceinline__ trope_row held_row_of_tile(const tiled_call &call, co
     return row_of_plain(row.batch, found_here((uint32_t)row.position[0]));
 }
 
-/* For packed calls and plain ones, with phases or freqs, whose tiles have nothing that passes through. What can be found
+/* For packed calls and plain ones, with phases or freqs, whose tiles are turned whole, or only copied. What can be found
  * before the kernel before this one has ended is found before. */
 template <int DTYPE, int ANGLES, int KIND>
 __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
