@@ -445,6 +445,16 @@ static void check_parts(uint64_t seed, const trope_plan &plan, const tiled_opera
     CHECK_MESSAGE(parts == expected, "--seed %llu: what is moved is not what the operands have", (unsigned long long)seed);
 }
 
+/* Whether an operand is turned or only copied as the plan says, where none are joined to one; joined ones
+ * are turned if all of the plan's are. */
+static bool turns_as_planned(const trope_plan &plan, const tiled_launch &launch, const tiled_operand *operands, int i)
+{
+    const auto is_copied = [](const trope_plan_operand &o) { return o.rotary_dim == 0; };
+    if (launch.operands == plan.operand_count)
+        return (operands[i].turn_rows == 0) == is_copied(plan.operands[i]);
+    return operands[i].turn_rows > 0 || std::any_of(plan.operands, plan.operands + plan.operand_count, is_copied);
+}
+
 static void check_call(uint64_t seed, tally *t)
 {
     static trope_planned_call planned;
@@ -464,8 +474,11 @@ static void check_call(uint64_t seed, tally *t)
     check_parts(seed, plan, operands, launch, call);
     if (is_plain(plan))
         check_positions(seed, plan, call.rows.positions);
-    for (int i = 0; launch.blocks && i < launch.operands; i++)
+    for (int i = 0; launch.blocks && i < launch.operands; i++) {
         check_operand(seed, plan, operands[i], launch, call);
+        CHECK_MESSAGE(turns_as_planned(plan, launch, operands, i),
+                      "--seed %llu: an operand is copied that turns, or turned", (unsigned long long)seed);
+    }
     t->forms[launch.form]++;
     t->kinds[launch.kind]++;
     t->operands[launch.operands]++;
