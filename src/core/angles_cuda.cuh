@@ -57,6 +57,18 @@ template <typename REAL> __device__ __forceinline__ REAL table_entry(int32_t dty
     }
 }
 
+/* Where a row's columns begin in a table with one position axis, in elements. */
+__device__ __forceinline__ int64_t offset_of_row(const cuda_plan &p, const trope_row &row)
+{
+    return row.batch * p.plan.angles.batch_stride + row.position[0] * p.plan.angles.row_stride;
+}
+
+/* Where the angle of a pair is, of freqs with a column per pair. */
+__device__ __forceinline__ const float *address_of_freqs(const cuda_plan &p, const trope_row &row, int pair)
+{
+    return (const float *)p.plan.angles.freqs + offset_of_row(p, row) + pair;
+}
+
 /* How many pairs the windows before that of a pair have, which are two at most: without a division in every thread. */
 __device__ __forceinline__ int pairs_before(int window_pairs, int pair)
 {
@@ -115,8 +127,7 @@ template <int N>
 __device__ __forceinline__ void load_vectors(const cuda_plan &p, const trope_row &row, const float *table, int pair,
                                              bool own, of_pairs<float, N> *values)
 {
-    const trope_plan_angles &a = p.plan.angles;
-    table += row.batch * a.batch_stride + row.position[0] * a.row_stride;
+    table += offset_of_row(p, row);
     if (own && p.plan.interleaved_columns) {
         float both[2 * N];
         load_run<float, 2 * N>(p, table + 2 * pair, both);
@@ -175,7 +186,7 @@ template <int N> struct stored_entries {
     __device__ __forceinline__ void load(const cuda_plan &p, const trope_row &row, const void *table, int pair)
     {
         const trope_plan_angles &a = p.plan.angles;
-        const int64_t entry = row.batch * a.batch_stride + row.position[0] * a.row_stride;
+        const int64_t entry = offset_of_row(p, row);
         if (a.dtype == TROPE_F32)
             load_columns(p, (const uint32_t *)table + entry, pair);
         else

@@ -68,12 +68,6 @@ static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
     return (uint32_t)((takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size);
 }
 
-/* Rows of each outer index. */
-static uint32_t inner_rows(const trope_plan &plan)
-{
-    return (uint32_t)(plan.batch_outermost ? plan.tokens : plan.batch);
-}
-
 /* `joined`: the two dimensions of rows are one. */
 static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                 const int64_t *stride, bool joined)
@@ -155,7 +149,7 @@ static void number_tiles(const trope_plan &plan, tiled_operand *o)
 {
     tiling &t = o->tiles;
     if (t.rows.divisor == 1)
-        t.all_rows = inner_rows(plan); /* joined ones would have to be told apart again */
+        t.all_rows = (uint32_t)inner_rows(plan); /* joined ones would have to be told apart again */
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
     const uint32_t at_once = heads_of_warp(*o);
     t.tiles = (uint32_t)count_tiles(plan, t);
@@ -268,7 +262,7 @@ static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
     o->tiles.pitch = pitch_of(plan, from);
     o->tiles.all_heads = from.groups * from.heads_per_group;
-    o->tiles.all_rows = joined ? (uint32_t)(plan.batch * plan.tokens) : inner_rows(plan);
+    o->tiles.all_rows = (uint32_t)(joined ? plan.batch * plan.tokens : inner_rows(plan));
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
     o->tiles.heads_per_group.set(from.heads_per_group);
 }

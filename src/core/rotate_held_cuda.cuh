@@ -18,6 +18,11 @@ __device__ __forceinline__ trope_row held_row_of_tile(const tiled_call &call, co
     return row_of_plain(row.batch, found_here((uint32_t)row.position[0]));
 }
 
+/* Whether a table's row is brought into L2 while the kernel before still runs, so that it need not come after the heads of
+ * all warps. In 16 bits a row is for half as many bytes, and finding out first where it is takes what that saves. */
+template <int DTYPE, int ANGLES, int KIND>
+constexpr bool BRINGS_ANGLES = IS_PLAIN<KIND> && (ANGLES == ANGLES_FREQS) && (DTYPE == TROPE_F32);
+
 /* For packed calls and plain ones, with phases or freqs, whose tiles are turned whole, or only copied. What can be found
  * before the kernel before this one has ended is found before. */
 template <int DTYPE, int ANGLES, int KIND>
@@ -53,6 +58,9 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
     } else {
         row = held_row_of_tile<FORM_HELD>(call, p, 0);
     }
+    if constexpr (BRINGS_ANGLES<DTYPE, ANGLES, KIND>)
+        if (has_lane && mine.share_row(o) == 0 && (IS_SINGLE<KIND> || o.turn_rows))
+            prefetch(address_of_freqs(call.plan, row, lane_turns::pair_of_share(mine.at, mine.first_share(o))));
     await_previous();
     if (IS_PACKED<KIND>)
         probes.ask_all();
@@ -76,7 +84,7 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
         const typename lane_turns::space space = {shared + warp * call.turns_bytes + mine.thread * 16,
                                                   o.lanes.divisor * 16};
         const uint32_t share = mine.first_share(o);
-        if (has_lane && mine.in_warp >> o.share_bits == 0)
+        if (has_lane && mine.share_row(o) == 0)
             lane_turns::template find_shares<true, 1>(
                 call.plan, mine.at, [&](uint32_t i) { return lane.steps_of_share(i, share); }, share, 1u << o.share_bits, 0,
                 1, 1, [&](uint32_t) { return row; }, space);
@@ -119,8 +127,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++) {
         const uint32_t in_tile = mine.in_warp + i * at_once;
-        from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, p.head));
-        to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row + in_tile, p.head));
+        from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, 0)); /* p.head is 0 as well */
+        to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row + in_tile, 0));
         row[i] = held_row_of_tile<FORM_HELD_ROWS>(call, p, in_tile);
     }
     const uint64_t loads = found_here(load_policy(o)), stores = found_here(store_policy(o));

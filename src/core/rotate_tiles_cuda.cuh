@@ -170,6 +170,12 @@ template <int DTYPE, int ANGLES, int KIND> struct lane_share {
         return in_warp & ((1u << o.share_bits) - 1);
     }
 
+    /* The row whose turns it is, of those that the warp finds at once. */
+    __device__ __forceinline__ uint32_t share_row(const tiled_operand &o) const
+    {
+        return in_warp >> o.share_bits;
+    }
+
     /* Turns the lane of one head, and calls store(). Where pairs are rearranged, each thread reads what others write. */
     template <bool OWN_TURNS, class STORE>
     __device__ __forceinline__ void turn(const tiled_call &call, const tiled_operand &o,
@@ -260,7 +266,7 @@ rotate_shared(const tiled_call &call, const tiled_operand &o, const sharing_lane
     const lane_share<DTYPE, ANGLES, KIND> &mine = lane.mine;
     const uint32_t first_row = o.heads_at_once.divide(mine.in_warp),
                    first_head = mine.in_warp - first_row * o.heads_at_once.divisor;
-    const uint32_t share = mine.first_share(o), share_row = mine.in_warp >> o.share_bits;
+    const uint32_t share = mine.first_share(o), share_row = mine.share_row(o);
     const bool turns_heads = mine.is_there && first_row < (ROWS ? o.rows_at_once : 1),
                finds_turns = mine.is_there && share_row < (ROWS ? o.share_rows : 1);
     const typename lane_turns::space space = {turns_space + mine.thread * 16, o.lanes.divisor * 16};
