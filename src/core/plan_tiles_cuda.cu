@@ -1,6 +1,7 @@
 /* How a plan is cut into tiles, and which kernel it gets. No device is needed for it: tests/cuda/tiling.cu does without. */
 #include "core/plan_tiles_cuda.cuh"
 
+#include <algorithm>
 #include <string.h>
 
 #include "core/rotate_cuda.h"
@@ -189,9 +190,8 @@ static bool exceed_tile(uint32_t rows, const tiled_operand &o)
 static uint32_t most_rows_of_few_heads(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands,
                                        int32_t count)
 {
-    bool have_many = false;
-    for (int i = 0; i < count; i++)
-        have_many = have_many || (operands[i].tiles.pitch && exceed_tile(2, operands[i]));
+    const bool have_many =
+        std::any_of(operands, operands + count, [](const tiled_operand &o) { return o.tiles.pitch && exceed_tile(2, o); });
     if (have_many && (kind == KIND_PACKED || (kind == KIND_PLAIN && reads_tables(plan))))
         return 1;
     return have_many && kind == KIND_PLAIN ? ROWS_BESIDE_ONE : INT32_MAX;
@@ -494,19 +494,15 @@ static int64_t count_held_tiles(const trope_plan &plan, const device_facts &devi
 /* Whether some operand has more heads than a warp has at once. */
 static bool fill_warps(const tiled_operand *operands, int32_t count)
 {
-    bool fill = false;
-    for (int i = 0; i < count; i++)
-        fill = fill || operands[i].tiles.all_heads > heads_of_warp(operands[i]);
-    return fill;
+    return std::any_of(operands, operands + count,
+                       [](const tiled_operand &o) { return o.tiles.all_heads > heads_of_warp(o); });
 }
 
 /* Whether all operands have heads for threads that hold two. */
 static bool all_fill_warps(const tiled_operand *operands, int32_t count)
 {
-    bool fill = true;
-    for (int i = 0; i < count; i++)
-        fill = fill && operands[i].tiles.all_heads >= MOST_HELD * heads_of_warp(operands[i]);
-    return fill;
+    return std::all_of(operands, operands + count,
+                       [](const tiled_operand &o) { return o.tiles.all_heads >= MOST_HELD * heads_of_warp(o); });
 }
 
 /* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of
@@ -519,10 +515,7 @@ static bool has_short_windows(const tiled_operand &o, tile_form form)
 
 static bool copies_some(const trope_plan_operand *from, int32_t count)
 {
-    bool copies = false;
-    for (int i = 0; i < count; i++)
-        copies = copies || from[i].rotary_dim == 0;
-    return copies;
+    return std::any_of(from, from + count, [](const trope_plan_operand &o) { return o.rotary_dim == 0; });
 }
 
 /* Whether threads should hold two heads of a call that has more of such warps than run at once: where kernels by tiles do
