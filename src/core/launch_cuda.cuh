@@ -85,15 +85,9 @@ static inline token_positions plan_positions(const trope_sequences &s)
     return p;
 }
 
-/* Rows of each index of the outer one of their two dimensions. */
-static inline int64_t inner_rows(const trope_plan &plan)
-{
-    return plan.batch_outermost ? plan.tokens : plan.batch;
-}
-
 static inline cuda_rows plan_rows(const trope_plan &plan)
 {
-    const int64_t length = inner_rows(plan);
+    const int64_t length = trope_inner_rows(&plan);
     cuda_rows rows;
     rows.count = plan.batch * plan.tokens;
     rows.two_dimensions = rows.count > length;

@@ -80,7 +80,7 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand
     memset(&t, 0, sizeof t);
     t.base = (char *)base + (takes_windows(plan, o) ? o.rotary_offset * bytes : 0);
     t.outer = outer;
-    t.inner = joined && inner_rows(plan) == 1 ? outer : inner;
+    t.inner = joined && trope_inner_rows(&plan) == 1 ? outer : inner;
     t.group = stride[TROPE_DIM_GROUP] * bytes;
     t.head = stride[TROPE_DIM_HEAD] * bytes;
     return t;
@@ -89,7 +89,7 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand
 /* Whether rows are as far apart from one outer index to the next as they are within. */
 static bool rows_join(const trope_plan &plan, const int64_t *stride)
 {
-    const int64_t inner = inner_rows(plan), outer = plan.batch * plan.tokens / inner;
+    const int64_t inner = trope_inner_rows(&plan), outer = plan.batch * plan.tokens / inner;
     return inner == 1 || outer == 1 ||
            stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] ==
                inner * stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH];
@@ -150,7 +150,7 @@ static void number_tiles(const trope_plan &plan, tiled_operand *o)
 {
     tiling &t = o->tiles;
     if (t.rows.divisor == 1)
-        t.all_rows = (uint32_t)inner_rows(plan); /* joined ones would have to be told apart again */
+        t.all_rows = (uint32_t)trope_inner_rows(&plan); /* joined ones would have to be told apart again */
     const uint32_t row_tiles = tiles_along(t.all_rows, t.rows.divisor), head_tiles = tiles_along(t.all_heads, t.heads);
     const uint32_t at_once = heads_of_warp(*o);
     t.tiles = (uint32_t)count_tiles(plan, t);
@@ -262,7 +262,7 @@ static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
     o->tiles.pitch = pitch_of(plan, from);
     o->tiles.all_heads = from.groups * from.heads_per_group;
-    o->tiles.all_rows = (uint32_t)(joined ? plan.batch * plan.tokens : inner_rows(plan));
+    o->tiles.all_rows = (uint32_t)(joined ? plan.batch * plan.tokens : trope_inner_rows(&plan));
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
     o->tiles.heads_per_group.set(from.heads_per_group);
 }
@@ -437,8 +437,7 @@ static uint32_t row_bytes(tile_call_kind kind)
 }
 
 /* Whether what an operand changes in place should stay in L2 from its load to its store. A table's rows that other heads or
- * sequences read after much else had better stay instead, but for windows that are held, whose lines are stored in parts.
- */
+ * sequences read after much else had better stay instead, but for windows that are held, which are parts of lines. */
 static bool should_stay(const trope_plan &plan, const trope_plan_operand &from, const tiled_operand &o, bool is_held)
 {
     if (!from.in_place || kind_of_angles(plan) == ANGLES_PHASE)

@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(TILE_THREADS, HELD_BLOCKS)
 #pragma unroll
     for (int i = 0; i < MOST_HELD; i++) {
         const uint32_t in_tile = mine.in_warp + i * at_once;
-        from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, 0)); /* p.head is 0 as well */
+        /* There is one head: 0 rather than p.head spares every thread a division by groups. */
+        from[i] = found_here(address_of(o.tiles, o.src, p.outer, p.row + in_tile, 0));
         to[i] = found_here(address_of(o.tiles, o.dst, p.outer, p.row + in_tile, 0));
         row[i] = held_row_of_tile<FORM_HELD_ROWS>(call, p, in_tile);
     }

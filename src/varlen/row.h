@@ -14,10 +14,15 @@ typedef struct trope_row {
     uint32_t poisoned; /* bit a: axis a is out of range and its pairs become NaN */
 } trope_row;
 
-/* Rows are numbered as they are stored: number = outer * size + inner. */
+/* Rows are numbered as they are stored: number = outer * trope_inner_rows() + inner. */
+TROPE_HD int64_t trope_inner_rows(const trope_plan *plan)
+{
+    return plan->batch_outermost ? plan->tokens : plan->batch;
+}
+
 TROPE_HD void trope_locate_row(const trope_plan *plan, int64_t number, trope_row *row)
 {
-    const int64_t size = plan->batch_outermost ? plan->tokens : plan->batch;
+    const int64_t size = trope_inner_rows(plan);
     int64_t outer = 0;
     if (number >= size) /* 64-bit divisions are slow, on GPUs above all */
         outer = number <= UINT32_MAX ? (int64_t)((uint32_t)number / (uint32_t)size) : number / size;
