@@ -111,6 +111,21 @@ static uint32_t share_heads(uint32_t heads, uint32_t per_group, uint32_t most)
     return groups <= most ? groups : share;
 }
 
+/* Rows of a tile, of which a warp turns `at_once` heads at a time, that it should have at once: those that take the fewest
+ * times, and of these the most, since a thread then has turns to load for the fewest rows. */
+static uint32_t choose_rows_at_once(uint32_t rows, uint32_t heads, uint32_t at_once)
+{
+    uint32_t best = 1, fewest = UINT32_MAX;
+    for (uint32_t r = 1; r <= least(rows, at_once); r++) {
+        const uint32_t times = tiles_along(rows, r) * tiles_along(heads, least(at_once / r, heads));
+        if (times <= fewest) {
+            fewest = times;
+            best = r;
+        }
+    }
+    return best;
+}
+
 /* The sizes of tiles that have room for `room` heads. A warp turns `at_once` heads at a time. */
 static void choose_tile(uint32_t room, uint32_t most_rows, uint32_t at_once, tiling *t)
 {
@@ -163,7 +178,7 @@ static void number_tiles(const trope_plan &plan, tiled_operand *o)
     find_runs(t, &o->src);
     find_runs(t, &o->dst);
     o->tile_bytes = t.rows.divisor * t.heads * t.pitch;
-    o->rows_at_once = t.rows_first ? least(t.rows.divisor, at_once) : at_once > t.heads ? at_once / t.heads : 1;
+    o->rows_at_once = choose_rows_at_once(t.rows.divisor, t.heads, at_once);
     o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
 }
 
@@ -197,13 +212,22 @@ static uint32_t most_rows_of_few_heads(const trope_plan &plan, tile_call_kind ki
     return have_many && kind == KIND_PLAIN ? ROWS_BESIDE_ONE : INT32_MAX;
 }
 
+/* Whether a row has heads for threads that have two. */
+static bool fills_warp_twice(const tiled_operand &o)
+{
+    return o.tiles.all_heads >= 2 * heads_of_warp(o);
+}
+
 /* Rows that a tile has at most (where rows are neighbours, unless there is room for more of all heads: see choose_tile). Of
- * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs. */
-static uint32_t most_rows_of_tile(const trope_plan &plan, const tiling &t, uint32_t of_few_heads)
+ * a table a warp waits for two rows at a time, so that more heads are worth more than longer runs; and where rows must be
+ * known first, the kernel of one row is worth tiles of half the size. */
+static uint32_t most_rows_of_tile(const trope_plan &plan, const tiled_operand &o, uint32_t of_few_heads)
 {
     const uint32_t most = is_plain(plan) ? INT32_MAX : MAX_TILE_ROWS;
-    if (t.rows_first)
+    if (o.tiles.rows_first)
         return reads_tables(plan) ? 2 : most;
+    if (is_packed(plan) && reads_tables(plan) && fills_warp_twice(o))
+        return 1;
     return least(of_few_heads, most);
 }
 
@@ -224,7 +248,7 @@ static void cut_into_tiles(const trope_plan &plan, const device_facts &device, t
             if (t.pitch == 0)
                 continue;
             const uint32_t room = room_of_tile(operands[i], halvings);
-            choose_tile(room, most_rows_of_tile(plan, t, of_few_heads), heads_of_warp(operands[i]), &t);
+            choose_tile(room, most_rows_of_tile(plan, operands[i], of_few_heads), heads_of_warp(operands[i]), &t);
             rows = most(rows, t.rows.divisor);
             tiles += count_tiles(plan, t);
             can_be_halved = can_be_halved || room_of_tile(operands[i], halvings + 1) < room;
@@ -408,23 +432,30 @@ static uint32_t bytes_in_flight(const trope_plan &plan, const tiled_operand &o, 
     return o.tiles.rows_first ? APART_BYTES : SCATTERED_BYTES;
 }
 
-/* The shared memory of a block that should have part / of `all`. */
-static uint32_t shared_of_part(uint64_t all, uint64_t part, uint64_t of)
+/* Shared memory of a block that is not asked for. */
+static uint32_t reserved_shared(const trope_plan &plan, const tiled_launch &launch)
+{
+    const bool has_steps = shares_steps(kind_of_angles(plan), launch.form, launch.kind);
+    return RESERVED_SHARED + (has_steps ? USUAL_PAIRS * (uint32_t)sizeof(uint64_t) : 0);
+}
+
+/* What a block should ask for that is to have part / of `all`. */
+static uint32_t shared_of_part(uint64_t all, uint64_t part, uint64_t of, uint32_t reserved)
 {
     const uint32_t share = least((uint32_t)(all * part / of), UNASKED_SHARED_BYTES);
-    return most(share, RESERVED_SHARED) - RESERVED_SHARED;
+    return most(share, reserved) - reserved;
 }
 
 /* The same where all blocks start at once, so that no multiprocessor has more of them than others, although blocks of the
  * call before, which end at different times, may still have their places (without early launches they may not): as much as
  * each has of `all`, and of that no more than they need, or one of them and the next call's. */
-static void spread_evenly(const device_facts &device, uint32_t all, tiled_launch *launch)
+static void spread_evenly(const device_facts &device, uint32_t all, uint32_t reserved, tiled_launch *launch)
 {
     if (device.major < 9 || device.multiprocessors == 0 || launch->blocks == 0)
         return;
     const uint64_t blocks = (uint64_t)quotient_up(launch->blocks, device.multiprocessors);
-    launch->shared_bytes = most(launch->shared_bytes, shared_of_part(all, 1, blocks));
-    const uint64_t needed = (blocks > 1 ? blocks : 2) * (launch->shared_bytes + RESERVED_SHARED);
+    launch->shared_bytes = most(launch->shared_bytes, shared_of_part(all, 1, blocks, reserved));
+    const uint64_t needed = (blocks > 1 ? blocks : 2) * (launch->shared_bytes + reserved);
     launch->of_multiprocessor = needed <= all ? (uint32_t)needed : 0;
 }
 
@@ -620,13 +651,13 @@ tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &d
         deal_blocks(launch.operands, take_turns(plan, from, launch.operands, operands, launch.kind), operands, call);
     call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
     launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
-    const uint32_t all_shared = (uint32_t)device.shared_bytes;
-    spread_evenly(device, held.times ? least(HELD_SHARED_BYTES, all_shared) : all_shared, &launch);
+    const uint32_t all_shared = (uint32_t)device.shared_bytes, reserved = reserved_shared(plan, launch);
+    spread_evenly(device, held.times ? least(HELD_SHARED_BYTES, all_shared) : all_shared, reserved, &launch);
     if (launch.operands == 1 && !held.times) {
         const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
         if (in_flight)
-            launch.shared_bytes =
-                most(launch.shared_bytes, shared_of_part(all_shared, TILE_WARPS * operands[0].tile_bytes, in_flight));
+            launch.shared_bytes = most(
+                launch.shared_bytes, shared_of_part(all_shared, TILE_WARPS * operands[0].tile_bytes, in_flight, reserved));
     }
     return launch;
 }

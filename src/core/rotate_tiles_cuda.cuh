@@ -136,6 +136,24 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
         return from;
 }
 
+/* ---- steps ---- */
+
+/* Whether a block brings the steps of all pairs to shared memory. As parameters they come one at a time, if threads ask for
+ * different ones, to all warps of a multiprocessor. */
+TROPE_HD constexpr bool shares_steps(int angles, int form, int kind)
+{
+    return angles == ANGLES_PHASE && form != FORM_HELD && form != FORM_HELD_ROWS && kind != KIND_ANY;
+}
+
+/* For all threads of the block, which then wait for each other. All warps have as many, or one would be late. */
+__device__ __forceinline__ void bring_steps(const uint64_t *steps, uint32_t pairs, uint64_t *to)
+{
+    static_assert(USUAL_PAIRS <= TILE_THREADS, "a thread brings one");
+    const uint32_t pair = threadIdx.x % 32 * TILE_WARPS + threadIdx.x / 32;
+    if (pair < pairs)
+        to[pair] = steps[pair];
+}
+
 /* ---- the kernel ---- */
 
 template <int KIND> struct tiled_operands {
@@ -377,9 +395,14 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
 {
     extern __shared__ __align__(16) char shared[];
     __shared__ uint64_t barriers[TILE_WARPS];
+    constexpr bool SHARES_STEPS = shares_steps(ANGLES, FORM, KIND);
+    __shared__ __align__(16) uint64_t block_steps[SHARES_STEPS ? USUAL_PAIRS : 1];
+    const uint64_t *const all_steps = SHARES_STEPS ? block_steps : steps.of;
     const uint32_t warp = threadIdx.x / 32;
     const tile_arrival arrival(&barriers[warp]);
     arrival.prepare();
+    if (SHARES_STEPS && IS_PACKED<KIND>) /* which must be there when the rows are known */
+        bring_steps(steps.of, (uint32_t)call.plan.plan.pairs, block_steps);
     const block_share block = find_block(operands, call, blockIdx.x);
     const tiled_operand &o = operands.of[IS_SINGLE<KIND> ? 0 : block.operand];
     const uint32_t number = block.first_tile + warp;
@@ -396,7 +419,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     if (present)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
     if constexpr (BEFORE_TILE)
-        alone.locate(call, o, steps.of, 0);
+        alone.locate(call, o, all_steps, 0);
     if (IS_PACKED<KIND>) {
         probes.locate(call.plan.plan.sequences);
         check.prepare(call.plan.plan.sequences);
@@ -413,9 +436,13 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     admit_next();
     if (IS_PACKED<KIND>)
         probes.ask_near(call.plan.plan.sequences, p.row);
+    if (SHARES_STEPS && !IS_PACKED<KIND>)
+        bring_steps(steps.of, (uint32_t)call.plan.plan.pairs, block_steps);
+    if (SHARES_STEPS)
+        __syncthreads();
     sharing_lane<DTYPE, ANGLES, FORM, KIND> sharing;
     if constexpr (AWAITS_ROW<ANGLES, FORM, KIND>)
-        sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, 0);
+        sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, all_steps, 0);
     if constexpr (KIND == KIND_ANY)
         find_block_rows(call, o, block.first_tile, rows);
     if (present) {
@@ -432,13 +459,13 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
         for (uint32_t lane = 0; lane < o.all_lanes; lane += 32) {
             if constexpr (FORM == FORM_HEAD) {
                 if (!BEFORE_TILE || lane > 0) {
-                    alone.locate(call, o, steps.of, lane);
+                    alone.locate(call, o, all_steps, lane);
                     alone.begin(call, p, rows);
                 }
                 alone.rotate(call, o, p, rows, arrival, tile);
             } else {
                 if (!AWAITS_ROW<ANGLES, FORM, KIND> || lane > 0)
-                    sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, steps.of, lane);
+                    sharing = sharing_lane<DTYPE, ANGLES, FORM, KIND>(call, o, all_steps, lane);
                 rotate_shared<DTYPE, ANGLES, FORM, KIND>(call, o, sharing, p, rows, arrival, tile,
                                                          shared + call.turns_at + warp * call.turns_bytes);
             }

@@ -71,8 +71,9 @@ struct packed_span {
     bool is_gap;
 };
 
-/* Sequences among which one may not be found by two looks at as many boundaries as a warp has threads. */
-#define MANY_SEQUENCES (32 * 32)
+/* Sequences among which one may not be found by two looks at as many boundaries as a warp has threads: the second has both
+ * ends of what the first leaves. */
+#define MANY_SEQUENCES (31 * 32)
 
 /* The boundaries that a warp looks at first, one a thread: some from all over the call, which can be asked for before
  * anything else; and of many those that would be around a token if sequences were of the same length. If these are around
@@ -131,31 +132,23 @@ __device__ __forceinline__ uint32_t count_until(int32_t boundary, int32_t token)
     return later ? __ffs((int)later) - 1 : 32;
 }
 
-/* The span of a token, which all threads of the warp have in common, from the boundaries all over the call. */
+/* The span of a token, which all threads of the warp have in common, from the boundaries all over the call. Each look but
+ * the first begins at a boundary that is not after the token and goes to one that is, so that the last has both ends. */
 __device__ __forceinline__ packed_span search_packed_span(const trope_sequences &s, int32_t probe, int32_t token)
 {
-    const int32_t *const boundaries = (const int32_t *)s.boundaries;
     const uint32_t count = (uint32_t)s.count;
-    uint32_t low = 0, high = count + 1, step = (count + 32) / 32, first;
+    uint32_t low = 0, step = (count + 32) / 32, first;
     while (true) {
         first = count_until(probe, token);
-        high = first < 32 ? min(high, low + first * step) : high;
-        low = first ? low + (first - 1) * step + 1 : low;
-        if (low >= high)
+        if (step == 1 || first == 0)
             break;
-        step = (high - low + 31) / 32;
+        low += (first - 1) * step;
+        step = (min(step, count + 1 - low) + 30) / 31;
         const uint32_t i = low + threadIdx.x % 32 * step;
-        probe = i <= min(high, count) ? boundaries[i] : INT32_MAX;
+        probe = i <= count ? load_at_once((const int32_t *)s.boundaries + i) : INT32_MAX;
     }
-    packed_span span;
-    span.is_gap = low == 0 || low > count;
-    span.begin = __shfl_sync(UINT32_MAX, probe, first - 1);
-    span.end = __shfl_sync(UINT32_MAX, probe, first);
-    if (step > 1 || first == 0 || first == 32 || span.is_gap) {
-        span.begin = low > 0 ? boundaries[low - 1] : 0;
-        span.end = low > count ? INT32_MAX : boundaries[low];
-    }
-    return span;
+    const int32_t begin = __shfl_sync(UINT32_MAX, probe, first - 1), end = __shfl_sync(UINT32_MAX, probe, first);
+    return {first > 0 ? begin : 0, first < 32 ? end : INT32_MAX, first == 0 || low + first > count};
 }
 
 /* The same, of many from the boundaries around it if these are at hand. Gaps are always searched for. */
