@@ -162,8 +162,9 @@ static void check_call(tally *t, config *c, int backward)
 
 /* ---- seeds ---- */
 
-/* A config of the options `own`, whole vectors, and otherwise usual rows, with `times` the tokens. */
-static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times)
+/* A config of the options `own`, whole vectors, and otherwise usual rows, with `times` the tokens, and as many sequences as
+ * in config_choices. */
+static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times, int32_t sequences)
 {
     static const uint8_t usual[][2] = {{OPTION_SIZE, SIZE_VECTORS},         {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
                                        {OPTION_ROUNDING, TROPE_ROUND_ONCE}, {OPTION_AXES, AXES_ONE},
@@ -174,10 +175,11 @@ static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int
     memcpy((uint8_t *)all + sizeof usual, own, (size_t)count * sizeof *own);
     config_choices choices = config_choose_with(seed, all, (int)(sizeof usual / sizeof *usual) + count);
     choices.times = times;
+    choices.sequences = sequences;
     return config_make(seed, &choices);
 }
 
-#define USUAL(SEED, OWN, TIMES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES)
+#define USUAL(SEED, OWN, TIMES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES, 0)
 
 static const uint8_t usual_layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD},
                      usual_dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16},
@@ -251,9 +253,30 @@ static config *make_rows(uint64_t seed)
     return USUAL(seed, rows, times[seed / 64 % 4]);
 }
 
+/* As many sequences as one look at the boundaries can tell apart, or two, and around where the first look is at those that
+ * should be near; many are empty. */
+static config *make_sequences(uint64_t seed)
+{
+    static const int32_t counts[] = {31, 32, 33, 62, 63, 300, 961, 991, 992, 1024};
+    random_state random = {seed};
+    const uint8_t packed[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
+                                 {OPTION_LAYOUT, LAYOUT_THD},
+                                 {OPTION_SEQUENCES, usual_sequences[random_between(&random, 1, 2)]},
+                                 {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
+                                 {OPTION_WINDOW, WINDOW_WHOLE},
+                                 {OPTION_HEADS, random_between(&random, 0, 2) ? HEADS_MANY : HEADS_ONE},
+                                 {OPTION_OPERANDS, random_between(&random, 0, 2) == 2},
+                                 {OPTION_ANGLE_COLS, COLS_HALF},
+                                 {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
+                                 {OPTION_CU_DTYPE, TROPE_I32}};
+    return make_usual(seed, packed, sizeof packed / sizeof *packed, 1, counts[random_between(&random, 0, 9)]);
+}
+
 /* Half of the configs are such that whole vectors can be moved, and some have many rows. */
 static config *make(uint64_t seed)
 {
+    if (seed % 64 == 21)
+        return make_sequences(seed);
     if (seed % 64 == 5)
         return make_plain(seed);
     if (seed % 64 == 37)

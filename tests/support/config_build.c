@@ -131,6 +131,8 @@ static void choose_packed_shape(builder *b)
     a->batch = 1;
     a->cu_seqlens_dtype = b->v[OPTION_CU_DTYPE];
     a->sequences = once_in(b, 16) ? 0 : between(b, 1, 7);
+    if (b->c->choices.sequences)
+        a->sequences = b->c->choices.sequences;
     void *stored = new_indices(b, a->cu_seqlens_dtype, a->sequences + 1);
     const int64_t end = fill_stored_boundaries(b, stored, gaps ? unit_of_length(b) * between(b, 0, 2) : 0);
     a->tokens = (end + ranks(b) - 1) / ranks(b) + (gaps ? between(b, 0, 3) : 0);
