@@ -52,6 +52,8 @@ static const bench_case cases[] = {
     {.name = "mid-heads-8", .dtypes = ALL, .heads = 8, .bytes = 24 * MIB},
     {.name = "mid-bhsd", .dtypes = BF16, .layout = TROPE_BHSD, .batch = 2, .heads = 32, .bytes = 24 * MIB},
     {.name = "mid-thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .bytes = 24 * MIB, .lengths = BENCH_SEQS_PARETO},
+    {.name = "mid-thd-heads-8", .dtypes = ALL, .layout = TROPE_THD, .heads = 8, .bytes = 24 * MIB,
+     .lengths = BENCH_SEQS_PARETO},
     {.name = "mid-mla", .dtypes = BF16, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
      .bytes = 24 * MIB},
 
@@ -62,6 +64,12 @@ static const bench_case cases[] = {
     SIZE("cp-zigzag", 1, .dtypes = BF16, .heads = 32, .cp_size = 4),
     SIZE("cp-zigzag", 4, .dtypes = BF16, .heads = 32, .cp_size = 4),
     SIZE("cp-zigzag", 16, .dtypes = BF16, .heads = 32, .cp_size = 4),
+
+    /* Packed rows of few heads: K of grouped queries by itself. */
+    {.name = "thd-heads-8", .dtypes = ALL, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_PARETO},
+    {.name = "thd-heads-8-freqs", .dtypes = BF16, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_PARETO,
+     .angles = BENCH_FREQS_HALF},
+    {.name = "thd-heads-8-seqs-of-4", .dtypes = BF16, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_OF_4},
 
     /* The gradient of the angles: rows that several batch entries share, packed sequences, few heads. */
     {.name = "d-freqs-batch-4", .dtypes = BF16, .heads = 32, .batch = 4, .angles = BENCH_FREQS_HALF, .backward = 1,
@@ -77,6 +85,7 @@ static const bench_case cases[] = {
     SIZES("heads-1-freqs", .dtypes = BF16, .heads = 1, .angles = BENCH_FREQS_HALF),
     SIZES("q-and-k", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K),
     SIZES("thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO),
+    SIZES("thd-heads-8", .dtypes = BF16, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_PARETO),
 };
 /* clang-format on */
 
