@@ -240,7 +240,7 @@ template <int ANGLES> struct alignas(64) cuda_steps {
 };
 
 /* The turns per position of N pairs. They are kernel parameters: at hand before anything that comes through the cache, but
- * threads that ask for different ones are served one after another, so it is done once. */
+ * threads that ask for different ones are served one after another, so it is done once, or by a block for all its warps. */
 template <int ANGLES, int N> struct steps_of {
     steps_of() = default;
     __device__ __forceinline__ steps_of(const uint64_t *, int)

@@ -23,7 +23,7 @@
 #define PACKED_BYTES     (146u << 10)
 #define LONG_RUN         1024 /* bytes; tiles of shorter ones take long to be asked for */
 #define MANY_TILES       8192
-#define RESERVED_SHARED  1280 /* by the system, of each block; and what is not dynamic */
+#define RESERVED_SHARED  1280 /* of each block, by the system, and for barriers */
 
 /* Shared memory of a multiprocessor whose blocks hold heads in registers, which come through its L1 cache: 100 KB, one of
  * the sizes that can be had, of which a percentage is asked for. */
@@ -212,7 +212,7 @@ static uint32_t most_rows_of_few_heads(const trope_plan &plan, tile_call_kind ki
     return have_many && kind == KIND_PLAIN ? ROWS_BESIDE_ONE : INT32_MAX;
 }
 
-/* Whether a row has heads for threads that have two. */
+/* Whether a row has heads for threads that have two of them. */
 static bool fills_warp_twice(const tiled_operand &o)
 {
     return o.tiles.all_heads >= 2 * heads_of_warp(o);
@@ -531,8 +531,7 @@ static bool fill_warps(const tiled_operand *operands, int32_t count)
 /* Whether all operands have heads for threads that hold two. */
 static bool all_fill_warps(const tiled_operand *operands, int32_t count)
 {
-    return std::all_of(operands, operands + count,
-                       [](const tiled_operand &o) { return o.tiles.all_heads >= MOST_HELD * heads_of_warp(o); });
+    return std::all_of(operands, operands + count, fills_warp_twice);
 }
 
 /* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of

@@ -1,7 +1,7 @@
 /* The CUDA kernel of the rotation for heads that are made of 16-byte vectors. A warp asks for a tile, works out the cosines
  * and sines of its rows while the tile is on its way, turns the heads where they are and writes the tile back; what passes
- * through is part of the tile and is not touched. Warps have nothing in common, except that a block looks its rows up
- * together where that takes long.
+ * through is part of the tile and is not touched. Warps have nothing in common, except that a block brings the steps of the
+ * phase to shared memory for all of them, and looks its rows up together where that takes long.
  *
  * Direction and layout are data; compiled in are the dtype, the source of the usual angles, whether a tile has several rows
  * or heads, and the kind of call. docs/cuda.md says what that buys. */
@@ -139,7 +139,8 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
 /* ---- steps ---- */
 
 /* Whether a block brings the steps of all pairs to shared memory. As parameters they come one at a time, if threads ask for
- * different ones, to all warps of a multiprocessor. */
+ * different ones, to all warps of a multiprocessor. (Where heads are in registers, it pays
+ * at some sizes and costs as much at others: docs/cuda.md.) */
 TROPE_HD constexpr bool shares_steps(int angles, int form, int kind)
 {
     return angles == ANGLES_PHASE && form != FORM_HELD && form != FORM_HELD_ROWS && kind != KIND_ANY;
