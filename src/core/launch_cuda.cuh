@@ -27,6 +27,17 @@ static inline bool clears_padding(const trope_plan &plan)
     return plan.sequences.boundaries && plan.sequences.padding == TROPE_PADDING_ZERO;
 }
 
+/* The two dimensions of rows. */
+static inline int outer_dim(const trope_plan &plan)
+{
+    return plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN;
+}
+
+static inline int inner_dim(const trope_plan &plan)
+{
+    return plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
+}
+
 /* Whether every head of a tensor is made of whole vectors. */
 static inline bool tensor_is_vector(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                     const int64_t *stride)

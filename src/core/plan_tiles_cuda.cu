@@ -73,9 +73,8 @@ static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
 static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand &o, const void *base,
                                 const int64_t *stride, bool joined)
 {
-    const int64_t bytes = plan.element_size,
-                  outer = stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] * bytes,
-                  inner = stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH] * bytes;
+    const int64_t bytes = plan.element_size, outer = stride[outer_dim(plan)] * bytes,
+                  inner = stride[inner_dim(plan)] * bytes;
     tiled_tensor t;
     memset(&t, 0, sizeof t);
     t.base = (char *)base + (takes_windows(plan, o) ? o.rotary_offset * bytes : 0);
@@ -90,9 +89,7 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const trope_plan_operand
 static bool rows_join(const trope_plan &plan, const int64_t *stride)
 {
     const int64_t inner = trope_inner_rows(&plan), outer = plan.batch * plan.tokens / inner;
-    return inner == 1 || outer == 1 ||
-           stride[plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN] ==
-               inner * stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH];
+    return inner == 1 || outer == 1 || stride[outer_dim(plan)] == inner * stride[inner_dim(plan)];
 }
 
 /* ---- tiles ---- */

@@ -36,7 +36,7 @@ static uint32_t nearest(const trope_plan &plan)
         return ORDER_LANES;
     const trope_plan_operand &o = plan.operands[0];
     const int64_t element = magnitude(o.src_stride[TROPE_DIM_ELEMENT]), head = magnitude(o.src_stride[TROPE_DIM_HEAD]);
-    const int64_t row = magnitude(o.src_stride[plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH]);
+    const int64_t row = magnitude(o.src_stride[inner_dim(plan)]);
     if (o.heads_per_group > 1 && head < element && head <= row)
         return ORDER_HEADS;
     return row < element ? ORDER_ROWS : ORDER_LANES;
@@ -45,8 +45,7 @@ static uint32_t nearest(const trope_plan &plan)
 static paired_tensor plan_tensor(const trope_plan &plan, const void *base, const int64_t *stride)
 {
     const int64_t bytes = plan.element_size;
-    const int outer = plan.batch_outermost ? TROPE_DIM_BATCH : TROPE_DIM_TOKEN,
-              inner = plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
+    const int outer = outer_dim(plan), inner = inner_dim(plan);
     return {(char *)base,
             stride[outer] * bytes,
             stride[inner] * bytes,

@@ -139,8 +139,8 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
 /* ---- steps ---- */
 
 /* Whether a block brings the steps of all pairs to shared memory. As parameters they come one at a time, if threads ask for
- * different ones, to all warps of a multiprocessor. (Where heads are in registers, it pays
- * at some sizes and costs as much at others: docs/cuda.md.) */
+ * different ones, to all warps of a multiprocessor. (Where heads are in registers, it pays at some sizes and costs as much at
+ * others: docs/cuda.md.) */
 TROPE_HD constexpr bool shares_steps(int angles, int form, int kind)
 {
     return angles == ANGLES_PHASE && form != FORM_HELD && form != FORM_HELD_ROWS && kind != KIND_ANY;
