@@ -138,9 +138,9 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
 
 /* ---- steps ---- */
 
-/* Whether a block brings the steps of all pairs to shared memory. As parameters they come one at a time, if threads ask for
- * different ones, to all warps of a multiprocessor. (Where heads are in registers, it pays at some sizes and costs as much at
- * others: docs/cuda.md.) */
+/* Whether a block brings the steps of all pairs to shared memory. As parameters they come one at a time where threads ask
+ * for different ones, and every warp would ask for all of them. (Where heads are in registers, it pays at some sizes and
+ * costs as much at others: docs/cuda.md. In calls of any rows it was not measured.) */
 TROPE_HD constexpr bool shares_steps(int angles, int form, int kind)
 {
     return angles == ANGLES_PHASE && form != FORM_HELD && form != FORM_HELD_ROWS && kind != KIND_ANY;
@@ -420,7 +420,7 @@ __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)
     if (present)
         arrival.expect(p.rows * p.heads * o.tiles.pitch);
     if constexpr (BEFORE_TILE)
-        alone.locate(call, o, all_steps, 0);
+        alone.locate(call, o, steps.of, 0);
     if (IS_PACKED<KIND>) {
         probes.locate(call.plan.plan.sequences);
         check.prepare(call.plan.plan.sequences);

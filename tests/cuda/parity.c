@@ -179,7 +179,7 @@ static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int
     return config_make(seed, &choices);
 }
 
-#define USUAL(SEED, OWN, TIMES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES, 0)
+#define USUAL(SEED, OWN, TIMES, SEQUENCES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES, SEQUENCES)
 
 static const uint8_t usual_layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD},
                      usual_dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16},
@@ -193,7 +193,7 @@ static config *make_plain(uint64_t seed)
     const uint8_t operands = seed / 256 % 2 ? 0 : (uint8_t)(seed / 512 % 4);
     const uint8_t plain[][2] = {
         {OPTION_WINDOW, WINDOW_WHOLE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_OPERANDS, operands}};
-    return USUAL(seed, plain, times[seed / 64 % 4]);
+    return USUAL(seed, plain, times[seed / 64 % 4], 0);
 }
 
 /* Operands that are turned whole, as Q and K in most training loops, or only copied, as V, plain or packed: they are cut
@@ -210,7 +210,7 @@ static config *make_several(uint64_t seed)
                                   {OPTION_HEADS, HEADS_MANY},
                                   {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
                                   {OPTION_CU_DTYPE, TROPE_I32}};
-    return USUAL(seed, several, times[random_between(&random, 0, 3)]);
+    return USUAL(seed, several, times[random_between(&random, 0, 3)], 0);
 }
 
 /* Windows in place, of rows whose positions are the tokens or indices in sequences: those of few bytes are held in
@@ -230,7 +230,7 @@ static config *make_windows(uint64_t seed)
                                   {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
                                   {OPTION_PLACE, PLACE_IN},
                                   {OPTION_CU_DTYPE, TROPE_I32}};
-    return USUAL(seed, windows, times[random_between(&random, 0, 3)]);
+    return USUAL(seed, windows, times[random_between(&random, 0, 3)], 0);
 }
 
 /* Rows of one head, whole or a window in place: few of them, or short windows, are held in registers, one a thread or two.
@@ -250,7 +250,7 @@ static config *make_rows(uint64_t seed)
                                {OPTION_SEQUENCES, SEQUENCES_NONE},
                                {OPTION_ANGLE_COLS, COLS_HALF},
                                {OPTION_ANGLE_STRIDES, ANGLE_DENSE}};
-    return USUAL(seed, rows, times[seed / 64 % 4]);
+    return USUAL(seed, rows, times[seed / 64 % 4], 0);
 }
 
 /* As many sequences as one look at the boundaries can tell apart, or two, and around where the first look is at those that
@@ -269,7 +269,7 @@ static config *make_sequences(uint64_t seed)
                                  {OPTION_ANGLE_COLS, COLS_HALF},
                                  {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
                                  {OPTION_CU_DTYPE, TROPE_I32}};
-    return make_usual(seed, packed, sizeof packed / sizeof *packed, 1, counts[random_between(&random, 0, 9)]);
+    return USUAL(seed, packed, 1, counts[random_between(&random, 0, 9)]);
 }
 
 /* Half of the configs are such that whole vectors can be moved, and some have many rows. */
