@@ -8,9 +8,8 @@
 #include "core/rotate_held_cuda.cuh"
 #include "core/tiling_cuda.cuh"
 
-/* Shared memory that a tile should have, and what its rows are turned by; and tiles that keep a device busy, above which
- * there is no use in smaller ones. */
-#define TILE_BYTES   4096 /* a quarter more where heads are in groups, of which more are then whole */
+/* Shared memory that what a tile's rows are turned by should have; and tiles that keep a device busy, above which there is
+ * no use in smaller ones. */
 #define TURNS_BYTES  4096
 #define ENOUGH_TILES 2048
 
@@ -179,21 +178,21 @@ static void number_tiles(const trope_plan &plan, tiled_operand *o)
     o->heads_at_once.set(least(at_once / o->rows_at_once, t.heads));
 }
 
-/* Heads that a tile has room for, half as many if it is halved once, and so on, as long as a warp has what it turns at
- * once. */
-static uint32_t room_of_tile(const tiled_operand &o, uint32_t halvings)
+/* Heads that a tile of so many bytes has room for (a quarter more where they are in groups, of which more are then whole),
+ * half as many if it is halved once, and so on, as long as a warp has what it turns at once. */
+static uint32_t room_of_tile(const tiled_operand &o, uint32_t tile_bytes, uint32_t halvings)
 {
     const bool is_grouped = o.tiles.heads_per_group.divisor < o.tiles.all_heads;
-    uint32_t room = most((is_grouped ? TILE_BYTES + TILE_BYTES / 4 : TILE_BYTES) / o.tiles.pitch, 1);
+    uint32_t room = most((is_grouped ? tile_bytes + tile_bytes / 4 : tile_bytes) / o.tiles.pitch, 1);
     for (; halvings > 0 && room / 2 >= heads_of_warp(o); halvings--)
         room /= 2;
     return room;
 }
 
-/* Whether so many rows are more than a tile has room for. */
+/* Whether so many rows are more than a usual tile has room for. */
 static bool exceed_tile(uint32_t rows, const tiled_operand &o)
 {
-    return !o.tiles.rows_first && rows * o.tiles.all_heads > room_of_tile(o, 0);
+    return !o.tiles.rows_first && rows * o.tiles.all_heads > room_of_tile(o, TILE_BYTES, 0);
 }
 
 /* Rows that tiles of few heads have at most beside those of operands of which a tile has one row: more would keep a warp
@@ -230,8 +229,8 @@ static uint32_t most_rows_of_tile(const trope_plan &plan, const tiled_operand &o
 
 /* Cuts the operands of a call into tiles, which are halved as long as all of them together are too few to keep a device
  * busy. */
-static void cut_into_tiles(const trope_plan &plan, const device_facts &device, tile_call_kind kind, tiled_operand *operands,
-                           int32_t count)
+static void cut_into_tiles(const trope_plan &plan, const device_facts &device, tile_call_kind kind, uint32_t tile_bytes,
+                           tiled_operand *operands, int32_t count)
 {
     const uint32_t of_few_heads = most_rows_of_few_heads(plan, kind, operands, count);
     bool can_be_halved = true;
@@ -244,11 +243,11 @@ static void cut_into_tiles(const trope_plan &plan, const device_facts &device, t
             tiling &t = operands[i].tiles;
             if (t.pitch == 0)
                 continue;
-            const uint32_t room = room_of_tile(operands[i], halvings);
+            const uint32_t room = room_of_tile(operands[i], tile_bytes, halvings);
             choose_tile(room, most_rows_of_tile(plan, operands[i], of_few_heads), heads_of_warp(operands[i]), &t);
             rows = most(rows, t.rows.divisor);
             tiles += count_tiles(plan, t);
-            can_be_halved = can_be_halved || room_of_tile(operands[i], halvings + 1) < room;
+            can_be_halved = can_be_halved || room_of_tile(operands[i], tile_bytes, halvings + 1) < room;
         }
         enough = enough_tiles(plan, device, rows);
     }
@@ -613,8 +612,8 @@ static held_share hold_operands(const trope_plan &plan, tile_call_kind kind, con
     return held;
 }
 
-tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, tiled_operand *operands,
-                                   tiled_call *call)
+tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, uint32_t tile_bytes,
+                                   tiled_operand *operands, tiled_call *call)
 {
     trope_plan_operand from[TROPE_MAX_OPERANDS];
     const int32_t operand_count = join_operands(plan, from);
@@ -625,7 +624,7 @@ tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &d
     call->interleaved_dst = plan.interleaved_dst;
     for (int i = 0; i < launch.operands; i++)
         plan_operand(plan, from[i], &operands[i]);
-    cut_into_tiles(plan, device, launch.kind, operands, launch.operands);
+    cut_into_tiles(plan, device, launch.kind, tile_bytes, operands, launch.operands);
     const held_share held = hold_operands(plan, launch.kind, device, from, operands, launch.operands);
     for (int i = 0; i < launch.operands; i++) {
         tiled_operand &o = operands[i];

@@ -53,6 +53,10 @@ constexpr int blocks_of(int angles, tile_form form, tile_call_kind kind)
 
 /* ---- the plan ---- */
 
+/* Shared memory that a tile should have, usually and at most. */
+#define TILE_BYTES      4096
+#define MOST_TILE_BYTES (2 * TILE_BYTES)
+
 /* What a launch needs to know of a call. */
 struct tiled_launch {
     int32_t operands;
@@ -65,7 +69,7 @@ struct tiled_launch {
 
 /* The operands, of which neighbours that follow each other are one, and the call are all 0 before, and are then as the
  * kernel takes them, but for call->plan. */
-tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, tiled_operand *operands,
-                                   tiled_call *call);
+tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, uint32_t tile_bytes,
+                                   tiled_operand *operands, tiled_call *call);
 
 #endif

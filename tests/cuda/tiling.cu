@@ -222,6 +222,12 @@ static device_facts choose_device(uint64_t seed)
     return one_of(&random, devices);
 }
 
+static uint32_t choose_tile_bytes(uint64_t seed)
+{
+    random_state random = {seed + 1};
+    return TILE_BYTES + (uint32_t)random_between(&random, 0, 4) * TILE_BYTES / 4;
+}
+
 /* ---- what should be moved ---- */
 
 struct part {
@@ -468,7 +474,8 @@ static void check_call(uint64_t seed, tally *t)
     memset(operands, 0, sizeof operands);
     memset(&call, 0, sizeof call);
     const trope_plan &plan = planned.plan;
-    const tiled_launch launch = trope_cuda_plan_tiles(plan, choose_device(seed), operands, &call);
+    const tiled_launch launch =
+        trope_cuda_plan_tiles(plan, choose_device(seed), choose_tile_bytes(seed), operands, &call);
     CHECK_MESSAGE(launch.blocks <= INT32_MAX && has_kernel(plan, launch), "--seed %llu: there is no such kernel",
                   (unsigned long long)seed);
     check_parts(seed, plan, operands, launch, call);
