@@ -46,17 +46,19 @@ static const void *find_kernel(const trope_plan &plan, const tiled_launch &launc
     return kernels[launch.kind][plan.dtype][kind_of_angles(plan)][launch.form];
 }
 
-/* Whether all blocks have places at the same time: shared memory, of which the launch asks for as much then, and registers. */
+/* Whether all blocks have places at the same time: shared memory, of which the launch asks for as much then, and registers.
+ */
 static bool run_at_once(const trope_plan &plan, const device_facts &device, const tiled_launch &launch)
 {
     int blocks = 0; /* of a multiprocessor */
     return launch.of_multiprocessor > 0 &&
-           cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, find_kernel(plan, launch), TILE_THREADS, 0) == cudaSuccess &&
+           cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, find_kernel(plan, launch), TILE_THREADS, 0) ==
+               cudaSuccess &&
            launch.blocks <= (int64_t)blocks * device.multiprocessors;
 }
 
-/* Whether there is nothing to be had from larger tiles: they are not in shared memory, or a device never has room for all of
- * them. */
+/* Whether there is nothing to be had from larger tiles: they are not in shared memory, or a device never has room for all
+ * of them. */
 static bool has_best_tiles(const device_facts &device, const tiled_launch &launch, const tiled_call &call)
 {
     return launch.form == FORM_HELD || launch.form == FORM_HELD_ROWS || device.major < 9 ||
@@ -72,14 +74,18 @@ static tiled_launch plan_anew(const trope_plan &plan, const device_facts &device
 }
 
 /* Tiles are of the usual size, or of the first larger one of which all run at once where they otherwise just would not: the
- * last blocks of such a call would leave most of a device idle, and the next call would begin late. */
+ * last blocks of such a call would leave most of a device idle, and the next call would begin late. (Where heads are
+ * further apart than rows, the largest tiles are turned too slowly to be worth it.) */
 static tiled_launch plan_launch(const trope_plan &plan, const device_facts &device, tiled_operand *operands,
                                 tiled_call *call)
 {
-    for (uint32_t bytes = TILE_BYTES; bytes <= MOST_TILE_BYTES; bytes += TILE_BYTES / 4) {
+    const uint32_t step = TILE_BYTES / 4;
+    for (uint32_t bytes = TILE_BYTES; bytes <= MOST_TILE_BYTES; bytes += step) {
         const tiled_launch launch = plan_anew(plan, device, bytes, operands, call);
         if (has_best_tiles(device, launch, *call) || run_at_once(plan, device, launch))
             return launch;
+        if (operands[0].tiles.rows_first && bytes + step >= MOST_TILE_BYTES)
+            break;
     }
     return plan_anew(plan, device, TILE_BYTES, operands, call);
 }
@@ -96,8 +102,7 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
         return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
-    const cudaError_t error =
-        launch_early(device, find_kernel(*plan, launch), dim3((unsigned)launch.blocks), TILE_THREADS, launch.shared_bytes,
-                     launch.of_multiprocessor, plan->stream, arguments);
+    const cudaError_t error = launch_early(device, find_kernel(*plan, launch), dim3((unsigned)launch.blocks), TILE_THREADS,
+                                           launch.shared_bytes, launch.of_multiprocessor, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }

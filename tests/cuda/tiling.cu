@@ -474,8 +474,7 @@ static void check_call(uint64_t seed, tally *t)
     memset(operands, 0, sizeof operands);
     memset(&call, 0, sizeof call);
     const trope_plan &plan = planned.plan;
-    const tiled_launch launch =
-        trope_cuda_plan_tiles(plan, choose_device(seed), choose_tile_bytes(seed), operands, &call);
+    const tiled_launch launch = trope_cuda_plan_tiles(plan, choose_device(seed), choose_tile_bytes(seed), operands, &call);
     CHECK_MESSAGE(launch.blocks <= INT32_MAX && has_kernel(plan, launch), "--seed %llu: there is no such kernel",
                   (unsigned long long)seed);
     check_parts(seed, plan, operands, launch, call);

@@ -1,5 +1,5 @@
-/* Runs CUDA kernels on the host, thread by thread, and stands in for the CUDA runtime: so that what kernels do can be tested
- * where there is no GPU, though not how fast, nor what only a GPU's own instructions do.
+/* Runs CUDA kernels on the host, thread by thread, and stands in for the CUDA runtime: so that what kernels do can be
+ * tested where there is no GPU, though not how fast, nor what only a GPU's own instructions do.
  *
  * One block runs at a time. Its threads are coroutines; each runs until it has to wait for others, in an order that is
  * another one each time, so that what nobody waits for is mostly missed. What a kernel gets wrong ends the program: threads
