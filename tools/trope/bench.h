@@ -94,6 +94,7 @@ typedef struct bench_problem {
     int64_t rows;      /* angle rows that are used, of a table that has some for every rank */
     int32_t cols;
     double moved;            /* bytes, by the rule in docs/bench.md */
+    device_runs runs;        /* those of a call in place that leaves out parts of AREA_SRC */
     double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */
     size_t size[AREA_COUNT]; /* bytes of each area */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
@@ -112,14 +113,20 @@ void bench_fill(const bench_problem *p, void *const *area, int32_t threads);
 /* The area that the call writes, and the type of its elements. */
 int bench_output_area(const bench_problem *p);
 
+/* What a call is held against: the way that has the least median. */
+typedef struct bench_yardstick {
+    const char *name;        /* NULL = there is none */
+    double seconds, fastest; /* seconds: the median */
+} bench_yardstick;
+
 typedef struct bench_result {
     char name[64]; /* case/dtype */
     char kernel[64];
-    double seconds, copy_seconds; /* medians */
-    double fastest, copy_fastest;
-    double ratio; /* copy_seconds / seconds */
+    double seconds, fastest; /* seconds: the median */
+    bench_yardstick copy, move;
+    double ratio;   /* copy.seconds / seconds */
+    double of_move; /* move.seconds / seconds, 0 = there is none */
     int64_t wrong;
-    const char *copy;     /* the name of the copy */
     int sets;             /* of memory */
     double host_seconds;  /* median of queueing a call, 0 = not measured */
     int is_plain_forward; /* of one operand */
@@ -175,7 +182,7 @@ typedef struct bench_run {
     bench_memory on_host;
     void *downloaded; /* of result_size bytes */
     size_t result_size;
-    double *seconds; /* of the call, then of each copy */
+    double *seconds; /* of the call, then of each copy, then of each move */
     double *host_seconds;
     bench_report report;
 } bench_run;

@@ -81,6 +81,9 @@ void bench_print_goals(const bench_report *report, const char *mark)
         if (r->beside && r->reached > 0)
             printf("%s%s: %.3f of the speed of %s; at least %.2f: %s\n", mark, r->name, r->reached, r->beside, r->at_least,
                    is_missed(r) ? "MISSED" : "ok");
+        else if (is_missed(r) && r->of_move > 0)
+            printf("%sMISSED: %s %.3f, at least %.2f; of a mere move of the same bytes %.3f\n", mark, r->name, r->reached,
+                   r->at_least, r->of_move);
         else if (is_missed(r))
             printf("%sMISSED: %s %.3f, at least %.2f\n", mark, r->name, r->reached, r->at_least);
     }

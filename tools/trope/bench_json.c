@@ -44,8 +44,11 @@ void bench_json_result(const bench_report *report, const bench_problem *p, const
     fprintf(json, "\"direction\": \"%s\", \"kernel\": \"%s\", \"bytes\": %.0f, \"time_us\": %.3f, \"fastest_us\": %.3f, ",
             p->c->backward ? "bwd" : "fwd", r->kernel, p->moved, r->seconds * 1e6, r->fastest * 1e6);
     fprintf(json, "\"GB_per_s\": %.4f, \"copy_us\": %.3f, \"copy_fastest_us\": %.3f, \"ratio\": %.4f, \"wrong\": %" PRId64,
-            p->moved / r->seconds * 1e-9, r->copy_seconds * 1e6, r->copy_fastest * 1e6, r->ratio, r->wrong);
-    fprintf(json, ", \"copy\": \"%s\", \"sets\": %d", r->copy, r->sets);
+            p->moved / r->seconds * 1e-9, r->copy.seconds * 1e6, r->copy.fastest * 1e6, r->ratio, r->wrong);
+    fprintf(json, ", \"copy\": \"%s\", \"sets\": %d", r->copy.name, r->sets);
+    if (r->move.name)
+        fprintf(json, ", \"move_us\": %.3f, \"move\": \"%s\", \"of_move\": %.4f", r->move.seconds * 1e6, r->move.name,
+                r->of_move);
     if (r->host_seconds > 0)
         fprintf(json, ", \"host_us\": %.3f", r->host_seconds * 1e6);
     if (r->at_least > 0)

@@ -177,6 +177,19 @@ static double sum_slack(const bench_problem *p)
     return terms * 0x1p-53 * terms * 8 * (p->cols ? 1 : (double)p->rows);
 }
 
+/* What is touched of a tensor that a call changes in place: windows of heads, or Q and K of QKV. */
+static device_runs runs_of(const bench_problem *p)
+{
+    const bench_case *c = p->c;
+    const int64_t size = value_size(p->dtype), head = bench_head_dim(c) * size, tokens = p->tokens * batch_of(c);
+    device_runs runs = {c->rotary_offset * size, rotary_dim_of(c) * size, head, tokens * rotated_heads(c)};
+    if (c->form == BENCH_QKV_INSIDE) {
+        const int64_t rotated = c->heads / c->groups + 1;
+        runs = (device_runs){0, rotated * head, (rotated + 1) * head, tokens * c->groups};
+    }
+    return c->in_place && runs.bytes < runs.pitch ? runs : (device_runs){0};
+}
+
 int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double bytes)
 {
     memset(p, 0, sizeof *p);
@@ -197,6 +210,7 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double byte
     if (trope_frequencies(&rule, p->inv_freq, &mscale))
         return complain("%s: %s", c->name, trope_last_error());
     p->sum_slack = sum_slack(p);
+    p->runs = runs_of(p);
     set_sizes(p);
     return 0;
 }

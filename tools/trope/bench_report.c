@@ -85,7 +85,8 @@ static void print_text_header(const bench_report *report, const char *machine, c
     printf("# %-*s %-5s %-6s %9s %5s %4s %-3s %8s %10s ", report->device->has_goals ? 38 : 24, "case", "dtype", "layout",
            "tokens", "heads", "dim", "dir", "MB", "time us");
     if (report->device->has_goals)
-        printf("%7s %10s %-16s %6s %8s %8s %6s\n", "TB/s", "copy us", "copy", "ratio", "at least", "host us", "#wrong");
+        printf("%7s %10s %-16s %6s %8s %7s %8s %6s\n", "TB/s", "copy us", "copy", "ratio", "at least", "of move", "host us",
+               "#wrong");
     else
         printf("%7s %10s %6s %6s\n", "GB/s", "copy us", "ratio", "#wrong");
 }
@@ -104,12 +105,14 @@ void bench_print_header(const bench_report *report)
 
 static void print_goal_columns(const bench_result *r)
 {
-    char goal[16] = "-", host[16] = "-";
+    char goal[16] = "-", of_move[16] = "-", host[16] = "-";
     if (r->at_least > 0)
         snprintf(goal, sizeof goal, "%.2f%s", r->at_least, r->beside ? "*" : r->reached < r->at_least ? "!" : " ");
+    if (r->of_move > 0)
+        snprintf(of_move, sizeof of_move, "%.3f", r->of_move);
     if (r->host_seconds > 0)
         snprintf(host, sizeof host, "%.2f", r->host_seconds * 1e6);
-    printf("%-16s %6.3f %8s %8s", r->copy, r->ratio, goal, host);
+    printf("%-16s %6.3f %8s %7s %8s", r->copy.name, r->ratio, goal, of_move, host);
 }
 
 static void print_text_result(const bench_report *report, const bench_problem *p, const bench_result *r)
@@ -118,7 +121,7 @@ static void print_text_result(const bench_report *report, const bench_problem *p
     printf("%-*s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.*f %10.1f ", goals ? 40 : 26, p->c->name,
            choice_name(dtype_choices, p->dtype), bench_layout_name(p->c), bench_all_tokens(p), p->c->heads,
            bench_head_dim(p->c), p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, goals ? 3 : 2,
-           p->moved / r->seconds * (goals ? 1e-12 : 1e-9), r->copy_seconds * 1e6);
+           p->moved / r->seconds * (goals ? 1e-12 : 1e-9), r->copy.seconds * 1e6);
     if (goals)
         print_goal_columns(r);
     else
@@ -153,7 +156,7 @@ int bench_print_result(bench_report *report, const bench_problem *p, bench_resul
     }
     if (result->wrong && !report->wrong)
         memcpy(report->first_wrong, result->name, sizeof report->first_wrong);
-    report->noisy += result->copy_seconds > NOISY * result->copy_fastest;
+    report->noisy += result->copy.seconds > NOISY * result->copy.fastest;
     report->wrong += result->wrong;
     report->count++;
     return 0;

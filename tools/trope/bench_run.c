@@ -103,19 +103,33 @@ static int run_call(void *context, int set, void *stream)
     return 0;
 }
 
-typedef struct copy_context {
+/* A way to copy, or to move. */
+typedef struct way_context {
     const bench_run *run;
     const bench_problem *p;
     int way;
-} copy_context;
+} way_context;
 
 static int run_copy(void *context, int set, void *stream)
 {
-    const copy_context *copy = context;
+    const way_context *copy = context;
     void *area[AREA_COUNT];
     find_set(copy->run, copy->p, set, area);
     return copy->run->device->copy(copy->way, area[AREA_DST], area[AREA_SRC], (size_t)(copy->p->moved / 2),
                                    copy->run->machine->threads, stream);
+}
+
+static int run_move(void *context, int set, void *stream)
+{
+    const way_context *move = context;
+    void *area[AREA_COUNT];
+    find_set(move->run, move->p, set, area);
+    return move->run->device->move(move->way, area[AREA_SRC], &move->p->runs, stream);
+}
+
+static int count_moves(const bench_run *run, const bench_problem *p)
+{
+    return p->runs.count ? run->device->moves : 0;
 }
 
 static int by_value(const void *a, const void *b)
@@ -131,19 +145,16 @@ static double median(double *values, int count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-/* The copy with the least median. */
-static void choose_copy(const bench_run *run, bench_result *result)
+/* The best of `count` ways, each of which took `repeat` times. */
+static bench_yardstick choose_way(const char *const *names, int count, double *seconds, int32_t repeat)
 {
-    const int32_t repeat = run->repeat;
-    for (int way = 0; way < run->device->copies; way++) {
-        double *seconds = run->seconds + (1 + way) * repeat;
+    bench_yardstick best = {0};
+    for (int way = 0; way < count; way++, seconds += repeat) {
         const double middle = median(seconds, repeat);
-        if (way && middle >= result->copy_seconds)
-            continue;
-        result->copy_seconds = middle;
-        result->copy_fastest = seconds[0];
-        result->copy = run->device->copy_names[way];
+        if (!best.name || middle < best.seconds)
+            best = (bench_yardstick){names[way], middle, seconds[0]};
     }
+    return best;
 }
 
 static int time_host(bench_run *run, call_context *call, bench_result *result)
@@ -160,12 +171,13 @@ static int time_host(bench_run *run, call_context *call, bench_result *result)
 static int time_case(bench_run *run, const bench_problem *p, call_context *call, bench_result *result)
 {
     const int32_t repeat = run->repeat;
-    copy_context copies[DEVICE_MAX_COPIES];
-    device_work works[1 + DEVICE_MAX_COPIES] = {{run_call, call}};
-    device_timing timing = {works, 1, repeat, result->sets, p->moved, run->seconds};
-    for (int way = 0; way < run->device->copies; way++) {
-        copies[way] = (copy_context){run, p, way};
-        works[timing.count++] = (device_work){run_copy, &copies[way]};
+    const int copies = run->device->copies, moves = count_moves(run, p);
+    way_context ways[DEVICE_MAX_COPIES + DEVICE_MAX_MOVES];
+    device_work works[1 + DEVICE_MAX_COPIES + DEVICE_MAX_MOVES] = {{run_call, call}};
+    device_timing timing = {works, 1 + copies + moves, repeat, result->sets, p->moved, run->seconds};
+    for (int i = 0; i < copies + moves; i++) {
+        ways[i] = (way_context){run, p, i < copies ? i : i - copies};
+        works[1 + i] = (device_work){i < copies ? run_copy : run_move, &ways[i]};
     }
     if (run->device->begin_range)
         run->device->begin_range(result->name);
@@ -176,8 +188,10 @@ static int time_case(bench_run *run, const bench_problem *p, call_context *call,
         return RESULT_REFUSED;
     result->seconds = median(run->seconds, repeat);
     result->fastest = run->seconds[0];
-    choose_copy(run, result);
-    result->ratio = result->copy_seconds / result->seconds;
+    result->copy = choose_way(run->device->copy_names, copies, run->seconds + repeat, repeat);
+    result->move = choose_way(run->device->move_names, moves, run->seconds + (1 + copies) * repeat, repeat);
+    result->ratio = result->copy.seconds / result->seconds;
+    result->of_move = result->move.seconds / result->seconds;
     return 0;
 }
 
@@ -307,7 +321,8 @@ int bench_run_problem(bench_run *run, bench_problem *p)
 int bench_begin(bench_run *run)
 {
     run->downloaded = device_cpu.allocate(run->result_size, run->machine->threads);
-    run->seconds = malloc((1 + (size_t)run->device->copies) * (size_t)run->repeat * sizeof *run->seconds);
+    run->seconds =
+        malloc((size_t)(1 + run->device->copies + run->device->moves) * (size_t)run->repeat * sizeof *run->seconds);
     run->host_seconds = malloc(HOST_CALLS * sizeof *run->host_seconds);
     return run->downloaded && run->seconds && run->host_seconds ? 0 : complain("out of memory; --bytes asks for less");
 }

@@ -3,6 +3,7 @@
 #include <stdint.h>
 
 #include "core/early_launch_cuda.cuh"
+#include "core/elements_cuda.cuh"
 
 /* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
  * What is read and written is not needed again, and says so. */
@@ -58,5 +59,65 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
     const size_t blocks = resident && resident < tiles ? resident : tiles;
     void *arguments[] = {&to, &from, &bytes, (void *)&tiles};
     return launch_early(device, (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, 0, stream,
+                        arguments);
+}
+
+/* ---- moves ---- */
+
+struct run_vectors {
+    char *first;
+    uint64_t pitch;
+    uint32_t count;       /* over all runs */
+    fast_divisor per_run; /* of one */
+
+    __device__ __forceinline__ char *address(uint32_t i) const
+    {
+        const uint32_t run = per_run.divide(i);
+        return first + run * pitch + (i - run * per_run.divisor) * 16;
+    }
+};
+
+/* Each thread LOADS vectors, whose places it finds before the kernel before has ended; the next one is let in when all are
+ * on their way. STAYS: see load_policy and store_policy in core/lanes_cuda.cuh. */
+template <int LOADS, bool STAYS> __global__ void move_kernel(KERNEL_PARAMETER(run_vectors) vectors)
+{
+    const uint32_t begin = blockIdx.x * LOADS * blockDim.x + threadIdx.x;
+    const uint64_t loads = found_here(STAYS ? evict_last() : evict_first()),
+                   stores = found_here(STAYS ? evict_normal() : evict_first());
+    char *at[LOADS];
+    uint4 v[LOADS];
+#pragma unroll
+    for (int i = 0; i < LOADS; i++)
+        at[i] = found_here(vectors.address(begin + i * blockDim.x));
+    await_previous();
+#pragma unroll
+    for (int i = 0; i < LOADS; i++)
+        if (begin + i * blockDim.x < vectors.count)
+            load_vector(at[i], loads, &v[i]);
+    admit_next();
+#pragma unroll
+    for (int i = 0; i < LOADS; i++)
+        if (begin + i * blockDim.x < vectors.count)
+            store_vector(at[i], stores, v[i]);
+}
+
+static const struct {
+    void (*run)(run_vectors vectors);
+    unsigned loads, threads;
+} movers[MOVE_KERNELS] = {
+    {move_kernel<1, true>, 1, 128},  {move_kernel<1, true>, 1, 256}, {move_kernel<1, true>, 1, 512},
+    {move_kernel<2, true>, 2, 256},  {move_kernel<4, true>, 4, 128}, {move_kernel<1, false>, 1, 256},
+    {move_kernel<2, false>, 2, 256},
+};
+
+cudaError_t move_cuda_launch(int way, void *tensor, const device_runs *runs, cudaStream_t stream)
+{
+    run_vectors vectors = {
+        (char *)tensor + runs->first, (uint64_t)runs->pitch, (uint32_t)(runs->bytes / 16 * runs->count), {}};
+    vectors.per_run.set((uint32_t)(runs->bytes / 16));
+    const uint32_t per_block = movers[way].loads * movers[way].threads,
+                   blocks = (vectors.count + per_block - 1) / per_block;
+    void *arguments[] = {&vectors};
+    return launch_early(facts_of_device(), (const void *)movers[way].run, dim3(blocks), movers[way].threads, 0, 0, stream,
                         arguments);
 }

@@ -23,6 +23,15 @@ typedef struct device_timing {
 } device_timing;
 
 #define DEVICE_MAX_COPIES 8
+#define DEVICE_MAX_MOVES  8
+
+/* Equal runs of bytes at equal distances, all in multiples of 16: what a call in place touches of a tensor. */
+typedef struct device_runs {
+    int64_t first; /* bytes before the first one */
+    int64_t bytes; /* of a run */
+    int64_t pitch; /* bytes from one to the next */
+    int64_t count; /* 0 = they are no runs */
+} device_runs;
 
 typedef struct tool_device {
     const char *name;
@@ -47,6 +56,12 @@ typedef struct tool_device {
     int copies;
     const char *copy_names[DEVICE_MAX_COPIES];
     int (*copy)(int way, void *to, const void *from, size_t bytes, int32_t threads, void *stream);
+
+    /* The ways to read such runs and to write them again where they are, with nothing computed; 0 where there are none.
+     * `move` queues number `way`. */
+    int moves;
+    const char *move_names[DEVICE_MAX_MOVES];
+    int (*move)(int way, void *tensor, const device_runs *runs, void *stream);
 
     /* How many sets of memory of `bytes` each it takes to find none of a set in a cache when its turn comes again. */
     int (*sets)(double bytes);

@@ -92,6 +92,11 @@ static int copy(int way, void *to, const void *from, size_t bytes, int32_t count
     return fails(copy_cuda_launch(way - 1, to, from, bytes, stream), "copy kernel");
 }
 
+static int move(int way, void *tensor, const device_runs *runs, void *stream)
+{
+    return fails(move_cuda_launch(way, tensor, runs, stream), "move kernel");
+}
+
 static int sets(double bytes)
 {
     int device = 0, cache = 0;
@@ -235,6 +240,9 @@ const tool_device device_cuda = {
     .copies = 1 + COPY_KERNELS,
     .copy_names = {"memcpy", COPY_KERNEL_NAMES},
     .copy = copy,
+    .moves = MOVE_KERNELS,
+    .move_names = {MOVE_KERNEL_NAMES},
+    .move = move,
     .sets = sets,
     .measure = measure,
     .measure_host = measure_host,
