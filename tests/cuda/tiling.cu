@@ -355,6 +355,21 @@ static bool fits_form(const tiled_operand &o, const tiled_launch &launch, const 
     }
 }
 
+/* What kernels of a kind keep of a row, where they keep it in shared memory. */
+static size_t kept_of_row(tile_call_kind kind)
+{
+    switch (kind) {
+    case KIND_PACKED:
+    case KIND_PACKED_SINGLE:
+        return sizeof(packed_row);
+    case KIND_PLAIN:
+    case KIND_PLAIN_SINGLE:
+        return sizeof(plain_row);
+    default:
+        return sizeof(trope_row);
+    }
+}
+
 /* Whether there is room in a block's shared memory for the tiles of its warps, then for what they are turned by, then for
  * their rows; and no more than any device has. */
 static bool has_room(const trope_plan &plan, const tiled_operand &o, const tiled_launch &launch, const tiled_call &call)
@@ -367,7 +382,8 @@ static bool has_room(const trope_plan &plan, const tiled_operand &o, const tiled
            (!keeps_turns || (o.turn_rows >= 1 && o.turn_rows * turns_of_row <= call.turns_bytes)) &&
            call.turns_at % 16 == 0 && call.turns_bytes % 16 == 0 &&
            call.turns_at + TILE_WARPS * call.turns_bytes <= call.rows_at &&
-           call.rows_at + TILE_WARPS * rows * sizeof(plain_row) <= launch.shared_bytes && launch.shared_bytes <= 99u << 10;
+           call.rows_at + TILE_WARPS * rows * kept_of_row(launch.kind) <= launch.shared_bytes &&
+           launch.shared_bytes <= 99u << 10;
 }
 
 /* What a form's kernel is for, if there is one. */
