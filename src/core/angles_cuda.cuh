@@ -87,7 +87,7 @@ __device__ __forceinline__ int column_of(const cuda_plan &p, int pair, int which
 
 /* What a kernel is compiled for: any angles, or only the usual ones in fp32 and with rounding once, of which tables can be
  * loaded as vectors and have one position axis; those of cos and sin, of any dtype and with a column per pair or per
- * element. docs/cuda.md has what this buys. */
+ * element. docs/cuda-log.md has what this buys. */
 enum cuda_angles { ANGLES_ANY, ANGLES_PHASE, ANGLES_FREQS, ANGLES_OWN_FREQS, ANGLES_TABLES };
 
 template <int ANGLES> __device__ __forceinline__ bool has_own_angles(const cuda_plan &p)

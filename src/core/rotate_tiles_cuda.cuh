@@ -140,7 +140,7 @@ __device__ __forceinline__ trope_row row_of_tile(const tiled_call &call, const t
 
 /* Whether a block brings the steps of all pairs to shared memory. As parameters they come one at a time where threads ask
  * for different ones, and every warp would ask for all of them. (Where heads are in registers, it pays at some sizes and
- * costs as much at others: docs/cuda.md. In calls of any rows it was not measured.) */
+ * costs as much at others: docs/cuda-log.md. In calls of any rows it was not measured.) */
 TROPE_HD constexpr bool shares_steps(int angles, int form, int kind)
 {
     return angles == ANGLES_PHASE && form != FORM_HELD && form != FORM_HELD_ROWS && kind != KIND_ANY;
