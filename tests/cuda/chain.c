@@ -1,0 +1,128 @@
+#include "cuda/chain.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/device_call.h"
+#include "support/number.h"
+#include "support/random.h"
+
+enum { REPLAYS = 2 };
+
+/* ---- memory ---- */
+
+chain_memory *chain_memory_new(size_t room)
+{
+    chain_memory *m = calloc(1, sizeof *m);
+    m->room = room;
+    CUDA_MUST(cudaMallocHost((void **)&m->host, room));
+    CUDA_MUST(cudaMallocHost((void **)&m->found, room));
+    CUDA_MUST(cudaMalloc((void **)&m->device, room));
+    CUDA_MUST(cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking));
+    return m;
+}
+
+void chain_memory_free(chain_memory *m)
+{
+    CUDA_MUST(cudaFreeHost(m->host));
+    CUDA_MUST(cudaFreeHost(m->found));
+    CUDA_MUST(cudaFree(m->device));
+    CUDA_MUST(cudaStreamDestroy(m->stream));
+    free(m);
+}
+
+static chain_place on_host(const chain_memory *m)
+{
+    return (chain_place){m->host, TROPE_DEVICE_CPU, NULL};
+}
+
+static chain_place on_device(const chain_memory *m)
+{
+    return (chain_place){m->device, TROPE_DEVICE_CUDA, m->stream};
+}
+
+/* ---- running a chain on both devices ---- */
+
+/* Waits for the device for the first time since the chain was queued. */
+static void bring_back(chain_memory *m, const chain *c)
+{
+    CUDA_MUST(cudaStreamSynchronize(m->stream));
+    CUDA_MUST(cudaMemcpyAsync(m->found, m->device, c->compared, cudaMemcpyDeviceToHost, m->stream));
+    CUDA_MUST(cudaStreamSynchronize(m->stream));
+}
+
+static int same_bytes(const chain_memory *m, const chain *c, const char *name, const char *how)
+{
+    if (!memcmp(m->found, m->host, c->compared))
+        return 1;
+    size_t at = 0;
+    while (m->found[at] == m->host[at])
+        at++;
+    printf("%s, %s: byte %zu differs from the CPU's\n", name, how, at);
+    return 0;
+}
+
+static int queue_once(chain_memory *m, const chain *c, const char *name)
+{
+    memset(m->host, 0xff, c->bytes);
+    c->fill(c->what, m->host);
+    CUDA_MUST(cudaMemcpyAsync(m->device, m->host, c->bytes, cudaMemcpyHostToDevice, m->stream));
+    c->run(c->what, on_device(m));
+    bring_back(m, c);
+    c->run(c->what, on_host(m));
+    return same_bytes(m, c, name, "queued");
+}
+
+static int replay(chain_memory *m, const chain *c, const char *name)
+{
+    chain_launch(c, on_device(m), REPLAYS);
+    bring_back(m, c);
+    for (int i = 0; i < REPLAYS; i++)
+        c->run(c->what, on_host(m));
+    return same_bytes(m, c, name, "as a graph");
+}
+
+int chain_holds(chain_memory *m, const chain *c, const char *name)
+{
+    if (c->bytes > m->room) {
+        printf("%s: a chain of %zu bytes has no room\n", name, c->bytes);
+        exit(1);
+    }
+    return queue_once(m, c, name) && replay(m, c, name);
+}
+
+int chain_numbers(const chain_memory *m, int32_t dtype, size_t at, size_t bytes)
+{
+    random_state random = {bytes};
+    const size_t size = number_size(dtype);
+    int numbers = 0;
+    for (int i = 0; i < 1000; i++) {
+        const size_t which = (size_t)random_between(&random, 0, (int64_t)(bytes / size) - 1);
+        const double number = number_load(dtype, m->found + at + which * size);
+        numbers += isfinite(number) && number != 0;
+    }
+    return numbers;
+}
+
+/* ---- steps ---- */
+
+void chain_call(trope_args *a, chain_place at, int backward)
+{
+    a->struct_size = sizeof *a;
+    a->device = at.device;
+    a->stream = at.stream;
+    if ((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK)
+        return;
+    printf("a call of a chain is refused: %s\n", trope_last_error());
+    exit(1);
+}
+
+void chain_copy(chain_place at, size_t to, size_t from, size_t bytes)
+{
+    if (at.device == TROPE_DEVICE_CPU)
+        memcpy(at.memory + to, at.memory + from, bytes);
+    else
+        CUDA_MUST(cudaMemcpyAsync(at.memory + to, at.memory + from, bytes, cudaMemcpyDeviceToDevice, at.stream));
+}

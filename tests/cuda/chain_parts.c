@@ -1,0 +1,165 @@
+#include "cuda/chain_parts.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ALIGNMENT = 256 };
+
+static size_t whole(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+size_t chain_take(size_t *end, size_t bytes)
+{
+    const size_t at = *end;
+    *end += whole(bytes);
+    return at;
+}
+
+source chain_take_source(size_t *end, size_t bytes)
+{
+    source s = {.bytes = bytes};
+    s.live = chain_take(end, bytes);
+    s.from[0] = chain_take(end, bytes);
+    s.from[1] = chain_take(end, bytes);
+    return s;
+}
+
+/* ---- tables and indices ---- */
+
+chain_angles chain_plan_angles(angle_source angles, position_source positions, int64_t tokens, int64_t most_rows,
+                               int32_t rotary_dim, size_t *end)
+{
+    chain_angles t = {.angles = angles, .positions = positions, .tokens = tokens};
+    t.rows = positions == PLAIN || tokens < most_rows ? tokens : most_rows;
+    t.columns = angles == OWN_FREQS ? rotary_dim : rotary_dim / 2;
+    t.indices = positions == PACKED ? 2 + 3 * tokens / t.rows : tokens;
+    const size_t bytes = (size_t)(t.rows * t.columns) * sizeof(float);
+    if (angles != INV_FREQ)
+        t.table = chain_take_source(end, bytes);
+    if (angles == TABLES)
+        t.sines = chain_take_source(end, bytes);
+    if (positions != PLAIN)
+        t.index = chain_take_source(end, (size_t)t.indices * sizeof(int32_t));
+    return t;
+}
+
+static void draw_rows(const chain_angles *t, int which, unsigned char *memory, random_state *random)
+{
+    float *const table = (float *)(void *)(memory + t->table.from[which]);
+    float *const sines = (float *)(void *)(memory + t->sines.from[which]);
+    for (int64_t i = 0; i < t->rows * t->columns; i++) {
+        const double angle = 0.75 + 0.65 * random_real(random);
+        table[i] = (float)(t->angles == TABLES ? cos(angle) : angle);
+        if (t->angles == TABLES)
+            sines[i] = (float)sin(angle);
+    }
+}
+
+static void draw_ids(const chain_angles *t, int32_t *ids, random_state *random)
+{
+    for (int64_t i = 0; i < t->indices; i++)
+        ids[i] = (int32_t)random_between(random, 0, t->rows - 1);
+}
+
+/* Every token is in a sequence: each one leaves no more than those after it can have. */
+static void draw_boundaries(const chain_angles *t, int32_t *to, random_state *random)
+{
+    to[0] = 0;
+    for (int64_t i = 1; i < t->indices; i++) {
+        const int64_t left = t->tokens - to[i - 1], too_many = left - t->rows * (t->indices - 1 - i);
+        to[i] = to[i - 1] + (int32_t)random_between(random, too_many > 0 ? too_many : 0, left < t->rows ? left : t->rows);
+    }
+}
+
+void chain_draw_angles(const chain_angles *t, int which, unsigned char *memory, random_state *random)
+{
+    int32_t *const indices = (int32_t *)(void *)(memory + t->index.from[which]);
+    if (t->angles != INV_FREQ)
+        draw_rows(t, which, memory, random);
+    if (t->positions == IDS)
+        draw_ids(t, indices, random);
+    if (t->positions == PACKED)
+        draw_boundaries(t, indices, random);
+}
+
+/* ---- calls ---- */
+
+static const double *frequencies(void)
+{
+    static double inv_freq[CHAIN_MOST_PAIRS];
+    for (int i = 0; i < CHAIN_MOST_PAIRS; i++)
+        inv_freq[i] = pow(100, -i / (double)CHAIN_MOST_PAIRS);
+    return inv_freq;
+}
+
+trope_args chain_begin_call(int32_t dtype, int64_t batch, int64_t tokens)
+{
+    trope_args a = {.dtype = dtype, .operand_count = 1, .batch = batch, .tokens = tokens, .inv_freq = frequencies()};
+    return a;
+}
+
+static void set_table(const chain_angles *t, chain_place at, trope_args *a)
+{
+    unsigned char *const table = at.memory + t->table.live;
+    a->inv_freq = NULL;
+    a->freqs = t->angles == TABLES ? NULL : table;
+    a->cos = t->angles == TABLES ? table : NULL;
+    a->sin = t->angles == TABLES ? at.memory + t->sines.live : NULL;
+    a->angle_rows = t->rows;
+    a->angle_cols = t->columns;
+}
+
+void chain_set_angles(const chain_angles *t, chain_place at, trope_args *a)
+{
+    if (t->angles != INV_FREQ)
+        set_table(t, at, a);
+    if (t->positions == IDS)
+        a->position_ids = at.memory + t->index.live;
+    if (t->positions != PACKED)
+        return;
+    a->cu_seqlens = at.memory + t->index.live;
+    a->sequences = t->indices - 1;
+}
+
+void chain_reverse(int64_t tokens, size_t element, unsigned char **base, int64_t *stride)
+{
+    *base += (tokens - 1) * stride[TROPE_DIM_TOKEN] * (int64_t)element;
+    stride[TROPE_DIM_TOKEN] *= -1;
+}
+
+/* ---- what is brought ---- */
+
+void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes)
+{
+    enum { WIDTH = ALIGNMENT / sizeof(float) };
+    trope_args a = chain_begin_call(TROPE_F32, 1, (int64_t)(whole(bytes) / ALIGNMENT));
+    trope_operand *const o = &a.operands[0];
+    unsigned char *src = at.memory + from, *dst = at.memory + to;
+    o->heads_per_group = 1;
+    o->head_dim = WIDTH;
+    trope_fill_strides(o->src_stride, TROPE_THD, 1, a.tokens, 1, WIDTH);
+    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
+    chain_reverse(a.tokens, sizeof(float), &src, o->src_stride);
+    chain_reverse(a.tokens, sizeof(float), &dst, o->dst_stride);
+    o->src = src;
+    o->dst = dst;
+    chain_call(&a, at, 0);
+}
+
+/* Mostly by a call, but each source sometimes by the runtime. */
+void chain_bring(const source *s, chain_place at, int round)
+{
+    if (s->bytes && round % 4 < 3)
+        chain_copy_by_call(at, s->live, s->from[round % 2], s->bytes);
+    else if (s->bytes)
+        chain_copy(at, s->live, s->from[round % 2], s->bytes);
+}
+
+void chain_bring_angles(const chain_angles *t, chain_place at, int round)
+{
+    chain_bring(&t->index, at, round);
+    chain_bring(&t->sines, at, round);
+    chain_bring(&t->table, at, round);
+}
