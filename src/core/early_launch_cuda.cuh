@@ -59,8 +59,10 @@ static inline device_facts facts_of_device(void)
     return facts;
 }
 
-/* Dynamic shared memory that a block may have on any device without asking: all but a kilobyte, which is not dynamic. */
+/* Dynamic shared memory that a block may have on any device without asking, and if it asks: all but some kilobytes, which
+ * are not dynamic. */
 #define UNASKED_SHARED_BYTES (47u << 10)
+#define ASKED_SHARED_BYTES   (95u << 10)
 
 /* `of_multiprocessor`: the shared memory that a multiprocessor should have while it runs the kernel, so that no more blocks
  * find room there than should; the rest is its L1 cache. 0: as much as its blocks can use. */
@@ -68,8 +70,9 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
                                        size_t shared_bytes, size_t of_multiprocessor, void *stream, void **arguments)
 {
     if (shared_bytes > UNASKED_SHARED_BYTES) {
+        /* Always for the same: another thread may ask for the same kernel between this and the launch. */
         const cudaError_t error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ASKED_SHARED_BYTES);
         if (error != cudaSuccess)
             return error;
     }
