@@ -63,9 +63,10 @@ static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
     return o.in_place && (o.rotary_dim > 0 || !clears_padding(plan));
 }
 
-static uint32_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
+/* Bytes of a head in a tile: MAX_PITCH at most, or there are no tiles. */
+static int64_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return (uint32_t)((takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size);
+    return (int64_t)(takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size;
 }
 
 /* `joined`: the two dimensions of rows are one. */
@@ -280,7 +281,7 @@ static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_
     o->window_pairs = from.window_pairs;
     o->low_step = plan.interleaved_src ? width / 2 : width;
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
-    o->tiles.pitch = pitch_of(plan, from);
+    o->tiles.pitch = (uint32_t)pitch_of(plan, from);
     o->tiles.all_heads = from.groups * from.heads_per_group;
     o->tiles.all_rows = (uint32_t)(joined ? plan.batch * plan.tokens : trope_inner_rows(&plan));
     o->tiles.rows_first = from.heads_per_group > 1 && magnitude(o->src.inner) < magnitude(o->src.head);
@@ -480,6 +481,7 @@ static void give_lanes(const trope_plan &plan, tiled_operand *o)
 {
     o->window = 0;
     o->window_pairs = o->tiles.pitch / 2 / plan.element_size;
+    o->low_step = o->high_gap = 0; /* there may be more lanes than steps */
     set_lanes(o->tiles.pitch / 32, o);
 }
 
@@ -663,8 +665,7 @@ int trope_cuda_has_tiles(const trope_plan *plan)
     double tiles = 0; /* at most */
     for (int i = 0; i < plan->operand_count; i++) {
         const trope_plan_operand &o = plan->operands[i];
-        const uint32_t pitch = pitch_of(*plan, o);
-        if (!operand_is_vector(*plan, o) || pitch > MAX_PITCH ||
+        if (!operand_is_vector(*plan, o) || pitch_of(*plan, o) > MAX_PITCH ||
             (rearranges(*plan) && o.rotary_dim / 2 > 32 * 16 / plan->element_size))
             return 0;
         tiles += rows * o.groups * o.heads_per_group;

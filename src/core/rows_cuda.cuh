@@ -20,9 +20,10 @@ struct token_positions {
 struct cuda_rows {
     int64_t count;
     uint32_t two_dimensions; /* batch and token, outer and inner: whichever is further apart in memory is outer */
-    fast_divisor length;     /* inner ones of each outer; if rows are below 2^31 */
+    fast_divisor length;     /* inner ones of each outer, if rows are below 2^31 */
     int32_t batch_outermost; /* as in the plan */
     token_positions positions;
+    int64_t long_length; /* inner ones of each outer, however many */
 };
 
 /* The operand that has a block, or any other part of which each has some, from these on; UINT32_MAX where there is none. */
@@ -46,8 +47,8 @@ template <bool NARROW> __device__ __forceinline__ row_place<NARROW> locate_row(c
             p.outer = outer;
             p.inner = (uint32_t)number - outer * rows.length.divisor;
         } else {
-            p.outer = number / rows.length.divisor;
-            p.inner = number - p.outer * rows.length.divisor;
+            p.outer = number / rows.long_length;
+            p.inner = number - p.outer * rows.long_length;
         }
     }
     return p;
