@@ -2,6 +2,7 @@
  * follows from the shapes: the strides and addresses only say whether the one pass is by tiles. */
 #include "bwd/angle_gradient_cuda.h"
 
+#include <algorithm>
 #include <string.h>
 
 #include "api/error.h"
@@ -45,6 +46,11 @@ static bool rows_are_packed(const trope_plan &plan)
            plan.sequences.count <= MAX_PACKED_SEQUENCES;
 }
 
+static int64_t bytes_of_head(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return (int64_t)o.head_dim * plan.element_size;
+}
+
 static double bytes_of_row(const trope_plan &plan)
 {
     double elements = 0;
@@ -81,12 +87,11 @@ static uint32_t choose_slots(const trope_plan &plan)
     return slots;
 }
 
-/* Whether all that is counted in 32 bits fits. */
-static bool fits(const trope_plan &plan)
+int trope_cuda_gradient_fits(const trope_plan *plan)
 {
-    const double limit = INT32_MAX, rows = (double)plan.batch * (double)plan.tokens;
-    const double angle_rows = (double)plan.angles.rows * (plan.angles.batch_stride ? (double)plan.batch : 1);
-    return bytes_of_row(plan) * MAX_BATCH_PER_UNIT * MAX_GROUP_UNITS < limit * GRADIENT_TILE_BYTES &&
+    const double limit = INT32_MAX, rows = (double)plan->batch * (double)plan->tokens;
+    const double angle_rows = (double)plan->angles.rows * (plan->angles.batch_stride ? (double)plan->batch : 1);
+    return bytes_of_row(*plan) * MAX_BATCH_PER_UNIT * MAX_GROUP_UNITS < limit * GRADIENT_TILE_BYTES &&
            rows * TROPE_MAX_AXES < limit && angle_rows * TROPE_MAX_AXES < limit;
 }
 
@@ -97,7 +102,7 @@ static void choose_steps(const trope_plan &plan, gradient_call *g)
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         const uint32_t heads = (uint32_t)(o.groups * o.heads_per_group),
-                       room = most(GRADIENT_TILE_BYTES / (uint32_t)(o.head_dim * plan.element_size), 1);
+                       room = (uint32_t)std::max<int64_t>(GRADIENT_TILE_BYTES / bytes_of_head(plan, o), 1);
         g->heads_of_step[i] = tiles_along(heads, tiles_along(heads, room));
         steps += o.rotary_dim ? tiles_along(heads, g->heads_of_step[i]) : 0;
     }
@@ -140,10 +145,24 @@ static bool has_tiles(const trope_plan &plan, const trope_plan_operand *operands
     bool tiles = plan.pairs % 2 == 0 && plan.pairs <= 64 * MAX_TWINS;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = operands[i];
-        tiles = tiles && operand_is_vector(plan, o) && o.head_dim * plan.element_size <= GRADIENT_HEAD_BYTES &&
+        tiles = tiles && operand_is_vector(plan, o) && bytes_of_head(plan, o) <= GRADIENT_HEAD_BYTES &&
                 (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
     }
     return tiles;
+}
+
+static void join_all_groups(const trope_plan &plan, trope_plan_operand *operands)
+{
+    memcpy(operands, plan.operands, plan.operand_count * sizeof *operands);
+    for (int i = 0; i < plan.operand_count; i++)
+        join_groups(&operands[i], true);
+}
+
+int trope_cuda_gradient_has_tiles(const trope_plan *plan)
+{
+    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+    join_all_groups(*plan, operands);
+    return has_tiles(*plan, operands);
 }
 
 static tiled_tensor plan_tensor(const trope_plan &plan, const void *base, const int64_t *stride, int32_t skipped)
@@ -289,7 +308,7 @@ static gradient_workspace lay_out(const gradient_call &g)
 
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 {
-    if ((!plan->d_freqs && !plan->d_inv_freq) || !fits(*plan))
+    if (!plan->d_freqs && !plan->d_inv_freq)
         return 0;
     gradient_call g;
     plan_gradient(*plan, &g);
@@ -381,9 +400,7 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
     const trope_plan &plan = g.plan.plan;
     paired_gradient p;
     tiled_gradient t;
-    memcpy(p.operands, plan.operands, plan.operand_count * sizeof *p.operands);
-    for (int i = 0; i < plan.operand_count; i++)
-        join_groups(&p.operands[i], true);
+    join_all_groups(plan, p.operands);
     if (has_tiles(plan, p.operands)) {
         plan_tiles(g, p.operands, &t);
         void *parameters[] = {&t, plan.step};
@@ -481,11 +498,6 @@ static void launch_all(const gradient_call &g, const gradient_workspace &w, grad
 
 trope_status trope_cuda_run_gradient(const char *function, const trope_plan *plan)
 {
-    if (!fits(*plan))
-        return trope_fail(TROPE_ERROR_UNSUPPORTED,
-                          "%s: batch * tokens (%lld * %lld) with these heads is more than the gradient of the "
-                          "angles can take in one call",
-                          function, (long long)plan->batch, (long long)plan->tokens);
     gradient_call g;
     plan_gradient(*plan, &g);
     const gradient_workspace w = lay_out(g);

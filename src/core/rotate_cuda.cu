@@ -7,16 +7,60 @@
 #include "core/launch_cuda.cuh"
 #include "core/rotate_cuda.h"
 
+static bool is_gradient(const trope_plan &plan)
+{
+    return plan.d_freqs || plan.d_inv_freq;
+}
+
 static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    snprintf(name, size, "cuda-%s-%s-%s", trope_cuda_has_tiles(plan) ? "vector" : "scalar", trope_dtype_name(plan->dtype),
+    const bool has_tiles = is_gradient(*plan) ? trope_cuda_gradient_has_tiles(plan) : trope_cuda_has_tiles(plan);
+    snprintf(name, size, "cuda-%s-%s-%s", has_tiles ? "vector" : "scalar", trope_dtype_name(plan->dtype),
              trope_pairing_name(plan));
+}
+
+/* ---- calls that move nothing ---- */
+
+#define CHECK_THREADS 256
+#define CHECK_BLOCKS  1024 /* at most */
+
+static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARAMETER(trope_plan) plan)
+{
+    take_turn();
+    check_sequences(plan);
+}
+
+static bool moves_something(const trope_plan &plan)
+{
+    bool moves = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        moves = moves || !plan.operands[i].in_place || plan.operands[i].rotary_dim > 0 || clears_padding(plan);
+    return moves && plan.batch > 0 && plan.tokens > 0;
+}
+
+/* Their sequences may be wrong all the same. */
+static trope_status check_only(const char *function, const trope_plan &plan)
+{
+    if (!plan.sequences.boundaries || !plan.status)
+        return TROPE_OK;
+    const int64_t blocks = quotient_up(plan.sequences.count + 1, CHECK_THREADS);
+    void *arguments[] = {(void *)&plan};
+    const cudaError_t error = launch_early(facts_of_device(), (const void *)check_kernel,
+                                           dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS,
+                                           0, 0, plan.stream, arguments);
+    return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
 static trope_status run(const char *function, const trope_plan *plan)
 {
-    if (plan->d_freqs || plan->d_inv_freq)
-        return trope_cuda_run_gradient(function, plan);
+    const bool moves = moves_something(*plan);
+    const trope_status status = moves ? TROPE_OK : check_only(function, *plan);
+    if (status)
+        return status;
+    if (is_gradient(*plan))
+        return trope_cuda_run_gradient(function, plan); /* of what is not moved it is 0 */
+    if (!moves)
+        return TROPE_OK;
     return trope_cuda_has_tiles(plan) ? trope_cuda_rotate_tiles(function, plan) : trope_cuda_rotate_pairs(function, plan);
 }
 
@@ -47,10 +91,16 @@ void trope_cuda_describe(char *text, size_t size)
 
 static trope_status check(const char *function, const trope_plan *plan)
 {
-    (void)plan;
-    if (trope_cuda_device_count() > 0)
-        return TROPE_OK;
-    return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device is CUDA, and there is no CUDA device or no driver", function);
+    if (trope_cuda_device_count() == 0)
+        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device is CUDA, and there is no CUDA device or no driver",
+                          function);
+    if (is_gradient(*plan) && !trope_cuda_gradient_fits(plan))
+        return trope_fail(
+            TROPE_ERROR_UNSUPPORTED,
+            "%s: batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient "
+            "of the angles can take in one call",
+            function, (long long)plan->batch, (long long)plan->tokens, (long long)plan->angles.rows);
+    return TROPE_OK;
 }
 
 const trope_backend trope_backend_cuda = {check, trope_cuda_gradient_workspace, run, kernel_name};

@@ -7,7 +7,7 @@
 /* Whether a plan can be run by tiles: all heads are made of whole vectors, and what is counted in 32 bits fits. */
 int trope_cuda_has_tiles(const trope_plan *plan);
 
-/* Queue a call, in one launch. */
+/* Queue a call that moves something, in one launch. */
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan);
 trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *plan);
 

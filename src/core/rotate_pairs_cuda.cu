@@ -1,4 +1,5 @@
 /* How the pairs of a plan are dealt out, and the launch. */
+#include <algorithm>
 #include <stddef.h>
 #include <string.h>
 
@@ -6,7 +7,8 @@
 #include "core/rotate_cuda.h"
 #include "core/rotate_pairs_cuda.cuh"
 
-#define MAX_SLICES 65535 /* of a grid, in y */
+#define MAX_SLICES  65535 /* of a grid, in y */
+#define MAX_COLUMNS (INT32_MAX - PAIR_THREADS)
 
 /* Threads with which a device is full several times over: rows are then taken several to a thread. */
 #define ENOUGH_THREADS      ((int64_t)1 << 17)
@@ -55,14 +57,20 @@ static paired_tensor plan_tensor(const trope_plan &plan, const void *base, const
 }
 
 /* The columns of a row. Where heads are rearranged in place, all that a head's threads read must be read before anything is
- * written: those that rotate are then of one block, because lanes are a power of two and these come first. */
-static void number_columns(uint32_t order, bool rearranges, uint32_t heads_of_chunk, paired_operand *o)
+ * written: those that rotate are then of one block, because lanes are a power of two and these come first. Returns how many
+ * there are; if more than MAX_COLUMNS, they are not numbered. */
+static int64_t number_columns(uint32_t order, bool rearranges, int64_t heads, uint32_t heads_of_chunk, paired_operand *o)
 {
     const uint32_t lanes = rearranges ? power_of_two(o->lanes) : o->lanes ? o->lanes : 1;
+    const int64_t chunks = o->lanes ? quotient_up(heads, heads_of_chunk) : 0, columns = chunks ? lanes * chunks : 1;
+    if (columns > MAX_COLUMNS)
+        return columns;
     o->adjacent = o->adjacent && order == ORDER_HEADS;
-    o->chunks = o->lanes ? (uint32_t)quotient_up(o->heads, heads_of_chunk) : 0;
-    o->lanes_of_chunk.set(order == ORDER_HEADS && o->chunks ? o->chunks : lanes);
-    o->columns.set(o->chunks ? lanes * o->chunks : 1);
+    o->heads = (uint32_t)heads;
+    o->chunks = (uint32_t)chunks;
+    o->lanes_of_chunk.set(order == ORDER_HEADS && chunks ? o->chunks : lanes);
+    o->columns.set((uint32_t)columns);
+    return columns;
 }
 
 /* Whether the heads of every lane are whole vectors. */
@@ -86,7 +94,6 @@ static paired_operand plan_operand(const trope_plan &plan, const trope_plan_oper
                  heads_are_vectors(plan, from, from.dst, from.dst_stride);
     o.rotating = from.rotary_dim / 2;
     o.lanes = o.rotating + (passes ? from.head_dim - from.rotary_dim : 0);
-    o.heads = from.groups * from.heads_per_group;
     o.heads_per_group.set(from.heads_per_group);
     o.in_place = from.in_place;
     o.rotary_dim = from.rotary_dim;
@@ -125,41 +132,53 @@ struct paired_grid {
     size_t shared_bytes;
 };
 
+/* Whether all operands have no more columns than can be numbered. */
+static bool plan_operands(const trope_plan &plan, paired_call *call)
+{
+    int64_t columns = 0;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        call->operands[i] = plan_operand(plan, o);
+        columns = std::max(columns, number_columns(call->order, call->rearranges, (int64_t)o.groups * o.heads_per_group,
+                                                   16 / plan.element_size, &call->operands[i]));
+    }
+    return columns <= MAX_COLUMNS;
+}
+
 static void number_blocks(const paired_call &call, paired_operand *o, paired_grid *grid)
 {
     if (o->chunks == 0)
         return;
-    const int64_t most = (INT32_MAX - PAIR_THREADS) / o->columns.divisor;
+    const int64_t most = MAX_COLUMNS / o->columns.divisor;
     o->slice_groups = (uint32_t)(call.row_groups < most ? call.row_groups : most);
     const int64_t slices = quotient_up(call.row_groups, o->slice_groups);
     grid->blocks += quotient_up((int64_t)o->slice_groups * o->columns.divisor, PAIR_THREADS);
     grid->slices = slices > grid->slices ? slices : grid->slices;
 }
 
-static paired_grid plan_grid(const trope_plan &plan, paired_call *call)
+/* Returns whether one launch can take it. */
+static bool plan_grid(const trope_plan &plan, paired_call *call, paired_grid *grid)
 {
-    paired_grid grid = {0, 0, 0};
+    *grid = {0, 0, 0};
     call->rows = plan_rows(plan);
     call->rearranges = rearranges_in_place(plan);
     call->order = nearest(plan);
-    for (int i = 0; i < plan.operand_count; i++) {
-        call->operands[i] = plan_operand(plan, plan.operands[i]);
-        number_columns(call->order, call->rearranges, 16 / plan.element_size, &call->operands[i]);
-    }
+    if (!plan_operands(plan, call))
+        return false;
     call->rows_per_thread = choose_rows_per_thread(*call);
     if (!is_plain(plan)) {
         const size_t group_bytes = groups_of_block(*call) * sizeof(trope_row);
         while (call->rows_per_thread > 1 && call->rows_per_thread * group_bytes > UNASKED_SHARED_BYTES)
             call->rows_per_thread--;
-        grid.shared_bytes = call->rows_per_thread * group_bytes;
+        grid->shared_bytes = call->rows_per_thread * group_bytes;
     }
     call->row_groups = quotient_up(call->rows.count, call->rows_per_thread);
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
-        call->first_blocks[i] = i < plan.operand_count ? (uint32_t)grid.blocks : UINT32_MAX;
+        call->first_blocks[i] = i < plan.operand_count ? (uint32_t)grid->blocks : UINT32_MAX;
         if (i < plan.operand_count)
-            number_blocks(*call, &call->operands[i], &grid);
+            number_blocks(*call, &call->operands[i], grid);
     }
-    return grid;
+    return grid->blocks <= INT32_MAX && grid->slices <= MAX_SLICES;
 }
 
 /* ---- launch ---- */
@@ -175,11 +194,9 @@ static const void *const kernels[2][4] = {DTYPES(false), DTYPES(true)};
 trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *plan)
 {
     paired_call call;
+    paired_grid grid;
     memset(&call, 0, offsetof(paired_call, plan));
-    const paired_grid grid = plan_grid(*plan, &call);
-    if (call.rows.count == 0 || grid.blocks == 0)
-        return TROPE_OK;
-    if (grid.blocks > INT32_MAX || grid.slices > MAX_SLICES)
+    if (!plan_grid(*plan, &call, &grid))
         return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: the operands (%lld rows) are more than one launch can take",
                           function, (long long)call.rows.count);
     fill_cuda_plan(*plan, &call.plan);

@@ -94,12 +94,8 @@ trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *pla
 {
     tiled_call call;
     tiled_operand operands[TROPE_MAX_OPERANDS];
-    if (plan->batch == 0 || plan->tokens == 0)
-        return TROPE_OK;
     const device_facts device = facts_of_device();
     const tiled_launch launch = plan_launch(*plan, device, operands, &call);
-    if (launch.blocks == 0)
-        return TROPE_OK;
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {operands, &call, plan->step};
     const cudaError_t error = launch_early(device, find_kernel(*plan, launch), dim3((unsigned)launch.blocks), TILE_THREADS,
