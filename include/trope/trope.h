@@ -14,11 +14,13 @@
  * not on layout, strides, threads, instruction set, device or on how the work is split.
  *
  * Rules for every function here: 0 (TROPE_OK) is success; after any other value nothing has been written, and
- * trope_last_error() names function, argument, value and rule. Every function may be called from any thread at any time.
- * Structs start with struct_size; set it to sizeof the struct and every other unused field to 0, which always means the
- * default. Fields are only ever appended: a smaller struct of an older caller works, and so does a larger one whose
- * unknown tail is zero. (trope_operand, of which trope_args holds an array, never changes.) All strides count elements, all
- * sizes are of the tensor on this rank.
+ * trope_last_error() names function, argument, value and rule. (One exception: a call with d_freqs or d_inv_freq on CUDA is
+ * several launches. After TROPE_ERROR_DEVICE those in front of the refused one are queued, and may write dst, d_freqs, the
+ * workspace and status.) Every function may be called from any thread at any time. Structs start with struct_size; set it
+ * to sizeof the struct and every other unused field to 0, which always means the default. Fields are only ever appended: a
+ * smaller struct of an older caller works, and so does a larger one whose unknown tail is zero. (trope_operand, of which
+ * trope_args holds an array, never changes.) All strides count elements, all sizes are of the tensor on this rank, all
+ * pointers are aligned to their elements. docs/semantics.md explains all of it, with examples.
  */
 #ifndef TROPE_TROPE_H
 #define TROPE_TROPE_H
@@ -54,8 +56,9 @@ enum {
     TROPE_ERROR_OVERLAP = 3,     /* a destination overlaps itself, or another tensor of the call */
     TROPE_ERROR_OVERFLOW = 4,    /* an offset does not fit 64 bits */
     TROPE_ERROR_DATA = 5,        /* cu_seqlens, position_ids or start_positions hold a value that cannot be used */
-    TROPE_ERROR_UNSUPPORTED = 6, /* this build or this machine lacks the device or instruction set asked for */
-    TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused the launch */
+    TROPE_ERROR_UNSUPPORTED = 6, /* this build or this machine lacks the device or instruction set asked for; or a call is
+                                  * too large for the CUDA backend: see trope_workspace_size and trope_forward */
+    TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
 };
 
 /* Element types. */
@@ -93,8 +96,8 @@ enum { TROPE_PADDING_ZERO = 0, TROPE_PADDING_COPY = 1, TROPE_PADDING_ROTATE = 2 
 enum { TROPE_CP_NONE = 0, TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
 /* Bits of the status word. */
 enum {
-    TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows */
-    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, or do not fit the tensor */
+    TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows (POISON only) */
+    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, do not fit the tensor, or are longer than cu_seqlens_padded */
     TROPE_STATUS_CP_LENGTH = 4   /* a sequence cannot be split by the context parallel layout */
 };
 
@@ -119,24 +122,26 @@ enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_
  * A Megatron packed QKV buffer [s, b, groups, (q_per_group + 2) * d] is three operands at different offsets: Q with
  * heads_per_group = q_per_group, K and V with heads_per_group = 1, all with group stride (q_per_group + 2) * d. */
 typedef struct trope_operand {
-    const void *src;         /* forward: x; backward: dy */
+    const void *src;         /* forward: x; backward: dy. Elements of dtype, like dst and input */
     void *dst;               /* forward: y; backward: dx, may be NULL when only the gradient of the angles is wanted */
     const void *input;       /* backward with d_freqs or d_inv_freq: the x of the forward call, otherwise NULL */
     int32_t groups;          /* 0 = 1 */
     int32_t heads_per_group; /* at least 1 */
     int32_t head_dim;        /* elements, at least 1 */
-    int32_t rotary_dim;      /* elements, even, divisible by 2 * windows; 0 = copy */
-    int32_t rotary_offset;   /* first element of the window */
+    int32_t rotary_dim;      /* elements, even, divisible by 2 * windows, at most head_dim - rotary_offset; 0 = copy */
+    int32_t rotary_offset;   /* first element of the window, 0 to head_dim */
     int32_t reserved;        /* 0 */
-    int64_t src_stride[TROPE_MAX_DIMS];
+    int64_t src_stride[TROPE_MAX_DIMS]; /* that of a dimension of size 1 is never looked at */
     int64_t dst_stride[TROPE_MAX_DIMS];
     int64_t input_stride[TROPE_MAX_DIMS];
 } trope_operand;
 
-/* Everything one call needs. The same filled-in struct serves forward and, with dy in src and dx in dst, backward. */
+/* Everything one call needs. The same filled-in struct serves forward and, with dy in src and dx in dst, backward. On CUDA
+ * all pointers in it but inv_freq are device memory that the stream's work reads and writes later; inv_freq and the struct
+ * itself are read before the call returns. */
 typedef struct trope_args {
     uint64_t struct_size; /* sizeof(trope_args) */
-    void *stream;         /* CUDA: a cudaStream_t, NULL = the legacy default stream; CPU: NULL */
+    void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = the legacy default stream; CPU: NULL */
     int32_t device;       /* TROPE_DEVICE_... */
     int32_t threads;      /* CPU: threads to use, 0 = all that OpenMP offers, at most 4 per processor */
     int32_t isa;          /* CPU: TROPE_ISA_... */
@@ -154,38 +159,39 @@ typedef struct trope_args {
     int32_t pairing_out;
     int32_t windows;                        /* 0 = 1 */
     int32_t axis_map;                       /* TROPE_AXES_...; not with windows > 1 */
-    int32_t axis_sections[TROPE_MAX_AXES];  /* pairs per axis, sum = rotary_dim / 2 */
+    int32_t axis_sections[TROPE_MAX_AXES];  /* pairs per axis, sum = R / 2 (see below); 0 with TROPE_AXES_WINDOWS */
     int32_t inverse;                        /* 0 or 1 */
     double mscale; /* multiplies cos and sin once, in fp32 (f64: in double), where it must be finite and not 0; 0 = 1 */
 
-    /* The angles: exactly one of freqs, cos with sin, or inv_freq.
+    /* The angles: exactly one of freqs, cos with sin, or inv_freq. R is the largest rotary_dim of the operands.
      * freqs     angles in radians, [rows, cols], or [batch, rows, cols] when angle_batch_stride is not 0.
      * cos, sin  the same shape, both with the same strides.
-     * A row belongs to a position. cols is rotary_dim / 2, one angle per pair, or rotary_dim, one per element: column e
-     * is the angle of element e of the forward call's *output* window. Operands with a smaller rotary_dim use the first
-     * pairs' angles (not with windows > 1, where all rotary_dim must be equal).
-     * inv_freq  HOST array of rotary_dim / 2 doubles, radians per position, one per pair. No table is read: the phase
-     *           position * inv_freq is kept modulo one turn in 64-bit fixed point, so it is exact at any position. */
+     * A row belongs to a position. cols is R / 2, one angle per pair, or R, one per element: column e is the angle of
+     * element e of the forward call's *output* window. Operands with a smaller rotary_dim use the first pairs' angles, from
+     * the columns that these have in a window of R (not with windows > 1, where all rotary_dim must be equal).
+     * inv_freq  HOST array of R / 2 doubles below 2^64, radians per position, one per pair. No table is read: the phase is
+     *           position * round(2^64 inv_freq / 2 pi) modulo 2^64, in units of 2^-64 turns, exact at any position. */
     const void *freqs;
     const void *cos;
     const void *sin;
     const double *inv_freq;
     int32_t angle_dtype;        /* freqs: TROPE_F32, or TROPE_F64 with f64 operands; cos, sin: those or the operands' dtype */
-    int32_t angle_cols;         /* see above; 0 with inv_freq */
-    int64_t angle_rows;         /* rows; 0 with inv_freq */
-    int64_t angle_row_stride;   /* 0 = angle_cols */
+    int32_t angle_cols;         /* see above; 0 with inv_freq, like the three that follow */
+    int64_t angle_rows;         /* at least 1 */
+    int64_t angle_row_stride;   /* at least angle_cols; 0 = angle_cols */
     int64_t angle_batch_stride; /* 0 = one table for all batch entries */
     int32_t out_of_range;       /* TROPE_RANGE_... */
 
     /* Positions: the index in the sequence (a batch entry, or a sequence of cu_seqlens), plus start_positions[sequence]
-     * if given; with packed_positions, the index plus cu_seqlens[sequence]; or position_ids. */
+     * if given; with packed_positions, the index plus cu_seqlens[sequence]; or position_ids, as they are, on every rank.
+     * Only one of the three may be given. */
     int32_t position_dtype;        /* of position_ids and start_positions: TROPE_I32 or TROPE_I64 */
     const void *start_positions;   /* [sequences], or [batch] without cu_seqlens */
     const void *position_ids;      /* [axes, batch, tokens] through the strides below */
     int64_t position_axis_stride;  /* 0 = all axes read the same ids */
     int64_t position_batch_stride; /* 0 = all batch entries read the same ids */
     int64_t position_token_stride; /* 0 = 1 */
-    int32_t position_axes;         /* 1 to 3, 0 = 1; with 1, every axis reads the same position */
+    int32_t position_axes;         /* 1 to 3, 0 = 1, over 1 only with ids; with 1, every axis reads the same position */
     int32_t packed_positions;      /* 0 or 1; needs cu_seqlens */
 
     /* Packed sequences. cu_seqlens [sequences + 1] are GLOBAL offsets of the sequences in the packed stream, over all
@@ -193,66 +199,77 @@ typedef struct trope_args {
      * Empty sequences are legal anywhere. On the operands' device. */
     const void *cu_seqlens;
     const void *cu_seqlens_padded;
-    int64_t sequences;
-    int32_t cu_seqlens_dtype; /* TROPE_I32 or TROPE_I64 */
+    int64_t sequences;        /* 0 without cu_seqlens; 0 with it: all tokens are padding */
+    int32_t cu_seqlens_dtype; /* of both: TROPE_I32 or TROPE_I64 */
     int32_t padding;          /* TROPE_PADDING_... */
 
     /* Context parallel. */
-    int32_t cp_size; /* 0 = 1 */
-    int32_t cp_rank; /* 0 to cp_size - 1 */
-    int32_t cp_layout;
-    int32_t reserved; /* 0 */
+    int32_t cp_size;   /* 0 = 1 */
+    int32_t cp_rank;   /* 0 to cp_size - 1 */
+    int32_t cp_layout; /* TROPE_CP_... */
+    int32_t reserved;  /* 0 */
 
-    /* One int32 on the operands' device that TROPE_STATUS_ bits are ORed into; optional. On the CPU bad device data is an
-     * error, returned before anything is written, with one exception: when status is given, positions out of range are
-     * reported there and poisoned, exactly as on CUDA. */
+    /* One int32 on the operands' device that TROPE_STATUS_ bits are ORed into; optional. On CUDA the host cannot read
+     * indices, so that all that is wrong with them is reported here; what they are wrong for is poisoned. On the CPU bad
+     * indices are an error (TROPE_ERROR_DATA), returned before anything is written, with one exception: when status is
+     * given, positions out of range are reported there and poisoned, exactly as on CUDA. */
     int32_t *status;
 
     /* Backward only: the gradient of the angles, summed over operands, heads, and all tokens at a row (padding that is
-     * not rotated and poisoned tokens excluded), in double, in an order that depends on nothing but the shapes.
+     * not rotated and poisoned tokens excluded), in double, in an order that shapes, options and positions alone decide
+     * (another one on CUDA than on the CPU). By derivation of y = M x:
      *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)      dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
+     *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)        (inverse: with -a for a, and the sums change their sign)
      * A column that serves both elements of a pair gets the sum of both. Rows that no token uses get 0. */
     void *d_freqs;         /* with freqs or cos and sin: their shape and strides; f32, or f64 with f64 operands */
-    double *d_inv_freq;    /* with inv_freq: rotary_dim / 2 doubles on the operands' device */
-    void *workspace;       /* on the operands' device, aligned to 16 bytes */
+    double *d_inv_freq;    /* with inv_freq: R / 2 doubles on the operands' device */
+    void *workspace;       /* on the operands' device, aligned to 16 bytes; what is in it before and after means nothing */
     uint64_t workspace_size; /* bytes, at least what trope_workspace_size says */
 } trope_args;
 
-/* y = M x for every operand. Returns when the work is done (CPU) or queued on the stream (CUDA). */
+/* y = M x for every operand. Returns when the work is done (CPU) or queued on the stream (CUDA). TROPE_ERROR_UNSUPPORTED on
+ * CUDA also if a token has 2^31 or more pairs and copied elements, in heads that are not made of 16-byte vectors. */
 TROPE_API trope_status trope_forward(const trope_args *args);
 
-/* dx = M' dy for every operand and, if asked for, the gradient of the angles. */
+/* dx = M' dy for every operand and, if asked for, the gradient of the angles. Returns like trope_forward. */
 TROPE_API trope_status trope_backward(const trope_args *args);
 
-/* Bytes of scratch that trope_backward needs for these args: 0 unless d_freqs or d_inv_freq is given. */
+/* Bytes of scratch that trope_backward needs for these args on their device: 0 unless d_freqs or d_inv_freq is given. The
+ * args are validated as by the call itself, but for workspace and the values of indices. TROPE_ERROR_UNSUPPORTED on CUDA,
+ * here as from the call, also if such a call has 2^31 / 3 or more tokens or angle rows, or 3.2 GB or more a token. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
 /* The positions that a call with these args uses, on the host (so cu_seqlens, position_ids and start_positions must be
  * host memory here). positions: int64 [axes, batch, tokens], axes = position_axes (0 = 1), without the clamp.
  * sequences: int32 [batch, tokens] or NULL; the sequence of each token, -1 for padding. Reads only batch, tokens, the
- * position, cu_seqlens and cp fields; operands and angles may be left out.
+ * position, cu_seqlens and cp fields; operands and angles may be left out. Fails as trope_forward on the CPU would for
+ * these.
  *
  * A padding token between a sequence's end and its padded end has the position that it would have if it were real; one
  * that is before the first or after the last sequence has its distance from the start of that gap. */
 TROPE_API trope_status trope_positions(const trope_args *args, int64_t *positions, int32_t *sequences);
 
 /* Fills stride[5] for a contiguous tensor of one group: [tokens, batch, heads, head_dim] for TROPE_SBHD and so on; for
- * TROPE_THD batch must be 1. (The group stride is set to that of all heads.) */
+ * TROPE_THD batch must be 1. (The group stride is set to that of all heads.) TROPE_ERROR_OVERFLOW if they do not fit. */
 TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads,
                                           int32_t head_dim);
 
 /* Frequency rules, as in Hugging Face transformers' modeling_rope_utils.py, in double, rounded as the caller's thread rounds.
- * base and original_max_position must be over 1, and a field that a rule does not use must be 0. With d = rotary_dim and
- * f_i = base^(-2i/d), i in [0, d/2):
+ * base and original_max_position must be over 1, and a field that a rule does not use must be 0. With d = rotary_dim,
+ * m = original_max_position and f_i = base^(-2i/d), i in [0, d/2):
  *   DEFAULT       f_i
  *   LINEAR        f_i / factor                                     (position interpolation, arXiv:2306.15595)
- *   DYNAMIC       f_i with base * (factor * s / m - (factor - 1))^(d / (d - 2)), s = max(seq_len, m),
- *                 m = original_max_position                        (dynamic NTK)
- *   YARN          f_i/factor and f_i blended by a ramp between the pairs that turn beta_fast and beta_slow times in
- *                 original_max_position                            (arXiv:2309.00071)
- *   LONGROPE      f_i / short_factor[i], or / long_factor[i] when seq_len > original_max_position (arXiv:2402.13753)
+ *   DYNAMIC       f_i with base * (factor * s / m - (factor - 1))^(d / (d - 2)), s = max(seq_len, m), d > 2
+ *                                                                  (dynamic NTK)
+ *   YARN          f_i/factor and f_i blended by a ramp between the pairs that turn beta_fast and beta_slow times in m
+ *                                                                  (arXiv:2309.00071)
+ *   LONGROPE      f_i / short_factor[i], or / long_factor[i] when seq_len > m    (arXiv:2402.13753)
  *   LLAMA3        f_i/factor for wavelengths over m/low_freq_factor, f_i under m/high_freq_factor, blended between
- *   PROPORTIONAL  base^(-2i/d) / factor for the first int(partial_rotary_factor * d) / 2 pairs, 0 for the others (Gemma) */
+ *                                                                  (Llama 3.1)
+ *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, 0 for the others (Gemma)
+ * mscale is 1, but attention_factor where that is given, and otherwise
+ *   YARN          g(1), or g(mscale) / g(mscale_all_dim) where both are given: g(k) = 1 + 0.1 k ln(max(factor, 1))
+ *   LONGROPE      sqrt(1 + ln(factor) / ln(m)) if factor > 1 */
 enum {
     TROPE_RULE_DEFAULT = 0,
     TROPE_RULE_LINEAR = 1,
@@ -266,7 +283,7 @@ enum {
 typedef struct trope_frequency_args {
     uint64_t struct_size;          /* sizeof(trope_frequency_args) */
     int32_t rule;                  /* TROPE_RULE_... */
-    int32_t rotary_dim;            /* even, at least 2 */
+    int32_t rotary_dim;            /* even, 2 to TROPE_MAX_ROTARY_DIM */
     double base;                   /* 0 = 10000 */
     double factor;                 /* 0 = 1; LONGROPE: max_position / original_max_position, for mscale only */
     double original_max_position;  /* required by DYNAMIC, YARN, LONGROPE and LLAMA3 */
@@ -285,11 +302,13 @@ typedef struct trope_frequency_args {
     int32_t reserved;              /* 0 */
 } trope_frequency_args;
 
-/* Writes rotary_dim / 2 frequencies (radians per position) to inv_freq and the factor of cos and sin to mscale. */
+/* Writes rotary_dim / 2 frequencies (radians per position) to inv_freq and the factor of cos and sin to mscale; neither may
+ * be NULL. TROPE_ERROR_ARGUMENT also if a frequency comes out at 2^64 or more, or mscale infinite. */
 TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *mscale);
 
 /* The name of the kernel that trope_forward (backward = 0) or trope_backward (1) would run, such as
- * "cpu-avx512-bf16-half". The args are validated as by the call itself. name gets at most size bytes with the final 0. */
+ * "cpu-avx512-bf16-half": backend, instruction set (cpu) or vector or scalar (cuda), dtype, pairing. The args are validated
+ * as by trope_workspace_size. name gets at most size bytes with the final 0, of which there must be one. */
 TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name, size_t size);
 
 /* "TROPE_OK", "TROPE_ERROR_NULL", ... A static string for any value. */
