@@ -57,7 +57,7 @@ enum {
     TROPE_ERROR_OVERFLOW = 4,    /* an offset does not fit 64 bits */
     TROPE_ERROR_DATA = 5,        /* cu_seqlens, position_ids or start_positions hold a value that cannot be used */
     TROPE_ERROR_UNSUPPORTED = 6, /* this build or this machine lacks the device or instruction set asked for; or a call is
-                                  * too large for the CUDA backend: see trope_workspace_size and trope_forward */
+                                  * too large for the CUDA backend: see trope_forward and trope_workspace_size */
     TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
 };
 
@@ -228,7 +228,8 @@ typedef struct trope_args {
 } trope_args;
 
 /* y = M x for every operand. Returns when the work is done (CPU) or queued on the stream (CUDA). TROPE_ERROR_UNSUPPORTED on
- * CUDA also if a token has 2^31 or more pairs and copied elements, in heads that are not made of 16-byte vectors. */
+ * CUDA also for heads that are not made of 16-byte vectors, if a token has 2^31 - 512 or more columns: pairs and copied
+ * elements, each of 8 heads (16 bits), 4 (f32) or 2 (f64). */
 TROPE_API trope_status trope_forward(const trope_args *args);
 
 /* dx = M' dy for every operand and, if asked for, the gradient of the angles. Returns like trope_forward. */
