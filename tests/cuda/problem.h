@@ -1,5 +1,5 @@
-/* Calls that the tests of graphs, streams and the status word make: packed sequences, up to four operands, on the device
- * and again on the host. Shapes stay, data is drawn anew. */
+/* Calls that the tests of graphs and streams make: one for each kind of kernel, up to four operands, on the device and
+ * again on the host. Shapes stay, data is drawn anew. */
 #ifndef TESTS_CUDA_PROBLEM_H
 #define TESTS_CUDA_PROBLEM_H
 
@@ -13,9 +13,15 @@
 enum { PROBLEM_TOKENS = 700, PROBLEM_SEQUENCES = 9, PROBLEM_DIM = 64, PROBLEM_ROTARY = 48, PROBLEM_ROWS = 900 };
 
 typedef enum problem_kind {
-    PROBLEM_INV_FREQ, /* cu_seqlens and start positions */
-    PROBLEM_IDS,      /* cu_seqlens, position ids and freqs */
-    PROBLEM_GRADIENT  /* the same, backward with d_freqs */
+    PROBLEM_INV_FREQ,        /* cu_seqlens and start positions */
+    PROBLEM_IDS,             /* cu_seqlens, position ids and freqs */
+    PROBLEM_BACKWARD,        /* the same, backward */
+    PROBLEM_GRADIENT,        /* the same with d_freqs */
+    PROBLEM_PLAIN,           /* inv_freq, positions follow from the tokens */
+    PROBLEM_HELD,            /* the same of few tokens with many heads, turned whole: in registers */
+    PROBLEM_PACKED,          /* cu_seqlens and inv_freq */
+    PROBLEM_PACKED_GRADIENT, /* cu_seqlens and freqs, backward with d_freqs */
+    PROBLEM_KINDS
 } problem_kind;
 
 /* Everything that a call reads or writes, at the same offsets on host and device. */
@@ -34,7 +40,7 @@ typedef struct problem {
     problem_memory *host, *device;
     problem_memory *found; /* what came back */
     void *host_workspace, *device_workspace;
-    double inv_freq[PROBLEM_ROTARY / 2];
+    double inv_freq[PROBLEM_DIM / 2];
     trope_args on_host, on_device;
 } problem;
 
@@ -42,16 +48,16 @@ typedef struct problem {
 problem *problem_new(problem_kind kind, int operands, uint64_t seed);
 void problem_free(problem *p);
 
-/* New data of all kinds behind the same pointers, the results 0xff. */
+/* New data of all kinds behind the same pointers, the results 0xff. That of gradients is such that their sums are exact in
+ * double, in any order. */
 void problem_draw(problem *p, uint64_t seed, cudaStream_t stream);
 
-int problem_is_backward(const problem *p);
+int problem_has_gradient(const problem *p);
 
 /* Queues the call on a stream. */
 trope_status problem_queue(problem *p, cudaStream_t stream);
 
-/* Waits for the stream, runs the call on the host and compares what was written, bit for bit but for d_freqs, of which two
- * ulp are granted. Returns whether they agree. */
+/* Waits for the stream, runs the call on the host and compares all bytes of memory. Returns whether they agree. */
 int problem_holds(problem *p, cudaStream_t stream);
 
 #endif

@@ -11,7 +11,7 @@
 #include "cuda/problem.h"
 #include "support/check.h"
 
-enum { THREADS = 6, SECONDS = 60 };
+enum { THREADS = PROBLEM_KINDS, SECONDS = 60 };
 
 static void give_up(int signal)
 {
@@ -43,16 +43,16 @@ static void close_gate(cudaStream_t stream)
 static void check_default_stream(void)
 {
     cudaStream_t stream;
-    problem *p[3];
+    problem *p[PROBLEM_KINDS];
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < PROBLEM_KINDS; kind++) {
         p[kind] = problem_new((problem_kind)kind, 3, 11);
         CHECK(problem_queue(p[kind], stream) == TROPE_OK && problem_holds(p[kind], stream)); /* loads the kernels */
         problem_draw(p[kind], 12, stream);
     }
     close_gate(NULL);
     alarm(SECONDS);
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < PROBLEM_KINDS; kind++) {
         CHECK_MESSAGE(problem_queue(p[kind], stream) == TROPE_OK, "%s", trope_last_error());
         CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d beside a blocked default stream", kind);
         problem_draw(p[kind], 13, stream);
@@ -63,7 +63,7 @@ static void check_default_stream(void)
     atomic_store(&is_open, 1);
     CHECK_MESSAGE(problem_holds(p[0], NULL), "a call on the default stream");
     alarm(0);
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < PROBLEM_KINDS; kind++)
         problem_free(p[kind]);
     CUDA_MUST(cudaStreamDestroy(stream));
 }
@@ -108,7 +108,7 @@ static void *work(void *context)
     worker *w = context;
     cudaStream_t stream;
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    problem *p = problem_new((problem_kind)(w->number % 3), 1 + w->number % 4, 100 + (uint64_t)w->number);
+    problem *p = problem_new((problem_kind)(w->number % PROBLEM_KINDS), 1 + w->number % 4, 100 + (uint64_t)w->number);
     for (int i = 0; i < w->calls; i++) {
         problem_draw(p, (uint64_t)(1000 * w->number + i), stream);
         w->failed += problem_queue(p, stream) != TROPE_OK;
@@ -137,7 +137,7 @@ static void check_threads(int calls)
 static void queue_many(problem **p, cudaStream_t stream, int count)
 {
     for (int i = 0; i < count; i++)
-        for (int kind = 0; kind < 3; kind++)
+        for (int kind = 0; kind < PROBLEM_KINDS; kind++)
             if (problem_queue(p[kind], stream))
                 CHECK_MESSAGE(0, "%s", trope_last_error());
     CUDA_MUST(cudaStreamSynchronize(stream));
@@ -146,18 +146,21 @@ static void queue_many(problem **p, cudaStream_t stream, int count)
 static void check_memory(void)
 {
     cudaStream_t stream;
-    problem *p[3];
+    problem *p[PROBLEM_KINDS];
     size_t before, after, total;
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < PROBLEM_KINDS; kind++)
         p[kind] = problem_new((problem_kind)kind, 4, 31);
     queue_many(p, stream, 10);
     CUDA_MUST(cudaMemGetInfo(&before, &total));
     queue_many(p, stream, 1000);
     CUDA_MUST(cudaMemGetInfo(&after, &total));
-    CHECK_MESSAGE(before == after, "3000 calls changed the free memory from %zu to %zu bytes", before, after);
-    for (int kind = 0; kind < 3; kind++)
+    CHECK_MESSAGE(before == after, "%d calls changed the free memory from %zu to %zu bytes", 1000 * PROBLEM_KINDS, before,
+                  after);
+    for (int kind = 0; kind < PROBLEM_KINDS; kind++) {
+        CHECK_MESSAGE(problem_holds(p[kind], stream), "kind %d after many calls", kind);
         problem_free(p[kind]);
+    }
     CUDA_MUST(cudaStreamDestroy(stream));
 }
 
