@@ -87,9 +87,7 @@ __device__ __forceinline__ void load_at_once(const uint4 *from, uint64_t policy,
 
 __device__ __forceinline__ void load_at_once(const uint2 *from, uint64_t policy, uint2 *to)
 {
-    asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-                 : "=r"(to->x), "=r"(to->y)
-                 : "l"(from), "l"(policy));
+    asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;" : "=r"(to->x), "=r"(to->y) : "l"(from), "l"(policy));
 }
 
 __device__ __forceinline__ void load_at_once(const uint32_t *from, uint64_t policy, uint32_t *to)
