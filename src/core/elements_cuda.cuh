@@ -152,17 +152,6 @@ template <int DTYPE> union vector_pair {
         }
     }
 
-    __device__ __forceinline__ void fill(element with)
-    {
-#pragma unroll
-        for (int i = 0; i < 2 * WORDS; i++) {
-            if constexpr (sizeof(element) == 2)
-                words[i / WORDS][i % WORDS] = with * 0x10001u;
-            else
-                words[i / WORDS][i % WORDS] = with;
-        }
-    }
-
     /* From pairs to first elements and second elements. */
     __device__ __forceinline__ void separate()
     {

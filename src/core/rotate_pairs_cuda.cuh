@@ -1,6 +1,6 @@
 /* The CUDA kernel of the rotation for any strides and alignment: a thread has one pair, or one element that passes through,
  * of a few heads of a row, which all turn by the same angles. It shares nothing with other threads, except that a block
- * looks its rows up together where positions are not simply the tokens. */
+ * looks its rows up together where positions do not follow from the tokens. */
 #ifndef TROPE_CORE_ROTATE_PAIRS_CUDA_CUH
 #define TROPE_CORE_ROTATE_PAIRS_CUDA_CUH
 
@@ -235,7 +235,7 @@ __device__ __forceinline__ char *row_of_tensor(const paired_tensor &t, const row
     return t.base + p.inner * t.inner + p.outer * t.outer;
 }
 
-/* PLAIN: positions are the tokens. */
+/* PLAIN: nothing is to be looked up for a row. */
 template <int DTYPE, bool PLAIN>
 __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
     rotate_pairs_kernel(KERNEL_PARAMETER(paired_call) call, KERNEL_PARAMETER(cuda_steps<ANGLES_ANY>) steps)
