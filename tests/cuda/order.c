@@ -38,6 +38,8 @@ static const family families[] = {
     {"one head held", TROPE_F16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 8, 120},
     {"two heads held", TROPE_F32, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 20, 400},
     {"two heads held, many", TROPE_BF16, TROPE_THD, 32, 8, 128, 128, INV_FREQ, PLAIN, 0, 1, 40, 3000},
+    {"one head held, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, PLAIN, 0, 1, 8, 100},
+    {"two heads held, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, PLAIN, 0, 1, 20, 400},
     {"held rows", TROPE_BF16, TROPE_THD, 1, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 60, 16000},
     {"held rows, freqs", TROPE_F16, TROPE_THD, 1, 0, 128, 128, FREQS, PLAIN, 0, 1, 60, 30000},
     {"windows in place", TROPE_BF16, TROPE_THD, 32, 0, 128, 64, INV_FREQ, PLAIN, 1, 1, 40, 4096},
