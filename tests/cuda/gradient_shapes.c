@@ -1,6 +1,8 @@
 /* The gradient of the angles at both ends of its shapes: without any token, where all that is left is zeros, and of a batch
  * of 2^26, whose sums are known exactly. There the data are small integers, random and with a period, the tables are
- * quarters, and so a sum in double is the same in any order; one entry too many or too few is seen in it. */
+ * quarters, and so a sum in double is the same in any order; one entry too many or too few is seen in it.
+ *
+ *     cuda_gradient_shapes [--part N]        an N-th of the batches */
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,6 +159,7 @@ static const large_case large_cases[] = {
 /* One period of everything. cos and sin are in quarters. */
 typedef struct large_data {
     const large_case *c;
+    uint64_t seed;
     int64_t rows, columns, tables; /* rows of a period; columns and tables of the angles, in a period */
     int8_t *x, *dy;                /* [rows, step] */
     int32_t *ids;                  /* [rows] */
@@ -186,14 +189,14 @@ static void make_angles(large_data *d, random_state *random)
 static void make_data(large_data *d)
 {
     const large_case *c = d->c;
-    random_state random = {(uint64_t)(c - large_cases)};
+    random_state random = {d->seed};
     d->rows = PERIOD * c->tokens;
     d->columns = c->options & OWN_ANGLES ? c->rotary_dim : c->rotary_dim / 2;
     d->tables = c->options & PER_BATCH ? PERIOD : 1;
     const size_t count = (size_t)(d->rows * c->step);
     d->x = malloc(count);
     d->dy = malloc(count);
-    d->elements = malloc(count * sizeof *d->elements);
+    d->elements = calloc(count, sizeof *d->elements);
     d->ids = malloc((size_t)d->rows * sizeof *d->ids);
     for (size_t i = 0; i < count; i++) {
         d->x[i] = (int8_t)random_between(&random, -3, 3);
@@ -351,9 +354,12 @@ static int64_t count_wrong(const large_data *d, const void *gradient)
     return wrong;
 }
 
-static void check_large(const large_case *c)
+static void check_large(const large_case *of, int64_t part)
 {
-    large_data d = {.c = c};
+    large_case smaller = *of;
+    const large_case *const c = &smaller;
+    smaller.batch /= part;
+    large_data d = {.c = c, .seed = (uint64_t)(of - large_cases)};
     uint64_t workspace = 0;
     make_data(&d);
     add_terms(&d);
@@ -369,11 +375,12 @@ static void check_large(const large_case *c)
     free_data(&d);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     device_require();
+    const long part = device_option(argc, argv, "--part", 1);
     check_empty();
     for (size_t i = 0; i < sizeof large_cases / sizeof large_cases[0]; i++)
-        check_large(&large_cases[i]);
+        check_large(&large_cases[i], part);
     return check_result();
 }

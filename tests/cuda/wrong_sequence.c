@@ -1,5 +1,7 @@
 /* One wrong sequence among few or many, up to 70,000: its bit is set wherever it is, by every kernel of packed calls, and
- * its tokens are NaN. */
+ * its tokens are NaN.
+ *
+ *     cuda_wrong_sequence [--part N]        an N-th of the tokens, for devices that are as much smaller */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +11,11 @@
 #include "support/number.h"
 
 /* Whose calls go different ways: heads in registers, tiles of one row, of several rows, of rows of one head, and pairs. */
-static const struct packed_shape {
+typedef struct packed_shape {
     int64_t tokens;
     int32_t heads, dim;
-} packed_shapes[] = {{64, 32, 128}, {3000, 32, 128}, {500, 3, 32}, {3000, 1, 128}, {70, 3, 20}};
+} packed_shape;
+static const packed_shape packed_shapes[] = {{64, 32, 128}, {3000, 32, 128}, {500, 3, 32}, {3000, 1, 128}, {70, 3, 20}};
 
 enum { MANY = 70000 };
 enum { TABLE = 1, BACKWARD = 2, CALLS = 4 }; /* a call is a sum of TABLE and BACKWARD */
@@ -32,7 +35,7 @@ static void *device_bytes(size_t bytes)
     return p;
 }
 
-static packed_call *packed_new(const struct packed_shape *shape, int call)
+static packed_call *packed_new(const packed_shape *shape, int call)
 {
     packed_call *c = calloc(1, sizeof *c);
     trope_args *a = &c->args;
@@ -127,36 +130,42 @@ static void check_poisoned(const packed_call *c, int64_t token)
 
 /* One sequence that is wrong is seen wherever it is, also where it holds no token; and nothing is seen that is not there.
  */
-static void check_one_among_many(void)
+static void check_one_among(packed_call *c, int64_t count)
+{
+    const int64_t tokens = c->args.tokens, places[] = {0, 1, count / 3, count - 2, count - 1};
+    c->args.sequences = count;
+    for (int64_t b = 0; b <= count; b++)
+        c->boundaries[b] = (int32_t)(b * tokens / count);
+    CHECK_MESSAGE(packed_status(c) == 0, "call %d, %lld tokens, %lld sequences that are right", c->call, (long long)tokens,
+                  (long long)count);
+    for (size_t j = 0; j < sizeof places / sizeof places[0]; j++)
+        if (places[j] >= 0 && places[j] < count)
+            check_wrong_boundary(c, places[j] + 1, c->boundaries[places[j]] - 1);
+    check_wrong_boundary(c, 0, -1);
+    if (count <= tokens) /* the sequences at the ends hold a token */
+        check_poisoned(c, 0);
+    check_wrong_boundary(c, count, tokens + 1);
+    if (count <= tokens)
+        check_poisoned(c, tokens - 1);
+}
+
+static void check_one_among_many(packed_shape shape, int64_t part)
 {
     static const int64_t counts[] = {1, 2, 4, 31, 32, 200, 1023, 1024, MANY};
-    for (size_t i = 0; i < CALLS * sizeof packed_shapes / sizeof packed_shapes[0]; i++) {
-        packed_call *c = packed_new(&packed_shapes[i / CALLS], (int)(i % CALLS));
-        const int64_t tokens = c->args.tokens;
-        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
-            const int64_t count = c->args.sequences = counts[k];
-            const int64_t places[] = {0, 1, count / 3, count - 2, count - 1};
-            for (int64_t b = 0; b <= count; b++)
-                c->boundaries[b] = (int32_t)(b * tokens / count);
-            CHECK_MESSAGE(packed_status(c) == 0, "call %d, %lld tokens, %lld sequences that are right", c->call,
-                          (long long)tokens, (long long)count);
-            for (size_t j = 0; j < sizeof places / sizeof places[0]; j++)
-                if (places[j] >= 0 && places[j] < count)
-                    check_wrong_boundary(c, places[j] + 1, c->boundaries[places[j]] - 1);
-            check_wrong_boundary(c, 0, -1);
-            if (count <= tokens) /* the sequences at the ends hold a token */
-                check_poisoned(c, 0);
-            check_wrong_boundary(c, count, tokens + 1);
-            if (count <= tokens)
-                check_poisoned(c, tokens - 1);
-        }
+    shape.tokens = (shape.tokens + part - 1) / part;
+    for (int call = 0; call < CALLS; call++) {
+        packed_call *c = packed_new(&shape, call);
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
+            check_one_among(c, counts[k]);
         packed_free(c);
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     device_require();
-    check_one_among_many();
+    const long part = device_option(argc, argv, "--part", 1);
+    for (size_t i = 0; i < sizeof packed_shapes / sizeof packed_shapes[0]; i++)
+        check_one_among_many(packed_shapes[i], part);
     return check_result();
 }
