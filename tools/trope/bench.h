@@ -64,8 +64,8 @@ typedef struct bench_table {
     int count;
 } bench_table;
 
-/* Every device; CUDA in addition; and every combination of layout, pairing, window, direction, place and angles, 64 MiB and
- * more, for --cross. */
+/* Every device; CUDA in addition; and every combination of layout, pairing, window, direction, place and angles, for
+ * --cross. */
 extern const bench_table bench_cases, bench_cuda_cases;
 bench_table bench_cross_cases(void);
 
