@@ -3,13 +3,14 @@
  *
  * Every head of every operand, or its window in place, is moved once, from where it is in src to where it is in dst, and is
  * turned as its row. What a warp has in shared memory is its own and within its block's, and every form of tile, kind of
- * call and count of operands has come up.
+ * call and count of operands has come up. Heads of more bytes than 32 bits can count are in no tile.
  *
  *     cuda_tiling [--seed S] [--count N] */
 #include <algorithm>
 #include <string.h>
 #include <vector>
 
+#include "bwd/angle_gradient_cuda.h"
 #include "core/plan_tiles_cuda.cuh"
 #include "core/rotate_cuda.h"
 #include "core/rotate_held_cuda.cuh"
@@ -507,6 +508,105 @@ static void check_call(uint64_t seed, tally *t)
     t->in_turns += launch.blocks > call.turn.divisor;
 }
 
+/* ---- heads of more than 2^32 bytes ---- */
+
+/* Of head_dim elements, that are 0 bytes or few if they are counted in 32 bits; or just not. */
+struct huge_head {
+    int32_t dtype, head_dim;
+};
+
+static const huge_head huge_heads[] = {
+    {TROPE_F64, 1 << 29}, {TROPE_F64, (1 << 29) + 64}, {TROPE_F64, 3 << 29}, {TROPE_F64, INT32_MAX - 63},
+    {TROPE_F32, 1 << 30}, {TROPE_F32, (1 << 30) + 64}, {TROPE_F16, 1 << 30}, {TROPE_BF16, INT32_MAX - 63}};
+
+/* One window is turned, at the start or the end of the head. */
+static tiling_call make_huge_call(const huge_head &head, bool at_end, bool in_place, bool is_packed)
+{
+    tiling_call c;
+    memset(&c, 0, sizeof c);
+    trope_args &a = c.args;
+    trope_operand &o = a.operands[0];
+    c.free = (uintptr_t)1 << 40;
+    a.struct_size = sizeof a;
+    a.device = TROPE_DEVICE_CUDA;
+    a.dtype = head.dtype;
+    a.operand_count = 1;
+    a.batch = 1;
+    a.tokens = 3;
+    o.heads_per_group = 2;
+    o.head_dim = head.head_dim;
+    o.rotary_dim = 64;
+    o.rotary_offset = at_end ? head.head_dim - o.rotary_dim : 0;
+    o.src = make_tensor(&c, TROPE_THD, o.heads_per_group, head.head_dim, 0, o.src_stride);
+    o.dst = (void *)o.src;
+    memcpy(o.dst_stride, o.src_stride, sizeof o.dst_stride);
+    if (!in_place)
+        o.dst = make_tensor(&c, TROPE_THD, o.heads_per_group, head.head_dim, 0, o.dst_stride);
+    a.freqs = allocate(&c, 4096);
+    a.angle_rows = a.tokens;
+    a.angle_cols = o.rotary_dim / 2;
+    a.cu_seqlens = is_packed ? allocate(&c, 4096) : NULL;
+    a.sequences = is_packed ? 2 : 0;
+    return c;
+}
+
+/* Whether tiles have as many bytes of a head as they should. */
+static bool knows_bytes(const trope_plan &plan, bool in_place)
+{
+    tiled_operand operands[TROPE_MAX_OPERANDS];
+    tiled_call call;
+    memset(operands, 0, sizeof operands);
+    memset(&call, 0, sizeof call);
+    trope_cuda_plan_tiles(plan, choose_device(0), TILE_BYTES, operands, &call);
+    const trope_plan_operand &o = plan.operands[0];
+    const int64_t elements = in_place ? o.rotary_dim : o.head_dim;
+    return operands[0].tiles.pitch == elements * plan.element_size;
+}
+
+static void check_huge_gradient(const huge_head &head, tiling_call c)
+{
+    static trope_planned_call planned;
+    trope_args &a = c.args;
+    a.operands[0].input = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, a.operands[0].input_stride);
+    a.d_freqs = allocate(&c, 4096);
+    a.workspace = allocate(&c, (int64_t)1 << 30);
+    a.workspace_size = (uint64_t)1 << 30;
+    const trope_status status = trope_make_plan("cuda_tiling", &a, 1, &planned);
+    if (!CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error()))
+        return;
+    CHECK_MESSAGE(!trope_cuda_gradient_has_tiles(&planned.plan), "dtype %d: heads of %d are in tiles of the gradient",
+                  head.dtype, head.head_dim);
+    if (trope_cuda_gradient_fits(&planned.plan))
+        CHECK_MESSAGE(trope_cuda_gradient_workspace(&planned.plan) <= a.workspace_size,
+                      "dtype %d: heads of %d need %llu bytes of workspace", head.dtype, head.head_dim,
+                      (unsigned long long)trope_cuda_gradient_workspace(&planned.plan));
+}
+
+/* `options`: which of the three that make_huge_call has. */
+static void check_huge_head(const huge_head &head, int options)
+{
+    static trope_planned_call planned;
+    const bool in_place = options & 2;
+    const tiling_call c = make_huge_call(head, options & 1, in_place, options & 4);
+    const trope_status status = trope_make_plan("cuda_tiling", &c.args, 0, &planned);
+    if (!CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error()))
+        return;
+    const bool has_tiles = trope_cuda_has_tiles(&planned.plan);
+    CHECK_MESSAGE(in_place || !has_tiles, "dtype %d: heads of %d are in tiles", head.dtype, head.head_dim);
+    CHECK_MESSAGE(!has_tiles || knows_bytes(planned.plan, in_place),
+                  "dtype %d, options %d: tiles of heads of %d have other bytes", head.dtype, options, head.head_dim);
+    check_huge_gradient(head, c);
+}
+
+static void check_huge_heads()
+{
+    for (const huge_head &head : huge_heads)
+        for (int options = 0; options < 8; options++)
+            check_huge_head(head, options);
+}
+
+/* ---- all of them ---- */
+
 /* Whether everything has come up. */
 static void check_tally(const tally &t)
 {
@@ -538,5 +638,6 @@ int main(int argc, char **argv)
         check_call(seed, &t);
     if (seeds.count >= 1000)
         check_tally(t);
+    check_huge_heads();
     return check_result();
 }
