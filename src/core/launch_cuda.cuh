@@ -103,7 +103,6 @@ static inline cuda_rows plan_rows(const trope_plan &plan)
     rows.count = plan.batch * plan.tokens;
     rows.two_dimensions = rows.count > length;
     rows.length.set((uint32_t)(length < INT32_MAX ? length : INT32_MAX));
-    rows.long_length = length;
     rows.batch_outermost = plan.batch_outermost;
     rows.positions = is_plain(plan) ? plan_positions(plan.sequences) : token_positions{0, 0, 0, 0};
     return rows;

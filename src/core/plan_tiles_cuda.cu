@@ -269,15 +269,15 @@ static void set_lanes(uint32_t all, tiled_operand *o)
 
 static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_operand *o)
 {
-    const uint32_t width = 16 / plan.element_size;
+    const uint32_t size = (uint32_t)plan.element_size, width = 16 / size;
     const bool joined = rows_join(plan, from.src_stride) && rows_join(plan, from.dst_stride);
     join_groups(&from, false);
     o->src = plan_tensor(plan, from, from.src, from.src_stride, joined);
     o->dst = plan_tensor(plan, from, from.dst, from.dst_stride, joined);
     set_lanes(from.rotary_dim / 2 / width, o);
-    o->window = takes_windows(plan, from) ? 0 : from.rotary_offset * plan.element_size;
-    o->before_window = from.rotary_offset * plan.element_size - o->window;
-    o->head_bytes = from.head_dim * plan.element_size;
+    o->window = takes_windows(plan, from) ? 0 : (uint32_t)from.rotary_offset * size;
+    o->before_window = (uint32_t)from.rotary_offset * size - o->window;
+    o->head_bytes = (uint32_t)from.head_dim * size;
     o->window_pairs = from.window_pairs;
     o->low_step = plan.interleaved_src ? width / 2 : width;
     o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
@@ -665,7 +665,8 @@ int trope_cuda_has_tiles(const trope_plan *plan)
     double tiles = 0; /* at most */
     for (int i = 0; i < plan->operand_count; i++) {
         const trope_plan_operand &o = plan->operands[i];
-        if (!operand_is_vector(*plan, o) || pitch_of(*plan, o) > MAX_PITCH ||
+        const bool is_small = pitch_of(*plan, o) <= MAX_PITCH && (int64_t)o.head_dim * plan->element_size <= UINT32_MAX;
+        if (!is_small || !operand_is_vector(*plan, o) ||
             (rearranges(*plan) && o.rotary_dim / 2 > 32 * 16 / plan->element_size))
             return 0;
         tiles += rows * o.groups * o.heads_per_group;

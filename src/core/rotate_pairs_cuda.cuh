@@ -121,7 +121,9 @@ __device__ __forceinline__ void find_block_rows(const paired_call &call, const p
         const int64_t number = ((int64_t)blockIdx.y * o.slice_groups + groups.group(group)) * call.rows_per_thread +
                                (i - group * call.rows_per_thread);
         trope_row row;
-        set_row(call.rows, locate_row<false>(call.rows, number < call.rows.count ? number : call.rows.count - 1), &row);
+        set_row(call.rows,
+                locate_row<false>(call.rows, call.plan.plan, number < call.rows.count ? number : call.rows.count - 1),
+                &row);
         find_row(call.plan.plan, &row);
         if (base + threadIdx.x % 32 < count)
             rows[i] = row;
@@ -259,7 +261,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, PAIR_BLOCKS)
 
     for (uint32_t i = 0; i < call.rows_per_thread; i++) {
         const bool present = place.present && first_row + i < call.rows.count;
-        const row_place<false> from = locate_row<false>(call.rows, present ? first_row + i : 0);
+        const row_place<false> from = locate_row<false>(call.rows, call.plan.plan, present ? first_row + i : 0);
         const trope_row row = PLAIN ? find_plain_row(call.rows, from) : looked_up[i];
         const bool zero = row.action == TROPE_ROW_ZERO, turns = row.action == TROPE_ROW_ROTATE && rotating;
 

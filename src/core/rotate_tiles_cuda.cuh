@@ -42,7 +42,7 @@ __device__ __forceinline__ trope_row plain_row_of_tile(const tiled_call &call, c
 {
     if constexpr (FORM == FORM_ROW || FORM == FORM_HELD)
         return find_plain_row<true>(call.rows, {p.outer, p.row});
-    return find_plain_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, row)));
+    return find_plain_row(call.rows, locate_row<true>(call.rows, call.plan.plan, number_of_row(call, p, row)));
 }
 
 /* What a warp keeps of a row, in shared memory unless AWAITS_ROW. */
@@ -92,7 +92,7 @@ __device__ __forceinline__ void find_block_rows(const tiled_call &call, const ti
         const uint32_t i = min(base + threadIdx.x % 32, end - 1), tile = o.tiles.rows.divide(i);
         const tile_place p = find_tile(o.tiles, min(first_tile + tile, o.tiles.tiles - 1));
         trope_row row;
-        set_row(call.rows, locate_row<true>(call.rows, number_of_row(call, p, i - tile * of_tile)), &row);
+        set_row(call.rows, locate_row<true>(call.rows, call.plan.plan, number_of_row(call, p, i - tile * of_tile)), &row);
         find_row(call.plan.plan, &row);
         if (base + threadIdx.x % 32 < end)
             rows[i] = row;

@@ -23,7 +23,6 @@ struct cuda_rows {
     fast_divisor length;     /* inner ones of each outer, if rows are below 2^31 */
     int32_t batch_outermost; /* as in the plan */
     token_positions positions;
-    int64_t long_length; /* inner ones of each outer, however many */
 };
 
 /* The operand that has a block, or any other part of which each has some, from these on; UINT32_MAX where there is none. */
@@ -38,7 +37,8 @@ template <bool NARROW> struct row_place {
     std::conditional_t<NARROW, uint32_t, int64_t> outer, inner;
 };
 
-template <bool NARROW> __device__ __forceinline__ row_place<NARROW> locate_row(const cuda_rows &rows, int64_t number)
+template <bool NARROW>
+__device__ __forceinline__ row_place<NARROW> locate_row(const cuda_rows &rows, const trope_plan &plan, int64_t number)
 {
     row_place<NARROW> p = {0, (decltype(p.inner))number};
     if (rows.two_dimensions) {
@@ -47,8 +47,8 @@ template <bool NARROW> __device__ __forceinline__ row_place<NARROW> locate_row(c
             p.outer = outer;
             p.inner = (uint32_t)number - outer * rows.length.divisor;
         } else {
-            p.outer = number / rows.long_length;
-            p.inner = number - p.outer * rows.long_length;
+            p.outer = number / trope_inner_rows(&plan);
+            p.inner = number - p.outer * trope_inner_rows(&plan);
         }
     }
     return p;

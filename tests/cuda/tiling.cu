@@ -550,7 +550,7 @@ static tiling_call make_huge_call(const huge_head &head, bool at_end, bool in_pl
     return c;
 }
 
-/* Whether tiles have as many bytes of a head as they should. */
+/* Whether what tiles have of a head, and what is cleared of it where it is padding, are as many bytes as they should be. */
 static bool knows_bytes(const trope_plan &plan, bool in_place)
 {
     tiled_operand operands[TROPE_MAX_OPERANDS];
@@ -559,8 +559,10 @@ static bool knows_bytes(const trope_plan &plan, bool in_place)
     memset(&call, 0, sizeof call);
     trope_cuda_plan_tiles(plan, choose_device(0), TILE_BYTES, operands, &call);
     const trope_plan_operand &o = plan.operands[0];
-    const int64_t elements = in_place ? o.rotary_dim : o.head_dim;
-    return operands[0].tiles.pitch == elements * plan.element_size;
+    const int64_t size = plan.element_size, head = o.head_dim * size;
+    const tiled_operand &tiled = operands[0];
+    return tiled.tiles.pitch == (in_place ? o.rotary_dim * size : head) && tiled.head_bytes == head &&
+           tiled.before_window == (in_place ? o.rotary_offset * size : 0);
 }
 
 static void check_huge_gradient(const huge_head &head, tiling_call c)
