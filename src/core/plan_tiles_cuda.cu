@@ -50,6 +50,26 @@
 #define MAX_PITCH 8192               /* bytes of a head */
 #define MAX_COUNT (INT32_MAX - 1024) /* of rows, and of tiles */
 
+/* A call that is being planned. Neighbours that follow each other are one operand here. */
+struct tile_planner {
+    const trope_plan &plan;
+    const device_facts &device;
+    tile_call_kind kind;
+    int32_t count; /* of operands: */
+    const trope_plan_operand *from;
+    tiled_operand *operands;
+
+    const tiled_operand *begin() const
+    {
+        return operands;
+    }
+
+    const tiled_operand *end() const
+    {
+        return operands + count;
+    }
+};
+
 /* ---- the heads of an operand ---- */
 
 static bool rearranges(const trope_plan &plan)
@@ -144,11 +164,11 @@ static bool reads_tables(const trope_plan &plan)
 
 /* Tiles above which there is no use in smaller ones. Where several rows of a table are waited for, these are half of the
  * warps that run at once: twice as many tiles would still all run. */
-static int64_t enough_tiles(const trope_plan &plan, const device_facts &device, uint32_t rows)
+static int64_t enough_tiles(const tile_planner &p, uint32_t rows)
 {
-    if (rows == 1 || !reads_tables(plan))
+    if (rows == 1 || !reads_tables(p.plan))
         return ENOUGH_TILES;
-    return (int64_t)device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
+    return (int64_t)p.device.multiprocessors * PLAIN_BLOCKS * TILE_WARPS / 2;
 }
 
 static int64_t count_tiles(const trope_plan &plan, const tiling &t)
@@ -199,14 +219,13 @@ static bool exceed_tile(uint32_t rows, const tiled_operand &o)
 /* Rows that tiles of few heads have at most beside those of operands of which a tile has one row: more would keep a warp
  * busy with sines for longer than it takes others to have their heads turned. Where rows are waited for, the kernel of one
  * row is so much better that all should have such tiles. */
-static uint32_t most_rows_of_few_heads(const trope_plan &plan, tile_call_kind kind, const tiled_operand *operands,
-                                       int32_t count)
+static uint32_t most_rows_of_few_heads(const tile_planner &p)
 {
     const bool have_many =
-        std::any_of(operands, operands + count, [](const tiled_operand &o) { return o.tiles.pitch && exceed_tile(2, o); });
-    if (have_many && (kind == KIND_PACKED || (kind == KIND_PLAIN && reads_tables(plan))))
+        std::any_of(p.begin(), p.end(), [](const tiled_operand &o) { return o.tiles.pitch && exceed_tile(2, o); });
+    if (have_many && (p.kind == KIND_PACKED || (p.kind == KIND_PLAIN && reads_tables(p.plan))))
         return 1;
-    return have_many && kind == KIND_PLAIN ? ROWS_BESIDE_ONE : INT32_MAX;
+    return have_many && p.kind == KIND_PLAIN ? ROWS_BESIDE_ONE : INT32_MAX;
 }
 
 /* Whether a row has heads for threads that have two of them. */
@@ -228,33 +247,31 @@ static uint32_t most_rows_of_tile(const trope_plan &plan, const tiled_operand &o
     return least(of_few_heads, most);
 }
 
-/* Cuts the operands of a call into tiles, which are halved as long as all of them together are too few to keep a device
- * busy. */
-static void cut_into_tiles(const trope_plan &plan, const device_facts &device, tile_call_kind kind, uint32_t tile_bytes,
-                           tiled_operand *operands, int32_t count)
+/* Cuts the operands into tiles, which are halved as long as all of them together are too few to keep a device busy. */
+static void cut_into_tiles(const tile_planner &p, uint32_t tile_bytes)
 {
-    const uint32_t of_few_heads = most_rows_of_few_heads(plan, kind, operands, count);
+    const uint32_t of_few_heads = most_rows_of_few_heads(p);
     bool can_be_halved = true;
     int64_t tiles = 0, enough = 1;
     for (uint32_t halvings = 0; tiles < enough && can_be_halved; halvings++) {
         uint32_t rows = 1;
         can_be_halved = false;
         tiles = 0;
-        for (int i = 0; i < count; i++) {
-            tiling &t = operands[i].tiles;
-            if (t.pitch == 0)
+        for (int i = 0; i < p.count; i++) {
+            tiled_operand &o = p.operands[i];
+            if (o.tiles.pitch == 0)
                 continue;
-            const uint32_t room = room_of_tile(operands[i], tile_bytes, halvings);
-            choose_tile(room, most_rows_of_tile(plan, operands[i], of_few_heads), heads_of_warp(operands[i]), &t);
-            rows = most(rows, t.rows.divisor);
-            tiles += count_tiles(plan, t);
-            can_be_halved = can_be_halved || room_of_tile(operands[i], tile_bytes, halvings + 1) < room;
+            const uint32_t room = room_of_tile(o, tile_bytes, halvings);
+            choose_tile(room, most_rows_of_tile(p.plan, o, of_few_heads), heads_of_warp(o), &o.tiles);
+            rows = most(rows, o.tiles.rows.divisor);
+            tiles += count_tiles(p.plan, o.tiles);
+            can_be_halved = can_be_halved || room_of_tile(o, tile_bytes, halvings + 1) < room;
         }
-        enough = enough_tiles(plan, device, rows);
+        enough = enough_tiles(p, rows);
     }
-    for (int i = 0; i < count; i++)
-        if (operands[i].tiles.pitch)
-            number_tiles(plan, &operands[i]);
+    for (int i = 0; i < p.count; i++)
+        if (p.operands[i].tiles.pitch)
+            number_tiles(p.plan, &p.operands[i]);
 }
 
 /* ---- the call ---- */
@@ -347,37 +364,37 @@ static int32_t join_operands(const trope_plan &plan, trope_plan_operand *joined)
 /* Whether operands should have blocks in turns: what is changed in place may be neighbours, as Q, K and V of packed QKV,
  * and is then read and written at about the same time; and heads that are few take longer to have their sines found than to
  * be moved, or packed rows to be known, meanwhile others are moved. */
-static bool take_turns(const trope_plan &plan, const trope_plan_operand *from, int32_t count, const tiled_operand *operands,
-                       tile_call_kind kind)
+static bool take_turns(const tile_planner &p)
 {
-    const uint32_t too_few = kind == KIND_PACKED && !reads_tables(plan) ? 2 : 3; /* if a tile has room for so many rows */
+    const uint32_t too_few =
+        p.kind == KIND_PACKED && !reads_tables(p.plan) ? 2 : 3; /* if a tile has room for so many rows */
     bool in_place = true, has_few_heads = false;
-    for (int i = 0; i < count; i++) {
-        const tiled_operand &o = operands[i];
-        in_place = in_place && from[i].in_place;
+    for (int i = 0; i < p.count; i++) {
+        const tiled_operand &o = p.operands[i];
+        in_place = in_place && p.from[i].in_place;
         has_few_heads = has_few_heads || (o.all_lanes > 0 && !o.tiles.rows_first && !exceed_tile(too_few, o));
     }
-    return count > 1 && (in_place || has_few_heads);
+    return p.count > 1 && (in_place || has_few_heads);
 }
 
 /* Blocks are dealt out to the operands one after another, or in turns, each of which has its share of all. Returns how many
  * blocks there are. */
-static int64_t deal_blocks(int32_t count, bool in_turns, tiled_operand *operands, tiled_call *call)
+static int64_t deal_blocks(const tile_planner &p, tiled_call *call)
 {
     int64_t fewest = INT64_MAX;
-    for (int i = 0; i < count; i++) {
-        const int64_t blocks = quotient_up(operands[i].tiles.tiles, TILE_WARPS);
+    for (const tiled_operand &o : p) {
+        const int64_t blocks = quotient_up(o.tiles.tiles, TILE_WARPS);
         fewest = blocks > 0 && blocks < fewest ? blocks : fewest;
     }
     if (fewest == INT64_MAX)
         return 0;
-    const int64_t turns = in_turns ? quotient_up(fewest, SHARE_OF_TURN) : 1;
+    const int64_t turns = take_turns(p) ? quotient_up(fewest, SHARE_OF_TURN) : 1;
     uint32_t dealt = 0;
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
-        const int64_t blocks = i < count ? quotient_up(operands[i].tiles.tiles, TILE_WARPS) : 0;
-        call->first_of_turn[i] = i < count ? dealt : UINT32_MAX;
-        operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
-        dealt += operands[i].blocks_of_turn;
+        const int64_t blocks = i < p.count ? quotient_up(p.operands[i].tiles.tiles, TILE_WARPS) : 0;
+        call->first_of_turn[i] = i < p.count ? dealt : UINT32_MAX;
+        p.operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
+        dealt += p.operands[i].blocks_of_turn;
     }
     call->turn.set(dealt);
     return turns * dealt;
@@ -510,26 +527,18 @@ static tiling choose_held_tile(const tiled_operand &o, held_share held)
 }
 
 /* How many of these the operands have for each multiprocessor. */
-static int64_t count_held_tiles(const trope_plan &plan, const device_facts &device, const tiled_operand *operands,
-                                int32_t count, held_share held)
+static int64_t count_held_tiles(const tile_planner &p, held_share held)
 {
     int64_t tiles = 0;
-    for (int i = 0; i < count; i++)
-        tiles += count_tiles(plan, choose_held_tile(operands[i], held));
-    return quotient_up(tiles, most((uint32_t)device.multiprocessors, 1));
+    for (const tiled_operand &o : p)
+        tiles += count_tiles(p.plan, choose_held_tile(o, held));
+    return quotient_up(tiles, most((uint32_t)p.device.multiprocessors, 1));
 }
 
 /* Whether some operand has more heads than a warp has at once. */
-static bool fill_warps(const tiled_operand *operands, int32_t count)
+static bool fill_warps(const tile_planner &p)
 {
-    return std::any_of(operands, operands + count,
-                       [](const tiled_operand &o) { return o.tiles.all_heads > heads_of_warp(o); });
-}
-
-/* Whether all operands have heads for threads that hold two. */
-static bool all_fill_warps(const tiled_operand *operands, int32_t count)
-{
-    return std::all_of(operands, operands + count, fills_warp_twice);
+    return std::any_of(p.begin(), p.end(), [](const tiled_operand &o) { return o.tiles.all_heads > heads_of_warp(o); });
 }
 
 /* Whether the copy engine would have many short runs to bring and to take away, for warps that are busy with one row of
@@ -540,22 +549,21 @@ static bool has_short_windows(const tiled_operand &o, tile_form form)
            (form == FORM_HELD_ROWS || o.tiles.all_heads >= heads_of_warp(o));
 }
 
-static bool copies_some(const trope_plan_operand *from, int32_t count)
+static bool copies_some(const tile_planner &p)
 {
-    return std::any_of(from, from + count, [](const trope_plan_operand &o) { return o.rotary_dim == 0; });
+    return std::any_of(p.from, p.from + p.count, [](const trope_plan_operand &o) { return o.rotary_dim == 0; });
 }
 
 /* Whether threads should hold two heads of a call that has more of such warps than run at once: where kernels by tiles do
  * not keep up with a copy, because of several operands, or, in fp32, of heads that are further apart than rows. */
-static bool hold_many(const trope_plan &plan, tile_call_kind kind, const trope_plan_operand *from,
-                      const tiled_operand *operands, int32_t count, int64_t warps)
+static bool hold_many(const tile_planner &p, int64_t warps)
 {
-    const bool is_wide = plan.element_size == 4;
-    const bool are_several = kind == KIND_PLAIN && kind_of_angles(plan) == ANGLES_PHASE,
-               is_apart = kind == KIND_PLAIN_SINGLE && is_wide && operands[0].tiles.rows_first;
-    return (are_several || is_apart) && all_fill_warps(operands, count) &&
+    const bool is_wide = p.plan.element_size == 4;
+    const bool are_several = p.kind == KIND_PLAIN && kind_of_angles(p.plan) == ANGLES_PHASE,
+               is_apart = p.kind == KIND_PLAIN_SINGLE && is_wide && p.operands[0].tiles.rows_first;
+    return (are_several || is_apart) && std::all_of(p.begin(), p.end(), fills_warp_twice) &&
            warps >= (is_wide ? HELD_FROM_WIDE : HELD_FROM) &&
-           warps <= (!is_wide && copies_some(from, count) ? HELD_TO_COPYING : HELD_TO);
+           warps <= (!is_wide && copies_some(p) ? HELD_TO_COPYING : HELD_TO);
 }
 
 /* Warps that a multiprocessor has at most of a call whose threads hold one head, or row of one head, and of one whose
@@ -564,98 +572,124 @@ struct held_limits {
     int64_t one, two;
 };
 
-static held_limits limits_of_held(const trope_plan &plan, tile_form form, tile_call_kind kind)
+static held_limits limits_of_held(const tile_planner &p, tile_form form)
 {
-    const bool waits = kind_of_angles(plan) != ANGLES_PHASE; /* for a table's rows */
-    const bool is_packed = kind == KIND_PACKED || kind == KIND_PACKED_SINGLE;
+    const bool waits = kind_of_angles(p.plan) != ANGLES_PHASE; /* for a table's rows */
+    const bool is_packed = p.kind == KIND_PACKED || p.kind == KIND_PACKED_SINGLE;
     if (form == FORM_HELD_ROWS)
         return waits ? held_limits{32 * HELD_AT_ONCE, 0} : held_limits{HELD_AT_ONCE / 2, HELD_AT_ONCE};
     return {is_packed ? HELD_AT_ONCE / 4 : waits ? HELD_AT_ONCE : HELD_AT_ONCE / 8, HELD_AT_ONCE};
 }
 
-static held_share choose_held(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
-                              const trope_plan_operand *from, const tiled_operand *operands, int32_t count)
+static held_share choose_held(const tile_planner &p)
 {
-    const tile_form form = kind == KIND_PLAIN_SINGLE && operands[0].tiles.all_heads == 1 ? FORM_HELD_ROWS : FORM_HELD;
-    const held_limits limits = limits_of_held(plan, form, kind);
+    const tile_form form = p.kind == KIND_PLAIN_SINGLE && p.operands[0].tiles.all_heads == 1 ? FORM_HELD_ROWS : FORM_HELD;
+    const held_limits limits = limits_of_held(p, form);
     const held_share none = {form, 0}, one = {form, 1}, two = {form, MOST_HELD};
     bool is_short = false;
-    if (kind == KIND_ANY || !angles_can_be_held(kind_of_angles(plan)))
+    if (p.kind == KIND_ANY || !angles_can_be_held(kind_of_angles(p.plan)))
         return none;
-    for (int i = 0; i < count; i++) {
-        if (!can_be_held(plan, operands[i]))
+    for (int i = 0; i < p.count; i++) {
+        if (!can_be_held(p.plan, p.operands[i]))
             return none;
-        is_short = is_short || (from[i].in_place && has_short_windows(operands[i], form));
+        is_short = is_short || (p.from[i].in_place && has_short_windows(p.operands[i], form));
     }
-    if (form == FORM_HELD && !fill_warps(operands, count))
+    if (form == FORM_HELD && !fill_warps(p))
         return is_short ? two : none;
-    if (count_held_tiles(plan, device, operands, count, one) <= limits.one)
+    if (count_held_tiles(p, one) <= limits.one)
         return one; /* twice as many warps */
-    const int64_t warps = count_held_tiles(plan, device, operands, count, two);
-    return is_short || warps <= limits.two || hold_many(plan, kind, from, operands, count, warps) ? two : none;
+    const int64_t warps = count_held_tiles(p, two);
+    return is_short || warps <= limits.two || hold_many(p, warps) ? two : none;
 }
 
 /* Cuts the operands into such tiles, if they should be held. */
-static held_share hold_operands(const trope_plan &plan, tile_call_kind kind, const device_facts &device,
-                                const trope_plan_operand *from, tiled_operand *operands, int32_t count)
+static held_share hold_operands(const tile_planner &p)
 {
-    tiled_operand held_operands[TROPE_MAX_OPERANDS];
-    for (int i = 0; i < count; i++) {
-        held_operands[i] = operands[i];
-        if (from[i].rotary_dim == 0 && count > 1)
-            give_lanes(plan, &held_operands[i]);
+    tiled_operand with_lanes[TROPE_MAX_OPERANDS];
+    tile_planner holding = p;
+    holding.operands = with_lanes;
+    for (int i = 0; i < p.count; i++) {
+        with_lanes[i] = p.operands[i];
+        if (p.from[i].rotary_dim == 0 && p.count > 1)
+            give_lanes(p.plan, &with_lanes[i]);
     }
-    const held_share held = choose_held(plan, kind, device, from, held_operands, count);
-    for (int i = 0; held.times && i < count; i++) {
-        operands[i] = held_operands[i];
-        operands[i].tiles = choose_held_tile(operands[i], held);
-        number_tiles(plan, &operands[i]);
+    const held_share held = choose_held(holding);
+    for (int i = 0; held.times && i < p.count; i++) {
+        p.operands[i] = with_lanes[i];
+        p.operands[i].tiles = choose_held_tile(with_lanes[i], held);
+        number_tiles(p.plan, &p.operands[i]);
     }
     return held;
+}
+
+/* ---- all of it ---- */
+
+static uint32_t most_rows(const tile_planner &p)
+{
+    uint32_t rows = 0;
+    for (const tiled_operand &o : p)
+        rows = most(rows, o.tiles.rows.divisor);
+    return rows;
+}
+
+static tile_form choose_form(const tile_planner &p, held_share held)
+{
+    if (held.times)
+        return held.form;
+    if (most_rows(p) <= 1)
+        return FORM_ROW;
+    return form_of(kind_of_angles(p.plan), p.operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, p.kind);
+}
+
+/* What a block has in shared memory: tiles, then what they are turned by, then rows. Returns how many bytes. */
+static uint32_t share_out(const tile_planner &p, held_share held, tile_form form, tiled_call *call)
+{
+    for (int i = 0; i < p.count; i++) {
+        tiled_operand &o = p.operands[i];
+        if (!held.times)
+            call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
+        call->turns_bytes = most(call->turns_bytes, give_turns_room(p.plan, &o));
+        if (p.from[i].rotary_dim == 0)
+            o.turn_rows = 0;
+    }
+    if (form == FORM_HEAD || form == FORM_HELD_ROWS)
+        call->turns_bytes = 0; /* threads keep them to themselves */
+    call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
+    return call->rows_at + TILE_WARPS * most_rows(p) * row_bytes(p.kind);
+}
+
+/* Sees to it that a multiprocessor has as many blocks as it should. */
+static void limit_blocks(const tile_planner &p, held_share held, tiled_launch *launch)
+{
+    const uint32_t all = (uint32_t)p.device.shared_bytes, reserved = reserved_shared(p.plan, *launch);
+    spread_evenly(p.device, held.times ? least(HELD_SHARED_BYTES, all) : all, reserved, launch);
+    if (p.count > 1 || held.times)
+        return;
+    const uint32_t in_flight = bytes_in_flight(p.plan, p.operands[0], p.kind);
+    if (in_flight)
+        launch->shared_bytes =
+            most(launch->shared_bytes, shared_of_part(all, TILE_WARPS * p.operands[0].tile_bytes, in_flight, reserved));
 }
 
 tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, uint32_t tile_bytes,
                                    tiled_operand *operands, tiled_call *call)
 {
-    trope_plan_operand from[TROPE_MAX_OPERANDS];
-    const int32_t operand_count = join_operands(plan, from);
-    tiled_launch launch = {operand_count, 0, 0, 0, kind_of_call(plan, operand_count), FORM_ROW};
-    uint32_t rows = 0;
+    trope_plan_operand joined[TROPE_MAX_OPERANDS];
+    const int32_t count = join_operands(plan, joined);
+    const tile_planner p = {plan, device, kind_of_call(plan, count), count, joined, operands};
     call->rows = plan_rows(plan);
     call->interleaved_src = plan.interleaved_src;
     call->interleaved_dst = plan.interleaved_dst;
-    for (int i = 0; i < launch.operands; i++)
-        plan_operand(plan, from[i], &operands[i]);
-    cut_into_tiles(plan, device, launch.kind, tile_bytes, operands, launch.operands);
-    const held_share held = hold_operands(plan, launch.kind, device, from, operands, launch.operands);
-    for (int i = 0; i < launch.operands; i++) {
-        tiled_operand &o = operands[i];
-        if (!held.times)
-            call->turns_at = most(call->turns_at, TILE_WARPS * o.tile_bytes);
-        o.stays = should_stay(plan, from[i], o, held.times > 0);
-        rows = most(rows, o.tiles.rows.divisor);
-        call->turns_bytes = most(call->turns_bytes, give_turns_room(plan, &o));
-        if (from[i].rotary_dim == 0)
-            o.turn_rows = 0;
-    }
-    if (held.times)
-        launch.form = held.form;
-    else if (rows > 1)
-        launch.form = form_of(kind_of_angles(plan), operands[0].tiles.heads == 1 ? FORM_HEAD : FORM_ROWS, launch.kind);
-    if (launch.form == FORM_HEAD || launch.form == FORM_HELD_ROWS)
-        call->turns_bytes = 0; /* threads keep them to themselves */
-    launch.blocks =
-        deal_blocks(launch.operands, take_turns(plan, from, launch.operands, operands, launch.kind), operands, call);
-    call->rows_at = call->turns_at + TILE_WARPS * call->turns_bytes;
-    launch.shared_bytes = call->rows_at + TILE_WARPS * rows * row_bytes(launch.kind);
-    const uint32_t all_shared = (uint32_t)device.shared_bytes, reserved = reserved_shared(plan, launch);
-    spread_evenly(device, held.times ? least(HELD_SHARED_BYTES, all_shared) : all_shared, reserved, &launch);
-    if (launch.operands == 1 && !held.times) {
-        const uint32_t in_flight = bytes_in_flight(plan, operands[0], launch.kind);
-        if (in_flight)
-            launch.shared_bytes = most(
-                launch.shared_bytes, shared_of_part(all_shared, TILE_WARPS * operands[0].tile_bytes, in_flight, reserved));
-    }
+    for (int i = 0; i < count; i++)
+        plan_operand(plan, joined[i], &operands[i]);
+    cut_into_tiles(p, tile_bytes);
+    const held_share held = hold_operands(p);
+    for (int i = 0; i < count; i++)
+        operands[i].stays = should_stay(plan, joined[i], operands[i], held.times > 0);
+    tiled_launch launch = {count, 0, 0, 0, p.kind, choose_form(p, held)};
+    launch.shared_bytes = share_out(p, held, launch.form, call);
+    launch.blocks = deal_blocks(p, call);
+    limit_blocks(p, held, &launch);
     return launch;
 }
 

@@ -384,7 +384,7 @@ static bool has_room(const trope_plan &plan, const tiled_operand &o, const tiled
            call.turns_at % 16 == 0 && call.turns_bytes % 16 == 0 &&
            call.turns_at + TILE_WARPS * call.turns_bytes <= call.rows_at &&
            call.rows_at + TILE_WARPS * rows * kept_of_row(launch.kind) <= launch.shared_bytes &&
-           launch.shared_bytes <= 99u << 10;
+           launch.shared_bytes <= ASKED_SHARED_BYTES;
 }
 
 /* What a form's kernel is for, if there is one. */
