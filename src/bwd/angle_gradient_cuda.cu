@@ -46,11 +46,6 @@ static bool rows_are_packed(const trope_plan &plan)
            plan.sequences.count <= MAX_PACKED_SEQUENCES;
 }
 
-static int64_t bytes_of_head(const trope_plan &plan, const trope_plan_operand &o)
-{
-    return (int64_t)o.head_dim * plan.element_size;
-}
-
 static double bytes_of_row(const trope_plan &plan)
 {
     double elements = 0;
@@ -178,12 +173,6 @@ static tiled_tensor plan_tensor(const trope_plan &plan, const void *base, const 
     return t;
 }
 
-/* In place, a tile has only what is rotated, unless there is padding to be cleared. */
-static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
-{
-    return o.in_place && !clears_padding(plan);
-}
-
 /* Tiles of some rows, with heads of `pitch` bytes. */
 static void cut_rows(const trope_plan_operand &o, uint32_t pitch, uint32_t rows, uint32_t heads, tiling *t)
 {
@@ -200,9 +189,10 @@ static void cut_rows(const trope_plan_operand &o, uint32_t pitch, uint32_t rows,
 static uint32_t plan_operand(const gradient_call &g, const trope_plan_operand &from, uint32_t of_step, gradient_operand *o)
 {
     const trope_plan &plan = g.plan.plan;
-    const int32_t skipped = !from.dst || takes_windows(plan, from) ? from.rotary_offset : 0;
+    const bool is_window = !from.dst || !writes_rest(plan, from); /* a tile has only what is rotated */
+    const int32_t skipped = is_window ? from.rotary_offset : 0;
     const uint32_t x_pitch = (uint32_t)(from.rotary_dim * plan.element_size),
-                   pitch = !from.dst || takes_windows(plan, from) ? x_pitch : (uint32_t)(from.head_dim * plan.element_size);
+                   pitch = is_window ? x_pitch : (uint32_t)bytes_of_head(plan, from);
     if (pitch == 0)
         return 0;
     o->rotates = from.rotary_dim > 0;
@@ -308,7 +298,7 @@ static gradient_workspace lay_out(const gradient_call &g)
 
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 {
-    if (!plan->d_freqs && !plan->d_inv_freq)
+    if (!trope_has_angle_gradient(plan))
         return 0;
     gradient_call g;
     plan_gradient(*plan, &g);

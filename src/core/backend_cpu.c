@@ -53,7 +53,7 @@ static trope_status run(const char *function, const trope_plan *plan)
     if (status)
         return status;
     /* The gradient reads dy, which dx may replace: so it goes first. */
-    if (plan->d_freqs || plan->d_inv_freq)
+    if (trope_has_angle_gradient(plan))
         trope_angle_gradient(plan, context.kernels);
     trope_parallel_for(useful_threads(plan), plan->batch * plan->tokens, rotate_range, &context);
     return TROPE_OK;

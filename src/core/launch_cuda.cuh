@@ -27,6 +27,17 @@ static inline bool clears_padding(const trope_plan &plan)
     return plan.sequences.boundaries && plan.sequences.padding == TROPE_PADDING_ZERO;
 }
 
+/* Whether what is not rotated of an operand is written as well: somewhere else, or zeros where it is padding. */
+static inline bool writes_rest(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return !o.in_place || clears_padding(plan);
+}
+
+static inline int64_t bytes_of_head(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return (int64_t)o.head_dim * plan.element_size;
+}
+
 /* The two dimensions of rows. */
 static inline int outer_dim(const trope_plan &plan)
 {

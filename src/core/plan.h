@@ -81,6 +81,11 @@ typedef struct trope_planned_call {
     uint64_t step[TROPE_MAX_PAIRS];
 } trope_planned_call;
 
+TROPE_HD int trope_has_angle_gradient(const trope_plan *plan)
+{
+    return plan->d_freqs || plan->d_inv_freq;
+}
+
 /* The axis that drives a pair; `pair` counts through all windows. */
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
 {

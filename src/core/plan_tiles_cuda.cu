@@ -41,13 +41,13 @@ static bool rearranges(const trope_plan &plan)
 /* In place, a tile has only what is rotated. (An operand of which nothing is may have padding.) */
 static bool takes_windows(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return o.in_place && (o.rotary_dim > 0 || !clears_padding(plan));
+    return o.in_place && (o.rotary_dim > 0 || !writes_rest(plan, o));
 }
 
 /* Bytes of a head in a tile: MAX_PITCH at most, or there are no tiles. */
 static int64_t pitch_of(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return (int64_t)(takes_windows(plan, o) ? o.rotary_dim : o.head_dim) * plan.element_size;
+    return takes_windows(plan, o) ? (int64_t)o.rotary_dim * plan.element_size : bytes_of_head(plan, o);
 }
 
 /* `joined`: the two dimensions of rows are one. */
@@ -311,7 +311,7 @@ int trope_cuda_has_tiles(const trope_plan *plan)
     double tiles = 0; /* at most */
     for (int i = 0; i < plan->operand_count; i++) {
         const trope_plan_operand &o = plan->operands[i];
-        const bool is_small = pitch_of(*plan, o) <= MAX_PITCH && (int64_t)o.head_dim * plan->element_size <= UINT32_MAX;
+        const bool is_small = pitch_of(*plan, o) <= MAX_PITCH && bytes_of_head(*plan, o) <= UINT32_MAX;
         if (!is_small || !operand_is_vector(*plan, o) ||
             (rearranges(*plan) && o.rotary_dim / 2 > 32 * 16 / plan->element_size))
             return 0;

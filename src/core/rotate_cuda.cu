@@ -7,14 +7,10 @@
 #include "core/launch_cuda.cuh"
 #include "core/rotate_cuda.h"
 
-static bool is_gradient(const trope_plan &plan)
-{
-    return plan.d_freqs || plan.d_inv_freq;
-}
-
 static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    const bool has_tiles = is_gradient(*plan) ? trope_cuda_gradient_has_tiles(plan) : trope_cuda_has_tiles(plan);
+    const bool has_tiles =
+        trope_has_angle_gradient(plan) ? trope_cuda_gradient_has_tiles(plan) : trope_cuda_has_tiles(plan);
     snprintf(name, size, "cuda-%s-%s-%s", has_tiles ? "vector" : "scalar", trope_dtype_name(plan->dtype),
              trope_pairing_name(plan));
 }
@@ -34,7 +30,7 @@ static bool moves_something(const trope_plan &plan)
 {
     bool moves = false;
     for (int i = 0; i < plan.operand_count; i++)
-        moves = moves || !plan.operands[i].in_place || plan.operands[i].rotary_dim > 0 || clears_padding(plan);
+        moves = moves || plan.operands[i].rotary_dim > 0 || writes_rest(plan, plan.operands[i]);
     return moves && plan.batch > 0 && plan.tokens > 0;
 }
 
@@ -57,7 +53,7 @@ static trope_status run(const char *function, const trope_plan *plan)
     const trope_status status = moves ? TROPE_OK : check_only(function, *plan);
     if (status)
         return status;
-    if (is_gradient(*plan))
+    if (trope_has_angle_gradient(plan))
         return trope_cuda_run_gradient(function, plan); /* of what is not moved it is 0 */
     if (!moves)
         return TROPE_OK;
@@ -94,7 +90,7 @@ static trope_status check(const char *function, const trope_plan *plan)
     if (trope_cuda_device_count() == 0)
         return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device is CUDA, and there is no CUDA device or no driver",
                           function);
-    if (is_gradient(*plan) && !trope_cuda_gradient_fits(plan))
+    if (trope_has_angle_gradient(plan) && !trope_cuda_gradient_fits(plan))
         return trope_fail(
             TROPE_ERROR_UNSUPPORTED,
             "%s: batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient "

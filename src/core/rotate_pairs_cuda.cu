@@ -85,7 +85,6 @@ static bool heads_are_vectors(const trope_plan &plan, const trope_plan_operand &
 
 static paired_operand plan_operand(const trope_plan &plan, const trope_plan_operand &from)
 {
-    const bool passes = !from.in_place || clears_padding(plan);
     paired_operand o;
     memset(&o, 0, sizeof o);
     o.src = plan_tensor(plan, from.src, from.src_stride);
@@ -93,7 +92,7 @@ static paired_operand plan_operand(const trope_plan &plan, const trope_plan_oper
     o.adjacent = heads_are_vectors(plan, from, from.src, from.src_stride) &&
                  heads_are_vectors(plan, from, from.dst, from.dst_stride);
     o.rotating = from.rotary_dim / 2;
-    o.lanes = o.rotating + (passes ? from.head_dim - from.rotary_dim : 0);
+    o.lanes = o.rotating + (writes_rest(plan, from) ? from.head_dim - from.rotary_dim : 0);
     o.heads_per_group.set(from.heads_per_group);
     o.in_place = from.in_place;
     o.rotary_dim = from.rotary_dim;
