@@ -53,18 +53,18 @@ static void bring_back(chain_memory *m, const chain *c)
     CUDA_MUST(cudaStreamSynchronize(m->stream));
 }
 
-static int same_bytes(const chain_memory *m, const chain *c, const char *name, const char *how)
+static int same_bytes(const chain_memory *m, const chain *c, const char *how)
 {
     if (!memcmp(m->found, m->host, c->compared))
         return 1;
     size_t at = 0;
     while (m->found[at] == m->host[at])
         at++;
-    printf("%s, %s: byte %zu differs from the CPU's\n", name, how, at);
+    printf("%s, %s: byte %zu differs from the CPU's\n", c->name, how, at);
     return 0;
 }
 
-static int queue_once(chain_memory *m, const chain *c, const char *name)
+static int queue_once(chain_memory *m, const chain *c)
 {
     memset(m->host, 0xff, c->bytes);
     c->fill(c->what, m->host);
@@ -72,38 +72,38 @@ static int queue_once(chain_memory *m, const chain *c, const char *name)
     c->run(c->what, on_device(m));
     bring_back(m, c);
     c->run(c->what, on_host(m));
-    return same_bytes(m, c, name, "queued");
+    return same_bytes(m, c, "queued");
 }
 
-static int replay(chain_memory *m, const chain *c, const char *name)
+static int replay(chain_memory *m, const chain *c)
 {
     chain_launch(c, on_device(m), REPLAYS);
     bring_back(m, c);
     for (int i = 0; i < REPLAYS; i++)
         c->run(c->what, on_host(m));
-    return same_bytes(m, c, name, "as a graph");
+    return same_bytes(m, c, "as a graph");
 }
 
-int chain_holds(chain_memory *m, const chain *c, const char *name)
+int chain_numbers(const chain_memory *m, const chain_result *r)
 {
-    if (c->bytes > m->room) {
-        printf("%s: a chain of %zu bytes has no room\n", name, c->bytes);
-        exit(1);
-    }
-    return queue_once(m, c, name) && replay(m, c, name);
-}
-
-int chain_numbers(const chain_memory *m, int32_t dtype, size_t at, size_t bytes)
-{
-    random_state random = {bytes};
-    const size_t size = number_size(dtype);
+    random_state random = {r->bytes};
+    const size_t size = number_size(r->dtype);
     int numbers = 0;
     for (int i = 0; i < 1000; i++) {
-        const size_t which = (size_t)random_between(&random, 0, (int64_t)(bytes / size) - 1);
-        const double number = number_load(dtype, m->found + at + which * size);
+        const size_t which = (size_t)random_between(&random, 0, (int64_t)(r->bytes / size) - 1);
+        const double number = number_load(r->dtype, m->found + r->at + which * size);
         numbers += isfinite(number) && number != 0;
     }
     return numbers;
+}
+
+int chain_holds(chain_memory *m, const chain *c)
+{
+    if (c->bytes > m->room) {
+        printf("%s: a chain of %zu bytes has no room\n", c->name, c->bytes);
+        exit(1);
+    }
+    return queue_once(m, c) && replay(m, c);
 }
 
 /* ---- steps ---- */

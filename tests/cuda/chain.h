@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 
+#include "support/check.h"
 #include "trope/trope.h"
 
 /* Where a chain runs. */
@@ -16,9 +17,18 @@ typedef struct chain_place {
     cudaStream_t stream;
 } chain_place;
 
+/* Elements among those that a chain leaves. */
+typedef struct chain_result {
+    int32_t dtype;
+    size_t at, bytes;
+} chain_result;
+
 typedef struct chain {
+    const char *name;
+    int64_t tokens;
     const void *what;
     size_t bytes, compared; /* of memory, and of these the first ones, which must be the same on both devices */
+    chain_result result;
     void (*fill)(const void *what, unsigned char *memory); /* what is not filled is NaN */
     void (*run)(const void *what, chain_place at);
 } chain;
@@ -35,11 +45,18 @@ void chain_memory_free(chain_memory *m);
 
 /* Runs a chain, then goes on from there as a graph that is replayed. Returns whether the device has left the CPU's bytes
  * both times, and prints the first one that differs. */
-int chain_holds(chain_memory *m, const chain *c, const char *name);
+int chain_holds(chain_memory *m, const chain *c);
 
-/* How many of 1000 elements among those that a chain has left are finite numbers and not 0: with only others, a chain
- * proves nothing. */
-int chain_numbers(const chain_memory *m, int32_t dtype, size_t at, size_t bytes);
+/* How many of 1000 elements of the result are finite numbers and not 0: with only others, a chain proves nothing. */
+int chain_numbers(const chain_memory *m, const chain_result *r);
+
+/* Checks both. Here, because checks are counted where they are made. */
+static inline void chain_check(chain_memory *m, const chain *c)
+{
+    CHECK_MESSAGE(chain_holds(m, c), "%s, %lld tokens", c->name, (long long)c->tokens);
+    const int numbers = chain_numbers(m, &c->result);
+    CHECK_MESSAGE(numbers > 900, "%s, %lld tokens: %d of 1000 are numbers", c->name, (long long)c->tokens, numbers);
+}
 
 /* Queues the chain so many times, as a graph that is captured once: in chain_graph.c. */
 void chain_launch(const chain *c, chain_place at, int times);

@@ -179,12 +179,10 @@ static void run_rotation(const void *what, chain_place at)
 static void check_rotation(chain_memory *m, const family *f, int64_t tokens, long most)
 {
     const rotation r = plan_rotation(f, tokens);
-    const chain c = {&r, r.end, r.end, fill_rotation, run_rotation};
-    if (operand_bytes(&r, 0) > (size_t)most)
-        return;
-    CHECK_MESSAGE(chain_holds(m, &c, f->name), "%s, %lld tokens", f->name, (long long)tokens);
-    const int numbers = chain_numbers(m, f->dtype, r.slots[0], operand_bytes(&r, 0));
-    CHECK_MESSAGE(numbers > 900, "%s, %lld tokens: %d of 1000 are numbers", f->name, (long long)tokens, numbers);
+    const chain_result result = {f->dtype, r.slots[0], operand_bytes(&r, 0)};
+    const chain c = {f->name, tokens, &r, r.end, r.end, result, fill_rotation, run_rotation};
+    if (result.bytes <= (size_t)most)
+        chain_check(m, &c);
 }
 
 int main(int argc, char **argv)
