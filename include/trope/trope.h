@@ -104,9 +104,9 @@ enum {
 /* Indices into the stride arrays of an operand. The element of batch entry b, token t, group g, head h of the group and
  * dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
 enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
-#define TROPE_MAX_DIMS 5
+#define TROPE_MAX_DIMS     5
 #define TROPE_MAX_OPERANDS 4
-#define TROPE_MAX_AXES 3
+#define TROPE_MAX_AXES     3
 /* rotary_dim is at most this; head_dim has no limit. */
 #define TROPE_MAX_ROTARY_DIM 1024
 
@@ -143,10 +143,10 @@ typedef struct trope_args {
     uint64_t struct_size; /* sizeof(trope_args) */
     void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = the legacy default stream; CPU: NULL */
     int32_t device;       /* TROPE_DEVICE_... */
-    int32_t threads;      /* CPU: threads to use, 0 = all that OpenMP offers; of more, only 4 per processor (or 8) are used */
-    int32_t isa;          /* CPU: TROPE_ISA_... */
-    int32_t dtype;        /* of every operand: TROPE_F32, ... */
-    int32_t rounding;     /* TROPE_ROUND_... */
+    int32_t threads;  /* CPU: threads to use, 0 = all that OpenMP offers; of more, only 4 per processor (or 8) are used */
+    int32_t isa;      /* CPU: TROPE_ISA_... */
+    int32_t dtype;    /* of every operand: TROPE_F32, ... */
+    int32_t rounding; /* TROPE_ROUND_... */
     int32_t operand_count; /* 1 to TROPE_MAX_OPERANDS */
     int64_t batch;         /* batch entries, 1 with cu_seqlens; 0 is legal and does nothing */
     int64_t tokens;        /* tokens per batch entry on this rank (s, or t of thd); 0 is legal and does nothing */
@@ -157,10 +157,10 @@ typedef struct trope_args {
      * within itself (axial and 2-D RoPE); pairs are numbered through all windows. inverse turns the other way. */
     int32_t pairing;
     int32_t pairing_out;
-    int32_t windows;                        /* 0 = 1 */
-    int32_t axis_map;                       /* TROPE_AXES_...; not with windows > 1 */
-    int32_t axis_sections[TROPE_MAX_AXES];  /* pairs per axis, sum = R / 2 (see below); 0 with TROPE_AXES_WINDOWS */
-    int32_t inverse;                        /* 0 or 1 */
+    int32_t windows;                       /* 0 = 1 */
+    int32_t axis_map;                      /* TROPE_AXES_...; not with windows > 1 */
+    int32_t axis_sections[TROPE_MAX_AXES]; /* pairs per axis, sum = R / 2 (see below); 0 with TROPE_AXES_WINDOWS */
+    int32_t inverse;                       /* 0 or 1 */
     double mscale; /* multiplies cos and sin once, in fp32 (f64: in double), where it must be finite and not 0; 0 = 1 */
 
     /* The angles: exactly one of freqs, cos with sin, or inv_freq. R is the largest rotary_dim of the operands.
@@ -175,10 +175,10 @@ typedef struct trope_args {
     const void *cos;
     const void *sin;
     const double *inv_freq;
-    int32_t angle_dtype;        /* freqs: TROPE_F32, or TROPE_F64 with f64 operands; cos, sin: those or the operands' dtype */
-    int32_t angle_cols;         /* see above; 0 with inv_freq, like the three that follow */
-    int64_t angle_rows;         /* at least 1 */
-    int64_t angle_row_stride;   /* at least angle_cols; 0 = angle_cols */
+    int32_t angle_dtype;      /* freqs: TROPE_F32, or TROPE_F64 with f64 operands; cos, sin: those or the operands' dtype */
+    int32_t angle_cols;       /* see above; 0 with inv_freq, like the three that follow */
+    int64_t angle_rows;       /* at least 1 */
+    int64_t angle_row_stride; /* at least angle_cols; 0 = angle_cols */
     int64_t angle_batch_stride; /* 0 = one table for all batch entries */
     int32_t out_of_range;       /* TROPE_RANGE_... */
 
@@ -221,9 +221,9 @@ typedef struct trope_args {
      *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)      dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
      *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)        (inverse: with -a for a, and the sums change their sign)
      * A column that serves both elements of a pair gets the sum of both. Rows that no token uses get 0. */
-    void *d_freqs;         /* with freqs or cos and sin: their shape and strides; f32, or f64 with f64 operands */
-    double *d_inv_freq;    /* with inv_freq: R / 2 doubles on the operands' device */
-    void *workspace;       /* on the operands' device, aligned to 16 bytes; what is in it before and after means nothing */
+    void *d_freqs;      /* with freqs or cos and sin: their shape and strides; f32, or f64 with f64 operands */
+    double *d_inv_freq; /* with inv_freq: R / 2 doubles on the operands' device */
+    void *workspace;    /* on the operands' device, aligned to 16 bytes; what is in it before and after means nothing */
     uint64_t workspace_size; /* bytes, at least what trope_workspace_size says */
 } trope_args;
 
@@ -282,25 +282,25 @@ enum {
 };
 
 typedef struct trope_frequency_args {
-    uint64_t struct_size;          /* sizeof(trope_frequency_args) */
-    int32_t rule;                  /* TROPE_RULE_... */
-    int32_t rotary_dim;            /* even, 2 to TROPE_MAX_ROTARY_DIM */
-    double base;                   /* 0 = 10000 */
-    double factor;                 /* 0 = 1; LONGROPE: max_position / original_max_position, for mscale only */
-    double original_max_position;  /* required by DYNAMIC, YARN, LONGROPE and LLAMA3 */
-    double seq_len;                /* DYNAMIC, LONGROPE: the current length; 0 = original_max_position */
-    double low_freq_factor;        /* LLAMA3, 0 = 1 */
-    double high_freq_factor;       /* LLAMA3, 0 = 4 */
-    double beta_fast;              /* YARN, 0 = 32 */
-    double beta_slow;              /* YARN, 0 = 1 */
-    double attention_factor;       /* YARN, LONGROPE: the mscale to use; 0 = from the rule */
-    double mscale;                 /* YARN: with mscale_all_dim (DeepSeek), 0 = not given */
-    double mscale_all_dim;         /* YARN */
-    double partial_rotary_factor;  /* PROPORTIONAL, 0 = 1 */
-    const double *short_factor;    /* LONGROPE, [rotary_dim / 2] */
-    const double *long_factor;     /* LONGROPE, [rotary_dim / 2] */
-    int32_t no_truncate;           /* YARN: 1 keeps the ramp's ends fractional (transformers' truncate=False) */
-    int32_t reserved;              /* 0 */
+    uint64_t struct_size;         /* sizeof(trope_frequency_args) */
+    int32_t rule;                 /* TROPE_RULE_... */
+    int32_t rotary_dim;           /* even, 2 to TROPE_MAX_ROTARY_DIM */
+    double base;                  /* 0 = 10000 */
+    double factor;                /* 0 = 1; LONGROPE: max_position / original_max_position, for mscale only */
+    double original_max_position; /* required by DYNAMIC, YARN, LONGROPE and LLAMA3 */
+    double seq_len;               /* DYNAMIC, LONGROPE: the current length; 0 = original_max_position */
+    double low_freq_factor;       /* LLAMA3, 0 = 1 */
+    double high_freq_factor;      /* LLAMA3, 0 = 4 */
+    double beta_fast;             /* YARN, 0 = 32 */
+    double beta_slow;             /* YARN, 0 = 1 */
+    double attention_factor;      /* YARN, LONGROPE: the mscale to use; 0 = from the rule */
+    double mscale;                /* YARN: with mscale_all_dim (DeepSeek), 0 = not given */
+    double mscale_all_dim;        /* YARN */
+    double partial_rotary_factor; /* PROPORTIONAL, 0 = 1 */
+    const double *short_factor;   /* LONGROPE, [rotary_dim / 2] */
+    const double *long_factor;    /* LONGROPE, [rotary_dim / 2] */
+    int32_t no_truncate;          /* YARN: 1 keeps the ramp's ends fractional (transformers' truncate=False) */
+    int32_t reserved;             /* 0 */
 } trope_frequency_args;
 
 /* Writes rotary_dim / 2 frequencies (radians per position) to inv_freq and the factor of cos and sin to mscale; neither may

@@ -56,7 +56,7 @@ const char *trope_info(void)
             snprintf(sets + strlen(sets), sizeof sets - strlen(sets), " %s", kernels->name);
     }
     describe_devices(devices, sizeof devices);
-    snprintf(text, sizeof text, "version: %s\nbackends: %s\ninstruction sets:%s\nthreads: %d\ndevices: %s\n", trope_version(),
-             backends, sets, trope_default_threads(), devices);
+    snprintf(text, sizeof text, "version: %s\nbackends: %s\ninstruction sets:%s\nthreads: %d\ndevices: %s\n",
+             trope_version(), backends, sets, trope_default_threads(), devices);
     return text;
 }

@@ -110,7 +110,7 @@ TROPE_HD double trope_add_double(double a, double b)
 /* A NaN that arithmetic produced has these bits in every dtype: all ones but the sign, which is what the arithmetic and
  * the conversions of NVIDIA GPUs give, so that only CPUs have to do something for it. */
 #define TROPE_NAN_F32 0x7fffffffu
-#define TROPE_NAN_16 0x7fffu /* f16 and bf16 */
+#define TROPE_NAN_16  0x7fffu /* f16 and bf16 */
 
 TROPE_HD float trope_canonical(float x)
 {

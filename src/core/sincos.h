@@ -37,7 +37,7 @@ TROPE_HD trope_quarter_turns trope_reduce_angle(float angle)
 TROPE_HD trope_quarter_turns trope_reduce_phase(uint32_t phase)
 {
     trope_quarter_turns r;
-    r.q = phase + 0x20000000u; /* rounded to the nearest, and a quarter turn is 2^30 */
+    r.q = phase + 0x20000000u;                               /* rounded to the nearest, and a quarter turn is 2^30 */
     r.t = trope_mul((float)(int32_t)(phase << 2), 0x1p-32f); /* what is left is the 30 bits below, and they have a sign */
     return r;
 }

@@ -233,7 +233,7 @@ static void rotation(void)
     ROW(dense(), a->inverse = -1, ARGUMENT, "inverse (-1)");
     ROW(dense(), a->mscale = NAN, ARGUMENT, "mscale (nan)");
     ROW(dense(), a->mscale = -INFINITY, ARGUMENT, "mscale (-inf)");
-    ROW(dense(), a->mscale = 1e39, ARGUMENT, "mscale (1e+39)"); /* infinite in fp32 */
+    ROW(dense(), a->mscale = 1e39, ARGUMENT, "mscale (1e+39)");  /* infinite in fp32 */
     ROW(dense(), a->mscale = 1e-60, ARGUMENT, "mscale (1e-60)"); /* 0 in fp32 */
 }
 

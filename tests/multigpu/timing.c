@@ -9,7 +9,7 @@
 enum { LINK_TIMES = 5, SPEED_ROUNDS = 1000 };
 /* Between tensors, so that what is read and what is written are not a power of two apart, in the same banks of memory. */
 #define SPEED_GAP ((size_t)17 << 16)
-#define PATTERN ((size_t)1 << 20)
+#define PATTERN   ((size_t)1 << 20)
 
 static int compare_doubles(const void *a, const void *b)
 {

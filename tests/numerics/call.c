@@ -9,10 +9,10 @@
 #include "support/random.h"
 #include "trope/trope.h"
 
-#define TOKENS 512
-#define PAIRS 32
-#define DIM (2 * PAIRS)
-#define HEAD (DIM + 3) /* three elements pass through */
+#define TOKENS       512
+#define PAIRS        32
+#define DIM          (2 * PAIRS)
+#define HEAD         (DIM + 3) /* three elements pass through */
 #define SINCOS_BOUND 1.2e-7
 
 /* One operand, and everything that a call may read. x and y are of the dtype, x_value is x as doubles. */

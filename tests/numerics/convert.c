@@ -78,15 +78,15 @@ static void check_ties(const format *f)
 static void check_all_exponents(const format *f)
 {
     random_state r = {7};
-    for (uint32_t class = 0; class < 512; class++)
+    for (uint32_t class = 0; class < 512; class ++)
         for (int i = 0; i < (1 << 14) / NUMERICS_THIN; i++)
             check_from_f32(f, trope_float_from_bits(class << 23 | ((uint32_t)random_bits(&r) & 0x7fffffu)));
 }
 
 static void check_special_values(const format *f)
 {
-    const uint32_t special[] = {0, 1, 0x007fffffu, 0x00800000u, 0x7f7fffffu, 0x7f800000u,
-                                0x7f800001u, 0x7fc00000u, 0x7fffffffu};
+    const uint32_t special[] = {0,           1,           0x007fffffu, 0x00800000u, 0x7f7fffffu,
+                                0x7f800000u, 0x7f800001u, 0x7fc00000u, 0x7fffffffu};
     for (int i = 0; i < (int)(sizeof special / sizeof special[0]); i++) {
         check_from_f32(f, trope_float_from_bits(special[i]));
         check_from_f32(f, trope_float_from_bits(special[i] | 0x80000000u));

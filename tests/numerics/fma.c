@@ -9,7 +9,7 @@
 #include "support/check.h"
 #include "support/random.h"
 
-#define BLOCK 1024
+#define BLOCK  1024
 #define BLOCKS ((1 << 14) / NUMERICS_THIN)
 
 /* A float with a random sign and mantissa, and an exponent (a power of two) in [low, high]. */
@@ -129,8 +129,12 @@ static const struct {
     const char *what;
     void (*make)(random_state *r, float x[3]);
 } families[] = {
-    {"any bits", make_any},     {"near exponents", make_near},         {"cancellation", make_cancelling},
-    {"ties", make_tie},         {"near ties", make_near_tie},            {"subnormal results", make_subnormal},
+    {"any bits", make_any},
+    {"near exponents", make_near},
+    {"cancellation", make_cancelling},
+    {"ties", make_tie},
+    {"near ties", make_near_tie},
+    {"subnormal results", make_subnormal},
     {"overflow", make_overflowing},
 };
 
@@ -141,7 +145,7 @@ static void check_family(int family)
         float x[BLOCK][3];
         for (int i = 0; i < BLOCK; i++)
             families[family].make(&r, x[i]);
-        check_both(families[family].what, BLOCK, (const float (*)[3])x);
+        check_both(families[family].what, BLOCK, (const float(*)[3])x);
     }
     printf("%s: %d triples\n", families[family].what, BLOCK * BLOCKS);
 }
@@ -164,7 +168,7 @@ static void check_special_values(void)
             x[j][1] = values[i % VALUES];
             x[j][2] = values[j];
         }
-        check_both("special values", VALUES, (const float (*)[3])x);
+        check_both("special values", VALUES, (const float(*)[3])x);
     }
 }
 

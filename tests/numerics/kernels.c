@@ -4,7 +4,7 @@
 #include "core/sincos.h"
 
 #define TEXT_OF(x) #x
-#define TEXT(x) TEXT_OF(x)
+#define TEXT(x)    TEXT_OF(x)
 
 static void sincos_loop(int count, const float *restrict angle, float *restrict sine, float *restrict cosine)
 {

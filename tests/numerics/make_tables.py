@@ -146,8 +146,8 @@ def doubles(values):
 
 
 def tables():
-    out = ["/* Made by make_tables.py. */", "#ifndef TESTS_NUMERICS_TABLES_H", "#define TESTS_NUMERICS_TABLES_H", "",
-           "#include <stdint.h>", "", '#include "trope/trope.h"', "",
+    out = ["/* Made by make_tables.py. */", "/* clang-format off */", "#ifndef TESTS_NUMERICS_TABLES_H",
+           "#define TESTS_NUMERICS_TABLES_H", "", "#include <stdint.h>", "", '#include "trope/trope.h"', "",
            "/* The first 384 bits of 1 / (2 pi) after the binary point. */",
            "static const uint32_t table_inverse_two_pi[12] = {"]
     bits = (1 << 1024) // (2 * pi_times(1 << 640))

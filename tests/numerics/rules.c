@@ -8,7 +8,7 @@
 #include "trope/trope.h"
 
 #define MAX_PAIRS (TROPE_MAX_ROTARY_DIM / 2)
-#define CASES ((int)(sizeof table_rules / sizeof table_rules[0]))
+#define CASES     ((int)(sizeof table_rules / sizeof table_rules[0]))
 
 /* The exponent 2i/d is rounded before it is multiplied by ln(base); a ramp near its end cancels. */
 #define TOLERANCE 2e-14
@@ -134,7 +134,7 @@ static void fill_bad_arrays(void)
 }
 
 #define AT(field) offsetof(trope_frequency_args, field)
-#define BAD TROPE_ERROR_ARGUMENT
+#define BAD       TROPE_ERROR_ARGUMENT
 static const refusal refusals[] = {
     {"RoFormer", AT(rule), INTEGER, -1, BAD, "rule (-1) must be a TROPE_RULE_ value"},
     {"RoFormer", AT(rule), INTEGER, 7, BAD, "rule (7) must be a TROPE_RULE_ value"},

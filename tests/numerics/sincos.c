@@ -73,12 +73,12 @@ static void sweep_exponent(uint32_t sign_and_exponent, uint32_t step, sweep_resu
 static void sweep(uint32_t step, sweep_result total[2])
 {
 #pragma omp parallel for schedule(dynamic)
-    for (int class = 0; class < 512; class++) {
+    for (int class = 0; class < 512; class ++) {
         sweep_result mine = {{0, 0}, {0, 0}, 0, 0};
         const int exponent = class & 0xff;
         if (exponent == 0xff) /* infinities and NaN: check_special_angles */
             continue;
-        sweep_exponent((uint32_t)class, step, &mine);
+        sweep_exponent((uint32_t) class, step, &mine);
 #pragma omp critical
         merge(&total[exponent >= 127 + 20], &mine);
     }
@@ -143,8 +143,8 @@ static void check_fingerprint(void)
 
 static void check_special_angles(void)
 {
-    const uint32_t not_finite[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7f800001u,
-                                   0x7fffffffu, 0xffffffffu};
+    const uint32_t not_finite[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u,
+                                   0x7f800001u, 0x7fffffffu, 0xffffffffu};
     float s, c;
 
     for (int i = 0; i < 2; i++) {

@@ -1,4 +1,5 @@
 /* Made by make_tables.py. */
+/* clang-format off */
 #ifndef TESTS_NUMERICS_TABLES_H
 #define TESTS_NUMERICS_TABLES_H
 

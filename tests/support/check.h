@@ -8,7 +8,8 @@
 static long check_passed, check_failed;
 
 /* Counts one check; when it does not hold, prints where and the message (the first 20 times). */
-__attribute__((format(printf, 4, 5), unused)) static int check_that(int holds, const char *file, int line, const char *format, ...)
+__attribute__((format(printf, 4, 5), unused)) static int check_that(int holds, const char *file, int line,
+                                                                    const char *format, ...)
 {
     if (holds) {
         check_passed++;
@@ -25,7 +26,7 @@ __attribute__((format(printf, 4, 5), unused)) static int check_that(int holds, c
     return 0;
 }
 
-#define CHECK(condition) check_that(!!(condition), __FILE__, __LINE__, "%s", #condition)
+#define CHECK(condition)              check_that(!!(condition), __FILE__, __LINE__, "%s", #condition)
 #define CHECK_MESSAGE(condition, ...) check_that(!!(condition), __FILE__, __LINE__, __VA_ARGS__)
 
 __attribute__((unused)) static int check_result(void)

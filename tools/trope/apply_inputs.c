@@ -365,8 +365,12 @@ const char *apply_blamed_tensor(const apply_call *call, const char *message)
 {
     static const struct {
         const char *word, *tensor;
-    } words[] = {{"cu_seqlens_padded", "cu_seqlens_padded"}, {"cu_seqlens", "cu_seqlens"}, {"sequence", "cu_seqlens"},
-                 {"start_positions", "start_positions"},     {"position", "position_ids"}, {"position", "start_positions"},
+    } words[] = {{"cu_seqlens_padded", "cu_seqlens_padded"},
+                 {"cu_seqlens", "cu_seqlens"},
+                 {"sequence", "cu_seqlens"},
+                 {"start_positions", "start_positions"},
+                 {"position", "position_ids"},
+                 {"position", "start_positions"},
                  {"inv_freq", "inv_freq"}};
     const char *operand = strstr(message, "operands[");
     if (operand && operand[9] >= '0' && operand[9] < '0' + call->args.operand_count)
