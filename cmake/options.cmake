@@ -46,7 +46,7 @@ if(NOT TROPE_CUDA STREQUAL "OFF" AND NOT TROPE_SANITIZE)
       string(APPEND CMAKE_CUDA_FLAGS " --generate-code=arch=compute_80,code=sm_80"
              " --generate-code=arch=compute_90,code=[${trope_hopper_code}]")
     endif()
-    # PTX of devices before 9.0 on a newer one: kernels that do not wait for the one before (early_launch_cuda.cuh).
+    # PTX of devices before 9.0 on a newer one: kernels that do not wait for the one before (early_launch.cuh).
     foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
       if(architecture MATCHES "^([0-9]+)[af]?(-virtual)?$" AND CMAKE_MATCH_1 LESS 90)
         add_compile_definitions(TROPE_EARLY_LAUNCHES=0)

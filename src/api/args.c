@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "api/error.h"
+#include "core/error.h"
 
 trope_status trope_copy_struct(const char *function, void *to, size_t size, const void *from)
 {

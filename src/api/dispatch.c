@@ -1,7 +1,7 @@
 #include "api/dispatch.h"
 
-#include "api/error.h"
-#include "core/backend.h"
+#include "core/error.h"
+#include "api/backend.h"
 
 typedef unsigned long long ull;
 

@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/backend.h"
-#include "core/rows.h"
+#include "api/backend.h"
+#include "fwd/cpu/rows.h"
 #include "core/threads.h"
 #include "trope/trope.h"
 

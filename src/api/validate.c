@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "api/args.h"
-#include "api/error.h"
-#include "api/require.h"
+#include "core/error.h"
+#include "core/require.h"
 #include "core/phase.h"
 #include "core/plan.h"
 

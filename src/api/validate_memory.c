@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "api/args.h"
-#include "api/require.h"
+#include "core/require.h"
 #include "core/overlap.h"
 
 /* src, dst and input of each operand; freqs, cos, sin, ids, starts, two cu_seqlens, status, d_freqs, d_inv_freq, workspace.

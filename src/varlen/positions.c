@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "api/args.h"
-#include "api/error.h"
+#include "core/error.h"
 #include "core/threads.h"
 #include "varlen/row.h"
 

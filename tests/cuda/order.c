@@ -1,5 +1,5 @@
 /* What is queued after a call sees what it wrote. Kernels are launched before the one in front of them has ended
- * (src/core/early_launch_cuda.cuh), and must wait for that before they touch memory: here many of them are in chains, none
+ * (src/core/cuda/early_launch.cuh), and must wait for that before they touch memory: here many of them are in chains, none
  * of which waits for the host. Each call reads what the one before it wrote, and tables and indices that have just come.
  *
  * The first blocks of a kernel are the first to start early, and the last of the kernel before them are the last to end, so

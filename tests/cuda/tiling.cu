@@ -10,10 +10,10 @@
 #include <string.h>
 #include <vector>
 
-#include "bwd/angle_gradient_cuda.h"
-#include "core/plan_tiles_cuda.cuh"
-#include "core/rotate_cuda.h"
-#include "core/rotate_held_cuda.cuh"
+#include "bwd/cuda/angle_gradient.h"
+#include "fwd/cuda/plan_tiles.cuh"
+#include "fwd/cuda/rotate.h"
+#include "fwd/cuda/rotate_held.cuh"
 #include "support/check.h"
 #include "support/random.h"
 #include "support/seeds.h"

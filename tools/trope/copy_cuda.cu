@@ -2,8 +2,8 @@
 
 #include <stdint.h>
 
-#include "core/early_launch_cuda.cuh"
-#include "core/elements_cuda.cuh"
+#include "core/cuda/early_launch.cuh"
+#include "core/cuda/elements.cuh"
 
 /* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
  * What is read and written is not needed again, and says so. */
@@ -78,7 +78,7 @@ struct run_vectors {
 };
 
 /* Each thread LOADS vectors, whose places it finds before the kernel before has ended; the next one is let in when all are
- * on their way. STAYS: see load_policy and store_policy in core/lanes_cuda.cuh. */
+ * on their way. STAYS: see load_policy and store_policy in fwd/cuda/lanes.cuh. */
 template <int LOADS, bool STAYS> __global__ void move_kernel(KERNEL_PARAMETER(run_vectors) vectors)
 {
     const uint32_t begin = blockIdx.x * LOADS * blockDim.x + threadIdx.x;

@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/ptx_cuda.cuh"
+#include "core/cuda/ptx.cuh"
 
 #define STACK_BYTES  ((size_t)64 << 10)
 #define SHARED_BYTES ((size_t)227 << 10)

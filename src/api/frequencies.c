@@ -1,0 +1,297 @@
+/* trope_frequencies: the rules that turn a model's RoPE configuration into inv_freq and mscale. Formulas and defaults are
+ * those of Hugging Face transformers (modeling_rope_utils.py), in double and without its fp32 intermediates.
+ *
+ * A new rule is one function here, one line in `rules` and the lines of its fields in `fields`. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "api/args.h"
+#include "core/error.h"
+#include "core/phase.h"
+#include "trope/trope.h"
+
+#define TWO_PI 6.28318530717958647693
+
+#define FUNCTION "trope_frequencies"
+
+/* base^(-2i/d) */
+static double plain_frequency(const trope_frequency_args *a, double base, int32_t pair)
+{
+    return pow(base, -2.0 * pair / a->rotary_dim);
+}
+
+/* The frequency itself where keep is 1, divided by factor where it is 0, and a blend of both between. */
+static double interpolated(double frequency, double factor, double keep)
+{
+    return (1.0 - keep) * (frequency / factor) + keep * frequency;
+}
+
+static double clamp_to_unit(double x)
+{
+    return x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
+}
+
+static void rule_linear(const trope_frequency_args *a, double *inv_freq, double *mscale)
+{
+    (void)mscale;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++)
+        inv_freq[i] = plain_frequency(a, a->base, i) / a->factor;
+}
+
+static void rule_dynamic(const trope_frequency_args *a, double *inv_freq, double *mscale)
+{
+    const double d = a->rotary_dim, m = a->original_max_position, s = fmax(a->seq_len, m);
+    const double base = a->base * pow(a->factor * s / m - (a->factor - 1.0), d / (d - 2.0));
+    (void)mscale;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++)
+        inv_freq[i] = plain_frequency(a, base, i);
+}
+
+/* The pair, as a real number, that turns this many times in original_max_position. */
+static double yarn_pair(const trope_frequency_args *a, double turns)
+{
+    return a->rotary_dim * log(a->original_max_position / (turns * TWO_PI)) / (2.0 * log(a->base));
+}
+
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+static void rule_yarn(const trope_frequency_args *a, double *inv_freq, double *mscale)
+{
+    double low = yarn_pair(a, a->beta_fast), high = yarn_pair(a, a->beta_slow);
+    if (!a->no_truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0.0);
+    high = fmin(high, a->rotary_dim - 1.0); /* of d, not of d / 2: so in transformers, and so models are trained */
+    if (low == high)
+        high += 0.001;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++)
+        inv_freq[i] =
+            interpolated(plain_frequency(a, a->base, i), a->factor, 1.0 - clamp_to_unit((i - low) / (high - low)));
+
+    if (a->attention_factor != 0.0)
+        *mscale = a->attention_factor;
+    else if (a->mscale != 0.0 && a->mscale_all_dim != 0.0)
+        *mscale = yarn_mscale(a->factor, a->mscale) / yarn_mscale(a->factor, a->mscale_all_dim);
+    else
+        *mscale = yarn_mscale(a->factor, 1.0);
+}
+
+static void rule_longrope(const trope_frequency_args *a, double *inv_freq, double *mscale)
+{
+    const double *divisor = a->seq_len > a->original_max_position ? a->long_factor : a->short_factor;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++)
+        inv_freq[i] = plain_frequency(a, a->base, i) / divisor[i];
+
+    if (a->attention_factor != 0.0)
+        *mscale = a->attention_factor;
+    else if (a->factor > 1.0)
+        *mscale = sqrt(1.0 + log(a->factor) / log(a->original_max_position));
+}
+
+static void rule_llama3(const trope_frequency_args *a, double *inv_freq, double *mscale)
+{
+    const double low = a->low_freq_factor, high = a->high_freq_factor;
+    (void)mscale;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
+        const double frequency = plain_frequency(a, a->base, i);
+        const double turns = a->original_max_position * frequency / TWO_PI;
+        inv_freq[i] = interpolated(frequency, a->factor, clamp_to_unit((turns - low) / (high - low)));
+    }
+}
+
+static void rule_proportional(const trope_frequency_args *a, double *inv_freq, double *mscale)
+{
+    const int32_t turning = (int32_t)(a->partial_rotary_factor * a->rotary_dim / 2.0);
+    (void)mscale;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++)
+        inv_freq[i] = i < turning ? plain_frequency(a, a->base, i) / a->factor : 0.0;
+}
+
+/* Every field has been checked, and has its default if it was 0; mscale has been set to 1. */
+typedef void (*rule_function)(const trope_frequency_args *a, double *inv_freq, double *mscale);
+
+static const struct {
+    const char *name;
+    rule_function evaluate;
+} rules[] = {
+    [TROPE_RULE_DEFAULT] = {"TROPE_RULE_DEFAULT", rule_linear}, /* its factor is 1 */
+    [TROPE_RULE_LINEAR] = {"TROPE_RULE_LINEAR", rule_linear},
+    [TROPE_RULE_DYNAMIC] = {"TROPE_RULE_DYNAMIC", rule_dynamic},
+    [TROPE_RULE_YARN] = {"TROPE_RULE_YARN", rule_yarn},
+    [TROPE_RULE_LONGROPE] = {"TROPE_RULE_LONGROPE", rule_longrope},
+    [TROPE_RULE_LLAMA3] = {"TROPE_RULE_LLAMA3", rule_llama3},
+    [TROPE_RULE_PROPORTIONAL] = {"TROPE_RULE_PROPORTIONAL", rule_proportional},
+};
+
+#define RULE_COUNT ((int32_t)(sizeof rules / sizeof rules[0]))
+
+enum {
+    LINEAR = 1 << TROPE_RULE_LINEAR,
+    DYNAMIC = 1 << TROPE_RULE_DYNAMIC,
+    YARN = 1 << TROPE_RULE_YARN,
+    LONGROPE = 1 << TROPE_RULE_LONGROPE,
+    LLAMA3 = 1 << TROPE_RULE_LLAMA3,
+    PROPORTIONAL = 1 << TROPE_RULE_PROPORTIONAL,
+    SCALED = LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL,
+    ALL = SCALED | 1 << TROPE_RULE_DEFAULT
+};
+
+/* The real-valued fields: the rules that use them, what 0 stands for, and what any other value must be greater than. */
+#define FIELD(name) #name, offsetof(trope_frequency_args, name)
+static const struct {
+    const char *name;
+    size_t offset;
+    int32_t used_by;
+    double fallback, above;
+} fields[] = {
+    {FIELD(base), ALL, 10000.0, 1.0},
+    {FIELD(factor), SCALED, 1.0, 0.0},
+    {FIELD(original_max_position), DYNAMIC | YARN | LONGROPE | LLAMA3, 0.0, 1.0},
+    {FIELD(seq_len), DYNAMIC | LONGROPE, 0.0, 0.0},
+    {FIELD(low_freq_factor), LLAMA3, 1.0, 0.0},
+    {FIELD(high_freq_factor), LLAMA3, 4.0, 0.0},
+    {FIELD(beta_fast), YARN, 32.0, 0.0},
+    {FIELD(beta_slow), YARN, 1.0, 0.0},
+    {FIELD(attention_factor), YARN | LONGROPE, 0.0, 0.0},
+    {FIELD(mscale), YARN, 0.0, 0.0},
+    {FIELD(mscale_all_dim), YARN, 0.0, 0.0},
+    {FIELD(partial_rotary_factor), PROPORTIONAL, 1.0, 0.0},
+};
+
+/* Checks every real-valued field by itself, and puts in the defaults. */
+static trope_status check_fields(trope_frequency_args *a)
+{
+    for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
+        double *value = (double *)((char *)a + fields[f].offset);
+        if (*value == 0.0) {
+            *value = fields[f].fallback;
+            continue;
+        }
+        if (!(fields[f].used_by >> a->rule & 1))
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be 0: %s does not use it", fields[f].name,
+                              *value, rules[a->rule].name);
+        if (!isfinite(*value) || *value <= fields[f].above)
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%g) must be finite and greater than %g", fields[f].name,
+                              *value, fields[f].above);
+    }
+    return TROPE_OK;
+}
+
+static trope_status check_integers(const trope_frequency_args *a)
+{
+    if (a->rule < 0 || a->rule >= RULE_COUNT)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rule (%d) must be a TROPE_RULE_ value, 0 to %d", (int)a->rule,
+                          (int)RULE_COUNT - 1);
+    if (a->rotary_dim < 2 || a->rotary_dim % 2)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rotary_dim (%d) must be even and at least 2",
+                          (int)a->rotary_dim);
+    if (a->rotary_dim > TROPE_MAX_ROTARY_DIM)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rotary_dim (%d) must be at most %d", (int)a->rotary_dim,
+                          TROPE_MAX_ROTARY_DIM);
+    if (a->rule == TROPE_RULE_DYNAMIC && a->rotary_dim == 2)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rotary_dim (2) must be at least 4 with TROPE_RULE_DYNAMIC");
+    if (a->no_truncate != 0 && a->no_truncate != 1)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": no_truncate (%d) must be 0 or 1", (int)a->no_truncate);
+    if (a->no_truncate && a->rule != TROPE_RULE_YARN)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": no_truncate (1) must be 0: %s does not use it",
+                          rules[a->rule].name);
+    if (a->reserved != 0)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": reserved (%d) must be 0", (int)a->reserved);
+    return TROPE_OK;
+}
+
+/* The rules about two fields, or about one that a certain rule needs. */
+static trope_status check_together(const trope_frequency_args *a)
+{
+    if ((DYNAMIC | YARN | LONGROPE | LLAMA3) >> a->rule & 1 && a->original_max_position == 0.0)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": original_max_position (0) is required by %s",
+                          rules[a->rule].name);
+    if (a->high_freq_factor <= a->low_freq_factor)
+        return trope_fail(TROPE_ERROR_ARGUMENT,
+                          FUNCTION ": high_freq_factor (%g) must be greater than "
+                                   "low_freq_factor (%g)",
+                          a->high_freq_factor, a->low_freq_factor);
+    if (a->beta_fast < a->beta_slow)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": beta_fast (%g) must be at least beta_slow (%g)", a->beta_fast,
+                          a->beta_slow);
+    if (a->partial_rotary_factor > 1.0)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": partial_rotary_factor (%g) must be at most 1",
+                          a->partial_rotary_factor);
+    return TROPE_OK;
+}
+
+/* One of the two arrays of LongRoPE. */
+static trope_status check_divisors(const trope_frequency_args *a, const char *name, const double *divisor)
+{
+    if (a->rule != TROPE_RULE_LONGROPE) {
+        if (divisor)
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (%p) must be NULL: %s does not use it", name,
+                              (const void *)divisor, rules[a->rule].name);
+        return TROPE_OK;
+    }
+    if (!divisor)
+        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL, %s needs it", name, rules[a->rule].name);
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
+        if (!isfinite(divisor[i]) || divisor[i] <= 0.0)
+            return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s[%d] (%g) must be finite and greater than 0", name,
+                              (int)i, divisor[i]);
+    }
+    return TROPE_OK;
+}
+
+/* What a call can use as inv_freq and mscale: tiny divisors can make more than that. */
+static trope_status check_results(const trope_frequency_args *a, const double *inv_freq, double mscale)
+{
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
+        if (!(inv_freq[i] < TROPE_MAX_FREQUENCY))
+            return trope_fail(TROPE_ERROR_ARGUMENT,
+                              FUNCTION ": inv_freq[%d] (%g) comes out too large, it must be "
+                                       "below 2^64",
+                              (int)i, inv_freq[i]);
+    }
+    if (!isfinite(mscale))
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": mscale (%g) comes out infinite", mscale);
+    return TROPE_OK;
+}
+
+static trope_status check_args(trope_frequency_args *a)
+{
+    trope_status status = check_integers(a);
+    if (!status)
+        status = check_fields(a);
+    if (!status)
+        status = check_together(a);
+    if (!status)
+        status = check_divisors(a, "short_factor", a->short_factor);
+    if (!status)
+        status = check_divisors(a, "long_factor", a->long_factor);
+    return status;
+}
+
+TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *mscale)
+{
+    trope_frequency_args a;
+    double frequencies[TROPE_MAX_ROTARY_DIM / 2], scale = 1.0;
+
+    trope_status status = trope_copy_struct(FUNCTION, &a, sizeof a, args);
+    if (status)
+        return status;
+    if (!inv_freq || !mscale)
+        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL", inv_freq ? "mscale" : "inv_freq");
+    status = check_args(&a);
+    if (status)
+        return status;
+    rules[a.rule].evaluate(&a, frequencies, &scale);
+    status = check_results(&a, frequencies, scale);
+    if (status)
+        return status;
+    memcpy(inv_freq, frequencies, (size_t)a.rotary_dim / 2 * sizeof *inv_freq);
+    *mscale = scale;
+    return TROPE_OK;
+}

@@ -1,0 +1,297 @@
+/* The gradient of the angles. Every sum is taken in double, rows in ascending order of batch * tokens + token, within a row
+ * operands and heads in theirs, so that the result depends on nothing but shapes and data.
+ *
+ * freqs and tables: the rows that share an angle are listed first (a counting sort, which keeps their order), then each
+ * angle is summed by one thread. inv_freq: each row has an angle of its own, and rows are summed in chunks of a fixed
+ * number. */
+#include "bwd/cpu/angle_gradient.h"
+
+#include <string.h>
+
+#include "core/scalar.h"
+#include "core/threads.h"
+#include "varlen/row.h"
+
+#define CHUNK_ROWS 256
+
+/* dL/da of the first and the second element of each pair. */
+typedef struct pair_sums {
+    double first[TROPE_MAX_PAIRS], second[TROPE_MAX_PAIRS];
+} pair_sums;
+
+typedef struct gradient {
+    trope_plan plan; /* of the forward call: its coefficients are those of the formula */
+    int32_t interleaved_dy;
+    const trope_row_kernels *kernels;
+    int axis;              /* freqs and tables: the axis whose pairs are summed now */
+    int64_t buckets;       /* freqs and tables: angle rows, times batch entries where each has its own */
+    int64_t *bucket_start; /* [buckets + 1] into rows */
+    int64_t *rows;         /* row numbers by bucket */
+    double *partial;       /* inv_freq: [chunks, pairs] */
+} gradient;
+
+static int64_t count_rows(const trope_plan *plan)
+{
+    return plan->batch * plan->tokens;
+}
+
+static int64_t count_chunks(const trope_plan *plan)
+{
+    return (count_rows(plan) + CHUNK_ROWS - 1) / CHUNK_ROWS;
+}
+
+static int64_t count_buckets(const trope_plan *plan)
+{
+    return plan->angles.rows * (plan->angles.batch_stride ? plan->batch : 1);
+}
+
+uint64_t trope_angle_gradient_workspace(const trope_plan *plan)
+{
+    if (plan->d_inv_freq)
+        return (uint64_t)count_chunks(plan) * (uint64_t)plan->pairs * sizeof(double);
+    if (plan->d_freqs)
+        return (uint64_t)(count_buckets(plan) + 1 + count_rows(plan)) * sizeof(int64_t);
+    return 0;
+}
+
+/* Row `number` in the fixed order of the sums, whatever the order in memory. */
+static void find_numbered_row(const gradient *g, int64_t number, trope_span *span, trope_row *row)
+{
+    row->batch = number / g->plan.tokens;
+    row->token = number % g->plan.tokens;
+    trope_find_row(&g->plan, span, row);
+}
+
+/* ---- one row ---- */
+
+static double load_element(const trope_plan *plan, const char *from)
+{
+    uint16_t half;
+    float single;
+    double element;
+    switch (plan->dtype) {
+    case TROPE_F32:
+        memcpy(&single, from, sizeof single);
+        return single;
+    case TROPE_F64:
+        memcpy(&element, from, sizeof element);
+        return element;
+    default:
+        memcpy(&half, from, sizeof half);
+        return plan->dtype == TROPE_F16 ? trope_f16_to_f32(half) : trope_bf16_to_f32(half);
+    }
+}
+
+/* A rotary window as pairs. */
+typedef struct pair_values {
+    double first[TROPE_MAX_PAIRS], second[TROPE_MAX_PAIRS];
+} pair_values;
+
+static void load_pairs(const trope_plan *plan, const trope_plan_operand *o, const char *window, int64_t step,
+                       int32_t interleaved, pair_values *to)
+{
+    const int32_t pairs = o->rotary_dim / 2;
+    for (int32_t i = 0; i < pairs; i++) {
+        to->first[i] = load_element(plan, window + trope_first_of_pair(interleaved, plan->windows, pairs, i) * step);
+        to->second[i] = load_element(plan, window + trope_second_of_pair(interleaved, plan->windows, pairs, i) * step);
+    }
+}
+
+/* Adds one head: d(y1)/d(a1) = -x1 s1 - x2 c1 and d(y2)/d(a2) = x1 c2 - x2 s2, times dy. */
+static void add_head(int32_t pairs, const pair_values *dy, const pair_values *x, const trope_row_angles *t, pair_sums *sums)
+{
+    for (int32_t i = 0; i < pairs; i++) {
+        sums->first[i] += dy->first[i] * (-x->first[i] * t->s1[i] - x->second[i] * t->c1[i]);
+        sums->second[i] += dy->second[i] * (x->first[i] * t->c2[i] - x->second[i] * t->s2[i]);
+    }
+}
+
+static int64_t head_offset(const trope_plan_operand *o, const int64_t *stride, const trope_row *row, int group, int head)
+{
+    return row->batch * stride[TROPE_DIM_BATCH] + row->token * stride[TROPE_DIM_TOKEN] + group * stride[TROPE_DIM_GROUP] +
+           head * stride[TROPE_DIM_HEAD] + o->rotary_offset * stride[TROPE_DIM_ELEMENT];
+}
+
+static void add_operand(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
+                        pair_sums *sums)
+{
+    const int64_t size = g->plan.element_size;
+    pair_values dy, x;
+    for (int group = 0; group < o->groups; group++) {
+        for (int head = 0; head < o->heads_per_group; head++) {
+            load_pairs(&g->plan, o, o->src + head_offset(o, o->src_stride, row, group, head) * size,
+                       o->src_stride[TROPE_DIM_ELEMENT] * size, g->interleaved_dy, &dy);
+            load_pairs(&g->plan, o, o->input + head_offset(o, o->input_stride, row, group, head) * size,
+                       o->input_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_input, &x);
+            add_head(o->rotary_dim / 2, &dy, &x, t, sums);
+        }
+    }
+}
+
+/* Adds all heads of all operands of a row that is turned by the angles `t`. */
+static void add_row(const gradient *g, const trope_row *row, const trope_row_angles *t, pair_sums *sums)
+{
+    for (int i = 0; i < g->plan.operand_count; i++)
+        if (g->plan.operands[i].rotary_dim)
+            add_operand(g, &g->plan.operands[i], row, t, sums);
+}
+
+/* ---- freqs and tables ---- */
+
+/* The bucket of a row for the axis at hand, -1 if its angle gets no gradient from it. */
+static int64_t find_bucket(const gradient *g, const trope_row *row)
+{
+    if (row->action != TROPE_ROW_ROTATE || (row->poisoned >> g->axis & 1))
+        return -1;
+    return (g->plan.angles.batch_stride ? row->batch * g->plan.angles.rows : 0) + row->position[g->axis];
+}
+
+static void sort_rows(const gradient *g)
+{
+    const int64_t rows = count_rows(&g->plan);
+    int64_t *start = g->bucket_start;
+    memset(start, 0, (size_t)(g->buckets + 1) * sizeof *start);
+    for (int pass = 0; pass < 2; pass++) {
+        trope_span span = {0};
+        trope_row row;
+        for (int64_t number = 0; number < rows; number++) {
+            find_numbered_row(g, number, &span, &row);
+            const int64_t bucket = find_bucket(g, &row);
+            if (bucket < 0)
+                continue;
+            if (pass == 0)
+                start[bucket + 1]++; /* counts, shifted by one */
+            else
+                g->rows[start[bucket]++] = number; /* leaves each start at its bucket's end */
+        }
+        for (int64_t bucket = 0; pass == 0 && bucket < g->buckets; bucket++)
+            start[bucket + 1] += start[bucket];
+    }
+    memmove(start + 1, start, (size_t)g->buckets * sizeof *start);
+    start[0] = 0;
+}
+
+static void store_angle(const gradient *g, int64_t index, double value)
+{
+    if (g->plan.dtype == TROPE_F64)
+        ((double *)g->plan.d_freqs)[index] = value;
+    else
+        ((float *)g->plan.d_freqs)[index] = (float)value;
+}
+
+static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sums)
+{
+    const trope_plan *plan = &g->plan;
+    const trope_plan_angles *a = &plan->angles;
+    const int64_t base = bucket / a->rows * a->batch_stride + bucket % a->rows * a->row_stride;
+    for (int32_t pair = 0; pair < plan->pairs; pair++) {
+        if (trope_pair_axis(plan, pair) != g->axis)
+            continue;
+        if (!a->per_element) {
+            store_angle(g, base + pair, sums->first[pair] + sums->second[pair]);
+            continue;
+        }
+        store_angle(g, base + trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair),
+                    sums->first[pair]);
+        store_angle(g, base + trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair),
+                    sums->second[pair]);
+    }
+}
+
+/* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+static void turn_sums(const trope_plan *plan, pair_sums *sums)
+{
+    for (int32_t i = 0; plan->inverse && i < plan->pairs; i++) {
+        sums->first[i] = 0 - sums->first[i];
+        sums->second[i] = 0 - sums->second[i];
+    }
+}
+
+static void sum_buckets(const void *context, int64_t begin, int64_t end)
+{
+    const gradient *g = context;
+    for (int64_t bucket = begin; bucket < end; bucket++) {
+        pair_sums sums = {{0}, {0}};
+        trope_row_angles angles;
+        trope_span span = {0};
+        trope_row row;
+        for (int64_t i = g->bucket_start[bucket]; i < g->bucket_start[bucket + 1]; i++) {
+            find_numbered_row(g, g->rows[i], &span, &row);
+            if (i == g->bucket_start[bucket]) /* all rows of a bucket are at the same angles, on this axis */
+                g->kernels->angles(&g->plan, &row, &angles);
+            add_row(g, &row, &angles, &sums);
+        }
+        turn_sums(&g->plan, &sums);
+        store_bucket(g, bucket, &sums);
+    }
+}
+
+static void sum_angles(gradient *g)
+{
+    g->buckets = count_buckets(&g->plan);
+    g->bucket_start = g->plan.workspace;
+    g->rows = g->bucket_start + g->buckets + 1;
+    for (g->axis = 0; g->axis < g->plan.axes; g->axis++) {
+        if (!(g->plan.used_axes >> g->axis & 1))
+            continue;
+        sort_rows(g);
+        trope_parallel_for(g->plan.threads, g->buckets, sum_buckets, g);
+    }
+}
+
+/* ---- inv_freq ---- */
+
+static void sum_chunks(const void *context, int64_t begin, int64_t end)
+{
+    const gradient *g = context;
+    const int64_t rows = count_rows(&g->plan);
+    trope_span span = {0};
+    trope_row row;
+    trope_row_angles angles;
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        double *partial = g->partial + chunk * g->plan.pairs;
+        const int64_t last = (chunk + 1) * CHUNK_ROWS < rows ? (chunk + 1) * CHUNK_ROWS : rows;
+        memset(partial, 0, (size_t)g->plan.pairs * sizeof *partial);
+        for (int64_t number = chunk * CHUNK_ROWS; number < last; number++) {
+            pair_sums sums = {{0}, {0}};
+            find_numbered_row(g, number, &span, &row);
+            if (row.action != TROPE_ROW_ROTATE)
+                continue;
+            g->kernels->angles(&g->plan, &row, &angles);
+            add_row(g, &row, &angles, &sums);
+            turn_sums(&g->plan, &sums);
+            for (int32_t i = 0; i < g->plan.pairs; i++) /* the angle is position * inv_freq */
+                partial[i] += (double)row.position[trope_pair_axis(&g->plan, i)] * (sums.first[i] + sums.second[i]);
+        }
+    }
+}
+
+static void sum_partials(const void *context, int64_t begin, int64_t end)
+{
+    const gradient *g = context;
+    const int64_t chunks = count_chunks(&g->plan);
+    for (int64_t i = begin; i < end; i++) {
+        double sum = 0;
+        for (int64_t chunk = 0; chunk < chunks; chunk++)
+            sum += g->partial[chunk * g->plan.pairs + i];
+        g->plan.d_inv_freq[i] = sum;
+    }
+}
+
+static void sum_frequencies(gradient *g)
+{
+    g->partial = g->plan.workspace;
+    trope_parallel_for(g->plan.threads, count_chunks(&g->plan), sum_chunks, g);
+    trope_parallel_for(1, g->plan.pairs, sum_partials, g);
+}
+
+void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels)
+{
+    gradient g = {.plan = *plan, .interleaved_dy = plan->interleaved_src, .kernels = kernels};
+    trope_set_direction(&g.plan, 0);
+    g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, not sin as it was rounded for the operands */
+    if (plan->d_freqs)
+        sum_angles(&g);
+    else
+        sum_frequencies(&g);
+}

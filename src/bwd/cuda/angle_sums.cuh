@@ -1,0 +1,378 @@
+/* The gradient of the angles on CUDA, second part: the sums of units become those of angles. Every sum has a fixed order:
+ * units ascend, as batch * tokens + token does, within the parts that some sums are added from.
+ *
+ * Which units share an angle row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise
+ * it is found by sorting their row numbers, by a stable radix sort of our own: it needs no device to say how much scratch
+ * it takes, and no more kernels than are here. */
+#ifndef TROPE_BWD_CUDA_ANGLE_SUMS_CUH
+#define TROPE_BWD_CUDA_ANGLE_SUMS_CUH
+
+#include "bwd/cuda/gradient_call.cuh"
+
+#define SUMS_THREADS 256
+#define SUMS_WARPS   (SUMS_THREADS / 32)
+
+/* ---- nothing ---- */
+
+/* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
+__global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(trope_plan) plan)
+{
+    take_turn();
+    const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
+    const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1);
+    for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
+         row += (int64_t)gridDim.x * SUMS_WARPS) {
+        const int64_t batch = row / plan.angles.rows,
+                      base = offset_of_angle_row(plan, batch, row - batch * plan.angles.rows);
+        for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
+            store_angle(plan, base + column, 0);
+    }
+}
+
+/* ---- units that follow each other in a known way ---- */
+
+/* Adds the units of each token, one thread to a column. */
+__global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(KERNEL_PARAMETER(gradient_call) g)
+{
+    take_turn();
+    const trope_plan &plan = g.plan.plan;
+    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
+    trope_row row;
+    trope_span span = {0, 0, 0, 0, 0};
+    row.batch = 0;
+    row.token = i / columns;
+    const uint32_t column = (uint32_t)(i - row.token * columns), pair = column < pairs ? column : column - pairs;
+    if (row.token >= plan.tokens)
+        return;
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t part = 0; part < plan.batch; part++)
+        sum += __ldcs(g.sums + (part * plan.tokens + row.token) * columns + column);
+    trope_find_row(&plan, &span, &row);
+    const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
+    store_angle(plan, offset_of_angle(plan, 0, position, pair, column >= pairs), turn_sum(plan, sum));
+}
+
+/* ---- units of packed sequences ---- */
+
+/* Sequences for whose number it is worth looking at all of them for every angle row. */
+#define MAX_PACKED_SEQUENCES (16 * 32 - 2)
+
+struct packed_sums {
+    trope_plan plan;
+    const double *sums; /* [tokens, 1 or 2, pairs] */
+    uint32_t warps;     /* of an angle row: a power of two */
+};
+
+/* The token at place `row` of sequence `number`, or -1 if it has none. What is before the first and after the last one are
+ * sequences as well. */
+__device__ __forceinline__ int32_t token_at(const trope_sequences &s, int32_t number, uint32_t row)
+{
+    const int32_t *const boundaries = (const int32_t *)s.boundaries;
+    const int32_t last = (int32_t)s.count + 1;
+    const int32_t begin = number == 0      ? 0
+                          : number <= last ? boundaries[number - 1]
+                                           : INT32_MAX,
+                  end = number < last ? boundaries[number] : (int32_t)s.tokens;
+    return begin >= 0 && begin + (int64_t)row < min(end, (int32_t)s.tokens) ? begin + (int32_t)row : -1;
+}
+
+#define PACKED_COLUMNS 64 /* of a warp at a time, two a thread */
+#define PACKED_TOKENS  8  /* whose sums are on their way at a time */
+
+/* Adds the tokens that threads of the warp have, in their order, to the sums of two columns. */
+__device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, uint32_t columns, uint32_t column,
+                                           double *sum)
+{
+    uint32_t found = __ballot_sync(UINT32_MAX, token >= 0);
+    while (found) {
+        double of_token[PACKED_TOKENS][2];
+#pragma unroll
+        for (int i = 0; i < PACKED_TOKENS; i++) {
+            const int32_t next = __shfl_sync(UINT32_MAX, token, __ffs((int)found) - 1);
+            const double *const from = p.sums + (size_t)next * columns + column;
+            of_token[i][0] = found && column < columns ? __ldcs(from) : 0;
+            of_token[i][1] = found && column + 32 < columns ? __ldcs(from + 32) : 0;
+            found &= found - 1;
+        }
+#pragma unroll
+        for (int i = 0; i < PACKED_TOKENS; i++) {
+            sum[0] += of_token[i][0];
+            sum[1] += of_token[i][1];
+        }
+    }
+}
+
+/* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
+ * are then added. The first of cu_seqlens are read before the kernel before this one has ended, which is of the same call:
+ * see early_launch.cuh. */
+__global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(packed_sums) p)
+{
+    __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];
+    const trope_plan &plan = p.plan;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, of_row = warp % p.warps;
+    const uint32_t row = blockIdx.x * (SUMS_WARPS / p.warps) + warp / p.warps;
+    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const int32_t sequences = (int32_t)plan.sequences.count + 2, first_number = (int32_t)(of_row * 32);
+    const int32_t first_token = token_at(plan.sequences, first_number + (int32_t)lane, row);
+    take_turn();
+    for (uint32_t first = 0; first < columns; first += PACKED_COLUMNS) {
+        double sum[2] = {0, 0};
+        for (int32_t number = first_number; number < sequences; number += (int32_t)p.warps * 32) {
+            const int32_t token =
+                number == first_number ? first_token : token_at(plan.sequences, number + (int32_t)lane, row);
+            add_tokens(p, token, columns, first + lane, sum);
+        }
+        __syncthreads();
+        left[warp][lane] = sum[0];
+        left[warp][lane + 32] = sum[1];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t in_warp = lane + 32 * i, column = first + in_warp,
+                           pair = column < pairs ? column : column - pairs;
+            for (uint32_t other = 1; of_row == 0 && other < p.warps; other++)
+                sum[i] += left[warp + other][in_warp];
+            if (of_row == 0 && column < columns && row < plan.angles.rows)
+                store_angle(plan, offset_of_angle(plan, 0, row, pair, column >= pairs), turn_sum(plan, sum[i]));
+        }
+    }
+}
+
+/* ---- inv_freq ---- */
+
+#define PARTS_THREADS 1024
+#define PARTS_PAIRS   4 /* of a block: a sector */
+#define PARTS_LANES   (PARTS_THREADS / PARTS_PAIRS)
+
+struct frequency_sums {
+    trope_plan plan;
+    const double *sums; /* [rows, pairs] */
+    int64_t rows;
+};
+
+/* Adds all rows of sums: each of a pair's lanes every so many of them, then the lanes by halves. */
+__global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(KERNEL_PARAMETER(frequency_sums) f)
+{
+    __shared__ double lanes[PARTS_THREADS];
+    take_turn();
+    const uint32_t pair = blockIdx.x * PARTS_PAIRS + threadIdx.x % PARTS_PAIRS, pairs = (uint32_t)f.plan.pairs;
+    double sum = 0;
+    if (pair < pairs) {
+#pragma unroll 8
+        for (int64_t row = threadIdx.x / PARTS_PAIRS; row < f.rows; row += PARTS_LANES)
+            sum += __ldcs(f.sums + row * pairs + pair);
+    }
+    lanes[threadIdx.x] = sum;
+    for (uint32_t half = PARTS_THREADS / 2; half >= PARTS_PAIRS; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            lanes[threadIdx.x] += lanes[threadIdx.x + half];
+    }
+    if (threadIdx.x < PARTS_PAIRS && pair < pairs)
+        f.plan.d_inv_freq[pair] = turn_sum(f.plan, lanes[threadIdx.x]);
+}
+
+/* ---- sorting ---- */
+
+#define SORT_MAX_BITS 10 /* a digit: a warp's counters are 4 KiB */
+#define SCAN_THREADS  1024
+
+/* One digit. */
+struct sort_pass {
+    const uint32_t *keys, *values;
+    uint32_t *sorted_keys, *sorted_values;
+    uint32_t *counts; /* [digits, tiles] */
+    uint32_t items, tiles, shift, bits;
+    uint32_t warp_items; /* of a tile, which a block has */
+};
+
+__device__ __forceinline__ uint32_t tile_items(const sort_pass &s)
+{
+    return SUMS_WARPS * s.warp_items;
+}
+
+__device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
+{
+    return key >> s.shift & ((1u << s.bits) - 1);
+}
+
+/* How often each digit occurs in each tile. */
+__global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(sort_pass) s)
+{
+    extern __shared__ __align__(16) char shared[];
+    take_turn();
+    uint32_t *counts = (uint32_t *)shared;
+    for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
+        counts[d] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < tile_items(s) && blockIdx.x * tile_items(s) + i < s.items; i += SUMS_THREADS)
+        atomicAdd(&counts[digit_of(s, s.keys[blockIdx.x * tile_items(s) + i])], 1u);
+    __syncthreads();
+    for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
+        s.counts[d * s.tiles + blockIdx.x] = counts[d];
+}
+
+/* Turns the counts into what comes before them. One block. */
+__global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(KERNEL_PARAMETER(sort_pass) s)
+{
+    __shared__ uint32_t sums[2][SCAN_THREADS];
+    take_turn();
+    const uint32_t count = s.tiles << s.bits;
+    uint32_t before = 0;
+    for (uint32_t base = 0; base < count; base += SCAN_THREADS) {
+        const uint32_t i = base + threadIdx.x, own = i < count ? s.counts[i] : 0;
+        uint32_t *from = sums[0], *to = sums[1];
+        from[threadIdx.x] = own;
+        __syncthreads();
+        for (uint32_t step = 1; step < SCAN_THREADS; step *= 2) {
+            to[threadIdx.x] = from[threadIdx.x] + (threadIdx.x >= step ? from[threadIdx.x - step] : 0);
+            uint32_t *swap = from;
+            from = to;
+            to = swap;
+            __syncthreads();
+        }
+        if (i < count)
+            s.counts[i] = before + from[threadIdx.x] - own;
+        before += from[SCAN_THREADS - 1];
+        __syncthreads();
+    }
+}
+
+/* Where each warp of the tile begins with each digit. */
+__device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *starts)
+{
+    const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * tile_items(s) + warp * s.warp_items;
+    for (uint32_t i = threadIdx.x; i < SUMS_WARPS * digits; i += SUMS_THREADS)
+        starts[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x % 32; i < s.warp_items && first + i < s.items; i += 32)
+        atomicAdd(&starts[warp * digits + digit_of(s, s.keys[first + i])], 1u);
+    __syncthreads();
+    for (uint32_t d = threadIdx.x; d < digits; d += SUMS_THREADS) {
+        uint32_t start = s.counts[d * s.tiles + blockIdx.x];
+        for (uint32_t w = 0; w < SUMS_WARPS; w++) {
+            const uint32_t count = starts[w * digits + d];
+            starts[w * digits + d] = start;
+            start += count;
+        }
+    }
+    __syncthreads();
+}
+
+/* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
+__global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(sort_pass) s)
+{
+    extern __shared__ __align__(16) char shared[];
+    take_turn();
+    uint32_t *starts = (uint32_t *)shared;
+    find_warp_starts(s, starts);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                   first = blockIdx.x * tile_items(s) + warp * s.warp_items;
+    starts += warp << s.bits;
+    for (uint32_t i = lane; i < s.warp_items; i += 32) {
+        const bool present = first + i < s.items;
+        const uint32_t key = present ? s.keys[first + i] : 0, digit = present ? digit_of(s, key) : UINT32_MAX;
+        const uint32_t same = __match_any_sync(UINT32_MAX, digit), rank = __popc(same & ((1u << lane) - 1));
+        const uint32_t start = present ? starts[digit] : 0;
+        __syncwarp();
+        if (present) {
+            s.sorted_keys[start + rank] = key;
+            s.sorted_values[start + rank] = s.values[first + i];
+            if (rank == 0)
+                starts[digit] = start + __popc(same);
+        }
+        __syncwarp();
+    }
+}
+
+/* ---- sorted units ---- */
+
+#define RUN_ITEMS 32
+
+struct sorted_sums {
+    trope_plan plan;
+    double *sums; /* [units, 1 or 2, pairs] */
+    const uint32_t *keys, *values;
+    uint32_t items, key_axes, angle_rows;
+};
+
+/* The axis whose angle rows a column's units are sorted by. */
+__device__ __forceinline__ uint32_t key_axis(const sorted_sums &s, uint32_t column)
+{
+    const uint32_t pairs = (uint32_t)s.plan.pairs;
+    return s.key_axes > 1 ? (uint32_t)trope_pair_axis(&s.plan, (int)(column < pairs ? column : column - pairs)) : 0;
+}
+
+/* Adds sorted units first, first + step, ... to a sum of one column. */
+__device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t column, double sum, uint32_t first,
+                                            uint32_t last, uint32_t step)
+{
+    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
+#pragma unroll 4
+    for (uint32_t i = first; i < last; i += step)
+        sum += s.sums[(size_t)s.values[i] * columns + column];
+    return sum;
+}
+
+/* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
+ * leaves their sum with the first of them. */
+__global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(sorted_sums) s)
+{
+    take_turn();
+    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
+    const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
+    if (last > s.items)
+        return;
+    const uint32_t key = s.keys[first];
+    if (s.keys[last - 1] != key || key == s.key_axes * s.angle_rows)
+        return;
+    for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
+        if (key_axis(s, column) == key / s.angle_rows)
+            s.sums[(size_t)s.values[first] * columns + column] = add_units(s, column, 0, first, last, 1);
+}
+
+/* How many keys are below `key`, which all threads of the warp have in common: each looks at one of as many as they are. */
+__device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t key)
+{
+    uint32_t low = 0, high = s.items;
+    while (low < high) {
+        const uint32_t step = (high - low + 31) / 32, i = low + threadIdx.x % 32 * step;
+        const uint32_t reached = __ballot_sync(UINT32_MAX, i >= high || s.keys[i] >= key);
+        const uint32_t first = reached ? __ffs((int)reached) - 1 : 32;
+        high = first < 32 ? min(high, low + first * step) : high;
+        low = first ? low + (first - 1) * step + 1 : low;
+    }
+    return low;
+}
+
+/* The sum of each angle row, a warp each: of its units before the first whole run, of the runs, and of what is left. */
+__global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(KERNEL_PARAMETER(sorted_sums) s)
+{
+    take_turn();
+    const trope_plan &plan = s.plan;
+    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const uint32_t number = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;
+    if (number >= s.angle_rows)
+        return;
+    const uint32_t batch = (uint32_t)(number / plan.angles.rows);
+    const int64_t row = number - batch * plan.angles.rows;
+    for (uint32_t axis = 0; axis < s.key_axes; axis++) {
+        const uint32_t first = count_below(s, axis * s.angle_rows + number),
+                       last = count_below(s, axis * s.angle_rows + number + 1);
+        const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),
+                       rest = max(last / RUN_ITEMS * RUN_ITEMS, runs);
+        for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
+            if (key_axis(s, column) != axis)
+                continue;
+            double sum = add_units(s, column, 0, first, runs, 1);
+            sum = add_units(s, column, sum, runs, rest, RUN_ITEMS);
+            sum = add_units(s, column, sum, rest, last, 1);
+            const uint32_t pair = column < pairs ? column : column - pairs;
+            store_angle(plan, offset_of_angle(plan, batch, row, pair, column >= pairs), turn_sum(plan, sum));
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* Launches that do not wait for the end of what was queued before them (CUDA calls it programmatic dependent launch; from
+ * compute capability 9.0 on): as soon as all blocks of that run, blocks of the kernel may take the places of those that are
+ * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
+ * kernel of the backend calls await_previous() before it reads or writes global memory, in every thread, and admit_next()
+ * not before that; so what follows it in the stream waits for its end and for that of all before it. A prefetch to L2 is
+ * neither, since all that is written goes there; but ld.global.nc, which is for what nobody writes while a kernel runs, may
+ * find what a prefetch has brought before, and is not used. (A kernel that always follows another one of the same call may
+ * before its wait read what that one does not write: it has waited for all before it when it admits. CUDA's documents
+ * promise what is written to those that wait; that those they admit see it as well is what devices do.)
+ *
+ * Code for older devices does not wait. Newer ones run it only if a build has it as PTX, so such builds have no early
+ * launches (cmake/options.cmake). */
+#ifndef TROPE_CORE_CUDA_EARLY_LAUNCH_CUH
+#define TROPE_CORE_CUDA_EARLY_LAUNCH_CUH
+
+#include "core/cuda/ptx.cuh"
+
+#ifndef TROPE_EARLY_LAUNCHES
+#define TROPE_EARLY_LAUNCHES 1
+#endif
+
+/* Both, where nothing is to be asked for in between. */
+__device__ __forceinline__ void take_turn()
+{
+    await_previous();
+    admit_next();
+}
+
+/* What a launch needs to know of the current device, each 0 if it cannot be asked for. */
+struct device_facts {
+    int major, multiprocessors, shared_bytes; /* of compute capability; shared memory of a multiprocessor */
+};
+
+static inline int device_attribute(cudaDeviceAttr attribute, int device)
+{
+    int value = 0;
+    return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+}
+
+static inline device_facts ask_device(int device)
+{
+    return {device_attribute(cudaDevAttrComputeCapabilityMajor, device),
+            device_attribute(cudaDevAttrMultiProcessorCount, device),
+            device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
+}
+
+/* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device.
+ * Which one that is must be asked for every time, so a call comes here once. */
+static inline device_facts facts_of_device(void)
+{
+    static thread_local int known = -1;
+    static thread_local device_facts facts;
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess)
+        return {0, 0, 0};
+    if (device != known) {
+        facts = ask_device(device);
+        known = device;
+    }
+    return facts;
+}
+
+/* Dynamic shared memory that a block may have on any device without asking, and if it asks: all but some kilobytes, which
+ * are not dynamic. */
+#define UNASKED_SHARED_BYTES (47u << 10)
+#define ASKED_SHARED_BYTES   (95u << 10)
+
+/* `of_multiprocessor`: the shared memory that a multiprocessor should have while it runs the kernel, so that no more blocks
+ * find room there than should; the rest is its L1 cache. 0: as much as its blocks can use. */
+static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, unsigned threads,
+                                       size_t shared_bytes, size_t of_multiprocessor, void *stream, void **arguments)
+{
+    if (shared_bytes > UNASKED_SHARED_BYTES) {
+        /* Always for the same: another thread may ask for the same kernel between this and the launch. */
+        const cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ASKED_SHARED_BYTES);
+        if (error != cudaSuccess)
+            return error;
+    }
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config;
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)stream;
+    config.attrs = attributes;
+    config.numAttrs = 0;
+    if (TROPE_EARLY_LAUNCHES && device.major >= 9) {
+        cudaLaunchAttribute &early = attributes[config.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (of_multiprocessor > 0 && device.shared_bytes > 0) {
+        cudaLaunchAttribute &carveout = attributes[config.numAttrs++];
+        carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+        carveout.val.sharedMemCarveout = (unsigned)((100 * of_multiprocessor + (size_t)device.shared_bytes - 1) /
+                                                    (size_t)device.shared_bytes); /* percent */
+    }
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+#endif

@@ -1,0 +1,187 @@
+/* Elements on CUDA: their types, 16-byte vectors of them, the rotation of one pair, a division without dividing, and
+ * what L2 should keep. */
+#ifndef TROPE_CORE_CUDA_ELEMENTS_CUH
+#define TROPE_CORE_CUDA_ELEMENTS_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+#include <type_traits>
+
+#include "core/plan.h"
+#include "core/cuda/ptx.cuh"
+#include "core/rotate.h"
+
+/* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */
+struct fast_divisor {
+    uint32_t divisor, multiplier, shift;
+
+    void set(uint32_t d)
+    {
+        divisor = d;
+        shift = d > 1 ? 32 - (uint32_t)__builtin_clz(d - 1) : 0;
+        multiplier = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << shift) - d)) / d + 1);
+    }
+
+    __host__ __device__ __forceinline__ uint32_t divide(uint32_t n) const
+    {
+#ifdef __CUDA_ARCH__
+        const uint32_t high = __umulhi(n, multiplier);
+#else
+        const uint32_t high = (uint32_t)((uint64_t)n * multiplier >> 32);
+#endif
+        return (high + n) >> shift;
+    }
+};
+
+/* ---- one element ---- */
+
+template <int DTYPE> struct elements {
+    typedef float real;
+    typedef uint16_t type;
+};
+template <> struct elements<TROPE_F32> {
+    typedef float real;
+    typedef float type;
+};
+template <> struct elements<TROPE_F64> {
+    typedef double real;
+    typedef double type;
+};
+
+template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real to_real(typename elements<DTYPE>::type x)
+{
+    if constexpr (DTYPE == TROPE_F16)
+        return trope_f16_to_f32(x);
+    else if constexpr (DTYPE == TROPE_BF16)
+        return trope_bf16_to_f32(x);
+    else
+        return x;
+}
+
+template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type from_real(typename elements<DTYPE>::real x)
+{
+    if constexpr (DTYPE == TROPE_F16)
+        return trope_f32_to_f16(x);
+    else if constexpr (DTYPE == TROPE_BF16)
+        return trope_f32_to_bf16(x);
+    else if constexpr (DTYPE == TROPE_F32)
+        return trope_canonical(x);
+    else
+        return x;
+}
+
+__device__ __forceinline__ float round_native(const trope_plan &plan, float x)
+{
+    if (plan.dtype == TROPE_F16)
+        return trope_round_f16(x);
+    return plan.dtype == TROPE_BF16 ? trope_round_bf16(x) : x;
+}
+
+__device__ __forceinline__ double round_native(const trope_plan &, double x)
+{
+    return x;
+}
+
+/* Two elements of f16 or bf16, the first in the lower half. */
+template <int DTYPE> __device__ __forceinline__ uint32_t pack_elements(float first, float second)
+{
+    return DTYPE == TROPE_F16 ? pack_f16(first, second) : pack_bf16(first, second);
+}
+
+/* ---- one pair ---- */
+
+template <int DTYPE> struct pair_types {
+    typedef trope_pair pair;
+    typedef trope_turn turn;
+};
+template <> struct pair_types<TROPE_F64> {
+    typedef trope_pair_f64 pair;
+    typedef trope_turn_f64 turn;
+};
+
+template <int DTYPE, bool NATIVE>
+__device__ __forceinline__ typename pair_types<DTYPE>::pair rotate_pair(typename pair_types<DTYPE>::pair x,
+                                                                        typename pair_types<DTYPE>::turn t)
+{
+    if constexpr (DTYPE == TROPE_F64 && NATIVE)
+        return trope_rotate_native_f64(x, t);
+    else if constexpr (DTYPE == TROPE_F64)
+        return trope_rotate_once_f64(x, t);
+    else if constexpr (!NATIVE)
+        return trope_rotate_once(x, t);
+    else if constexpr (DTYPE == TROPE_F32)
+        return trope_rotate_native_f32(x, t);
+    else if constexpr (DTYPE == TROPE_F16)
+        return trope_rotate_native_f16(x, t);
+    else
+        return trope_rotate_native_bf16(x, t);
+}
+
+/* ---- vectors ---- */
+
+/* Two vectors of a head: as they are in memory, or the first elements of some pairs and the second ones. As words, because
+ * registers have no parts. */
+template <int DTYPE> union vector_pair {
+    typedef typename elements<DTYPE>::type element;
+    typedef typename elements<DTYPE>::real real;
+    typedef std::conditional_t<sizeof(element) == 2, uint32_t, element> word;
+    enum { WIDTH = 16 / sizeof(element), WORDS = 16 / sizeof(word) };
+
+    uint4 bits[2];
+    word words[2][WORDS];
+
+    __device__ __forceinline__ element get(int v, int e) const
+    {
+        if constexpr (sizeof(element) == 2)
+            return (uint16_t)(words[v][e / 2] >> 16 * (e % 2));
+        else
+            return words[v][e];
+    }
+
+    /* COUNT elements of vector v, from e on: f16 and bf16 are converted two at once. */
+    template <int COUNT> __device__ __forceinline__ void set(int v, int e, const real *values)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            if constexpr (sizeof(element) == 2) {
+                if (i % 2)
+                    words[v][(e + i) / 2] = pack_elements<DTYPE>(values[i - 1], values[i]);
+            } else {
+                words[v][e + i] = from_real<DTYPE>(values[i]);
+            }
+        }
+    }
+
+    /* From pairs to first elements and second elements. */
+    __device__ __forceinline__ void separate()
+    {
+        const vector_pair from = *this;
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) {
+            const word a = from.words[2 * i / WORDS][2 * i % WORDS], b = from.words[2 * i / WORDS][2 * i % WORDS + 1];
+            if constexpr (sizeof(element) == 2) {
+                words[0][i] = __byte_perm(a, b, 0x5410);
+                words[1][i] = __byte_perm(a, b, 0x7632);
+            } else {
+                words[0][i] = a;
+                words[1][i] = b;
+            }
+        }
+    }
+
+    /* And back. */
+    __device__ __forceinline__ void join()
+    {
+        const vector_pair from = *this;
+#pragma unroll
+        for (int i = 0; i < 2 * WORDS; i++) {
+            const word a = from.words[0][i / 2], b = from.words[1][i / 2];
+            if constexpr (sizeof(element) == 2)
+                words[i / WORDS][i % WORDS] = __byte_perm(a, b, i % 2 ? 0x7632 : 0x5410);
+            else
+                words[i / WORDS][i % WORDS] = i % 2 ? b : a;
+        }
+    }
+};
+
+#endif

@@ -1,0 +1,20 @@
+#include "fwd/cpu/rows.h"
+
+#include "core/cpu_features.h"
+
+/* Best first. */
+static const trope_row_kernels *const kernels[] = {
+#if defined(__x86_64__)
+    &trope_rows_avx512,
+    &trope_rows_avx2,
+#endif
+    &trope_rows_portable,
+};
+
+const trope_row_kernels *trope_find_row_kernels(int32_t isa)
+{
+    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++)
+        if ((isa == TROPE_ISA_AUTO || isa == kernels[i]->isa) && trope_cpu_has(kernels[i]->isa))
+            return kernels[i];
+    return NULL;
+}

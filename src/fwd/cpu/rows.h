@@ -1,0 +1,27 @@
+/* The CPU kernels: one table entry per instruction set, all made from rows_template.h. */
+#ifndef TROPE_FWD_CPU_ROWS_H
+#define TROPE_FWD_CPU_ROWS_H
+
+#include "core/plan.h"
+#include "varlen/row.h"
+
+/* The numbers that a row is rotated by, per pair, in double so that one type serves every dtype. */
+typedef struct trope_row_angles {
+    double c1[TROPE_MAX_PAIRS], s1[TROPE_MAX_PAIRS], c2[TROPE_MAX_PAIRS], s2[TROPE_MAX_PAIRS];
+} trope_row_angles;
+
+typedef struct trope_row_kernels {
+    int32_t isa;
+    const char *name;
+    /* Rotates rows [begin, end) of every operand of the plan. */
+    void (*rotate)(const trope_plan *plan, int64_t begin, int64_t end);
+    /* The coefficients that `rotate` uses for a row. */
+    void (*angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out);
+} trope_row_kernels;
+
+extern const trope_row_kernels trope_rows_portable, trope_rows_avx2, trope_rows_avx512;
+
+/* The kernels for TROPE_ISA_..., NULL if this build or CPU does not have them. */
+const trope_row_kernels *trope_find_row_kernels(int32_t isa);
+
+#endif
