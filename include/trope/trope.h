@@ -1,26 +1,40 @@
 /* trope: rotary position embedding (RoPE) for training, forward and backward.
  *
- * One call rotates up to four tensors ("operands": Q, K, a slice of packed QKV) pair by pair, and copies what is not
- * rotated. Layouts are strides, so sbhd, bshd, bhsd, packed thd and slices of a larger tensor all take the same path.
- * It does not compute attention, does not allocate, keeps no state and never prints.
+ * One call rotates up to 16 tensors ("operands": Q, K, a slice of packed QKV) pair by pair, and
+ * copies what is not rotated. It does not compute attention, allocates nothing, keeps no state and
+ * never prints.
  *
- *     forward   y  = M x       M = mscale * [ cos a1  -sin a1 ]    a1, a2: the angles of the first and the second
- *     backward  dx = M' dy                  [ sin a2   cos a2 ]    element of the pair (equal in ordinary RoPE);
- *                                                                  M' is the transpose
+ *     forward   y  = M x       M = mscale * [ cos a1  -sin a1 ]
+ *     backward  dx = M' dy                  [ sin a2   cos a2 ]
  *
- * (Su et al., RoFormer, arXiv:2104.09864, equation 34, written for one pair.)
+ * for each pair of elements; a1 and a2 are the angles of its first and second element (equal in
+ * ordinary RoPE), M' is the transpose (Su et al., RoFormer, arXiv:2104.09864, equation 34).
  *
- * For f32, f16 and bf16 the bits of an element depend only on its input, its angles, its position and the rounding mode:
- * not on layout, strides, threads, instruction set, device or on how the work is split.
+ * For f32, f16 and bf16 the bits of an element depend only on its input, its angles, its position
+ * and the rounding mode: not on layout, strides, threads, instruction set, device, the caller's
+ * floating-point environment, or how the work is split. (The sums of accumulate-less gradients have
+ * an order of their own: shared_heads, d_freqs.) docs/semantics.md explains all of it with examples.
  *
- * Rules for every function here: 0 (TROPE_OK) is success; after any other value nothing has been written, and
- * trope_last_error() names function, argument, value and rule. (One exception: a call with d_freqs or d_inv_freq on CUDA is
- * several launches. After TROPE_ERROR_DEVICE those in front of the refused one are queued, and may write dst, d_freqs, the
- * workspace and status.) Every function may be called from any thread at any time. Structs start with struct_size; set it
- * to sizeof the struct and every other unused field to 0, which always means the default. Fields are only ever appended: a
- * smaller struct of an older caller works, and so does a larger one whose unknown tail is zero. (trope_operand, of which
- * trope_args holds an array, never changes.) All strides count elements, all sizes are of the tensor on this rank, all
- * pointers are aligned to their elements. docs/semantics.md explains all of it, with examples.
+ * Contents
+ *     1  Status               4  Positions and sequences     7  Calls
+ *     2  Enumerations         5  One tensor: trope_operand   8  Helpers
+ *     3  Angles               6  One call: trope_args        9  Frequency rules, information
+ *
+ * The least that a call needs, everything else being 0:
+ *
+ *     struct_size  device  dtype  operands  operand_count  operand_size  batch  tokens  pairing
+ *
+ * and the angles: inv_freq alone, or a table with its dtype, columns, layout and rows. An operand
+ * needs src, dst, their layouts, heads_per_group, head_dim and rotary_dim (trope_fill_operand).
+ *
+ * Rules. 0 (TROPE_OK) is success; after any other value nothing has been written, and
+ * trope_last_error() names function, argument, value and rule. (Exception: backward with d_freqs or
+ * d_inv_freq on CUDA is several launches; after TROPE_ERROR_DEVICE those before the refused one are
+ * queued.) Every function may be called from any thread at any time. What decides how bytes are
+ * read has no default: such fields begin at 1, 0 is refused where they matter, and anything but 0
+ * where they cannot. Where 0 is a default, the field says so. Strides count elements, sizes are of
+ * the tensor on this rank, pointers are aligned to their elements. A caller's struct may be larger
+ * than this version's if what is behind its end is 0.
  */
 #ifndef TROPE_TROPE_H
 #define TROPE_TROPE_H
@@ -29,7 +43,7 @@
 #include <stdint.h>
 
 #define TROPE_VERSION_MAJOR 0
-#define TROPE_VERSION_MINOR 1
+#define TROPE_VERSION_MINOR 2
 #define TROPE_VERSION_PATCH 0
 
 #if defined(TROPE_STATIC)
@@ -48,286 +62,355 @@
 extern "C" {
 #endif
 
+/* ---- 1  Status -------------------------------------------------------------------------------- */
+
 typedef int32_t trope_status;
 enum {
     TROPE_OK = 0,
     TROPE_ERROR_NULL = 1,        /* a required pointer is NULL */
-    TROPE_ERROR_ARGUMENT = 2,    /* a value is outside its range, or two values contradict each other */
+    TROPE_ERROR_ARGUMENT = 2,    /* a value is missing, outside its range, or contradicts another */
     TROPE_ERROR_OVERLAP = 3,     /* a destination overlaps itself, or another tensor of the call */
     TROPE_ERROR_OVERFLOW = 4,    /* an offset does not fit 64 bits */
-    TROPE_ERROR_DATA = 5,        /* cu_seqlens, position_ids or start_positions hold a value that cannot be used */
-    TROPE_ERROR_UNSUPPORTED = 6, /* this build or this machine lacks the device or instruction set asked for; or a call is
-                                  * too large for the CUDA backend: see trope_forward and trope_workspace_size */
+    TROPE_ERROR_DATA = 5,        /* cu_seqlens, ids or start positions hold what cannot be used */
+    TROPE_ERROR_UNSUPPORTED = 6, /* not on this device, machine or build: docs/semantics.md lists it */
     TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
 };
-
-/* Element types. */
-enum { TROPE_F32 = 0, TROPE_F16 = 1, TROPE_BF16 = 2, TROPE_F64 = 3 };
-/* Types of indices: cu_seqlens, position_ids, start_positions. */
-enum { TROPE_I32 = 0, TROPE_I64 = 1 };
-/* Where the pointers of a call live. AUTO is CUDA if this build has it and a device is present, otherwise CPU. */
-enum { TROPE_DEVICE_AUTO = 0, TROPE_DEVICE_CPU = 1, TROPE_DEVICE_CUDA = 2 };
-/* Instruction set of the CPU backend. AUTO is the best one that this CPU has. Every one gives the same bits. */
-enum { TROPE_ISA_AUTO = 0, TROPE_ISA_PORTABLE = 1, TROPE_ISA_AVX2 = 2, TROPE_ISA_AVX512 = 3 };
-/* Dimensions of the dense layouts, outermost first: s(equence) b(atch) h(ead) d(im); thd is t(oken) h d. */
-enum { TROPE_SBHD = 1, TROPE_BSHD = 2, TROPE_BHSD = 3, TROPE_THD = 4 };
-/* Pairs of a window of R elements: HALF is (i, i + R/2) (GPT-NeoX, Llama in Hugging Face), INTERLEAVED is (2i, 2i + 1)
- * (RoFormer, GPT-J). DEFAULT is HALF for `pairing` and "the same as pairing" for `pairing_out`. */
-enum { TROPE_PAIRING_DEFAULT = 0, TROPE_PAIRING_HALF = 1, TROPE_PAIRING_INTERLEAVED = 2 };
-/* Which position axis drives pair i. WINDOWS: the axis of its window (with one window, axis 0). SECTIONS: axis 0 for the
- * first axis_sections[0] pairs, axis 1 for the next axis_sections[1], axis 2 for the rest (Qwen2-VL). INTERLEAVED: axis
- * i % 3 as long as i < 3 * axis_sections[i % 3], otherwise axis 0 (Qwen3-VL). */
-enum { TROPE_AXES_WINDOWS = 0, TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2 };
-/* ONCE: computed in fp32 and rounded once, at the store. NATIVE: cos, sin and each of the three operations are rounded to
- * the operand's dtype, as eager PyTorch and apex do. */
-enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1 };
-/* A position outside [0, angle_rows): POISON makes the rotated elements NaN (on the CPU it is an error unless `status` is
- * given, and everywhere where the positions follow from the shapes alone), CLAMP takes the nearest row. */
-enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
-/* What is written for a token that belongs to no sequence: zeros (the whole head, rotated or not), the source, or the
- * source rotated by the position that trope_positions reports. */
-enum { TROPE_PADDING_ZERO = 0, TROPE_PADDING_COPY = 1, TROPE_PADDING_ROTATE = 2 };
-/* Position of local index i of a sequence with L tokens on this rank, c = cp_size, r = cp_rank, N = L * c:
- *   CONTIGUOUS  r * L + i
- *   ZIGZAG      i < L/2 ? r * (L/2) + i : N - (r + 1) * (L/2) + (i - L/2)     L even (Megatron-Core, TransformerEngine)
- *   STRIPED     i * c + r                                                   (striped attention, arXiv:2311.09431)
- *   FLAT        the rank holds tokens [r * T, (r + 1) * T) of the whole packed stream, sequences may cross ranks
- * cp_layout has no default when cp_size > 1. */
-enum { TROPE_CP_NONE = 0, TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
-/* Bits of the status word. */
+/* Bits of the status word of a call. */
 enum {
     TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows (POISON only) */
-    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, do not fit the tensor, or are longer than cu_seqlens_padded */
-    TROPE_STATUS_CP_LENGTH = 4   /* a sequence cannot be split by the context parallel layout */
+    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, do not fit, or exceed cu_seqlens_padded */
+    TROPE_STATUS_CP_LENGTH = 4,  /* a sequence cannot be split by the context parallel layout */
+    TROPE_STATUS_PADDING = 8     /* a token belongs to no sequence and no padding policy was given */
 };
 
-/* Indices into the stride arrays of an operand. The element of batch entry b, token t, group g, head h of the group and
- * dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
-enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
-#define TROPE_MAX_DIMS     5
-#define TROPE_MAX_OPERANDS 4
-#define TROPE_MAX_AXES     3
-/* rotary_dim is at most this; head_dim has no limit. */
-#define TROPE_MAX_ROTARY_DIM 1024
+/* ---- 2  Enumerations -------------------------------------------------------------------------- */
 
-/* One tensor of a call, [batch, tokens, groups, heads_per_group, head_dim] through its strides.
+/* Element types, index types, and where the pointers of a call live. AUTO is CUDA if this build has
+ * it and a device is present, otherwise CPU. */
+enum { TROPE_F32 = 1, TROPE_F16 = 2, TROPE_BF16 = 3, TROPE_F64 = 4 };
+enum { TROPE_I32 = 1, TROPE_I64 = 2 };
+enum { TROPE_DEVICE_CPU = 1, TROPE_DEVICE_CUDA = 2, TROPE_DEVICE_AUTO = 3 };
+/* Instruction set of the CPU. Every one gives the same bits (but for the payload of f64 NaNs). */
+enum { TROPE_ISA_AUTO = 0, TROPE_ISA_PORTABLE = 1, TROPE_ISA_AVX2 = 2, TROPE_ISA_AVX512 = 3 };
+/* Layout of a tensor, outermost dimension first: s(equence) b(atch) h(ead) d(im), t(oken). All but
+ * STRIDED are contiguous, with groups outside heads, and their strides must be 0. STRIDED has the
+ * strides as given: 0 is 0 (an expanded tensor). THD needs batch 1. */
+enum { TROPE_SBHD = 1, TROPE_BSHD = 2, TROPE_BHSD = 3, TROPE_THD = 4, TROPE_STRIDED = 5 };
+/* Pairs of a part of R elements: HALF is (i, i + R/2) (GPT-NeoX, Llama in Hugging Face),
+ * INTERLEAVED is (2i, 2i + 1) (RoFormer, GPT-J). */
+enum { TROPE_PAIRING_HALF = 1, TROPE_PAIRING_INTERLEAVED = 2 };
+/* Heads of one tensor that are one in memory: of each group, or all of them. */
+enum { TROPE_SHARED_NONE = 0, TROPE_SHARED_GROUP = 1, TROPE_SHARED_ALL = 2 };
+/* ONCE: computed in fp32 and rounded once, at the store. NATIVE: cos, sin and each of the three
+ * operations are rounded to dtype (eager PyTorch on bf16 tensors: Llama; apex). NATIVE_F32: each
+ * operation in fp32, none fused, rounded at the store (eager fp32 rotation: OLMo 2, vision). */
+enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 };
+/* The columns of a table: one a pair (R/2); or one an element (R), ordered as HALF or INTERLEAVED
+ * order the elements of pairs, whatever the operands' pairing is. R: the widest rotary_dim. */
+enum { TROPE_COLUMNS_PAIR = 1, TROPE_COLUMNS_HALF = 2, TROPE_COLUMNS_INTERLEAVED = 3 };
+/* The layout of a table: [rows, cols], [batch, rows, cols] or [axes, batch, rows, cols],
+ * contiguous; or by angle_stride. */
+enum {
+    TROPE_TABLE_ROWS = 1,
+    TROPE_TABLE_BATCH_ROWS = 2,
+    TROPE_TABLE_AXES_BATCH_ROWS = 3,
+    TROPE_TABLE_STRIDED = 4
+};
+/* The layout of position_ids: [axes, batch, tokens]; or [batch, tokens] or [tokens] for all axes
+ * (and batch entries), contiguous; or by ids_stride. */
+enum {
+    TROPE_IDS_AXES_BATCH_TOKENS = 1,
+    TROPE_IDS_BATCH_TOKENS = 2,
+    TROPE_IDS_TOKENS = 3,
+    TROPE_IDS_STRIDED = 4
+};
+/* A position outside [0, angle_rows): POISON makes the rotated elements NaN (on the CPU it is an
+ * error unless `status` is given, and everywhere where positions follow from shapes alone), CLAMP
+ * takes the nearest row. */
+enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
+/* What is written for a token that belongs to no sequence: zeros (the whole head), the source, or
+ * the source rotated by the position that trope_positions reports. Without a policy (0) such a token
+ * is an error on the CPU, and on CUDA becomes NaN and sets TROPE_STATUS_PADDING. */
+enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 };
+/* Position of local index i of a sequence with L tokens on this rank, c = cp_size, r = cp_rank:
+ *   CONTIGUOUS  r * L + i
+ *   ZIGZAG      i < L/2 ? r * (L/2) + i : L * c - (r + 1) * (L/2) + (i - L/2)     L even
+ *               (Megatron-Core, TransformerEngine)
+ *   STRIPED     i * c + r                            (striped attention, arXiv:2311.09431)
+ *   FLAT        the rank holds tokens [r * T, (r + 1) * T) of the whole packed stream */
+enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
+
+/* Indices into the strides of a tensor: the element of batch entry b, token t, group g, head h of
+ * the group and dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
+enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
+#define TROPE_MAX_DIMS       5
+#define TROPE_MAX_OPERANDS   16
+#define TROPE_MAX_AXES       4
+#define TROPE_MAX_ROTARY_DIM 1024 /* head_dim has no limit */
+#define TROPE_COPY           (-1) /* rotary_dim of an operand that is only copied (V) */
+
+/* ---- 5  One tensor ---------------------------------------------------------------------------- */
+
+/* [batch, tokens, groups, heads_per_group, head_dim]. Of each head the window [rotary_offset,
+ * rotary_offset + rotary_dim) is rotated, the rest passes through: copied, or left alone in place.
  *
- * The window [rotary_offset, rotary_offset + rotary_dim) of each head is rotated, the rest passes through: copied out of
- * place, left alone in place. rotary_dim 0 is a copy (V).
+ * dst is src with the same strides (in place), or shares no element with anything else that the
+ * call reads or writes, nor with itself. src may be expanded (strides of 0) or reversed.
  *
- * src may be broadcast (strides of 0) or reversed (negative strides). dst must not overlap itself. dst is either src with
- * the same strides (in place, whatever the pairings), or it shares no element with anything else that the call reads or
- * writes.
+ * shared_heads (MLA's k_pe; refused in place): forward, src has one head (of each group, or of all)
+ * that every head of dst starts from. Backward, dst has that one head and receives the sum over the
+ * heads of M' dy, what passes through and what padding copies included: in fp32 (f64: double) by a
+ * binary tree, t[i] = t[2i] + t[2i + 1], padded with +0 to a power of two, then rounded once. The
+ * strides of dimensions that a shared tensor lacks must be 0.
  *
- * A Megatron packed QKV buffer [s, b, groups, (q_per_group + 2) * d] is three operands at different offsets: Q with
- * heads_per_group = q_per_group, K and V with heads_per_group = 1, all with group stride (q_per_group + 2) * d. */
+ * accumulate (backward only; refused in place): what would be written is added to dst. A token whose
+ * padding is ZERO leaves dst. ONCE and NATIVE_F32: round(dst + dx), NATIVE: round(dst + round(dx)). */
 typedef struct trope_operand {
-    const void *src;         /* forward: x; backward: dy. Elements of dtype, like dst and input */
-    void *dst;               /* forward: y; backward: dx, may be NULL when only the gradient of the angles is wanted */
-    const void *input;       /* backward with d_freqs or d_inv_freq: the x of the forward call, otherwise NULL */
-    int32_t groups;          /* 0 = 1 */
-    int32_t heads_per_group; /* at least 1 */
-    int32_t head_dim;        /* elements, at least 1 */
-    int32_t rotary_dim;      /* elements, even, divisible by 2 * windows, at most head_dim - rotary_offset; 0 = copy */
-    int32_t rotary_offset;   /* first element of the window, 0 to head_dim */
-    int32_t reserved;        /* 0 */
-    int64_t src_stride[TROPE_MAX_DIMS]; /* that of a dimension of size 1 is never looked at */
+    const void *src;            /* forward: x; backward: dy. Elements of dtype, as of dst */
+    void *dst;                  /* forward: y; backward: dx, or NULL: only the angles' gradient is wanted */
+    const void *forward_src;    /* backward with d_freqs or d_inv_freq: x of the forward call; else NULL */
+    int32_t src_layout;         /* TROPE_SBHD, ..., TROPE_STRIDED */
+    int32_t dst_layout;         /* like src_layout; 0 if dst is NULL */
+    int32_t forward_src_layout; /* like src_layout; 0 if forward_src is NULL */
+    int32_t groups;             /* 0 = 1 */
+    int32_t heads_per_group;    /* at least 1 */
+    int32_t head_dim;           /* elements, at least 1 */
+    int32_t rotary_dim;         /* even, divisible by 2 * parts, at most head_dim - rotary_offset; TROPE_COPY */
+    int32_t rotary_offset;      /* first element of the window; 0 with TROPE_COPY */
+    int32_t shared_heads;       /* TROPE_SHARED_... */
+    int32_t accumulate;         /* 0 or 1 */
+    int64_t src_stride[TROPE_MAX_DIMS]; /* STRIDED only; that of a dimension of size 1 is not looked at */
     int64_t dst_stride[TROPE_MAX_DIMS];
-    int64_t input_stride[TROPE_MAX_DIMS];
+    int64_t forward_src_stride[TROPE_MAX_DIMS];
 } trope_operand;
 
-/* Everything one call needs. The same filled-in struct serves forward and, with dy in src and dx in dst, backward. On CUDA
- * all pointers in it but inv_freq are device memory that the stream's work reads and writes later; inv_freq and the struct
- * itself are read before the call returns. */
+/* ---- 6  One call ------------------------------------------------------------------------------ */
+
+/* On CUDA every pointer is device memory that the stream's work reads and writes later, but for the
+ * arrays marked HOST: those, and the structs, are read before the call returns. */
 typedef struct trope_args {
     uint64_t struct_size; /* sizeof(trope_args) */
-    void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = the legacy default stream; CPU: NULL */
+    void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = legacy default; CPU: NULL */
     int32_t device;       /* TROPE_DEVICE_... */
-    int32_t threads;  /* CPU: threads to use, 0 = all that OpenMP offers; of more, only 4 per processor (or 8) are used */
-    int32_t isa;      /* CPU: TROPE_ISA_... */
-    int32_t dtype;    /* of every operand: TROPE_F32, ... */
-    int32_t rounding; /* TROPE_ROUND_... */
-    int32_t operand_count; /* 1 to TROPE_MAX_OPERANDS */
-    int64_t batch;         /* batch entries, 1 with cu_seqlens; 0 is legal and does nothing */
-    int64_t tokens;        /* tokens per batch entry on this rank (s, or t of thd); 0 is legal and does nothing */
-    trope_operand operands[TROPE_MAX_OPERANDS];
+    int32_t threads;      /* CPU: most threads to use, 0 = one a processor; small calls use fewer */
+    int32_t isa;          /* CPU: TROPE_ISA_... */
+    int32_t dtype;        /* of every operand */
+    int32_t rounding;     /* TROPE_ROUND_... */
+    int32_t operand_count;         /* 1 to TROPE_MAX_OPERANDS; at least one rotates */
+    const trope_operand *operands; /* HOST */
+    uint64_t operand_size;         /* sizeof(trope_operand) */
+    int64_t batch;                 /* batch entries, at least 1; 1 with cu_seqlens */
+    int64_t tokens;                /* a batch entry, on this rank (s, or t of thd); 0 does nothing */
 
-    /* The rotation. pairing is how the forward call's input is paired, pairing_out its output; backward reads
-     * pairing_out and writes pairing. windows cuts the rotary window into that many equal parts (1, 2 or 3), each paired
-     * within itself (axial and 2-D RoPE); pairs are numbered through all windows. inverse turns the other way. */
-    int32_t pairing;
-    int32_t pairing_out;
-    int32_t windows;                       /* 0 = 1 */
-    int32_t axis_map;                      /* TROPE_AXES_...; not with windows > 1 */
-    int32_t axis_sections[TROPE_MAX_AXES]; /* pairs per axis, sum = R / 2 (see below); 0 with TROPE_AXES_WINDOWS */
-    int32_t inverse;                       /* 0 or 1 */
-    double mscale; /* multiplies cos and sin once, in fp32 (f64: in double), where it must be finite and not 0; 0 = 1 */
+    /* The rotation. pairing is how the forward call's input is paired, pairing_out its output:
+     * backward reads pairing_out and writes pairing. parts cuts the window into equal parts, each
+     * paired within itself (axial RoPE); then every rotary_dim is the same. Pairs are numbered
+     * through all parts; an operand with a smaller rotary_dim has the first pairs. */
+    int32_t pairing;          /* TROPE_PAIRING_... */
+    int32_t pairing_out;      /* 0 = pairing */
+    int32_t parts;            /* 1 to TROPE_MAX_AXES, 0 = 1 */
+    int32_t inverse;          /* 1: turns the other way. Undoing mscale m too: inverse and mscale 1/m */
+    double mscale;            /* multiplies cos and sin, finite and not 0 in dtype's arithmetic; 0 = 1 */
+    const uint8_t *pair_axis; /* HOST [R/2]: axis of ids, and plane of a table, that drives each pair;
+                               * NULL = the pair's part. trope_fill_pair_axis */
 
-    /* The angles: exactly one of freqs, cos with sin, or inv_freq. R is the largest rotary_dim of the operands.
-     * freqs     angles in radians, [rows, cols], or [batch, rows, cols] when angle_batch_stride is not 0.
-     * cos, sin  the same shape, both with the same strides.
-     * A row belongs to a position. cols is R / 2, one angle per pair, or R, one per element: column e is the angle of
-     * element e of the forward call's *output* window. Operands with a smaller rotary_dim use the first pairs' angles, from
-     * the columns that these have in a window of R (not with windows > 1, where all rotary_dim must be equal).
-     * inv_freq  HOST array of R / 2 doubles below 2^64, radians per position, one per pair. No table is read: the phase is
-     *           position * round(2^64 inv_freq / 2 pi) modulo 2^64, in units of 2^-64 turns, exact at any position. */
-    const void *freqs;
-    const void *cos;
+    /* ---- 3  Angles: exactly one of freqs, cos with sin, inv_freq, phase_step. A table has angle_rows rows, one a
+     * position; columns as angle_columns says. inv_freq and phase_step need nothing below them. */
+    const void *freqs;          /* radians */
+    const void *cos;            /* with sin, same layout and strides (complex64: sin = cos + 1, column stride 2) */
     const void *sin;
-    const double *inv_freq;
-    int32_t angle_dtype;      /* freqs: TROPE_F32, or TROPE_F64 with f64 operands; cos, sin: those or the operands' dtype */
-    int32_t angle_cols;       /* see above; 0 with inv_freq, like the three that follow */
-    int64_t angle_rows;       /* at least 1 */
-    int64_t angle_row_stride; /* at least angle_cols; 0 = angle_cols */
-    int64_t angle_batch_stride; /* 0 = one table for all batch entries */
+    const double *inv_freq;     /* HOST [R/2], finite, magnitude below 2^64: radians a position. Exact phase:
+                                 * position * round(2^64 inv_freq / 2 pi) modulo 2^64, in 2^-64 turns */
+    const uint64_t *phase_step; /* HOST [R/2]: what trope_phase_steps makes of inv_freq once, not in every call */
+    int32_t angle_dtype;        /* F32, F16 or BF16 with any operands, F64 with f64 operands */
+    int32_t angle_columns;      /* TROPE_COLUMNS_... */
+    int32_t angle_layout;       /* TROPE_TABLE_... */
     int32_t out_of_range;       /* TROPE_RANGE_... */
+    int64_t angle_rows;         /* at least 1, also where the row stride is 0 */
+    int64_t angle_stride[4];    /* TABLE_STRIDED: of axis, batch, row, column, at least 0 */
 
-    /* Positions: the index in the sequence (a batch entry, or a sequence of cu_seqlens), plus start_positions[sequence]
-     * if given; with packed_positions, the index plus cu_seqlens[sequence]; or position_ids, as they are, on every rank.
-     * Only one of the three may be given. */
-    int32_t position_dtype;        /* of position_ids and start_positions: TROPE_I32 or TROPE_I64 */
-    const void *start_positions;   /* [sequences], or [batch] without cu_seqlens */
-    const void *position_ids;      /* [axes, batch, tokens] through the strides below */
-    int64_t position_axis_stride;  /* 0 = all axes read the same ids */
-    int64_t position_batch_stride; /* 0 = all batch entries read the same ids */
-    int64_t position_token_stride; /* 0 = 1 */
-    int32_t position_axes;         /* 1 to 3, 0 = 1, over 1 only with ids; with 1, every axis reads the same position */
-    int32_t packed_positions;      /* 0 or 1; needs cu_seqlens */
-
-    /* Packed sequences. cu_seqlens [sequences + 1] are GLOBAL offsets of the sequences in the packed stream, over all
-     * context parallel ranks. With cu_seqlens_padded, storage follows that one and cu_seqlens gives the real lengths.
-     * Empty sequences are legal anywhere. On the operands' device. */
-    const void *cu_seqlens;
-    const void *cu_seqlens_padded;
-    int64_t sequences;        /* 0 without cu_seqlens; 0 with it: all tokens are padding */
-    int32_t cu_seqlens_dtype; /* of both: TROPE_I32 or TROPE_I64 */
-    int32_t padding;          /* TROPE_PADDING_... */
-
-    /* Context parallel. */
-    int32_t cp_size;   /* 0 = 1 */
-    int32_t cp_rank;   /* 0 to cp_size - 1 */
-    int32_t cp_layout; /* TROPE_CP_... */
-    int32_t reserved;  /* 0 */
+    /* ---- 4  Positions and sequences. A position is the index in the sequence (a batch entry, or one of cu_seqlens),
+     * plus start_positions[sequence] if given; with stream_positions the index plus cu_seqlens[sequence]; or the
+     * ids, as they are, on every rank. Only one of the three may be given. */
+    const void *position_ids;
+    const void *start_positions; /* [sequences], or [batch] without cu_seqlens */
+    int32_t position_dtype;      /* of ids or start positions: TROPE_I32, TROPE_I64 */
+    int32_t ids_layout;          /* TROPE_IDS_... */
+    int32_t position_axes;       /* ids AXES_BATCH_TOKENS, STRIDED: 1 to 4 (1: for all axes); otherwise 0 or 1 */
+    int32_t stream_positions;    /* 0 or 1; needs cu_seqlens */
+    int64_t ids_stride[3];       /* IDS_STRIDED: of axis, batch, token */
+    const void *cu_seqlens;        /* [sequences + 1] GLOBAL offsets in the packed stream, of all cp ranks */
+    const void *cu_seqlens_padded; /* where sequences are stored, if longer than cu_seqlens says; needs padding */
+    int64_t sequences;             /* at least 1 with cu_seqlens if tokens is not 0; some may be empty */
+    int32_t cu_seqlens_dtype;      /* of both */
+    int32_t padding;               /* TROPE_PADDING_...; 0 = no token is outside of a sequence */
+    int32_t cp_size;               /* 0 = 1; must be given with cp_rank or cp_layout */
+    int32_t cp_rank;               /* 0 to cp_size - 1 */
+    int32_t cp_layout;             /* TROPE_CP_..., if cp_size > 1 */
+    int32_t reserved;              /* 0 */
 
     /* One int32 on the operands' device that TROPE_STATUS_ bits are ORed into; optional. On CUDA the host cannot read
-     * indices, so that all that is wrong with them is reported here; what they are wrong for is poisoned. On the CPU bad
-     * indices are an error (TROPE_ERROR_DATA), returned before anything is written, with one exception: when status is
-     * given, positions out of range are reported there and poisoned, exactly as on CUDA. */
+     * indices: what is wrong with them is reported here and poisoned. On the CPU it is TROPE_ERROR_DATA before
+     * anything is written, but positions out of range are reported here too if status is given. */
     int32_t *status;
 
-    /* Backward only: the gradient of the angles, summed over operands, heads, and all tokens at a row (padding that is
-     * not rotated and poisoned tokens excluded), in double, in an order that shapes, options and positions alone decide
-     * (another one on CUDA than on the CPU). By derivation of y = M x:
-     *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)      dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
-     *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)        (inverse: with -a for a, and the sums change their sign)
-     * A column that serves both elements of a pair gets the sum of both. Rows that no token uses get 0. */
-    void *d_freqs;      /* with freqs or cos and sin: their shape and strides; f32, or f64 with f64 operands */
-    double *d_inv_freq; /* with inv_freq: R / 2 doubles on the operands' device */
-    void *workspace;    /* on the operands' device, aligned to 16 bytes; what is in it before and after means nothing */
-    uint64_t workspace_size; /* bytes, at least what trope_workspace_size says */
+    /* Backward only: the gradient of the angles, summed over operands, heads and all tokens at a row (padding that is
+     * not rotated and poisoned tokens excluded), in double, in an order that shapes, options and positions alone
+     * decide (another one on CUDA). From y = M x:
+     *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)     dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
+     *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)       (inverse: with -a for a, and the sums change sign)
+     * A column that serves both elements of a pair gets both. Rows, and planes, that nothing uses get 0. A stride of 0
+     * (or a dimension that the layout lacks) receives the sum over that dimension. */
+    void *d_freqs;             /* with freqs, or cos and sin; f32, or f64 with f64 operands */
+    double *d_inv_freq;        /* with inv_freq or phase_step: [R/2] on the operands' device */
+    int32_t d_freqs_layout;    /* TROPE_TABLE_..., columns as angle_columns */
+    int32_t reserved_too;      /* 0 */
+    int64_t d_freqs_stride[4]; /* TABLE_STRIDED, like angle_stride */
+    void *workspace;           /* on the operands' device, aligned to 16 bytes: trope_workspace_size */
+    uint64_t workspace_size;   /* bytes */
 } trope_args;
 
-/* y = M x for every operand. Returns when the work is done (CPU) or queued on the stream (CUDA). TROPE_ERROR_UNSUPPORTED on
- * CUDA also for heads that are not made of 16-byte vectors, if a token has 2^31 - 512 or more columns: pairs and copied
- * elements, each of 8 heads (16 bits), 4 (f32) or 2 (f64). */
+/* ---- 7  Calls --------------------------------------------------------------------------------- */
+
+/* y = M x for every operand. Returns when the work is done (CPU) or queued on the stream (CUDA). */
 TROPE_API trope_status trope_forward(const trope_args *args);
 
-/* dx = M' dy for every operand and, if asked for, the gradient of the angles. Returns like trope_forward. */
+/* dx = M' dy for every operand and, if asked for, the gradient of the angles. */
 TROPE_API trope_status trope_backward(const trope_args *args);
 
-/* Bytes of scratch that trope_backward needs for these args on their device: 0 unless d_freqs or d_inv_freq is given. The
- * args are validated as by the call itself, but for workspace and the values of indices. TROPE_ERROR_UNSUPPORTED on CUDA,
- * here as from the call, also if such a call has 2^31 / 3 or more tokens or angle rows, or 3.2 GB or more a token. */
+/* Bytes of scratch that trope_backward needs for these args: 0 unless d_freqs or d_inv_freq is
+ * given. Args are validated as by the call, but for workspace and the values of indices. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
-/* The positions that a call with these args uses, on the host (so cu_seqlens, position_ids and start_positions must be
- * host memory here). positions: int64 [axes, batch, tokens], axes = position_axes (0 = 1), without the clamp.
- * sequences: int32 [batch, tokens] or NULL; the sequence of each token, -1 for padding. Reads only batch, tokens, the
- * position, cu_seqlens and cp fields; operands and angles may be left out. Fails as trope_forward on the CPU would for
- * these.
- *
- * A padding token between a sequence's end and its padded end has the position that it would have if it were real; one
- * that is before the first or after the last sequence has its distance from the start of that gap. */
+/* The positions that a call with these args uses, on the host (cu_seqlens, ids and start positions
+ * must be host memory here). positions: int64 [axes, batch, tokens], axes = position_axes (0 = 1),
+ * without the clamp. sequences: int32 [batch, tokens] or NULL; the sequence of each token, -1 for
+ * padding. Reads only batch, tokens and the fields of section 4. A padding token between a sequence's
+ * end and its padded end has the position that it would have if it were real; one before the first or
+ * after the last sequence has its distance from the start of that gap. */
 TROPE_API trope_status trope_positions(const trope_args *args, int64_t *positions, int32_t *sequences);
 
-/* Fills stride[5] for a contiguous tensor of one group: [tokens, batch, heads, head_dim] for TROPE_SBHD and so on; for
- * TROPE_THD batch must be 1. (The group stride is set to that of all heads.) TROPE_ERROR_OVERFLOW if they do not fit. */
-TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads,
-                                          int32_t head_dim);
+/* ---- 8  Helpers ------------------------------------------------------------------------------- */
 
-/* Frequency rules, as in Hugging Face transformers' modeling_rope_utils.py, in double, rounded as the caller's thread rounds.
- * base and original_max_position must be over 1, and a field that a rule does not use must be 0. With d = rotary_dim,
+/* Makes *operand a tensor [.., heads, head_dim] of a contiguous layout, rotated in place from element
+ * 0 on; rotary_dim may be TROPE_COPY. For another destination, set dst afterwards. */
+TROPE_API trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout, int32_t heads,
+                                          int32_t head_dim, int32_t rotary_dim);
+
+/* A packed QKV buffer. GROUPS: [.., kv_heads, (q_heads / kv_heads + 2) * head_dim], each group its q
+ * heads, then k, then v (Megatron). PARTS: [.., (q_heads + 2 * kv_heads) * head_dim], all q heads,
+ * then all k, then all v (flash-attention, Hugging Face). */
+enum { TROPE_QKV_GROUPS = 1, TROPE_QKV_PARTS = 2 };
+enum { TROPE_Q = 1, TROPE_K = 2, TROPE_V = 3 };
+typedef struct trope_qkv {
+    uint64_t struct_size; /* sizeof(trope_qkv) */
+    void *buffer;
+    int64_t batch, tokens;
+    int32_t layout; /* TROPE_SBHD, BSHD, BHSD or THD, the heads being those of q, k and v together */
+    int32_t order;  /* TROPE_QKV_... */
+    int32_t dtype;
+    int32_t q_heads, kv_heads; /* q_heads is a multiple of kv_heads */
+    int32_t head_dim, rotary_dim, reserved;
+} trope_qkv;
+
+/* Makes *operand TROPE_Q, _K or _V of the buffer, in place (V: with rotary_dim TROPE_COPY). */
+TROPE_API trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *qkv, int32_t which);
+
+/* Fills stride[5] for a contiguous tensor of one group, for slices of it: [tokens, batch, heads,
+ * head_dim] for TROPE_SBHD and so on. (The group stride is set to that of all heads.) */
+TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens,
+                                          int32_t heads, int32_t head_dim);
+
+/* The axis of each pair as models have it; sections: pairs of axis 0, 1, 2, 3, which add up to pairs.
+ *   SECTIONS     axis by axis (Qwen2-VL: {16, 24, 24, 0}; HunYuan, FLUX with four)
+ *   INTERLEAVED  i % 3 while i < 3 * sections[i % 3], else 0 (Qwen3-VL)
+ *   ALTERNATING  i % 2 (Kimi's and other 2-D vision towers)
+ *   HWT          1 + i % 2 (h w h w ..), then axis 0 for the last sections[0] pairs (Ernie 4.5 VL) */
+enum { TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2, TROPE_AXES_ALTERNATING = 3, TROPE_AXES_HWT = 4 };
+TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order,
+                                            const int32_t *sections);
+
+/* phase_step of each inv_freq. */
+TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs, uint64_t *phase_step);
+
+/* ---- 9  Frequency rules, information ---------------------------------------------------------- */
+
+/* As in Hugging Face transformers' modeling_rope_utils.py, in double. With d = rotary_dim,
  * m = original_max_position and f_i = base^(-2i/d), i in [0, d/2):
  *   DEFAULT       f_i
- *   LINEAR        f_i / factor                                     (position interpolation, arXiv:2306.15595)
- *   DYNAMIC       f_i with base * (factor * s / m - (factor - 1))^(d / (d - 2)), s = max(seq_len, m), d > 2
- *                                                                  (dynamic NTK)
- *   YARN          f_i/factor and f_i blended by a ramp between the pairs that turn beta_fast and beta_slow times in m
- *                                                                  (arXiv:2309.00071)
+ *   LINEAR        f_i / factor                         (position interpolation, arXiv:2306.15595)
+ *   DYNAMIC       f_i with base * (factor * s / m - (factor - 1))^(d / (d - 2)), s = max(seq_len, m),
+ *                 d > 2                                (dynamic NTK)
+ *   YARN          f_i / factor and f_i blended by a ramp between the pairs that turn beta_fast and
+ *                 beta_slow times in m                 (arXiv:2309.00071)
  *   LONGROPE      f_i / short_factor[i], or / long_factor[i] when seq_len > m    (arXiv:2402.13753)
- *   LLAMA3        f_i/factor for wavelengths over m/low_freq_factor, f_i under m/high_freq_factor, blended between
- *                                                                  (Llama 3.1)
- *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, 0 for the others (Gemma)
- * mscale is 1, but attention_factor where that is given, and otherwise
- *   YARN          g(1), or g(mscale) / g(mscale_all_dim) where both are given: g(k) = 1 + 0.1 k ln(max(factor, 1))
+ *   LLAMA3        f_i / factor for wavelengths over m / low_freq_factor, f_i under
+ *                 m / high_freq_factor, blended between                          (Llama 3.1)
+ *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, else 0 (Gemma)
+ * attention_factor, for mscale of the call, is 1, or the one given, or else
+ *   YARN          g(1), or g(mscale) / g(mscale_all_dim) where both are given, with
+ *                 g(k) = 1 + 0.1 k ln(max(factor, 1))
  *   LONGROPE      sqrt(1 + ln(factor) / ln(m)) if factor > 1 */
 enum {
-    TROPE_RULE_DEFAULT = 0,
-    TROPE_RULE_LINEAR = 1,
-    TROPE_RULE_DYNAMIC = 2,
-    TROPE_RULE_YARN = 3,
-    TROPE_RULE_LONGROPE = 4,
-    TROPE_RULE_LLAMA3 = 5,
-    TROPE_RULE_PROPORTIONAL = 6
+    TROPE_RULE_DEFAULT = 1,
+    TROPE_RULE_LINEAR = 2,
+    TROPE_RULE_DYNAMIC = 3,
+    TROPE_RULE_YARN = 4,
+    TROPE_RULE_LONGROPE = 5,
+    TROPE_RULE_LLAMA3 = 6,
+    TROPE_RULE_PROPORTIONAL = 7
 };
 
+/* A field that a rule does not use must be 0. */
 typedef struct trope_frequency_args {
     uint64_t struct_size;         /* sizeof(trope_frequency_args) */
     int32_t rule;                 /* TROPE_RULE_... */
     int32_t rotary_dim;           /* even, 2 to TROPE_MAX_ROTARY_DIM */
-    double base;                  /* 0 = 10000 */
-    double factor;                /* 0 = 1; LONGROPE: max_position / original_max_position, for mscale only */
-    double original_max_position; /* required by DYNAMIC, YARN, LONGROPE and LLAMA3 */
-    double seq_len;               /* DYNAMIC, LONGROPE: the current length; 0 = original_max_position */
-    double low_freq_factor;       /* LLAMA3, 0 = 1 */
-    double high_freq_factor;      /* LLAMA3, 0 = 4 */
+    double base;                  /* over 1 (rope_theta: 10000 in Llama 2, 500000 in Llama 3) */
+    double factor;                /* LINEAR, DYNAMIC, YARN, LLAMA3; LONGROPE: max_position / m, unless
+                                   * attention_factor is given; PROPORTIONAL: 0 = 1 */
+    double original_max_position; /* DYNAMIC, YARN, LONGROPE, LLAMA3: over 1 */
+    double seq_len;               /* DYNAMIC, LONGROPE: the current length, 0 = original_max_position */
+    double low_freq_factor;       /* LLAMA3 */
+    double high_freq_factor;      /* LLAMA3 */
     double beta_fast;             /* YARN, 0 = 32 */
     double beta_slow;             /* YARN, 0 = 1 */
-    double attention_factor;      /* YARN, LONGROPE: the mscale to use; 0 = from the rule */
-    double mscale;                /* YARN: with mscale_all_dim (DeepSeek), 0 = not given */
+    double attention_factor;      /* YARN, LONGROPE: 0 = from the rule */
+    double mscale;                /* YARN, with mscale_all_dim (DeepSeek): 0 = not given */
     double mscale_all_dim;        /* YARN */
-    double partial_rotary_factor; /* PROPORTIONAL, 0 = 1 */
+    double partial_rotary_factor; /* PROPORTIONAL, over 0 and at most 1 */
     const double *short_factor;   /* LONGROPE, [rotary_dim / 2] */
     const double *long_factor;    /* LONGROPE, [rotary_dim / 2] */
-    int32_t no_truncate;          /* YARN: 1 keeps the ramp's ends fractional (transformers' truncate=False) */
+    int32_t no_truncate;          /* YARN: 1 keeps the ramp's ends fractional (truncate=False) */
     int32_t reserved;             /* 0 */
 } trope_frequency_args;
 
-/* Writes rotary_dim / 2 frequencies (radians per position) to inv_freq and the factor of cos and sin to mscale; neither may
- * be NULL. TROPE_ERROR_ARGUMENT also if a frequency comes out at 2^64 or more, or mscale infinite. */
-TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *mscale);
+/* Writes rotary_dim / 2 frequencies (radians a position) and the attention factor; neither pointer
+ * may be NULL. */
+TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq,
+                                         double *attention_factor);
 
 /* The name of the kernel that trope_forward (backward = 0) or trope_backward (1) would run, such as
- * "cpu-avx512-bf16-half": backend, instruction set (cpu) or vector or scalar (cuda), dtype, pairing. The args are validated
- * as by trope_workspace_size. name gets at most size bytes with the final 0, of which there must be one. */
+ * "cpu-avx512-bf16-half". Args are validated as by trope_workspace_size. name gets at most size bytes. */
 TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name, size_t size);
 
 /* "TROPE_OK", "TROPE_ERROR_NULL", ... A static string for any value. */
 TROPE_API const char *trope_status_name(trope_status status);
 
-/* One line about the last call of this thread that failed, "" if none has. Valid until the next failure on this thread. */
+/* One line about the last call of this thread that failed, "" if none has; and the argument that it
+ * names, such as "operands[1].src_layout", "" if none. Valid until the next failure on this thread. */
 TROPE_API const char *trope_last_error(void);
+TROPE_API const char *trope_last_error_argument(void);
 
-/* "MAJOR.MINOR.PATCH". */
+/* "MAJOR.MINOR.PATCH"; and lines "name: value" on this build and machine: version, backends,
+ * instruction sets, threads, devices (valid until the next call on this thread). */
 TROPE_API const char *trope_version(void);
-
-/* Lines "name: value" on this build and machine: version, backends, instruction sets, threads, devices. Valid until the
- * next call on this thread. */
 TROPE_API const char *trope_info(void);
 
-/* sizeof of a struct by its name ("trope_args", "trope_operand", "trope_frequency_args"), 0 for any other: for callers
- * that declare the structs themselves, without a compiler. */
+/* sizeof of a public struct by its name, 0 for any other; and the offset of its field, -1 for any
+ * other: for callers that declare the structs themselves, without a compiler. */
 TROPE_API size_t trope_sizeof(const char *struct_name);
+TROPE_API int64_t trope_offsetof(const char *struct_name, const char *field);
 
 #ifdef __cplusplus
 }
