@@ -124,13 +124,12 @@ static void check_expanded(config *c, int backward)
         a->freqs = freqs;
         a->cos = cos;
         a->sin = sin;
-        a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS;
+        a->angle_layout = a->pair_axis || a->parts > 1 ? TROPE_TABLE_AXES_BATCH_ROWS : TROPE_TABLE_BATCH_ROWS;
         memset(a->angle_stride, 0, sizeof a->angle_stride);
     }
     if (ids) {
         a->position_ids = ids;
-        a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
-        a->position_axes = a->position_axes ? a->position_axes : 1;
+        a->ids_layout = a->position_axes > 1 ? TROPE_IDS_AXES_BATCH_TOKENS : TROPE_IDS_BATCH_TOKENS;
         memset(a->ids_stride, 0, sizeof a->ids_stride);
     }
     config_reset(c);
