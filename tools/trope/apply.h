@@ -18,7 +18,7 @@ typedef struct apply_options {
     const char *expect;
 } apply_options;
 
-/* q, k, x and v, and one that is in no file: see add_turning_operand. */
+/* q, k, x and v, and one that is in no file: see add_unseen_operand. */
 enum { APPLY_TENSORS = 4, APPLY_OPERANDS = APPLY_TENSORS + 1 };
 
 /* It holds pointers into itself: do not copy it. */
@@ -34,7 +34,7 @@ typedef struct apply_call {
     int32_t widest;                           /* the largest rotary_dim */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
     uint8_t pair_axis[TROPE_MAX_ROTARY_DIM / 2];
-    void *turning;  /* the memory of the operand that is in no file, or NULL */
+    void *unseen;   /* the memory of the operand that is in no file, or NULL */
     int32_t status; /* what the call reported; 0 where the library refuses instead */
 } apply_call;
 

@@ -244,19 +244,19 @@ static int set_angle_columns(apply_call *call)
 
 /* Where no tensor rotates, which the library refuses, an operand that is in no file does, by no angle: so padding is still
  * written and indices are still checked. */
-static int add_turning_operand(apply_call *call)
+static int add_unseen_operand(apply_call *call)
 {
     trope_args *args = &call->args;
     const int32_t width = 2 * args->parts;
-    call->turning = calloc((size_t)(args->batch * args->tokens * width) + 1, (size_t)value_size(args->dtype));
-    if (!call->turning)
+    call->unseen = calloc((size_t)(args->batch * args->tokens * width) + 1, (size_t)value_size(args->dtype));
+    if (!call->unseen)
         return complain("out of memory");
     args->freqs = args->cos = args->sin = NULL;
     args->angle_rows = 0;
     args->angle_layout = args->angle_dtype = args->out_of_range = 0;
     args->inv_freq = memset(call->inv_freq, 0, sizeof call->inv_freq);
     const int32_t layout = call->operands[0].src_layout;
-    if (trope_fill_operand(&call->operands[call->count], call->turning, layout, 1, width, width))
+    if (trope_fill_operand(&call->operands[call->count], call->unseen, layout, 1, width, width))
         return complain("%s", trope_last_error());
     args->operand_count++;
     return 0;
@@ -271,7 +271,7 @@ static int add_rotation(apply_call *call)
             return RESULT_REFUSED;
     call->args.operand_count = call->count;
     if (!call->widest)
-        return add_turning_operand(call);
+        return add_unseen_operand(call);
     if (call->angles)
         return set_angle_columns(call);
     call->args.inv_freq = call->inv_freq;
@@ -397,7 +397,7 @@ int apply_inputs(const safetensors *file, const apply_options *options, apply_ca
 
 void apply_release(apply_call *call)
 {
-    free(call->turning);
+    free(call->unseen);
 }
 
 size_t apply_operand_bytes(const apply_call *call, int32_t i)
