@@ -15,7 +15,7 @@ typedef struct call {
     rank_context *r;
     share s;
     mistake m;
-    trope_args args; /* with device memory */
+    request q; /* with device memory, and without tensors */
     arena_mark mark;
     size_t bytes;    /* of x, dy, y and dx: Q, then K */
     char *x, *dy;    /* in device memory, in this call's order of tokens */
@@ -31,7 +31,10 @@ typedef struct call {
 /* What fills the tensors: the right numbers, or any, for a call that is only timed. */
 typedef enum call_data { CALL_RIGHT_DATA, CALL_ANY_DATA } call_data;
 
-/* All return nonzero after watch_fail. What the library refuses is no failure, but an outcome. */
+/* The request for y (backward = 0) or dx (1), which goes to result[backward]. */
+request call_request(const call *c, int backward);
+
+/* All that follow return nonzero after watch_fail. What the library refuses is no failure, but an outcome. */
 int call_open(call *c, rank_context *r, const problem *p, const rank_place *place, mistake m);
 int call_open_for_time(call *c, rank_context *r, const problem *p, const rank_place *place);
 void call_close(call *c);

@@ -92,6 +92,11 @@ int cases_list(split_case *cases)
     return n;
 }
 
+int32_t case_pairing_out(const split_case *c)
+{
+    return c->pairing_out ? c->pairing_out : c->pairing;
+}
+
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size)
 {
     snprintf(name, size, "%s/%s/%s", c->split, c->variant, choice_name(dtype_choices, dtype));

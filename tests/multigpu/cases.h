@@ -16,7 +16,7 @@ typedef enum case_positions {
     CASE_INDEX,
     CASE_STARTS,   /* start_positions */
     CASE_IDS,      /* position_ids on three axes */
-    CASE_IN_STREAM /* packed_positions */
+    CASE_IN_STREAM /* stream_positions */
 } case_positions;
 
 typedef enum case_angles { CASE_INV_FREQ, CASE_FREQS, CASE_TABLE } case_angles;
@@ -45,6 +45,9 @@ typedef struct split_case {
 
 /* Writes all cases and returns their number. */
 int cases_list(split_case *cases);
+
+/* How the forward call's output is paired. */
+int32_t case_pairing_out(const split_case *c);
 
 /* "split/variant/dtype". */
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size);

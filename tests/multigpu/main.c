@@ -367,7 +367,8 @@ static int32_t default_ranks(const multigpu_options *options)
 
 int main(int argc, char **argv)
 {
-    multigpu_options options = {.bytes = -1, .threads = 1, .tokens = 768, .timeout = 30, .seed = 1};
+    multigpu_options options = {
+        .device = TROPE_DEVICE_AUTO, .bytes = -1, .threads = 1, .tokens = 768, .timeout = 30, .seed = 1};
     launch l;
     complain_as("trope_multigpu");
     const int parsed = parse_options(argc, argv, &options);

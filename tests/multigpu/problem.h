@@ -6,9 +6,10 @@
 #include <stdint.h>
 
 #include "cases.h"
+#include "request.h"
 #include "trope/trope.h"
 
-enum { PROBLEM_Q, PROBLEM_K, PROBLEM_OPERANDS };
+enum { PROBLEM_Q, PROBLEM_K, PROBLEM_OPERANDS = REQUEST_OPERANDS };
 /* x of the forward call and dy of the backward call. */
 enum { PROBLEM_X, PROBLEM_DY };
 
@@ -25,9 +26,11 @@ typedef struct problem {
     int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
     int64_t *starts;        /* start_positions of all batch entries */
     double *inv_freq;
-    float *angles[2]; /* freqs, or cos and sin: [rows, cols] */
+    uint8_t *pair_axis; /* of the ids of three axes, or NULL */
+    float *angles[2];   /* freqs, or cos and sin: [rows, cols] */
     int64_t rows;
-    int32_t cols;
+    int32_t cols;    /* of angles, or 0 */
+    int32_t columns; /* TROPE_COLUMNS_... */
 } problem;
 
 typedef struct problem_choice {
@@ -83,7 +86,7 @@ typedef struct share {
     int64_t *in_memory; /* [tokens] where each token is in this rank's memory: itself, but with MISTAKE_CHUNK */
     int64_t *ids;       /* [3, tokens] or NULL */
     int32_t *real, *stored;
-    trope_args args; /* with host arrays, and without tensors */
+    request q; /* with host arrays, and without tensors */
 } share;
 
 /* Both return nonzero after a failure whose line is in trope_last_error(), or is about memory. */
