@@ -98,6 +98,8 @@ request call_request(const call *c, int backward)
     const char *from = backward ? c->dy : c->x;
     for (int i = 0; i < PROBLEM_OPERANDS; i++)
         request_tensors(&q, i, from + operand_begin(c, i), c->result[backward] + operand_begin(c, i), NULL);
+    for (int i = 0; i < PROBLEM_OPERANDS && backward; i++)
+        q.operands[i].accumulate = c->s.p->c->accumulate;
     return q;
 }
 
@@ -169,13 +171,16 @@ void call_close(call *c)
 
 /* ---- calls ---- */
 
-static int poison(call *c, void *device, size_t bytes)
+/* Fills a result: with the pattern, and what is to be added to. */
+static int prepare_result(call *c, int backward)
 {
-    void *host = rank_malloc(c->r, bytes);
+    char *host = rank_malloc(c->r, c->bytes);
     if (!host)
         return 1;
-    memset(host, POISON, bytes);
-    const int failed = rank_upload(c->r, device, host, bytes);
+    memset(host, POISON, c->bytes);
+    for (int i = 0; i < PROBLEM_OPERANDS && backward && c->s.p->c->accumulate; i++)
+        share_fill(&c->s, PROBLEM_BEFORE, i, host + operand_begin(c, i));
+    const int failed = rank_upload(c->r, c->result[backward], host, c->bytes);
     free(host);
     return failed;
 }
@@ -236,7 +241,7 @@ int call_run(call *c, int backward, outcome *o)
     request q = call_request(c, backward);
     const trope_args *a = request_args(&q);
     char *to = c->result[backward];
-    if (poison(c, to, c->bytes) || clear_flags(c))
+    if (prepare_result(c, backward) || clear_flags(c))
         return 1;
     if (take_outcome(c, backward ? trope_backward(a) : trope_forward(a), o))
         return 1;
@@ -245,13 +250,32 @@ int call_run(call *c, int backward, outcome *o)
     return is_in_order(&c->s) ? 0 : put_in_order(c, to);
 }
 
+/* A refused call must not look as if the ranks agreed. */
+static int poison(call *c, void *device, size_t bytes)
+{
+    void *host = rank_malloc(c->r, bytes);
+    if (!host)
+        return 1;
+    memset(host, POISON, bytes);
+    const int failed = rank_upload(c->r, device, host, bytes);
+    free(host);
+    return failed;
+}
+
 int call_angles(call *c, outcome *o)
 {
     request q = angle_request(c);
-    /* A refused call must not look as if the ranks agreed. */
     if (poison(c, c->d_angles, (size_t)(c->angle_count * value_size(c->angle_dtype))) || clear_flags(c))
         return 1;
     return take_outcome(c, trope_backward(request_args(&q)), o);
+}
+
+double call_traffic(const call *c)
+{
+    int64_t elements = share_all_elements(&c->s);
+    for (int i = 0; i < PROBLEM_OPERANDS; i++)
+        elements += share_tensor_elements(&c->s, PROBLEM_X, i);
+    return (double)(elements * value_size(c->s.p->dtype));
 }
 
 int outcome_equal(const outcome *a, const outcome *b)

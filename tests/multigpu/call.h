@@ -17,7 +17,7 @@ typedef struct call {
     mistake m;
     request q; /* with device memory, and without tensors */
     arena_mark mark;
-    size_t bytes;    /* of x, dy, y and dx: Q, then K */
+    size_t bytes;    /* of x, dy, y and dx: Q, then K; of K heads that are one in memory, that one is the first */
     char *x, *dy;    /* in device memory, in this call's order of tokens */
     char *result[2]; /* y and dx, in right order */
     int32_t *flags;
@@ -44,6 +44,9 @@ int call_run(call *c, int backward, outcome *o);
 
 /* The gradient of the angles of the operands that this share counts, into d_angles. */
 int call_angles(call *c, outcome *o);
+
+/* Bytes that a forward call reads and writes. */
+double call_traffic(const call *c);
 
 int outcome_equal(const outcome *a, const outcome *b);
 

@@ -31,7 +31,8 @@ static void choose_heads(problem *p)
     const int32_t tp = p->grid.tp;
     p->head_dim = HEAD_DIM;
     p->heads[PROBLEM_Q] = tp > 2 ? 2 * tp : 4;
-    p->heads[PROBLEM_K] = p->c->keys == CASE_KEYS_SINGLE       ? 1
+    p->heads[PROBLEM_K] = p->c->keys == CASE_KEYS_SHARED       ? p->heads[PROBLEM_Q]
+                          : p->c->keys == CASE_KEYS_SINGLE     ? 1
                           : p->c->keys == CASE_KEYS_REPLICATED ? largest_proper_divisor(tp)
                           : tp > 2                             ? tp
                                                                : 2;
@@ -190,6 +191,18 @@ int32_t problem_rank(const problem *p, rank_place place)
     return (place.dp * p->grid.cp + place.cp) * p->grid.tp + place.tp;
 }
 
+void problem_pair(const problem *p, int32_t pairing, int32_t pair, int32_t element[2])
+{
+    const int is_half = pairing != TROPE_PAIRING_INTERLEAVED;
+    element[0] = p->c->rotary_offset + (is_half ? pair : 2 * pair);
+    element[1] = p->c->rotary_offset + (is_half ? pair + p->c->rotary_dim / 2 : 2 * pair + 1);
+}
+
+int problem_split_operands(const problem *p, int backward)
+{
+    return backward && p->c->keys == CASE_KEYS_SHARED ? PROBLEM_K : PROBLEM_OPERANDS;
+}
+
 static int32_t other_layout(int32_t layout)
 {
     return layout == TROPE_CP_ZIGZAG ? TROPE_CP_CONTIGUOUS : layout == TROPE_CP_FLAT ? TROPE_CP_STRIPED : TROPE_CP_ZIGZAG;
@@ -334,6 +347,8 @@ static void share_rotation(share *s)
         request_tables(&s->q, p->angles[0], p->angles[1], p->columns, p->rows);
     for (int i = 0; i < PROBLEM_OPERANDS; i++)
         request_add(&s->q, s->heads[i], p->head_dim, p->c->rotary_dim)->rotary_offset = p->c->rotary_offset;
+    if (p->c->keys == CASE_KEYS_SHARED)
+        s->q.operands[PROBLEM_K].shared_heads = TROPE_SHARED_ALL;
 }
 
 static void make_mistake(trope_args *a, mistake m)
@@ -416,23 +431,51 @@ int64_t share_row(const share *s, int operand, int64_t token, int64_t batch)
     return (token * s->batch + batch) * s->heads[operand] * s->p->head_dim;
 }
 
+static int64_t row_in_whole(const share *s, int64_t token, int64_t batch)
+{
+    const int64_t whole_batch = s->p->sequences ? 1 : s->p->batch * s->p->grid.dp;
+    return (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
+}
+
 int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch)
 {
     const problem *p = s->p;
-    const int64_t whole_batch = p->sequences ? 1 : p->batch * p->grid.dp;
-    const int64_t row = (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
-    return (row * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+    return (row_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+}
+
+static int is_one_in_memory(const share *s, int tensor, int operand)
+{
+    return operand == PROBLEM_K && s->p->c->keys == CASE_KEYS_SHARED && tensor != PROBLEM_DY;
+}
+
+int32_t share_tensor_heads(const share *s, int tensor, int operand)
+{
+    return is_one_in_memory(s, tensor, operand) ? 1 : s->heads[operand];
+}
+
+int64_t share_tensor_elements(const share *s, int tensor, int operand)
+{
+    return s->tokens * s->batch * share_tensor_heads(s, tensor, operand) * s->p->head_dim;
+}
+
+/* Of a sum over all ranks, only one of them has what was there before. */
+static double scale_of(const share *s, int tensor, int operand)
+{
+    return tensor == PROBLEM_BEFORE && is_one_in_memory(s, tensor, operand) && s->place.tp ? 0 : 2;
 }
 
 void share_fill(const share *s, int tensor, int operand, void *memory)
 {
     const uint64_t seed = data_seed(s->p->seed, (uint64_t)(tensor * PROBLEM_OPERANDS + operand));
-    const int64_t elements = (int64_t)s->heads[operand] * s->p->head_dim;
+    const double scale = scale_of(s, tensor, operand);
+    const int is_one = is_one_in_memory(s, tensor, operand);
+    const int64_t elements = (int64_t)share_tensor_heads(s, tensor, operand) * s->p->head_dim;
     for (int64_t t = 0; t < s->tokens; t++)
         for (int64_t b = 0; b < s->batch; b++) {
-            const int64_t here = share_row(s, operand, s->in_memory[t], b), there = share_row_in_whole(s, operand, t, b);
+            const int64_t here = (s->in_memory[t] * s->batch + b) * elements;
+            const int64_t there = is_one ? row_in_whole(s, t, b) * elements : share_row_in_whole(s, operand, t, b);
             for (int64_t e = 0; e < elements; e++)
-                value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), 2));
+                value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), scale));
         }
 }
 

@@ -169,14 +169,14 @@ static int time_forward(rank_context *r, const problem *large, int32_t repeat, c
     watch_phase(r->watch, r->rank, "before timing");
     failed = failed || communicator_barrier(r->host);
     watch_phase(r->watch, r->rank, "timing");
-    failed = failed || measure(r, &work, 1, 2.0 * (double)c.bytes, &mine, repeat);
+    failed = failed || measure(r, &work, 1, call_traffic(&c), &mine, repeat);
     watch_phase(r->watch, r->rank, "gathering times");
     failed = failed || share_number(r, mine, all);
     result->seconds = 0;
     for (int32_t i = 0; i < r->size && !failed; i++)
         result->seconds = all[i] > result->seconds ? all[i] : result->seconds;
     if (!failed) {
-        result->bytes = 2.0 * (double)c.bytes;
+        result->bytes = call_traffic(&c);
         call_close(&c);
     }
     free(all);

@@ -25,13 +25,6 @@ static int32_t axis_of_pair(const problem *p, int32_t pair)
     return p->c->positions == CASE_IDS ? pair / (p->c->rotary_dim / 6) : 0;
 }
 
-static void elements_of_pair(const problem *p, int32_t pairing, int32_t pair, int32_t element[2])
-{
-    const int is_half = pairing != TROPE_PAIRING_INTERLEAVED;
-    element[0] = p->c->rotary_offset + (is_half ? pair : 2 * pair);
-    element[1] = p->c->rotary_offset + (is_half ? pair + p->c->rotary_dim / 2 : 2 * pair + 1);
-}
-
 static double size_of(const double *head, const int32_t element[2])
 {
     return fabs(head[element[0]]) + fabs(head[element[1]]);
@@ -43,7 +36,7 @@ static int64_t place_of_angle(const problem *p, int32_t pair, int64_t position)
     int32_t element[2];
     if (p->c->angles == CASE_INV_FREQ)
         return pair;
-    elements_of_pair(p, case_pairing_out(p->c), pair, element);
+    problem_pair(p, case_pairing_out(p->c), pair, element);
     return position * p->cols + (p->cols == p->c->rotary_dim ? element[0] - p->c->rotary_offset : pair);
 }
 
@@ -55,7 +48,7 @@ static void add_term(magnitudes *m, int32_t pair, int64_t position, double term)
     m->sum[at] += term;
     if (p->cols != p->c->rotary_dim || p->c->angles == CASE_INV_FREQ)
         return;
-    elements_of_pair(p, case_pairing_out(p->c), pair, element);
+    problem_pair(p, case_pairing_out(p->c), pair, element);
     m->sum[at + element[1] - element[0]] += term;
 }
 
@@ -66,14 +59,16 @@ static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
     const problem *p = s->p;
     const int32_t out = case_pairing_out(p->c);
     const int64_t cell = batch * s->tokens + token, axis_stride = s->batch * s->tokens;
+    const int32_t x_heads = share_tensor_heads(s, PROBLEM_X, operand);
     for (int32_t h = 0; h < s->heads[operand]; h++) {
-        const int64_t head = share_row(s, operand, token, batch) + (int64_t)h * p->head_dim;
+        const int64_t dy_head = share_row(s, operand, token, batch) + (int64_t)h * p->head_dim;
+        const int64_t x_head = ((token * s->batch + batch) * x_heads + h % x_heads) * p->head_dim;
         for (int32_t i = 0; i < p->c->rotary_dim / 2; i++) {
             const int64_t position = m->positions[axis_of_pair(p, i) * axis_stride + cell];
             int32_t x[2], dy[2];
-            elements_of_pair(p, p->c->pairing, i, x);
-            elements_of_pair(p, out, i, dy);
-            const double term = size_of(m->x + head, x) * size_of(m->dy + head, dy);
+            problem_pair(p, p->c->pairing, i, x);
+            problem_pair(p, out, i, dy);
+            const double term = size_of(m->x + x_head, x) * size_of(m->dy + dy_head, dy);
             add_term(m, i, position, p->c->angles == CASE_INV_FREQ ? term * fabs((double)position) : term);
         }
     }
@@ -83,7 +78,7 @@ static void load_tensor(const magnitudes *m, int tensor, int operand, double *va
 {
     const share *s = m->whole;
     share_fill(s, tensor, operand, m->bits);
-    for (int64_t i = 0; i < share_elements(s, operand); i++)
+    for (int64_t i = 0; i < share_tensor_elements(s, tensor, operand); i++)
         values[i] = value_load(s->p->dtype, m->bits, i);
 }
 
