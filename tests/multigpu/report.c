@@ -213,18 +213,19 @@ static void json_case(report *p, const problem *of, const case_result *result)
 static void print_row(const rank_context *r, const problem *of, const case_result *result)
 {
     const split_case *c = of->c;
-    char grid[24], heads[16], timed[64] = "        -         -         -      -";
+    char grid[24], heads[16], sum[16] = "-", timed[64] = "        -         -         -      -";
     snprintf(grid, sizeof grid, "%dx%dx%d", of->grid.dp, of->grid.tp, of->grid.cp);
     snprintf(heads, sizeof heads, "%d/%d", of->heads[PROBLEM_Q], of->heads[PROBLEM_K]);
+    if (problem_split_operands(of, 1) < PROBLEM_OPERANDS)
+        snprintf(sum, sizeof sum, "%.0e", result->sum_error);
     if (result->seconds > 0) {
         const double speed = result->bytes / result->seconds;
         snprintf(timed, sizeof timed, "%8.1f %9.1f %9.2f %6.3f", result->bytes * 1e-6, result->seconds * 1e6, speed * 1e-9,
                  speed / r->copy_speed);
     }
-    printf("  %-8s %-21s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7.0e %7.0e  %s%s\n",
-           c->split, c->variant, choice_name(dtype_choices, of->dtype), grid, of->batch * of->tokens * of->grid.dp, heads,
-           result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong, result->angle_error,
-           result->sum_error,
+    printf("  %-8s %-21s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7.0e %7s  %s%s\n", c->split,
+           c->variant, choice_name(dtype_choices, of->dtype), grid, of->batch * of->tokens * of->grid.dp, heads,
+           result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong, result->angle_error, sum,
            case_holds(result) ? "ok"
            : result->refused  ? "REFUSED"
                               : "WRONG",
