@@ -307,7 +307,7 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
         return;
     }
     const vector_row row = find_vector_row(job, r);
-    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = trope_element_size(kind.dtype);
     const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
     char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
     prefetch_run(src, job->ahead, job->window);
@@ -320,7 +320,7 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
                                  const FN(chunk) * chunk)
 {
     _Alignas(64) char stage[STAGE_BYTES];
-    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = trope_element_size(kind.dtype);
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
     const vector_job job = {plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(plan, o), o->rotary_dim * size};
