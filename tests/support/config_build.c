@@ -416,7 +416,7 @@ static void say_tensor(builder *b, trope_operand *o, tensor_role role, int backw
     *layouts[role] = name_layout(b, size, r->stride);
     memset(strides[role], 0, TROPE_MAX_DIMS * sizeof *strides[role]);
     for (int d = 0; d < TROPE_MAX_DIMS && *layouts[role] == TROPE_STRIDED; d++)
-        strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) << 40 : r->stride[d];
+        strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) * ((int64_t)1 << 40) : r->stride[d];
     if (is_shared)
         strides[role][TROPE_DIM_HEAD] = 0;
     if (is_shared && o->shared_heads == TROPE_SHARED_ALL)
