@@ -8,9 +8,6 @@
 #include "core/threads.h"
 #include "varlen/positions.h"
 
-/* Bytes that a thread should have to move before it is worth waking. */
-#define BYTES_PER_THREAD ((int64_t)128 << 10)
-
 static trope_status check(const char *function, const trope_plan *plan)
 {
     if (plan->stream)
@@ -39,9 +36,7 @@ static int useful_threads(const trope_plan *plan)
         const trope_plan_operand *o = &plan->operands[i];
         bytes += 2 * plan->batch * plan->tokens * o->groups * o->heads_per_group * o->head_dim * plan->element_size;
     }
-    const int64_t worth = 1 + bytes / BYTES_PER_THREAD;
-    const int64_t offered = plan->threads ? plan->threads : trope_default_threads();
-    return (int)(worth < offered ? worth : offered);
+    return trope_useful_threads(plan->threads, bytes);
 }
 
 static trope_status run(const char *function, const trope_plan *plan)
