@@ -143,7 +143,7 @@ typedef struct trope_args {
     uint64_t struct_size; /* sizeof(trope_args) */
     void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = the legacy default stream; CPU: NULL */
     int32_t device;       /* TROPE_DEVICE_... */
-    int32_t threads;      /* CPU: threads to use, 0 = OMP_NUM_THREADS or the processors; at most 4 per processor (or 8) */
+    int32_t threads;      /* CPU: threads to use, 0 = OMP_NUM_THREADS or the processors; at most 4 a processor (or 8) */
     int32_t isa;          /* CPU: TROPE_ISA_... */
     int32_t dtype;        /* of every operand: TROPE_F32, ... */
     int32_t rounding;     /* TROPE_ROUND_... */
