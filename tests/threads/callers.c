@@ -5,7 +5,7 @@
 #include "support/check.h"
 #include "threads/call.h"
 
-enum { CALLERS = 12, ROUNDS = 40, SMALL_STACK = 64 << 10 };
+enum { CALLERS = 12, ROUNDS = 40, SMALL_STACK = 128 << 10 };
 
 typedef struct caller {
     pthread_t thread;
