@@ -27,6 +27,11 @@ int32_t parallel_threads(int32_t threads)
     return threads > 0 ? threads : trope_default_threads();
 }
 
+int32_t parallel_useful_threads(int32_t threads, size_t bytes)
+{
+    return trope_useful_threads(threads, (int64_t)bytes);
+}
+
 void parallel_bytes(parallel_body body, void *context, size_t bytes, int32_t threads)
 {
     const byte_job job = {body, context, bytes};
