@@ -33,7 +33,7 @@ typedef struct worker {
 /* All zero at first, and again in a child of fork(), which has none of the workers. */
 static struct {
     atomic_int offered, most; /* threads of a call with threads = 0, and of any call; 0 = not read yet */
-    atomic_int is_taken;      /* a call has the workers, and all that follows is of it */
+    atomic_int is_taken;      /* a call has the workers, and only it touches what follows */
     int workers_made, threads;
     int64_t count;
     trope_range_body body;
@@ -137,8 +137,8 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* The program's signals are for its own threads; but only the thread at fault can get that of a fault, and the program's
- * handler, if it has one, is to see it. */
+/* The program's signals are for its own threads. Those of faults are not blocked: only the thread at fault can get them,
+ * and a blocked one ends the process without the program's handler. */
 static int make_worker(worker *w)
 {
     static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
@@ -159,8 +159,8 @@ static int make_worker(worker *w)
     return is_made;
 }
 
-/* A busy machine may not run a worker for milliseconds: the caller takes back what is not TAKEN yet, and waits for the
- * rest. */
+/* A busy machine may not run a worker for milliseconds. So the caller takes back what is not TAKEN when its own range is
+ * done, and waits for the rest. */
 static void run_ranges(void)
 {
     atomic_store(&pool.unfinished, (uint32_t)pool.threads - 1);
