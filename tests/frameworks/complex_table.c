@@ -5,7 +5,7 @@
 
 #include "frameworks/checks.h"
 
-enum { B = 3, S = 8, D = 16, HEAD_DIM = 16, ROWS = 24 };
+enum { B = 3, S = 8, D = 64, HEAD_DIM = 64, ROWS = 24 };
 
 typedef struct complex64 {
     float re, im;

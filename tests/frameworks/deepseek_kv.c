@@ -7,12 +7,12 @@
 
 #include "frameworks/checks.h"
 
-enum { K = 6, V = 10, EMB = 12, ROWS = 16, MAX_HEADS = 32 };
+enum { ROWS = 16, MAX_HEADS = 32, MAX_EMB = 64 };
 
 typedef struct sizes {
     int32_t layout; /* TROPE_THD: packed sequences; TROPE_SBHD: batch entries */
     int64_t batch, tokens;
-    int32_t heads;
+    int32_t heads, k, v, emb;
 } sizes;
 
 /* The tensors of the forward call, or their gradients. */
@@ -21,7 +21,7 @@ typedef struct tensors {
 } tensors;
 
 static const int32_t cu_seqlens[] = {0, 5, 5, 13};
-static float cos_table[ROWS * EMB], sin_table[ROWS * EMB];
+static float cos_table[ROWS * MAX_EMB], sin_table[ROWS * MAX_EMB];
 
 static int64_t rows_of(const sizes *s)
 {
@@ -47,19 +47,20 @@ static void set_slice(const sizes *s, int64_t *stride, int32_t *layout, int32_t 
 static call make_call(const sizes *s, const rotation *r, const tensors *t, int backward)
 {
     call c = call_make(r->dtype, s->batch, s->tokens);
-    const int32_t widths[3] = {K, EMB, V};
-    void *joint[3] = {t->kv, t->k_pos_emb, element_of(r->dtype, t->kv, K)};
-    void *split[3] = {t->key, element_of(r->dtype, t->key, K), t->value};
+    const int32_t widths[3] = {s->k, s->emb, s->v};
+    void *joint[3] = {t->kv, t->k_pos_emb, element_of(r->dtype, t->kv, s->k)};
+    void *split[3] = {t->key, element_of(r->dtype, t->key, s->k), t->value};
     for (int i = 0; i < 3; i++) {
-        trope_operand *o = call_add(&c, joint[i], s->layout, s->heads, widths[i], i == 1 ? EMB : TROPE_COPY);
+        trope_operand *o = call_add(&c, joint[i], s->layout, s->heads, widths[i], i == 1 ? s->emb : TROPE_COPY);
         o->src = backward ? split[i] : joint[i];
         o->dst = backward ? joint[i] : split[i];
         if (i == 1)
             o->shared_heads = TROPE_SHARED_ALL;
         else
-            set_slice(s, backward ? o->dst_stride : o->src_stride, backward ? &o->dst_layout : &o->src_layout, K + V);
+            set_slice(s, backward ? o->dst_stride : o->src_stride, backward ? &o->dst_layout : &o->src_layout, s->k + s->v);
         if (i < 2)
-            set_slice(s, backward ? o->src_stride : o->dst_stride, backward ? &o->src_layout : &o->dst_layout, K + EMB);
+            set_slice(s, backward ? o->src_stride : o->dst_stride, backward ? &o->src_layout : &o->dst_layout,
+                      s->k + s->emb);
     }
     c.args.rounding = r->rounding;
     c.args.pairing = r->pairing;
@@ -81,19 +82,19 @@ static void split_forward(const sizes *s, const rotation *r, const tensors *t)
 {
     for (int64_t row = 0; row < rows_of(s); row++) {
         const int64_t p = position_of(s, row);
-        float pe[EMB], rotated[EMB];
-        load_elements(r->dtype, t->k_pos_emb, row * EMB, EMB, pe);
-        eager_rotate(r, cos_table + p * EMB, sin_table + p * EMB, pe, rotated);
+        float pe[MAX_EMB], rotated[MAX_EMB];
+        load_elements(r->dtype, t->k_pos_emb, row * s->emb, s->emb, pe);
+        eager_rotate(r, cos_table + p * s->emb, sin_table + p * s->emb, pe, rotated);
         for (int64_t h = row * s->heads; h < (row + 1) * s->heads; h++) {
-            copy_elements(r->dtype, t->key, h * (K + EMB), t->kv, h * (K + V), K);
-            store_elements(r->dtype, t->key, h * (K + EMB) + K, EMB, rotated);
-            copy_elements(r->dtype, t->value, h * V, t->kv, h * (K + V) + K, V);
+            copy_elements(r->dtype, t->key, h * (s->k + s->emb), t->kv, h * (s->k + s->v), s->k);
+            store_elements(r->dtype, t->key, h * (s->k + s->emb) + s->k, s->emb, rotated);
+            copy_elements(r->dtype, t->value, h * s->v, t->kv, h * (s->k + s->v) + s->k, s->v);
         }
     }
 }
 
 /* The sum of one element over the heads: neighbours first, padded with zeros to a power of two. */
-static float tree(float terms[MAX_HEADS][EMB], int heads, int e)
+static float tree(float terms[MAX_HEADS][MAX_EMB], int heads, int e)
 {
     float level[MAX_HEADS] = {0};
     int width = 1;
@@ -112,18 +113,18 @@ static void split_backward(const sizes *s, const rotation *r, const tensors *t)
 {
     for (int64_t row = 0; row < rows_of(s); row++) {
         const int64_t p = position_of(s, row);
-        float terms[MAX_HEADS][EMB], sum[EMB];
+        float terms[MAX_HEADS][MAX_EMB], sum[MAX_EMB];
         for (int h = 0; h < s->heads; h++) {
             const int64_t head = row * s->heads + h;
-            float dy[EMB];
-            copy_elements(r->dtype, t->kv, head * (K + V), t->key, head * (K + EMB), K);
-            copy_elements(r->dtype, t->kv, head * (K + V) + K, t->value, head * V, V);
-            load_elements(r->dtype, t->key, head * (K + EMB) + K, EMB, dy);
-            eager_rotate_back(r, cos_table + p * EMB, sin_table + p * EMB, dy, terms[h]);
+            float dy[MAX_EMB];
+            copy_elements(r->dtype, t->kv, head * (s->k + s->v), t->key, head * (s->k + s->emb), s->k);
+            copy_elements(r->dtype, t->kv, head * (s->k + s->v) + s->k, t->value, head * s->v, s->v);
+            load_elements(r->dtype, t->key, head * (s->k + s->emb) + s->k, s->emb, dy);
+            eager_rotate_back(r, cos_table + p * s->emb, sin_table + p * s->emb, dy, terms[h]);
         }
-        for (int e = 0; e < EMB; e++)
+        for (int e = 0; e < s->emb; e++)
             sum[e] = tree(terms, s->heads, e);
-        store_elements(r->dtype, t->k_pos_emb, row * EMB, EMB, sum);
+        store_elements(r->dtype, t->k_pos_emb, row * s->emb, s->emb, sum);
     }
 }
 
@@ -132,10 +133,10 @@ static tensors make_tensors(const sizes *s, int32_t dtype, int backward, random_
 {
     const int64_t heads = rows_of(s) * s->heads;
     tensors t;
-    t.kv = backward ? zero_tensor(dtype, heads * (K + V)) : random_tensor(random, dtype, heads * (K + V));
-    t.k_pos_emb = backward ? zero_tensor(dtype, rows_of(s) * EMB) : random_tensor(random, dtype, rows_of(s) * EMB);
-    t.key = backward ? random_tensor(random, dtype, heads * (K + EMB)) : zero_tensor(dtype, heads * (K + EMB));
-    t.value = backward ? random_tensor(random, dtype, heads * V) : zero_tensor(dtype, heads * V);
+    t.kv = backward ? zero_tensor(dtype, heads * (s->k + s->v)) : random_tensor(random, dtype, heads * (s->k + s->v));
+    t.k_pos_emb = backward ? zero_tensor(dtype, rows_of(s) * s->emb) : random_tensor(random, dtype, rows_of(s) * s->emb);
+    t.key = backward ? random_tensor(random, dtype, heads * (s->k + s->emb)) : zero_tensor(dtype, heads * (s->k + s->emb));
+    t.value = backward ? random_tensor(random, dtype, heads * s->v) : zero_tensor(dtype, heads * s->v);
     return t;
 }
 
@@ -158,19 +159,19 @@ static void check_split(const sizes *s, const rotation *r, int backward, random_
     check_call(what, call_args(&c), backward);
 
     if (backward) {
-        expected.kv = zero_tensor(r->dtype, heads * (K + V));
-        expected.k_pos_emb = zero_tensor(r->dtype, rows_of(s) * EMB);
+        expected.kv = zero_tensor(r->dtype, heads * (s->k + s->v));
+        expected.k_pos_emb = zero_tensor(r->dtype, rows_of(s) * s->emb);
         split_backward(s, r, &expected);
-        check_bits(what, r->dtype, t.kv, expected.kv, heads * (K + V));
-        check_bits(what, r->dtype, t.k_pos_emb, expected.k_pos_emb, rows_of(s) * EMB);
+        check_bits(what, r->dtype, t.kv, expected.kv, heads * (s->k + s->v));
+        check_bits(what, r->dtype, t.k_pos_emb, expected.k_pos_emb, rows_of(s) * s->emb);
         free(expected.kv);
         free(expected.k_pos_emb);
     } else {
-        expected.key = zero_tensor(r->dtype, heads * (K + EMB));
-        expected.value = zero_tensor(r->dtype, heads * V);
+        expected.key = zero_tensor(r->dtype, heads * (s->k + s->emb));
+        expected.value = zero_tensor(r->dtype, heads * s->v);
         split_forward(s, r, &expected);
-        check_bits(what, r->dtype, t.key, expected.key, heads * (K + EMB));
-        check_bits(what, r->dtype, t.value, expected.value, heads * V);
+        check_bits(what, r->dtype, t.key, expected.key, heads * (s->k + s->emb));
+        check_bits(what, r->dtype, t.value, expected.value, heads * s->v);
         free(expected.key);
         free(expected.value);
     }
@@ -181,18 +182,22 @@ int main(void)
 {
     random_state random = {1};
     const int32_t dtypes[] = {TROPE_F32, TROPE_BF16, TROPE_F16}, heads[] = {1, 2, 5, 6, 16};
-    for (int i = 0; i < ROWS * EMB; i++) {
+    const int32_t widths[2][3] = {{6, 10, 12}, {128, 128, 64}}; /* the second ones are DeepSeek's */
+    for (int i = 0; i < ROWS * MAX_EMB; i++) {
         cos_table[i] = (float)random_real(&random);
         sin_table[i] = (float)random_real(&random);
     }
     for (int d = 0; d < 3; d++)
         for (int h = 0; h < 5; h++)
-            for (int variant = 0; variant < 16; variant++) {
-                const int packed = variant & 1, backward = variant >> 1 & 1;
-                const sizes s = {packed ? TROPE_THD : TROPE_SBHD, packed ? 1 : 3, packed ? 13 : 7, heads[h]};
-                const rotation r = {dtypes[d], variant & 4 ? TROPE_ROUND_NATIVE : TROPE_ROUND_ONCE,
-                                    TROPE_PAIRING_INTERLEAVED, variant & 8 ? TROPE_PAIRING_INTERLEAVED : TROPE_PAIRING_HALF,
-                                    EMB};
+            for (int variant = 0; variant < 32; variant++) {
+                const int packed = variant & 1, backward = variant >> 1 & 1, *w = widths[variant >> 4];
+                const sizes s = {
+                    packed ? TROPE_THD : TROPE_SBHD, packed ? 1 : 3, packed ? 13 : 7, heads[h], w[0], w[1], w[2]};
+                const rotation r = {.dtype = dtypes[d],
+                                    .rounding = variant & 4 ? TROPE_ROUND_NATIVE : TROPE_ROUND_ONCE,
+                                    .pairing = TROPE_PAIRING_INTERLEAVED,
+                                    .pairing_out = variant & 8 ? TROPE_PAIRING_INTERLEAVED : TROPE_PAIRING_HALF,
+                                    .width = s.emb};
                 check_split(&s, &r, backward, &random);
             }
     return check_result();

@@ -4,7 +4,7 @@
 
 #include "frameworks/checks.h"
 
-enum { B = 2, S = 6, Q_HEADS = 6, KV_HEADS = 2, HEAD_DIM = 20, R = 12, GROUP = Q_HEADS / KV_HEADS };
+enum { B = 2, S = 6, Q_HEADS = 6, KV_HEADS = 2, HEAD_DIM = 80, R = 64, GROUP = Q_HEADS / KV_HEADS };
 enum { BUFFER_HEADS = Q_HEADS + 2 * KV_HEADS };
 
 static float cos_sin[2][S][R];

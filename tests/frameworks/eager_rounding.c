@@ -8,7 +8,7 @@
 
 #include "frameworks/checks.h"
 
-enum { B = 2, S = 11, D = 32, PAIRS = D / 2, HEAD_DIM = 32 };
+enum { B = 2, S = 11, D = 64, PAIRS = D / 2, HEAD_DIM = 64 };
 
 typedef struct model {
     const char *name;

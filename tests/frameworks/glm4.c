@@ -5,7 +5,7 @@
 
 #include "frameworks/checks.h"
 
-enum { B = 2, S = 9, R = 16, HEAD_DIM = 32 };
+enum { B = 2, S = 9, R = 64, HEAD_DIM = 128 };
 
 static float table[2][B * S][R];
 static float cos_sin[2][B * S][R];

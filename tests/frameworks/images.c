@@ -6,7 +6,7 @@
 
 #include "frameworks/checks.h"
 
-enum { IMAGES = 3, FRAMES = 6, MAX_TOKENS = 128, HEADS = 3, D = 32, PAIRS = D / 2 };
+enum { IMAGES = 3, FRAMES = 6, MAX_TOKENS = 128, HEADS = 3, D = 64, PAIRS = D / 2 };
 
 typedef struct grid {
     int t, h, w;
@@ -140,13 +140,13 @@ int main(void)
 
     for (int i = 0; i < PAIRS; i++)
         inv_freq[i] = pow(1000000.0, -1.0 * i / PAIRS);
-    CHECK(trope_fill_pair_axis(pair_axis, PAIRS, TROPE_AXES_SECTIONS, (const int32_t[4]){4, 6, 6, 0}) == TROPE_OK);
+    CHECK(trope_fill_pair_axis(pair_axis, PAIRS, TROPE_AXES_SECTIONS, (const int32_t[4]){8, 12, 12, 0}) == TROPE_OK);
     make_language_stream(&s);
     check_stream(&s, inv_freq, pair_axis, &random);
 
     for (int i = 0; i < PAIRS; i++) /* each axis has the frequencies of half a head */
         inv_freq[i] = pow(10000.0, -2.0 * (i % (PAIRS / 2)) / PAIRS);
-    CHECK(trope_fill_pair_axis(pair_axis, PAIRS, TROPE_AXES_SECTIONS, (const int32_t[4]){8, 8, 0, 0}) == TROPE_OK);
+    CHECK(trope_fill_pair_axis(pair_axis, PAIRS, TROPE_AXES_SECTIONS, (const int32_t[4]){16, 16, 0, 0}) == TROPE_OK);
     make_vision_stream(&s);
     check_stream(&s, inv_freq, pair_axis, &random);
     return check_result();

@@ -5,7 +5,7 @@
 
 #include "frameworks/checks.h"
 
-enum { MAX_ROWS = 64, D = 12, HEAD_DIM = 20, HEADS = 3 };
+enum { MAX_ROWS = 64, D = 64, HEAD_DIM = 80, HEADS = 3 };
 
 static float freqs[MAX_ROWS][D];      /* [s, b, 1, d] */
 static double angle[MAX_ROWS][D];     /* [b, s, d], by halves */

@@ -6,7 +6,7 @@
 
 #include "frameworks/checks.h"
 
-enum { T = 48, GROUPS = 2, Q_PER_GROUP = 3, HEADS = GROUPS * (Q_PER_GROUP + 2), HEAD_DIM = 20, R = 12, ROWS = 24 };
+enum { T = 48, GROUPS = 2, Q_PER_GROUP = 3, HEADS = GROUPS * (Q_PER_GROUP + 2), HEAD_DIM = 80, R = 64, ROWS = 24 };
 enum { ROW = HEADS * HEAD_DIM, SEQUENCES = 4, RANKS = 4 };
 
 static const int32_t cu_seqlens[SEQUENCES + 1] = {0, 16, 16, 40, 48}; /* each length a multiple of twice the ranks */
