@@ -2,8 +2,8 @@
  * of q, and each operation rounds to it (NATIVE). OLMo 2 and the vision towers rotate in fp32 and cast the result
  * (NATIVE_F32). gpt-oss has one column a pair. attention_scaling multiplies cos and sin before they are cast, as mscale does.
  *
- * Backward the same holds of everything that casts q to fp32 first, as the vision towers do. OLMo 2 multiplies a bf16 q by
- * an fp32 cos; PyTorch casts each of the two gradients to bf16 before it adds them, and NATIVE_F32 adds first. */
+ * Backward the same holds where q is cast to fp32 once, as the vision towers do. OLMo 2 and Ernie 4.5 VL multiply a bf16 q
+ * by an fp32 cos twice; PyTorch casts each of the two gradients to bf16 before it adds them, and NATIVE_F32 adds first. */
 #include <stdio.h>
 
 #include "frameworks/checks.h"
