@@ -110,20 +110,10 @@ enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 
 enum { TROPE_COLUMNS_PAIR = 1, TROPE_COLUMNS_HALF = 2, TROPE_COLUMNS_INTERLEAVED = 3 };
 /* The layout of a table: [rows, cols], [batch, rows, cols] or [axes, batch, rows, cols],
  * contiguous; or by angle_stride. */
-enum {
-    TROPE_TABLE_ROWS = 1,
-    TROPE_TABLE_BATCH_ROWS = 2,
-    TROPE_TABLE_AXES_BATCH_ROWS = 3,
-    TROPE_TABLE_STRIDED = 4
-};
+enum { TROPE_TABLE_ROWS = 1, TROPE_TABLE_BATCH_ROWS = 2, TROPE_TABLE_AXES_BATCH_ROWS = 3, TROPE_TABLE_STRIDED = 4 };
 /* The layout of position_ids: [axes, batch, tokens]; or [batch, tokens] or [tokens] for all axes
  * (and batch entries), contiguous; or by ids_stride. */
-enum {
-    TROPE_IDS_AXES_BATCH_TOKENS = 1,
-    TROPE_IDS_BATCH_TOKENS = 2,
-    TROPE_IDS_TOKENS = 3,
-    TROPE_IDS_STRIDED = 4
-};
+enum { TROPE_IDS_AXES_BATCH_TOKENS = 1, TROPE_IDS_BATCH_TOKENS = 2, TROPE_IDS_TOKENS = 3, TROPE_IDS_STRIDED = 4 };
 /* A position outside [0, angle_rows): POISON makes the rotated elements NaN (on the CPU it is an
  * error unless `status` is given, and everywhere where positions follow from shapes alone), CLAMP
  * takes the nearest row. */
@@ -166,19 +156,19 @@ enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_
  * accumulate (backward only; refused in place): what would be written is added to dst. A token whose
  * padding is ZERO leaves dst. ONCE and NATIVE_F32: round(dst + dx), NATIVE: round(dst + round(dx)). */
 typedef struct trope_operand {
-    const void *src;            /* forward: x; backward: dy. Elements of dtype, as of dst */
-    void *dst;                  /* forward: y; backward: dx, or NULL: only the angles' gradient is wanted */
-    const void *forward_src;    /* backward with d_freqs or d_inv_freq: x of the forward call; else NULL */
-    int32_t src_layout;         /* TROPE_SBHD, ..., TROPE_STRIDED */
-    int32_t dst_layout;         /* like src_layout; 0 if dst is NULL */
-    int32_t forward_src_layout; /* like src_layout; 0 if forward_src is NULL */
-    int32_t groups;             /* 0 = 1 */
-    int32_t heads_per_group;    /* at least 1 */
-    int32_t head_dim;           /* elements, at least 1 */
-    int32_t rotary_dim;         /* even, divisible by 2 * parts, at most head_dim - rotary_offset; TROPE_COPY */
-    int32_t rotary_offset;      /* first element of the window; 0 with TROPE_COPY */
-    int32_t shared_heads;       /* TROPE_SHARED_... */
-    int32_t accumulate;         /* 0 or 1 */
+    const void *src;                    /* forward: x; backward: dy. Elements of dtype, as of dst */
+    void *dst;                          /* forward: y; backward: dx, or NULL: only the angles' gradient is wanted */
+    const void *forward_src;            /* backward with d_freqs or d_inv_freq: x of the forward call; else NULL */
+    int32_t src_layout;                 /* TROPE_SBHD, ..., TROPE_STRIDED */
+    int32_t dst_layout;                 /* like src_layout; 0 if dst is NULL */
+    int32_t forward_src_layout;         /* like src_layout; 0 if forward_src is NULL */
+    int32_t groups;                     /* 0 = 1 */
+    int32_t heads_per_group;            /* at least 1 */
+    int32_t head_dim;                   /* elements, at least 1 */
+    int32_t rotary_dim;                 /* even, divisible by 2 * parts, at most head_dim - rotary_offset; TROPE_COPY */
+    int32_t rotary_offset;              /* first element of the window; 0 with TROPE_COPY */
+    int32_t shared_heads;               /* TROPE_SHARED_... */
+    int32_t accumulate;                 /* 0 or 1 */
     int64_t src_stride[TROPE_MAX_DIMS]; /* STRIDED only; that of a dimension of size 1 is not looked at */
     int64_t dst_stride[TROPE_MAX_DIMS];
     int64_t forward_src_stride[TROPE_MAX_DIMS];
@@ -189,13 +179,13 @@ typedef struct trope_operand {
 /* On CUDA every pointer is device memory that the stream's work reads and writes later, but for the
  * arrays marked HOST: those, and the structs, are read before the call returns. */
 typedef struct trope_args {
-    uint64_t struct_size; /* sizeof(trope_args) */
-    void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = legacy default; CPU: NULL */
-    int32_t device;       /* TROPE_DEVICE_... */
-    int32_t threads;      /* CPU: most threads to use, 0 = one a processor; small calls use fewer */
-    int32_t isa;          /* CPU: TROPE_ISA_... */
-    int32_t dtype;        /* of every operand */
-    int32_t rounding;     /* TROPE_ROUND_... */
+    uint64_t struct_size;          /* sizeof(trope_args) */
+    void *stream;                  /* CUDA: a cudaStream_t of the current device, NULL = legacy default; CPU: NULL */
+    int32_t device;                /* TROPE_DEVICE_... */
+    int32_t threads;               /* CPU: most threads to use, 0 = one a processor; small calls use fewer */
+    int32_t isa;                   /* CPU: TROPE_ISA_... */
+    int32_t dtype;                 /* of every operand */
+    int32_t rounding;              /* TROPE_ROUND_... */
     int32_t operand_count;         /* 1 to TROPE_MAX_OPERANDS; at least one rotates */
     const trope_operand *operands; /* HOST */
     uint64_t operand_size;         /* sizeof(trope_operand) */
@@ -216,8 +206,8 @@ typedef struct trope_args {
 
     /* ---- 3  Angles: exactly one of freqs, cos with sin, inv_freq, phase_step. A table has angle_rows rows, one a
      * position; columns as angle_columns says. inv_freq and phase_step need nothing below them. */
-    const void *freqs;          /* radians */
-    const void *cos;            /* with sin, same layout and strides (complex64: sin = cos + 1, column stride 2) */
+    const void *freqs; /* radians */
+    const void *cos;   /* with sin, same layout and strides (complex64: sin = cos + 1, column stride 2) */
     const void *sin;
     const double *inv_freq;     /* HOST [R/2], finite, magnitude below 2^64: radians a position. Exact phase:
                                  * position * round(2^64 inv_freq / 2 pi) modulo 2^64, in 2^-64 turns */
@@ -233,12 +223,12 @@ typedef struct trope_args {
      * plus start_positions[sequence] if given; with stream_positions the index plus cu_seqlens[sequence]; or the
      * ids, as they are, on every rank. Only one of the three may be given. */
     const void *position_ids;
-    const void *start_positions; /* [sequences], or [batch] without cu_seqlens */
-    int32_t position_dtype;      /* of ids or start positions: TROPE_I32, TROPE_I64 */
-    int32_t ids_layout;          /* TROPE_IDS_... */
-    int32_t position_axes;       /* ids AXES_BATCH_TOKENS, STRIDED: 1 to 4 (1: for all axes); otherwise 0 or 1 */
-    int32_t stream_positions;    /* 0 or 1; needs cu_seqlens */
-    int64_t ids_stride[3];       /* IDS_STRIDED: of axis, batch, token */
+    const void *start_positions;   /* [sequences], or [batch] without cu_seqlens */
+    int32_t position_dtype;        /* of ids or start positions: TROPE_I32, TROPE_I64 */
+    int32_t ids_layout;            /* TROPE_IDS_... */
+    int32_t position_axes;         /* ids AXES_BATCH_TOKENS, STRIDED: 1 to 4 (1: for all axes); otherwise 0 or 1 */
+    int32_t stream_positions;      /* 0 or 1; needs cu_seqlens */
+    int64_t ids_stride[3];         /* IDS_STRIDED: of axis, batch, token */
     const void *cu_seqlens;        /* [sequences + 1] GLOBAL offsets in the packed stream, of all cp ranks */
     const void *cu_seqlens_padded; /* where sequences are stored, if longer than cu_seqlens says; needs padding */
     int64_t sequences;             /* at least 1 with cu_seqlens if tokens is not 0; some may be empty */
@@ -260,7 +250,7 @@ typedef struct trope_args {
      *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)     dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
      *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)       (inverse: with -a for a, and the sums change sign)
      * A column that serves both elements of a pair gets both. Rows, and planes, that nothing uses get 0. A stride of 0
-     * (or a dimension that the layout lacks) receives the sum over that dimension. */
+     * of axis, batch or row (or a dimension that the layout lacks) receives the sum over that dimension. */
     void *d_freqs;             /* with freqs, or cos and sin; f32, or f64 with f64 operands */
     double *d_inv_freq;        /* with inv_freq or phase_step: [R/2] on the operands' device */
     int32_t d_freqs_layout;    /* TROPE_TABLE_..., columns as angle_columns */
@@ -294,8 +284,8 @@ TROPE_API trope_status trope_positions(const trope_args *args, int64_t *position
 
 /* Makes *operand a tensor [.., heads, head_dim] of a contiguous layout, rotated in place from element
  * 0 on; rotary_dim may be TROPE_COPY. For another destination, set dst afterwards. */
-TROPE_API trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout, int32_t heads,
-                                          int32_t head_dim, int32_t rotary_dim);
+TROPE_API trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout, int32_t heads, int32_t head_dim,
+                                          int32_t rotary_dim);
 
 /* A packed QKV buffer. GROUPS: [.., kv_heads, (q_heads / kv_heads + 2) * head_dim], each group its q
  * heads, then k, then v (Megatron). PARTS: [.., (q_heads + 2 * kv_heads) * head_dim], all q heads,
@@ -318,8 +308,8 @@ TROPE_API trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *q
 
 /* Fills stride[5] for a contiguous tensor of one group, for slices of it: [tokens, batch, heads,
  * head_dim] for TROPE_SBHD and so on. (The group stride is set to that of all heads.) */
-TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens,
-                                          int32_t heads, int32_t head_dim);
+TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads,
+                                          int32_t head_dim);
 
 /* The axis of each pair as models have it; sections: pairs of axis 0, 1, 2, 3, which add up to pairs.
  *   SECTIONS     axis by axis (Qwen2-VL: {16, 24, 24, 0}; HunYuan, FLUX with four)
@@ -327,8 +317,7 @@ TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64
  *   ALTERNATING  i % 2 (Kimi's and other 2-D vision towers)
  *   HWT          1 + i % 2 (h w h w ..), then axis 0 for the last sections[0] pairs (Ernie 4.5 VL) */
 enum { TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2, TROPE_AXES_ALTERNATING = 3, TROPE_AXES_HWT = 4 };
-TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order,
-                                            const int32_t *sections);
+TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order, const int32_t *sections);
 
 /* phase_step of each inv_freq. */
 TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs, uint64_t *phase_step);
@@ -387,8 +376,7 @@ typedef struct trope_frequency_args {
 
 /* Writes rotary_dim / 2 frequencies (radians a position) and the attention factor; neither pointer
  * may be NULL. */
-TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq,
-                                         double *attention_factor);
+TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *attention_factor);
 
 /* The name of the kernel that trope_forward (backward = 0) or trope_backward (1) would run, such as
  * "cpu-avx512-bf16-half". Args are validated as by trope_workspace_size. name gets at most size bytes. */

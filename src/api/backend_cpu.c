@@ -2,11 +2,12 @@
 
 #include <stdio.h>
 
-#include "core/error.h"
 #include "bwd/cpu/angle_gradient.h"
-#include "fwd/cpu/rows.h"
+#include "bwd/cpu/head_sums.h"
+#include "core/error.h"
 #include "core/threads.h"
-#include "varlen/positions.h"
+#include "fwd/cpu/rows.h"
+#include "varlen/check.h"
 
 /* Bytes that a thread should have to move before it is worth waking. */
 #define BYTES_PER_THREAD ((int64_t)128 << 10)
@@ -21,15 +22,26 @@ static trope_status check(const char *function, const trope_plan *plan)
     return TROPE_OK;
 }
 
-typedef struct rotate_context {
+typedef struct row_context {
     const trope_plan *plan;
-    const trope_row_kernels *kernels;
-} rotate_context;
+    const trope_row_kernels *rotation;
+    const trope_head_sum_kernels *sums; /* NULL: no operand is summed */
+} row_context;
 
-static void rotate_range(const void *context, int64_t begin, int64_t end)
+static void write_rows(const void *context, int64_t begin, int64_t end)
 {
-    const rotate_context *c = context;
-    c->kernels->rotate(c->plan, begin, end);
+    const row_context *c = context;
+    c->rotation->rotate(c->plan, begin, end);
+    if (c->sums)
+        c->sums->sum(c->plan, begin, end);
+}
+
+static int has_sums(const trope_plan *plan)
+{
+    int has = 0;
+    for (int i = 0; i < plan->operand_count; i++)
+        has |= trope_is_summed(&plan->operands[i]);
+    return has;
 }
 
 static int useful_threads(const trope_plan *plan)
@@ -46,7 +58,8 @@ static int useful_threads(const trope_plan *plan)
 
 static trope_status run(const char *function, const trope_plan *plan)
 {
-    const rotate_context context = {plan, trope_find_row_kernels(plan->isa)};
+    const row_context context = {plan, trope_find_row_kernels(plan->isa),
+                                 has_sums(plan) ? trope_find_head_sums(plan->isa) : NULL};
     trope_status status = trope_check_sequences(function, &plan->sequences);
     if (!status)
         status = trope_check_positions(function, plan);
@@ -54,8 +67,8 @@ static trope_status run(const char *function, const trope_plan *plan)
         return status;
     /* The gradient reads dy, which dx may replace: so it goes first. */
     if (trope_has_angle_gradient(plan))
-        trope_angle_gradient(plan, context.kernels);
-    trope_parallel_for(useful_threads(plan), plan->batch * plan->tokens, rotate_range, &context);
+        trope_angle_gradient(plan, context.rotation);
+    trope_parallel_for(useful_threads(plan), plan->batch * plan->tokens, write_rows, &context);
     return TROPE_OK;
 }
 

@@ -1,13 +1,18 @@
 #include "api/dispatch.h"
 
-#include "core/error.h"
+#include "api/args.h"
 #include "api/backend.h"
+#include "api/plan.h"
+#include "core/environment.h"
+#include "core/error.h"
+#include "core/require.h"
 
 typedef unsigned long long ull;
 
 const char *trope_dtype_name(int32_t dtype)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "f64"};
+    static const char *const names[] = {
+        [TROPE_F32] = "f32", [TROPE_F16] = "f16", [TROPE_BF16] = "bf16", [TROPE_F64] = "f64"};
     return names[dtype];
 }
 
@@ -28,66 +33,85 @@ static const trope_backend *backend_of(int32_t device)
     return device == TROPE_DEVICE_CUDA ? NULL : &trope_backend_cpu;
 }
 
-/* Validates the call, makes its plan and finds the backend that can run it. */
-static trope_status prepare(const char *function, const trope_args *args, int backward, trope_planned_call *call,
-                            const trope_backend **backend)
+/* A call on its way: what one step makes, the next reads. */
+typedef struct prepared_call {
+    trope_call call;
+    trope_planned_call planned;
+    const trope_backend *backend;
+} prepared_call;
+
+/* Copies the call, validates it, makes its plan and finds the backend that can run it. */
+static trope_status prepare(const char *function, const trope_args *args, int backward, prepared_call *p)
 {
-    const trope_status status = trope_make_plan(function, args, backward, call);
-    if (status)
-        return status;
-    *backend = backend_of(call->plan.device);
-    if (!*backend)
-        return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: device (%d) is CUDA, which this build does not have", function,
-                          call->plan.device);
-    return (*backend)->check(function, &call->plan);
+    CHECK(trope_copy_call(function, args, &p->call));
+    CHECK(trope_validate(function, &p->call.args, backward));
+    trope_expand_layouts(&p->call, backward);
+    CHECK(trope_validate_memory(function, &p->call, backward));
+    p->backend = backend_of(p->call.args.device);
+    REQUIRE(p->backend, TROPE_ERROR_UNSUPPORTED, "device (%d) is CUDA, which this build does not have",
+            p->call.args.device);
+    trope_make_plan(&p->call, backward, &p->planned);
+    return p->backend->check(function, &p->planned.plan);
 }
 
 static trope_status check_workspace(const char *function, const trope_plan *plan, uint64_t needed)
 {
     const uint64_t given = plan->workspace_size;
-    if (needed && !plan->workspace)
-        return trope_fail(TROPE_ERROR_NULL, "%s: workspace is NULL and %llu bytes are needed", function, (ull)needed);
-    if (given < needed)
-        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: workspace_size (%llu) must be at least %llu", function, (ull)given,
-                          (ull)needed);
+    REQUIRE(!needed || plan->workspace, TROPE_ERROR_NULL,
+            "workspace is NULL and %llu bytes are needed: trope_workspace_size", (ull)needed);
+    REQUIRE(given >= needed, TROPE_ERROR_ARGUMENT, "workspace_size (%llu) must be at least %llu: trope_workspace_size",
+            (ull)given, (ull)needed);
+    return TROPE_OK;
+}
+
+static trope_status run(const char *function, const trope_args *args, int backward)
+{
+    prepared_call p;
+    CHECK(prepare(function, args, backward, &p));
+    CHECK(check_workspace(function, &p.planned.plan, p.backend->workspace(&p.planned.plan)));
+    return p.backend->run(function, &p.planned.plan);
+}
+
+static trope_status find_workspace_size(const char *function, const trope_args *args, uint64_t *bytes)
+{
+    prepared_call p;
+    CHECK(prepare(function, args, 1, &p));
+    REQUIRE(bytes, TROPE_ERROR_NULL, "%s", "bytes is NULL");
+    *bytes = p.backend->workspace(&p.planned.plan);
+    return TROPE_OK;
+}
+
+static trope_status find_kernel_name(const char *function, const trope_args *args, int backward, char *name, size_t size)
+{
+    prepared_call p;
+    REQUIRE(backward == 0 || backward == 1, TROPE_ERROR_ARGUMENT, "backward (%d) must be 0 or 1", backward);
+    REQUIRE(name, TROPE_ERROR_NULL, "%s", "name is NULL");
+    REQUIRE(size, TROPE_ERROR_ARGUMENT, "size (%zu) must be at least 1", size);
+    CHECK(prepare(function, args, backward, &p));
+    p.backend->kernel_name(&p.planned.plan, name, size);
     return TROPE_OK;
 }
 
 trope_status trope_run(const char *function, const trope_args *args, int backward)
 {
-    trope_planned_call call;
-    const trope_backend *backend;
-    trope_status status = prepare(function, args, backward, &call, &backend);
-    if (!status)
-        status = check_workspace(function, &call.plan, backend->workspace(&call.plan));
-    return status ? status : backend->run(function, &call.plan);
+    const trope_environment saved = trope_set_default_environment();
+    const trope_status status = run(function, args, backward);
+    trope_restore_environment(saved);
+    return status;
 }
 
 trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes)
 {
-    static const char function[] = "trope_workspace_size";
-    trope_planned_call call;
-    const trope_backend *backend;
-    const trope_status status = prepare(function, args, 1, &call, &backend);
-    if (status)
-        return status;
-    if (!bytes)
-        return trope_fail(TROPE_ERROR_NULL, "%s: bytes is NULL", function);
-    *bytes = backend->workspace(&call.plan);
-    return TROPE_OK;
+    const trope_environment saved = trope_set_default_environment();
+    const trope_status status = find_workspace_size("trope_workspace_size", args, bytes);
+    trope_restore_environment(saved);
+    return status;
 }
 
 trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name, size_t size)
 {
-    static const char function[] = "trope_kernel_name";
-    trope_planned_call call;
-    const trope_backend *backend;
-    if (backward != 0 && backward != 1)
-        return trope_fail(TROPE_ERROR_ARGUMENT, "%s: backward (%d) must be 0 or 1", function, backward);
-    if (!name || !size)
-        return trope_fail(TROPE_ERROR_NULL, "%s: name is NULL or size (%zu) is 0", function, size);
-    const trope_status status = prepare(function, args, backward, &call, &backend);
-    if (!status)
-        backend->kernel_name(&call.plan, name, size);
+    const trope_environment saved = trope_set_default_environment();
+    const trope_status status = find_kernel_name("trope_kernel_name", args, backward, name, size);
+    trope_restore_environment(saved);
     return status;
 }

@@ -1,10 +1,10 @@
-/* From a plan to the backend that runs it. */
+/* From a caller's args to the backend that runs them. */
 #ifndef TROPE_API_DISPATCH_H
 #define TROPE_API_DISPATCH_H
 
-#include "core/plan.h"
+#include "trope/trope.h"
 
-/* Validates the call, makes its plan and runs it. */
+/* Validates the call, makes its plan and runs it, in the default floating-point environment. */
 trope_status trope_run(const char *function, const trope_args *args, int backward);
 
 #endif

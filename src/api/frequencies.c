@@ -1,4 +1,5 @@
-/* trope_frequencies: the rules that turn a model's RoPE configuration into inv_freq and mscale. Formulas and defaults are
+/* trope_frequencies: the rules that turn a model's RoPE configuration into inv_freq and an
+ * attention factor. Formulas and defaults are
  * those of Hugging Face transformers (modeling_rope_utils.py), in double and without its fp32 intermediates.
  *
  * A new rule is one function here, one line in `rules` and the lines of its fields in `fields`. */
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "api/args.h"
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/phase.h"
 #include "trope/trope.h"
@@ -32,18 +34,25 @@ static double clamp_to_unit(double x)
     return x < 0.0 ? 0.0 : x > 1.0 ? 1.0 : x;
 }
 
-static void rule_linear(const trope_frequency_args *a, double *inv_freq, double *mscale)
+static void rule_default(const trope_frequency_args *a, double *inv_freq, double *attention)
 {
-    (void)mscale;
+    (void)attention;
+    for (int32_t i = 0; i < a->rotary_dim / 2; i++)
+        inv_freq[i] = plain_frequency(a, a->base, i);
+}
+
+static void rule_linear(const trope_frequency_args *a, double *inv_freq, double *attention)
+{
+    (void)attention;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++)
         inv_freq[i] = plain_frequency(a, a->base, i) / a->factor;
 }
 
-static void rule_dynamic(const trope_frequency_args *a, double *inv_freq, double *mscale)
+static void rule_dynamic(const trope_frequency_args *a, double *inv_freq, double *attention)
 {
     const double d = a->rotary_dim, m = a->original_max_position, s = fmax(a->seq_len, m);
     const double base = a->base * pow(a->factor * s / m - (a->factor - 1.0), d / (d - 2.0));
-    (void)mscale;
+    (void)attention;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++)
         inv_freq[i] = plain_frequency(a, base, i);
 }
@@ -59,7 +68,7 @@ static double yarn_mscale(double factor, double mscale)
     return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
 }
 
-static void rule_yarn(const trope_frequency_args *a, double *inv_freq, double *mscale)
+static void rule_yarn(const trope_frequency_args *a, double *inv_freq, double *attention)
 {
     double low = yarn_pair(a, a->beta_fast), high = yarn_pair(a, a->beta_slow);
     if (!a->no_truncate) {
@@ -75,29 +84,29 @@ static void rule_yarn(const trope_frequency_args *a, double *inv_freq, double *m
             interpolated(plain_frequency(a, a->base, i), a->factor, 1.0 - clamp_to_unit((i - low) / (high - low)));
 
     if (a->attention_factor != 0.0)
-        *mscale = a->attention_factor;
+        *attention = a->attention_factor;
     else if (a->mscale != 0.0 && a->mscale_all_dim != 0.0)
-        *mscale = yarn_mscale(a->factor, a->mscale) / yarn_mscale(a->factor, a->mscale_all_dim);
+        *attention = yarn_mscale(a->factor, a->mscale) / yarn_mscale(a->factor, a->mscale_all_dim);
     else
-        *mscale = yarn_mscale(a->factor, 1.0);
+        *attention = yarn_mscale(a->factor, 1.0);
 }
 
-static void rule_longrope(const trope_frequency_args *a, double *inv_freq, double *mscale)
+static void rule_longrope(const trope_frequency_args *a, double *inv_freq, double *attention)
 {
     const double *divisor = a->seq_len > a->original_max_position ? a->long_factor : a->short_factor;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++)
         inv_freq[i] = plain_frequency(a, a->base, i) / divisor[i];
 
     if (a->attention_factor != 0.0)
-        *mscale = a->attention_factor;
+        *attention = a->attention_factor;
     else if (a->factor > 1.0)
-        *mscale = sqrt(1.0 + log(a->factor) / log(a->original_max_position));
+        *attention = sqrt(1.0 + log(a->factor) / log(a->original_max_position));
 }
 
-static void rule_llama3(const trope_frequency_args *a, double *inv_freq, double *mscale)
+static void rule_llama3(const trope_frequency_args *a, double *inv_freq, double *attention)
 {
     const double low = a->low_freq_factor, high = a->high_freq_factor;
-    (void)mscale;
+    (void)attention;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         const double frequency = plain_frequency(a, a->base, i);
         const double turns = a->original_max_position * frequency / TWO_PI;
@@ -105,22 +114,22 @@ static void rule_llama3(const trope_frequency_args *a, double *inv_freq, double 
     }
 }
 
-static void rule_proportional(const trope_frequency_args *a, double *inv_freq, double *mscale)
+static void rule_proportional(const trope_frequency_args *a, double *inv_freq, double *attention)
 {
     const int32_t turning = (int32_t)(a->partial_rotary_factor * a->rotary_dim / 2.0);
-    (void)mscale;
+    (void)attention;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++)
-        inv_freq[i] = i < turning ? plain_frequency(a, a->base, i) / a->factor : 0.0;
+        inv_freq[i] = i < turning ? plain_frequency(a, a->base, i) / (a->factor != 0.0 ? a->factor : 1.0) : 0.0;
 }
 
-/* Every field has been checked, and has its default if it was 0; mscale has been set to 1. */
-typedef void (*rule_function)(const trope_frequency_args *a, double *inv_freq, double *mscale);
+/* Every field has been checked, and has its default if it was 0; *attention has been set to 1. */
+typedef void (*rule_function)(const trope_frequency_args *a, double *inv_freq, double *attention);
 
 static const struct {
     const char *name;
     rule_function evaluate;
 } rules[] = {
-    [TROPE_RULE_DEFAULT] = {"TROPE_RULE_DEFAULT", rule_linear}, /* its factor is 1 */
+    [TROPE_RULE_DEFAULT] = {"TROPE_RULE_DEFAULT", rule_default},
     [TROPE_RULE_LINEAR] = {"TROPE_RULE_LINEAR", rule_linear},
     [TROPE_RULE_DYNAMIC] = {"TROPE_RULE_DYNAMIC", rule_dynamic},
     [TROPE_RULE_YARN] = {"TROPE_RULE_YARN", rule_yarn},
@@ -142,26 +151,27 @@ enum {
     ALL = SCALED | 1 << TROPE_RULE_DEFAULT
 };
 
-/* The real-valued fields: the rules that use them, what 0 stands for, and what any other value must be greater than. */
+/* The real-valued fields: the rules that use them, those of them that need them, what 0 stands for with the others, and what
+ * any other value must be greater than. */
 #define FIELD(name) #name, offsetof(trope_frequency_args, name)
 static const struct {
     const char *name;
     size_t offset;
-    int32_t used_by;
+    int32_t used_by, needed_by;
     double fallback, above;
 } fields[] = {
-    {FIELD(base), ALL, 10000.0, 1.0},
-    {FIELD(factor), SCALED, 1.0, 0.0},
-    {FIELD(original_max_position), DYNAMIC | YARN | LONGROPE | LLAMA3, 0.0, 1.0},
-    {FIELD(seq_len), DYNAMIC | LONGROPE, 0.0, 0.0},
-    {FIELD(low_freq_factor), LLAMA3, 1.0, 0.0},
-    {FIELD(high_freq_factor), LLAMA3, 4.0, 0.0},
-    {FIELD(beta_fast), YARN, 32.0, 0.0},
-    {FIELD(beta_slow), YARN, 1.0, 0.0},
-    {FIELD(attention_factor), YARN | LONGROPE, 0.0, 0.0},
-    {FIELD(mscale), YARN, 0.0, 0.0},
-    {FIELD(mscale_all_dim), YARN, 0.0, 0.0},
-    {FIELD(partial_rotary_factor), PROPORTIONAL, 1.0, 0.0},
+    {FIELD(base), ALL, ALL, 0.0, 1.0},
+    {FIELD(factor), SCALED, LINEAR | DYNAMIC | YARN | LLAMA3, 0.0, 0.0},
+    {FIELD(original_max_position), DYNAMIC | YARN | LONGROPE | LLAMA3, DYNAMIC | YARN | LONGROPE | LLAMA3, 0.0, 1.0},
+    {FIELD(seq_len), DYNAMIC | LONGROPE, 0, 0.0, 0.0},
+    {FIELD(low_freq_factor), LLAMA3, LLAMA3, 0.0, 0.0},
+    {FIELD(high_freq_factor), LLAMA3, LLAMA3, 0.0, 0.0},
+    {FIELD(beta_fast), YARN, 0, 32.0, 0.0},
+    {FIELD(beta_slow), YARN, 0, 1.0, 0.0},
+    {FIELD(attention_factor), YARN | LONGROPE, 0, 0.0, 0.0},
+    {FIELD(mscale), YARN, 0, 0.0, 0.0},
+    {FIELD(mscale_all_dim), YARN, 0, 0.0, 0.0},
+    {FIELD(partial_rotary_factor), PROPORTIONAL, PROPORTIONAL, 0.0, 0.0},
 };
 
 /* Checks every real-valued field by itself, and puts in the defaults. */
@@ -170,6 +180,9 @@ static trope_status check_fields(trope_frequency_args *a)
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
         double *value = (double *)((char *)a + fields[f].offset);
         if (*value == 0.0) {
+            if (fields[f].needed_by >> a->rule & 1)
+                return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": %s (0) must be given with %s", fields[f].name,
+                                  rules[a->rule].name);
             *value = fields[f].fallback;
             continue;
         }
@@ -185,8 +198,8 @@ static trope_status check_fields(trope_frequency_args *a)
 
 static trope_status check_integers(const trope_frequency_args *a)
 {
-    if (a->rule < 0 || a->rule >= RULE_COUNT)
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rule (%d) must be a TROPE_RULE_ value, 0 to %d", (int)a->rule,
+    if (a->rule < TROPE_RULE_DEFAULT || a->rule >= RULE_COUNT)
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rule (%d) must be a TROPE_RULE_ value, 1 to %d", (int)a->rule,
                           (int)RULE_COUNT - 1);
     if (a->rotary_dim < 2 || a->rotary_dim % 2)
         return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": rotary_dim (%d) must be even and at least 2",
@@ -209,14 +222,18 @@ static trope_status check_integers(const trope_frequency_args *a)
 /* The rules about two fields, or about one that a certain rule needs. */
 static trope_status check_together(const trope_frequency_args *a)
 {
-    if ((DYNAMIC | YARN | LONGROPE | LLAMA3) >> a->rule & 1 && a->original_max_position == 0.0)
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": original_max_position (0) is required by %s",
-                          rules[a->rule].name);
-    if (a->high_freq_factor <= a->low_freq_factor)
+    if ((a->mscale != 0.0) != (a->mscale_all_dim != 0.0))
+        return trope_fail(TROPE_ERROR_ARGUMENT,
+                          FUNCTION ": %s (0) must be given with the other of mscale and mscale_all_dim",
+                          a->mscale != 0.0 ? "mscale_all_dim" : "mscale");
+    if (a->rule == TROPE_RULE_LLAMA3 && a->high_freq_factor <= a->low_freq_factor)
         return trope_fail(TROPE_ERROR_ARGUMENT,
                           FUNCTION ": high_freq_factor (%g) must be greater than "
                                    "low_freq_factor (%g)",
                           a->high_freq_factor, a->low_freq_factor);
+    if (a->rule == TROPE_RULE_LONGROPE && a->factor == 0.0 && a->attention_factor == 0.0)
+        return trope_fail(TROPE_ERROR_ARGUMENT,
+                          FUNCTION ": factor (0) must be given with TROPE_RULE_LONGROPE, or attention_factor");
     if (a->beta_fast < a->beta_slow)
         return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": beta_fast (%g) must be at least beta_slow (%g)", a->beta_fast,
                           a->beta_slow);
@@ -246,17 +263,16 @@ static trope_status check_divisors(const trope_frequency_args *a, const char *na
 }
 
 /* What a call can use as inv_freq and mscale: tiny divisors can make more than that. */
-static trope_status check_results(const trope_frequency_args *a, const double *inv_freq, double mscale)
+static trope_status check_results(const trope_frequency_args *a, const double *inv_freq, double attention)
 {
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {
         if (!(inv_freq[i] < TROPE_MAX_FREQUENCY))
             return trope_fail(TROPE_ERROR_ARGUMENT,
-                              FUNCTION ": inv_freq[%d] (%g) comes out too large, it must be "
-                                       "below 2^64",
-                              (int)i, inv_freq[i]);
+                              FUNCTION ": inv_freq[%d] (%g) comes out too large, it must be below 2^64", (int)i,
+                              inv_freq[i]);
     }
-    if (!isfinite(mscale))
-        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": mscale (%g) comes out infinite", mscale);
+    if (!isfinite(attention))
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": attention_factor (%g) comes out infinite", attention);
     return TROPE_OK;
 }
 
@@ -274,24 +290,32 @@ static trope_status check_args(trope_frequency_args *a)
     return status;
 }
 
-TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *mscale)
+static trope_status find_frequencies(const trope_frequency_args *args, double *inv_freq, double *attention_factor)
 {
     trope_frequency_args a;
-    double frequencies[TROPE_MAX_ROTARY_DIM / 2], scale = 1.0;
+    double frequencies[TROPE_MAX_ROTARY_DIM / 2], attention = 1.0;
 
     trope_status status = trope_copy_struct(FUNCTION, &a, sizeof a, args);
     if (status)
         return status;
-    if (!inv_freq || !mscale)
-        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL", inv_freq ? "mscale" : "inv_freq");
+    if (!inv_freq || !attention_factor)
+        return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL", inv_freq ? "attention_factor" : "inv_freq");
     status = check_args(&a);
     if (status)
         return status;
-    rules[a.rule].evaluate(&a, frequencies, &scale);
-    status = check_results(&a, frequencies, scale);
+    rules[a.rule].evaluate(&a, frequencies, &attention);
+    status = check_results(&a, frequencies, attention);
     if (status)
         return status;
     memcpy(inv_freq, frequencies, (size_t)a.rotary_dim / 2 * sizeof *inv_freq);
-    *mscale = scale;
+    *attention_factor = attention;
     return TROPE_OK;
+}
+
+trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *attention_factor)
+{
+    const trope_environment saved = trope_set_default_environment();
+    const trope_status status = find_frequencies(args, inv_freq, attention_factor);
+    trope_restore_environment(saved);
+    return status;
 }

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "api/backend.h"
-#include "fwd/cpu/rows.h"
 #include "core/threads.h"
+#include "fwd/cpu/rows.h"
 #include "trope/trope.h"
 
 #define STRING_(x) #x
@@ -12,22 +12,6 @@
 const char *trope_version(void)
 {
     return STRING(TROPE_VERSION_MAJOR) "." STRING(TROPE_VERSION_MINOR) "." STRING(TROPE_VERSION_PATCH);
-}
-
-size_t trope_sizeof(const char *struct_name)
-{
-    static const struct {
-        const char *name;
-        size_t size;
-    } structs[] = {
-        {"trope_args", sizeof(trope_args)},
-        {"trope_operand", sizeof(trope_operand)},
-        {"trope_frequency_args", sizeof(trope_frequency_args)},
-    };
-    for (size_t i = 0; struct_name && i < sizeof structs / sizeof structs[0]; i++)
-        if (!strcmp(struct_name, structs[i].name))
-            return structs[i].size;
-    return 0;
 }
 
 static const char backends[] = "cpu"

@@ -1,49 +1,80 @@
-/* What can be wrong with a call and is known on the host. In the order of the header; each check is one line and its
- * message names function, argument, value and rule. */
+/* What can be wrong with the numbers of a call. In the order of the header; each check is one line and its message begins with
+ * the argument that is wrong and says its value and the rule. */
+#include <float.h>
 #include <math.h>
-#include <string.h>
 
 #include "api/args.h"
-#include "core/error.h"
-#include "core/require.h"
 #include "core/phase.h"
-#include "core/plan.h"
+#include "core/require.h"
+#include "varlen/position.h"
+#include "varlen/sequences.h"
 
 #define ARGUMENT  TROPE_ERROR_ARGUMENT
 #define MAX_COUNT ((int64_t)1 << 60)
 
 typedef long long ll;
 
-static trope_status require_enum(const char *function, const char *name, int32_t value, int32_t last)
+/* ---- enumerations ---- */
+
+static trope_status require_between(const char *function, const char *name, int32_t value, int32_t first, int32_t last)
 {
-    REQUIRE(value >= 0 && value <= last, ARGUMENT, "%s (%d) must be one of 0 to %d", name, value, last);
+    REQUIRE(value >= first && value <= last, ARGUMENT, "%s (%d) must be %d to %d%s", name, value, first, last,
+            value == 0 ? ", and has no default" : "");
+    return TROPE_OK;
+}
+
+static trope_status require_zero(const char *function, const char *name, int64_t value, const char *without)
+{
+    REQUIRE(value == 0, ARGUMENT, "%s (%lld) must be 0 %s", name, (ll)value, without);
     return TROPE_OK;
 }
 
 static trope_status validate_enums(const char *function, const trope_args *a)
 {
-    CHECK(require_enum(function, "device", a->device, TROPE_DEVICE_CUDA));
-    CHECK(require_enum(function, "isa", a->isa, TROPE_ISA_AVX512));
-    CHECK(require_enum(function, "dtype", a->dtype, TROPE_F64));
-    CHECK(require_enum(function, "rounding", a->rounding, TROPE_ROUND_NATIVE));
-    CHECK(require_enum(function, "pairing", a->pairing, TROPE_PAIRING_INTERLEAVED));
-    CHECK(require_enum(function, "pairing_out", a->pairing_out, TROPE_PAIRING_INTERLEAVED));
-    CHECK(require_enum(function, "axis_map", a->axis_map, TROPE_AXES_INTERLEAVED));
-    CHECK(require_enum(function, "inverse", a->inverse, 1));
-    CHECK(require_enum(function, "angle_dtype", a->angle_dtype, TROPE_F64));
-    CHECK(require_enum(function, "out_of_range", a->out_of_range, TROPE_RANGE_CLAMP));
-    REQUIRE(a->windows >= 1 && a->windows <= 3, ARGUMENT, "windows (%d) must be 1 to 3", a->windows);
+    CHECK(require_between(function, "device", a->device, TROPE_DEVICE_CPU, TROPE_DEVICE_AUTO));
+    CHECK(require_between(function, "isa", a->isa, 0, TROPE_ISA_AVX512));
+    CHECK(require_between(function, "dtype", a->dtype, TROPE_F32, TROPE_F64));
+    CHECK(require_between(function, "rounding", a->rounding, 0, TROPE_ROUND_NATIVE_F32));
+    CHECK(require_between(function, "pairing", a->pairing, TROPE_PAIRING_HALF, TROPE_PAIRING_INTERLEAVED));
+    CHECK(require_between(function, "pairing_out", a->pairing_out, TROPE_PAIRING_HALF, TROPE_PAIRING_INTERLEAVED));
+    CHECK(require_between(function, "parts", a->parts, 1, TROPE_MAX_AXES));
+    CHECK(require_between(function, "inverse", a->inverse, 0, 1));
+    CHECK(require_between(function, "out_of_range", a->out_of_range, 0, TROPE_RANGE_CLAMP));
     REQUIRE(a->threads >= 0, ARGUMENT, "threads (%d) must be at least 0", a->threads);
-    return TROPE_OK;
+    CHECK(require_zero(function, "reserved", a->reserved, ""));
+    return require_zero(function, "reserved_too", a->reserved_too, "");
 }
 
 static trope_status validate_shape(const char *function, const trope_args *a)
 {
     int64_t rows;
-    REQUIRE(a->batch >= 0, ARGUMENT, "batch (%lld) must be at least 0", (ll)a->batch);
+    REQUIRE(a->batch >= 1, ARGUMENT, "batch (%lld) must be at least 1", (ll)a->batch);
     REQUIRE(a->tokens >= 0, ARGUMENT, "tokens (%lld) must be at least 0", (ll)a->tokens);
     REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &rows) && rows <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
             "batch (%lld) * tokens (%lld) does not fit", (ll)a->batch, (ll)a->tokens);
+    return TROPE_OK;
+}
+
+/* ---- operands ---- */
+
+static trope_status validate_window(const char *function, const trope_args *a, int i)
+{
+    const trope_operand *o = &a->operands[i];
+    REQUIRE(o->rotary_offset >= 0 && o->rotary_offset <= o->head_dim, ARGUMENT,
+            "operands[%d].rotary_offset (%d) must be 0 to head_dim (%d)", i, o->rotary_offset, o->head_dim);
+    if (o->rotary_dim == TROPE_COPY) {
+        REQUIRE(o->rotary_offset == 0, ARGUMENT, "operands[%d].rotary_offset (%d) must be 0 with TROPE_COPY", i,
+                o->rotary_offset);
+        return TROPE_OK;
+    }
+    REQUIRE(o->rotary_dim != 0, ARGUMENT, "operands[%d].rotary_dim (0) must be given; TROPE_COPY (-1) copies", i);
+    REQUIRE(o->rotary_dim >= 2 && o->rotary_dim % 2 == 0 && o->rotary_dim <= o->head_dim - o->rotary_offset, ARGUMENT,
+            "operands[%d].rotary_dim (%d) must be even and at most head_dim - rotary_offset (%d), or TROPE_COPY (-1)", i,
+            o->rotary_dim, o->head_dim - o->rotary_offset);
+    REQUIRE(o->rotary_dim <= TROPE_MAX_ROTARY_DIM, ARGUMENT, "operands[%d].rotary_dim (%d) must be at most %d", i,
+            o->rotary_dim, TROPE_MAX_ROTARY_DIM);
+    REQUIRE(o->rotary_dim % (2 * a->parts) == 0, ARGUMENT,
+            "operands[%d].rotary_dim (%d) must be divisible by 2 * parts (%d)", i, o->rotary_dim, 2 * a->parts);
     return TROPE_OK;
 }
 
@@ -55,185 +86,290 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     REQUIRE(o->heads_per_group >= 1, ARGUMENT, "operands[%d].heads_per_group (%d) must be at least 1", i,
             o->heads_per_group);
     REQUIRE(o->head_dim >= 1, ARGUMENT, "operands[%d].head_dim (%d) must be at least 1", i, o->head_dim);
-    REQUIRE(o->reserved == 0, ARGUMENT, "operands[%d].reserved (%d) must be 0", i, o->reserved);
-    REQUIRE(o->rotary_offset >= 0 && o->rotary_offset <= o->head_dim, ARGUMENT,
-            "operands[%d].rotary_offset (%d) must be 0 to head_dim (%d)", i, o->rotary_offset, o->head_dim);
-    REQUIRE(o->rotary_dim >= 0 && o->rotary_dim % 2 == 0 && o->rotary_dim <= o->head_dim - o->rotary_offset, ARGUMENT,
-            "operands[%d].rotary_dim (%d) must be even and at most head_dim - rotary_offset (%d)", i, o->rotary_dim,
-            o->head_dim - o->rotary_offset);
-    REQUIRE(o->rotary_dim <= TROPE_MAX_ROTARY_DIM, ARGUMENT, "operands[%d].rotary_dim (%d) must be at most %d", i,
-            o->rotary_dim, TROPE_MAX_ROTARY_DIM);
-    REQUIRE(o->rotary_dim % (2 * a->windows) == 0, ARGUMENT,
-            "operands[%d].rotary_dim (%d) must be divisible by 2 * windows (%d)", i, o->rotary_dim, 2 * a->windows);
+    CHECK(validate_window(function, a, i));
     REQUIRE(!__builtin_mul_overflow(count, (int64_t)o->groups * o->heads_per_group, &count) &&
                 !__builtin_mul_overflow(count, (int64_t)o->head_dim, &count) && count <= MAX_COUNT,
-            TROPE_ERROR_OVERFLOW, "operands[%d]: the number of elements does not fit", i);
+            TROPE_ERROR_OVERFLOW, "operands[%d].head_dim (%d): the number of elements does not fit", i, o->head_dim);
     return TROPE_OK;
 }
 
-static trope_status validate_operands(const char *function, const trope_args *a)
+static trope_status validate_sums(const char *function, const trope_args *a, int i, int backward)
 {
-    REQUIRE(a->operand_count >= 1 && a->operand_count <= TROPE_MAX_OPERANDS, ARGUMENT, "operand_count (%d) must be 1 to %d",
-            a->operand_count, TROPE_MAX_OPERANDS);
-    for (int i = 0; i < a->operand_count; i++)
-        CHECK(validate_head(function, a, i));
+    const trope_operand *o = &a->operands[i];
+    REQUIRE(o->shared_heads >= 0 && o->shared_heads <= TROPE_SHARED_ALL, ARGUMENT,
+            "operands[%d].shared_heads (%d) must be 0 to %d", i, o->shared_heads, TROPE_SHARED_ALL);
+    REQUIRE(o->accumulate == 0 || o->accumulate == 1, ARGUMENT, "operands[%d].accumulate (%d) must be 0 or 1", i,
+            o->accumulate);
+    REQUIRE(!o->accumulate || backward, ARGUMENT, "operands[%d].accumulate (%d) must be 0 in forward", i, o->accumulate);
+    REQUIRE(!o->accumulate || o->dst, TROPE_ERROR_NULL, "operands[%d].dst is NULL and accumulate adds to it", i);
+    REQUIRE(!o->shared_heads || !o->dst || o->src != o->dst, ARGUMENT,
+            "operands[%d].shared_heads (%d) must be 0 in place: src and dst differ in their heads", i, o->shared_heads);
+    REQUIRE(!o->accumulate || o->src != o->dst, ARGUMENT,
+            "operands[%d].accumulate (%d) must be 0 in place: dst holds what it would be added to", i, o->accumulate);
     return TROPE_OK;
 }
 
-static int32_t widest_rotary_dim(const trope_args *a)
+static trope_status validate_tensor(const char *function, const trope_args *a, int i, const trope_tensor *t)
 {
-    int32_t widest = 0;
-    for (int i = 0; i < a->operand_count; i++)
-        widest = a->operands[i].rotary_dim > widest ? a->operands[i].rotary_dim : widest;
-    return widest;
-}
-
-static trope_status validate_rotation(const char *function, const trope_args *a, int32_t rotary_dim)
-{
-    const int32_t *s = a->axis_sections;
-    const double mscale = a->dtype == TROPE_F64 ? a->mscale : (double)(float)a->mscale;
-    REQUIRE(isfinite(mscale) && mscale != 0, ARGUMENT, "mscale (%g) must be finite, and not 0, in the arithmetic of dtype",
-            a->mscale);
-    if (a->windows > 1) {
-        REQUIRE(a->axis_map == TROPE_AXES_WINDOWS, ARGUMENT,
-                "axis_map (%d) must be 0 with windows (%d), which drive the axes themselves", a->axis_map, a->windows);
-        for (int i = 0; i < a->operand_count; i++)
-            REQUIRE(a->operands[i].rotary_dim == 0 || a->operands[i].rotary_dim == rotary_dim, ARGUMENT,
-                    "operands[%d].rotary_dim (%d) must be that of the other operands (%d) with windows (%d)", i,
-                    a->operands[i].rotary_dim, rotary_dim, a->windows);
+    if (!t->base && a->tokens > 0) {
+        REQUIRE(t->layout == 0, ARGUMENT, "operands[%d].%s_layout (%d) must be 0: %s is NULL", i, t->name, t->layout,
+                t->name);
+    } else if (t->base || t->layout) {
+        REQUIRE(t->layout >= TROPE_SBHD && t->layout <= TROPE_STRIDED, ARGUMENT,
+                "operands[%d].%s_layout (%d) must be TROPE_SBHD, BSHD, BHSD, THD or STRIDED (1 to 5)%s", i, t->name,
+                t->layout, t->layout == 0 ? ", and has no default: see trope_fill_operand" : "");
+        REQUIRE(t->layout != TROPE_THD || a->batch == 1, ARGUMENT,
+                "operands[%d].%s_layout (TROPE_THD) needs batch 1, not %lld", i, t->name, (ll)a->batch);
     }
-    if (a->axis_map == TROPE_AXES_WINDOWS) {
-        REQUIRE(!s[0] && !s[1] && !s[2], ARGUMENT, "axis_sections (%d, %d, %d) must be 0 without axis_map", s[0], s[1],
-                s[2]);
-        return TROPE_OK;
+    const trope_operand *o = &a->operands[i];
+    const int lacks[TROPE_MAX_DIMS] = {0, 0, t->size[TROPE_DIM_GROUP] < o->groups,
+                                       t->size[TROPE_DIM_HEAD] < o->heads_per_group};
+    for (int d = 0; d < TROPE_MAX_DIMS; d++) {
+        REQUIRE(t->layout == TROPE_STRIDED || t->stride[d] == 0, ARGUMENT,
+                "operands[%d].%s_stride[%d] (%lld) must be 0 with a layout that is not TROPE_STRIDED", i, t->name, d,
+                (ll)t->stride[d]);
+        REQUIRE(!lacks[d] || t->stride[d] == 0, ARGUMENT,
+                "operands[%d].%s_stride[%d] (%lld) must be 0: with shared_heads the tensor lacks this dimension", i,
+                t->name, d, (ll)t->stride[d]);
     }
-    REQUIRE(s[0] >= 0 && s[1] >= 0 && s[2] >= 0 && (int64_t)s[0] + s[1] + s[2] == rotary_dim / 2, ARGUMENT,
-            "axis_sections (%d, %d, %d) must be at least 0 and add up to rotary_dim / 2 (%d)", s[0], s[1], s[2],
-            rotary_dim / 2);
-    if (a->axis_map == TROPE_AXES_INTERLEAVED)
-        for (int axis = 1; axis < 3; axis++)
-            REQUIRE(s[axis] == 0 || 3 * (s[axis] - 1) + axis < rotary_dim / 2, ARGUMENT,
-                    "axis_sections[%d] (%d) must leave its last pair (%d) below rotary_dim / 2 (%d)", axis, s[axis],
-                    3 * (s[axis] - 1) + axis, rotary_dim / 2);
     return TROPE_OK;
 }
 
-static trope_status validate_inv_freq(const char *function, const trope_args *a, int32_t rotary_dim)
+/* Without tokens no element exists, and pointers may be NULL. */
+static trope_status validate_presence(const char *function, const trope_args *a, int i, int backward)
 {
-    REQUIRE(a->angle_rows == 0 && a->angle_cols == 0 && a->angle_row_stride == 0 && a->angle_batch_stride == 0, ARGUMENT,
-            "angle_rows (%lld), angle_cols (%d) and the angle strides must be 0 with inv_freq", (ll)a->angle_rows,
-            a->angle_cols);
-    REQUIRE((uintptr_t)a->inv_freq % sizeof(double) == 0, ARGUMENT, "inv_freq (%p) must be aligned to 8 bytes",
-            (const void *)a->inv_freq);
-    for (int i = 0; i < rotary_dim / 2; i++)
+    const trope_operand *o = &a->operands[i];
+    const int has_gradient = backward && (a->d_freqs || a->d_inv_freq),
+              is_read = has_gradient && o->rotary_dim != TROPE_COPY;
+    REQUIRE(o->src || !a->tokens, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
+    REQUIRE(o->dst || has_gradient || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
+    REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL,
+            "operands[%d].forward_src is NULL, and the gradient of the angles needs it", i);
+    REQUIRE(!o->forward_src || is_read, ARGUMENT,
+            "operands[%d].forward_src (%p) must be NULL: only the gradient of the angles reads it, of what is rotated", i,
+            o->forward_src);
+    return TROPE_OK;
+}
+
+static trope_status validate_operand(const char *function, const trope_args *a, int i, int backward)
+{
+    CHECK(validate_head(function, a, i));
+    CHECK(validate_presence(function, a, i, backward));
+    CHECK(validate_sums(function, a, i, backward));
+    for (int role = TROPE_TENSOR_SRC; role <= TROPE_TENSOR_FORWARD_SRC; role++) {
+        const trope_tensor t = trope_tensor_of(a, i, (trope_tensor_role)role, backward);
+        CHECK(validate_tensor(function, a, i, &t));
+    }
+    return TROPE_OK;
+}
+
+static trope_status validate_operands(const char *function, const trope_args *a, int backward)
+{
+    for (int i = 0; i < a->operand_count; i++)
+        CHECK(validate_operand(function, a, i, backward));
+    REQUIRE(trope_widest_pairs(a) > 0, ARGUMENT, "operands[0].rotary_dim (%d): no operand of the call rotates",
+            a->operands[0].rotary_dim);
+    return TROPE_OK;
+}
+
+/* ---- the rotation ---- */
+
+static trope_status validate_rotation(const char *function, const trope_args *a)
+{
+    const double magnitude = fabs(a->mscale);
+    const int fits = a->dtype == TROPE_F64 ? magnitude <= DBL_MAX && magnitude > 0
+                                           : magnitude <= (double)FLT_MAX && (double)(float)magnitude > 0;
+    REQUIRE(fits, ARGUMENT, "mscale (%g) must be finite, and not 0, in the arithmetic of dtype", a->mscale);
+    for (int i = 0; i < a->operand_count && a->parts > 1; i++)
+        REQUIRE(a->operands[i].rotary_dim == TROPE_COPY || a->operands[i].rotary_dim == 2 * trope_widest_pairs(a), ARGUMENT,
+                "operands[%d].rotary_dim (%d) must be that of the other operands (%d) with parts (%d)", i,
+                a->operands[i].rotary_dim, 2 * trope_widest_pairs(a), a->parts);
+    return TROPE_OK;
+}
+
+static trope_status validate_pair_axis(const char *function, const trope_args *a)
+{
+    const int32_t needed = trope_count_axes(a), most = a->position_axes > 1 ? a->position_axes : TROPE_MAX_AXES;
+    for (int32_t pair = 0; a->pair_axis && pair < trope_widest_pairs(a); pair++)
+        REQUIRE(a->pair_axis[pair]<most, ARGUMENT, "pair_axis[%d] (%d) must be below %s (%d)", pair, a->pair_axis[pair],
+                                   a->position_axes> 1
+                    ? "position_axes"
+                    : "the most axes",
+                most);
+    if (a->position_axes > 1 && !a->pair_axis)
+        REQUIRE(
+            a->position_axes == needed, ARGUMENT,
+            "position_axes (%d) must be parts (%d), or pair_axis must say which pairs they drive: see trope_fill_pair_axis",
+            a->position_axes, a->parts);
+    REQUIRE(a->ids_layout != TROPE_IDS_AXES_BATCH_TOKENS || a->position_axes >= needed, ARGUMENT,
+            "position_axes (%d) must be at least the %d axes that pairs use; ids for all axes are TROPE_IDS_BATCH_TOKENS",
+            a->position_axes, needed);
+    return TROPE_OK;
+}
+
+/* ---- the angles ---- */
+
+static trope_status validate_frequencies(const char *function, const trope_args *a)
+{
+    static const char without[] = "with inv_freq or phase_step";
+    CHECK(require_zero(function, "angle_dtype", a->angle_dtype, without));
+    CHECK(require_zero(function, "angle_columns", a->angle_columns, without));
+    CHECK(require_zero(function, "angle_layout", a->angle_layout, without));
+    CHECK(require_zero(function, "out_of_range", a->out_of_range, without));
+    CHECK(require_zero(function, "angle_rows", a->angle_rows, without));
+    for (int d = 0; d < 4; d++)
+        REQUIRE(a->angle_stride[d] == 0, ARGUMENT, "angle_stride[%d] (%lld) must be 0 %s", d, (ll)a->angle_stride[d],
+                without);
+    const uintptr_t host = (uintptr_t)a->inv_freq | (uintptr_t)a->phase_step;
+    REQUIRE(host % sizeof(double) == 0, ARGUMENT, "%s (%p) must be aligned to 8 bytes",
+            a->inv_freq ? "inv_freq" : "phase_step", (const void *)host);
+    for (int i = 0; a->inv_freq && i < trope_widest_pairs(a); i++)
         REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
                 a->inv_freq[i]);
     return TROPE_OK;
 }
 
-static trope_status validate_angle_dtype(const char *function, const trope_args *a)
+/* The strides of angle_stride or d_freqs_stride. */
+static trope_status validate_table_strides(const char *function, const trope_args *a, const char *name, int32_t layout,
+                                           const int64_t *stride)
 {
-    const int is_f64 = a->angle_dtype == TROPE_F64 && a->dtype == TROPE_F64;
-    if (a->freqs)
-        REQUIRE(a->angle_dtype == TROPE_F32 || is_f64, ARGUMENT,
-                "angle_dtype (%d) must be TROPE_F32 for freqs, or TROPE_F64 with f64 operands", a->angle_dtype);
-    else
-        REQUIRE(a->angle_dtype == TROPE_F32 || a->angle_dtype == a->dtype, ARGUMENT,
-                "angle_dtype (%d) must be TROPE_F32 or the operands' dtype (%d) for cos and sin", a->angle_dtype, a->dtype);
+    const int64_t sizes[] = {TROPE_MAX_AXES, a->batch, a->angle_rows, 2 * (int64_t)trope_widest_pairs(a)};
+    for (int d = 0; d < 4; d++) {
+        int64_t reach;
+        REQUIRE(layout == TROPE_TABLE_STRIDED || stride[d] == 0, ARGUMENT,
+                "%s[%d] (%lld) must be 0 with a layout that is not TROPE_TABLE_STRIDED", name, d, (ll)stride[d]);
+        REQUIRE(stride[d] >= 0, ARGUMENT, "%s[%d] (%lld) must be at least 0", name, d, (ll)stride[d]);
+        REQUIRE(!__builtin_mul_overflow(sizes[d], stride[d], &reach) && reach <= MAX_COUNT / 8, TROPE_ERROR_OVERFLOW,
+                "%s[%d] (%lld) does not fit", name, d, (ll)stride[d]);
+    }
     return TROPE_OK;
 }
 
-static trope_status validate_angle_table(const char *function, const trope_args *a, int32_t rotary_dim)
+static int has_axes(int32_t layout, const int64_t *stride)
 {
-    int64_t rows, batches;
-    CHECK(validate_angle_dtype(function, a));
-    REQUIRE(a->angle_cols == rotary_dim || a->angle_cols == rotary_dim / 2, ARGUMENT,
-            "angle_cols (%d) must be rotary_dim (%d) or rotary_dim / 2", a->angle_cols, rotary_dim);
+    return layout == TROPE_TABLE_AXES_BATCH_ROWS || (layout == TROPE_TABLE_STRIDED && stride[0] != 0);
+}
+
+static trope_status validate_table_layout(const char *function, const trope_args *a, const char *name, int32_t layout,
+                                          const int64_t *stride)
+{
+    REQUIRE(!has_axes(layout, stride) || a->pair_axis || a->parts > 1, ARGUMENT,
+            "%s (%d) has axes, and pair_axis is NULL: see trope_fill_pair_axis", name, layout);
+    return TROPE_OK;
+}
+
+static trope_status validate_table(const char *function, const trope_args *a)
+{
+    int64_t elements;
+    CHECK(require_between(function, "angle_dtype", a->angle_dtype, TROPE_F32, TROPE_F64));
+    REQUIRE(a->angle_dtype != TROPE_F64 || a->dtype == TROPE_F64, ARGUMENT,
+            "angle_dtype (TROPE_F64) must be F32, F16 or BF16 with operands that are not f64 (dtype %d)", a->dtype);
+    CHECK(require_between(function, "angle_columns", a->angle_columns, TROPE_COLUMNS_PAIR, TROPE_COLUMNS_INTERLEAVED));
+    CHECK(require_between(function, "angle_layout", a->angle_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED));
     REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
-    REQUIRE(a->angle_row_stride >= a->angle_cols, ARGUMENT, "angle_row_stride (%lld) must be at least angle_cols (%d)",
-            (ll)a->angle_row_stride, a->angle_cols);
-    REQUIRE(a->angle_batch_stride >= 0, ARGUMENT, "angle_batch_stride (%lld) must be at least 0",
-            (ll)a->angle_batch_stride);
-    REQUIRE(!__builtin_mul_overflow(a->angle_rows, a->angle_row_stride, &rows) &&
-                !__builtin_mul_overflow(a->batch, a->angle_batch_stride, &batches) && rows <= MAX_COUNT / 8 &&
-                batches <= MAX_COUNT / 8,
-            TROPE_ERROR_OVERFLOW, "angle_rows (%lld) * angle_row_stride (%lld) or batch * angle_batch_stride does not fit",
-            (ll)a->angle_rows, (ll)a->angle_row_stride);
-    return TROPE_OK;
+    REQUIRE(!__builtin_mul_overflow(a->angle_rows, TROPE_MAX_AXES * 2 * (int64_t)trope_widest_pairs(a), &elements) &&
+                !__builtin_mul_overflow(elements, a->batch, &elements) && elements <= MAX_COUNT / 8,
+            TROPE_ERROR_OVERFLOW, "angle_rows (%lld): the number of angles does not fit", (ll)a->angle_rows);
+    CHECK(validate_table_strides(function, a, "angle_stride", a->angle_layout, a->angle_stride));
+    return validate_table_layout(function, a, "angle_layout", a->angle_layout, a->angle_stride);
 }
 
-static trope_status validate_angles(const char *function, const trope_args *a, int32_t rotary_dim)
+static trope_status validate_angles(const char *function, const trope_args *a)
 {
-    const int sources = (a->freqs != NULL) + (a->cos || a->sin) + (a->inv_freq != NULL);
+    const int sources = (a->freqs != NULL) + (a->cos || a->sin) + (a->inv_freq != NULL) + (a->phase_step != NULL);
     REQUIRE(!a->cos == !a->sin, TROPE_ERROR_NULL, "%s is NULL and %s is not: a table needs both", a->cos ? "sin" : "cos",
             a->cos ? "cos" : "sin");
-    if (rotary_dim == 0)
-        return TROPE_OK;
     REQUIRE(sources != 0, TROPE_ERROR_NULL, "%s",
-            "freqs, cos with sin, and inv_freq are all NULL: one of them must be given");
-    REQUIRE(sources == 1, ARGUMENT, "%s", "exactly one of freqs, cos with sin, and inv_freq must be given");
-    return a->inv_freq ? validate_inv_freq(function, a, rotary_dim) : validate_angle_table(function, a, rotary_dim);
+            "freqs, cos with sin, inv_freq and phase_step are all NULL: one of them must be given");
+    REQUIRE(sources == 1, ARGUMENT, "%s: exactly one of freqs, cos with sin, inv_freq and phase_step must be given",
+            a->phase_step ? "phase_step"
+            : a->inv_freq ? "inv_freq"
+                          : "cos");
+    return trope_has_table(a) ? validate_table(function, a) : validate_frequencies(function, a);
+}
+
+/* ---- positions and sequences ---- */
+
+static trope_status validate_ids_layout(const char *function, const trope_args *a)
+{
+    const int has_axes = a->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS || a->ids_layout == TROPE_IDS_STRIDED;
+    CHECK(require_between(function, "ids_layout", a->ids_layout, TROPE_IDS_AXES_BATCH_TOKENS, TROPE_IDS_STRIDED));
+    if (has_axes)
+        CHECK(require_between(function, "position_axes", a->position_axes, 1, TROPE_MAX_AXES));
+    else
+        REQUIRE(a->position_axes == 0 || a->position_axes == 1, ARGUMENT,
+                "position_axes (%d) must be 0 or 1 with ids_layout (%d), whose ids are for all axes", a->position_axes,
+                a->ids_layout);
+    for (int d = 0; d < 3; d++)
+        REQUIRE(a->ids_layout == TROPE_IDS_STRIDED || a->ids_stride[d] == 0, ARGUMENT,
+                "ids_stride[%d] (%lld) must be 0 with a layout that is not TROPE_IDS_STRIDED", d, (ll)a->ids_stride[d]);
+    if (a->ids_layout == TROPE_IDS_STRIDED)
+        REQUIRE((a->position_axes > 1) == (a->ids_stride[0] != 0), ARGUMENT,
+                "ids_stride[0] (%lld) must be 0 exactly where position_axes (%d) is 1, and all axes read the same ids",
+                (ll)a->ids_stride[0], a->position_axes);
+    return TROPE_OK;
+}
+
+static trope_status validate_no_ids(const char *function, const trope_args *a)
+{
+    static const char without[] = "without position_ids";
+    CHECK(require_zero(function, "ids_layout", a->ids_layout, without));
+    REQUIRE(a->position_axes == 0 || a->position_axes == 1, ARGUMENT, "position_axes (%d) must be 0 or 1 %s",
+            a->position_axes, without);
+    for (int d = 0; d < 3; d++)
+        REQUIRE(a->ids_stride[d] == 0, ARGUMENT, "ids_stride[%d] (%lld) must be 0 %s", d, (ll)a->ids_stride[d], without);
+    return TROPE_OK;
 }
 
 static trope_status validate_ids(const char *function, const trope_args *a)
 {
-    CHECK(require_enum(function, "position_dtype", a->position_dtype, TROPE_I64));
-    CHECK(require_enum(function, "packed_positions", a->packed_positions, 1));
-    REQUIRE(a->position_axes >= 1 && a->position_axes <= TROPE_MAX_AXES, ARGUMENT, "position_axes (%d) must be 1 to %d",
-            a->position_axes, TROPE_MAX_AXES);
-    REQUIRE(a->position_axes == 1 || a->position_ids, ARGUMENT, "position_axes (%d) must be 1 without position_ids",
-            a->position_axes);
-    REQUIRE((a->position_ids != NULL) + (a->start_positions != NULL) + a->packed_positions <= 1, ARGUMENT, "%s",
-            "only one of position_ids, start_positions and packed_positions may be given");
-    REQUIRE(!a->packed_positions || a->cu_seqlens, ARGUMENT, "packed_positions (%d) needs cu_seqlens", a->packed_positions);
-    return TROPE_OK;
-}
-
-/* How many axes the rotation needs: with one axis of ids all of them read that. */
-static trope_status validate_axes(const char *function, const trope_args *a)
-{
-    int32_t needed = a->windows;
-    for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
-        if (a->axis_sections[axis] > 0)
-            needed = axis + 1;
-    REQUIRE(a->position_axes == 1 || a->position_axes >= needed, ARGUMENT,
-            "position_axes (%d) must be 1 or at least the %d axes that windows or axis_sections use", a->position_axes,
-            needed);
-    return TROPE_OK;
+    CHECK(require_between(function, "stream_positions", a->stream_positions, 0, 1));
+    REQUIRE((a->position_ids != NULL) + (a->start_positions != NULL) + a->stream_positions <= 1, ARGUMENT,
+            "%s: only one of position_ids, start_positions and stream_positions may be given",
+            a->start_positions ? "start_positions" : "stream_positions");
+    REQUIRE(!a->stream_positions || a->cu_seqlens, ARGUMENT, "stream_positions (%d) needs cu_seqlens", a->stream_positions);
+    if (a->position_ids || a->start_positions)
+        CHECK(require_between(function, "position_dtype", a->position_dtype, TROPE_I32, TROPE_I64));
+    else
+        CHECK(require_zero(function, "position_dtype", a->position_dtype, "without position_ids and start_positions"));
+    return a->position_ids ? validate_ids_layout(function, a) : validate_no_ids(function, a);
 }
 
 static trope_status validate_cu_seqlens(const char *function, const trope_args *a)
 {
-    CHECK(require_enum(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I64));
-    CHECK(require_enum(function, "padding", a->padding, TROPE_PADDING_ROTATE));
+    static const char without[] = "without cu_seqlens";
     REQUIRE(!a->cu_seqlens_padded || a->cu_seqlens, TROPE_ERROR_NULL, "%s",
             "cu_seqlens is NULL and cu_seqlens_padded is not");
     if (!a->cu_seqlens) {
-        REQUIRE(a->sequences == 0, ARGUMENT, "sequences (%lld) must be 0 without cu_seqlens", (ll)a->sequences);
-        return TROPE_OK;
+        CHECK(require_zero(function, "sequences", a->sequences, without));
+        CHECK(require_zero(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, without));
+        return require_zero(function, "padding", a->padding, without);
     }
-    REQUIRE(a->sequences >= 0 && a->sequences < MAX_COUNT / 8, ARGUMENT,
-            "sequences (%lld) must be at least 0 and below 2^57", (ll)a->sequences);
+    CHECK(require_between(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I32, TROPE_I64));
+    CHECK(require_between(function, "padding", a->padding, a->cu_seqlens_padded ? TROPE_PADDING_ZERO : 0,
+                          TROPE_PADDING_ROTATE));
+    REQUIRE(a->sequences >= (a->tokens > 0) && a->sequences < MAX_COUNT / 8, ARGUMENT,
+            "sequences (%lld) must be at least 1 with cu_seqlens, and below 2^57", (ll)a->sequences);
     REQUIRE(a->batch == 1, ARGUMENT, "batch (%lld) must be 1 with cu_seqlens", (ll)a->batch);
     return TROPE_OK;
 }
 
 static trope_status validate_context_parallel(const char *function, const trope_args *a)
 {
-    CHECK(require_enum(function, "cp_layout", a->cp_layout, TROPE_CP_FLAT));
-    REQUIRE(a->cp_size >= 1, ARGUMENT, "cp_size (%d) must be at least 1 (0 stands for 1)", a->cp_size);
-    REQUIRE(a->cp_rank >= 0 && a->cp_rank < a->cp_size, ARGUMENT, "cp_rank (%d) must be 0 to cp_size - 1 (%d)", a->cp_rank,
-            a->cp_size - 1);
-    REQUIRE(a->cp_size == 1 || a->cp_layout != TROPE_CP_NONE, ARGUMENT, "cp_layout (%d) must be given with cp_size (%d)",
-            a->cp_layout, a->cp_size);
+    REQUIRE(a->cp_size >= 0, ARGUMENT, "cp_size (%d) must be at least 0", a->cp_size);
+    REQUIRE(a->cp_size || (!a->cp_rank && !a->cp_layout), ARGUMENT,
+            "cp_size (0) must be given with cp_rank (%d) or cp_layout (%d)", a->cp_rank, a->cp_layout);
+    const int32_t size = a->cp_size ? a->cp_size : 1;
+    CHECK(require_between(function, "cp_layout", a->cp_layout, size > 1, TROPE_CP_FLAT));
+    REQUIRE(a->cp_rank >= 0 && a->cp_rank < size, ARGUMENT, "cp_rank (%d) must be 0 to cp_size - 1 (%d)", a->cp_rank,
+            size - 1);
     int64_t global;
-    REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)a->cp_size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
-            "tokens (%lld) * cp_size (%d) does not fit", (ll)a->tokens, a->cp_size);
-    const int64_t divisor = trope_cp_divisor(a->cp_layout, a->cp_size);
-    REQUIRE(a->cu_seqlens || a->position_ids || a->cp_size == 1 || global % divisor == 0, ARGUMENT,
-            "tokens (%lld) * cp_size (%d) must be divisible by %lld for cp_layout (%d)", (ll)a->tokens, a->cp_size,
-            (ll)divisor, a->cp_layout);
-    REQUIRE(a->reserved == 0, ARGUMENT, "reserved (%d) must be 0", a->reserved);
+    REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
+            "tokens (%lld) * cp_size (%d) does not fit", (ll)a->tokens, size);
+    const int64_t divisor = size > 1 ? trope_cp_divisor(a->cp_layout, size) : 1;
+    REQUIRE(a->cu_seqlens || a->position_ids || global % divisor == 0, ARGUMENT,
+            "tokens (%lld) * cp_size (%d) must be divisible by %lld for cp_layout (%d)", (ll)a->tokens, size, (ll)divisor,
+            a->cp_layout);
     return TROPE_OK;
 }
 
@@ -245,29 +381,38 @@ trope_status trope_validate_positions(const char *function, const trope_args *a)
     return validate_context_parallel(function, a);
 }
 
-/* Without cu_seqlens, ids and start positions the positions follow from the shapes, and so does whether the table has them.
- */
-static trope_status validate_table_rows(const char *function, const trope_args *a, int32_t rotary_dim)
+/* Without cu_seqlens, ids and start positions the positions follow from the shapes, and so does whether the table has them. */
+static trope_status validate_angle_rows(const char *function, const trope_args *a)
 {
-    if (rotary_dim == 0 || a->inv_freq || a->cu_seqlens || a->position_ids || a->start_positions || a->batch == 0 ||
-        a->tokens == 0 || a->out_of_range != TROPE_RANGE_POISON)
+    if (!trope_has_table(a) || a->cu_seqlens || a->position_ids || a->start_positions || a->tokens == 0 ||
+        a->out_of_range != TROPE_RANGE_POISON)
         return TROPE_OK;
     const trope_sequences s = trope_plan_sequences(a);
-    const trope_span span = trope_dense_span(&s, 0);
-    const int64_t highest = trope_index_in_sequence(&s, &span, a->tokens - 1); /* every layout ascends */
+    const int64_t highest = trope_dense_position(&s, a->tokens - 1); /* every layout ascends */
     REQUIRE(highest < a->angle_rows, ARGUMENT,
             "angle_rows (%lld) must be more than the highest position of this call (%lld)", (ll)a->angle_rows, (ll)highest);
     return TROPE_OK;
 }
 
-static trope_status validate_gradient(const char *function, const trope_args *a, int32_t rotary_dim)
+/* ---- the gradient of the angles ---- */
+
+static trope_status validate_gradient(const char *function, const trope_args *a, int backward)
 {
-    REQUIRE(!a->d_freqs || (rotary_dim && !a->inv_freq), ARGUMENT, "%s", "d_freqs needs freqs, or cos and sin");
-    REQUIRE(!a->d_inv_freq || (rotary_dim && a->inv_freq), ARGUMENT, "%s", "d_inv_freq needs inv_freq");
-    REQUIRE(!a->d_freqs || a->angle_batch_stride == 0 ||
-                a->angle_batch_stride >= (a->angle_rows - 1) * a->angle_row_stride + a->angle_cols,
-            TROPE_ERROR_OVERLAP, "angle_batch_stride (%lld): the batch entries of d_freqs overlap",
-            (ll)a->angle_batch_stride);
+    REQUIRE(backward || (!a->d_freqs && !a->d_inv_freq), ARGUMENT, "%s must be NULL in forward",
+            a->d_freqs ? "d_freqs" : "d_inv_freq");
+    REQUIRE(!a->d_freqs || trope_has_table(a), ARGUMENT, "%s", "d_freqs needs freqs, or cos and sin");
+    REQUIRE(!a->d_inv_freq || !trope_has_table(a), ARGUMENT, "%s", "d_inv_freq needs inv_freq or phase_step");
+    if (a->d_freqs) {
+        CHECK(require_between(function, "d_freqs_layout", a->d_freqs_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED));
+        CHECK(validate_table_strides(function, a, "d_freqs_stride", a->d_freqs_layout, a->d_freqs_stride));
+        REQUIRE(a->d_freqs_layout != TROPE_TABLE_STRIDED || a->d_freqs_stride[3] != 0, ARGUMENT, "%s",
+                "d_freqs_stride[3] (0) must be at least 1: sums are over axes, batch entries and rows, not over columns");
+        return validate_table_layout(function, a, "d_freqs_layout", a->d_freqs_layout, a->d_freqs_stride);
+    }
+    CHECK(require_zero(function, "d_freqs_layout", a->d_freqs_layout, "without d_freqs"));
+    for (int d = 0; d < 4; d++)
+        REQUIRE(a->d_freqs_stride[d] == 0, ARGUMENT, "d_freqs_stride[%d] (%lld) must be 0 without d_freqs", d,
+                (ll)a->d_freqs_stride[d]);
     return TROPE_OK;
 }
 
@@ -275,13 +420,10 @@ trope_status trope_validate(const char *function, const trope_args *a, int backw
 {
     CHECK(validate_enums(function, a));
     CHECK(trope_validate_positions(function, a));
-    CHECK(validate_operands(function, a));
-    const int32_t rotary_dim = widest_rotary_dim(a);
-    CHECK(validate_rotation(function, a, rotary_dim));
-    CHECK(validate_angles(function, a, rotary_dim));
-    CHECK(validate_axes(function, a));
-    CHECK(validate_table_rows(function, a, rotary_dim));
-    if (backward)
-        CHECK(validate_gradient(function, a, rotary_dim));
-    return trope_validate_memory(function, a, backward);
+    CHECK(validate_operands(function, a, backward));
+    CHECK(validate_rotation(function, a));
+    CHECK(validate_pair_axis(function, a));
+    CHECK(validate_angles(function, a));
+    CHECK(validate_angle_rows(function, a));
+    return validate_gradient(function, a, backward);
 }

@@ -3,20 +3,19 @@
 #include <string.h>
 
 #include "api/args.h"
-#include "core/require.h"
+#include "core/element.h"
 #include "core/overlap.h"
+#include "core/require.h"
 
-/* src, dst and input of each operand; freqs, cos, sin, ids, starts, two cu_seqlens, status, d_freqs, d_inv_freq, workspace.
- */
-#define MAX_MEMORY (3 * TROPE_MAX_OPERANDS + 11)
-
-static const int64_t element_sizes[] = {[TROPE_F32] = 4, [TROPE_F16] = 2, [TROPE_BF16] = 2, [TROPE_F64] = 8};
+/* src, dst and forward_src of each operand; freqs or cos and sin, two cu_seqlens, ids or starts, status, d_freqs or d_inv_freq,
+ * workspace; inv_freq or phase_step, pair_axis, the operands and the args themselves; the two results of trope_positions. */
+#define MAX_MEMORY (3 * TROPE_MAX_OPERANDS + 16)
 
 typedef struct memory {
     trope_region region;
     int64_t first, last; /* bytes from region.base */
     const char *name;
-    const char *strides; /* what they are called, NULL = name_stride */
+    const char *strides; /* what they are called, NULL = there are none */
     int operand;         /* whose it is, -1 for none */
     int is_written;
 } memory;
@@ -27,7 +26,7 @@ typedef struct memory_list {
 } memory_list;
 
 typedef struct memory_name {
-    char text[40];
+    char text[48];
 } memory_name;
 
 static memory_name name_of(const memory *m)
@@ -47,9 +46,11 @@ static trope_status check_reach(const char *function, memory *m)
     if (reaches && (uintptr_t)-m->first <= base && (uintptr_t)m->last <= UINTPTR_MAX - base)
         return TROPE_OK;
     const char *what = reaches ? "an element is outside the address space" : "an element is over 2^60 bytes away";
-    if (m->strides)
-        return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s: %s", function, m->strides, what);
-    return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s_stride: %s", function, name_of(m).text, what);
+    if (!m->strides)
+        return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s (%p): %s", function, name_of(m).text, (const void *)m->region.base,
+                          what);
+    return trope_fail(TROPE_ERROR_OVERFLOW, "%s: %s%s: %s", function, m->operand < 0 ? "" : name_of(m).text, m->strides,
+                      what);
 }
 
 /* Checks one region by itself and lists it. One without elements is nothing. */
@@ -74,35 +75,32 @@ static trope_status list_written(const char *function, memory_list *list, memory
 
 /* ---- operands ---- */
 
-static memory operand_memory(const trope_args *a, int i, const char *name, const void *base, const int64_t *stride)
+static memory tensor_memory(const trope_args *a, int i, const trope_tensor *t)
 {
-    const trope_operand *o = &a->operands[i];
-    memory m = {.region = {.base = base,
-                           .size = {a->batch, a->tokens, o->groups, o->heads_per_group, o->head_dim},
-                           .element_size = element_sizes[a->dtype]},
-                .name = name,
+    memory m = {.region = {.base = t->base, .element_size = trope_element_size(a->dtype)},
+                .name = t->name,
+                .strides = "_stride",
                 .operand = i};
-    memcpy(m.region.stride, stride, sizeof m.region.stride);
+    memcpy(m.region.size, t->size, sizeof m.region.size);
+    memcpy(m.region.stride, t->stride, sizeof m.region.stride);
     return m;
 }
 
-static trope_status list_operand(const char *function, const trope_args *a, int i, int wants_gradient, memory_list *list)
+/* In place src is dst, and listed once. */
+static trope_status list_operand(const char *function, const trope_args *a, int i, int backward, memory_list *list)
 {
-    const trope_operand *o = &a->operands[i];
-    const int64_t size = element_sizes[a->dtype];
-    REQUIRE(o->src, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
-    REQUIRE(o->dst || wants_gradient, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
-    CHECK(list_memory(function, list, operand_memory(a, i, "src", o->src, o->src_stride), size));
-    if (o->dst) {
-        const memory dst = operand_memory(a, i, "dst", o->dst, o->dst_stride);
-        CHECK(list_written(function, list, dst, size));
-        REQUIRE(!trope_overlaps_itself(&dst.region), TROPE_ERROR_OVERLAP, "operands[%d].dst_stride: dst overlaps itself",
-                i);
+    const int64_t size = trope_element_size(a->dtype);
+    for (int role = TROPE_TENSOR_SRC; role <= TROPE_TENSOR_FORWARD_SRC; role++) {
+        const trope_tensor t = trope_tensor_of(a, i, (trope_tensor_role)role, backward);
+        memory m = tensor_memory(a, i, &t);
+        m.is_written = role == TROPE_TENSOR_DST;
+        if (!t.base || (role == TROPE_TENSOR_SRC && trope_operand_is_in_place(a, i, backward)))
+            continue;
+        CHECK(list_memory(function, list, m, size));
+        REQUIRE(!m.is_written || !trope_overlaps_itself(&m.region), TROPE_ERROR_OVERLAP,
+                "operands[%d].dst_stride: dst overlaps itself", i);
     }
-    if (!wants_gradient || !o->rotary_dim)
-        return TROPE_OK;
-    REQUIRE(o->input, TROPE_ERROR_NULL, "operands[%d].input is NULL, and the gradient of the angles needs it", i);
-    return list_memory(function, list, operand_memory(a, i, "input", o->input, o->input_stride), size);
+    return TROPE_OK;
 }
 
 /* ---- everything else: most calls have little of it, and what is not given should take no time ---- */
@@ -114,90 +112,99 @@ static memory flat_memory(const char *name, const void *base, int64_t count, int
                     .operand = -1};
 }
 
-static memory table_memory(const trope_args *a, const char *name, const void *base, int64_t element_size)
+/* A table, of whose dimensions with a stride of 0 there is one entry. */
+static memory table_memory(const trope_args *a, const char *name, const void *base, const int64_t *stride)
 {
-    return (memory){.region = {.base = base,
-                               .size = {a->angle_batch_stride ? a->batch : 1, a->angle_rows, a->angle_cols, 1, 1},
-                               .stride = {a->angle_batch_stride, a->angle_row_stride, 1},
-                               .element_size = element_size},
-                    .name = name,
-                    .strides = "angle_row_stride or angle_batch_stride",
-                    .operand = -1};
+    const int64_t columns = trope_widest_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    const int64_t sizes[] = {trope_count_axes(a), a->batch, a->angle_rows, columns};
+    memory m = {.region = {.base = base, .size = {1, 1, 1, 1, 1}}, .name = name, .operand = -1};
+    m.strides = strcmp(name, "d_freqs") ? "angle_stride" : "d_freqs_stride";
+    for (int d = 0; d < 4; d++) {
+        m.region.size[d] = stride[d] ? sizes[d] : 1;
+        m.region.stride[d] = stride[d];
+    }
+    return m;
 }
 
-static trope_status list_tables(const char *function, const trope_args *a, memory_list *list)
+static trope_status list_table(const char *function, const trope_args *a, const char *name, const void *base,
+                               memory_list *list)
 {
-    const int64_t size = element_sizes[a->angle_dtype];
-    if (a->freqs)
-        CHECK(list_memory(function, list, table_memory(a, "freqs", a->freqs, size), size));
-    if (a->cos)
-        CHECK(list_memory(function, list, table_memory(a, "cos", a->cos, size), size));
-    if (a->sin)
-        CHECK(list_memory(function, list, table_memory(a, "sin", a->sin, size), size));
+    const int64_t size = trope_element_size(a->angle_dtype);
+    if (!base)
+        return TROPE_OK;
+    memory m = table_memory(a, name, base, a->angle_stride);
+    m.region.element_size = size;
+    return list_memory(function, list, m, size);
+}
+
+static trope_status list_d_freqs(const char *function, const trope_args *a, memory_list *list)
+{
+    const int64_t size = trope_element_size(trope_gradient_dtype(a->dtype));
+    memory m = table_memory(a, "d_freqs", a->d_freqs, a->d_freqs_stride);
+    m.region.element_size = size;
+    CHECK(list_written(function, list, m, size));
+    REQUIRE(!trope_overlaps_itself(&m.region), TROPE_ERROR_OVERLAP, "%s",
+            "d_freqs_stride: d_freqs overlaps itself (a stride of 0 would receive the sum)");
     return TROPE_OK;
 }
 
 static memory ids_memory(const trope_args *a, int64_t element_size)
 {
     return (memory){.region = {.base = a->position_ids,
-                               .size = {a->position_axes, a->batch, a->tokens, 1, 1},
-                               .stride = {a->position_axis_stride, a->position_batch_stride, a->position_token_stride},
+                               .size = {a->position_axes ? a->position_axes : 1, a->batch, a->tokens, 1, 1},
+                               .stride = {a->ids_stride[0], a->ids_stride[1], a->ids_stride[2]},
                                .element_size = element_size},
                     .name = "position_ids",
-                    .strides = "position_axis_stride, position_batch_stride or position_token_stride",
+                    .strides = "ids_stride",
                     .operand = -1};
+}
+
+static trope_status list_flat(const char *function, memory_list *list, memory m)
+{
+    return m.region.base ? list_memory(function, list, m, m.region.element_size) : TROPE_OK;
 }
 
 static trope_status list_indices(const char *function, const trope_args *a, memory_list *list)
 {
-    const int64_t position_size = a->position_dtype == TROPE_I64 ? 8 : 4,
-                  cu_size = a->cu_seqlens_dtype == TROPE_I64 ? 8 : 4;
+    const int64_t position_size = trope_index_size(a->position_dtype), cu_size = trope_index_size(a->cu_seqlens_dtype);
     const int64_t starts = a->cu_seqlens ? a->sequences : a->batch, boundaries = a->sequences + 1;
     if (a->position_ids)
         CHECK(list_memory(function, list, ids_memory(a, position_size), position_size));
-    if (a->start_positions)
-        CHECK(list_memory(function, list, flat_memory("start_positions", a->start_positions, starts, position_size),
-                          position_size));
-    if (a->cu_seqlens)
-        CHECK(list_memory(function, list, flat_memory("cu_seqlens", a->cu_seqlens, boundaries, cu_size), cu_size));
-    if (a->cu_seqlens_padded)
-        CHECK(list_memory(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size),
-                          cu_size));
-    return TROPE_OK;
+    CHECK(list_flat(function, list, flat_memory("start_positions", a->start_positions, starts, position_size)));
+    CHECK(list_flat(function, list, flat_memory("cu_seqlens", a->cu_seqlens, boundaries, cu_size)));
+    return list_flat(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size));
+}
+
+/* Host memory that the call reads before it returns. */
+static trope_status list_host(const char *function, const trope_call *call, memory_list *list)
+{
+    const trope_args *a = &call->args;
+    const int32_t pairs = trope_widest_pairs(a);
+    CHECK(list_flat(function, list, flat_memory("inv_freq", a->inv_freq, pairs, sizeof(double))));
+    CHECK(list_flat(function, list, flat_memory("phase_step", a->phase_step, pairs, sizeof(uint64_t))));
+    CHECK(list_flat(function, list, flat_memory("pair_axis", a->pair_axis, pairs, 1)));
+    const int64_t bytes = (int64_t)(a->operand_size * (uint64_t)a->operand_count);
+    CHECK(list_memory(function, list, flat_memory("operands", call->callers_operands, bytes, 1), 8));
+    return list_memory(function, list, flat_memory("args", call->callers, (int64_t)a->struct_size, 1), 8);
 }
 
 static trope_status list_results(const char *function, const trope_args *a, int backward, memory_list *list)
 {
-    const int64_t gradient_size = a->dtype == TROPE_F64 ? 8 : 4;
     const int64_t workspace = a->workspace_size > INT64_MAX ? INT64_MAX : (int64_t)a->workspace_size;
-    int32_t rotary_dim = 0;
-    for (int i = 0; i < a->operand_count; i++)
-        rotary_dim = a->operands[i].rotary_dim > rotary_dim ? a->operands[i].rotary_dim : rotary_dim;
     if (a->status)
         CHECK(list_written(function, list, flat_memory("status", a->status, 1, 4), 4));
     if (!backward)
         return TROPE_OK;
     if (a->d_freqs)
-        CHECK(list_written(function, list, table_memory(a, "d_freqs", a->d_freqs, gradient_size), gradient_size));
+        CHECK(list_d_freqs(function, a, list));
     if (a->d_inv_freq)
-        CHECK(list_written(function, list, flat_memory("d_inv_freq", a->d_inv_freq, rotary_dim / 2, 8), 8));
+        CHECK(list_written(function, list, flat_memory("d_inv_freq", a->d_inv_freq, trope_widest_pairs(a), 8), 8));
     if (a->workspace)
         CHECK(list_written(function, list, flat_memory("workspace", a->workspace, workspace, 1), 16));
     return TROPE_OK;
 }
 
 /* ---- pairs ---- */
-
-/* src and dst of one operand that are the same tensor. */
-static int are_in_place(const memory *a, const memory *b)
-{
-    if (a->operand < 0 || a->operand != b->operand || a->region.base != b->region.base || a->is_written == b->is_written)
-        return 0;
-    for (int d = 0; d < TROPE_MAX_DIMS; d++)
-        if (a->region.size[d] > 1 && a->region.stride[d] != b->region.stride[d])
-            return 0;
-    return strcmp(a->name, "input") && strcmp(b->name, "input");
-}
 
 static int can_overlap(const memory *a, const memory *b)
 {
@@ -211,7 +218,7 @@ static trope_status check_pairs(const char *function, const memory_list *list)
     for (int i = 0; i < list->count; i++) {
         for (int j = i + 1; j < list->count; j++) {
             const memory *a = &list->entries[i], *b = &list->entries[j];
-            if ((!a->is_written && !b->is_written) || !can_overlap(a, b) || are_in_place(a, b))
+            if ((!a->is_written && !b->is_written) || !can_overlap(a, b))
                 continue;
             const memory *writer = a->is_written ? a : b, *other = a->is_written ? b : a;
             REQUIRE(!trope_regions_overlap(&a->region, &b->region), TROPE_ERROR_OVERLAP, "%s overlaps %s: %s",
@@ -223,22 +230,31 @@ static trope_status check_pairs(const char *function, const memory_list *list)
     return TROPE_OK;
 }
 
-trope_status trope_validate_memory(const char *function, const trope_args *a, int backward)
+trope_status trope_validate_memory(const char *function, const trope_call *call, int backward)
 {
-    const int wants_gradient = backward && (a->d_freqs || a->d_inv_freq);
+    const trope_args *a = &call->args;
     memory_list list;
     list.count = 0;
-    for (int i = 0; i < a->operand_count && a->batch > 0 && a->tokens > 0; i++) /* otherwise no element exists */
-        CHECK(list_operand(function, a, i, wants_gradient, &list));
-    CHECK(list_tables(function, a, &list));
+    for (int i = 0; i < a->operand_count && a->tokens > 0; i++)
+        CHECK(list_operand(function, a, i, backward, &list));
+    CHECK(list_table(function, a, "freqs", a->freqs, &list));
+    CHECK(list_table(function, a, "cos", a->cos, &list));
+    CHECK(list_table(function, a, "sin", a->sin, &list));
     CHECK(list_indices(function, a, &list));
+    CHECK(list_host(function, call, &list));
     CHECK(list_results(function, a, backward, &list));
     return check_pairs(function, &list);
 }
 
-trope_status trope_validate_index_memory(const char *function, const trope_args *a)
+trope_status trope_validate_position_memory(const char *function, const trope_args *a, const int64_t *positions,
+                                            const int32_t *sequences)
 {
+    const int64_t count = a->batch * a->tokens, axes = a->position_axes ? a->position_axes : 1;
     memory_list list;
     list.count = 0;
-    return list_indices(function, a, &list);
+    CHECK(list_indices(function, a, &list));
+    CHECK(list_written(function, &list, flat_memory("positions", positions, count * axes, 8), 8));
+    if (sequences)
+        CHECK(list_written(function, &list, flat_memory("sequences", sequences, count, 4), 4));
+    return check_pairs(function, &list);
 }

@@ -1,12 +1,13 @@
 /* The plan: a validated call as numbers, the same for both backends. A POD that a kernel can take by value, with what it
- * needs of the arrays beside it. */
+ * needs of the arrays beside it. api/plan.c makes it. */
 #ifndef TROPE_CORE_PLAN_H
 #define TROPE_CORE_PLAN_H
 
 #include <stdint.h>
 
+#include "core/host_device.h"
+#include "core/pairs.h"
 #include "trope/trope.h"
-#include "varlen/position.h"
 
 #define TROPE_MAX_PAIRS (TROPE_MAX_ROTARY_DIM / 2)
 
@@ -17,26 +18,53 @@ typedef enum trope_angle_source {
     TROPE_ANGLES_PHASE
 } trope_angle_source;
 
+/* Strides of size-1 dimensions are 0 (1 for elements), so that no address is made of a number that nobody looked at. Of heads
+ * that are one in memory the strides are 0. */
 typedef struct trope_plan_operand {
     const char *src;
     char *dst;
-    const char *input;
-    int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], input_stride[TROPE_MAX_DIMS]; /* elements */
-    int32_t groups, heads_per_group, head_dim, rotary_dim, rotary_offset;
-    int32_t window_pairs; /* in each of the plan's windows */
+    const char *forward_src;
+    int64_t src_stride[TROPE_MAX_DIMS], dst_stride[TROPE_MAX_DIMS], forward_src_stride[TROPE_MAX_DIMS]; /* elements */
+    int32_t groups, heads_per_group, head_dim;
+    int32_t rotary_dim; /* 0 = copied */
+    int32_t rotary_offset;
+    int32_t part_pairs; /* in each of the plan's parts */
     int32_t in_place;
+    int32_t summed_heads; /* backward: TROPE_SHARED_..., the heads whose sum dst receives */
+    int32_t accumulate;   /* dst is added to */
 } trope_plan_operand;
+
+/* Elements from one entry of a table to the next. */
+typedef struct trope_table_stride {
+    int64_t axis, batch, row, column;
+} trope_table_stride;
 
 typedef struct trope_plan_angles {
     trope_angle_source source;
     const void *cos, *sin;
     int64_t rows;
     const void *freqs;
-    int64_t row_stride, batch_stride;
+    trope_table_stride stride;
     int32_t dtype;
-    int32_t per_element;  /* two columns a pair, at its elements of the forward call's output */
+    int32_t per_element;  /* two columns a pair */
     int32_t out_of_range; /* TROPE_RANGE_... */
 } trope_plan_angles;
+
+/* Where tokens belong and which positions they have. */
+typedef struct trope_sequences {
+    const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
+    int64_t count;
+    int64_t tokens;  /* per batch entry on this rank */
+    int32_t padding; /* TROPE_PADDING_..., 0 = none */
+    int32_t axes;
+    const void *real; /* cu_seqlens: how long they are */
+    const void *starts;
+    const void *ids;
+    int64_t id_axis_stride, id_batch_stride, id_token_stride;
+    int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
+    int32_t stream;                           /* positions count from the start of the packed stream */
+    int32_t cp_size, cp_rank, cp_layout;      /* layout 0 with size 1 */
+} trope_sequences;
 
 typedef struct trope_plan {
     int32_t dtype, element_size, rounding;
@@ -49,26 +77,28 @@ typedef struct trope_plan {
     int32_t position_is_token; /* the most usual case, in which there is nothing to look up for a row */
     trope_plan_operand *operands;
 
-    /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `input`
+    /* How src and dst are paired, in the direction of this call, and how the columns of a per-element table and `forward_src`
      * are. */
-    int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_input;
-    int32_t windows;
-    int32_t pairs;      /* of the widest operand; 0 = nothing rotates */
+    int32_t interleaved_src, interleaved_dst, interleaved_columns, interleaved_forward_src;
+    int32_t parts;
+    int32_t pairs;      /* of the widest operand */
     int32_t axes;       /* position axes, up to the last that a pair uses; with 1, all pairs use axis 0 */
-    uint32_t used_axes; /* bit a: some pair uses axis a */
-    int32_t axis_map, axis_sections[TROPE_MAX_AXES];
+    uint32_t used_axes; /* bit a: some pair uses position axis a */
+    int32_t planes;     /* of a table with an axis stride: up to the last that a pair uses */
+    uint32_t axis_bits[TROPE_MAX_PAIRS / 16]; /* two bits a pair: its axis */
 
     /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */
     double mscale, cosine_scale, sine_scale;
     int32_t inverse, swap_sines;
 
     trope_plan_angles angles;
-    uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
+    const uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
     int32_t *status;
     void *stream;
     trope_sequences sequences;
 
     void *d_freqs;
+    trope_table_stride d_freqs_stride;
     double *d_inv_freq;
     void *workspace;
     uint64_t workspace_size;
@@ -86,50 +116,22 @@ TROPE_HD int trope_has_angle_gradient(const trope_plan *plan)
     return plan->d_freqs || plan->d_inv_freq;
 }
 
-/* The axis that drives a pair; `pair` counts through all windows. */
+/* Whether dst receives a sum: of heads, or with what it holds. */
+TROPE_HD int trope_is_summed(const trope_plan_operand *o)
+{
+    return o->summed_heads || o->accumulate;
+}
+
+/* The axis that was said for a pair: the plane of a table that has planes. `pair` counts through all parts. */
+TROPE_HD int32_t trope_pair_plane(const trope_plan *plan, int32_t pair)
+{
+    return (int32_t)(plan->axis_bits[pair / 16] >> (2 * (pair % 16)) & 3);
+}
+
+/* The position axis that drives a pair. */
 TROPE_HD int32_t trope_pair_axis(const trope_plan *plan, int32_t pair)
 {
-    const int32_t *sections = plan->axis_sections;
-    if (plan->axes == 1)
-        return 0;
-    switch (plan->axis_map) {
-    case TROPE_AXES_SECTIONS:
-        return pair < sections[0] ? 0 : pair < sections[0] + sections[1] ? 1 : 2;
-    case TROPE_AXES_INTERLEAVED:
-        return pair < 3 * sections[pair % 3] ? pair % 3 : 0;
-    default:
-        return plan->windows > 1 ? pair / (plan->pairs / plan->windows) : 0;
-    }
+    return plan->axes == 1 ? 0 : trope_pair_plane(plan, pair);
 }
-
-/* The two elements of a pair, counted from the start of the rotary window: where they are in a tensor, and which columns
- * of a per-element table hold their angles. `pairs` is that of the operand (or of the table). */
-TROPE_HD int32_t trope_first_of_pair(int32_t interleaved, int32_t windows, int32_t pairs, int32_t pair)
-{
-    const int32_t per_window = pairs / windows;
-    return interleaved ? 2 * pair : pair + pair / per_window * per_window;
-}
-
-TROPE_HD int32_t trope_second_of_pair(int32_t interleaved, int32_t windows, int32_t pairs, int32_t pair)
-{
-    return trope_first_of_pair(interleaved, windows, pairs, pair) + (interleaved ? 1 : pairs / windows);
-}
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Validates `args` (see validate.c) and makes the plan of a forward (backward = 0) or backward call. */
-trope_status trope_make_plan(const char *function, const trope_args *args, int backward, trope_planned_call *call);
-
-/* The plan's sequences, from args with their defaults filled in. */
-trope_sequences trope_plan_sequences(const trope_args *args);
-
-/* Sets the direction in which the plan's coefficients are read. */
-void trope_set_direction(trope_plan *plan, int transposed);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -13,22 +13,7 @@
 #include <stdint.h>
 
 #include "core/host_device.h"
-#include "trope/trope.h"
-
-typedef struct trope_sequences {
-    const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
-    int64_t count;
-    int64_t tokens;  /* per batch entry on this rank */
-    int32_t padding; /* TROPE_PADDING_... */
-    int32_t axes;
-    const void *real; /* cu_seqlens: how long they are */
-    const void *starts;
-    const void *ids;
-    int64_t id_axis_stride, id_batch_stride, id_token_stride;
-    int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
-    int32_t packed;
-    int32_t cp_size, cp_rank, cp_layout;
-} trope_sequences;
+#include "core/plan.h"
 
 /* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
 typedef struct trope_span {
@@ -117,7 +102,7 @@ TROPE_HD trope_span trope_span_of_bounds(const trope_sequences *s, int64_t seque
     span.end = trope_local_boundary(s, b.end);
     span.sequence = sequence;
     span.real = b.real_end - b.real_begin;
-    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->packed ? b.real_begin : 0;
+    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->stream ? b.real_begin : 0;
     return span;
 }
 

@@ -1,13 +1,14 @@
 /* The gradient of the angles. Every sum is taken in double, rows in ascending order of batch * tokens + token, within a row
  * operands and heads in theirs, so that the result depends on nothing but shapes and data.
  *
- * freqs and tables: the rows that share an angle are listed first (a counting sort, which keeps their order), then each
- * angle is summed by one thread. inv_freq: each row has an angle of its own, and rows are summed in chunks of a fixed
+ * freqs and tables: the rows that add to the same gradients are listed first (a counting sort, which keeps their order), then
+ * each of these buckets is summed by one thread. inv_freq: each row has an angle of its own, and rows are summed in chunks of a fixed
  * number. */
 #include "bwd/cpu/angle_gradient.h"
 
 #include <string.h>
 
+#include "bwd/transpose.h"
 #include "core/scalar.h"
 #include "core/threads.h"
 #include "varlen/row.h"
@@ -24,7 +25,7 @@ typedef struct gradient {
     int32_t interleaved_dy;
     const trope_row_kernels *kernels;
     int axis;              /* freqs and tables: the axis whose pairs are summed now */
-    int64_t buckets;       /* freqs and tables: angle rows, times batch entries where each has its own */
+    int64_t buckets;       /* freqs and tables: rows of d_freqs, times batch entries where each has its own */
     int64_t *bucket_start; /* [buckets + 1] into rows */
     int64_t *rows;         /* row numbers by bucket */
     double *partial;       /* inv_freq: [chunks, pairs] */
@@ -40,9 +41,15 @@ static int64_t count_chunks(const trope_plan *plan)
     return (count_rows(plan) + CHUNK_ROWS - 1) / CHUNK_ROWS;
 }
 
+/* The rows of d_freqs that there are for each of its batch entries: a stride of 0 receives the sum. */
+static int64_t gradient_rows(const trope_plan *plan)
+{
+    return plan->d_freqs_stride.row ? plan->angles.rows : 1;
+}
+
 static int64_t count_buckets(const trope_plan *plan)
 {
-    return plan->angles.rows * (plan->angles.batch_stride ? plan->batch : 1);
+    return gradient_rows(plan) * (plan->d_freqs_stride.batch ? plan->batch : 1);
 }
 
 uint64_t trope_angle_gradient_workspace(const trope_plan *plan)
@@ -82,27 +89,31 @@ static double load_element(const trope_plan *plan, const char *from)
     }
 }
 
-/* A rotary window as pairs. */
-typedef struct pair_values {
-    double first[TROPE_MAX_PAIRS], second[TROPE_MAX_PAIRS];
-} pair_values;
+/* Where a head's window starts, and the bytes from one element to the next. */
+typedef struct window {
+    const char *at;
+    int64_t step;
+    int32_t interleaved;
+} window;
 
-static void load_pairs(const trope_plan *plan, const trope_plan_operand *o, const char *window, int64_t step,
-                       int32_t interleaved, pair_values *to)
+static double load_first(const gradient *g, const window *w, int32_t pairs, int32_t pair)
 {
-    const int32_t pairs = o->rotary_dim / 2;
-    for (int32_t i = 0; i < pairs; i++) {
-        to->first[i] = load_element(plan, window + trope_first_of_pair(interleaved, plan->windows, pairs, i) * step);
-        to->second[i] = load_element(plan, window + trope_second_of_pair(interleaved, plan->windows, pairs, i) * step);
-    }
+    return load_element(&g->plan, w->at + trope_first_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
+}
+
+static double load_second(const gradient *g, const window *w, int32_t pairs, int32_t pair)
+{
+    return load_element(&g->plan, w->at + trope_second_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
 }
 
 /* Adds one head: d(y1)/d(a1) = -x1 s1 - x2 c1 and d(y2)/d(a2) = x1 c2 - x2 s2, times dy. */
-static void add_head(int32_t pairs, const pair_values *dy, const pair_values *x, const trope_row_angles *t, pair_sums *sums)
+static void add_head(const gradient *g, int32_t pairs, const window windows[2], const trope_row_angles *t, pair_sums *sums)
 {
+    const window *dy = &windows[0], *x = &windows[1];
     for (int32_t i = 0; i < pairs; i++) {
-        sums->first[i] += dy->first[i] * (-x->first[i] * t->s1[i] - x->second[i] * t->c1[i]);
-        sums->second[i] += dy->second[i] * (x->first[i] * t->c2[i] - x->second[i] * t->s2[i]);
+        const double x1 = load_first(g, x, pairs, i), x2 = load_second(g, x, pairs, i);
+        sums->first[i] += load_first(g, dy, pairs, i) * (-x1 * t->s1[i] - x2 * t->c1[i]);
+        sums->second[i] += load_second(g, dy, pairs, i) * (x1 * t->c2[i] - x2 * t->s2[i]);
     }
 }
 
@@ -116,14 +127,13 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
                         pair_sums *sums)
 {
     const int64_t size = g->plan.element_size;
-    pair_values dy, x;
     for (int group = 0; group < o->groups; group++) {
         for (int head = 0; head < o->heads_per_group; head++) {
-            load_pairs(&g->plan, o, o->src + head_offset(o, o->src_stride, row, group, head) * size,
-                       o->src_stride[TROPE_DIM_ELEMENT] * size, g->interleaved_dy, &dy);
-            load_pairs(&g->plan, o, o->input + head_offset(o, o->input_stride, row, group, head) * size,
-                       o->input_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_input, &x);
-            add_head(o->rotary_dim / 2, &dy, &x, t, sums);
+            const window windows[] = {{o->src + head_offset(o, o->src_stride, row, group, head) * size,
+                                       o->src_stride[TROPE_DIM_ELEMENT] * size, g->interleaved_dy},
+                                      {o->forward_src + head_offset(o, o->forward_src_stride, row, group, head) * size,
+                                       o->forward_src_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_forward_src}};
+            add_head(g, o->rotary_dim / 2, windows, t, sums);
         }
     }
 }
@@ -143,7 +153,8 @@ static int64_t find_bucket(const gradient *g, const trope_row *row)
 {
     if (row->action != TROPE_ROW_ROTATE || (row->poisoned >> g->axis & 1))
         return -1;
-    return (g->plan.angles.batch_stride ? row->batch * g->plan.angles.rows : 0) + row->position[g->axis];
+    return (g->plan.d_freqs_stride.batch ? row->batch * gradient_rows(&g->plan) : 0) +
+           (g->plan.d_freqs_stride.row ? row->position[g->axis] : 0);
 }
 
 static void sort_rows(const gradient *g)
@@ -179,23 +190,33 @@ static void store_angle(const gradient *g, int64_t index, double value)
         ((float *)g->plan.d_freqs)[index] = (float)value;
 }
 
+/* The gradients of the columns of one pair at a row of d_freqs, in the plane that drives the pair; 0 in the others. */
+static void store_pair(const gradient *g, int64_t base, int32_t pair, const pair_sums *sums)
+{
+    const trope_plan *plan = &g->plan;
+    const trope_table_stride *stride = &plan->d_freqs_stride;
+    const int32_t first = trope_first_of_pair(plan->interleaved_columns, plan->parts, plan->pairs, pair);
+    const int32_t second = trope_second_of_pair(plan->interleaved_columns, plan->parts, plan->pairs, pair);
+    for (int32_t plane = 0; plane < (stride->axis ? plan->planes : 1); plane++) {
+        const double on = !stride->axis || plane == trope_pair_plane(plan, pair);
+        const int64_t at = base + plane * stride->axis;
+        if (!plan->angles.per_element) {
+            store_angle(g, at + pair * stride->column, on ? sums->first[pair] + sums->second[pair] : 0);
+            continue;
+        }
+        store_angle(g, at + first * stride->column, on ? sums->first[pair] : 0);
+        store_angle(g, at + second * stride->column, on ? sums->second[pair] : 0);
+    }
+}
+
 static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sums)
 {
     const trope_plan *plan = &g->plan;
-    const trope_plan_angles *a = &plan->angles;
-    const int64_t base = bucket / a->rows * a->batch_stride + bucket % a->rows * a->row_stride;
-    for (int32_t pair = 0; pair < plan->pairs; pair++) {
-        if (trope_pair_axis(plan, pair) != g->axis)
-            continue;
-        if (!a->per_element) {
-            store_angle(g, base + pair, sums->first[pair] + sums->second[pair]);
-            continue;
-        }
-        store_angle(g, base + trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair),
-                    sums->first[pair]);
-        store_angle(g, base + trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair),
-                    sums->second[pair]);
-    }
+    const int64_t rows = gradient_rows(plan);
+    const int64_t base = bucket / rows * plan->d_freqs_stride.batch + bucket % rows * plan->d_freqs_stride.row;
+    for (int32_t pair = 0; pair < plan->pairs; pair++)
+        if (trope_pair_axis(plan, pair) == g->axis)
+            store_pair(g, base, pair, sums);
 }
 
 /* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
@@ -205,6 +226,13 @@ static void turn_sums(const trope_plan *plan, pair_sums *sums)
         sums->first[i] = 0 - sums->first[i];
         sums->second[i] = 0 - sums->second[i];
     }
+}
+
+/* Whether rows of a bucket, which are at one row of d_freqs, may be at different angles (of this axis). */
+static int angles_differ(const trope_plan *plan)
+{
+    return (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
+           (plan->angles.stride.row && !plan->d_freqs_stride.row);
 }
 
 static void sum_buckets(const void *context, int64_t begin, int64_t end)
@@ -217,7 +245,7 @@ static void sum_buckets(const void *context, int64_t begin, int64_t end)
         trope_row row;
         for (int64_t i = g->bucket_start[bucket]; i < g->bucket_start[bucket + 1]; i++) {
             find_numbered_row(g, g->rows[i], &span, &row);
-            if (i == g->bucket_start[bucket]) /* all rows of a bucket are at the same angles, on this axis */
+            if (i == g->bucket_start[bucket] || angles_differ(&g->plan))
                 g->kernels->angles(&g->plan, &row, &angles);
             add_row(g, &row, &angles, &sums);
         }

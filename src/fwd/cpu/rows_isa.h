@@ -1,27 +1,15 @@
-/* All kernels of one instruction set. The file that includes this is compiled with the flags of that instruction set and
- * defines ISA_NAME and ISA_ID; everything here is static but the table at the end. */
-#include <stdint.h>
-#include <string.h>
-
-#include "core/rotate.h"
+/* All kernels of the rotation for one instruction set. */
+#include "fwd/cpu/isa.h"
 #include "fwd/cpu/rows.h"
-#include "core/sincos.h"
-#include "fwd/cpu/vector_memory.h"
 #include "fwd/cpu/vector_rotate.h"
-#include "varlen/row.h"
 
-#define PASTE_(a, b) a##b
-#define PASTE(a, b)  PASTE_(a, b)
-#define STRING_(a)   #a
-#define STRING(a)    STRING_(a)
-
-/* Rows whose coefficients are held at a time, and the coefficients they may take together. Few, so that they and what is
- * prefetched stay in an L1 cache and one row's arithmetic hides another's memory. */
-#define CHUNK_ROWS         16
-#define CHUNK_COEFFICIENTS 4096
+/* Rows whose coefficients are held at a time, and the bytes of coefficients that they may take together (one row of f64 takes
+ * all of it). Few, so that they and what is prefetched stay in an L1 cache and one row's arithmetic hides another's memory. */
+#define CHUNK_ROWS  16
+#define CHUNK_BYTES 16384
 
 /* Heads of up to this many bytes are put together here before they are streamed out. */
-#define STAGE_BYTES 8192
+#define STAGE_BYTES 4096
 
 /* How many heads ahead windows are prefetched: where they are parts of heads, or heads far apart, hardware does not. */
 #define PREFETCH_HEADS 32
@@ -34,6 +22,9 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 
 #define REAL   float
 #define SUFFIX f32
+#include "fwd/cpu/elements_template.h"
+#include "fwd/cpu/coefficients_template.h"
+#include "fwd/cpu/pairs_template.h"
 #include "fwd/cpu/rows_template.h"
 #undef REAL
 #undef SUFFIX
@@ -41,6 +32,9 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #define REAL double
 #define REAL_IS_DOUBLE
 #define SUFFIX f64
+#include "fwd/cpu/elements_template.h"
+#include "fwd/cpu/coefficients_template.h"
+#include "fwd/cpu/pairs_template.h"
 #include "fwd/cpu/rows_template.h"
 
 static void rotate_rows(const trope_plan *plan, int64_t begin, int64_t end)

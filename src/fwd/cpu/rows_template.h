@@ -1,248 +1,10 @@
-/* The row loop, for one instruction set and one type of arithmetic. REAL is float (f32, f16, bf16) or double (f64), and
- * REAL_IS_DOUBLE goes with the latter. Rows are taken in chunks: first the coefficients of each row, then all heads of all
- * operands by them. A head goes through three loops over its window, each of which the compiler vectorizes: to REAL,
- * rotate, from REAL. */
-
-#define FN(name) PASTE(name##_, SUFFIX)
+/* The row loop, for one instruction set and one type of arithmetic. Rows are taken in chunks: first the coefficients of each
+ * row, then all heads of all operands by them. A head goes through three loops over its window, each of which the compiler
+ * vectorizes: to REAL, rotate, from REAL. */
 
 #if defined(VECTOR_WIDTH) && !defined(REAL_IS_DOUBLE)
 #define USE_VECTORS
 #endif
-
-/* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
-typedef struct FN(turns) {
-    const REAL *c1, *s1, *c2, *s2;
-} FN(turns);
-
-/* ---- elements to and from REAL ---- */
-
-static inline void FN(load)(REAL *restrict to, const void *from, int32_t dtype, int count)
-{
-    if (dtype == TROPE_F32) {
-        const float *restrict in = from;
-        for (int i = 0; i < count; i++)
-            to[i] = (REAL)in[i];
-    }
-#ifdef REAL_IS_DOUBLE
-    else {
-        const double *restrict in = from;
-        for (int i = 0; i < count; i++)
-            to[i] = in[i];
-    }
-#else
-    else if (dtype == TROPE_BF16) {
-        const uint16_t *restrict in = from;
-        for (int i = 0; i < count; i++)
-            to[i] = trope_bf16_to_f32(in[i]);
-    } else {
-        trope_load_f16(to, from, count);
-    }
-#endif
-}
-
-static inline void FN(store)(void *to, const REAL *restrict from, int32_t dtype, int count)
-{
-#ifndef REAL_IS_DOUBLE
-    if (dtype == TROPE_BF16) {
-        uint16_t *restrict out = to;
-        for (int i = 0; i < count; i++)
-            out[i] = trope_f32_to_bf16(from[i]);
-        return;
-    }
-    if (dtype == TROPE_F16) {
-        trope_store_f16(to, from, count);
-        return;
-    }
-#endif
-    (void)dtype;
-    REAL *restrict out = to;
-    for (int i = 0; i < count; i++)
-        out[i] = from[i];
-}
-
-static inline REAL FN(canonical)(REAL x)
-{
-#ifdef REAL_IS_DOUBLE
-    return x;
-#else
-    return trope_canonical(x);
-#endif
-}
-
-/* ---- the coefficients of a row ---- */
-
-/* Columns of a table row to REAL, each from the row that its pair's axis is at. */
-static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, const void *table, REAL *to)
-{
-    const trope_plan_angles *a = &plan->angles;
-    const int64_t size = a->dtype == TROPE_F64 ? 8 : a->dtype == TROPE_F32 ? 4 : 2;
-    const char *entry = (const char *)table + row->batch * a->batch_stride * size;
-    if (plan->axes == 1) {
-        FN(load)(to, entry + row->position[0] * a->row_stride * size, a->dtype, plan->pairs * (a->per_element ? 2 : 1));
-        return;
-    }
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        const char *from = entry + row->position[trope_pair_axis(plan, pair)] * a->row_stride * size;
-        if (!a->per_element) {
-            FN(load)(to + pair, from + pair * size, a->dtype, 1);
-            continue;
-        }
-        const int first = trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair);
-        const int second = trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair);
-        FN(load)(to + first, from + first * size, a->dtype, 1);
-        FN(load)(to + second, from + second * size, a->dtype, 1);
-    }
-}
-
-/* cos and sin, times the scales (mscale and the direction's sign). */
-static void FN(sincos_of_angles)(const trope_plan *plan, const REAL *restrict angle, int count, REAL *restrict cosine,
-                                 REAL *restrict sine)
-{
-    const REAL cosine_scale = (REAL)plan->cosine_scale, sine_scale = (REAL)plan->sine_scale;
-#ifdef REAL_IS_DOUBLE
-    for (int i = 0; i < count; i++) {
-        cosine[i] = cos(angle[i]) * cosine_scale;
-        sine[i] = sin(angle[i]) * sine_scale;
-    }
-#else
-    int large = 0;
-    for (int i = 0; i < count; i++) {
-        float s, c;
-        large |= trope_is_large_angle(angle[i]);
-        trope_sincos_quarter(trope_reduce_angle(angle[i]), &s, &c);
-        cosine[i] = c * cosine_scale;
-        sine[i] = s * sine_scale;
-    }
-    for (int i = 0; large && i < count; i++) {
-        float s, c;
-        if (!trope_is_large_angle(angle[i]))
-            continue;
-        trope_sincos(angle[i], &s, &c);
-        cosine[i] = c * cosine_scale;
-        sine[i] = s * sine_scale;
-    }
-#endif
-}
-
-static inline void FN(sincos_of_phase)(int64_t position, uint64_t step, const REAL scale[2], REAL *cosine, REAL *sine)
-{
-    REAL s, c;
-#ifdef REAL_IS_DOUBLE
-    trope_sincos_phase_double((uint64_t)position * step, &s, &c);
-#else
-    trope_sincos_quarter(trope_reduce_phase(trope_phase(position, step)), &s, &c);
-#endif
-    *cosine = c * scale[0];
-    *sine = s * scale[1];
-}
-
-static void FN(sincos_of_phases)(const trope_plan *plan, const trope_row *row, REAL *restrict cosine, REAL *restrict sine)
-{
-    const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
-    const uint64_t *restrict step = plan->step;
-    const int64_t position = row->position[0];
-    const int pairs = plan->pairs;
-    if (plan->axes > 1) {
-        for (int i = 0; i < pairs; i++)
-            FN(sincos_of_phase)(row->position[trope_pair_axis(plan, i)], step[i], scale, &cosine[i], &sine[i]);
-        return;
-    }
-    for (int i = 0; i < pairs; i++)
-        FN(sincos_of_phase)(position, step[i], scale, &cosine[i], &sine[i]);
-}
-
-static void FN(scale_columns)(int count, double scale, REAL *values)
-{
-    const REAL factor = (REAL)scale;
-    for (int i = 0; i < count; i++)
-        values[i] *= factor;
-}
-
-#ifndef REAL_IS_DOUBLE
-/* cos and sin as a framework would hold them. */
-static void FN(round_columns)(int32_t dtype, int count, REAL *values)
-{
-    for (int i = 0; dtype == TROPE_BF16 && i < count; i++)
-        values[i] = trope_round_bf16(values[i]);
-    for (int i = 0; dtype == TROPE_F16 && i < count; i++)
-        values[i] = trope_round_f16(values[i]);
-}
-#endif
-
-static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *values)
-{
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        if (!(row->poisoned >> trope_pair_axis(plan, pair) & 1))
-            continue;
-        if (!plan->angles.per_element) {
-            values[pair] = (REAL)NAN;
-            continue;
-        }
-        values[trope_first_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)] = (REAL)NAN;
-        values[trope_second_of_pair(plan->interleaved_columns, plan->windows, plan->pairs, pair)] = (REAL)NAN;
-    }
-}
-
-/* Columns as they stand in a table to the first and second elements of pairs. */
-static void FN(split_columns)(const trope_plan *plan, const REAL *restrict columns, REAL *restrict first,
-                              REAL *restrict second)
-{
-    const int pairs = plan->pairs / plan->windows;
-    for (int w = 0; w < plan->windows; w++, columns += 2 * pairs, first += pairs, second += pairs) {
-        for (int i = 0; i < pairs; i++) {
-            first[i] = columns[plan->interleaved_columns ? 2 * i : i];
-            second[i] = columns[plan->interleaved_columns ? 2 * i + 1 : pairs + i];
-        }
-    }
-}
-
-/* cos and sin by column, ready to rotate by. */
-static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int columns, REAL *c, REAL *s)
-{
-    if (plan->angles.source == TROPE_ANGLES_PHASE) {
-        FN(sincos_of_phases)(plan, row, c, s);
-    } else if (plan->angles.source == TROPE_ANGLES_FREQS) {
-        REAL angle[TROPE_MAX_ROTARY_DIM];
-        FN(gather_columns)(plan, row, plan->angles.freqs, angle);
-        FN(sincos_of_angles)(plan, angle, columns, c, s);
-    } else {
-        FN(gather_columns)(plan, row, plan->angles.cos, c);
-        FN(gather_columns)(plan, row, plan->angles.sin, s);
-        FN(scale_columns)(columns, plan->cosine_scale, c);
-        FN(scale_columns)(columns, plan->sine_scale, s);
-    }
-    if (row->poisoned) {
-        FN(poison)(plan, row, c);
-        FN(poison)(plan, row, s);
-    }
-#ifndef REAL_IS_DOUBLE
-    if (plan->rounding == TROPE_ROUND_NATIVE) {
-        FN(round_columns)(plan->dtype, columns, c);
-        FN(round_columns)(plan->dtype, columns, s);
-    }
-#endif
-}
-
-/* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
-static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, REAL *space)
-{
-    const int pairs = plan->pairs;
-    if (!plan->angles.per_element) {
-        FN(find_columns)(plan, row, pairs, space, space + pairs);
-        return (FN(turns)){space, space + pairs, space, space + pairs};
-    }
-    REAL *cosine = space, *sine = space + 2 * pairs;
-    if (plan->interleaved_columns || plan->windows > 1) {
-        REAL cosine_columns[TROPE_MAX_ROTARY_DIM], sine_columns[TROPE_MAX_ROTARY_DIM];
-        FN(find_columns)(plan, row, 2 * pairs, cosine_columns, sine_columns);
-        FN(split_columns)(plan, cosine_columns, cosine, cosine + pairs);
-        FN(split_columns)(plan, sine_columns, sine, sine + pairs);
-    } else { /* the columns of all first elements come before those of all second ones as it is */
-        FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
-    }
-    return (FN(turns)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
-                       sine + (plan->swap_sines ? 0 : pairs)};
-}
 
 static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
 {
@@ -269,39 +31,11 @@ static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t
         for (int i = 0; i < pairs; i++)
             FN(sincos_of_phase)(at, step[i], scale, &cosine[i], &sine[i]);
     }
-#ifndef REAL_IS_DOUBLE
     if (plan->rounding == TROPE_ROUND_NATIVE)
-        FN(round_columns)(plan->dtype, 2 * rows * pairs, space);
-#endif
+        FN(round_values)(plan->dtype, 2 * rows * pairs, space);
 }
 
 /* ---- the rotation of a window ---- */
-
-#ifdef REAL_IS_DOUBLE
-typedef trope_pair_f64 FN(pair);
-typedef trope_turn_f64 FN(turn);
-#else
-typedef trope_pair FN(pair);
-typedef trope_turn FN(turn);
-#endif
-
-/* What a loop is compiled for: constants wherever they are passed. */
-typedef struct FN(kind) {
-    int native; /* TROPE_F32, ... of the rounding after each operation, or -1: rounded once */
-    int from_interleaved, to_interleaved;
-} FN(kind);
-
-static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(turn) t)
-{
-#ifdef REAL_IS_DOUBLE
-    return native < 0 ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);
-#else
-    return native < 0 ? trope_rotate_once(x, t)
-           : native == TROPE_F32 ? trope_rotate_native_f32(x, t)
-           : native == TROPE_F16 ? trope_rotate_native_f16(x, t)
-                                 : trope_rotate_native_bf16(x, t);
-#endif
-}
 
 /* `count` pairs from x to y, which are apart. */
 static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, int count, const REAL *restrict x,
@@ -309,11 +43,12 @@ static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, 
 {
     const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
     for (int i = 0; i < count; i++) {
-        const FN(pair) in = {kind.from_interleaved ? x[2 * i] : x[i], kind.from_interleaved ? x[2 * i + 1] : x[i + count]};
+        const FN(pair) in = {x[trope_first_in_part(kind.from_interleaved, i)],
+                             x[trope_second_in_part(kind.from_interleaved, count, i)]};
         const FN(turn) turn = {c1[i], s1[i], c2[i], s2[i]};
         const FN(pair) out = FN(rotate_pair)(kind.native, in, turn);
-        y[kind.to_interleaved ? 2 * i : i] = FN(canonical)(out.first);
-        y[kind.to_interleaved ? 2 * i + 1 : i + count] = FN(canonical)(out.second);
+        y[trope_first_in_part(kind.to_interleaved, i)] = FN(canonical)(out.first);
+        y[trope_second_in_part(kind.to_interleaved, count, i)] = FN(canonical)(out.second);
     }
 }
 
@@ -330,34 +65,39 @@ static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int nat
 
 static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(turns) t)
 {
-    if (plan->rounding == TROPE_ROUND_ONCE)
-        FN(rotate_any_pairing)(-1, plan, count, x, y, t);
-    else if (plan->dtype == TROPE_F16)
+    switch (FN(native_kind)(plan)) {
+    case 0:
+        FN(rotate_any_pairing)(0, plan, count, x, y, t);
+        break;
+    case TROPE_F16:
         FN(rotate_any_pairing)(TROPE_F16, plan, count, x, y, t);
-    else if (plan->dtype == TROPE_BF16)
+        break;
+    case TROPE_BF16:
         FN(rotate_any_pairing)(TROPE_BF16, plan, count, x, y, t);
-    else
+        break;
+    default:
         FN(rotate_any_pairing)(TROPE_F32, plan, count, x, y, t);
+    }
 }
 
-/* All windows of a head. */
-static void FN(rotate_windows)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y, FN(turns) t)
+/* All parts of a window. */
+static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y, FN(turns) t)
 {
-    const int pairs = o->window_pairs;
-    for (int w = 0; w < plan->windows; w++, x += 2 * pairs, y += 2 * pairs) {
+    const int pairs = o->part_pairs;
+    for (int part = 0; part < plan->parts; part++, x += 2 * pairs, y += 2 * pairs) {
         FN(rotate_part)(plan, pairs, x, y, t);
         t = (FN(turns)){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
     }
 }
 
-/* The rotary elements of a head, contiguous, from `from` to `to`, which are the same or apart. */
+/* The rotary elements of a head, from `from` to `to`, which are the same or apart. Steps: elements from one to the next. */
 static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to,
                                 FN(turns) t)
 {
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
-    FN(load)(x, from, plan->dtype, o->rotary_dim);
-    FN(rotate_windows)(plan, o, x, y, t);
-    FN(store)(to, y, plan->dtype, o->rotary_dim);
+    FN(load_strided)(x, from, o->src_stride[TROPE_DIM_ELEMENT], plan->dtype, o->rotary_dim);
+    FN(rotate_parts)(plan, o, x, y, t);
+    FN(store_strided)(to, y, o->dst_stride[TROPE_DIM_ELEMENT], plan->dtype, o->rotary_dim);
 }
 
 /* ---- a head ---- */
@@ -395,13 +135,10 @@ static __attribute__((noinline)) void FN(copy_strided)(char *to, int64_t to_step
 static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
                                     FN(turns) t)
 {
-    _Alignas(64) char window[TROPE_MAX_ROTARY_DIM * sizeof(REAL)];
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT] * size,
                   to = o->dst_stride[TROPE_DIM_ELEMENT] * size;
     const int64_t first = o->rotary_offset, after = first + o->rotary_dim;
-    FN(copy_strided)(window, size, src + first * from, from, (const int64_t[]){o->rotary_dim, size});
-    FN(rotate_elements)(plan, o, window, window, t);
-    FN(copy_strided)(dst + first * to, to, window, size, (const int64_t[]){o->rotary_dim, size});
+    FN(rotate_elements)(plan, o, src + first * from, dst + first * to, t);
     if (o->in_place)
         return;
     FN(copy_strided)(dst, to, src, from, (const int64_t[]){first, size});
@@ -476,7 +213,7 @@ typedef struct FN(chunk) {
     FN(turns) turns[CHUNK_ROWS];
     int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
     int64_t phase_position[CHUNK_ROWS];
-    REAL coefficients[CHUNK_COEFFICIENTS];
+    REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
 } FN(chunk);
 
 /* Gives the chunk's row r its coefficients, in `space`. */
@@ -501,7 +238,7 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
     trope_row next;
     trope_locate_row(plan, begin, &next);
     chunk->rows = chunk->phases = 0;
-    while (begin < end && chunk->rows < CHUNK_ROWS && space + per_row <= chunk->coefficients + CHUNK_COEFFICIENTS) {
+    while (begin < end && chunk->rows < CHUNK_ROWS && space + per_row <= chunk->coefficients + CHUNK_BYTES / sizeof(REAL)) {
         const int r = chunk->rows++;
         trope_row *row = &chunk->row[r];
         row->batch = next.batch;
@@ -573,7 +310,7 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
     const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
     char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
     prefetch_run(src, job->ahead, job->window);
-    vector_rotate_head(kind, o, job->plan->windows, (vector_place){src, dst, job->stage},
+    vector_rotate_head(kind, o, job->plan->parts, (vector_place){src, dst, job->stage},
                        (vector_turns){t.c1, t.s1, t.c2, t.s2});
 }
 
@@ -637,7 +374,7 @@ static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
     while (begin < end) {
         begin = FN(fill_chunk)(plan, &span, begin, end, &chunk);
         for (int i = 0; i < plan->operand_count; i++)
-            if (plan->operands[i].dst)
+            if (plan->operands[i].dst && !trope_is_summed(&plan->operands[i]))
                 FN(write_chunk)(plan, &plan->operands[i], &chunk);
     }
     if (plan->stream_stores)
@@ -645,4 +382,3 @@ static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
 }
 
 #undef USE_VECTORS
-#undef FN

@@ -100,10 +100,10 @@ ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, const char *f
 /* Whether an operand can go this way. In place a pair may be read only once and must be written where it was read. */
 static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
-    if (plan->rounding != TROPE_ROUND_ONCE || o->window_pairs < VECTOR_WIDTH || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
+    if (plan->rounding != TROPE_ROUND_ONCE || o->part_pairs < VECTOR_WIDTH || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
         o->dst_stride[TROPE_DIM_ELEMENT] != 1)
         return 0;
-    return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->window_pairs % VECTOR_WIDTH == 0);
+    return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->part_pairs % VECTOR_WIDTH == 0);
 }
 
 /* Where a head comes from and goes to. `stage`, if not NULL, is where it is put together before it is streamed out. */
@@ -113,20 +113,20 @@ typedef struct vector_place {
 } vector_place;
 
 /* A whole head whose elements are contiguous. */
-ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, int windows, vector_place place,
+ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, int parts, vector_place place,
                                       vector_turns t)
 {
     const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2, before = o->rotary_offset * size;
-    const int64_t window = 2 * o->window_pairs * size, after = before + windows * window, end = o->head_dim * size;
+    const int64_t window = 2 * o->part_pairs * size, after = before + parts * window, end = o->head_dim * size;
     char *out = place.stage ? place.stage : place.dst;
     if (!o->in_place) {
         trope_copy_short(out, place.src, (size_t)before);
         trope_copy_short(out + after, place.src + after, (size_t)(end - after));
     }
-    for (int w = 0; w < windows; w++) {
-        const int64_t start = before + w * window;
-        vector_rotate_loop(kind, o->window_pairs, place.src + start, out + start, t);
-        t = vector_skip_turns(t, o->window_pairs);
+    for (int part = 0; part < parts; part++) {
+        const int64_t start = before + part * window;
+        vector_rotate_loop(kind, o->part_pairs, place.src + start, out + start, t);
+        t = vector_skip_turns(t, o->part_pairs);
     }
     if (place.stage)
         trope_stream_copy(place.dst, place.stage, (size_t)end);

@@ -1,0 +1,33 @@
+/* The kernel of sums over heads for one instruction set. */
+#include "bwd/cpu/head_sums.h"
+#include "fwd/cpu/isa.h"
+
+/* Elements that are summed at a time: half of them the first elements of pairs, half the second. */
+#define SUM_WIDTH 32
+
+/* Sums that wait for their neighbour: one a level of the tree, and heads are counted in 64 bits. */
+#define SUM_LEVELS 64
+
+#define REAL   float
+#define SUFFIX f32
+#include "fwd/cpu/elements_template.h"
+#include "fwd/cpu/coefficients_template.h"
+#include "fwd/cpu/pairs_template.h"
+#include "bwd/cpu/head_sums_template.h"
+#undef REAL
+#undef SUFFIX
+
+#define REAL double
+#define REAL_IS_DOUBLE
+#define SUFFIX f64
+#include "fwd/cpu/elements_template.h"
+#include "fwd/cpu/coefficients_template.h"
+#include "fwd/cpu/pairs_template.h"
+#include "bwd/cpu/head_sums_template.h"
+
+static void sum_rows(const trope_plan *plan, int64_t begin, int64_t end)
+{
+    plan->dtype == TROPE_F64 ? sum_rows_f64(plan, begin, end) : sum_rows_f32(plan, begin, end);
+}
+
+const trope_head_sum_kernels PASTE(trope_head_sums_, ISA_NAME) = {ISA_ID, sum_rows};

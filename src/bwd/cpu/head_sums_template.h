@@ -1,0 +1,191 @@
+/* One destination head at a time: its terms are M' dy of one head, or of all heads that share it, and their sum is a binary
+ * tree, neighbours first, padded with +0 to a power of two. Terms come in order, so that the tree is a binary counter: a level
+ * holds a sum that waits for its neighbour. */
+
+typedef struct FN(terms) {
+    REAL value[SUM_WIDTH];
+} FN(terms);
+
+typedef struct FN(tree) {
+    uint64_t count; /* terms so far: bit l is set where level l holds a sum */
+    FN(terms) level[SUM_LEVELS];
+} FN(tree);
+
+/* Adds a sum of 2^level terms. */
+static inline void FN(push)(FN(tree) * tree, int level, FN(terms) sum)
+{
+    int l = level;
+    for (; tree->count >> l & 1; l++)
+        for (int i = 0; i < SUM_WIDTH; i++)
+            sum.value[i] = tree->level[l].value[i] + sum.value[i];
+    tree->level[l] = sum;
+    tree->count += (uint64_t)1 << level;
+}
+
+/* Pads with +0, a subtree at a time, and returns the sum. */
+static FN(terms) FN(finish)(FN(tree) * tree)
+{
+    static const FN(terms) zeros;
+    while (tree->count & (tree->count - 1))
+        FN(push)(tree, __builtin_ctzll(tree->count), zeros);
+    return tree->level[__builtin_ctzll(tree->count)];
+}
+
+/* What is the same for all elements of a destination head. */
+typedef struct FN(sum) {
+    const trope_plan *plan;
+    const trope_plan_operand *operand;
+    FN(turns) turns;
+    const char *src; /* the first source head */
+    char *dst;
+    int64_t heads, inner; /* source heads; of which so many follow each other before the group's stride is taken */
+} FN(sum);
+
+static inline const char *FN(source_head)(const FN(sum) * s, int64_t head)
+{
+    const trope_plan_operand *o = s->operand;
+    const int64_t group = head / s->inner, in_group = head - group * s->inner;
+    return s->src + (group * o->src_stride[TROPE_DIM_GROUP] + in_group * o->src_stride[TROPE_DIM_HEAD]) * s->plan->element_size;
+}
+
+/* Adds to what dst holds if asked to, and stores `count` elements that are `step` elements of the window apart. */
+static void FN(store_sum)(const FN(sum) * s, REAL *sum, int first, int step, int count)
+{
+    const int32_t dtype = s->plan->dtype;
+    const int64_t stride = s->operand->dst_stride[TROPE_DIM_ELEMENT];
+    char *to = s->dst + first * stride * s->plan->element_size;
+    if (s->operand->accumulate) {
+        REAL held[SUM_WIDTH];
+        if (s->plan->rounding == TROPE_ROUND_NATIVE)
+            FN(round_values)(dtype, count, sum);
+        FN(load_strided)(held, to, step * stride, dtype, count);
+        for (int i = 0; i < count; i++)
+            sum[i] = held[i] + sum[i];
+    }
+    for (int i = 0; i < count; i++)
+        sum[i] = FN(canonical)(sum[i]);
+    FN(store_strided)(to, sum, step * stride, dtype, count);
+}
+
+/* Elements [first, first + count) that pass through. */
+static void FN(sum_elements)(const FN(sum) * s, int first, int count)
+{
+    const int64_t stride = s->operand->src_stride[TROPE_DIM_ELEMENT], size = s->plan->element_size;
+    FN(tree) tree;
+    tree.count = 0;
+    for (int64_t head = 0; head < s->heads; head++) {
+        FN(terms) term = {{0}};
+        FN(load_strided)(term.value, FN(source_head)(s, head) + first * stride * size, stride, s->plan->dtype, count);
+        FN(push)(&tree, 0, term);
+    }
+    FN(terms) sum = FN(finish)(&tree);
+    FN(store_sum)(s, sum.value, first, 1, count);
+}
+
+static void FN(sum_run)(const FN(sum) * s, int begin, int end)
+{
+    for (int first = begin; first < end; first += SUM_WIDTH)
+        FN(sum_elements)(s, first, end - first < SUM_WIDTH ? end - first : SUM_WIDTH);
+}
+
+/* Pairs of one head, rotated: `pair` is the first of `count`, all in one part. */
+static FN(terms) FN(rotated_pairs)(const FN(sum) * s, const char *window, int pair, int count)
+{
+    const trope_plan *plan = s->plan;
+    const int pairs = s->operand->rotary_dim / 2, half = SUM_WIDTH / 2, native = FN(native_kind)(plan);
+    const int64_t stride = s->operand->src_stride[TROPE_DIM_ELEMENT], step = plan->interleaved_src ? 2 * stride : stride;
+    const int first = trope_first_of_pair(plan->interleaved_src, plan->parts, pairs, pair),
+              second = trope_second_of_pair(plan->interleaved_src, plan->parts, pairs, pair);
+    FN(terms) x = {{0}}, y = {{0}};
+    FN(load_strided)(x.value, window + first * stride * plan->element_size, step, plan->dtype, count);
+    FN(load_strided)(x.value + half, window + second * stride * plan->element_size, step, plan->dtype, count);
+    for (int i = 0; i < count; i++) {
+        const FN(turn) turn = {s->turns.c1[pair + i], s->turns.s1[pair + i], s->turns.c2[pair + i], s->turns.s2[pair + i]};
+        const FN(pair) out = FN(rotate_pair)(native, (FN(pair)){x.value[i], x.value[half + i]}, turn);
+        y.value[i] = out.first;
+        y.value[half + i] = out.second;
+    }
+    return y;
+}
+
+static void FN(sum_pairs)(const FN(sum) * s, int pair, int count)
+{
+    const trope_plan *plan = s->plan;
+    const trope_plan_operand *o = s->operand;
+    const int64_t offset = o->rotary_offset * o->src_stride[TROPE_DIM_ELEMENT] * plan->element_size;
+    const int pairs = o->rotary_dim / 2, step = plan->interleaved_dst ? 2 : 1;
+    FN(tree) tree;
+    tree.count = 0;
+    for (int64_t head = 0; head < s->heads; head++)
+        FN(push)(&tree, 0, FN(rotated_pairs)(s, FN(source_head)(s, head) + offset, pair, count));
+    FN(terms) sum = FN(finish)(&tree);
+    FN(store_sum)(s, sum.value, o->rotary_offset + trope_first_of_pair(plan->interleaved_dst, plan->parts, pairs, pair), step,
+                  count);
+    FN(store_sum)(s, sum.value + SUM_WIDTH / 2,
+                  o->rotary_offset + trope_second_of_pair(plan->interleaved_dst, plan->parts, pairs, pair), step, count);
+}
+
+static void FN(sum_window)(const FN(sum) * s)
+{
+    const int per_part = s->operand->part_pairs, most = SUM_WIDTH / 2;
+    for (int part = 0; part < s->plan->parts; part++)
+        for (int i = 0; i < per_part; i += most)
+            FN(sum_pairs)(s, part * per_part + i, per_part - i < most ? per_part - i : most);
+}
+
+/* Zeros where padding is; what is added to stays. */
+static void FN(clear_head)(const FN(sum) * s)
+{
+    const int64_t step = s->operand->dst_stride[TROPE_DIM_ELEMENT] * s->plan->element_size;
+    for (int64_t i = 0; !s->operand->accumulate && i < s->operand->head_dim; i++)
+        memset(s->dst + i * step, 0, (size_t)s->plan->element_size);
+}
+
+static void FN(sum_head)(const FN(sum) * s, trope_row_action action)
+{
+    const trope_plan_operand *o = s->operand;
+    if (action == TROPE_ROW_ZERO) {
+        FN(clear_head)(s);
+    } else if (action == TROPE_ROW_COPY || o->rotary_dim == 0) {
+        FN(sum_run)(s, 0, o->head_dim);
+    } else {
+        FN(sum_run)(s, 0, o->rotary_offset);
+        FN(sum_window)(s);
+        FN(sum_run)(s, o->rotary_offset + o->rotary_dim, o->head_dim);
+    }
+}
+
+static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(turns) t)
+{
+    const int64_t *f = o->src_stride, *g = o->dst_stride, size = plan->element_size;
+    const int64_t groups = o->summed_heads == TROPE_SHARED_ALL ? 1 : o->groups;
+    const int64_t heads = o->summed_heads ? 1 : o->heads_per_group;
+    FN(sum) s = {.plan = plan, .operand = o, .turns = t, .inner = o->heads_per_group};
+    s.heads = o->summed_heads == TROPE_SHARED_ALL ? (int64_t)o->groups * o->heads_per_group
+              : o->summed_heads                   ? o->heads_per_group
+                                                  : 1;
+    for (int64_t group = 0; group < groups; group++) {
+        for (int64_t head = 0; head < heads; head++) {
+            s.src = o->src + (row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3]) * size;
+            s.dst = o->dst + (row->batch * g[0] + row->token * g[1] + group * g[2] + head * g[3]) * size;
+            FN(sum_head)(&s, row->action);
+        }
+    }
+}
+
+static void FN(sum_rows)(const trope_plan *plan, int64_t begin, int64_t end)
+{
+    REAL space[4 * TROPE_MAX_PAIRS];
+    FN(turns) turns = {0};
+    trope_span span = {0};
+    trope_row row;
+    for (int64_t number = begin; number < end; number++) {
+        trope_locate_row(plan, number, &row);
+        trope_find_row(plan, &span, &row);
+        if (row.action == TROPE_ROW_ROTATE)
+            turns = FN(find_turns)(plan, &row, space);
+        for (int i = 0; i < plan->operand_count; i++)
+            if (plan->operands[i].dst && trope_is_summed(&plan->operands[i]))
+                FN(sum_operand)(plan, &plan->operands[i], &row, turns);
+    }
+}

@@ -1,0 +1,25 @@
+/* What every file begins with that is compiled once for each instruction set: ISA_NAME and ISA_ID are those of the file that
+ * includes this, whose compiler flags are those of the instruction set, and everything but a table of functions is static.
+ *
+ * Templates are included twice, with REAL and SUFFIX as float and f32, and as double and f64 with REAL_IS_DOUBLE. */
+#ifndef TROPE_FWD_CPU_ISA_H
+#define TROPE_FWD_CPU_ISA_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "core/element.h"
+#include "core/pairs.h"
+#include "core/plan.h"
+#include "core/rotate.h"
+#include "core/sincos.h"
+#include "fwd/cpu/vector_memory.h"
+#include "varlen/row.h"
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b)  PASTE_(a, b)
+#define STRING_(a)   #a
+#define STRING(a)    STRING_(a)
+#define FN(name)     PASTE(name##_, SUFFIX)
+
+#endif

@@ -1,0 +1,33 @@
+/* The rotation of pairs by a row's coefficients. */
+
+#ifdef REAL_IS_DOUBLE
+typedef trope_pair_f64 FN(pair);
+typedef trope_turn_f64 FN(turn);
+#else
+typedef trope_pair FN(pair);
+typedef trope_turn FN(turn);
+#endif
+
+/* What a loop is compiled for: constants wherever they are passed. */
+typedef struct FN(kind) {
+    int native; /* TROPE_F32, ... of the rounding after each operation, or 0: rounded once */
+    int from_interleaved, to_interleaved;
+} FN(kind);
+
+/* After which operations there is rounding, as rotate_pair wants to know it. */
+static inline int FN(native_kind)(const trope_plan *plan)
+{
+    return plan->rounding == TROPE_ROUND_ONCE ? 0 : plan->rounding == TROPE_ROUND_NATIVE ? plan->dtype : TROPE_F32;
+}
+
+static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(turn) t)
+{
+#ifdef REAL_IS_DOUBLE
+    return native == 0 ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);
+#else
+    return native == 0 ? trope_rotate_once(x, t)
+           : native == TROPE_F32 ? trope_rotate_native_f32(x, t)
+           : native == TROPE_F16 ? trope_rotate_native_f16(x, t)
+                                 : trope_rotate_native_bf16(x, t);
+#endif
+}

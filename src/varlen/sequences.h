@@ -1,0 +1,35 @@
+/* From a call's fields to where its tokens belong. */
+#ifndef TROPE_VARLEN_SEQUENCES_H
+#define TROPE_VARLEN_SEQUENCES_H
+
+#include <string.h>
+
+#include "core/plan.h"
+
+/* The sequences of a valid call whose ids_stride has been filled in. */
+static inline trope_sequences trope_plan_sequences(const trope_args *args)
+{
+    trope_sequences s;
+    memset(&s, 0, sizeof s);
+    s.boundaries = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
+    s.real = args->cu_seqlens;
+    s.boundaries_64 = args->cu_seqlens_dtype == TROPE_I64;
+    s.count = args->sequences;
+    s.tokens = args->tokens;
+    s.starts = args->start_positions;
+    s.starts_64 = args->position_dtype == TROPE_I64;
+    s.ids = args->position_ids;
+    s.ids_64 = args->position_dtype == TROPE_I64;
+    s.id_axis_stride = args->ids_stride[0];
+    s.id_batch_stride = args->ids_stride[1];
+    s.id_token_stride = args->ids_stride[2];
+    s.padding = args->padding;
+    s.axes = args->position_axes ? args->position_axes : 1;
+    s.stream = args->stream_positions;
+    s.cp_size = args->cp_size ? args->cp_size : 1;
+    s.cp_rank = args->cp_rank;
+    s.cp_layout = s.cp_size > 1 ? args->cp_layout : 0;
+    return s;
+}
+
+#endif
