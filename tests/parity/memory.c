@@ -106,8 +106,7 @@ static char *expand_ids(const trope_args *args)
     tensor_ids_strides(args, stride);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = i / args->tokens;
-        const int64_t offset =
-            row / args->batch * stride[0] + row % args->batch * stride[1] + i % args->tokens * stride[2];
+        const int64_t offset = row / args->batch * stride[0] + row % args->batch * stride[1] + i % args->tokens * stride[2];
         memcpy(expanded + (size_t)i * size, (const char *)args->position_ids + offset * (int64_t)size, size);
     }
     return expanded;
@@ -124,13 +123,12 @@ static void check_expanded(config *c, int backward)
         a->freqs = freqs;
         a->cos = cos;
         a->sin = sin;
-        a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS;
+        a->angle_layout = a->pair_axis || a->parts > 1 ? TROPE_TABLE_AXES_BATCH_ROWS : TROPE_TABLE_BATCH_ROWS;
         memset(a->angle_stride, 0, sizeof a->angle_stride);
     }
     if (ids) {
         a->position_ids = ids;
-        a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
-        a->position_axes = a->position_axes ? a->position_axes : 1;
+        a->ids_layout = a->position_axes > 1 ? TROPE_IDS_AXES_BATCH_TOKENS : TROPE_IDS_BATCH_TOKENS;
         memset(a->ids_stride, 0, sizeof a->ids_stride);
     }
     config_reset(c);

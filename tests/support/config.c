@@ -97,6 +97,12 @@ static void repair_version(uint8_t *v)
     v[OPTION_GRADIENT_TABLE] = GRADIENT_LIKE_TABLE;
 }
 
+/* No pair is said to be driven by another axis than the first. */
+static int has_one_axis(const uint8_t *v)
+{
+    return v[OPTION_AXES] == AXES_PARTS && v[OPTION_PARTS] == 0;
+}
+
 static void repair_angles(uint8_t *v)
 {
     if (v[OPTION_ANGLES] >= ANGLES_INV_FREQ) {
@@ -109,6 +115,10 @@ static void repair_angles(uint8_t *v)
         v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
     if (v[OPTION_TABLE] == TABLE_COMPLEX && v[OPTION_ANGLES] != ANGLES_TABLE)
         v[OPTION_TABLE] = TABLE_PADDED;
+    if (v[OPTION_TABLE] == TABLE_AXES_BATCH_ROWS && has_one_axis(v))
+        v[OPTION_TABLE] = TABLE_BATCH_ROWS;
+    if (v[OPTION_GRADIENT_TABLE] == GRADIENT_AXES_BATCH_ROWS && has_one_axis(v))
+        v[OPTION_GRADIENT_TABLE] = GRADIENT_BATCH_ROWS;
     if (v[OPTION_ANGLES] >= ANGLES_INV_FREQ || v[OPTION_GRADIENT] == GRADIENT_NONE)
         v[OPTION_GRADIENT_TABLE] = GRADIENT_LIKE_TABLE;
 }
@@ -127,7 +137,7 @@ static void repair_sequences(uint8_t *v)
 
 static void repair_positions(uint8_t *v)
 {
-    if (v[OPTION_AXES] == AXES_PARTS && v[OPTION_PARTS] == 0 && v[OPTION_POSITIONS] == POSITIONS_IDS_AXES)
+    if (has_one_axis(v) && v[OPTION_POSITIONS] == POSITIONS_IDS_AXES)
         v[OPTION_POSITIONS] = POSITIONS_IDS;
     if (v[OPTION_POSITIONS] == POSITIONS_INDEX || v[OPTION_POSITIONS] == POSITIONS_STREAM)
         v[OPTION_POSITION_DTYPE] = INDEX_I32;
@@ -135,6 +145,8 @@ static void repair_positions(uint8_t *v)
         v[OPTION_IDS] = IDS_AXES_BATCH_TOKENS;
     if (v[OPTION_POSITIONS] == POSITIONS_IDS_AXES && (v[OPTION_IDS] == IDS_BATCH_TOKENS || v[OPTION_IDS] == IDS_TOKENS))
         v[OPTION_IDS] = IDS_AXES_BATCH_TOKENS;
+    if (v[OPTION_POSITIONS] == POSITIONS_IDS && v[OPTION_IDS] == IDS_AXES_BATCH_TOKENS && !has_one_axis(v))
+        v[OPTION_IDS] = IDS_BATCH_TOKENS; /* ids of one axis for all */
     /* A table that is too short for the shapes alone is refused. */
     if (v[OPTION_SEQUENCES] == SEQUENCES_NONE && v[OPTION_POSITIONS] == POSITIONS_INDEX && v[OPTION_RANGE] == RANGE_POISON)
         v[OPTION_RANGE] = RANGE_INSIDE;

@@ -412,6 +412,7 @@ static void say_tensor(builder *b, trope_operand *o, tensor_role role, int backw
     const int is_shared = o->shared_heads && tensor_is_shared(role, backward), is_odd = once_in(b, 8);
     sizes_of(b, o, role, backward, size);
     *layouts[role] = name_layout(b, size, r->stride);
+    memset(strides[role], 0, TROPE_MAX_DIMS * sizeof *strides[role]);
     for (int d = 0; d < TROPE_MAX_DIMS && *layouts[role] == TROPE_STRIDED; d++)
         strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) << 40 : r->stride[d];
     if (is_shared)
@@ -560,19 +561,17 @@ static void make_start_positions(builder *b)
 }
 
 /* Strides {axis, batch, token} of ids that are not contiguous, or not said to be. */
-static void choose_id_strides(builder *b)
+static void choose_id_strides(builder *b, int axes)
 {
     trope_args *a = b->a;
     const int64_t step = between(b, 1, 3), is_batch_inside = once_in(b, 2);
     int64_t *stride = a->ids_stride;
     stride[2] = is_batch_inside ? step * a->batch : step;
     stride[1] = is_batch_inside ? step : step * a->tokens;
-    stride[0] = step * a->batch * a->tokens + between(b, 0, 5);
+    stride[0] = axes == 1 ? 0 : step * a->batch * a->tokens + between(b, 0, 5);
     if (b->v[OPTION_IDS] == IDS_STRIDED)
         return;
     stride[1] = 0;
-    if (once_in(b, 2))
-        stride[0] = 0;
     if (b->v[OPTION_VERSION] != VERSION_OLD && once_in(b, 4))
         stride[2] = 0;
 }
@@ -612,7 +611,7 @@ static void make_position_ids(builder *b)
     a->ids_layout = layouts[b->v[OPTION_IDS]];
     a->position_axes = axes;
     if (a->ids_layout == TROPE_IDS_STRIDED)
-        choose_id_strides(b);
+        choose_id_strides(b, axes);
     else if (a->ids_layout != TROPE_IDS_AXES_BATCH_TOKENS)
         a->position_axes = (int32_t)between(b, 0, 1);
     tensor_ids_strides(a, stride);
@@ -683,17 +682,26 @@ static void arrange_table(builder *b, const int *order, int missing, int64_t str
     }
 }
 
+/* Which dimensions {axis, batch, row, column} a table has once, as bits: with one axis that; and columns are not to be summed
+ * by a gradient that is laid out as they are. */
+static int choose_missing(builder *b, int choice)
+{
+    const int one_axis = b->v[OPTION_VERSION] == VERSION_OLD || (b->v[OPTION_AXES] == AXES_PARTS && b->a->parts < 2);
+    const int no_gradient = b->v[OPTION_GRADIENT] == GRADIENT_NONE;
+    if (choice == TABLE_ANY_ORDER)
+        return one_axis;
+    if (choice == TABLE_COLLAPSED)
+        return (int)between(b, 1, no_gradient ? 15 : 7) | one_axis;
+    return (int)between(b, 0, 3) | one_axis;
+}
+
 /* The strides of a table, or of its gradient, that is not contiguous. */
 static void choose_table_strides(builder *b, int choice, int64_t stride[4])
 {
     int order[4] = {0, 1, 2, 3};
     if (choice == TABLE_ANY_ORDER || (choice == TABLE_COLLAPSED && once_in(b, 2)))
         shuffle(b, order, 4);
-    const int missing = choice == TABLE_COLLAPSED             ? (int)between(b, 1, 15)
-                        : choice == TABLE_ANY_ORDER           ? 0
-                        : b->v[OPTION_VERSION] == VERSION_OLD ? 1 + 2 * (int)between(b, 0, 1)
-                                                              : (int)between(b, 0, 3);
-    arrange_table(b, order, missing, stride);
+    arrange_table(b, order, choose_missing(b, choice), stride);
     for (int d = 0; d < 4 && choice == TABLE_COMPLEX; d++)
         stride[d] *= 2;
 }
@@ -706,7 +714,7 @@ static void say_table(builder *b, int32_t layout, int32_t *said, int64_t stride[
     *said = layout;
     if (once_in(b, 2))
         return;
-    tensor_table_strides(b->a, layout, NULL, size[3], stride);
+    tensor_table_strides(b->a, layout, stride, size[3], stride);
     *said = TROPE_TABLE_STRIDED;
 }
 
