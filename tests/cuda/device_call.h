@@ -38,6 +38,6 @@ void device_arena_free(device_arena *arena);
 
 /* Runs a call whose pointers point into c's buffers, which then hold what the device has made of them, the scratch
  * excepted. A guard zone that was written ends the program. */
-trope_status device_run(device_arena *arena, config *c, const trope_args *args, int backward);
+trope_status device_run(device_arena *arena, config *c, const call *k, int backward);
 
 #endif
