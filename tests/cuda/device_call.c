@@ -8,11 +8,11 @@
 #define GUARD      256
 #define GUARD_BYTE 0xa5
 
-void device_must(cudaError_t error, const char *call, const char *file, int line)
+void device_must(cudaError_t error, const char *what, const char *file, int line)
 {
     if (error == cudaSuccess)
         return;
-    printf("%s:%d: %s: %s\n", file, line, call, cudaGetErrorString(error));
+    printf("%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
     exit(1);
 }
 

@@ -15,7 +15,7 @@ void device_require(void);
 
 /* Ends the program with status 1 and one line when a call of the CUDA runtime has failed. */
 #define CUDA_MUST(call) device_must(call, #call, __FILE__, __LINE__)
-void device_must(cudaError_t error, const char *call, const char *file, int line);
+void device_must(cudaError_t error, const char *what, const char *file, int line);
 
 /* The value of "--name" as a number, or `otherwise`. */
 long device_option(int argc, char **argv, const char *name, long otherwise);

@@ -53,11 +53,6 @@ static void use_four(call *c)
     in.pair_axis[3] = 3;
 }
 
-static void give_four(call *c)
-{
-    c->args.position_axes = 4;
-}
-
 /* ---- tables ---- */
 
 static void narrow_f16(call *c)
@@ -140,13 +135,12 @@ static const row rows[] = {
     {"a rounding for each operation", dense, round_each, "rounding", 0},
     {"four parts", dense, cut_four, "parts", 0},
     {"four axes", axes, use_four, "position_axes", 0},
-    {"an axis that drives no pair", axes, give_four, "position_axes", 0},
     {"freqs of f16", dense, narrow_f16, "angle_dtype", 0},
     {"tables of bf16", table, narrow_bf16, "angle_dtype", 1},
     {"freqs and operands of bf16", dense, narrow_all, "angle_dtype", 0},
     {"a plane for each axis", axes, have_planes, "angle_layout", 0},
-    {"planes in strides", axes, stride_planes, "angle_stride", 1},
-    {"columns that are apart", table, stride_columns, "angle_stride", 0},
+    {"planes in strides", axes, stride_planes, "angle_layout", 1},
+    {"columns that are apart", table, stride_columns, "angle_layout", 0},
     {"columns of another order", dense, interleave_columns, "angle_columns", 0},
     {"columns in the order of the input", dense, interleave_output, "angle_columns", 0},
     {"a gradient for each batch entry", gradient, sum_batch_apart, "d_freqs_layout", 1},
