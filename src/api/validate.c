@@ -189,7 +189,8 @@ static trope_status validate_rotation(const char *function, const trope_args *a)
 static trope_status validate_pair_axis(const char *function, const trope_args *a)
 {
     const int32_t needed = trope_count_axes(a), most = a->position_axes > 1 ? a->position_axes : TROPE_MAX_AXES;
-    for (int32_t pair = 0; a->pair_axis && pair < trope_widest_pairs(a); pair++)
+    const int32_t pairs = trope_widest_pairs(a);
+    for (int32_t pair = 0; a->pair_axis && pair < pairs; pair++)
         REQUIRE(a->pair_axis[pair]<most, ARGUMENT, "pair_axis[%d] (%d) must be below %s (%d)", pair, a->pair_axis[pair],
                                    a->position_axes> 1
                     ? "position_axes"
@@ -222,7 +223,8 @@ static trope_status validate_frequencies(const char *function, const trope_args 
     const uintptr_t host = (uintptr_t)a->inv_freq | (uintptr_t)a->phase_step;
     REQUIRE(host % sizeof(double) == 0, ARGUMENT, "%s (%p) must be aligned to 8 bytes",
             a->inv_freq ? "inv_freq" : "phase_step", (const void *)host);
-    for (int i = 0; a->inv_freq && i < trope_widest_pairs(a); i++)
+    const int32_t pairs = trope_widest_pairs(a);
+    for (int i = 0; a->inv_freq && i < pairs; i++)
         REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
                 a->inv_freq[i]);
     return TROPE_OK;
