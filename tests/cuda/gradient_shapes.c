@@ -12,14 +12,19 @@
 #include "support/number.h"
 #include "support/random.h"
 
-/* A call of one operand for the gradient alone, of heads that are `step` elements apart. */
-static call begin_call(int32_t dtype, const int64_t shape[2], int32_t heads, int32_t head_dim, int32_t step)
+/* Of heads of so many elements, the first of them turned, that are `step` elements apart. */
+typedef struct heads {
+    int32_t count, head_dim, rotary_dim, step;
+} heads;
+
+/* A call of one operand, for the gradient alone. */
+static call begin_call(int32_t dtype, int64_t batch, int64_t tokens, heads h)
 {
-    call c = call_make(dtype, shape[0], shape[1]);
-    trope_operand *const o = call_add(&c, NULL, TROPE_BSHD, heads, head_dim, head_dim);
+    call c = call_make(dtype, batch, tokens);
+    trope_operand *const o = call_add(&c, NULL, TROPE_BSHD, h.count, h.head_dim, h.rotary_dim);
     o->dst_layout = 0;
     o->src_layout = o->forward_src_layout = TROPE_STRIDED;
-    trope_fill_strides(o->src_stride, TROPE_BSHD, shape[0], shape[1], heads, step);
+    trope_fill_strides(o->src_stride, TROPE_BSHD, batch, tokens, h.count, h.step);
     memcpy(o->forward_src_stride, o->src_stride, sizeof o->forward_src_stride);
     return c;
 }
@@ -62,8 +67,8 @@ typedef enum empty_option { PER_BATCH = 1, OWN_ANGLES = 2, WITH_IDS = 4, PHASES 
 static call empty_call(int32_t dtype, int64_t batch, int options, empty_memory *m)
 {
     static const double inv_freq[PAIRS] = {1, 0.5, 0.25, 0.125};
-    const int64_t shape[2] = {batch, 0}, stride[4] = {0, options & PER_BATCH ? BATCH_STRIDE : 0, ROW_STRIDE, 1};
-    call c = begin_call(dtype, shape, 2, 2 * PAIRS, 2 * PAIRS);
+    const int64_t stride[4] = {0, options & PER_BATCH ? BATCH_STRIDE : 0, ROW_STRIDE, 1};
+    call c = begin_call(dtype, batch, 0, (heads){2, 2 * PAIRS, 2 * PAIRS, 2 * PAIRS});
     c.operands[0].src = c.operands[0].forward_src = m->cos; /* there is nothing to read */
     if (options & WITH_IDS)
         set_ids(&c.args, m->cos);
@@ -332,11 +337,9 @@ static call large_call(const large_data *d, const large_memory *m)
 {
     static const double zeros[MOST_DIM / 2];
     const large_case *c = d->c;
-    const int64_t shape[2] = {c->batch, c->tokens};
-    call k = begin_call(TROPE_F16, shape, 1, c->head_dim, c->step);
+    call k = begin_call(TROPE_F16, c->batch, c->tokens, (heads){1, c->head_dim, c->rotary_dim, c->step});
     k.operands[0].src = m->dy;
     k.operands[0].forward_src = m->x;
-    k.operands[0].rotary_dim = c->rotary_dim;
     k.args.pairing = c->pairing;
     if (m->ids)
         set_ids(&k.args, m->ids);

@@ -347,5 +347,6 @@ int main(int argc, char **argv)
     }
     device_arena_free(t.arena);
     print_tally(&t, seeds.count);
+    CHECK_MESSAGE(t.refused <= t.new_calls / 2 + 8, "%ld of %ld new calls are refused", t.refused, t.new_calls);
     return check_result();
 }

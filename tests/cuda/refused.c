@@ -9,7 +9,7 @@
 #define ADDRESS(number) ((void *)((uintptr_t)(number) << 44))
 
 /* What three axes of positions leave of 2^31. */
-#define MOST_TOKENS ((int64_t)INT32_MAX / TROPE_MAX_AXES)
+#define MOST_TOKENS ((int64_t)INT32_MAX / 3)
 
 static call make_call(int32_t heads, int32_t head_dim, int64_t tokens, const double *inv_freq)
 {

@@ -127,9 +127,8 @@ static void have_no_padding(call *c)
 /* ---- all of them ---- */
 
 static const row rows[] = {
-    {"one head of each group", dense, share_of_group, "operands[0].shared_heads", 0},
-    {"one head of all", dense, share_of_all, "operands[1].shared_heads", 0},
-    {"the sum of heads", dense, share_of_group, "operands[0].shared_heads", 1},
+    {"the sum of the heads of a group", dense, share_of_group, "operands[0].shared_heads", 1},
+    {"the sum of all heads", dense, share_of_all, "operands[1].shared_heads", 1},
     {"a sum with dst", dense, accumulate, "operands[1].accumulate", 1},
     {"five operands", dense, add_three, "operand_count", 0},
     {"a rounding for each operation", dense, round_each, "rounding", 0},
