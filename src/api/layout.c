@@ -122,3 +122,9 @@ int32_t trope_count_axes(const trope_args *a)
         most = a->pair_axis[pair] >= most ? a->pair_axis[pair] + 1 : most;
     return most;
 }
+
+int32_t trope_count_planes(const trope_args *a)
+{
+    const int32_t used = trope_count_axes(a);
+    return a->position_axes > used ? a->position_axes : used;
+}

@@ -91,7 +91,7 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */
 static void plan_axes(const trope_args *a, trope_plan *plan)
 {
-    plan->planes = trope_count_axes(a);
+    plan->planes = trope_count_planes(a);
     plan->axes = a->position_axes > 1 ? a->position_axes : 1;
     plan->used_axes = plan->planes == 1;
     for (int pair = 0; plan->planes > 1 && pair < plan->pairs; pair++) {
