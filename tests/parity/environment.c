@@ -3,6 +3,7 @@
 #include <fenv.h>
 #include <string.h>
 
+#include "support/call.h"
 #include "support/check.h"
 #include "support/random.h"
 #include "trope/trope.h"
@@ -21,21 +22,10 @@ static trope_status rotate(float *to)
     static double inv_freq[DIM / 2];
     for (int i = 0; i < DIM / 2; i++)
         inv_freq[i] = 1.0 / (i + 1);
-    trope_args args;
-    memset(&args, 0, sizeof args);
-    args.struct_size = sizeof args;
-    args.device = TROPE_DEVICE_CPU;
-    args.operand_count = 1;
-    args.batch = 1;
-    args.tokens = TOKENS;
-    args.inv_freq = inv_freq;
-    args.operands[0].src = source;
-    args.operands[0].dst = to;
-    args.operands[0].heads_per_group = 1;
-    args.operands[0].head_dim = args.operands[0].rotary_dim = DIM;
-    trope_fill_strides(args.operands[0].src_stride, TROPE_BSHD, 1, TOKENS, 1, DIM);
-    trope_fill_strides(args.operands[0].dst_stride, TROPE_BSHD, 1, TOKENS, 1, DIM);
-    return trope_forward(&args);
+    call c = call_make(TROPE_F32, 1, TOKENS);
+    call_add(&c, source, TROPE_BSHD, 1, DIM, DIM)->dst = to;
+    c.args.inv_freq = inv_freq;
+    return trope_forward(call_args(&c));
 }
 
 static void check_same(const char *what)

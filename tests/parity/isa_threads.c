@@ -22,11 +22,11 @@ static int same_everywhere(config *c, int backward, int counts)
     int same = 1;
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < counts && same; j++) {
-            trope_args args = config_args(c, backward);
-            args.isa = isas[i];
-            args.threads = thread_counts[j];
+            call k = config_call(c, backward);
+            k.args.isa = isas[i];
+            k.args.threads = thread_counts[j];
             config_reset(c);
-            const trope_status status = backward ? trope_backward(&args) : trope_forward(&args);
+            const trope_status status = config_run(c, call_args(&k), backward);
             if (status == TROPE_ERROR_UNSUPPORTED)
                 break;
             CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());
@@ -35,30 +35,32 @@ static int same_everywhere(config *c, int backward, int counts)
                 first = snapshot(c);
             same = is_snapshot(c, first);
             if (!same)
-                printf("%s, %d threads:\n", isa_names[i], args.threads);
+                printf("%s, %d threads:\n", isa_names[i], k.args.threads);
         }
     free(first);
     return same;
 }
 
-static int64_t bytes_written(const config *c)
+static int64_t bytes_read(const config *c)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < c->args.operand_count; i++)
-        bytes += tensor_count(&c->args, &c->args.operands[i]) * (int64_t)number_size(c->args.dtype);
+    for (int i = 0; i < c->args.operand_count; i++) {
+        const tensor dy = tensor_of(&c->args, i, TENSOR_SRC, 1);
+        bytes += tensor_count(&dy) * (int64_t)number_size(c->args.dtype);
+    }
     return bytes;
 }
 
-/* A config that writes at least about this many bytes. */
+/* A config that reads, and if heads are not shared writes, at least about this many bytes. */
 static config *make(uint64_t seed, int64_t bytes)
 {
     const uint8_t fixed[][2] = {{OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_PLACE, PLACE_OUT}};
     config_choices choices = config_choose_with(seed, fixed, bytes ? 2 : 0);
     choices.specials = (int32_t)(seed % 2);
     config *c = config_make(seed, &choices);
-    if (bytes_written(c) >= bytes)
+    if (bytes_read(c) >= bytes)
         return c;
-    choices.times = (int32_t)(1 + bytes / bytes_written(c));
+    choices.times = (int32_t)(1 + bytes / bytes_read(c));
     config_free(c);
     return config_make(seed, &choices);
 }

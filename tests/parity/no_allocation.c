@@ -77,11 +77,11 @@ static void check_seed(uint64_t seed)
     choices.times = seed % 8 ? 1 : 60;
     config *c = config_make(seed, &choices);
     for (int i = 0; i < 4; i++) {
-        trope_args args = config_args(c, i / 2);
-        args.threads = i % 2 ? 2 : 1;
+        call k = config_call(c, i / 2);
+        k.args.threads = i % 2 ? 2 : 1;
         config_reset(c);
         allocations = 0;
-        run_counted(&args, i / 2);
+        run_counted(call_args(&k), i / 2);
         CHECK_MESSAGE(allocations == 0, "%ld calls of malloc or free; parity_no_allocation --seed 0x%llx --count 1",
                       allocations, (unsigned long long)seed);
     }

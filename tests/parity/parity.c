@@ -43,14 +43,14 @@ int is_snapshot(const config *c, const unsigned char *before)
     return 1;
 }
 
-int same_elements(const trope_args *a, const trope_args *b)
+int same_elements(const trope_args *a, const trope_args *b, int backward)
 {
     const int64_t size = (int64_t)number_size(a->dtype);
     for (int i = 0; i < a->operand_count; i++) {
-        const trope_operand *p = &a->operands[i], *q = &b->operands[i];
-        for (int64_t j = 0; j < tensor_count(a, p); j++) {
-            const char *first = (const char *)p->dst + tensor_offset(a, p, p->dst_stride, j) * size;
-            const char *second = (const char *)q->dst + tensor_offset(b, q, q->dst_stride, j) * size;
+        const tensor p = tensor_of(a, i, TENSOR_DST, backward), q = tensor_of(b, i, TENSOR_DST, backward);
+        for (int64_t j = 0; j < tensor_count(&p); j++) {
+            const char *first = (const char *)p.base + tensor_offset(&p, j) * size;
+            const char *second = (const char *)q.base + tensor_offset(&q, j) * size;
             if (!memcmp(first, second, (size_t)size))
                 continue;
             printf("operand %d, element %lld: %g (0x%llx) and %g (0x%llx)\n", i, (long long)j, number_load(a->dtype, first),

@@ -14,8 +14,8 @@ unsigned char *snapshot(const config *c);
 /* Whether the bytes are those of a snapshot; prints where they first differ. */
 int is_snapshot(const config *c, const unsigned char *before);
 
-/* Whether the destinations of two calls hold the same bits, element by element, whatever their strides. */
-int same_elements(const trope_args *a, const trope_args *b);
+/* Whether the destinations of two calls in one direction hold the same bits, element by element, wherever those are. */
+int same_elements(const trope_args *a, const trope_args *b, int backward);
 
 /* Counts a check; prints what reproduces a failure. */
 static inline void check_parity(const config *c, int holds, const char *what)

@@ -1,4 +1,5 @@
-/* How the work is split changes no bits: operands one per call, each batch entry alone, each head alone.
+/* How the work is split changes no bits: operands one per call, each batch entry alone, each head alone (but for sums over
+ * heads), the sequence in two.
  *
  *     parity_split [--seed S] [--count N] */
 #include <stdlib.h>
@@ -8,8 +9,9 @@
 #include "support/number.h"
 #include "support/reference.h"
 #include "support/seeds.h"
+#include "support/tensor.h"
 
-static const char *advance(const void *pointer, int64_t elements, int32_t dtype)
+static const void *advance(const void *pointer, int64_t elements, int32_t dtype)
 {
     return pointer ? (const char *)pointer + elements * (int64_t)number_size(dtype) : NULL;
 }
@@ -19,111 +21,188 @@ static const void *advance_indices(const void *pointer, int64_t count, int32_t d
     return pointer ? (const char *)pointer + count * (dtype == TROPE_I64 ? 8 : 4) : NULL;
 }
 
-/* ---- Operands ---- */
-
-static int is_interleaved_out(const trope_args *a)
+/* Moves src and dst of an operand that is said by its strides. */
+static void advance_tensors(const trope_args *args, trope_operand *o, int dimension, int64_t steps)
 {
-    return (a->pairing_out ? a->pairing_out : a->pairing) == TROPE_PAIRING_INTERLEAVED;
+    o->src = advance(o->src, steps * o->src_stride[dimension], args->dtype);
+    o->dst = (void *)(uintptr_t)advance(o->dst, steps * o->dst_stride[dimension], args->dtype);
 }
 
-/* The angles of an operand that is narrower than the widest are those of the first pairs. Says so in the terms of a call in
- * which it is the widest; returns 0 where that cannot be said. */
-static int narrow_angles(trope_args *a, int pairs, int widest)
+/* The same table and ids by their strides. */
+static void say_strides(trope_args *a)
 {
-    int left = pairs;
-    if (pairs == widest)
-        return 1;
-    if (a->axis_map == TROPE_AXES_INTERLEAVED && pairs)
-        return 0;
-    for (int axis = 0; axis < TROPE_MAX_AXES; left -= a->axis_sections[axis], axis++)
-        a->axis_sections[axis] = a->axis_sections[axis] < left ? a->axis_sections[axis] : left;
-    if (pairs == 0)
-        a->axis_map = TROPE_AXES_WINDOWS;
-    if (a->inv_freq || pairs == 0)
-        return 1;
-    if (a->angle_cols == 2 * widest && !is_interleaved_out(a))
-        return 0;
-    a->angle_row_stride = a->angle_row_stride ? a->angle_row_stride : a->angle_cols;
-    a->angle_cols = a->angle_cols == 2 * widest ? 2 * pairs : pairs;
-    return 1;
+    const int64_t columns = reference_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    int64_t table[4], ids[3];
+    tensor_table_strides(a, a->angle_layout, a->angle_stride, columns, table);
+    tensor_ids_strides(a, ids);
+    if (a->angle_layout) {
+        a->angle_layout = TROPE_TABLE_STRIDED;
+        memcpy(a->angle_stride, table, sizeof table);
+    }
+    if (a->ids_layout) {
+        a->ids_layout = TROPE_IDS_STRIDED;
+        a->position_axes = a->position_axes ? a->position_axes : 1;
+        memcpy(a->ids_stride, ids, sizeof ids);
+    }
+}
+
+/* Runs the whole call, and leaves its bytes and a fresh copy of the config to the parts. */
+static unsigned char *run_whole(config *c, call *k, int backward)
+{
+    config_reset(c);
+    run_call(call_args(k), backward);
+    unsigned char *whole = snapshot(c);
+    config_reset(c);
+    return whole;
+}
+
+static void check_parts(config *c, unsigned char *whole, const char *what)
+{
+    check_parity(c, is_snapshot(c, whole), what);
+    free(whole);
+}
+
+/* ---- Operands ---- */
+
+static int widest_operand(const trope_args *args)
+{
+    int i = 0;
+    while (args->operands[i].rotary_dim / 2 != reference_pairs(args))
+        i++;
+    return i;
+}
+
+/* The angles of an operand that is narrower than the widest are those of the first pairs. With a column for each element by
+ * halves that cannot be said in a call in which it is the widest. */
+static int can_be_alone(const trope_args *args, const trope_operand *o)
+{
+    return args->angle_columns != TROPE_COLUMNS_HALF || o->rotary_dim / 2 == reference_pairs(args);
+}
+
+/* Operands that are only copied need one that is not: they go with the widest. */
+static call one_operand(const call *together, int operand, int widest)
+{
+    call alone = *together;
+    alone.args.operand_count = 1;
+    alone.operands[0] = together->operands[operand];
+    for (int i = 0; i < together->args.operand_count && operand == widest; i++)
+        if (together->operands[i].rotary_dim == TROPE_COPY)
+            alone.operands[alone.args.operand_count++] = together->operands[i];
+    return alone;
 }
 
 static void check_operands(config *c, int backward)
 {
-    config_reset(c);
-    const trope_args together = config_args(c, backward);
-    run_call(&together, backward);
-    unsigned char *first = snapshot(c);
-    config_reset(c);
-    for (int i = 0; i < together.operand_count; i++) {
-        trope_args alone = together;
-        alone.operand_count = 1;
-        alone.operands[0] = together.operands[i];
-        if (!narrow_angles(&alone, together.operands[i].rotary_dim / 2, reference_pairs(&together))) {
-            free(first);
+    call together = config_call(c, backward);
+    const trope_args *args = call_args(&together);
+    const int widest = widest_operand(args);
+    for (int i = 0; i < args->operand_count; i++)
+        if (together.operands[i].rotary_dim != TROPE_COPY && !can_be_alone(args, &together.operands[i]))
             return;
-        }
-        run_call(&alone, backward);
+    say_strides(&together.args);
+    unsigned char *whole = run_whole(c, &together, backward);
+    for (int i = 0; i < args->operand_count; i++) {
+        if (together.operands[i].rotary_dim == TROPE_COPY)
+            continue;
+        call alone = one_operand(&together, i, widest);
+        run_call(call_args(&alone), backward);
     }
-    check_parity(c, is_snapshot(c, first), "parity_split, operands");
-    free(first);
+    check_parts(c, whole, "parity_split, operands");
 }
 
 /* ---- Batch ---- */
 
-static trope_args entry_of_batch(const trope_args *args, int64_t entry)
+static call entry_of_batch(const call *together, int64_t entry)
 {
-    trope_args a = *args;
-    a.batch = 1;
-    for (int i = 0; i < a.operand_count; i++) {
-        trope_operand *o = &a.operands[i];
-        o->src = advance(o->src, entry * o->src_stride[TROPE_DIM_BATCH], a.dtype);
-        o->dst = (void *)(uintptr_t)advance(o->dst, entry * o->dst_stride[TROPE_DIM_BATCH], a.dtype);
-    }
-    a.freqs = advance(a.freqs, entry * a.angle_batch_stride, a.angle_dtype);
-    a.cos = advance(a.cos, entry * a.angle_batch_stride, a.angle_dtype);
-    a.sin = advance(a.sin, entry * a.angle_batch_stride, a.angle_dtype);
-    a.start_positions = advance_indices(a.start_positions, entry, a.position_dtype);
-    a.position_ids = advance_indices(a.position_ids, entry * a.position_batch_stride, a.position_dtype);
-    return a;
+    call k = *together;
+    trope_args *a = call_args(&k);
+    a->batch = 1;
+    for (int i = 0; i < a->operand_count; i++)
+        advance_tensors(a, &k.operands[i], TROPE_DIM_BATCH, entry);
+    a->freqs = advance(a->freqs, entry * a->angle_stride[1], a->angle_dtype);
+    a->cos = advance(a->cos, entry * a->angle_stride[1], a->angle_dtype);
+    a->sin = advance(a->sin, entry * a->angle_stride[1], a->angle_dtype);
+    a->start_positions = advance_indices(a->start_positions, entry, a->position_dtype);
+    a->position_ids = advance_indices(a->position_ids, entry * a->ids_stride[1], a->position_dtype);
+    return k;
 }
 
 static void check_batch(config *c, int backward)
 {
-    config_reset(c);
-    const trope_args together = config_args(c, backward);
-    run_call(&together, backward);
-    unsigned char *first = snapshot(c);
-    config_reset(c);
-    for (int64_t entry = 0; entry < together.batch; entry++) {
-        const trope_args alone = entry_of_batch(&together, entry);
-        run_call(&alone, backward);
+    call together = config_call(c, backward);
+    unsigned char *whole = run_whole(c, &together, backward);
+    tensor_say_strides(call_args(&together), together.operands, backward);
+    say_strides(&together.args);
+    for (int64_t entry = 0; entry < together.args.batch; entry++) {
+        call alone = entry_of_batch(&together, entry);
+        run_call(call_args(&alone), backward);
     }
-    check_parity(c, is_snapshot(c, first), "parity_split, batch");
-    free(first);
+    check_parts(c, whole, "parity_split, batch");
 }
 
 /* ---- Heads, as tensor parallel ranks have them ---- */
 
 static void check_heads(config *c, int backward)
 {
-    config_reset(c);
-    const trope_args together = config_args(c, backward);
+    call together = config_call(c, backward);
     const trope_operand *o = &together.operands[0];
-    run_call(&together, backward);
-    unsigned char *first = snapshot(c);
-    config_reset(c);
+    if (backward && o->shared_heads)
+        return;
+    unsigned char *whole = run_whole(c, &together, backward);
+    tensor_say_strides(call_args(&together), together.operands, backward);
     for (int group = 0; group < (o->groups ? o->groups : 1); group++)
         for (int head = 0; head < o->heads_per_group; head++) {
-            trope_args alone = together;
+            call alone = together;
             alone.operands[0].groups = alone.operands[0].heads_per_group = 1;
-            alone.operands[0].src = advance(o->src, group * o->src_stride[2] + head * o->src_stride[3], together.dtype);
-            alone.operands[0].dst =
-                (void *)(uintptr_t)advance(o->dst, group * o->dst_stride[2] + head * o->dst_stride[3], together.dtype);
-            run_call(&alone, backward);
+            alone.operands[0].shared_heads = TROPE_SHARED_NONE;
+            advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_GROUP, group);
+            advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_HEAD, head);
+            run_call(call_args(&alone), backward);
         }
-    check_parity(c, is_snapshot(c, first), "parity_split, heads");
-    free(first);
+    check_parts(c, whole, "parity_split, heads");
+}
+
+/* ---- The sequence ---- */
+
+static int64_t start_of(const trope_args *args, int64_t batch)
+{
+    if (!args->start_positions)
+        return 0;
+    return args->position_dtype == TROPE_I64 ? ((const int64_t *)args->start_positions)[batch]
+                                             : ((const int32_t *)args->start_positions)[batch];
+}
+
+/* Tokens [first, end) of every batch entry. `starts` is where their positions are kept. */
+static void run_tokens(const call *together, int backward, int64_t first, int64_t end, int64_t *starts)
+{
+    call k = *together;
+    trope_args *a = call_args(&k);
+    a->tokens = end - first;
+    for (int i = 0; i < a->operand_count; i++)
+        advance_tensors(a, &k.operands[i], TROPE_DIM_TOKEN, first);
+    if (a->position_ids) {
+        a->position_ids = advance_indices(a->position_ids, first * a->ids_stride[2], a->position_dtype);
+    } else {
+        for (int64_t batch = 0; batch < a->batch; batch++)
+            starts[batch] = start_of(a, batch) + first;
+        a->start_positions = starts;
+        a->position_dtype = TROPE_I64;
+    }
+    run_call(a, backward);
+}
+
+static void check_sequence(config *c, int backward)
+{
+    call together = config_call(c, backward);
+    unsigned char *whole = run_whole(c, &together, backward);
+    random_state random = {c->seed};
+    const int64_t middle = random_between(&random, 0, together.args.tokens);
+    int64_t starts[8];
+    tensor_say_strides(call_args(&together), together.operands, backward);
+    say_strides(&together.args);
+    run_tokens(&together, backward, 0, middle, starts);
+    run_tokens(&together, backward, middle, together.args.tokens, starts);
+    check_parts(c, whole, "parity_split, sequence");
 }
 
 typedef void (*split_check)(config *c, int backward);
@@ -142,12 +221,13 @@ int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 1000);
     const uint8_t any[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}};
-    const uint8_t dense[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_SEQUENCES, SEQUENCES_NONE}};
+    const uint8_t dense[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
     const uint8_t one[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_OPERANDS, 0}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         check_seed(seed, any, 1, check_operands);
         check_seed(seed, dense, 2, check_batch);
         check_seed(seed, one, 2, check_heads);
+        check_seed(seed, dense, 3, check_sequence);
     }
     return check_result();
 }

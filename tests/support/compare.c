@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "support/number.h"
+#include "support/tensor.h"
 
 typedef long long ll;
 
@@ -55,70 +56,47 @@ static int is_right(compare_state *s, const reference_element *expected, const v
     }
 }
 
-static void complain_about(compare_state *s, int operand, int64_t number, const reference_element *expected,
-                           const void *address)
+static void complain_about(compare_state *s, int operand, const tensor *t, int64_t number,
+                           const reference_element *expected, const void *address)
 {
-    const trope_operand *o = &s->args->operands[operand];
-    const int64_t heads = (o->groups ? o->groups : 1) * o->heads_per_group;
-    const int64_t element = number % o->head_dim, head = number / o->head_dim % heads, row = number / o->head_dim / heads;
+    const int64_t element = number % t->size[4], head = number / t->size[4] % (t->size[2] * t->size[3]);
+    const int64_t row = number / t->size[4] / (t->size[2] * t->size[3]);
     static const char *const kinds[] = {"a number", "bits", "NaN"};
     complain(s,
              "operand %d batch %lld token %lld head %lld element %lld: %.17g (0x%llx), expected %s %.17Lg +- %.3g (0x%llx)",
-             operand, (ll)(row / s->args->tokens), (ll)(row % s->args->tokens), (ll)head, (ll)element,
+             operand, (ll)(row / t->size[1]), (ll)(row % t->size[1]), (ll)head, (ll)element,
              number_load(s->args->dtype, address), (unsigned long long)number_bits(s->args->dtype, address),
              kinds[expected->kind], expected->value, expected->tolerance, (unsigned long long)expected->bits);
 }
 
-static void compare_operand(compare_state *s, int operand, const reference_element *expected)
+static void compare_operand(compare_state *s, int operand, const reference_element *expected, int backward)
 {
-    const trope_operand *o = &s->args->operands[operand];
-    const int64_t groups = o->groups ? o->groups : 1, *stride = o->dst_stride;
+    const tensor dst = tensor_of(s->args, operand, TENSOR_DST, backward);
     const size_t size = number_size(s->args->dtype);
-    int64_t number = 0;
-    for (int64_t row = 0; row < s->args->batch * s->args->tokens; row++)
-        for (int64_t head = 0; head < groups * o->heads_per_group; head++)
-            for (int64_t e = 0; e < o->head_dim; e++, number++) {
-                const int64_t offset = row / s->args->tokens * stride[0] + row % s->args->tokens * stride[1] +
-                                       head / o->heads_per_group * stride[2] + head % o->heads_per_group * stride[3] +
-                                       e * stride[4];
-                const char *address = (const char *)o->dst + offset * (int64_t)size;
-                mark(s, address, size);
-                if (!is_right(s, &expected[number], address))
-                    complain_about(s, operand, number, &expected[number], address);
-            }
-    s->result->elements += number;
-    for (int64_t i = 0; i < number; i++)
+    for (int64_t i = 0; i < tensor_count(&dst); i++) {
+        const char *address = (const char *)dst.base + tensor_offset(&dst, i) * (int64_t)size;
+        mark(s, address, size);
+        if (!is_right(s, &expected[i], address))
+            complain_about(s, operand, &dst, i, &expected[i], address);
         s->result->kinds[expected[i].kind]++;
+    }
+    s->result->elements += tensor_count(&dst);
 }
 
 /* ---- The gradient of the angles, the status word ---- */
 
-static void compare_sum(compare_state *s, int64_t i, const reference_sum *expected, const void *address)
+static void compare_sum(compare_state *s, int64_t i, const reference_sum *expected)
 {
-    const int32_t dtype = s->args->inv_freq || s->args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const trope_args *a = s->args;
+    const int32_t dtype = a->d_inv_freq || a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const char *address = (const char *)(a->d_inv_freq ? (void *)a->d_inv_freq : a->d_freqs);
+    address += (size_t)i * number_size(dtype);
     const double got = number_load(dtype, address);
     mark(s, address, number_size(dtype));
     s->result->sums[expected->terms > 0]++;
     if (expected->terms == 0 ? number_bits(dtype, address) != 0 : !(fabsl(got - expected->value) <= expected->tolerance))
-        complain(s, "%s[%lld]: %.17g, expected %.17Lg +- %.3g", s->args->inv_freq ? "d_inv_freq" : "d_freqs", (ll)i, got,
+        complain(s, "%s[%lld]: %.17g, expected %.17Lg +- %.3g", a->d_inv_freq ? "d_inv_freq" : "d_freqs", (ll)i, got,
                  expected->value, expected->tolerance);
-}
-
-static void compare_angles(compare_state *s, const reference_result *expected)
-{
-    const trope_args *a = s->args;
-    const int64_t row_stride = a->angle_row_stride ? a->angle_row_stride : a->angle_cols;
-    const int64_t size = a->dtype == TROPE_F64 ? 8 : 4;
-    for (int64_t i = 0; i < expected->angle_count; i++) {
-        if (a->inv_freq) {
-            compare_sum(s, i, &expected->angles[i], a->d_inv_freq + i);
-            continue;
-        }
-        const int64_t row = i / a->angle_cols;
-        const int64_t offset =
-            row / a->angle_rows * a->angle_batch_stride + row % a->angle_rows * row_stride + i % a->angle_cols;
-        compare_sum(s, i, &expected->angles[i], (const char *)a->d_freqs + offset * size);
-    }
 }
 
 static void compare_status(compare_state *s, const reference_result *expected)
@@ -154,9 +132,10 @@ int compare_buffers(const config *c, const trope_args *args, const reference_res
         s.written[i] = calloc(c->buffers[i].size + 1, 1);
     for (int i = 0; i < args->operand_count; i++)
         if (args->operands[i].dst)
-            compare_operand(&s, i, expected->operands[i]);
-    if (expected->angles)
-        compare_angles(&s, expected);
+            compare_operand(&s, i, expected->operands[i], expected->backward);
+    for (int64_t i = 0; i < expected->angle_count; i++)
+        if (expected->angles[i].exists)
+            compare_sum(&s, i, &expected->angles[i]);
     compare_status(&s, expected);
     compare_untouched(&s);
     for (int i = 0; i < c->buffer_count; i++)
@@ -167,12 +146,13 @@ int compare_buffers(const config *c, const trope_args *args, const reference_res
 int compare_call(config *c, int backward, comparison *result)
 {
     config_reset(c);
-    const trope_args args = config_args(c, backward);
-    reference_result expected = reference_run(&args, backward);
-    const trope_status status = backward ? trope_backward(&args) : trope_forward(&args);
+    call k = config_call(c, backward);
+    const trope_args *args = call_args(&k);
+    reference_result expected = reference_run(args, backward);
+    const trope_status status = config_run(c, args, backward);
     int holds = status == TROPE_OK;
     if (holds)
-        holds = compare_buffers(c, &args, &expected, result);
+        holds = compare_buffers(c, args, &expected, result);
     else
         snprintf(result->why, sizeof result->why, "%s: %s", trope_status_name(status), trope_last_error());
     reference_free(&expected);

@@ -8,39 +8,46 @@
 
 /* ---- Options ---- */
 
-#define MAX_VALUES 6
+#define MAX_VALUES 7
 
 static const struct {
     const char *name;
     const char *values[MAX_VALUES + 1];
 } options[OPTION_COUNT] = {
     [OPTION_DTYPE] = {"dtype", {"f32", "f16", "bf16", "f64"}},
-    [OPTION_ROUNDING] = {"rounding", {"once", "native"}},
-    [OPTION_PAIRING] = {"pairing", {"default", "half", "interleaved", "half-to-interleaved", "interleaved-to-half"}},
-    [OPTION_AXES] = {"axes", {"one", "2-windows", "3-windows", "sections", "interleaved"}},
-    [OPTION_ANGLES] = {"angles", {"freqs", "table", "inv_freq"}},
-    [OPTION_ANGLE_COLS] = {"cols", {"half", "full"}},
-    [OPTION_ANGLE_DTYPE] = {"angle_dtype", {"f32", "operands"}},
-    [OPTION_ANGLE_STRIDES] = {"angle_strides", {"dense", "row", "batch", "row-batch"}},
+    [OPTION_ROUNDING] = {"rounding", {"once", "native", "native-f32"}},
+    [OPTION_PAIRING] = {"pairing", {"half", "interleaved", "half-to-interleaved", "interleaved-to-half"}},
+    [OPTION_PARTS] = {"parts", {"1", "2", "3", "4"}},
+    [OPTION_AXES] = {"axes", {"parts", "sections", "interleaved", "alternating", "hwt", "random"}},
+    [OPTION_ANGLES] = {"angles", {"freqs", "table", "inv_freq", "phase_step"}},
+    [OPTION_COLUMNS] = {"columns", {"pair", "half", "interleaved"}},
+    [OPTION_ANGLE_DTYPE] = {"angle_dtype", {"f32", "f16", "bf16", "f64"}},
+    [OPTION_TABLE] = {"table", {"rows", "batch-rows", "axes-batch-rows", "padded", "any-order", "collapsed", "complex"}},
     [OPTION_SEQUENCES] = {"sequences", {"none", "exact", "gaps", "padded", "padded-gaps"}},
     [OPTION_CU_DTYPE] = {"cu_dtype", {"i32", "i64"}},
-    [OPTION_PADDING] = {"padding", {"zero", "copy", "rotate"}},
+    [OPTION_PADDING] = {"padding", {"none", "zero", "copy", "rotate"}},
     [OPTION_CP] = {"cp", {"none", "contiguous", "zigzag", "striped", "flat"}},
-    [OPTION_POSITIONS] = {"positions", {"index", "start", "packed", "ids", "ids-axes"}},
+    [OPTION_POSITIONS] = {"positions", {"index", "start", "stream", "ids", "ids-axes"}},
     [OPTION_POSITION_DTYPE] = {"position_dtype", {"i32", "i64"}},
-    [OPTION_ID_STRIDES] = {"id_strides", {"dense", "shared", "strided"}},
+    [OPTION_IDS] = {"ids", {"axes-batch-tokens", "batch-tokens", "tokens", "strided", "shared"}},
     [OPTION_RANGE] = {"range", {"inside", "clamp", "poison"}},
     [OPTION_TURN] = {"turn", {"forward", "inverse"}},
     [OPTION_MSCALE] = {"mscale", {"default", "one", "random"}},
-    [OPTION_OPERANDS] = {"operands", {"1", "2", "3", "4"}},
+    [OPTION_OPERANDS] = {"operands", {"1", "2", "3", "4", "many"}},
     [OPTION_HEADS] = {"heads", {"one", "many", "groups", "packed-qkv"}},
     [OPTION_WINDOW] = {"window", {"whole", "front", "back", "middle"}},
     [OPTION_SIZE] = {"size", {"tiny", "odd", "vectors"}},
     [OPTION_PLACE] = {"place", {"out", "in", "each"}},
     [OPTION_LAYOUT] = {"layout", {"sbhd", "bshd", "bhsd", "thd", "any-order", "gaps"}},
+    [OPTION_SAID] = {"said", {"layouts", "strides", "each"}},
     [OPTION_SOURCE] = {"source", {"like-destination", "other", "broadcast", "reversed"}},
     [OPTION_ELEMENTS] = {"elements", {"adjacent", "strided"}},
+    [OPTION_SHARED] = {"shared", {"none", "group", "all", "each"}},
+    [OPTION_ACCUMULATE] = {"accumulate", {"none", "all", "each"}},
     [OPTION_GRADIENT] = {"gradient", {"none", "too", "only"}},
+    [OPTION_GRADIENT_TABLE] = {"gradient_table", {"like-table", "rows", "batch-rows", "axes-batch-rows", "strided"}},
+    [OPTION_STRUCTS] = {"structs", {"own", "larger"}},
+    [OPTION_VERSION] = {"version", {"any", "0.1"}},
 };
 
 const char *config_option_name(int option)
@@ -61,33 +68,85 @@ int config_value_count(int option)
     return count;
 }
 
+/* Back to what 0.1 could say: what CUDA has kernels for. */
+static void repair_version(uint8_t *v)
+{
+    const int half_out = v[OPTION_PAIRING] == PAIRING_HALF || v[OPTION_PAIRING] == PAIRING_TO_HALF;
+    if (v[OPTION_VERSION] != VERSION_OLD)
+        return;
+    if (v[OPTION_ROUNDING] == TROPE_ROUND_NATIVE_F32)
+        v[OPTION_ROUNDING] = TROPE_ROUND_NATIVE;
+    if (v[OPTION_PARTS] == 3)
+        v[OPTION_PARTS] = 2;
+    if (v[OPTION_COLUMNS] != COLUMNS_PAIR)
+        v[OPTION_COLUMNS] = half_out ? COLUMNS_HALF : COLUMNS_INTERLEAVED;
+    if (v[OPTION_ANGLES] == ANGLES_FREQS && v[OPTION_ANGLE_DTYPE] != DTYPE_F64)
+        v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
+    if (v[OPTION_ANGLE_DTYPE] != v[OPTION_DTYPE])
+        v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
+    if (v[OPTION_TABLE] == TABLE_AXES_BATCH_ROWS)
+        v[OPTION_TABLE] = TABLE_BATCH_ROWS;
+    if (v[OPTION_TABLE] > TABLE_PADDED)
+        v[OPTION_TABLE] = TABLE_PADDED;
+    if (v[OPTION_PADDING] == 0)
+        v[OPTION_PADDING] = TROPE_PADDING_ZERO;
+    if (v[OPTION_OPERANDS] == OPERANDS_MANY)
+        v[OPTION_OPERANDS] = OPERANDS_MANY - 1;
+    v[OPTION_SHARED] = SHARED_NONE;
+    v[OPTION_ACCUMULATE] = ACCUMULATE_NONE;
+    v[OPTION_GRADIENT_TABLE] = GRADIENT_LIKE_TABLE;
+}
+
+/* No pair is said to be driven by another axis than the first. */
+static int has_one_axis(const uint8_t *v)
+{
+    return v[OPTION_AXES] == AXES_PARTS && v[OPTION_PARTS] == 0;
+}
+
 static void repair_angles(uint8_t *v)
 {
-    const int is_f64 = v[OPTION_DTYPE] == TROPE_F64;
-    if (v[OPTION_ANGLES] == ANGLES_INV_FREQ) {
-        v[OPTION_ANGLE_COLS] = COLS_HALF;
-        v[OPTION_ANGLE_DTYPE] = ANGLE_F32;
-        v[OPTION_ANGLE_STRIDES] = ANGLE_DENSE;
+    if (v[OPTION_ANGLES] >= ANGLES_INV_FREQ) {
+        v[OPTION_COLUMNS] = COLUMNS_PAIR;
+        v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
+        v[OPTION_TABLE] = TABLE_ROWS;
         v[OPTION_RANGE] = RANGE_INSIDE;
     }
-    if (v[OPTION_ANGLES] == ANGLES_FREQS && !is_f64)
-        v[OPTION_ANGLE_DTYPE] = ANGLE_F32;
+    if (v[OPTION_ANGLE_DTYPE] == DTYPE_F64 && v[OPTION_DTYPE] != DTYPE_F64)
+        v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
+    if (v[OPTION_TABLE] == TABLE_COMPLEX && v[OPTION_ANGLES] != ANGLES_TABLE)
+        v[OPTION_TABLE] = TABLE_PADDED;
+    if (v[OPTION_TABLE] == TABLE_AXES_BATCH_ROWS && has_one_axis(v))
+        v[OPTION_TABLE] = TABLE_BATCH_ROWS;
+    if (v[OPTION_GRADIENT_TABLE] == GRADIENT_AXES_BATCH_ROWS && has_one_axis(v))
+        v[OPTION_GRADIENT_TABLE] = GRADIENT_BATCH_ROWS;
+    if (v[OPTION_ANGLES] >= ANGLES_INV_FREQ || v[OPTION_GRADIENT] == GRADIENT_NONE)
+        v[OPTION_GRADIENT_TABLE] = GRADIENT_LIKE_TABLE;
+}
+
+static void repair_sequences(uint8_t *v)
+{
+    if (v[OPTION_SEQUENCES] == SEQUENCES_NONE) {
+        v[OPTION_CU_DTYPE] = INDEX_I32;
+        v[OPTION_PADDING] = 0;
+        if (v[OPTION_POSITIONS] == POSITIONS_STREAM)
+            v[OPTION_POSITIONS] = POSITIONS_INDEX;
+    }
+    if (v[OPTION_SEQUENCES] > SEQUENCES_EXACT && v[OPTION_PADDING] == 0)
+        v[OPTION_PADDING] = TROPE_PADDING_ZERO;
 }
 
 static void repair_positions(uint8_t *v)
 {
-    if (v[OPTION_SEQUENCES] == SEQUENCES_NONE) {
-        v[OPTION_CU_DTYPE] = TROPE_I32;
-        v[OPTION_PADDING] = TROPE_PADDING_ZERO;
-        if (v[OPTION_POSITIONS] == POSITIONS_PACKED)
-            v[OPTION_POSITIONS] = POSITIONS_INDEX;
-    }
-    if (v[OPTION_AXES] == AXES_ONE && v[OPTION_POSITIONS] == POSITIONS_IDS_AXES)
+    if (has_one_axis(v) && v[OPTION_POSITIONS] == POSITIONS_IDS_AXES)
         v[OPTION_POSITIONS] = POSITIONS_IDS;
-    if (v[OPTION_POSITIONS] == POSITIONS_INDEX || v[OPTION_POSITIONS] == POSITIONS_PACKED)
-        v[OPTION_POSITION_DTYPE] = TROPE_I32;
+    if (v[OPTION_POSITIONS] == POSITIONS_INDEX || v[OPTION_POSITIONS] == POSITIONS_STREAM)
+        v[OPTION_POSITION_DTYPE] = INDEX_I32;
     if (v[OPTION_POSITIONS] < POSITIONS_IDS)
-        v[OPTION_ID_STRIDES] = IDS_DENSE;
+        v[OPTION_IDS] = IDS_AXES_BATCH_TOKENS;
+    if (v[OPTION_POSITIONS] == POSITIONS_IDS_AXES && (v[OPTION_IDS] == IDS_BATCH_TOKENS || v[OPTION_IDS] == IDS_TOKENS))
+        v[OPTION_IDS] = IDS_AXES_BATCH_TOKENS;
+    if (v[OPTION_POSITIONS] == POSITIONS_IDS && v[OPTION_IDS] == IDS_AXES_BATCH_TOKENS && !has_one_axis(v))
+        v[OPTION_IDS] = IDS_BATCH_TOKENS; /* ids of one axis for all */
     /* A table that is too short for the shapes alone is refused. */
     if (v[OPTION_SEQUENCES] == SEQUENCES_NONE && v[OPTION_POSITIONS] == POSITIONS_INDEX && v[OPTION_RANGE] == RANGE_POISON)
         v[OPTION_RANGE] = RANGE_INSIDE;
@@ -102,16 +161,24 @@ static void repair_tensors(uint8_t *v)
             v[OPTION_LAYOUT] = LAYOUT_SBHD;
         v[OPTION_SOURCE] = SOURCE_LIKE_DESTINATION;
         v[OPTION_ELEMENTS] = ELEMENTS_ADJACENT;
+        v[OPTION_SHARED] = SHARED_NONE;
     }
-    if (v[OPTION_GRADIENT] == GRADIENT_ONLY)
+    if (v[OPTION_GRADIENT] == GRADIENT_ONLY) {
         v[OPTION_PLACE] = PLACE_OUT;
-    if (v[OPTION_PLACE] == PLACE_IN)
+        v[OPTION_ACCUMULATE] = ACCUMULATE_NONE;
+    }
+    if (v[OPTION_PLACE] == PLACE_IN) {
         v[OPTION_SOURCE] = SOURCE_LIKE_DESTINATION;
+        v[OPTION_SHARED] = SHARED_NONE;
+        v[OPTION_ACCUMULATE] = ACCUMULATE_NONE;
+    }
 }
 
 void config_repair(config_choices *choices)
 {
+    repair_version(choices->value);
     repair_angles(choices->value);
+    repair_sequences(choices->value);
     repair_positions(choices->value);
     repair_tensors(choices->value);
 }
@@ -129,6 +196,9 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
     choices->specials = 0;
     for (int option = 0; option < OPTION_COUNT; option++)
         choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);
+    choices->value[OPTION_VERSION] = VERSION_ANY;
+    if (choices->value[OPTION_OPERANDS] == OPERANDS_MANY && random_between(random, 0, 5)) /* which is much work */
+        choices->value[OPTION_OPERANDS] = (uint8_t)random_between(random, 0, 1);
     for (int i = 0; i < count; i++)
         choices->value[fixed[i][0]] = fixed[i][1];
     config_repair(choices);
@@ -150,21 +220,64 @@ config_choices config_choose_with(uint64_t seed, const uint8_t (*fixed)[2], int 
 
 /* ---- Using ---- */
 
-trope_args config_args(const config *c, int backward)
+/* The layout of a tensor that is NULL. */
+static void say_nothing(int32_t *layout, int64_t *stride)
 {
-    trope_args args = c->args;
-    if (backward) {
-        for (int i = 0; i < args.operand_count && c->choices.value[OPTION_GRADIENT] == GRADIENT_ONLY; i++)
-            args.operands[i].dst = NULL;
-        return args;
+    *layout = 0;
+    memset(stride, 0, TROPE_MAX_DIMS * sizeof *stride);
+}
+
+static void leave_out_gradient(call *k)
+{
+    for (int i = 0; i < k->args.operand_count; i++) {
+        k->operands[i].forward_src = NULL;
+        say_nothing(&k->operands[i].forward_src_layout, k->operands[i].forward_src_stride);
     }
-    for (int i = 0; i < args.operand_count; i++)
-        args.operands[i].input = NULL;
-    args.d_freqs = NULL;
-    args.d_inv_freq = NULL;
-    args.workspace = NULL;
-    args.workspace_size = 0;
-    return args;
+    k->args.d_freqs = NULL;
+    k->args.d_freqs_layout = 0;
+    memset(k->args.d_freqs_stride, 0, sizeof k->args.d_freqs_stride);
+    k->args.d_inv_freq = NULL;
+    k->args.workspace = NULL;
+    k->args.workspace_size = 0;
+}
+
+call config_call(const config *c, int backward)
+{
+    call k = {.args = c->args};
+    memcpy(k.operands, c->operands[backward != 0], sizeof k.operands);
+    if (!backward)
+        leave_out_gradient(&k);
+    for (int i = 0; i < k.args.operand_count && backward && c->choices.value[OPTION_GRADIENT] == GRADIENT_ONLY; i++) {
+        k.operands[i].dst = NULL;
+        say_nothing(&k.operands[i].dst_layout, k.operands[i].dst_stride);
+    }
+    return k;
+}
+
+/* Structs of a later version, which have more fields, all of them 0. */
+typedef struct larger_operand {
+    trope_operand operand;
+    int64_t more[3];
+} larger_operand;
+
+typedef struct larger_args {
+    trope_args args;
+    int64_t more[5];
+} larger_args;
+
+trope_status config_run(const config *c, const trope_args *args, int backward)
+{
+    larger_operand operands[TROPE_MAX_OPERANDS];
+    larger_args larger = {.args = *args};
+    if (c->choices.value[OPTION_STRUCTS] == STRUCTS_OWN)
+        return backward ? trope_backward(args) : trope_forward(args);
+    memset(operands, 0, sizeof operands);
+    for (int i = 0; i < args->operand_count; i++)
+        operands[i].operand = args->operands[i];
+    larger.args.struct_size = sizeof larger;
+    larger.args.operands = &operands[0].operand;
+    larger.args.operand_size = sizeof operands[0];
+    return backward ? trope_backward(&larger.args) : trope_forward(&larger.args);
 }
 
 void config_reset(config *c)
@@ -190,24 +303,25 @@ static void *moved(const config *c, const void *address, unsigned char *const *b
     return i < 0 ? NULL : bases[i] + ((const unsigned char *)address - c->buffers[i].bytes);
 }
 
-void config_rebase(const config *c, trope_args *args, unsigned char *const *bases)
+void config_rebase(const config *c, call *k, unsigned char *const *bases)
 {
-    for (int i = 0; i < args->operand_count; i++) {
-        args->operands[i].src = moved(c, args->operands[i].src, bases);
-        args->operands[i].dst = moved(c, args->operands[i].dst, bases);
-        args->operands[i].input = moved(c, args->operands[i].input, bases);
+    trope_args *a = call_args(k);
+    for (int i = 0; i < a->operand_count; i++) {
+        k->operands[i].src = moved(c, k->operands[i].src, bases);
+        k->operands[i].dst = moved(c, k->operands[i].dst, bases);
+        k->operands[i].forward_src = moved(c, k->operands[i].forward_src, bases);
     }
-    args->freqs = moved(c, args->freqs, bases);
-    args->cos = moved(c, args->cos, bases);
-    args->sin = moved(c, args->sin, bases);
-    args->start_positions = moved(c, args->start_positions, bases);
-    args->position_ids = moved(c, args->position_ids, bases);
-    args->cu_seqlens = moved(c, args->cu_seqlens, bases);
-    args->cu_seqlens_padded = moved(c, args->cu_seqlens_padded, bases);
-    args->status = moved(c, args->status, bases);
-    args->d_freqs = moved(c, args->d_freqs, bases);
-    args->d_inv_freq = moved(c, args->d_inv_freq, bases);
-    args->workspace = moved(c, args->workspace, bases);
+    a->freqs = moved(c, a->freqs, bases);
+    a->cos = moved(c, a->cos, bases);
+    a->sin = moved(c, a->sin, bases);
+    a->start_positions = moved(c, a->start_positions, bases);
+    a->position_ids = moved(c, a->position_ids, bases);
+    a->cu_seqlens = moved(c, a->cu_seqlens, bases);
+    a->cu_seqlens_padded = moved(c, a->cu_seqlens_padded, bases);
+    a->status = moved(c, a->status, bases);
+    a->d_freqs = moved(c, a->d_freqs, bases);
+    a->d_inv_freq = moved(c, a->d_inv_freq, bases);
+    a->workspace = moved(c, a->workspace, bases);
 }
 
 void config_describe(const config *c, char *text, size_t size)
@@ -219,8 +333,13 @@ void config_describe(const config *c, char *text, size_t size)
     for (int option = 0; option < OPTION_COUNT && used < (int)size; option++)
         used += snprintf(text + used, size - (size_t)used, " %s=%s", config_option_name(option),
                          config_value_name(option, c->choices.value[option]));
-    for (int i = 0; i < a->operand_count && used < (int)size; i++)
-        used += snprintf(text + used, size - (size_t)used, " [%dx%dx%d, %d at %d]", a->operands[i].groups,
-                         a->operands[i].heads_per_group, a->operands[i].head_dim, a->operands[i].rotary_dim,
-                         a->operands[i].rotary_offset);
+    for (int i = 0; i < a->operand_count && used < (int)size; i++) {
+        const trope_operand *o = &a->operands[i];
+        used += snprintf(text + used, size - (size_t)used, " [%dx%dx%d, %d at %d%s%s]", o->groups, o->heads_per_group,
+                         o->head_dim, o->rotary_dim, o->rotary_offset,
+                         o->shared_heads == TROPE_SHARED_ALL     ? ", all shared"
+                         : o->shared_heads == TROPE_SHARED_GROUP ? ", shared"
+                                                                 : "",
+                         o->accumulate ? ", accumulated" : "");
+    }
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "support/number.h"
+#include "support/tensor.h"
 
 /* 113 bits of significand, for position * inv_freq: 63 and 53 bits. */
 #ifdef __SIZEOF_FLOAT128__
@@ -53,14 +54,14 @@ static int64_t place_in_sequence(const trope_args *args, int64_t local, int64_t 
 /* The positions of a token by its index; ids replace them. */
 static void fill_positions(const trope_args *args, int64_t batch, int64_t token, int64_t index, reference_place *place)
 {
-    const int64_t step = args->position_token_stride ? args->position_token_stride : 1;
+    int64_t stride[3];
+    tensor_ids_strides(args, stride);
     for (int axis = 0; axis < TROPE_MAX_AXES; axis++) {
         const int64_t row = args->position_axes > 1 ? axis : 0;
         place->position[axis] = index;
         if (args->position_ids && row < (args->position_axes ? args->position_axes : 1))
             place->position[axis] =
-                index_at(args->position_ids, args->position_dtype,
-                         row * args->position_axis_stride + batch * args->position_batch_stride + token * step);
+                index_at(args->position_ids, args->position_dtype, row * stride[0] + batch * stride[1] + token * stride[2]);
     }
 }
 
@@ -90,7 +91,7 @@ static reference_place find_in_sequence(const trope_args *args, int64_t sequence
     }
     if (args->start_positions)
         index += index_at(args->start_positions, args->position_dtype, sequence);
-    if (args->packed_positions)
+    if (args->stream_positions)
         index += first;
     fill_positions(args, 0, token, index, &place);
     return place;
@@ -119,19 +120,14 @@ reference_place reference_find(const trope_args *args, int64_t batch, int64_t to
 
 /* ---- Pairs ---- */
 
-static int window_count(const trope_args *args)
+static int part_count(const trope_args *args)
 {
-    return args->windows ? args->windows : 1;
-}
-
-static int32_t pairing_in(const trope_args *args)
-{
-    return args->pairing ? args->pairing : TROPE_PAIRING_HALF;
+    return args->parts ? args->parts : 1;
 }
 
 static int32_t pairing_out(const trope_args *args)
 {
-    return args->pairing_out ? args->pairing_out : pairing_in(args);
+    return args->pairing_out ? args->pairing_out : args->pairing;
 }
 
 int reference_pairs(const trope_args *args)
@@ -142,34 +138,27 @@ int reference_pairs(const trope_args *args)
     return pairs;
 }
 
-/* The elements of a pair in a window area of `dim` elements that is cut into equal windows. */
+/* The elements of a pair in a window of `dim` elements that is cut into equal parts. */
 static void pair_elements(const trope_args *args, int32_t pairing, int dim, int pair, int element[2])
 {
-    const int in_window = dim / 2 / window_count(args), window = pair / in_window, i = pair % in_window;
-    const int first = window * 2 * in_window;
+    const int in_part = dim / 2 / part_count(args), part = pair / in_part, i = pair % in_part;
+    const int first = part * 2 * in_part;
     element[0] = pairing == TROPE_PAIRING_HALF ? first + i : first + 2 * i;
-    element[1] = pairing == TROPE_PAIRING_HALF ? first + i + in_window : first + 2 * i + 1;
+    element[1] = pairing == TROPE_PAIRING_HALF ? first + i + in_part : first + 2 * i + 1;
 }
 
+/* The axis that is said to drive a pair. */
 static int axis_of_pair(const trope_args *args, int pair)
 {
-    const int32_t *sections = args->axis_sections;
-    if (args->position_axes <= 1)
-        return 0;
-    if (args->axis_map == TROPE_AXES_SECTIONS)
-        return pair < sections[0] ? 0 : pair < sections[0] + sections[1] ? 1 : 2;
-    if (args->axis_map == TROPE_AXES_INTERLEAVED)
-        return pair < 3 * sections[pair % 3] ? pair % 3 : 0;
-    return pair / (reference_pairs(args) / window_count(args));
+    return args->pair_axis ? args->pair_axis[pair] : pair / (reference_pairs(args) / part_count(args));
 }
 
-int reference_uses_axis(const trope_args *args, int axis)
+int reference_axes(const trope_args *args)
 {
-    const int pairs = reference_pairs(args);
-    for (int pair = 0; pair < pairs; pair++)
-        if (axis_of_pair(args, pair) == axis)
-            return 1;
-    return 0;
+    int axes = 1;
+    for (int pair = 0; pair < reference_pairs(args); pair++)
+        axes = axis_of_pair(args, pair) >= axes ? axis_of_pair(args, pair) + 1 : axes;
+    return axes;
 }
 
 /* ---- Angles ---- */
@@ -179,6 +168,7 @@ typedef struct turn {
     long double cosine[2], sine[2]; /* of the angles of its first and of its second element */
     double error;                   /* the most by which the library's may differ */
     int64_t position, row;
+    int axis;
     int is_poisoned;
 } turn;
 
@@ -187,68 +177,85 @@ static int is_double(const trope_args *args)
     return args->dtype == TROPE_F64;
 }
 
-static int64_t angle_row_stride(const trope_args *args)
+/* Columns of the table. */
+static int column_count(const trope_args *args)
 {
-    return args->angle_row_stride ? args->angle_row_stride : args->angle_cols;
-}
-
-int64_t reference_angle_batches(const trope_args *args)
-{
-    return args->angle_batch_stride ? args->batch : 1;
+    return reference_pairs(args) * (args->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
 }
 
 /* The columns that hold the angles of a pair: one twice, or two. */
-static void angle_columns(const trope_args *args, int pair, int column[2])
+static void columns_of_pair(const trope_args *args, int pair, int column[2])
 {
-    if (args->angle_cols == reference_pairs(args))
+    const int32_t order = args->angle_columns == TROPE_COLUMNS_HALF ? TROPE_PAIRING_HALF : TROPE_PAIRING_INTERLEAVED;
+    if (args->angle_columns == TROPE_COLUMNS_PAIR)
         column[0] = column[1] = pair;
     else
-        pair_elements(args, pairing_out(args), args->angle_cols, pair, column);
+        pair_elements(args, order, column_count(args), pair, column);
 }
 
-static double angle_at(const trope_args *args, const void *table, int64_t batch, int64_t row, int column)
+static double angle_at(const trope_args *args, const void *table, int64_t batch, const turn *t, int column)
 {
-    const int64_t i = batch * args->angle_batch_stride + row * angle_row_stride(args) + column;
+    int64_t stride[4];
+    tensor_table_strides(args, args->angle_layout, args->angle_stride, column_count(args), stride);
+    const int64_t i = t->axis * stride[0] + batch * stride[1] + t->row * stride[2] + column * stride[3];
     return number_load(args->angle_dtype, (const char *)table + i * (int64_t)number_size(args->angle_dtype));
+}
+
+static wide two_pi(void)
+{
+    return (wide)0x1.921fb54442d18p+2 + (wide)0x1.1a62633145c07p-52 - (wide)0x1.f1976b7ed8fbcp-108;
 }
 
 /* position * inv_freq modulo one turn, in radians. */
 static long double phase(int64_t position, double inv_freq)
 {
-    const wide two_pi = (wide)0x1.921fb54442d18p+2 + (wide)0x1.1a62633145c07p-52 - (wide)0x1.f1976b7ed8fbcp-108;
-    const wide turns = (wide)position * (wide)inv_freq / two_pi;
-    return (long double)((turns - (wide)(int64_t)turns) * two_pi);
+    const wide turns = (wide)position * (wide)inv_freq / two_pi();
+    return (long double)((turns - (wide)(int64_t)turns) * two_pi());
+}
+
+/* The same where a position turns by `step` / 2^64, of which whole turns are nothing. */
+static long double phase_of_steps(int64_t position, uint64_t step)
+{
+    return (long double)((wide)((uint64_t)position * step) / (wide)0x1p64 * two_pi());
 }
 
 static void read_angles(const trope_args *args, int64_t batch, int pair, turn *t)
 {
     int column[2];
-    angle_columns(args, pair, column);
+    columns_of_pair(args, pair, column);
     for (int i = 0; i < 2; i++) {
         if (i == 1 && column[1] == column[0]) {
             t->cosine[1] = t->cosine[0];
             t->sine[1] = t->sine[0];
         } else if (args->freqs) {
-            const double angle = angle_at(args, args->freqs, batch, t->row, column[i]);
+            const double angle = angle_at(args, args->freqs, batch, t, column[i]);
             t->cosine[i] = cosl(angle);
             t->sine[i] = sinl(angle);
         } else {
-            t->cosine[i] = angle_at(args, args->cos, batch, t->row, column[i]);
-            t->sine[i] = angle_at(args, args->sin, batch, t->row, column[i]);
+            t->cosine[i] = angle_at(args, args->cos, batch, t, column[i]);
+            t->sine[i] = angle_at(args, args->sin, batch, t, column[i]);
         }
     }
 }
 
+static turn turn_by_phase(long double angle, turn t)
+{
+    t.cosine[0] = t.cosine[1] = cosl(angle);
+    t.sine[0] = t.sine[1] = sinl(angle);
+    return t;
+}
+
 static turn find_turn(const trope_args *args, int64_t batch, const reference_place *place, int pair)
 {
-    turn t = {.position = place->position[axis_of_pair(args, pair)]};
+    const int axis = axis_of_pair(args, pair);
+    turn t = {.axis = axis, .position = place->position[axis]};
     t.error = args->cos ? 0 : is_double(args) ? 1e-15 : 1.2e-7;
+    if (args->phase_step)
+        return turn_by_phase(phase_of_steps(t.position, args->phase_step[pair]), t);
     if (args->inv_freq) {
         /* The phase per position is rounded to 2^-64 turns. */
         t.error += fabs((double)t.position) * 0x1p-65 * 6.2832;
-        t.cosine[0] = t.cosine[1] = cosl(phase(t.position, args->inv_freq[pair]));
-        t.sine[0] = t.sine[1] = sinl(phase(t.position, args->inv_freq[pair]));
-        return t;
+        return turn_by_phase(phase(t.position, args->inv_freq[pair]), t);
     }
     t.row = t.position;
     if (t.row < 0 || t.row >= args->angle_rows) {
@@ -280,17 +287,21 @@ typedef struct term {
     double error;
 } term;
 
-static reference_element rounded_once(const trope_args *args, term fused, term product)
+static reference_element a_number(long double value, double tolerance)
 {
-    const long double value = fused.x * fused.coefficient + product.x * product.coefficient;
-    double tolerance = fabs(fused.x) * fused.error + fabs(product.x) * product.error;
-    tolerance += unit(args) * (double)fabsl(product.x * product.coefficient);
-    if (args->rounding == TROPE_ROUND_NATIVE)
-        tolerance += unit(args) * (double)fabsl(fused.x * fused.coefficient);
-    tolerance += number_half_ulp(is_double(args) ? TROPE_F64 : TROPE_F32, fabs((double)value) + tolerance);
-    if (args->dtype == TROPE_F16 || args->dtype == TROPE_BF16)
-        tolerance += number_half_ulp(args->dtype, fabs((double)value) + tolerance);
     return (reference_element){.value = value, .tolerance = tolerance, .kind = REFERENCE_NUMBER};
+}
+
+/* In the arithmetic, before the store: one product rounded, the other fused with the sum. */
+static reference_element fused(const trope_args *args, term own, term product)
+{
+    const long double value = own.x * own.coefficient + product.x * product.coefficient;
+    double tolerance = fabs(own.x) * own.error + fabs(product.x) * product.error;
+    tolerance += unit(args) * (double)fabsl(product.x * product.coefficient);
+    if (args->rounding != TROPE_ROUND_ONCE)
+        tolerance += unit(args) * (double)fabsl(own.x * own.coefficient);
+    tolerance += number_half_ulp(is_double(args) ? TROPE_F64 : TROPE_F32, fabs((double)value) + tolerance);
+    return a_number(value, tolerance);
 }
 
 static double rounded_product(int32_t dtype, term t, double sign)
@@ -298,19 +309,18 @@ static double rounded_product(int32_t dtype, term t, double sign)
     return number_round(dtype, t.x * number_round(dtype, (double)t.coefficient + sign * t.error));
 }
 
-/* Each operation rounded to f16 or bf16; between the least and the greatest coefficients. */
-static reference_element rounded_natively(const trope_args *args, term a, term b)
+/* Each operation rounded to this dtype; between the least and the greatest coefficients. */
+static reference_element unfused(int32_t dtype, term a, term b)
 {
     double least = INFINITY, greatest = -INFINITY;
     for (int i = 0; i < 4; i++) {
-        const double sum =
-            rounded_product(args->dtype, a, i & 1 ? 1 : -1) + rounded_product(args->dtype, b, i & 2 ? 1 : -1);
-        const double y = number_round(args->dtype, sum);
+        const double sum = rounded_product(dtype, a, i & 1 ? 1 : -1) + rounded_product(dtype, b, i & 2 ? 1 : -1);
+        const double y = number_round(dtype, sum);
         least = y < least ? y : least;
         greatest = y > greatest ? y : greatest;
     }
     const double middle = (least + greatest) / 2;
-    return (reference_element){.value = middle, .tolerance = greatest - middle, .kind = REFERENCE_NUMBER};
+    return a_number(middle, greatest - middle);
 }
 
 static void rotate_pair(const trope_args *args, int backward, const turn *t, const double x[2], reference_element y[2])
@@ -324,17 +334,54 @@ static void rotate_pair(const trope_args *args, int backward, const turn *t, con
     }
     for (int i = 0; i < 2; i++) {
         const int other = 1 - i;
-        term fused = {.x = x[i], .coefficient = matrix[i][i]}, product = {.x = x[other], .coefficient = matrix[i][other]};
+        term own = {.x = x[i], .coefficient = matrix[i][i]}, product = {.x = x[other], .coefficient = matrix[i][other]};
         const double rounding = m != 1 ? unit(args) : 0;
-        fused.error = (double)(fabsl(m) * t->error + rounding * fabsl(fused.coefficient));
+        own.error = (double)(fabsl(m) * t->error + rounding * fabsl(own.coefficient));
         product.error = (double)(fabsl(m) * t->error + rounding * fabsl(product.coefficient));
-        if (args->rounding == TROPE_ROUND_NATIVE && (args->dtype == TROPE_F16 || args->dtype == TROPE_BF16))
-            y[i] = rounded_natively(args, fused, product);
+        if (args->rounding == TROPE_ROUND_ONCE || is_double(args))
+            y[i] = fused(args, own, product);
         else
-            y[i] = rounded_once(args, fused, product);
+            y[i] = unfused(args->rounding == TROPE_ROUND_NATIVE ? args->dtype : TROPE_F32, own, product);
         if (t->is_poisoned)
             y[i].kind = REFERENCE_NAN;
     }
+}
+
+/* ---- Sums and stores ---- */
+
+/* What is between the least and the greatest number is, rounded, between those rounded. */
+static void round_to_dtype(const trope_args *args, reference_element *y)
+{
+    if (args->dtype == TROPE_F32 || is_double(args) || y->kind != REFERENCE_NUMBER)
+        return;
+    const double wider = y->tolerance * (1 + 1e-9), value = (double)y->value;
+    const double least = number_round(args->dtype, value - wider), greatest = number_round(args->dtype, value + wider);
+    y->value = (least + greatest) / 2;
+    y->tolerance = (greatest - least) / 2;
+}
+
+/* What a sum in the arithmetic is off by, of numbers of these magnitudes added in so many levels. */
+static double sum_error(const trope_args *args, double magnitude, int levels)
+{
+    return levels * unit(args) * magnitude * (1 + 1e-4) + number_half_ulp(is_double(args) ? TROPE_F64 : TROPE_F32, 0);
+}
+
+/* Adds the term of one more head. */
+static void add_term(reference_element *sum, const reference_element *y)
+{
+    sum->value += y->value;
+    sum->tolerance += y->tolerance;
+    sum->magnitude += fabs((double)y->value) + y->tolerance;
+    sum->kind = y->kind == REFERENCE_NAN || sum->kind == REFERENCE_NAN ? REFERENCE_NAN : REFERENCE_NUMBER;
+}
+
+static void accumulate(const trope_args *args, double before, reference_element *y)
+{
+    if (args->rounding == TROPE_ROUND_NATIVE)
+        round_to_dtype(args, y);
+    y->value += before;
+    y->tolerance += sum_error(args, fabs((double)y->value) + y->tolerance, 1);
+    y->kind = y->kind == REFERENCE_NAN ? REFERENCE_NAN : REFERENCE_NUMBER;
 }
 
 /* ---- The call ---- */
@@ -345,6 +392,7 @@ typedef struct walk {
     int64_t batch, token;
     reference_place place;
     turn turns[TROPE_MAX_ROTARY_DIM / 2];
+    reference_element *head; /* y of one head, in the arithmetic */
     reference_result *result;
 } walk;
 
@@ -353,51 +401,121 @@ typedef struct head {
     int64_t group, head;
 } head;
 
-static const char *head_address(const walk *w, head h, const void *base, const int64_t *stride)
+/* The number of the first element of a head of this token; heads that are one have the same. */
+static int64_t head_number(const walk *w, head h, const tensor *t)
 {
-    const int64_t offset = w->batch * stride[0] + w->token * stride[1] + h.group * stride[2] + h.head * stride[3];
-    return (const char *)base + offset * (int64_t)number_size(w->args->dtype);
+    const int64_t row = w->batch * t->size[TROPE_DIM_TOKEN] + w->token;
+    const int64_t group = row * t->size[TROPE_DIM_GROUP] + (t->size[TROPE_DIM_GROUP] > 1 ? h.group : 0);
+    const int64_t number = group * t->size[TROPE_DIM_HEAD] + (t->size[TROPE_DIM_HEAD] > 1 ? h.head : 0);
+    return number * t->size[TROPE_DIM_ELEMENT];
 }
 
-static double element_at(const walk *w, const char *address, int64_t stride, int i)
+static const char *element_address(const walk *w, const tensor *t, int64_t number)
 {
-    return number_load(w->args->dtype, address + i * stride * (int64_t)number_size(w->args->dtype));
+    return (const char *)t->base + tensor_offset(t, number) * (int64_t)number_size(w->args->dtype);
 }
 
-int64_t reference_count(const trope_args *args, int operand)
+static double element_at(const walk *w, const tensor *t, int64_t number)
 {
-    const trope_operand *o = &args->operands[operand];
-    return args->batch * args->tokens * (o->groups ? o->groups : 1) * o->heads_per_group * o->head_dim;
+    return number_load(w->args->dtype, element_address(w, t, number));
 }
 
-static void copy_head(const walk *w, const trope_operand *o, const char *source, reference_element *y)
+static int rotates(const walk *w)
 {
-    for (int i = 0; i < o->head_dim; i++) {
-        const char *address = source + i * o->src_stride[4] * (int64_t)number_size(w->args->dtype);
-        y[i].kind = REFERENCE_BITS;
-        y[i].bits = number_bits(w->args->dtype, address);
-        if (w->place.is_padding && w->args->padding == TROPE_PADDING_ZERO)
-            y[i].bits = 0;
+    return !w->place.is_padding || w->args->padding == TROPE_PADDING_ROTATE;
+}
+
+static int is_zeroed(const walk *w)
+{
+    return w->place.is_padding && w->args->padding == TROPE_PADDING_ZERO;
+}
+
+/* The pairs of an operand: none if it is only copied. */
+static int pairs_of(const trope_operand *o)
+{
+    return o->rotary_dim < 0 ? 0 : o->rotary_dim / 2;
+}
+
+static void copy_head(const walk *w, head h)
+{
+    const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
+    const int64_t first = head_number(w, h, &src);
+    for (int64_t i = 0; i < src.size[TROPE_DIM_ELEMENT]; i++) {
+        w->head[i] = (reference_element){.kind = REFERENCE_BITS};
+        if (is_zeroed(w))
+            continue;
+        w->head[i].value = element_at(w, &src, first + i);
+        w->head[i].bits = number_bits(w->args->dtype, element_address(w, &src, first + i));
     }
 }
 
-static void rotate_head(const walk *w, const trope_operand *o, const char *source, reference_element *y)
+static void rotate_head(const walk *w, head h)
 {
-    const int32_t in = w->backward ? pairing_out(w->args) : pairing_in(w->args);
-    const int32_t out = w->backward ? pairing_in(w->args) : pairing_out(w->args);
-    for (int pair = 0; pair < o->rotary_dim / 2; pair++) {
+    const trope_operand *o = &w->args->operands[h.operand];
+    const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
+    const int64_t window = head_number(w, h, &src) + o->rotary_offset;
+    const int32_t in = w->backward ? pairing_out(w->args) : w->args->pairing;
+    const int32_t out = w->backward ? w->args->pairing : pairing_out(w->args);
+    for (int pair = 0; pair < pairs_of(o); pair++) {
         int from[2], to[2];
         reference_element rotated[2];
         pair_elements(w->args, in, o->rotary_dim, pair, from);
         pair_elements(w->args, out, o->rotary_dim, pair, to);
-        double x[2];
-        for (int i = 0; i < 2; i++)
-            x[i] = element_at(w, source, o->src_stride[4], o->rotary_offset + from[i]);
+        const double x[2] = {element_at(w, &src, window + from[0]), element_at(w, &src, window + from[1])};
         rotate_pair(w->args, w->backward, &w->turns[pair], x, rotated);
         for (int i = 0; i < 2; i++)
-            y[o->rotary_offset + to[i]] = rotated[i];
+            w->head[o->rotary_offset + to[i]] = rotated[i];
     }
 }
+
+/* What one head of the source gives, alone or as a term of a sum. */
+static void write_head(const walk *w, head h)
+{
+    const tensor dst = tensor_of(w->args, h.operand, TENSOR_DST, w->backward);
+    reference_element *y = w->result->operands[h.operand] + head_number(w, h, &dst);
+    copy_head(w, h);
+    if (rotates(w))
+        rotate_head(w, h);
+    for (int64_t i = 0; i < dst.size[TROPE_DIM_ELEMENT]; i++)
+        if (w->backward && w->args->operands[h.operand].shared_heads && !is_zeroed(w))
+            add_term(&y[i], &w->head[i]);
+        else
+            y[i] = w->head[i];
+}
+
+/* Levels of the tree over the heads of this operand that are one in dst. */
+static int tree_levels(const trope_operand *o)
+{
+    int64_t heads = o->heads_per_group, levels = 0;
+    if (o->shared_heads == TROPE_SHARED_ALL)
+        heads *= o->groups ? o->groups : 1;
+    while ((1 << levels) < heads)
+        levels++;
+    return o->shared_heads ? (int)levels : 0;
+}
+
+/* From the arithmetic to what is stored, of one token of an operand. */
+static void store_token(const walk *w, int operand)
+{
+    const trope_operand *o = &w->args->operands[operand];
+    const tensor dst = tensor_of(w->args, operand, TENSOR_DST, w->backward);
+    const int64_t count = dst.size[2] * dst.size[3] * dst.size[4];
+    const int64_t first = head_number(w, (head){operand, 0, 0}, &dst);
+    for (int64_t i = first; i < first + count; i++) {
+        reference_element *y = &w->result->operands[operand][i];
+        if (is_zeroed(w)) {
+            y->bits = w->backward && o->accumulate ? number_bits(w->args->dtype, element_address(w, &dst, i)) : 0;
+            continue;
+        }
+        if (w->backward && o->shared_heads)
+            y->tolerance += sum_error(w->args, y->magnitude, tree_levels(o));
+        if (w->backward && o->accumulate)
+            accumulate(w->args, element_at(w, &dst, i), y);
+        round_to_dtype(w->args, y);
+    }
+}
+
+/* ---- The gradient of the angles ---- */
 
 static void add_to_sum(const walk *w, int64_t index, long double factor, term t)
 {
@@ -415,6 +533,11 @@ static double coefficient_error(const trope_args *args, const turn *t, int i)
     return fabs(m) * t->error + (m != 1 ? unit(args) * greatest : 0) + 0x1p-52 * greatest; /* products in double */
 }
 
+static void gradient_strides(const trope_args *args, int64_t stride[4])
+{
+    tensor_table_strides(args, args->d_freqs_layout, args->d_freqs_stride, column_count(args), stride);
+}
+
 /* What a pair of one head adds to the gradient of its angles, from
  *     y1 = m (x1 cos a1 - sign x2 sin a1)        y2 = m (x2 cos a2 + sign x1 sin a2). */
 static void add_pair(const walk *w, int pair, const double x[2], const double g[2])
@@ -427,73 +550,73 @@ static void add_pair(const walk *w, int pair, const double x[2], const double g[
                         length * coefficient_error(args, t, 0)};
     const term second = {g[1], m * (-x[1] * t->sine[1] + sign * x[0] * t->cosine[1]),
                          length * coefficient_error(args, t, 1)};
-    if (args->inv_freq) {
+    if (args->d_inv_freq) {
         add_to_sum(w, pair, t->position, first);
         add_to_sum(w, pair, t->position, second);
         return;
     }
     int column[2];
-    angle_columns(args, pair, column);
-    const int64_t batch = args->angle_batch_stride ? w->batch : 0;
-    const int64_t row = (batch * args->angle_rows + t->row) * args->angle_cols;
-    add_to_sum(w, row + column[0], 1, first);
-    add_to_sum(w, row + column[1], 1, second);
+    int64_t stride[4];
+    columns_of_pair(args, pair, column);
+    gradient_strides(args, stride);
+    const int64_t row = t->axis * stride[0] + w->batch * stride[1] + t->row * stride[2];
+    add_to_sum(w, row + column[0] * stride[3], 1, first);
+    add_to_sum(w, row + column[1] * stride[3], 1, second);
 }
 
-static void add_head(const walk *w, head h, const char *upstream)
+static void add_head(const walk *w, head h)
 {
     const trope_operand *o = &w->args->operands[h.operand];
-    const char *input = head_address(w, h, o->input, o->input_stride);
-    for (int pair = 0; pair < o->rotary_dim / 2; pair++) {
+    const tensor dy = tensor_of(w->args, h.operand, TENSOR_SRC, 1);
+    const tensor forward_src = tensor_of(w->args, h.operand, TENSOR_FORWARD_SRC, 1);
+    const int64_t dy_window = head_number(w, h, &dy) + o->rotary_offset;
+    const int64_t x_window = head_number(w, h, &forward_src) + o->rotary_offset;
+    for (int pair = 0; pair < pairs_of(o); pair++) {
         int in[2], out[2];
         double x[2], g[2];
-        pair_elements(w->args, pairing_in(w->args), o->rotary_dim, pair, in);
+        pair_elements(w->args, w->args->pairing, o->rotary_dim, pair, in);
         pair_elements(w->args, pairing_out(w->args), o->rotary_dim, pair, out);
         for (int i = 0; i < 2; i++) {
-            x[i] = element_at(w, input, o->input_stride[4], o->rotary_offset + in[i]);
-            g[i] = element_at(w, upstream, o->src_stride[4], o->rotary_offset + out[i]);
+            x[i] = element_at(w, &forward_src, x_window + in[i]);
+            g[i] = element_at(w, &dy, dy_window + out[i]);
         }
         if (!w->turns[pair].is_poisoned)
             add_pair(w, pair, x, g);
     }
 }
 
-static void walk_head(const walk *w, head h)
+/* ---- Walking ---- */
+
+static void walk_operand(const walk *w, int operand)
 {
-    const trope_operand *o = &w->args->operands[h.operand];
-    const char *source = head_address(w, h, o->src, o->src_stride);
-    const int rotates = o->rotary_dim && !(w->place.is_padding && w->args->padding != TROPE_PADDING_ROTATE);
-    const int64_t groups = o->groups ? o->groups : 1;
-    const int64_t number = ((w->batch * w->args->tokens + w->token) * groups + h.group) * o->heads_per_group + h.head;
-    if (w->result->operands[h.operand]) {
-        reference_element *y = w->result->operands[h.operand] + number * o->head_dim;
-        copy_head(w, o, source, y);
-        if (rotates)
-            rotate_head(w, o, source, y);
-    }
-    if (w->result->angles && rotates)
-        add_head(w, h, source);
+    const trope_operand *o = &w->args->operands[operand];
+    for (int64_t group = 0; group < (o->groups ? o->groups : 1); group++)
+        for (int64_t h = 0; h < o->heads_per_group; h++) {
+            if (w->result->operands[operand])
+                write_head(w, (head){operand, group, h});
+            if (w->result->angles && rotates(w))
+                add_head(w, (head){operand, group, h});
+        }
+    if (w->result->operands[operand])
+        store_token(w, operand);
 }
 
 static void walk_token(walk *w)
 {
     const trope_args *args = w->args;
-    const int rotates = !(w->place.is_padding && args->padding != TROPE_PADDING_ROTATE);
-    for (int pair = 0; rotates && pair < reference_pairs(args); pair++) {
+    for (int pair = 0; rotates(w) && pair < reference_pairs(args); pair++) {
         w->turns[pair] = find_turn(args, w->batch, &w->place, pair);
         if (w->turns[pair].is_poisoned)
             w->result->status |= TROPE_STATUS_POSITION;
     }
     for (int i = 0; i < args->operand_count; i++)
-        for (int group = 0; group < (args->operands[i].groups ? args->operands[i].groups : 1); group++)
-            for (int h = 0; h < args->operands[i].heads_per_group; h++)
-                walk_head(w, (head){i, group, h});
+        walk_operand(w, i);
 }
 
 /* What adding the terms in double and one rounding of the sum leave, of which two ulp are granted. */
 static void finish_sums(const trope_args *args, reference_result *result)
 {
-    const int32_t dtype = args->inv_freq || is_double(args) ? TROPE_F64 : TROPE_F32;
+    const int32_t dtype = args->d_inv_freq || is_double(args) ? TROPE_F64 : TROPE_F32;
     for (int64_t i = 0; i < result->angle_count; i++) {
         reference_sum *sum = &result->angles[i];
         sum->tolerance += (double)(sum->terms + 8) * 0x1p-53 * sum->magnitude;
@@ -502,25 +625,56 @@ static void finish_sums(const trope_args *args, reference_result *result)
     }
 }
 
+/* An entry of d_freqs for each place in memory that its layout has. */
+static void make_table_sums(const trope_args *args, reference_result *result)
+{
+    const int64_t size[4] = {reference_axes(args), args->batch, args->angle_rows, column_count(args)};
+    int64_t stride[4];
+    gradient_strides(args, stride);
+    result->angle_count = 1;
+    for (int d = 0; d < 4; d++)
+        result->angle_count += (size[d] - 1) * stride[d];
+    result->angles = calloc((size_t)result->angle_count, sizeof *result->angles);
+    for (int64_t i = 0; i < size[0] * size[1] * size[2] * size[3]; i++) {
+        const int64_t row = i / size[3], batch = row / size[2], axis = batch / size[1];
+        const int64_t offset = axis * stride[0] + batch % size[1] * stride[1] + row % size[2] * stride[2];
+        result->angles[offset + i % size[3] * stride[3]].exists = 1;
+    }
+}
+
+static void make_sums(const trope_args *args, reference_result *result)
+{
+    if (args->d_freqs)
+        make_table_sums(args, result);
+    if (!args->d_inv_freq)
+        return;
+    result->angle_count = reference_pairs(args);
+    result->angles = calloc((size_t)result->angle_count, sizeof *result->angles);
+    for (int64_t i = 0; i < result->angle_count; i++)
+        result->angles[i].exists = 1;
+}
+
 reference_result reference_run(const trope_args *args, int backward)
 {
-    reference_result result = {.status = 0};
-    for (int i = 0; i < args->operand_count; i++)
-        if (args->operands[i].dst)
-            result.operands[i] = calloc((size_t)reference_count(args, i) + 1, sizeof *result.operands[i]);
-    if (backward && (args->d_freqs || args->d_inv_freq)) {
-        result.angle_count = reference_angle_batches(args) * args->angle_rows * args->angle_cols;
-        if (args->inv_freq)
-            result.angle_count = reference_pairs(args);
-        result.angles = calloc((size_t)result.angle_count, sizeof *result.angles);
+    reference_result result = {.backward = backward};
+    int32_t widest = 1;
+    for (int i = 0; i < args->operand_count; i++) {
+        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
+        widest = args->operands[i].head_dim > widest ? args->operands[i].head_dim : widest;
+        if (dst.base)
+            result.operands[i] = calloc((size_t)tensor_count(&dst) + 1, sizeof *result.operands[i]);
     }
+    if (backward)
+        make_sums(args, &result);
     walk *w = calloc(1, sizeof *w);
     *w = (walk){.args = args, .backward = backward, .result = &result};
+    w->head = calloc((size_t)widest, sizeof *w->head);
     for (w->batch = 0; w->batch < args->batch; w->batch++)
         for (w->token = 0; w->token < args->tokens; w->token++) {
             w->place = reference_find(args, w->batch, w->token);
             walk_token(w);
         }
+    free(w->head);
     free(w);
     finish_sums(args, &result);
     return result;
