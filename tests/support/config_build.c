@@ -237,6 +237,8 @@ static void choose_heads(builder *b, trope_operand *o)
     const int many = fill_warp ? 5 + 512 / (o->rotary_dim > 0 ? o->rotary_dim : 128) : 5;
     o->heads_per_group =
         b->v[OPTION_HEADS] == HEADS_ONE ? 1 : (int32_t)between(b, 1, b->v[OPTION_HEADS] == HEADS_MANY ? many : 3);
+    if (b->c->choices.heads && b->v[OPTION_HEADS] != HEADS_ONE)
+        o->heads_per_group = b->c->choices.heads;
     o->shared_heads = b->v[OPTION_SHARED] == SHARED_EACH ? (int32_t)between(b, 0, 2) : shared[b->v[OPTION_SHARED]];
 }
 

@@ -107,7 +107,7 @@ static inline void tensor_table_strides(const trope_args *args, int32_t layout, 
         stride[0] = plane * args->batch;
 }
 
-/* The same of {axis, batch, token} of position_ids. */
+/* The same of {axis, batch, token} of position_ids: that of the axis is 0 where one is for all. */
 static inline void tensor_ids_strides(const trope_args *args, int64_t stride[3])
 {
     memset(stride, 0, 3 * sizeof *stride);
@@ -117,7 +117,7 @@ static inline void tensor_ids_strides(const trope_args *args, int64_t stride[3])
         stride[2] = 1;
     if (args->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS || args->ids_layout == TROPE_IDS_BATCH_TOKENS)
         stride[1] = args->tokens;
-    if (args->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS)
+    if (args->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS && args->position_axes > 1)
         stride[0] = args->batch * args->tokens;
 }
 

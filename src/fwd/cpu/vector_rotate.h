@@ -21,8 +21,8 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-TROPE_DEFINE_PAIR(vector, vector_pair, vector_turn)
-TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector_pair, vector_turn, vector_fma, vector_mul)
+TROPE_DEFINE_PAIR(vector, vector_pair, vector_coefficients)
+TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector_pair, vector_coefficients, vector_fma, vector_mul)
 
 /* What a loop is compiled for. A constant wherever it is passed, so that every branch on it goes away. */
 typedef struct vector_kind {
@@ -30,19 +30,19 @@ typedef struct vector_kind {
 } vector_kind;
 
 /* The coefficients of a window's pairs. */
-typedef struct vector_turns {
+typedef struct vector_part_coefficients {
     const float *c1, *s1, *c2, *s2;
-} vector_turns;
+} vector_part_coefficients;
 
-ALWAYS_INLINE vector_turn vector_load_turn(vector_turns t, int i)
+ALWAYS_INLINE vector_coefficients vector_load_coefficients(vector_part_coefficients t, int i)
 {
-    return (vector_turn){vector_load_f32(t.c1 + i), vector_load_f32(t.s1 + i), vector_load_f32(t.c2 + i),
-                         vector_load_f32(t.s2 + i)};
+    return (vector_coefficients){vector_load_f32(t.c1 + i), vector_load_f32(t.s1 + i), vector_load_f32(t.c2 + i),
+                                 vector_load_f32(t.s2 + i)};
 }
 
-ALWAYS_INLINE vector_turns vector_skip_turns(vector_turns t, int pairs)
+ALWAYS_INLINE vector_part_coefficients vector_skip_coefficients(vector_part_coefficients t, int pairs)
 {
-    return (vector_turns){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
+    return (vector_part_coefficients){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
 }
 
 ALWAYS_INLINE vector_pair vector_load_neighbours(int dtype, const char *p)
@@ -70,7 +70,7 @@ ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
 }
 
 /* Pairs [i, i + VECTOR_WIDTH) of `pairs`. */
-ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *from, char *to, vector_turn t, int i)
+ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *from, char *to, vector_coefficients t, int i)
 {
     const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
     vector_pair x;
@@ -88,13 +88,13 @@ ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *f
 }
 
 /* All pairs of a window. A last vector that would go over the end starts earlier and does some pairs a second time. */
-ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, const char *from, char *to, vector_turns t)
+ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, const char *from, char *to, vector_part_coefficients t)
 {
     int i = 0;
     for (; i + VECTOR_WIDTH <= pairs; i += VECTOR_WIDTH)
-        vector_rotate_step(kind, pairs, from, to, vector_load_turn(t, i), i);
+        vector_rotate_step(kind, pairs, from, to, vector_load_coefficients(t, i), i);
     if (i < pairs)
-        vector_rotate_step(kind, pairs, from, to, vector_load_turn(t, pairs - VECTOR_WIDTH), pairs - VECTOR_WIDTH);
+        vector_rotate_step(kind, pairs, from, to, vector_load_coefficients(t, pairs - VECTOR_WIDTH), pairs - VECTOR_WIDTH);
 }
 
 /* Whether an operand can go this way. In place a pair may be read only once and must be written where it was read. */
@@ -114,7 +114,7 @@ typedef struct vector_place {
 
 /* A whole head whose elements are contiguous. */
 ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, int parts, vector_place place,
-                                      vector_turns t)
+                                      vector_part_coefficients t)
 {
     const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2, before = o->rotary_offset * size;
     const int64_t window = 2 * o->part_pairs * size, after = before + parts * window, end = o->head_dim * size;
@@ -126,7 +126,7 @@ ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand
     for (int part = 0; part < parts; part++) {
         const int64_t start = before + part * window;
         vector_rotate_loop(kind, o->part_pairs, place.src + start, out + start, t);
-        t = vector_skip_turns(t, o->part_pairs);
+        t = vector_skip_coefficients(t, o->part_pairs);
     }
     if (place.stage)
         trope_stream_copy(place.dst, place.stage, (size_t)end);
