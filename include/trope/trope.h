@@ -12,13 +12,12 @@
  *
  * For f32, f16 and bf16 the bits of an element depend only on its input, its angles, its position
  * and the rounding mode: not on layout, strides, threads, instruction set, device, the caller's
- * floating-point environment, or how the work is split. (The sums of accumulate-less gradients have
- * an order of their own: shared_heads, d_freqs.) docs/semantics.md explains all of it with examples.
+ * floating-point environment, or how the work is split. (Sums, of shared_heads and of the angles'
+ * gradient, cover the tokens and heads of this call.) docs/semantics.md explains it with examples.
  *
  * Contents
- *     1  Status               4  Positions and sequences     7  Calls
- *     2  Enumerations         5  One tensor: trope_operand   8  Helpers
- *     3  Angles               6  One call: trope_args        9  Frequency rules, information
+ *     1  Status and enumerations       3  One call: trope_args    5  Helpers
+ *     2  One tensor: trope_operand     4  Calls                   6  Frequency rules, information
  *
  * The least that a call needs, everything else being 0:
  *
@@ -62,28 +61,27 @@
 extern "C" {
 #endif
 
-/* ---- 1  Status -------------------------------------------------------------------------------- */
+/* ---- 1  Status and enumerations -------------------------------------------------------------- */
 
 typedef int32_t trope_status;
 enum {
     TROPE_OK = 0,
-    TROPE_ERROR_NULL = 1,        /* a required pointer is NULL */
-    TROPE_ERROR_ARGUMENT = 2,    /* a value is missing, outside its range, or contradicts another */
-    TROPE_ERROR_OVERLAP = 3,     /* a destination overlaps itself, or another tensor of the call */
-    TROPE_ERROR_OVERFLOW = 4,    /* an offset does not fit 64 bits */
-    TROPE_ERROR_DATA = 5,        /* cu_seqlens, ids or start positions hold what cannot be used */
-    TROPE_ERROR_UNSUPPORTED = 6, /* not on this device, machine or build: docs/semantics.md lists it */
-    TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
+    TROPE_ERROR_NULL = 1,     /* a required pointer is NULL */
+    TROPE_ERROR_ARGUMENT = 2, /* a value is missing, outside its range, or contradicts another */
+    TROPE_ERROR_OVERLAP = 3,  /* a destination overlaps itself, or another tensor of the call */
+    TROPE_ERROR_OVERFLOW = 4, /* an offset does not fit 64 bits */
+    TROPE_ERROR_DATA = 5,     /* cu_seqlens, ids or start positions hold what cannot be used */
+    TROPE_ERROR_UNSUPPORTED =
+        6,                 /* not on this device, machine or build: docs/semantics.md lists it */
+    TROPE_ERROR_DEVICE = 7 /* the CUDA runtime refused a launch */
 };
 /* Bits of the status word of a call. */
 enum {
     TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows (POISON only) */
     TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, do not fit, or exceed cu_seqlens_padded */
     TROPE_STATUS_CP_LENGTH = 4,  /* a sequence cannot be split by the context parallel layout */
-    TROPE_STATUS_PADDING = 8     /* a token belongs to no sequence and no padding policy was given */
+    TROPE_STATUS_PADDING = 8 /* a token belongs to no sequence and no padding policy was given */
 };
-
-/* ---- 2  Enumerations -------------------------------------------------------------------------- */
 
 /* Element types, index types, and where the pointers of a call live. AUTO is CUDA if this build has
  * it and a device is present, otherwise CPU. */
@@ -110,10 +108,20 @@ enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 
 enum { TROPE_COLUMNS_PAIR = 1, TROPE_COLUMNS_HALF = 2, TROPE_COLUMNS_INTERLEAVED = 3 };
 /* The layout of a table: [rows, cols], [batch, rows, cols] or [axes, batch, rows, cols],
  * contiguous; or by angle_stride. */
-enum { TROPE_TABLE_ROWS = 1, TROPE_TABLE_BATCH_ROWS = 2, TROPE_TABLE_AXES_BATCH_ROWS = 3, TROPE_TABLE_STRIDED = 4 };
+enum {
+    TROPE_TABLE_ROWS = 1,
+    TROPE_TABLE_BATCH_ROWS = 2,
+    TROPE_TABLE_AXES_BATCH_ROWS = 3,
+    TROPE_TABLE_STRIDED = 4
+};
 /* The layout of position_ids: [axes, batch, tokens]; or [batch, tokens] or [tokens] for all axes
  * (and batch entries), contiguous; or by ids_stride. */
-enum { TROPE_IDS_AXES_BATCH_TOKENS = 1, TROPE_IDS_BATCH_TOKENS = 2, TROPE_IDS_TOKENS = 3, TROPE_IDS_STRIDED = 4 };
+enum {
+    TROPE_IDS_AXES_BATCH_TOKENS = 1,
+    TROPE_IDS_BATCH_TOKENS = 2,
+    TROPE_IDS_TOKENS = 3,
+    TROPE_IDS_STRIDED = 4
+};
 /* A position outside [0, angle_rows): POISON makes the rotated elements NaN (on the CPU it is an
  * error unless `status` is given, and everywhere where positions follow from shapes alone), CLAMP
  * takes the nearest row. */
@@ -132,14 +140,20 @@ enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE
 
 /* Indices into the strides of a tensor: the element of batch entry b, token t, group g, head h of
  * the group and dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
-enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
+enum {
+    TROPE_DIM_BATCH = 0,
+    TROPE_DIM_TOKEN = 1,
+    TROPE_DIM_GROUP = 2,
+    TROPE_DIM_HEAD = 3,
+    TROPE_DIM_ELEMENT = 4
+};
 #define TROPE_MAX_DIMS       5
 #define TROPE_MAX_OPERANDS   16
 #define TROPE_MAX_AXES       4
 #define TROPE_MAX_ROTARY_DIM 1024 /* head_dim has no limit */
 #define TROPE_COPY           (-1) /* rotary_dim of an operand that is only copied (V) */
 
-/* ---- 5  One tensor ---------------------------------------------------------------------------- */
+/* ---- 2  One tensor ---------------------------------------------------------------------------- */
 
 /* [batch, tokens, groups, heads_per_group, head_dim]. Of each head the window [rotary_offset,
  * rotary_offset + rotary_dim) is rotated, the rest passes through: copied, or left alone in place.
@@ -156,111 +170,119 @@ enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1, TROPE_DIM_GROUP = 2, TROPE_DIM_
  * accumulate (backward only; refused in place): what would be written is added to dst. A token whose
  * padding is ZERO leaves dst. ONCE and NATIVE_F32: round(dst + dx), NATIVE: round(dst + round(dx)). */
 typedef struct trope_operand {
-    const void *src;                    /* forward: x; backward: dy. Elements of dtype, as of dst */
-    void *dst;                          /* forward: y; backward: dx, or NULL: only the angles' gradient is wanted */
-    const void *forward_src;            /* backward with d_freqs or d_inv_freq: x of the forward call; else NULL */
-    int32_t src_layout;                 /* TROPE_SBHD, ..., TROPE_STRIDED */
-    int32_t dst_layout;                 /* like src_layout; 0 if dst is NULL */
-    int32_t forward_src_layout;         /* like src_layout; 0 if forward_src is NULL */
-    int32_t groups;                     /* 0 = 1 */
-    int32_t heads_per_group;            /* at least 1 */
-    int32_t head_dim;                   /* elements, at least 1 */
-    int32_t rotary_dim;                 /* even, divisible by 2 * parts, at most head_dim - rotary_offset; TROPE_COPY */
-    int32_t rotary_offset;              /* first element of the window; 0 with TROPE_COPY */
-    int32_t shared_heads;               /* TROPE_SHARED_... */
-    int32_t accumulate;                 /* 0 or 1 */
-    int64_t src_stride[TROPE_MAX_DIMS]; /* STRIDED only; that of a dimension of size 1 is not looked at */
+    const void *src; /* forward: x; backward: dy. Elements of dtype, like dst */
+    void *dst;       /* forward: y; backward: dx, or NULL if only the angles' gradient is wanted */
+    const void *forward_src;    /* x of the forward call, for d_freqs and d_inv_freq; else NULL */
+    int32_t src_layout;         /* TROPE_SBHD, ..., TROPE_STRIDED */
+    int32_t dst_layout;         /* 0 if dst is NULL */
+    int32_t forward_src_layout; /* 0 if forward_src is NULL */
+    int32_t groups;             /* 0 = 1 */
+    int32_t heads_per_group;    /* at least 1 */
+    int32_t head_dim;           /* elements, at least 1 */
+    int32_t rotary_dim;         /* even, divisible by 2 * parts, at most head_dim - rotary_offset */
+    int32_t rotary_offset;      /* first element of the window; 0 with TROPE_COPY */
+    int32_t shared_heads;       /* TROPE_SHARED_... */
+    int32_t accumulate;         /* 0 or 1 */
+    int64_t src_stride[TROPE_MAX_DIMS]; /* STRIDED; not looked at where the size is 1 */
     int64_t dst_stride[TROPE_MAX_DIMS];
     int64_t forward_src_stride[TROPE_MAX_DIMS];
 } trope_operand;
 
-/* ---- 6  One call ------------------------------------------------------------------------------ */
+/* ---- 3  One call ------------------------------------------------------------------------------ */
 
 /* On CUDA every pointer is device memory that the stream's work reads and writes later, but for the
  * arrays marked HOST: those, and the structs, are read before the call returns. */
 typedef struct trope_args {
-    uint64_t struct_size;          /* sizeof(trope_args) */
-    void *stream;                  /* CUDA: a cudaStream_t of the current device, NULL = legacy default; CPU: NULL */
-    int32_t device;                /* TROPE_DEVICE_... */
-    int32_t threads;               /* CPU: most threads to use, 0 = one a processor; small calls use fewer */
-    int32_t isa;                   /* CPU: TROPE_ISA_... */
-    int32_t dtype;                 /* of every operand */
-    int32_t rounding;              /* TROPE_ROUND_... */
+    uint64_t struct_size; /* sizeof(trope_args) */
+    void *stream;         /* CUDA: a cudaStream_t of the current device, NULL = legacy; CPU: NULL */
+    int32_t device;       /* TROPE_DEVICE_... */
+    int32_t threads;      /* CPU: at most so many, 0 = one a processor; small calls use fewer */
+    int32_t isa;          /* CPU: TROPE_ISA_... */
+    int32_t dtype;        /* of every operand */
+    int32_t rounding;     /* TROPE_ROUND_... */
     int32_t operand_count;         /* 1 to TROPE_MAX_OPERANDS; at least one rotates */
     const trope_operand *operands; /* HOST */
     uint64_t operand_size;         /* sizeof(trope_operand) */
     int64_t batch;                 /* batch entries, at least 1; 1 with cu_seqlens */
-    int64_t tokens;                /* a batch entry, on this rank (s, or t of thd); 0 does nothing */
+    int64_t tokens; /* a batch entry, on this rank (s, or t of thd); 0 does nothing */
 
     /* The rotation. pairing is how the forward call's input is paired, pairing_out its output:
      * backward reads pairing_out and writes pairing. parts cuts the window into equal parts, each
      * paired within itself (axial RoPE); then every rotary_dim is the same. Pairs are numbered
      * through all parts; an operand with a smaller rotary_dim has the first pairs. */
-    int32_t pairing;          /* TROPE_PAIRING_... */
-    int32_t pairing_out;      /* 0 = pairing */
-    int32_t parts;            /* 1 to TROPE_MAX_AXES, 0 = 1 */
-    int32_t inverse;          /* 1: turns the other way. Undoing mscale m too: inverse and mscale 1/m */
-    double mscale;            /* multiplies cos and sin, finite and not 0 in dtype's arithmetic; 0 = 1 */
-    const uint8_t *pair_axis; /* HOST [R/2]: axis of ids, and plane of a table, that drives each pair;
-                               * NULL = the pair's part. trope_fill_pair_axis */
+    int32_t pairing;     /* TROPE_PAIRING_... */
+    int32_t pairing_out; /* 0 = pairing */
+    int32_t parts;       /* 1 to TROPE_MAX_AXES, 0 = 1 */
+    int32_t inverse;     /* 1: turns the other way. To undo mscale m too: inverse, mscale 1/m */
+    double mscale;       /* multiplies cos and sin; finite and not 0 in dtype's arithmetic; 0 = 1 */
+    const uint8_t
+        *pair_axis; /* HOST [R/2]: the axis of ids, and the plane of a table, of each pair;
+                               * NULL = the pair's part. See trope_fill_pair_axis */
 
-    /* ---- 3  Angles: exactly one of freqs, cos with sin, inv_freq, phase_step. A table has angle_rows rows, one a
-     * position; columns as angle_columns says. inv_freq and phase_step need nothing below them. */
+    /* The angles: exactly one of freqs, cos with sin, inv_freq, phase_step. A table has a row for
+     * each position, and the fields from angle_dtype on; inv_freq and phase_step need none of them.
+     * inv_freq is exact at any position: the phase is position * round(2^64 inv_freq / 2 pi) modulo
+     * 2^64, in 2^-64 turns. */
     const void *freqs; /* radians */
-    const void *cos;   /* with sin, same layout and strides (complex64: sin = cos + 1, column stride 2) */
+    const void *cos; /* with sin, of the same layout (complex64: sin = cos + 1, column stride 2) */
     const void *sin;
-    const double *inv_freq;     /* HOST [R/2], finite, magnitude below 2^64: radians a position. Exact phase:
-                                 * position * round(2^64 inv_freq / 2 pi) modulo 2^64, in 2^-64 turns */
-    const uint64_t *phase_step; /* HOST [R/2]: what trope_phase_steps makes of inv_freq once, not in every call */
-    int32_t angle_dtype;        /* F32, F16 or BF16 with any operands, F64 with f64 operands */
-    int32_t angle_columns;      /* TROPE_COLUMNS_... */
-    int32_t angle_layout;       /* TROPE_TABLE_... */
-    int32_t out_of_range;       /* TROPE_RANGE_... */
-    int64_t angle_rows;         /* at least 1, also where the row stride is 0 */
-    int64_t angle_stride[4];    /* TABLE_STRIDED: of axis, batch, row, column, at least 0 */
+    const double *inv_freq; /* HOST [R/2]: radians a position, finite, magnitude below 2^64 */
+    const uint64_t
+        *phase_step;     /* HOST [R/2]: inv_freq by trope_phase_steps, once and not in each call */
+    int32_t angle_dtype; /* F32, F16 or BF16 with any operands, F64 with f64 operands */
+    int32_t angle_columns;   /* TROPE_COLUMNS_... */
+    int32_t angle_layout;    /* TROPE_TABLE_... */
+    int32_t out_of_range;    /* TROPE_RANGE_... */
+    int64_t angle_rows;      /* at least 1, also where the row stride is 0 */
+    int64_t angle_stride[4]; /* TABLE_STRIDED: of axis, batch, row, column, at least 0 */
 
-    /* ---- 4  Positions and sequences. A position is the index in the sequence (a batch entry, or one of cu_seqlens),
-     * plus start_positions[sequence] if given; with stream_positions the index plus cu_seqlens[sequence]; or the
-     * ids, as they are, on every rank. Only one of the three may be given. */
+    /* Positions: the index in the sequence (a batch entry, or one of cu_seqlens), plus
+     * start_positions[sequence] if given; with stream_positions, the index plus cu_seqlens[sequence];
+     * or the ids, as they are, on every rank. Only one of the three may be given. */
     const void *position_ids;
-    const void *start_positions;   /* [sequences], or [batch] without cu_seqlens */
-    int32_t position_dtype;        /* of ids or start positions: TROPE_I32, TROPE_I64 */
-    int32_t ids_layout;            /* TROPE_IDS_... */
-    int32_t position_axes;         /* ids AXES_BATCH_TOKENS, STRIDED: 1 to 4 (1: for all axes); otherwise 0 or 1 */
-    int32_t stream_positions;      /* 0 or 1; needs cu_seqlens */
-    int64_t ids_stride[3];         /* IDS_STRIDED: of axis, batch, token */
-    const void *cu_seqlens;        /* [sequences + 1] GLOBAL offsets in the packed stream, of all cp ranks */
-    const void *cu_seqlens_padded; /* where sequences are stored, if longer than cu_seqlens says; needs padding */
-    int64_t sequences;             /* at least 1 with cu_seqlens if tokens is not 0; some may be empty */
+    const void *start_positions; /* [sequences], or [batch] without cu_seqlens */
+    int32_t position_dtype;      /* of ids or start positions: TROPE_I32, TROPE_I64 */
+    int32_t ids_layout;          /* TROPE_IDS_... */
+    int32_t position_axes; /* AXES_BATCH_TOKENS, STRIDED: 1 to 4 (1: for all axes); else 0 or 1 */
+    int32_t stream_positions; /* 0 or 1; needs cu_seqlens */
+    int64_t ids_stride[3];    /* IDS_STRIDED: of axis, batch, token */
+
+    /* Packed sequences and context parallel. Offsets are GLOBAL: in the packed stream of all ranks. */
+    const void *cu_seqlens;        /* [sequences + 1]; empty sequences are legal anywhere */
+    const void *cu_seqlens_padded; /* where sequences are stored, if not there; needs padding */
+    int64_t sequences;             /* at least 1 with cu_seqlens, unless tokens is 0 */
     int32_t cu_seqlens_dtype;      /* of both */
-    int32_t padding;               /* TROPE_PADDING_...; 0 = no token is outside of a sequence */
-    int32_t cp_size;               /* 0 = 1; must be given with cp_rank or cp_layout */
+    int32_t padding;               /* TROPE_PADDING_...; 0: no token is outside of a sequence */
+    int32_t cp_size;               /* must be given with cp_rank or cp_layout; 0 = 1 */
     int32_t cp_rank;               /* 0 to cp_size - 1 */
     int32_t cp_layout;             /* TROPE_CP_..., if cp_size > 1 */
     int32_t reserved;              /* 0 */
 
-    /* One int32 on the operands' device that TROPE_STATUS_ bits are ORed into; optional. On CUDA the host cannot read
-     * indices: what is wrong with them is reported here and poisoned. On the CPU it is TROPE_ERROR_DATA before
-     * anything is written, but positions out of range are reported here too if status is given. */
+    /* One int32 on the operands' device that TROPE_STATUS_ bits are ORed into; optional. On CUDA the
+     * host cannot read indices: what is wrong with them is reported here, and poisoned. On the CPU it
+     * is TROPE_ERROR_DATA before anything is written; only positions out of range are reported here
+     * if status is given. */
     int32_t *status;
 
-    /* Backward only: the gradient of the angles, summed over operands, heads and all tokens at a row (padding that is
-     * not rotated and poisoned tokens excluded), in double, in an order that shapes, options and positions alone
-     * decide (another one on CUDA). From y = M x:
-     *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)     dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
-     *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)       (inverse: with -a for a, and the sums change sign)
-     * A column that serves both elements of a pair gets both. Rows, and planes, that nothing uses get 0. A stride of 0
-     * of axis, batch or row (or a dimension that the layout lacks) receives the sum over that dimension. */
-    void *d_freqs;             /* with freqs, or cos and sin; f32, or f64 with f64 operands */
+    /* Backward only: the gradient of the angles, summed over operands, heads and all tokens at a row
+     * (but padding that is not rotated, and poisoned tokens) in double, in an order that shapes,
+     * options and positions alone decide (another one on CUDA). From y = M x:
+     *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)
+     *   dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
+     *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)
+     * (inverse: with -a for a, and the sums change sign). A column that serves both elements of a pair
+     * gets both. Rows, and planes, that nothing uses get 0. A dimension of axes, batch or rows that
+     * the layout lacks, or whose stride is 0, receives the sum over it. */
+    void *d_freqs;             /* with a table; f32, or f64 with f64 operands */
     double *d_inv_freq;        /* with inv_freq or phase_step: [R/2] on the operands' device */
     int32_t d_freqs_layout;    /* TROPE_TABLE_..., columns as angle_columns */
     int32_t reserved_too;      /* 0 */
-    int64_t d_freqs_stride[4]; /* TABLE_STRIDED, like angle_stride */
-    void *workspace;           /* on the operands' device, aligned to 16 bytes: trope_workspace_size */
-    uint64_t workspace_size;   /* bytes */
+    int64_t d_freqs_stride[4]; /* TABLE_STRIDED, like angle_stride, column at least 1 */
+    void *workspace;           /* on the operands' device, aligned to 16 bytes */
+    uint64_t workspace_size;   /* bytes, at least what trope_workspace_size says */
 } trope_args;
 
-/* ---- 7  Calls --------------------------------------------------------------------------------- */
+/* ---- 4  Calls --------------------------------------------------------------------------------- */
 
 /* y = M x for every operand. Returns when the work is done (CPU) or queued on the stream (CUDA). */
 TROPE_API trope_status trope_forward(const trope_args *args);
@@ -275,17 +297,18 @@ TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *by
 /* The positions that a call with these args uses, on the host (cu_seqlens, ids and start positions
  * must be host memory here). positions: int64 [axes, batch, tokens], axes = position_axes (0 = 1),
  * without the clamp. sequences: int32 [batch, tokens] or NULL; the sequence of each token, -1 for
- * padding. Reads only batch, tokens and the fields of section 4. A padding token between a sequence's
+ * padding. Reads only batch, tokens and what the args say of positions and sequences. A padding token between a sequence's
  * end and its padded end has the position that it would have if it were real; one before the first or
  * after the last sequence has its distance from the start of that gap. */
-TROPE_API trope_status trope_positions(const trope_args *args, int64_t *positions, int32_t *sequences);
+TROPE_API trope_status trope_positions(const trope_args *args, int64_t *positions,
+                                       int32_t *sequences);
 
-/* ---- 8  Helpers ------------------------------------------------------------------------------- */
+/* ---- 5  Helpers ------------------------------------------------------------------------------- */
 
 /* Makes *operand a tensor [.., heads, head_dim] of a contiguous layout, rotated in place from element
  * 0 on; rotary_dim may be TROPE_COPY. For another destination, set dst afterwards. */
-TROPE_API trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout, int32_t heads, int32_t head_dim,
-                                          int32_t rotary_dim);
+TROPE_API trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout,
+                                          int32_t heads, int32_t head_dim, int32_t rotary_dim);
 
 /* A packed QKV buffer. GROUPS: [.., kv_heads, (q_heads / kv_heads + 2) * head_dim], each group its q
  * heads, then k, then v (Megatron). PARTS: [.., (q_heads + 2 * kv_heads) * head_dim], all q heads,
@@ -296,8 +319,9 @@ typedef struct trope_qkv {
     uint64_t struct_size; /* sizeof(trope_qkv) */
     void *buffer;
     int64_t batch, tokens;
-    int32_t layout; /* TROPE_SBHD, BSHD, BHSD or THD, the heads being those of q, k and v together */
-    int32_t order;  /* TROPE_QKV_... */
+    int32_t
+        layout;    /* TROPE_SBHD, BSHD, BHSD or THD, the heads being those of q, k and v together */
+    int32_t order; /* TROPE_QKV_... */
     int32_t dtype;
     int32_t q_heads, kv_heads; /* q_heads is a multiple of kv_heads */
     int32_t head_dim, rotary_dim, reserved;
@@ -308,21 +332,28 @@ TROPE_API trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *q
 
 /* Fills stride[5] for a contiguous tensor of one group, for slices of it: [tokens, batch, heads,
  * head_dim] for TROPE_SBHD and so on. (The group stride is set to that of all heads.) */
-TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, int64_t tokens, int32_t heads,
-                                          int32_t head_dim);
+TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch,
+                                          int64_t tokens, int32_t heads, int32_t head_dim);
 
 /* The axis of each pair as models have it; sections: pairs of axis 0, 1, 2, 3, which add up to pairs.
  *   SECTIONS     axis by axis (Qwen2-VL: {16, 24, 24, 0}; HunYuan, FLUX with four)
  *   INTERLEAVED  i % 3 while i < 3 * sections[i % 3], else 0 (Qwen3-VL)
  *   ALTERNATING  i % 2 (Kimi's and other 2-D vision towers)
  *   HWT          1 + i % 2 (h w h w ..), then axis 0 for the last sections[0] pairs (Ernie 4.5 VL) */
-enum { TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2, TROPE_AXES_ALTERNATING = 3, TROPE_AXES_HWT = 4 };
-TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order, const int32_t *sections);
+enum {
+    TROPE_AXES_SECTIONS = 1,
+    TROPE_AXES_INTERLEAVED = 2,
+    TROPE_AXES_ALTERNATING = 3,
+    TROPE_AXES_HWT = 4
+};
+TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order,
+                                            const int32_t *sections);
 
 /* phase_step of each inv_freq. */
-TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs, uint64_t *phase_step);
+TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs,
+                                         uint64_t *phase_step);
 
-/* ---- 9  Frequency rules, information ---------------------------------------------------------- */
+/* ---- 6  Frequency rules, information ---------------------------------------------------------- */
 
 /* As in Hugging Face transformers' modeling_rope_utils.py, in double. With d = rotary_dim,
  * m = original_max_position and f_i = base^(-2i/d), i in [0, d/2):
@@ -352,21 +383,21 @@ enum {
 
 /* A field that a rule does not use must be 0. */
 typedef struct trope_frequency_args {
-    uint64_t struct_size;         /* sizeof(trope_frequency_args) */
-    int32_t rule;                 /* TROPE_RULE_... */
-    int32_t rotary_dim;           /* even, 2 to TROPE_MAX_ROTARY_DIM */
-    double base;                  /* over 1 (rope_theta: 10000 in Llama 2, 500000 in Llama 3) */
-    double factor;                /* LINEAR, DYNAMIC, YARN, LLAMA3; LONGROPE: max_position / m, unless
+    uint64_t struct_size; /* sizeof(trope_frequency_args) */
+    int32_t rule;         /* TROPE_RULE_... */
+    int32_t rotary_dim;   /* even, 2 to TROPE_MAX_ROTARY_DIM */
+    double base;          /* over 1 (rope_theta: 10000 in Llama 2, 500000 in Llama 3) */
+    double factor;        /* LINEAR, DYNAMIC, YARN, LLAMA3; LONGROPE: max_position / m, unless
                                    * attention_factor is given; PROPORTIONAL: 0 = 1 */
     double original_max_position; /* DYNAMIC, YARN, LONGROPE, LLAMA3: over 1 */
-    double seq_len;               /* DYNAMIC, LONGROPE: the current length, 0 = original_max_position */
-    double low_freq_factor;       /* LLAMA3 */
-    double high_freq_factor;      /* LLAMA3 */
-    double beta_fast;             /* YARN, 0 = 32 */
-    double beta_slow;             /* YARN, 0 = 1 */
-    double attention_factor;      /* YARN, LONGROPE: 0 = from the rule */
-    double mscale;                /* YARN, with mscale_all_dim (DeepSeek): 0 = not given */
-    double mscale_all_dim;        /* YARN */
+    double seq_len;          /* DYNAMIC, LONGROPE: the current length, 0 = original_max_position */
+    double low_freq_factor;  /* LLAMA3 */
+    double high_freq_factor; /* LLAMA3 */
+    double beta_fast;        /* YARN, 0 = 32 */
+    double beta_slow;        /* YARN, 0 = 1 */
+    double attention_factor; /* YARN, LONGROPE: 0 = from the rule */
+    double mscale;           /* YARN, with mscale_all_dim (DeepSeek): 0 = not given */
+    double mscale_all_dim;   /* YARN */
     double partial_rotary_factor; /* PROPORTIONAL, over 0 and at most 1 */
     const double *short_factor;   /* LONGROPE, [rotary_dim / 2] */
     const double *long_factor;    /* LONGROPE, [rotary_dim / 2] */
@@ -376,11 +407,13 @@ typedef struct trope_frequency_args {
 
 /* Writes rotary_dim / 2 frequencies (radians a position) and the attention factor; neither pointer
  * may be NULL. */
-TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq, double *attention_factor);
+TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq,
+                                         double *attention_factor);
 
 /* The name of the kernel that trope_forward (backward = 0) or trope_backward (1) would run, such as
  * "cpu-avx512-bf16-half". Args are validated as by trope_workspace_size. name gets at most size bytes. */
-TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name, size_t size);
+TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name,
+                                         size_t size);
 
 /* "TROPE_OK", "TROPE_ERROR_NULL", ... A static string for any value. */
 TROPE_API const char *trope_status_name(trope_status status);

@@ -27,10 +27,10 @@ static trope_status check_tail(const char *function, const char *name, const voi
     return TROPE_OK;
 }
 
-trope_status trope_copy_struct(const char *function, void *to, size_t size, const void *from)
+trope_status trope_copy_struct(const char *function, const char *name, void *to, size_t size, const void *from)
 {
     uint64_t from_size;
-    REQUIRE(from, TROPE_ERROR_NULL, "%s", "args is NULL");
+    REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", name);
     memcpy(&from_size, from, sizeof from_size);
     CHECK(check_struct_size(function, "struct_size", from_size, size));
     CHECK(check_tail(function, "struct_size", from, (const uint64_t[]){size, from_size}));
@@ -70,7 +70,7 @@ static trope_status copy_operands(const char *function, trope_call *call)
 
 trope_status trope_copy_call(const char *function, const trope_args *callers, trope_call *call)
 {
-    CHECK(trope_copy_struct(function, &call->args, sizeof call->args, callers));
+    CHECK(trope_copy_struct(function, "args", &call->args, sizeof call->args, callers));
     CHECK(copy_operands(function, call));
     fill_defaults(&call->args);
     call->callers = callers;
@@ -81,7 +81,7 @@ trope_status trope_copy_call(const char *function, const trope_args *callers, tr
 
 trope_status trope_copy_positions(const char *function, const trope_args *callers, trope_args *args)
 {
-    CHECK(trope_copy_struct(function, args, sizeof *args, callers));
+    CHECK(trope_copy_struct(function, "args", args, sizeof *args, callers));
     args->operands = NULL;
     args->operand_count = 0;
     return TROPE_OK;

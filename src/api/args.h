@@ -12,9 +12,9 @@ typedef struct trope_call {
     const trope_operand *callers_operands;
 } trope_call;
 
-/* Copies a caller's struct, whose first member is its struct_size, into the library's own of `size` bytes. Its size is this
+/* Copies a caller's struct, the argument `name`, whose first member is its struct_size, into the library's own of `size` bytes. Its size is this
  * version's, or a larger one with zeros behind. */
-trope_status trope_copy_struct(const char *function, void *to, size_t size, const void *from);
+trope_status trope_copy_struct(const char *function, const char *name, void *to, size_t size, const void *from);
 
 /* Copies the args and their operands, and puts the value that a 0 stands for in place of the 0. */
 trope_status trope_copy_call(const char *function, const trope_args *callers, trope_call *call);
@@ -36,9 +36,10 @@ void trope_expand_ids(trope_args *args);
  * call reads or writes. Layouts must have been expanded. */
 trope_status trope_validate_memory(const char *function, const trope_call *call, int backward);
 
-/* Of that, what concerns position_ids, start_positions, cu_seqlens and the results of trope_positions. */
-trope_status trope_validate_position_memory(const char *function, const trope_args *args, const int64_t *positions,
-                                            const int32_t *sequences);
+/* Of that, what concerns position_ids, start_positions, cu_seqlens and the results of trope_positions. `callers` is where the
+ * caller has the args. */
+trope_status trope_validate_position_memory(const char *function, const trope_args *args, const trope_args *callers,
+                                            const int64_t *positions, const int32_t *sequences);
 
 /* Pairs of the widest operand. */
 int32_t trope_widest_pairs(const trope_args *args);

@@ -295,11 +295,14 @@ static trope_status find_frequencies(const trope_frequency_args *args, double *i
     trope_frequency_args a;
     double frequencies[TROPE_MAX_ROTARY_DIM / 2], attention = 1.0;
 
-    trope_status status = trope_copy_struct(FUNCTION, &a, sizeof a, args);
+    trope_status status = trope_copy_struct(FUNCTION, "args", &a, sizeof a, args);
     if (status)
         return status;
     if (!inv_freq || !attention_factor)
         return trope_fail(TROPE_ERROR_NULL, FUNCTION ": %s is NULL", inv_freq ? "attention_factor" : "inv_freq");
+    if (((uintptr_t)inv_freq | (uintptr_t)attention_factor) % sizeof(double))
+        return trope_fail(TROPE_ERROR_ARGUMENT, FUNCTION ": inv_freq (%p) and attention_factor must be aligned to 8 bytes",
+                          (void *)inv_freq);
     status = check_args(&a);
     if (status)
         return status;

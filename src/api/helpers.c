@@ -14,8 +14,8 @@ typedef long long ll;
 
 static trope_status check_layout(const char *function, int32_t layout)
 {
-    REQUIRE(layout >= TROPE_SBHD && layout <= TROPE_THD, ARGUMENT, "layout (%d) must be TROPE_SBHD, BSHD, BHSD or THD (1 to 4)",
-            layout);
+    REQUIRE(layout >= TROPE_SBHD && layout <= TROPE_THD, ARGUMENT,
+            "layout (%d) must be TROPE_SBHD, BSHD, BHSD or THD (1 to 4)", layout);
     return TROPE_OK;
 }
 
@@ -30,6 +30,8 @@ static trope_status check_rotary_dim(const char *function, int32_t rotary_dim, i
 {
     REQUIRE(rotary_dim == TROPE_COPY || (rotary_dim >= 2 && rotary_dim % 2 == 0 && rotary_dim <= head_dim), ARGUMENT,
             "rotary_dim (%d) must be even, 2 to head_dim (%d), or TROPE_COPY", rotary_dim, head_dim);
+    REQUIRE(rotary_dim <= TROPE_MAX_ROTARY_DIM, ARGUMENT, "rotary_dim (%d) must be at most %d", rotary_dim,
+            TROPE_MAX_ROTARY_DIM);
     return TROPE_OK;
 }
 
@@ -67,8 +69,9 @@ trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch, 
     CHECK(check_layout(function, layout));
     CHECK(check_batch_and_tokens(function, layout, batch, tokens));
     CHECK(check_heads(function, heads, head_dim));
-    REQUIRE(trope_contiguous_strides(filled, layout, (const int64_t[]){batch, tokens, heads}, head_dim), TROPE_ERROR_OVERFLOW,
-            "batch (%lld) * tokens (%lld) * heads (%d) * head_dim (%d) does not fit", (ll)batch, (ll)tokens, heads, head_dim);
+    REQUIRE(trope_contiguous_strides(filled, layout, (const int64_t[]){batch, tokens, heads}, head_dim),
+            TROPE_ERROR_OVERFLOW, "batch (%lld) * tokens (%lld) * heads (%d) * head_dim (%d) does not fit", (ll)batch,
+            (ll)tokens, heads, head_dim);
     memcpy(stride, filled, sizeof filled);
     return TROPE_OK;
 }
@@ -80,8 +83,8 @@ static trope_status check_qkv(const char *function, const trope_qkv *q)
     CHECK(check_batch_and_tokens(function, q->layout, q->batch, q->tokens));
     REQUIRE(q->order == TROPE_QKV_GROUPS || q->order == TROPE_QKV_PARTS, ARGUMENT,
             "order (%d) must be TROPE_QKV_GROUPS or TROPE_QKV_PARTS (1 or 2)", q->order);
-    REQUIRE(q->dtype >= TROPE_F32 && q->dtype <= TROPE_F64, ARGUMENT, "dtype (%d) must be TROPE_F32, F16, BF16 or F64 (1 to 4)",
-            q->dtype);
+    REQUIRE(q->dtype >= TROPE_F32 && q->dtype <= TROPE_F64, ARGUMENT,
+            "dtype (%d) must be TROPE_F32, F16, BF16 or F64 (1 to 4)", q->dtype);
     REQUIRE(q->kv_heads >= 1, ARGUMENT, "kv_heads (%d) must be at least 1", q->kv_heads);
     REQUIRE(q->q_heads >= 1 && q->q_heads % q->kv_heads == 0, ARGUMENT, "q_heads (%d) must be a multiple of kv_heads (%d)",
             q->q_heads, q->kv_heads);
@@ -108,9 +111,10 @@ trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *qkv, int32_
     trope_qkv q;
     int64_t stride[TROPE_MAX_DIMS];
     REQUIRE(operand, TROPE_ERROR_NULL, "%s", "operand is NULL");
-    CHECK(trope_copy_struct(function, &q, sizeof q, qkv));
+    CHECK(trope_copy_struct(function, "qkv", &q, sizeof q, qkv));
     CHECK(check_qkv(function, &q));
-    REQUIRE(which >= TROPE_Q && which <= TROPE_V, ARGUMENT, "which (%d) must be TROPE_Q, TROPE_K or TROPE_V (1 to 3)", which);
+    REQUIRE(which >= TROPE_Q && which <= TROPE_V, ARGUMENT, "which (%d) must be TROPE_Q, TROPE_K or TROPE_V (1 to 3)",
+            which);
     const int64_t shape[] = {q.batch, q.tokens, q.q_heads + 2 * q.kv_heads};
     int64_t bytes;
     REQUIRE(trope_contiguous_strides(stride, q.layout, shape, q.head_dim) &&
@@ -142,8 +146,8 @@ static trope_status check_sections(const char *function, int32_t pairs, int32_t 
         sum += s[axis];
     }
     REQUIRE(sum == pairs, ARGUMENT, "sections (%d, %d, %d, %d) must add up to pairs (%d)", s[0], s[1], s[2], s[3], pairs);
-    REQUIRE(order == TROPE_AXES_SECTIONS || s[3] == 0, ARGUMENT, "sections[3] (%d) must be 0: only TROPE_AXES_SECTIONS has four",
-            s[3]);
+    REQUIRE(order == TROPE_AXES_SECTIONS || s[3] == 0, ARGUMENT,
+            "sections[3] (%d) must be 0: only TROPE_AXES_SECTIONS has four", s[3]);
     for (int axis = 1; axis < 3 && order == TROPE_AXES_INTERLEAVED; axis++)
         REQUIRE(s[axis] == 0 || 3 * ((int64_t)s[axis] - 1) + axis < pairs, ARGUMENT,
                 "sections[%d] (%d) must leave its last pair (%lld) below pairs (%d)", axis, s[axis],
@@ -152,8 +156,8 @@ static trope_status check_sections(const char *function, int32_t pairs, int32_t 
         REQUIRE(s[2] == 0 && s[0] == (pairs + 1) / 2, ARGUMENT,
                 "sections (%d, %d, %d) must be halves of pairs (%d) for TROPE_AXES_ALTERNATING", s[0], s[1], s[2], pairs);
     if (order == TROPE_AXES_HWT)
-        REQUIRE(s[1] == s[2] || s[1] == (int64_t)s[2] + 1, ARGUMENT, "sections[1] (%d) must be sections[2] (%d), or one more", s[1],
-                s[2]);
+        REQUIRE(s[1] == s[2] || s[1] == (int64_t)s[2] + 1, ARGUMENT,
+                "sections[1] (%d) must be sections[2] (%d), or one more", s[1], s[2]);
     return TROPE_OK;
 }
 
@@ -178,8 +182,8 @@ trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t ord
     REQUIRE(sections, TROPE_ERROR_NULL, "%s", "sections is NULL");
     REQUIRE(pairs >= 1 && pairs <= TROPE_MAX_ROTARY_DIM / 2, ARGUMENT, "pairs (%d) must be 1 to %d", pairs,
             TROPE_MAX_ROTARY_DIM / 2);
-    REQUIRE(order >= TROPE_AXES_SECTIONS && order <= TROPE_AXES_HWT, ARGUMENT, "order (%d) must be a TROPE_AXES_ value, 1 to 4",
-            order);
+    REQUIRE(order >= TROPE_AXES_SECTIONS && order <= TROPE_AXES_HWT, ARGUMENT,
+            "order (%d) must be a TROPE_AXES_ value, 1 to 4", order);
     CHECK(check_sections(function, pairs, order, sections));
     for (int32_t i = 0; i < pairs; i++)
         pair_axis[i] = (uint8_t)axis_in_order(order, sections, i);
@@ -201,6 +205,8 @@ trope_status trope_phase_steps(const double *inv_freq, int32_t pairs, uint64_t *
     static const char function[] = "trope_phase_steps";
     REQUIRE(inv_freq, TROPE_ERROR_NULL, "%s", "inv_freq is NULL");
     REQUIRE(phase_step, TROPE_ERROR_NULL, "%s", "phase_step is NULL");
+    REQUIRE((uintptr_t)inv_freq % 8 == 0, ARGUMENT, "inv_freq (%p) must be aligned to 8 bytes", (const void *)inv_freq);
+    REQUIRE((uintptr_t)phase_step % 8 == 0, ARGUMENT, "phase_step (%p) must be aligned to 8 bytes", (void *)phase_step);
     REQUIRE(pairs >= 1 && pairs <= TROPE_MAX_ROTARY_DIM / 2, ARGUMENT, "pairs (%d) must be 1 to %d", pairs,
             TROPE_MAX_ROTARY_DIM / 2);
     const trope_environment saved = trope_set_default_environment();

@@ -81,11 +81,11 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
     angles->out_of_range = a->out_of_range;
     angles->per_element = trope_has_table(a) && a->angle_columns != TROPE_COLUMNS_PAIR;
     angles->source = a->freqs ? TROPE_ANGLES_FREQS : a->cos ? TROPE_ANGLES_TABLE : TROPE_ANGLES_PHASE;
-    plan->step = a->phase_step;
+    plan->step = planned->step;
     for (int i = 0; a->inv_freq && i < plan->pairs; i++)
         planned->step[i] = trope_phase_step(a->inv_freq[i]);
-    if (a->inv_freq)
-        plan->step = planned->step;
+    if (a->phase_step)
+        memcpy(planned->step, a->phase_step, (size_t)plan->pairs * sizeof *planned->step);
 }
 
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */

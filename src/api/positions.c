@@ -29,7 +29,7 @@ trope_status trope_positions(const trope_args *callers, int64_t *positions, int3
     CHECK(trope_validate_positions(function, &args));
     trope_expand_ids(&args);
     REQUIRE(positions, TROPE_ERROR_NULL, "%s", "positions is NULL");
-    CHECK(trope_validate_position_memory(function, &args, positions, sequences));
+    CHECK(trope_validate_position_memory(function, &args, callers, positions, sequences));
     const trope_sequences s = trope_plan_sequences(&args);
     CHECK(trope_check_sequences(function, &s));
     write_positions(&s, args.batch, positions, sequences);

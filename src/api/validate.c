@@ -25,7 +25,7 @@ static trope_status require_between(const char *function, const char *name, int3
 
 static trope_status require_zero(const char *function, const char *name, int64_t value, const char *without)
 {
-    REQUIRE(value == 0, ARGUMENT, "%s (%lld) must be 0 %s", name, (ll)value, without);
+    REQUIRE(value == 0, ARGUMENT, "%s (%lld) must be 0%s", name, (ll)value, without);
     return TROPE_OK;
 }
 
@@ -41,7 +41,6 @@ static trope_status validate_enums(const char *function, const trope_args *a)
     CHECK(require_between(function, "inverse", a->inverse, 0, 1));
     CHECK(require_between(function, "out_of_range", a->out_of_range, 0, TROPE_RANGE_CLAMP));
     REQUIRE(a->threads >= 0, ARGUMENT, "threads (%d) must be at least 0", a->threads);
-    CHECK(require_zero(function, "reserved", a->reserved, ""));
     return require_zero(function, "reserved_too", a->reserved_too, "");
 }
 
@@ -211,14 +210,14 @@ static trope_status validate_pair_axis(const char *function, const trope_args *a
 
 static trope_status validate_frequencies(const char *function, const trope_args *a)
 {
-    static const char without[] = "with inv_freq or phase_step";
+    static const char without[] = " with inv_freq or phase_step";
     CHECK(require_zero(function, "angle_dtype", a->angle_dtype, without));
     CHECK(require_zero(function, "angle_columns", a->angle_columns, without));
     CHECK(require_zero(function, "angle_layout", a->angle_layout, without));
     CHECK(require_zero(function, "out_of_range", a->out_of_range, without));
     CHECK(require_zero(function, "angle_rows", a->angle_rows, without));
     for (int d = 0; d < 4; d++)
-        REQUIRE(a->angle_stride[d] == 0, ARGUMENT, "angle_stride[%d] (%lld) must be 0 %s", d, (ll)a->angle_stride[d],
+        REQUIRE(a->angle_stride[d] == 0, ARGUMENT, "angle_stride[%d] (%lld) must be 0%s", d, (ll)a->angle_stride[d],
                 without);
     const uintptr_t host = (uintptr_t)a->inv_freq | (uintptr_t)a->phase_step;
     REQUIRE(host % sizeof(double) == 0, ARGUMENT, "%s (%p) must be aligned to 8 bytes",
@@ -254,7 +253,7 @@ static trope_status validate_table_layout(const char *function, const trope_args
                                           const int64_t *stride)
 {
     REQUIRE(!has_axes(layout, stride) || a->pair_axis || a->parts > 1, ARGUMENT,
-            "%s (%d) has axes, and pair_axis is NULL: see trope_fill_pair_axis", name, layout);
+            "%s (%d) has axes (or a stride of axes), and pair_axis is NULL: see trope_fill_pair_axis", name, layout);
     return TROPE_OK;
 }
 
@@ -312,12 +311,12 @@ static trope_status validate_ids_layout(const char *function, const trope_args *
 
 static trope_status validate_no_ids(const char *function, const trope_args *a)
 {
-    static const char without[] = "without position_ids";
+    static const char without[] = " without position_ids";
     CHECK(require_zero(function, "ids_layout", a->ids_layout, without));
-    REQUIRE(a->position_axes == 0 || a->position_axes == 1, ARGUMENT, "position_axes (%d) must be 0 or 1 %s",
+    REQUIRE(a->position_axes == 0 || a->position_axes == 1, ARGUMENT, "position_axes (%d) must be 0 or 1%s",
             a->position_axes, without);
     for (int d = 0; d < 3; d++)
-        REQUIRE(a->ids_stride[d] == 0, ARGUMENT, "ids_stride[%d] (%lld) must be 0 %s", d, (ll)a->ids_stride[d], without);
+        REQUIRE(a->ids_stride[d] == 0, ARGUMENT, "ids_stride[%d] (%lld) must be 0%s", d, (ll)a->ids_stride[d], without);
     return TROPE_OK;
 }
 
@@ -331,13 +330,13 @@ static trope_status validate_ids(const char *function, const trope_args *a)
     if (a->position_ids || a->start_positions)
         CHECK(require_between(function, "position_dtype", a->position_dtype, TROPE_I32, TROPE_I64));
     else
-        CHECK(require_zero(function, "position_dtype", a->position_dtype, "without position_ids and start_positions"));
+        CHECK(require_zero(function, "position_dtype", a->position_dtype, " without position_ids and start_positions"));
     return a->position_ids ? validate_ids_layout(function, a) : validate_no_ids(function, a);
 }
 
 static trope_status validate_cu_seqlens(const char *function, const trope_args *a)
 {
-    static const char without[] = "without cu_seqlens";
+    static const char without[] = " without cu_seqlens";
     REQUIRE(!a->cu_seqlens_padded || a->cu_seqlens, TROPE_ERROR_NULL, "%s",
             "cu_seqlens is NULL and cu_seqlens_padded is not");
     if (!a->cu_seqlens) {
@@ -356,6 +355,7 @@ static trope_status validate_cu_seqlens(const char *function, const trope_args *
 
 static trope_status validate_context_parallel(const char *function, const trope_args *a)
 {
+    CHECK(require_zero(function, "reserved", a->reserved, ""));
     REQUIRE(a->cp_size >= 0, ARGUMENT, "cp_size (%d) must be at least 0", a->cp_size);
     REQUIRE(a->cp_size || (!a->cp_rank && !a->cp_layout), ARGUMENT,
             "cp_size (0) must be given with cp_rank (%d) or cp_layout (%d)", a->cp_rank, a->cp_layout);
@@ -409,7 +409,7 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
                 "d_freqs_stride[3] (0) must be at least 1: sums are over axes, batch entries and rows, not over columns");
         return validate_table_layout(function, a, "d_freqs_layout", a->d_freqs_layout, a->d_freqs_stride);
     }
-    CHECK(require_zero(function, "d_freqs_layout", a->d_freqs_layout, "without d_freqs"));
+    CHECK(require_zero(function, "d_freqs_layout", a->d_freqs_layout, " without d_freqs"));
     for (int d = 0; d < 4; d++)
         REQUIRE(a->d_freqs_stride[d] == 0, ARGUMENT, "d_freqs_stride[%d] (%lld) must be 0 without d_freqs", d,
                 (ll)a->d_freqs_stride[d]);

@@ -175,6 +175,11 @@ static trope_status list_indices(const char *function, const trope_args *a, memo
     return list_flat(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size));
 }
 
+static trope_status list_args(const char *function, const trope_args *a, const trope_args *callers, memory_list *list)
+{
+    return list_memory(function, list, flat_memory("args", callers, (int64_t)a->struct_size, 1), 8);
+}
+
 /* Host memory that the call reads before it returns. */
 static trope_status list_host(const char *function, const trope_call *call, memory_list *list)
 {
@@ -185,7 +190,7 @@ static trope_status list_host(const char *function, const trope_call *call, memo
     CHECK(list_flat(function, list, flat_memory("pair_axis", a->pair_axis, pairs, 1)));
     const int64_t bytes = (int64_t)(a->operand_size * (uint64_t)a->operand_count);
     CHECK(list_memory(function, list, flat_memory("operands", call->callers_operands, bytes, 1), 8));
-    return list_memory(function, list, flat_memory("args", call->callers, (int64_t)a->struct_size, 1), 8);
+    return list_args(function, a, call->callers, list);
 }
 
 static trope_status list_results(const char *function, const trope_args *a, int backward, memory_list *list)
@@ -246,13 +251,14 @@ trope_status trope_validate_memory(const char *function, const trope_call *call,
     return check_pairs(function, &list);
 }
 
-trope_status trope_validate_position_memory(const char *function, const trope_args *a, const int64_t *positions,
-                                            const int32_t *sequences)
+trope_status trope_validate_position_memory(const char *function, const trope_args *a, const trope_args *callers,
+                                            const int64_t *positions, const int32_t *sequences)
 {
     const int64_t count = a->batch * a->tokens, axes = a->position_axes ? a->position_axes : 1;
     memory_list list;
     list.count = 0;
     CHECK(list_indices(function, a, &list));
+    CHECK(list_args(function, a, callers, &list));
     CHECK(list_written(function, &list, flat_memory("positions", positions, count * axes, 8), 8));
     if (sequences)
         CHECK(list_written(function, &list, flat_memory("sequences", sequences, count, 4), 4));

@@ -92,7 +92,7 @@ typedef struct trope_plan {
     int32_t inverse, swap_sines;
 
     trope_plan_angles angles;
-    const uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
+    uint64_t *step; /* TROPE_ANGLES_PHASE: turns per position of each pair */
     int32_t *status;
     void *stream;
     trope_sequences sequences;

@@ -25,8 +25,8 @@ static trope_status check_boundary(const char *function, const trope_sequences *
 {
     const int64_t value = trope_load_index(array, s->boundaries_64, i);
     const int64_t before = i ? trope_load_index(array, s->boundaries_64, i - 1) : 0;
-    REQUIRE(value >= before, DATA, "%s[%lld] (%lld, read as %s) must be at least %lld, the one before it", name, (ll)i,
-            (ll)value, width(s->boundaries_64), (ll)before);
+    REQUIRE(value >= before, DATA, "%s[%lld] (%lld, read as %s) must be at least %lld%s", name, (ll)i, (ll)value,
+            width(s->boundaries_64), (ll)before, i ? ", the one before it" : "");
     return TROPE_OK;
 }
 

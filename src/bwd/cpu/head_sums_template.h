@@ -45,7 +45,8 @@ static inline const char *FN(source_head)(const FN(sum) * s, int64_t head)
 {
     const trope_plan_operand *o = s->operand;
     const int64_t group = head / s->inner, in_group = head - group * s->inner;
-    return s->src + (group * o->src_stride[TROPE_DIM_GROUP] + in_group * o->src_stride[TROPE_DIM_HEAD]) * s->plan->element_size;
+    return s->src +
+           (group * o->src_stride[TROPE_DIM_GROUP] + in_group * o->src_stride[TROPE_DIM_HEAD]) * s->plan->element_size;
 }
 
 /* Adds to what dst holds if asked to, and stores `count` elements that are `step` elements of the window apart. */
@@ -119,10 +120,11 @@ static void FN(sum_pairs)(const FN(sum) * s, int pair, int count)
     for (int64_t head = 0; head < s->heads; head++)
         FN(push)(&tree, 0, FN(rotated_pairs)(s, FN(source_head)(s, head) + offset, pair, count));
     FN(terms) sum = FN(finish)(&tree);
-    FN(store_sum)(s, sum.value, o->rotary_offset + trope_first_of_pair(plan->interleaved_dst, plan->parts, pairs, pair), step,
-                  count);
-    FN(store_sum)(s, sum.value + SUM_WIDTH / 2,
-                  o->rotary_offset + trope_second_of_pair(plan->interleaved_dst, plan->parts, pairs, pair), step, count);
+    FN(store_sum)
+    (s, sum.value, o->rotary_offset + trope_first_of_pair(plan->interleaved_dst, plan->parts, pairs, pair), step, count);
+    FN(store_sum)
+    (s, sum.value + SUM_WIDTH / 2, o->rotary_offset + trope_second_of_pair(plan->interleaved_dst, plan->parts, pairs, pair),
+     step, count);
 }
 
 static void FN(sum_window)(const FN(sum) * s)

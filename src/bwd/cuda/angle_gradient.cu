@@ -58,7 +58,7 @@ static void choose_units(const trope_plan &plan, gradient_call *g)
 {
     const int64_t at_least = plan.batch * plan.tokens / ENOUGH_UNITS,
                   most = plan.batch < MAX_BATCH_PER_UNIT ? plan.batch : MAX_BATCH_PER_UNIT;
-    const bool known = plan.d_freqs && rows_are_known(plan), shared = known && plan.angles.batch_stride == 0;
+    const bool known = plan.d_freqs && rows_are_known(plan), shared = known && plan.angles.stride.batch == 0;
     const int64_t together = !shared ? 1 : at_least < most ? at_least : most;
     g->batch = (uint32_t)plan.batch;
     g->batch_per_unit = together > 1 ? (uint32_t)together : 1;
@@ -85,9 +85,9 @@ static uint32_t choose_slots(const trope_plan &plan)
 int trope_cuda_gradient_fits(const trope_plan *plan)
 {
     const double limit = INT32_MAX, rows = (double)plan->batch * (double)plan->tokens;
-    const double angle_rows = (double)plan->angles.rows * (plan->angles.batch_stride ? (double)plan->batch : 1);
+    const double angle_rows = (double)plan->angles.rows * (plan->angles.stride.batch ? (double)plan->batch : 1);
     return bytes_of_row(*plan) * MAX_BATCH_PER_UNIT * MAX_GROUP_UNITS < limit * GRADIENT_TILE_BYTES &&
-           rows * TROPE_MAX_AXES < limit && angle_rows * TROPE_MAX_AXES < limit;
+           rows * MAX_CUDA_AXES < limit && angle_rows * MAX_CUDA_AXES < limit;
 }
 
 /* The heads of an operand in a step, and the parts of a unit: as many as its steps, or as make all of them have as many. */
@@ -127,7 +127,7 @@ static void plan_gradient(const trope_plan &plan, gradient_call *g)
     choose_steps(plan, g);
     choose_groups(plan, g);
     g->slots = choose_slots(plan);
-    g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1));
+    g->angle_rows = (uint32_t)(plan.angles.rows * (plan.angles.stride.batch ? plan.batch : 1));
 }
 
 /* ---- tiles ---- */
@@ -141,7 +141,8 @@ static bool has_tiles(const trope_plan &plan, const trope_plan_operand *operands
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = operands[i];
         tiles = tiles && operand_is_vector(plan, o) && bytes_of_head(plan, o) <= GRADIENT_HEAD_BYTES &&
-                (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.input, o.input_stride)));
+                (!o.rotary_dim ||
+                 (o.rotary_dim == 2 * plan.pairs && tensor_is_vector(plan, o, o.forward_src, o.forward_src_stride)));
     }
     return tiles;
 }
@@ -155,7 +156,7 @@ static void join_all_groups(const trope_plan &plan, trope_plan_operand *operands
 
 int trope_cuda_gradient_has_tiles(const trope_plan *plan)
 {
-    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+    trope_plan_operand operands[MAX_CUDA_OPERANDS];
     join_all_groups(*plan, operands);
     return has_tiles(*plan, operands);
 }
@@ -199,7 +200,7 @@ static uint32_t plan_operand(const gradient_call &g, const trope_plan_operand &f
     o->writes = from.dst != NULL;
     o->window = (uint32_t)((from.rotary_offset - skipped) * plan.element_size);
     o->dy = plan_tensor(plan, from.src, from.src_stride, skipped);
-    o->x = plan_tensor(plan, from.input, from.input_stride, from.rotary_offset);
+    o->x = plan_tensor(plan, from.forward_src, from.forward_src_stride, from.rotary_offset);
     o->dx = plan_tensor(plan, from.dst, from.dst_stride, skipped);
     cut_rows(from, pitch, g.group_units, of_step, &o->tiles);
     cut_rows(from, x_pitch, g.group_units, of_step, &o->x_tiles);
@@ -352,7 +353,7 @@ template <int DTYPE, int TWINS, int BLOCKS> static const void *find_general_kern
 template <int DTYPE> static const void *find_tile_kernel(const gradient_call &g)
 {
     const trope_plan &plan = g.plan.plan;
-    const bool is_split = plan.sequences.cp_layout != TROPE_CP_NONE;
+    const bool is_split = plan.sequences.cp_layout != 0;
     const gradient_rows rows = g.group_units > 1             ? ROWS_ANY
                                : is_plain(plan) && !is_split ? ROWS_PLAIN
                                : is_packed(plan)             ? ROWS_PACKED
@@ -405,7 +406,7 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
 
 static void launch_clear(const trope_plan &plan, gradient_launches *l)
 {
-    const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1),
+    const int64_t rows = plan.angles.rows * (plan.angles.stride.batch ? plan.batch : 1),
                   blocks = quotient_up(rows, SUMS_WARPS);
     launch(l, clear_angles_kernel, blocks < 65536 ? blocks : 65536, SUMS_THREADS, 0, plan);
 }

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAM
 {
     take_turn();
     const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
-    const int64_t rows = plan.angles.rows * (plan.angles.batch_stride ? plan.batch : 1);
+    const int64_t rows = plan.angles.rows * (plan.angles.stride.batch ? plan.batch : 1);
     for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
          row += (int64_t)gridDim.x * SUMS_WARPS) {
         const int64_t batch = row / plan.angles.rows,

@@ -34,7 +34,7 @@ struct gradient_call {
     fast_divisor groups_of_batch;
     uint32_t slots; /* a power of two */
     uint32_t parts;
-    uint32_t heads_of_step[TROPE_MAX_OPERANDS];
+    uint32_t heads_of_step[MAX_CUDA_OPERANDS];
     gradient_mode mode;
     uint32_t key_axes;       /* axes with positions of their own */
     uint32_t angle_rows;     /* SORTED: of all batch entries that have their own */
@@ -139,7 +139,7 @@ __device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
 
 __device__ __forceinline__ int64_t offset_of_angle_row(const trope_plan &plan, int64_t batch, int64_t row)
 {
-    return batch * plan.angles.batch_stride + row * plan.angles.row_stride;
+    return batch * plan.angles.stride.batch + row * plan.angles.stride.row;
 }
 
 /* The offset in d_freqs of the first (0) or second (1) element's angle of a pair at an angle row. */
@@ -149,8 +149,8 @@ __device__ __forceinline__ int64_t offset_of_angle(const trope_plan &plan, int64
     const int64_t base = offset_of_angle_row(plan, batch, row);
     if (!plan.angles.per_element)
         return base + pair;
-    return base + (which ? trope_second_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair)
-                         : trope_first_of_pair(plan.interleaved_columns, plan.windows, plan.pairs, (int)pair));
+    return base + (which ? trope_second_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, (int)pair)
+                         : trope_first_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, (int)pair));
 }
 
 /* The sum of a unit for the first (0) or second (1) element's angle of a pair, or for both, at the pair's position. */
@@ -205,7 +205,7 @@ __device__ __forceinline__ void emit_keys(const gradient_call &g, const trope_ro
     for (uint32_t axis = 0; axis < g.key_axes; axis++) {
         const bool counts = row.action == TROPE_ROW_ROTATE && (plan.used_axes >> axis & 1) && !(row.poisoned >> axis & 1);
         const int64_t angle_row =
-            counts ? (plan.angles.batch_stride ? row.batch * plan.angles.rows : 0) + position_of_axis(row, (int)axis) : 0;
+            counts ? (plan.angles.stride.batch ? row.batch * plan.angles.rows : 0) + position_of_axis(row, (int)axis) : 0;
         g.keys[axis * g.units + unit] = counts ? axis * g.angle_rows + (uint32_t)angle_row : g.key_axes * g.angle_rows;
         g.values[axis * g.units + unit] = unit;
     }

@@ -21,8 +21,8 @@ __device__ __forceinline__ int64_t offset_of_head(const trope_plan &plan, const 
 __device__ __forceinline__ int64_t offset_of_element(const trope_plan &plan, const trope_plan_operand &o,
                                                      const int64_t *stride, int32_t interleaved, uint32_t pair, int which)
 {
-    const int32_t at = which ? trope_second_of_pair(interleaved, plan.windows, o.rotary_dim / 2, (int)pair)
-                             : trope_first_of_pair(interleaved, plan.windows, o.rotary_dim / 2, (int)pair);
+    const int32_t at = which ? trope_second_of_pair(interleaved, plan.parts, o.rotary_dim / 2, (int)pair)
+                             : trope_first_of_pair(interleaved, plan.parts, o.rotary_dim / 2, (int)pair);
     return (o.rotary_offset + at) * stride[TROPE_DIM_ELEMENT] * plan.element_size;
 }
 
@@ -70,8 +70,8 @@ __device__ __forceinline__ void walk_head(const gradient_call &g, const trope_pl
     if (present) {
         dy.load(plan, o, o.src + offset_of_head(plan, o, o.src_stride, batch, row.token, head), o.src_stride,
                 plan.interleaved_src, pair);
-        x.load(plan, o, o.input + offset_of_head(plan, o, o.input_stride, batch, row.token, head), o.input_stride,
-               plan.interleaved_input, pair);
+        x.load(plan, o, o.forward_src + offset_of_head(plan, o, o.forward_src_stride, batch, row.token, head),
+               o.forward_src_stride, plan.interleaved_forward_src, pair);
     }
     if (o.in_place && plan.interleaved_src != plan.interleaved_dst)
         __syncthreads();
@@ -132,7 +132,7 @@ __device__ __forceinline__ void add_slots(const gradient_call &g, uint32_t slot,
 
 struct paired_gradient {
     gradient_call g;
-    trope_plan_operand operands[TROPE_MAX_OPERANDS]; /* whose groups are joined where they can be */
+    trope_plan_operand operands[MAX_CUDA_OPERANDS]; /* whose groups are joined where they can be */
 };
 
 /* The steps of one part of a unit. */

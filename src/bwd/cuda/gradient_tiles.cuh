@@ -25,14 +25,14 @@ struct gradient_operand {
  * unit. */
 struct tiled_gradient {
     gradient_call g;
-    uint32_t first_of_entry[TROPE_MAX_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
-    uint32_t rotating;                           /* how many steps of a unit have one that rotates */
+    uint32_t first_of_entry[MAX_CUDA_OPERANDS]; /* the first step of an operand in a batch entry; UINT32_MAX: no operand */
+    uint32_t rotating;                          /* how many steps of a unit have one that rotates */
     uint32_t steps;
     uint32_t is_simple; /* one operand, one batch entry: the steps are along the heads */
     fast_divisor rotating_of_entry, others_of_entry;
     fast_divisor threads_of_head;
     uint32_t x_at, rows_at, warp_bytes;
-    gradient_operand operands[TROPE_MAX_OPERANDS];
+    gradient_operand operands[MAX_CUDA_OPERANDS];
 };
 
 /* ---- steps ---- */
@@ -249,8 +249,8 @@ struct twin_place {
     twin_place() = default;
     __device__ __forceinline__ twin_place(const cuda_plan &plan, int32_t is_interleaved, uint32_t pair)
     {
-        const uint32_t bytes = (uint32_t)plan.plan.element_size, window = (uint32_t)plan.window_pairs;
-        const uint32_t skipped = (uint32_t)pairs_before(plan.window_pairs, (int)pair);
+        const uint32_t bytes = (uint32_t)plan.plan.element_size, window = (uint32_t)plan.part_pairs;
+        const uint32_t skipped = (uint32_t)pairs_before(plan.part_pairs, (int)pair);
         interleaved = is_interleaved;
         at[0] = (interleaved ? 2 * pair : pair + skipped) * bytes;
         at[1] = at[0] + (interleaved ? 2 : window) * bytes;
@@ -469,7 +469,7 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
         dy_window += o.window + first * o.tiles.pitch;
         x_window += first * o.x_tiles.pitch;
         if constexpr (TWINS == 1 && ANGLES != ANGLES_ANY) {
-            if (!(plan.interleaved_src | plan.interleaved_dst | plan.interleaved_input)) {
+            if (!(plan.interleaved_src | plan.interleaved_dst | plan.interleaved_forward_src)) {
                 walk_halves(t, first, end, dy_window, x_window, dy_step, x_step);
                 return;
             }
@@ -478,7 +478,7 @@ template <int DTYPE, int ANGLES, int ROWS, bool OWN, int TWINS> struct unit_shar
 #pragma unroll
         for (int w = 0; w < TWINS; w++) {
             dy_at[w] = twin_place(t.g.plan, plan.interleaved_src, some_pair(t, w));
-            x_at[w] = twin_place(t.g.plan, plan.interleaved_input, some_pair(t, w));
+            x_at[w] = twin_place(t.g.plan, plan.interleaved_forward_src, some_pair(t, w));
             dx_at[w] = twin_place(t.g.plan, plan.interleaved_dst, some_pair(t, w));
         }
 #pragma unroll 1

@@ -7,8 +7,9 @@
 #include <stdint.h>
 #include <type_traits>
 
-#include "core/plan.h"
+#include "core/cuda/limits.cuh"
 #include "core/cuda/ptx.cuh"
+#include "core/plan.h"
 #include "core/rotate.h"
 
 /* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */

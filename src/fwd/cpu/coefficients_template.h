@@ -12,8 +12,8 @@ static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, con
     const int64_t size = trope_element_size(a->dtype), step = a->stride.column;
     const char *entry = (const char *)table + row->batch * a->stride.batch * size;
     if (plan->axes == 1 && (plan->planes == 1 || a->stride.axis == 0)) {
-        FN(load_strided)(to, entry + row->position[0] * a->stride.row * size, step, a->dtype,
-                         plan->pairs * (a->per_element ? 2 : 1));
+        FN(load_strided)
+        (to, entry + row->position[0] * a->stride.row * size, step, a->dtype, plan->pairs * (a->per_element ? 2 : 1));
         return;
     }
     for (int pair = 0; pair < plan->pairs; pair++) {

@@ -25,7 +25,7 @@ static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(turn) t)
 #ifdef REAL_IS_DOUBLE
     return native == 0 ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);
 #else
-    return native == 0 ? trope_rotate_once(x, t)
+    return native == 0           ? trope_rotate_once(x, t)
            : native == TROPE_F32 ? trope_rotate_native_f32(x, t)
            : native == TROPE_F16 ? trope_rotate_native_f16(x, t)
                                  : trope_rotate_native_bf16(x, t);

@@ -13,7 +13,7 @@ struct cuda_plan {
     int32_t scaled;        /* they are not both 1 */
     int32_t rows_once;     /* a row of angles is not needed again after much else */
     int32_t own_angles;    /* a pair's elements have an angle each */
-    int32_t window_pairs;  /* of a row of angles */
+    int32_t part_pairs;    /* of a row of angles */
     int32_t table_vectors; /* the angles of neighbouring pairs can be loaded as vectors */
     trope_plan plan;       /* what it points to on the host is not for kernels */
 };
@@ -60,7 +60,7 @@ template <typename REAL> __device__ __forceinline__ REAL table_entry(int32_t dty
 /* Where a row's columns begin in a table with one position axis, in elements. */
 __device__ __forceinline__ int64_t offset_of_row(const cuda_plan &p, const trope_row &row)
 {
-    return row.batch * p.plan.angles.batch_stride + row.position[0] * p.plan.angles.row_stride;
+    return row.batch * p.plan.angles.stride.batch + row.position[0] * p.plan.angles.stride.row;
 }
 
 /* Where the angle of a pair is, of freqs with a column per pair. */
@@ -70,9 +70,9 @@ __device__ __forceinline__ const float *address_of_freqs(const cuda_plan &p, con
 }
 
 /* How many pairs the windows before that of a pair have, which are two at most: without a division in every thread. */
-__device__ __forceinline__ int pairs_before(int window_pairs, int pair)
+__device__ __forceinline__ int pairs_before(int part_pairs, int pair)
 {
-    return (pair >= window_pairs ? window_pairs : 0) + (pair >= 2 * window_pairs ? window_pairs : 0);
+    return (pair >= part_pairs ? part_pairs : 0) + (pair >= 2 * part_pairs ? part_pairs : 0);
 }
 
 /* The column of a pair's first element (0) or second one (1), as trope_first_of_pair. */
@@ -82,7 +82,7 @@ __device__ __forceinline__ int column_of(const cuda_plan &p, int pair, int which
         return pair;
     if (p.plan.interleaved_columns)
         return 2 * pair + which;
-    return pair + pairs_before(p.window_pairs, pair) + which * p.window_pairs;
+    return pair + pairs_before(p.part_pairs, pair) + which * p.part_pairs;
 }
 
 /* What a kernel is compiled for: any angles, or only the usual ones in fp32 and with rounding once, of which tables can be
@@ -151,7 +151,7 @@ __device__ __forceinline__ void load_entries(const cuda_plan &p, const trope_row
     const trope_plan_angles &a = p.plan.angles;
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        const int64_t entry = row.batch * a.batch_stride + position_of_pair(p, row, pair + e) * a.row_stride;
+        const int64_t entry = row.batch * a.stride.batch + position_of_pair(p, row, pair + e) * a.stride.row;
         values->first[e] = table_entry<REAL>(a.dtype, table, entry + column_of(p, pair + e, 0));
         if (own)
             values->second[e] = table_entry<REAL>(a.dtype, table, entry + column_of(p, pair + e, 1));

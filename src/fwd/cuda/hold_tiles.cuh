@@ -23,7 +23,7 @@
 static inline void give_lanes(const trope_plan &plan, tiled_operand *o)
 {
     o->window = 0;
-    o->window_pairs = o->tiles.pitch / 2 / plan.element_size;
+    o->part_pairs = o->tiles.pitch / 2 / plan.element_size;
     o->low_step = o->high_gap = 0; /* there may be more lanes than steps */
     set_lanes(o->tiles.pitch / 32, o);
 }
@@ -31,7 +31,7 @@ static inline void give_lanes(const trope_plan &plan, tiled_operand *o)
 /* Whether threads can keep what a tile has in registers: it is all turned, or could be, by one lane a thread. */
 static inline bool can_be_held(const trope_plan &plan, const tiled_operand &o)
 {
-    return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.window_pairs * plan.element_size &&
+    return o.all_lanes > 0 && o.all_lanes <= 32 && o.tiles.pitch == 2 * o.part_pairs * plan.element_size &&
            o.tiles.pitch == o.all_lanes * 32;
 }
 
@@ -131,7 +131,7 @@ static inline held_share choose_held(const tile_planner &p)
 /* Cuts the operands into such tiles, if they should be held. */
 static inline held_share hold_operands(const tile_planner &p)
 {
-    tiled_operand with_lanes[TROPE_MAX_OPERANDS];
+    tiled_operand with_lanes[MAX_CUDA_OPERANDS];
     tile_planner holding = p;
     holding.operands = with_lanes;
     for (int i = 0; i < p.count; i++) {

@@ -26,16 +26,16 @@ struct tiled_operand {
     uint32_t window;             /* bytes from where a head starts in its tile to its rotary window */
     uint32_t before_window;      /* bytes of a head in memory that are before what its tile has */
     uint32_t head_bytes;         /* in memory */
-    uint32_t window_pairs;       /* in each of the plan's windows */
+    uint32_t part_pairs;         /* in each of the plan's windows */
     uint32_t stays;              /* in L2, from its load to its store */
     uint32_t low_step, high_gap; /* pairs from a lane's first run to the next lane's, and to its second run */
 };
 
 struct tiled_call {
-    fast_divisor turn;                          /* blocks, in which every operand has some */
-    uint32_t first_of_turn[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
-    uint32_t turns_at, rows_at;                 /* in shared memory, where tiles come first: coefficients, and rows */
-    uint32_t turns_bytes;                       /* of a warp */
+    fast_divisor turn;                         /* blocks, in which every operand has some */
+    uint32_t first_of_turn[MAX_CUDA_OPERANDS]; /* UINT32_MAX where there is no operand */
+    uint32_t turns_at, rows_at;                /* in shared memory, where tiles come first: coefficients, and rows */
+    uint32_t turns_bytes;                      /* of a warp */
     cuda_rows rows;
     int32_t interleaved_src, interleaved_dst; /* as in the plan */
     cuda_plan plan;
@@ -70,9 +70,9 @@ template <int DTYPE, int ANGLES> struct tile_lane {
     template <bool USUAL_ROWS>
     __device__ __forceinline__ void locate(const tiled_call &call, const tiled_operand &o, uint32_t lane)
     {
-        skipped = USUAL_ROWS ? 0 : (uint32_t)pairs_before((int)o.window_pairs, (int)(lane * V));
+        skipped = USUAL_ROWS ? 0 : (uint32_t)pairs_before((int)o.part_pairs, (int)(lane * V));
         first = (lane * V + skipped) * BYTES;
-        second = first + o.window_pairs * BYTES;
+        second = first + o.part_pairs * BYTES;
         low = lane * o.low_step + (call.interleaved_src ? skipped / 2 : 0);
         high = low + o.high_gap;
     }
@@ -118,8 +118,8 @@ template <int DTYPE, int ANGLES> struct tile_lane {
         window += skipped * BYTES;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            *(uint2 *)(window + (i * o.window_pairs + low) * BYTES) = make_uint2(v.bits[i].x, v.bits[i].y);
-            *(uint2 *)(window + (i * o.window_pairs + high) * BYTES) = make_uint2(v.bits[i].z, v.bits[i].w);
+            *(uint2 *)(window + (i * o.part_pairs + low) * BYTES) = make_uint2(v.bits[i].x, v.bits[i].y);
+            *(uint2 *)(window + (i * o.part_pairs + high) * BYTES) = make_uint2(v.bits[i].z, v.bits[i].w);
         }
     }
 };

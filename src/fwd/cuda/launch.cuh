@@ -65,7 +65,7 @@ static inline bool tensor_is_vector(const trope_plan &plan, const trope_plan_ope
 static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
 {
     const int64_t count = 16 / plan.element_size;
-    return is_multiple(o.head_dim, count) && is_multiple(o.rotary_offset, count) && is_multiple(o.window_pairs, count) &&
+    return is_multiple(o.head_dim, count) && is_multiple(o.rotary_offset, count) && is_multiple(o.part_pairs, count) &&
            tensor_is_vector(plan, o, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o, o.dst, o.dst_stride));
 }
 
@@ -73,7 +73,7 @@ static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_op
  * the angles is asked for. */
 static inline void join_groups(trope_plan_operand *o, bool with_input)
 {
-    int64_t *const strides[] = {o->src_stride, with_input && o->rotary_dim ? o->input_stride : o->src_stride,
+    int64_t *const strides[] = {o->src_stride, with_input && o->rotary_dim ? o->forward_src_stride : o->src_stride,
                                 o->dst ? o->dst_stride : o->src_stride};
     for (int i = 0; i < 3; i++) {
         if (o->heads_per_group == 1)
@@ -92,8 +92,8 @@ static inline bool is_plain(const trope_plan &plan)
     const trope_sequences &s = plan.sequences;
     const trope_plan_angles &a = plan.angles;
     const bool has_table = a.source == TROPE_ANGLES_FREQS || a.source == TROPE_ANGLES_TABLE;
-    return !s.boundaries && !s.ids && !s.starts && plan.windows == 1 && plan.axes == 1 &&
-           s.tokens < INT32_MAX / s.cp_size && (!has_table || s.tokens * s.cp_size <= a.rows);
+    return !s.boundaries && !s.ids && !s.starts && plan.parts == 1 && plan.axes == 1 && s.tokens < INT32_MAX / s.cp_size &&
+           (!has_table || s.tokens * s.cp_size <= a.rows);
 }
 
 static inline token_positions plan_positions(const trope_sequences &s)
@@ -123,7 +123,7 @@ static inline cuda_rows plan_rows(const trope_plan &plan)
  * are further apart than tokens. (Other operands need it again as well, but keeping it for them did not pay.) */
 static inline bool uses_rows_once(const trope_plan &plan)
 {
-    bool once = is_plain(plan) && (plan.batch == 1 || !plan.batch_outermost || plan.angles.batch_stride != 0);
+    bool once = is_plain(plan) && (plan.batch == 1 || !plan.batch_outermost || plan.angles.stride.batch != 0);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         const int64_t token = magnitude(o.src_stride[TROPE_DIM_TOKEN]);
@@ -138,8 +138,8 @@ static inline bool table_is_vector(const trope_plan &plan)
 {
     const trope_plan_angles &a = plan.angles;
     const uintptr_t bases = (uintptr_t)a.freqs | (uintptr_t)a.cos | (uintptr_t)a.sin;
-    return plan.dtype != TROPE_F64 && plan.axes == 1 && bases % 16 == 0 && is_multiple(a.row_stride, 4) &&
-           is_multiple(a.batch_stride, 4);
+    return plan.dtype != TROPE_F64 && plan.axes == 1 && bases % 16 == 0 && is_multiple(a.stride.row, 4) &&
+           is_multiple(a.stride.batch, 4);
 }
 
 /* What of cuda_angles a plan can be run by. (freqs are fp32 unless the operands are f64.) */
@@ -163,7 +163,7 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->sine_scale = (float)plan.sine_scale;
     p->scaled = plan.cosine_scale != 1 || plan.sine_scale != 1;
     p->own_angles = plan.angles.per_element;
-    p->window_pairs = plan.pairs / plan.windows;
+    p->part_pairs = plan.pairs / plan.parts;
     p->rows_once = uses_rows_once(plan);
     p->table_vectors = table_is_vector(plan) && plan.angles.dtype == TROPE_F32;
 }

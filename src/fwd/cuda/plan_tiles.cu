@@ -86,9 +86,9 @@ static void plan_operand(const trope_plan &plan, trope_plan_operand from, tiled_
     o->window = takes_windows(plan, from) ? 0 : (uint32_t)from.rotary_offset * size;
     o->before_window = (uint32_t)from.rotary_offset * size - o->window;
     o->head_bytes = (uint32_t)from.head_dim * size;
-    o->window_pairs = from.window_pairs;
+    o->part_pairs = from.part_pairs;
     o->low_step = plan.interleaved_src ? width / 2 : width;
-    o->high_gap = plan.interleaved_src ? from.window_pairs / 2 : width / 2;
+    o->high_gap = plan.interleaved_src ? from.part_pairs / 2 : width / 2;
     o->tiles.pitch = (uint32_t)pitch_of(plan, from);
     o->tiles.all_heads = from.groups * from.heads_per_group;
     o->tiles.all_rows = (uint32_t)(joined ? plan.batch * plan.tokens : trope_inner_rows(&plan));
@@ -134,7 +134,7 @@ static int64_t deal_blocks(const tile_planner &p, tiled_call *call)
         return 0;
     const int64_t turns = take_turns(p) ? quotient_up(fewest, SHARE_OF_TURN) : 1;
     uint32_t dealt = 0;
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+    for (int i = 0; i < MAX_CUDA_OPERANDS; i++) {
         const int64_t blocks = i < p.count ? quotient_up(p.operands[i].tiles.tiles, TILE_WARPS) : 0;
         call->first_of_turn[i] = i < p.count ? dealt : UINT32_MAX;
         p.operands[i].blocks_of_turn = (uint32_t)quotient_up(blocks, turns);
@@ -286,7 +286,7 @@ static void limit_blocks(const tile_planner &p, held_share held, tiled_launch *l
 tiled_launch trope_cuda_plan_tiles(const trope_plan &plan, const device_facts &device, uint32_t tile_bytes,
                                    tiled_operand *operands, tiled_call *call)
 {
-    trope_plan_operand joined[TROPE_MAX_OPERANDS];
+    trope_plan_operand joined[MAX_CUDA_OPERANDS];
     const int32_t count = join_operands(plan, joined);
     const tile_planner p = {plan, device, kind_of_call(plan, count), count, joined, operands};
     call->rows = plan_rows(plan);

@@ -105,7 +105,7 @@ static paired_operand plan_operand(const trope_plan &plan, const trope_plan_oper
 static uint32_t choose_rows_per_thread(const paired_call &call)
 {
     int64_t threads = 0;
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++)
+    for (int i = 0; i < MAX_CUDA_OPERANDS; i++)
         threads += call.rows.count * call.operands[i].chunks * call.operands[i].lanes;
     const int64_t rows = threads / ENOUGH_THREADS;
     return rows < 1 ? 1 : (uint32_t)(rows < MAX_ROWS_PER_THREAD ? rows : MAX_ROWS_PER_THREAD);
@@ -115,7 +115,7 @@ static uint32_t choose_rows_per_thread(const paired_call &call)
 static uint32_t groups_of_block(const paired_call &call)
 {
     uint32_t most = 1;
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+    for (int i = 0; i < MAX_CUDA_OPERANDS; i++) {
         const paired_operand &o = call.operands[i];
         const uint32_t groups = call.order == ORDER_ROWS ? PAIR_THREADS
                                 : o.chunks               ? (PAIR_THREADS - 1) / o.columns.divisor + 2
@@ -172,7 +172,7 @@ static bool plan_grid(const trope_plan &plan, paired_call *call, paired_grid *gr
         grid->shared_bytes = call->rows_per_thread * group_bytes;
     }
     call->row_groups = quotient_up(call->rows.count, call->rows_per_thread);
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+    for (int i = 0; i < MAX_CUDA_OPERANDS; i++) {
         call->first_blocks[i] = i < plan.operand_count ? (uint32_t)grid->blocks : UINT32_MAX;
         if (i < plan.operand_count)
             number_blocks(*call, &call->operands[i], grid);

@@ -42,11 +42,11 @@ enum pair_order { ORDER_LANES, ORDER_HEADS, ORDER_ROWS };
 struct paired_call {
     cuda_rows rows;
     int64_t row_groups;
-    uint32_t first_blocks[TROPE_MAX_OPERANDS]; /* UINT32_MAX where there is no operand */
+    uint32_t first_blocks[MAX_CUDA_OPERANDS]; /* UINT32_MAX where there is no operand */
     uint32_t rows_per_thread;
     uint32_t order;
     uint32_t rearranges; /* in place: what a head's threads write, others of them read */
-    paired_operand operands[TROPE_MAX_OPERANDS];
+    paired_operand operands[MAX_CUDA_OPERANDS];
     cuda_plan plan;
 };
 
@@ -145,10 +145,10 @@ __device__ __forceinline__ lane_place locate_lane(const trope_plan &plan, const 
     lane_place p;
     p.pair = (int)lane;
     if (lane < o.rotating) {
-        p.from[0] = offset + trope_first_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair);
-        p.from[1] = offset + trope_second_of_pair(plan.interleaved_src, plan.windows, pairs, p.pair);
-        p.to[0] = offset + trope_first_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
-        p.to[1] = offset + trope_second_of_pair(plan.interleaved_dst, plan.windows, pairs, p.pair);
+        p.from[0] = offset + trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, p.pair);
+        p.from[1] = offset + trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, p.pair);
+        p.to[0] = offset + trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, p.pair);
+        p.to[1] = offset + trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, p.pair);
     } else {
         const int32_t i = (int32_t)(lane - o.rotating);
         p.from[0] = p.from[1] = p.to[0] = p.to[1] = i + (i >= offset ? o.rotary_dim : 0);

@@ -69,7 +69,7 @@ static tiled_launch plan_anew(const trope_plan &plan, const device_facts &device
                               tiled_operand *operands, tiled_call *call)
 {
     memset(call, 0, offsetof(tiled_call, plan));
-    memset(operands, 0, TROPE_MAX_OPERANDS * sizeof *operands);
+    memset(operands, 0, MAX_CUDA_OPERANDS * sizeof *operands);
     return trope_cuda_plan_tiles(plan, device, tile_bytes, operands, call);
 }
 
@@ -93,7 +93,7 @@ static tiled_launch plan_launch(const trope_plan &plan, const device_facts &devi
 trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan)
 {
     tiled_call call;
-    tiled_operand operands[TROPE_MAX_OPERANDS];
+    tiled_operand operands[MAX_CUDA_OPERANDS];
     const device_facts device = facts_of_device();
     const tiled_launch launch = plan_launch(*plan, device, operands, &call);
     fill_cuda_plan(*plan, &call.plan);

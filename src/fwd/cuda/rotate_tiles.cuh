@@ -158,7 +158,7 @@ __device__ __forceinline__ void bring_steps(const uint64_t *steps, uint32_t pair
 /* ---- the kernel ---- */
 
 template <int KIND> struct tiled_operands {
-    tiled_operand of[IS_SINGLE<KIND> ? 1 : TROPE_MAX_OPERANDS];
+    tiled_operand of[IS_SINGLE<KIND> ? 1 : MAX_CUDA_OPERANDS];
 };
 
 /* What a thread has in a tile: a lane, of every so many rows and every so many heads of them. The threads of a warp that

@@ -28,7 +28,7 @@ struct cuda_rows {
 /* The operand that has a block, or any other part of which each has some, from these on; UINT32_MAX where there is none. */
 TROPE_HD uint32_t operand_of_block(const uint32_t *first, uint32_t block)
 {
-    static_assert(TROPE_MAX_OPERANDS == 4, "operand_of_block");
+    static_assert(MAX_CUDA_OPERANDS == 4, "operand_of_block");
     return (block >= first[1]) + (block >= first[2]) + (block >= first[3]);
 }
 

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "core/cuda/early_launch.cuh"
+#include "core/cuda/limits.cuh"
 #include "core/plan.h"
 #include "varlen/row.h"
 
@@ -60,8 +61,8 @@ __device__ __forceinline__ found_span find_spans(const trope_sequences &s, int64
 static inline bool is_packed(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
-    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.packed &&
-           s.cp_size == 1 && plan.axes == 1 && plan.windows == 1 && s.count > 0 && s.count < INT32_MAX &&
+    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream &&
+           s.cp_size == 1 && plan.axes == 1 && plan.parts == 1 && s.count > 0 && s.count < INT32_MAX &&
            s.tokens < INT32_MAX && plan.angles.rows < INT32_MAX;
 }
 
@@ -185,7 +186,7 @@ __device__ __forceinline__ void finish_row(const trope_plan &plan, bool faulty, 
     if (row->action == TROPE_ROW_ROTATE && row->poisoned && plan.status)
         atomicOr(plan.status, TROPE_STATUS_POSITION);
     if (faulty)
-        row->poisoned = (1u << TROPE_MAX_AXES) - 1;
+        row->poisoned = (1u << MAX_CUDA_AXES) - 1;
 }
 
 /* Fills a row whose batch and token are set, for all threads of a warp. */
@@ -326,7 +327,7 @@ struct packed_check {
 /* Without an array that is indexed, which would be in memory. */
 __device__ __forceinline__ int64_t position_of_axis(const trope_row &row, int axis)
 {
-    static_assert(TROPE_MAX_AXES == 3, "position_of_axis");
+    static_assert(MAX_CUDA_AXES == 3, "position_of_axis");
     return axis == 0 ? row.position[0] : axis == 1 ? row.position[1] : row.position[2];
 }
 
