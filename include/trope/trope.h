@@ -101,7 +101,7 @@ enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 
  * are paired as HALF or INTERLEAVED says, whatever the operands' pairing is. */
 enum { TROPE_COLUMNS_PAIR = 1, TROPE_COLUMNS_HALF = 2, TROPE_COLUMNS_INTERLEAVED = 3 };
 /* Layout of a table: [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns],
- * contiguous; or by strides. Axes are those up to the last that pairs use. */
+ * contiguous; or by strides. Axes: up to the last that pairs use, in d_freqs also those of ids. */
 enum { TROPE_TABLE_ROWS = 1, TROPE_TABLE_BATCH_ROWS = 2 };
 enum { TROPE_TABLE_AXES_BATCH_ROWS = 3, TROPE_TABLE_STRIDED = 4 };
 /* Layout of position_ids: [axes, batch, tokens]; or [batch, tokens] or [tokens] for all axes (and
