@@ -86,8 +86,8 @@ struct gpt {
     int64_t parameters;
     real *weights, *gradients; /* [parameters] */
 
-    double inv_freq[MAX_HEAD_DIM / 2]; /* trope's angles: radians per position, one per pair */
-    double mscale;
+    double inv_freq[MAX_HEAD_DIM / 2]; /* trope's angles: radians a position, one a pair */
+    double attention_factor;
     double rope_seconds; /* spent in trope */
 
     int tokens; /* of a batch */
@@ -124,40 +124,48 @@ static void require(trope_status status)
     exit(2);
 }
 
-/* `heads` of every group of a packed QKV buffer, from head `first` on, rotated in place. */
-static trope_operand heads_of_qkv(const struct gpt_shape *s, real *qkv, int first, int heads)
+/* Q and K where they lie in the packed QKV buffer. V, in the same buffer, is not touched. */
+static void find_q_and_k(const struct gpt_shape *s, real *qkv, int tokens, trope_operand operands[2])
 {
-    trope_operand operand = {
-        .groups = s->groups, .heads_per_group = heads, .head_dim = s->head_dim, .rotary_dim = s->head_dim};
-    operand.src = operand.dst = qkv + first * s->head_dim;
-    operand.src_stride[TROPE_DIM_TOKEN] = qkv_width(s);
-    operand.src_stride[TROPE_DIM_GROUP] = (s->q_per_group + 2) * s->head_dim;
-    operand.src_stride[TROPE_DIM_HEAD] = s->head_dim;
-    operand.src_stride[TROPE_DIM_ELEMENT] = 1;
-    memcpy(operand.dst_stride, operand.src_stride, sizeof operand.dst_stride);
-    return operand;
+    trope_qkv packed = {.struct_size = sizeof packed,
+                        .buffer = qkv,
+                        .batch = 1,
+                        .tokens = tokens,
+                        .layout = TROPE_THD,
+                        .order = TROPE_QKV_GROUPS,
+                        .dtype = REAL_DTYPE,
+                        .q_heads = s->groups * s->q_per_group,
+                        .kv_heads = s->groups,
+                        .head_dim = s->head_dim,
+                        .rotary_dim = s->head_dim};
+    require(trope_fill_qkv(&operands[0], &packed, TROPE_Q));
+    require(trope_fill_qkv(&operands[1], &packed, TROPE_K));
 }
 
 /* Q and K of all sequences, in one call. `direction` is trope_forward, for Q and K, or trope_backward, for their
- * gradients; the arguments are the same. V, in the same buffer, is not touched. */
+ * gradients; the arguments are the same, because both happen in place. */
 static void rotate(struct gpt *m, real *qkv, const struct batch *batch, trope_status (*direction)(const trope_args *))
 {
-    const struct gpt_shape *s = &m->shape;
-    if (!s->rope)
+    if (!m->shape.rope)
         return;
+    trope_operand operands[2];
+    find_q_and_k(&m->shape, qkv, batch->tokens, operands);
     trope_args args = {.struct_size = sizeof args,
                        .device = TROPE_DEVICE_CPU,
                        .threads = 1, /* each model has a thread of its own */
                        .dtype = REAL_DTYPE,
+                       .operands = operands,
+                       .operand_count = 2,
+                       .operand_size = sizeof operands[0],
                        .batch = 1,
                        .tokens = batch->tokens,
-                       .operand_count = 2,
-                       .operands = {heads_of_qkv(s, qkv, 0, s->q_per_group), heads_of_qkv(s, qkv, s->q_per_group, 1)},
+                       .pairing = TROPE_PAIRING_HALF,
                        .inv_freq = m->inv_freq,
-                       .mscale = m->mscale,
+                       .mscale = m->attention_factor,
                        .cu_seqlens = batch->cu_seqlens,
                        .cu_seqlens_dtype = TROPE_I32,
-                       .sequences = batch->sequences};
+                       .sequences = batch->sequences,
+                       .padding = TROPE_PADDING_ZERO}; /* the batch is longer than its documents */
     double start = seconds();
     require(direction(&args));
     m->rope_seconds += seconds() - start;
@@ -585,8 +593,9 @@ static void gpt_new(struct gpt *m, const struct gpt_shape *shape, int tokens)
     m->dhidden = gpt_reals(m, (int64_t)tokens * shape->hidden);
     m->dattention = new_attention(m);
 
-    trope_frequency_args rule = {.struct_size = sizeof rule, .rule = TROPE_RULE_DEFAULT, .rotary_dim = shape->head_dim};
-    require(trope_frequencies(&rule, m->inv_freq, &m->mscale));
+    trope_frequency_args rule = {
+        .struct_size = sizeof rule, .rule = TROPE_RULE_DEFAULT, .rotary_dim = shape->head_dim, .base = 10000};
+    require(trope_frequencies(&rule, m->inv_freq, &m->attention_factor));
 }
 
 static void gpt_free(struct gpt *m)

@@ -44,9 +44,12 @@ trope_status trope_validate_position_memory(const char *function, const trope_ar
 /* Pairs of the widest operand. */
 int32_t trope_widest_pairs(const trope_args *args);
 
-/* The axis that is said for a pair, and how many axes pairs use. */
-int32_t trope_said_axis(const trope_args *args, int32_t pair);
+/* The axis that is said for one of the call's pairs, and how many axes pairs use. */
+int32_t trope_said_axis(const trope_args *args, int32_t pairs, int32_t pair);
 int32_t trope_count_axes(const trope_args *args);
+
+/* The planes of a gradient that has axes: those, and all that ids have. */
+int32_t trope_count_planes(const trope_args *args);
 
 /* Whether the angles are a table. */
 static inline int trope_has_table(const trope_args *args)

@@ -109,18 +109,22 @@ int32_t trope_widest_pairs(const trope_args *a)
     return widest;
 }
 
-int32_t trope_said_axis(const trope_args *a, int32_t pair)
+int32_t trope_said_axis(const trope_args *a, int32_t pairs, int32_t pair)
 {
-    return a->pair_axis ? a->pair_axis[pair] : pair / (trope_widest_pairs(a) / a->parts);
+    return a->pair_axis ? a->pair_axis[pair] : pair / (pairs / a->parts);
 }
 
 int32_t trope_count_axes(const trope_args *a)
 {
-    int32_t most = a->parts;
-    if (!a->pair_axis)
-        return most;
-    most = 1;
-    for (int32_t pair = 0; pair < trope_widest_pairs(a); pair++)
+    const int32_t pairs = trope_widest_pairs(a);
+    int32_t most = a->pair_axis ? 1 : a->parts;
+    for (int32_t pair = 0; a->pair_axis && pair < pairs; pair++)
         most = a->pair_axis[pair] >= most ? a->pair_axis[pair] + 1 : most;
     return most;
+}
+
+int32_t trope_count_planes(const trope_args *a)
+{
+    const int32_t used = trope_count_axes(a);
+    return a->position_axes > used ? a->position_axes : used;
 }

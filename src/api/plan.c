@@ -91,12 +91,13 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */
 static void plan_axes(const trope_args *a, trope_plan *plan)
 {
-    plan->planes = trope_count_axes(a);
+    plan->planes = trope_count_planes(a);
     plan->axes = a->position_axes > 1 ? a->position_axes : 1;
-    for (int pair = 0; plan->planes > 1 && pair < plan->pairs; pair++)
-        plan->axis_bits[pair / 16] |= (uint32_t)trope_said_axis(a, pair) << (2 * (pair % 16));
-    for (int pair = 0; pair < plan->pairs; pair++)
+    plan->used_axes = plan->planes == 1;
+    for (int pair = 0; plan->planes > 1 && pair < plan->pairs; pair++) {
+        plan->axis_bits[pair / 16] |= (uint32_t)trope_said_axis(a, plan->pairs, pair) << (2 * (pair % 16));
         plan->used_axes |= 1u << trope_pair_axis(plan, pair);
+    }
     while (!(plan->used_axes >> (plan->axes - 1)))
         plan->axes--;
 }

@@ -188,13 +188,11 @@ static trope_status validate_rotation(const char *function, const trope_args *a)
 
 static trope_status validate_pair_axis(const char *function, const trope_args *a)
 {
-    const int32_t needed = trope_count_axes(a), most = a->position_axes > 1 ? a->position_axes : TROPE_MAX_AXES;
-    for (int32_t pair = 0; a->pair_axis && pair < trope_widest_pairs(a); pair++)
-        REQUIRE(a->pair_axis[pair]<most, ARGUMENT, "pair_axis[%d] (%d) must be below %s (%d)", pair, a->pair_axis[pair],
-                                   a->position_axes> 1
-                    ? "position_axes"
-                    : "the most axes",
-                most);
+    const int32_t needed = trope_count_axes(a), pairs = trope_widest_pairs(a), said = a->position_axes;
+    const int32_t highest = (said > 1 ? said : TROPE_MAX_AXES) - 1;
+    for (int32_t pair = 0; a->pair_axis && pair < pairs; pair++)
+        REQUIRE(a->pair_axis[pair] <= highest, ARGUMENT, "pair_axis[%d] (%d) must be at most %d%s", pair,
+                a->pair_axis[pair], highest, said > 1 ? ", the last of position_axes" : "");
     if (a->position_axes > 1 && !a->pair_axis)
         REQUIRE(
             a->position_axes == needed, ARGUMENT,
@@ -222,7 +220,8 @@ static trope_status validate_frequencies(const char *function, const trope_args 
     const uintptr_t host = (uintptr_t)a->inv_freq | (uintptr_t)a->phase_step;
     REQUIRE(host % sizeof(double) == 0, ARGUMENT, "%s (%p) must be aligned to 8 bytes",
             a->inv_freq ? "inv_freq" : "phase_step", (const void *)host);
-    for (int i = 0; a->inv_freq && i < trope_widest_pairs(a); i++)
+    const int32_t pairs = trope_widest_pairs(a);
+    for (int i = 0; a->inv_freq && i < pairs; i++)
         REQUIRE(fabs(a->inv_freq[i]) < TROPE_MAX_FREQUENCY, ARGUMENT, "inv_freq[%d] (%g) must be finite and below 2^64", i,
                 a->inv_freq[i]);
     return TROPE_OK;

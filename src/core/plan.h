@@ -84,7 +84,7 @@ typedef struct trope_plan {
     int32_t pairs;      /* of the widest operand */
     int32_t axes;       /* position axes, up to the last that a pair uses; with 1, all pairs use axis 0 */
     uint32_t used_axes; /* bit a: some pair uses position axis a */
-    int32_t planes;     /* of a table with an axis stride: up to the last that a pair uses */
+    int32_t planes;     /* of a gradient with an axis stride: up to the last that a pair uses or ids have */
     uint32_t axis_bits[TROPE_MAX_PAIRS / 16]; /* two bits a pair: its axis */
 
     /* The direction: cos is multiplied by cosine_scale, sin by sine_scale, and swap_sines trades those of the pair. */

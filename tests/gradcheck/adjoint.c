@@ -4,7 +4,8 @@
  *     M' M x = x, M^-1 M x = x             backward, and forward the other way, undo forward when mscale is 1
  *
  * With A the largest |x1| + |x2| times mscale, u of the dtype and v = 2^-24 (f64: 2^-53) of the arithmetic, an element of M
- * x is off by at most e = A (u + 3 v), natively rounded by A (4 u + 3 v); so <M x, y> by e sum |y|.
+ * x is off by at most e = A (u + 3 v), natively rounded by A (4 u + 3 v); so <M x, y> by e sum |y|. Of shared heads, M' y is
+ * the sum of H terms, each off by e, and another v for each of the ceil(log2 H) levels of the tree.
  *
  *     gradcheck_adjoint [--seed S] [--count N] */
 #include <math.h>
@@ -17,72 +18,83 @@
 #include "support/number.h"
 #include "support/seeds.h"
 
-static double *load_all(const problem *p, char *const *address)
+static double *load_all(const problem *p, char *const *address, int64_t count)
 {
-    double *values = malloc((size_t)p->count * sizeof *values);
-    for (int64_t i = 0; i < p->count; i++)
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
         values[i] = problem_load(p, address[i]);
     return values;
 }
 
+/* The inner product of what is stored at these addresses with what was there before, and the sum of magnitudes of that. */
+static long double product(const problem *p, char *const *address, const double *with, int64_t count, double *length)
+{
+    long double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += (long double)problem_load(p, address[i]) * with[i];
+        *length += fabs(with[i]);
+    }
+    return sum;
+}
+
+static void run_forward(problem *p)
+{
+    CHECK_MESSAGE(trope_forward(call_args(&p->forward)) == TROPE_OK, "%s", trope_last_error());
+}
+
 static void check_transpose(problem *p, double *worst)
 {
-    long double in_y = 0, in_x = 0;
-    double length = 0;
+    double of_y = 0, of_x = 0;
     config_reset(p->c);
-    double *x = load_all(p, p->x), *dy = load_all(p, p->dy);
-    CHECK_MESSAGE(trope_forward(&p->forward) == TROPE_OK, "%s", trope_last_error());
-    double *y = load_all(p, p->dst);
-    CHECK_MESSAGE(trope_backward(&p->backward) == TROPE_OK, "%s", trope_last_error());
-    double *dx = load_all(p, p->dst);
-    for (int64_t i = 0; i < p->count; i++) {
-        in_y += (long double)y[i] * dy[i];
-        in_x += (long double)x[i] * dx[i];
-        length += fabs(x[i]) + fabs(dy[i]);
-    }
-    const double error = fabs((double)(in_y - in_x)), bound = length * problem_element_error(p);
+    double *x = load_all(p, p->x, p->inputs), *dy = load_all(p, p->dy, p->outputs);
+    run_forward(p);
+    const long double in_y = product(p, p->y, dy, p->outputs, &of_y);
+    CHECK_MESSAGE(trope_backward(call_args(&p->backward)) == TROPE_OK, "%s", trope_last_error());
+    const long double in_x = product(p, p->dx, x, p->inputs, &of_x);
+    const double length = of_y + p->heads * of_x, error = fabs((double)(in_y - in_x));
+    const double bound = length * problem_element_error(p);
     *worst = fmax(*worst, error / (length * p->amplitude));
     if (!CHECK_MESSAGE(error <= bound, "<Mx, y> is %.17Lg, <x, M'y> is %.17Lg, bound %.3g", in_y, in_x, bound))
         problem_print(p, "gradcheck_adjoint");
     free(x);
     free(dy);
-    free(y);
-    free(dx);
 }
 
-/* The args that take dst back to where dy was, by backward or by turning the other way. */
-static trope_args undo(const problem *p, int by_backward)
+/* The call that takes y back to where dy was, by backward or by turning the other way. */
+static call undo(const problem *p, int by_backward)
 {
-    trope_args args = p->forward;
-    for (int i = 0; i < args.operand_count; i++) {
-        trope_operand *o = &args.operands[i];
-        const trope_operand *backward = &p->backward.operands[i];
-        o->src = backward->dst;
+    call k = p->forward;
+    for (int i = 0; i < k.args.operand_count; i++) {
+        trope_operand *o = &k.operands[i];
+        const trope_operand *forward = &p->forward.operands[i], *backward = &p->backward.operands[i];
+        o->src = forward->dst;
+        o->src_layout = forward->dst_layout;
+        memcpy(o->src_stride, forward->dst_stride, sizeof o->src_stride);
         o->dst = (void *)(uintptr_t)backward->src;
-        memcpy(o->src_stride, backward->dst_stride, sizeof o->src_stride);
+        o->dst_layout = backward->src_layout;
         memcpy(o->dst_stride, backward->src_stride, sizeof o->dst_stride);
     }
     if (by_backward)
-        return args;
-    const int32_t in = args.pairing ? args.pairing : TROPE_PAIRING_HALF, out = args.pairing_out ? args.pairing_out : in;
-    args.inverse = !args.inverse;
-    args.pairing = out;
-    args.pairing_out = in;
-    return args;
+        return k;
+    k.args.inverse = !k.args.inverse;
+    k.args.pairing = p->forward.args.pairing_out ? p->forward.args.pairing_out : p->forward.args.pairing;
+    k.args.pairing_out = p->forward.args.pairing;
+    return k;
 }
 
 static void check_undone(problem *p, int by_backward, double *worst)
 {
     config_reset(p->c);
-    double *x = load_all(p, p->x);
-    const trope_args back = undo(p, by_backward);
-    CHECK_MESSAGE(trope_forward(&p->forward) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE((by_backward ? trope_backward(&back) : trope_forward(&back)) == TROPE_OK, "%s", trope_last_error());
-    for (int64_t i = 0; i < p->count; i++) {
+    double *x = load_all(p, p->x, p->inputs);
+    call back = undo(p, by_backward);
+    const trope_args *args = call_args(&back);
+    run_forward(p);
+    CHECK_MESSAGE((by_backward ? trope_backward(args) : trope_forward(args)) == TROPE_OK, "%s", trope_last_error());
+    for (int64_t i = 0; i < p->inputs; i++) {
         /* y is off by e in both elements of the pair, x then by twice that and by e of its own; cos^2 + sin^2 is off by
          * 4e-7. */
         const double error = fabs(problem_load(p, p->dy[i]) - x[i]);
-        const double bound = 3 * problem_element_error(p) + (p->forward.dtype == TROPE_F64 ? 1e-15 : 4e-7) * p->amplitude;
+        const double bound = 3 * problem_element_error(p) + (args->dtype == TROPE_F64 ? 1e-15 : 4e-7) * p->amplitude;
         *worst = fmax(*worst, error / p->amplitude);
         if (!CHECK_MESSAGE(error <= bound, "x[%lld] is %.17g, restored by %s %.17g", (long long)i, x[i],
                            by_backward ? "backward" : "turning back", problem_load(p, p->dy[i])))
@@ -94,6 +106,7 @@ static void check_undone(problem *p, int by_backward, double *worst)
 static void check_seed(uint64_t seed, double worst[2][4])
 {
     const uint8_t dtype = (uint8_t)(seed % 4);
+    static const uint8_t angles[] = {ANGLES_FREQS, ANGLES_INV_FREQ, ANGLES_PHASE_STEP};
     const uint8_t any[][2] = {{OPTION_DTYPE, dtype}};
     problem *p = problem_make(seed, any, 1);
     check_transpose(p, &worst[0][dtype]);
@@ -101,11 +114,12 @@ static void check_seed(uint64_t seed, double worst[2][4])
     /* Rotations proper, of which none is left out: one angle a pair, mscale 1, no zeros for padding. */
     const uint8_t rotation[][2] = {{OPTION_DTYPE, dtype},
                                    {OPTION_MSCALE, (uint8_t)(seed / 4 % 2)},
-                                   {OPTION_ANGLE_COLS, COLS_HALF},
-                                   {OPTION_ANGLES, seed / 8 % 2 ? ANGLES_FREQS : ANGLES_INV_FREQ},
-                                   {OPTION_SEQUENCES, (uint8_t)(seed / 16 % 5)},
-                                   {OPTION_PADDING, (uint8_t)(seed / 16 % 5 ? TROPE_PADDING_COPY + seed / 80 % 2 : 0)}};
-    p = problem_make(seed, rotation, 6);
+                                   {OPTION_SHARED, SHARED_NONE},
+                                   {OPTION_COLUMNS, COLUMNS_PAIR},
+                                   {OPTION_ANGLES, angles[seed / 8 % 3]},
+                                   {OPTION_SEQUENCES, (uint8_t)(seed / 24 % 5)},
+                                   {OPTION_PADDING, (uint8_t)(seed / 24 % 5 ? TROPE_PADDING_COPY + seed / 120 % 2 : 0)}};
+    p = problem_make(seed, rotation, 7);
     check_undone(p, 0, &worst[1][dtype]);
     check_undone(p, 1, &worst[1][dtype]);
     problem_free(p);
@@ -117,8 +131,8 @@ int main(int argc, char **argv)
     double worst[2][4] = {{0}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
         check_seed(seed, worst);
-    for (int32_t dtype = 0; dtype < 4; dtype++)
-        printf("%-4s worst |<Mx,y> - <x,M'y>| / (A sum(|x| + |y|)) %.2g, worst error of a restored x / A %.2g\n",
-               number_name(dtype), worst[0][dtype], worst[1][dtype]);
+    for (int dtype = DTYPE_F32; dtype <= DTYPE_F64; dtype++)
+        printf("%-4s worst |<Mx,y> - <x,M'y>| / (A sum(H|x| + |y|)) %.2g, worst error of a restored x / A %.2g\n",
+               number_name(TROPE_F32 + dtype), worst[0][dtype], worst[1][dtype]);
     return check_result();
 }

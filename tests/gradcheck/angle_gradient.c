@@ -34,11 +34,11 @@ static config_buffer *gradient_buffer(config *c)
 /* Runs c with this many threads and this instruction set into its own buffer; returns 0 where this machine has it not. */
 static int run(config *c, int32_t threads, int32_t isa)
 {
-    trope_args args = config_args(c, 1);
-    args.threads = threads;
-    args.isa = isa;
+    call k = config_call(c, 1);
+    k.args.threads = threads;
+    k.args.isa = isa;
     config_reset(c);
-    const trope_status status = trope_backward(&args);
+    const trope_status status = config_run(c, call_args(&k), 1);
     if (status == TROPE_ERROR_UNSUPPORTED)
         return 0;
     CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());

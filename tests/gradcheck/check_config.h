@@ -26,7 +26,7 @@ static inline void print_comparison(const comparison *result)
            result->elements, result->kinds[REFERENCE_NUMBER], result->kinds[REFERENCE_BITS], result->kinds[REFERENCE_NAN],
            result->sums[1], result->sums[0]);
     printf("worst error over tolerance:");
-    for (int32_t dtype = 0; dtype < 4; dtype++)
+    for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++)
         printf(" %s %.3f", number_name(dtype), result->worst_ratio[dtype]);
     printf("\n");
 }

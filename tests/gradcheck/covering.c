@@ -9,12 +9,13 @@
 #include "gradcheck/check_config.h"
 
 #define MAX_VALUES 8
-#define ATTEMPTS   400 /* at choices that hold a pair, before it counts as a contradiction */
-#define CANDIDATES 12  /* that hold it, of which the one with the most new pairs is taken */
+#define OPTIONS    OPTION_VERSION /* which only takes choices away */
+#define ATTEMPTS   400            /* at choices that hold a pair, before it counts as a contradiction */
+#define CANDIDATES 12             /* that hold it, of which the one with the most new pairs is taken */
 
 typedef struct sweep {
-    uint8_t covered[OPTION_COUNT][MAX_VALUES][OPTION_COUNT][MAX_VALUES];
-    long hits[OPTION_COUNT][MAX_VALUES];
+    uint8_t covered[OPTIONS][MAX_VALUES][OPTIONS][MAX_VALUES];
+    long hits[OPTIONS][MAX_VALUES];
     long pairs, contradictions, configs, only;
     random_state random;
     comparison result;
@@ -23,17 +24,17 @@ typedef struct sweep {
 static int new_pairs(const sweep *s, const config_choices *choices)
 {
     int count = 0;
-    for (int a = 0; a < OPTION_COUNT; a++)
-        for (int b = a + 1; b < OPTION_COUNT; b++)
+    for (int a = 0; a < OPTIONS; a++)
+        for (int b = a + 1; b < OPTIONS; b++)
             count += !s->covered[a][choices->value[a]][b][choices->value[b]];
     return count;
 }
 
 static void run(sweep *s, const config_choices *choices)
 {
-    for (int a = 0; a < OPTION_COUNT; a++) {
+    for (int a = 0; a < OPTIONS; a++) {
         s->hits[a][choices->value[a]]++;
-        for (int b = a + 1; b < OPTION_COUNT; b++)
+        for (int b = a + 1; b < OPTIONS; b++)
             s->covered[a][choices->value[a]][b][choices->value[b]] = 1;
     }
     const long number = s->configs++;
@@ -69,7 +70,7 @@ static void cover(sweep *s, const uint8_t pair[2][2])
 
 static void print_hits(const sweep *s)
 {
-    for (int option = 0; option < OPTION_COUNT; option++) {
+    for (int option = 0; option < OPTIONS; option++) {
         printf("%-14s", config_option_name(option));
         for (int value = 0; value < config_value_count(option); value++) {
             printf(" %s %ld", config_value_name(option, value), s->hits[option][value]);
@@ -85,8 +86,8 @@ int main(int argc, char **argv)
     static sweep s = {.only = -1, .random = {0}};
     if (argc == 3 && !strcmp(argv[1], "--only"))
         s.only = strtol(argv[2], NULL, 0);
-    for (int a = 0; a < OPTION_COUNT; a++)
-        for (int b = a + 1; b < OPTION_COUNT; b++)
+    for (int a = 0; a < OPTIONS; a++)
+        for (int b = a + 1; b < OPTIONS; b++)
             for (int i = 0; i < config_value_count(a) * config_value_count(b); i++) {
                 const uint8_t pair[2][2] = {{(uint8_t)a, (uint8_t)(i / config_value_count(b))},
                                             {(uint8_t)b, (uint8_t)(i % config_value_count(b))}};

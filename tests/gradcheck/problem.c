@@ -10,13 +10,14 @@
 
 static config_choices choose(uint64_t seed, const uint8_t (*fixed)[2], int count)
 {
-    const uint8_t always[][2] = {{OPTION_PLACE, PLACE_OUT}, {OPTION_GRADIENT, GRADIENT_TOO}};
+    const uint8_t always[][2] = {
+        {OPTION_PLACE, PLACE_OUT}, {OPTION_GRADIENT, GRADIENT_TOO}, {OPTION_ACCUMULATE, ACCUMULATE_NONE}};
     uint8_t all[OPTION_COUNT][2];
     memcpy(all, always, sizeof always);
     if (count)
-        memcpy(all[2], fixed, (size_t)count * sizeof *fixed);
+        memcpy(all[3], fixed, (size_t)count * sizeof *fixed);
     for (random_state random = {seed};; random_bits(&random)) {
-        const config_choices choices = config_choose_with(random.state, (const uint8_t(*)[2])all, count + 2);
+        const config_choices choices = config_choose_with(random.state, (const uint8_t(*)[2])all, count + 3);
         if (choices.value[OPTION_RANGE] != RANGE_POISON && choices.value[OPTION_SOURCE] != SOURCE_BROADCAST)
             return choices;
     }
@@ -26,24 +27,59 @@ double problem_element_error(const problem *p)
 {
     static const double units[] = {
         [TROPE_F32] = 0x1p-24, [TROPE_F16] = 0x1p-11, [TROPE_BF16] = 0x1p-8, [TROPE_F64] = 0x1p-53};
-    const int32_t dtype = p->forward.dtype;
-    const double v = dtype == TROPE_F64 ? 0x1p-53 : 0x1p-24, roundings = p->forward.rounding == TROPE_ROUND_NATIVE ? 4 : 1;
-    return p->amplitude * (roundings * units[dtype] + 3 * v) + number_half_ulp(dtype, 0);
+    const trope_args *a = &p->forward.args;
+    const double v = a->dtype == TROPE_F64 ? 0x1p-53 : 0x1p-24, levels = ceil(log2(p->heads));
+    const double roundings = a->rounding == TROPE_ROUND_NATIVE ? 4 : 1;
+    return p->amplitude * (roundings * units[a->dtype] + (3 + levels) * v) + number_half_ulp(a->dtype, 0);
 }
 
 double problem_load(const problem *p, const char *element)
 {
-    return number_load(p->forward.dtype, element);
+    return number_load(p->forward.args.dtype, element);
 }
 
 /* cos and sin are at most 1 in magnitude in every config, so |y| <= m (|x1| + |x2|). */
 static void find_amplitude(problem *p)
 {
     double greatest = 0;
-    for (int64_t i = 0; i < p->count; i++)
-        greatest = fmax(greatest, fmax(fabs(problem_load(p, p->x[i])), fabs(problem_load(p, p->dy[i]))));
-    const double m = p->forward.mscale != 0 ? fabs(p->forward.mscale) : 1;
+    for (int64_t i = 0; i < p->inputs; i++)
+        greatest = fmax(greatest, fabs(problem_load(p, p->x[i])));
+    for (int64_t i = 0; i < p->outputs; i++)
+        greatest = fmax(greatest, fabs(problem_load(p, p->dy[i])));
+    const double m = p->forward.args.mscale != 0 ? fabs(p->forward.args.mscale) : 1;
     p->amplitude = 2 * greatest * fmax(m, 0.5);
+}
+
+static void find_heads(problem *p)
+{
+    p->heads = 1;
+    for (int i = 0; i < p->forward.args.operand_count; i++) {
+        const trope_operand *o = &p->forward.operands[i];
+        int heads = o->shared_heads ? o->heads_per_group : 1;
+        if (o->shared_heads == TROPE_SHARED_ALL && o->groups)
+            heads *= o->groups;
+        p->heads = heads > p->heads ? heads : p->heads;
+    }
+}
+
+/* The addresses of all elements of one tensor of every operand, and how many they are. */
+static char **list_elements(call *k, tensor_role role, int backward, int64_t *count)
+{
+    const trope_args *args = call_args(k);
+    const int64_t size = (int64_t)number_size(args->dtype);
+    int64_t at = 0;
+    *count = 0;
+    for (int i = 0; i < args->operand_count; i++) {
+        const tensor t = tensor_of(args, i, role, backward);
+        *count += tensor_count(&t);
+    }
+    char **address = malloc((size_t)*count * sizeof *address);
+    for (int i = 0; i < args->operand_count; i++) {
+        const tensor t = tensor_of(args, i, role, backward);
+        for (int64_t j = 0; j < tensor_count(&t); j++)
+            address[at++] = (char *)(uintptr_t)t.base + tensor_offset(&t, j) * size;
+    }
+    return address;
 }
 
 problem *problem_make(uint64_t seed, const uint8_t (*fixed)[2], int count)
@@ -51,30 +87,23 @@ problem *problem_make(uint64_t seed, const uint8_t (*fixed)[2], int count)
     problem *p = calloc(1, sizeof *p);
     const config_choices choices = choose(seed, fixed, count);
     p->c = config_make(seed, &choices);
-    p->backward = config_args(p->c, 1);
-    p->forward = config_args(p->c, 0);
-    for (int i = 0; i < p->forward.operand_count; i++) {
+    p->backward = config_call(p->c, 1);
+    p->forward = config_call(p->c, 0);
+    for (int i = 0; i < p->forward.args.operand_count; i++) {
         trope_operand *o = &p->forward.operands[i];
-        p->count += tensor_count(&p->forward, o);
-        if (!p->c->args.operands[i].input)
+        const trope_operand *from = &p->backward.operands[i];
+        if (!from->forward_src)
             continue;
-        o->src = p->c->args.operands[i].input;
-        memcpy(o->src_stride, o->input_stride, sizeof o->src_stride);
+        o->src = from->forward_src;
+        o->src_layout = from->forward_src_layout;
+        memcpy(o->src_stride, from->forward_src_stride, sizeof o->src_stride);
     }
-    p->x = malloc((size_t)p->count * sizeof *p->x);
-    p->dy = malloc((size_t)p->count * sizeof *p->dy);
-    p->dst = malloc((size_t)p->count * sizeof *p->dst);
-    const int64_t size = (int64_t)number_size(p->forward.dtype);
-    int64_t at = 0;
-    for (int i = 0; i < p->forward.operand_count; i++) {
-        const trope_operand *f = &p->forward.operands[i], *b = &p->backward.operands[i];
-        for (int64_t j = 0; j < tensor_count(&p->forward, f); j++, at++) {
-            p->x[at] = (char *)(uintptr_t)f->src + tensor_offset(&p->forward, f, f->src_stride, j) * size;
-            p->dy[at] = (char *)(uintptr_t)b->src + tensor_offset(&p->forward, b, b->src_stride, j) * size;
-            p->dst[at] = (char *)b->dst + tensor_offset(&p->forward, b, b->dst_stride, j) * size;
-        }
-    }
+    p->x = list_elements(&p->forward, TENSOR_SRC, 0, &p->inputs);
+    p->dx = list_elements(&p->backward, TENSOR_DST, 1, &p->inputs);
+    p->y = list_elements(&p->forward, TENSOR_DST, 0, &p->outputs);
+    p->dy = list_elements(&p->backward, TENSOR_SRC, 1, &p->outputs);
     find_amplitude(p);
+    find_heads(p);
     return p;
 }
 
@@ -82,8 +111,9 @@ void problem_free(problem *p)
 {
     config_free(p->c);
     free(p->x);
+    free(p->dx);
+    free(p->y);
     free(p->dy);
-    free(p->dst);
     free(p);
 }
 

@@ -1,5 +1,5 @@
 /* A random call read as y = M x with upstream gradient dy, for the identities that need no reference. x is the config's
- * `input` (of an operand that is only copied, its src), dy its src, and y or dx goes to its dst. */
+ * forward_src (of an operand that is only copied, the forward call's src), dy the backward call's src. */
 #ifndef TESTS_GRADCHECK_PROBLEM_H
 #define TESTS_GRADCHECK_PROBLEM_H
 
@@ -7,14 +7,15 @@
 
 typedef struct problem {
     config *c;
-    trope_args forward;  /* x to dst */
-    trope_args backward; /* dy to dst, with the gradient of the angles */
-    int64_t count;       /* elements of all operands */
-    char **x, **dy, **dst;
-    double amplitude; /* no element of y or dx is greater in magnitude than this */
+    call forward;            /* x to y */
+    call backward;           /* dy to dx, with the gradient of the angles */
+    int64_t inputs, outputs; /* elements of x and dx, and of y and dy: with shared heads there are fewer of the first */
+    char **x, **dx, **y, **dy;
+    double amplitude; /* no element of y, and no term of dx, is greater in magnitude than this */
+    int heads;        /* the most heads of which a dx is the sum */
 } problem;
 
-/* Choices at random without poison and without sources that coincide, then `fixed` (see config_choose_with), with the
+/* Choices at random without poison, accumulation and sources that coincide, then `fixed` (see config_choose_with), with the
  * gradient of the angles. */
 problem *problem_make(uint64_t seed, const uint8_t (*fixed)[2], int count);
 void problem_free(problem *p);
@@ -22,7 +23,7 @@ void problem_free(problem *p);
 /* Prints the configuration, after a check that failed. */
 void problem_print(const problem *p, const char *test);
 
-/* What an element of M x may be off by: what the header of adjoint.c derives. */
+/* What an element of y, or a term of dx, may be off by: what the header of adjoint.c derives. */
 double problem_element_error(const problem *p);
 
 double problem_load(const problem *p, const char *element);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 #include "support/reference.h"
@@ -43,27 +44,27 @@ static void check_rounding(void)
 
 /* ---- Angles ---- */
 
-/* One pair at (1, 0), which becomes cos and sin. */
-static trope_args unit_pair(double *src, double *dst)
+/* A call of one token with one head x of `dim` elements, of which the middle half is rotated. */
+static call one_head(double *x, double *y, int dim)
 {
-    trope_args a = {.struct_size = sizeof a, .dtype = TROPE_F64, .operand_count = 1, .batch = 1, .tokens = 1};
-    a.operands[0] = (trope_operand){.src = src, .dst = dst, .heads_per_group = 1, .head_dim = 2, .rotary_dim = 2};
-    for (int d = 0; d < TROPE_MAX_DIMS; d++)
-        a.operands[0].src_stride[d] = a.operands[0].dst_stride[d] = 1;
-    src[0] = 1;
-    src[1] = 0;
-    return a;
+    call c = call_make(TROPE_F64, 1, 1);
+    c.args.operand_count = 1;
+    c.operands[0] = (trope_operand){.src = x, .dst = y, .heads_per_group = 1, .head_dim = dim, .rotary_dim = dim / 2};
+    c.operands[0].rotary_offset = dim / 4;
+    c.operands[0].src_layout = c.operands[0].dst_layout = TROPE_BSHD;
+    return c;
 }
 
-static void check_unit_pair(const trope_args *args, long double cosine, long double sine)
+static void check_unit_pair(call *c, long double cosine, long double sine)
 {
-    reference_result r = reference_run(args, 0);
-    CHECK_MESSAGE(fabsl(r.operands[0][0].value - cosine) < 1e-18L && fabsl(r.operands[0][1].value - sine) < 1e-18L,
-                  "(%.19Lg, %.19Lg), expected (%.19Lg, %.19Lg)", r.operands[0][0].value, r.operands[0][1].value, cosine,
+    reference_result r = reference_run(call_args(c), 0);
+    CHECK_MESSAGE(fabsl(r.operands[0][1].value - cosine) < 1e-18L && fabsl(r.operands[0][2].value - sine) < 1e-18L,
+                  "(%.19Lg, %.19Lg), expected (%.19Lg, %.19Lg)", r.operands[0][1].value, r.operands[0][2].value, cosine,
                   sine);
     reference_free(&r);
 }
 
+/* The pair (1, 0), which becomes cos and sin. */
 static void check_angles(void)
 {
     static const struct {
@@ -87,80 +88,150 @@ static void check_angles(void)
         {1234567, 0x1.2f1a9fbe76c8bp-5, 0.97549935839832257496L, 0.22000227672563073625L},
         {-5, 0x1p-1, -0.80114361554693371483L, -0.59847214410395649405L},
     };
-    double src[2], dst[2];
-    trope_args a = unit_pair(src, dst);
-    a.position_dtype = TROPE_I64;
+    double x[4] = {0, 1, 0, 0}, y[4];
+    call c = one_head(x, y, 4);
     for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
-        a.position_ids = &phases[i].position;
-        a.inv_freq = &phases[i].inv_freq;
-        check_unit_pair(&a, phases[i].cosine, phases[i].sine);
+        c.args.position_ids = &phases[i].position;
+        c.args.position_dtype = TROPE_I64;
+        c.args.ids_layout = TROPE_IDS_TOKENS;
+        c.args.inv_freq = &phases[i].inv_freq;
+        check_unit_pair(&c, phases[i].cosine, phases[i].sine);
     }
-    a.position_ids = NULL;
-    a.inv_freq = NULL;
-    a.angle_dtype = TROPE_F64;
-    a.angle_rows = a.angle_cols = 1;
+    /* A quarter turn a position, and 3 of them; a sixteenth, backwards. */
+    const uint64_t quarter = 1ull << 62, sixteenth = 1ull << 60;
+    const int64_t three = 3, minus_one = -1;
+    c.args.inv_freq = NULL;
+    c.args.phase_step = &quarter;
+    c.args.position_ids = &three;
+    check_unit_pair(&c, 0, -1);
+    c.args.phase_step = &sixteenth;
+    c.args.position_ids = &minus_one;
+    check_unit_pair(&c, 0.92387953251128675613L, -0.38268343236508977173L);
+    c = one_head(x, y, 4);
     for (size_t i = 0; i < sizeof angles / sizeof angles[0]; i++) {
-        a.freqs = &angles[i].angle;
-        check_unit_pair(&a, angles[i].cosine, angles[i].sine);
+        call_freqs(&c, &angles[i].angle, TROPE_COLUMNS_PAIR, 1);
+        c.args.angle_dtype = TROPE_F64;
+        check_unit_pair(&c, angles[i].cosine, angles[i].sine);
     }
 }
 
 /* ---- Pairs ---- */
 
-/* x = 1 .. 8 by a table of whole numbers; the results are in the comments of the callers. */
-static void check_pairs(trope_args *args, int backward, const double *expected, const char *what)
+static double value_of(const reference_element *e)
 {
-    double src[8], dst[8];
-    trope_operand *o = &args->operands[0];
-    *o = (trope_operand){.src = src, .dst = dst, .heads_per_group = 1, .head_dim = 8, .rotary_dim = 4, .rotary_offset = 2};
+    double value = (double)e->value;
+    if (e->kind == REFERENCE_BITS)
+        memcpy(&value, &e->bits, sizeof value);
+    return value;
+}
+
+/* x = 1 .. 8 by a table of whole numbers; the results are in the comments of the callers. */
+static void check_pairs(call *c, int backward, const double *expected, const char *what)
+{
+    double x[8];
     for (int i = 0; i < 8; i++)
-        src[i] = i + 1;
-    for (int d = 0; d < TROPE_MAX_DIMS; d++)
-        o->src_stride[d] = o->dst_stride[d] = 1;
-    reference_result r = reference_run(args, backward);
-    for (int i = 0; i < 8; i++) {
-        double value = (double)r.operands[0][i].value;
-        if (r.operands[0][i].kind == REFERENCE_BITS)
-            memcpy(&value, &r.operands[0][i].bits, sizeof value);
-        CHECK_MESSAGE(value == expected[i], "%s, backward %d: element %d is %g, expected %g", what, backward, i, value,
-                      expected[i]);
-    }
+        x[i] = i + 1;
+    c->operands[0].src = x;
+    reference_result r = reference_run(call_args(c), backward);
+    for (int i = 0; i < 8; i++)
+        CHECK_MESSAGE(value_of(&r.operands[0][i]) == expected[i], "%s, backward %d: element %d is %g, expected %g", what,
+                      backward, i, value_of(&r.operands[0][i]), expected[i]);
     reference_free(&r);
 }
 
 static void check_rotations(void)
 {
     static const double cosines[] = {2, 3, 5, 7}, sines[] = {11, 13, 17, 19};
-    trope_args a = {.struct_size = sizeof a, .dtype = TROPE_F64, .operand_count = 1, .batch = 1, .tokens = 1};
-    a.angle_dtype = TROPE_F64;
-    a.angle_rows = 1;
-    a.cos = cosines;
-    a.sin = sines;
+    double y[8];
+    call c = one_head(NULL, y, 8);
     /* The window is 3 4 5 6. One angle a pair, halves (3, 5), (4, 6): 3*2 - 5*11, 4*3 - 6*13, 5*2 + 3*11, 6*3 + 4*13. */
-    a.angle_cols = 2;
-    check_pairs(&a, 0, (const double[]){1, 2, -49, -66, 43, 70, 7, 8}, "half");
-    check_pairs(&a, 1, (const double[]){1, 2, 61, 90, -23, -34, 7, 8}, "half");
+    call_tables(&c, cosines, sines, TROPE_F64, TROPE_COLUMNS_PAIR, 1);
+    check_pairs(&c, 0, (const double[]){1, 2, -49, -66, 43, 70, 7, 8}, "half");
+    check_pairs(&c, 1, (const double[]){1, 2, 61, 90, -23, -34, 7, 8}, "half");
     /* Neighbours (3, 4), (5, 6): 3*2 - 4*11, 4*2 + 3*11, 5*3 - 6*13, 6*3 + 5*13; twice that with mscale 2. */
-    a.pairing = TROPE_PAIRING_INTERLEAVED;
-    a.mscale = 2;
-    check_pairs(&a, 0, (const double[]){1, 2, -76, 82, -126, 166, 7, 8}, "interleaved");
+    c.args.pairing = TROPE_PAIRING_INTERLEAVED;
+    c.args.mscale = 2;
+    check_pairs(&c, 0, (const double[]){1, 2, -76, 82, -126, 166, 7, 8}, "interleaved");
     /* From neighbours to halves, the same numbers in other places; the sines the other way with inverse. */
-    a.pairing_out = TROPE_PAIRING_HALF;
-    a.mscale = 1;
-    check_pairs(&a, 0, (const double[]){1, 2, -38, -63, 41, 83, 7, 8}, "interleaved to half");
-    a.inverse = 1;
-    check_pairs(&a, 0, (const double[]){1, 2, 50, 93, -25, -47, 7, 8}, "inverse");
-    /* An angle for each element of the output, halves: pair (3, 5) has columns 0 and 2, pair (4, 6) columns 1 and 3.
+    c.args.pairing_out = TROPE_PAIRING_HALF;
+    c.args.mscale = 1;
+    check_pairs(&c, 0, (const double[]){1, 2, -38, -63, 41, 83, 7, 8}, "interleaved to half");
+    c.args.inverse = 1;
+    check_pairs(&c, 0, (const double[]){1, 2, 50, 93, -25, -47, 7, 8}, "inverse");
+    /* An angle for each element, by halves: pair (3, 5) has columns 0 and 2, pair (4, 6) columns 1 and 3.
      * Forward 3*2 - 5*11, 4*3 - 6*13, 5*5 + 3*17, 6*7 + 4*19. Backward 3*2 + 5*17, 4*3 + 6*19, 5*5 - 3*11, 6*7 - 4*13. */
-    a.inverse = 0;
-    a.pairing = a.pairing_out = TROPE_PAIRING_HALF;
-    a.angle_cols = 4;
-    check_pairs(&a, 0, (const double[]){1, 2, -49, -66, 76, 118, 7, 8}, "full width");
-    check_pairs(&a, 1, (const double[]){1, 2, 91, 126, -8, -10, 7, 8}, "full width");
-    /* Two windows of one pair each, (3, 4) and (5, 6): as neighbours, whatever the pairing. */
-    a.windows = 2;
-    a.angle_cols = 2;
-    check_pairs(&a, 0, (const double[]){1, 2, -38, 41, -63, 83, 7, 8}, "windows");
+    c = one_head(NULL, y, 8);
+    call_tables(&c, cosines, sines, TROPE_F64, TROPE_COLUMNS_HALF, 1);
+    check_pairs(&c, 0, (const double[]){1, 2, -49, -66, 76, 118, 7, 8}, "columns by halves");
+    check_pairs(&c, 1, (const double[]){1, 2, 91, 126, -8, -10, 7, 8}, "columns by halves");
+    /* Interleaved, whatever the elements are: pair (3, 5) has columns 0 and 1, pair (4, 6) columns 2 and 3.
+     * 3*2 - 5*11, 4*5 - 6*17, 5*3 + 3*13, 6*7 + 4*19. */
+    c.args.angle_columns = TROPE_COLUMNS_INTERLEAVED;
+    check_pairs(&c, 0, (const double[]){1, 2, -49, -82, 54, 118, 7, 8}, "columns interleaved");
+    /* Two parts of one pair each, (3, 4) and (5, 6): as neighbours, whatever the pairing. */
+    c.args.parts = 2;
+    c.args.angle_columns = TROPE_COLUMNS_PAIR;
+    check_pairs(&c, 0, (const double[]){1, 2, -38, 41, -63, 83, 7, 8}, "parts");
+}
+
+/* Tables by strides, planes of axes, and a gradient that is laid out in another way. */
+static void check_tables(void)
+{
+    /* [batch 1, axes 2, rows 1, columns 2], cos and sin in turn. Pair 0 reads the plane of axis 1, pair 1 that of axis 0:
+     * cos 5 and 3, sin 17 and 13. Halves (3, 5), (4, 6): 3*5 - 5*17, 4*3 - 6*13, 5*5 + 3*17, 6*3 + 4*13. */
+    static const double turns[] = {2, 11, 3, 13, 5, 17, 7, 19};
+    static const uint8_t axes[] = {1, 0};
+    double y[8], x[8] = {0, 0, 1, 1, 1, 1, 0, 0}, d_freqs[4];
+    call c = one_head(NULL, y, 8);
+    call_tables(&c, turns, turns + 1, TROPE_F64, TROPE_COLUMNS_PAIR, 1);
+    c.args.pair_axis = axes;
+    c.args.angle_layout = TROPE_TABLE_STRIDED;
+    memcpy(c.args.angle_stride, (const int64_t[]){4, 0, 8, 2}, sizeof c.args.angle_stride);
+    check_pairs(&c, 0, (const double[]){1, 2, -70, -66, 76, 70, 7, 8}, "complex, by axes");
+    /* dL/da, columns in turn: dy (3, 5) and x (1, 1) at cos 5, sin 17: 3 (-17 - 5) + 5 (5 - 17) = -126; dy (4, 6) at cos 3,
+     * sin 13: 4 (-13 - 3) + 6 (3 - 13) = -124. */
+    c.operands[0].forward_src = x;
+    c.operands[0].forward_src_layout = TROPE_BSHD;
+    double dy[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    c.operands[0].src = dy;
+    c.args.d_freqs = d_freqs;
+    c.args.d_freqs_layout = TROPE_TABLE_AXES_BATCH_ROWS;
+    reference_result r = reference_run(call_args(&c), 1);
+    const double by_axes[] = {0, -124, -126, 0};
+    for (int i = 0; i < 4; i++)
+        CHECK(r.angle_count == 4 && r.angles[i].exists && (double)r.angles[i].value == by_axes[i]);
+    CHECK(r.angles[0].terms == 0 && r.angles[1].terms == 2);
+    reference_free(&r);
+    c.args.d_freqs_layout = TROPE_TABLE_ROWS;
+    r = reference_run(call_args(&c), 1);
+    CHECK(r.angle_count == 2 && (double)r.angles[0].value == -126 && (double)r.angles[1].value == -124);
+    reference_free(&r);
+}
+
+/* ---- Sums ---- */
+
+/* Heads 1 .. 3 of which each element is its number of thousands: the sum is added to what is there. */
+static void check_sums(void)
+{
+    static const float cosines[] = {2}, sines[] = {0};
+    float dy[3][4], dx[4] = {10, 20, 30, 40};
+    call c = call_make(TROPE_F32, 1, 1);
+    for (int i = 0; i < 12; i++)
+        dy[i / 4][i % 4] = (float)(1000 * (i / 4 + 1) + i % 4);
+    trope_operand *o = call_add(&c, dy, TROPE_BSHD, 3, 4, 2);
+    call_tables(&c, cosines, sines, TROPE_F32, TROPE_COLUMNS_PAIR, 1);
+    o->dst = dx;
+    o->shared_heads = TROPE_SHARED_ALL;
+    /* 2 (1000 + 2000 + 3000), and 6000 + 3 * 2 of what is not rotated. */
+    reference_result r = reference_run(call_args(&c), 1);
+    CHECK((double)r.operands[0][0].value == 12000 && (double)r.operands[0][1].value == 12006);
+    CHECK((double)r.operands[0][2].value == 6006 && (double)r.operands[0][3].value == 6009);
+    CHECK(r.operands[0][0].tolerance > 12000 * 0x1p-24 && r.operands[0][0].tolerance < 12000 * 0x1p-21);
+    reference_free(&r);
+    o->accumulate = 1;
+    r = reference_run(call_args(&c), 1);
+    CHECK((double)r.operands[0][0].value == 12010 && (double)r.operands[0][3].value == 6049);
+    reference_free(&r);
 }
 
 int main(void)
@@ -170,5 +241,7 @@ int main(void)
     check_rounding();
     check_angles();
     check_rotations();
+    check_tables();
+    check_sums();
     return check_result();
 }

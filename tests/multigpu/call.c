@@ -30,15 +30,16 @@ static int bring(call *c, const void *host, size_t bytes, const void **device)
 static int bring_indexes(call *c)
 {
     const share *s = &c->s;
-    const size_t boundaries = (size_t)(s->args.sequences + 1) * sizeof(int32_t);
+    const trope_args *host = &s->q.args;
+    const size_t boundaries = (size_t)(host->sequences + 1) * sizeof(int32_t);
     const size_t table = (size_t)(s->p->rows * s->p->cols) * sizeof(float);
     const size_t starts = (size_t)s->batch * sizeof(int64_t), ids = 3 * (size_t)s->tokens * sizeof(int64_t);
-    trope_args *a = &c->args;
-    return bring(c, s->args.cu_seqlens, boundaries, &a->cu_seqlens) ||
-           bring(c, s->args.cu_seqlens_padded, boundaries, &a->cu_seqlens_padded) ||
-           bring(c, s->args.start_positions, starts, &a->start_positions) ||
-           bring(c, s->args.position_ids, ids, &a->position_ids) || bring(c, s->args.freqs, table, &a->freqs) ||
-           bring(c, s->args.cos, table, &a->cos) || bring(c, s->args.sin, table, &a->sin);
+    trope_args *a = &c->q.args;
+    return bring(c, host->cu_seqlens, boundaries, &a->cu_seqlens) ||
+           bring(c, host->cu_seqlens_padded, boundaries, &a->cu_seqlens_padded) ||
+           bring(c, host->start_positions, starts, &a->start_positions) ||
+           bring(c, host->position_ids, ids, &a->position_ids) || bring(c, host->freqs, table, &a->freqs) ||
+           bring(c, host->cos, table, &a->cos) || bring(c, host->sin, table, &a->sin);
 }
 
 static size_t operand_bytes(const call *c, int operand)
@@ -85,22 +86,46 @@ static int take_tensors(call *c, call_data data)
     return !c->x || !c->dy || !c->result[0] || !c->result[1] || !c->flags;
 }
 
+/* Where an operand begins in x, dy and the results. */
+static size_t operand_begin(const call *c, int operand)
+{
+    return operand == PROBLEM_K ? operand_bytes(c, PROBLEM_Q) : 0;
+}
+
+request call_request(const call *c, int backward)
+{
+    request q = c->q;
+    const char *from = backward ? c->dy : c->x;
+    for (int i = 0; i < PROBLEM_OPERANDS; i++)
+        request_tensors(&q, i, from + operand_begin(c, i), c->result[backward] + operand_begin(c, i), NULL);
+    for (int i = 0; i < PROBLEM_OPERANDS && backward; i++)
+        q.operands[i].accumulate = c->s.p->c->accumulate;
+    return q;
+}
+
+/* The request for the gradient of the angles alone, of the operands that this share counts. */
+static request angle_request(const call *c)
+{
+    request q = c->q;
+    q.args.operand_count = c->s.counts_keys ? PROBLEM_OPERANDS : PROBLEM_K;
+    for (int i = 0; i < q.args.operand_count; i++)
+        request_tensors(&q, i, c->dy + operand_begin(c, i), NULL, c->x + operand_begin(c, i));
+    request_gradient(&q, c->d_angles, c->workspace, c->workspace_size);
+    return q;
+}
+
 static int take_angles(call *c)
 {
     const problem *p = c->s.p;
-    trope_args a = c->args;
     uint64_t bytes;
     c->angle_dtype = p->c->angles == CASE_INV_FREQ ? TROPE_F64 : TROPE_F32;
     c->angle_count = p->c->angles == CASE_INV_FREQ ? p->c->rotary_dim / 2 : p->rows * p->cols;
     c->d_angles = rank_take(c->r, (size_t)(c->angle_count * value_size(c->angle_dtype)));
-    a.d_inv_freq = p->c->angles == CASE_INV_FREQ ? c->d_angles : NULL;
-    a.d_freqs = p->c->angles == CASE_INV_FREQ ? NULL : c->d_angles;
-    for (int i = 0; i < PROBLEM_OPERANDS; i++) {
-        a.operands[i].src = c->dy;
-        a.operands[i].input = c->x;
-    }
-    if (!c->d_angles || trope_workspace_size(&a, &bytes))
-        return c->d_angles ? failed_in_library(c) : 1;
+    if (!c->d_angles)
+        return 1;
+    request q = angle_request(c);
+    if (trope_workspace_size(request_args(&q), &bytes))
+        return failed_in_library(c);
     c->workspace_size = (size_t)bytes;
     c->workspace = rank_take(c->r, c->workspace_size);
     return !c->workspace;
@@ -108,12 +133,12 @@ static int take_angles(call *c)
 
 static int open_share(call *c, call_data data)
 {
-    c->args = c->s.args;
-    c->args.device = c->r->device->id;
-    c->args.threads = c->r->threads;
+    c->q = c->s.q;
+    c->q.args.device = c->r->device->id;
+    c->q.args.threads = c->r->threads;
     if (bring_indexes(c) || take_tensors(c, data))
         return 1;
-    c->args.status = c->flags;
+    c->q.args.status = c->flags;
     return data == CALL_RIGHT_DATA ? fill_right(c) || take_angles(c) : fill_any(c);
 }
 
@@ -146,13 +171,16 @@ void call_close(call *c)
 
 /* ---- calls ---- */
 
-static int poison(call *c, void *device, size_t bytes)
+/* Fills a result: with the pattern, and what is to be added to. */
+static int prepare_result(call *c, int backward)
 {
-    void *host = rank_malloc(c->r, bytes);
+    char *host = rank_malloc(c->r, c->bytes);
     if (!host)
         return 1;
-    memset(host, POISON, bytes);
-    const int failed = rank_upload(c->r, device, host, bytes);
+    memset(host, POISON, c->bytes);
+    for (int i = 0; i < PROBLEM_OPERANDS && backward && c->s.p->c->accumulate; i++)
+        share_fill(&c->s, PROBLEM_BEFORE, i, host + operand_begin(c, i));
+    const int failed = rank_upload(c->r, c->result[backward], host, c->bytes);
     free(host);
     return failed;
 }
@@ -210,42 +238,44 @@ static int turn_a_bit(call *c, char *result)
 
 int call_run(call *c, int backward, outcome *o)
 {
-    trope_args a = c->args;
-    const char *from = backward ? c->dy : c->x;
+    request q = call_request(c, backward);
+    const trope_args *a = request_args(&q);
     char *to = c->result[backward];
-    for (int i = 0; i < PROBLEM_OPERANDS; i++) {
-        const size_t at = i == PROBLEM_K ? operand_bytes(c, PROBLEM_Q) : 0;
-        a.operands[i].src = from + at;
-        a.operands[i].dst = to + at;
-    }
-    if (poison(c, to, c->bytes) || clear_flags(c))
+    if (prepare_result(c, backward) || clear_flags(c))
         return 1;
-    if (take_outcome(c, backward ? trope_backward(&a) : trope_forward(&a), o))
+    if (take_outcome(c, backward ? trope_backward(a) : trope_forward(a), o))
         return 1;
     if (c->m.kind == MISTAKE_BIT)
         return turn_a_bit(c, to);
     return is_in_order(&c->s) ? 0 : put_in_order(c, to);
 }
 
+/* A refused call must not look as if the ranks agreed. */
+static int poison(call *c, void *device, size_t bytes)
+{
+    void *host = rank_malloc(c->r, bytes);
+    if (!host)
+        return 1;
+    memset(host, POISON, bytes);
+    const int failed = rank_upload(c->r, device, host, bytes);
+    free(host);
+    return failed;
+}
+
 int call_angles(call *c, outcome *o)
 {
-    trope_args a = c->args;
-    const int has_inv_freq = c->angle_dtype == TROPE_F64;
-    a.d_inv_freq = has_inv_freq ? c->d_angles : NULL;
-    a.d_freqs = has_inv_freq ? NULL : c->d_angles;
-    a.workspace = c->workspace;
-    a.workspace_size = c->workspace_size;
-    a.operand_count = c->s.counts_keys ? PROBLEM_OPERANDS : PROBLEM_K;
-    for (int i = 0; i < PROBLEM_OPERANDS; i++) {
-        const size_t at = i == PROBLEM_K ? operand_bytes(c, PROBLEM_Q) : 0;
-        a.operands[i].src = i < a.operand_count ? c->dy + at : NULL;
-        a.operands[i].input = i < a.operand_count ? c->x + at : NULL;
-        a.operands[i].dst = NULL;
-    }
-    /* A refused call must not look as if the ranks agreed. */
+    request q = angle_request(c);
     if (poison(c, c->d_angles, (size_t)(c->angle_count * value_size(c->angle_dtype))) || clear_flags(c))
         return 1;
-    return take_outcome(c, trope_backward(&a), o);
+    return take_outcome(c, trope_backward(request_args(&q)), o);
+}
+
+double call_traffic(const call *c)
+{
+    int64_t elements = share_all_elements(&c->s);
+    for (int i = 0; i < PROBLEM_OPERANDS; i++)
+        elements += share_tensor_elements(&c->s, PROBLEM_X, i);
+    return (double)(elements * value_size(c->s.p->dtype));
 }
 
 int outcome_equal(const outcome *a, const outcome *b)

@@ -15,9 +15,9 @@ typedef struct call {
     rank_context *r;
     share s;
     mistake m;
-    trope_args args; /* with device memory */
+    request q; /* with device memory, and without tensors */
     arena_mark mark;
-    size_t bytes;    /* of x, dy, y and dx: Q, then K */
+    size_t bytes;    /* of x, dy, y and dx: Q, then K; of K heads that are one in memory, that one is the first */
     char *x, *dy;    /* in device memory, in this call's order of tokens */
     char *result[2]; /* y and dx, in right order */
     int32_t *flags;
@@ -31,7 +31,10 @@ typedef struct call {
 /* What fills the tensors: the right numbers, or any, for a call that is only timed. */
 typedef enum call_data { CALL_RIGHT_DATA, CALL_ANY_DATA } call_data;
 
-/* All return nonzero after watch_fail. What the library refuses is no failure, but an outcome. */
+/* The request for y (backward = 0) or dx (1), which goes to result[backward]. */
+request call_request(const call *c, int backward);
+
+/* All that follow return nonzero after watch_fail. What the library refuses is no failure, but an outcome. */
 int call_open(call *c, rank_context *r, const problem *p, const rank_place *place, mistake m);
 int call_open_for_time(call *c, rank_context *r, const problem *p, const rank_place *place);
 void call_close(call *c);
@@ -41,6 +44,9 @@ int call_run(call *c, int backward, outcome *o);
 
 /* The gradient of the angles of the operands that this share counts, into d_angles. */
 int call_angles(call *c, outcome *o);
+
+/* Bytes that a forward call reads and writes. */
+double call_traffic(const call *c);
 
 int outcome_equal(const outcome *a, const outcome *b);
 

@@ -20,12 +20,12 @@ static const form forms[] = {
     {"dense", CASE_DENSE, CASE_INDEX, CASE_INV_FREQ, TROPE_PAIRING_HALF, 0, HEAD_DIM, 0},
     {"padded", CASE_PADDED, CASE_INDEX, CASE_TABLE, TROPE_PAIRING_HALF, 0, HEAD_DIM, 0},
     {"packed", CASE_PACKED, CASE_INDEX, CASE_FREQS, TROPE_PAIRING_HALF, 0, HEAD_DIM, 0},
-    {"aligned", CASE_ALIGNED, CASE_INDEX, CASE_INV_FREQ, TROPE_PAIRING_INTERLEAVED, 0, HEAD_DIM, 0},
     {"starts", CASE_DENSE, CASE_STARTS, CASE_INV_FREQ, TROPE_PAIRING_INTERLEAVED, TROPE_PAIRING_HALF, 48, 16},
+    {"aligned", CASE_ALIGNED, CASE_INDEX, CASE_INV_FREQ, TROPE_PAIRING_INTERLEAVED, 0, HEAD_DIM, 0},
     {"ids", CASE_DENSE, CASE_IDS, CASE_FREQS, TROPE_PAIRING_HALF, 0, 48, 8},
     {"stream", CASE_PACKED, CASE_IN_STREAM, CASE_INV_FREQ, TROPE_PAIRING_HALF, 0, HEAD_DIM, 0},
 };
-enum { FORMS = sizeof forms / sizeof forms[0], DENSE_AND_PADDED = 2, UNTIL_PACKED = 3 };
+enum { FORMS = sizeof forms / sizeof forms[0], DENSE_AND_PADDED = 2, UNTIL_PACKED = 3, UNTIL_STARTS = 4 };
 
 static const struct {
     const char *name;
@@ -37,6 +37,14 @@ static const struct {
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static const char *const keys_names[] = {"", "-gqa", "-mqa"};
+
+/* What backward adds up: over the heads of all ranks, to what is there, or both. */
+static const struct {
+    const char *name;
+    case_keys keys;
+    int32_t accumulate;
+} additions[] = {{"mla", CASE_KEYS_SHARED, 0}, {"accumulate", CASE_KEYS_SPLIT, 1}, {"mla-accumulate", CASE_KEYS_SHARED, 1}};
+enum { ADDITIONS = sizeof additions / sizeof additions[0] };
 
 static split_case make_case(const char *split, int32_t splits, const form *f)
 {
@@ -67,6 +75,20 @@ static int add_plain(split_case *cases, const char *split, int32_t splits, int f
     return count;
 }
 
+static int add_additions(split_case *cases, const char *split, int32_t splits, int form_count)
+{
+    int count = 0;
+    for (int f = 0; f < form_count; f++)
+        for (int a = 0; a < ADDITIONS; a++) {
+            split_case *c = &cases[count++];
+            *c = make_case(split, splits, &forms[f]);
+            c->keys = additions[a].keys;
+            c->accumulate = additions[a].accumulate;
+            snprintf(c->variant, sizeof c->variant, "%s-%s", forms[f].name, additions[a].name);
+        }
+    return count;
+}
+
 static int add_context(split_case *cases, const char *split, int32_t splits, int form_count)
 {
     int count = 0;
@@ -85,6 +107,7 @@ int cases_list(split_case *cases)
 {
     int n = add_plain(cases, "dp", SPLIT_DATA, UNTIL_PACKED);
     n += add_plain(cases + n, "tp", SPLIT_TENSOR, DENSE_AND_PADDED);
+    n += add_additions(cases + n, "tp", SPLIT_TENSOR, UNTIL_STARTS);
     n += add_context(cases + n, "cp", SPLIT_CONTEXT, FORMS);
     n += add_plain(cases + n, "dp-x-tp", SPLIT_DATA | SPLIT_TENSOR, DENSE_AND_PADDED);
     n += add_context(cases + n, "dp-x-cp", SPLIT_DATA | SPLIT_CONTEXT, UNTIL_PACKED);
@@ -92,9 +115,19 @@ int cases_list(split_case *cases)
     return n;
 }
 
+int32_t case_pairing_out(const split_case *c)
+{
+    return c->pairing_out ? c->pairing_out : c->pairing;
+}
+
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size)
 {
     snprintf(name, size, "%s/%s/%s", c->split, c->variant, choice_name(dtype_choices, dtype));
+}
+
+const char *case_not_on_cuda(const split_case *c)
+{
+    return c->keys == CASE_KEYS_SHARED ? "shared_heads" : c->accumulate ? "accumulate" : NULL;
 }
 
 static int32_t smallest_factor(int32_t n)

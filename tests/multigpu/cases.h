@@ -16,7 +16,7 @@ typedef enum case_positions {
     CASE_INDEX,
     CASE_STARTS,   /* start_positions */
     CASE_IDS,      /* position_ids on three axes */
-    CASE_IN_STREAM /* packed_positions */
+    CASE_IN_STREAM /* stream_positions */
 } case_positions;
 
 typedef enum case_angles { CASE_INV_FREQ, CASE_FREQS, CASE_TABLE } case_angles;
@@ -24,7 +24,8 @@ typedef enum case_angles { CASE_INV_FREQ, CASE_FREQS, CASE_TABLE } case_angles;
 typedef enum case_keys {
     CASE_KEYS_SPLIT,      /* as many K heads as tensor parallel ranks, and more */
     CASE_KEYS_REPLICATED, /* fewer: several ranks have the same one */
-    CASE_KEYS_SINGLE      /* one for all */
+    CASE_KEYS_SINGLE,     /* one for all */
+    CASE_KEYS_SHARED      /* as many as Q heads, from one in memory that every rank has: MLA's k_pe */
 } case_keys;
 
 enum { SPLIT_DATA = 1, SPLIT_TENSOR = 2, SPLIT_CONTEXT = 4 };
@@ -38,6 +39,7 @@ typedef struct split_case {
     case_positions positions;
     case_angles angles;
     case_keys keys;
+    int32_t accumulate; /* dx is added to what is there */
     int32_t pairing, pairing_out, rotary_dim, rotary_offset;
 } split_case;
 
@@ -46,8 +48,14 @@ typedef struct split_case {
 /* Writes all cases and returns their number. */
 int cases_list(split_case *cases);
 
+/* How the forward call's output is paired. */
+int32_t case_pairing_out(const split_case *c);
+
 /* "split/variant/dtype". */
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size);
+
+/* The field that the case needs and the CUDA backend does not have, or NULL. */
+const char *case_not_on_cuda(const split_case *c);
 
 /* Cuts `ranks` by the dimensions of the case: one gets all of them; of two, tensor parallel (or else data parallel) gets
  * the smallest factor. Returns nonzero if the number has no two factors. */

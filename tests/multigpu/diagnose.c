@@ -166,7 +166,7 @@ static void say_first(const inquiry *q, const char *whole, case_result *result)
     }
     if (share_make(&s, p, problem_place(p, q->rank), (mistake){MISTAKE_NONE, 0}))
         return;
-    const int64_t wrong = count_wrong(&s, bits, whole, &first);
+    const int64_t wrong = count_wrong(&s, q->backward, bits, whole, &first);
     const int operand = first >= share_elements(&s, PROBLEM_Q);
     const int64_t at = first - (operand ? share_elements(&s, PROBLEM_Q) : 0),
                   token = at / share_token_elements(&s, operand);
@@ -207,7 +207,8 @@ static int find_suspects(const inquiry *q, const char *whole, int32_t *suspects)
         if (share_make(&s, q->mine->s.p, problem_place(q->mine->s.p, rank), (mistake){MISTAKE_NONE, 0}))
             continue;
         const outcome *o = &q->found->outcomes[rank];
-        if (o->status || o->flags || count_wrong(&s, q->found->results + (size_t)rank * q->mine->bytes, whole, &first))
+        if (o->status || o->flags ||
+            count_wrong(&s, q->backward, q->found->results + (size_t)rank * q->mine->bytes, whole, &first))
             suspects[count++] = rank;
         share_free(&s);
     }

@@ -31,7 +31,8 @@ static void choose_heads(problem *p)
     const int32_t tp = p->grid.tp;
     p->head_dim = HEAD_DIM;
     p->heads[PROBLEM_Q] = tp > 2 ? 2 * tp : 4;
-    p->heads[PROBLEM_K] = p->c->keys == CASE_KEYS_SINGLE       ? 1
+    p->heads[PROBLEM_K] = p->c->keys == CASE_KEYS_SHARED       ? p->heads[PROBLEM_Q]
+                          : p->c->keys == CASE_KEYS_SINGLE     ? 1
                           : p->c->keys == CASE_KEYS_REPLICATED ? largest_proper_divisor(tp)
                           : tp > 2                             ? tp
                                                                : 2;
@@ -130,26 +131,41 @@ static float *make_table(const problem *p, int which)
 
 static int make_angles(problem *p)
 {
-    const trope_frequency_args rule = {.struct_size = sizeof rule, .rotary_dim = p->c->rotary_dim, .base = 500000};
-    double mscale;
+    const trope_frequency_args rule = {
+        .struct_size = sizeof rule, .rule = TROPE_RULE_DEFAULT, .rotary_dim = p->c->rotary_dim, .base = 500000};
+    double attention_factor;
     if (p->c->angles == CASE_INV_FREQ) {
         p->inv_freq = malloc((size_t)p->c->rotary_dim / 2 * sizeof *p->inv_freq);
-        return !p->inv_freq || trope_frequencies(&rule, p->inv_freq, &mscale);
+        return !p->inv_freq || trope_frequencies(&rule, p->inv_freq, &attention_factor);
     }
     p->rows = longest_sequence(p);
     p->cols = p->c->angles == CASE_FREQS ? p->c->rotary_dim : p->c->rotary_dim / 2;
+    p->columns = p->c->angles != CASE_FREQS                            ? TROPE_COLUMNS_PAIR
+                 : case_pairing_out(p->c) == TROPE_PAIRING_INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED
+                                                                       : TROPE_COLUMNS_HALF;
     p->angles[0] = make_table(p, 0);
     p->angles[1] = p->c->angles == CASE_TABLE ? make_table(p, 1) : NULL;
     return !p->angles[0] || (p->c->angles == CASE_TABLE && !p->angles[1]);
+}
+
+/* M-RoPE sections, as in Qwen2-VL: a third of the pairs for each axis. */
+static int make_pair_axis(problem *p)
+{
+    const int32_t pairs = p->c->rotary_dim / 2, sections[TROPE_MAX_AXES] = {pairs / AXES, pairs / AXES, pairs / AXES};
+    if (p->c->positions != CASE_IDS)
+        return 0;
+    p->pair_axis = malloc((size_t)pairs);
+    return !p->pair_axis || trope_fill_pair_axis(p->pair_axis, pairs, TROPE_AXES_SECTIONS, sections);
 }
 
 int problem_make(problem *p, const problem_choice *choice, int64_t tokens)
 {
     const split_case *c = choice->c;
     *p = (problem){.c = c, .grid = choice->grid, .dtype = choice->dtype};
-    p->seed = data_seed(choice->seed, (uint64_t)c->splits * 8 + (uint64_t)choice->dtype);
+    p->seed = data_seed(choice->seed, (uint64_t)(c->splits * 8 + choice->dtype - TROPE_F32));
     choose_heads(p);
-    return (c->packing == CASE_DENSE ? make_batch(p, tokens) : make_stream(p, tokens)) || make_angles(p);
+    return (c->packing == CASE_DENSE ? make_batch(p, tokens) : make_stream(p, tokens)) || make_angles(p) ||
+           make_pair_axis(p);
 }
 
 void problem_free(problem *p)
@@ -158,6 +174,7 @@ void problem_free(problem *p)
     free(p->stored);
     free(p->starts);
     free(p->inv_freq);
+    free(p->pair_axis);
     free(p->angles[0]);
     free(p->angles[1]);
 }
@@ -172,6 +189,18 @@ rank_place problem_place(const problem *p, int32_t rank)
 int32_t problem_rank(const problem *p, rank_place place)
 {
     return (place.dp * p->grid.cp + place.cp) * p->grid.tp + place.tp;
+}
+
+void problem_pair(const problem *p, int32_t pairing, int32_t pair, int32_t element[2])
+{
+    const int is_half = pairing != TROPE_PAIRING_INTERLEAVED;
+    element[0] = p->c->rotary_offset + (is_half ? pair : 2 * pair);
+    element[1] = p->c->rotary_offset + (is_half ? pair + p->c->rotary_dim / 2 : 2 * pair + 1);
+}
+
+int problem_split_operands(const problem *p, int backward)
+{
+    return backward && p->c->keys == CASE_KEYS_SHARED ? PROBLEM_K : PROBLEM_OPERANDS;
 }
 
 static int32_t other_layout(int32_t layout)
@@ -224,6 +253,14 @@ static int32_t *rebased(const int32_t *boundaries, int64_t first, int64_t count)
     return copy;
 }
 
+/* What becomes of tokens that belong to no sequence. */
+static int32_t padding_of(const split_case *c)
+{
+    return c->packing == CASE_PACKED    ? TROPE_PADDING_COPY
+           : c->packing == CASE_ALIGNED ? TROPE_PADDING_ROTATE
+                                        : TROPE_PADDING_ZERO;
+}
+
 static int share_sequences(share *s)
 {
     const problem *p = s->p;
@@ -232,27 +269,8 @@ static int share_sequences(share *s)
         return 0;
     s->real = rebased(p->real, s->place.dp * p->sequences, count);
     s->stored = p->stored ? rebased(p->stored, s->place.dp * p->sequences, count) : NULL;
-    s->args.cu_seqlens = s->real;
-    s->args.cu_seqlens_padded = s->stored;
-    s->args.cu_seqlens_dtype = TROPE_I32;
-    s->args.sequences = count;
+    request_sequences(&s->q, s->real, s->stored, count, padding_of(p->c));
     return !s->real || (p->stored && !s->stored);
-}
-
-/* The position fields alone, the plain ones: an index in a sequence for each token. */
-static trope_args plain_positions(const share *s)
-{
-    const trope_args *a = &s->args;
-    return (trope_args){.struct_size = sizeof(trope_args),
-                        .batch = 1,
-                        .tokens = a->tokens,
-                        .cu_seqlens = a->cu_seqlens,
-                        .cu_seqlens_padded = a->cu_seqlens_padded,
-                        .cu_seqlens_dtype = a->cu_seqlens_dtype,
-                        .sequences = a->sequences,
-                        .cp_size = a->cp_size,
-                        .cp_rank = a->cp_rank,
-                        .cp_layout = a->cp_layout};
 }
 
 /* Where each token is in the stream: the library says index and sequence, cu_seqlens where that begins. A stored token
@@ -260,16 +278,17 @@ static trope_args plain_positions(const share *s)
  * the last sequence belongs to no place, and is shared out in order. */
 static int locate_tokens(share *s)
 {
-    trope_args a = plain_positions(s);
+    request plain = request_positions(&s->q);
+    const trope_args *a = request_args(&plain);
     const int32_t *boundary = s->stored ? s->stored : s->real;
-    const int64_t ranks = a.cp_size > 1 ? a.cp_size : 1, end = boundary ? boundary[a.sequences] : 0;
-    const int64_t rest = a.cp_layout == TROPE_CP_FLAT ? 0 : (a.tokens * ranks - end) / ranks;
+    const int64_t ranks = a->cp_size > 1 ? a->cp_size : 1, end = boundary ? boundary[a->sequences] : 0;
+    const int64_t rest = a->cp_layout == TROPE_CP_FLAT ? 0 : (a->tokens * ranks - end) / ranks;
     int32_t *sequence = malloc((size_t)s->tokens * sizeof *sequence);
-    a.cu_seqlens = boundary;
-    a.cu_seqlens_padded = NULL;
-    const int failed = !sequence || trope_positions(&a, s->in_whole, sequence);
+    if (boundary)
+        request_sequences(&plain, boundary, NULL, a->sequences, a->padding);
+    const int failed = !sequence || trope_positions(a, s->in_whole, sequence);
     for (int64_t i = 0; i < s->tokens && !failed && boundary; i++)
-        s->in_whole[i] += sequence[i] >= 0 ? boundary[sequence[i]] : end + a.cp_rank * rest;
+        s->in_whole[i] += sequence[i] >= 0 ? boundary[sequence[i]] : end + a->cp_rank * rest;
     free(sequence);
     return failed;
 }
@@ -278,7 +297,7 @@ static int locate_tokens(share *s)
 static void place_in_memory(share *s, mistake m)
 {
     const int32_t *boundary = s->stored ? s->stored : s->real;
-    const int64_t whole[2] = {0, s->tokens * s->p->grid.cp}, count = boundary ? s->args.sequences : 1;
+    const int64_t whole[2] = {0, s->tokens * s->p->grid.cp}, count = boundary ? s->q.args.sequences : 1;
     for (int64_t i = 0; i < s->tokens; i++)
         s->in_memory[i] = i;
     for (int64_t q = 0; q < count && m.kind == MISTAKE_CHUNK; q++) {
@@ -292,62 +311,44 @@ static void place_in_memory(share *s, mistake m)
 /* What a loader would write for each token of a call: three axes, as of a picture's rows and columns. */
 static int make_ids(share *s)
 {
-    const trope_args plain = plain_positions(s);
+    request plain = request_positions(&s->q);
     if (s->p->c->positions != CASE_IDS)
         return 0;
     s->ids = malloc((size_t)(AXES * s->tokens) * sizeof *s->ids);
-    if (!s->ids || trope_positions(&plain, s->ids, NULL))
+    if (!s->ids || trope_positions(request_args(&plain), s->ids, NULL))
         return 1;
     for (int64_t i = 0; i < s->tokens; i++) {
         const int64_t index = s->ids[i];
         s->ids[s->tokens + i] = index / 4;
         s->ids[2 * s->tokens + i] = s->p->rows - 1 - index;
     }
-    s->args.position_ids = s->ids;
-    s->args.position_axes = AXES;
-    s->args.position_axis_stride = s->tokens;
-    s->args.axis_map = TROPE_AXES_SECTIONS;
-    for (int i = 0; i < AXES; i++)
-        s->args.axis_sections[i] = s->p->c->rotary_dim / 2 / AXES;
+    request_ids(&s->q, s->ids, AXES, s->p->pair_axis);
     return 0;
 }
 
-static void share_positions(share *s)
+static int share_positions(share *s)
 {
-    const problem *p = s->p;
-    s->args.position_dtype = TROPE_I64;
-    s->args.start_positions = p->starts ? p->starts + s->first_batch : NULL;
-    s->args.packed_positions = p->c->positions == CASE_IN_STREAM;
+    if (s->p->starts)
+        request_starts(&s->q, s->p->starts + s->first_batch);
+    s->q.args.stream_positions = s->p->c->positions == CASE_IN_STREAM;
+    return make_ids(s);
 }
 
 static void share_rotation(share *s)
 {
     const problem *p = s->p;
-    trope_args *a = &s->args;
-    a->dtype = p->dtype;
+    trope_args *a = &s->q.args;
     a->pairing = p->c->pairing;
     a->pairing_out = p->c->pairing_out;
-    a->padding = p->c->packing == CASE_PACKED    ? TROPE_PADDING_COPY
-                 : p->c->packing == CASE_ALIGNED ? TROPE_PADDING_ROTATE
-                                                 : TROPE_PADDING_ZERO;
     a->inv_freq = p->inv_freq;
-    a->freqs = p->c->angles == CASE_FREQS ? p->angles[0] : NULL;
-    a->cos = p->c->angles == CASE_TABLE ? p->angles[0] : NULL;
-    a->sin = p->angles[1];
-    a->angle_dtype = TROPE_F32;
-    a->angle_rows = p->rows;
-    a->angle_cols = p->cols;
-    a->operand_count = PROBLEM_OPERANDS;
-    for (int i = 0; i < PROBLEM_OPERANDS; i++) {
-        trope_operand *o = &a->operands[i];
-        o->heads_per_group = s->heads[i];
-        o->head_dim = p->head_dim;
-        o->rotary_dim = p->c->rotary_dim;
-        o->rotary_offset = p->c->rotary_offset;
-        trope_fill_strides(o->src_stride, TROPE_SBHD, s->batch, s->tokens, s->heads[i], p->head_dim);
-        memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-        memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
-    }
+    if (p->c->angles == CASE_FREQS)
+        request_freqs(&s->q, p->angles[0], p->columns, p->rows);
+    if (p->c->angles == CASE_TABLE)
+        request_tables(&s->q, p->angles[0], p->angles[1], p->columns, p->rows);
+    for (int i = 0; i < PROBLEM_OPERANDS; i++)
+        request_add(&s->q, s->heads[i], p->head_dim, p->c->rotary_dim)->rotary_offset = p->c->rotary_offset;
+    if (p->c->keys == CASE_KEYS_SHARED)
+        s->q.operands[PROBLEM_K].shared_heads = TROPE_SHARED_ALL;
 }
 
 static void make_mistake(trope_args *a, mistake m)
@@ -366,19 +367,15 @@ static void make_mistake(trope_args *a, mistake m)
 
 static int complete(share *s, mistake m)
 {
-    s->args.struct_size = sizeof s->args;
-    s->args.batch = s->batch;
-    s->args.tokens = s->tokens;
     s->in_whole = malloc((size_t)s->tokens * sizeof *s->in_whole);
     s->in_memory = malloc((size_t)s->tokens * sizeof *s->in_memory);
     share_heads(s);
     if (!s->in_whole || !s->in_memory || share_sequences(s) || locate_tokens(s))
         return 1;
     place_in_memory(s, m);
-    share_positions(s);
     share_rotation(s);
-    make_mistake(&s->args, m);
-    return make_ids(s);
+    make_mistake(&s->q.args, m);
+    return share_positions(s);
 }
 
 int share_make(share *s, const problem *p, rank_place place, mistake m)
@@ -386,11 +383,9 @@ int share_make(share *s, const problem *p, rank_place place, mistake m)
     *s = (share){.p = p, .place = place, .batch = p->batch, .tokens = p->tokens / p->grid.cp};
     s->first_batch = p->sequences ? 0 : place.dp * p->batch;
     s->first_token = p->sequences ? place.dp * p->tokens : 0;
-    if (p->grid.cp > 1) {
-        s->args.cp_size = p->grid.cp;
-        s->args.cp_rank = place.cp;
-        s->args.cp_layout = p->c->cp_layout;
-    }
+    s->q = request_make(p->dtype, s->batch, s->tokens);
+    if (p->grid.cp > 1)
+        request_ranks(&s->q, p->grid.cp, place.cp, p->c->cp_layout);
     return complete(s, m);
 }
 
@@ -401,6 +396,7 @@ int share_make_whole(share *s, const problem *p)
         s->tokens *= p->grid.dp;
     else
         s->batch *= p->grid.dp;
+    s->q = request_make(p->dtype, s->batch, s->tokens);
     return complete(s, (mistake){MISTAKE_NONE, 0});
 }
 
@@ -435,23 +431,51 @@ int64_t share_row(const share *s, int operand, int64_t token, int64_t batch)
     return (token * s->batch + batch) * s->heads[operand] * s->p->head_dim;
 }
 
+static int64_t row_in_whole(const share *s, int64_t token, int64_t batch)
+{
+    const int64_t whole_batch = s->p->sequences ? 1 : s->p->batch * s->p->grid.dp;
+    return (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
+}
+
 int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch)
 {
     const problem *p = s->p;
-    const int64_t whole_batch = p->sequences ? 1 : p->batch * p->grid.dp;
-    const int64_t row = (s->in_whole[token] + s->first_token) * whole_batch + batch + s->first_batch;
-    return (row * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+    return (row_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
+}
+
+static int is_one_in_memory(const share *s, int tensor, int operand)
+{
+    return operand == PROBLEM_K && s->p->c->keys == CASE_KEYS_SHARED && tensor != PROBLEM_DY;
+}
+
+int32_t share_tensor_heads(const share *s, int tensor, int operand)
+{
+    return is_one_in_memory(s, tensor, operand) ? 1 : s->heads[operand];
+}
+
+int64_t share_tensor_elements(const share *s, int tensor, int operand)
+{
+    return s->tokens * s->batch * share_tensor_heads(s, tensor, operand) * s->p->head_dim;
+}
+
+/* Of a sum over all ranks, only one of them has what was there before. */
+static double scale_of(const share *s, int tensor, int operand)
+{
+    return tensor == PROBLEM_BEFORE && is_one_in_memory(s, tensor, operand) && s->place.tp ? 0 : 2;
 }
 
 void share_fill(const share *s, int tensor, int operand, void *memory)
 {
     const uint64_t seed = data_seed(s->p->seed, (uint64_t)(tensor * PROBLEM_OPERANDS + operand));
-    const int64_t elements = (int64_t)s->heads[operand] * s->p->head_dim;
+    const double scale = scale_of(s, tensor, operand);
+    const int is_one = is_one_in_memory(s, tensor, operand);
+    const int64_t elements = (int64_t)share_tensor_heads(s, tensor, operand) * s->p->head_dim;
     for (int64_t t = 0; t < s->tokens; t++)
         for (int64_t b = 0; b < s->batch; b++) {
-            const int64_t here = share_row(s, operand, s->in_memory[t], b), there = share_row_in_whole(s, operand, t, b);
+            const int64_t here = (s->in_memory[t] * s->batch + b) * elements;
+            const int64_t there = is_one ? row_in_whole(s, t, b) * elements : share_row_in_whole(s, operand, t, b);
             for (int64_t e = 0; e < elements; e++)
-                value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), 2));
+                value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), scale));
         }
 }
 

@@ -6,11 +6,12 @@
 #include <stdint.h>
 
 #include "cases.h"
+#include "request.h"
 #include "trope/trope.h"
 
-enum { PROBLEM_Q, PROBLEM_K, PROBLEM_OPERANDS };
-/* x of the forward call and dy of the backward call. */
-enum { PROBLEM_X, PROBLEM_DY };
+enum { PROBLEM_Q, PROBLEM_K, PROBLEM_OPERANDS = REQUEST_OPERANDS };
+/* x of the forward call, dy of the backward call, and what is where a call that accumulates adds its dx. */
+enum { PROBLEM_X, PROBLEM_DY, PROBLEM_BEFORE };
 
 typedef struct problem {
     const split_case *c;
@@ -25,9 +26,11 @@ typedef struct problem {
     int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
     int64_t *starts;        /* start_positions of all batch entries */
     double *inv_freq;
-    float *angles[2]; /* freqs, or cos and sin: [rows, cols] */
+    uint8_t *pair_axis; /* of the ids of three axes, or NULL */
+    float *angles[2];   /* freqs, or cos and sin: [rows, cols] */
     int64_t rows;
-    int32_t cols;
+    int32_t cols;    /* of angles, or 0 */
+    int32_t columns; /* TROPE_COLUMNS_... */
 } problem;
 
 typedef struct problem_choice {
@@ -70,6 +73,13 @@ typedef struct rank_place {
 rank_place problem_place(const problem *p, int32_t rank);
 int32_t problem_rank(const problem *p, rank_place place);
 
+/* The elements of a pair in a head that is paired like that. */
+void problem_pair(const problem *p, int32_t pairing, int32_t pair, int32_t element[2]);
+
+/* Operands of y or dx that the ranks share out. The others are dx of keys that are one in memory: each rank has a sum over
+ * its own heads there. */
+int problem_split_operands(const problem *p, int backward);
+
 /* What a call is about: a rank's share, or (is_whole) all of it. */
 typedef struct share {
     const problem *p;
@@ -83,7 +93,7 @@ typedef struct share {
     int64_t *in_memory; /* [tokens] where each token is in this rank's memory: itself, but with MISTAKE_CHUNK */
     int64_t *ids;       /* [3, tokens] or NULL */
     int32_t *real, *stored;
-    trope_args args; /* with host arrays, and without tensors */
+    request q; /* with host arrays, and without tensors */
 } share;
 
 /* Both return nonzero after a failure whose line is in trope_last_error(), or is about memory. */
@@ -100,7 +110,11 @@ int64_t share_all_elements(const share *s);
 int64_t share_row(const share *s, int operand, int64_t token, int64_t batch);
 int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t batch);
 
-/* Writes an operand of x or dy as it lies in this share's memory. */
+/* Heads of an operand in a tensor (one, if they are one in memory), and its elements there. */
+int32_t share_tensor_heads(const share *s, int tensor, int operand);
+int64_t share_tensor_elements(const share *s, int tensor, int operand);
+
+/* Writes an operand of a tensor as it lies in this share's memory. */
 void share_fill(const share *s, int tensor, int operand, void *memory);
 /* Calls of memory order to right order: undoes what MISTAKE_CHUNK does to y and dx. */
 void share_put_in_order(const share *s, int operand, const void *memory, void *ordered);

@@ -166,9 +166,9 @@ void report_link(report *p, const rank_context *r, double link_speed, double cop
     printf("\n");
     if (r->copy_speed > 0)
         printf("# copy: rank 0 alone %.2f GB/s (%.1f MB moved)\n", r->copy_speed * 1e-9, copy_bytes * 1e-6);
-    printf("#\n# %-8s %-19s %-5s %-8s %7s %5s %9s %8s %9s %9s %6s %7s %7s %7s  %s\n", "split", "variant", "dtype",
+    printf("#\n# %-8s %-21s %-5s %-8s %7s %5s %9s %8s %9s %9s %6s %7s %7s %7s %7s  %s\n", "split", "variant", "dtype",
            "dpxtpxcp", "tokens", "heads", "compared", "MB/rank", "time us", "GB/s", "ratio", "#wrong", "#scores", "angle",
-           "verdict");
+           "sum", "verdict");
     fflush(stdout);
 }
 
@@ -197,6 +197,7 @@ static void json_case(report *p, const problem *of, const case_result *result)
     json_number(item, "wrong_scores", (double)result->scores_wrong);
     json_number(item, "angle_error_of_bound", result->angle_error);
     json_number(item, "angles_repeat", result->angles_repeat);
+    json_number(item, "sum_error_of_bound", result->sum_error);
     json_number(item, "refused_ranks", result->refused);
     json_number(item, "bytes", result->bytes);
     json_number(item, "time_us", result->seconds * 1e6);
@@ -212,17 +213,19 @@ static void json_case(report *p, const problem *of, const case_result *result)
 static void print_row(const rank_context *r, const problem *of, const case_result *result)
 {
     const split_case *c = of->c;
-    char grid[24], heads[16], timed[64] = "        -         -         -      -";
+    char grid[24], heads[16], sum[16] = "-", timed[64] = "        -         -         -      -";
     snprintf(grid, sizeof grid, "%dx%dx%d", of->grid.dp, of->grid.tp, of->grid.cp);
     snprintf(heads, sizeof heads, "%d/%d", of->heads[PROBLEM_Q], of->heads[PROBLEM_K]);
+    if (problem_split_operands(of, 1) < PROBLEM_OPERANDS)
+        snprintf(sum, sizeof sum, "%.0e", result->sum_error);
     if (result->seconds > 0) {
         const double speed = result->bytes / result->seconds;
         snprintf(timed, sizeof timed, "%8.1f %9.1f %9.2f %6.3f", result->bytes * 1e-6, result->seconds * 1e6, speed * 1e-9,
                  speed / r->copy_speed);
     }
-    printf("  %-8s %-19s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7.0e  %s%s\n", c->split,
+    printf("  %-8s %-21s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7.0e %7s  %s%s\n", c->split,
            c->variant, choice_name(dtype_choices, of->dtype), grid, of->batch * of->tokens * of->grid.dp, heads,
-           result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong, result->angle_error,
+           result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong, result->angle_error, sum,
            case_holds(result) ? "ok"
            : result->refused  ? "REFUSED"
                               : "WRONG",
@@ -242,10 +245,20 @@ void report_case(report *p, const rank_context *r, const problem *of, const case
     p->wrong += result->wrong[0] + result->wrong[1];
     p->scores_wrong += result->scores_wrong;
     p->worst_angle = result->angle_error > p->worst_angle ? result->angle_error : p->worst_angle;
+    p->worst_sum = result->sum_error > p->worst_sum ? result->sum_error : p->worst_sum;
     if (p->json)
         json_case(p, of, result);
     if (p->has_text)
         print_row(r, of, result);
+}
+
+void report_not_on_cuda(report *p, const split_case *c, int32_t dtype, const char *field)
+{
+    char name[96];
+    case_name(c, dtype, name, sizeof name);
+    p->not_on_cuda++;
+    if (p->has_text)
+        printf("# %s was not run: it needs %s, which the CUDA backend does not have\n", name, field);
 }
 
 /* ---- speed ---- */
@@ -282,11 +295,12 @@ static void print_summary(const report *p)
 {
     if (p->run)
         printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64
-               " scores are wrong, gradient of the angles within "
-               "%.2g of its bound\n",
-               p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle);
+               " scores are wrong, gradient of the angles within %.2g of its bound, sums over heads within %.2g\n",
+               p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle, p->worst_sum);
     if (p->skipped)
         printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4\n", p->skipped);
+    if (p->not_on_cuda)
+        printf("# %d cases were not run: the CUDA backend does not have all that they need\n", p->not_on_cuda);
     if (p->broken)
         printf("# %d of %d cases that were broken on purpose were caught\n", p->caught, p->broken);
     if (p->missed_speed)
@@ -299,10 +313,12 @@ int report_end(report *p)
     if (p->json) {
         json_number(p->json, "run", p->run);
         json_number(p->json, "skipped", p->skipped);
+        json_number(p->json, "not_on_cuda", p->not_on_cuda);
         json_number(p->json, "failed", p->failed);
         json_number(p->json, "wrong", (double)p->wrong);
         json_number(p->json, "wrong_scores", (double)p->scores_wrong);
         json_number(p->json, "worst_angle_of_bound", p->worst_angle);
+        json_number(p->json, "worst_sum_of_bound", p->worst_sum);
     }
     if (p->has_text)
         print_summary(p);

@@ -133,15 +133,10 @@ int timing_link(rank_context *r, double *speed)
 static int run_forward(void *context, int set, void *stream)
 {
     const call *c = context;
-    trope_args a = c->args;
-    const size_t at = (size_t)(share_elements(&c->s, PROBLEM_Q) * value_size(c->s.p->dtype));
+    request q = call_request(c, 0);
     (void)set;
-    a.stream = stream;
-    for (int i = 0; i < PROBLEM_OPERANDS; i++) {
-        a.operands[i].src = c->x + (i ? at : 0);
-        a.operands[i].dst = c->result[0] + (i ? at : 0);
-    }
-    return trope_forward(&a) != TROPE_OK;
+    q.args.stream = stream;
+    return trope_forward(request_args(&q)) != TROPE_OK;
 }
 
 /* Tokens of the whole for which a rank moves about so many bytes. */
@@ -174,14 +169,14 @@ static int time_forward(rank_context *r, const problem *large, int32_t repeat, c
     watch_phase(r->watch, r->rank, "before timing");
     failed = failed || communicator_barrier(r->host);
     watch_phase(r->watch, r->rank, "timing");
-    failed = failed || measure(r, &work, 1, 2.0 * (double)c.bytes, &mine, repeat);
+    failed = failed || measure(r, &work, 1, call_traffic(&c), &mine, repeat);
     watch_phase(r->watch, r->rank, "gathering times");
     failed = failed || share_number(r, mine, all);
     result->seconds = 0;
     for (int32_t i = 0; i < r->size && !failed; i++)
         result->seconds = all[i] > result->seconds ? all[i] : result->seconds;
     if (!failed) {
-        result->bytes = 2.0 * (double)c.bytes;
+        result->bytes = call_traffic(&c);
         call_close(&c);
     }
     free(all);
@@ -205,7 +200,7 @@ int timing_case(rank_context *r, const problem_choice *choice, double bytes, int
 /* ---- alone and together ---- */
 
 typedef struct speed_work {
-    trope_args args;
+    request q;
     double inv_freq[SPEED_DIM / 2];
     char *memory; /* sets of src and dst */
     size_t tensor;
@@ -214,33 +209,25 @@ typedef struct speed_work {
 static int run_speed(void *context, int set, void *stream)
 {
     const speed_work *w = context;
-    trope_args a = w->args;
-    a.stream = stream;
-    a.operands[0].src = w->memory + (size_t)(2 * set) * w->tensor;
-    a.operands[0].dst = w->memory + (size_t)(2 * set + 1) * w->tensor;
-    return trope_forward(&a) != TROPE_OK;
+    request q = w->q;
+    char *src = w->memory + (size_t)(2 * set) * w->tensor;
+    request_tensors(&q, 0, src, src + w->tensor, NULL);
+    q.args.stream = stream;
+    return trope_forward(request_args(&q)) != TROPE_OK;
 }
 
 static int make_speed(rank_context *r, int64_t tokens, int set_count, speed_work *w)
 {
-    const trope_frequency_args rule = {.struct_size = sizeof rule, .rotary_dim = SPEED_DIM};
-    trope_operand *o = &w->args.operands[0];
-    memset(w, 0, sizeof *w);
-    w->args.struct_size = sizeof w->args;
-    w->args.device = r->device->id;
-    w->args.threads = r->threads;
-    w->args.dtype = TROPE_BF16;
-    w->args.operand_count = 1;
-    w->args.batch = 1;
-    w->args.tokens = tokens;
-    w->args.inv_freq = w->inv_freq;
-    o->heads_per_group = SPEED_HEADS;
-    o->head_dim = o->rotary_dim = SPEED_DIM;
+    const trope_frequency_args rule = {
+        .struct_size = sizeof rule, .rule = TROPE_RULE_DEFAULT, .rotary_dim = SPEED_DIM, .base = 10000};
+    w->q = request_make(TROPE_BF16, 1, tokens);
+    w->q.args.device = r->device->id;
+    w->q.args.threads = r->threads;
+    w->q.args.inv_freq = w->inv_freq;
+    request_add(&w->q, SPEED_HEADS, SPEED_DIM, SPEED_DIM);
     w->tensor = (size_t)tokens * SPEED_HEADS * SPEED_DIM * 2 + SPEED_GAP;
     w->memory = rank_take(r, 2 * (size_t)set_count * w->tensor);
-    if (trope_frequencies(&rule, w->inv_freq, &w->args.mscale) ||
-        trope_fill_strides(o->src_stride, TROPE_SBHD, 1, tokens, SPEED_HEADS, SPEED_DIM) ||
-        trope_fill_strides(o->dst_stride, TROPE_SBHD, 1, tokens, SPEED_HEADS, SPEED_DIM))
+    if (trope_frequencies(&rule, w->inv_freq, &w->q.args.mscale))
         return watch_fail(r->watch, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     return !w->memory || fill(r, w->memory, 2 * (size_t)set_count * w->tensor);
 }

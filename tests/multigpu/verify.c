@@ -14,7 +14,7 @@ enum { UNWRITTEN = 0x5a };
 int case_holds(const case_result *result)
 {
     return !result->wrong[0] && !result->wrong[1] && !result->scores_wrong && result->angle_error <= 1 &&
-           result->angles_repeat && !result->refused;
+           result->sum_error <= 1 && result->angles_repeat && !result->refused;
 }
 
 /* ---- deliberate damage ---- */
@@ -48,6 +48,7 @@ static size_t operand_begin(const share *s, int operand)
 
 typedef struct assembly {
     const share *whole;
+    int operands;         /* that are put there */
     char *result;         /* in global order */
     unsigned char *times; /* how often each row of heads was put there */
     int64_t contradicted; /* rows that two ranks have, differently */
@@ -76,7 +77,7 @@ static void put_row(assembly *a, const share *s, int operand, int64_t token, int
 
 static void put_share(assembly *a, const share *s, const char *result)
 {
-    for (int operand = 0; operand < PROBLEM_OPERANDS; operand++)
+    for (int operand = 0; operand < a->operands; operand++)
         for (int64_t t = 0; t < s->tokens; t++)
             for (int64_t b = 0; b < s->batch; b++)
                 put_row(a, s, operand, t, b, result);
@@ -87,7 +88,7 @@ static int is_covered(const assembly *a)
 {
     const problem *p = a->whole->p;
     const int64_t q_rows = share_elements(a->whole, PROBLEM_Q) / p->head_dim;
-    const int64_t all_rows = share_all_elements(a->whole) / p->head_dim;
+    const int64_t all_rows = a->operands == PROBLEM_K ? q_rows : share_all_elements(a->whole) / p->head_dim;
     const int32_t keys = p->heads[PROBLEM_K], copies = keys < p->grid.tp ? p->grid.tp / keys : 1;
     for (int64_t i = 0; i < all_rows; i++)
         if (a->times[i] != (i < q_rows || copies == 1 ? 1 : copies < 255 ? copies : 255))
@@ -95,12 +96,13 @@ static int is_covered(const assembly *a)
     return 1;
 }
 
-int64_t count_wrong(const share *s, const char *result, const char *whole, int64_t *first)
+int64_t count_wrong(const share *s, int backward, const char *result, const char *whole, int64_t *first)
 {
+    const int operands = problem_split_operands(s->p, backward);
     const size_t size = element_size(s);
     int64_t wrong = 0, elements = 0;
     size_t whole_at = 0;
-    for (int operand = 0; operand < PROBLEM_OPERANDS; operand++) {
+    for (int operand = 0; operand < operands; operand++) {
         for (int64_t i = 0; i < s->tokens * s->batch; i++) {
             const int64_t here = share_row(s, operand, i / s->batch, i % s->batch);
             const int64_t there = share_row_in_whole(s, operand, i / s->batch, i % s->batch);
@@ -137,14 +139,15 @@ static int assemble(rank_context *r, assembly *a, const problem *p, const gather
     return 0;
 }
 
-static int64_t count_all_wrong(rank_context *r, const problem *p, const gathered *found, size_t bytes, const char *whole)
+static int64_t count_all_wrong(const call *mine, const gathered *found, int backward, const char *whole)
 {
+    const problem *p = mine->s.p;
     const mistake none = {MISTAKE_NONE, 0};
     int64_t wrong = 0, first;
-    for (int32_t rank = 0; rank < r->size; rank++) {
+    for (int32_t rank = 0; rank < mine->r->size; rank++) {
         share s;
         if (!share_make(&s, p, problem_place(p, rank), none))
-            wrong += count_wrong(&s, found->results + (size_t)rank * bytes, whole, &first);
+            wrong += count_wrong(&s, backward, found->results + (size_t)rank * mine->bytes, whole, &first);
         share_free(&s);
     }
     return wrong;
@@ -156,7 +159,9 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
     rank_context *r = mine->r;
     const problem *p = mine->s.p;
     const size_t rows = (size_t)(share_all_elements(&whole->s) / p->head_dim);
-    assembly a = {&whole->s, rank_malloc(r, whole->bytes), rank_malloc(r, rows), 0};
+    const int operands = problem_split_operands(p, backward);
+    const size_t compared = operands == PROBLEM_K ? operand_begin(&whole->s, PROBLEM_K) : whole->bytes;
+    assembly a = {&whole->s, operands, rank_malloc(r, whole->bytes), rank_malloc(r, rows), 0};
     char *expected = rank_malloc(r, whole->bytes);
     int failed = !a.result || !a.times || !expected;
     if (!failed) {
@@ -167,9 +172,9 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
     }
     if (!failed && !is_covered(&a))
         failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
-    if (!failed && (memcmp(a.result, expected, whole->bytes) || a.contradicted))
-        result->wrong[backward] = count_all_wrong(r, p, found, mine->bytes, expected);
-    result->compared += share_all_elements(&whole->s);
+    if (!failed && (memcmp(a.result, expected, compared) || a.contradicted))
+        result->wrong[backward] = count_all_wrong(mine, found, backward, expected);
+    result->compared += (int64_t)(compared / element_size(&whole->s));
     free(a.result);
     free(a.times);
     free(expected);
@@ -251,7 +256,7 @@ int verify_case(rank_context *r, const problem *p, const verify_options *options
     failed = failed || (r->rank == 0 && call_open(&whole, r, p, NULL, none));
     for (int backward = 0; backward < 2 && !failed; backward++)
         failed = run_direction(&mine, &whole, backward, options, result);
-    failed = failed || verify_angles(&mine, &whole, result);
+    failed = failed || verify_sums(&mine, &whole, result) || verify_angles(&mine, &whole, result);
     if (p->grid.cp > 1)
         failed = failed || verify_scores(&mine, &whole, result);
     if (r->rank == 0)

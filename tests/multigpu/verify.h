@@ -20,6 +20,7 @@ typedef struct case_result {
     int64_t scores_wrong; /* and that differ */
     double angle_error;   /* of the gradient of the angles: the largest error, in parts of its bound */
     int angles_repeat;    /* a second run gave the same bits */
+    double sum_error;     /* of dx of keys that are one in memory, like angle_error */
     int refused;          /* ranks whose call the library refused or flagged */
     int is_broken;        /* a mistake was made on purpose */
     uint32_t causes;      /* 1 << mistake_kind of each that explains what is wrong */
@@ -47,10 +48,13 @@ int verify_scores(call *mine, const call *whole, case_result *result);
 /* The sum over the ranks of the gradient of the angles, twice. */
 int verify_angles(call *mine, call *whole, case_result *result);
 
+/* The sum over the ranks of dx of keys that are one in memory; dx has to be there. Does nothing in other cases. */
+int verify_sums(call *mine, const call *whole, case_result *result);
+
 /* On rank 0: tries the usual mistakes on the ranks that are wrong, and says which give the very bits that were found. */
 int diagnose(call *mine, const gathered *found, int backward, case_result *result);
-/* On rank 0, for a rank's result and the whole's: elements that differ. `first` becomes the first one's place in the share,
- * unless none differs. */
-int64_t count_wrong(const share *s, const char *result, const char *whole, int64_t *first);
+/* On rank 0, for a rank's y (backward = 0) or dx (1) and the whole's: elements that differ. `first` becomes the first one's
+ * place in the share, unless none differs. */
+int64_t count_wrong(const share *s, int backward, const char *result, const char *whole, int64_t *first);
 
 #endif

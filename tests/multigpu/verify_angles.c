@@ -25,13 +25,6 @@ static int32_t axis_of_pair(const problem *p, int32_t pair)
     return p->c->positions == CASE_IDS ? pair / (p->c->rotary_dim / 6) : 0;
 }
 
-static void elements_of_pair(const problem *p, int32_t pairing, int32_t pair, int32_t element[2])
-{
-    const int is_half = pairing != TROPE_PAIRING_INTERLEAVED;
-    element[0] = p->c->rotary_offset + (is_half ? pair : 2 * pair);
-    element[1] = p->c->rotary_offset + (is_half ? pair + p->c->rotary_dim / 2 : 2 * pair + 1);
-}
-
 static double size_of(const double *head, const int32_t element[2])
 {
     return fabs(head[element[0]]) + fabs(head[element[1]]);
@@ -43,7 +36,7 @@ static int64_t place_of_angle(const problem *p, int32_t pair, int64_t position)
     int32_t element[2];
     if (p->c->angles == CASE_INV_FREQ)
         return pair;
-    elements_of_pair(p, p->c->pairing_out ? p->c->pairing_out : p->c->pairing, pair, element);
+    problem_pair(p, case_pairing_out(p->c), pair, element);
     return position * p->cols + (p->cols == p->c->rotary_dim ? element[0] - p->c->rotary_offset : pair);
 }
 
@@ -55,7 +48,7 @@ static void add_term(magnitudes *m, int32_t pair, int64_t position, double term)
     m->sum[at] += term;
     if (p->cols != p->c->rotary_dim || p->c->angles == CASE_INV_FREQ)
         return;
-    elements_of_pair(p, p->c->pairing_out ? p->c->pairing_out : p->c->pairing, pair, element);
+    problem_pair(p, case_pairing_out(p->c), pair, element);
     m->sum[at + element[1] - element[0]] += term;
 }
 
@@ -64,16 +57,18 @@ static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
 {
     const share *s = m->whole;
     const problem *p = s->p;
-    const int32_t out = p->c->pairing_out ? p->c->pairing_out : p->c->pairing;
+    const int32_t out = case_pairing_out(p->c);
     const int64_t cell = batch * s->tokens + token, axis_stride = s->batch * s->tokens;
+    const int32_t x_heads = share_tensor_heads(s, PROBLEM_X, operand);
     for (int32_t h = 0; h < s->heads[operand]; h++) {
-        const int64_t head = share_row(s, operand, token, batch) + (int64_t)h * p->head_dim;
+        const int64_t dy_head = share_row(s, operand, token, batch) + (int64_t)h * p->head_dim;
+        const int64_t x_head = ((token * s->batch + batch) * x_heads + h % x_heads) * p->head_dim;
         for (int32_t i = 0; i < p->c->rotary_dim / 2; i++) {
             const int64_t position = m->positions[axis_of_pair(p, i) * axis_stride + cell];
             int32_t x[2], dy[2];
-            elements_of_pair(p, p->c->pairing, i, x);
-            elements_of_pair(p, out, i, dy);
-            const double term = size_of(m->x + head, x) * size_of(m->dy + head, dy);
+            problem_pair(p, p->c->pairing, i, x);
+            problem_pair(p, out, i, dy);
+            const double term = size_of(m->x + x_head, x) * size_of(m->dy + dy_head, dy);
             add_term(m, i, position, p->c->angles == CASE_INV_FREQ ? term * fabs((double)position) : term);
         }
     }
@@ -83,7 +78,7 @@ static void load_tensor(const magnitudes *m, int tensor, int operand, double *va
 {
     const share *s = m->whole;
     share_fill(s, tensor, operand, m->bits);
-    for (int64_t i = 0; i < share_elements(s, operand); i++)
+    for (int64_t i = 0; i < share_tensor_elements(s, tensor, operand); i++)
         values[i] = value_load(s->p->dtype, m->bits, i);
 }
 
@@ -94,23 +89,24 @@ static void add_operand(magnitudes *m, int operand)
     load_tensor(m, PROBLEM_DY, operand, m->dy);
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t t = 0; t < s->tokens; t++)
-            if (m->sequences[b * s->tokens + t] >= 0 || s->args.padding == TROPE_PADDING_ROTATE)
+            if (m->sequences[b * s->tokens + t] >= 0 || s->q.args.padding == TROPE_PADDING_ROTATE)
                 add_row(m, operand, t, b);
 }
 
 static int add_up(rank_context *r, magnitudes *m)
 {
     const share *s = m->whole;
-    const size_t cells = (size_t)(s->batch * s->tokens), axes = s->args.position_axes ? (size_t)s->args.position_axes : 1;
+    const size_t cells = (size_t)(s->batch * s->tokens),
+                 axes = s->q.args.position_axes ? (size_t)s->q.args.position_axes : 1;
     const size_t elements = (size_t)share_elements(s, PROBLEM_Q); /* Q has at least as many heads as K */
-    const trope_args a = s->args;
+    request q = s->q;
     m->x = rank_malloc(r, elements * sizeof *m->x);
     m->dy = rank_malloc(r, elements * sizeof *m->dy);
     m->bits = rank_malloc(r, elements * (size_t)value_size(s->p->dtype));
     m->positions = rank_malloc(r, axes * cells * sizeof *m->positions);
     m->sequences = rank_malloc(r, cells * sizeof *m->sequences);
     int failed = !m->x || !m->dy || !m->bits || !m->positions || !m->sequences;
-    if (!failed && trope_positions(&a, m->positions, m->sequences))
+    if (!failed && trope_positions(request_args(&q), m->positions, m->sequences))
         failed = watch_fail(r->watch, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     for (int i = 0; i < PROBLEM_OPERANDS && !failed; i++)
         add_operand(m, i);

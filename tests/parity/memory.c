@@ -106,8 +106,7 @@ static char *expand_ids(const trope_args *args)
     tensor_ids_strides(args, stride);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = i / args->tokens;
-        const int64_t offset =
-            row / args->batch * stride[0] + row % args->batch * stride[1] + i % args->tokens * stride[2];
+        const int64_t offset = row / args->batch * stride[0] + row % args->batch * stride[1] + i % args->tokens * stride[2];
         memcpy(expanded + (size_t)i * size, (const char *)args->position_ids + offset * (int64_t)size, size);
     }
     return expanded;

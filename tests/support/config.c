@@ -193,6 +193,7 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
     int held = 1;
     choices->times = 1;
     choices->sequences = 0;
+    choices->heads = 0;
     choices->specials = 0;
     for (int option = 0; option < OPTION_COUNT; option++)
         choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);

@@ -237,6 +237,8 @@ static void choose_heads(builder *b, trope_operand *o)
     const int many = fill_warp ? 5 + 512 / (o->rotary_dim > 0 ? o->rotary_dim : 128) : 5;
     o->heads_per_group =
         b->v[OPTION_HEADS] == HEADS_ONE ? 1 : (int32_t)between(b, 1, b->v[OPTION_HEADS] == HEADS_MANY ? many : 3);
+    if (b->c->choices.heads && b->v[OPTION_HEADS] != HEADS_ONE)
+        o->heads_per_group = b->c->choices.heads;
     o->shared_heads = b->v[OPTION_SHARED] == SHARED_EACH ? (int32_t)between(b, 0, 2) : shared[b->v[OPTION_SHARED]];
 }
 
@@ -414,7 +416,7 @@ static void say_tensor(builder *b, trope_operand *o, tensor_role role, int backw
     *layouts[role] = name_layout(b, size, r->stride);
     memset(strides[role], 0, TROPE_MAX_DIMS * sizeof *strides[role]);
     for (int d = 0; d < TROPE_MAX_DIMS && *layouts[role] == TROPE_STRIDED; d++)
-        strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) << 40 : r->stride[d];
+        strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) * ((int64_t)1 << 40) : r->stride[d];
     if (is_shared)
         strides[role][TROPE_DIM_HEAD] = 0;
     if (is_shared && o->shared_heads == TROPE_SHARED_ALL)

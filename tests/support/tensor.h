@@ -10,7 +10,7 @@
 
 typedef enum tensor_role { TENSOR_SRC, TENSOR_DST, TENSOR_FORWARD_SRC } tensor_role;
 
-/* Of heads that are one in memory the size is 1 and the stride 0. */
+/* Of heads that are one in memory the size is 1; where the size is 1 the stride is 0. */
 typedef struct tensor {
     const void *base;
     int64_t size[TROPE_MAX_DIMS], stride[TROPE_MAX_DIMS];
@@ -53,10 +53,8 @@ static inline tensor tensor_of(const trope_args *args, int operand, tensor_role 
         memcpy(t.stride, strides[role], sizeof t.stride);
     else if (layout[role])
         tensor_fill_strides(layout[role], t.size, t.stride);
-    if (is_shared && o->shared_heads)
-        t.stride[TROPE_DIM_HEAD] = 0;
-    if (is_shared && o->shared_heads == TROPE_SHARED_ALL)
-        t.stride[TROPE_DIM_GROUP] = 0;
+    for (int d = 0; d < TROPE_MAX_DIMS; d++) /* whatever was said of it */
+        t.stride[d] = t.size[d] == 1 ? 0 : t.stride[d];
     return t;
 }
 
@@ -107,7 +105,7 @@ static inline void tensor_table_strides(const trope_args *args, int32_t layout, 
         stride[0] = plane * args->batch;
 }
 
-/* The same of {axis, batch, token} of position_ids. */
+/* The same of {axis, batch, token} of position_ids: that of the axis is 0 where one is for all. */
 static inline void tensor_ids_strides(const trope_args *args, int64_t stride[3])
 {
     memset(stride, 0, 3 * sizeof *stride);
@@ -117,7 +115,7 @@ static inline void tensor_ids_strides(const trope_args *args, int64_t stride[3])
         stride[2] = 1;
     if (args->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS || args->ids_layout == TROPE_IDS_BATCH_TOKENS)
         stride[1] = args->tokens;
-    if (args->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS)
+    if (args->ids_layout == TROPE_IDS_AXES_BATCH_TOKENS && args->position_axes > 1)
         stride[0] = args->batch * args->tokens;
 }
 

@@ -102,7 +102,7 @@ def operands_of_different_heads():
            Rotation(by_index(rope.default(8)), 8, offset=4), "--rotary-offset", 4)
 
 
-def pairings_windows_directions():
+def pairings_parts_directions():
     frequencies = rope.default(16)
     x = {"x": tensor("F32", (2, 7, 3, 16))}
     for source in ("half", "interleaved"):
@@ -113,10 +113,10 @@ def pairings_windows_directions():
                     options += ["--backward"] * backward + ["--inverse"] * inverse
                     rotation = Rotation(by_index(frequencies), 16, 0, source, target, inverse=inverse, backward=backward)
                     expect(" ".join(options), "bshd", x, rotation, *options)
-    for windows in (2, 3):
-        part = rope.default(24 // windows)
-        expect("%d windows" % windows, "bshd", {"x": tensor("F64", (2, 7, 3, 24))},
-               Rotation(by_index(part * windows), 24, windows=windows), "--windows", windows)
+    for parts in (2, 3):
+        frequencies_of_part = rope.default(24 // parts)
+        expect("%d parts" % parts, "bshd", {"x": tensor("F64", (2, 7, 3, 24))},
+               Rotation(by_index(frequencies_of_part * parts), 24, parts=parts), "--windows", parts)
     expect("mscale", "bshd", x, Rotation(by_index(frequencies), 16, mscale=1.25), "--mscale", 1.25)
     expect("base", "bshd", x, Rotation(by_index(rope.default(16, 500.0)), 16), "--base", 500)
     expect("a part of the head", "bshd", x, Rotation(by_index(rope.default(8)), 8, offset=6), "--rotary-dim", 8,
@@ -197,6 +197,16 @@ def frequency_rules():
     ]
     for text, frequencies, mscale in rules:
         expect(text, "sbhd", q, Rotation(by_index(frequencies), 16, mscale=mscale), "--scaling", text)
+    defaults = [
+        ("linear", rope.default(16), 1),
+        ("llama3:factor=8,original_max_position=64", rope.llama3(16, base, 8.0, 1.0, 4.0, 64.0), 1),
+        ("longrope:original_max_position=32,short_factor=1;2;1;1;1;1;1;1,long_factor=1;1;1;1;1;1;1;1",
+         [f / (2 if i == 1 else 1) for i, f in enumerate(rope.default(16))], 1),
+        ("proportional", rope.default(16), 1),
+    ]
+    for text, frequencies, mscale in defaults:
+        expect("defaults of " + text, "sbhd", q, Rotation(by_index(frequencies), 16, mscale=mscale), "--scaling", text)
+    expect("base 0", "sbhd", q, Rotation(by_index(rope.default(16)), 16), "--base", 0)
     frequencies, _ = rope.yarn(16, base, 4.0, 64.0)
     expect("mscale over the rule's", "sbhd", q, Rotation(by_index(frequencies), 16, mscale=0.5), "--scaling", rules[3][0],
            "--mscale", 0.5)
@@ -227,12 +237,21 @@ def position_ids():
         expect("interleaved axes " + dtype, "bshd", {"x": x, "position_ids": ids3},
                Rotation(of_axis(lambda i: i % 3 if i < 3 * (2, 2, 1)[i % 3] else 0), 12), "--axis-map", "interleaved",
                "--axis-sections", "3,2,1")
+        expect("axes without a map " + dtype, "bshd", {"x": x, "position_ids": ids3}, Rotation(of_axis(lambda i: 0), 12))
+        for_all = integers(dtype, (3, 1, s))
+        expect("axes of all batch entries " + dtype, "bshd", {"x": x, "position_ids": for_all},
+               Rotation(by_position(frequencies, lambda b, t, i: for_all.values[i // 2 * s + t]), 12), "--axis-map",
+               "sections", "--axis-sections", "2,2,2")
         starts = integers(dtype, (b,))
         expect("starts " + dtype, "bshd", {"x": x, "start_positions": starts},
                Rotation(by_position(frequencies, lambda b, t, i: starts.values[b] + t), 12))
     plane = integers("I64", (2, 1, 5))
-    expect("two axes, two windows", "bshd", {"x": tensor("F32", (b, s, 2, 12)), "position_ids": plane},
-           Rotation(by_position(rope.default(6) * 2, lambda b, t, i: plane.values[i // 3 * s + t]), 12, windows=2),
+    expect("two axes, two parts", "bshd", {"x": tensor("F32", (b, s, 2, 12)), "position_ids": plane},
+           Rotation(by_position(rope.default(6) * 2, lambda b, t, i: plane.values[i // 3 * s + t]), 12, parts=2),
+           "--windows", 2)
+    more = integers("I64", (3, 1, 5))
+    expect("three axes, two parts", "bshd", {"x": tensor("F32", (b, s, 2, 12)), "position_ids": more},
+           Rotation(by_position(rope.default(6) * 2, lambda b, t, i: more.values[i // 3 * s + t]), 12, parts=2),
            "--windows", 2)
 
 
@@ -253,6 +272,9 @@ def packed_sequences():
     for padding in ("zero", "copy", "rotate"):
         packed("packed, " + padding, 14, [], padding, cu=[0, 0, 3, 3, 8, 9, 12])
         packed("padded, " + padding, 16, [], padding, cu=[0, 3, 5, 5, 9], padded=[0, 4, 8, 10, 15])
+        copied = {"v": tensor("F32", (9, 2, 4)), "cu_seqlens": Tensor("I32", [3], [0, 3, 7])}
+        keep = lambda b, t: padding if t >= 7 else "copy"
+        expect("packed, only v, " + padding, "thd", copied, Rotation(None, 0, keep=keep), "--padding", padding)
     packed("packed, starts", 12, [], cu=[0, 5, 12], starts=[100, 7])
     packed("packed positions", 12, ["--packed-positions"], cu=[0, 5, 12], packed=True)
     for layout in ("contiguous", "zigzag", "striped"):
@@ -280,6 +302,9 @@ def out_of_range():
     expect("clamped", "sbhd", tensors, Rotation(near, d), "--out-of-range", "clamp")
     poisoned = Rotation(near, d, keep=lambda b, t: "rotate" if 0 <= ids[t] < 4 else "nan")
     expect("poisoned", "sbhd", tensors, poisoned, "--out-of-range", "poison")
+    whole = {"q": tensors["q"]}
+    for options in (["--out-of-range", "clamp"], ["--padding", "copy"], ["--cp-layout", "zigzag"]):
+        expect("nothing to say it of", "sbhd", whole, Rotation(by_index(rope.default(d)), d), *options)
     with harness.folder() as directory:
         path = os.path.join(directory, "in.safetensors")
         safetensors.write(path, tensors)
@@ -328,6 +353,8 @@ def files_are_files():
         for shape in ((0, 2, 3, 8), (5, 0, 3, 8)):
             found = apply(directory, {"q": tensor("F32", shape)})
             check(found and found["q"].shape == list(shape), "an empty tensor", shape)
+        starts = {"q": tensor("F32", (5, 0, 3, 8)), "start_positions": Tensor("I32", [0], [])}
+        check(apply(directory, starts), "an empty tensor with as many starts")
         source, target = os.path.join(directory, "in.safetensors"), os.path.join(directory, "out.safetensors")
         with open(target, "w") as file:
             file.write("something else")
@@ -341,7 +368,7 @@ harness.require_apply()
 random.seed(20240607)
 layouts_and_dtypes()
 operands_of_different_heads()
-pairings_windows_directions()
+pairings_parts_directions()
 angle_tables()
 inverse_frequencies()
 frequency_rules()

@@ -23,12 +23,12 @@ def sizes(layout, shape):
     return result
 
 
-def pair(pairing, window_size, windows, index):
+def pair(pairing, window_size, parts, index):
     """The two elements of a pair, from the start of the rotary window."""
-    part = window_size // windows
-    window, i = divmod(index, part // 2)
-    first, second = (2 * i, 2 * i + 1) if pairing == "interleaved" else (i, i + part // 2)
-    return window * part + first, window * part + second
+    size = window_size // parts
+    part, i = divmod(index, size // 2)
+    first, second = (2 * i, 2 * i + 1) if pairing == "interleaved" else (i, i + size // 2)
+    return part * size + first, part * size + second
 
 
 # Positions
@@ -41,9 +41,9 @@ def cp_position(layout, size, rank, length, i):
     if layout == "striped":
         return i * size + rank
     if layout == "zigzag":
-        # The whole sequence is cut in 2 * size parts; rank r has part r and part 2 * size - 1 - r.
-        part = length // 2
-        return rank * part + i if i < part else (2 * size - 1 - rank) * part + (i - part)
+        # The whole sequence is cut in 2 * size chunks; rank r has chunk r and chunk 2 * size - 1 - r.
+        chunk = length // 2
+        return rank * chunk + i if i < chunk else (2 * size - 1 - rank) * chunk + (i - chunk)
     return i
 
 
@@ -124,9 +124,9 @@ def proportional(dim, base, factor, fraction):
 class Rotation:
     """angles(b, t, pair) is the pair's (cos1, sin1, cos2, sin2); keep(b, t) says 'rotate', 'copy', 'zero' or 'nan'."""
 
-    def __init__(self, angles, dim, offset=0, pairing="half", pairing_out=None, windows=1, mscale=1.0, inverse=False,
+    def __init__(self, angles, dim, offset=0, pairing="half", pairing_out=None, parts=1, mscale=1.0, inverse=False,
                  backward=False, keep=lambda b, t: "rotate"):
-        self.angles, self.dim, self.offset, self.windows = angles, dim, offset, windows
+        self.angles, self.dim, self.offset, self.parts = angles, dim, offset, parts
         self.source, self.target = pairing, pairing_out or pairing
         if backward:
             self.source, self.target = self.target, self.source
@@ -136,8 +136,8 @@ class Rotation:
         for i in range(self.dim // 2):
             c1, s1, c2, s2 = self.angles(b, t, i)
             s1, s2 = self.sign * s1, self.sign * s2
-            read = [at + (self.offset + e) * step for e in pair(self.source, self.dim, self.windows, i)]
-            write = [at + (self.offset + e) * step for e in pair(self.target, self.dim, self.windows, i)]
+            read = [at + (self.offset + e) * step for e in pair(self.source, self.dim, self.parts, i)]
+            write = [at + (self.offset + e) * step for e in pair(self.target, self.dim, self.parts, i)]
             x1, x2 = values[read[0]], values[read[1]]
             if self.backward:
                 y1, y2 = x1 * c1 + x2 * s2, x2 * c2 - x1 * s1

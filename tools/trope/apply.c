@@ -34,7 +34,7 @@ static const option_spec apply_specs[] = {
 /* The result's tensors: those of the call's operands, with memory of their own unless the call is in place. */
 static int make_result(apply_call *call, safetensors *result)
 {
-    const int32_t count = call->args.operand_count;
+    const int32_t count = call->count;
     memset(result, 0, sizeof *result);
     result->path = call->options->output;
     result->tensors = calloc((size_t)count, sizeof *result->tensors);
@@ -51,9 +51,9 @@ static int make_result(apply_call *call, safetensors *result)
             return complain_about(call->file->path, source->name, "out of memory for its result");
         if (call->options->in_place) {
             memcpy(tensor->data, source->data, (size_t)(source->end - source->begin));
-            call->args.operands[i].src = tensor->data;
+            call->operands[i].src = tensor->data;
         }
-        call->args.operands[i].dst = tensor->data;
+        call->operands[i].dst = tensor->data;
     }
     if (call->file->metadata)
         result->metadata = strdup(call->file->metadata);
@@ -79,7 +79,7 @@ static int judge_status(const apply_call *call)
     return 0;
 }
 
-/* Angles and positions, to which `args` then points. inv_freq stays on the host. */
+/* Angles and positions, to which `args` then points. inv_freq and pair_axis stay on the host. */
 static int upload_inputs(const apply_call *call, device_mirror *mirror, trope_args *args)
 {
     const struct {
@@ -103,26 +103,24 @@ static int upload_inputs(const apply_call *call, device_mirror *mirror, trope_ar
     return 0;
 }
 
-/* The tensors, room for their results, and the status word. */
-static int upload_operands(const apply_call *call, device_mirror *mirror, trope_args *args)
+/* The tensors and room for their results, to which the operands then point. */
+static int upload_operands(const apply_call *call, device_mirror *mirror, trope_operand *operands)
 {
-    for (int32_t i = 0; i < args->operand_count; i++) {
-        trope_operand *o = &args->operands[i];
-        const size_t bytes = (size_t)(call->sources[i]->end - call->sources[i]->begin);
+    for (int32_t i = 0; i < call->args.operand_count; i++) {
+        trope_operand *o = &operands[i];
+        const size_t bytes = apply_operand_bytes(call, i);
         o->src = mirror_upload(mirror, o->src, bytes);
         o->dst = mirror_reserve(mirror, o->dst, bytes);
         if (!o->src || !o->dst)
             return RESULT_REFUSED;
     }
-    if (args->status && !(args->status = mirror_upload(mirror, args->status, sizeof *args->status)))
-        return RESULT_REFUSED;
     return 0;
 }
 
 static int download_results(const apply_call *call, const device_mirror *mirror)
 {
-    for (int32_t i = 0; i < call->args.operand_count; i++)
-        if (mirror_download(mirror, call->args.operands[i].dst))
+    for (int32_t i = 0; i < call->count; i++)
+        if (mirror_download(mirror, call->operands[i].dst))
             return RESULT_REFUSED;
     return call->args.status && mirror_download(mirror, call->args.status) ? RESULT_REFUSED : 0;
 }
@@ -130,8 +128,13 @@ static int download_results(const apply_call *call, const device_mirror *mirror)
 static int rotate_in(const apply_call *call, device_mirror *mirror)
 {
     trope_args args = call->args;
+    trope_operand operands[APPLY_OPERANDS];
     const char *refused;
-    if (upload_inputs(call, mirror, &args) || upload_operands(call, mirror, &args))
+    memcpy(operands, call->operands, sizeof operands);
+    args.operands = operands;
+    if (upload_inputs(call, mirror, &args) || upload_operands(call, mirror, operands))
+        return RESULT_REFUSED;
+    if (args.status && !(args.status = mirror_upload(mirror, args.status, sizeof *args.status)))
         return RESULT_REFUSED;
     const int failed = mirror_run(mirror, &args, call->options->backward, &refused);
     if (refused)
@@ -164,6 +167,7 @@ static int apply_to(const safetensors *file, const apply_options *options, const
     if (!outcome && options->expect)
         outcome = compare_files(&result, expected, (uint64_t)options->ulp);
     safetensors_free(&result);
+    apply_release(&call);
     return outcome;
 }
 
@@ -177,7 +181,8 @@ static int open_and_load(const char *path, safetensors *file)
 
 int command_apply(int argc, char **argv)
 {
-    apply_options options = {.rotation = {ROTATION_DEFAULTS}, .sequence = {SEQUENCE_DEFAULTS}};
+    apply_options options = {
+        .rotation = {ROTATION_DEFAULTS}, .sequence = {SEQUENCE_DEFAULTS}, .machine = {MACHINE_DEFAULTS}};
     const option_group groups[] = {{apply_specs, &options},
                                    {rotation_specs, &options.rotation},
                                    {sequence_specs, &options.sequence},

@@ -1,12 +1,13 @@
 /* From the tensors of a file, by name and shape, to the arguments of a call. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "apply.h"
 #include "command.h"
 
-static const char *const operand_names[TROPE_MAX_OPERANDS] = {"q", "k", "x", "v"};
+static const char *const operand_names[APPLY_TENSORS] = {"q", "k", "x", "v"};
 static const char *const input_names[] = {
     "freqs", "cos", "sin", "inv_freq", "cu_seqlens", "cu_seqlens_padded", "start_positions", "position_ids"};
 enum { INPUT_COUNT = sizeof input_names / sizeof input_names[0] };
@@ -26,7 +27,7 @@ int apply_check_names(const safetensors *file)
     int operands = 0;
     for (int32_t i = 0; i < file->count; i++) {
         const char *name = file->tensors[i].name;
-        const int is_operand = is_in(name, operand_names, TROPE_MAX_OPERANDS);
+        const int is_operand = is_in(name, operand_names, APPLY_TENSORS);
         if (!is_operand && !is_in(name, input_names, INPUT_COUNT))
             return complain_about(file->path, name, "unknown name, must be one of " ALL_NAMES);
         operands += is_operand;
@@ -69,7 +70,7 @@ static int add_operand(apply_call *call, const safetensor *tensor)
     const int64_t batch = dims->batch < 0 ? 1 : tensor->shape[dims->batch], tokens = tensor->shape[dims->tokens];
     if (heads < 1 || heads > INT32_MAX || head_dim < 1 || head_dim > INT32_MAX)
         return refuse(call, tensor, "must have from 1 to 2^31 - 1 heads, and elements in a head");
-    if (!args->operand_count) {
+    if (!call->count) {
         args->dtype = tensor->type;
         args->batch = batch;
         args->tokens = tokens;
@@ -79,20 +80,16 @@ static int add_operand(apply_call *call, const safetensor *tensor)
         snprintf(rule, sizeof rule, "must have the dtype, batch and tokens of '%s'", call->sources[0]->name);
         return refuse(call, tensor, rule);
     }
-    trope_operand *o = &args->operands[args->operand_count];
-    call->sources[args->operand_count++] = tensor;
-    o->src = tensor->data;
-    o->heads_per_group = (int32_t)heads;
-    o->head_dim = (int32_t)head_dim;
-    if (trope_fill_strides(o->src_stride, layout, batch, tokens, o->heads_per_group, o->head_dim))
+    trope_operand *o = &call->operands[call->count];
+    call->sources[call->count++] = tensor;
+    if (trope_fill_operand(o, tensor->data, layout, (int32_t)heads, (int32_t)head_dim, TROPE_COPY))
         return complain_about(call->file->path, tensor->name, "%s", trope_last_error());
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
     return 0;
 }
 
 static int add_operands(apply_call *call)
 {
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+    for (int i = 0; i < APPLY_TENSORS; i++) {
         const safetensor *tensor = safetensors_find(call->file, operand_names[i]);
         if (tensor && add_operand(call, tensor))
             return RESULT_REFUSED;
@@ -128,10 +125,11 @@ static int read_table_shape(apply_call *call, const safetensor *table)
     if (cols < 1 || cols > TROPE_MAX_ROTARY_DIM)
         return refuse(call, table, "must have from 1 to 1024 columns");
     call->angle_cols = (int32_t)cols;
-    args->angle_cols = (int32_t)cols;
     args->angle_rows = rows;
-    args->angle_batch_stride = batch == 1 ? 0 : rows * cols;
+    args->angle_layout = batch == 1 ? TROPE_TABLE_ROWS : TROPE_TABLE_BATCH_ROWS;
     args->angle_dtype = table->type;
+    args->out_of_range =
+        call->options->sequence.out_of_range < 0 ? TROPE_RANGE_POISON : call->options->sequence.out_of_range;
     return 0;
 }
 
@@ -208,28 +206,27 @@ static int32_t default_rotary_dim(const apply_call *call, const trope_operand *o
 
 static int set_window(apply_call *call, int operand)
 {
-    trope_operand *o = &call->args.operands[operand];
-    const int32_t offset = call->options->rotation.rotary_offset;
-    const int32_t windows = call->options->rotation.windows ? call->options->rotation.windows : 1;
+    trope_operand *o = &call->operands[operand];
+    const int32_t offset = call->options->rotation.rotary_offset, rotary_dim = default_rotary_dim(call, o);
+    const int32_t parts = call->options->rotation.parts;
     char rule[160];
-    o->rotary_offset = offset;
-    o->rotary_dim = default_rotary_dim(call, o);
-    if (offset > o->head_dim || o->rotary_dim > o->head_dim - offset) {
+    if (offset > o->head_dim || rotary_dim > o->head_dim - offset) {
         snprintf(rule, sizeof rule, "must have heads of at least rotary_offset + rotary_dim (%d + %d) elements", offset,
-                 o->rotary_dim);
+                 rotary_dim);
         return refuse(call, call->sources[operand], rule);
     }
-    if (o->rotary_dim > TROPE_MAX_ROTARY_DIM || o->rotary_dim % (2 * windows)) {
-        snprintf(rule, sizeof rule,
-                 "cannot rotate %d elements: rotary_dim must be divisible by 2 * windows (%d), at most %d", o->rotary_dim,
-                 2 * windows, TROPE_MAX_ROTARY_DIM);
+    if (rotary_dim > TROPE_MAX_ROTARY_DIM || rotary_dim % (2 * parts)) {
+        snprintf(rule, sizeof rule, "cannot rotate %d elements: rotary_dim must be divisible by 2 * parts (%d), at most %d",
+                 rotary_dim, 2 * parts, TROPE_MAX_ROTARY_DIM);
         return refuse(call, call->sources[operand], rule);
     }
-    call->widest = o->rotary_dim > call->widest ? o->rotary_dim : call->widest;
+    o->rotary_dim = rotary_dim ? rotary_dim : TROPE_COPY;
+    o->rotary_offset = rotary_dim ? offset : 0;
+    call->widest = rotary_dim > call->widest ? rotary_dim : call->widest;
     return 0;
 }
 
-static int check_angle_width(const apply_call *call)
+static int set_angle_columns(apply_call *call)
 {
     char rule[128];
     if (call->angle_cols && call->angle_cols != call->widest && 2 * call->angle_cols != call->widest) {
@@ -240,6 +237,28 @@ static int check_angle_width(const apply_call *call)
         snprintf(rule, sizeof rule, "must have rotary_dim / 2 (%d) elements", call->widest / 2);
         return refuse(call, call->angles, rule);
     }
+    if (call->angle_cols)
+        call->args.angle_columns = columns_of_table(&call->args, call->angle_cols == call->widest);
+    return 0;
+}
+
+/* Where no tensor rotates, which the library refuses, an operand that is in no file does, by no angle: so padding is still
+ * written and indices are still checked. */
+static int add_unseen_operand(apply_call *call)
+{
+    trope_args *args = &call->args;
+    const int32_t width = 2 * args->parts;
+    call->unseen = calloc((size_t)(args->batch * args->tokens * width) + 1, (size_t)value_size(args->dtype));
+    if (!call->unseen)
+        return complain("out of memory");
+    args->freqs = args->cos = args->sin = NULL;
+    args->angle_rows = 0;
+    args->angle_layout = args->angle_dtype = args->out_of_range = 0;
+    args->inv_freq = memset(call->inv_freq, 0, sizeof call->inv_freq);
+    const int32_t layout = call->operands[0].src_layout;
+    if (trope_fill_operand(&call->operands[call->count], call->unseen, layout, 1, width, width))
+        return complain("%s", trope_last_error());
+    args->operand_count++;
     return 0;
 }
 
@@ -247,19 +266,14 @@ static int add_rotation(apply_call *call)
 {
     if (read_angles(call))
         return RESULT_REFUSED;
-    for (int32_t i = 0; i < call->args.operand_count; i++)
+    for (int32_t i = 0; i < call->count; i++)
         if (strcmp(call->sources[i]->name, "v") && set_window(call, i))
             return RESULT_REFUSED;
-    if (!call->widest) { /* nothing is rotated, and nothing is asked for */
-        trope_args *a = &call->args;
-        a->freqs = a->cos = a->sin = NULL;
-        a->inv_freq = NULL;
-        a->angle_rows = a->angle_batch_stride = 0;
-        a->angle_cols = a->angle_dtype = 0;
-        return 0;
-    }
+    call->args.operand_count = call->count;
+    if (!call->widest)
+        return add_unseen_operand(call);
     if (call->angles)
-        return check_angle_width(call);
+        return set_angle_columns(call);
     call->args.inv_freq = call->inv_freq;
     return frequencies_by_rule(&call->options->rotation, call->widest, call->inv_freq, &call->args.mscale);
 }
@@ -292,6 +306,7 @@ static int read_cu_seqlens(apply_call *call)
     args->cu_seqlens = real->data;
     args->cu_seqlens_padded = padded ? padded->data : NULL;
     args->sequences = real->shape[0] - 1;
+    args->padding = call->options->sequence.padding;
     return 0;
 }
 
@@ -326,12 +341,14 @@ static int read_position_ids(apply_call *call)
     const int64_t axes = ids->rank > 2 ? ids->shape[0] : 1;
     if (tokens != args->tokens || (batch != 1 && batch != args->batch))
         return refuse(call, ids, "must have the tokens of the operands, and their batch or 1");
-    if (axes < 1 || axes > TROPE_MAX_AXES)
+    if (axes < 1 || axes > CALL_MAX_AXES)
         return refuse(call, ids, "must have from 1 to 3 axes");
     args->position_ids = ids->data;
     args->position_axes = (int32_t)axes;
-    args->position_axis_stride = axes == 1 ? 0 : batch * tokens;
-    args->position_batch_stride = batch == 1 ? 0 : tokens;
+    args->ids_layout = TROPE_IDS_STRIDED;
+    args->ids_stride[0] = axes == 1 ? 0 : batch * tokens;
+    args->ids_stride[1] = batch == 1 ? 0 : tokens;
+    args->ids_stride[2] = 1;
     return 0;
 }
 
@@ -340,6 +357,17 @@ static int add_positions(apply_call *call)
     if (safetensors_find(call->file, "start_positions") && safetensors_find(call->file, "position_ids"))
         return complain_about(call->file->path, "start_positions", "must not be given together with 'position_ids'");
     return read_cu_seqlens(call) || read_start_positions(call) || read_position_ids(call) ? RESULT_REFUSED : 0;
+}
+
+/* A batch of 0, which the library refuses, is said as a batch of 1 without tokens, for which it does nothing.
+ * start_positions, of which there are none, go. */
+static void say_empty(trope_args *args)
+{
+    args->batch = 1;
+    args->tokens = 0;
+    args->start_positions = NULL;
+    if (!args->position_ids)
+        args->position_dtype = 0;
 }
 
 int apply_inputs(const safetensors *file, const apply_options *options, apply_call *call)
@@ -351,13 +379,33 @@ int apply_inputs(const safetensors *file, const apply_options *options, apply_ca
     call->args.device = options->device->id;
     call->args.threads = options->machine.threads;
     call->args.isa = options->machine.isa;
+    call->args.operands = call->operands;
+    call->args.operand_size = sizeof call->operands[0];
     rotation_to_args(&options->rotation, &call->args);
-    if (sequence_to_args(&options->sequence, &call->args))
-        return RESULT_REFUSED;
+    sequence_to_args(&options->sequence, &call->args);
     /* A GPU reports here what the CPU refuses. */
     if (options->sequence.out_of_range == TROPE_RANGE_POISON || options->device->id == TROPE_DEVICE_CUDA)
         call->args.status = &call->status;
-    return add_operands(call) || add_rotation(call) || add_positions(call) ? RESULT_REFUSED : 0;
+    if (add_operands(call) || add_rotation(call) || add_positions(call))
+        return RESULT_REFUSED;
+    if (call->widest && axes_to_args(&options->sequence, call->widest / 2, call->pair_axis, &call->args))
+        return RESULT_REFUSED;
+    if (!call->args.batch)
+        say_empty(&call->args);
+    return 0;
+}
+
+void apply_release(apply_call *call)
+{
+    free(call->unseen);
+}
+
+size_t apply_operand_bytes(const apply_call *call, int32_t i)
+{
+    if (i < call->count)
+        return (size_t)(call->sources[i]->end - call->sources[i]->begin);
+    const trope_operand *o = &call->operands[i];
+    return (size_t)(call->args.batch * call->args.tokens * o->head_dim * value_size(call->args.dtype));
 }
 
 /* Which tensor a word of a message speaks of, with the longer words first. */
@@ -373,7 +421,7 @@ const char *apply_blamed_tensor(const apply_call *call, const char *message)
                  {"position", "start_positions"},
                  {"inv_freq", "inv_freq"}};
     const char *operand = strstr(message, "operands[");
-    if (operand && operand[9] >= '0' && operand[9] < '0' + call->args.operand_count)
+    if (operand && operand[9] >= '0' && operand[9] < '0' + call->count)
         return call->sources[operand[9] - '0']->name;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strstr(message, words[i].word) && safetensors_find(call->file, words[i].tensor))

@@ -159,7 +159,7 @@ int command_bench(int argc, char **argv)
     char *given[64] = {0}; /* getopt reorders the arguments */
     const int count = argc < 64 ? argc : 64;
     memcpy(given, argv, (size_t)count * sizeof *given);
-    bench_options options = {.bytes = 134217728};
+    bench_options options = {.machine = {MACHINE_DEFAULTS}, .bytes = 134217728};
     const int parsed = parse_options(argc, argv, &options);
     if (parsed)
         return parsed == OPTIONS_HELP ? RESULT_OK : parsed;

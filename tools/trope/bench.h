@@ -40,14 +40,14 @@ typedef enum bench_lengths {
 
 typedef struct bench_case {
     const char *name;
-    int32_t dtypes;                    /* BENCH_TYPE(...) of each one that it is run with */
-    int32_t layout;                    /* 0 = TROPE_SBHD */
-    int32_t batch;                     /* 0 = 1 */
-    int32_t heads;                     /* of Q */
-    int32_t head_dim;                  /* 0 = 128 */
-    int32_t groups;                    /* of heads of Q that share one of K */
-    int32_t rotary_dim, rotary_offset; /* 0 = the whole head */
-    int32_t pairing, pairing_out, rounding;
+    int32_t dtypes;                         /* BENCH_TYPE(...) of each one that it is run with */
+    int32_t layout;                         /* 0 = TROPE_SBHD */
+    int32_t batch;                          /* 0 = 1 */
+    int32_t heads;                          /* of Q */
+    int32_t head_dim;                       /* 0 = 128 */
+    int32_t groups;                         /* of heads of Q that share one of K */
+    int32_t rotary_dim, rotary_offset;      /* 0 = the whole head */
+    int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
     int32_t backward, in_place, angle_gradient;
     int32_t cp_size; /* the last of these ranks, zigzag; 0 = 1 */
     bench_angles angles;
@@ -73,7 +73,7 @@ bench_table bench_cross_cases(void);
 enum {
     AREA_SRC,
     AREA_DST,
-    AREA_INPUT,
+    AREA_FORWARD_SRC,
     AREA_COS, /* or freqs */
     AREA_SIN,
     AREA_CU_SEQLENS,
@@ -89,10 +89,10 @@ typedef struct bench_memory {
 typedef struct bench_problem {
     const bench_case *c;
     int32_t dtype;
-    int64_t tokens;    /* per batch entry */
-    int64_t sequences; /* of cu_seqlens */
-    int64_t rows;      /* angle rows that are used, of a table that has some for every rank */
-    int32_t cols;
+    int64_t tokens;          /* per batch entry */
+    int64_t sequences;       /* of cu_seqlens */
+    int64_t rows;            /* angle rows that are used, of a table that has some for every rank */
+    int32_t cols;            /* of a table */
     double moved;            /* bytes, by the rule in docs/bench.md */
     device_runs runs;        /* those of a call in place that leaves out parts of AREA_SRC */
     double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */
@@ -105,9 +105,15 @@ int32_t bench_head_dim(const bench_case *c);
 void bench_name(const bench_case *c, int32_t dtype, char *name, size_t size);
 /* Chooses the sizes for at least `bytes` moved, and fills in all of the problem. Returns nonzero after a complaint. */
 int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double bytes);
+/* A call with its operands: do not copy it. */
+typedef struct bench_call {
+    trope_args args;
+    trope_operand operands[3];
+} bench_call;
+
 /* The call, on areas of memory. Its device, threads and isa are left to the caller, and so is size[AREA_WORKSPACE], which
- * depends on them. */
-void bench_bind(const bench_problem *p, void *const *area, trope_args *args);
+ * depends on them. Returns nonzero after a complaint. */
+int bench_bind(const bench_problem *p, void *const *area, bench_call *call);
 /* Fills the sources, the angles and cu_seqlens with what every run of the problem has, and what is written with 0xff. */
 void bench_fill(const bench_problem *p, void *const *area, int32_t threads);
 /* The area that the call writes, and the type of its elements. */

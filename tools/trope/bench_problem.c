@@ -158,7 +158,7 @@ static void set_sizes(bench_problem *p)
     const size_t copied = (size_t)ceil(p->moved / 2);
     p->size[AREA_SRC] = tensor > copied ? tensor : copied;
     p->size[AREA_DST] = c->in_place || copied > tensor ? copied : tensor;
-    p->size[AREA_INPUT] = c->angle_gradient ? tensor : 0;
+    p->size[AREA_FORWARD_SRC] = c->angle_gradient ? tensor : 0;
     p->size[AREA_COS] = angles;
     p->size[AREA_SIN] = is_table(p) ? angles : 0;
     p->size[AREA_CU_SEQLENS] = c->lengths ? (size_t)(p->sequences + 1) * sizeof(int32_t) : 0;
@@ -205,9 +205,10 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double byte
         p->sequences = write_sequences(p, NULL, &p->rows);
     const int tables = is_table(p) ? 2 : 1;
     p->moved = per_token * (double)p->tokens * batch_of(c) + (double)p->rows * p->cols * value_size(angle_type(p)) * tables;
-    trope_frequency_args rule = {.struct_size = sizeof rule, .rotary_dim = rotary_dim_of(c)};
-    double mscale;
-    if (trope_frequencies(&rule, p->inv_freq, &mscale))
+    trope_frequency_args rule = {
+        .struct_size = sizeof rule, .rule = TROPE_RULE_DEFAULT, .rotary_dim = rotary_dim_of(c), .base = 10000};
+    double attention_factor;
+    if (trope_frequencies(&rule, p->inv_freq, &attention_factor))
         return complain("%s: %s", c->name, trope_last_error());
     p->sum_slack = sum_slack(p);
     p->runs = runs_of(p);
@@ -217,117 +218,109 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double byte
 
 /* The call */
 
-static void set_strides(int64_t *stride, int64_t batch, int64_t token, int64_t group, int64_t head)
+/* Bytes of a tensor with this many heads. */
+static int64_t tensor_bytes(const bench_problem *p, int64_t heads)
 {
-    stride[TROPE_DIM_BATCH] = batch;
-    stride[TROPE_DIM_TOKEN] = token;
-    stride[TROPE_DIM_GROUP] = group;
-    stride[TROPE_DIM_HEAD] = head;
-    stride[TROPE_DIM_ELEMENT] = 1;
+    return heads * bench_head_dim(p->c) * p->tokens * batch_of(p->c) * value_size(p->dtype);
 }
 
-static trope_operand *add_operand(const bench_problem *p, trope_args *args)
+/* [s, b, d, h], in and out. */
+static void say_strided(const bench_problem *p, trope_operand *o)
 {
-    trope_operand *o = &args->operands[args->operand_count++];
-    o->head_dim = bench_head_dim(p->c);
-    o->rotary_dim = rotary_dim_of(p->c);
-    o->rotary_offset = p->c->rotary_offset;
-    return o;
+    const int64_t head = bench_head_dim(p->c), heads = o->heads_per_group;
+    const int64_t stride[TROPE_MAX_DIMS] = {heads * head, heads * head * batch_of(p->c), 0, 1, heads};
+    o->src_layout = o->dst_layout = TROPE_STRIDED;
+    memcpy(o->src_stride, stride, sizeof stride);
+    memcpy(o->dst_stride, stride, sizeof stride);
 }
 
 /* A tensor of its own, with this many heads, after one of `skip` heads. */
-static void bind_tensor(const bench_problem *p, void *const *area, trope_args *args, int32_t heads, int32_t skip)
+static int bind_tensor(const bench_problem *p, void *const *area, bench_call *call, int32_t heads, int32_t skip)
 {
     const bench_case *c = p->c;
-    const int32_t batch = batch_of(c), d = bench_head_dim(c);
-    const int64_t before = (int64_t)skip * d * p->tokens * batch * value_size(p->dtype);
-    trope_operand *o = add_operand(p, args);
-    o->heads_per_group = heads;
-    o->src = (char *)area[AREA_SRC] + before;
-    o->dst = (char *)area[c->in_place ? AREA_SRC : AREA_DST] + before;
-    if (c->form == BENCH_STRIDED) {
-        set_strides(o->src_stride, (int64_t)heads * d, (int64_t)heads * d * batch, 0, 1);
-        o->src_stride[TROPE_DIM_ELEMENT] = heads;
-    } else {
-        trope_fill_strides(o->src_stride, c->layout ? c->layout : TROPE_SBHD, batch, p->tokens, heads, d);
-    }
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
+    const int32_t layout = c->layout ? c->layout : TROPE_SBHD;
+    trope_operand *o = &call->operands[call->args.operand_count++];
+    char *src = (char *)area[AREA_SRC] + tensor_bytes(p, skip);
+    if (trope_fill_operand(o, src, layout, heads, bench_head_dim(c), rotary_dim_of(c)))
+        return complain("%s: %s", c->name, trope_last_error());
+    o->rotary_offset = c->rotary_offset;
+    if (!c->in_place)
+        o->dst = (char *)area[AREA_DST] + tensor_bytes(p, skip);
     if (c->angle_gradient) {
-        o->input = area[AREA_INPUT];
-        memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
+        o->forward_src = area[AREA_FORWARD_SRC];
+        o->forward_src_layout = layout;
     }
+    if (c->form == BENCH_STRIDED)
+        say_strided(p, o);
+    return 0;
 }
 
-/* Q, K and V have `per_group` heads each in a group, after `skip` others. */
-static void bind_part(const bench_problem *p, void *const *area, trope_args *args, int32_t per_group, int32_t skip)
+/* Q, K or V of the packed tensor, to the same place or, after one of `skip` heads, to a tensor of its own. */
+static int bind_part(const bench_problem *p, void *const *area, bench_call *call, int32_t which, int32_t skip)
 {
     const bench_case *c = p->c;
-    const int64_t d = bench_head_dim(c), size = value_size(p->dtype), in_group = c->heads / c->groups + 2;
-    trope_operand *o = add_operand(p, args);
-    o->groups = c->groups;
-    o->heads_per_group = per_group;
-    o->src = (char *)area[AREA_SRC] + skip * d * size;
-    set_strides(o->src_stride, c->groups * in_group * d, c->groups * in_group * d * batch_of(c), in_group * d, d);
-    if (c->in_place) {
-        o->dst = (char *)area[AREA_SRC] + skip * d * size;
-        memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    } else {
-        const int64_t heads = (int64_t)per_group * c->groups;
-        o->dst = (char *)area[AREA_DST] + (int64_t)skip * c->groups * d * p->tokens * batch_of(c) * size;
-        set_strides(o->dst_stride, heads * d, heads * d * batch_of(c), per_group * d, d);
+    const trope_qkv qkv = {.struct_size = sizeof qkv,
+                           .buffer = area[AREA_SRC],
+                           .batch = batch_of(c),
+                           .tokens = p->tokens,
+                           .layout = TROPE_SBHD,
+                           .order = TROPE_QKV_GROUPS,
+                           .dtype = p->dtype,
+                           .q_heads = c->heads,
+                           .kv_heads = c->groups,
+                           .head_dim = bench_head_dim(c),
+                           .rotary_dim = rotary_dim_of(c)};
+    trope_operand *o = &call->operands[call->args.operand_count++];
+    if (trope_fill_qkv(o, &qkv, which))
+        return complain("%s: %s", c->name, trope_last_error());
+    if (!c->in_place) {
+        o->dst = (char *)area[AREA_DST] + tensor_bytes(p, skip);
+        o->dst_layout = TROPE_SBHD;
+        memset(o->dst_stride, 0, sizeof o->dst_stride);
+    }
+    return 0;
+}
+
+static int bind_operands(const bench_problem *p, void *const *area, bench_call *call)
+{
+    const bench_case *c = p->c;
+    switch (c->form) {
+    case BENCH_QKV_SPLIT:
+    case BENCH_QKV_INSIDE:
+        return bind_part(p, area, call, TROPE_Q, 0) || bind_part(p, area, call, TROPE_K, c->heads) ||
+               (c->form == BENCH_QKV_SPLIT && bind_part(p, area, call, TROPE_V, c->heads + c->groups));
+    case BENCH_Q_AND_K:
+        return bind_tensor(p, area, call, c->heads, 0) || bind_tensor(p, area, call, c->groups, c->heads);
+    default:
+        return bind_tensor(p, area, call, c->heads, 0);
     }
 }
 
-static void bind_qkv(const bench_problem *p, void *const *area, trope_args *args)
-{
-    const int32_t q_per_group = p->c->heads / p->c->groups;
-    bind_part(p, area, args, q_per_group, 0);
-    bind_part(p, area, args, 1, q_per_group);
-    if (p->c->form == BENCH_QKV_INSIDE)
-        return;
-    bind_part(p, area, args, 1, q_per_group + 1);
-    args->operands[2].rotary_dim = 0;
-    args->operands[2].rotary_offset = 0;
-}
-
-static void bind_angles(const bench_problem *p, void *const *area, trope_args *args)
+static void bind_table(const bench_problem *p, void *const *area, trope_args *args)
 {
     if (is_table(p)) {
         args->cos = area[AREA_COS];
         args->sin = area[AREA_SIN];
-    } else if (p->cols) {
-        args->freqs = area[AREA_COS];
     } else {
-        args->inv_freq = p->inv_freq;
+        args->freqs = area[AREA_COS];
     }
-    args->angle_dtype = p->cols ? angle_type(p) : TROPE_F32;
-    args->angle_cols = p->cols;
+    args->angle_dtype = angle_type(p);
+    args->angle_columns = columns_of_table(args, p->cols == rotary_dim_of(p->c));
+    args->angle_layout = TROPE_TABLE_ROWS;
     args->angle_rows = table_rows(p);
-    if (p->c->angle_gradient) {
-        args->d_freqs = p->cols ? area[AREA_D_ANGLES] : NULL;
-        args->d_inv_freq = p->cols ? NULL : area[AREA_D_ANGLES];
-        args->workspace = area[AREA_WORKSPACE];
-        args->workspace_size = p->size[AREA_WORKSPACE];
-    }
 }
 
-void bench_bind(const bench_problem *p, void *const *area, trope_args *args)
+static void bind_angle_gradient(const bench_problem *p, void *const *area, trope_args *args)
 {
-    memset(args, 0, sizeof *args);
-    args->struct_size = sizeof *args;
-    args->dtype = p->dtype;
-    args->rounding = p->c->rounding;
-    args->batch = batch_of(p->c);
-    args->tokens = p->tokens;
-    args->pairing = p->c->pairing;
-    args->pairing_out = p->c->pairing_out;
-    if (is_qkv(p->c))
-        bind_qkv(p, area, args);
-    else
-        bind_tensor(p, area, args, p->c->heads, 0);
-    if (p->c->form == BENCH_Q_AND_K)
-        bind_tensor(p, area, args, p->c->groups, p->c->heads);
-    bind_angles(p, area, args);
+    args->d_freqs = p->cols ? area[AREA_D_ANGLES] : NULL;
+    args->d_freqs_layout = p->cols ? TROPE_TABLE_ROWS : 0;
+    args->d_inv_freq = p->cols ? NULL : area[AREA_D_ANGLES];
+    args->workspace = area[AREA_WORKSPACE];
+    args->workspace_size = p->size[AREA_WORKSPACE];
+}
+
+static void bind_sequences(const bench_problem *p, void *const *area, trope_args *args)
+{
     if (p->c->cp_size) {
         args->cp_size = p->c->cp_size;
         args->cp_rank = p->c->cp_size - 1;
@@ -337,7 +330,31 @@ void bench_bind(const bench_problem *p, void *const *area, trope_args *args)
         args->cu_seqlens = area[AREA_CU_SEQLENS];
         args->sequences = p->sequences;
         args->cu_seqlens_dtype = TROPE_I32;
+        args->padding = TROPE_PADDING_ZERO; /* there is none, but CUDA wants to be told */
     }
+}
+
+int bench_bind(const bench_problem *p, void *const *area, bench_call *call)
+{
+    trope_args *args = &call->args;
+    memset(call, 0, sizeof *call);
+    args->struct_size = sizeof *args;
+    args->dtype = p->dtype;
+    args->rounding = p->c->rounding;
+    args->operands = call->operands;
+    args->operand_size = sizeof call->operands[0];
+    args->batch = batch_of(p->c);
+    args->tokens = p->tokens;
+    args->pairing = p->c->pairing ? p->c->pairing : TROPE_PAIRING_HALF;
+    args->pairing_out = p->c->pairing_out;
+    if (p->cols)
+        bind_table(p, area, args);
+    else
+        args->inv_freq = p->inv_freq;
+    if (p->c->angle_gradient)
+        bind_angle_gradient(p, area, args);
+    bind_sequences(p, area, args);
+    return bind_operands(p, area, call) ? RESULT_REFUSED : 0;
 }
 
 int bench_output_area(const bench_problem *p)
@@ -405,7 +422,7 @@ void bench_fill(const bench_problem *p, void *const *area, int32_t threads)
     int64_t longest;
     angle_job job = {p, area};
     fill_values(p, area[AREA_SRC], p->size[AREA_SRC], 1, threads);
-    fill_values(p, area[AREA_INPUT], p->size[AREA_INPUT], 2, threads);
+    fill_values(p, area[AREA_FORWARD_SRC], p->size[AREA_FORWARD_SRC], 2, threads);
     memset(area[AREA_DST], 0xff, p->size[AREA_DST]);
     memset(area[AREA_D_ANGLES], 0xff, p->size[AREA_D_ANGLES]);
     if (p->cols)

@@ -89,14 +89,14 @@ static int upload(bench_run *run, const bench_problem *p)
 /* What is timed */
 
 typedef struct call_context {
-    trope_args *args; /* for each set */
+    bench_call *calls; /* for each set */
     int backward;
 } call_context;
 
 static int run_call(void *context, int set, void *stream)
 {
     call_context *call = context;
-    trope_args *args = &call->args[set];
+    trope_args *args = &call->calls[set].args;
     args->stream = stream;
     if (call->backward ? trope_backward(args) : trope_forward(args))
         return complain("%s", trope_last_error());
@@ -226,22 +226,23 @@ static int compare_area(bench_run *run, const bench_problem *p, int area, const 
 }
 
 /* The host's way to the same result: on the CPU the plainest one; for another device the fastest. */
-static void bind_reference(const bench_run *run, const bench_problem *p, trope_args *args)
+static int bind_reference(const bench_run *run, const bench_problem *p, bench_call *call)
 {
     const int is_cpu = run->device == &device_cpu;
-    bench_bind(p, run->on_host.area, args);
-    args->device = TROPE_DEVICE_CPU;
-    args->isa = is_cpu ? TROPE_ISA_PORTABLE : TROPE_ISA_AUTO;
-    args->threads = is_cpu ? 1 : 0;
+    if (bench_bind(p, run->on_host.area, call))
+        return RESULT_REFUSED;
+    call->args.device = TROPE_DEVICE_CPU;
+    call->args.isa = is_cpu ? TROPE_ISA_PORTABLE : TROPE_ISA_AUTO;
+    call->args.threads = is_cpu ? 1 : 0;
+    return 0;
 }
 
 /* Runs the call once on the device, once on the host, and compares what they wrote. */
 static int verify_case(bench_run *run, const bench_problem *p, call_context *call, bench_result *result)
 {
-    trope_args host_args;
-    call_context reference = {&host_args, call->backward};
-    bind_reference(run, p, &host_args);
-    if (upload(run, p) || run_call(call, 0, NULL) || run_call(&reference, 0, NULL))
+    bench_call host_call;
+    call_context reference = {&host_call, call->backward};
+    if (bind_reference(run, p, &host_call) || upload(run, p) || run_call(call, 0, NULL) || run_call(&reference, 0, NULL))
         return RESULT_REFUSED;
     const int is_cpu = run->device == &device_cpu;
     const tolerance elements = {p->dtype, is_cpu || p->dtype != TROPE_F64, 2 * LARGEST_ULP};
@@ -254,10 +255,11 @@ static int verify_case(bench_run *run, const bench_problem *p, call_context *cal
 /* Scratch, of which the host's call may need another amount than the device's. */
 static int reserve_workspace(bench_run *run, bench_problem *p, const trope_args *args)
 {
-    trope_args host_args;
+    bench_call host_call;
     uint64_t size, host_size;
-    bind_reference(run, p, &host_args);
-    if (trope_workspace_size(args, &size) || trope_workspace_size(&host_args, &host_size))
+    if (bind_reference(run, p, &host_call))
+        return RESULT_REFUSED;
+    if (trope_workspace_size(args, &size) || trope_workspace_size(&host_call.args, &host_size))
         return complain("%s", trope_last_error());
     p->size[AREA_WORKSPACE] = (size_t)(size > host_size ? size : host_size);
     return bench_reserve(run, p);
@@ -265,14 +267,16 @@ static int reserve_workspace(bench_run *run, bench_problem *p, const trope_args 
 
 /* Cases */
 
-static void bind_call(const bench_run *run, const bench_problem *p, int set, trope_args *args)
+static int bind_call(const bench_run *run, const bench_problem *p, int set, bench_call *call)
 {
     void *area[AREA_COUNT];
     find_set(run, p, set, area);
-    bench_bind(p, area, args);
-    args->device = run->device->id;
-    args->threads = run->machine->threads;
-    args->isa = run->machine->isa;
+    if (bench_bind(p, area, call))
+        return RESULT_REFUSED;
+    call->args.device = run->device->id;
+    call->args.threads = run->machine->threads;
+    call->args.isa = run->machine->isa;
+    return 0;
 }
 
 /* The name of another case of the same dtype, and the goal in its terms. */
@@ -293,12 +297,14 @@ static void judge(const bench_run *run, const bench_problem *p, bench_result *re
 
 static int run_sets(bench_run *run, bench_problem *p, call_context *call, bench_result *result)
 {
-    bind_call(run, p, 0, &call->args[0]);
-    if (p->c->angle_gradient && reserve_workspace(run, p, &call->args[0]))
+    if (bind_call(run, p, 0, &call->calls[0]))
+        return RESULT_REFUSED;
+    if (p->c->angle_gradient && reserve_workspace(run, p, &call->calls[0].args))
         return RESULT_REFUSED;
     for (int set = 0; set < result->sets; set++)
-        bind_call(run, p, set, &call->args[set]);
-    if (trope_kernel_name(&call->args[0], call->backward, result->kernel, sizeof result->kernel))
+        if (bind_call(run, p, set, &call->calls[set]))
+            return RESULT_REFUSED;
+    if (trope_kernel_name(&call->calls[0].args, call->backward, result->kernel, sizeof result->kernel))
         return complain("%s: %s", result->name, trope_last_error());
     bench_fill(p, run->on_host.area, run->machine->threads);
     return verify_case(run, p, call, result) || time_case(run, p, call, result);
@@ -307,10 +313,10 @@ static int run_sets(bench_run *run, bench_problem *p, call_context *call, bench_
 int bench_run_problem(bench_run *run, bench_problem *p)
 {
     bench_result result = {.sets = set_count(run, p)};
-    call_context call = {calloc((size_t)result.sets, sizeof *call.args), p->c->backward};
+    call_context call = {calloc((size_t)result.sets, sizeof *call.calls), p->c->backward};
     bench_name(p->c, p->dtype, result.name, sizeof result.name);
-    const int failed = call.args ? run_sets(run, p, &call, &result) : complain("out of memory");
-    free(call.args);
+    const int failed = call.calls ? run_sets(run, p, &call, &result) : complain("out of memory");
+    free(call.calls);
     if (failed)
         return RESULT_REFUSED;
     judge(run, p, &result);

@@ -128,8 +128,10 @@ static int call_undoing(check_problem *p, const double *in, double *out)
 {
     const trope_args saved = p->args;
     p->args.pairing = saved.pairing_out ? saved.pairing_out : saved.pairing;
-    p->args.pairing_out = saved.pairing ? saved.pairing : TROPE_PAIRING_HALF;
+    p->args.pairing_out = saved.pairing;
     p->args.inverse = !saved.inverse;
+    if (p->cols)
+        p->args.angle_columns = columns_of_table(&p->args, p->options->full);
     check_write_angles(p);
     const int result = check_call(p, 0, in, out);
     p->args = saved;
@@ -314,7 +316,13 @@ static int run_checks(const check_options *options)
 
 int command_check(int argc, char **argv)
 {
-    check_options options = {.rotation = {ROTATION_DEFAULTS}, .tokens = 64, .heads = 4, .head_dim = 64, .seed = 1};
+    check_options options = {.rotation = {ROTATION_DEFAULTS},
+                             .machine = {MACHINE_DEFAULTS},
+                             .tokens = 64,
+                             .heads = 4,
+                             .head_dim = 64,
+                             .dtype = TROPE_F32,
+                             .seed = 1};
     const option_group groups[] = {
         {check_specs, &options}, {rotation_specs, &options.rotation}, {machine_specs, &options.machine}, {NULL, NULL}};
     const int first = options_parse(argc, argv, groups, usage);

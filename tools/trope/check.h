@@ -23,16 +23,18 @@ typedef struct check_options {
 /* One operand in the layout that was asked for. The checks see it as doubles in [batch, tokens, heads, head_dim] order. */
 typedef struct check_problem {
     const check_options *options;
-    trope_args args; /* with pointers of the host; the calls get others */
+    trope_args args;       /* without pointers; the calls get them */
+    trope_operand operand; /* likewise */
+    int64_t stride[TROPE_MAX_DIMS];
     int64_t elements;
-    int32_t pairs, windows, cols;
+    int32_t pairs, cols;
     double mscale;
     uint64_t random;       /* state */
     double *pair_angle;    /* [tokens, 2, pairs]: of the first and of the second element of each pair */
     double *cosine, *sine; /* the same, as the library is given them */
     double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --base and --scaling */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];  /* the same, as the library is given them */
-    void *src, *dst, *input;                    /* of the call's dtype, through its strides */
+    void *src, *dst, *forward_src;              /* of the call's dtype, through its strides */
     void *freqs, *cos_table, *sin_table;        /* [tokens, cols], of the angles' dtype */
     double *d_angles;                           /* [tokens, cols], or [pairs] with inv_freq; f64 problems only */
     device_mirror mirror;                       /* of those, where the calls are made */

@@ -11,7 +11,7 @@
 /* Where the checks have element e of a head. */
 static int64_t plain_index(const check_problem *p, int64_t b, int64_t t, int32_t h, int32_t e)
 {
-    const trope_operand *o = &p->args.operands[0];
+    const trope_operand *o = &p->operand;
     return ((b * p->args.tokens + t) * o->heads_per_group + h) * o->head_dim + e;
 }
 
@@ -37,11 +37,11 @@ void check_fill(check_problem *p, double *values)
 
 void reference_pair(const check_problem *p, int32_t pairing, int32_t pair, int32_t element[2])
 {
-    const int32_t per_window = p->pairs / p->windows;
-    const int32_t start = pair / per_window * 2 * per_window, i = pair % per_window;
+    const int32_t per_part = p->pairs / p->args.parts;
+    const int32_t start = pair / per_part * 2 * per_part, i = pair % per_part;
     const int interleaved = pairing == TROPE_PAIRING_INTERLEAVED;
     element[0] = start + (interleaved ? 2 * i : i);
-    element[1] = start + (interleaved ? 2 * i + 1 : i + per_window);
+    element[1] = start + (interleaved ? 2 * i + 1 : i + per_part);
 }
 
 static int32_t output_pairing(const check_problem *p)
@@ -145,7 +145,7 @@ static void reference_head(const check_problem *p, int backward, const double *i
 
 void reference_apply(const check_problem *p, int backward, const double *in, double *out, double *magnitude)
 {
-    const trope_operand *o = &p->args.operands[0];
+    const trope_operand *o = &p->operand;
     memcpy(out, in, (size_t)p->elements * sizeof *out);
     memset(magnitude, 0, (size_t)p->elements * sizeof *magnitude);
     for (int64_t b = 0; b < p->args.batch; b++) {
@@ -163,8 +163,8 @@ void reference_apply(const check_problem *p, int backward, const double *in, dou
 /* Copies between the checks' order and the call's layout. */
 static void transfer(const check_problem *p, double *plain, void *tensor, int to_tensor)
 {
-    const trope_operand *o = &p->args.operands[0];
-    const int64_t *s = o->src_stride;
+    const trope_operand *o = &p->operand;
+    const int64_t *s = p->stride;
     int64_t i = 0;
     for (int64_t b = 0; b < p->args.batch; b++)
         for (int64_t t = 0; t < p->args.tokens; t++)
@@ -217,12 +217,13 @@ static int run_call(check_problem *p, trope_args *args, int backward)
 int check_call(check_problem *p, int backward, const double *in, double *out)
 {
     trope_args args = p->args;
-    trope_operand *o = &args.operands[0];
+    trope_operand o = p->operand;
+    args.operands = &o;
     transfer(p, (double *)(uintptr_t)in, p->src, 1);
     memset(p->dst, 0xff, tensor_bytes(p));
-    o->src = mirror_upload(&p->mirror, p->src, tensor_bytes(p));
-    o->dst = mirror_upload(&p->mirror, p->dst, tensor_bytes(p));
-    if (!o->src || !o->dst || upload_angles(p, &args))
+    o.src = mirror_upload(&p->mirror, p->src, tensor_bytes(p));
+    o.dst = mirror_upload(&p->mirror, p->dst, tensor_bytes(p));
+    if (!o.src || !o.dst || upload_angles(p, &args))
         return RESULT_REFUSED;
     if (run_call(p, &args, backward) || mirror_download(&p->mirror, p->dst))
         return RESULT_REFUSED;
@@ -242,16 +243,19 @@ static int reserve_workspace(check_problem *p, trope_args *args)
 int check_call_angle_gradient(check_problem *p, const double *x, const double *dy)
 {
     trope_args args = p->args;
-    trope_operand *o = &args.operands[0];
-    transfer(p, (double *)(uintptr_t)x, p->input, 1);
+    trope_operand o = p->operand;
+    args.operands = &o;
+    transfer(p, (double *)(uintptr_t)x, p->forward_src, 1);
     transfer(p, (double *)(uintptr_t)dy, p->src, 1);
-    o->src = mirror_upload(&p->mirror, p->src, tensor_bytes(p));
-    o->input = mirror_upload(&p->mirror, p->input, tensor_bytes(p));
-    memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
+    o.src = mirror_upload(&p->mirror, p->src, tensor_bytes(p));
+    o.dst_layout = 0;
+    o.forward_src = mirror_upload(&p->mirror, p->forward_src, tensor_bytes(p));
+    o.forward_src_layout = o.src_layout;
     double *gradient = mirror_upload(&p->mirror, p->d_angles, angle_count(p) * sizeof *gradient);
     args.d_freqs = p->cols ? gradient : NULL;
+    args.d_freqs_layout = p->cols ? TROPE_TABLE_ROWS : 0;
     args.d_inv_freq = p->cols ? NULL : gradient;
-    if (!o->src || !o->input || !gradient || upload_angles(p, &args) || reserve_workspace(p, &args))
+    if (!o.src || !o.forward_src || !gradient || upload_angles(p, &args) || reserve_workspace(p, &args))
         return RESULT_REFUSED;
     return run_call(p, &args, 1) || mirror_download(&p->mirror, p->d_angles) ? RESULT_REFUSED : 0;
 }
@@ -261,7 +265,7 @@ int check_call_angle_gradient(check_problem *p, const double *x, const double *d
 static int allocate(check_problem *p)
 {
     const size_t n = (size_t)p->elements, angles = angle_count(p);
-    void **const bytes[] = {&p->src, &p->dst, &p->input};
+    void **const bytes[] = {&p->src, &p->dst, &p->forward_src};
     void **const tables[] = {&p->freqs, &p->cos_table, &p->sin_table};
     double **const values[] = {&p->x, &p->y, &p->z, &p->result, &p->magnitude};
     double **const per_angle[] = {&p->pair_angle, &p->cosine, &p->sine, &p->d_angles};
@@ -279,8 +283,8 @@ static int allocate(check_problem *p)
 
 void check_release(check_problem *p)
 {
-    void *const all[] = {p->src, p->dst,    p->input,     p->freqs,      p->cos_table, p->sin_table, p->x,       p->y,
-                         p->z,   p->result, p->magnitude, p->pair_angle, p->cosine,    p->sine,      p->d_angles};
+    void *const all[] = {p->src, p->dst,    p->forward_src, p->freqs,      p->cos_table, p->sin_table, p->x,       p->y,
+                         p->z,   p->result, p->magnitude,   p->pair_angle, p->cosine,    p->sine,      p->d_angles};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
     mirror_release(&p->mirror);
@@ -288,8 +292,9 @@ void check_release(check_problem *p)
 
 static int set_operand(check_problem *p, const check_options *options)
 {
-    trope_operand *o = &p->args.operands[0];
+    trope_operand *o = &p->operand;
     const int32_t layout = options->rotation.layout ? options->rotation.layout : TROPE_SBHD;
+    o->src_layout = o->dst_layout = layout;
     o->heads_per_group = options->heads;
     o->head_dim = options->head_dim;
     o->rotary_offset = options->rotation.rotary_offset;
@@ -299,10 +304,17 @@ static int set_operand(check_problem *p, const check_options *options)
     if (o->rotary_offset > o->head_dim || o->rotary_dim > o->head_dim - o->rotary_offset)
         return complain("rotary_offset + rotary_dim (%d + %d) must be at most head_dim (%d)", o->rotary_offset,
                         o->rotary_dim, o->head_dim);
-    if (trope_fill_strides(o->src_stride, layout, options->batch, options->tokens, options->heads, options->head_dim))
+    if (trope_fill_strides(p->stride, layout, options->batch, options->tokens, options->heads, options->head_dim))
         return complain("%s", trope_last_error());
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
     return 0;
+}
+
+static void set_table(check_problem *p)
+{
+    p->args.angle_columns = columns_of_table(&p->args, p->options->full);
+    p->args.angle_layout = TROPE_TABLE_ROWS;
+    p->args.angle_rows = p->args.tokens;
+    p->args.angle_dtype = p->args.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
 }
 
 int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
@@ -317,23 +329,22 @@ int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
     p->args.isa = options->machine.isa;
     p->args.dtype = dtype;
     p->args.operand_count = 1;
+    p->args.operand_size = sizeof p->operand;
     p->args.batch = options->batch;
     p->args.tokens = options->tokens;
     rotation_to_args(&options->rotation, &p->args);
     if (set_operand(p, options))
         return RESULT_REFUSED;
-    const int32_t rotary_dim = p->args.operands[0].rotary_dim;
+    const int32_t rotary_dim = p->operand.rotary_dim;
     if (frequencies_by_rule(&options->rotation, rotary_dim, p->rule_freq, &p->mscale))
         return RESULT_REFUSED;
     memcpy(p->inv_freq, p->rule_freq, sizeof p->inv_freq);
     p->args.mscale = p->mscale;
-    p->windows = options->rotation.windows ? options->rotation.windows : 1;
     p->pairs = rotary_dim / 2;
     p->cols = options->angles == ANGLES_INV_FREQ ? 0 : options->full ? rotary_dim : rotary_dim / 2;
     p->elements = options->batch * options->tokens * options->heads * options->head_dim;
-    p->args.angle_cols = p->cols;
-    p->args.angle_rows = p->cols ? options->tokens : 0;
-    p->args.angle_dtype = dtype == TROPE_F64 && p->cols ? TROPE_F64 : TROPE_F32;
+    if (p->cols)
+        set_table(p);
     if (allocate(p))
         return RESULT_REFUSED;
     check_draw_angles(p, 0);

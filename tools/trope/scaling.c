@@ -23,22 +23,23 @@ enum {
 
 typedef struct scaling_key {
     const char *name;
-    size_t offset; /* of a double in trope_frequency_args */
-    int rules;     /* that have this key */
+    size_t offset;    /* of a double in trope_frequency_args */
+    int rules;        /* that have this key */
+    double otherwise; /* its value where it is not given, if the library has none */
 } scaling_key;
 
 static const scaling_key keys[] = {
-    {"factor", offsetof(trope_frequency_args, factor), LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL},
-    {"original_max_position", offsetof(trope_frequency_args, original_max_position), DYNAMIC | YARN | LONGROPE | LLAMA3},
-    {"seq_len", offsetof(trope_frequency_args, seq_len), DYNAMIC | LONGROPE},
-    {"low_freq_factor", offsetof(trope_frequency_args, low_freq_factor), LLAMA3},
-    {"high_freq_factor", offsetof(trope_frequency_args, high_freq_factor), LLAMA3},
-    {"beta_fast", offsetof(trope_frequency_args, beta_fast), YARN},
-    {"beta_slow", offsetof(trope_frequency_args, beta_slow), YARN},
-    {"attention_factor", offsetof(trope_frequency_args, attention_factor), YARN | LONGROPE},
-    {"mscale", offsetof(trope_frequency_args, mscale), YARN},
-    {"mscale_all_dim", offsetof(trope_frequency_args, mscale_all_dim), YARN},
-    {"partial_rotary_factor", offsetof(trope_frequency_args, partial_rotary_factor), PROPORTIONAL},
+    {"factor", offsetof(trope_frequency_args, factor), LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL, 1},
+    {"original_max_position", offsetof(trope_frequency_args, original_max_position), DYNAMIC | YARN | LONGROPE | LLAMA3, 0},
+    {"seq_len", offsetof(trope_frequency_args, seq_len), DYNAMIC | LONGROPE, 0},
+    {"low_freq_factor", offsetof(trope_frequency_args, low_freq_factor), LLAMA3, 1},
+    {"high_freq_factor", offsetof(trope_frequency_args, high_freq_factor), LLAMA3, 4},
+    {"beta_fast", offsetof(trope_frequency_args, beta_fast), YARN, 0},
+    {"beta_slow", offsetof(trope_frequency_args, beta_slow), YARN, 0},
+    {"attention_factor", offsetof(trope_frequency_args, attention_factor), YARN | LONGROPE, 0},
+    {"mscale", offsetof(trope_frequency_args, mscale), YARN, 0},
+    {"mscale_all_dim", offsetof(trope_frequency_args, mscale_all_dim), YARN, 0},
+    {"partial_rotary_factor", offsetof(trope_frequency_args, partial_rotary_factor), PROPORTIONAL, 1},
 };
 enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
 
@@ -59,6 +60,11 @@ static int parse_factors(const char *name, char *text, int32_t count, double *fa
     if (found != count)
         return complain("--" OPTION ": %s must have %d factors, one per pair, and has %d", name, count, found);
     return 0;
+}
+
+static double *field_of(const scaling_key *key, scaling_rule *rule)
+{
+    return (double *)(void *)((char *)&rule->args + key->offset);
 }
 
 static int set_key(scaling_rule *rule, const char *name, char *value)
@@ -82,7 +88,7 @@ static int set_key(scaling_rule *rule, const char *name, char *value)
     }
     for (int i = 0; i < KEY_COUNT; i++)
         if ((keys[i].rules & own) && !strcmp(keys[i].name, name))
-            return parse_real(OPTION, value, (double *)(void *)((char *)&rule->args + keys[i].offset));
+            return parse_real(OPTION, value, field_of(&keys[i], rule));
     return complain("--" OPTION ": rule %s has no key '%.64s'", choice_name(rule_choices, rule->args.rule), name);
 }
 
@@ -109,16 +115,27 @@ static int parse_rule(char *text, scaling_rule *rule)
     return 0;
 }
 
+static void set_missing(scaling_rule *rule)
+{
+    for (int i = 0; i < KEY_COUNT; i++)
+        if ((keys[i].rules & 1 << rule->args.rule) && *field_of(&keys[i], rule) == 0)
+            *field_of(&keys[i], rule) = keys[i].otherwise;
+}
+
 int scaling_parse(const char *text, int32_t rotary_dim, scaling_rule *rule)
 {
     char copy[65536];
     memset(rule, 0, sizeof *rule);
     rule->args.struct_size = sizeof rule->args;
+    rule->args.rule = TROPE_RULE_DEFAULT;
     rule->args.rotary_dim = rotary_dim;
     if (!text)
         return 0;
     if (strlen(text) >= sizeof copy)
         return complain("--" OPTION ": the text must be shorter than %zu bytes", sizeof copy);
     memcpy(copy, text, strlen(text) + 1);
-    return parse_rule(copy, rule);
+    if (parse_rule(copy, rule))
+        return RESULT_REFUSED;
+    set_missing(rule);
+    return 0;
 }

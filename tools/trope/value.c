@@ -21,7 +21,7 @@ const char *value_type_name(int32_t type)
 
 int32_t value_type_of(const char *name)
 {
-    for (int32_t i = 0; i < VALUE_TYPES; i++)
+    for (int32_t i = TROPE_F32; i < VALUE_TYPES; i++)
         if (!strcmp(types[i].name, name))
             return i;
     return -1;

@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#include "bwd/transpose.h"
 #include "core/scalar.h"
 #include "core/threads.h"
 #include "varlen/row.h"
@@ -21,8 +20,7 @@ typedef struct pair_sums {
 } pair_sums;
 
 typedef struct gradient {
-    trope_plan plan; /* of the forward call: its coefficients are those of the formula */
-    int32_t interleaved_dy;
+    trope_plan plan; /* the backward call's, with coefficients that are not rounded to the operands' dtype */
     const trope_row_kernels *kernels;
     int axis;              /* freqs and tables: the axis whose pairs are summed now */
     int64_t buckets;       /* freqs and tables: rows of d_freqs, times batch entries where each has its own */
@@ -106,14 +104,15 @@ static double load_second(const gradient *g, const window *w, int32_t pairs, int
     return load_element(&g->plan, w->at + trope_second_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
 }
 
-/* Adds one head: d(y1)/d(a1) = -x1 s1 - x2 c1 and d(y2)/d(a2) = x1 c2 - x2 s2, times dy. */
+/* Adds one head: d(y1)/d(a1) = -x1 sin a1 - x2 cos a1 and d(y2)/d(a2) = x1 cos a2 - x2 sin a2, times dy and mscale. The
+ * coefficients are those of the transpose: s1 is -sin a2 and s2 is -sin a1, on CUDA as well. */
 static void add_head(const gradient *g, int32_t pairs, const window windows[2], const trope_row_angles *t, pair_sums *sums)
 {
     const window *dy = &windows[0], *x = &windows[1];
     for (int32_t i = 0; i < pairs; i++) {
         const double x1 = load_first(g, x, pairs, i), x2 = load_second(g, x, pairs, i);
-        sums->first[i] += load_first(g, dy, pairs, i) * (-x1 * t->s1[i] - x2 * t->c1[i]);
-        sums->second[i] += load_second(g, dy, pairs, i) * (x1 * t->c2[i] - x2 * t->s2[i]);
+        sums->first[i] += load_first(g, dy, pairs, i) * (x1 * t->s2[i] - x2 * t->c1[i]);
+        sums->second[i] += load_second(g, dy, pairs, i) * (x1 * t->c2[i] + x2 * t->s1[i]);
     }
 }
 
@@ -130,7 +129,7 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
     for (int group = 0; group < o->groups; group++) {
         for (int head = 0; head < o->heads_per_group; head++) {
             const window windows[] = {{o->src + head_offset(o, o->src_stride, row, group, head) * size,
-                                       o->src_stride[TROPE_DIM_ELEMENT] * size, g->interleaved_dy},
+                                       o->src_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_src},
                                       {o->forward_src + head_offset(o, o->forward_src_stride, row, group, head) * size,
                                        o->forward_src_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_forward_src}};
             add_head(g, o->rotary_dim / 2, windows, t, sums);
@@ -315,8 +314,7 @@ static void sum_frequencies(gradient *g)
 
 void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels)
 {
-    gradient g = {.plan = *plan, .interleaved_dy = plan->interleaved_src, .kernels = kernels};
-    trope_set_direction(&g.plan, 0);
+    gradient g = {.plan = *plan, .kernels = kernels};
     g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, not sin as it was rounded for the operands */
     if (plan->d_freqs)
         sum_angles(&g);

@@ -213,7 +213,7 @@ typedef struct FN(chunk) {
     FN(turns) turns[CHUNK_ROWS];
     int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
     int64_t phase_position[CHUNK_ROWS];
-    REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
+    _Alignas(64) REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
 } FN(chunk);
 
 /* Gives the chunk's row r its coefficients, in `space`. */

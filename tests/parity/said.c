@@ -1,0 +1,87 @@
+/* Two ways to say the same angles give the same bits, gradients included: phase_step for the inv_freq that it was made of; a
+ * pair_axis that says of each pair what its part says; ids of one axis for all, or the same ids once for each axis.
+ *
+ *     parity_said [--seed S] [--count N] */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parity/parity.h"
+#include "support/reference.h"
+#include "support/seeds.h"
+#include "support/tensor.h"
+
+static void check_same(config *c, call *first, call *second, int backward, const char *what)
+{
+    config_reset(c);
+    run_call(call_args(first), backward);
+    unsigned char *bytes = snapshot(c);
+    config_reset(c);
+    run_call(call_args(second), backward);
+    check_parity(c, is_snapshot(c, bytes), what);
+    free(bytes);
+}
+
+static void check_phase_step(config *c, int backward)
+{
+    call k = config_call(c, backward), other = k;
+    other.args.phase_step = NULL;
+    other.args.inv_freq = c->inv_freq;
+    check_same(c, &k, &other, backward, "parity_said, phase_step");
+}
+
+static void check_pair_axis(config *c, int backward)
+{
+    call k = config_call(c, backward), other = k;
+    uint8_t axis[TROPE_MAX_ROTARY_DIM / 2];
+    const int pairs = reference_pairs(call_args(&k)), parts = k.args.parts ? k.args.parts : 1;
+    for (int i = 0; i < pairs; i++)
+        axis[i] = (uint8_t)(i / (pairs / parts));
+    other.args.pair_axis = axis;
+    check_same(c, &k, &other, backward, "parity_said, pair_axis");
+}
+
+static void check_ids(config *c, int backward)
+{
+    call k = config_call(c, backward), other = k;
+    trope_args *a = call_args(&other);
+    const size_t size = (a->position_dtype == TROPE_I64 ? 8 : 4);
+    const int64_t count = a->batch * a->tokens;
+    char *ids = malloc((size_t)(TROPE_MAX_AXES * count) * size);
+    int64_t stride[3];
+    tensor_ids_strides(a, stride);
+    for (int64_t i = 0; i < TROPE_MAX_AXES * count; i++) {
+        const int64_t offset = i % count / a->tokens * stride[1] + i % a->tokens * stride[2];
+        memcpy(ids + (size_t)i * size, (const char *)a->position_ids + offset * (int64_t)size, size);
+    }
+    a->position_ids = ids;
+    a->position_axes = TROPE_MAX_AXES;
+    a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
+    memset(a->ids_stride, 0, sizeof a->ids_stride);
+    check_same(c, &k, &other, backward, "parity_said, ids");
+    free(ids);
+}
+
+typedef void (*said_check)(config *c, int backward);
+
+static void check_seed(uint64_t seed, const uint8_t (*fixed)[2], int count, said_check check)
+{
+    const config_choices choices = config_choose_with(seed, fixed, count);
+    config *c = config_make(seed, &choices);
+    check(c, 0);
+    check(c, 1);
+    config_free(c);
+}
+
+int main(int argc, char **argv)
+{
+    const seed_range seeds = parse_seeds(argc, argv, 500);
+    const uint8_t phase_step[][2] = {{OPTION_ANGLES, ANGLES_PHASE_STEP}};
+    const uint8_t parts[][2] = {{OPTION_AXES, AXES_PARTS}};
+    const uint8_t ids[][2] = {{OPTION_AXES, AXES_RANDOM}, {OPTION_POSITIONS, POSITIONS_IDS}};
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
+        check_seed(seed, phase_step, 1, check_phase_step);
+        check_seed(seed, parts, 1, check_pair_axis);
+        check_seed(seed, ids, 2, check_ids);
+    }
+    return check_result();
+}
