@@ -137,7 +137,7 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
     }
 }
 
-/* Adds all heads of all operands of a row that is turned by the angles `t`. */
+/* Adds all heads of all operands of a row with these coefficients. */
 static void add_row(const gradient *g, const trope_row *row, const trope_row_angles *t, pair_sums *sums)
 {
     for (int i = 0; i < g->plan.operand_count; i++)
@@ -219,7 +219,7 @@ static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sum
 }
 
 /* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
-static void turn_sums(const trope_plan *plan, pair_sums *sums)
+static void invert_sums(const trope_plan *plan, pair_sums *sums)
 {
     for (int32_t i = 0; plan->inverse && i < plan->pairs; i++) {
         sums->first[i] = 0 - sums->first[i];
@@ -248,7 +248,7 @@ static void sum_buckets(const void *context, int64_t begin, int64_t end)
                 g->kernels->angles(&g->plan, &row, &angles);
             add_row(g, &row, &angles, &sums);
         }
-        turn_sums(&g->plan, &sums);
+        invert_sums(&g->plan, &sums);
         store_bucket(g, bucket, &sums);
     }
 }
@@ -286,7 +286,7 @@ static void sum_chunks(const void *context, int64_t begin, int64_t end)
                 continue;
             g->kernels->angles(&g->plan, &row, &angles);
             add_row(g, &row, &angles, &sums);
-            turn_sums(&g->plan, &sums);
+            invert_sums(&g->plan, &sums);
             for (int32_t i = 0; i < g->plan.pairs; i++) /* the angle is position * inv_freq */
                 partial[i] += (double)row.position[trope_pair_axis(&g->plan, i)] * (sums.first[i] + sums.second[i]);
         }

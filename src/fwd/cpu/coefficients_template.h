@@ -1,9 +1,9 @@
 /* The coefficients of a row: cos and sin of its angles, times the scales of the plan. */
 
 /* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
-typedef struct FN(turns) {
+typedef struct FN(coefficients) {
     const REAL *c1, *s1, *c2, *s2;
-} FN(turns);
+} FN(coefficients);
 
 /* Columns of a table row to REAL, each from the plane and the row of its pair's axis. */
 static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, const void *table, REAL *to)
@@ -159,17 +159,17 @@ static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int c
 }
 
 /* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
-static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, REAL *space)
+static FN(coefficients) FN(find_coefficients)(const trope_plan *plan, const trope_row *row, REAL *space)
 {
     const int pairs = plan->pairs;
     if (!plan->angles.per_element) {
         FN(find_columns)(plan, row, pairs, space, space + pairs);
-        return (FN(turns)){space, space + pairs, space, space + pairs};
+        return (FN(coefficients)){space, space + pairs, space, space + pairs};
     }
     REAL *cosine = space, *sine = space + 2 * pairs;
     FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
     FN(split_columns)(plan, cosine);
     FN(split_columns)(plan, sine);
-    return (FN(turns)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
-                       sine + (plan->swap_sines ? 0 : pairs)};
+    return (FN(coefficients)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
+                              sine + (plan->swap_sines ? 0 : pairs)};
 }
