@@ -188,8 +188,8 @@ static void overlap(void)
     BACKWARD_ROW(gradient(), a->workspace = plus(out.q, -(intptr_t)out.q & 15), OVERLAP, "operands[0].dst",
                  "overlaps workspace");
     BACKWARD_ROW(gradient(), a->workspace = a->d_freqs = out.workspace, OVERLAP, "d_freqs", "overlaps workspace");
-    BACKWARD_ROW(phase_gradient(), a->workspace = plus(in.inv_freq, -(intptr_t)in.inv_freq & 15), OVERLAP, "workspace",
-                 "overlaps inv_freq");
+    BACKWARD_ROW(phase_gradient(), (a->workspace = plus(in.inv_freq, -(intptr_t)in.inv_freq & 15), a->workspace_size = 16),
+                 OVERLAP, "workspace", "overlaps inv_freq");
     BACKWARD_ROW(phase_gradient(), (a->workspace = plus(a, -(intptr_t)a & 15), a->workspace_size = 64), OVERLAP,
                  "workspace", "overlaps args");
 }

@@ -46,15 +46,18 @@ static void check_ids(config *c, int backward)
     trope_args *a = call_args(&other);
     const size_t size = (a->position_dtype == TROPE_I64 ? 8 : 4);
     const int64_t count = a->batch * a->tokens;
-    char *ids = malloc((size_t)(TROPE_MAX_AXES * count) * size);
+    const int axes = reference_axes(a); /* no more: gradients by axes have a plane for each */
+    if (axes == 1)
+        return;
+    char *ids = malloc((size_t)(axes * count) * size);
     int64_t stride[3];
     tensor_ids_strides(a, stride);
-    for (int64_t i = 0; i < TROPE_MAX_AXES * count; i++) {
+    for (int64_t i = 0; i < axes * count; i++) {
         const int64_t offset = i % count / a->tokens * stride[1] + i % a->tokens * stride[2];
         memcpy(ids + (size_t)i * size, (const char *)a->position_ids + offset * (int64_t)size, size);
     }
     a->position_ids = ids;
-    a->position_axes = TROPE_MAX_AXES;
+    a->position_axes = axes;
     a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
     memset(a->ids_stride, 0, sizeof a->ids_stride);
     check_same(c, &k, &other, backward, "parity_said, ids");

@@ -416,7 +416,7 @@ static void say_tensor(builder *b, trope_operand *o, tensor_role role, int backw
     *layouts[role] = name_layout(b, size, r->stride);
     memset(strides[role], 0, TROPE_MAX_DIMS * sizeof *strides[role]);
     for (int d = 0; d < TROPE_MAX_DIMS && *layouts[role] == TROPE_STRIDED; d++)
-        strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) << 40 : r->stride[d];
+        strides[role][d] = size[d] == 1 && is_odd ? between(b, -1000, 1000) * ((int64_t)1 << 40) : r->stride[d];
     if (is_shared)
         strides[role][TROPE_DIM_HEAD] = 0;
     if (is_shared && o->shared_heads == TROPE_SHARED_ALL)
@@ -651,20 +651,21 @@ static int64_t highest_position(const trope_args *a)
     return highest;
 }
 
-/* Sizes of a table: {axes, batch, rows, columns}. */
+/* Sizes of a gradient: {axes, batch, rows, columns}. A table may have fewer axes. */
 static void table_sizes(const trope_args *a, int64_t size[4])
 {
-    size[0] = reference_axes(a);
+    size[0] = reference_planes(a);
     size[1] = a->batch;
     size[2] = a->angle_rows;
     size[3] = reference_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
 }
 
-/* Elements from the first to the last of a table. */
-static int64_t table_extent(const trope_args *a, int32_t layout, const int64_t given[4])
+/* Elements from the first to the last of a table of `axes` planes. */
+static int64_t table_extent(const trope_args *a, int axes, int32_t layout, const int64_t given[4])
 {
     int64_t size[4], stride[4], extent = 1;
     table_sizes(a, size);
+    size[0] = axes;
     tensor_table_strides(a, layout, given, size[3], stride);
     for (int d = 0; d < 4; d++)
         extent += (size[d] - 1) * stride[d];
@@ -753,7 +754,7 @@ static void make_tables(builder *b)
     static const double magnitudes[] = {3.2, 3.2, 40, 1e4, 1e9};
     trope_args *a = b->a;
     choose_table_shape(b);
-    const int64_t count = table_extent(a, a->angle_layout, a->angle_stride);
+    const int64_t count = table_extent(a, reference_axes(a), a->angle_layout, a->angle_stride);
     const char *table;
     switch (b->v[OPTION_ANGLES]) {
     case ANGLES_FREQS:
@@ -808,7 +809,8 @@ static void make_gradient_table(builder *b)
     default:
         say_table(b, TROPE_TABLE_ROWS + b->v[OPTION_GRADIENT_TABLE] - GRADIENT_ROWS, &a->d_freqs_layout, a->d_freqs_stride);
     }
-    a->d_freqs = add_guarded(b, table_extent(a, a->d_freqs_layout, a->d_freqs_stride), a->dtype == TROPE_F64 ? 8 : 4);
+    const int64_t extent = table_extent(a, reference_planes(a), a->d_freqs_layout, a->d_freqs_stride);
+    a->d_freqs = add_guarded(b, extent, a->dtype == TROPE_F64 ? 8 : 4);
 }
 
 static void make_gradient(builder *b)

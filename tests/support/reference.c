@@ -161,6 +161,11 @@ int reference_axes(const trope_args *args)
     return axes;
 }
 
+int reference_planes(const trope_args *args)
+{
+    return args->position_axes > reference_axes(args) ? args->position_axes : reference_axes(args);
+}
+
 /* ---- Angles ---- */
 
 /* What turns one pair at one token. */
@@ -628,7 +633,7 @@ static void finish_sums(const trope_args *args, reference_result *result)
 /* An entry of d_freqs for each place in memory that its layout has. */
 static void make_table_sums(const trope_args *args, reference_result *result)
 {
-    const int64_t size[4] = {reference_axes(args), args->batch, args->angle_rows, column_count(args)};
+    const int64_t size[4] = {reference_planes(args), args->batch, args->angle_rows, column_count(args)};
     int64_t stride[4];
     gradient_strides(args, stride);
     result->angle_count = 1;

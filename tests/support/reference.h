@@ -65,8 +65,11 @@ reference_place reference_find(const trope_args *args, int64_t batch, int64_t to
 /* Pairs of the widest operand. */
 int reference_pairs(const trope_args *args);
 
-/* Axes that are said to drive pairs, up to the last: planes of a table that has planes. */
+/* Axes that are said to drive pairs, up to the last: the planes that are read of a table that has planes. */
 int reference_axes(const trope_args *args);
+
+/* Planes of a gradient that has planes: those, and of all other axes of the ids. */
+int reference_planes(const trope_args *args);
 
 /* What trope_forward (backward = 0) or trope_backward must write. Reads the call's sources and what it adds to, so it goes
  * before the call. The args must be valid. */

@@ -10,7 +10,7 @@
 
 typedef enum tensor_role { TENSOR_SRC, TENSOR_DST, TENSOR_FORWARD_SRC } tensor_role;
 
-/* Of heads that are one in memory the size is 1 and the stride 0. */
+/* Of heads that are one in memory the size is 1; where the size is 1 the stride is 0. */
 typedef struct tensor {
     const void *base;
     int64_t size[TROPE_MAX_DIMS], stride[TROPE_MAX_DIMS];
@@ -53,10 +53,8 @@ static inline tensor tensor_of(const trope_args *args, int operand, tensor_role 
         memcpy(t.stride, strides[role], sizeof t.stride);
     else if (layout[role])
         tensor_fill_strides(layout[role], t.size, t.stride);
-    if (is_shared && o->shared_heads)
-        t.stride[TROPE_DIM_HEAD] = 0;
-    if (is_shared && o->shared_heads == TROPE_SHARED_ALL)
-        t.stride[TROPE_DIM_GROUP] = 0;
+    for (int d = 0; d < TROPE_MAX_DIMS; d++) /* whatever was said of it */
+        t.stride[d] = t.size[d] == 1 ? 0 : t.stride[d];
     return t;
 }
 

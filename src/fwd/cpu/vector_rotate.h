@@ -15,6 +15,8 @@
 
 #ifdef VECTOR_WIDTH
 
+#include "core/element.h"
+#include "core/pairs.h"
 #include "core/plan.h"
 #include "core/rotate.h"
 #include "fwd/cpu/vector_memory.h"
@@ -47,7 +49,7 @@ ALWAYS_INLINE vector_part_coefficients vector_skip_coefficients(vector_part_coef
 
 ALWAYS_INLINE vector_pair vector_load_neighbours(int dtype, const char *p)
 {
-    const int bytes = VECTOR_WIDTH * (dtype == TROPE_F32 ? 4 : 2);
+    const int bytes = VECTOR_WIDTH * trope_element_size(dtype);
     vector_pair x;
     if (dtype == TROPE_BF16)
         vector_split_bf16(p, &x.first, &x.second);
@@ -58,7 +60,7 @@ ALWAYS_INLINE vector_pair vector_load_neighbours(int dtype, const char *p)
 
 ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
 {
-    const int bytes = VECTOR_WIDTH * (dtype == TROPE_F32 ? 4 : 2);
+    const int bytes = VECTOR_WIDTH * trope_element_size(dtype);
     if (dtype == TROPE_BF16) {
         vector_join_bf16(p, y.first, y.second);
         return;
@@ -72,18 +74,21 @@ ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
 /* Pairs [i, i + VECTOR_WIDTH) of `pairs`. */
 ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *from, char *to, vector_coefficients t, int i)
 {
-    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = trope_element_size(kind.dtype);
+    const char *first = from + trope_first_in_part(kind.from_interleaved, i) * size;
     vector_pair x;
     if (kind.from_interleaved)
-        x = vector_load_neighbours(kind.dtype, from + 2 * i * size);
+        x = vector_load_neighbours(kind.dtype, first);
     else
-        x = (vector_pair){vector_load(kind.dtype, from + i * size), vector_load(kind.dtype, from + (i + pairs) * size)};
+        x = (vector_pair){vector_load(kind.dtype, first),
+                          vector_load(kind.dtype, from + trope_second_in_part(0, pairs, i) * size)};
     const vector_pair y = vector_rotate_once(x, t);
+    char *to_first = to + trope_first_in_part(kind.to_interleaved, i) * size;
     if (kind.to_interleaved) {
-        vector_store_neighbours(kind.dtype, to + 2 * i * size, y);
+        vector_store_neighbours(kind.dtype, to_first, y);
     } else {
-        vector_store(kind.dtype, to + i * size, y.first);
-        vector_store(kind.dtype, to + (i + pairs) * size, y.second);
+        vector_store(kind.dtype, to_first, y.first);
+        vector_store(kind.dtype, to + trope_second_in_part(0, pairs, i) * size, y.second);
     }
 }
 
@@ -116,7 +121,7 @@ typedef struct vector_place {
 ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, int parts, vector_place place,
                                       vector_part_coefficients t)
 {
-    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2, before = o->rotary_offset * size;
+    const int64_t size = trope_element_size(kind.dtype), before = o->rotary_offset * size;
     const int64_t window = 2 * o->part_pairs * size, after = before + parts * window, end = o->head_dim * size;
     char *out = place.stage ? place.stage : place.dst;
     if (!o->in_place) {
