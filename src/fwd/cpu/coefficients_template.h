@@ -1,4 +1,5 @@
-/* The coefficients of a row: cos and sin of its angles, times the scales of the plan. */
+/* The coefficients of a row: cos and sin of its angles, times the scales of the plan. Functions with arrays of their own are not
+ * inlined, so that their arrays do not lie on the stack together: callers may have 64 KB of it. */
 
 /* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
 typedef struct FN(coefficients) {
@@ -111,7 +112,7 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
 
 /* Columns as they stand in a table to the first elements of all pairs, then the second. Where the columns of all first
  * elements come before those of all second ones they are so already. */
-static void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
+static __attribute__((noinline)) void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
 {
     const int pairs = plan->pairs, per_part = pairs / plan->parts;
     REAL copy[TROPE_MAX_ROTARY_DIM];
@@ -128,7 +129,8 @@ static void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
     }
 }
 
-static void FN(find_angles)(const trope_plan *plan, const trope_row *row, int columns, REAL *c, REAL *s)
+static __attribute__((noinline)) void FN(find_angles)(const trope_plan *plan, const trope_row *row, int columns, REAL *c,
+                                                      REAL *s)
 {
     REAL angle[TROPE_MAX_ROTARY_DIM];
     FN(gather_columns)(plan, row, plan->angles.freqs, angle);
@@ -159,7 +161,8 @@ static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int c
 }
 
 /* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
-static FN(coefficients) FN(find_coefficients)(const trope_plan *plan, const trope_row *row, REAL *space)
+static __attribute__((noinline)) FN(coefficients)
+    FN(find_coefficients)(const trope_plan *plan, const trope_row *row, REAL *space)
 {
     const int pairs = plan->pairs;
     if (!plan->angles.per_element) {

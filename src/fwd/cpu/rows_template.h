@@ -8,14 +8,20 @@
 
 static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
 {
+#ifdef REAL_IS_DOUBLE
+    const FN(coefficients) t = FN(find_coefficients)(plan, row, out->values);
+    out->c1 = t.c1, out->s1 = t.s1, out->c2 = t.c2, out->s2 = t.s2;
+#else
     REAL space[4 * TROPE_MAX_PAIRS];
     const FN(coefficients) t = FN(find_coefficients)(plan, row, space);
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        out->c1[pair] = t.c1[pair];
-        out->s1[pair] = t.s1[pair];
-        out->c2[pair] = t.c2[pair];
-        out->s2[pair] = t.s2[pair];
-    }
+    const int pairs = plan->pairs;
+    for (int i = 0; i < (plan->angles.per_element ? 4 : 2) * pairs; i++)
+        out->values[i] = space[i];
+    out->c1 = out->values + (t.c1 - space);
+    out->s1 = out->values + (t.s1 - space);
+    out->c2 = out->values + (t.c2 - space);
+    out->s2 = out->values + (t.s2 - space);
+#endif
 }
 
 /* The coefficients of rows that one position each drives: 2 * plan->pairs of them a row. All at once, because it is these
@@ -92,8 +98,8 @@ static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o
 }
 
 /* The rotary elements of a head, from `from` to `to`, which are the same or apart. Steps: elements from one to the next. */
-static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to,
-                                FN(coefficients) t)
+static __attribute__((noinline)) void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o,
+                                                          const char *from, char *to, FN(coefficients) t)
 {
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
     FN(load_strided)(x, from, o->src_stride[TROPE_DIM_ELEMENT], plan->dtype, o->rotary_dim);
