@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/call.h"
 #include "support/random.h"
-#include "trope/trope.h"
 
 enum { HEADS = 4, HEAD_DIM = 64, ROW = HEADS * HEAD_DIM, PAIRS = HEAD_DIM / 2, FIRST = 3 };
 enum { FEW = 2, MANY = 2048 }; /* tokens: not worth a second thread; worth eight, as 4 MB are moved */
 
 typedef struct threaded_call {
-    trope_args args; /* of a backward call; forward ignores what it does not know */
+    call call; /* of either direction; backward adds the gradient */
     int32_t start[1];
     size_t bytes, angle_bytes;
     float *src, *dst, *forward_src, *freqs, *d_freqs;
@@ -32,44 +32,42 @@ static inline float *make_floats(size_t bytes, uint64_t seed)
     return to;
 }
 
+/* Its one operand is said here and not by trope_fill_operand: a test opens the library by hand. */
 static inline void make_args(threaded_call *c, int64_t tokens)
 {
-    const int64_t stride[TROPE_MAX_DIMS] = {tokens * ROW, ROW, ROW, HEAD_DIM, 1};
-    trope_operand *o = &c->args.operands[0];
-    c->args = (trope_args){.struct_size = sizeof c->args, .device = TROPE_DEVICE_CPU, .operand_count = 1};
-    c->args.batch = 1;
-    c->args.tokens = tokens;
-    c->args.freqs = c->freqs;
-    c->args.angle_rows = tokens + FIRST;
-    c->args.angle_cols = PAIRS;
-    c->args.start_positions = c->start;
-    *o = (trope_operand){
-        .src = c->src, .dst = c->dst, .heads_per_group = HEADS, .head_dim = HEAD_DIM, .rotary_dim = HEAD_DIM};
-    memcpy(o->src_stride, stride, sizeof stride);
-    memcpy(o->dst_stride, stride, sizeof stride);
-    memcpy(o->input_stride, stride, sizeof stride);
+    c->call = call_make(TROPE_F32, 1, tokens);
+    call_freqs(&c->call, c->freqs, TROPE_COLUMNS_PAIR, tokens + FIRST);
+    c->call.args.start_positions = c->start;
+    c->call.args.position_dtype = TROPE_I32;
+    c->call.args.operand_count = 1;
+    c->call.operands[0] = (trope_operand){.src = c->src, .dst = c->dst, .src_layout = TROPE_SBHD, .dst_layout = TROPE_SBHD};
+    c->call.operands[0].heads_per_group = HEADS;
+    c->call.operands[0].head_dim = c->call.operands[0].rotary_dim = HEAD_DIM;
 }
 
 /* Runs a call with so many threads; whether it was accepted and, if there is one, has the expected bits. */
 static inline int run_forward(threaded_call *c, direction forward, int threads, const float *expected)
 {
     memset(c->dst, 0xff, c->bytes);
-    c->args.threads = threads;
-    return forward(&c->args) == TROPE_OK && (!expected || !memcmp(c->dst, expected, c->bytes));
+    c->call.args.threads = threads;
+    return forward(call_args(&c->call)) == TROPE_OK && (!expected || !memcmp(c->dst, expected, c->bytes));
 }
 
 static inline int run_backward(threaded_call *c, direction backward, int threads, const float *expected)
 {
-    trope_args args = c->args;
-    args.threads = threads;
-    args.operands[0].input = c->forward_src;
-    args.d_freqs = c->d_freqs;
-    args.workspace_size = (uint64_t)(2 * args.tokens + FIRST + 1) * sizeof(int64_t);
-    args.workspace = malloc(args.workspace_size);
+    call gradient = c->call;
+    trope_args *args = call_args(&gradient);
+    args->threads = threads;
+    gradient.operands[0].forward_src = c->forward_src;
+    gradient.operands[0].forward_src_layout = TROPE_SBHD;
+    args->d_freqs = c->d_freqs;
+    args->d_freqs_layout = TROPE_TABLE_ROWS;
+    args->workspace_size = (uint64_t)(2 * args->tokens + FIRST + 1) * sizeof(int64_t);
+    args->workspace = malloc(args->workspace_size);
     memset(c->dst, 0xff, c->bytes);
     memset(c->d_freqs, 0xff, c->angle_bytes);
-    const trope_status status = backward(&args);
-    free(args.workspace);
+    const trope_status status = backward(args);
+    free(args->workspace);
     return status == TROPE_OK &&
            (!expected || (!memcmp(c->dst, expected, c->bytes) && !memcmp(c->d_freqs, c->gradient, c->angle_bytes)));
 }

@@ -13,7 +13,7 @@ typedef struct caller {
     int number, wrong;
 } caller;
 
-static void *call(void *context)
+static void *keep_calling(void *context)
 {
     static const int counts[] = {2, 0, 8, 1, 3};
     caller *c = context;
@@ -39,7 +39,7 @@ static void start(caller *c)
     CHECK(!pthread_attr_init(&attributes));
     if (c->number % 2 == 0)
         CHECK(!pthread_attr_setstacksize(&attributes, SMALL_STACK));
-    CHECK(!pthread_create(&c->thread, &attributes, call, c));
+    CHECK(!pthread_create(&c->thread, &attributes, keep_calling, c));
     pthread_attr_destroy(&attributes);
 }
 
