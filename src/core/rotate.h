@@ -12,17 +12,17 @@
 #include "core/scalar.h"
 
 /* A pair of elements, and the numbers that it is rotated by, in the type of the arithmetic. */
-#define TROPE_DEFINE_PAIR(real, pair, turn)                                                                                \
+#define TROPE_DEFINE_PAIR(real, pair, coefficients)                                                                        \
     typedef struct pair {                                                                                                  \
         real first, second;                                                                                                \
     } pair;                                                                                                                \
-    typedef struct turn {                                                                                                  \
+    typedef struct coefficients {                                                                                          \
         real c1, s1, c2, s2;                                                                                               \
-    } turn;
+    } coefficients;
 
 /* Rounded once, at the store: the second product is rounded, the rest is one fused operation. */
-#define TROPE_DEFINE_ROTATE_ONCE(name, pair, turn, fma_, mul_)                                                             \
-    TROPE_HD pair name(pair x, turn t)                                                                                     \
+#define TROPE_DEFINE_ROTATE_ONCE(name, pair, coefficients, fma_, mul_)                                                     \
+    TROPE_HD pair name(pair x, coefficients t)                                                                             \
     {                                                                                                                      \
         pair y;                                                                                                            \
         y.first = fma_(x.first, t.c1, -mul_(x.second, t.s1));                                                              \
@@ -31,8 +31,8 @@
     }
 
 /* Each operation rounded to the operand's dtype, as a framework that runs them one by one does. */
-#define TROPE_DEFINE_ROTATE_NATIVE(name, pair, turn, round_, mul_, add_)                                                   \
-    TROPE_HD pair name(pair x, turn t)                                                                                     \
+#define TROPE_DEFINE_ROTATE_NATIVE(name, pair, coefficients, round_, mul_, add_)                                           \
+    TROPE_HD pair name(pair x, coefficients t)                                                                             \
     {                                                                                                                      \
         pair y;                                                                                                            \
         y.first = round_(add_(round_(mul_(x.first, t.c1)), -round_(mul_(x.second, t.s1))));                                \
@@ -40,8 +40,8 @@
         return y;                                                                                                          \
     }
 
-TROPE_DEFINE_PAIR(float, trope_pair, trope_turn)
-TROPE_DEFINE_PAIR(double, trope_pair_f64, trope_turn_f64)
+TROPE_DEFINE_PAIR(float, trope_pair, trope_coefficients)
+TROPE_DEFINE_PAIR(double, trope_pair_f64, trope_coefficients_f64)
 
 #define TROPE_EXACT(x) (x)
 
@@ -55,12 +55,12 @@ TROPE_HD float trope_round_bf16(float x)
     return trope_bf16_to_f32(trope_f32_to_bf16(x));
 }
 
-TROPE_DEFINE_ROTATE_ONCE(trope_rotate_once, trope_pair, trope_turn, trope_fma, trope_mul)
-TROPE_DEFINE_ROTATE_ONCE(trope_rotate_once_f64, trope_pair_f64, trope_turn_f64, trope_fma_double, trope_mul_double)
-TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_f32, trope_pair, trope_turn, TROPE_EXACT, trope_mul, trope_add)
-TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_f16, trope_pair, trope_turn, trope_round_f16, trope_mul, trope_add)
-TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_bf16, trope_pair, trope_turn, trope_round_bf16, trope_mul, trope_add)
-TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_f64, trope_pair_f64, trope_turn_f64, TROPE_EXACT, trope_mul_double,
+TROPE_DEFINE_ROTATE_ONCE(trope_rotate_once, trope_pair, trope_coefficients, trope_fma, trope_mul)
+TROPE_DEFINE_ROTATE_ONCE(trope_rotate_once_f64, trope_pair_f64, trope_coefficients_f64, trope_fma_double, trope_mul_double)
+TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_f32, trope_pair, trope_coefficients, TROPE_EXACT, trope_mul, trope_add)
+TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_f16, trope_pair, trope_coefficients, trope_round_f16, trope_mul, trope_add)
+TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_bf16, trope_pair, trope_coefficients, trope_round_bf16, trope_mul, trope_add)
+TROPE_DEFINE_ROTATE_NATIVE(trope_rotate_native_f64, trope_pair_f64, trope_coefficients_f64, TROPE_EXACT, trope_mul_double,
                            trope_add_double)
 
 #endif

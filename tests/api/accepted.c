@@ -1,137 +1,228 @@
 /* What looks unusual and is nevertheless right is not refused. The results themselves are other tests' business. */
-#include <stdio.h>
-
 #include "api/valid_call.h"
 #include "support/check.h"
 
 static trope_args *a;
 static trope_operand *q, *k;
 
-static void begin(trope_args *args)
+static void begin(call *c)
 {
-    a = args;
-    q = &args->operands[0];
-    k = &args->operands[1];
+    a = call_args(c);
+    q = &c->operands[0];
+    k = &c->operands[1];
+}
+
+static void check_forward(const char *what)
+{
+    CHECK_MESSAGE(trope_forward(a) == TROPE_OK, "%s: %s", what, trope_last_error());
+}
+
+static void check_backward(const char *what)
+{
+    uint64_t bytes;
+    CHECK_MESSAGE(trope_workspace_size(a, &bytes) == TROPE_OK, "%s: %s", what, trope_last_error());
+    CHECK_MESSAGE(trope_backward(a) == TROPE_OK, "%s: %s", what, trope_last_error());
 }
 
 #define ACCEPTED_BACKWARD(valid, change)                                                                                   \
     do {                                                                                                                   \
         begin(valid);                                                                                                      \
         change;                                                                                                            \
-        CHECK_MESSAGE(trope_backward(a) == TROPE_OK, #valid ", " #change ": %s", trope_last_error());                      \
+        check_backward(#valid ", " #change);                                                                               \
+    } while (0)
+#define ACCEPTED_FORWARD(valid, change)                                                                                    \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        check_forward(#valid ", " #change);                                                                                \
     } while (0)
 #define ACCEPTED(valid, change)                                                                                            \
     do {                                                                                                                   \
+        ACCEPTED_FORWARD(valid, change);                                                                                   \
         ACCEPTED_BACKWARD(valid, change);                                                                                  \
-        CHECK_MESSAGE(trope_forward(a) == TROPE_OK, #valid ", " #change ": %s", trope_last_error());                       \
     } while (0)
 
-static char *plus(const void *pointer, int64_t bytes)
+static void structs(void)
 {
-    return (char *)(uintptr_t)pointer + bytes;
+    ACCEPTED(dense(), a->device = TROPE_DEVICE_CPU);
+    ACCEPTED(dense(), a->threads = INT32_MAX);
+    ACCEPTED(dense(), (a->operands[0].src == in.q ? a->operand_count = 1 : 0));
+    ACCEPTED(dense(), (q[2].src = NULL, q[3].head_dim = -3)); /* beyond operand_count */
+    ACCEPTED(dense(), a->tokens = 0);
+    ACCEPTED(dense(), q->groups = 1);
+    ACCEPTED(dense(), (q->groups = 2, q->heads_per_group = 1));
+    ACCEPTED(dense(), a->operands = memcpy(out.workspace, q, 2 * sizeof *q)); /* anywhere */
 }
 
-/* q, k and v of a Megatron packed QKV buffer [s, b, groups, (q_per_group + 2) * d], in place. */
-static void use_packed_qkv(void)
+static void layouts(void)
 {
-    enum { GROUPS = 2, Q_PER_GROUP = 3, DIM = 8, GROUP = (Q_PER_GROUP + 2) * DIM };
-    const int64_t stride[TROPE_MAX_DIMS] = {GROUPS * GROUP, BATCH * GROUPS * GROUP, GROUP, DIM, 1};
-    const int first[] = {0, Q_PER_GROUP * DIM, (Q_PER_GROUP + 1) * DIM};
-    a->operand_count = 3;
-    for (int i = 0; i < 3; i++) {
-        trope_operand *o = &a->operands[i];
-        *o = (trope_operand){.heads_per_group = i == 0 ? Q_PER_GROUP : 1, .groups = GROUPS, .head_dim = DIM};
-        o->rotary_dim = i == 2 ? 0 : DIM;
-        o->dst = plus(out.workspace, first[i] * (int64_t)sizeof(float));
-        o->src = o->dst;
-        memcpy(o->src_stride, stride, sizeof stride);
-        memcpy(o->dst_stride, stride, sizeof stride);
-    }
+    ACCEPTED(dense(), (void)q);
+    ACCEPTED(dense(), (q->src_layout = TROPE_SBHD, k->dst_layout = TROPE_BHSD));
+    ACCEPTED(dense(), (a->batch = 1, q->src_layout = q->dst_layout = TROPE_THD));
+    ACCEPTED(strided(), (void)q);
+    ACCEPTED(strided(), q->src_stride[TROPE_DIM_HEAD] = 0);
+    ACCEPTED(strided(), memset(k->src_stride, 0, sizeof k->src_stride)); /* an expanded gradient of a sum */
+    ACCEPTED(strided(), (q->src = plus(in.q, 15 * 4), q->src_stride[TROPE_DIM_ELEMENT] = -1));
+    ACCEPTED(strided(), q->src_stride[TROPE_DIM_GROUP] = INT64_MAX); /* there is one group */
+    ACCEPTED(strided(), k->src_stride[TROPE_DIM_HEAD] = INT64_MIN);  /* there is one head */
+    ACCEPTED(strided(), k->dst_stride[TROPE_DIM_HEAD] = 0);
 }
 
 static void sources(void)
 {
-    ACCEPTED(dense(), (void)q);
-    ACCEPTED(dense(), q->src_stride[TROPE_DIM_HEAD] = 0);
-    ACCEPTED(dense(), memset(k->src_stride, 0, sizeof k->src_stride));
-    ACCEPTED(dense(), (q->src = plus(in.q, 15 * 4), q->src_stride[TROPE_DIM_ELEMENT] = -1));
     ACCEPTED(dense(), (k->src = in.q, q->src = in.q));
     ACCEPTED(dense(), (q->src = q->dst));
-    ACCEPTED(dense(), (q->src = q->dst, q->src_stride[TROPE_DIM_GROUP] = 12345)); /* there is one group */
-    ACCEPTED(dense(), q->src_stride[TROPE_DIM_GROUP] = INT64_MAX);
-    ACCEPTED(dense(), k->src_stride[TROPE_DIM_HEAD] = INT64_MIN); /* there is one head */
+    ACCEPTED(strided(), (q->src = q->dst, q->src_stride[TROPE_DIM_GROUP] = 12345));
+    ACCEPTED(strided(), (q->src = q->dst, q->src_layout = TROPE_BSHD, memset(q->src_stride, 0, sizeof q->src_stride)));
     ACCEPTED(dense(), (q->src = q->dst, a->pairing_out = TROPE_PAIRING_INTERLEAVED));
-    ACCEPTED(dense(), q->src = in.freqs);                                         /* read twice */
-    ACCEPTED(dense(), (a->operands[2].src = NULL, a->operands[3].head_dim = -3)); /* beyond operand_count */
-    ACCEPTED(dense(), use_packed_qkv());
+    ACCEPTED(dense(), q->src = in.freqs); /* read twice */
+    ACCEPTED(dense(), (k->rotary_dim = TROPE_COPY));
+    ACCEPTED(dense(), (k->rotary_dim = TROPE_COPY, k->src = k->dst));
 }
 
 static void destinations(void)
 {
-    ACCEPTED(dense(), (q->dst = plus(out.q, 64 * 15), q->dst_stride[TROPE_DIM_TOKEN] = -2 * Q_DIM,
-                       q->dst_stride[TROPE_DIM_BATCH] = TOKENS * 2 * Q_DIM));
-    ACCEPTED(dense(),
+    ACCEPTED(strided(), (q->dst = plus(out.q, 64 * 15), q->dst_stride[TROPE_DIM_TOKEN] = -2 * Q_DIM,
+                         q->dst_stride[TROPE_DIM_BATCH] = TOKENS * 2 * Q_DIM));
+    ACCEPTED(strided(),
              (q->dst_stride[TROPE_DIM_HEAD] = 1, q->dst_stride[TROPE_DIM_ELEMENT] = Q_HEADS)); /* heads interleaved */
-    ACCEPTED(dense(),
+    ACCEPTED(strided(),
              (k->dst = plus(out.workspace, Q_DIM * 4), q->dst = out.workspace, q->dst_stride[TROPE_DIM_HEAD] = 2 * Q_DIM,
               q->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, q->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS,
               k->dst_stride[TROPE_DIM_TOKEN] = 4 * Q_DIM, k->dst_stride[TROPE_DIM_BATCH] = 4 * Q_DIM * TOKENS));
     ACCEPTED(dense(), q->dst = plus(out.q, 4)); /* aligned to an element, no more */
 }
 
+static void shared_heads(void)
+{
+    ACCEPTED(dense(), q->shared_heads = TROPE_SHARED_ALL);
+    ACCEPTED(dense(), (q->shared_heads = TROPE_SHARED_GROUP, q->groups = 2));
+    ACCEPTED(dense(), k->shared_heads = TROPE_SHARED_ALL); /* of one head */
+    ACCEPTED(dense(), (k->shared_heads = TROPE_SHARED_ALL, k->rotary_dim = TROPE_COPY));
+    ACCEPTED_FORWARD(strided(), (q->shared_heads = TROPE_SHARED_ALL, q->src_stride[TROPE_DIM_HEAD] = 0,
+                                 q->src_stride[TROPE_DIM_GROUP] = 0));
+    ACCEPTED_BACKWARD(strided(), (q->shared_heads = TROPE_SHARED_ALL, q->dst_stride[TROPE_DIM_HEAD] = 0,
+                                  q->dst_stride[TROPE_DIM_GROUP] = 0));
+    ACCEPTED_BACKWARD(dense(), q->accumulate = 1);
+    ACCEPTED_BACKWARD(dense(), (q->accumulate = 1, q->shared_heads = TROPE_SHARED_ALL));
+    ACCEPTED_BACKWARD(gradient(), (q->accumulate = 1, q->shared_heads = TROPE_SHARED_ALL));
+    ACCEPTED_BACKWARD(packed(), (k->accumulate = 1, k->rotary_dim = TROPE_COPY));
+}
+
 static void angles(void)
 {
-    ACCEPTED(dense(), (a->angle_cols = ROTARY));
-    ACCEPTED(dense(), a->angle_row_stride = ROTARY + 3);
-    ACCEPTED(dense(), a->angle_batch_stride = TOKENS * PAIRS);
+    ACCEPTED(dense(), a->angle_columns = TROPE_COLUMNS_HALF);
+    ACCEPTED(dense(), a->angle_columns = TROPE_COLUMNS_INTERLEAVED);
+    ACCEPTED(dense(), a->angle_layout = TROPE_TABLE_BATCH_ROWS);
     ACCEPTED(dense(), (a->dtype = TROPE_F64, a->angle_dtype = TROPE_F64));
     ACCEPTED(dense(), a->dtype = TROPE_F64);
-    ACCEPTED(table(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_BF16));
-    ACCEPTED(table(), (a->dtype = TROPE_F16, a->angle_dtype = TROPE_F16));
+    for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++)
+        for (int32_t angle_dtype = TROPE_F32; angle_dtype <= TROPE_BF16; angle_dtype++) {
+            ACCEPTED(dense(), (a->dtype = dtype, a->angle_dtype = angle_dtype));
+            ACCEPTED(table(), (a->dtype = dtype, a->angle_dtype = angle_dtype));
+        }
     ACCEPTED(table(), (a->dtype = TROPE_F64, a->angle_dtype = TROPE_F64));
     ACCEPTED(table(), a->sin = a->cos);
     ACCEPTED(dense(), k->rotary_dim = 4);
     ACCEPTED(dense(), (a->angle_rows = 1, a->out_of_range = TROPE_RANGE_CLAMP));
     ACCEPTED(phase(), in.inv_freq[0] = -2.5);
+    ACCEPTED(phase(), (a->pair_axis = in.pair_axis));
+    ACCEPTED(steps(), in.phase_step[0] = UINT64_MAX);
     ACCEPTED(dense(), a->mscale = -0.5);
-    ACCEPTED(dense(), a->windows = 2);
+    ACCEPTED(dense(), a->parts = 2);
+    ACCEPTED(dense(), (a->parts = 2, a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS));
+    ACCEPTED(dense(), (a->parts = 4));
+}
+
+static void strided_tables(void)
+{
+    ACCEPTED(strided_table(), (void)q);
+    ACCEPTED(strided_table(), a->angle_stride[2] = PAIRS + 3);
+    ACCEPTED(strided_table(), (a->angle_stride[2] = 0)); /* one row for all positions */
+    ACCEPTED(strided_table(), (a->angle_stride[2] = 1, a->angle_stride[3] = TOKENS));
+    ACCEPTED(strided_table(), (a->angle_stride[1] = TOKENS * PAIRS));
+    ACCEPTED(strided_table(), (a->freqs = NULL, a->cos = in.cos, a->sin = plus(in.cos, 4), a->angle_stride[2] = 2 * PAIRS,
+                               a->angle_stride[3] = 2)); /* complex64 */
+    ACCEPTED(strided_table(), (a->pair_axis = in.pair_axis, in.pair_axis[3] = 3, a->angle_stride[0] = TOKENS * PAIRS));
+    ACCEPTED(dense(), (a->pair_axis = in.pair_axis, in.pair_axis[3] = 3, a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS));
 }
 
 static void positions(void)
 {
     int32_t word = 0;
-    ACCEPTED(ids(),
-             (a->position_axes = 3, a->axis_map = TROPE_AXES_SECTIONS, a->axis_sections[0] = 2, a->axis_sections[1] = 2));
-    ACCEPTED(ids(), (a->axis_map = TROPE_AXES_INTERLEAVED, a->axis_sections[0] = 2,
-                     a->axis_sections[1] = a->axis_sections[2] = 1));
-    ACCEPTED(ids(), (a->windows = 2, a->position_axes = 2, a->position_axis_stride = BATCH * TOKENS));
+    ACCEPTED(axes(), (void)q);
+    ACCEPTED(strided_ids(), (void)q);
+    ACCEPTED(ids(), a->position_axes = 1);
+    ACCEPTED(dense(), a->position_axes = 1);
+    ACCEPTED(ids(), a->ids_layout = TROPE_IDS_TOKENS);
+    ACCEPTED(ids(), (a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS, a->position_axes = 1));
+    ACCEPTED(ids(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 3)); /* every axis has these ids */
+    ACCEPTED(ids(), (a->parts = 2, a->position_axes = 2, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS));
+    ACCEPTED(ids(), (a->parts = 4, a->position_axes = 4, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS));
+    ACCEPTED(strided_ids(), a->ids_stride[2] = 0);
+    ACCEPTED(strided_ids(), a->ids_stride[1] = 0);
+    ACCEPTED(strided_ids(), (a->position_ids = in.ids + TOKENS - 1, a->ids_stride[2] = -1));
     ACCEPTED(ids(), (in.ids[3] = 8, a->out_of_range = TROPE_RANGE_CLAMP));
     ACCEPTED(ids(), (in.ids[3] = 8, a->status = &word));
     CHECK(word == TROPE_STATUS_POSITION);
-    ACCEPTED(packed(), a->packed_positions = 1);
-    ACCEPTED(packed(), (a->cu_seqlens_padded = in.cu_seqlens_padded, in.cu_seqlens[3] = in.cu_seqlens[4] = 5));
-    ACCEPTED(packed(), (in.cu_seqlens[4] = 6));        /* the last two tokens belong to no sequence */
-    ACCEPTED(packed(), (in.cu_seqlens[0] = 2));        /* nor do the first two */
-    ACCEPTED(dense(), a->cp_layout = TROPE_CP_ZIGZAG); /* one rank, whatever the layout */
+    ACCEPTED(starts(), (void)q);
+}
+
+static void sequences(void)
+{
+    ACCEPTED(packed(), (void)q);
+    ACCEPTED(packed(), a->stream_positions = 1);
+    ACCEPTED(packed(), a->padding = TROPE_PADDING_COPY); /* which nothing is */
+    ACCEPTED(padded(), in.cu_seqlens[3] = in.cu_seqlens[4] = 5);
+    for (int32_t policy = TROPE_PADDING_ZERO; policy <= TROPE_PADDING_ROTATE; policy++) {
+        ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[4] = 6)); /* the last two tokens belong to no sequence */
+        ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[0] = 2)); /* nor do the first two */
+    }
+    ACCEPTED(dense(), a->cp_size = 1);
+    ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = TROPE_CP_ZIGZAG)); /* one rank, whatever the layout */
     ACCEPTED(zigzag(), (void)q);
 }
 
 static void gradients(void)
 {
-    ACCEPTED_BACKWARD(gradient(), q->dst = NULL);
-    ACCEPTED_BACKWARD(gradient(), (q->dst = NULL, k->dst = NULL));
-    ACCEPTED_BACKWARD(gradient(), (k->rotary_dim = 0, k->input = NULL));
-    ACCEPTED_BACKWARD(gradient(), q->input = q->src);
-    ACCEPTED_BACKWARD(gradient(), memset(q->input_stride, 0, sizeof q->input_stride));
+    ACCEPTED_BACKWARD(gradient(), (q->dst = NULL, q->dst_layout = 0));
+    ACCEPTED_BACKWARD(gradient(), (q->dst = k->dst = NULL, q->dst_layout = k->dst_layout = 0));
+    ACCEPTED_BACKWARD(gradient(), (k->rotary_dim = TROPE_COPY, k->forward_src = NULL, k->forward_src_layout = 0));
+    ACCEPTED_BACKWARD(gradient(), q->forward_src = q->src);
+    ACCEPTED_BACKWARD(strided_gradient(), memset(q->forward_src_stride, 0, sizeof q->forward_src_stride));
+    ACCEPTED_BACKWARD(gradient(), (a->d_freqs_layout = TROPE_TABLE_BATCH_ROWS));
+    ACCEPTED_BACKWARD(gradient(),
+                      (a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1)); /* sums of all rows */
+    ACCEPTED_BACKWARD(gradient(), (a->d_freqs_layout = TROPE_TABLE_STRIDED));               /* one sum */
+    ACCEPTED_BACKWARD(gradient(), (a->angle_layout = TROPE_TABLE_BATCH_ROWS));
+    ACCEPTED_BACKWARD(gradient(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_BF16));
     ACCEPTED_BACKWARD(phase_gradient(), (void)q);
+    ACCEPTED_BACKWARD(phase_gradient(), (a->inv_freq = NULL, a->phase_step = in.phase_step));
+}
+
+/* trope_positions reads batch, tokens, positions and sequences; whatever else is there does not matter. */
+static void positions_alone(void)
+{
+    int64_t position[BATCH * TOKENS];
+    trope_args args = {.struct_size = sizeof args, .batch = BATCH, .tokens = TOKENS};
+    CHECK_MESSAGE(trope_positions(&args, position, NULL) == TROPE_OK, "%s", trope_last_error());
+    args.device = args.dtype = args.operand_count = args.pairing = args.parts = args.angle_layout = 99;
+    args.mscale = -1e300;
+    CHECK_MESSAGE(trope_positions(&args, position, NULL) == TROPE_OK, "%s", trope_last_error());
 }
 
 int main(void)
 {
+    structs();
+    layouts();
     sources();
     destinations();
+    shared_heads();
     angles();
+    strided_tables();
     positions();
+    sequences();
     gradients();
+    positions_alone();
     return check_result();
 }

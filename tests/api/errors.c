@@ -1,6 +1,5 @@
 /* Status names, the last error of each thread, the version and the description of the build. */
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "api/valid_call.h"
 #include "support/check.h"
@@ -27,10 +26,12 @@ static void *fail_in_own_way(void *argument)
     char words[64];
     long bad = 0;
     snprintf(words, sizeof words, "operand_count (%d)", number);
-    bad += trope_last_error()[0] != 0;
+    bad += trope_last_error()[0] != 0 || trope_last_error_argument()[0] != 0;
     for (int i = 0; i < 2000; i++) {
-        trope_args args = {.struct_size = sizeof args, .operand_count = number};
-        bad += trope_forward(&args) != TROPE_ERROR_ARGUMENT;
+        call c = call_make(TROPE_F32, 1, 1);
+        c.args.operand_count = number;
+        bad += trope_forward(call_args(&c)) != TROPE_ERROR_ARGUMENT;
+        bad += strcmp(trope_last_error_argument(), "operand_count") != 0;
         bad += strstr(trope_last_error(), words) == NULL;
     }
     return (void *)(intptr_t)bad;
@@ -62,8 +63,9 @@ static void last_error_is_of_the_last_failure(void)
     CHECK(strcmp(trope_last_error(), "trope_forward: args is NULL") == 0);
     CHECK(trope_backward(NULL) == TROPE_ERROR_NULL);
     CHECK(strcmp(trope_last_error(), "trope_backward: args is NULL") == 0);
-    CHECK(trope_forward(dense()) == TROPE_OK);
+    CHECK(trope_forward(call_args(dense())) == TROPE_OK);
     CHECK(strcmp(trope_last_error(), "trope_backward: args is NULL") == 0);
+    CHECK(strcmp(trope_last_error_argument(), "args") == 0);
     CHECK(strchr(trope_last_error(), '\n') == NULL);
 }
 
@@ -94,7 +96,7 @@ static void info_is_lines_of_name_and_value(void)
 static void kernel_names_tell_device_and_dtype(void)
 {
     char name[64], same[64], small[5];
-    trope_args *args = dense();
+    trope_args *args = call_args(dense());
     args->isa = TROPE_ISA_PORTABLE;
     CHECK(trope_kernel_name(args, 0, name, sizeof name) == TROPE_OK);
     CHECK_MESSAGE(strncmp(name, "cpu-portable-f32", 16) == 0, "%s", name);
@@ -109,7 +111,7 @@ static void kernel_names_tell_device_and_dtype(void)
 
 int main(void)
 {
-    CHECK(trope_last_error()[0] == 0); /* nothing has failed yet */
+    CHECK(trope_last_error()[0] == 0 && trope_last_error_argument()[0] == 0); /* nothing has failed yet */
     status_names();
     last_error_is_of_the_last_failure();
     last_error_belongs_to_the_thread();

@@ -1,11 +1,8 @@
-/* Small valid calls for the tests of the API to spoil, with every output filled with 0xFF. */
+/* Small valid calls for the tests of the API to spoil, with every output filled with 0xFF. Each is the same call anew. */
 #ifndef TESTS_API_VALID_CALL_H
 #define TESTS_API_VALID_CALL_H
 
-#include <stdint.h>
-#include <string.h>
-
-#include "trope/trope.h"
+#include "support/call.h"
 
 enum {
     BATCH = 2,
@@ -18,19 +15,24 @@ enum {
     SEQUENCES = 4,
     Q_COUNT = BATCH * TOKENS * Q_HEADS * Q_DIM,
     K_COUNT = BATCH * TOKENS * K_DIM,
+    TABLE = TROPE_MAX_AXES * BATCH * TOKENS * ROTARY,
     WORKSPACE = 1 << 20
 };
 
-/* Everything is large enough for f64. */
+/* Everything is large enough for f64, for int64 and for four axes. */
 static struct {
-    double q[Q_COUNT], k[K_COUNT], q_input[Q_COUNT], k_input[K_COUNT];
-    double freqs[BATCH * TOKENS * ROTARY], cos[BATCH * TOKENS * ROTARY], sin[BATCH * TOKENS * ROTARY], inv_freq[PAIRS];
-    int32_t cu_seqlens[SEQUENCES + 1], cu_seqlens_padded[SEQUENCES + 1];
-    int32_t starts[SEQUENCES], ids[3 * BATCH * TOKENS];
+    double q[Q_COUNT], k[K_COUNT], q_forward[Q_COUNT], k_forward[K_COUNT];
+    double freqs[TABLE], cos[TABLE], sin[TABLE], inv_freq[PAIRS];
+    uint64_t phase_step[PAIRS];
+    _Alignas(8) int32_t cu_seqlens[2 * (SEQUENCES + 1)];
+    _Alignas(8) int32_t cu_seqlens_padded[2 * (SEQUENCES + 1)];
+    _Alignas(8) int32_t starts[2 * SEQUENCES];
+    _Alignas(8) int32_t ids[2 * TROPE_MAX_AXES * BATCH * TOKENS];
+    uint8_t pair_axis[PAIRS];
 } in;
 
 static struct {
-    double q[Q_COUNT + 16], k[K_COUNT + 16], d_freqs[BATCH * TOKENS * ROTARY + 16], d_inv_freq[PAIRS];
+    double q[Q_COUNT + 16], k[K_COUNT + 16], d_freqs[TABLE + 16], d_inv_freq[PAIRS];
     _Alignas(16) char workspace[WORKSPACE];
 } out;
 
@@ -43,109 +45,187 @@ __attribute__((unused)) static int outputs_are_untouched(void)
     return 1;
 }
 
-static void set_strides(int64_t *stride, int64_t heads, int64_t head_dim)
+/* q [2, 8, 2, 16] and k [2, 8, 1, 8] of f32, out of place, without angles. */
+static call *without_angles(void)
 {
-    const int64_t bshd[TROPE_MAX_DIMS] = {TOKENS * heads * head_dim, heads * head_dim, heads * head_dim, head_dim, 1};
-    memcpy(stride, bshd, sizeof bshd);
-}
-
-static trope_operand make_operand(const void *src, void *dst, int32_t heads, int32_t head_dim)
-{
-    trope_operand o = {.src = src, .dst = dst, .heads_per_group = heads, .head_dim = head_dim, .rotary_dim = ROTARY};
-    set_strides(o.src_stride, heads, head_dim);
-    set_strides(o.dst_stride, heads, head_dim);
-    set_strides(o.input_stride, heads, head_dim);
-    return o;
-}
-
-/* q [2, 8, 2, 16] and k [2, 8, 1, 8] of f32 with freqs [8, 4]. */
-static trope_args *dense(void)
-{
-    static trope_args a;
+    static call c;
     memset(&out, 0xff, sizeof out);
     memset(&in, 0, sizeof in);
-    a = (trope_args){
-        .struct_size = sizeof a, .device = TROPE_DEVICE_CPU, .operand_count = 2, .batch = BATCH, .tokens = TOKENS};
-    a.operands[0] = make_operand(in.q, out.q, Q_HEADS, Q_DIM);
-    a.operands[0].rotary_offset = 4;
-    a.operands[1] = make_operand(in.k, out.k, 1, K_DIM);
-    a.freqs = in.freqs;
-    a.angle_rows = TOKENS;
-    a.angle_cols = PAIRS;
-    return &a;
+    c = call_make(TROPE_F32, BATCH, TOKENS);
+    trope_operand *q = call_add(&c, out.q, TROPE_BSHD, Q_HEADS, Q_DIM, ROTARY);
+    q->src = in.q;
+    q->rotary_offset = 4;
+    call_add(&c, out.k, TROPE_BSHD, 1, K_DIM, ROTARY)->src = in.k;
+    return &c;
 }
 
-__attribute__((unused)) static trope_args *table(void)
+/* The same with freqs [8, 4]. */
+static call *dense(void)
 {
-    trope_args *a = dense();
-    a->freqs = NULL;
-    a->cos = in.cos;
-    a->sin = in.sin;
-    return a;
+    call *c = without_angles();
+    call_freqs(c, in.freqs, TROPE_COLUMNS_PAIR, TOKENS);
+    return c;
 }
 
-__attribute__((unused)) static trope_args *phase(void)
+/* The layouts in strides. */
+__attribute__((unused)) static call *strided(void)
 {
-    trope_args *a = dense();
-    a->freqs = NULL;
-    a->angle_rows = a->angle_cols = 0;
-    a->inv_freq = in.inv_freq;
-    return a;
+    call *c = dense();
+    for (int i = 0; i < 2; i++) {
+        trope_operand *o = &c->operands[i];
+        trope_fill_strides(o->src_stride, TROPE_BSHD, BATCH, TOKENS, o->heads_per_group, o->head_dim);
+        memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
+        o->src_layout = o->dst_layout = TROPE_STRIDED;
+    }
+    return c;
 }
 
-__attribute__((unused)) static trope_args *ids(void)
+__attribute__((unused)) static call *table(void)
 {
-    trope_args *a = dense();
-    a->position_ids = in.ids;
-    a->position_batch_stride = TOKENS;
-    return a;
+    call *c = without_angles();
+    call_tables(c, in.cos, in.sin, TROPE_F32, TROPE_COLUMNS_PAIR, TOKENS);
+    return c;
+}
+
+/* freqs [8, 4] in strides. */
+__attribute__((unused)) static call *strided_table(void)
+{
+    call *c = dense();
+    c->args.angle_layout = TROPE_TABLE_STRIDED;
+    c->args.angle_stride[2] = PAIRS;
+    c->args.angle_stride[3] = 1;
+    return c;
+}
+
+__attribute__((unused)) static call *phase(void)
+{
+    call *c = without_angles();
+    c->args.inv_freq = in.inv_freq;
+    return c;
+}
+
+__attribute__((unused)) static call *steps(void)
+{
+    call *c = without_angles();
+    c->args.phase_step = in.phase_step;
+    return c;
+}
+
+/* Ids [2, 8] of one axis. */
+__attribute__((unused)) static call *ids(void)
+{
+    call *c = dense();
+    c->args.position_ids = in.ids;
+    c->args.position_dtype = TROPE_I32;
+    c->args.ids_layout = TROPE_IDS_BATCH_TOKENS;
+    return c;
+}
+
+/* Ids [3, 2, 8] of three axes, which drive the pairs in the order 0, 1, 1, 2. */
+__attribute__((unused)) static call *axes(void)
+{
+    call *c = ids();
+    c->args.ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
+    c->args.position_axes = 3;
+    c->args.pair_axis = in.pair_axis;
+    in.pair_axis[1] = in.pair_axis[2] = 1;
+    in.pair_axis[3] = 2;
+    return c;
+}
+
+/* The same in strides. */
+__attribute__((unused)) static call *strided_ids(void)
+{
+    call *c = axes();
+    c->args.ids_layout = TROPE_IDS_STRIDED;
+    c->args.ids_stride[0] = BATCH * TOKENS;
+    c->args.ids_stride[1] = TOKENS;
+    c->args.ids_stride[2] = 1;
+    return c;
+}
+
+__attribute__((unused)) static call *starts(void)
+{
+    call *c = dense();
+    c->args.start_positions = in.starts;
+    c->args.position_dtype = TROPE_I32;
+    return c;
 }
 
 /* Batch 1 with the sequences [0, 4), [4, 4), [4, 6) and [6, 8). */
-__attribute__((unused)) static trope_args *packed(void)
+__attribute__((unused)) static call *packed(void)
 {
     static const int32_t boundaries[SEQUENCES + 1] = {0, 4, 4, 6, 8};
-    trope_args *a = dense();
+    call *c = dense();
     memcpy(in.cu_seqlens, boundaries, sizeof boundaries);
     memcpy(in.cu_seqlens_padded, boundaries, sizeof boundaries);
-    a->batch = 1;
-    a->cu_seqlens = in.cu_seqlens;
-    a->sequences = SEQUENCES;
-    return a;
+    c->args.batch = 1;
+    call_cu_seqlens(c, in.cu_seqlens, TROPE_I32, SEQUENCES);
+    return c;
+}
+
+/* The same, stored at cu_seqlens_padded; padding is zeroed. */
+__attribute__((unused)) static call *padded(void)
+{
+    call *c = packed();
+    c->args.cu_seqlens_padded = in.cu_seqlens_padded;
+    c->args.padding = TROPE_PADDING_ZERO;
+    return c;
 }
 
 /* The second of two zigzag ranks. */
-__attribute__((unused)) static trope_args *zigzag(void)
+__attribute__((unused)) static call *zigzag(void)
 {
-    trope_args *a = dense();
-    a->cp_size = 2;
-    a->cp_rank = 1;
-    a->cp_layout = TROPE_CP_ZIGZAG;
-    a->angle_rows = BATCH * TOKENS;
-    return a;
+    call *c = dense();
+    c->args.cp_size = 2;
+    c->args.cp_rank = 1;
+    c->args.cp_layout = TROPE_CP_ZIGZAG;
+    c->args.angle_rows = BATCH * TOKENS;
+    return c;
 }
 
-__attribute__((unused)) static trope_args *with_inputs(trope_args *a)
+/* With the forward call's q and k, and scratch. */
+static call *with_forward(call *c)
 {
-    a->operands[0].input = in.q_input;
-    a->operands[1].input = in.k_input;
-    a->workspace = out.workspace;
-    a->workspace_size = WORKSPACE;
-    return a;
+    const double *forward[] = {in.q_forward, in.k_forward};
+    for (int i = 0; i < 2; i++) {
+        trope_operand *o = &c->operands[i];
+        o->forward_src = forward[i];
+        o->forward_src_layout = o->src_layout;
+        memcpy(o->forward_src_stride, o->src_stride, sizeof o->src_stride);
+    }
+    c->args.workspace = out.workspace;
+    c->args.workspace_size = WORKSPACE;
+    return c;
 }
 
-__attribute__((unused)) static trope_args *gradient(void)
+static call *with_d_freqs(call *c)
 {
-    trope_args *a = with_inputs(dense());
-    a->d_freqs = out.d_freqs;
-    return a;
+    with_forward(c)->args.d_freqs = out.d_freqs;
+    c->args.d_freqs_layout = TROPE_TABLE_ROWS;
+    return c;
 }
 
-__attribute__((unused)) static trope_args *phase_gradient(void)
+__attribute__((unused)) static call *gradient(void)
 {
-    trope_args *a = with_inputs(phase());
-    a->d_inv_freq = out.d_inv_freq;
-    return a;
+    return with_d_freqs(dense());
+}
+
+__attribute__((unused)) static call *strided_gradient(void)
+{
+    return with_d_freqs(strided());
+}
+
+__attribute__((unused)) static call *phase_gradient(void)
+{
+    call *c = with_forward(phase());
+    c->args.d_inv_freq = out.d_inv_freq;
+    return c;
+}
+
+__attribute__((unused)) static char *plus(const void *pointer, int64_t bytes)
+{
+    return (char *)(uintptr_t)pointer + bytes;
 }
 
 #endif

@@ -35,7 +35,7 @@ static FN(terms) FN(finish)(FN(tree) * tree)
 typedef struct FN(sum) {
     const trope_plan *plan;
     const trope_plan_operand *operand;
-    FN(turns) turns;
+    FN(coefficients) coefficients;
     const char *src; /* the first source head */
     char *dst;
     int64_t heads, inner; /* source heads; of which so many follow each other before the group's stride is taken */
@@ -101,8 +101,9 @@ static FN(terms) FN(rotated_pairs)(const FN(sum) * s, const char *window, int pa
     FN(load_strided)(x.value, window + first * stride * plan->element_size, step, plan->dtype, count);
     FN(load_strided)(x.value + half, window + second * stride * plan->element_size, step, plan->dtype, count);
     for (int i = 0; i < count; i++) {
-        const FN(turn) turn = {s->turns.c1[pair + i], s->turns.s1[pair + i], s->turns.c2[pair + i], s->turns.s2[pair + i]};
-        const FN(pair) out = FN(rotate_pair)(native, (FN(pair)){x.value[i], x.value[half + i]}, turn);
+        const FN(pair_coefficients) c = {s->coefficients.c1[pair + i], s->coefficients.s1[pair + i],
+                                         s->coefficients.c2[pair + i], s->coefficients.s2[pair + i]};
+        const FN(pair) out = FN(rotate_pair)(native, (FN(pair)){x.value[i], x.value[half + i]}, c);
         y.value[i] = out.first;
         y.value[half + i] = out.second;
     }
@@ -157,12 +158,12 @@ static void FN(sum_head)(const FN(sum) * s, trope_row_action action)
     }
 }
 
-static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(turns) t)
+static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t)
 {
     const int64_t *f = o->src_stride, *g = o->dst_stride, size = plan->element_size;
     const int64_t groups = o->summed_heads == TROPE_SHARED_ALL ? 1 : o->groups;
     const int64_t heads = o->summed_heads ? 1 : o->heads_per_group;
-    FN(sum) s = {.plan = plan, .operand = o, .turns = t, .inner = o->heads_per_group};
+    FN(sum) s = {.plan = plan, .operand = o, .coefficients = t, .inner = o->heads_per_group};
     s.heads = o->summed_heads == TROPE_SHARED_ALL ? (int64_t)o->groups * o->heads_per_group
               : o->summed_heads                   ? o->heads_per_group
                                                   : 1;
@@ -178,16 +179,16 @@ static void FN(sum_operand)(const trope_plan *plan, const trope_plan_operand *o,
 static void FN(sum_rows)(const trope_plan *plan, int64_t begin, int64_t end)
 {
     REAL space[4 * TROPE_MAX_PAIRS];
-    FN(turns) turns = {0};
+    FN(coefficients) coefficients = {0};
     trope_span span = {0};
     trope_row row;
     for (int64_t number = begin; number < end; number++) {
         trope_locate_row(plan, number, &row);
         trope_find_row(plan, &span, &row);
         if (row.action == TROPE_ROW_ROTATE)
-            turns = FN(find_turns)(plan, &row, space);
+            coefficients = FN(find_coefficients)(plan, &row, space);
         for (int i = 0; i < plan->operand_count; i++)
             if (plan->operands[i].dst && trope_is_summed(&plan->operands[i]))
-                FN(sum_operand)(plan, &plan->operands[i], &row, turns);
+                FN(sum_operand)(plan, &plan->operands[i], &row, coefficients);
     }
 }

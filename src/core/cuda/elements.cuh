@@ -93,11 +93,11 @@ template <int DTYPE> __device__ __forceinline__ uint32_t pack_elements(float fir
 
 template <int DTYPE> struct pair_types {
     typedef trope_pair pair;
-    typedef trope_turn turn;
+    typedef trope_coefficients turn;
 };
 template <> struct pair_types<TROPE_F64> {
     typedef trope_pair_f64 pair;
-    typedef trope_turn_f64 turn;
+    typedef trope_coefficients_f64 turn;
 };
 
 template <int DTYPE, bool NATIVE>

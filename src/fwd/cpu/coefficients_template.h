@@ -1,9 +1,10 @@
-/* The coefficients of a row: cos and sin of its angles, times the scales of the plan. */
+/* The coefficients of a row: cos and sin of its angles, times the scales of the plan. Functions with arrays of their own are not
+ * inlined, so that their arrays do not lie on the stack together: callers may have 64 KB of it. */
 
 /* The coefficients of one row, plan->pairs of each; c2 and s2 are c1 and s1 where the pair's elements share an angle. */
-typedef struct FN(turns) {
+typedef struct FN(coefficients) {
     const REAL *c1, *s1, *c2, *s2;
-} FN(turns);
+} FN(coefficients);
 
 /* Columns of a table row to REAL, each from the plane and the row of its pair's axis. */
 static void FN(gather_columns)(const trope_plan *plan, const trope_row *row, const void *table, REAL *to)
@@ -111,7 +112,7 @@ static void FN(poison)(const trope_plan *plan, const trope_row *row, REAL *value
 
 /* Columns as they stand in a table to the first elements of all pairs, then the second. Where the columns of all first
  * elements come before those of all second ones they are so already. */
-static void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
+static __attribute__((noinline)) void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
 {
     const int pairs = plan->pairs, per_part = pairs / plan->parts;
     REAL copy[TROPE_MAX_ROTARY_DIM];
@@ -128,7 +129,8 @@ static void FN(split_columns)(const trope_plan *plan, REAL *restrict columns)
     }
 }
 
-static void FN(find_angles)(const trope_plan *plan, const trope_row *row, int columns, REAL *c, REAL *s)
+static __attribute__((noinline)) void FN(find_angles)(const trope_plan *plan, const trope_row *row, int columns, REAL *c,
+                                                      REAL *s)
 {
     REAL angle[TROPE_MAX_ROTARY_DIM];
     FN(gather_columns)(plan, row, plan->angles.freqs, angle);
@@ -159,17 +161,18 @@ static void FN(find_columns)(const trope_plan *plan, const trope_row *row, int c
 }
 
 /* Writes the row's coefficients to `space`, at most 4 * plan->pairs of them. */
-static FN(turns) FN(find_turns)(const trope_plan *plan, const trope_row *row, REAL *space)
+static __attribute__((noinline)) FN(coefficients)
+    FN(find_coefficients)(const trope_plan *plan, const trope_row *row, REAL *space)
 {
     const int pairs = plan->pairs;
     if (!plan->angles.per_element) {
         FN(find_columns)(plan, row, pairs, space, space + pairs);
-        return (FN(turns)){space, space + pairs, space, space + pairs};
+        return (FN(coefficients)){space, space + pairs, space, space + pairs};
     }
     REAL *cosine = space, *sine = space + 2 * pairs;
     FN(find_columns)(plan, row, 2 * pairs, cosine, sine);
     FN(split_columns)(plan, cosine);
     FN(split_columns)(plan, sine);
-    return (FN(turns)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
-                       sine + (plan->swap_sines ? 0 : pairs)};
+    return (FN(coefficients)){cosine, sine + (plan->swap_sines ? pairs : 0), cosine + pairs,
+                              sine + (plan->swap_sines ? 0 : pairs)};
 }

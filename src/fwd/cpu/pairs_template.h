@@ -2,10 +2,10 @@
 
 #ifdef REAL_IS_DOUBLE
 typedef trope_pair_f64 FN(pair);
-typedef trope_turn_f64 FN(turn);
+typedef trope_coefficients_f64 FN(pair_coefficients);
 #else
 typedef trope_pair FN(pair);
-typedef trope_turn FN(turn);
+typedef trope_coefficients FN(pair_coefficients);
 #endif
 
 /* What a loop is compiled for: constants wherever they are passed. */
@@ -20,7 +20,7 @@ static inline int FN(native_kind)(const trope_plan *plan)
     return plan->rounding == TROPE_ROUND_ONCE ? 0 : plan->rounding == TROPE_ROUND_NATIVE ? plan->dtype : TROPE_F32;
 }
 
-static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(turn) t)
+static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(pair_coefficients) t)
 {
 #ifdef REAL_IS_DOUBLE
     return native == 0 ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);

@@ -5,9 +5,10 @@
 #include "core/plan.h"
 #include "varlen/row.h"
 
-/* The numbers that a row is rotated by, per pair, in double so that one type serves every dtype. */
+/* The coefficients of a row, by pair, in double so that one type serves every dtype. */
 typedef struct trope_row_angles {
-    double c1[TROPE_MAX_PAIRS], s1[TROPE_MAX_PAIRS], c2[TROPE_MAX_PAIRS], s2[TROPE_MAX_PAIRS];
+    const double *c1, *s1, *c2, *s2; /* in `values` */
+    double values[4 * TROPE_MAX_PAIRS];
 } trope_row_angles;
 
 typedef struct trope_row_kernels {

@@ -8,19 +8,25 @@
 
 static void FN(row_angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out)
 {
+#ifdef REAL_IS_DOUBLE
+    const FN(coefficients) t = FN(find_coefficients)(plan, row, out->values);
+    out->c1 = t.c1, out->s1 = t.s1, out->c2 = t.c2, out->s2 = t.s2;
+#else
     REAL space[4 * TROPE_MAX_PAIRS];
-    const FN(turns) t = FN(find_turns)(plan, row, space);
-    for (int pair = 0; pair < plan->pairs; pair++) {
-        out->c1[pair] = t.c1[pair];
-        out->s1[pair] = t.s1[pair];
-        out->c2[pair] = t.c2[pair];
-        out->s2[pair] = t.s2[pair];
-    }
+    const FN(coefficients) t = FN(find_coefficients)(plan, row, space);
+    const int pairs = plan->pairs;
+    for (int i = 0; i < (plan->angles.per_element ? 4 : 2) * pairs; i++)
+        out->values[i] = space[i];
+    out->c1 = out->values + (t.c1 - space);
+    out->s1 = out->values + (t.s1 - space);
+    out->c2 = out->values + (t.c2 - space);
+    out->s2 = out->values + (t.s2 - space);
+#endif
 }
 
 /* The coefficients of rows that one position each drives: 2 * plan->pairs of them a row. All at once, because it is these
  * that a token of one head spends its time in. */
-static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
+static void FN(find_phase_coefficients)(const trope_plan *plan, int rows, const int64_t *position, REAL *space)
 {
     const REAL scale[] = {(REAL)plan->cosine_scale, (REAL)plan->sine_scale};
     const uint64_t *restrict step = plan->step;
@@ -39,21 +45,21 @@ static void FN(find_phase_turns)(const trope_plan *plan, int rows, const int64_t
 
 /* `count` pairs from x to y, which are apart. */
 static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, int count, const REAL *restrict x,
-                                                                 REAL *restrict y, FN(turns) t)
+                                                                 REAL *restrict y, FN(coefficients) t)
 {
     const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
     for (int i = 0; i < count; i++) {
         const FN(pair) in = {x[trope_first_in_part(kind.from_interleaved, i)],
                              x[trope_second_in_part(kind.from_interleaved, count, i)]};
-        const FN(turn) turn = {c1[i], s1[i], c2[i], s2[i]};
-        const FN(pair) out = FN(rotate_pair)(kind.native, in, turn);
+        const FN(pair_coefficients) c = {c1[i], s1[i], c2[i], s2[i]};
+        const FN(pair) out = FN(rotate_pair)(kind.native, in, c);
         y[trope_first_in_part(kind.to_interleaved, i)] = FN(canonical)(out.first);
         y[trope_second_in_part(kind.to_interleaved, count, i)] = FN(canonical)(out.second);
     }
 }
 
 static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int native, const trope_plan *plan, int count,
-                                                                         const REAL *x, REAL *y, FN(turns) t)
+                                                                         const REAL *x, REAL *y, FN(coefficients) t)
 {
     if (plan->interleaved_src)
         plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 1, 1}, count, x, y, t)
@@ -63,7 +69,7 @@ static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int nat
                               : FN(rotate_run)((FN(kind)){native, 0, 0}, count, x, y, t);
 }
 
-static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(turns) t)
+static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(coefficients) t)
 {
     switch (FN(native_kind)(plan)) {
     case 0:
@@ -81,18 +87,19 @@ static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, RE
 }
 
 /* All parts of a window. */
-static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y, FN(turns) t)
+static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y,
+                             FN(coefficients) t)
 {
     const int pairs = o->part_pairs;
     for (int part = 0; part < plan->parts; part++, x += 2 * pairs, y += 2 * pairs) {
         FN(rotate_part)(plan, pairs, x, y, t);
-        t = (FN(turns)){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
+        t = (FN(coefficients)){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
     }
 }
 
 /* The rotary elements of a head, from `from` to `to`, which are the same or apart. Steps: elements from one to the next. */
-static void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o, const char *from, char *to,
-                                FN(turns) t)
+static __attribute__((noinline)) void FN(rotate_elements)(const trope_plan *plan, const trope_plan_operand *o,
+                                                          const char *from, char *to, FN(coefficients) t)
 {
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
     FN(load_strided)(x, from, o->src_stride[TROPE_DIM_ELEMENT], plan->dtype, o->rotary_dim);
@@ -109,7 +116,7 @@ static inline void FN(copy_run)(char *to, const char *from, int64_t bytes)
 }
 
 static void FN(rotate_contiguous_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
-                                       FN(turns) t)
+                                       FN(coefficients) t)
 {
     _Alignas(64) char stage[STAGE_BYTES];
     const int64_t size = plan->element_size, bytes = o->head_dim * size;
@@ -133,7 +140,7 @@ static __attribute__((noinline)) void FN(copy_strided)(char *to, int64_t to_step
 }
 
 static void FN(rotate_strided_head)(const trope_plan *plan, const trope_plan_operand *o, const char *src, char *dst,
-                                    FN(turns) t)
+                                    FN(coefficients) t)
 {
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT] * size,
                   to = o->dst_stride[TROPE_DIM_ELEMENT] * size;
@@ -187,7 +194,7 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
         memset(dst + i * step, 0, (size_t)plan->element_size);
 }
 
-static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(turns) t,
+static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
                            const int64_t head[2])
 {
     const int64_t *f = o->src_stride, *g = o->dst_stride;
@@ -210,23 +217,23 @@ static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, 
 typedef struct FN(chunk) {
     int rows;
     trope_row row[CHUNK_ROWS];
-    FN(turns) turns[CHUNK_ROWS];
+    FN(coefficients) of_row[CHUNK_ROWS];
     int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
     int64_t phase_position[CHUNK_ROWS];
     _Alignas(64) REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
 } FN(chunk);
 
 /* Gives the chunk's row r its coefficients, in `space`. */
-static void FN(add_turns)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
+static void FN(add_coefficients)(const trope_plan *plan, FN(chunk) * chunk, int r, REAL *space)
 {
     const trope_row *row = &chunk->row[r];
     if (r > 0 && plan->angles_shared && chunk->row[r - 1].token == row->token) {
-        chunk->turns[r] = chunk->turns[r - 1];
+        chunk->of_row[r] = chunk->of_row[r - 1];
     } else if (plan->angles.source == TROPE_ANGLES_PHASE && plan->axes == 1) {
-        chunk->turns[r] = (FN(turns)){space, space + plan->pairs, space, space + plan->pairs};
+        chunk->of_row[r] = (FN(coefficients)){space, space + plan->pairs, space, space + plan->pairs};
         chunk->phase_position[chunk->phases++] = row->position[0];
     } else {
-        chunk->turns[r] = FN(find_turns)(plan, row, space);
+        chunk->of_row[r] = FN(find_coefficients)(plan, row, space);
     }
 }
 
@@ -245,15 +252,15 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
         row->token = next.token;
         trope_find_row(plan, span, row);
         if (row->action == TROPE_ROW_ROTATE && plan->pairs > 0) {
-            FN(add_turns)(plan, chunk, r, space);
-            if (chunk->turns[r].c1 == space)
+            FN(add_coefficients)(plan, chunk, r, space);
+            if (chunk->of_row[r].c1 == space)
                 space += per_row;
         }
         begin++;
         trope_step_row(plan, &next);
     }
     if (chunk->phases)
-        FN(find_phase_turns)(plan, chunk->phases, chunk->phase_position, chunk->coefficients);
+        FN(find_phase_coefficients)(plan, chunk->phases, chunk->phase_position, chunk->coefficients);
     return begin;
 }
 
@@ -266,7 +273,7 @@ static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *
         for (int group = 0; group < o->groups; group++)
             for (int head = 0; head < o->heads_per_group; head++)
                 for (int r = outer; r < outer + inner_rows; r++)
-                    FN(write_head)(plan, o, &chunk->row[r], chunk->turns[r], (const int64_t[]){group, head});
+                    FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], (const int64_t[]){group, head});
 }
 
 #ifdef USE_VECTORS
@@ -300,18 +307,18 @@ ALWAYS_INLINE vector_row find_vector_row(const vector_job *job, int r)
 ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, const int64_t head[2])
 {
     const trope_plan_operand *o = job->operand;
-    const FN(turns) t = job->chunk->turns[r];
+    const FN(coefficients) t = job->chunk->of_row[r];
     if (job->chunk->row[r].action != TROPE_ROW_ROTATE) {
         FN(write_head)(job->plan, o, &job->chunk->row[r], t, head);
         return;
     }
     const vector_row row = find_vector_row(job, r);
-    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = trope_element_size(kind.dtype);
     const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
     char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
     prefetch_run(src, job->ahead, job->window);
     vector_rotate_head(kind, o, job->plan->parts, (vector_place){src, dst, job->stage},
-                       (vector_turns){t.c1, t.s1, t.c2, t.s2});
+                       (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
 }
 
 /* As write_operand, for an operand that vectors can rotate. */
@@ -319,7 +326,7 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
                                  const FN(chunk) * chunk)
 {
     _Alignas(64) char stage[STAGE_BYTES];
-    const int64_t size = kind.dtype == TROPE_F32 ? 4 : 2;
+    const int64_t size = trope_element_size(kind.dtype);
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
     const vector_job job = {plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(plan, o), o->rotary_dim * size};

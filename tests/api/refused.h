@@ -1,0 +1,121 @@
+/* Every wrong call is refused with its status, the name of the argument, and a message of one line that names function,
+ * argument, value and rule; and nothing is written.
+ *
+ * Each row is { the valid call it starts from, what is made wrong, status, argument, words of the message } and goes through
+ * every function that takes such args. */
+#ifndef TESTS_API_REFUSED_H
+#define TESTS_API_REFUSED_H
+
+#include "api/valid_call.h"
+#include "support/check.h"
+
+/* The functions that must refuse a row. */
+enum {
+    FORWARD = 1,
+    BACKWARD = 2,
+    NAME = 4, /* trope_kernel_name, for the directions among these */
+    SIZE = 8  /* trope_workspace_size */
+};
+enum {
+    IS_NULL = TROPE_ERROR_NULL,
+    ARGUMENT = TROPE_ERROR_ARGUMENT,
+    OVERLAP = TROPE_ERROR_OVERLAP,
+    TOO_LARGE = TROPE_ERROR_OVERFLOW,
+    DATA = TROPE_ERROR_DATA,
+    UNSUPPORTED = TROPE_ERROR_UNSUPPORTED
+};
+
+static int row_count;
+/* The call of the row, and its first two operands. */
+static trope_args *a;
+__attribute__((unused)) static trope_operand *q, *k;
+
+__attribute__((unused)) static void begin(call *c)
+{
+    a = call_args(c);
+    q = &c->operands[0];
+    k = &c->operands[1];
+}
+
+/* What a row expects. */
+typedef struct refusal {
+    const char *what;
+    trope_status status;
+    const char *argument, *words;
+} refusal;
+
+static void check_one(const refusal *r, const char *function, trope_status got)
+{
+    const char *message = trope_last_error(), *argument = trope_last_error_argument();
+    const size_t length = strlen(function);
+    if (!CHECK_MESSAGE(got == r->status, "%s: %s returned %s, not %s", r->what, function, trope_status_name(got),
+                       trope_status_name(r->status)))
+        return;
+    CHECK_MESSAGE(strncmp(message, function, length) == 0 && strncmp(message + length, ": ", 2) == 0,
+                  "%s: the message of %s does not begin with it: %s", r->what, function, message);
+    CHECK_MESSAGE(strcmp(argument, r->argument) == 0, "%s: %s names the argument \"%s\", not \"%s\": %s", r->what, function,
+                  argument, r->argument, message);
+    CHECK_MESSAGE(strstr(message, argument) && strstr(message, r->words) && !strchr(message, '\n'),
+                  "%s: the message of %s is not a line with \"%s\" and \"%s\": %s", r->what, function, argument, r->words,
+                  message);
+    CHECK_MESSAGE(outputs_are_untouched(), "%s: %s wrote something", r->what, function);
+}
+
+__attribute__((unused)) static void check_refused(const refusal *r, int functions)
+{
+    char name[64];
+    uint64_t bytes;
+    row_count++;
+    if (functions & FORWARD)
+        check_one(r, "trope_forward", trope_forward(a));
+    if (functions & BACKWARD)
+        check_one(r, "trope_backward", trope_backward(a));
+    for (int backward = 0; backward < 2 && functions & NAME; backward++)
+        if (functions & (backward ? BACKWARD : FORWARD))
+            check_one(r, "trope_kernel_name", trope_kernel_name(a, backward, name, sizeof name));
+    if (functions & SIZE)
+        check_one(r, "trope_workspace_size", trope_workspace_size(a, &bytes));
+}
+
+#define ROW_FOR(functions, valid, change, ...)                                                                             \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        check_refused(&(refusal){#valid ", " #change, __VA_ARGS__}, functions);                                            \
+    } while (0)
+/* What is wrong with a call; with one direction only; with data behind a pointer, which only the calls read. */
+#define ROW(valid, change, ...)          ROW_FOR(FORWARD | BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)
+#define FORWARD_ROW(valid, change, ...)  ROW_FOR(FORWARD | NAME, valid, change, __VA_ARGS__)
+#define BACKWARD_ROW(valid, change, ...) ROW_FOR(BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)
+#define DATA_ROW(valid, change, ...)     ROW_FOR(FORWARD | BACKWARD, valid, change, DATA, __VA_ARGS__)
+
+/* A function with arguments of its own. */
+#define CALL_ROW(function, arguments, ...)                                                                                 \
+    do {                                                                                                                   \
+        row_count++;                                                                                                       \
+        check_one(&(refusal){#function #arguments, __VA_ARGS__}, #function, function arguments);                           \
+    } while (0)
+
+#define POSITIONS_ROW(valid, change, ...)                                                                                  \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        row_count++;                                                                                                       \
+        check_one(&(refusal){#valid ", " #change, __VA_ARGS__}, "trope_positions",                                         \
+                  trope_positions(a, (int64_t *)out.q, (int32_t *)out.k));                                                 \
+    } while (0)
+
+__attribute__((unused)) static void set_boundaries(int32_t *array, int32_t first, int32_t second, int32_t third,
+                                                   int32_t fourth, int32_t fifth)
+{
+    const int32_t values[SEQUENCES + 1] = {first, second, third, fourth, fifth};
+    memcpy(array, values, sizeof values);
+}
+
+static int refused_result(void)
+{
+    printf("%d refused calls\n", row_count);
+    return check_result();
+}
+
+#endif

@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+"""The public header can be read in one go: at most 400 lines, of at most 100 columns.
+
+    header.py HEADER
+"""
+import sys
+
+LINES, COLUMNS = 400, 100
+
+
+def main():
+    path = sys.argv[1]
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    wide = [(number, len(line)) for number, line in enumerate(lines, 1) if len(line) > COLUMNS]
+    for number, columns in wide:
+        print(f"{path}:{number}: {columns} columns, and {COLUMNS} is the most")
+    if len(lines) > LINES:
+        print(f"{path}: {len(lines)} lines, and {LINES} is the most")
+    print(f"{len(lines)} lines, the widest of {max(map(len, lines))} columns")
+    return 1 if wide or len(lines) > LINES else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Includes point down only: api > bwd > fwd > varlen > core > include/trope.
+
+    includes.py SOURCE_DIRECTORY    the directory that holds src/
+
+A file of src/ may include its own floor and those below it. What lies in a folder cuda/ is included by CUDA alone (a folder
+cuda/, or a .cu file), and what lies in cpu/ never by CUDA.
+"""
+import pathlib
+import re
+import sys
+
+FLOORS = ["trope", "core", "varlen", "fwd", "bwd", "api"]  # from the ground up
+
+
+def faults(name, included):
+    """What is wrong with one include of the file src/`name`."""
+    floor, of = name.parts[0], included.parts[0]
+    if floor not in FLOORS or of not in FLOORS:
+        yield f"{of if floor in FLOORS else floor}/ is no floor of the house"
+    elif FLOORS.index(of) > FLOORS.index(floor):
+        yield f"{floor} is below {of}"
+    is_cuda = "cuda" in name.parts or name.suffix == ".cu"
+    if "cuda" in included.parts and not is_cuda:
+        yield "what is in cuda/ is for CUDA alone"
+    if "cpu" in included.parts and is_cuda:
+        yield "CUDA does without what is in cpu/"
+
+
+def main():
+    source = pathlib.Path(sys.argv[1]) / "src"
+    files = sorted(f for f in source.rglob("*") if f.suffix in {".c", ".h", ".cu", ".cuh"})
+    count = bad = 0
+    for file in files:
+        name = file.relative_to(source)
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if not match:
+                continue
+            count += 1
+            for fault in faults(name, pathlib.PurePosixPath(match[1])):
+                bad += 1
+                print(f'src/{name}:{number}: includes "{match[1]}": {fault}')
+    print(f"{len(files)} files, {count} includes, {bad} that must not be")
+    return 1 if bad or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
