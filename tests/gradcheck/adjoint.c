@@ -4,8 +4,8 @@
  *     M' M x = x, M^-1 M x = x             backward, and forward the other way, undo forward when mscale is 1
  *
  * With A the largest |x1| + |x2| times mscale, u of the dtype and v = 2^-24 (f64: 2^-53) of the arithmetic, an element of M
- * x is off by at most e = A (u + 3 v), natively rounded by A (4 u + 3 v); so <M x, y> by e sum |y|. Of shared heads, M' y is
- * the sum of H terms, each off by e, and another v for each of the ceil(log2 H) levels of the tree.
+ * x is off by at most e = A (u + 3 v), natively rounded by A (4 u + 3 v); so <M x, y> by e sum |y|. Of shared heads, M' y
+ * is the sum of H terms, each off by e, and another v for each of the ceil(log2 H) levels of the tree.
  *
  *     gradcheck_adjoint [--seed S] [--count N] */
 #include <math.h>

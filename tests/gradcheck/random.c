@@ -1,5 +1,4 @@
-/* Seeded random calls, forward and backward, against the reference. The bound is the one of support/reference.h. Now and then
- * with many heads.
+/* Seeded random calls, forward and backward, now and then with many heads, against the reference and its bounds.
  *
  *     gradcheck_random [--seed S] [--count N]        seeds S, S + 1, ... */
 #include "gradcheck/check_config.h"

@@ -1,4 +1,4 @@
-/* Where elements are in memory changes no bits: layouts, strides, alignment, in place or out; of the tables and the ids too.
+/* Where elements are in memory changes no bits: layouts, strides, alignment, in place or out; of tables and ids too.
  *
  *     parity_memory [--seed S] [--count N] */
 #include <stdlib.h>

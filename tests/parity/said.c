@@ -1,5 +1,5 @@
-/* Two ways to say the same angles give the same bits, gradients included: phase_step for the inv_freq that it was made of; a
- * pair_axis that says of each pair what its part says; ids of one axis for all, or the same ids once for each axis.
+/* Two ways to say the same angles give the same bits, gradients included: phase_step for the inv_freq that it was made of;
+ * a pair_axis that says of each pair what its part says; ids of one axis for all, or the same ids once for each axis.
  *
  *     parity_said [--seed S] [--count N] */
 #include <stdlib.h>

@@ -9,12 +9,13 @@
  *     u |m sin a q|                                                      the rounded product
  *     half an ulp of y in the arithmetic                                 the fused operation
  *
- * TROPE_ROUND_NATIVE and NATIVE_F32 in f64 round one product more. In the other dtypes their roundings are repeated here, for
- * the least and the greatest value that cos and sin may have: nearly always both round to the same number and the tolerance
- * is 0. So is the store to f16 and bf16, for the least and the greatest y.
+ * TROPE_ROUND_NATIVE and NATIVE_F32 in f64 round one product more. In the other dtypes their roundings are repeated here,
+ * for the least and the greatest value that cos and sin may have: nearly always both round to the same number and the
+ * tolerance is 0. So is the store to f16 and bf16, for the least and the greatest y.
  *
- * A sum over heads is off by what its terms are, and u of the sum of their magnitudes for each level of the tree. (That the
- * tree is the one that trope.h says, bit for bit, is for tests/parity/head_sums.c.) Adding to dst is off by u of the sum. */
+ * A sum over heads is off by what its terms are, and u of the sum of their magnitudes for each level of the tree. (That
+ * the tree is the one that trope.h says, bit for bit, is for tests/parity/head_sums.c.) Adding to dst is off by u of the
+ * sum. */
 #ifndef TESTS_SUPPORT_REFERENCE_H
 #define TESTS_SUPPORT_REFERENCE_H
 
