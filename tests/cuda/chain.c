@@ -108,9 +108,9 @@ int chain_holds(chain_memory *m, const chain *c)
 
 /* ---- steps ---- */
 
-void chain_call(trope_args *a, chain_place at, int backward)
+void chain_call(call *c, chain_place at, int backward)
 {
-    a->struct_size = sizeof *a;
+    trope_args *const a = call_args(c);
     a->device = at.device;
     a->stream = at.stream;
     if ((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK)

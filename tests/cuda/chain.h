@@ -7,8 +7,8 @@
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 
+#include "support/call.h"
 #include "support/check.h"
-#include "trope/trope.h"
 
 /* Where a chain runs. */
 typedef struct chain_place {
@@ -62,7 +62,7 @@ static inline void chain_check(chain_memory *m, const chain *c)
 void chain_launch(const chain *c, chain_place at, int times);
 
 /* The steps of a chain. One that is refused ends the program. A copy is of bytes of the block. */
-void chain_call(trope_args *a, chain_place at, int backward);
+void chain_call(call *c, chain_place at, int backward);
 void chain_copy(chain_place at, size_t to, size_t from, size_t bytes);
 
 #endif

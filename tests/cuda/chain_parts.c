@@ -3,7 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256 };
+#include "support/tensor.h"
+
+/* What is copied by a call has one head of WIDTH elements a token. No call only copies: UNSEEN elements behind them all are
+ * turned. */
+enum { ALIGNMENT = 256, WIDTH = ALIGNMENT / sizeof(float), UNSEEN = 16 };
 
 static size_t whole(size_t bytes)
 {
@@ -17,10 +21,15 @@ size_t chain_take(size_t *end, size_t bytes)
     return at;
 }
 
+size_t chain_take_target(size_t *end, size_t bytes)
+{
+    return chain_take(end, whole(bytes) + whole(bytes) / WIDTH * UNSEEN);
+}
+
 source chain_take_source(size_t *end, size_t bytes)
 {
     source s = {.bytes = bytes};
-    s.live = chain_take(end, bytes);
+    s.live = chain_take_target(end, bytes);
     s.from[0] = chain_take(end, bytes);
     s.from[1] = chain_take(end, bytes);
     return s;
@@ -94,33 +103,38 @@ static const double *frequencies(void)
     return inv_freq;
 }
 
-trope_args chain_begin_call(int32_t dtype, int64_t batch, int64_t tokens)
+call chain_begin_call(int32_t dtype, int64_t batch, int64_t tokens)
 {
-    trope_args a = {.dtype = dtype, .operand_count = 1, .batch = batch, .tokens = tokens, .inv_freq = frequencies()};
-    return a;
+    call c = call_make(dtype, batch, tokens);
+    c.args.inv_freq = frequencies();
+    return c;
 }
 
-static void set_table(const chain_angles *t, chain_place at, trope_args *a)
+static void set_table(const chain_angles *t, chain_place at, call *c)
 {
     unsigned char *const table = at.memory + t->table.live;
-    a->inv_freq = NULL;
-    a->freqs = t->angles == TABLES ? NULL : table;
-    a->cos = t->angles == TABLES ? table : NULL;
-    a->sin = t->angles == TABLES ? at.memory + t->sines.live : NULL;
-    a->angle_rows = t->rows;
-    a->angle_cols = t->columns;
+    const int32_t columns = t->angles == OWN_FREQS ? TROPE_COLUMNS_HALF : TROPE_COLUMNS_PAIR;
+    c->args.inv_freq = NULL;
+    if (t->angles == TABLES)
+        call_tables(c, table, at.memory + t->sines.live, TROPE_F32, columns, t->rows);
+    else
+        call_freqs(c, table, columns, t->rows);
 }
 
-void chain_set_angles(const chain_angles *t, chain_place at, trope_args *a)
+void chain_set_angles(const chain_angles *t, chain_place at, call *c)
 {
+    unsigned char *const index = at.memory + t->index.live;
     if (t->angles != INV_FREQ)
-        set_table(t, at, a);
-    if (t->positions == IDS)
-        a->position_ids = at.memory + t->index.live;
-    if (t->positions != PACKED)
-        return;
-    a->cu_seqlens = at.memory + t->index.live;
-    a->sequences = t->indices - 1;
+        set_table(t, at, c);
+    if (t->positions == IDS) {
+        c->args.position_ids = index;
+        c->args.position_dtype = TROPE_I32;
+        c->args.ids_layout = TROPE_IDS_BATCH_TOKENS;
+    }
+    if (t->positions == PACKED) {
+        call_cu_seqlens(c, index, TROPE_I32, t->indices - 1);
+        c->args.padding = TROPE_PADDING_ZERO;
+    }
 }
 
 void chain_reverse(int64_t tokens, size_t element, unsigned char **base, int64_t *stride)
@@ -133,19 +147,16 @@ void chain_reverse(int64_t tokens, size_t element, unsigned char **base, int64_t
 
 void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes)
 {
-    enum { WIDTH = ALIGNMENT / sizeof(float) };
-    trope_args a = chain_begin_call(TROPE_F32, 1, (int64_t)(whole(bytes) / ALIGNMENT));
-    trope_operand *const o = &a.operands[0];
+    call c = chain_begin_call(TROPE_F32, 1, (int64_t)(whole(bytes) / ALIGNMENT));
     unsigned char *src = at.memory + from, *dst = at.memory + to;
-    o->heads_per_group = 1;
-    o->head_dim = WIDTH;
-    trope_fill_strides(o->src_stride, TROPE_THD, 1, a.tokens, 1, WIDTH);
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    chain_reverse(a.tokens, sizeof(float), &src, o->src_stride);
-    chain_reverse(a.tokens, sizeof(float), &dst, o->dst_stride);
+    trope_operand *const o = call_add(&c, dst, TROPE_THD, 1, WIDTH, TROPE_COPY);
+    call_add(&c, dst + whole(bytes), TROPE_THD, 1, UNSEEN, UNSEEN);
+    tensor_say_strides(call_args(&c), c.operands, 0);
+    chain_reverse(c.args.tokens, sizeof(float), &src, o->src_stride);
+    chain_reverse(c.args.tokens, sizeof(float), &dst, o->dst_stride);
     o->src = src;
     o->dst = dst;
-    chain_call(&a, at, 0);
+    chain_call(&c, at, 0);
 }
 
 /* Mostly by a call, but each source sometimes by the runtime. */

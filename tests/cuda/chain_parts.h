@@ -25,8 +25,9 @@ typedef struct chain_angles {
     source table, sines, index;
 } chain_angles;
 
-/* Room for so many bytes at the end of a block, which grows. */
+/* Room for so many bytes at the end of a block, which grows; and for what chain_copy_by_call writes. */
 size_t chain_take(size_t *end, size_t bytes);
+size_t chain_take_target(size_t *end, size_t bytes);
 source chain_take_source(size_t *end, size_t bytes);
 
 /* Of plain calls there is a row for each token, of others there are `most_rows`: no sequence is longer, no id higher. */
@@ -36,16 +37,15 @@ chain_angles chain_plan_angles(angle_source angles, position_source positions, i
 /* Draws the sources `which`. Angles are from 0.1 to 1.4. */
 void chain_draw_angles(const chain_angles *t, int which, unsigned char *memory, random_state *random);
 
-/* A call of one operand with frequencies of its own; and what makes it one that reads the tables and indices. */
-trope_args chain_begin_call(int32_t dtype, int64_t batch, int64_t tokens);
-void chain_set_angles(const chain_angles *t, chain_place at, trope_args *a);
+/* A call without operands that has frequencies of its own; and what makes it one that reads the tables and indices. */
+call chain_begin_call(int32_t dtype, int64_t batch, int64_t tokens);
+void chain_set_angles(const chain_angles *t, chain_place at, call *c);
 
 /* Brings what a round needs. */
 void chain_bring(const source *s, chain_place at, int round);
 void chain_bring_angles(const chain_angles *t, chain_place at, int round);
 
-/* Copies as many bytes as were taken for these, by a call: the last ones first, which is the reverse of how they are read.
- */
+/* Copies as many bytes as were taken for these, by a call: the last ones first, which is the reverse of how they are read. */
 void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes);
 
 /* Lets the tokens come in the reverse order. */

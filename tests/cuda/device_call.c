@@ -8,11 +8,11 @@
 #define GUARD      256
 #define GUARD_BYTE 0xa5
 
-void device_must(cudaError_t error, const char *call, const char *file, int line)
+void device_must(cudaError_t error, const char *what, const char *file, int line)
 {
     if (error == cudaSuccess)
         return;
-    printf("%s:%d: %s: %s\n", file, line, call, cudaGetErrorString(error));
+    printf("%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
     exit(1);
 }
 
@@ -75,7 +75,7 @@ static void make_room(device_arena *arena, size_t bytes)
 static size_t shift_of(const config *c, const trope_args *args, int buffer)
 {
     for (int i = 0; i < args->operand_count; i++) {
-        const void *pointers[] = {args->operands[i].dst, args->operands[i].src, args->operands[i].input};
+        const void *pointers[] = {args->operands[i].dst, args->operands[i].src, args->operands[i].forward_src};
         for (int j = 0; j < 3; j++)
             if (pointers[j] && config_buffer_of(c, pointers[j]) == buffer)
                 return (16 - (size_t)((const unsigned char *)pointers[j] - c->buffers[buffer].bytes) % 16) % 16;
@@ -173,39 +173,38 @@ static void check_guards(const device_arena *arena, const config *c, size_t work
 
 static trope_status find_workspace(const trope_args *args, int backward, uint64_t *bytes)
 {
-    trope_args query = *args;
     *bytes = 0;
-    query.device = TROPE_DEVICE_CUDA;
-    return backward ? trope_workspace_size(&query, bytes) : TROPE_OK;
+    return backward ? trope_workspace_size(args, bytes) : TROPE_OK;
 }
 
-static trope_status call(device_arena *arena, const config *c, const trope_args *args, int backward)
+static trope_status run(device_arena *arena, const config *c, call *k, int backward)
 {
-    trope_args a = *args;
-    config_rebase(c, &a, arena->base);
-    a.device = TROPE_DEVICE_CUDA;
-    a.stream = arena->stream;
-    if (a.workspace) {
-        a.workspace = arena->base[c->buffer_count];
-        if (find_workspace(&a, backward, &a.workspace_size))
-            return TROPE_ERROR_ARGUMENT;
+    config_rebase(c, k, arena->base);
+    trope_args *a = call_args(k);
+    a->stream = arena->stream;
+    if (a->workspace) {
+        a->workspace = arena->base[c->buffer_count];
+        const trope_status of_size = find_workspace(a, backward, &a->workspace_size);
+        if (of_size)
+            return of_size;
     }
-    if (trope_kernel_name(&a, backward, arena->kernel, sizeof arena->kernel))
-        return TROPE_ERROR_ARGUMENT;
-    return backward ? trope_backward(&a) : trope_forward(&a);
+    const trope_status of_name = trope_kernel_name(a, backward, arena->kernel, sizeof arena->kernel);
+    return of_name ? of_name : config_run(c, a, backward);
 }
 
-trope_status device_run(device_arena *arena, config *c, const trope_args *args, int backward)
+trope_status device_run(device_arena *arena, config *c, const call *k, int backward)
 {
+    call on_device = *k;
     uint64_t workspace;
-    trope_status status = find_workspace(args, backward, &workspace);
+    on_device.args.device = TROPE_DEVICE_CUDA;
+    trope_status status = find_workspace(call_args(&on_device), backward, &workspace);
     if (status)
         return status;
-    const size_t total = lay_out(arena, c, args, workspace);
+    const size_t total = lay_out(arena, c, &on_device.args, workspace);
     make_room(arena, total);
     place(arena, c, workspace);
     upload(arena, c, total);
-    status = call(arena, c, args, backward);
+    status = run(arena, c, &on_device, backward);
     download(arena, c, total);
     if (!status && !arena->separate)
         check_guards(arena, c, workspace, total);

@@ -15,7 +15,7 @@ void device_require(void);
 
 /* Ends the program with status 1 and one line when a call of the CUDA runtime has failed. */
 #define CUDA_MUST(call) device_must(call, #call, __FILE__, __LINE__)
-void device_must(cudaError_t error, const char *call, const char *file, int line);
+void device_must(cudaError_t error, const char *what, const char *file, int line);
 
 /* The value of "--name" as a number, or `otherwise`. */
 long device_option(int argc, char **argv, const char *name, long otherwise);
@@ -38,6 +38,6 @@ void device_arena_free(device_arena *arena);
 
 /* Runs a call whose pointers point into c's buffers, which then hold what the device has made of them, the scratch
  * excepted. A guard zone that was written ends the program. */
-trope_status device_run(device_arena *arena, config *c, const trope_args *args, int backward);
+trope_status device_run(device_arena *arena, config *c, const call *k, int backward);
 
 #endif

@@ -1,20 +1,20 @@
-/* Calls of which nothing is to be turned: without tokens, without batch entries, or of operands that are only copied, in
- * place. Whichever way they would go, they succeed and leave memory as the CPU leaves it: all of it as it was, but for sums
- * of angles, which are then 0. Boundaries of sequences that the CPU refuses set their bit of the status word all the same.
- */
+/* Calls without tokens. Whichever way they would go, they succeed and leave memory as the CPU leaves it: all of it as it was,
+ * but for sums of angles, which are then 0. Boundaries of sequences that the CPU refuses set their bit of the status word all
+ * the same. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/random.h"
 
-enum { TOKENS = 20, ROWS = 24, BYTES_OF_TENSOR = TOKENS * 32 * 128 * 2, MOST_COLUMNS = 128, MOST_SEQUENCES = 1500 };
+enum { ROWS = 24, BYTES_OF_TENSOR = 1 << 16, MOST_COLUMNS = 128, MOST_SEQUENCES = 1500, TOO_FAR = 3 };
 
 /* What a call reads and writes, at the same offsets on host and device, and beside each other, so that what is written
  * beyond one of them is in another. */
 typedef struct memory {
-    unsigned char src[BYTES_OF_TENSOR], dst[BYTES_OF_TENSOR], input[BYTES_OF_TENSOR];
+    unsigned char src[BYTES_OF_TENSOR], dst[BYTES_OF_TENSOR], forward_src[BYTES_OF_TENSOR];
     double freqs[ROWS * MOST_COLUMNS], sums[ROWS * MOST_COLUMNS]; /* or as many floats */
     int32_t cu_seqlens[MOST_SEQUENCES + 1], padded[MOST_SEQUENCES + 1];
     int32_t status;
@@ -44,10 +44,6 @@ static const shape shapes[] = {
     {"gradient of freqs, pairs", "cuda-scalar", TROPE_F16, 3, 6, 6, 0, 1, 0, OF_FREQS},
     {"gradient of inv_freq, pairs", "cuda-scalar", TROPE_F32, 3, 6, 6, 0, 0, 0, OF_INV_FREQ},
 };
-static const shape copies[] = {
-    {"vectors that stay", "cuda-vector", TROPE_BF16, 8, 128, 0, 0, 0, 1, NO_GRADIENT},
-    {"elements that stay", "cuda-scalar", TROPE_F32, 3, 7, 0, 0, 0, 1, NO_GRADIENT},
-};
 /* clang-format on */
 
 /* The last of so many boundaries, and those before it. */
@@ -58,11 +54,8 @@ typedef struct boundaries {
     int32_t is_bad;
 } boundaries;
 
-/* Beyond the tokens that there are. */
-#define TOO_FAR (TOKENS + 3)
-
 /* clang-format off */
-static const boundaries without_tokens[] = {
+static const boundaries all_boundaries[] = {
     {"empty sequences", 3, 0, 0, 0, 0, 0},
     {"many empty sequences", MOST_SEQUENCES, 0, 0, 0, 0, 0},
     {"no sequences", 0, 0, 0, 0, 0, 0},
@@ -72,12 +65,6 @@ static const boundaries without_tokens[] = {
     {"a last boundary of many", MOST_SEQUENCES, 0, 0, TOO_FAR, 0, 1},
     {"a first boundary below 0", 3, -1, 0, 0, 0, 1},
     {"more than is stored", 2, 0, 0, 0, 1, 1},
-};
-static const boundaries with_tokens[] = {
-    {"two sequences", 2, 0, 9, TOKENS, 0, 0},
-    {"boundaries that decrease", 2, 0, 9, 8, 0, 1},
-    {"a last boundary of many", MOST_SEQUENCES, 0, 9, TOO_FAR, 0, 1},
-    {"more than is stored", 2, 0, 9, TOKENS - 1, 1, 1},
 };
 /* clang-format on */
 
@@ -102,48 +89,50 @@ static void set_boundaries(const boundaries *b, memory *m)
     m->cu_seqlens[b->sequences] += b->longer;
 }
 
-static void set_operand(const shape *s, memory *m, int64_t batch, int64_t tokens, trope_operand *o)
+static void set_operand(const shape *s, memory *m, call *c)
 {
-    *o = (trope_operand){.src = m->src, .dst = s->in_place ? m->src : m->dst};
-    o->heads_per_group = s->heads;
-    o->head_dim = s->head_dim;
-    o->rotary_dim = s->rotary_dim;
-    CHECK(trope_fill_strides(o->src_stride, TROPE_BSHD, batch, tokens, s->heads, s->head_dim + s->gap) == TROPE_OK);
+    trope_operand *const o = call_add(c, s->in_place ? m->src : m->dst, TROPE_BSHD, s->heads, s->head_dim, s->rotary_dim);
+    o->src = m->src;
+    o->forward_src = s->gradient ? m->forward_src : NULL;
+    o->forward_src_layout = s->gradient ? TROPE_BSHD : 0;
+    if (!s->gap)
+        return;
+    o->src_layout = o->dst_layout = TROPE_STRIDED;
+    CHECK(trope_fill_strides(o->src_stride, TROPE_BSHD, c->args.batch, c->args.tokens, s->heads, s->head_dim + s->gap) ==
+          TROPE_OK);
     memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
-    o->input = s->gradient ? m->input : NULL;
 }
 
-static void set_angles(const shape *s, memory *m, trope_args *a)
+static void set_angles(const shape *s, memory *m, call *c)
 {
     static const double inv_freq[MOST_COLUMNS / 2] = {1, 0.5, 0.25};
-    a->d_freqs = s->gradient == OF_FREQS ? m->sums : NULL;
-    a->d_inv_freq = s->gradient == OF_INV_FREQ ? m->sums : NULL;
-    if (!s->has_freqs) {
-        a->inv_freq = inv_freq;
-        return;
-    }
-    a->freqs = m->freqs;
-    a->angle_rows = ROWS;
-    a->angle_cols = s->rotary_dim / 2;
+    c->args.d_freqs = s->gradient == OF_FREQS ? m->sums : NULL;
+    c->args.d_freqs_layout = s->gradient == OF_FREQS ? TROPE_TABLE_ROWS : 0;
+    c->args.d_inv_freq = s->gradient == OF_INV_FREQ ? m->sums : NULL;
+    if (s->has_freqs)
+        call_freqs(c, m->freqs, TROPE_COLUMNS_PAIR, ROWS);
+    else
+        c->args.inv_freq = inv_freq;
 }
 
 /* `b`: NULL for a call without sequences. */
-static trope_args make_call(const shape *s, memory *m, int64_t batch, int64_t tokens, const boundaries *b)
+static call make_call(const shape *s, memory *m, int64_t batch, const boundaries *b)
 {
-    trope_args a = {.struct_size = sizeof a, .dtype = s->dtype, .operand_count = 1, .batch = batch, .tokens = tokens};
-    set_operand(s, m, batch, tokens, &a.operands[0]);
-    set_angles(s, m, &a);
-    a.status = &m->status;
-    a.padding = s->rotary_dim ? TROPE_PADDING_ZERO : TROPE_PADDING_COPY;
-    a.cu_seqlens = b ? m->cu_seqlens : NULL;
-    a.cu_seqlens_padded = b && b->longer ? m->padded : NULL;
-    a.sequences = b ? b->sequences : 0;
-    return a;
+    call c = call_make(s->dtype, batch, 0);
+    set_operand(s, m, &c);
+    set_angles(s, m, &c);
+    c.args.status = &m->status;
+    if (!b)
+        return c;
+    call_cu_seqlens(&c, m->cu_seqlens, TROPE_I32, b->sequences);
+    c.args.cu_seqlens_padded = b->longer ? m->padded : NULL;
+    c.args.padding = TROPE_PADDING_ZERO;
+    return c;
 }
 
-static trope_status run(trope_args *a, int32_t device, const shape *s)
+static trope_status run(call *c, int32_t device, const shape *s)
 {
+    trope_args *const a = call_args(c);
     a->device = device;
     if (s->gradient)
         CHECK_MESSAGE(trope_workspace_size(a, &a->workspace_size) == TROPE_OK, "%s", trope_last_error());
@@ -165,7 +154,7 @@ typedef struct place {
     memory *host, *found, *device;
 } place;
 
-static void check_call(place *p, const shape *s, int64_t batch, int64_t tokens, const boundaries *b)
+static void check_call(place *p, const shape *s, int64_t batch, const boundaries *b)
 {
     char name[64] = "";
     const char *const what = b ? b->what : "no cu_seqlens";
@@ -173,10 +162,10 @@ static void check_call(place *p, const shape *s, int64_t batch, int64_t tokens, 
     if (b)
         set_boundaries(b, p->host);
     CUDA_MUST(cudaMemcpy(p->device, p->host, sizeof *p->host, cudaMemcpyHostToDevice));
-    trope_args on_device = make_call(s, p->device, batch, tokens, b), on_host = make_call(s, p->host, batch, tokens, b);
+    call on_device = make_call(s, p->device, batch, b), on_host = make_call(s, p->host, batch, b);
     const trope_status status = run(&on_device, TROPE_DEVICE_CUDA, s);
     CHECK_MESSAGE(status == TROPE_OK, "%s, %s: %s", s->name, what, trope_last_error());
-    CHECK(trope_kernel_name(&on_device, s->gradient != NO_GRADIENT, name, sizeof name) == TROPE_OK);
+    CHECK(trope_kernel_name(&on_device.args, s->gradient != NO_GRADIENT, name, sizeof name) == TROPE_OK);
     CHECK_MESSAGE(!strncmp(name, s->kernel, strlen(s->kernel)), "%s: goes by %s", s->name, name);
     CUDA_MUST(cudaMemcpy(p->found, p->device, sizeof *p->found, cudaMemcpyDeviceToHost));
 
@@ -198,17 +187,10 @@ int main(void)
     place p = {malloc(sizeof *p.host), malloc(sizeof *p.found), NULL};
     CUDA_MUST(cudaMalloc((void **)&p.device, sizeof *p.device));
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
-        check_call(&p, &shapes[i], 1, 0, NULL);
-        check_call(&p, &shapes[i], 3, 0, NULL);
-        check_call(&p, &shapes[i], 0, TOKENS, NULL);
-        check_call(&p, &shapes[i], 0, 0, NULL);
-        for (size_t j = 0; j < COUNT_OF(without_tokens); j++)
-            check_call(&p, &shapes[i], 1, 0, &without_tokens[j]);
-    }
-    for (size_t i = 0; i < COUNT_OF(copies); i++) {
-        check_call(&p, &copies[i], 1, TOKENS, NULL);
-        for (size_t j = 0; j < COUNT_OF(with_tokens); j++)
-            check_call(&p, &copies[i], 1, TOKENS, &with_tokens[j]);
+        check_call(&p, &shapes[i], 1, NULL);
+        check_call(&p, &shapes[i], 3, NULL);
+        for (size_t j = 0; j < COUNT_OF(all_boundaries); j++)
+            check_call(&p, &shapes[i], 1, &all_boundaries[j]);
     }
     CUDA_MUST(cudaFree(p.device));
     free(p.host);

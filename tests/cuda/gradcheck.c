@@ -1,4 +1,4 @@
-/* The gradient checks on the GPU: random calls against the slow reference, and the identity <M x, y> = <x, M' y>, which
+/* The gradient checks on the GPU: random calls of what it takes against the slow reference, and the identity <M x, y> = <x, M' y>, which
  * needs none. In every dtype; the bounds are those of tests/gradcheck.
  *
  *     cuda_gradcheck [--seed S] [--count N] */
@@ -23,14 +23,15 @@ static void describe(const config *c, const char *why)
 
 static void check_reference(device_arena *arena, uint64_t seed, comparison *result)
 {
-    const config_choices choices = config_choose(seed);
+    const uint8_t old[][2] = {{OPTION_VERSION, VERSION_OLD}};
+    const config_choices choices = config_choose_with(seed, old, 1);
     config *c = config_make(seed, &choices);
     for (int backward = 0; backward < 2; backward++) {
         config_reset(c);
-        const trope_args args = config_args(c, backward);
-        reference_result expected = reference_run(&args, backward);
-        CHECK_MESSAGE(device_run(arena, c, &args, backward) == TROPE_OK, "%s", trope_last_error());
-        if (!CHECK_MESSAGE(compare_buffers(c, &args, &expected, result), "%s", backward ? "backward" : "forward"))
+        call k = config_call(c, backward);
+        reference_result expected = reference_run(call_args(&k), backward);
+        CHECK_MESSAGE(device_run(arena, c, &k, backward) == TROPE_OK, "%s", trope_last_error());
+        if (!CHECK_MESSAGE(compare_buffers(c, &k.args, &expected, result), "%s", backward ? "backward" : "forward"))
             describe(c, result->why);
         reference_free(&expected);
     }
@@ -39,28 +40,34 @@ static void check_reference(device_arena *arena, uint64_t seed, comparison *resu
 
 /* ---- without one ---- */
 
+static double *load_all(const problem *p, char *const *address, int64_t count)
+{
+    double *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = problem_load(p, address[i]);
+    return values;
+}
+
 /* Runs one direction on the device and returns the inner product of what it wrote with `with`. */
 static long double product(device_arena *arena, const problem *p, int backward, const double *with)
 {
+    char *const *const address = backward ? p->dx : p->y;
     long double sum = 0;
     config_reset(p->c);
-    const trope_args *args = backward ? &p->backward : &p->forward;
-    CHECK_MESSAGE(device_run(arena, p->c, args, backward) == TROPE_OK, "%s", trope_last_error());
-    for (int64_t i = 0; i < p->count; i++)
-        sum += (long double)problem_load(p, p->dst[i]) * with[i];
+    CHECK_MESSAGE(device_run(arena, p->c, backward ? &p->backward : &p->forward, backward) == TROPE_OK, "%s",
+                  trope_last_error());
+    for (int64_t i = 0; i < (backward ? p->inputs : p->outputs); i++)
+        sum += (long double)problem_load(p, address[i]) * with[i];
     return sum;
 }
 
 static void check_adjoint(device_arena *arena, uint64_t seed, double *worst)
 {
-    const uint8_t any[][2] = {{OPTION_DTYPE, (uint8_t)(seed % 4)}};
-    problem *p = problem_make(seed, any, 1);
-    double *x = malloc((size_t)p->count * sizeof *x), *dy = malloc((size_t)p->count * sizeof *dy), length = 0;
-    for (int64_t i = 0; i < p->count; i++) {
-        x[i] = problem_load(p, p->x[i]);
-        dy[i] = problem_load(p, p->dy[i]);
-        length += fabs(x[i]) + fabs(dy[i]);
-    }
+    const uint8_t any[][2] = {{OPTION_DTYPE, (uint8_t)(seed % 4)}, {OPTION_VERSION, VERSION_OLD}};
+    problem *p = problem_make(seed, any, 2);
+    double *x = load_all(p, p->x, p->inputs), *dy = load_all(p, p->dy, p->outputs), length = 0;
+    for (int64_t i = 0; i < p->inputs; i++)
+        length += fabs(x[i]) + fabs(dy[i]); /* no heads are shared: as many of these */
     const double error = fabs((double)(product(arena, p, 0, dy) - product(arena, p, 1, x)));
     *worst = fmax(*worst, error / (length * problem_element_error(p)));
     if (!CHECK_MESSAGE(error <= length * problem_element_error(p), "<Mx,y> and <x,M'y> differ by %g", error))
@@ -84,7 +91,7 @@ int main(int argc, char **argv)
     }
     device_arena_free(arena);
     printf("%ld elements and %ld sums against the reference; worst error over tolerance:", result.elements, result.sums[1]);
-    for (int32_t dtype = 0; dtype < 4; dtype++)
+    for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++)
         printf(" %s %.3f", number_name(dtype), result.worst_ratio[dtype]);
     printf("\nworst |<Mx,y> - <x,M'y>| over its bound: %.3f\n", worst);
     return check_result();

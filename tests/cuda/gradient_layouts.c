@@ -4,11 +4,12 @@
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 #include "support/random.h"
 
-enum { TABLE_ROWS = 40 };
+enum { ROWS = 40 };
 
 /* What is summed over, and how. head_dim is a multiple of 16: then all heads of a contiguous layout are vectors. */
 typedef struct shape {
@@ -43,7 +44,7 @@ typedef struct tensors {
     shape s;
     int32_t dtype;
     double *x, *dy; /* [batch, tokens, heads, head_dim] */
-    float *freqs;   /* [TABLE_ROWS, columns] */
+    float *freqs;   /* [ROWS, columns] */
     int32_t columns;
     double inv_freq[128];
     int32_t cu_seqlens[3];
@@ -65,8 +66,8 @@ static void make_tensors(tensors *t, int options, uint64_t seed)
         t->dy[i] = random_real(&random);
     }
     t->columns = options & OWN_ANGLES ? t->s.rotary_dim : t->s.rotary_dim / 2;
-    t->freqs = malloc((size_t)(TABLE_ROWS * t->columns) * sizeof *t->freqs);
-    for (int i = 0; i < TABLE_ROWS * t->columns; i++)
+    t->freqs = malloc((size_t)(ROWS * t->columns) * sizeof *t->freqs);
+    for (int i = 0; i < ROWS * t->columns; i++)
         t->freqs[i] = (float)(30 * random_real(&random));
     for (int i = 0; i < t->s.rotary_dim / 2; i++)
         t->inv_freq[i] = random_real(&random);
@@ -135,27 +136,45 @@ typedef struct outcome {
 static size_t gradient_bytes_of(const tensors *t, int options)
 {
     return options & FREQUENCIES ? (size_t)(t->s.rotary_dim / 2) * sizeof(double)
-                                 : (size_t)(TABLE_ROWS * t->columns) * (t->dtype == TROPE_F64 ? 8 : 4);
+                                 : (size_t)(ROWS * t->columns) * (t->dtype == TROPE_F64 ? 8 : 4);
 }
 
-/* Everything of the call but its memory on the device. */
-static trope_args begin_call(const tensors *t, int options)
+static int32_t columns_of(int options)
+{
+    if (options & OWN_ANGLES)
+        return options & INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED : TROPE_COLUMNS_HALF;
+    return TROPE_COLUMNS_PAIR;
+}
+
+/* The tensors of a call, where those are on the device. */
+static void add_operand(const tensors *t, const layout *l, char *dy, char *x, char *dx, call *c)
 {
     const shape *s = &t->s;
-    trope_args a = {.struct_size = sizeof a, .device = TROPE_DEVICE_CUDA, .dtype = t->dtype, .operand_count = 1};
-    a.batch = s->batch;
-    a.tokens = s->tokens;
-    a.pairing = options & INTERLEAVED ? TROPE_PAIRING_INTERLEAVED : TROPE_PAIRING_HALF;
-    a.operands[0] = (trope_operand){.heads_per_group = s->heads, .head_dim = s->head_dim};
-    a.operands[0].rotary_dim = s->rotary_dim;
-    a.operands[0].rotary_offset = s->rotary_offset;
-    if (options & FREQUENCIES)
-        a.inv_freq = t->inv_freq;
-    a.angle_rows = options & FREQUENCIES ? 0 : TABLE_ROWS;
-    a.angle_cols = options & FREQUENCIES ? 0 : t->columns;
-    a.angle_dtype = TROPE_F32;
-    a.sequences = options & PACKED ? 2 : 0;
-    return a;
+    const size_t first = (size_t)l->first * number_size(t->dtype);
+    trope_operand *o = call_add(c, dx + first, l->order, s->heads, s->head_dim, s->rotary_dim);
+    o->src = dy + first;
+    o->forward_src = x + first;
+    o->forward_src_layout = o->src_layout;
+    o->rotary_offset = s->rotary_offset;
+    if (l->step == 1)
+        return;
+    o->src_layout = o->dst_layout = o->forward_src_layout = TROPE_STRIDED;
+    fill_strides(s, l, o->src_stride);
+    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
+    memcpy(o->forward_src_stride, o->src_stride, sizeof o->forward_src_stride);
+}
+
+/* What angles come from, and where their gradient goes. */
+static void set_angles(const tensors *t, int options, const void *freqs, void *gradient, call *c)
+{
+    if (options & FREQUENCIES) {
+        c->args.inv_freq = t->inv_freq;
+        c->args.d_inv_freq = gradient;
+        return;
+    }
+    call_freqs(c, freqs, columns_of(options), ROWS);
+    c->args.d_freqs = gradient;
+    c->args.d_freqs_layout = TROPE_TABLE_ROWS;
 }
 
 static void download(const tensors *t, const layout *l, const void *from, outcome *o)
@@ -170,33 +189,35 @@ static void download(const tensors *t, const layout *l, const void *from, outcom
     free(elements);
 }
 
+static void run_backward(trope_args *a, outcome *o)
+{
+    if (!CHECK_MESSAGE(trope_workspace_size(a, &a->workspace_size) == TROPE_OK, "%s", trope_last_error()))
+        return;
+    CUDA_MUST(cudaMalloc(&a->workspace, a->workspace_size + 1));
+    CHECK_MESSAGE(trope_backward(a) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaDeviceSynchronize());
+    CUDA_MUST(cudaFree(a->workspace));
+    trope_kernel_name(a, 1, o->kernel, sizeof o->kernel);
+}
+
 static outcome run(const tensors *t, const layout *l, int options)
 {
-    const size_t size = number_size(t->dtype);
     outcome o = {.gradient_bytes = gradient_bytes_of(t, options)};
-    trope_args a = begin_call(t, options);
-    trope_operand *operand = &a.operands[0];
     void *gradient, *const dy = upload(t, l, t->dy), *const x = upload(t, l, t->x), *const dx = upload(t, l, t->dy);
-    void *const freqs = copy_up(t->freqs, (size_t)(TABLE_ROWS * t->columns) * sizeof *t->freqs);
+    void *const freqs = copy_up(t->freqs, (size_t)(ROWS * t->columns) * sizeof *t->freqs);
     void *const cu_seqlens = copy_up(t->cu_seqlens, sizeof t->cu_seqlens);
     CUDA_MUST(cudaMalloc(&gradient, o.gradient_bytes));
     CUDA_MUST(cudaMemset(gradient, 0xa5, o.gradient_bytes));
-    operand->src = (const char *)dy + (size_t)l->first * size;
-    operand->input = (const char *)x + (size_t)l->first * size;
-    operand->dst = (char *)dx + (size_t)l->first * size;
-    fill_strides(&t->s, l, operand->src_stride);
-    memcpy(operand->dst_stride, operand->src_stride, sizeof operand->dst_stride);
-    memcpy(operand->input_stride, operand->src_stride, sizeof operand->input_stride);
-    a.cu_seqlens = options & PACKED ? cu_seqlens : NULL;
-    a.freqs = options & FREQUENCIES ? NULL : freqs;
-    *(options & FREQUENCIES ? (void **)&a.d_inv_freq : &a.d_freqs) = gradient;
-    if (CHECK_MESSAGE(trope_workspace_size(&a, &a.workspace_size) == TROPE_OK, "%s", trope_last_error())) {
-        CUDA_MUST(cudaMalloc(&a.workspace, a.workspace_size + 1));
-        CHECK_MESSAGE(trope_backward(&a) == TROPE_OK, "%s", trope_last_error());
-        CUDA_MUST(cudaDeviceSynchronize());
-        CUDA_MUST(cudaFree(a.workspace));
-        trope_kernel_name(&a, 1, o.kernel, sizeof o.kernel);
+    call c = call_make(t->dtype, t->s.batch, t->s.tokens);
+    c.args.device = TROPE_DEVICE_CUDA;
+    c.args.pairing = options & INTERLEAVED ? TROPE_PAIRING_INTERLEAVED : TROPE_PAIRING_HALF;
+    add_operand(t, l, dy, x, dx, &c);
+    set_angles(t, options, freqs, gradient, &c);
+    if (options & PACKED) {
+        call_cu_seqlens(&c, cu_seqlens, TROPE_I32, 2);
+        c.args.padding = TROPE_PADDING_ZERO;
     }
+    run_backward(call_args(&c), &o);
     o.gradient = malloc(o.gradient_bytes);
     CUDA_MUST(cudaMemcpy(o.gradient, gradient, o.gradient_bytes, cudaMemcpyDeviceToHost));
     download(t, l, dx, &o);

@@ -1,4 +1,4 @@
-/* The gradient of the angles of packed sequences, from none to more than are looked at one by one, and to so many that they
+/* The gradient of the angles of packed sequences, from one to more than are looked at one by one, and to so many that they
  * are looked for near where they would be if all were of the same length; where empty ones, gaps before, behind and
  * positions that have no angle are all there, against sums that are known exactly: the data are small integers and the
  * tables quarters, so a sum in double is the same in any order. With freqs they are known but for the error of the
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 #include "support/random.h"
@@ -33,7 +34,7 @@ static const shape shapes[] = {
 };
 /* clang-format on */
 
-static const int64_t counts[] = {0, 1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700, 1023, 1024, 3000};
+static const int64_t counts[] = {1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 700, 1023, 1024, 3000};
 
 typedef struct packed_case {
     const shape *s;
@@ -180,51 +181,51 @@ static void *upload_table(const packed_case *c, const double *from)
     return to;
 }
 
-static trope_args packed_call(const packed_case *c)
+static void set_angles(const packed_case *c, call *k)
 {
-    const shape *s = c->s;
-    const size_t angles = (size_t)(c->rows * c->columns) * sizeof(float);
-    trope_args a = {
-        .struct_size = sizeof a, .device = TROPE_DEVICE_CUDA, .dtype = TROPE_F16, .operand_count = 1, .batch = 1};
-    a.tokens = c->tokens;
-    a.pairing = TROPE_PAIRING_HALF;
-    a.operands[0] = (trope_operand){.heads_per_group = s->heads, .head_dim = s->head_dim, .rotary_dim = s->rotary_dim};
-    a.operands[0].src = upload_elements(c, c->dy);
-    a.operands[0].input = upload_elements(c, c->x);
-    trope_fill_strides(a.operands[0].src_stride, TROPE_THD, 1, c->tokens, s->heads, s->head_dim);
-    memcpy(a.operands[0].input_stride, a.operands[0].src_stride, sizeof a.operands[0].input_stride);
-    a.cu_seqlens = upload_boundaries(c);
-    a.cu_seqlens_dtype = s->is_64 ? TROPE_I64 : TROPE_I32;
-    a.sequences = c->sequences;
-    a.padding = c->padding;
-    a.out_of_range = c->out_of_range;
-    if (c->s->with_freqs) {
-        a.freqs = upload(c->freqs, angles);
-    } else {
-        a.cos = upload_table(c, c->cos);
-        a.sin = upload_table(c, c->sin);
-    }
-    a.angle_dtype = TROPE_F32;
-    a.angle_rows = c->rows;
-    a.angle_cols = (int32_t)c->columns;
-    CUDA_MUST(cudaMalloc(&a.d_freqs, angles));
-    CHECK_MESSAGE(trope_workspace_size(&a, &a.workspace_size) == TROPE_OK, "%s", trope_last_error());
-    CUDA_MUST(cudaMalloc(&a.workspace, a.workspace_size + 1));
-    return a;
+    const size_t bytes = (size_t)(c->rows * c->columns) * sizeof(float);
+    const int32_t columns = c->s->own_angles ? TROPE_COLUMNS_HALF : TROPE_COLUMNS_PAIR;
+    if (c->s->with_freqs)
+        call_freqs(k, upload(c->freqs, bytes), columns, c->rows);
+    else
+        call_tables(k, upload_table(c, c->cos), upload_table(c, c->sin), TROPE_F32, columns, c->rows);
+    k->args.out_of_range = c->out_of_range;
+    k->args.d_freqs_layout = TROPE_TABLE_ROWS;
+    CUDA_MUST(cudaMalloc(&k->args.d_freqs, bytes));
 }
 
-static void free_call(trope_args *a)
+static call packed_call(const packed_case *c)
 {
-    const void *const all[] = {a->operands[0].src, a->operands[0].input, a->cu_seqlens, a->freqs, a->cos, a->sin,
-                               a->d_freqs,         a->workspace};
+    const shape *s = c->s;
+    call k = call_make(TROPE_F16, 1, c->tokens);
+    trope_operand *const o = call_add(&k, upload_elements(c, c->dy), TROPE_THD, s->heads, s->head_dim, s->rotary_dim);
+    o->dst = NULL;
+    o->dst_layout = 0;
+    o->forward_src = upload_elements(c, c->x);
+    o->forward_src_layout = TROPE_THD;
+    k.args.device = TROPE_DEVICE_CUDA;
+    call_cu_seqlens(&k, upload_boundaries(c), s->is_64 ? TROPE_I64 : TROPE_I32, c->sequences);
+    k.args.padding = c->padding;
+    set_angles(c, &k);
+    CHECK_MESSAGE(trope_workspace_size(call_args(&k), &k.args.workspace_size) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaMalloc(&k.args.workspace, k.args.workspace_size + 1));
+    return k;
+}
+
+static void free_call(call *k)
+{
+    const trope_args *a = &k->args;
+    const void *const all[] = {
+        k->operands[0].src, k->operands[0].forward_src, a->cu_seqlens, a->freqs, a->cos, a->sin, a->d_freqs, a->workspace};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         CUDA_MUST(cudaFree((void *)(uintptr_t)all[i]));
 }
 
 /* Brings d_freqs of a call whose workspace and d_freqs held bytes of `before`. */
-static float *run(trope_args *a, int before)
+static float *run(const packed_case *c, call *k, int before)
 {
-    const size_t bytes = (size_t)(a->angle_rows * a->angle_cols) * sizeof(float);
+    const trope_args *a = call_args(k);
+    const size_t bytes = (size_t)(c->rows * c->columns) * sizeof(float);
     float *const found = malloc(bytes);
     CUDA_MUST(cudaMemset(a->workspace, before, a->workspace_size));
     CUDA_MUST(cudaMemset(a->d_freqs, before, bytes));
@@ -246,8 +247,8 @@ static int is_right(const packed_case *c, int64_t i, float found)
 static void check_sums(packed_case *c)
 {
     int64_t wrong = 0;
-    trope_args a = packed_call(c);
-    float *const found = run(&a, 0xff);
+    call k = packed_call(c);
+    float *const found = run(c, &k, 0xff);
     add_all(c);
     for (int64_t i = 0; i < c->rows * c->columns; i++)
         wrong += !is_right(c, i, found[i]);
@@ -256,7 +257,7 @@ static void check_sums(packed_case *c)
                   (int)c->s->heads, (int)c->s->head_dim, (long long)c->sequences, (long long)c->tokens, (int)c->padding,
                   (int)c->out_of_range, (long long)wrong, (long long)(c->rows * c->columns));
     free(found);
-    free_call(&a);
+    free_call(&k);
 }
 
 /* Boundaries that descend, or are outside of the stream. */
@@ -270,13 +271,13 @@ static void spoil(packed_case *c, uint64_t seed)
 static void check_defined(packed_case *c)
 {
     const size_t bytes = (size_t)(c->rows * c->columns) * sizeof(float);
-    trope_args a = packed_call(c);
-    float *const first = run(&a, 0xff), *const second = run(&a, 0x11);
+    call k = packed_call(c);
+    float *const first = run(c, &k, 0xff), *const second = run(c, &k, 0x11);
     CHECK_MESSAGE(!memcmp(first, second, bytes), "%d heads of %d, %lld sequences that cannot be: d_freqs is not defined",
                   (int)c->s->heads, (int)c->s->head_dim, (long long)c->sequences);
     free(first);
     free(second);
-    free_call(&a);
+    free_call(&k);
 }
 
 static void check_case(const shape *s, int64_t sequences, uint64_t seed, int64_t most_elements)

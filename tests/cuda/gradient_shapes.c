@@ -7,21 +7,40 @@
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 #include "support/random.h"
 
-static trope_args begin_call(int32_t dtype, int64_t batch, int64_t tokens)
+/* Of heads of so many elements, the first of them turned, that are `step` elements apart. */
+typedef struct heads {
+    int32_t count, head_dim, rotary_dim, step;
+} heads;
+
+/* A call of one operand, for the gradient alone. */
+static call begin_call(int32_t dtype, int64_t batch, int64_t tokens, heads h)
 {
-    trope_args a = {.struct_size = sizeof a, .dtype = dtype, .operand_count = 1, .batch = batch, .tokens = tokens};
-    a.position_dtype = TROPE_I32;
-    a.pairing = TROPE_PAIRING_HALF;
-    return a;
+    call c = call_make(dtype, batch, tokens);
+    trope_operand *const o = call_add(&c, NULL, TROPE_BSHD, h.count, h.head_dim, h.rotary_dim);
+    o->dst_layout = 0;
+    o->src_layout = o->forward_src_layout = TROPE_STRIDED;
+    trope_fill_strides(o->src_stride, TROPE_BSHD, batch, tokens, h.count, h.step);
+    memcpy(o->forward_src_stride, o->src_stride, sizeof o->forward_src_stride);
+    return c;
+}
+
+/* Ids [batch, tokens]. */
+static void set_ids(trope_args *a, const void *ids)
+{
+    a->position_ids = ids;
+    a->position_dtype = TROPE_I32;
+    a->ids_layout = TROPE_IDS_BATCH_TOKENS;
 }
 
 /* With the workspace that the call asks for. */
-static trope_status run_on_device(trope_args *a, uint64_t *workspace)
+static trope_status run_on_device(call *c, uint64_t *workspace)
 {
+    trope_args *const a = call_args(c);
     a->device = TROPE_DEVICE_CUDA;
     trope_status status = trope_workspace_size(a, workspace);
     if (status)
@@ -45,83 +64,79 @@ typedef struct empty_memory {
 
 typedef enum empty_option { PER_BATCH = 1, OWN_ANGLES = 2, WITH_IDS = 4, PHASES = 8, OPTIONS = 16 } empty_option;
 
-static trope_args empty_call(int32_t dtype, const int64_t shape[2], int options, empty_memory *m)
+static call empty_call(int32_t dtype, int64_t batch, int options, empty_memory *m)
 {
     static const double inv_freq[PAIRS] = {1, 0.5, 0.25, 0.125};
-    trope_args a = begin_call(dtype, shape[0], shape[1]);
-    a.operands[0] = (trope_operand){.heads_per_group = 2, .head_dim = 2 * PAIRS, .rotary_dim = 2 * PAIRS};
-    trope_fill_strides(a.operands[0].src_stride, TROPE_BSHD, shape[0], shape[1], 2, 2 * PAIRS);
-    memcpy(a.operands[0].input_stride, a.operands[0].src_stride, sizeof a.operands[0].input_stride);
-    a.position_ids = options & WITH_IDS ? m->cos : NULL; /* there is none to read */
+    const int64_t stride[4] = {0, options & PER_BATCH ? BATCH_STRIDE : 0, ROW_STRIDE, 1};
+    call c = begin_call(dtype, batch, 0, (heads){2, 2 * PAIRS, 2 * PAIRS, 2 * PAIRS});
+    c.operands[0].src = c.operands[0].forward_src = m->cos; /* there is nothing to read */
+    if (options & WITH_IDS)
+        set_ids(&c.args, m->cos);
     if (options & PHASES) {
-        a.inv_freq = inv_freq;
-        a.d_inv_freq = (double *)(void *)m->gradient;
-        return a;
+        c.args.inv_freq = inv_freq;
+        c.args.d_inv_freq = (double *)(void *)m->gradient;
+        return c;
     }
-    a.cos = m->cos;
-    a.sin = m->sin;
-    a.d_freqs = m->gradient;
-    a.angle_dtype = dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
-    a.angle_rows = ROWS;
-    a.angle_cols = options & OWN_ANGLES ? 2 * PAIRS : PAIRS;
-    a.angle_row_stride = ROW_STRIDE;
-    a.angle_batch_stride = options & PER_BATCH ? BATCH_STRIDE : 0;
-    return a;
+    call_tables(&c, m->cos, m->sin, dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32,
+                options & OWN_ANGLES ? TROPE_COLUMNS_HALF : TROPE_COLUMNS_PAIR, ROWS);
+    c.args.d_freqs = m->gradient;
+    c.args.angle_layout = c.args.d_freqs_layout = TROPE_TABLE_STRIDED;
+    memcpy(c.args.angle_stride, stride, sizeof stride);
+    memcpy(c.args.d_freqs_stride, stride, sizeof stride);
+    return c;
 }
 
 /* Whether word i of the gradient is to be cleared: it is of a row's columns, not of the gaps behind them. */
-static int is_result(const trope_args *a, int64_t i)
+static int is_result(const trope_args *a, int options, int64_t i)
 {
     const int64_t element = a->d_inv_freq || a->dtype == TROPE_F64 ? i / 2 : i;
     if (a->d_inv_freq)
         return element < PAIRS;
-    const int64_t batch = a->angle_batch_stride ? element / BATCH_STRIDE : 0, row_element = element - batch * BATCH_STRIDE;
-    return batch < (a->angle_batch_stride ? a->batch : 1) && row_element / ROW_STRIDE < ROWS &&
-           row_element % ROW_STRIDE < a->angle_cols;
+    const int64_t batch = options & PER_BATCH ? element / BATCH_STRIDE : 0, row_element = element - batch * BATCH_STRIDE;
+    return batch < (options & PER_BATCH ? a->batch : 1) && row_element / ROW_STRIDE < ROWS &&
+           row_element % ROW_STRIDE < (options & OWN_ANGLES ? 2 * PAIRS : PAIRS);
 }
 
 /* The same on the CPU must leave the same bytes. */
-static void compare_with_cpu(int32_t dtype, const int64_t shape[2], int options, const empty_memory *found)
+static void compare_with_cpu(int32_t dtype, int64_t batch, int options, const empty_memory *found)
 {
     static empty_memory cpu;
     static _Alignas(16) char workspace[1024];
     memset(&cpu, 0xa5, sizeof cpu);
-    trope_args a = empty_call(dtype, shape, options, &cpu);
-    a.device = TROPE_DEVICE_CPU;
-    a.stream = NULL;
-    a.workspace = workspace;
-    a.workspace_size = sizeof workspace;
-    CHECK_MESSAGE(trope_backward(&a) == TROPE_OK, "%s", trope_last_error());
+    call c = empty_call(dtype, batch, options, &cpu);
+    c.args.workspace = workspace;
+    c.args.workspace_size = sizeof workspace;
+    CHECK_MESSAGE(trope_backward(call_args(&c)) == TROPE_OK, "%s", trope_last_error());
     CHECK(!memcmp(&cpu, found, sizeof cpu));
 }
 
-static void check_empty_call(int32_t dtype, const int64_t shape[2], int options)
+static void check_empty_call(int32_t dtype, int64_t batch, int options)
 {
     static empty_memory found;
     empty_memory *device;
     uint64_t workspace;
     CUDA_MUST(cudaMalloc((void **)&device, sizeof *device));
     CUDA_MUST(cudaMemset(device, 0xa5, sizeof *device));
-    trope_args a = empty_call(dtype, shape, options, device);
-    CHECK_MESSAGE(run_on_device(&a, &workspace) == TROPE_OK, "%s", trope_last_error());
+    call c = empty_call(dtype, batch, options, device);
+    CHECK_MESSAGE(run_on_device(&c, &workspace) == TROPE_OK, "%s", trope_last_error());
     CUDA_MUST(cudaMemcpy(&found, device, sizeof found, cudaMemcpyDeviceToHost));
     CUDA_MUST(cudaFree(device));
     long wrong = 0;
     for (int64_t i = 0; i < WORDS; i++)
-        wrong += found.gradient[i] != (is_result(&a, i) ? 0 : 0xa5a5a5a5);
-    CHECK_MESSAGE(wrong == 0, "%s, batch %d, %d tokens, options %d: %ld of %d words are wrong", number_name(dtype),
-                  (int)shape[0], (int)shape[1], options, wrong, (int)WORDS);
-    compare_with_cpu(dtype, shape, options, &found);
+        wrong += found.gradient[i] != (is_result(&c.args, options, i) ? 0 : 0xa5a5a5a5);
+    CHECK_MESSAGE(wrong == 0, "%s, batch %d, options %d: %ld of %d words are wrong", number_name(dtype), (int)batch,
+                  options, wrong, (int)WORDS);
+    compare_with_cpu(dtype, batch, options, &found);
 }
 
 static void check_empty(void)
 {
-    static const int64_t shapes[][2] = {{0, ROWS}, {0, ROWS - 2}, {0, ROWS + 3}, {0, 1}, {MOST_BATCH, 0}, {1, 0}, {0, 0}};
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    static const int64_t batches[] = {1, 2, MOST_BATCH};
+    for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++)
         for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++)
             for (int options = 0; options < OPTIONS; options++)
                 if (!(options & PHASES) || !(options & (PER_BATCH | OWN_ANGLES)))
-                    check_empty_call(dtype, shapes[i], options);
+                    check_empty_call(dtype, batches[i], options);
 }
 
 /* ---- a large batch ---- */
@@ -311,30 +326,33 @@ static void free_memory(large_memory *m)
         CUDA_MUST(cudaFree(all[i]));
 }
 
-static trope_args large_call(const large_data *d, const large_memory *m)
+static int32_t columns_of(const large_case *c)
+{
+    if (c->options & OWN_ANGLES)
+        return c->pairing == TROPE_PAIRING_INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED : TROPE_COLUMNS_HALF;
+    return TROPE_COLUMNS_PAIR;
+}
+
+static call large_call(const large_data *d, const large_memory *m)
 {
     static const double zeros[MOST_DIM / 2];
     const large_case *c = d->c;
-    trope_args a = begin_call(TROPE_F16, c->batch, c->tokens);
-    a.pairing = c->pairing;
-    a.operands[0] = (trope_operand){.src = m->dy, .input = m->x, .heads_per_group = 1, .head_dim = c->head_dim};
-    a.operands[0].rotary_dim = c->rotary_dim;
-    trope_fill_strides(a.operands[0].src_stride, TROPE_BSHD, c->batch, c->tokens, 1, c->step);
-    memcpy(a.operands[0].input_stride, a.operands[0].src_stride, sizeof a.operands[0].input_stride);
-    a.position_ids = m->ids;
-    a.position_batch_stride = c->tokens;
+    call k = begin_call(TROPE_F16, c->batch, c->tokens, (heads){1, c->head_dim, c->rotary_dim, c->step});
+    k.operands[0].src = m->dy;
+    k.operands[0].forward_src = m->x;
+    k.args.pairing = c->pairing;
+    if (m->ids)
+        set_ids(&k.args, m->ids);
     if (c->options & PHASES) {
-        a.inv_freq = zeros;
-        a.d_inv_freq = m->gradient;
-        return a;
+        k.args.inv_freq = zeros;
+        k.args.d_inv_freq = m->gradient;
+        return k;
     }
-    a.cos = m->cos;
-    a.sin = m->sin;
-    a.d_freqs = m->gradient;
-    a.angle_rows = c->angle_rows;
-    a.angle_cols = (int32_t)d->columns;
-    a.angle_batch_stride = c->options & PER_BATCH ? c->angle_rows * d->columns : 0;
-    return a;
+    call_tables(&k, m->cos, m->sin, TROPE_F32, columns_of(c), c->angle_rows);
+    k.args.angle_layout = c->options & PER_BATCH ? TROPE_TABLE_BATCH_ROWS : TROPE_TABLE_ROWS;
+    k.args.d_freqs = m->gradient;
+    k.args.d_freqs_layout = k.args.angle_layout;
+    return k;
 }
 
 /* How many angles have the wrong sum. */
@@ -364,8 +382,8 @@ static void check_large(const large_case *of, int64_t part)
     make_data(&d);
     add_terms(&d);
     large_memory m = upload(&d);
-    trope_args a = large_call(&d, &m);
-    if (CHECK_MESSAGE(run_on_device(&a, &workspace) == TROPE_OK, "%s: %s", c->name, trope_last_error())) {
+    call k = large_call(&d, &m);
+    if (CHECK_MESSAGE(run_on_device(&k, &workspace) == TROPE_OK, "%s: %s", c->name, trope_last_error())) {
         const int64_t wrong = count_wrong(&d, m.gradient);
         CHECK_MESSAGE(wrong == 0, "%s: %lld of %lld sums are wrong", c->name, (long long)wrong,
                       (long long)gradient_count(&d));

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 8);
     device_require();
-    for (int operands = 1; operands <= TROPE_MAX_OPERANDS; operands++)
+    for (int operands = 1; operands <= PROBLEM_OPERANDS; operands++)
         for (int kind = 0; kind < PROBLEM_KINDS; kind++)
             check_graph((problem_kind)kind, operands, seeds);
     return check_result();

@@ -7,6 +7,7 @@
 
 #include "cuda/device_call.h"
 #include "cuda/fill.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/random.h"
 
@@ -42,7 +43,8 @@ typedef struct state {
     void *src, *dst, *cu_seqlens;
     int64_t *positions; /* of a token without cu_seqlens: its index */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
-    trope_args args;
+    call call;
+    int64_t stride[TROPE_MAX_DIMS];
     random_state random;
 } state;
 
@@ -78,33 +80,29 @@ static void make_sequences(state *s)
     free(boundaries);
 }
 
-static void set_rotation(const state *s, trope_args *a)
+/* The case's rotation of so many tokens. */
+static call begin_call(const state *s, int32_t layout, int64_t batch, int64_t tokens, void *dst)
 {
     const large_case *c = s->c;
-    *a = (trope_args){.struct_size = sizeof *a, .dtype = TROPE_BF16, .operand_count = 1, .pairing = c->pairing};
-    a->operands[0].heads_per_group = c->heads;
-    a->operands[0].head_dim = c->head_dim;
-    a->operands[0].rotary_dim = c->rotary_dim;
-    a->operands[0].rotary_offset = c->rotary_offset;
-    a->inv_freq = s->inv_freq;
+    call k = call_make(TROPE_BF16, batch, tokens);
+    call_add(&k, dst, layout, c->heads, c->head_dim, c->rotary_dim)->rotary_offset = c->rotary_offset;
+    k.args.pairing = c->pairing;
+    k.args.inv_freq = s->inv_freq;
+    return k;
 }
 
-static void make_call(state *s)
+static void prepare_call(state *s)
 {
     const large_case *c = s->c;
-    trope_args *a = &s->args;
-    set_rotation(s, a);
-    a->device = TROPE_DEVICE_CUDA;
-    a->stream = s->stream;
-    a->batch = c->batch;
-    a->tokens = c->tokens;
-    trope_fill_strides(a->operands[0].src_stride, c->layout, c->batch, c->tokens, c->heads, c->head_dim);
-    memcpy(a->operands[0].dst_stride, a->operands[0].src_stride, sizeof a->operands[0].dst_stride);
-    a->operands[0].src = s->src;
-    a->operands[0].dst = c->in_place ? s->src : s->dst;
-    a->cu_seqlens = s->cu_seqlens;
-    a->sequences = c->sequences;
-    a->padding = c->sequences ? TROPE_PADDING_ROTATE : a->padding;
+    s->call = begin_call(s, c->layout, c->batch, c->tokens, c->in_place ? s->src : s->dst);
+    s->call.operands[0].src = s->src;
+    s->call.args.device = TROPE_DEVICE_CUDA;
+    s->call.args.stream = s->stream;
+    trope_fill_strides(s->stride, c->layout, c->batch, c->tokens, c->heads, c->head_dim);
+    if (!c->sequences)
+        return;
+    call_cu_seqlens(&s->call, s->cu_seqlens, TROPE_I32, c->sequences);
+    s->call.args.padding = TROPE_PADDING_ROTATE;
 }
 
 /* ---- rows ---- */
@@ -113,7 +111,7 @@ static void make_call(state *s)
 static void download_row(const state *s, const void *tensor, int64_t row, uint16_t *to)
 {
     const large_case *c = s->c;
-    const int64_t *stride = s->args.operands[0].src_stride;
+    const int64_t *stride = s->stride;
     const int64_t offset = row / c->tokens * stride[TROPE_DIM_BATCH] + row % c->tokens * stride[TROPE_DIM_TOKEN];
     const size_t width = (size_t)c->head_dim * 2, pitch = (size_t)stride[TROPE_DIM_HEAD] * 2;
     CUDA_MUST(cudaMemcpy2DAsync(to, width, (const uint16_t *)tensor + offset, pitch, width, (size_t)c->heads,
@@ -157,7 +155,7 @@ static void free_sample(sample *p)
 static void download_all(const state *s, const void *tensor, uint16_t *to)
 {
     const large_case *c = s->c;
-    const int64_t *stride = s->args.operands[0].src_stride, width = (int64_t)c->heads * c->head_dim;
+    const int64_t *stride = s->stride, width = (int64_t)c->heads * c->head_dim;
     uint16_t *whole = malloc((size_t)elements(c) * 2);
     CUDA_MUST(cudaMemcpyAsync(whole, tensor, (size_t)elements(c) * 2, cudaMemcpyDeviceToHost, s->stream));
     CUDA_MUST(cudaStreamSynchronize(s->stream));
@@ -180,21 +178,22 @@ static void download_rows(const state *s, const sample *p, const void *tensor, u
     CUDA_MUST(cudaStreamSynchronize(s->stream));
 }
 
+static void run(const state *s, call *k)
+{
+    const trope_status status = s->c->backward ? trope_backward(call_args(k)) : trope_forward(call_args(k));
+    CHECK_MESSAGE(status == TROPE_OK, "%s: %s", s->c->name, trope_last_error());
+}
+
 /* The rows as a call of their own on the CPU, at the same positions. */
 static void compute_rows(const state *s, const sample *p)
 {
-    trope_args a;
-    set_rotation(s, &a);
-    a.device = TROPE_DEVICE_CPU;
-    a.batch = 1;
-    a.tokens = p->count;
-    a.position_dtype = TROPE_I64;
-    a.position_ids = p->positions;
-    a.operands[0].src = p->src;
-    a.operands[0].dst = p->expected;
-    trope_fill_strides(a.operands[0].src_stride, TROPE_THD, 1, p->count, s->c->heads, s->c->head_dim);
-    memcpy(a.operands[0].dst_stride, a.operands[0].src_stride, sizeof a.operands[0].dst_stride);
-    CHECK_MESSAGE((s->c->backward ? trope_backward(&a) : trope_forward(&a)) == TROPE_OK, "%s", trope_last_error());
+    call k = begin_call(s, TROPE_THD, 1, p->count, p->expected);
+    k.operands[0].src = p->src;
+    k.args.threads = 0;
+    k.args.position_ids = p->positions;
+    k.args.position_dtype = TROPE_I64;
+    k.args.ids_layout = TROPE_IDS_TOKENS;
+    run(s, &k);
 }
 
 static void start(state *s)
@@ -211,7 +210,7 @@ static void start(state *s)
     }
     if (s->c->sequences)
         make_sequences(s);
-    make_call(s);
+    prepare_call(s);
 }
 
 static void finish(state *s)
@@ -231,8 +230,8 @@ static void check_case(const large_case *c, int64_t rows)
     start(&s);
     sample p = choose_rows(&s, elements(c) < SMALL ? INT64_MAX : rows);
     download_rows(&s, &p, s.src, p.src);
-    CHECK_MESSAGE((c->backward ? trope_backward(&s.args) : trope_forward(&s.args)) == TROPE_OK, "%s", trope_last_error());
-    download_rows(&s, &p, s.args.operands[0].dst, p.dst);
+    run(&s, &s.call);
+    download_rows(&s, &p, s.call.operands[0].dst, p.dst);
     compute_rows(&s, &p);
     for (int64_t i = 0; i < p.count; i++)
         wrong += !!memcmp(p.dst + i * width, p.expected + i * width, (size_t)width * 2);

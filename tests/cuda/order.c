@@ -14,6 +14,7 @@
 #include "cuda/device_call.h"
 #include "support/check.h"
 #include "support/number.h"
+#include "support/tensor.h"
 
 enum { SLOTS = 3, ROUNDS = 4, TAIL = 5, MOST_ROWS = 200 };
 #define ROOM ((size_t)128 << 20)
@@ -113,21 +114,20 @@ static void fill_rotation(const void *what, unsigned char *memory)
 /* ---- steps ---- */
 
 /* The tensor `which` of a slot. */
-static void set_operand(const rotation *r, int which, unsigned char *src, unsigned char *dst, int reversed,
-                        trope_operand *o)
+static trope_operand *add_operand(const rotation *r, int which, unsigned char *slot, call *c)
 {
     const family *f = r->f;
-    src += which * r->other;
-    dst += which * r->other;
-    o->heads_per_group = which ? f->other_heads : f->heads;
-    o->head_dim = f->head_dim;
-    o->rotary_dim = f->rotary_dim;
-    trope_fill_strides(o->src_stride, f->layout, f->batch, r->tokens, o->heads_per_group, f->head_dim);
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    if (reversed && src == dst)
-        chain_reverse(r->tokens, number_size(f->dtype), &dst, o->dst_stride);
-    if (reversed)
-        chain_reverse(r->tokens, number_size(f->dtype), &src, o->src_stride);
+    const int32_t heads = which ? f->other_heads : f->heads;
+    return call_add(c, slot + which * r->other, f->layout, heads, f->head_dim, f->rotary_dim);
+}
+
+/* Reads the tokens in the reverse order, and writes them to where they were read, or as they come. */
+static void reverse(const rotation *r, int in_place, trope_operand *o)
+{
+    unsigned char *src = (unsigned char *)(uintptr_t)o->src, *dst = o->dst;
+    chain_reverse(r->tokens, number_size(r->f->dtype), &src, o->src_stride);
+    if (in_place)
+        chain_reverse(r->tokens, number_size(r->f->dtype), &dst, o->dst_stride);
     o->src = src;
     o->dst = dst;
 }
@@ -137,28 +137,35 @@ static void set_operand(const rotation *r, int which, unsigned char *src, unsign
 static void rotate(const rotation *r, chain_place at, int from, int to, int reversed, int round)
 {
     const family *f = r->f;
-    trope_args a = chain_begin_call(f->dtype, f->batch, r->tokens);
+    call c = chain_begin_call(f->dtype, f->batch, r->tokens);
     unsigned char *const src = at.memory + r->slots[from], *const dst = at.memory + r->slots[f->in_place ? from : to];
-    a.operand_count = f->other_heads ? 2 : 1;
-    a.cp_layout = f->angles == INV_FREQ && f->positions == PLAIN ? TROPE_CP_CONTIGUOUS : TROPE_CP_NONE;
-    a.cp_size = a.cp_layout ? 2 : 1;
-    a.cp_rank = a.cp_layout ? reversed : 0;
-    chain_set_angles(&r->angles, at, &a);
-    for (int i = 0; i < a.operand_count; i++)
-        set_operand(r, reversed ? a.operand_count - 1 - i : i, src, dst, reversed, &a.operands[i]);
-    chain_call(&a, at, round % 2);
+    const int operands = f->other_heads ? 2 : 1;
+    c.args.cp_layout = f->angles == INV_FREQ && f->positions == PLAIN ? TROPE_CP_CONTIGUOUS : 0;
+    c.args.cp_size = c.args.cp_layout ? 2 : 1;
+    c.args.cp_rank = c.args.cp_layout ? reversed : 0;
+    chain_set_angles(&r->angles, at, &c);
+    for (int i = 0; i < operands; i++) {
+        const int which = reversed ? operands - 1 - i : i;
+        add_operand(r, which, dst, &c)->src = src + which * r->other;
+    }
+    if (reversed)
+        tensor_say_strides(call_args(&c), c.operands, round % 2);
+    for (int i = 0; i < operands && reversed; i++)
+        reverse(r, src == dst, &c.operands[i]);
+    chain_call(&c, at, round % 2);
 }
 
 /* The last tokens in place, whatever else the family has. */
 static void rotate_tail(const rotation *r, chain_place at, int slot)
 {
     const family *f = r->f;
-    trope_args a = chain_begin_call(f->dtype, f->batch, TAIL);
-    unsigned char *const memory = at.memory + r->slots[slot];
-    set_operand(r, 0, memory, memory, 0, &a.operands[0]);
-    const int64_t skipped = (r->tokens - TAIL) * a.operands[0].src_stride[TROPE_DIM_TOKEN];
-    a.operands[0].src = a.operands[0].dst = memory + skipped * (int64_t)number_size(f->dtype);
-    chain_call(&a, at, 0);
+    call all = call_make(f->dtype, f->batch, r->tokens), tail = chain_begin_call(f->dtype, f->batch, TAIL);
+    trope_operand *o = add_operand(r, 0, at.memory + r->slots[slot], &all);
+    tensor_say_strides(call_args(&all), all.operands, 0);
+    const int64_t skipped = (r->tokens - TAIL) * o->src_stride[TROPE_DIM_TOKEN];
+    o->src = o->dst = (char *)o->dst + skipped * (int64_t)number_size(f->dtype);
+    tail.operands[tail.args.operand_count++] = *o;
+    chain_call(&tail, at, 0);
 }
 
 static void run_rotation(const void *what, chain_place at)

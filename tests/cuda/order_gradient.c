@@ -12,6 +12,7 @@
 #include "cuda/device_call.h"
 #include "support/check.h"
 #include "support/number.h"
+#include "support/tensor.h"
 
 enum { ROUNDS = 4, MOST_ROWS = 14 };
 #define ROOM ((size_t)128 << 20)
@@ -54,42 +55,39 @@ static size_t operand_bytes(const gradient_family *f, int64_t tokens)
 
 /* ---- the call ---- */
 
-static void ask_for_sums(const gradient *g, chain_place at, trope_args *a)
+static void ask_for_sums(const gradient *g, chain_place at, call *c)
 {
-    chain_set_angles(&g->angles, at, a);
+    chain_set_angles(&g->angles, at, c);
     if (g->f->angles == INV_FREQ) {
-        a->inv_freq = g->inv_freq;
-        a->d_inv_freq = (double *)(void *)(at.memory + g->live);
+        c->args.inv_freq = g->inv_freq;
+        c->args.d_inv_freq = (double *)(void *)(at.memory + g->live);
     } else {
-        a->d_freqs = at.memory + g->live;
+        c->args.d_freqs = at.memory + g->live;
+        c->args.d_freqs_layout = TROPE_TABLE_ROWS;
     }
 }
 
-static trope_args gradient_call(const gradient *g, chain_place at)
+static call gradient_call(const gradient *g, chain_place at)
 {
     const gradient_family *f = g->f;
-    trope_args a = chain_begin_call(f->dtype, f->batch, g->tokens);
-    trope_operand *const o = &a.operands[0];
-    *o = (trope_operand){.src = at.memory + g->dy.live, .dst = at.memory + g->dx, .input = at.memory + g->x.live};
-    o->heads_per_group = f->heads;
-    o->head_dim = o->rotary_dim = f->head_dim;
-    trope_fill_strides(o->src_stride, TROPE_BSHD, f->batch, g->tokens, f->heads, f->head_dim);
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
-    ask_for_sums(g, at, &a);
-    a.workspace = at.memory + g->workspace;
-    a.workspace_size = g->end - g->workspace;
-    return a;
+    call c = chain_begin_call(f->dtype, f->batch, g->tokens);
+    trope_operand *const o = call_add(&c, at.memory + g->dx, TROPE_BSHD, f->heads, f->head_dim, f->head_dim);
+    o->src = at.memory + g->dy.live;
+    o->forward_src = at.memory + g->x.live;
+    o->forward_src_layout = TROPE_BSHD;
+    ask_for_sums(g, at, &c);
+    c.args.workspace = at.memory + g->workspace;
+    c.args.workspace_size = g->end - g->workspace;
+    return c;
 }
 
 static size_t workspace_of(const gradient *g, int32_t device)
 {
     const chain_place nowhere = {NULL, device, NULL};
-    trope_args a = gradient_call(g, nowhere);
+    call c = gradient_call(g, nowhere);
     uint64_t bytes = 0;
-    a.struct_size = sizeof a;
-    a.device = device;
-    CHECK_MESSAGE(trope_workspace_size(&a, &bytes) == TROPE_OK, "%s: %s", g->f->name, trope_last_error());
+    c.args.device = device;
+    CHECK_MESSAGE(trope_workspace_size(call_args(&c), &bytes) == TROPE_OK, "%s: %s", g->f->name, trope_last_error());
     return (size_t)bytes;
 }
 
@@ -109,7 +107,7 @@ static gradient plan_gradient(const gradient_family *f, int64_t tokens)
                                             : (size_t)(g.angles.rows * g.angles.columns) * sizeof(float);
     g.live = chain_take(&g.end, g.bytes_of_sums);
     for (int i = 0; i < ROUNDS; i++)
-        g.sums[i] = chain_take(&g.end, g.bytes_of_sums);
+        g.sums[i] = chain_take_target(&g.end, g.bytes_of_sums);
     g.compared = g.workspace = g.end;
     for (int i = 0; i < CHAIN_MOST_PAIRS; i++)
         g.inv_freq[i] = 0.1 + 0.005 * i / CHAIN_MOST_PAIRS;
@@ -142,15 +140,14 @@ static void fill_gradient(const void *what, unsigned char *memory)
 /* What follows a gradient, and needs dx: turns it by frequencies of its own. */
 static void turn_gradient(const gradient *g, chain_place at)
 {
-    trope_args a = chain_begin_call(g->f->dtype, g->f->batch, g->tokens);
-    const trope_args like = gradient_call(g, at);
+    const gradient_family *f = g->f;
+    call c = chain_begin_call(f->dtype, f->batch, g->tokens);
     unsigned char *src = at.memory + g->dx;
-    a.operands[0] = like.operands[0];
-    a.operands[0].input = NULL;
-    chain_reverse(g->tokens, number_size(g->f->dtype), &src, a.operands[0].src_stride);
-    a.operands[0].src = src;
-    a.operands[0].dst = at.memory + g->turned;
-    chain_call(&a, at, 0);
+    trope_operand *const o = call_add(&c, at.memory + g->turned, TROPE_BSHD, f->heads, f->head_dim, f->head_dim);
+    tensor_say_strides(call_args(&c), c.operands, 0);
+    chain_reverse(g->tokens, number_size(f->dtype), &src, o->src_stride);
+    o->src = src;
+    chain_call(&c, at, 0);
 }
 
 /* x comes every time, but is another one only every other time, so that all pairs of dy and x are met. */
@@ -161,8 +158,8 @@ static void run_gradient(const void *what, chain_place at)
         chain_bring_angles(&g->angles, at, round);
         chain_bring(&g->x, at, round / 2);
         chain_bring(&g->dy, at, round);
-        trope_args a = gradient_call(g, at);
-        chain_call(&a, at, 1);
+        call c = gradient_call(g, at);
+        chain_call(&c, at, 1);
         chain_copy_by_call(at, g->sums[round], g->live, g->bytes_of_sums);
         turn_gradient(g, at);
     }

@@ -1,4 +1,5 @@
-/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written.
+/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written. Most have only what
+ * 0.1 could say, all of which is taken; of the others, some are refused (unsupported.c), and what is taken is right.
  *
  * f32, f16 and bf16 are equal bit for bit, poison, padding, infinities and NaNs included. Of f64, whose sines come from the
  * device's own library, an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
@@ -27,7 +28,8 @@ typedef struct tally {
         long calls;
     } kernels[MAX_KERNELS];
     long f64_elements, f64_beyond, sums, poisoned;
-    double worst_sum; /* in ulp */
+    long new_calls, refused; /* of calls that have what 0.1 could not say */
+    double worst_sum;        /* in ulp */
 } tally;
 
 static void count_kernel(tally *t)
@@ -44,7 +46,8 @@ static void count_kernel(tally *t)
 /* The bytes of a config's buffers as the device left them, beside those of the CPU in the config itself. */
 typedef struct results {
     const config *c;
-    trope_args args;
+    const trope_args *args;
+    int backward;
     unsigned char *device;
 } results;
 
@@ -77,12 +80,11 @@ static double two_ulp(int32_t dtype, double value)
 
 static void forgive_f64(const results *r, const reference_result *expected, tally *t)
 {
-    const trope_args *a = &r->args;
-    for (int i = 0; i < a->operand_count; i++) {
-        const trope_operand *o = &a->operands[i];
-        for (int64_t j = 0; o->dst && j < tensor_count(a, o); j++) {
+    for (int i = 0; i < r->args->operand_count; i++) {
+        const tensor dst = tensor_of(r->args, i, TENSOR_DST, r->backward);
+        for (int64_t j = 0; dst.base && j < tensor_count(&dst); j++) {
             const reference_element *e = &expected->operands[i][j];
-            const double *address = (const double *)o->dst + tensor_offset(a, o, o->dst_stride, j);
+            const double *address = (const double *)dst.base + tensor_offset(&dst, j);
             if (e->kind == REFERENCE_NAN)
                 forgive(r, TROPE_F64, address, 0); /* some NaN */
             if (e->kind != REFERENCE_NUMBER)
@@ -94,27 +96,20 @@ static void forgive_f64(const results *r, const reference_result *expected, tall
     }
 }
 
-static const void *sum_address(const trope_args *a, int64_t i)
-{
-    if (a->d_inv_freq)
-        return a->d_inv_freq + i;
-    const int64_t row = i / a->angle_cols, stride = a->angle_row_stride ? a->angle_row_stride : a->angle_cols;
-    const int64_t offset = row / a->angle_rows * a->angle_batch_stride + row % a->angle_rows * stride + i % a->angle_cols;
-    return (const char *)a->d_freqs + offset * (a->dtype == TROPE_F64 ? 8 : 4);
-}
-
 static void forgive_sums(const results *r, const reference_result *expected, tally *t)
 {
-    const int32_t dtype = r->args.d_inv_freq || r->args.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const trope_args *a = r->args;
+    const int32_t dtype = a->d_inv_freq || a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const char *sums = a->d_inv_freq ? (const void *)a->d_inv_freq : a->d_freqs;
     for (int64_t i = 0; i < expected->angle_count; i++) {
         const reference_sum *sum = &expected->angles[i];
-        const void *address = sum_address(&r->args, i);
+        const void *address = sums + (size_t)i * number_size(dtype);
+        if (!sum->exists || !sum->terms) /* exactly 0 on both */
+            continue;
         const double cpu = number_load(dtype, address), gpu = number_load(dtype, on_device(r, address));
         double allowed = two_ulp(dtype, cpu) + 2 * (double)(sum->terms + 8) * 0x1p-53 * sum->magnitude;
-        if (r->args.dtype == TROPE_F64)
+        if (a->dtype == TROPE_F64)
             allowed = fmax(allowed, sum->tolerance);
-        if (!sum->terms)
-            continue; /* exactly 0 on both */
         t->sums++;
         t->worst_sum = fmax(t->worst_sum, fabs(cpu - gpu) / (2 * number_half_ulp(dtype, cpu)));
         forgive(r, dtype, address, allowed);
@@ -123,39 +118,49 @@ static void forgive_sums(const results *r, const reference_result *expected, tal
 
 /* ---- one call ---- */
 
-static unsigned char *run_on_device(tally *t, config *c, const trope_args *args, int backward)
+/* NULL where the call is refused, which only what is new may be. */
+static unsigned char *run_on_device(tally *t, config *c, const call *k, int backward)
 {
     config_reset(c);
-    const trope_status status = device_run(t->arena, c, args, backward);
+    const trope_status status = device_run(t->arena, c, k, backward);
+    const int is_new = c->choices.value[OPTION_VERSION] != VERSION_OLD;
+    t->new_calls += is_new;
+    if (is_new && status == TROPE_ERROR_UNSUPPORTED) {
+        t->refused++;
+        return NULL;
+    }
     CHECK_MESSAGE(status == TROPE_OK, "seed 0x%llx: %s", (unsigned long long)c->seed, trope_last_error());
     count_kernel(t);
     return snapshot(c);
 }
 
-static int is_same_twice(tally *t, config *c, const results *r, int backward)
+static int is_same_twice(tally *t, config *c, const call *k, const results *r)
 {
-    free(run_on_device(t, c, &r->args, backward));
+    free(run_on_device(t, c, k, r->backward));
     return is_snapshot(c, r->device);
 }
 
 static void check_call(tally *t, config *c, int backward)
 {
-    results r = {.c = c, .args = config_args(c, backward)};
-    const int sums = r.args.d_freqs || r.args.d_inv_freq, is_f64 = r.args.dtype == TROPE_F64;
-    r.device = run_on_device(t, c, &r.args, backward);
+    call k = config_call(c, backward);
+    results r = {.c = c, .args = call_args(&k), .backward = backward};
+    const int sums = r.args->d_freqs || r.args->d_inv_freq, is_f64 = r.args->dtype == TROPE_F64;
+    r.device = run_on_device(t, c, &k, backward);
+    if (!r.device)
+        return;
     if (sums)
-        check_parity(c, is_same_twice(t, c, &r, backward), "cuda_parity, twice");
+        check_parity(c, is_same_twice(t, c, &k, &r), "cuda_parity, twice");
     config_reset(c);
     reference_result expected = {.status = 0};
     if (sums || is_f64)
-        expected = reference_run(&r.args, backward);
-    run_call(&r.args, backward);
+        expected = reference_run(r.args, backward);
+    run_call(r.args, backward);
     if (is_f64)
         forgive_f64(&r, &expected, t);
     if (sums)
         forgive_sums(&r, &expected, t);
     check_parity(c, is_snapshot(c, r.device), backward ? "cuda_parity, backward" : "cuda_parity, forward");
-    t->poisoned += r.args.status && *r.args.status & TROPE_STATUS_POSITION;
+    t->poisoned += r.args->status && *r.args->status & TROPE_STATUS_POSITION;
     reference_free(&expected);
     free(r.device);
 }
@@ -167,9 +172,10 @@ static void check_call(tally *t, config *c, int backward)
 static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times, int32_t sequences)
 {
     static const uint8_t usual[][2] = {{OPTION_SIZE, SIZE_VECTORS},         {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                                       {OPTION_ROUNDING, TROPE_ROUND_ONCE}, {OPTION_AXES, AXES_ONE},
-                                       {OPTION_CP, TROPE_CP_NONE},          {OPTION_POSITIONS, POSITIONS_INDEX},
-                                       {OPTION_GRADIENT, GRADIENT_NONE}};
+                                       {OPTION_ROUNDING, TROPE_ROUND_ONCE}, {OPTION_PARTS, 0},
+                                       {OPTION_AXES, AXES_PARTS},           {OPTION_CP, 0},
+                                       {OPTION_POSITIONS, POSITIONS_INDEX}, {OPTION_GRADIENT, GRADIENT_NONE},
+                                       {OPTION_VERSION, VERSION_OLD}};
     uint8_t all[OPTION_COUNT][2];
     memcpy(all, usual, sizeof usual);
     memcpy((uint8_t *)all + sizeof usual, own, (size_t)count * sizeof *own);
@@ -182,7 +188,7 @@ static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int
 #define USUAL(SEED, OWN, TIMES, SEQUENCES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES, SEQUENCES)
 
 static const uint8_t usual_layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD},
-                     usual_dtypes[] = {TROPE_F32, TROPE_F16, TROPE_BF16},
+                     usual_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16},
                      usual_sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
 
 /* A plain call of whole heads, in half of the configs of one operand. These have the most kernels: where rows are few, one
@@ -208,8 +214,8 @@ static config *make_several(uint64_t seed)
                                   {OPTION_OPERANDS, (uint8_t)random_between(&random, 1, 2)},
                                   {OPTION_WINDOW, WINDOW_WHOLE},
                                   {OPTION_HEADS, HEADS_MANY},
-                                  {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
-                                  {OPTION_CU_DTYPE, TROPE_I32}};
+                                  {OPTION_TABLE, TABLE_ROWS},
+                                  {OPTION_CU_DTYPE, INDEX_I32}};
     return USUAL(seed, several, times[random_between(&random, 0, 3)], 0);
 }
 
@@ -226,10 +232,10 @@ static config *make_windows(uint64_t seed)
                                   {OPTION_WINDOW, random_between(&random, 0, 1) ? WINDOW_MIDDLE : WINDOW_FRONT},
                                   {OPTION_HEADS, random_between(&random, 0, 5) ? HEADS_MANY : HEADS_GROUPS},
                                   {OPTION_OPERANDS, random_between(&random, 0, 2) % 2},
-                                  {OPTION_ANGLE_COLS, COLS_HALF},
-                                  {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
+                                  {OPTION_COLUMNS, COLUMNS_PAIR},
+                                  {OPTION_TABLE, TABLE_ROWS},
                                   {OPTION_PLACE, PLACE_IN},
-                                  {OPTION_CU_DTYPE, TROPE_I32}};
+                                  {OPTION_CU_DTYPE, INDEX_I32}};
     return USUAL(seed, windows, times[random_between(&random, 0, 3)], 0);
 }
 
@@ -248,8 +254,8 @@ static config *make_rows(uint64_t seed)
                                {OPTION_HEADS, HEADS_ONE},
                                {OPTION_OPERANDS, 0},
                                {OPTION_SEQUENCES, SEQUENCES_NONE},
-                               {OPTION_ANGLE_COLS, COLS_HALF},
-                               {OPTION_ANGLE_STRIDES, ANGLE_DENSE}};
+                               {OPTION_COLUMNS, COLUMNS_PAIR},
+                               {OPTION_TABLE, TABLE_ROWS}};
     return USUAL(seed, rows, times[seed / 64 % 4], 0);
 }
 
@@ -266,10 +272,27 @@ static config *make_sequences(uint64_t seed)
                                  {OPTION_WINDOW, WINDOW_WHOLE},
                                  {OPTION_HEADS, random_between(&random, 0, 2) ? HEADS_MANY : HEADS_ONE},
                                  {OPTION_OPERANDS, random_between(&random, 0, 2) == 2},
-                                 {OPTION_ANGLE_COLS, COLS_HALF},
-                                 {OPTION_ANGLE_STRIDES, ANGLE_DENSE},
-                                 {OPTION_CU_DTYPE, TROPE_I32}};
+                                 {OPTION_COLUMNS, COLUMNS_PAIR},
+                                 {OPTION_TABLE, TABLE_ROWS},
+                                 {OPTION_CU_DTYPE, INDEX_I32}};
     return USUAL(seed, packed, 1, counts[random_between(&random, 0, 9)]);
+}
+
+/* One option is any of those that 0.2 has more of. */
+static config *make_new(uint64_t seed)
+{
+    static const uint8_t options[] = {OPTION_ROUNDING,      OPTION_PARTS,     OPTION_AXES,     OPTION_COLUMNS,
+                                      OPTION_TABLE,         OPTION_PADDING,   OPTION_OPERANDS, OPTION_ANGLE_DTYPE,
+                                      OPTION_SHARED,        OPTION_POSITIONS, OPTION_IDS,      OPTION_ACCUMULATE,
+                                      OPTION_GRADIENT_TABLE};
+    const uint8_t old[][2] = {{OPTION_VERSION, VERSION_OLD}};
+    random_state random = {seed};
+    config_choices choices = config_choose_with(seed, old, 1);
+    const uint8_t option = options[random_between(&random, 0, sizeof options - 1)];
+    choices.value[OPTION_VERSION] = VERSION_ANY;
+    choices.value[option] = (uint8_t)random_between(&random, 0, config_value_count(option) - 1);
+    config_repair(&choices);
+    return config_make(seed, &choices);
 }
 
 /* Half of the configs are such that whole vectors can be moved, and some have many rows. */
@@ -285,11 +308,15 @@ static config *make(uint64_t seed)
         return make_windows(seed);
     if (seed % 16 == 3)
         return make_several(seed);
+    if (seed % 16 == 14)
+        return make_new(seed);
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
-    const uint8_t vectors[][2] = {
-        {OPTION_SIZE, SIZE_VECTORS}, {OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
-    config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 3 : 0);
-    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_DTYPE] != TROPE_F64)
+    const uint8_t vectors[][2] = {{OPTION_VERSION, VERSION_OLD},
+                                  {OPTION_SIZE, SIZE_VECTORS},
+                                  {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
+                                  {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
+    config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 4 : 1);
+    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_DTYPE] != DTYPE_F64)
         choices.specials = (int32_t)(seed / 2 % 2);
     choices.times = seed % 20 == 7 ? 40 : 1;
     return config_make(seed, &choices);
@@ -301,6 +328,7 @@ static void print_tally(const tally *t, uint64_t count)
            t->poisoned);
     for (int i = 0; i < MAX_KERNELS && t->kernels[i].calls; i++)
         printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
+    printf("%ld calls of what 0.1 could not say, of which %ld are refused\n", t->new_calls, t->refused);
     printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
     printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp\n", t->sums, t->worst_sum);
 }
@@ -319,5 +347,6 @@ int main(int argc, char **argv)
     }
     device_arena_free(t.arena);
     print_tally(&t, seeds.count);
+    CHECK_MESSAGE(t.refused <= t.new_calls / 2 + 8, "%ld of %ld new calls are refused", t.refused, t.new_calls);
     return check_result();
 }

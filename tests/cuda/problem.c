@@ -26,57 +26,75 @@ static const kind_options options_of[PROBLEM_KINDS] = {
 };
 /* clang-format on */
 
-static const int32_t heads[4] = {4, 2, 1, 3}, windows[4] = {PROBLEM_ROTARY, PROBLEM_ROTARY, 0, PROBLEM_ROTARY * 2 / 3};
+static const int32_t heads[PROBLEM_OPERANDS] = {4, 2, 1, 3},
+                     windows[PROBLEM_OPERANDS] = {PROBLEM_ROTARY, PROBLEM_ROTARY, TROPE_COPY, PROBLEM_ROTARY * 2 / 3};
 
-static void bind_operand(trope_operand *o, problem_memory *m, int i, const trope_args *a, const kind_options *options)
+static void add_operand(const problem *p, problem_memory *m, int i, call *c)
 {
+    const kind_options *options = &options_of[p->kind];
+    const int32_t more = options->more_heads ? options->more_heads : 1;
+    const int32_t window = options->more_heads && windows[i] != TROPE_COPY ? PROBLEM_DIM : windows[i];
+    trope_operand *o = call_add(c, m->dst[i], TROPE_THD, heads[i] * more, PROBLEM_DIM, window);
     o->src = m->src[i];
-    o->dst = m->dst[i];
-    o->heads_per_group = heads[i] * (options->more_heads ? options->more_heads : 1);
-    o->head_dim = PROBLEM_DIM;
-    o->rotary_dim = options->more_heads && windows[i] ? PROBLEM_DIM : windows[i];
     o->rotary_offset = i == 1 && !options->more_heads ? 16 : 0;
-    trope_fill_strides(o->src_stride, TROPE_THD, 1, a->tokens, o->heads_per_group, PROBLEM_DIM);
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
-    if (options->gradient && o->rotary_dim)
-        o->input = m->input[i];
-}
-
-static void bind_angles(problem *p, problem_memory *m, trope_args *a)
-{
-    const kind_options *options = &options_of[p->kind];
-    a->inv_freq = options->freqs ? NULL : p->inv_freq;
-    if (!options->freqs)
+    if (!options->gradient || window == TROPE_COPY)
         return;
-    a->freqs = m->freqs;
-    a->d_freqs = options->gradient ? m->d_freqs : NULL;
-    a->angle_rows = PROBLEM_ROWS;
-    a->angle_cols = PROBLEM_ROTARY / 2;
+    o->forward_src = m->forward_src[i];
+    o->forward_src_layout = TROPE_THD;
 }
 
-static void bind(problem *p, problem_memory *m, trope_args *a)
+static void set_angles(const problem *p, problem_memory *m, call *c)
 {
     const kind_options *options = &options_of[p->kind];
-    *a = (trope_args){.struct_size = sizeof *a, .dtype = TROPE_BF16, .operand_count = p->operands, .batch = 1};
-    a->tokens = PROBLEM_TOKENS / (options->more_heads ? options->more_heads : 1);
-    for (int i = 0; i < p->operands; i++)
-        bind_operand(&a->operands[i], m, i, a, options);
-    a->status = &m->status;
-    a->cu_seqlens = options->sequences ? m->cu_seqlens : NULL;
-    a->sequences = options->sequences ? PROBLEM_SEQUENCES : 0;
-    a->start_positions = options->starts ? m->starts : NULL;
-    a->position_ids = options->ids ? m->ids : NULL;
-    a->position_dtype = options->ids ? TROPE_I64 : TROPE_I32;
-    bind_angles(p, m, a);
+    if (options->freqs)
+        call_freqs(c, m->freqs, TROPE_COLUMNS_PAIR, PROBLEM_ROWS);
+    else
+        c->args.inv_freq = p->inv_freq;
+    if (!options->gradient)
+        return;
+    c->args.d_freqs = m->d_freqs;
+    c->args.d_freqs_layout = TROPE_TABLE_ROWS;
 }
 
-static void find_workspace(trope_args *a)
+static void set_positions(const problem *p, problem_memory *m, call *c)
 {
-    if (trope_workspace_size(a, &a->workspace_size)) {
+    const kind_options *options = &options_of[p->kind];
+    trope_args *a = &c->args;
+    if (options->sequences) {
+        call_cu_seqlens(c, m->cu_seqlens, TROPE_I32, PROBLEM_SEQUENCES);
+        a->padding = TROPE_PADDING_ZERO;
+    }
+    if (options->starts) {
+        a->start_positions = m->starts;
+        a->position_dtype = TROPE_I32;
+    }
+    if (options->ids) {
+        a->position_ids = m->ids;
+        a->position_dtype = TROPE_I64;
+        a->ids_layout = TROPE_IDS_TOKENS;
+    }
+}
+
+static call make_call(const problem *p, problem_memory *m, int32_t device)
+{
+    const int32_t more = options_of[p->kind].more_heads;
+    call c = call_make(TROPE_BF16, 1, PROBLEM_TOKENS / (more ? more : 1));
+    c.args.device = device;
+    c.args.status = &m->status;
+    for (int i = 0; i < p->operands; i++)
+        add_operand(p, m, i, &c);
+    set_angles(p, m, &c);
+    set_positions(p, m, &c);
+    return c;
+}
+
+static uint64_t workspace_of(call *c)
+{
+    if (trope_workspace_size(call_args(c), &c->args.workspace_size)) {
         printf("%s\n", trope_last_error());
         exit(1);
     }
+    return c->args.workspace_size;
 }
 
 problem *problem_new(problem_kind kind, int operands, uint64_t seed)
@@ -89,17 +107,12 @@ problem *problem_new(problem_kind kind, int operands, uint64_t seed)
     CUDA_MUST(cudaMallocHost((void **)&p->host, sizeof *p->host));
     CUDA_MUST(cudaMallocHost((void **)&p->found, sizeof *p->found));
     CUDA_MUST(cudaMalloc((void **)&p->device, sizeof *p->device));
-    bind(p, p->host, &p->on_host);
-    bind(p, p->device, &p->on_device);
-    p->on_host.device = TROPE_DEVICE_CPU;
-    p->on_host.threads = 1;
-    p->on_device.device = TROPE_DEVICE_CUDA;
+    p->on_host = make_call(p, p->host, TROPE_DEVICE_CPU);
+    p->on_device = make_call(p, p->device, TROPE_DEVICE_CUDA);
     if (problem_has_gradient(p)) {
-        find_workspace(&p->on_host);
-        find_workspace(&p->on_device);
-        p->on_host.workspace = p->host_workspace = malloc(p->on_host.workspace_size);
-        CUDA_MUST(cudaMalloc(&p->device_workspace, p->on_device.workspace_size));
-        p->on_device.workspace = p->device_workspace;
+        p->on_host.args.workspace = p->host_workspace = malloc(workspace_of(&p->on_host));
+        CUDA_MUST(cudaMalloc(&p->device_workspace, workspace_of(&p->on_device)));
+        p->on_device.args.workspace = p->device_workspace;
     }
     problem_draw(p, seed, NULL);
     CUDA_MUST(cudaDeviceSynchronize());
@@ -136,8 +149,8 @@ static void draw_whole_numbers(uint16_t *to, int count, random_state *r)
  * less than 53 bits. */
 static void draw_for_sums(problem_memory *m, random_state *r)
 {
-    draw_whole_numbers(m->src[0], 4 * PROBLEM_TOKENS * 4 * PROBLEM_DIM, r);
-    draw_whole_numbers(m->input[0], 4 * PROBLEM_TOKENS * 4 * PROBLEM_DIM, r);
+    draw_whole_numbers(m->src[0], PROBLEM_OPERANDS * PROBLEM_TOKENS * 4 * PROBLEM_DIM, r);
+    draw_whole_numbers(m->forward_src[0], PROBLEM_OPERANDS * PROBLEM_TOKENS * 4 * PROBLEM_DIM, r);
     for (int i = 0; i < PROBLEM_ROWS * PROBLEM_ROTARY / 2; i++)
         m->freqs[i] = (float)(0.75 + 0.65 * random_real(r));
 }
@@ -159,7 +172,7 @@ void problem_draw(problem *p, uint64_t seed, cudaStream_t stream)
     random_state r = {seed};
     problem_memory *m = p->host;
     memset(m, 0xff, sizeof *m);
-    draw_numbers(m->src[0], 4 * PROBLEM_TOKENS * 4 * PROBLEM_DIM, &r);
+    draw_numbers(m->src[0], PROBLEM_OPERANDS * PROBLEM_TOKENS * 4 * PROBLEM_DIM, &r);
     for (int i = 0; i < PROBLEM_ROWS * PROBLEM_ROTARY / 2; i++)
         m->freqs[i] = (float)(100 * random_real(&r));
     if (problem_has_gradient(p))
@@ -179,15 +192,15 @@ int problem_has_gradient(const problem *p)
     return options_of[p->kind].gradient;
 }
 
-static trope_status call(const problem *p, const trope_args *a)
+static trope_status run(const problem *p, call *c)
 {
-    return options_of[p->kind].backward ? trope_backward(a) : trope_forward(a);
+    return options_of[p->kind].backward ? trope_backward(call_args(c)) : trope_forward(call_args(c));
 }
 
 trope_status problem_queue(problem *p, cudaStream_t stream)
 {
-    p->on_device.stream = stream;
-    return call(p, &p->on_device);
+    p->on_device.args.stream = stream;
+    return run(p, &p->on_device);
 }
 
 int problem_holds(problem *p, cudaStream_t stream)
@@ -196,7 +209,7 @@ int problem_holds(problem *p, cudaStream_t stream)
     CUDA_MUST(cudaStreamSynchronize(stream));
     CUDA_MUST(cudaMemcpyAsync(found, p->device, sizeof *found, cudaMemcpyDeviceToHost, stream));
     CUDA_MUST(cudaStreamSynchronize(stream));
-    if (call(p, &p->on_host)) {
+    if (run(p, &p->on_host)) {
         printf("on the CPU: %s\n", trope_last_error());
         return 0;
     }

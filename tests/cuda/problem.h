@@ -7,10 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "support/call.h"
 #include "support/random.h"
-#include "trope/trope.h"
 
-enum { PROBLEM_TOKENS = 700, PROBLEM_SEQUENCES = 9, PROBLEM_DIM = 64, PROBLEM_ROTARY = 48, PROBLEM_ROWS = 900 };
+enum {
+    PROBLEM_OPERANDS = 4,
+    PROBLEM_TOKENS = 700,
+    PROBLEM_SEQUENCES = 9,
+    PROBLEM_DIM = 64,
+    PROBLEM_ROTARY = 48,
+    PROBLEM_ROWS = 900
+};
 
 typedef enum problem_kind {
     PROBLEM_INV_FREQ,        /* cu_seqlens and start positions */
@@ -26,8 +33,9 @@ typedef enum problem_kind {
 
 /* Everything that a call reads or writes, at the same offsets on host and device. */
 typedef struct problem_memory {
-    uint16_t src[4][PROBLEM_TOKENS * 4 * PROBLEM_DIM], dst[4][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
-    uint16_t input[4][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
+    uint16_t src[PROBLEM_OPERANDS][PROBLEM_TOKENS * 4 * PROBLEM_DIM],
+        dst[PROBLEM_OPERANDS][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
+    uint16_t forward_src[PROBLEM_OPERANDS][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
     float freqs[PROBLEM_ROWS * PROBLEM_ROTARY / 2], d_freqs[PROBLEM_ROWS * PROBLEM_ROTARY / 2];
     int64_t ids[PROBLEM_TOKENS];
     int32_t cu_seqlens[PROBLEM_SEQUENCES + 1], starts[PROBLEM_SEQUENCES];
@@ -41,7 +49,7 @@ typedef struct problem {
     problem_memory *found; /* what came back */
     void *host_workspace, *device_workspace;
     double inv_freq[PROBLEM_DIM / 2];
-    trope_args on_host, on_device;
+    call on_host, on_device;
 } problem;
 
 /* Allocates, draws and uploads. */

@@ -3,32 +3,21 @@
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 
 #define ADDRESS(number) ((void *)((uintptr_t)(number) << 44))
 
 /* What three axes of positions leave of 2^31. */
-#define MOST_TOKENS ((int64_t)INT32_MAX / TROPE_MAX_AXES)
+#define MOST_TOKENS ((int64_t)INT32_MAX / 3)
 
-static trope_args make_call(int32_t heads, int32_t head_dim, int64_t tokens, const double *inv_freq)
+static call make_call(int32_t heads, int32_t head_dim, int64_t tokens, const double *inv_freq)
 {
-    trope_args a;
-    memset(&a, 0, sizeof a);
-    a.struct_size = sizeof a;
-    a.device = TROPE_DEVICE_CUDA;
-    a.dtype = TROPE_BF16;
-    a.batch = 1;
-    a.tokens = tokens;
-    a.inv_freq = inv_freq;
-    a.operand_count = 1;
-    trope_operand *const o = &a.operands[0];
-    o->src = ADDRESS(1);
-    o->dst = ADDRESS(2);
-    o->heads_per_group = heads;
-    o->head_dim = o->rotary_dim = head_dim;
-    trope_fill_strides(o->src_stride, TROPE_THD, 1, tokens, heads, head_dim);
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    return a;
+    call c = call_make(TROPE_BF16, 1, tokens);
+    c.args.device = TROPE_DEVICE_CUDA;
+    c.args.inv_freq = inv_freq;
+    call_add(&c, ADDRESS(2), TROPE_THD, heads, head_dim, head_dim)->src = ADDRESS(1);
+    return c;
 }
 
 /* The gradient of the frequencies counts tokens; that of freqs rows of angles as well. */
@@ -36,39 +25,43 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, int is_refused)
 {
     static const double inv_freq[] = {1, 0.5, 0.25, 0.125};
     static double d_inv_freq[4];
-    trope_args a = make_call(1, 8, tokens, angle_rows ? NULL : inv_freq);
-    a.operands[0].input = ADDRESS(3);
-    memcpy(a.operands[0].input_stride, a.operands[0].src_stride, sizeof a.operands[0].input_stride);
-    a.freqs = angle_rows ? ADDRESS(4) : NULL;
-    a.d_freqs = angle_rows ? ADDRESS(5) : NULL;
-    a.d_inv_freq = angle_rows ? NULL : d_inv_freq;
-    a.angle_rows = angle_rows;
-    a.angle_cols = angle_rows ? 4 : 0;
+    call c = make_call(1, 8, tokens, angle_rows ? NULL : inv_freq);
+    trope_args *const a = call_args(&c);
+    c.operands[0].forward_src = ADDRESS(3);
+    c.operands[0].forward_src_layout = TROPE_THD;
+    if (angle_rows) {
+        call_freqs(&c, ADDRESS(4), TROPE_COLUMNS_PAIR, angle_rows);
+        a->d_freqs = ADDRESS(5);
+        a->d_freqs_layout = TROPE_TABLE_ROWS;
+    } else {
+        a->d_inv_freq = d_inv_freq;
+    }
     uint64_t bytes = 0;
     char name[64];
     const trope_status expected = is_refused ? TROPE_ERROR_UNSUPPORTED : TROPE_OK,
-                       of_size = trope_workspace_size(&a, &bytes), of_name = trope_kernel_name(&a, 1, name, sizeof name);
+                       of_size = trope_workspace_size(a, &bytes), of_name = trope_kernel_name(a, 1, name, sizeof name);
     CHECK_MESSAGE(of_size == expected, "%lld tokens, %lld rows: trope_workspace_size: %d, %s", (long long)tokens,
                   (long long)angle_rows, of_size, trope_last_error());
     CHECK_MESSAGE(of_name == expected, "%lld tokens, %lld rows: trope_kernel_name: %d", (long long)tokens,
                   (long long)angle_rows, of_name);
-    a.workspace = ADDRESS(6);
-    a.workspace_size = (uint64_t)1 << 43;
+    a->workspace = ADDRESS(6);
+    a->workspace_size = (uint64_t)1 << 43;
     if (is_refused)
-        CHECK_MESSAGE(trope_backward(&a) == expected, "%lld tokens, %lld rows: %s", (long long)tokens,
-                      (long long)angle_rows, trope_last_error());
+        CHECK_MESSAGE(trope_backward(a) == expected, "%lld tokens, %lld rows: %s", (long long)tokens, (long long)angle_rows,
+                      trope_last_error());
 }
 
 /* By pairs, 8 heads of 16 bits are a column for each of a head's pairs. Blocks of threads count them. */
 static void check_columns(int32_t heads, int32_t head_dim)
 {
     static double inv_freq[64];
-    trope_args a = make_call(heads, head_dim, 1, inv_freq);
+    call c = make_call(heads, head_dim, 1, inv_freq);
     char name[64] = "";
-    a.operands[0].src = (char *)ADDRESS(1) + 2; /* no vector begins there */
-    CHECK(trope_kernel_name(&a, 0, name, sizeof name) == TROPE_OK);
+    c.operands[0].src = (char *)ADDRESS(1) + 2; /* no vector begins there */
+    CHECK(trope_kernel_name(call_args(&c), 0, name, sizeof name) == TROPE_OK);
     CHECK_MESSAGE(!strcmp(name, "cuda-scalar-bf16-half"), "%d heads of %d: goes by %s", heads, head_dim, name);
-    CHECK_MESSAGE(trope_forward(&a) == TROPE_ERROR_UNSUPPORTED, "%d heads of %d are not refused", heads, head_dim);
+    CHECK_MESSAGE(trope_forward(call_args(&c)) == TROPE_ERROR_UNSUPPORTED, "%d heads of %d are not refused", heads,
+                  head_dim);
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 #include "support/random.h"
@@ -22,13 +23,13 @@ typedef struct memory {
 typedef struct state {
     memory *device;
     memory host, found;
-    trope_args args;
+    call call;
+    trope_args *args; /* of the call */
 } state;
 
 static void start(state *s)
 {
     random_state random = {7};
-    trope_args *a = &s->args;
     memset(&s->host, 0xff, sizeof s->host);
     for (int i = 0; i < COUNT; i++)
         number_store(TROPE_BF16, &s->host.src[i], 1 + random_real(&random) / 2);
@@ -37,32 +38,25 @@ static void start(state *s)
     for (int i = 0; i < TOKENS; i++)
         s->host.ids[i] = i % ROWS;
     s->host.status = 0x100;
-    *a = (trope_args){.struct_size = sizeof *a, .dtype = TROPE_BF16, .operand_count = 1, .batch = 1, .tokens = TOKENS};
-    a->device = TROPE_DEVICE_CUDA;
-    a->operands[0] =
-        (trope_operand){.src = s->device->src, .dst = s->device->dst, .heads_per_group = HEADS, .head_dim = DIM};
-    a->operands[0].rotary_dim = DIM;
-    trope_fill_strides(a->operands[0].src_stride, TROPE_THD, 1, TOKENS, HEADS, DIM);
-    memcpy(a->operands[0].dst_stride, a->operands[0].src_stride, sizeof a->operands[0].dst_stride);
-    a->freqs = s->device->freqs;
-    a->angle_rows = ROWS;
-    a->angle_cols = DIM / 2;
-    a->position_dtype = TROPE_I64;
-    a->cu_seqlens_dtype = TROPE_I64;
-    a->status = &s->device->status;
+    s->call = call_make(TROPE_BF16, 1, TOKENS);
+    s->call.args.device = TROPE_DEVICE_CUDA;
+    call_add(&s->call, s->device->dst, TROPE_THD, HEADS, DIM, DIM)->src = s->device->src;
+    call_freqs(&s->call, s->device->freqs, TROPE_COLUMNS_PAIR, ROWS);
+    s->args = call_args(&s->call);
+    s->args->status = &s->device->status;
 }
 
 static void set_sequences(state *s, int count, const int64_t *boundaries)
 {
     memcpy(s->host.cu_seqlens, boundaries, ((size_t)count + 1) * sizeof *boundaries);
-    s->args.cu_seqlens = s->device->cu_seqlens;
-    s->args.sequences = count;
+    call_cu_seqlens(&s->call, s->device->cu_seqlens, TROPE_I64, count);
+    s->args->padding = TROPE_PADDING_ZERO;
 }
 
 static void run(state *s)
 {
     CUDA_MUST(cudaMemcpy(s->device, &s->host, sizeof s->host, cudaMemcpyHostToDevice));
-    CHECK_MESSAGE(trope_forward(&s->args) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(trope_forward(s->args) == TROPE_OK, "%s", trope_last_error());
     CUDA_MUST(cudaMemcpy(&s->found, s->device, sizeof s->found, cudaMemcpyDeviceToHost));
 }
 
@@ -111,7 +105,9 @@ static int count_nan_tokens(const state *s)
 static void check_positions(state *s)
 {
     start(s);
-    s->args.position_ids = s->device->ids;
+    s->args->position_ids = s->device->ids;
+    s->args->position_dtype = TROPE_I64;
+    s->args->ids_layout = TROPE_IDS_TOKENS;
     run(s);
     check_status(s, 0, "positions inside");
     CHECK(count_nan_tokens(s) == 0);
@@ -122,13 +118,13 @@ static void check_positions(state *s)
     check_status(s, TROPE_STATUS_POSITION, "positions outside");
     CHECK(count_nan_tokens(s) == 3 && is_nan(s, 5, 0) && is_nan(s, 17, 0) && is_nan(s, TOKENS - 1, 0));
     check_defined(s, "positions outside");
-    s->args.out_of_range = TROPE_RANGE_CLAMP;
+    s->args->out_of_range = TROPE_RANGE_CLAMP;
     run(s);
     check_status(s, 0, "positions clamped");
     CHECK(count_nan_tokens(s) == 0);
     check_defined(s, "positions clamped");
-    s->args.out_of_range = TROPE_RANGE_POISON;
-    s->args.status = NULL;
+    s->args->out_of_range = TROPE_RANGE_POISON;
+    s->args->status = NULL;
     run(s);
     check_status(s, 0, "no status word");
     CHECK(count_nan_tokens(s) == 3);
@@ -177,7 +173,7 @@ static void check_padded(state *s)
     start(s);
     set_sequences(s, 4, real);
     memcpy(s->host.ids, stored, sizeof stored);
-    s->args.cu_seqlens_padded = s->device->ids;
+    s->args->cu_seqlens_padded = s->device->ids;
     run(s);
     check_status(s, TROPE_STATUS_CU_SEQLENS, "a sequence longer than its storage");
     check_defined(s, "a sequence longer than its storage");
@@ -205,40 +201,13 @@ static void check_lengths(state *s)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         start(s);
         set_sequences(s, 3, cases[i].boundaries);
-        s->args.cp_layout = cases[i].layout;
-        s->args.cp_size = cases[i].size;
-        s->args.cp_rank = 1;
-        s->args.out_of_range = TROPE_RANGE_CLAMP;
+        s->args->cp_layout = cases[i].layout;
+        s->args->cp_size = cases[i].size;
+        s->args->cp_rank = 1;
+        s->args->out_of_range = TROPE_RANGE_CLAMP;
         run(s);
         check_status(s, cases[i].bits, "context parallel");
         check_defined(s, "context parallel");
-    }
-}
-
-/* Without sequences there still is a boundary. */
-static void check_no_sequences(state *s)
-{
-    static const struct {
-        int32_t cp_size;
-        int64_t boundary;
-        int32_t bits;
-    } cases[] = {
-        {1, 0, 0},
-        {1, TOKENS, 0},
-        {1, TOKENS + 1, TROPE_STATUS_CU_SEQLENS},
-        {1, -1, TROPE_STATUS_CU_SEQLENS},
-        {2, TOKENS - 1, TROPE_STATUS_CP_LENGTH},
-    };
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
-        start(s);
-        set_sequences(s, 0, &cases[i / 2].boundary);
-        s->args.cu_seqlens_dtype = i % 2 ? TROPE_I64 : TROPE_I32;
-        s->args.cp_size = cases[i / 2].cp_size;
-        s->args.cp_layout = cases[i / 2].cp_size > 1 ? TROPE_CP_ZIGZAG : TROPE_CP_NONE;
-        s->args.out_of_range = TROPE_RANGE_CLAMP;
-        run(s);
-        check_status(s, cases[i / 2].bits, "no sequences");
-        check_defined(s, "no sequences");
     }
 }
 
@@ -248,16 +217,16 @@ static void check_unseen(state *s)
     static const int64_t unseen[] = {0, 48, 100, 96}, zigzag[] = {0, 40, 82, 82, 96};
     start(s);
     set_sequences(s, 3, unseen);
-    s->args.cp_layout = TROPE_CP_FLAT;
-    s->args.cp_size = 2;
-    s->args.out_of_range = TROPE_RANGE_CLAMP;
+    s->args->cp_layout = TROPE_CP_FLAT;
+    s->args->cp_size = 2;
+    s->args->out_of_range = TROPE_RANGE_CLAMP;
     run(s);
     check_status(s, TROPE_STATUS_CU_SEQLENS, "sequences of another rank");
     start(s);
     set_sequences(s, 4, zigzag);
-    s->args.cp_layout = TROPE_CP_ZIGZAG;
-    s->args.cp_size = 2;
-    s->args.out_of_range = TROPE_RANGE_CLAMP;
+    s->args->cp_layout = TROPE_CP_ZIGZAG;
+    s->args->cp_size = 2;
+    s->args->out_of_range = TROPE_RANGE_CLAMP;
     run(s);
     CHECK(s->found.status & TROPE_STATUS_CP_LENGTH);
 }
@@ -272,7 +241,6 @@ int main(void)
     check_padded(s);
     check_lengths(s);
     check_unseen(s);
-    check_no_sequences(s);
     CUDA_MUST(cudaFree(s->device));
     free(s);
     return check_result();

@@ -14,6 +14,7 @@
 #include "fwd/cuda/plan_tiles.cuh"
 #include "fwd/cuda/rotate.h"
 #include "fwd/cuda/rotate_held.cuh"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/random.h"
 #include "support/seeds.h"
@@ -24,7 +25,7 @@
 #define MOST_PARTS (1 << 18)
 
 struct tiling_call {
-    trope_args args;
+    call call;
     double inv_freq[TROPE_MAX_PAIRS];
     uintptr_t free; /* addresses from here on */
 };
@@ -49,24 +50,37 @@ static int64_t size_of(int32_t dtype)
 /* A tensor of its own, with gaps between its heads or not. */
 static char *make_tensor(tiling_call *c, int32_t layout, int32_t heads, int32_t head_dim, int32_t gap, int64_t *stride)
 {
-    const trope_args &a = c->args;
+    const trope_args &a = c->call.args;
     trope_fill_strides(stride, layout, a.batch, a.tokens, heads, head_dim + gap);
     return allocate(c, a.batch * a.tokens * heads * (head_dim + gap) * size_of(a.dtype));
 }
 
 /* Heads [first, first + heads) of each group of `all` in a tensor of `groups`, as in packed QKV. */
-static void make_part(const trope_args &a, const int64_t *of_all, int32_t groups, int32_t all, int32_t first, int32_t heads,
-                      char *base, const void **at, int64_t *stride)
+static void make_part(const trope_args &a, const int64_t *of_all, int32_t groups, int32_t all, int32_t first, char *base,
+                      trope_operand *o)
 {
-    memcpy(stride, of_all, TROPE_MAX_DIMS * sizeof *stride);
-    stride[TROPE_DIM_GROUP] = groups > 1 ? all * of_all[TROPE_DIM_HEAD] : of_all[TROPE_DIM_GROUP];
-    *at = base + first * of_all[TROPE_DIM_HEAD] * size_of(a.dtype);
+    memcpy(o->src_stride, of_all, sizeof o->src_stride);
+    o->src_stride[TROPE_DIM_GROUP] = groups > 1 ? all * of_all[TROPE_DIM_HEAD] : of_all[TROPE_DIM_GROUP];
+    o->src = base + first * of_all[TROPE_DIM_HEAD] * size_of(a.dtype);
+}
+
+/* An operand that is said by strides, in place. */
+static trope_operand *add_operand(tiling_call *c, int32_t heads, int32_t head_dim)
+{
+    trope_operand *const o = call_add(&c->call, NULL, TROPE_BSHD, heads, head_dim, head_dim);
+    o->src_layout = o->dst_layout = TROPE_STRIDED;
+    return o;
+}
+
+static void put_in_place(trope_operand *o)
+{
+    o->dst = (void *)o->src;
+    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
 }
 
 static void choose_window(random_state *random, int32_t head_dim, trope_operand *o)
 {
     static const int32_t steps[] = {16, 32, 64, 128};
-    o->head_dim = o->rotary_dim = head_dim;
     if (random_between(random, 0, 2) == 0) {
         o->rotary_dim = std::min(one_of(random, steps), head_dim);
         o->rotary_offset = (int32_t)random_between(random, 0, (head_dim - o->rotary_dim) / 8) * 8;
@@ -77,7 +91,6 @@ static void choose_window(random_state *random, int32_t head_dim, trope_operand 
 static void make_packed_qkv(random_state *random, tiling_call *c, int32_t layout, int32_t head_dim)
 {
     static const int32_t per_groups[] = {1, 1, 2, 4, 8};
-    trope_args &a = c->args;
     const int32_t groups = (int32_t)random_between(random, 1, 9), per_group = one_of(random, per_groups),
                   all = per_group + 2;
     const bool in_place = random_between(random, 0, 1);
@@ -85,22 +98,19 @@ static void make_packed_qkv(random_state *random, tiling_call *c, int32_t layout
     char *const packed = make_tensor(c, layout, groups * all, head_dim, 0, of_all);
     trope_operand window;
     memset(&window, 0, sizeof window);
+    window.rotary_dim = head_dim;
     choose_window(random, head_dim, &window);
-    a.operand_count = in_place ? 2 : 3;
-    for (int i = 0; i < a.operand_count; i++) {
-        trope_operand &o = a.operands[i];
-        o = window;
+    for (int i = 0; i < (in_place ? 2 : 3); i++) {
+        trope_operand &o = *add_operand(c, i == 0 ? per_group : 1, head_dim);
         o.groups = groups;
-        o.heads_per_group = i == 0 ? per_group : 1;
-        make_part(a, of_all, groups, all, i == 0 ? 0 : per_group + i - 1, o.heads_per_group, packed, &o.src, o.src_stride);
-        o.dst = (void *)o.src;
-        memcpy(o.dst_stride, o.src_stride, sizeof o.dst_stride);
+        o.rotary_dim = i == 2 ? TROPE_COPY : window.rotary_dim;
+        o.rotary_offset = i == 2 ? 0 : window.rotary_offset;
+        make_part(c->call.args, of_all, groups, all, i == 0 ? 0 : per_group + i - 1, packed, &o);
+        put_in_place(&o);
         if (!in_place)
             o.dst = make_tensor(c, layout, groups * o.heads_per_group, head_dim, 0, o.dst_stride);
         if (!in_place)
             o.dst_stride[TROPE_DIM_GROUP] = o.heads_per_group * o.dst_stride[TROPE_DIM_HEAD];
-        if (i == 2)
-            o.rotary_dim = o.rotary_offset = 0;
     }
 }
 
@@ -108,17 +118,14 @@ static void make_packed_qkv(random_state *random, tiling_call *c, int32_t layout
 static void make_operands(random_state *random, tiling_call *c, int32_t layout, int32_t head_dim)
 {
     static const int32_t many[] = {1, 2, 3, 4, 7, 8, 16, 32, 40, 64, 128}, gaps[] = {0, 0, 0, 8, 64};
-    trope_args &a = c->args;
     int32_t heads = one_of(random, many);
     const bool in_place = random_between(random, 0, 2) == 0;
-    a.operand_count = (int32_t)(random_between(random, 0, 1) ? 1 : random_between(random, 2, 4));
-    for (int i = 0; i < a.operand_count; i++) {
-        trope_operand &o = a.operands[i];
+    const int64_t count = random_between(random, 0, 1) ? 1 : random_between(random, 2, 4);
+    for (int i = 0; i < count; i++) {
+        trope_operand &o = *add_operand(c, heads, head_dim);
         choose_window(random, head_dim, &o);
-        o.heads_per_group = heads;
         o.src = make_tensor(c, layout, heads, head_dim, one_of(random, gaps), o.src_stride);
-        o.dst = (void *)o.src;
-        memcpy(o.dst_stride, o.src_stride, sizeof o.dst_stride);
+        put_in_place(&o);
         if (!in_place)
             o.dst = make_tensor(c, random_between(random, 0, 7) ? layout : TROPE_BHSD, heads, head_dim,
                                 one_of(random, gaps), o.dst_stride);
@@ -128,37 +135,40 @@ static void make_operands(random_state *random, tiling_call *c, int32_t layout, 
 
 static void choose_angles(random_state *random, tiling_call *c)
 {
-    trope_args &a = c->args;
+    trope_args &a = c->call.args;
     const int source = (int)random_between(random, 0, 9);
+    const int32_t order = a.pairing_out == TROPE_PAIRING_INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED : TROPE_COLUMNS_HALF,
+                  columns = source == 7 ? order : TROPE_COLUMNS_PAIR, dtype = a.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const int64_t rows = a.tokens * std::max(a.cp_size, 1);
     int32_t widest = 0;
     for (int i = 0; i < a.operand_count; i++)
-        widest = std::max(widest, a.operands[i].rotary_dim);
+        widest = std::max(widest, c->call.operands[i].rotary_dim);
     for (int i = 0; i < TROPE_MAX_PAIRS; i++)
         c->inv_freq[i] = 1.0 / (i + 1);
-    a.inv_freq = c->inv_freq;
-    if (source < 5)
+    if (source < 5) {
+        a.inv_freq = c->inv_freq;
         return;
-    a.inv_freq = NULL;
-    a.angle_dtype = a.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
-    a.angle_cols = source == 7 ? widest : widest / 2;
-    a.angle_rows = a.tokens * std::max(a.cp_size, 1);
-    char *const table = allocate(c, a.angle_rows * a.angle_cols * 8 + 16);
+    }
+    char *const table = allocate(c, rows * widest * 8 + 16), *const sines = allocate(c, rows * widest * 8);
     if (source < 8) {
-        a.freqs = table;
+        call_freqs(&c->call, table, columns, rows);
+        a.angle_dtype = dtype;
     } else {
-        a.cos = table + (source == 9 ? 8 : 0);
-        a.sin = allocate(c, a.angle_rows * a.angle_cols * 8);
+        call_tables(&c->call, table + (source == 9 ? 8 : 0), sines, dtype, columns, rows);
     }
 }
 
 static void choose_positions(random_state *random, int32_t layout, tiling_call *c)
 {
-    trope_args &a = c->args;
-    if (random_between(random, 0, 5) == 0)
+    trope_args &a = c->call.args;
+    if (random_between(random, 0, 5) == 0) {
         a.position_ids = allocate(c, a.batch * a.tokens * 4);
+        a.position_dtype = TROPE_I32;
+        a.ids_layout = TROPE_IDS_BATCH_TOKENS;
+    }
     if (layout == TROPE_THD && random_between(random, 0, 3)) {
-        a.sequences = random_between(random, 1, 100);
-        a.cu_seqlens = allocate(c, (a.sequences + 1) * 4);
+        const int64_t sequences = random_between(random, 1, 100);
+        call_cu_seqlens(&c->call, allocate(c, (sequences + 1) * 4), TROPE_I32, sequences);
         a.padding = random_between(random, 0, 1) ? TROPE_PADDING_ZERO : TROPE_PADDING_COPY;
     } else if (random_between(random, 0, 5) == 0) {
         static const int32_t layouts[] = {TROPE_CP_CONTIGUOUS, TROPE_CP_ZIGZAG, TROPE_CP_STRIPED, TROPE_CP_FLAT};
@@ -177,11 +187,10 @@ static tiling_call try_call(uint64_t seed, int64_t most_tokens)
     random_state random = {seed};
     tiling_call c;
     memset(&c, 0, sizeof c);
-    trope_args &a = c.args;
+    c.call = call_make(one_of(&random, dtypes), 1, 1);
     c.free = (uintptr_t)1 << 32;
-    a.struct_size = sizeof a;
+    trope_args &a = c.call.args;
     a.device = TROPE_DEVICE_CUDA;
-    a.dtype = one_of(&random, dtypes);
     a.pairing = one_of(&random, pairings);
     a.pairing_out = random_between(&random, 0, 5) ? a.pairing : TROPE_PAIRING_HALF;
     const int32_t layout = one_of(&random, layouts), head_dim = one_of(&random, head_dims);
@@ -198,19 +207,19 @@ static tiling_call try_call(uint64_t seed, int64_t most_tokens)
     return c;
 }
 
-static bool is_small_enough(const trope_args &a)
+static bool is_small_enough(const call &c)
 {
     int64_t heads = 0;
-    for (int i = 0; i < a.operand_count; i++)
-        heads += (int64_t)std::max(a.operands[i].groups, 1) * a.operands[i].heads_per_group;
-    return a.batch * a.tokens * heads <= MOST_PARTS;
+    for (int i = 0; i < c.args.operand_count; i++)
+        heads += (int64_t)std::max(c.operands[i].groups, 1) * c.operands[i].heads_per_group;
+    return c.args.batch * c.args.tokens * heads <= MOST_PARTS;
 }
 
 static tiling_call make_call(uint64_t seed)
 {
     int64_t most_tokens = MOST_PARTS;
     tiling_call c = try_call(seed, most_tokens);
-    while (!is_small_enough(c.args))
+    while (!is_small_enough(c.call))
         c = try_call(seed, most_tokens /= 2);
     return c;
 }
@@ -227,6 +236,23 @@ static uint32_t choose_tile_bytes(uint64_t seed)
 {
     random_state random = {seed + 1};
     return TILE_BYTES + (uint32_t)random_between(&random, 0, 4) * TILE_BYTES / 4;
+}
+
+/* The plan that the library makes of a call. */
+static trope_status plan_call(call *c, int backward, trope_planned_call *planned)
+{
+    static const char function[] = "cuda_tiling";
+    trope_call copy;
+    trope_status status = trope_copy_call(function, call_args(c), &copy);
+    if (!status)
+        status = trope_validate(function, &copy.args, backward);
+    if (status)
+        return status;
+    trope_expand_layouts(&copy, backward);
+    status = trope_validate_memory(function, &copy, backward);
+    if (!status)
+        trope_make_plan(&copy, backward, planned);
+    return status;
 }
 
 /* ---- what should be moved ---- */
@@ -482,7 +508,7 @@ static void check_call(uint64_t seed, tally *t)
 {
     static trope_planned_call planned;
     tiling_call c = make_call(seed);
-    const trope_status status = trope_make_plan("cuda_tiling", &c.args, 0, &planned);
+    const trope_status status = plan_call(&c.call, 0, &planned);
     t->refused += status != TROPE_OK;
     if (status != TROPE_OK || !trope_cuda_has_tiles(&planned.plan))
         return;
@@ -524,29 +550,22 @@ static tiling_call make_huge_call(const huge_head &head, bool at_end, bool in_pl
 {
     tiling_call c;
     memset(&c, 0, sizeof c);
-    trope_args &a = c.args;
-    trope_operand &o = a.operands[0];
+    c.call = call_make(head.dtype, 1, 3);
     c.free = (uintptr_t)1 << 40;
-    a.struct_size = sizeof a;
+    trope_args &a = c.call.args;
     a.device = TROPE_DEVICE_CUDA;
-    a.dtype = head.dtype;
-    a.operand_count = 1;
-    a.batch = 1;
-    a.tokens = 3;
-    o.heads_per_group = 2;
-    o.head_dim = head.head_dim;
+    trope_operand &o = *add_operand(&c, 2, head.head_dim);
     o.rotary_dim = 64;
     o.rotary_offset = at_end ? head.head_dim - o.rotary_dim : 0;
-    o.src = make_tensor(&c, TROPE_THD, o.heads_per_group, head.head_dim, 0, o.src_stride);
-    o.dst = (void *)o.src;
-    memcpy(o.dst_stride, o.src_stride, sizeof o.dst_stride);
+    o.src = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, o.src_stride);
+    put_in_place(&o);
     if (!in_place)
-        o.dst = make_tensor(&c, TROPE_THD, o.heads_per_group, head.head_dim, 0, o.dst_stride);
-    a.freqs = allocate(&c, 4096);
-    a.angle_rows = a.tokens;
-    a.angle_cols = o.rotary_dim / 2;
-    a.cu_seqlens = is_packed ? allocate(&c, 4096) : NULL;
-    a.sequences = is_packed ? 2 : 0;
+        o.dst = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, o.dst_stride);
+    call_freqs(&c.call, allocate(&c, 4096), TROPE_COLUMNS_PAIR, a.tokens);
+    if (is_packed) {
+        call_cu_seqlens(&c.call, allocate(&c, 4096), TROPE_I32, 2);
+        a.padding = TROPE_PADDING_ZERO;
+    }
     return c;
 }
 
@@ -568,12 +587,15 @@ static bool knows_bytes(const trope_plan &plan, bool in_place)
 static void check_huge_gradient(const huge_head &head, tiling_call c)
 {
     static trope_planned_call planned;
-    trope_args &a = c.args;
-    a.operands[0].input = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, a.operands[0].input_stride);
+    trope_args &a = c.call.args;
+    trope_operand &o = c.call.operands[0];
+    o.forward_src = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, o.forward_src_stride);
+    o.forward_src_layout = TROPE_STRIDED;
     a.d_freqs = allocate(&c, 4096);
+    a.d_freqs_layout = TROPE_TABLE_ROWS;
     a.workspace = allocate(&c, (int64_t)1 << 30);
     a.workspace_size = (uint64_t)1 << 30;
-    const trope_status status = trope_make_plan("cuda_tiling", &a, 1, &planned);
+    const trope_status status = plan_call(&c.call, 1, &planned);
     if (!CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error()))
         return;
     CHECK_MESSAGE(!trope_cuda_gradient_has_tiles(&planned.plan), "dtype %d: heads of %d are in tiles of the gradient",
@@ -589,8 +611,8 @@ static void check_huge_head(const huge_head &head, int options)
 {
     static trope_planned_call planned;
     const bool in_place = options & 2;
-    const tiling_call c = make_huge_call(head, options & 1, in_place, options & 4);
-    const trope_status status = trope_make_plan("cuda_tiling", &c.args, 0, &planned);
+    tiling_call c = make_huge_call(head, options & 1, in_place, options & 4);
+    const trope_status status = plan_call(&c.call, 0, &planned);
     if (!CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error()))
         return;
     const bool has_tiles = trope_cuda_has_tiles(&planned.plan);

@@ -20,13 +20,11 @@ static trope_status workspace_size(const trope_args *args)
     return trope_workspace_size(args, &bytes);
 }
 
-static void check_refused(entry call, const char *function)
+static void check_refused(entry run, const char *function)
 {
-    trope_args *a = gradient();
-    if (call == trope_forward || call == kernel_name)
-        a = dense();
+    trope_args *a = call_args(run == trope_forward || run == kernel_name ? dense() : gradient());
     a->device = TROPE_DEVICE_CUDA;
-    const trope_status status = call(a);
+    const trope_status status = run(a);
     CHECK_MESSAGE(status == TROPE_ERROR_UNSUPPORTED || status == TROPE_ERROR_DEVICE, "%s without a device: %s", function,
                   trope_status_name(status));
     CHECK_MESSAGE(strstr(trope_last_error(), function) && strstr(trope_last_error(), "CUDA"), "%s: '%s'", function,
@@ -36,11 +34,11 @@ static void check_refused(entry call, const char *function)
 
 static void check_runs(int32_t device)
 {
-    trope_args *a = dense();
+    trope_args *a = call_args(dense());
     a->device = device;
     CHECK_MESSAGE(trope_forward(a) == TROPE_OK, "%s", trope_last_error());
     CHECK(!outputs_are_untouched());
-    a = gradient();
+    a = call_args(gradient());
     a->device = device;
     CHECK_MESSAGE(trope_backward(a) == TROPE_OK, "%s", trope_last_error());
     CHECK(!outputs_are_untouched());

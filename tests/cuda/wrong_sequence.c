@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda/device_call.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 
@@ -18,13 +19,14 @@ typedef struct packed_shape {
 static const packed_shape packed_shapes[] = {{64, 32, 128}, {3000, 32, 128}, {500, 3, 32}, {3000, 1, 128}, {70, 3, 20}};
 
 enum { MANY = 70000 };
-enum { TABLE = 1, BACKWARD = 2, CALLS = 4 }; /* a call is a sum of TABLE and BACKWARD */
+enum { TABLE = 1, BACKWARD = 2, KINDS = 4 }; /* a kind of call is a sum of TABLE and BACKWARD */
 
 typedef struct packed_call {
-    trope_args args;
+    call call;
+    trope_args *args; /* of the call */
     double inv_freq[64];
     int32_t *boundaries, *on_device;
-    int call;
+    int kind;
 } packed_call;
 
 static void *device_bytes(size_t bytes)
@@ -35,51 +37,52 @@ static void *device_bytes(size_t bytes)
     return p;
 }
 
-static packed_call *packed_new(const packed_shape *shape, int call)
+static void ask_for_gradient(packed_call *c, size_t rows, size_t pairs)
+{
+    trope_args *a = c->args;
+    trope_operand *o = &c->call.operands[0];
+    o->forward_src = o->src;
+    o->forward_src_layout = o->src_layout;
+    if (c->kind & TABLE) {
+        a->d_freqs = device_bytes(rows * pairs * sizeof(float));
+        a->d_freqs_layout = TROPE_TABLE_ROWS;
+    } else {
+        a->d_inv_freq = device_bytes(pairs * sizeof(double));
+    }
+    a->sequences = MANY;
+    CHECK_MESSAGE(trope_workspace_size(a, &a->workspace_size) == TROPE_OK, "%s", trope_last_error());
+    a->workspace = device_bytes(a->workspace_size);
+}
+
+static packed_call *packed_new(const packed_shape *shape, int kind)
 {
     packed_call *c = calloc(1, sizeof *c);
-    trope_args *a = &c->args;
-    trope_operand *o = &a->operands[0];
     const size_t bytes = (size_t)(shape->tokens * shape->heads * shape->dim) * 2;
     const size_t pairs = (size_t)shape->dim / 2, rows = (size_t)shape->tokens;
-    c->call = call;
+    c->kind = kind;
     c->boundaries = calloc(MANY + 1, sizeof *c->boundaries);
     c->on_device = device_bytes((MANY + 1) * sizeof *c->boundaries);
     for (size_t i = 0; i < pairs; i++)
         c->inv_freq[i] = 1 / (double)(i + 1);
-    *a = (trope_args){.struct_size = sizeof *a, .device = TROPE_DEVICE_CUDA, .dtype = TROPE_BF16, .operand_count = 1};
-    a->batch = 1;
-    a->tokens = shape->tokens;
-    *o = (trope_operand){.heads_per_group = shape->heads, .head_dim = shape->dim, .rotary_dim = shape->dim};
-    o->src = device_bytes(bytes);
-    o->dst = device_bytes(bytes);
-    trope_fill_strides(o->src_stride, TROPE_THD, 1, shape->tokens, shape->heads, shape->dim);
-    memcpy(o->dst_stride, o->src_stride, sizeof o->dst_stride);
-    a->cu_seqlens = c->on_device;
-    a->cu_seqlens_dtype = TROPE_I32;
-    a->status = device_bytes(sizeof *a->status);
-    if (call & TABLE) {
-        a->freqs = device_bytes(rows * pairs * sizeof(float));
-        a->angle_rows = shape->tokens;
-        a->angle_cols = (int32_t)pairs;
-    } else {
-        a->inv_freq = c->inv_freq;
-    }
-    if (call & BACKWARD) {
-        o->input = o->src;
-        memcpy(o->input_stride, o->src_stride, sizeof o->input_stride);
-        a->d_freqs = call & TABLE ? device_bytes(rows * pairs * sizeof(float)) : NULL;
-        a->d_inv_freq = call & TABLE ? NULL : device_bytes(pairs * sizeof(double));
-        a->sequences = MANY;
-        CHECK_MESSAGE(trope_workspace_size(a, &a->workspace_size) == TROPE_OK, "%s", trope_last_error());
-        a->workspace = device_bytes(a->workspace_size);
-    }
+    c->call = call_make(TROPE_BF16, 1, shape->tokens);
+    c->args = call_args(&c->call);
+    c->args->device = TROPE_DEVICE_CUDA;
+    call_add(&c->call, device_bytes(bytes), TROPE_THD, shape->heads, shape->dim, shape->dim)->src = device_bytes(bytes);
+    call_cu_seqlens(&c->call, c->on_device, TROPE_I32, 0); /* how many varies */
+    c->args->padding = TROPE_PADDING_ZERO;
+    c->args->status = device_bytes(sizeof *c->args->status);
+    if (kind & TABLE)
+        call_freqs(&c->call, device_bytes(rows * pairs * sizeof(float)), TROPE_COLUMNS_PAIR, shape->tokens);
+    else
+        c->args->inv_freq = c->inv_freq;
+    if (kind & BACKWARD)
+        ask_for_gradient(c, rows, pairs);
     return c;
 }
 
 static void packed_free(packed_call *c)
 {
-    const trope_args *a = &c->args;
+    const trope_args *a = c->args;
     const void *const all[] = {a->operands[0].src, a->operands[0].dst, a->freqs,     a->d_freqs,
                                a->d_inv_freq,      a->workspace,       c->on_device, a->status};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -90,13 +93,13 @@ static void packed_free(packed_call *c)
 
 static int32_t packed_status(packed_call *c)
 {
-    const size_t bytes = ((size_t)c->args.sequences + 1) * sizeof *c->boundaries;
+    const size_t bytes = ((size_t)c->args->sequences + 1) * sizeof *c->boundaries;
     int32_t status = 0;
     CUDA_MUST(cudaMemcpy(c->on_device, c->boundaries, bytes, cudaMemcpyHostToDevice));
-    CUDA_MUST(cudaMemset(c->args.status, 0, sizeof status));
-    const trope_status returned = c->call & BACKWARD ? trope_backward(&c->args) : trope_forward(&c->args);
+    CUDA_MUST(cudaMemset(c->args->status, 0, sizeof status));
+    const trope_status returned = c->kind & BACKWARD ? trope_backward(c->args) : trope_forward(c->args);
     CHECK_MESSAGE(returned == TROPE_OK, "%s", trope_last_error());
-    CUDA_MUST(cudaMemcpy(&status, c->args.status, sizeof status, cudaMemcpyDeviceToHost));
+    CUDA_MUST(cudaMemcpy(&status, c->args->status, sizeof status, cudaMemcpyDeviceToHost));
     return status;
 }
 
@@ -107,24 +110,24 @@ static void check_wrong_boundary(packed_call *c, int64_t at, int64_t value)
     c->boundaries[at] = (int32_t)value;
     const int32_t status = packed_status(c);
     CHECK_MESSAGE(status & TROPE_STATUS_CU_SEQLENS,
-                  "call %d, %lld tokens, %d heads: boundary %lld of %lld sequences is %lld: status is 0x%x", c->call,
-                  (long long)c->args.tokens, (int)c->args.operands[0].heads_per_group, (long long)at,
-                  (long long)c->args.sequences, (long long)value, status);
+                  "kind %d, %lld tokens, %d heads: boundary %lld of %lld sequences is %lld: status is 0x%x", c->kind,
+                  (long long)c->args->tokens, (int)c->args->operands[0].heads_per_group, (long long)at,
+                  (long long)c->args->sequences, (long long)value, status);
     c->boundaries[at] = right;
 }
 
 /* The last result has NaN in all of a token. */
 static void check_poisoned(const packed_call *c, int64_t token)
 {
-    const trope_operand *o = &c->args.operands[0];
+    const trope_operand *o = &c->args->operands[0];
     uint16_t found[32 * 128];
     const int count = o->heads_per_group * o->head_dim;
     int numbers = 0;
     CUDA_MUST(cudaMemcpy(found, (const uint16_t *)o->dst + token * count, (size_t)count * 2, cudaMemcpyDeviceToHost));
     for (int i = 0; i < count; i++)
         numbers += !isnan(number_load(TROPE_BF16, &found[i]));
-    CHECK_MESSAGE(numbers == 0, "call %d, %lld tokens, %d heads, %lld sequences: %d elements of token %lld are numbers",
-                  c->call, (long long)c->args.tokens, (int)o->heads_per_group, (long long)c->args.sequences, numbers,
+    CHECK_MESSAGE(numbers == 0, "kind %d, %lld tokens, %d heads, %lld sequences: %d elements of token %lld are numbers",
+                  c->kind, (long long)c->args->tokens, (int)o->heads_per_group, (long long)c->args->sequences, numbers,
                   (long long)token);
 }
 
@@ -132,11 +135,11 @@ static void check_poisoned(const packed_call *c, int64_t token)
  */
 static void check_one_among(packed_call *c, int64_t count)
 {
-    const int64_t tokens = c->args.tokens, places[] = {0, 1, count / 3, count - 2, count - 1};
-    c->args.sequences = count;
+    const int64_t tokens = c->args->tokens, places[] = {0, 1, count / 3, count - 2, count - 1};
+    c->args->sequences = count;
     for (int64_t b = 0; b <= count; b++)
         c->boundaries[b] = (int32_t)(b * tokens / count);
-    CHECK_MESSAGE(packed_status(c) == 0, "call %d, %lld tokens, %lld sequences that are right", c->call, (long long)tokens,
+    CHECK_MESSAGE(packed_status(c) == 0, "kind %d, %lld tokens, %lld sequences that are right", c->kind, (long long)tokens,
                   (long long)count);
     for (size_t j = 0; j < sizeof places / sizeof places[0]; j++)
         if (places[j] >= 0 && places[j] < count)
@@ -153,8 +156,8 @@ static void check_one_among_many(packed_shape shape, int64_t part)
 {
     static const int64_t counts[] = {1, 2, 4, 31, 32, 200, 1023, 1024, MANY};
     shape.tokens = (shape.tokens + part - 1) / part;
-    for (int call = 0; call < CALLS; call++) {
-        packed_call *c = packed_new(&shape, call);
+    for (int kind = 0; kind < KINDS; kind++) {
+        packed_call *c = packed_new(&shape, kind);
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             check_one_among(c, counts[k]);
         packed_free(c);

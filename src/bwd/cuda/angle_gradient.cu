@@ -400,7 +400,7 @@ static void launch_pass(const gradient_call &g, gradient_launches *l)
     }
     p.g = g;
     void *parameters[] = {&p, plan.step};
-    launch_with(l, pair_kernels[plan.dtype][plan.angles.per_element != 0], g.groups,
+    launch_with(l, pair_kernels[plan.dtype - TROPE_F32][plan.angles.per_element != 0], g.groups,
                 (g.slots * (uint32_t)plan.pairs + 31) / 32 * 32, 0, parameters);
 }
 

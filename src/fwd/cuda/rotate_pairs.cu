@@ -200,7 +200,7 @@ trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *pla
                           function, (long long)call.rows.count);
     fill_cuda_plan(*plan, &call.plan);
     void *arguments[] = {&call, plan->step};
-    const cudaError_t error = launch_early(facts_of_device(), kernels[is_plain(*plan)][plan->dtype],
+    const cudaError_t error = launch_early(facts_of_device(), kernels[is_plain(*plan)][plan->dtype - TROPE_F32],
                                            dim3((unsigned)grid.blocks, (unsigned)grid.slices), PAIR_THREADS,
                                            grid.shared_bytes, 0, plan->stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);

@@ -43,7 +43,7 @@ static const void *const kernels[5][4][5][FORMS] = {DTYPES(KIND_ANY), DTYPES(KIN
 
 static const void *find_kernel(const trope_plan &plan, const tiled_launch &launch)
 {
-    return kernels[launch.kind][plan.dtype][kind_of_angles(plan)][launch.form];
+    return kernels[launch.kind][plan.dtype - TROPE_F32][kind_of_angles(plan)][launch.form];
 }
 
 /* Whether all blocks have places at the same time: shared memory, of which the launch asks for as much then, and registers.
