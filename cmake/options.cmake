@@ -22,9 +22,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(TROPE_X86 ON)
 endif()
 
-# Threads. Without OpenMP the library works on the calling thread alone.
-find_package(OpenMP COMPONENTS C)
-
 # CUDA. AUTO builds the backend if there is a compiler for it.
 set(TROPE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set_property(CACHE TROPE_CUDA PROPERTY STRINGS AUTO ON OFF)

@@ -9,9 +9,6 @@
 #include "fwd/cpu/rows.h"
 #include "varlen/check.h"
 
-/* Bytes that a thread should have to move before it is worth waking. */
-#define BYTES_PER_THREAD ((int64_t)128 << 10)
-
 static trope_status check(const char *function, const trope_plan *plan)
 {
     if (plan->stream)
@@ -44,18 +41,6 @@ static int has_sums(const trope_plan *plan)
     return has;
 }
 
-static int useful_threads(const trope_plan *plan)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < plan->operand_count; i++) {
-        const trope_plan_operand *o = &plan->operands[i];
-        bytes += 2 * plan->batch * plan->tokens * o->groups * o->heads_per_group * o->head_dim * plan->element_size;
-    }
-    const int64_t worth = 1 + bytes / BYTES_PER_THREAD;
-    const int64_t offered = plan->threads ? plan->threads : trope_default_threads();
-    return (int)(worth < offered ? worth : offered);
-}
-
 static trope_status run(const char *function, const trope_plan *plan)
 {
     const row_context context = {plan, trope_find_row_kernels(plan->isa),
@@ -68,7 +53,8 @@ static trope_status run(const char *function, const trope_plan *plan)
     /* The gradient reads dy, which dx may replace: so it goes first. */
     if (trope_has_angle_gradient(plan))
         trope_angle_gradient(plan, context.rotation);
-    trope_parallel_for(useful_threads(plan), plan->batch * plan->tokens, write_rows, &context);
+    const int threads = trope_useful_threads(plan->threads, 2 * plan->bytes_written); /* and as much is read */
+    trope_parallel_for(threads, plan->batch * plan->tokens, write_rows, &context);
     return TROPE_OK;
 }
 

@@ -9,7 +9,7 @@
 
 /* Written bytes from which on stores bypass the caches: more than a core's share of the last level of today's servers, so
  * that a store costs one transfer and not two (the line would first be read). */
-#define STREAM_BYTES ((int64_t)8 << 20)
+#define STREAM_BYTES 0x1p23
 
 /* The strides of a tensor as an address of any of its heads is made of them. */
 static void plan_strides(const trope_tensor *t, int64_t *stride)
@@ -51,14 +51,14 @@ static void plan_operands(const trope_args *a, int backward, trope_plan *plan)
     plan->operand_count = a->operand_count;
     plan->batch = a->batch;
     plan->tokens = a->tokens;
-    int64_t written = 0;
     for (int i = 0; i < a->operand_count; i++) {
         const trope_operand *o = &a->operands[i];
         plan->operands[i] = plan_operand(a, i, backward);
-        written += a->batch * a->tokens * o->groups * o->heads_per_group * o->head_dim * plan->element_size;
+        plan->bytes_written +=
+            (double)(a->batch * a->tokens) * o->groups * o->heads_per_group * o->head_dim * plan->element_size;
     }
     plan->pairs = trope_widest_pairs(a);
-    plan->stream_stores = written >= STREAM_BYTES;
+    plan->stream_stores = plan->bytes_written >= STREAM_BYTES;
     const int64_t *strides = plan->operands[0].src_stride;
     plan->batch_outermost = plan->batch == 1 || strides[TROPE_DIM_BATCH] >= strides[TROPE_DIM_TOKEN];
 }

@@ -71,6 +71,7 @@ typedef struct trope_plan {
     int32_t device, threads, isa;
     int32_t operand_count;
     int64_t batch, tokens;
+    double bytes_written;      /* by all operands (a double: expanded tensors can have more than an integer holds) */
     int32_t batch_outermost;   /* in memory (also of one entry): rows are walked in the order in which they are stored */
     int32_t stream_stores;     /* what is written is too much to stay in a cache */
     int32_t angles_shared;     /* a token has the same angles in every batch entry */

@@ -193,7 +193,6 @@ static void gradients(void)
     ACCEPTED_BACKWARD(gradient(), (a->d_freqs_layout = TROPE_TABLE_BATCH_ROWS));
     ACCEPTED_BACKWARD(gradient(),
                       (a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1)); /* sums of all rows */
-    ACCEPTED_BACKWARD(gradient(), (a->d_freqs_layout = TROPE_TABLE_STRIDED));               /* one sum */
     ACCEPTED_BACKWARD(gradient(), (a->angle_layout = TROPE_TABLE_BATCH_ROWS));
     ACCEPTED_BACKWARD(gradient(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_BF16));
     ACCEPTED_BACKWARD(phase_gradient(), (void)q);

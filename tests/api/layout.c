@@ -37,9 +37,9 @@ static void check_strides(int32_t layout, const int64_t *size)
 static void check_all_strides(void)
 {
     const int64_t some[] = {3, 5, 1, 7, 11}, one[] = {1, 1, 1, 1, 1}, packed[] = {1, 5, 1, 7, 11};
-    const int64_t large[] = {1 << 10, 1 << 20, 1, 1 << 8, 1 << 8}, empty[] = {2, 0, 1, 7, 11};
-    const int64_t *const sizes[] = {some, one, packed, large, empty};
-    for (int i = 0; i < 5; i++)
+    const int64_t large[] = {1 << 10, 1 << 20, 1, 1 << 8, 1 << 8};
+    const int64_t *const sizes[] = {some, one, packed, large};
+    for (int i = 0; i < 4; i++)
         for (int32_t layout = TROPE_SBHD; layout <= TROPE_BHSD; layout++)
             check_strides(layout, sizes[i]);
     check_strides(TROPE_THD, packed);

@@ -26,9 +26,9 @@ static void examples(void)
     check_axes("one section", TROPE_AXES_SECTIONS, (const int32_t[]){4, 0, 0, 0}, "0000");
     /* Axis 1 has pairs 1, 4, 7, .. below 3 * sections[1], axis 2 has 2, 5, .. below 3 * sections[2]. */
     check_axes("interleaved", TROPE_AXES_INTERLEAVED, (const int32_t[]){4, 2, 2, 0}, "01201200");
-    check_axes("interleaved, unequal", TROPE_AXES_INTERLEAVED, (const int32_t[]){4, 3, 1, 0}, "01201010");
+    check_axes("interleaved, unequal", TROPE_AXES_INTERLEAVED, (const int32_t[]){4, 3, 1, 0}, "01201001");
     check_axes("interleaved, one axis", TROPE_AXES_INTERLEAVED, (const int32_t[]){5, 0, 0, 0}, "00000");
-    check_axes("alternating", TROPE_AXES_ALTERNATING, NULL, "0101010");
+    check_axes("alternating", TROPE_AXES_ALTERNATING, (const int32_t[]){4, 3, 0, 0}, "0101010");
     check_axes("hwt", TROPE_AXES_HWT, (const int32_t[]){2, 3, 3, 0}, "12121200");
     check_axes("hw alone", TROPE_AXES_HWT, (const int32_t[]){0, 2, 2, 0}, "1212");
     check_axes("t alone", TROPE_AXES_HWT, (const int32_t[]){3, 0, 0, 0}, "000");
@@ -50,9 +50,9 @@ static void qwen3_vl(void)
 static void most_pairs(void)
 {
     uint8_t axis[MOST];
-    const int32_t sections[] = {MOST, 0, 0, 0};
+    const int32_t sections[] = {MOST, 0, 0, 0}, halves[] = {MOST / 2, MOST / 2, 0, 0};
     CHECK_MESSAGE(trope_fill_pair_axis(axis, MOST, TROPE_AXES_SECTIONS, sections) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(trope_fill_pair_axis(axis, MOST, TROPE_AXES_ALTERNATING, NULL) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(trope_fill_pair_axis(axis, MOST, TROPE_AXES_ALTERNATING, halves) == TROPE_OK, "%s", trope_last_error());
     CHECK(axis[MOST - 1] == 1);
 }
 

@@ -9,17 +9,17 @@ static void structs(void)
     ROW(dense(), a = NULL, IS_NULL, "args", "args is NULL");
     ROW(dense(), a->struct_size = 0, ARGUMENT, "struct_size", "(0)");
     ROW(dense(), a->struct_size = sizeof(trope_args *), ARGUMENT, "struct_size", "(8)");
-    ROW(dense(), a->struct_size = offsetof(trope_args, operands) + 4, ARGUMENT, "struct_size", "sizeof(trope_args)");
-    ROW(dense(), a->struct_size = offsetof(trope_args, d_freqs), ARGUMENT, "struct_size", "sizeof(trope_args)");
-    ROW(dense(), a->struct_size = sizeof *a - 1, ARGUMENT, "struct_size", "sizeof(trope_args)");
+    ROW(dense(), a->struct_size = offsetof(trope_args, operands) + 4, ARGUMENT, "struct_size", "sizeof of the struct");
+    ROW(dense(), a->struct_size = offsetof(trope_args, d_freqs), ARGUMENT, "struct_size", "sizeof of the struct");
+    ROW(dense(), a->struct_size = sizeof *a - 1, ARGUMENT, "struct_size", "sizeof of the struct");
     ROW(dense(), a->struct_size = UINT64_MAX, ARGUMENT, "struct_size", "(18446744073709551615)");
     ROW(dense(), a->reserved = 1, ARGUMENT, "reserved", "(1) must be 0");
     ROW(dense(), a->reserved_too = -1, ARGUMENT, "reserved_too", "(-1) must be 0");
     ROW(dense(), a->operands = NULL, IS_NULL, "operands", "operands is NULL");
-    ROW(dense(), a->operands = (void *)plus(q, 4), ARGUMENT, "operands", "aligned to 8 bytes");
+    ROW(dense(), a->operands = memcpy(plus(in.k_forward, 4), q, 2 * sizeof *q), ARGUMENT, "operands", "aligned to 8 bytes");
     ROW(dense(), a->operand_size = 0, ARGUMENT, "operand_size", "(0)");
     ROW(dense(), a->operand_size = sizeof(trope_operand *), ARGUMENT, "operand_size", "(8)");
-    ROW(dense(), a->operand_size = sizeof *q - 1, ARGUMENT, "operand_size", "sizeof(trope_operand)");
+    ROW(dense(), a->operand_size = sizeof *q - 1, ARGUMENT, "operand_size", "sizeof of the struct");
     ROW(dense(), a->operand_size = 2 * sizeof *q, ARGUMENT, "operand_size", "is not 0"); /* the second begins there */
     ROW(dense(), a->operand_size = UINT64_MAX, ARGUMENT, "operand_size", "(18446744073709551615)");
     ROW(dense(), a->operand_count = 0, ARGUMENT, "operand_count", "(0) must be 1 to 16");
@@ -70,7 +70,8 @@ static void windows(void)
     ROW(dense(), k->rotary_offset = 2, ARGUMENT, "operands[1].rotary_dim", "(8)");
     ROW(dense(), (q->head_dim = 2048, q->rotary_dim = TROPE_MAX_ROTARY_DIM + 2), ARGUMENT, "operands[0].rotary_dim",
         "(1026) must be at most 1024");
-    ROW(dense(), (q->rotary_dim = k->rotary_dim = TROPE_COPY, q->rotary_offset = 0), ARGUMENT, "operands", "TROPE_COPY");
+    ROW(dense(), (q->rotary_dim = k->rotary_dim = TROPE_COPY, q->rotary_offset = 0), ARGUMENT, "operands[0].rotary_dim",
+        "no operand of the call rotates");
 }
 
 static void pointers(void)
@@ -88,24 +89,26 @@ static void pointers(void)
 
 static void layouts(void)
 {
-    ROW(dense(), q->src_layout = 0, ARGUMENT, "operands[0].src_layout", "(0)");
+    ROW(dense(), q->src_layout = 0, ARGUMENT, "operands[0].src_layout", "trope_fill_operand");
     ROW(dense(), q->src_layout = 6, ARGUMENT, "operands[0].src_layout", "(6)");
     ROW(dense(), k->src_layout = -1, ARGUMENT, "operands[1].src_layout", "(-1)");
     ROW(dense(), k->dst_layout = 0, ARGUMENT, "operands[1].dst_layout", "(0)");
     ROW(dense(), k->dst_layout = 6, ARGUMENT, "operands[1].dst_layout", "(6)");
-    ROW(dense(), q->src_layout = TROPE_THD, ARGUMENT, "batch", "(2)");
-    ROW(dense(), k->dst_layout = TROPE_THD, ARGUMENT, "batch", "(2)");
-    BACKWARD_ROW(gradient(), k->forward_src_layout = TROPE_THD, ARGUMENT, "batch", "(2)");
+    ROW(dense(), q->src_layout = TROPE_THD, ARGUMENT, "operands[0].src_layout", "batch 1, not 2");
+    ROW(dense(), k->dst_layout = TROPE_THD, ARGUMENT, "operands[1].dst_layout", "batch 1, not 2");
+    BACKWARD_ROW(gradient(), k->forward_src_layout = TROPE_THD, ARGUMENT, "operands[1].forward_src_layout",
+                 "batch 1, not 2");
     BACKWARD_ROW(gradient(), q->dst = NULL, ARGUMENT, "operands[0].dst_layout", "NULL");
-    BACKWARD_ROW(strided_gradient(), (q->dst = NULL, q->dst_layout = 0), ARGUMENT, "operands[0].dst_stride", "0");
+    BACKWARD_ROW(strided_gradient(), (q->dst = NULL, q->dst_layout = 0), ARGUMENT, "operands[0].dst_stride[0]",
+                 "(256) must be 0");
     /* 0.1's way of saying a layout: the strides alone. */
-    ROW(strided(), q->src_layout = 0, ARGUMENT, "operands[0].src_layout", "TROPE_STRIDED");
-    ROW(strided(), k->dst_layout = 0, ARGUMENT, "operands[1].dst_layout", "TROPE_STRIDED");
-    ROW(strided(), q->src_layout = TROPE_BSHD, ARGUMENT, "operands[0].src_stride", "TROPE_STRIDED");
-    ROW(strided(), k->dst_layout = TROPE_BSHD, ARGUMENT, "operands[1].dst_stride", "TROPE_STRIDED");
+    ROW(strided(), q->src_layout = 0, ARGUMENT, "operands[0].src_layout", "STRIDED");
+    ROW(strided(), k->dst_layout = 0, ARGUMENT, "operands[1].dst_layout", "STRIDED");
+    ROW(strided(), q->src_layout = TROPE_BSHD, ARGUMENT, "operands[0].src_stride[0]", "TROPE_STRIDED");
+    ROW(strided(), k->dst_layout = TROPE_BSHD, ARGUMENT, "operands[1].dst_stride[0]", "TROPE_STRIDED");
     for (int d = 0; d < TROPE_MAX_DIMS; d++) {
-        ROW(dense(), q->src_stride[d] = 1, ARGUMENT, "operands[0].src_stride", "(1)");
-        ROW(dense(), k->dst_stride[d] = -64, ARGUMENT, "operands[1].dst_stride", "(-64)");
+        ROW(dense(), q->src_stride[d] = 1, ARGUMENT, at("operands[0].src_stride", d), "(1)");
+        ROW(dense(), k->dst_stride[d] = -64, ARGUMENT, at("operands[1].dst_stride", d), "(-64)");
     }
 }
 
@@ -116,12 +119,16 @@ static void shared_heads(void)
     ROW(dense(), k->shared_heads = -1, ARGUMENT, "operands[1].shared_heads", "(-1)");
     ROW(dense(), (q->src = q->dst, q->shared_heads = TROPE_SHARED_ALL), ARGUMENT, "operands[0].shared_heads", "in place");
     ROW(dense(), (k->src = k->dst, k->shared_heads = TROPE_SHARED_GROUP), ARGUMENT, "operands[1].shared_heads", "in place");
-    FORWARD_ROW(strided(), q->shared_heads = TROPE_SHARED_ALL, ARGUMENT, "operands[0].src_stride", "(16)");
-    FORWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_GROUP), ARGUMENT, "operands[0].src_stride", "(16)");
-    FORWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_ALL, q->src_stride[TROPE_DIM_HEAD] = 0), ARGUMENT,
-                "operands[0].src_stride", "(32)"); /* that of the group */
-    BACKWARD_ROW(strided(), q->shared_heads = TROPE_SHARED_ALL, ARGUMENT, "operands[0].dst_stride", "(16)");
-    BACKWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_GROUP), ARGUMENT, "operands[0].dst_stride", "(16)");
+    FORWARD_ROW(strided(), q->shared_heads = TROPE_SHARED_ALL, ARGUMENT, "operands[0].src_stride[3]", "(16)");
+    FORWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_GROUP), ARGUMENT, "operands[0].src_stride[3]", "(16)");
+    FORWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_ALL, q->groups = 2, q->heads_per_group = 1), ARGUMENT,
+                "operands[0].src_stride[2]", "(32)");
+    BACKWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_ALL, q->groups = 2, q->heads_per_group = 1), ARGUMENT,
+                 "operands[0].dst_stride[2]", "(32)");
+    BACKWARD_ROW(strided_gradient(), (q->shared_heads = TROPE_SHARED_ALL, q->dst_stride[TROPE_DIM_HEAD] = 0), ARGUMENT,
+                 "operands[0].forward_src_stride[3]", "(16)");
+    BACKWARD_ROW(strided(), q->shared_heads = TROPE_SHARED_ALL, ARGUMENT, "operands[0].dst_stride[3]", "(16)");
+    BACKWARD_ROW(strided(), (q->shared_heads = TROPE_SHARED_GROUP), ARGUMENT, "operands[0].dst_stride[3]", "(16)");
     /* What is not shared must not be expanded. */
     FORWARD_ROW(
         strided(),
@@ -133,10 +140,10 @@ static void accumulate(void)
 {
     ROW(dense(), q->accumulate = 2, ARGUMENT, "operands[0].accumulate", "(2)");
     ROW(dense(), k->accumulate = -1, ARGUMENT, "operands[1].accumulate", "(-1)");
-    FORWARD_ROW(dense(), q->accumulate = 1, ARGUMENT, "operands[0].accumulate", "backward");
+    FORWARD_ROW(dense(), q->accumulate = 1, ARGUMENT, "operands[0].accumulate", "must be 0 in forward");
     BACKWARD_ROW(dense(), (k->src = k->dst, k->accumulate = 1), ARGUMENT, "operands[1].accumulate", "in place");
-    BACKWARD_ROW(gradient(), (k->dst = NULL, k->dst_layout = 0, k->accumulate = 1), ARGUMENT, "operands[1].accumulate",
-                 "NULL");
+    BACKWARD_ROW(gradient(), (k->dst = NULL, k->dst_layout = 0, k->accumulate = 1), IS_NULL, "operands[1].dst",
+                 "accumulate");
 }
 
 static void overlap_of_operands(void)
@@ -168,7 +175,7 @@ static void overlap_of_inputs(void)
     ROW(phase(), k->dst = in.inv_freq, OVERLAP, "operands[1].dst", "overlaps inv_freq");
     ROW(phase(), (q->src = q->dst = in.inv_freq), OVERLAP, "operands[0].dst", "overlaps inv_freq");
     ROW(steps(), k->dst = &in.phase_step[1], OVERLAP, "operands[1].dst", "overlaps phase_step");
-    ROW(axes(), a->pair_axis = (uint8_t *)out.k, OVERLAP, "operands[1].dst", "overlaps pair_axis");
+    ROW(axes(), k->dst = in.pair_axis, OVERLAP, "operands[1].dst", "overlaps pair_axis");
     ROW(ids(), a->position_ids = out.q, OVERLAP, "operands[0].dst", "overlaps position_ids");
     ROW(starts(), a->start_positions = out.q, OVERLAP, "operands[0].dst", "overlaps start_positions");
     ROW(packed(), a->cu_seqlens = out.q, OVERLAP, "operands[0].dst", "overlaps cu_seqlens");
@@ -198,9 +205,10 @@ static void overflow(void)
     ROW(strided(), k->src_stride[TROPE_DIM_BATCH] = INT64_MIN, TOO_LARGE, "operands[1].src_stride", "");
     ROW(strided(), q->dst_stride[TROPE_DIM_HEAD] = INT64_MAX / 2, TOO_LARGE, "operands[0].dst_stride", "");
     ROW(strided(), k->dst_stride[TROPE_DIM_ELEMENT] = INT64_MAX / 8, TOO_LARGE, "operands[1].dst_stride", "");
-    ROW(dense(), (q->groups = q->heads_per_group = q->head_dim = INT32_MAX), TOO_LARGE, "operands[0]", "elements");
-    ROW(strided(), (a->tokens = (int64_t)1 << 59, q->src_stride[TROPE_DIM_TOKEN] = 0), TOO_LARGE, "operands[0]",
-        "elements");
+    ROW(dense(), (q->groups = q->heads_per_group = q->head_dim = INT32_MAX), TOO_LARGE, "operands[0].head_dim",
+        "number of elements");
+    ROW(strided(), (a->tokens = (int64_t)1 << 59, q->src_stride[TROPE_DIM_TOKEN] = 0), TOO_LARGE, "operands[0].head_dim",
+        "number of elements");
     BACKWARD_ROW(strided_gradient(), k->forward_src_stride[TROPE_DIM_TOKEN] = INT64_MAX, TOO_LARGE,
                  "operands[1].forward_src_stride", "");
 }
@@ -228,9 +236,12 @@ static void rotation(void)
 /* The axis of each pair. */
 static void pair_axis(void)
 {
-    ROW(axes(), a->pair_axis = NULL, ARGUMENT, "pair_axis", "trope_fill_pair_axis");
+    ROW(axes(), a->pair_axis = NULL, ARGUMENT, "position_axes", "trope_fill_pair_axis");
     ROW(axes(), (a->pair_axis = NULL, a->parts = 2), ARGUMENT, "position_axes", "parts (2)");
-    ROW(axes(), in.pair_axis[2] = 3, ARGUMENT, "pair_axis[2]", "(3) must be below position_axes (3)");
+    ROW(ids(), (a->parts = 2, a->position_axes = 1, a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS), ARGUMENT, "position_axes",
+        "TROPE_IDS_BATCH_TOKENS");
+    ROW(axes(), a->position_axes = 1, ARGUMENT, "position_axes", "(1) must be at least the 3 axes");
+    ROW(axes(), in.pair_axis[2] = 3, ARGUMENT, "pair_axis[2]", "(3) must be at most 2, the last of position_axes");
     ROW(axes(), in.pair_axis[0] = 255, ARGUMENT, "pair_axis[0]", "(255)");
     ROW(ids(), (a->pair_axis = in.pair_axis, in.pair_axis[3] = 4), ARGUMENT, "pair_axis[3]", "(4)");
     ROW(dense(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 4), ARGUMENT, "pair_axis[1]", "(4)");

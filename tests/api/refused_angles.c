@@ -7,11 +7,11 @@ static void sources(void)
 {
     ROW(without_angles(), (void)a, IS_NULL, "freqs", "inv_freq");
     ROW(dense(), a->freqs = NULL, IS_NULL, "freqs", "inv_freq");
-    ROW(phase(), a->freqs = in.freqs, ARGUMENT, "freqs", "one of");
-    ROW(table(), a->freqs = in.freqs, ARGUMENT, "freqs", "one of");
-    ROW(table(), a->inv_freq = in.inv_freq, ARGUMENT, "cos", "one of");
-    ROW(phase(), a->phase_step = in.phase_step, ARGUMENT, "inv_freq", "one of");
-    ROW(dense(), a->phase_step = in.phase_step, ARGUMENT, "freqs", "one of");
+    ROW(phase(), a->freqs = in.freqs, ARGUMENT, "inv_freq", "one of");
+    ROW(table(), a->freqs = in.freqs, ARGUMENT, "cos", "one of");
+    ROW(table(), a->inv_freq = in.inv_freq, ARGUMENT, "inv_freq", "one of");
+    ROW(phase(), a->phase_step = in.phase_step, ARGUMENT, "phase_step", "one of");
+    ROW(dense(), a->phase_step = in.phase_step, ARGUMENT, "phase_step", "one of");
     ROW(table(), a->sin = NULL, IS_NULL, "sin", "sin is NULL and cos is not");
     ROW(table(), a->cos = NULL, IS_NULL, "cos", "cos is NULL and sin is not");
     ROW(dense(), a->freqs = plus(in.freqs, 2), ARGUMENT, "freqs", "aligned to 4 bytes");
@@ -31,9 +31,9 @@ static void dtypes(void)
     ROW(table(), (a->angle_dtype = 0, a->dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(0)");
     ROW(dense(), a->angle_dtype = 5, ARGUMENT, "angle_dtype", "(5)");
     ROW(dense(), a->angle_dtype = -1, ARGUMENT, "angle_dtype", "(-1)");
-    ROW(dense(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype", "(4)");
-    ROW(table(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype", "(4)");
-    ROW(table(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(4)");
+    ROW(dense(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype", "(TROPE_F64)");
+    ROW(table(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype", "(TROPE_F64)");
+    ROW(table(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(TROPE_F64)");
 }
 
 static void rows_and_columns(void)
@@ -61,21 +61,21 @@ static void layouts(void)
     ROW(dense(), a->angle_layout = 0, ARGUMENT, "angle_layout", "(0)");
     ROW(dense(), a->angle_layout = 5, ARGUMENT, "angle_layout", "(5)");
     ROW(table(), a->angle_layout = -1, ARGUMENT, "angle_layout", "(-1)");
-    ROW(strided_table(), a->angle_layout = 0, ARGUMENT, "angle_layout", "TROPE_TABLE_STRIDED");
-    ROW(strided_table(), a->angle_layout = TROPE_TABLE_ROWS, ARGUMENT, "angle_stride", "TROPE_TABLE_STRIDED");
+    ROW(strided_table(), a->angle_layout = 0, ARGUMENT, "angle_layout", "has no default");
+    ROW(strided_table(), a->angle_layout = TROPE_TABLE_ROWS, ARGUMENT, "angle_stride[2]", "TROPE_TABLE_STRIDED");
     for (int d = 0; d < 4; d++) {
-        ROW(dense(), a->angle_stride[d] = 1, ARGUMENT, "angle_stride", "(1)");
-        ROW(strided_table(), a->angle_stride[d] = -1, ARGUMENT, "angle_stride", "(-1)");
+        ROW(dense(), a->angle_stride[d] = 1, ARGUMENT, at("angle_stride", d), "(1)");
+        ROW(strided_table(), a->angle_stride[d] = -1, ARGUMENT, at("angle_stride", d), "(-1)");
     }
     /* A plane an axis, and nothing that says which pair has which. */
     ROW(dense(), a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS, ARGUMENT, "angle_layout", "pair_axis");
-    ROW(strided_table(), a->angle_stride[0] = TOKENS * PAIRS, ARGUMENT, "angle_stride", "pair_axis");
+    ROW(strided_table(), a->angle_stride[0] = TOKENS * PAIRS, ARGUMENT, "angle_layout", "pair_axis");
     ROW(strided_table(), (a->angle_rows = (int64_t)1 << 40, a->angle_stride[2] = (int64_t)1 << 40), TOO_LARGE,
-        "angle_stride", "");
-    ROW(strided_table(), a->angle_stride[1] = INT64_MAX, TOO_LARGE, "angle_stride", "");
-    ROW(strided_table(), a->angle_stride[3] = INT64_MAX, TOO_LARGE, "angle_stride", "");
+        "angle_stride[2]", "");
+    ROW(strided_table(), a->angle_stride[1] = INT64_MAX, TOO_LARGE, "angle_stride[1]", "");
+    ROW(strided_table(), a->angle_stride[3] = INT64_MAX, TOO_LARGE, "angle_stride[3]", "");
     ROW(strided_table(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 3, a->angle_stride[0] = INT64_MAX / 2), TOO_LARGE,
-        "angle_stride", "");
+        "angle_stride[0]", "");
     ROW(dense(), (a->angle_layout = TROPE_TABLE_BATCH_ROWS, a->angle_rows = INT64_MAX / 4), TOO_LARGE, "angle_rows", "");
 }
 
@@ -89,7 +89,7 @@ static void without_a_table(void)
         ROW(valid[i](), a->angle_layout = TROPE_TABLE_ROWS, ARGUMENT, "angle_layout", "(1) must be 0");
         ROW(valid[i](), a->out_of_range = TROPE_RANGE_CLAMP, ARGUMENT, "out_of_range", "(1) must be 0");
         ROW(valid[i](), a->angle_rows = TOKENS, ARGUMENT, "angle_rows", "(8) must be 0");
-        ROW(valid[i](), a->angle_stride[2] = PAIRS, ARGUMENT, "angle_stride", "(4) must be 0");
+        ROW(valid[i](), a->angle_stride[2] = PAIRS, ARGUMENT, "angle_stride[2]", "(4) must be 0");
     }
 }
 
@@ -99,18 +99,20 @@ static void forward_src(void)
                  "NULL");
     BACKWARD_ROW(phase_gradient(), (k->forward_src = NULL, k->forward_src_layout = 0), IS_NULL, "operands[1].forward_src",
                  "NULL");
-    BACKWARD_ROW(gradient(), q->forward_src = NULL, ARGUMENT, "operands[0].forward_src_layout", "NULL");
+    BACKWARD_ROW(gradient(), q->forward_src = NULL, IS_NULL, "operands[0].forward_src", "needs it");
+    BACKWARD_ROW(gradient(), (k->rotary_dim = TROPE_COPY, k->forward_src = NULL), ARGUMENT,
+                 "operands[1].forward_src_layout", "forward_src is NULL");
+    BACKWARD_ROW(gradient(), k->rotary_dim = TROPE_COPY, ARGUMENT, "operands[1].forward_src", "must be NULL");
     BACKWARD_ROW(gradient(), k->forward_src = plus(in.k, 2), ARGUMENT, "operands[1].forward_src", "aligned to 4 bytes");
     BACKWARD_ROW(gradient(), q->forward_src_layout = 0, ARGUMENT, "operands[0].forward_src_layout", "(0)");
     BACKWARD_ROW(gradient(), q->forward_src_layout = 6, ARGUMENT, "operands[0].forward_src_layout", "(6)");
-    BACKWARD_ROW(strided_gradient(), q->forward_src_layout = 0, ARGUMENT, "operands[0].forward_src_layout",
-                 "TROPE_STRIDED");
-    BACKWARD_ROW(gradient(), k->forward_src_stride[3] = 8, ARGUMENT, "operands[1].forward_src_stride", "(8)");
+    BACKWARD_ROW(strided_gradient(), q->forward_src_layout = 0, ARGUMENT, "operands[0].forward_src_layout", "STRIDED");
+    BACKWARD_ROW(gradient(), k->forward_src_stride[3] = 8, ARGUMENT, "operands[1].forward_src_stride[3]", "(8)");
     /* The angles' gradient is not asked for, so there is nothing to read it for. */
     ROW(dense(), (q->forward_src = in.q_forward, q->forward_src_layout = TROPE_BSHD), ARGUMENT, "operands[0].forward_src",
         "");
     ROW(dense(), q->forward_src_layout = TROPE_BSHD, ARGUMENT, "operands[0].forward_src_layout", "");
-    ROW(dense(), k->forward_src_stride[0] = 1, ARGUMENT, "operands[1].forward_src_stride", "");
+    ROW(dense(), k->forward_src_stride[0] = 1, ARGUMENT, "operands[1].forward_src_stride[0]", "");
     FORWARD_ROW(gradient(), q->forward_src = NULL, ARGUMENT, "operands[0].forward_src_layout", "");
 }
 
@@ -127,17 +129,17 @@ static void gradient_of_angles(void)
     BACKWARD_ROW(gradient(), a->d_freqs_layout = 0, ARGUMENT, "d_freqs_layout", "(0)");
     BACKWARD_ROW(gradient(), a->d_freqs_layout = 5, ARGUMENT, "d_freqs_layout", "(5)");
     BACKWARD_ROW(gradient(), a->d_freqs_layout = -1, ARGUMENT, "d_freqs_layout", "(-1)");
-    BACKWARD_ROW(gradient(), a->d_freqs = NULL, ARGUMENT, "d_freqs_layout", "(1) must be 0");
+    ROW(dense(), a->d_freqs_layout = TROPE_TABLE_ROWS, ARGUMENT, "d_freqs_layout", "(1) must be 0");
     BACKWARD_ROW(phase_gradient(), a->d_freqs_layout = TROPE_TABLE_ROWS, ARGUMENT, "d_freqs_layout", "(1) must be 0");
-    BACKWARD_ROW(dense(), a->d_freqs_stride[2] = 4, ARGUMENT, "d_freqs_stride", "(4) must be 0");
-    BACKWARD_ROW(gradient(), a->d_freqs_stride[2] = PAIRS, ARGUMENT, "d_freqs_stride", "(4)");
+    ROW(dense(), a->d_freqs_stride[2] = 4, ARGUMENT, "d_freqs_stride[2]", "(4) must be 0");
+    BACKWARD_ROW(gradient(), a->d_freqs_stride[2] = PAIRS, ARGUMENT, "d_freqs_stride[2]", "(4)");
     BACKWARD_ROW(gradient(), a->d_freqs_layout = TROPE_TABLE_AXES_BATCH_ROWS, ARGUMENT, "d_freqs_layout", "pair_axis");
     /* Only one of forward's and backward's. */
     FORWARD_ROW(gradient(), (q->forward_src = k->forward_src = NULL, q->forward_src_layout = k->forward_src_layout = 0),
-                ARGUMENT, "d_freqs", "backward");
+                ARGUMENT, "d_freqs", "in forward");
     FORWARD_ROW(phase_gradient(),
                 (q->forward_src = k->forward_src = NULL, q->forward_src_layout = k->forward_src_layout = 0), ARGUMENT,
-                "d_inv_freq", "backward");
+                "d_inv_freq", "in forward");
 }
 
 static void set_d_freqs_stride(int64_t axis, int64_t batch, int64_t row, int64_t column)
@@ -147,15 +149,17 @@ static void set_d_freqs_stride(int64_t axis, int64_t batch, int64_t row, int64_t
     memcpy(a->d_freqs_stride, stride, sizeof stride);
 }
 
-/* A stride of 0 is a sum, anything else must keep the elements apart. */
+/* A stride of 0 is a sum (but not over columns), anything else must keep the elements apart. */
 static void d_freqs_over_itself(void)
 {
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS - 1, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, PAIRS, PAIRS, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
     BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, 1, 1), OVERLAP, "d_freqs_stride", "overlaps itself");
-    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, -PAIRS, PAIRS, 1), ARGUMENT, "d_freqs_stride", "(-4)");
-    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS, -1), ARGUMENT, "d_freqs_stride", "(-1)");
-    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, INT64_MAX / 2, PAIRS, 1), TOO_LARGE, "d_freqs_stride", "");
+    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS, 0), ARGUMENT, "d_freqs_stride[3]", "(0)");
+    BACKWARD_ROW(gradient(), set_d_freqs_stride(TOKENS * PAIRS, 0, PAIRS, 1), ARGUMENT, "d_freqs_layout", "pair_axis");
+    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, -PAIRS, PAIRS, 1), ARGUMENT, "d_freqs_stride[1]", "(-4)");
+    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, 0, PAIRS, -1), ARGUMENT, "d_freqs_stride[3]", "(-1)");
+    BACKWARD_ROW(gradient(), set_d_freqs_stride(0, INT64_MAX / 2, PAIRS, 1), TOO_LARGE, "d_freqs_stride[1]", "");
 }
 
 static void workspace(void)
@@ -184,9 +188,10 @@ static void overlap(void)
     BACKWARD_ROW(gradient(), a->workspace = plus(out.q, -(intptr_t)out.q & 15), OVERLAP, "operands[0].dst",
                  "overlaps workspace");
     BACKWARD_ROW(gradient(), a->workspace = a->d_freqs = out.workspace, OVERLAP, "d_freqs", "overlaps workspace");
-    BACKWARD_ROW(phase_gradient(), a->workspace = plus(in.inv_freq, -(intptr_t)in.inv_freq & 15), OVERLAP, "workspace",
-                 "overlaps inv_freq");
-    BACKWARD_ROW(phase_gradient(), a->workspace = plus(a, -(intptr_t)a & 15), OVERLAP, "workspace", "overlaps args");
+    BACKWARD_ROW(phase_gradient(), (a->workspace = plus(in.inv_freq, -(intptr_t)in.inv_freq & 15), a->workspace_size = 16),
+                 OVERLAP, "workspace", "overlaps inv_freq");
+    BACKWARD_ROW(phase_gradient(), (a->workspace = plus(a, -(intptr_t)a & 15), a->workspace_size = 64), OVERLAP,
+                 "workspace", "overlaps args");
 }
 
 int main(void)

@@ -17,7 +17,8 @@ static void fill_strides(void)
     CALL_ROW(trope_fill_strides, (stride, TROPE_BSHD, 2, -1, 4, 5), ARGUMENT, "tokens", "(-1)");
     CALL_ROW(trope_fill_strides, (stride, TROPE_BSHD, 2, 3, 0, 5), ARGUMENT, "heads", "(0)");
     CALL_ROW(trope_fill_strides, (stride, TROPE_BSHD, 2, 3, 4, 0), ARGUMENT, "head_dim", "(0)");
-    CALL_ROW(trope_fill_strides, (stride, TROPE_BSHD, 2, INT64_MAX / 2, 4, 5), TOO_LARGE, "tokens", "");
+    CALL_ROW(trope_fill_strides, (stride, TROPE_BSHD, 2, INT64_MAX / 2, 4, 5), TOO_LARGE, "batch",
+             "tokens (4611686018427387903)");
     CALL_ROW(trope_fill_strides, (stride, TROPE_SBHD, INT64_MAX / 2, 3, 4, 5), TOO_LARGE, "batch", "");
     CHECK(memcmp(stride, before, sizeof stride) == 0);
 }
@@ -29,7 +30,6 @@ static void fill_operand(void)
     memset(&o, 0x5a, sizeof o);
     before = o;
     CALL_ROW(trope_fill_operand, (NULL, x, TROPE_BSHD, 4, 16, 8), IS_NULL, "operand", "operand is NULL");
-    CALL_ROW(trope_fill_operand, (&o, NULL, TROPE_BSHD, 4, 16, 8), IS_NULL, "x", "x is NULL");
     CALL_ROW(trope_fill_operand, (&o, x, 0, 4, 16, 8), ARGUMENT, "layout", "(0)");
     CALL_ROW(trope_fill_operand, (&o, x, TROPE_STRIDED, 4, 16, 8), ARGUMENT, "layout", "(5)");
     CALL_ROW(trope_fill_operand, (&o, x, -1, 4, 16, 8), ARGUMENT, "layout", "(-1)");
@@ -87,9 +87,8 @@ static void fill_qkv(void)
     CALL_ROW(trope_fill_qkv, (&qkv_operand, &valid, 4), ARGUMENT, "which", "(4)");
     QKV_ROW(p.struct_size = 0, ARGUMENT, "struct_size", "(0)");
     QKV_ROW(p.struct_size = sizeof(trope_qkv *), ARGUMENT, "struct_size", "(8)");
-    QKV_ROW(p.struct_size = sizeof p - 1, ARGUMENT, "struct_size", "sizeof(trope_qkv)");
+    QKV_ROW(p.struct_size = sizeof p - 1, ARGUMENT, "struct_size", "sizeof of the struct");
     QKV_ROW(p.buffer = NULL, IS_NULL, "buffer", "buffer is NULL");
-    QKV_ROW(p.buffer = (char *)p.buffer + 2, ARGUMENT, "buffer", "aligned to 4 bytes");
     QKV_ROW(p.batch = 0, ARGUMENT, "batch", "(0)");
     QKV_ROW(p.tokens = -1, ARGUMENT, "tokens", "(-1)");
     QKV_ROW(p.layout = 0, ARGUMENT, "layout", "(0)");
@@ -108,7 +107,7 @@ static void fill_qkv(void)
     QKV_ROW(p.rotary_dim = 7, ARGUMENT, "rotary_dim", "(7)");
     QKV_ROW(p.rotary_dim = 18, ARGUMENT, "rotary_dim", "(18)");
     QKV_ROW(p.reserved = 1, ARGUMENT, "reserved", "(1) must be 0");
-    QKV_ROW(p.tokens = INT64_MAX / 8, TOO_LARGE, "tokens", "");
+    QKV_ROW(p.tokens = INT64_MAX / 8, TOO_LARGE, "batch", "tokens (1152921504606846975)");
     QKV_ROW(p.q_heads = p.kv_heads = INT32_MAX, TOO_LARGE, "q_heads", "");
     CHECK(memcmp(&qkv_operand, &before, sizeof before) == 0);
 }
@@ -118,12 +117,16 @@ static void fill_pair_axis(void)
     enum { SECTIONS = TROPE_AXES_SECTIONS, INTERLEAVED = TROPE_AXES_INTERLEAVED, HWT = TROPE_AXES_HWT };
     uint8_t to[4] = {9, 9, 9, 9};
     const uint8_t before[4] = {9, 9, 9, 9};
-    const int32_t fit[] = {2, 1, 1, 0}, few[] = {1, 1, 1, 0}, many[] = {2, 2, 1, 0}, negative[] = {5, -1, 0, 0};
+    const int32_t fit[] = {2, 1, 1, 0}, few[] = {1, 1, 1, 0}, many[] = {2, 2, 1, 0}, negative[] = {5, -1, 0, 0},
+                  three[] = {3, 1, 0, 0};
     const int32_t late[] = {1, 1, 2, 0}, fourth[] = {1, 1, 1, 1}, uneven[] = {1, 1, 2, 0},
                   huge[] = {INT32_MAX, INT32_MAX, 6, 0};
     CALL_ROW(trope_fill_pair_axis, (NULL, 4, SECTIONS, fit), IS_NULL, "pair_axis", "pair_axis is NULL");
     CALL_ROW(trope_fill_pair_axis, (to, 4, SECTIONS, NULL), IS_NULL, "sections", "sections is NULL");
     CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, NULL), IS_NULL, "sections", "sections is NULL");
+    CALL_ROW(trope_fill_pair_axis, (to, 4, TROPE_AXES_ALTERNATING, NULL), IS_NULL, "sections", "sections is NULL");
+    CALL_ROW(trope_fill_pair_axis, (to, 4, TROPE_AXES_ALTERNATING, fourth), ARGUMENT, "sections[3]", "(1)");
+    CALL_ROW(trope_fill_pair_axis, (to, 4, TROPE_AXES_ALTERNATING, three), ARGUMENT, "sections", "halves");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, NULL), IS_NULL, "sections", "sections is NULL");
     CALL_ROW(trope_fill_pair_axis, (to, 0, SECTIONS, fit), ARGUMENT, "pairs", "(0)");
     CALL_ROW(trope_fill_pair_axis, (to, -4, SECTIONS, fit), ARGUMENT, "pairs", "(-4)");
@@ -139,7 +142,8 @@ static void fill_pair_axis(void)
     CALL_ROW(trope_fill_pair_axis, (to, 4, INTERLEAVED, fourth), ARGUMENT, "sections[3]", "(1)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, few), ARGUMENT, "sections", "(4)");
     CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, fourth), ARGUMENT, "sections[3]", "(1)");
-    CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, uneven), ARGUMENT, "sections", "(2)"); /* h w h is 2 of h, 1 of w */
+    CALL_ROW(trope_fill_pair_axis, (to, 4, HWT, uneven), ARGUMENT, "sections[1]",
+             "sections[2] (2)"); /* h w h is 2 of h, 1 of w */
     CHECK(memcmp(to, before, sizeof to) == 0);
 }
 

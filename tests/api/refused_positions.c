@@ -24,7 +24,7 @@ static void ids_layouts(void)
     ROW(ids(), a->ids_layout = 0, ARGUMENT, "ids_layout", "(0)");
     ROW(ids(), a->ids_layout = 5, ARGUMENT, "ids_layout", "(5)");
     ROW(ids(), a->ids_layout = -1, ARGUMENT, "ids_layout", "(-1)");
-    ROW(strided_ids(), a->ids_layout = 0, ARGUMENT, "ids_layout", "TROPE_IDS_STRIDED");
+    ROW(strided_ids(), a->ids_layout = 0, ARGUMENT, "ids_layout", "has no default");
     ROW(dense(), a->ids_layout = TROPE_IDS_TOKENS, ARGUMENT, "ids_layout", "(3) must be 0");
     ROW(starts(), a->ids_layout = TROPE_IDS_BATCH_TOKENS, ARGUMENT, "ids_layout", "(2) must be 0");
     ROW(axes(), a->position_axes = 0, ARGUMENT, "position_axes", "(0)");
@@ -35,14 +35,14 @@ static void ids_layouts(void)
     ROW(axes(), a->ids_layout = TROPE_IDS_TOKENS, ARGUMENT, "position_axes", "(3)");
     ROW(dense(), a->position_axes = 2, ARGUMENT, "position_axes", "(2)");
     ROW(starts(), a->position_axes = 3, ARGUMENT, "position_axes", "(3)");
-    ROW(strided_ids(), a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS, ARGUMENT, "ids_stride", "TROPE_IDS_STRIDED");
+    ROW(strided_ids(), a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS, ARGUMENT, "ids_stride[0]", "TROPE_IDS_STRIDED");
     for (int d = 0; d < 3; d++) {
-        ROW(ids(), a->ids_stride[d] = 1, ARGUMENT, "ids_stride", "(1)");
-        ROW(dense(), a->ids_stride[d] = 1, ARGUMENT, "ids_stride", "(1) must be 0");
+        ROW(ids(), a->ids_stride[d] = 1, ARGUMENT, at("ids_stride", d), "(1)");
+        ROW(dense(), a->ids_stride[d] = 1, ARGUMENT, at("ids_stride", d), "(1) must be 0");
     }
     /* An axis stride that contradicts the number of axes. */
-    ROW(strided_ids(), a->ids_stride[0] = 0, ARGUMENT, "ids_stride", "position_axes (3)");
-    ROW(strided_ids(), a->position_axes = 1, ARGUMENT, "ids_stride", "position_axes (1)");
+    ROW(strided_ids(), a->ids_stride[0] = 0, ARGUMENT, "ids_stride[0]", "position_axes (3)");
+    ROW(strided_ids(), a->position_axes = 1, ARGUMENT, "ids_stride[0]", "position_axes (1)");
     ROW(strided_ids(), a->ids_stride[2] = INT64_MAX, TOO_LARGE, "ids_stride", "");
     ROW(strided_ids(), a->ids_stride[1] = INT64_MIN, TOO_LARGE, "ids_stride", "");
     ROW(strided_ids(), a->ids_stride[0] = INT64_MAX / 2, TOO_LARGE, "ids_stride", "");
@@ -71,8 +71,8 @@ static void out_of_range(void)
     DATA_ROW(starts(), use_start(INT64_MIN), "start_positions", "as int64");
     DATA_ROW(packed(), (a->start_positions = in.starts, a->position_dtype = TROPE_I32, in.starts[2] = 7), "start_positions",
              "position 8 of batch entry 0, token 5");
-    DATA_ROW(packed(), (a->stream_positions = 1, a->angle_rows = 7), "cu_seqlens", "position 7 of");
-    DATA_ROW(packed(), a->angle_rows = 3, "cu_seqlens", "position 3 of");
+    DATA_ROW(packed(), (a->stream_positions = 1, a->angle_rows = 7), "angle_rows", "position 7 of");
+    DATA_ROW(packed(), a->angle_rows = 3, "angle_rows", "position 3 of");
 }
 
 /* int32 ids with I64: two of them are one, far beyond any table. */
@@ -99,9 +99,9 @@ static void use_one_int64_sequence(void)
 static void other_widths(void)
 {
     DATA_ROW(ids(), ids_of_another_width(), "position_ids", "as int64");
-    DATA_ROW(packed(), use_int64_boundaries(), "cu_seqlens[2]", "as int32");
-    DATA_ROW(packed(), use_one_int64_sequence(), "cu_seqlens", "as int32");
-    DATA_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[0]", "as int64");
+    DATA_ROW(packed(), use_int64_boundaries(), "cu_seqlens[3]", "as int32");
+    DATA_ROW(packed(), use_one_int64_sequence(), "cu_seqlens[1]", "as int32");
+    DATA_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[2]", "as int64");
     ROW(packed(), (use_int64_boundaries(), a->cu_seqlens_dtype = 0), ARGUMENT, "cu_seqlens_dtype", "(0)");
 }
 
@@ -128,24 +128,25 @@ static void packing(void)
          a->ids_layout = TROPE_IDS_TOKENS),
         ARGUMENT, "stream_positions", "only one of");
     ROW(packed(), (a->stream_positions = 1, a->start_positions = in.starts, a->position_dtype = TROPE_I32), ARGUMENT,
-        "stream_positions", "only one of");
+        "start_positions", "only one of");
 }
 
 static void boundaries(void)
 {
-    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), "cu_seqlens[2]", "(3)");
-    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, -1, 4, 4, 6, 8), "cu_seqlens[0]", "(-1)");
-    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), "cu_seqlens[4]", "(9)");
-    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, INT32_MAX), "cu_seqlens[4]", "(2147483647)");
-    DATA_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 4, 3, 6, 8), "cu_seqlens_padded[2]", "(3)");
-    DATA_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 4, 4, 6, 9), "cu_seqlens_padded[4]", "(9)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), "cu_seqlens[2]", "(3, read as int32)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, -1, 4, 4, 6, 8), "cu_seqlens[0]", "(-1, read as int32)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), "cu_seqlens[4]", "(9, read as int32)");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, INT32_MAX), "cu_seqlens[4]",
+             "(2147483647, read as int32)");
+    DATA_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 4, 3, 6, 8), "cu_seqlens_padded[2]", "(3, read as int32)");
+    DATA_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 4, 4, 6, 9), "cu_seqlens_padded[4]", "(9, read as int32)");
     DATA_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 3, 4, 6, 8), "cu_seqlens", "sequence 0 ");
-    DATA_ROW(padded(), set_boundaries(in.cu_seqlens, 0, 4, 2, 4, 6), "cu_seqlens[2]", "(2)");
+    DATA_ROW(padded(), set_boundaries(in.cu_seqlens, 0, 4, 2, 4, 6), "cu_seqlens[2]", "(2, read as int32)");
     /* Tokens of no sequence, and no policy: before the first, after the last (one sequence too few). */
-    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 1, 4, 4, 6, 8), "cu_seqlens", "padding");
-    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens", "padding");
-    DATA_ROW(packed(), a->sequences = SEQUENCES - 1, "cu_seqlens", "padding");
-    DATA_ROW(packed(), memset(in.cu_seqlens, 0, sizeof in.cu_seqlens), "cu_seqlens", "padding");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 1, 4, 4, 6, 8), "cu_seqlens[0]", "padding");
+    DATA_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens[4]", "padding");
+    DATA_ROW(packed(), a->sequences = SEQUENCES - 1, "cu_seqlens[3]", "padding");
+    DATA_ROW(packed(), memset(in.cu_seqlens, 0, sizeof in.cu_seqlens), "cu_seqlens[4]", "padding");
 }
 
 static void context_parallel(void)
@@ -172,7 +173,7 @@ static void use_ranks(int32_t ranks, int32_t layout)
 static void packed_context_parallel(void)
 {
     DATA_ROW(packed(), (use_ranks(2, TROPE_CP_STRIPED), set_boundaries(in.cu_seqlens, 1, 9, 9, 13, 15)), "cu_seqlens[0]",
-             "(1)");
+             "(1, read as int32)");
     DATA_ROW(packed(), (use_ranks(2, TROPE_CP_ZIGZAG), set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)), "cu_seqlens",
              "sequence 2");
     DATA_ROW(packed(), (use_ranks(3, TROPE_CP_STRIPED), set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 24)), "cu_seqlens",
@@ -180,11 +181,11 @@ static void packed_context_parallel(void)
     DATA_ROW(packed(), (use_ranks(2, TROPE_CP_CONTIGUOUS), set_boundaries(in.cu_seqlens, 0, 8, 8, 11, 16)), "cu_seqlens",
              "sequence 2");
     DATA_ROW(packed(), (use_ranks(2, TROPE_CP_CONTIGUOUS), set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 18)), "cu_seqlens[4]",
-             "(18)");
+             "(18, read as int32)");
     DATA_ROW(packed(), (use_ranks(2, TROPE_CP_FLAT), set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 17)), "cu_seqlens[4]",
-             "(17)");
+             "(17, read as int32)");
     /* The offsets of this rank alone, where those of the whole stream belong. */
-    DATA_ROW(packed(), use_ranks(2, TROPE_CP_CONTIGUOUS), "cu_seqlens", "padding");
+    DATA_ROW(packed(), use_ranks(2, TROPE_CP_CONTIGUOUS), "cu_seqlens[4]", "padding");
 }
 
 /* trope_positions looks at batch, tokens, positions and sequences, and at nothing else. */
@@ -206,9 +207,9 @@ static void positions_query(void)
     POSITIONS_ROW(packed(), a->batch = 2, ARGUMENT, "batch", "(2)");
     POSITIONS_ROW(packed(), a->sequences = 0, ARGUMENT, "sequences", "(0)");
     POSITIONS_ROW(packed(), a->cu_seqlens_dtype = 0, ARGUMENT, "cu_seqlens_dtype", "(0)");
-    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), DATA, "cu_seqlens[2]", "(3)");
-    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), DATA, "cu_seqlens[4]", "(9)");
-    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), DATA, "cu_seqlens", "padding");
+    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), DATA, "cu_seqlens[2]", "(3, read as int32)");
+    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), DATA, "cu_seqlens[4]", "(9, read as int32)");
+    POSITIONS_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), DATA, "cu_seqlens[4]", "padding");
     POSITIONS_ROW(packed(), (use_ranks(2, TROPE_CP_ZIGZAG), set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)), DATA,
                   "cu_seqlens", "sequence 2");
     POSITIONS_ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens", "(7)");

@@ -27,7 +27,7 @@ static call *filled(void)
 }
 
 /* A copy of size bytes of something of `known` bytes; what is beyond is 0. */
-static unsigned char *copy_of(const void *from, size_t known, size_t size)
+__attribute__((noinline)) static unsigned char *copy_of(const void *from, size_t known, size_t size)
 {
     unsigned char *copy = calloc(1, size);
     memcpy(copy, from, known < size ? known : size);

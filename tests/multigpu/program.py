@@ -18,7 +18,6 @@ MPIRUN = sys.argv[2] if sys.argv[2] != "none" else None
 DEVICE = os.environ.get("TROPE_MULTIGPU_DEVICE", "cpu")
 RANKS = int(os.environ.get("TROPE_MULTIGPU_RANKS", "4"))
 LIKE_TORCHRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "like_torchrun")
-os.environ["OMP_WAIT_POLICY"] = "passive"
 # Open MPI refuses root, and more ranks than processors, unless it is told that both are meant.
 os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
 

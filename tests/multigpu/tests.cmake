@@ -13,7 +13,7 @@ endif()
 function(multigpu_run name)
   add_test(NAME multigpu_${name} COMMAND ${ARGN})
   set_tests_properties(multigpu_${name} PROPERTIES LABELS multigpu SKIP_RETURN_CODE 77 TIMEOUT 600
-      ENVIRONMENT "OMP_WAIT_POLICY=passive;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+      ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
 # multigpu_script(name SCRIPT VARIABLE=VALUE...): a script of program.py.

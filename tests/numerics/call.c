@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "numerics/exact.h"
+#include "support/call.h"
 #include "support/check.h"
 #include "support/number.h"
 #include "support/random.h"
-#include "trope/trope.h"
 
 #define TOKENS       512
 #define PAIRS        32
@@ -17,7 +17,7 @@
 
 /* One operand, and everything that a call may read. x and y are of the dtype, x_value is x as doubles. */
 typedef struct problem {
-    trope_args args;
+    call c;
     double x_value[TOKENS][HEAD];
     double x[TOKENS * HEAD], y[TOKENS * HEAD]; /* room for any dtype */
     double inv_freq[PAIRS];
@@ -38,33 +38,16 @@ static void start_problem(int32_t dtype, random_state *r)
         number_store(dtype, element, random_real(r) * 4.0);
         p.x_value[n / HEAD][n % HEAD] = number_load(dtype, element);
     }
-    p.args.struct_size = sizeof p.args;
-    p.args.device = TROPE_DEVICE_CPU;
-    p.args.dtype = dtype;
-    p.args.operand_count = 1;
-    p.args.batch = 1;
-    p.args.tokens = TOKENS;
-    p.args.operands[0] = (trope_operand){.src = p.x, .dst = p.y, .heads_per_group = 1, .head_dim = HEAD, .rotary_dim = DIM};
-    trope_fill_strides(p.args.operands[0].src_stride, TROPE_SBHD, 1, TOKENS, 1, HEAD);
-    trope_fill_strides(p.args.operands[0].dst_stride, TROPE_SBHD, 1, TOKENS, 1, HEAD);
-}
-
-static void use_table(const float *freqs, const float *cosine, const float *sine)
-{
-    p.args.freqs = freqs;
-    p.args.cos = cosine;
-    p.args.sin = sine;
-    p.args.angle_dtype = TROPE_F32;
-    p.args.angle_cols = PAIRS;
-    p.args.angle_rows = TOKENS;
+    p.c = call_make(dtype, 1, TOKENS);
+    call_add(&p.c, p.y, TROPE_SBHD, 1, HEAD, DIM)->src = p.x;
 }
 
 /* Runs the call on one instruction set; 0 if this machine lacks it. */
 static int run(int32_t isa)
 {
-    p.args.isa = isa;
+    p.c.args.isa = isa;
     memset(p.y, 0xff, sizeof p.y);
-    const trope_status status = trope_forward(&p.args);
+    const trope_status status = trope_forward(call_args(&p.c));
     if (status == TROPE_ERROR_UNSUPPORTED && isa != TROPE_ISA_PORTABLE)
         return 0;
     return CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());
@@ -72,13 +55,13 @@ static int run(int32_t isa)
 
 static const void *result_at(int token, int element)
 {
-    return (const char *)p.y + (size_t)(token * HEAD + element) * number_size(p.args.dtype);
+    return (const char *)p.y + (size_t)(token * HEAD + element) * number_size(p.c.args.dtype);
 }
 
 /* y against the exact rotation: one rounding to the dtype, the error of sine and cosine, and that of two operations. */
 static double check_against(int token, int pair, double s, double c)
 {
-    const int32_t dtype = p.args.dtype;
+    const int32_t dtype = p.c.args.dtype;
     const double x1 = p.x_value[token][pair], x2 = p.x_value[token][pair + PAIRS];
     const double exact[2] = {x1 * c - x2 * s, x2 * c + x1 * s};
     const double allowed = (fabs(x1) + fabs(x2)) * (dtype == TROPE_F64 ? 4e-10 : SINCOS_BOUND + 0x1p-23);
@@ -105,9 +88,10 @@ static void check_positions(int32_t dtype)
         p.inv_freq[i] = pow(500000.0, -2.0 * i / DIM);
     for (int t = 0; t < TOKENS; t++)
         p.position[t] = t < 128 ? t : t < 256 ? 2147483647 - (t - 128) : random_between(&r, 0, 2147483647);
-    p.args.inv_freq = p.inv_freq;
-    p.args.position_ids = p.position;
-    p.args.position_dtype = TROPE_I64;
+    p.c.args.inv_freq = p.inv_freq;
+    p.c.args.position_ids = p.position;
+    p.c.args.position_dtype = TROPE_I64;
+    p.c.args.ids_layout = TROPE_IDS_TOKENS;
     for (int k = 0; k < 3; k++) {
         if (!run(isas[k]))
             continue;
@@ -122,6 +106,30 @@ static void check_positions(int32_t dtype)
     printf("%s, positions up to 2^31 - 1: largest error %.3g\n", number_name(dtype), worst);
 }
 
+/* phase_step is inv_freq, made ready once: the same bits. */
+static void check_phase_steps(int32_t dtype)
+{
+    static double from_inv_freq[TOKENS * HEAD];
+    uint64_t steps[PAIRS];
+    random_state r = {37};
+
+    start_problem(dtype, &r);
+    for (int i = 0; i < PAIRS; i++)
+        p.inv_freq[i] = ldexp(random_real(&r), (int)random_between(&r, -70, 63));
+    CHECK_MESSAGE(trope_phase_steps(p.inv_freq, PAIRS, steps) == TROPE_OK, "%s", trope_last_error());
+    for (int k = 0; k < 3; k++) {
+        p.c.args.inv_freq = p.inv_freq;
+        p.c.args.phase_step = NULL;
+        if (!run(isas[k]))
+            continue;
+        memcpy(from_inv_freq, p.y, sizeof p.y);
+        p.c.args.inv_freq = NULL;
+        p.c.args.phase_step = steps;
+        CHECK_MESSAGE(run(isas[k]) && !memcmp(from_inv_freq, p.y, sizeof p.y), "%s, isa %d: phase_step has other bits",
+                      number_name(dtype), (int)isas[k]);
+    }
+}
+
 /* Frequencies of which all but the last are those of the call before, and those that come after a call with fewer. */
 static void check_changed_frequencies(void)
 {
@@ -129,12 +137,12 @@ static void check_changed_frequencies(void)
     start_problem(TROPE_F32, &r);
     for (int i = 0; i < PAIRS; i++)
         p.inv_freq[i] = pow(10000.0, -2.0 * i / DIM);
-    p.args.inv_freq = p.inv_freq;
+    p.c.args.inv_freq = p.inv_freq;
     for (int change = 0; change < 4; change++) {
         if (change == 1)
             p.inv_freq[PAIRS - 1] *= 3.0;
         if (change > 1)
-            p.args.operands[0].rotary_dim = change == 2 ? DIM / 2 : DIM;
+            p.c.operands[0].rotary_dim = change == 2 ? DIM / 2 : DIM;
         if (!run(TROPE_ISA_PORTABLE))
             return;
         for (int pair = 0; pair < PAIRS && change != 2; pair++) {
@@ -162,7 +170,7 @@ static void check_angles(int32_t dtype)
     random_state r = {19};
     start_problem(dtype, &r);
     fill_angles(&r);
-    use_table(p.freqs[0], NULL, NULL);
+    call_freqs(&p.c, p.freqs, TROPE_COLUMNS_PAIR, TOKENS);
     for (int k = 0; k < 3; k++) {
         if (!run(isas[k]))
             continue;
@@ -174,44 +182,87 @@ static void check_angles(int32_t dtype)
 
 static void expect_bits(const char *what, int token, int element, double expected)
 {
-    const int32_t dtype = p.args.dtype;
+    const int32_t dtype = p.c.args.dtype;
     uint64_t bits = 0;
     number_store(dtype, &bits, expected);
     CHECK_MESSAGE(number_bits(dtype, &bits) == number_bits(dtype, result_at(token, element)),
-                  "%s, %s, isa %d: token %d, element %d is %a, expected %a", what, number_name(dtype), (int)p.args.isa,
+                  "%s, %s, isa %d: token %d, element %d is %a, expected %a", what, number_name(dtype), (int)p.c.args.isa,
                   token, element, number_load(dtype, result_at(token, element)), expected);
 }
 
-static double native_product(double a, double b)
+/* One element of a pair: x * c + other * s, where the s of the first element is negative. */
+static double rotated_once(int32_t dtype, double x, double other, const double turn[2])
 {
-    return number_round(p.args.dtype, a * b);
+    if (dtype == TROPE_F64)
+        return fma(x, turn[0], other * turn[1]);
+    return fmaf((float)x, (float)turn[0], (float)other * (float)turn[1]);
 }
 
-/* The contract's order of operations, to the last bit, in both rounding modes. */
+/* Cosine, sine and each operation rounded to the dtype: q * cos + rotate_half(q) * sin of eager tensors of that dtype. */
+static double rotated_natively(int32_t dtype, double x, double other, const double turn[2])
+{
+    const double c = number_round(dtype, turn[0]), s = number_round(dtype, turn[1]);
+    return number_round(dtype, x * c) + number_round(dtype, other * s);
+}
+
+/* The same in fp32, whatever the tensors are, and rounded at the end: OLMo 2's
+ *
+ *     q_embed = (q.float() * cos) + (rotate_half(q.float()) * sin);  return q_embed.to(q_type)
+ *
+ * with a product, a product and a sum of their own. (f64: in double.) */
+static double rotated_in_f32(int32_t dtype, double x, double other, const double turn[2])
+{
+    const volatile double double_product = x * turn[0], double_other = other * turn[1];
+    const volatile float product = (float)x * (float)turn[0], other_product = (float)other * (float)turn[1];
+    return dtype == TROPE_F64 ? double_product + double_other : product + other_product;
+}
+
+typedef double (*rotation)(int32_t dtype, double x, double other, const double turn[2]);
+
+static const struct {
+    const char *name;
+    rotation rotate;
+} roundings[] = {[TROPE_ROUND_ONCE] = {"once", rotated_once},
+                 [TROPE_ROUND_NATIVE] = {"native", rotated_natively},
+                 [TROPE_ROUND_NATIVE_F32] = {"native-f32", rotated_in_f32}};
+
+static void check_pair(int token, int pair)
+{
+    const int32_t dtype = p.c.args.dtype, rounding = p.c.args.rounding;
+    const double x1 = p.x_value[token][pair], x2 = p.x_value[token][pair + PAIRS];
+    const double c = p.cos[token][pair], s = p.sin[token][pair], minus[2] = {c, -s}, plus[2] = {c, s};
+    expect_bits(roundings[rounding].name, token, pair, roundings[rounding].rotate(dtype, x1, x2, minus));
+    expect_bits(roundings[rounding].name, token, pair + PAIRS, roundings[rounding].rotate(dtype, x2, x1, plus));
+}
+
+/* The contract's order of operations, to the last bit, in each rounding mode. */
 static void check_order(int32_t dtype, int32_t rounding)
 {
     random_state r = {23};
     start_problem(dtype, &r);
-    p.args.rounding = rounding;
+    p.c.args.rounding = rounding;
     for (int n = 0; n < TOKENS * PAIRS; n++) {
         p.cos[n / PAIRS][n % PAIRS] = (float)random_real(&r);
         p.sin[n / PAIRS][n % PAIRS] = (float)random_real(&r);
     }
-    use_table(NULL, p.cos[0], p.sin[0]);
-    for (int n = 0; n < 3 * TOKENS * PAIRS; n++) {
-        const int k = n / (TOKENS * PAIRS), t = n / PAIRS % TOKENS, i = n % PAIRS;
-        const float x1 = (float)p.x_value[t][i], x2 = (float)p.x_value[t][i + PAIRS], c = p.cos[t][i], s = p.sin[t][i];
-        if (n % (TOKENS * PAIRS) == 0 && !run(isas[k]))
-            break;
-        if (rounding == TROPE_ROUND_ONCE) {
-            expect_bits("once", t, i, fmaf(x1, c, -(x2 * s)));
-            expect_bits("once", t, i + PAIRS, fmaf(x2, c, x1 * s));
-        } else {
-            const double dc = number_round(dtype, c), ds = number_round(dtype, s);
-            expect_bits("native", t, i, native_product(x1, dc) - native_product(x2, ds));
-            expect_bits("native", t, i + PAIRS, native_product(x2, dc) + native_product(x1, ds));
-        }
+    call_tables(&p.c, p.cos, p.sin, TROPE_F32, TROPE_COLUMNS_PAIR, TOKENS);
+    for (int k = 0; k < 3; k++)
+        for (int n = 0; n < TOKENS * PAIRS && (n || run(isas[k])); n++)
+            check_pair(n / PAIRS, n % PAIRS);
+}
+
+/* The three modes are three results: somewhere, each pair of them differs. */
+static void check_modes_differ(int32_t dtype)
+{
+    static double results[3][TOKENS * HEAD];
+    for (int32_t rounding = TROPE_ROUND_ONCE; rounding <= TROPE_ROUND_NATIVE_F32; rounding++) {
+        check_order(dtype, rounding);
+        CHECK(run(TROPE_ISA_PORTABLE));
+        memcpy(results[rounding], p.y, sizeof p.y);
     }
+    CHECK(memcmp(results[0], results[2], sizeof results[0]) != 0);
+    CHECK(memcmp(results[0], results[1], sizeof results[0]) != 0);
+    CHECK((memcmp(results[1], results[2], sizeof results[0]) != 0) == (dtype == TROPE_F16 || dtype == TROPE_BF16));
 }
 
 /* mscale multiplies sine and cosine in fp32: rotating (1, 0) shows them. */
@@ -225,11 +276,11 @@ static void check_mscale(void)
     for (int n = 0; n < TOKENS * HEAD; n++)
         ((float *)p.x)[n] = n % HEAD < PAIRS ? 1.0f : 0.0f;
     fill_angles(&r);
-    use_table(p.freqs[0], NULL, NULL);
+    call_freqs(&p.c, p.freqs, TROPE_COLUMNS_PAIR, TOKENS);
     if (!run(TROPE_ISA_PORTABLE))
         return;
     memcpy(plain, p.y, sizeof plain);
-    p.args.mscale = mscale;
+    p.c.args.mscale = mscale;
     for (int k = 0; k < 3; k++) {
         if (!run(isas[k]))
             continue;
@@ -249,7 +300,7 @@ static void check_nan(int32_t dtype, int32_t rounding)
     long found = 0;
 
     start_problem(dtype, &r);
-    p.args.rounding = rounding;
+    p.c.args.rounding = rounding;
     for (int n = 0; n < TOKENS * HEAD; n++) {
         const uint32_t bits = payloads[n % 4];
         if (n % 5 == 0 || n % HEAD >= DIM) /* the upper half: a NaN or an infinity in f16 and bf16, too */
@@ -258,7 +309,7 @@ static void check_nan(int32_t dtype, int32_t rounding)
     }
     for (int n = 0; n < TOKENS * PAIRS; n++)
         memcpy(&p.freqs[n / PAIRS][n % PAIRS], &specials[n % 6], n % 7 ? 0 : sizeof specials[0]);
-    use_table(p.freqs[0], NULL, NULL);
+    call_freqs(&p.c, p.freqs, TROPE_COLUMNS_PAIR, TOKENS);
     for (int n = 0; n < 3 * TOKENS * HEAD; n++) {
         const int k = n / (TOKENS * HEAD), t = n / HEAD % TOKENS, e = n % HEAD;
         if (n % (TOKENS * HEAD) == 0 && !run(isas[k]))
@@ -269,7 +320,7 @@ static void check_nan(int32_t dtype, int32_t rounding)
             CHECK(bits == number_bits(dtype, source));
         else if (isnan(number_load(dtype, result_at(t, e))) && ++found)
             CHECK_MESSAGE(bits == canonical, "%s, isa %d: token %d, element %d is a NaN with bits %llx", number_name(dtype),
-                          (int)p.args.isa, t, e, (unsigned long long)bits);
+                          (int)p.c.args.isa, t, e, (unsigned long long)bits);
     }
     CHECK(found > 1000);
 }
@@ -279,13 +330,12 @@ int main(void)
     for (int d = 0; d < 4; d++) {
         check_positions(dtypes[d]);
         check_angles(dtypes[d]);
+        check_modes_differ(dtypes[d]);
+        check_phase_steps(dtypes[d]);
     }
-    for (int d = 0; d < 3; d++) {
-        check_order(dtypes[d], TROPE_ROUND_ONCE);
-        check_order(dtypes[d], TROPE_ROUND_NATIVE);
-        check_nan(dtypes[d], TROPE_ROUND_ONCE);
-        check_nan(dtypes[d], TROPE_ROUND_NATIVE);
-    }
+    for (int d = 0; d < 3; d++)
+        for (int32_t rounding = TROPE_ROUND_ONCE; rounding <= TROPE_ROUND_NATIVE_F32; rounding++)
+            check_nan(dtypes[d], rounding);
     check_mscale();
     check_changed_frequencies();
     return check_result();

@@ -90,12 +90,12 @@ def proportional(c, i):
     return theta(c, i) / D(c.get("factor", 1)) if i < turning else D(0)
 
 
-def mscale(c):
+def attention_factor(c):
     if "attention_factor" in c:
         return D(c["attention_factor"])
     if c["rule"] is yarn:
         def m(scale):
-            return D("0.1") * D(scale) * D(c["factor"]).ln() + 1
+            return D("0.1") * D(scale) * max(D(c["factor"]), D(1)).ln() + 1
         return m(c["mscale"]) / m(c["mscale_all_dim"]) if "mscale" in c else m(1)
     if c["rule"] is longrope and c.get("factor", 1) > 1:
         return (1 + D(c["factor"]).ln() / D(c["original_max_position"]).ln()).sqrt()
@@ -119,6 +119,7 @@ CASES = {
     "Qwen2.5, YaRN": dict(rule=yarn, rotary_dim=128, base=1000000, factor=4, original_max_position=32768),
     "DeepSeek-V3": dict(rule=yarn, rotary_dim=64, base=10000, factor=40, original_max_position=4096, beta_fast=32,
                         beta_slow=1, mscale=1, mscale_all_dim=1),
+    "YaRN, factor below 1": dict(rule=yarn, rotary_dim=64, base=10000, factor=0.5, original_max_position=4096),
     "DeepSeek, unequal mscale": dict(rule=yarn, rotary_dim=64, base=10000, factor=40, original_max_position=4096,
                                      mscale=1, mscale_all_dim=0.707),
     "gpt-oss": dict(rule=yarn, rotary_dim=64, base=150000, factor=32, original_max_position=4096, no_truncate=1),
@@ -128,6 +129,7 @@ CASES = {
     "Phi-3, long": dict(PHI, seq_len=4097),
     "Phi-3, own attention factor": dict(PHI, attention_factor=1.5),
     "LongRoPE, factor 1": dict(PHI, factor=1),
+    "LongRoPE, factor below 1": dict(PHI, factor=0.5),
     "Llama 3.1": dict(rule=llama3, rotary_dim=128, base=500000, factor=8, low_freq_factor=1, high_freq_factor=4,
                       original_max_position=8192),
     "Llama 3.2": dict(rule=llama3, rotary_dim=64, base=500000, factor=32, low_freq_factor=1, high_freq_factor=4,
@@ -158,14 +160,14 @@ def tables():
     for n, c in enumerate(CASES.values()):
         values = [c["rule"](c, i) for i in range(c["rotary_dim"] // 2)]
         out += [f"static const double table_inv_freq_{n}[] = {{", *doubles(values), "};"]
-    out += ["", "static const struct {", "    const char *name;", "    trope_frequency_args args;", "    double mscale;",
+    out += ["", "static const struct {", "    const char *name;", "    trope_frequency_args args;", "    double attention_factor;",
             "    const double *inv_freq;", "} table_rules[] = {"]
     for n, (name, c) in enumerate(CASES.items()):
         fields = [".struct_size = sizeof(trope_frequency_args)", f".rule = TROPE_RULE_{c['rule'].__name__.upper()}"]
         for key, value in c.items():
             if key != "rule":
                 fields.append(f".{key} = " + (f"table_{key}" if isinstance(value, list) else str(value)))
-        out += [f'    {{"{name}", {{', *lines_of(fields, 4), f"    }}, {float(mscale(c))!r}, table_inv_freq_{n}}},"]
+        out += [f'    {{"{name}", {{', *lines_of(fields, 4), f"    }}, {float(attention_factor(c))!r}, table_inv_freq_{n}}},"]
     out += ["};", "", "#endif", ""]
     return "\n".join(out)
 

@@ -25,6 +25,24 @@ static void check_step(double inv_freq)
                   (unsigned long long)expected);
 }
 
+/* What the public function makes of many at once. */
+static void check_public_steps(void)
+{
+    double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
+    uint64_t steps[TROPE_MAX_ROTARY_DIM / 2 + 1];
+    random_state r = {9};
+    for (int32_t pairs = 1; pairs <= TROPE_MAX_ROTARY_DIM / 2; pairs += 73) {
+        for (int i = 0; i < pairs; i++)
+            inv_freq[i] = ldexp(random_real(&r), (int)random_between(&r, -80, 64));
+        steps[pairs] = 77;
+        CHECK_MESSAGE(trope_phase_steps(inv_freq, pairs, steps) == TROPE_OK, "%s", trope_last_error());
+        for (int i = 0; i < pairs; i++)
+            CHECK_MESSAGE(steps[i] == exact_step(inv_freq[i]), "the step of %a is %016llx", inv_freq[i],
+                          (unsigned long long)steps[i]);
+        CHECK(steps[pairs] == 77);
+    }
+}
+
 static void check_bits(int first, uint64_t bits, uint64_t expected)
 {
     CHECK_MESSAGE(bits == expected, "bits from %d on are %016llx, expected %016llx", first, (unsigned long long)bits,
@@ -209,6 +227,7 @@ int main(int argc, char **argv)
 
     check_turn_bits();
     check_steps();
+    check_public_steps();
     for (int b = 0; b < 3; b++)
         for (int dim = 64; dim <= 256; dim *= 2)
             check_sines(bases[b], dim);

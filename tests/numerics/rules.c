@@ -1,6 +1,9 @@
-/* trope_frequencies against tables made from the papers' formulas in 50 digits (make_tables.py), and everything that it
- * must refuse. */
+/* trope_frequencies against tables made from the papers' formulas in 50 digits (make_tables.py), whatever the caller's
+ * floating-point environment is; and everything that it must refuse. (Struct sizes: tests/api/struct_size.c.) */
+#define _GNU_SOURCE /* feenableexcept */
+#include <fenv.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "numerics/tables.h"
@@ -13,13 +16,46 @@
 /* The exponent 2i/d is rounded before it is multiplied by ln(base); a ramp near its end cancels. */
 #define TOLERANCE 2e-14
 
+#ifdef __GLIBC__
+static int set_traps(void)
+{
+    const int traps = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW;
+    feenableexcept(traps);
+    return traps;
+}
+
+static int are_set(int traps)
+{
+    return fegetexcept() == traps;
+}
+
+static void clear_traps(void)
+{
+    fedisableexcept(FE_ALL_EXCEPT);
+}
+#else
+static int set_traps(void)
+{
+    return 0;
+}
+
+static int are_set(int traps)
+{
+    return !traps;
+}
+
+static void clear_traps(void)
+{
+}
+#endif
+
 static void check_case(int n)
 {
     const int pairs = table_rules[n].args.rotary_dim / 2;
-    double inv_freq[MAX_PAIRS + 1], mscale = 0.0, worst = 0.0;
+    double inv_freq[MAX_PAIRS + 1], factor = 0.0, worst = 0.0;
 
     inv_freq[pairs] = 1234.0;
-    const trope_status status = trope_frequencies(&table_rules[n].args, inv_freq, &mscale);
+    const trope_status status = trope_frequencies(&table_rules[n].args, inv_freq, &factor);
     if (!CHECK_MESSAGE(status == TROPE_OK, "%s: %s", table_rules[n].name, trope_last_error()))
         return;
     for (int i = 0; i < pairs; i++) {
@@ -29,10 +65,31 @@ static void check_case(int n)
         CHECK_MESSAGE(error <= TOLERANCE, "%s: inv_freq[%d] is %.17g, expected %.17g", table_rules[n].name, i, inv_freq[i],
                       expected);
     }
-    CHECK_MESSAGE(fabs(mscale / table_rules[n].mscale - 1.0) <= TOLERANCE, "%s: mscale is %.17g, expected %.17g",
-                  table_rules[n].name, mscale, table_rules[n].mscale);
+    CHECK_MESSAGE(fabs(factor / table_rules[n].attention_factor - 1.0) <= TOLERANCE,
+                  "%s: attention_factor is %.17g, expected %.17g", table_rules[n].name, factor,
+                  table_rules[n].attention_factor);
     CHECK(inv_freq[pairs] == 1234.0);
     printf("%-32s largest relative error %.2g\n", table_rules[n].name, worst);
+}
+
+/* The caller's rounding direction, flush-to-zero and traps change no bit, and stay what they were. */
+static void check_environments(int n)
+{
+    const int directions[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    const size_t bytes = (size_t)table_rules[n].args.rotary_dim / 2 * sizeof(double);
+    double expected[MAX_PAIRS], inv_freq[MAX_PAIRS], expected_factor, factor;
+
+    CHECK(trope_frequencies(&table_rules[n].args, expected, &expected_factor) == TROPE_OK);
+    for (int i = 0; i < 4; i++) {
+        fesetround(i < 3 ? directions[i] : FE_TONEAREST);
+        const int traps = i < 3 ? 0 : set_traps();
+        const trope_status status = trope_frequencies(&table_rules[n].args, inv_freq, &factor);
+        const int unchanged = i < 3 ? fegetround() == directions[i] : are_set(traps);
+        clear_traps();
+        fesetround(FE_TONEAREST);
+        CHECK_MESSAGE(status == TROPE_OK && unchanged && factor == expected_factor && !memcmp(inv_freq, expected, bytes),
+                      "%s: another result under another floating-point environment (%d)", table_rules[n].name, i);
+    }
 }
 
 static const trope_frequency_args *find_case(const char *name)
@@ -46,30 +103,19 @@ static const trope_frequency_args *find_case(const char *name)
 
 static void check_same(const char *what, const trope_frequency_args *a, const trope_frequency_args *b)
 {
-    double inv_freq[2][MAX_PAIRS], mscale[2];
-    CHECK(trope_frequencies(a, inv_freq[0], &mscale[0]) == TROPE_OK);
-    CHECK(trope_frequencies(b, inv_freq[1], &mscale[1]) == TROPE_OK);
-    CHECK_MESSAGE(mscale[0] == mscale[1] && !memcmp(inv_freq[0], inv_freq[1], (size_t)a->rotary_dim / 2 * sizeof(double)),
+    double inv_freq[2][MAX_PAIRS], factor[2];
+    CHECK_MESSAGE(trope_frequencies(a, inv_freq[0], &factor[0]) == TROPE_OK, "%s: %s", what, trope_last_error());
+    CHECK_MESSAGE(trope_frequencies(b, inv_freq[1], &factor[1]) == TROPE_OK, "%s: %s", what, trope_last_error());
+    CHECK_MESSAGE(factor[0] == factor[1] && !memcmp(inv_freq[0], inv_freq[1], (size_t)a->rotary_dim / 2 * sizeof(double)),
                   "%s: the results differ", what);
 }
 
-/* A 0 is the default that the header names; and an mscale without its partner counts as not given. */
+/* Where a 0 is a default, it is the one that the header names. */
 static void check_defaults(void)
 {
-    const trope_frequency_args *llama = find_case("Llama 3.1"), *deepseek = find_case("DeepSeek-V3");
-    trope_frequency_args a = *llama, b;
-
-    a.low_freq_factor = a.high_freq_factor = 0;
-    check_same("Llama 3 defaults", llama, &a);
-
-    a = *deepseek;
-    a.base = a.beta_fast = a.beta_slow = 0;
-    check_same("YaRN defaults", deepseek, &a);
-
-    a = b = *deepseek;
-    a.mscale = 0;
-    b.mscale = b.mscale_all_dim = 0;
-    check_same("YaRN with mscale_all_dim alone", &a, &b);
+    trope_frequency_args a = *find_case("DeepSeek-V3"), b;
+    a.beta_fast = a.beta_slow = 0;
+    check_same("YaRN's betas", find_case("DeepSeek-V3"), &a);
 
     a = b = *find_case("dynamic NTK, inside the window");
     a.seq_len = 0;
@@ -81,40 +127,75 @@ static void check_defaults(void)
     check_same("LongRoPE without seq_len", &a, find_case("Phi-3, short"));
 
     a = b = *find_case("Gemma, a quarter");
-    a.partial_rotary_factor = 0;
+    a.factor = 1;
+    check_same("proportional without factor", &a, &b);
+    a.factor = 0;
+    a.partial_rotary_factor = 1;
     b.rule = TROPE_RULE_DEFAULT;
     b.partial_rotary_factor = 0;
     check_same("proportional in full", &a, &b);
 
-    a = *find_case("position interpolation");
-    b = a;
+    a = *find_case("Phi-3, own attention factor");
     a.factor = 0;
-    b.factor = 1;
-    check_same("factor 1", &a, &b);
-
-    a = *find_case("Phi-3, short");
-    a.factor = 0.5;
-    check_same("LongRoPE with a factor below 1", &a, find_case("LongRoPE, factor 1"));
+    check_same("LongRoPE with an attention factor and no factor", &a, find_case("Phi-3, own attention factor"));
 }
 
 /* The source of a LongRoPE array may be the destination. */
 static void check_in_place(void)
 {
     trope_frequency_args a = *find_case("Phi-3, short");
-    double expected[MAX_PAIRS], inv_freq[MAX_PAIRS], mscale;
+    double expected[MAX_PAIRS], inv_freq[MAX_PAIRS], factor;
 
-    CHECK(trope_frequencies(&a, expected, &mscale) == TROPE_OK);
+    CHECK(trope_frequencies(&a, expected, &factor) == TROPE_OK);
     memcpy(inv_freq, table_short_factor, sizeof table_short_factor);
     a.short_factor = inv_freq;
-    CHECK(trope_frequencies(&a, inv_freq, &mscale) == TROPE_OK);
+    CHECK(trope_frequencies(&a, inv_freq, &factor) == TROPE_OK);
     CHECK(!memcmp(inv_freq, expected, (size_t)a.rotary_dim / 2 * sizeof(double)));
 }
 
-/* Everything that is refused: a case, one field changed, and words of the message. */
+/* A case of each rule, and what the rule does with each field: R needs it, o may have it, - does not use it. */
+static const struct {
+    int32_t rule;
+    const char *base;
+} rules[] = {{TROPE_RULE_DEFAULT, "RoFormer"},
+             {TROPE_RULE_LINEAR, "position interpolation"},
+             {TROPE_RULE_DYNAMIC, "dynamic NTK, three windows"},
+             {TROPE_RULE_YARN, "Qwen2.5, YaRN"},
+             {TROPE_RULE_LONGROPE, "Phi-3, short"},
+             {TROPE_RULE_LLAMA3, "Llama 3.1"},
+             {TROPE_RULE_PROPORTIONAL, "Gemma, a quarter"}};
+
+typedef enum field_type { INTEGER, REAL, POINTER } field_type;
+
+#define AT(field) offsetof(trope_frequency_args, field)
+static const struct {
+    const char *name;
+    size_t offset;
+    field_type type;
+    const char *uses; /* by the rules in their order */
+} fields[] = {
+    {"base", AT(base), REAL, "RRRRRRR"},
+    {"factor", AT(factor), REAL, "-RRRRRo"},
+    {"original_max_position", AT(original_max_position), REAL, "--RRRR-"},
+    {"seq_len", AT(seq_len), REAL, "--o-o--"},
+    {"low_freq_factor", AT(low_freq_factor), REAL, "-----R-"},
+    {"high_freq_factor", AT(high_freq_factor), REAL, "-----R-"},
+    {"beta_fast", AT(beta_fast), REAL, "---o---"},
+    {"beta_slow", AT(beta_slow), REAL, "---o---"},
+    {"attention_factor", AT(attention_factor), REAL, "---oo--"},
+    {"mscale", AT(mscale), REAL, "---o---"},
+    {"mscale_all_dim", AT(mscale_all_dim), REAL, "---o---"},
+    {"partial_rotary_factor", AT(partial_rotary_factor), REAL, "------R"},
+    {"short_factor", AT(short_factor), POINTER, "----R--"},
+    {"long_factor", AT(long_factor), POINTER, "----R--"},
+    {"no_truncate", AT(no_truncate), INTEGER, "---o---"},
+};
+
+/* Everything else that is refused: a case, one field changed, and words of the message. */
 typedef struct refusal {
     const char *base;
     size_t offset;
-    enum { INTEGER, REAL, POINTER } type;
+    field_type type;
     double value;
     trope_status status;
     const char *words;
@@ -133,11 +214,11 @@ static void fill_bad_arrays(void)
     tiny_factor[0] = 0x1p-64;
 }
 
-#define AT(field) offsetof(trope_frequency_args, field)
-#define BAD       TROPE_ERROR_ARGUMENT
+#define BAD TROPE_ERROR_ARGUMENT
 static const refusal refusals[] = {
     {"RoFormer", AT(rule), INTEGER, -1, BAD, "rule (-1) must be a TROPE_RULE_ value"},
-    {"RoFormer", AT(rule), INTEGER, 7, BAD, "rule (7) must be a TROPE_RULE_ value"},
+    {"RoFormer", AT(rule), INTEGER, 0, BAD, "rule (0) must be a TROPE_RULE_ value"},
+    {"RoFormer", AT(rule), INTEGER, 8, BAD, "rule (8) must be a TROPE_RULE_ value"},
     {"RoFormer", AT(rotary_dim), INTEGER, 0, BAD, "rotary_dim (0) must be even and at least 2"},
     {"RoFormer", AT(rotary_dim), INTEGER, 7, BAD, "rotary_dim (7) must be even and at least 2"},
     {"RoFormer", AT(rotary_dim), INTEGER, -2, BAD, "rotary_dim (-2) must be even and at least 2"},
@@ -147,64 +228,53 @@ static const refusal refusals[] = {
     {"RoFormer", AT(base), REAL, INFINITY, BAD, "base (inf) must be finite and greater than 1"},
     {"RoFormer", AT(base), REAL, 1, BAD, "base (1) must be finite and greater than 1"},
     {"RoFormer", AT(base), REAL, -10000, BAD, "base (-10000) must be finite and greater than 1"},
-    {"RoFormer", AT(factor), REAL, 2, BAD, "factor (2) must be 0: TROPE_RULE_DEFAULT does not use it"},
-    {"RoFormer", AT(original_max_position), REAL, 2048, BAD, "original_max_position (2048) must be 0"},
-    {"RoFormer", AT(partial_rotary_factor), REAL, 0.5, BAD, "partial_rotary_factor (0.5) must be 0"},
-    {"RoFormer", AT(no_truncate), INTEGER, 1, BAD, "no_truncate (1) must be 0: TROPE_RULE_DEFAULT does not use it"},
-    {"RoFormer", AT(short_factor), POINTER, 1, BAD, "must be NULL: TROPE_RULE_DEFAULT does not use it"},
-    {"RoFormer", AT(long_factor), POINTER, 1, BAD, "must be NULL: TROPE_RULE_DEFAULT does not use it"},
     {"position interpolation", AT(factor), REAL, NAN, BAD, "factor (nan) must be finite and greater than 0"},
     {"position interpolation", AT(factor), REAL, -1, BAD, "factor (-1) must be finite and greater than 0"},
     {"position interpolation", AT(factor), REAL, 0x1p-64, BAD, "inv_freq[0] (1.84467e+19) comes out too large"},
     {"position interpolation", AT(factor), REAL, 1e-320, BAD, "inv_freq[0] (inf) comes out too large"},
-    {"position interpolation", AT(seq_len), REAL, 100, BAD, "seq_len (100) must be 0: TROPE_RULE_LINEAR does not use it"},
     {"two dimensions", AT(rule), INTEGER, TROPE_RULE_DYNAMIC, BAD, "rotary_dim (2) must be at least 4"},
-    {"dynamic NTK, three windows", AT(original_max_position), REAL, 0, BAD, "original_max_position (0) is required by"},
     {"dynamic NTK, three windows", AT(original_max_position), REAL, 1, BAD, "must be finite and greater than 1"},
     {"dynamic NTK, three windows", AT(original_max_position), REAL, NAN, BAD, "original_max_position (nan) must be finite"},
     {"dynamic NTK, three windows", AT(seq_len), REAL, -1, BAD, "seq_len (-1) must be finite and greater than 0"},
     {"dynamic NTK, three windows", AT(seq_len), REAL, INFINITY, BAD, "seq_len (inf) must be finite"},
-    {"dynamic NTK, three windows", AT(attention_factor), REAL, 1, BAD, "TROPE_RULE_DYNAMIC does not use it"},
-    {"DeepSeek-V3", AT(original_max_position), REAL, 0, BAD, "original_max_position (0) is required by TROPE_RULE_YARN"},
     {"DeepSeek-V3", AT(no_truncate), INTEGER, 2, BAD, "no_truncate (2) must be 0 or 1"},
     {"DeepSeek-V3", AT(beta_fast), REAL, 0.5, BAD, "beta_fast (0.5) must be at least beta_slow (1)"},
     {"DeepSeek-V3", AT(beta_fast), REAL, -32, BAD, "beta_fast (-32) must be finite and greater than 0"},
     {"DeepSeek-V3", AT(beta_slow), REAL, 33, BAD, "beta_fast (32) must be at least beta_slow (33)"},
     {"DeepSeek-V3", AT(beta_slow), REAL, NAN, BAD, "beta_slow (nan) must be finite"},
+    {"DeepSeek-V3", AT(mscale), REAL, 0, BAD, "mscale (0) must be given with"},
+    {"DeepSeek-V3", AT(mscale_all_dim), REAL, 0, BAD, "mscale_all_dim (0) must be given with"},
     {"DeepSeek-V3", AT(mscale), REAL, -1, BAD, "mscale (-1) must be finite and greater than 0"},
     {"DeepSeek-V3", AT(mscale_all_dim), REAL, INFINITY, BAD, "mscale_all_dim (inf) must be finite"},
     {"DeepSeek-V3", AT(attention_factor), REAL, -1, BAD, "attention_factor (-1) must be finite"},
-    {"DeepSeek-V3", AT(low_freq_factor), REAL, 1, BAD, "low_freq_factor (1) must be 0: TROPE_RULE_YARN does not use it"},
-    {"Phi-3, short", AT(original_max_position), REAL, 0, BAD, "original_max_position (0) is required by"},
-    {"Phi-3, short", AT(short_factor), POINTER, 0, TROPE_ERROR_NULL, "short_factor is NULL, TROPE_RULE_LONGROPE needs it"},
-    {"Phi-3, short", AT(long_factor), POINTER, 0, TROPE_ERROR_NULL, "long_factor is NULL, TROPE_RULE_LONGROPE needs it"},
     {"Phi-3, short", AT(short_factor), POINTER, 1, BAD, "short_factor[3] (-1) must be finite and greater than 0"},
     {"Phi-3, short", AT(long_factor), POINTER, 2, BAD, "long_factor[1] (inf) must be finite and greater than 0"},
     {"Phi-3, short", AT(short_factor), POINTER, 3, BAD, "comes out too large"},
     {"Phi-3, short", AT(attention_factor), REAL, NAN, BAD, "attention_factor (nan) must be finite"},
-    {"Phi-3, short", AT(mscale), REAL, 1, BAD, "mscale (1) must be 0: TROPE_RULE_LONGROPE does not use it"},
-    {"Llama 3.1", AT(original_max_position), REAL, 0, BAD, "original_max_position (0) is required by TROPE_RULE_LLAMA3"},
     {"Llama 3.1", AT(low_freq_factor), REAL, 4, BAD, "high_freq_factor (4) must be greater than low_freq_factor (4)"},
     {"Llama 3.1", AT(low_freq_factor), REAL, NAN, BAD, "low_freq_factor (nan) must be finite"},
     {"Llama 3.1", AT(high_freq_factor), REAL, 0.5, BAD, "high_freq_factor (0.5) must be greater than low_freq_factor (1)"},
     {"Llama 3.1", AT(high_freq_factor), REAL, -4, BAD, "high_freq_factor (-4) must be finite and greater than 0"},
-    {"Llama 3.1", AT(beta_slow), REAL, 1, BAD, "beta_slow (1) must be 0: TROPE_RULE_LLAMA3 does not use it"},
     {"Gemma, a quarter", AT(partial_rotary_factor), REAL, 1.5, BAD, "partial_rotary_factor (1.5) must be at most 1"},
     {"Gemma, a quarter", AT(partial_rotary_factor), REAL, -0.5, BAD, "partial_rotary_factor (-0.5) must be finite"},
     {"Gemma, a quarter", AT(partial_rotary_factor), REAL, NAN, BAD, "partial_rotary_factor (nan) must be finite"},
 };
 
+/* `words` begin with the argument. */
 static void check_refused(const char *what, const trope_frequency_args *args, trope_status expected, const char *words)
 {
-    double inv_freq[MAX_PAIRS], untouched[MAX_PAIRS], mscale = 77.0;
+    double inv_freq[MAX_PAIRS], untouched[MAX_PAIRS], factor = 77.0;
 
     memset(inv_freq, 0xff, sizeof inv_freq);
     memset(untouched, 0xff, sizeof untouched);
-    const trope_status status = trope_frequencies(args, inv_freq, &mscale);
+    const trope_status status = trope_frequencies(args, inv_freq, &factor);
+    const char *argument = trope_last_error_argument();
     CHECK_MESSAGE(status == expected, "%s: status %d, expected %d", what, (int)status, (int)expected);
     CHECK_MESSAGE(strstr(trope_last_error(), words) && !strncmp(trope_last_error(), "trope_frequencies: ", 19),
                   "%s: the message is \"%s\", expected \"%s\"", what, trope_last_error(), words);
-    CHECK_MESSAGE(mscale == 77.0 && !memcmp(inv_freq, untouched, sizeof inv_freq), "%s: something was written", what);
+    CHECK_MESSAGE(argument[0] && !strncmp(trope_last_error() + 19, argument, strlen(argument)),
+                  "%s: the argument is \"%s\": %s", what, argument, trope_last_error());
+    CHECK_MESSAGE(factor == 77.0 && !memcmp(inv_freq, untouched, sizeof inv_freq), "%s: something was written", what);
 }
 
 static void check_refusal(const refusal *r)
@@ -222,41 +292,74 @@ static void check_refusal(const refusal *r)
     check_refused(r->words, &args, r->status, r->words);
 }
 
-static void check_pointers_and_sizes(void)
+static void set_field(trope_frequency_args *args, size_t offset, field_type type, int is_given)
 {
-    struct {
-        trope_frequency_args args;
-        double more;
-    } newer = {*find_case("RoFormer"), 0.0};
-    trope_frequency_args args = newer.args;
-    double inv_freq[MAX_PAIRS], mscale;
+    const double one_and_a_half = 1.5;
+    const double *const pointer = is_given ? negative_factor : NULL;
+    const int32_t one = 1;
+    void *field = (char *)args + offset;
+    if (type == POINTER)
+        memcpy(field, &pointer, sizeof pointer);
+    else if (!is_given)
+        memset(field, 0, type == REAL ? sizeof one_and_a_half : sizeof one);
+    else if (type == REAL)
+        memcpy(field, &one_and_a_half, sizeof one_and_a_half);
+    else
+        memcpy(field, &one, sizeof one);
+}
+
+/* A field that a rule needs and has not, and one that it has and does not use, are refused by name. */
+static void check_field(int rule, int field)
+{
+    const char use = fields[field].uses[rule], *name = fields[field].name;
+    const trope_frequency_args *base = find_case(rules[rule].base);
+    trope_frequency_args args = *base;
+    double inv_freq[MAX_PAIRS], factor;
+    CHECK(base->rule == rules[rule].rule);
+    set_field(&args, fields[field].offset, fields[field].type, use == '-');
+    if (use == 'o') {
+        CHECK_MESSAGE(trope_frequencies(&args, inv_freq, &factor) == TROPE_OK, "%s of rule %d: %s", name, base->rule,
+                      trope_last_error());
+        return;
+    }
+    check_refused(name, &args, use == 'R' && fields[field].type == POINTER ? TROPE_ERROR_NULL : TROPE_ERROR_ARGUMENT,
+                  use == '-'                      ? "does not use it"
+                  : fields[field].type == POINTER ? "needs it"
+                                                  : "(0) must be given with");
+    CHECK_MESSAGE(!strcmp(trope_last_error_argument(), name), "%s of rule %d: %s", name, base->rule, trope_last_error());
+}
+
+static void check_fields(void)
+{
+    for (int rule = 0; rule < (int)(sizeof rules / sizeof rules[0]); rule++)
+        for (int field = 0; field < (int)(sizeof fields / sizeof fields[0]); field++)
+            check_field(rule, field);
+}
+
+static void check_pointers(void)
+{
+    trope_frequency_args args = *find_case("RoFormer");
+    double inv_freq[MAX_PAIRS], factor;
 
     check_refused("no arguments", NULL, TROPE_ERROR_NULL, "args is NULL");
-    args.struct_size = 4;
-    check_refused("struct too small", &args, TROPE_ERROR_ARGUMENT, "struct_size (4)");
-    args.struct_size = offsetof(trope_frequency_args, factor);
-    CHECK(trope_frequencies(&args, inv_freq, &mscale) == TROPE_OK && inv_freq[0] == 1.0);
-    newer.args.struct_size = sizeof newer;
-    CHECK(trope_frequencies(&newer.args, inv_freq, &mscale) == TROPE_OK && inv_freq[0] == 1.0);
-    newer.more = 1.0;
-    check_refused("unknown tail", &newer.args, TROPE_ERROR_ARGUMENT, "struct_size");
-
-    args = *find_case("RoFormer");
-    CHECK(trope_frequencies(&args, NULL, &mscale) == TROPE_ERROR_NULL);
+    CHECK(trope_frequencies(&args, NULL, &factor) == TROPE_ERROR_NULL);
     CHECK(strstr(trope_last_error(), "trope_frequencies: inv_freq is NULL"));
     CHECK(trope_frequencies(&args, inv_freq, NULL) == TROPE_ERROR_NULL);
-    CHECK(strstr(trope_last_error(), "trope_frequencies: mscale is NULL"));
+    CHECK(strstr(trope_last_error(), "trope_frequencies: attention_factor is NULL"));
 }
 
 int main(void)
 {
-    for (int n = 0; n < CASES; n++)
+    for (int n = 0; n < CASES; n++) {
         check_case(n);
+        check_environments(n);
+    }
     check_defaults();
     check_in_place();
     fill_bad_arrays();
+    check_fields();
     for (size_t r = 0; r < sizeof refusals / sizeof refusals[0]; r++)
         check_refusal(&refusals[r]);
-    check_pointers_and_sizes();
+    check_pointers();
     return check_result();
 }

@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         check(make(seed, 0), 1);
         if (seed % 50 == 0)
-            check(make(seed, 400000), 4);
+            check(make(seed, 1600000), 4);
         if (seed % 500 == 0)
             check(make(seed, 9 << 20), 3);
     }

@@ -1,5 +1,5 @@
-/* A call allocates nothing. Every way to the heap in this program is counted; OpenMP makes its threads on the first call,
- * which is not. Skipped under sanitizers, which have an allocator of their own, and without glibc. */
+/* A call allocates nothing. Every way to the heap in this program is counted; the workers are made by the first call, which
+ * is not. Skipped under sanitizers, which have an allocator of their own, and without glibc. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -11,8 +11,6 @@ from checks import check, finish  # noqa: E402, F401
 if len(sys.argv) != 2:
     sys.exit("usage: %s TROPE" % sys.argv[0])
 TOOL = sys.argv[1]
-# Other tests may run at the same time: threads with nothing to do must not spin.
-os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # these tests are of the CPU; tests/cuda/commands.c is of the GPU
 
 

@@ -14,47 +14,59 @@ static int64_t index_at(const void *array, int32_t dtype, int64_t i)
 }
 
 /* The bits of the elements of all destinations. */
-static uint64_t *gather(const trope_args *args)
+static uint64_t *gather(const trope_args *args, int backward)
 {
     int64_t count = 0, at = 0;
-    for (int i = 0; i < args->operand_count; i++)
-        count += tensor_count(args, &args->operands[i]);
+    for (int i = 0; i < args->operand_count; i++) {
+        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
+        count += tensor_count(&dst);
+    }
     uint64_t *bits = malloc((size_t)count * sizeof *bits);
-    for (int i = 0; i < args->operand_count; i++)
-        for (int64_t j = 0; j < tensor_count(args, &args->operands[i]); j++, at++) {
-            const trope_operand *o = &args->operands[i];
-            const int64_t offset = tensor_offset(args, o, o->dst_stride, j);
-            bits[at] = number_bits(args->dtype, (const char *)o->dst + offset * (int64_t)number_size(args->dtype));
-        }
+    for (int i = 0; i < args->operand_count; i++) {
+        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
+        for (int64_t j = 0; j < tensor_count(&dst); j++, at++)
+            bits[at] = number_bits(args->dtype,
+                                   (const char *)dst.base + tensor_offset(&dst, j) * (int64_t)number_size(args->dtype));
+    }
     return bits;
 }
 
-/* The call for one sequence. `start` is where its position is kept. */
-static trope_args one_sequence(const trope_args *args, int64_t sequence, int64_t *start)
+/* The call for one sequence, of a call whose tensors are said by strides. `start` is where its position is kept. */
+static call one_sequence(const trope_args *args, int64_t sequence, int64_t *start)
 {
     const int32_t dtype = args->cu_seqlens_dtype;
     const void *stored = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
     const int64_t begin = index_at(stored, dtype, sequence), first = index_at(args->cu_seqlens, dtype, sequence);
-    const int64_t step = args->position_token_stride ? args->position_token_stride : 1;
-    trope_args a = *args;
-    a.tokens = index_at(args->cu_seqlens, dtype, sequence + 1) - first;
-    a.cu_seqlens = a.cu_seqlens_padded = NULL;
-    a.sequences = a.packed_positions = 0;
-    for (int i = 0; i < a.operand_count; i++) {
-        trope_operand *o = &a.operands[i];
-        const int64_t size = (int64_t)number_size(a.dtype);
+    call c;
+    int64_t ids[3];
+    c.args = *args;
+    memcpy(c.operands, args->operands, (size_t)args->operand_count * sizeof c.operands[0]);
+    trope_args *a = call_args(&c);
+    a->tokens = index_at(args->cu_seqlens, dtype, sequence + 1) - first;
+    a->cu_seqlens = a->cu_seqlens_padded = NULL;
+    a->sequences = 0;
+    a->cu_seqlens_dtype = a->padding = a->stream_positions = 0;
+    for (int i = 0; i < a->operand_count; i++) {
+        trope_operand *o = &c.operands[i];
+        const int64_t size = (int64_t)number_size(a->dtype);
         o->src = (const char *)o->src + begin * o->src_stride[TROPE_DIM_TOKEN] * size;
         o->dst = (char *)o->dst + begin * o->dst_stride[TROPE_DIM_TOKEN] * size;
     }
-    if (a.position_ids) {
-        a.position_ids = (const char *)a.position_ids + begin * step * (a.position_dtype == TROPE_I64 ? 8 : 4);
-        return a;
+    if (a->position_ids) {
+        tensor_ids_strides(args, ids);
+        a->ids_layout = TROPE_IDS_STRIDED;
+        a->position_axes = a->position_axes ? a->position_axes : 1;
+        memcpy(a->ids_stride, ids, sizeof ids);
+        if (a->position_axes == 1)
+            a->ids_stride[0] = 0;
+        a->position_ids = (const char *)a->position_ids + begin * ids[2] * (a->position_dtype == TROPE_I64 ? 8 : 4);
+        return c;
     }
     *start = args->start_positions ? index_at(args->start_positions, args->position_dtype, sequence) : 0;
-    *start += args->packed_positions ? first : 0;
-    a.position_dtype = TROPE_I64;
-    a.start_positions = start;
-    return a;
+    *start += args->stream_positions ? first : 0;
+    a->position_dtype = TROPE_I64;
+    a->start_positions = start;
+    return c;
 }
 
 static int is_real(const trope_args *args, int64_t element, int64_t count)
@@ -63,11 +75,12 @@ static int is_real(const trope_args *args, int64_t element, int64_t count)
     return !reference_find(args, 0, element / per_token).is_padding;
 }
 
-static long count_different(const trope_args *args, const uint64_t *a, const uint64_t *b)
+static long count_different(const trope_args *args, int backward, const uint64_t *a, const uint64_t *b)
 {
     long different = 0;
     for (int i = 0; i < args->operand_count; i++) {
-        const int64_t count = tensor_count(args, &args->operands[i]);
+        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
+        const int64_t count = tensor_count(&dst);
         for (int64_t j = 0; j < count; j++)
             different += a[j] != b[j] && is_real(args, j, count);
         a += count;
@@ -76,28 +89,36 @@ static long count_different(const trope_args *args, const uint64_t *a, const uin
     return different;
 }
 
+static uint64_t *rotate_each(config *c, const trope_args *args, int backward)
+{
+    config_reset(c);
+    for (int64_t s = 0; s < args->sequences; s++) {
+        int64_t start;
+        call one = one_sequence(args, s, &start);
+        trope_args *a = call_args(&one);
+        CHECK_MESSAGE((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK, "%s", trope_last_error());
+    }
+    return gather(args, backward);
+}
+
 static void check_seed(uint64_t seed)
 {
     const uint8_t fixed[][2] = {{OPTION_GRADIENT, GRADIENT_NONE},
                                 {OPTION_SEQUENCES, (uint8_t)(1 + seed % 4)},
                                 {OPTION_CP, 0},
+                                {OPTION_STRUCTS, STRUCTS_OWN},
                                 {OPTION_RANGE, (uint8_t)(seed / 4 % 2)}};
-    const config_choices choices = config_choose_with(seed, fixed, 4);
+    const config_choices choices = config_choose_with(seed, fixed, 5);
     config *c = config_make(seed, &choices);
-    const trope_args args = config_args(c, 0);
     for (int backward = 0; backward < 2; backward++) {
         char description[2048];
+        call k = config_call(c, backward);
+        const trope_args *args = call_args(&k);
+        tensor_say_strides(args, k.operands, backward);
         config_reset(c);
-        CHECK_MESSAGE((backward ? trope_backward(&args) : trope_forward(&args)) == TROPE_OK, "%s", trope_last_error());
-        uint64_t *packed = gather(&args);
-        config_reset(c);
-        for (int64_t s = 0; s < args.sequences; s++) {
-            int64_t start;
-            const trope_args one = one_sequence(&args, s, &start);
-            CHECK_MESSAGE((backward ? trope_backward(&one) : trope_forward(&one)) == TROPE_OK, "%s", trope_last_error());
-        }
-        uint64_t *alone = gather(&args);
-        const long different = count_different(&args, packed, alone);
+        CHECK_MESSAGE((backward ? trope_backward(args) : trope_forward(args)) == TROPE_OK, "%s", trope_last_error());
+        uint64_t *packed = gather(args, backward), *alone = rotate_each(c, args, backward);
+        const long different = count_different(args, backward, packed, alone);
         config_describe(c, description, sizeof description);
         CHECK_MESSAGE(different == 0, "%ld elements differ; varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
                       different, (unsigned long long)seed, description);
@@ -120,7 +141,7 @@ static void check_many(void)
     }
     packed_call p;
     make_packed_call(&p, cu_seqlens[MANY], cu_seqlens, MANY);
-    CHECK_MESSAGE(trope_forward(&p.args) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(trope_forward(call_args(&p.c)) == TROPE_OK, "%s", trope_last_error());
     long different = 0;
     for (int i = 0; i < MANY; i++)
         for (int32_t token = cu_seqlens[i]; token < cu_seqlens[i + 1]; token++) {

@@ -1,21 +1,24 @@
 /* trope_positions: what the layouts mean, in numbers; over all ranks a permutation; and in random calls what the reference
  * says. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "support/check.h"
 #include "support/config.h"
 #include "support/reference.h"
 
+/* trope_positions reads no operands and no angles. */
 static trope_args dense(int64_t tokens, int32_t layout, int32_t size, int32_t rank)
 {
-    return (trope_args){.struct_size = sizeof(trope_args),
-                        .batch = 1,
-                        .tokens = tokens,
-                        .cp_layout = layout,
-                        .cp_size = size,
-                        .cp_rank = rank};
+    call c = call_make(TROPE_F32, 1, tokens);
+    c.args.cp_layout = layout;
+    c.args.cp_size = size;
+    c.args.cp_rank = rank;
+    return c.args;
+}
+
+static void use_cu_seqlens(trope_args *args, const int32_t *cu_seqlens, int64_t sequences)
+{
+    args->cu_seqlens = cu_seqlens;
+    args->cu_seqlens_dtype = TROPE_I32;
+    args->sequences = sequences;
 }
 
 static void check_list(const trope_args *args, const int64_t *expected, int64_t count, const char *what)
@@ -42,15 +45,14 @@ static void check_examples(void)
     /* Sequences of 4, 0 and 8 tokens on two ranks; the first half of rank 1 and what it has of the last sequence. */
     const int32_t cu_seqlens[] = {0, 4, 4, 12};
     trope_args packed = dense(6, TROPE_CP_ZIGZAG, 2, 1);
-    packed.cu_seqlens = cu_seqlens;
-    packed.sequences = 3;
+    use_cu_seqlens(&packed, cu_seqlens, 3);
     check_list(&packed, (const int64_t[]){1, 2, 2, 3, 4, 5}, 6, "packed zigzag");
     packed.cp_layout = TROPE_CP_STRIPED;
     check_list(&packed, (const int64_t[]){1, 3, 1, 3, 5, 7}, 6, "packed striped");
     packed.cp_layout = TROPE_CP_FLAT;
     check_list(&packed, (const int64_t[]){2, 3, 4, 5, 6, 7}, 6, "packed flat");
-    packed.packed_positions = 1;
-    check_list(&packed, (const int64_t[]){6, 7, 8, 9, 10, 11}, 6, "packed flat, packed positions");
+    packed.stream_positions = 1;
+    check_list(&packed, (const int64_t[]){6, 7, 8, 9, 10, 11}, 6, "packed flat, stream positions");
 }
 
 /* Counts how often each position of each sequence is held by some rank; each must be held once. */
@@ -96,8 +98,7 @@ static void check_permutations(random_state *random)
         cu_seqlens[i + 1] = (int32_t)(first[i] + length[i]);
     }
     trope_args args = dense(cu_seqlens[sequences] / ranks, layout, ranks, 0);
-    args.cu_seqlens = cu_seqlens;
-    args.sequences = sequences;
+    use_cu_seqlens(&args, cu_seqlens, sequences);
     check_permutation(&args, first, length, sequences);
     trope_args whole = dense(unit * random_between(random, 1, 50) / ranks, layout, ranks, 0);
     const int64_t none = 0, all = whole.tokens * ranks;
@@ -109,7 +110,8 @@ static void check_random(uint64_t seed)
 {
     const config_choices choices = config_choose(seed);
     config *c = config_make(seed, &choices);
-    const trope_args args = config_args(c, 0);
+    call k = config_call(c, 0);
+    const trope_args args = *call_args(&k);
     const int64_t axes = args.position_axes > 0 ? args.position_axes : 1, rows = args.batch * args.tokens;
     int64_t *positions = malloc((size_t)(axes * rows + 1) * sizeof *positions);
     int32_t *sequences = malloc((size_t)(rows + 1) * sizeof *sequences);

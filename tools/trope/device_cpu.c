@@ -62,7 +62,7 @@ static int copy(int way, void *to, const void *from, size_t bytes, int32_t threa
     (void)way;
     (void)stream;
     copy_job job = {to, from};
-    parallel_bytes(copy_part, &job, bytes, threads);
+    parallel_bytes(copy_part, &job, bytes, parallel_useful_threads(threads, 2 * bytes));
     return 0;
 }
 

@@ -1,0 +1,33 @@
+/* The recipe "Zigzag context parallel", on every rank. */
+#include "recipes/recipe.h"
+
+enum { BATCH = 1, RANKS = 2, TOKENS = 12 / RANKS, HEADS = 3, DIM = 16, SEQUENCES = 2 };
+
+/* Sequences of 8 and 4, in chunks of 2 and 1. */
+static const int64_t expected[RANKS][TOKENS] = {{0, 1, 6, 7, 0, 3}, {2, 3, 4, 5, 1, 2}};
+
+static void run_rank(int rank)
+{
+    const int ranks = RANKS;
+    const int32_t cu_seqlens[SEQUENCES + 1] = {0, 8, 12};
+    static float q[TOKENS][HEADS][DIM], before[TOKENS][HEADS][DIM];
+    int64_t positions[TOKENS];
+    double inv_freq[DIM / 2];
+    fill_frequencies(inv_freq, DIM, 10000.0);
+    fill_random(q[0][0], sizeof q / sizeof(float));
+    memcpy(before, q, sizeof q);
+#include "begin.inc"
+#include "zigzag.inc"
+    CHECK_OK(status);
+    CHECK(!memcmp(positions, expected[rank], sizeof positions));
+    for (int t = 0; t < TOKENS; t++)
+        for (int h = 0; h < HEADS; h++)
+            check_rotated(q[t][h], before[t][h], (double)expected[rank][t], inv_freq, DIM);
+}
+
+int main(void)
+{
+    for (int rank = 0; rank < RANKS; rank++)
+        run_rank(rank);
+    return check_result();
+}
