@@ -50,7 +50,7 @@ static const configuration configurations[] = {
      {{"q", "BF16", {4, 1, 2, 16}, {0}}, {"freqs", "F32", {6, 8}, {0}}, {"position_ids", "I64", {4}, {5, 6, -1, 0}}}, 0},
     {"positions moved inside", "--out-of-range clamp",
      {{"q", "F32", {4, 1, 2, 16}, {0}}, {"freqs", "F32", {6, 8}, {0}}, {"position_ids", "I64", {4}, {5, 6, -1, 0}}}, 0},
-    {"no sequences", "", {{"q", "F32", {4, 2, 16}, {0}}, {"cu_seqlens", "I32", {1}, {0}}}, 0},
+    {"no sequences", "", {{"q", "F32", {4, 2, 16}, {0}}, {"cu_seqlens", "I32", {1}, {0}}}, 2},
     {"positions outside", "",
      {{"q", "F32", {4, 1, 2, 16}, {0}}, {"freqs", "F32", {6, 8}, {0}}, {"position_ids", "I64", {4}, {5, 6, 1, 0}}}, 2},
     {"cu_seqlens that decrease", "", {{"q", "F32", {8, 2, 16}, {0}}, {"cu_seqlens", "I32", {4}, {0, 5, 3, 8}}}, 2},

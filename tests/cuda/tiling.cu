@@ -10,6 +10,10 @@
 #include <string.h>
 #include <vector>
 
+extern "C" {
+#include "api/args.h"
+#include "api/plan.h"
+}
 #include "bwd/cuda/angle_gradient.h"
 #include "fwd/cuda/plan_tiles.cuh"
 #include "fwd/cuda/rotate.h"
@@ -25,7 +29,7 @@
 #define MOST_PARTS (1 << 18)
 
 struct tiling_call {
-    call call;
+    call made;
     double inv_freq[TROPE_MAX_PAIRS];
     uintptr_t free; /* addresses from here on */
 };
@@ -50,7 +54,7 @@ static int64_t size_of(int32_t dtype)
 /* A tensor of its own, with gaps between its heads or not. */
 static char *make_tensor(tiling_call *c, int32_t layout, int32_t heads, int32_t head_dim, int32_t gap, int64_t *stride)
 {
-    const trope_args &a = c->call.args;
+    const trope_args &a = c->made.args;
     trope_fill_strides(stride, layout, a.batch, a.tokens, heads, head_dim + gap);
     return allocate(c, a.batch * a.tokens * heads * (head_dim + gap) * size_of(a.dtype));
 }
@@ -65,9 +69,9 @@ static void make_part(const trope_args &a, const int64_t *of_all, int32_t groups
 }
 
 /* An operand that is said by strides, in place. */
-static trope_operand *add_operand(tiling_call *c, int32_t heads, int32_t head_dim)
+static trope_operand *add_operand(tiling_call *c, int32_t heads, int32_t head_dim, int32_t rotary_dim)
 {
-    trope_operand *const o = call_add(&c->call, NULL, TROPE_BSHD, heads, head_dim, head_dim);
+    trope_operand *const o = call_add(&c->made, NULL, TROPE_BSHD, heads, head_dim, rotary_dim);
     o->src_layout = o->dst_layout = TROPE_STRIDED;
     return o;
 }
@@ -101,11 +105,10 @@ static void make_packed_qkv(random_state *random, tiling_call *c, int32_t layout
     window.rotary_dim = head_dim;
     choose_window(random, head_dim, &window);
     for (int i = 0; i < (in_place ? 2 : 3); i++) {
-        trope_operand &o = *add_operand(c, i == 0 ? per_group : 1, head_dim);
+        trope_operand &o = *add_operand(c, i == 0 ? per_group : 1, head_dim, i == 2 ? TROPE_COPY : window.rotary_dim);
         o.groups = groups;
-        o.rotary_dim = i == 2 ? TROPE_COPY : window.rotary_dim;
         o.rotary_offset = i == 2 ? 0 : window.rotary_offset;
-        make_part(c->call.args, of_all, groups, all, i == 0 ? 0 : per_group + i - 1, packed, &o);
+        make_part(c->made.args, of_all, groups, all, i == 0 ? 0 : per_group + i - 1, packed, &o);
         put_in_place(&o);
         if (!in_place)
             o.dst = make_tensor(c, layout, groups * o.heads_per_group, head_dim, 0, o.dst_stride);
@@ -122,7 +125,7 @@ static void make_operands(random_state *random, tiling_call *c, int32_t layout, 
     const bool in_place = random_between(random, 0, 2) == 0;
     const int64_t count = random_between(random, 0, 1) ? 1 : random_between(random, 2, 4);
     for (int i = 0; i < count; i++) {
-        trope_operand &o = *add_operand(c, heads, head_dim);
+        trope_operand &o = *add_operand(c, heads, head_dim, head_dim);
         choose_window(random, head_dim, &o);
         o.src = make_tensor(c, layout, heads, head_dim, one_of(random, gaps), o.src_stride);
         put_in_place(&o);
@@ -135,14 +138,14 @@ static void make_operands(random_state *random, tiling_call *c, int32_t layout, 
 
 static void choose_angles(random_state *random, tiling_call *c)
 {
-    trope_args &a = c->call.args;
+    trope_args &a = c->made.args;
     const int source = (int)random_between(random, 0, 9);
     const int32_t order = a.pairing_out == TROPE_PAIRING_INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED : TROPE_COLUMNS_HALF,
                   columns = source == 7 ? order : TROPE_COLUMNS_PAIR, dtype = a.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
     const int64_t rows = a.tokens * std::max(a.cp_size, 1);
     int32_t widest = 0;
     for (int i = 0; i < a.operand_count; i++)
-        widest = std::max(widest, c->call.operands[i].rotary_dim);
+        widest = std::max(widest, c->made.operands[i].rotary_dim);
     for (int i = 0; i < TROPE_MAX_PAIRS; i++)
         c->inv_freq[i] = 1.0 / (i + 1);
     if (source < 5) {
@@ -151,16 +154,16 @@ static void choose_angles(random_state *random, tiling_call *c)
     }
     char *const table = allocate(c, rows * widest * 8 + 16), *const sines = allocate(c, rows * widest * 8);
     if (source < 8) {
-        call_freqs(&c->call, table, columns, rows);
+        call_freqs(&c->made, table, columns, rows);
         a.angle_dtype = dtype;
     } else {
-        call_tables(&c->call, table + (source == 9 ? 8 : 0), sines, dtype, columns, rows);
+        call_tables(&c->made, table + (source == 9 ? 8 : 0), sines, dtype, columns, rows);
     }
 }
 
 static void choose_positions(random_state *random, int32_t layout, tiling_call *c)
 {
-    trope_args &a = c->call.args;
+    trope_args &a = c->made.args;
     if (random_between(random, 0, 5) == 0) {
         a.position_ids = allocate(c, a.batch * a.tokens * 4);
         a.position_dtype = TROPE_I32;
@@ -168,7 +171,7 @@ static void choose_positions(random_state *random, int32_t layout, tiling_call *
     }
     if (layout == TROPE_THD && random_between(random, 0, 3)) {
         const int64_t sequences = random_between(random, 1, 100);
-        call_cu_seqlens(&c->call, allocate(c, (sequences + 1) * 4), TROPE_I32, sequences);
+        call_cu_seqlens(&c->made, allocate(c, (sequences + 1) * 4), TROPE_I32, sequences);
         a.padding = random_between(random, 0, 1) ? TROPE_PADDING_ZERO : TROPE_PADDING_COPY;
     } else if (random_between(random, 0, 5) == 0) {
         static const int32_t layouts[] = {TROPE_CP_CONTIGUOUS, TROPE_CP_ZIGZAG, TROPE_CP_STRIPED, TROPE_CP_FLAT};
@@ -187,9 +190,9 @@ static tiling_call try_call(uint64_t seed, int64_t most_tokens)
     random_state random = {seed};
     tiling_call c;
     memset(&c, 0, sizeof c);
-    c.call = call_make(one_of(&random, dtypes), 1, 1);
+    c.made = call_make(one_of(&random, dtypes), 1, 1);
     c.free = (uintptr_t)1 << 32;
-    trope_args &a = c.call.args;
+    trope_args &a = c.made.args;
     a.device = TROPE_DEVICE_CUDA;
     a.pairing = one_of(&random, pairings);
     a.pairing_out = random_between(&random, 0, 5) ? a.pairing : TROPE_PAIRING_HALF;
@@ -219,7 +222,7 @@ static tiling_call make_call(uint64_t seed)
 {
     int64_t most_tokens = MOST_PARTS;
     tiling_call c = try_call(seed, most_tokens);
-    while (!is_small_enough(c.call))
+    while (!is_small_enough(c.made))
         c = try_call(seed, most_tokens /= 2);
     return c;
 }
@@ -323,7 +326,7 @@ static bool spread_tile(const tiling &t, const tiled_tensor &tensor, const tile_
 }
 
 /* Adds the heads of a tile. */
-static bool list_tile(const tiled_call &call, const tiled_operand &o, tile_form form, const tile_place &p,
+static bool list_tile(const tiled_call &tiled, const tiled_operand &o, tile_form form, const tile_place &p,
                       std::vector<part> *parts)
 {
     const tiling &t = o.tiles;
@@ -333,8 +336,8 @@ static bool list_tile(const tiled_call &call, const tiled_operand &o, tile_form 
     for (uint32_t row = 0; row < p.rows; row++) {
         for (uint32_t head = 0; head < p.heads; head++) {
             part moved = {(uintptr_t)address_of(t, o.dst, p.outer, p.row + row, p.head + head),
-                          (uintptr_t)address_of(t, o.src, p.outer, p.row + row, p.head + head), number_of_row(call, p, row),
-                          t.pitch};
+                          (uintptr_t)address_of(t, o.src, p.outer, p.row + row, p.head + head),
+                          number_of_row(tiled, p, row), t.pitch};
             const size_t slot = (row * t.row_pitch + head * t.head_pitch) / t.pitch;
             if (!is_held(form) && (slot >= src.size() || src[slot] != moved.src || dst[slot] != moved.dst))
                 return false;
@@ -399,17 +402,17 @@ static size_t kept_of_row(tile_call_kind kind)
 
 /* Whether there is room in a block's shared memory for the tiles of its warps, then for what they are turned by, then for
  * their rows; and no more than any device has. */
-static bool has_room(const trope_plan &plan, const tiled_operand &o, const tiled_launch &launch, const tiled_call &call)
+static bool has_room(const trope_plan &plan, const tiled_operand &o, const tiled_launch &launch, const tiled_call &tiled)
 {
     const uint32_t reals = kind_of_angles(plan) == ANGLES_PHASE || kind_of_angles(plan) == ANGLES_FREQS ? 2 : 4,
                    turns_of_row = o.lanes.divisor * 16 / plan.element_size * reals * (plan.dtype == TROPE_F64 ? 8 : 4),
                    rows = is_held(launch.form) ? 1 : o.tiles.rows.divisor;
     const bool keeps_turns = launch.form != FORM_HEAD && launch.form != FORM_HELD_ROWS && o.turn_rows > 0;
-    return (is_held(launch.form) || TILE_WARPS * o.tile_bytes <= call.turns_at) &&
-           (!keeps_turns || (o.turn_rows >= 1 && o.turn_rows * turns_of_row <= call.turns_bytes)) &&
-           call.turns_at % 16 == 0 && call.turns_bytes % 16 == 0 &&
-           call.turns_at + TILE_WARPS * call.turns_bytes <= call.rows_at &&
-           call.rows_at + TILE_WARPS * rows * kept_of_row(launch.kind) <= launch.shared_bytes &&
+    return (is_held(launch.form) || TILE_WARPS * o.tile_bytes <= tiled.turns_at) &&
+           (!keeps_turns || (o.turn_rows >= 1 && o.turn_rows * turns_of_row <= tiled.turns_bytes)) &&
+           tiled.turns_at % 16 == 0 && tiled.turns_bytes % 16 == 0 &&
+           tiled.turns_at + TILE_WARPS * tiled.turns_bytes <= tiled.rows_at &&
+           tiled.rows_at + TILE_WARPS * rows * kept_of_row(launch.kind) <= launch.shared_bytes &&
            launch.shared_bytes <= ASKED_SHARED_BYTES;
 }
 
@@ -432,20 +435,20 @@ static bool has_kernel(const trope_plan &plan, const tiled_launch &launch)
 #define KINDS (KIND_PLAIN_SINGLE + 1)
 
 struct tally {
-    long forms[FORMS], kinds[KINDS], operands[TROPE_MAX_OPERANDS + 1], refused, in_turns;
+    long forms[FORMS], kinds[KINDS], operands[MAX_CUDA_OPERANDS + 1], refused, in_turns;
 };
 
 static void check_operand(uint64_t seed, const trope_plan &plan, const tiled_operand &o, const tiled_launch &launch,
-                          const tiled_call &call)
+                          const tiled_call &tiled)
 {
     if (o.tiles.tiles == 0)
         return;
     const tile_place first = find_tile(o.tiles, 0), last = find_tile(o.tiles, o.tiles.tiles - 1);
     const tile_form form = form_of_kernel(plan, launch);
     const unsigned long long s = seed;
-    CHECK_MESSAGE(fits_form(o, launch, call.rows, is_plain(plan)), "--seed %llu: a tile is not of its form, %d", s,
+    CHECK_MESSAGE(fits_form(o, launch, tiled.rows, is_plain(plan)), "--seed %llu: a tile is not of its form, %d", s,
                   launch.form);
-    CHECK_MESSAGE(has_room(plan, o, launch, call), "--seed %llu: there is no room in shared memory", s);
+    CHECK_MESSAGE(has_room(plan, o, launch, tiled), "--seed %llu: there is no room in shared memory", s);
     CHECK_MESSAGE(o.all_lanes == 0 || (turns_all(o, form, first) && turns_all(o, form, last)),
                   "--seed %llu: a head of a tile is not turned once", s);
     CHECK_MESSAGE(o.share_rows >= 1 && o.share_rows << o.share_bits <= 32 / o.lanes.divisor,
@@ -461,29 +464,29 @@ static void check_positions(uint64_t seed, const trope_plan &plan, const token_p
     CHECK_MESSAGE(good, "--seed %llu: a token has another position", (unsigned long long)seed);
 }
 
-static block_share share_of_block(const tiled_operand *operands, const tiled_launch &launch, const tiled_call &call,
+static block_share share_of_block(const tiled_operand *operands, const tiled_launch &launch, const tiled_call &tiled,
                                   uint32_t block)
 {
     tiled_operands<KIND_PLAIN> all;
     memcpy(all.of, operands, sizeof all.of);
     if (launch.kind == KIND_PLAIN_SINGLE || launch.kind == KIND_PACKED_SINGLE)
-        return find_block<KIND_PLAIN_SINGLE>({{operands[0]}}, call, block);
-    return find_block(all, call, block);
+        return find_block<KIND_PLAIN_SINGLE>({{operands[0]}}, tiled, block);
+    return find_block(all, tiled, block);
 }
 
 static void check_parts(uint64_t seed, const trope_plan &plan, const tiled_operand *operands, const tiled_launch &launch,
-                        const tiled_call &call)
+                        const tiled_call &tiled)
 {
     std::vector<part> parts, expected;
     bool good = true;
     for (int64_t block = 0; good && block < launch.blocks; block++) {
-        const block_share share = share_of_block(operands, launch, call, (uint32_t)block);
+        const block_share share = share_of_block(operands, launch, tiled, (uint32_t)block);
         good = share.operand < (uint32_t)launch.operands;
         for (uint32_t warp = 0; good && warp < TILE_WARPS; warp++) {
             const tiled_operand &o = operands[share.operand];
             const uint32_t number = share.first_tile + warp;
             if (number < o.tiles.tiles)
-                good = list_tile(call, o, launch.form, find_tile(o.tiles, number), &parts);
+                good = list_tile(tiled, o, launch.form, find_tile(o.tiles, number), &parts);
         }
     }
     for (int i = 0; i < plan.operand_count; i++)
@@ -508,30 +511,30 @@ static void check_call(uint64_t seed, tally *t)
 {
     static trope_planned_call planned;
     tiling_call c = make_call(seed);
-    const trope_status status = plan_call(&c.call, 0, &planned);
+    const trope_status status = plan_call(&c.made, 0, &planned);
     t->refused += status != TROPE_OK;
     if (status != TROPE_OK || !trope_cuda_has_tiles(&planned.plan))
         return;
-    tiled_operand operands[TROPE_MAX_OPERANDS];
-    tiled_call call;
+    tiled_operand operands[MAX_CUDA_OPERANDS];
+    tiled_call tiled;
     memset(operands, 0, sizeof operands);
-    memset(&call, 0, sizeof call);
+    memset(&tiled, 0, sizeof tiled);
     const trope_plan &plan = planned.plan;
-    const tiled_launch launch = trope_cuda_plan_tiles(plan, choose_device(seed), choose_tile_bytes(seed), operands, &call);
+    const tiled_launch launch = trope_cuda_plan_tiles(plan, choose_device(seed), choose_tile_bytes(seed), operands, &tiled);
     CHECK_MESSAGE(launch.blocks <= INT32_MAX && has_kernel(plan, launch), "--seed %llu: there is no such kernel",
                   (unsigned long long)seed);
-    check_parts(seed, plan, operands, launch, call);
+    check_parts(seed, plan, operands, launch, tiled);
     if (is_plain(plan))
-        check_positions(seed, plan, call.rows.positions);
+        check_positions(seed, plan, tiled.rows.positions);
     for (int i = 0; launch.blocks && i < launch.operands; i++) {
-        check_operand(seed, plan, operands[i], launch, call);
+        check_operand(seed, plan, operands[i], launch, tiled);
         CHECK_MESSAGE(turns_as_planned(plan, launch, operands, i),
                       "--seed %llu: an operand is copied that turns, or turned", (unsigned long long)seed);
     }
     t->forms[launch.form]++;
     t->kinds[launch.kind]++;
     t->operands[launch.operands]++;
-    t->in_turns += launch.blocks > call.turn.divisor;
+    t->in_turns += launch.blocks > tiled.turn.divisor;
 }
 
 /* ---- heads of more than 2^32 bytes ---- */
@@ -550,20 +553,19 @@ static tiling_call make_huge_call(const huge_head &head, bool at_end, bool in_pl
 {
     tiling_call c;
     memset(&c, 0, sizeof c);
-    c.call = call_make(head.dtype, 1, 3);
+    c.made = call_make(head.dtype, 1, 3);
     c.free = (uintptr_t)1 << 40;
-    trope_args &a = c.call.args;
+    trope_args &a = c.made.args;
     a.device = TROPE_DEVICE_CUDA;
-    trope_operand &o = *add_operand(&c, 2, head.head_dim);
-    o.rotary_dim = 64;
+    trope_operand &o = *add_operand(&c, 2, head.head_dim, 64);
     o.rotary_offset = at_end ? head.head_dim - o.rotary_dim : 0;
     o.src = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, o.src_stride);
     put_in_place(&o);
     if (!in_place)
         o.dst = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, o.dst_stride);
-    call_freqs(&c.call, allocate(&c, 4096), TROPE_COLUMNS_PAIR, a.tokens);
+    call_freqs(&c.made, allocate(&c, 4096), TROPE_COLUMNS_PAIR, a.tokens);
     if (is_packed) {
-        call_cu_seqlens(&c.call, allocate(&c, 4096), TROPE_I32, 2);
+        call_cu_seqlens(&c.made, allocate(&c, 4096), TROPE_I32, 2);
         a.padding = TROPE_PADDING_ZERO;
     }
     return c;
@@ -572,30 +574,30 @@ static tiling_call make_huge_call(const huge_head &head, bool at_end, bool in_pl
 /* Whether what tiles have of a head, and what is cleared of it where it is padding, are as many bytes as they should be. */
 static bool knows_bytes(const trope_plan &plan, bool in_place)
 {
-    tiled_operand operands[TROPE_MAX_OPERANDS];
-    tiled_call call;
+    tiled_operand operands[MAX_CUDA_OPERANDS];
+    tiled_call tiled;
     memset(operands, 0, sizeof operands);
-    memset(&call, 0, sizeof call);
-    trope_cuda_plan_tiles(plan, choose_device(0), TILE_BYTES, operands, &call);
+    memset(&tiled, 0, sizeof tiled);
+    trope_cuda_plan_tiles(plan, choose_device(0), TILE_BYTES, operands, &tiled);
     const trope_plan_operand &o = plan.operands[0];
     const int64_t size = plan.element_size, head = o.head_dim * size;
-    const tiled_operand &tiled = operands[0];
-    return tiled.tiles.pitch == (in_place ? o.rotary_dim * size : head) && tiled.head_bytes == head &&
-           tiled.before_window == (in_place ? o.rotary_offset * size : 0);
+    const tiled_operand &cut = operands[0];
+    return cut.tiles.pitch == (in_place ? o.rotary_dim * size : head) && cut.head_bytes == head &&
+           cut.before_window == (in_place ? o.rotary_offset * size : 0);
 }
 
 static void check_huge_gradient(const huge_head &head, tiling_call c)
 {
     static trope_planned_call planned;
-    trope_args &a = c.call.args;
-    trope_operand &o = c.call.operands[0];
+    trope_args &a = c.made.args;
+    trope_operand &o = c.made.operands[0];
     o.forward_src = make_tensor(&c, TROPE_THD, 2, head.head_dim, 0, o.forward_src_stride);
     o.forward_src_layout = TROPE_STRIDED;
     a.d_freqs = allocate(&c, 4096);
     a.d_freqs_layout = TROPE_TABLE_ROWS;
     a.workspace = allocate(&c, (int64_t)1 << 30);
     a.workspace_size = (uint64_t)1 << 30;
-    const trope_status status = plan_call(&c.call, 1, &planned);
+    const trope_status status = plan_call(&c.made, 1, &planned);
     if (!CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error()))
         return;
     CHECK_MESSAGE(!trope_cuda_gradient_has_tiles(&planned.plan), "dtype %d: heads of %d are in tiles of the gradient",
@@ -612,7 +614,7 @@ static void check_huge_head(const huge_head &head, int options)
     static trope_planned_call planned;
     const bool in_place = options & 2;
     tiling_call c = make_huge_call(head, options & 1, in_place, options & 4);
-    const trope_status status = plan_call(&c.call, 0, &planned);
+    const trope_status status = plan_call(&c.made, 0, &planned);
     if (!CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error()))
         return;
     const bool has_tiles = trope_cuda_has_tiles(&planned.plan);
@@ -644,12 +646,12 @@ static void check_tally(const tally &t)
     for (int i = 0; i < KINDS; i++)
         printf(" %s %ld", kinds[i], t.kinds[i]);
     printf("; by operands:");
-    for (int i = 1; i <= TROPE_MAX_OPERANDS; i++)
+    for (int i = 1; i <= MAX_CUDA_OPERANDS; i++)
         printf(" %ld", t.operands[i]);
     printf("; in turns %ld; refused %ld\n", t.in_turns, t.refused);
     CHECK(*std::min_element(t.forms, t.forms + FORMS) > 0);
     CHECK(*std::min_element(t.kinds, t.kinds + KINDS) > 0);
-    CHECK(*std::min_element(t.operands + 1, t.operands + TROPE_MAX_OPERANDS + 1) > 0);
+    CHECK(*std::min_element(t.operands + 1, t.operands + MAX_CUDA_OPERANDS + 1) > 0);
     CHECK(t.in_turns > 0);
 }
 
