@@ -77,6 +77,8 @@ static trope_status find_workspace_size(const char *function, const trope_args *
     prepared_call p;
     CHECK(prepare(function, args, 1, &p));
     REQUIRE(bytes, TROPE_ERROR_NULL, "%s", "bytes is NULL");
+    REQUIRE((uintptr_t)bytes % sizeof *bytes == 0, TROPE_ERROR_ARGUMENT, "bytes (%p) must be aligned to 8 bytes",
+            (void *)bytes);
     *bytes = p.backend->workspace(&p.planned.plan);
     return TROPE_OK;
 }
