@@ -16,7 +16,7 @@ enum {
     Q_COUNT = BATCH * TOKENS * Q_HEADS * Q_DIM,
     K_COUNT = BATCH * TOKENS * K_DIM,
     TABLE = TROPE_MAX_AXES * BATCH * TOKENS * ROTARY,
-    WORKSPACE = 1 << 20
+    WORKSPACE = 1 << 14
 };
 
 /* Everything is large enough for f64, for int64 and for four axes. */
