@@ -45,7 +45,7 @@ void chain_set_angles(const chain_angles *t, chain_place at, call *c);
 void chain_bring(const source *s, chain_place at, int round);
 void chain_bring_angles(const chain_angles *t, chain_place at, int round);
 
-/* Copies as many bytes as were taken for these, by a call: the last ones first, which is the reverse of how they are read. */
+/* Copies as many bytes as were taken for these, by a call: the last ones first, the reverse of how they are read. */
 void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes);
 
 /* Lets the tokens come in the reverse order. */

@@ -1,6 +1,6 @@
-/* Calls without tokens. Whichever way they would go, they succeed and leave memory as the CPU leaves it: all of it as it was,
- * but for sums of angles, which are then 0. Boundaries of sequences that the CPU refuses set their bit of the status word all
- * the same. */
+/* Calls without tokens. Whichever way they would go, they succeed and leave memory as the CPU leaves it: all of it as it
+ * was, but for sums of angles, which are then 0. Boundaries of sequences that the CPU refuses set their bit of the status
+ * word all the same. */
 #include <stdlib.h>
 #include <string.h>
 

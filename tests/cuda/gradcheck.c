@@ -1,5 +1,5 @@
-/* The gradient checks on the GPU: random calls of what it takes against the slow reference, and the identity <M x, y> = <x, M' y>, which
- * needs none. In every dtype; the bounds are those of tests/gradcheck.
+/* The gradient checks on the GPU: random calls of what 0.1 could say against the slow reference, and the identity
+ * <M x, y> = <x, M' y>, which needs none. In every dtype; the bounds are those of tests/gradcheck.
  *
  *     cuda_gradcheck [--seed S] [--count N] */
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written. Most have only what
- * 0.1 could say, all of which is taken; of the others, some are refused (unsupported.c), and what is taken is right.
+/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written. Most have only
+ * what 0.1 could say, all of which is taken; of the others, some are refused (unsupported.c), and what is taken is right.
  *
  * f32, f16 and bf16 are equal bit for bit, poison, padding, infinities and NaNs included. Of f64, whose sines come from the
  * device's own library, an element may be off by two ulp or, where the two products of a pair cancel, by the bound of

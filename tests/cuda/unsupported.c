@@ -1,5 +1,5 @@
-/* What the CPU does and CUDA does not: each is refused, by every function that is asked, with words that name the field, and
- * nothing is written; the same call without it is taken. Nothing is run: the addresses are the host's. */
+/* What the CPU does and CUDA does not: each is refused, by every function that is asked, with words that name the field,
+ * and nothing is written; the same call without it is taken. Nothing is run: the addresses are the host's. */
 #include "api/valid_call.h"
 #include "cuda/device_call.h"
 #include "support/check.h"
