@@ -1,4 +1,5 @@
-/* The one builder of calls that tests fill in by hand: args and their operands in one place, with what every call needs said.
+/* The one builder of calls that tests fill in by hand: args and their operands in one place, with what every call needs
+ * said.
  *
  *     call c = call_make(TROPE_F32, 1, TOKENS);
  *     call_add(&c, q, TROPE_SBHD, HEADS, DIM, DIM);                      in place; set src or dst of what it returns

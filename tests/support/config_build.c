@@ -685,8 +685,8 @@ static void arrange_table(builder *b, const int *order, int missing, int64_t str
     }
 }
 
-/* Which dimensions {axis, batch, row, column} a table has once, as bits: with one axis that; and not columns where a gradient
- * is laid out like the table, because it sums none. */
+/* Which dimensions {axis, batch, row, column} a table has once, as bits: with one axis that; and not columns where a
+ * gradient is laid out like the table, because it sums none. */
 static int choose_missing(builder *b, int choice)
 {
     const int one_axis = b->v[OPTION_VERSION] == VERSION_OLD || (b->v[OPTION_AXES] == AXES_PARTS && b->a->parts < 2);
