@@ -58,7 +58,7 @@ static void shapes(void)
 /* The window of a head. */
 static void windows(void)
 {
-    ROW(dense(), q->rotary_dim = 0, ARGUMENT, "operands[0].rotary_dim", "TROPE_COPY");
+    ROW(dense(), q->rotary_dim = 0, ARGUMENT, "operands[0].rotary_dim", "(0) must be given; TROPE_COPY");
     ROW(dense(), k->rotary_dim = 0, ARGUMENT, "operands[1].rotary_dim", "(0)");
     ROW(dense(), q->rotary_dim = 7, ARGUMENT, "operands[0].rotary_dim", "(7) must be even");
     ROW(dense(), q->rotary_dim = -2, ARGUMENT, "operands[0].rotary_dim", "(-2)");

@@ -104,6 +104,7 @@ static void fill_qkv(void)
     QKV_ROW(p.kv_heads = 4, ARGUMENT, "q_heads", "(6) must be a multiple of kv_heads (4)");
     QKV_ROW(p.head_dim = 0, ARGUMENT, "head_dim", "(0)");
     QKV_ROW(p.rotary_dim = 0, ARGUMENT, "rotary_dim", "(0)");
+    QKV_ROW(p.rotary_dim = TROPE_COPY, ARGUMENT, "rotary_dim", "q and k rotate");
     QKV_ROW(p.rotary_dim = 7, ARGUMENT, "rotary_dim", "(7)");
     QKV_ROW(p.rotary_dim = 18, ARGUMENT, "rotary_dim", "(18)");
     QKV_ROW(p.reserved = 1, ARGUMENT, "reserved", "(1) must be 0");

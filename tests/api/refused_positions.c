@@ -33,8 +33,8 @@ static void ids_layouts(void)
     ROW(axes(), a->position_axes = -1, ARGUMENT, "position_axes", "(-1)");
     ROW(axes(), a->ids_layout = TROPE_IDS_BATCH_TOKENS, ARGUMENT, "position_axes", "(3)");
     ROW(axes(), a->ids_layout = TROPE_IDS_TOKENS, ARGUMENT, "position_axes", "(3)");
-    ROW(dense(), a->position_axes = 2, ARGUMENT, "position_axes", "(2)");
-    ROW(starts(), a->position_axes = 3, ARGUMENT, "position_axes", "(3)");
+    ROW(dense(), a->position_axes = 2, ARGUMENT, "position_axes", "(2) must be 0 or 1 without position_ids");
+    ROW(starts(), a->position_axes = 3, ARGUMENT, "position_axes", "(3) must be 0 or 1 without position_ids");
     ROW(strided_ids(), a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS, ARGUMENT, "ids_stride[0]", "TROPE_IDS_STRIDED");
     for (int d = 0; d < 3; d++) {
         ROW(ids(), a->ids_stride[d] = 1, ARGUMENT, at("ids_stride", d), "(1)");
