@@ -95,7 +95,7 @@ enum { TROPE_PAIRING_HALF = 1, TROPE_PAIRING_INTERLEAVED = 2 };
 enum { TROPE_SHARED_NONE = 0, TROPE_SHARED_GROUP = 1, TROPE_SHARED_ALL = 2 };
 /* ONCE: computed in fp32 and rounded once, at the store. NATIVE: cos, sin and each of the three
  * operations are rounded to dtype (eager PyTorch on bf16 tensors: Llama; apex). NATIVE_F32: each
- * operation in fp32, none fused, rounded at the store (eager fp32 rotation: OLMo 2, vision). */
+ * operation in fp32, none fused, rounded at the store (eager fp32: vision, OLMo 2 forward). */
 enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 };
 /* Columns of a table: one a pair (R/2, R being the widest rotary_dim), or one an element (R), which
  * are paired as HALF or INTERLEAVED says, whatever the operands' pairing is. */
