@@ -161,9 +161,11 @@ static memory ids_memory(const trope_args *a, int64_t element_size)
                     .operand = -1};
 }
 
-static trope_status list_flat(const char *function, memory_list *list, memory m)
+/* Host or device memory that is read, if it is given. */
+static trope_status list_flat(const char *function, memory_list *list, const char *name, const void *base, int64_t count,
+                              int64_t element_size)
 {
-    return m.region.base ? list_memory(function, list, m, m.region.element_size) : TROPE_OK;
+    return base ? list_memory(function, list, flat_memory(name, base, count, element_size), element_size) : TROPE_OK;
 }
 
 static trope_status list_indices(const char *function, const trope_args *a, memory_list *list)
@@ -172,9 +174,9 @@ static trope_status list_indices(const char *function, const trope_args *a, memo
     const int64_t starts = a->cu_seqlens ? a->sequences : a->batch, boundaries = a->sequences + 1;
     if (a->position_ids)
         CHECK(list_memory(function, list, ids_memory(a, position_size), position_size));
-    CHECK(list_flat(function, list, flat_memory("start_positions", a->start_positions, starts, position_size)));
-    CHECK(list_flat(function, list, flat_memory("cu_seqlens", a->cu_seqlens, boundaries, cu_size)));
-    return list_flat(function, list, flat_memory("cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size));
+    CHECK(list_flat(function, list, "start_positions", a->start_positions, starts, position_size));
+    CHECK(list_flat(function, list, "cu_seqlens", a->cu_seqlens, boundaries, cu_size));
+    return list_flat(function, list, "cu_seqlens_padded", a->cu_seqlens_padded, boundaries, cu_size);
 }
 
 static trope_status list_args(const char *function, const trope_args *a, const trope_args *callers, memory_list *list)
@@ -187,9 +189,9 @@ static trope_status list_host(const char *function, const trope_call *call, memo
 {
     const trope_args *a = &call->args;
     const int32_t pairs = trope_widest_pairs(a);
-    CHECK(list_flat(function, list, flat_memory("inv_freq", a->inv_freq, pairs, sizeof(double))));
-    CHECK(list_flat(function, list, flat_memory("phase_step", a->phase_step, pairs, sizeof(uint64_t))));
-    CHECK(list_flat(function, list, flat_memory("pair_axis", a->pair_axis, pairs, 1)));
+    CHECK(list_flat(function, list, "inv_freq", a->inv_freq, pairs, sizeof(double)));
+    CHECK(list_flat(function, list, "phase_step", a->phase_step, pairs, sizeof(uint64_t)));
+    CHECK(list_flat(function, list, "pair_axis", a->pair_axis, pairs, 1));
     const int64_t bytes = (int64_t)(a->operand_size * (uint64_t)a->operand_count);
     CHECK(list_memory(function, list, flat_memory("operands", call->callers_operands, bytes, 1), 8));
     return list_args(function, a, call->callers, list);
