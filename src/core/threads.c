@@ -150,7 +150,7 @@ static int make_worker(futex *state)
     if (pthread_attr_init(&attributes))
         return 0;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, (size_t)512 << 10); /* a body needs 130 KB */
+    pthread_attr_setstacksize(&attributes, (size_t)512 << 10); /* a body needs 60 KB */
     sigfillset(&blocked);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         sigdelset(&blocked, faults[i]);

@@ -2,8 +2,8 @@
 #include "bwd/cpu/head_sums.h"
 #include "fwd/cpu/isa.h"
 
-/* Elements that are summed at a time: half of them the first elements of pairs, half the second. */
-#define SUM_WIDTH 32
+/* Elements that are summed at a time, 128 bytes of them: half of them the first elements of pairs, half the second. */
+#define SUM_WIDTH ((int)(128 / sizeof(REAL)))
 
 /* Sums that wait for their neighbour: one a level of the tree, and heads are counted in 64 bits. */
 #define SUM_LEVELS 64
