@@ -21,30 +21,33 @@ static trope_status check(const char *function, const trope_plan *plan)
 
 typedef struct row_context {
     const trope_plan *plan;
-    const trope_row_kernels *rotation;
-    const trope_head_sum_kernels *sums; /* NULL: no operand is summed */
+    const trope_row_kernels *rotation;  /* NULL: nothing is written head by head */
+    const trope_head_sum_kernels *sums; /* NULL: nothing is written as a sum */
 } row_context;
 
 static void write_rows(const void *context, int64_t begin, int64_t end)
 {
     const row_context *c = context;
-    c->rotation->rotate(c->plan, begin, end);
+    if (c->rotation)
+        c->rotation->rotate(c->plan, begin, end);
     if (c->sums)
         c->sums->sum(c->plan, begin, end);
 }
 
-static int has_sums(const trope_plan *plan)
+/* Whether some operand is written as a sum, or, with as_sum = 0, head by head. */
+static int writes(const trope_plan *plan, int as_sum)
 {
-    int has = 0;
     for (int i = 0; i < plan->operand_count; i++)
-        has |= trope_is_summed(&plan->operands[i]);
-    return has;
+        if (plan->operands[i].dst && trope_is_summed(&plan->operands[i]) == as_sum)
+            return 1;
+    return 0;
 }
 
 static trope_status run(const char *function, const trope_plan *plan)
 {
-    const row_context context = {plan, trope_find_row_kernels(plan->isa),
-                                 has_sums(plan) ? trope_find_head_sums(plan->isa) : NULL};
+    const trope_row_kernels *kernels = trope_find_row_kernels(plan->isa);
+    const row_context context = {plan, writes(plan, 0) ? kernels : NULL,
+                                 writes(plan, 1) ? trope_find_head_sums(plan->isa) : NULL};
     trope_status status = trope_check_sequences(function, &plan->sequences);
     if (!status)
         status = trope_check_positions(function, plan);
@@ -52,7 +55,7 @@ static trope_status run(const char *function, const trope_plan *plan)
         return status;
     /* The gradient reads dy, which dx may replace: so it goes first. */
     if (trope_has_angle_gradient(plan))
-        trope_angle_gradient(plan, context.rotation);
+        trope_angle_gradient(plan, kernels);
     const int threads = trope_useful_threads(plan->threads, 2 * plan->bytes_written); /* and as much is read */
     trope_parallel_for(threads, plan->batch * plan->tokens, write_rows, &context);
     return TROPE_OK;
