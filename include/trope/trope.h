@@ -22,7 +22,7 @@
  *   - 0 (TROPE_OK) is success. After any other value nothing has been written, and
  *     trope_last_error() names function, argument, value and rule. (But a backward call with
  *     d_freqs or d_inv_freq on CUDA is several launches: after TROPE_ERROR_DEVICE some are queued.)
- *   - Any thread may call any function at any time.
+ *   - Any thread may call any function at any time; a call takes at most 60 KB of its stack.
  *   - A field that decides how bytes are read has no default: its values begin at 1, 0 is refused
  *     where it matters, anything but 0 where it cannot. Where 0 is a default, the field says so.
  *   - Strides count elements, sizes are of the tensor on this rank, pointers are aligned to their
