@@ -73,9 +73,7 @@ int trope_default_threads(void)
 
 int trope_useful_threads(int threads, double bytes)
 {
-    if (bytes < BYTES_PER_THREAD)
-        return 1;
-    const int offered = threads > 0 ? threads : trope_default_threads();
+    const int offered = bytes < BYTES_PER_THREAD ? 1 : threads > 0 ? threads : trope_default_threads();
     return bytes < (double)offered * BYTES_PER_THREAD ? 1 + (int)(bytes / BYTES_PER_THREAD) : offered;
 }
 
