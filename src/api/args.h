@@ -44,6 +44,9 @@ trope_status trope_validate_position_memory(const char *function, const trope_ar
 /* Pairs of the widest operand. */
 int32_t trope_widest_pairs(const trope_args *args);
 
+/* Columns of its table. */
+int64_t trope_count_columns(const trope_args *args);
+
 /* The axis that is said for one of the call's pairs, and how many axes pairs use. */
 int32_t trope_said_axis(const trope_args *args, int32_t pairs, int32_t pair);
 int32_t trope_count_axes(const trope_args *args);

@@ -47,7 +47,7 @@ static trope_status run(const char *function, const trope_plan *plan)
 {
     const trope_row_kernels *kernels = trope_find_row_kernels(plan->isa);
     const row_context context = {plan, writes(plan, 0) ? kernels : NULL,
-                                 writes(plan, 1) ? trope_find_head_sums(plan->isa) : NULL};
+                                 writes(plan, 1) ? trope_find_head_sums(kernels->isa) : NULL};
     trope_status status = trope_check_sequences(function, &plan->sequences);
     if (!status)
         status = trope_check_positions(function, plan);

@@ -66,7 +66,7 @@ static void expand_tensor(const trope_tensor *t)
 
 static void expand_table(const trope_args *a, int32_t layout, int64_t *stride)
 {
-    const int64_t columns = trope_widest_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    const int64_t columns = trope_count_columns(a);
     const int64_t plane = a->angle_rows * columns;
     if (layout == TROPE_TABLE_STRIDED)
         return;
@@ -107,6 +107,11 @@ int32_t trope_widest_pairs(const trope_args *a)
     for (int i = 0; i < a->operand_count; i++)
         widest = a->operands[i].rotary_dim / 2 > widest ? a->operands[i].rotary_dim / 2 : widest;
     return widest;
+}
+
+int64_t trope_count_columns(const trope_args *a)
+{
+    return trope_widest_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
 }
 
 int32_t trope_said_axis(const trope_args *a, int32_t pairs, int32_t pair)

@@ -115,10 +115,9 @@ static memory flat_memory(const char *name, const void *base, int64_t count, int
 /* A table, of whose dimensions with a stride of 0 there is one entry. */
 static memory table_memory(const trope_args *a, const char *name, const void *base, const int64_t *stride)
 {
-    const int64_t columns = trope_widest_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
     const int is_gradient = base == a->d_freqs;
     const int64_t planes = is_gradient ? trope_count_planes(a) : trope_count_axes(a);
-    const int64_t sizes[] = {planes, a->batch, a->angle_rows, columns};
+    const int64_t sizes[] = {planes, a->batch, a->angle_rows, trope_count_columns(a)};
     memory m = {.region = {.base = base, .size = {1, 1, 1, 1, 1}}, .name = name, .operand = -1};
     m.strides = is_gradient ? "d_freqs_stride" : "angle_stride";
     for (int d = 0; d < 4; d++) {

@@ -1,22 +1,14 @@
 #include "bwd/cpu/head_sums.h"
 
-#include <stddef.h>
-
-#include "core/cpu_features.h"
-
-/* Best first. */
 static const trope_head_sum_kernels *const kernels[] = {
+    [TROPE_ISA_PORTABLE] = &trope_head_sums_portable,
 #if defined(__x86_64__)
-    &trope_head_sums_avx512,
-    &trope_head_sums_avx2,
+    [TROPE_ISA_AVX2] = &trope_head_sums_avx2,
+    [TROPE_ISA_AVX512] = &trope_head_sums_avx512,
 #endif
-    &trope_head_sums_portable,
 };
 
 const trope_head_sum_kernels *trope_find_head_sums(int32_t isa)
 {
-    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++)
-        if ((isa == TROPE_ISA_AUTO || isa == kernels[i]->isa) && trope_cpu_has(kernels[i]->isa))
-            return kernels[i];
-    return NULL;
+    return kernels[isa];
 }

@@ -1,5 +1,5 @@
-/* What every file begins with that is compiled once for each instruction set: ISA_NAME and ISA_ID are those of the file that
- * includes this, whose compiler flags are those of the instruction set, and everything but a table of functions is static.
+/* What every file begins with that is compiled once for each instruction set: ISA_NAME is that of the file that includes this,
+ * whose compiler flags are those of the instruction set, and everything but a table of functions is static.
  *
  * Templates are included twice, with REAL and SUFFIX as float and f32, and as double and f64 with REAL_IS_DOUBLE. */
 #ifndef TROPE_FWD_CPU_ISA_H
