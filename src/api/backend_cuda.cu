@@ -3,16 +3,31 @@
 
 #include "api/backend.h"
 #include "bwd/cuda/angle_gradient.h"
+#include "bwd/cuda/head_sums.h"
 #include "core/require.h"
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/rotate.h"
+#include "varlen/cuda/search.cuh"
+
+/* Whether a call is written as sums, by the kernels that backward has for them. */
+static bool has_sums(const trope_plan &plan)
+{
+    bool sums = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        sums = sums || (plan.operands[i].dst && trope_is_summed(&plan.operands[i]));
+    return sums;
+}
 
 static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    const bool has_tiles =
-        trope_has_angle_gradient(plan) ? trope_cuda_gradient_has_tiles(plan) : trope_cuda_has_tiles(plan);
-    snprintf(name, size, "cuda-%s-%s-%s", has_tiles ? "vector" : "scalar", trope_dtype_name(plan->dtype),
-             trope_pairing_name(plan));
+    char kernel[64];
+    if (trope_has_angle_gradient(plan))
+        trope_cuda_gradient_name(plan, kernel, sizeof kernel);
+    else if (has_sums(*plan))
+        trope_cuda_sums_name(plan, kernel, sizeof kernel);
+    else
+        trope_cuda_rotation_name(plan, kernel, sizeof kernel);
+    snprintf(name, size, "cuda-%s-%s", trope_dtype_name(plan->dtype), kernel);
 }
 
 /* ---- calls that move nothing ---- */
@@ -23,15 +38,7 @@ static void kernel_name(const trope_plan *plan, char *name, size_t size)
 static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARAMETER(trope_plan) plan)
 {
     take_turn();
-    check_sequences(plan);
-}
-
-static bool moves_something(const trope_plan &plan)
-{
-    bool moves = false;
-    for (int i = 0; i < plan.operand_count; i++)
-        moves = moves || plan.operands[i].rotary_dim > 0 || writes_rest(plan, plan.operands[i]);
-    return moves && plan.batch > 0 && plan.tokens > 0;
+    check_sequences(plan.sequences, plan.status);
 }
 
 /* Their sequences may be wrong all the same. */
@@ -41,9 +48,9 @@ static trope_status check_only(const char *function, const trope_plan &plan)
         return TROPE_OK;
     const int64_t blocks = quotient_up(plan.sequences.count + 1, CHECK_THREADS);
     void *arguments[] = {(void *)&plan};
-    const cudaError_t error = launch_early(facts_of_device(), (const void *)check_kernel,
-                                           dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS,
-                                           0, 0, plan.stream, arguments);
+    const cudaError_t error =
+        launch_early(facts_of_device(), (const void *)check_kernel,
+                     dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS, 0, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
@@ -57,7 +64,7 @@ static trope_status run(const char *function, const trope_plan *plan)
         return trope_cuda_run_gradient(function, plan); /* of what is not moved it is 0 */
     if (!moves)
         return TROPE_OK;
-    return trope_cuda_has_tiles(plan) ? trope_cuda_rotate_tiles(function, plan) : trope_cuda_rotate_pairs(function, plan);
+    return has_sums(*plan) ? trope_cuda_sum_heads(function, plan) : trope_cuda_rotate(function, plan);
 }
 
 /* ---- devices ---- */
@@ -85,70 +92,13 @@ void trope_cuda_describe(char *text, size_t size)
     }
 }
 
-/* ---- what a call may not ask for ---- */
-
-#define UNSUPPORTED TROPE_ERROR_UNSUPPORTED
-
-static trope_status check_operands(const char *function, const trope_plan &plan)
-{
-    REQUIRE(plan.operand_count <= MAX_CUDA_OPERANDS, UNSUPPORTED, "operand_count (%d) must be at most %d on CUDA",
-            plan.operand_count, MAX_CUDA_OPERANDS);
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        REQUIRE(!o.summed_heads, UNSUPPORTED, "operands[%d].shared_heads must be 0 on CUDA", i);
-        REQUIRE(!o.accumulate, UNSUPPORTED, "operands[%d].accumulate must be 0 on CUDA", i);
-    }
-    return TROPE_OK;
-}
-
-static bool same_stride(const trope_table_stride &a, const trope_table_stride &b)
-{
-    return a.axis == b.axis && a.batch == b.batch && a.row == b.row && a.column == b.column;
-}
-
-static trope_status check_table(const char *function, const trope_plan &plan)
-{
-    const trope_plan_angles &a = plan.angles;
-    const int interleaved_out = plan.swap_sines ? plan.interleaved_src : plan.interleaved_dst;
-    if (a.source == TROPE_ANGLES_PHASE)
-        return TROPE_OK;
-    const bool is_native = a.dtype == plan.dtype && (a.source == TROPE_ANGLES_TABLE || plan.dtype == TROPE_F64);
-    REQUIRE(a.dtype == TROPE_F32 || is_native, UNSUPPORTED,
-            "angle_dtype (%d) must be TROPE_F32 on CUDA, or the operands' with cos and sin", a.dtype);
-    REQUIRE(!a.per_element || plan.interleaved_columns == interleaved_out, UNSUPPORTED,
-            "angle_columns must be %s on CUDA, as pairing_out has elements",
-            interleaved_out ? "TROPE_COLUMNS_INTERLEAVED" : "TROPE_COLUMNS_HALF");
-    REQUIRE(a.stride.axis == 0 && a.stride.column == 1, UNSUPPORTED,
-            "angle_layout must have no axes and a column stride of 1 on CUDA, not %lld and %lld", (long long)a.stride.axis,
-            (long long)a.stride.column);
-    REQUIRE(!plan.d_freqs || (same_stride(a.stride, plan.d_freqs_stride) && a.stride.row > 0), UNSUPPORTED,
-            "d_freqs_layout must be that of the table on CUDA%s", ", with rows apart");
-    return TROPE_OK;
-}
-
-static trope_status check_rotation(const char *function, const trope_plan &plan)
-{
-    REQUIRE(plan.rounding != TROPE_ROUND_NATIVE_F32, UNSUPPORTED,
-            "rounding (%d) must be TROPE_ROUND_ONCE or NATIVE on CUDA", plan.rounding);
-    REQUIRE(plan.parts <= MAX_CUDA_AXES, UNSUPPORTED, "parts (%d) must be at most %d on CUDA", plan.parts, MAX_CUDA_AXES);
-    REQUIRE(plan.axes <= MAX_CUDA_AXES, UNSUPPORTED, "position_axes (%d) must be at most %d on CUDA", plan.axes,
-            MAX_CUDA_AXES);
-    REQUIRE(!plan.sequences.boundaries || plan.sequences.padding, UNSUPPORTED,
-            "padding (%d) must be given with cu_seqlens on CUDA", plan.sequences.padding);
-    return TROPE_OK;
-}
-
 static trope_status check(const char *function, const trope_plan *plan)
 {
-    REQUIRE(trope_cuda_device_count() > 0, UNSUPPORTED, "device (%d) is CUDA, and there is no CUDA device or no driver",
-            plan->device);
-    CHECK(check_operands(function, *plan));
-    CHECK(check_rotation(function, *plan));
-    CHECK(check_table(function, *plan));
-    REQUIRE(!trope_has_angle_gradient(plan) || trope_cuda_gradient_fits(plan), UNSUPPORTED,
+    REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
+            "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
+    REQUIRE(!trope_has_angle_gradient(plan) || trope_cuda_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient of the angles "
-            "can take "
-            "in one call",
+            "can take in one call",
             (long long)plan->batch, (long long)plan->tokens, (long long)plan->angles.rows);
     return TROPE_OK;
 }

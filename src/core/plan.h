@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "core/divide.h"
 #include "core/host_device.h"
 #include "core/pairs.h"
 #include "trope/trope.h"
@@ -64,6 +65,7 @@ typedef struct trope_sequences {
     int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
     int32_t stream;                           /* positions count from the start of the packed stream */
     int32_t cp_size, cp_rank, cp_layout;      /* layout 0 with size 1 */
+    trope_divisor of_ranks;                   /* cp_size */
 } trope_sequences;
 
 typedef struct trope_plan {

@@ -55,9 +55,9 @@ TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
 /* Where global offset `boundary` of the packed stream is on this rank. */
 TROPE_HD int64_t trope_local_boundary(const trope_sequences *s, int64_t boundary)
 {
-    if (s->cp_size == 1) /* a 64-bit division is slow on GPUs, and a bisection would do one a step */
+    if (s->cp_size == 1)
         return boundary;
-    return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : boundary / s->cp_size;
+    return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : trope_divide_wide(&s->of_ranks, boundary);
 }
 
 /* The least boundary, as it is in memory, that is after a token of this rank. */
@@ -111,17 +111,23 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
     return trope_span_of_bounds(s, sequence, trope_load_bounds(s, sequence));
 }
 
+/* Whether the length of a sequence is a multiple of trope_cp_divisor, and every rank begins where it should. */
+TROPE_HD int trope_splits_over_ranks(const trope_sequences *s, int64_t begin, int64_t end)
+{
+    const int64_t first = trope_divide_wide(&s->of_ranks, begin), local = trope_divide_wide(&s->of_ranks, end - begin);
+    if (s->cp_size == 1 || s->cp_layout == TROPE_CP_FLAT)
+        return 1;
+    return first * s->cp_size == begin && local * s->cp_size == end - begin &&
+           (s->cp_layout != TROPE_CP_ZIGZAG || local % 2 == 0);
+}
+
 /* The status bits of what is wrong with a sequence, 0 if nothing is. */
 TROPE_HD int32_t trope_fault_of_bounds(const trope_sequences *s, trope_bounds b)
 {
     const int64_t begin = b.begin, end = b.end, real = b.real_end - b.real_begin;
     if (begin < 0 || end < begin || end > s->tokens * s->cp_size || b.real_begin < 0 || real < 0 || real > end - begin)
         return TROPE_STATUS_CU_SEQLENS;
-    if (s->cp_size == 1)
-        return 0;
-    if ((end - begin) % trope_cp_divisor(s->cp_layout, s->cp_size) || (s->cp_layout != TROPE_CP_FLAT && begin % s->cp_size))
-        return TROPE_STATUS_CP_LENGTH;
-    return 0;
+    return trope_splits_over_ranks(s, begin, end) ? 0 : TROPE_STATUS_CP_LENGTH;
 }
 
 TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
@@ -138,15 +144,22 @@ TROPE_HD int32_t trope_boundary_fault(const trope_sequences *s)
     return trope_fault_of_bounds(s, none);
 }
 
-/* The span of a batch entry without cu_seqlens: all of it. */
-TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
+/* The span of a batch entry without cu_seqlens that starts at position `first`: all of it. */
+TROPE_HD trope_span trope_span_of_dense(const trope_sequences *s, int64_t first)
 {
     trope_span span;
     span.begin = s->cp_layout == TROPE_CP_FLAT ? -s->cp_rank * s->tokens : 0;
     span.end = s->tokens;
-    span.sequence = batch;
+    span.sequence = 0;
     span.real = TROPE_NO_END;
-    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0;
+    span.first = first;
+    return span;
+}
+
+TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
+{
+    trope_span span = trope_span_of_dense(s, s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0);
+    span.sequence = batch;
     return span;
 }
 
@@ -190,11 +203,17 @@ TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
     return index >= span->real;
 }
 
+/* The position of an index in its sequence, without ids. A sum beyond 64 bits is out of any range, and stays so. */
+TROPE_HD int64_t trope_position_of_index(const trope_span *span, int64_t index)
+{
+    return index > INT64_MAX - (span->first > 0 ? span->first : 0) ? INT64_MAX : span->first + index;
+}
+
 TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
                                 int64_t token, int axis)
 {
-    if (!s->ids) /* a sum beyond 64 bits is out of any range, and stays so */
-        return index > INT64_MAX - (span->first > 0 ? span->first : 0) ? INT64_MAX : span->first + index;
+    if (!s->ids)
+        return trope_position_of_index(span, index);
     const int64_t row = s->axes > 1 ? axis * s->id_axis_stride : 0;
     return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
 }

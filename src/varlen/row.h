@@ -5,7 +5,12 @@
 #include "core/plan.h"
 #include "varlen/position.h"
 
-typedef enum trope_row_action { TROPE_ROW_ROTATE, TROPE_ROW_COPY, TROPE_ROW_ZERO } trope_row_action;
+typedef enum trope_row_action {
+    TROPE_ROW_ROTATE,
+    TROPE_ROW_COPY,
+    TROPE_ROW_ZERO,
+    TROPE_ROW_POISON /* CUDA: padding although the call gives no policy for it; the CPU refuses such calls */
+} trope_row_action;
 
 typedef struct trope_row {
     int64_t batch, token;

@@ -29,6 +29,7 @@ static inline trope_sequences trope_plan_sequences(const trope_args *args)
     s.cp_size = args->cp_size ? args->cp_size : 1;
     s.cp_rank = args->cp_rank;
     s.cp_layout = s.cp_size > 1 ? args->cp_layout : 0;
+    s.of_ranks = trope_make_divisor((uint32_t)s.cp_size);
     return s;
 }
 

@@ -125,7 +125,7 @@ static unsigned char *run_on_device(tally *t, config *c, const call *k, int back
     const trope_status status = device_run(t->arena, c, k, backward);
     const int is_new = c->choices.value[OPTION_VERSION] != VERSION_OLD;
     t->new_calls += is_new;
-    if (is_new && status == TROPE_ERROR_UNSUPPORTED) {
+    if (status == TROPE_ERROR_UNSUPPORTED) {
         t->refused++;
         return NULL;
     }

@@ -28,7 +28,7 @@ __device__ __forceinline__ void take_turn()
 
 /* What a launch needs to know of the current device, each 0 if it cannot be asked for. */
 struct device_facts {
-    int major, multiprocessors, shared_bytes; /* of compute capability; shared memory of a multiprocessor */
+    int major, multiprocessors; /* of compute capability */
 };
 
 static inline int device_attribute(cudaDeviceAttr attribute, int device)
@@ -40,8 +40,7 @@ static inline int device_attribute(cudaDeviceAttr attribute, int device)
 static inline device_facts ask_device(int device)
 {
     return {device_attribute(cudaDevAttrComputeCapabilityMajor, device),
-            device_attribute(cudaDevAttrMultiProcessorCount, device),
-            device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device)};
+            device_attribute(cudaDevAttrMultiProcessorCount, device)};
 }
 
 /* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device.
@@ -52,7 +51,7 @@ static inline device_facts facts_of_device(void)
     static thread_local device_facts facts;
     int device = 0;
     if (cudaGetDevice(&device) != cudaSuccess)
-        return {0, 0, 0};
+        return {0, 0};
     if (device != known) {
         facts = ask_device(device);
         known = device;
@@ -65,10 +64,8 @@ static inline device_facts facts_of_device(void)
 #define UNASKED_SHARED_BYTES (47u << 10)
 #define ASKED_SHARED_BYTES   (95u << 10)
 
-/* `of_multiprocessor`: the shared memory that a multiprocessor should have while it runs the kernel, so that no more blocks
- * find room there than should; the rest is its L1 cache. 0: as much as its blocks can use. */
 static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, unsigned threads,
-                                       size_t shared_bytes, size_t of_multiprocessor, void *stream, void **arguments)
+                                       size_t shared_bytes, void *stream, void **arguments)
 {
     if (shared_bytes > UNASKED_SHARED_BYTES) {
         /* Always for the same: another thread may ask for the same kernel between this and the launch. */
@@ -77,24 +74,18 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
         if (error != cudaSuccess)
             return error;
     }
-    cudaLaunchAttribute attributes[2];
+    cudaLaunchAttribute early;
     cudaLaunchConfig_t config;
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
-    config.attrs = attributes;
+    config.attrs = &early;
     config.numAttrs = 0;
     if (TROPE_EARLY_LAUNCHES && device.major >= 9) {
-        cudaLaunchAttribute &early = attributes[config.numAttrs++];
+        config.numAttrs = 1;
         early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         early.val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (of_multiprocessor > 0 && device.shared_bytes > 0) {
-        cudaLaunchAttribute &carveout = attributes[config.numAttrs++];
-        carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-        carveout.val.sharedMemCarveout = (unsigned)((100 * of_multiprocessor + (size_t)device.shared_bytes - 1) /
-                                                    (size_t)device.shared_bytes); /* percent */
     }
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }

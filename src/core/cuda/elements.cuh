@@ -1,5 +1,4 @@
-/* Elements on CUDA: their types, 16-byte vectors of them, the rotation of one pair, a division without dividing, and
- * what L2 should keep. */
+/* Elements on CUDA: their types, the rotation of one pair, and 16-byte vectors of them. */
 #ifndef TROPE_CORE_CUDA_ELEMENTS_CUH
 #define TROPE_CORE_CUDA_ELEMENTS_CUH
 
@@ -7,32 +6,9 @@
 #include <stdint.h>
 #include <type_traits>
 
-#include "core/cuda/limits.cuh"
 #include "core/cuda/ptx.cuh"
 #include "core/plan.h"
 #include "core/rotate.h"
-
-/* Division of a number below 2^31 by a constant (Granlund and Montgomery, PLDI 1994). */
-struct fast_divisor {
-    uint32_t divisor, multiplier, shift;
-
-    void set(uint32_t d)
-    {
-        divisor = d;
-        shift = d > 1 ? 32 - (uint32_t)__builtin_clz(d - 1) : 0;
-        multiplier = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << shift) - d)) / d + 1);
-    }
-
-    __host__ __device__ __forceinline__ uint32_t divide(uint32_t n) const
-    {
-#ifdef __CUDA_ARCH__
-        const uint32_t high = __umulhi(n, multiplier);
-#else
-        const uint32_t high = (uint32_t)((uint64_t)n * multiplier >> 32);
-#endif
-        return (high + n) >> shift;
-    }
-};
 
 /* ---- one element ---- */
 
@@ -71,16 +47,15 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
         return x;
 }
 
-__device__ __forceinline__ float round_native(const trope_plan &plan, float x)
+/* Rounded to the dtype, as a framework would hold it. */
+template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real round_to(typename elements<DTYPE>::real x)
 {
-    if (plan.dtype == TROPE_F16)
+    if constexpr (DTYPE == TROPE_F16)
         return trope_round_f16(x);
-    return plan.dtype == TROPE_BF16 ? trope_round_bf16(x) : x;
-}
-
-__device__ __forceinline__ double round_native(const trope_plan &, double x)
-{
-    return x;
+    else if constexpr (DTYPE == TROPE_BF16)
+        return trope_round_bf16(x);
+    else
+        return x;
 }
 
 /* Two elements of f16 or bf16, the first in the lower half. */
@@ -93,29 +68,27 @@ template <int DTYPE> __device__ __forceinline__ uint32_t pack_elements(float fir
 
 template <int DTYPE> struct pair_types {
     typedef trope_pair pair;
-    typedef trope_coefficients turn;
+    typedef trope_coefficients coefficients;
 };
 template <> struct pair_types<TROPE_F64> {
     typedef trope_pair_f64 pair;
-    typedef trope_coefficients_f64 turn;
+    typedef trope_coefficients_f64 coefficients;
 };
 
-template <int DTYPE, bool NATIVE>
-__device__ __forceinline__ typename pair_types<DTYPE>::pair rotate_pair(typename pair_types<DTYPE>::pair x,
-                                                                        typename pair_types<DTYPE>::turn t)
+/* By TROPE_ROUND_... */
+template <int DTYPE>
+__device__ __forceinline__ typename pair_types<DTYPE>::pair rotate_pair(int32_t rounding, typename pair_types<DTYPE>::pair x,
+                                                                        typename pair_types<DTYPE>::coefficients t)
 {
-    if constexpr (DTYPE == TROPE_F64 && NATIVE)
-        return trope_rotate_native_f64(x, t);
-    else if constexpr (DTYPE == TROPE_F64)
-        return trope_rotate_once_f64(x, t);
-    else if constexpr (!NATIVE)
-        return trope_rotate_once(x, t);
-    else if constexpr (DTYPE == TROPE_F32)
-        return trope_rotate_native_f32(x, t);
-    else if constexpr (DTYPE == TROPE_F16)
-        return trope_rotate_native_f16(x, t);
-    else
-        return trope_rotate_native_bf16(x, t);
+    if constexpr (DTYPE == TROPE_F64) {
+        return rounding == TROPE_ROUND_ONCE ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);
+    } else {
+        if (rounding == TROPE_ROUND_ONCE)
+            return trope_rotate_once(x, t);
+        if (DTYPE == TROPE_F32 || rounding == TROPE_ROUND_NATIVE_F32)
+            return trope_rotate_native_f32(x, t);
+        return DTYPE == TROPE_F16 ? trope_rotate_native_f16(x, t) : trope_rotate_native_bf16(x, t);
+    }
 }
 
 /* ---- vectors ---- */
@@ -131,10 +104,35 @@ template <int DTYPE> union vector_pair {
     uint4 bits[2];
     word words[2][WORDS];
 
-    __device__ __forceinline__ element get(int v, int e) const
+    __device__ __forceinline__ void load(const char *first, const char *second, bool has_second, uint64_t policy)
+    {
+        load_vector(first, policy, &bits[0]);
+        if (has_second)
+            load_vector(second, policy, &bits[1]);
+    }
+
+    __device__ __forceinline__ void store(char *first, char *second, bool has_second, uint64_t policy) const
+    {
+        store_vector(first, policy, bits[0]);
+        if (has_second)
+            store_vector(second, policy, bits[1]);
+    }
+
+    __device__ __forceinline__ void fill(element value)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * WORDS; i++) {
+            if constexpr (sizeof(element) == 2)
+                words[i / WORDS][i % WORDS] = value | (uint32_t)value << 16;
+            else
+                words[i / WORDS][i % WORDS] = value;
+        }
+    }
+
+    __device__ __forceinline__ real get(int v, int e) const
     {
         if constexpr (sizeof(element) == 2)
-            return (uint16_t)(words[v][e / 2] >> 16 * (e % 2));
+            return to_real<DTYPE>((uint16_t)(words[v][e / 2] >> 16 * (e % 2)));
         else
             return words[v][e];
     }
@@ -184,5 +182,54 @@ template <int DTYPE> union vector_pair {
         }
     }
 };
+
+/* One pair whose elements may be anywhere, with what vector_pair has. */
+template <int DTYPE> struct element_pair {
+    typedef typename elements<DTYPE>::type element;
+    typedef typename elements<DTYPE>::real real;
+    enum { WIDTH = 1 };
+
+    element of[2];
+
+    __device__ __forceinline__ void load(const char *first, const char *second, bool has_second, uint64_t)
+    {
+        of[0] = *(const volatile element *)first;
+        if (has_second)
+            of[1] = *(const volatile element *)second;
+    }
+
+    __device__ __forceinline__ void store(char *first, char *second, bool has_second, uint64_t) const
+    {
+        *(element *)first = of[0];
+        if (has_second)
+            *(element *)second = of[1];
+    }
+
+    __device__ __forceinline__ void fill(element value)
+    {
+        of[0] = of[1] = value;
+    }
+
+    __device__ __forceinline__ real get(int which, int) const
+    {
+        return to_real<DTYPE>(of[which]);
+    }
+
+    template <int COUNT> __device__ __forceinline__ void set(int which, int, const real *values)
+    {
+        of[which] = from_real<DTYPE>(values[0]);
+    }
+
+    __device__ __forceinline__ void separate()
+    {
+    }
+
+    __device__ __forceinline__ void join()
+    {
+    }
+};
+
+template <int DTYPE, bool VECTORS>
+using lane_pair = std::conditional_t<VECTORS, vector_pair<VECTORS ? DTYPE : TROPE_F32>, element_pair<DTYPE>>;
 
 #endif

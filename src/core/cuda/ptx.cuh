@@ -102,6 +102,13 @@ __device__ __forceinline__ int32_t load_at_once(const int32_t *from)
     return value;
 }
 
+__device__ __forceinline__ int64_t load_at_once(const int64_t *from)
+{
+    int64_t value;
+    asm volatile("ld.global.s64 %0, [%1];" : "=l"(value) : "l"(from));
+    return value;
+}
+
 /* The same of what the call may write in place. */
 __device__ __forceinline__ void load_vector(const char *from, uint64_t policy, uint4 *to)
 {
@@ -139,99 +146,6 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second)
     uint32_t packed;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
     return packed;
-}
-
-/* ---- shared memory ---- */
-
-/* Addresses there. */
-typedef uint32_t shared_pointer;
-
-__device__ __forceinline__ shared_pointer shared_address(const void *p)
-{
-    return (shared_pointer)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes, to be waited for by the thread that asks for them. */
-__device__ __forceinline__ void copy_vector_later(shared_pointer to, const char *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void await_vectors()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-/* ---- the copy engine, from compute capability 9.0 on ---- */
-
-/* True in one thread of the warp, the same each time. Told like this, the compiler knows that there is only one. */
-__device__ __forceinline__ bool is_elected()
-{
-    uint32_t elected;
-    asm volatile("{\n"
-                 ".reg .pred is_elected;\n"
-                 "elect.sync _|is_elected, 0xffffffff;\n"
-                 "selp.u32 %0, 1, 0, is_elected;\n"
-                 "}"
-                 : "=r"(elected));
-    return elected;
-}
-
-/* A barrier that one thread arrives at, with the bytes that there will be, and that is passed when these have come. */
-__device__ __forceinline__ void make_barrier(shared_pointer barrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;\n"
-                 "fence.mbarrier_init.release.cluster;" ::"r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void arrive_at_barrier(shared_pointer barrier, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-/* Waits until the barrier has been passed for the first time, the second, ... with parity 0, 1, 0, ... */
-__device__ __forceinline__ void await_barrier(shared_pointer barrier, uint32_t parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred arrived;\n"
-                 "again: mbarrier.try_wait.parity.shared.b64 arrived, [%0], %1;\n"
-                 "@!arrived bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
-/* Contiguous bytes, in multiples of 16. */
-__device__ __forceinline__ void load_bulk(shared_pointer to, const char *from, uint32_t bytes, shared_pointer barrier,
-                                          uint64_t policy)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            to),
-        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-        : "memory");
-}
-
-__device__ __forceinline__ void store_bulk(char *to, shared_pointer from, uint32_t bytes, uint64_t policy)
-{
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to), "r"(from),
-                 "r"(bytes), "l"(policy)
-                 : "memory");
-}
-
-/* What this thread has written to shared memory comes before what the copy engine then does with it. */
-__device__ __forceinline__ void publish_shared()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/* Waits until what this thread has stored in bulk has been read. */
-__device__ __forceinline__ void await_bulk_reads()
-{
-    asm volatile("cp.async.bulk.commit_group;\n"
-                 "cp.async.bulk.wait_group.read 0;" ::
-                     : "memory");
 }
 
 #endif

@@ -1,14 +1,15 @@
-/* The rotation on CUDA, by tiles of vectors or by pairs. */
+/* The rotation, CUDA. */
 #ifndef TROPE_FWD_CUDA_ROTATE_H
 #define TROPE_FWD_CUDA_ROTATE_H
 
+#include <stddef.h>
+
 #include "core/plan.h"
 
-/* Whether a plan can be run by tiles: all heads are made of whole vectors, and what is counted in 32 bits fits. */
-int trope_cuda_has_tiles(const trope_plan *plan);
+/* Queues a plan without sums that moves something. */
+trope_status trope_cuda_rotate(const char *function, const trope_plan *plan);
 
-/* Queue a call that moves something, in one launch. */
-trope_status trope_cuda_rotate_tiles(const char *function, const trope_plan *plan);
-trope_status trope_cuda_rotate_pairs(const char *function, const trope_plan *plan);
+/* Writes which kernel that would be: its form, rows and angles. */
+void trope_cuda_rotation_name(const trope_plan *plan, char *name, size_t size);
 
 #endif

@@ -67,6 +67,9 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads();
 
+/* Whether it holds for any thread of the block. */
+int __syncthreads_or(int holds);
+
 /* What the threads of `mask` have given, one each; they wait for each other. */
 const uint64_t *emulated_gather(uint32_t mask, uint64_t value);
 
@@ -182,6 +185,13 @@ static inline uint32_t __float_as_uint(float value)
     return bits;
 }
 
+static inline long long __double_as_longlong(double value)
+{
+    long long bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 template <typename T> static inline T __ldcs(const T *from)
 {
     return *from;
@@ -213,16 +223,12 @@ template <typename T, typename U> static inline T atomicAdd(T *at, U value)
 
 /* ---- launches ---- */
 
-enum cudaLaunchAttributeID {
-    cudaLaunchAttributeProgrammaticStreamSerialization,
-    cudaLaunchAttributePreferredSharedMemoryCarveout
-};
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
 
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
     struct {
         int programmaticStreamSerializationAllowed;
-        unsigned sharedMemCarveout;
     } val;
 };
 

@@ -3,8 +3,7 @@
  *
  * One block runs at a time. Its threads are coroutines; each runs until it has to wait for others, in an order that is
  * another one each time, so that what nobody waits for is mostly missed. What a kernel gets wrong ends the program: threads
- * that wait for ever, addresses that are not aligned, bytes that a barrier was not told of, shared memory that was left to
- * the copy engine.
+ * that wait for ever, and addresses that are not aligned.
  *
  *     TROPE_EMULATED_DEVICE="9 132"   compute capability and multiprocessors: what the host plans calls for */
 #include <setjmp.h>
@@ -42,17 +41,9 @@ void emulated_aligned(const void *address, size_t bytes)
 
 /* ---- coroutines ---- */
 
-struct later_copy {
-    char *to;
-    const char *from;
-    uint32_t bytes;
-    shared_pointer barrier;
-};
-
 struct thread {
     jmp_buf at;
     bool started, ended;
-    std::vector<later_copy> stores, vectors; /* that it has asked for */
 };
 
 /* Threads of a warp that wait for each other: those of a mask. */
@@ -64,9 +55,9 @@ struct gathering {
 struct block_state {
     std::vector<thread> threads;
     std::vector<std::deque<gathering>> gatherings; /* by warp */
-    std::vector<later_copy> loads;
     unsigned at_end, ended; /* threads that wait for all, and that are done */
     uint64_t passes;        /* of all */
+    bool holds[2];          /* for any of them: at this pass, and at the one before */
 };
 
 static block_state block;
@@ -100,8 +91,6 @@ static void run_thread()
     typedef void (*kernel)(void *, void *, void *);
     ((kernel)running_kernel)(running_arguments[0], running_arguments[1], running_arguments[2]);
     thread &t = current();
-    if (!t.stores.empty() || !t.vectors.empty())
-        fail("a thread has ended before the copy engine had read what it stores");
     t.ended = moved = true;
     block.ended++;
     _longjmp(scheduler, 1);
@@ -172,132 +161,27 @@ const uint64_t *emulated_gather(uint32_t mask, uint64_t value)
     return g.all;
 }
 
-void __syncthreads()
+int __syncthreads_or(int holds)
 {
     const uint64_t before = block.passes;
     block.at_end++;
+    block.holds[before % 2] = block.holds[before % 2] || holds;
     while (block.passes == before) {
         if (block.at_end + block.ended == block.threads.size()) {
             block.at_end = 0;
             block.passes++;
+            block.holds[block.passes % 2] = false;
             moved = true;
         } else {
             wait_a_while();
         }
     }
+    return block.holds[before % 2];
 }
 
-/* ---- the copy engine ---- */
-
-struct barrier_state {
-    int32_t missing; /* bytes */
-    uint16_t arrivals, passes;
-};
-
-static barrier_state *state_of(shared_pointer barrier)
+void __syncthreads()
 {
-    static_assert(sizeof(barrier_state) == 8, "barrier_state");
-    emulated_aligned(barrier, 8);
-    return (barrier_state *)barrier;
-}
-
-static void pass_if_complete(barrier_state *b)
-{
-    if (b->arrivals || b->missing)
-        return;
-    b->arrivals = 1;
-    b->passes++;
-    moved = true;
-}
-
-bool is_elected()
-{
-    emulated_gather(UINT32_MAX, 0);
-    return threadIdx.x % WARP == 0;
-}
-
-void make_barrier(shared_pointer barrier)
-{
-    *state_of(barrier) = {0, 1, 0};
-}
-
-void arrive_at_barrier(shared_pointer barrier, uint32_t bytes)
-{
-    barrier_state *const b = state_of(barrier);
-    if (b->arrivals == 0)
-        fail("a barrier was told of bytes twice");
-    b->missing += (int32_t)bytes;
-    b->arrivals--;
-    pass_if_complete(b);
-}
-
-static void check_bulk(const char *a, const char *b, uint32_t bytes)
-{
-    emulated_aligned(a, 16);
-    emulated_aligned(b, 16);
-    if (bytes % 16 || bytes == 0)
-        fail("a bulk copy is not of vectors");
-}
-
-void load_bulk(shared_pointer to, const char *from, uint32_t bytes, shared_pointer barrier, uint64_t)
-{
-    check_bulk(to, from, bytes);
-    block.loads.push_back({to, from, bytes, barrier});
-}
-
-/* One of those that a barrier waits for. */
-static void load_one(shared_pointer barrier)
-{
-    for (size_t i = 0; i < block.loads.size(); i++) {
-        const later_copy c = block.loads[i];
-        if (c.barrier != barrier)
-            continue;
-        memcpy(c.to, c.from, c.bytes);
-        block.loads.erase(block.loads.begin() + (ptrdiff_t)i);
-        state_of(barrier)->missing -= (int32_t)c.bytes;
-        moved = true;
-        pass_if_complete(state_of(barrier));
-        return;
-    }
-}
-
-void await_barrier(shared_pointer barrier, uint32_t parity)
-{
-    while (state_of(barrier)->passes % 2 == parity) {
-        load_one(barrier);
-        wait_a_while();
-    }
-}
-
-void store_bulk(char *to, shared_pointer from, uint32_t bytes, uint64_t)
-{
-    check_bulk(to, from, bytes);
-    current().stores.push_back({to, from, bytes, NULL});
-}
-
-static void copy_all(std::vector<later_copy> *copies)
-{
-    for (const later_copy &c : *copies)
-        memcpy(c.to, c.from, c.bytes);
-    copies->clear();
-}
-
-void await_bulk_reads()
-{
-    wait_a_while();
-    moved = true;
-    copy_all(&current().stores);
-}
-
-void copy_vector_later(shared_pointer to, const char *from)
-{
-    check_bulk(to, from, 16);
-    current().vectors.push_back({to, from, 16, NULL});
-}
-
-void await_vectors()
-{
-    copy_all(&current().vectors);
+    __syncthreads_or(0);
 }
 
 /* ---- blocks ---- */
@@ -306,9 +190,9 @@ static void run_block(unsigned threads)
 {
     block.threads.assign(threads, thread());
     block.gatherings.assign((threads + WARP - 1) / WARP, std::deque<gathering>());
-    block.loads.clear();
     block.at_end = block.ended = 0;
     block.passes = 0;
+    block.holds[0] = block.holds[1] = false;
     memset(shared, 0xff, SHARED_BYTES);
     while (block.ended < threads) {
         const unsigned first = (unsigned)(random_bits() % threads), step = random_bits() % 2 ? 1 : threads - 1;
@@ -321,8 +205,6 @@ static void run_block(unsigned threads)
         if (!moved)
             fail("all threads wait");
     }
-    if (!block.loads.empty())
-        fail("a block has ended before all was loaded that it asked for");
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)

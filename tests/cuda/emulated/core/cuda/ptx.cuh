@@ -1,5 +1,4 @@
-/* What src/core/cuda/ptx.cuh has, where kernels are run by the host. The copy engine is as late as it may be: it loads when
- * the barrier is waited for, and reads what it stores when that is waited for. */
+/* What src/core/cuda/ptx.cuh has, where kernels are run by the host. */
 #ifndef TROPE_CORE_CUDA_PTX_CUH
 #define TROPE_CORE_CUDA_PTX_CUH
 
@@ -52,7 +51,7 @@ template <typename T> static inline void load_at_once(const T *from, uint64_t, T
     *to = *from;
 }
 
-static inline int32_t load_at_once(const int32_t *from)
+template <typename T> static inline T load_at_once(const T *from)
 {
     return *from;
 }
@@ -77,30 +76,6 @@ static inline uint32_t pack_f16(float first, float second)
 static inline uint32_t pack_bf16(float first, float second)
 {
     return (uint32_t)trope_f32_to_bf16(first) | (uint32_t)trope_f32_to_bf16(second) << 16;
-}
-
-/* ---- shared memory and the copy engine ---- */
-
-typedef char *shared_pointer;
-
-static inline shared_pointer shared_address(const void *p)
-{
-    return (shared_pointer)p;
-}
-
-void copy_vector_later(shared_pointer to, const char *from);
-void await_vectors();
-
-bool is_elected();
-void make_barrier(shared_pointer barrier);
-void arrive_at_barrier(shared_pointer barrier, uint32_t bytes);
-void await_barrier(shared_pointer barrier, uint32_t parity);
-void load_bulk(shared_pointer to, const char *from, uint32_t bytes, shared_pointer barrier, uint64_t policy);
-void store_bulk(char *to, shared_pointer from, uint32_t bytes, uint64_t policy);
-void await_bulk_reads();
-
-static inline void publish_shared()
-{
 }
 
 #endif

@@ -1,0 +1,3 @@
+#include "bwd/cuda/backward_kernels.cuh"
+
+const trope_backward_kernels trope_backward_f32 = BACKWARD_KERNELS(TROPE_F32);

@@ -1,0 +1,16 @@
+/* All kernels for one dtype that only backward has. */
+#ifndef TROPE_BWD_CUDA_BACKWARD_KERNELS_CUH
+#define TROPE_BWD_CUDA_BACKWARD_KERNELS_CUH
+
+#include "bwd/cuda/head_sums.cuh"
+#include "bwd/cuda/kernels.h"
+
+#define SUM_KERNEL(DTYPE, VECTORS) (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>
+#define BACKWARD_KERNELS(DTYPE)                                                                                            \
+    {                                                                                                                      \
+        {                                                                                                                  \
+            SUM_KERNEL(DTYPE, false), SUM_KERNEL(DTYPE, true)                                                              \
+        }                                                                                                                  \
+    }
+
+#endif

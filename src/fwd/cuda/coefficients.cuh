@@ -1,0 +1,190 @@
+/* The coefficients of one pair of a row: cos and sin of its angle, as it is rotated by them. A thread finds those of one pair at
+ * a time, for all heads of its block. */
+#ifndef TROPE_FWD_CUDA_COEFFICIENTS_CUH
+#define TROPE_FWD_CUDA_COEFFICIENTS_CUH
+
+#include "core/cuda/elements.cuh"
+#include "core/sincos.h"
+#include "varlen/cuda/rows.cuh"
+
+/* What a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and sin), or both. */
+enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
+
+/* The plan, and what follows from it that threads should not have to work out. */
+struct cuda_plan {
+    float cosine_scale, sine_scale;
+    int32_t part_pairs; /* of a row of angles */
+    token_positions positions;
+    trope_plan plan; /* what it points to on the host is not for kernels */
+};
+
+template <int ANGLES> __device__ __forceinline__ bool has_phases(const trope_plan &plan)
+{
+    return ANGLES == ANGLES_ANY ? plan.angles.source == TROPE_ANGLES_PHASE : ANGLES == ANGLES_PHASE;
+}
+
+/* The part of a pair: there are at most TROPE_MAX_AXES, so that no division is needed. */
+__device__ __forceinline__ int32_t part_of_pair(int32_t part_pairs, int32_t pair)
+{
+    static_assert(TROPE_MAX_AXES == 4, "part_of_pair");
+    return (pair >= part_pairs) + (pair >= 2 * part_pairs) + (pair >= 3 * part_pairs);
+}
+
+/* ---- tables ---- */
+
+template <typename REAL> __device__ __forceinline__ REAL load_entry(int32_t dtype, const void *table, int64_t offset)
+{
+    switch (dtype) {
+    case TROPE_F64:
+        return (REAL)((const double *)table)[offset];
+    case TROPE_F16:
+        return trope_f16_to_f32(((const uint16_t *)table)[offset]);
+    case TROPE_BF16:
+        return trope_bf16_to_f32(((const uint16_t *)table)[offset]);
+    default:
+        return ((const float *)table)[offset];
+    }
+}
+
+/* Where the column of a pair's first element (0) or second one (1) is in a table, in elements. */
+__device__ __forceinline__ int64_t offset_of_entry(const cuda_plan &p, int64_t batch, int64_t position, int pair, int which)
+{
+    const trope_table_stride &stride = p.plan.angles.stride;
+    int32_t column = pair;
+    if (p.plan.angles.per_element)
+        column = p.plan.interleaved_columns ? 2 * pair + which
+                                            : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
+    return batch * stride.batch + position * stride.row + column * stride.column +
+           (stride.axis ? trope_pair_plane(&p.plan, pair) * stride.axis : 0);
+}
+
+/* ---- sine and cosine ---- */
+
+/* Not inline: it is rarely needed. */
+static __device__ __noinline__ trope_quarter_turns reduce_large_angle(float angle)
+{
+    return trope_reduce_phase(trope_phase_of_large_angle(angle));
+}
+
+__device__ __forceinline__ void sincos_of_angle(float angle, float *sine, float *cosine)
+{
+    trope_sincos_quarter(__builtin_expect(trope_is_large_angle(angle), 0) ? reduce_large_angle(angle)
+                                                                          : trope_reduce_angle(angle),
+                         sine, cosine);
+}
+
+__device__ __forceinline__ void sincos_of_angle(double angle, double *sine, double *cosine)
+{
+    sincos(angle, sine, cosine);
+}
+
+__device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step, float *sine, float *cosine)
+{
+    trope_sincos_quarter(trope_reduce_phase(trope_phase(position, step)), sine, cosine);
+}
+
+__device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step, double *sine, double *cosine)
+{
+    trope_sincos_phase_double((uint64_t)position * step, sine, cosine);
+}
+
+/* ---- coefficients ---- */
+
+/* cos and sin of one element, and what becomes of them. */
+template <int DTYPE> struct couple {
+    typename elements<DTYPE>::real cosine, sine;
+
+    __device__ __forceinline__ void finish(const cuda_plan &p, bool poisoned)
+    {
+        typedef typename elements<DTYPE>::real real;
+        if constexpr (DTYPE == TROPE_F64) {
+            cosine *= p.plan.cosine_scale;
+            sine *= p.plan.sine_scale;
+        } else {
+            cosine = trope_mul(cosine, p.cosine_scale);
+            sine = trope_mul(sine, p.sine_scale);
+        }
+        if (poisoned)
+            cosine = sine = (real)NAN;
+        if (p.plan.rounding == TROPE_ROUND_NATIVE) {
+            cosine = round_to<DTYPE>(cosine);
+            sine = round_to<DTYPE>(sine);
+        }
+    }
+};
+
+/* Those of a pair. `differ`: its elements have different ones; else the second is not set. */
+template <int DTYPE> struct pair_couples {
+    couple<DTYPE> first, second;
+    bool differ;
+};
+
+/* The angles of a pair as a table has them: radians, or cos and sin. */
+template <int DTYPE>
+__device__ __forceinline__ couple<DTYPE> load_couple(const cuda_plan &p, int64_t batch, int64_t position, int pair, int which)
+{
+    typedef typename elements<DTYPE>::real real;
+    const trope_plan_angles &a = p.plan.angles;
+    const int64_t at = offset_of_entry(p, batch, position, pair, which);
+    couple<DTYPE> c;
+    if (a.source == TROPE_ANGLES_FREQS) {
+        c.cosine = c.sine = load_entry<real>(a.dtype, a.freqs, at);
+    } else {
+        c.cosine = load_entry<real>(a.dtype, a.cos, at);
+        c.sine = load_entry<real>(a.dtype, a.sin, at);
+    }
+    return c;
+}
+
+__device__ __forceinline__ bool same_bits(float a, float b)
+{
+    return __float_as_uint(a) == __float_as_uint(b);
+}
+
+__device__ __forceinline__ bool same_bits(double a, double b)
+{
+    return __double_as_longlong(a) == __double_as_longlong(b);
+}
+
+/* Tables with a column for each element mostly have the same angle twice, and then one sine is enough. */
+template <int DTYPE>
+__device__ __forceinline__ pair_couples<DTYPE> find_table_couples(const cuda_plan &p, const found_row &row, int64_t batch,
+                                                                  int pair)
+{
+    const trope_plan_angles &a = p.plan.angles;
+    pair_couples<DTYPE> of;
+    of.first = load_couple<DTYPE>(p, batch, row.position, pair, 0);
+    of.second = a.per_element ? load_couple<DTYPE>(p, batch, row.position, pair, 1) : of.first;
+    of.differ = a.per_element && (!same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine));
+    if (a.source == TROPE_ANGLES_FREQS) {
+        sincos_of_angle(of.first.cosine, &of.first.sine, &of.first.cosine);
+        if (of.differ)
+            sincos_of_angle(of.second.cosine, &of.second.sine, &of.second.cosine);
+    }
+    return of;
+}
+
+/* The coefficients of a pair of a row that is rotated. `step`: the pair's phase step. */
+template <int DTYPE, int ANGLES>
+__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row, int64_t batch, int pair,
+                                                            uint64_t step)
+{
+    pair_couples<DTYPE> of;
+    of.differ = false;
+    if (has_phases<ANGLES>(p.plan))
+        sincos_of_phase(row.position, step, &of.first.sine, &of.first.cosine);
+    else
+        of = find_table_couples<DTYPE>(p, row, batch, pair);
+    of.first.finish(p, row.poisoned);
+    if (!of.differ)
+        return of;
+    of.second.finish(p, row.poisoned);
+    if (p.plan.swap_sines) {
+        const typename elements<DTYPE>::real sine = of.first.sine;
+        of.first.sine = of.second.sine;
+        of.second.sine = sine;
+    }
+    return of;
+}
+
+#endif
