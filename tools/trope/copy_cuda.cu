@@ -121,3 +121,14 @@ cudaError_t move_cuda_launch(int way, void *tensor, const device_runs *runs, cud
     return launch_early(facts_of_device(), (const void *)movers[way].run, dim3(blocks), movers[way].threads, 0, 0, stream,
                         arguments);
 }
+
+/* ---- nothing ---- */
+
+__global__ void empty_kernel()
+{
+}
+
+cudaError_t empty_cuda_launch(cudaStream_t stream)
+{
+    return cudaLaunchKernel((const void *)empty_kernel, dim3(1), dim3(32), NULL, 0, stream);
+}
