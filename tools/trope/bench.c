@@ -122,6 +122,8 @@ static int run_cases(bench_command *command)
     bench_print_header(&command->run.report);
     if (for_each_case(command, visit_run))
         return RESULT_REFUSED;
+    if (!command->run.report.count)
+        return complain("%s", trope_last_error()); /* why the last case was refused */
     bench_print_summary(&command->run.report);
     return command->run.report.wrong ? RESULT_DIFFERS : RESULT_OK;
 }
