@@ -68,7 +68,7 @@ void bench_fill(const bench_problem *p, void *const *area, int32_t threads)
     fill_values(p, area[AREA_FORWARD_SRC], p->size[AREA_FORWARD_SRC], 2, threads);
     if (p->c->accumulate)
         fill_values(p, area[AREA_DST], p->size[AREA_DST], 3, threads);
-    else
+    else if (!p->c->in_place)
         memset(area[AREA_DST], 0xff, p->size[AREA_DST]);
     memset(area[AREA_D_ANGLES], 0xff, p->size[AREA_D_ANGLES]);
     if (p->cols)

@@ -87,7 +87,7 @@ static int upload(bench_run *run, const bench_problem *p)
     for (int set = 0; set < set_count(run, p); set++) {
         find_set(run, p, set, area);
         for (int i = 0; i < AREA_COUNT; i++) {
-            if (i == AREA_WORKSPACE || p->size[i] == 0)
+            if (i == AREA_WORKSPACE || (i == AREA_DST && p->c->in_place) || p->size[i] == 0)
                 continue;
             if (set ? run->device->copy(0, area[i], first[i], p->size[i], run->machine->threads, NULL)
                     : run->device->upload(area[i], run->on_host.area[i], p->size[i]))
