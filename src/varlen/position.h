@@ -163,16 +163,24 @@ TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
     return span;
 }
 
-/* What a token is in that has no boundary at or before it (count = 0), or all. */
-TROPE_HD trope_span trope_gap_after(const trope_sequences *s, int64_t count)
+/* What a token is in that is before the first sequence, or after the last: between two global offsets. */
+TROPE_HD trope_span trope_span_of_gap(const trope_sequences *s, int64_t begin, int64_t end)
 {
     trope_span gap;
-    gap.begin = count ? trope_boundary(s, s->count) : trope_local_boundary(s, 0);
-    gap.end = count ? TROPE_NO_END : trope_boundary(s, 0);
+    gap.begin = trope_local_boundary(s, begin);
+    gap.end = end < TROPE_NO_END ? trope_local_boundary(s, end) : end;
     gap.sequence = -1;
     gap.real = 0;
     gap.first = 0;
     return gap;
+}
+
+/* That of a token which has no boundary at or before it (count = 0), or all. */
+TROPE_HD trope_span trope_gap_after(const trope_sequences *s, int64_t count)
+{
+    if (count)
+        return trope_span_of_gap(s, trope_load_index(s->boundaries, s->boundaries_64, s->count), TROPE_NO_END);
+    return trope_span_of_gap(s, 0, trope_load_index(s->boundaries, s->boundaries_64, 0));
 }
 
 /* The span that holds a token, by bisection. Empty sequences hold none and are stepped over. */
@@ -203,17 +211,17 @@ TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
     return index >= span->real;
 }
 
-/* The position of an index in its sequence, without ids. A sum beyond 64 bits is out of any range, and stays so. */
-TROPE_HD int64_t trope_position_of_index(const trope_span *span, int64_t index)
+/* The position of an index in a sequence that starts at `first`. A sum beyond 64 bits is out of any range, and stays so. */
+TROPE_HD int64_t trope_add_position(int64_t first, int64_t index)
 {
-    return index > INT64_MAX - (span->first > 0 ? span->first : 0) ? INT64_MAX : span->first + index;
+    return index > INT64_MAX - (first > 0 ? first : 0) ? INT64_MAX : first + index;
 }
 
 TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
                                 int64_t token, int axis)
 {
     if (!s->ids)
-        return trope_position_of_index(span, index);
+        return trope_add_position(span->first, index);
     const int64_t row = s->axes > 1 ? axis * s->id_axis_stride : 0;
     return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
 }

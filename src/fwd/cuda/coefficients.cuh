@@ -15,6 +15,7 @@ struct cuda_plan {
     float cosine_scale, sine_scale;
     int32_t part_pairs; /* of a row of angles */
     token_positions positions;
+    search_shape search;
     trope_plan plan; /* what it points to on the host is not for kernels */
 };
 

@@ -11,6 +11,12 @@
  * sequence is searched for, by all threads of a warp for one token. Searched rows are any rows. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED };
 
+/* As trope_load_index; the load stays where it is, before others that are issued later. */
+__device__ __forceinline__ int64_t load_index_at_once(const void *array, int32_t is_64, int64_t i)
+{
+    return is_64 ? load_at_once((const int64_t *)array + i) : (int64_t)load_at_once((const int32_t *)array + i);
+}
+
 /* The positions of rows from tokens: of all of them, or of those of a context parallel rank, which are one run, two, or every
  * so manieth. */
 struct token_positions {
@@ -60,13 +66,44 @@ __device__ __forceinline__ trope_row_action action_of_padding(const trope_plan &
     }
 }
 
-/* MAY_HAVE_TABLE: positions may be rows of a table, which has an end. */
-template <int ROWS, bool MAY_HAVE_TABLE> struct row_lookup {
+/* What a token is in, and its index there. */
+struct found_place {
+    int64_t index, first; /* first: added to the index */
+    bool is_padding, faulty;
+};
+
+__device__ __forceinline__ found_place place_of_sequence(const trope_sequences &s, const found_sequence &found, int32_t token)
+{
+    found_place place;
+    const trope_span span = found.number < 0 ? trope_span_of_gap(&s, found.bounds.begin, found.bounds.end)
+                                             : trope_span_of_bounds(&s, found.number, found.bounds);
+    place.index = trope_index_in_sequence(&s, &span, token);
+    place.first = span.first;
+    place.is_padding = trope_is_padding(&span, place.index);
+    place.faulty = found.number >= 0 && trope_fault_of_bounds(&s, found.bounds) != 0;
+    return place;
+}
+
+/* By each thread alone. Not inline: calls for which 32 bits are too few are rare. */
+static __device__ __noinline__ found_place find_place_widely(const trope_sequences &s, int64_t batch, int64_t token)
+{
+    const trope_span span = trope_find_span(&s, batch, token);
+    found_place place;
+    place.index = trope_index_in_sequence(&s, &span, token);
+    place.first = span.first;
+    place.is_padding = trope_is_padding(&span, place.index);
+    place.faulty = s.boundaries && span.sequence >= 0 && trope_sequence_fault(&s, span.sequence) != 0;
+    return place;
+}
+
+/* ANY_TABLE: positions may be rows of a table, which has an end. */
+template <int ROWS, bool ANY_TABLE> struct row_lookup {
     int64_t id;
     span_search search;
 
     /* After the kernel before this one has ended, before the loads of data. */
-    __device__ __forceinline__ void request(const trope_plan &plan, int64_t batch, int64_t token, int axis)
+    __device__ __forceinline__ void request(const trope_plan &plan, const search_shape &shape, int64_t batch, int64_t token,
+                                            int axis)
     {
         const trope_sequences &s = plan.sequences;
         if (ROWS == ROWS_FROM_TOKENS)
@@ -76,11 +113,12 @@ template <int ROWS, bool MAY_HAVE_TABLE> struct row_lookup {
                                     axis * s.id_axis_stride + batch * s.id_batch_stride + token * s.id_token_stride);
         else if (!s.boundaries)
             id = s.starts ? load_index_at_once(s.starts, s.starts_64, batch) : 0;
-        if (ROWS == ROWS_SEARCHED && s.boundaries)
-            search.request(s, token);
+        if (ROWS == ROWS_SEARCHED && s.boundaries && !shape.is_wide)
+            search.request(s, shape, (int32_t)token);
     }
 
-    __device__ __forceinline__ found_row finish(const trope_plan &plan, const token_positions &positions, int64_t token)
+    __device__ __forceinline__ found_row finish(const trope_plan &plan, const search_shape &shape,
+                                                const token_positions &positions, int64_t token)
     {
         const trope_sequences &s = plan.sequences;
         found_row row = {0, TROPE_ROW_ROTATE, false};
@@ -88,16 +126,21 @@ template <int ROWS, bool MAY_HAVE_TABLE> struct row_lookup {
             row.position = positions.of((uint32_t)token);
             return row;
         }
-        found_span found = {trope_span_of_dense(&s, id), false};
-        if (ROWS == ROWS_SEARCHED && s.boundaries)
-            found = search.finish(s, token);
-        const int64_t index = trope_index_in_sequence(&s, &found.span, token);
-        if (ROWS == ROWS_SEARCHED && trope_is_padding(&found.span, index))
-            row.action = action_of_padding(plan);
-        row.position = s.ids ? id : trope_position_of_index(&found.span, index);
-        if (MAY_HAVE_TABLE && row.action == TROPE_ROW_ROTATE)
+        if (ROWS == ROWS_SEARCHED && s.boundaries) {
+            const found_place place =
+                shape.is_wide
+                    ? find_place_widely(s, 0, token)
+                    : place_of_sequence(s, search.finish(s, shape, (int32_t)trope_first_after(&s, token)), (int32_t)token);
+            if (place.is_padding)
+                row.action = action_of_padding(plan);
+            row.position = s.ids ? id : trope_add_position(place.first, place.index);
+            row.poisoned = place.faulty;
+        } else {
+            const trope_span span = trope_span_of_dense(&s, id);
+            row.position = s.ids ? id : trope_add_position(id, trope_index_in_sequence(&s, &span, token));
+        }
+        if (ANY_TABLE && row.action == TROPE_ROW_ROTATE)
             limit_position(plan, &row);
-        row.poisoned = row.poisoned || found.faulty;
         return row;
     }
 };
