@@ -86,35 +86,14 @@ __device__ __forceinline__ uint32_t thread_of_warp()
 /* Loads of what the call does not write that stay where they are: the compiler would put off those whose values are wanted
  * later, and they would be waited for one after another. They are not loads of what is constant (ld.global.nc): the kernel
  * before this one may write it while this one runs already, and then they find what a prefetch has brought before. */
-__device__ __forceinline__ void load_at_once(const uint4 *from, uint64_t policy, uint4 *to)
+__device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
 {
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from), "l"(policy));
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
 }
 
-__device__ __forceinline__ void load_at_once(const uint2 *from, uint64_t policy, uint2 *to)
+__device__ __forceinline__ void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
 {
-    asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;" : "=r"(to->x), "=r"(to->y) : "l"(from), "l"(policy));
-}
-
-__device__ __forceinline__ void load_at_once(const uint32_t *from, uint64_t policy, uint32_t *to)
-{
-    asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(*to) : "l"(from), "l"(policy));
-}
-
-__device__ __forceinline__ int32_t load_at_once(const int32_t *from)
-{
-    int32_t value;
-    asm volatile("ld.global.s32 %0, [%1];" : "=r"(value) : "l"(from));
-    return value;
-}
-
-__device__ __forceinline__ int64_t load_at_once(const int64_t *from)
-{
-    int64_t value;
-    asm volatile("ld.global.s64 %0, [%1];" : "=l"(value) : "l"(from));
-    return value;
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
 }
 
 /* Vectors of what the call moves: streaming, since what is needed once should not push other things out of L2. (A policy

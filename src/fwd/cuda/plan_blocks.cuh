@@ -116,7 +116,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.kept_second = kept.second;
     s.kept_part = kept.part;
     s.moved = s.dst.base - s.src.base;
-    s.alike = memcmp(&s.src.outer, &s.dst.outer, sizeof s.src - offsetof(block_tensor<STRIDE>, outer)) == 0;
+    s.alike = memcmp(&s.src.inner, &s.dst.inner, sizeof s.src - offsetof(block_tensor<STRIDE>, inner)) == 0;
     s.heads = s.places = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);
     s.rotates = run.rotates;
@@ -126,6 +126,8 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_odd = units % 2;
     s.part_lanes = run.rotates ? (uint32_t)(o.part_pairs / form.pairs_of_lane) : s.working;
     s.lanes = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
+    s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
+    s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.slots = 1;
     s.is_sum = trope_is_summed(&o) != 0;
     s.accumulate = o.accumulate != 0;
@@ -266,6 +268,7 @@ static inline void plan_rows(const trope_plan &plan, block_shape *shape)
     memset(shape, 0, sizeof *shape);
     shape->rows = plan.batch * plan.tokens;
     shape->inner_rows = trope_inner_rows(&plan);
+    shape->two_dimensions = shape->rows > shape->inner_rows;
     shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(shape->inner_rows, INT32_MAX));
     shape->batch_outermost = plan.batch_outermost != 0;
 }

@@ -24,7 +24,8 @@
  * memory. */
 template <typename STRIDE> struct block_tensor {
     char *base;
-    STRIDE outer, inner, group, head, lane, second;
+    STRIDE inner, head, lane, second;
+    STRIDE outer, group;
     STRIDE part; /* what a lane of the second part is further away, and so on */
 };
 
@@ -39,8 +40,10 @@ template <typename STRIDE> struct block_segment {
     uint32_t places;               /* for heads in a row's items: as many, but for sums */
     uint32_t working;              /* lanes that do not idle */
     uint32_t part_lanes;           /* of each part of a window */
+    uint32_t is_intricate;         /* it has groups, parts or lanes that idle: one question for what is rare */
+    uint32_t is_loaded;            /* in place, what passes through is only overwritten */
     uint32_t rotates, in_place;
-    uint32_t alike; /* lanes of dst are as far apart as those of src, and have the same elements */
+    uint32_t alike;  /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd; /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; those that are added at once, a power of two. */
     uint32_t terms, slots;
@@ -52,6 +55,7 @@ struct block_shape {
     int64_t rows;
     int64_t inner_rows;
     trope_divisor inner; /* these, if they are below 2^31 */
+    uint32_t two_dimensions; /* there is more than one outer */
     uint32_t rows_of_block, items_of_block;
     uint32_t items; /* of a row */
     uint32_t segments;
@@ -132,7 +136,9 @@ template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find
         it.head = trope_divide(&s.lanes, of_segment);
         it.lane = of_segment - it.head * s.lanes.divisor;
     }
-    it.present = it.row < rows && item < shape.items && it.head < s.places && it.lane < s.working;
+    it.present = it.row < rows && item < shape.items;
+    if (s.is_intricate)
+        it.present = it.present && it.head < s.places && it.lane < s.working;
     return it;
 }
 
@@ -140,27 +146,28 @@ template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find
 template <typename INDEX> struct block_row {
     INDEX outer, inner;
 
+    /* (By products, or the compiler would make two kernels of one.) */
     __device__ __forceinline__ int64_t batch(const block_shape &shape) const
     {
-        return shape.batch_outermost ? outer : inner;
+        return inner + (outer - inner) * (INDEX)shape.batch_outermost;
     }
 
     __device__ __forceinline__ int64_t token(const block_shape &shape) const
     {
-        return shape.batch_outermost ? inner : outer;
+        return outer + (inner - outer) * (INDEX)shape.batch_outermost;
     }
 };
 
 template <typename INDEX> __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
 {
     block_row<INDEX> row = {0, number};
-    if (shape.rows == shape.inner_rows)
+    if (!shape.two_dimensions)
         return row;
     if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
         row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
     else
         row.outer = (INDEX)(number / shape.inner_rows);
-    row.inner = (INDEX)(number - row.outer * shape.inner_rows);
+    row.inner = (INDEX)(number - row.outer * (INDEX)shape.inner_rows);
     return row;
 }
 
@@ -171,15 +178,14 @@ __device__ __forceinline__ char *find_address(const block_shape &shape, const bl
                                               uint32_t lane)
 {
     char *p = t.base + (int64_t)row.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
-    if (shape.rows != shape.inner_rows)
+    if (shape.two_dimensions)
         p += (int64_t)row.outer * t.outer;
-    if (s.heads_per_group.divisor < s.heads) {
+    if (s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);
         p += (int64_t)(int32_t)group * t.group;
         head -= group * s.heads_per_group.divisor;
-    }
-    if (s.part_lanes < s.working)
         p += part_of_pair((int32_t)s.part_lanes, (int32_t)lane) * (int64_t)t.part;
+    }
     return p + (int64_t)(int32_t)head * t.head;
 }
 

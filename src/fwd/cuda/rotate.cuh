@@ -40,8 +40,8 @@ template <class R> struct coefficient_run {
     block_row<typename R::index> place;
     row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE> lookup;
 
-    __device__ __forceinline__ coefficient_run(const typename R::call &call, const typename R::steps &steps, uint32_t number,
-                                               typename R::index first_row)
+    __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
+                                           typename R::index first_row)
     {
         row = trope_divide(&call.shape.columns, number);
         pair = (number - row * call.shape.columns.divisor) * 32 + thread_of_warp();
@@ -61,7 +61,7 @@ template <class R> struct coefficient_run {
         if (R::ROWS == ROWS_FROM_TOKENS)
             return;
         const trope_plan &plan = call.plan.plan;
-        lookup.request(plan, call.plan.search, place.batch(call.shape), place.token(call.shape),
+        lookup.request(plan, call.plan.rows, place.batch(call.shape), place.token(call.shape),
                        trope_pair_axis(&plan, (int)pair_in_range(call)));
     }
 
@@ -70,8 +70,7 @@ template <class R> struct coefficient_run {
     {
         typedef couple<R::DTYPE> couple_type;
         const block_shape &shape = call.shape;
-        const found_row found =
-            lookup.finish(call.plan.plan, call.plan.search, call.plan.positions, place.token(shape));
+        const found_row found = lookup.finish(call.plan.plan, call.plan.rows, place.token(shape));
         if (R::ROWS == ROWS_SEARCHED && pair == 0)
             ((uint32_t *)(shared + shape.rows_at))[row] = found.action;
         if (found.action != TROPE_ROW_ROTATE || pair >= (uint32_t)call.plan.plan.pairs)
@@ -95,19 +94,21 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
     const uint32_t runs = warp < warps ? rows * call.shape.columns.divisor : 0; /* a warp that is not whole has none */
     bool differ = false;
-    coefficient_run<R> run(call, steps, warp < runs ? warp : 0, first_row);
+    coefficient_run<R> run;
+    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
+        run.locate(call, steps, warp, first_row);
     await_previous();
     if (warp < runs)
         run.request(call);
     issue_loads();
     admit_next();
-    for (uint32_t number = warp; number < runs;) {
+#pragma unroll 1
+    for (uint32_t number = warp; number < runs; number += warps) {
+        if (R::ROWS == ROWS_FROM_TOKENS || number > warp) {
+            run.locate(call, steps, number, first_row);
+            run.request(call);
+        }
         differ = run.finish(call) || differ;
-        number += warps;
-        if (number >= runs)
-            break;
-        run = coefficient_run<R>(call, steps, number, first_row);
-        run.request(call);
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
@@ -193,11 +194,11 @@ template <class R> struct lane_job {
         return found_here(find_address(call.shape, s, s.src, row, head, item.lane));
     }
 
-    /* After the kernel before this one has ended. In place, what passes through is only overwritten. */
+    /* After the kernel before this one has ended. */
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         const typename R::segment &s = segment(call);
-        if (item.present && (s.rotates || !s.in_place))
+        if (item.present && s.is_loaded)
             v.load(from, from + s.src.second);
     }
 
@@ -254,7 +255,7 @@ template <class R> struct lane_job {
 };
 
 template <class R>
-__global__ void __launch_bounds__(BLOCK_THREADS, R::GENERAL ? 2 : 3)
+__global__ void __launch_bounds__(BLOCK_THREADS, R::GENERAL || R::ROWS == ROWS_SEARCHED ? 2 : 3)
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;

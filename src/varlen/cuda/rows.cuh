@@ -11,12 +11,6 @@
  * sequence is searched for, by all threads of a warp for one token. Searched rows are any rows. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED };
 
-/* As trope_load_index; the load stays where it is, before others that are issued later. */
-__device__ __forceinline__ int64_t load_index_at_once(const void *array, int32_t is_64, int64_t i)
-{
-    return is_64 ? load_at_once((const int64_t *)array + i) : (int64_t)load_at_once((const int32_t *)array + i);
-}
-
 /* The positions of rows from tokens: of all of them, or of those of a context parallel rank, which are one run, two, or every
  * so manieth. */
 struct token_positions {
@@ -27,6 +21,32 @@ struct token_positions {
         const uint32_t position = token * scale + first;
         return token < second_run ? position : position + gap;
     }
+};
+
+/* What is read for a row: its ids, or where its batch entry starts. Bytes from one to the next. */
+struct row_source {
+    const char *base; /* NULL: nothing is */
+    int64_t axis, batch, token;
+    int32_t is_64;
+    int32_t is_start; /* the index is added to it */
+};
+
+static inline row_source plan_source(const trope_sequences &s)
+{
+    const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
+    if (s.ids)
+        return {(const char *)s.ids,       s.id_axis_stride * size, s.id_batch_stride * size,
+                s.id_token_stride * size, s.ids_64,                0};
+    if (s.starts && !s.boundaries)
+        return {(const char *)s.starts, 0, size, 0, s.starts_64, 1};
+    return {NULL, 0, 0, 0, 0, 0};
+}
+
+/* How the rows of a call are found. */
+struct row_shape {
+    token_positions positions;
+    row_source source;
+    search_shape search;
 };
 
 /* A row as one pair sees it: the position on its axis. */
@@ -98,50 +118,56 @@ static __device__ __noinline__ found_place find_place_widely(const trope_sequenc
 
 /* ANY_TABLE: positions may be rows of a table, which has an end. */
 template <int ROWS, bool ANY_TABLE> struct row_lookup {
-    int64_t id;
+    raw_index read;
     span_search search;
 
     /* After the kernel before this one has ended, before the loads of data. */
-    __device__ __forceinline__ void request(const trope_plan &plan, const search_shape &shape, int64_t batch, int64_t token,
+    __device__ __forceinline__ void request(const trope_plan &plan, const row_shape &shape, int64_t batch, int64_t token,
                                             int axis)
     {
-        const trope_sequences &s = plan.sequences;
+        const row_source &from = shape.source;
         if (ROWS == ROWS_FROM_TOKENS)
             return;
-        if (s.ids)
-            id = load_index_at_once(s.ids, s.ids_64,
-                                    axis * s.id_axis_stride + batch * s.id_batch_stride + token * s.id_token_stride);
-        else if (!s.boundaries)
-            id = s.starts ? load_index_at_once(s.starts, s.starts_64, batch) : 0;
-        if (ROWS == ROWS_SEARCHED && s.boundaries && !shape.is_wide)
-            search.request(s, shape, (int32_t)token);
+        if (from.base)
+            read.load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
+        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !shape.search.is_wide)
+            search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
-    __device__ __forceinline__ found_row finish(const trope_plan &plan, const search_shape &shape,
-                                                const token_positions &positions, int64_t token)
+    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token)
     {
         const trope_sequences &s = plan.sequences;
+        const bool is_id = shape.source.base && !shape.source.is_start;
         found_row row = {0, TROPE_ROW_ROTATE, false};
         if (ROWS == ROWS_FROM_TOKENS) {
-            row.position = positions.of((uint32_t)token);
+            row.position = shape.positions.of((uint32_t)token);
             return row;
         }
+        if (shape.source.base)
+            row.position = read.value(shape.source.is_64);
         if (ROWS == ROWS_SEARCHED && s.boundaries) {
-            const found_place place =
-                shape.is_wide
-                    ? find_place_widely(s, 0, token)
-                    : place_of_sequence(s, search.finish(s, shape, (int32_t)trope_first_after(&s, token)), (int32_t)token);
+            const found_place place = find_place(plan, shape.search, token);
             if (place.is_padding)
                 row.action = action_of_padding(plan);
-            row.position = s.ids ? id : trope_add_position(place.first, place.index);
+            if (!is_id)
+                row.position = trope_add_position(place.first, place.index);
             row.poisoned = place.faulty;
-        } else {
-            const trope_span span = trope_span_of_dense(&s, id);
-            row.position = s.ids ? id : trope_add_position(id, trope_index_in_sequence(&s, &span, token));
+        } else if (!is_id) {
+            const trope_span span = trope_span_of_dense(&s, 0);
+            row.position = trope_add_position(row.position, trope_index_in_sequence(&s, &span, token));
         }
         if (ANY_TABLE && row.action == TROPE_ROW_ROTATE)
             limit_position(plan, &row);
         return row;
+    }
+
+  private:
+    __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape, int64_t token) const
+    {
+        const trope_sequences &s = plan.sequences;
+        if (shape.is_wide)
+            return find_place_widely(s, 0, token);
+        return place_of_sequence(s, search.finish(s, shape, (int32_t)trope_first_after(&s, token)), (int32_t)token);
     }
 };
 

@@ -51,15 +51,17 @@ static inline uint32_t thread_of_warp()
 
 /* ---- loads, stores, conversions ---- */
 
-template <typename T> static inline void load_at_once(const T *from, uint64_t, T *to)
+template <typename T> static inline void load_at_once(const T *from, T *to)
 {
     emulated_aligned(from, sizeof *from);
     *to = *from;
 }
 
-template <typename T> static inline T load_at_once(const T *from)
+static inline void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
 {
-    return *from;
+    emulated_aligned(from, sizeof *from);
+    *low = from->x;
+    *high = from->y;
 }
 
 static inline void load_vector(const char *from, uint4 *to)
