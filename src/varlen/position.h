@@ -14,6 +14,7 @@
 
 #include "core/host_device.h"
 #include "core/plan.h"
+#include "varlen/offsets.h"
 
 /* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
 typedef struct trope_span {
@@ -29,54 +30,6 @@ TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 {
     return is_64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
 }
-
-/* The position of local index i of a sequence with `local` tokens on this rank. */
-TROPE_HD int64_t trope_cp_position(int32_t layout, int64_t size, int64_t rank, int64_t local, int64_t i)
-{
-    const int64_t half = local / 2;
-    switch (layout) {
-    case TROPE_CP_CONTIGUOUS:
-        return rank * local + i;
-    case TROPE_CP_ZIGZAG:
-        return i < half ? rank * half + i : local * size - (rank + 1) * half + (i - half);
-    case TROPE_CP_STRIPED:
-        return i * size + rank;
-    default:
-        return i;
-    }
-}
-
-/* The multiple that the global length of a sequence must have to be split over the ranks. */
-TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
-{
-    return layout == TROPE_CP_ZIGZAG ? 2 * size : layout == TROPE_CP_FLAT ? 1 : size;
-}
-
-/* Where global offset `boundary` of the packed stream is on this rank. */
-TROPE_HD int64_t trope_local_boundary(const trope_sequences *s, int64_t boundary)
-{
-    if (s->cp_size == 1)
-        return boundary;
-    return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : trope_divide_wide(&s->of_ranks, boundary);
-}
-
-/* The least boundary, as it is in memory, that is after a token of this rank. */
-TROPE_HD int64_t trope_first_after(const trope_sequences *s, int64_t token)
-{
-    if (s->cp_size == 1)
-        return token + 1;
-    return s->cp_layout == TROPE_CP_FLAT ? token + s->cp_rank * s->tokens + 1 : (token + 1) * s->cp_size;
-}
-
-TROPE_HD int64_t trope_boundary(const trope_sequences *s, int64_t i)
-{
-    return trope_local_boundary(s, trope_load_index(s->boundaries, s->boundaries_64, i));
-}
-
-/* A sequence as it is in memory: global offsets where it is stored and, in [real_begin, real_end), what is real of it. */
-typedef struct trope_bounds {
-    int64_t begin, end, real_begin, real_end;
-} trope_bounds;
 
 /* With begin and end at hand. */
 TROPE_HD trope_bounds trope_add_real_bounds(const trope_sequences *s, int64_t sequence, int64_t begin, int64_t end)
@@ -109,25 +62,6 @@ TROPE_HD trope_span trope_span_of_bounds(const trope_sequences *s, int64_t seque
 TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
 {
     return trope_span_of_bounds(s, sequence, trope_load_bounds(s, sequence));
-}
-
-/* Whether the length of a sequence is a multiple of trope_cp_divisor, and every rank begins where it should. */
-TROPE_HD int trope_splits_over_ranks(const trope_sequences *s, int64_t begin, int64_t end)
-{
-    const int64_t first = trope_divide_wide(&s->of_ranks, begin), local = trope_divide_wide(&s->of_ranks, end - begin);
-    if (s->cp_size == 1 || s->cp_layout == TROPE_CP_FLAT)
-        return 1;
-    return first * s->cp_size == begin && local * s->cp_size == end - begin &&
-           (s->cp_layout != TROPE_CP_ZIGZAG || local % 2 == 0);
-}
-
-/* The status bits of what is wrong with a sequence, 0 if nothing is. */
-TROPE_HD int32_t trope_fault_of_bounds(const trope_sequences *s, trope_bounds b)
-{
-    const int64_t begin = b.begin, end = b.end, real = b.real_end - b.real_begin;
-    if (begin < 0 || end < begin || end > s->tokens * s->cp_size || b.real_begin < 0 || real < 0 || real > end - begin)
-        return TROPE_STATUS_CU_SEQLENS;
-    return trope_splits_over_ranks(s, begin, end) ? 0 : TROPE_STATUS_CP_LENGTH;
 }
 
 TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)

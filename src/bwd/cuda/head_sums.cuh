@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         job.finish(call, action, own);
     else if (job.item.present && job.slot == 0)
         job.store_sum(call, action, rounds > 1 ? counter.finish(rounds) : t);
-    check_sequences(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

@@ -14,7 +14,7 @@
  * multiprocessor. */
 #define USUAL_THREADS 256
 /* Items of a row from which on several blocks have a part of them each. */
-#define MOST_ITEMS 384
+#define MOST_ITEMS USUAL_BLOCK_THREADS
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
 
@@ -180,14 +180,16 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Whether the usual kernels can run a plan: few segments, pairs that they have room for, vectors, rounding once, and rows and
- * strides that 32 bits can hold. */
+/* Whether the usual kernels can run a plan: few segments, pairs that they have room for, vectors, rounding once, and rows,
+ * strides and sequences that 32 bits can hold. */
 static inline bool is_usual(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
     bool fits = form_of(plan, false).vectors && plan.rounding == TROPE_ROUND_ONCE && plan.pairs <= USUAL_PAIRS &&
-                plan.batch * plan.tokens <= INT32_MAX;
+                !rearranges_in_place(plan) &&
+                plan.batch * plan.tokens <= INT32_MAX &&
+                !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         segments += cut_head(plan, o, runs);

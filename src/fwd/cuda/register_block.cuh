@@ -10,8 +10,9 @@
 #include "core/divide.h"
 #include "fwd/cuda/coefficients.cuh"
 
-/* Threads of a block at most. */
-#define BLOCK_THREADS 512
+/* Threads of a block at most, and of those of the usual kernels. */
+#define BLOCK_THREADS       512
+#define USUAL_BLOCK_THREADS 256
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */
 #define USUAL_SEGMENTS 6

@@ -38,7 +38,7 @@ template <class R> struct coefficient_run {
     uint32_t pair;
     uint64_t step;
     block_row<typename R::index> place;
-    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE> lookup;
+    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
 
     __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
                                            typename R::index first_row)
@@ -254,8 +254,14 @@ template <class R> struct lane_job {
     }
 };
 
+/* Blocks of USUAL_BLOCK_THREADS that a multiprocessor should hold: what leaves registers enough. */
+constexpr int usual_blocks(int rows)
+{
+    return rows == ROWS_FROM_TOKENS ? 6 : 5;
+}
+
 template <class R>
-__global__ void __launch_bounds__(BLOCK_THREADS, R::GENERAL || R::ROWS == ROWS_SEARCHED ? 2 : 3)
+__global__ void __launch_bounds__(R::GENERAL ? BLOCK_THREADS : USUAL_BLOCK_THREADS, R::GENERAL ? 2 : usual_blocks(R::ROWS))
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
@@ -266,7 +272,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, R::GENERAL || R::ROWS == ROWS_S
     if (job.item.present)
         job.finish(call, action_of_row<R>(call, job.item.row), own);
     if (R::ROWS == ROWS_SEARCHED)
-        check_sequences(call.plan.plan.sequences, call.plan.plan.status);
+        check_sequences<!R::GENERAL>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

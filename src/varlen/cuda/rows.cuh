@@ -94,14 +94,14 @@ struct found_place {
 
 __device__ __forceinline__ found_place place_of_sequence(const trope_sequences &s, const found_sequence &found, int32_t token)
 {
-    found_place place;
-    const trope_span span = found.number < 0 ? trope_span_of_gap(&s, found.bounds.begin, found.bounds.end)
-                                             : trope_span_of_bounds(&s, found.number, found.bounds);
-    place.index = trope_index_in_sequence(&s, &span, token);
-    place.first = span.first;
-    place.is_padding = trope_is_padding(&span, place.index);
-    place.faulty = found.number >= 0 && trope_fault_of_bounds(&s, found.bounds) != 0;
-    return place;
+    const trope_narrow_bounds &b = found.bounds;
+    const int32_t begin = trope_narrow_local_boundary(&s, b.begin), index = token - begin;
+    if (found.number < 0)
+        return {index, 0, true, false};
+    const int32_t local = trope_narrow_local_boundary(&s, b.end) - begin,
+                  in_sequence = trope_narrow_cp_position(s.cp_layout, s.cp_size, s.cp_rank, local, index);
+    const int64_t first = s.starts ? trope_load_index(s.starts, s.starts_64, found.number) : s.stream ? b.real_begin : 0;
+    return {in_sequence, first, in_sequence >= b.real_end - b.real_begin, trope_narrow_fault_of_bounds(&s, b) != 0};
 }
 
 /* By each thread alone. Not inline: calls for which 32 bits are too few are rare. */
@@ -116,8 +116,8 @@ static __device__ __noinline__ found_place find_place_widely(const trope_sequenc
     return place;
 }
 
-/* ANY_TABLE: positions may be rows of a table, which has an end. */
-template <int ROWS, bool ANY_TABLE> struct row_lookup {
+/* ANY_TABLE: positions may be rows of a table, which has an end. ANY_WIDTH: 32 bits may be too few for a search. */
+template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     raw_index read;
     span_search search;
 
@@ -130,7 +130,7 @@ template <int ROWS, bool ANY_TABLE> struct row_lookup {
             return;
         if (from.base)
             read.load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
-        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !shape.search.is_wide)
+        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !(ANY_WIDTH && shape.search.is_wide))
             search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
@@ -165,9 +165,10 @@ template <int ROWS, bool ANY_TABLE> struct row_lookup {
     __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape, int64_t token) const
     {
         const trope_sequences &s = plan.sequences;
-        if (shape.is_wide)
+        if (ANY_WIDTH && shape.is_wide)
             return find_place_widely(s, 0, token);
-        return place_of_sequence(s, search.finish(s, shape, (int32_t)trope_first_after(&s, token)), (int32_t)token);
+        const int32_t narrow = (int32_t)token;
+        return place_of_sequence(s, search.finish(s, shape, narrow, trope_narrow_first_after(&s, narrow)), narrow);
     }
 };
 
