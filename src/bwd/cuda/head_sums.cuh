@@ -120,7 +120,7 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void load_term(const typename R::call &call)
     {
         if (is_loaded)
-            this->v.load(this->from, this->from + this->segment(call).src.second);
+            this->v[0].load(this->from, this->from + this->segment(call).src.second);
     }
 
     /* The thread's terms of the head that it has loaded. */
@@ -132,14 +132,25 @@ template <class R> struct sum_job : lane_job<R> {
             return t;
         if (action == TROPE_ROW_ROTATE && this->segment(call).rotates) {
             if (call.plan.plan.interleaved_src)
-                this->v.separate();
-            rotate_lane<R>(call.plan, call.shape, this->item, own, this->v, t.of);
+                this->v[0].separate();
+            lane_coefficients<R> c;
+#pragma unroll
+            for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
+                typename R::real y[2][lane_coefficients<R>::TOGETHER];
+                c.load(call.shape, this->item, e, own);
+                c.rotate(call.plan.plan.rounding, this->v[0], e, y);
+#pragma unroll
+                for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {
+                    t.of[0][e + i] = y[0][i];
+                    t.of[1][e + i] = y[1][i];
+                }
+            }
             return t;
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
-            t.of[0][e] = this->v.get(0, e);
-            t.of[1][e] = this->v.get(1, e);
+            t.of[0][e] = this->v[0].get(0, e);
+            t.of[1][e] = this->v[0].get(1, e);
         }
         return t;
     }
@@ -148,9 +159,9 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void store_lane(char *to, typename R::stride second) const
     {
         if (has_second)
-            this->v.store(to, to + second);
+            this->v[0].store(to, to + second);
         else
-            this->v.store_first(to);
+            this->v[0].store_first(to);
     }
 
     /* Adds to what dst holds if asked to, and stores. */
@@ -169,12 +180,12 @@ template <class R> struct sum_job : lane_job<R> {
                 held.separate();
             t.accumulate(call.plan.plan.rounding, held);
         }
-        this->v.template set<R::PAIRS>(0, 0, t.of[0]);
-        this->v.template set<R::PAIRS>(1, 0, t.of[1]);
+        this->v[0].template set<R::PAIRS>(0, 0, t.of[0]);
+        this->v[0].template set<R::PAIRS>(1, 0, t.of[1]);
         if (joins)
-            this->v.join();
+            this->v[0].join();
         if (is_filled(action))
-            this->v.fill(filling_of<R::DTYPE>(action));
+            this->v[0].fill(filling_of<R::DTYPE>(action));
         store_lane(to, dst.second);
     }
 };

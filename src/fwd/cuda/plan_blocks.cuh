@@ -28,6 +28,7 @@ struct block_launch {
 struct block_form {
     bool vectors, sums;
     int pairs_of_lane; /* elements of a vector, or 1 */
+    uint32_t held;     /* heads of an item at most */
 };
 
 static inline block_form form_of(const trope_plan &plan, bool sums)
@@ -38,7 +39,7 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
         vectors = vectors && (!moves_operand(plan, o) || operand_is_vector(plan, o)) &&
                   (!sums || (int64_t)o.head_dim * plan.element_size <= MOST_SUM_BYTES);
     }
-    return {vectors, sums, vectors ? 16 / plan.element_size : 1};
+    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1};
 }
 
 static inline bool rearranges_in_place(const trope_plan &plan)
@@ -117,7 +118,9 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.kept_part = kept.part;
     s.moved = s.dst.base - s.src.base;
     s.alike = memcmp(&s.src.inner, &s.dst.inner, sizeof s.src - offsetof(block_tensor<STRIDE>, inner)) == 0;
-    s.heads = s.places = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
+    s.heads = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
+    s.held = o.groups == 1 || o.heads_per_group % 2 == 0 ? form.held : 1;
+    s.places = (uint32_t)quotient_up(s.heads, s.held);
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);
     s.rotates = run.rotates;
     s.in_place = o.in_place != 0;

@@ -1,5 +1,6 @@
 /* The register block: a short-lived block takes a row, or a few, with all heads of all operands. Each thread has an item: one
- * lane of one head, the elements of a few pairs in two vectors (or one pair in two elements), from its loads to its stores.
+ * lane of two heads or one, the elements of a few pairs in two vectors each (or one pair in two elements), from its loads to
+ * its stores.
  * What is the same for all heads of a row, its coefficients, the threads find together meanwhile: see rotate.cuh.
  *
  * A block lives 1 or 2 us, and what comes before its first load is time lost. So the host cuts operands into segments, in
@@ -13,6 +14,10 @@
 /* Threads of a block at most, and of those of the usual kernels. */
 #define BLOCK_THREADS       512
 #define USUAL_BLOCK_THREADS 256
+
+/* Heads of an item of the usual kernels at most: with two there is twice as much on its way while a block finds its
+ * coefficients. */
+#define USUAL_HELD 2
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */
 #define USUAL_SEGMENTS 6
@@ -38,7 +43,8 @@ template <typename STRIDE> struct block_segment {
     trope_divisor lanes;           /* of a head, and those that idle after them */
     trope_divisor heads_per_group; /* of as many groups as there are */
     uint32_t heads;                /* of all groups */
-    uint32_t places;               /* for heads in a row's items: as many, but for sums */
+    uint32_t held;                 /* heads of an item: two that follow each other, or one */
+    uint32_t places;               /* for these in a row's items (more for sums) */
     uint32_t working;              /* lanes that do not idle */
     uint32_t part_lanes;           /* of each part of a window */
     uint32_t is_intricate;         /* it has groups, parts or lanes that idle: one question for what is rare */
@@ -105,7 +111,7 @@ __device__ __forceinline__ uint32_t threads_of_block()
 }
 
 struct block_item {
-    uint32_t segment, head, lane;
+    uint32_t segment, head, lane; /* head: the first */
     uint32_t row; /* of the block */
     bool present;
 };
@@ -140,6 +146,7 @@ template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find
     it.present = it.row < rows && item < shape.items;
     if (s.is_intricate)
         it.present = it.present && it.head < s.places && it.lane < s.working;
+    it.head *= s.held;
     return it;
 }
 

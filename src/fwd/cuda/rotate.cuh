@@ -19,7 +19,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GEN
     typedef std::conditional_t<IS_GENERAL, general_call, usual_call> call;
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH;
+    static constexpr int PAIRS = lane::WIDTH, HELD = IS_GENERAL ? 1 : USUAL_HELD;
 };
 
 /* ---- coefficients ---- */
@@ -102,12 +102,16 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         run.request(call);
     issue_loads();
     admit_next();
+    if (warp < runs) {
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            run.locate(call, steps, warp, first_row);
+        differ = run.finish(call);
+    }
+    /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
 #pragma unroll 1
-    for (uint32_t number = warp; number < runs; number += warps) {
-        if (R::ROWS == ROWS_FROM_TOKENS || number > warp) {
-            run.locate(call, steps, number, first_row);
-            run.request(call);
-        }
+    for (uint32_t number = warp + warps; number < runs; number += warps) {
+        run.locate(call, steps, number, first_row);
+        run.request(call);
         differ = run.finish(call) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
@@ -126,36 +130,41 @@ __device__ __forceinline__ trope_row_action action_of_row(const typename R::call
 
 /* ---- the rotation of a lane ---- */
 
-/* What PAIRS pairs are rotated by. `own`: the elements of a pair may have different coefficients. */
-template <class R>
-__device__ __forceinline__ void rotate_lane(const cuda_plan &p, const block_shape &shape, const block_item &item, bool own,
-                                            const typename R::lane &v, typename R::real y[2][R::PAIRS])
-{
-    typedef typename R::real real;
+/* The coefficients of a few pairs of a lane at a time. */
+template <class R> struct lane_coefficients {
     typedef couple<R::DTYPE> couple_type;
-    enum { TOGETHER = R::PAIRS == 1 ? 1 : 2 };
+    static constexpr int TOGETHER = R::PAIRS == 1 ? 1 : 2;
     struct alignas(sizeof(couple_type) * TOGETHER) couples {
         couple_type of[TOGETHER];
-    };
-    const couple_type *const from = (const couple_type *)shared + item.row * shape.couples_of_row + item.lane * TOGETHER;
-    const int32_t rounding = R::GENERAL ? p.plan.rounding : TROPE_ROUND_ONCE;
-#pragma unroll
-    for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-        const couple_type *const at = from + (uint32_t)e * shape.lanes_of_row;
-        const couples first = *(const couples *)at;
-        couples second = first;
+    } first, second;
+
+    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
+    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
+    {
+        const couple_type *const from = (const couple_type *)shared + item.row * shape.couples_of_row +
+                                        (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
+        first = *(const couples *)from;
+        second = first;
         if (own)
-            second = *(const couples *)(at + shape.second_at);
+            second = *(const couples *)(from + shape.second_at);
+    }
+
+    /* Of one head. */
+    __device__ __forceinline__ void rotate(int32_t rounding, const typename R::lane &v, int e,
+                                           typename R::real y[2][TOGETHER]) const
+    {
+        typedef typename R::real real;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const auto turned = rotate_pair<R::DTYPE>(
-                rounding, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
-                {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
-            y[0][e + i] = turned.first;
-            y[1][e + i] = turned.second;
+            const auto turned = rotate_pair<R::DTYPE>(R::GENERAL ? rounding : TROPE_ROUND_ONCE,
+                                                      {(real)v.get(0, e + i), (real)v.get(1, e + i)},
+                                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine,
+                                                       second.of[i].sine});
+            y[0][i] = turned.first;
+            y[1][i] = turned.second;
         }
     }
-}
+};
 
 /* The bits that padding is filled with. */
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(trope_row_action action)
@@ -173,14 +182,17 @@ __device__ __forceinline__ bool is_filled(trope_row_action action)
 template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
-    typename R::lane v;
+    typename R::lane v[R::HELD];
     char *from;
+    bool has_two; /* heads */
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
         item = find_item<!R::VECTORS>(call, rows);
         row = find_row<typename R::index>(call.shape, first_row + (typename R::index)item.row);
         from = find_src(call, item.head);
+        const typename R::segment &s = segment(call);
+        has_two = R::HELD > 1 && s.held > 1 && item.head + 1 < s.heads;
     }
 
     __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
@@ -194,34 +206,56 @@ template <class R> struct lane_job {
         return found_here(find_address(call.shape, s, s.src, row, head, item.lane));
     }
 
-    /* After the kernel before this one has ended. */
+    /* After the kernel before this one has ended. Who has nothing to load loads what others do: where a branch joins, the
+     * compiler moves what was loaded, and so waits for it. */
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         const typename R::segment &s = segment(call);
-        if (item.present && s.is_loaded)
-            v.load(from, from + s.src.second);
+        const char *const at = item.present && s.is_loaded ? from : s.src.base;
+        v[0].load(at, at + s.src.second);
+        if (R::HELD > 1) {
+            const char *const beside = has_two ? at + s.src.head : at;
+            v[R::HELD - 1].load(beside, beside + s.src.second);
+        }
+    }
+
+    __device__ __forceinline__ void store_to(const block_tensor<typename R::stride> &dst, char *to) const
+    {
+        v[0].store(to, to + dst.second);
+        if (R::HELD > 1 && has_two)
+            v[R::HELD - 1].store(to + dst.head, to + dst.head + dst.second);
     }
 
     __device__ __forceinline__ void store(const typename R::call &call) const
     {
         const typename R::segment &s = segment(call);
-        char *const to = s.alike ? from + s.moved : find_address(call.shape, s, s.dst, row, item.head, item.lane);
-        v.store(to, to + s.dst.second);
+        store_to(s.dst, s.alike ? from + s.moved : find_address(call.shape, s, s.dst, row, item.head, item.lane));
     }
 
     /* USUAL: pairs by halves, and both elements by the same coefficients. */
-    template <bool USUAL>
-    __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
+    template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
     {
         const trope_plan &plan = call.plan.plan;
-        typename R::real y[2][R::PAIRS];
-        if (!USUAL && plan.interleaved_src)
-            v.separate();
-        rotate_lane<R>(call.plan, call.shape, item, !USUAL && own, v, y);
-        v.template set<R::PAIRS>(0, 0, y[0]);
-        v.template set<R::PAIRS>(1, 0, y[1]);
-        if (!USUAL && plan.interleaved_dst)
-            v.join();
+        lane_coefficients<R> c;
+#pragma unroll
+        for (int h = 0; h < R::HELD && !USUAL; h++)
+            if (plan.interleaved_src)
+                v[h].separate();
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
+            c.load(call.shape, item, e, !USUAL && own);
+#pragma unroll
+            for (int h = 0; h < R::HELD; h++) {
+                typename R::real y[2][lane_coefficients<R>::TOGETHER];
+                c.rotate(plan.rounding, v[h], e, y);
+                v[h].template set<lane_coefficients<R>::TOGETHER>(0, e, y[0]);
+                v[h].template set<lane_coefficients<R>::TOGETHER>(1, e, y[1]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < R::HELD && !USUAL; h++)
+            if (plan.interleaved_dst)
+                v[h].join();
         store(call);
     }
 
@@ -229,13 +263,14 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void pass_on(const typename R::call &call, trope_row_action action)
     {
         const typename R::segment &s = segment(call);
-        if (is_filled(action))
-            v.fill(filling_of<R::DTYPE>(action));
-        else if (s.in_place)
+#pragma unroll
+        for (int h = 0; h < R::HELD; h++)
+            if (is_filled(action))
+                v[h].fill(filling_of<R::DTYPE>(action));
+        if (!is_filled(action) && s.in_place)
             return;
         const block_tensor<typename R::stride> dst = unrotated_dst(s);
-        char *const to = find_address(call.shape, s, dst, row, item.head, item.lane);
-        v.store(to, to + dst.second);
+        store_to(dst, find_address(call.shape, s, dst, row, item.head, item.lane));
     }
 
     __device__ __forceinline__ void finish(const typename R::call &call, trope_row_action action, bool own)
@@ -257,7 +292,7 @@ template <class R> struct lane_job {
 /* Blocks of USUAL_BLOCK_THREADS that a multiprocessor should hold: what leaves registers enough. */
 constexpr int usual_blocks(int rows)
 {
-    return rows == ROWS_FROM_TOKENS ? 6 : 5;
+    return rows == ROWS_SEARCHED ? 4 : 5;
 }
 
 template <class R>
