@@ -32,18 +32,26 @@ __device__ __forceinline__ int32_t part_of_pair(int32_t part_pairs, int32_t pair
 
 /* ---- tables ---- */
 
-template <typename REAL> __device__ __forceinline__ REAL load_entry(int32_t dtype, const void *table, int64_t offset)
+/* f64 tables are there with f64 operands only. */
+__device__ __forceinline__ void load_entry(int32_t dtype, const void *table, int64_t offset, float *entry)
 {
-    switch (dtype) {
-    case TROPE_F64:
-        return (REAL)((const double *)table)[offset];
-    case TROPE_F16:
-        return trope_f16_to_f32(((const uint16_t *)table)[offset]);
-    case TROPE_BF16:
-        return trope_bf16_to_f32(((const uint16_t *)table)[offset]);
-    default:
-        return ((const float *)table)[offset];
+    if (dtype == TROPE_F32) {
+        *entry = ((const float *)table)[offset];
+        return;
     }
+    const uint16_t half = ((const uint16_t *)table)[offset];
+    *entry = dtype == TROPE_BF16 ? trope_bf16_to_f32(half) : trope_f16_to_f32(half);
+}
+
+__device__ __forceinline__ void load_entry(int32_t dtype, const void *table, int64_t offset, double *entry)
+{
+    float narrow = 0;
+    if (dtype == TROPE_F64) {
+        *entry = ((const double *)table)[offset];
+        return;
+    }
+    load_entry(dtype, table, offset, &narrow);
+    *entry = narrow;
 }
 
 /* Where the column of a pair's first element (0) or second one (1) is in a table, in elements. */
@@ -123,15 +131,15 @@ template <int DTYPE> struct pair_couples {
 template <int DTYPE>
 __device__ __forceinline__ couple<DTYPE> load_couple(const cuda_plan &p, int64_t batch, int64_t position, int pair, int which)
 {
-    typedef typename elements<DTYPE>::real real;
     const trope_plan_angles &a = p.plan.angles;
     const int64_t at = offset_of_entry(p, batch, position, pair, which);
     couple<DTYPE> c;
     if (a.source == TROPE_ANGLES_FREQS) {
-        c.cosine = c.sine = load_entry<real>(a.dtype, a.freqs, at);
+        load_entry(a.dtype, a.freqs, at, &c.cosine);
+        c.sine = c.cosine;
     } else {
-        c.cosine = load_entry<real>(a.dtype, a.cos, at);
-        c.sine = load_entry<real>(a.dtype, a.sin, at);
+        load_entry(a.dtype, a.cos, at, &c.cosine);
+        load_entry(a.dtype, a.sin, at, &c.sine);
     }
     return c;
 }

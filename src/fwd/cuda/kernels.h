@@ -8,6 +8,7 @@
 
 typedef struct trope_rotation_kernels {
     const void *usual[ROW_KINDS][2]; /* of vectors: by rows; with phase steps, with tables */
+    const void *alone[ROW_KINDS][2]; /* of those, for rows of one head */
     const void *general[2];          /* by elements, by vectors */
 } trope_rotation_kernels;
 

@@ -147,9 +147,21 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
 
     __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token, uint32_t axis)
     {
+        found_place place = {0, 0, false, false};
+        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries)
+            place = find_place(plan, shape.search, token);
+        return finish_place(plan, shape, read, place, token, axis,
+                            place.is_padding ? action_of_padding(plan) : TROPE_ROW_ROTATE);
+    }
+
+    /* With the place of a searched row at hand. */
+    static __device__ __forceinline__ found_row finish_place(const trope_plan &plan, const row_shape &shape,
+                                                             const raw_index &read, const found_place &place, int64_t token,
+                                                             uint32_t axis, int32_t action)
+    {
         const trope_sequences &s = plan.sequences;
         const bool is_id = shape.source.base && !shape.source.is_start;
-        found_row row = {0, TROPE_ROW_ROTATE, 0};
+        found_row row = {0, action, place.faulty};
         if (ROWS == ROWS_FROM_TOKENS) {
             row.position = shape.positions.of((uint32_t)token);
             return row;
@@ -157,12 +169,8 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
         if (shape.source.base)
             row.position = read.value(shape.source.is_64);
         if (ROWS == ROWS_SEARCHED && s.boundaries) {
-            const found_place place = find_place(plan, shape.search, token);
-            if (place.is_padding)
-                row.action = action_of_padding(plan);
             if (!is_id)
                 row.position = trope_add_position(place.first, place.index);
-            row.poisoned = place.faulty;
         } else if (!is_id) {
             const trope_span span = trope_span_of_dense(&s, 0);
             row.position = trope_add_position(row.position, trope_index_in_sequence(&s, &span, token));
