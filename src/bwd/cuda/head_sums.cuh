@@ -68,6 +68,17 @@ template <class R> struct shared_terms {
     }
 };
 
+/* What passes through as a term: in fp32 a sum, so that a NaN has the bits of one that arithmetic gives. */
+__device__ __forceinline__ float term_of(float x)
+{
+    return trope_add(x, -0.0f);
+}
+
+__device__ __forceinline__ double term_of(double x)
+{
+    return x;
+}
+
 /* An item of a sum: the lane of one of its heads in each round. */
 template <class R> struct sum_job : lane_job<R> {
     uint32_t first_head, slot; /* of the sum's heads */
@@ -149,8 +160,8 @@ template <class R> struct sum_job : lane_job<R> {
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
-            t.of[0][e] = this->v[0].get(0, e);
-            t.of[1][e] = this->v[0].get(1, e);
+            t.of[0][e] = term_of(this->v[0].get(0, e));
+            t.of[1][e] = term_of(this->v[0].get(1, e));
         }
         return t;
     }
