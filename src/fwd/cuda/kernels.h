@@ -2,14 +2,15 @@
 #ifndef TROPE_FWD_CUDA_KERNELS_H
 #define TROPE_FWD_CUDA_KERNELS_H
 
-#include "core/plan.h"
+#include "core/cuda/kernel.h"
 
 #define ROW_KINDS 3
 
+/* By kind of rows (ROWS_...), and with phase steps or tables. */
 typedef struct trope_rotation_kernels {
-    const void *usual[ROW_KINDS][2]; /* of vectors: by rows; with phase steps, with tables */
-    const void *alone[ROW_KINDS][2]; /* of those, for rows of one head */
-    const void *general[2];          /* by elements, by vectors */
+    trope_cuda_kernel vectors[ROW_KINDS][2]; /* of usual calls */
+    trope_cuda_kernel alone[ROW_KINDS][2];   /* of those, for rows of one head */
+    trope_cuda_kernel general[2];            /* of any calls: by elements, by vectors */
 } trope_rotation_kernels;
 
 extern const trope_rotation_kernels trope_rotations_f32, trope_rotations_f16, trope_rotations_bf16, trope_rotations_f64;

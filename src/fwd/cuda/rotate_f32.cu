@@ -1,3 +1,3 @@
 #include "fwd/cuda/rotate_kernels.cuh"
 
-const trope_rotation_kernels trope_rotations_f32 = ROTATION_KERNELS(TROPE_F32);
+const trope_rotation_kernels trope_rotations_f32 = ROTATION_KERNELS("f32", TROPE_F32);

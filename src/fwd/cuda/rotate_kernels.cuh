@@ -5,25 +5,33 @@
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/rotate_alone.cuh"
 
-#define USUAL_KERNEL(DTYPE, ROWS, ANGLES)                                                                                  \
-    (const void *)rotate_kernel<rotation<DTYPE, true, ROWS_##ROWS, ANGLES_##ANGLES, false>>
-#define USUAL_KERNELS(DTYPE, ROWS)                                                                                         \
+#define VECTOR_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                             \
     {                                                                                                                      \
-        USUAL_KERNEL(DTYPE, ROWS, PHASE), USUAL_KERNEL(DTYPE, ROWS, TABLE)                                                 \
+        (const void *)rotate_kernel<rotation<DTYPE, true, ROWS, ANGLES, false>>,                                           \
+            "cuda-" name "-vectors-" rows "-" angles                                                                       \
     }
-#define ALONE_KERNEL(DTYPE, ROWS, ANGLES)                                                                                  \
-    (const void *)rotate_alone_kernel<lone_rotation<DTYPE, ROWS_##ROWS, ANGLES_##ANGLES>>
-#define GENERAL_KERNEL(DTYPE, VECTORS)                                                                                     \
-    (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>
-#define ROTATION_KERNELS(DTYPE)                                                                                            \
+#define ALONE_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                              \
     {                                                                                                                      \
-        {USUAL_KERNELS(DTYPE, FROM_TOKENS), USUAL_KERNELS(DTYPE, READ), USUAL_KERNELS(DTYPE, SEARCHED)},                   \
-            {{ALONE_KERNEL(DTYPE, FROM_TOKENS, PHASE), ALONE_KERNEL(DTYPE, FROM_TOKENS, TABLE)},                           \
-             {ALONE_KERNEL(DTYPE, READ, PHASE), NULL},                                                                     \
-             {ALONE_KERNEL(DTYPE, SEARCHED, PHASE), NULL}},                                                                \
-        {                                                                                                                  \
-            GENERAL_KERNEL(DTYPE, false), GENERAL_KERNEL(DTYPE, true)                                                      \
-        }                                                                                                                  \
+        (const void *)rotate_alone_kernel<lone_rotation<DTYPE, ROWS, ANGLES>>, "cuda-" name "-alone-" rows "-" angles      \
+    }
+#define GENERAL_KERNEL(name, DTYPE, form, VECTORS)                                                                         \
+    {                                                                                                                      \
+        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>, "cuda-" name "-" form "-any" \
+    }
+#define VECTOR_KERNELS(name, DTYPE, rows, ROWS)                                                                            \
+    {                                                                                                                      \
+        VECTOR_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                     \
+            VECTOR_KERNEL(name, DTYPE, rows, ROWS, "table", ANGLES_TABLE)                                                  \
+    }
+#define ROTATION_KERNELS(name, DTYPE)                                                                                      \
+    {                                                                                                                      \
+        {VECTOR_KERNELS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS), VECTOR_KERNELS(name, DTYPE, "read", ROWS_READ),     \
+         VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED)},                                                          \
+            {{ALONE_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE),                           \
+              ALONE_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "table", ANGLES_TABLE)},                          \
+             {ALONE_KERNEL(name, DTYPE, "read", ROWS_READ, "phase", ANGLES_PHASE), {NULL, NULL}},                          \
+             {ALONE_KERNEL(name, DTYPE, "searched", ROWS_SEARCHED, "phase", ANGLES_PHASE), {NULL, NULL}}},                 \
+            {GENERAL_KERNEL(name, DTYPE, "elements", false), GENERAL_KERNEL(name, DTYPE, "vectors", true)}                 \
     }
 
 #endif
