@@ -20,6 +20,11 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GEN
     typedef block_call<OPERANDS> call;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH;
+
+    /* What is kept of a row where a pair's coefficients are found, beside these: nothing, but by the gradient of the angles. */
+    static __device__ __forceinline__ void keep(const call &, uint32_t, uint32_t, const found_row &)
+    {
+    }
 };
 
 /* ---- coefficients ---- */
@@ -65,6 +70,7 @@ template <class R> struct coefficient_run {
         typedef couple<R::DTYPE> couple_type;
         const block_shape &shape = call.shape;
         const found_row found = lookup.finish(call.plan.plan, call.plan.positions, place.token(shape));
+        R::keep(call, row, pair, found);
         if (R::ROWS == ROWS_SEARCHED && pair == 0)
             ((uint32_t *)(shared + shape.rows_at))[row] = found.action;
         if (found.action != TROPE_ROW_ROTATE || pair >= (uint32_t)call.plan.plan.pairs)

@@ -1,69 +1,52 @@
-/* The gradient of the angles on CUDA, second part: the sums of units become those of angles. Every sum has a fixed order:
- * units ascend, as batch * tokens + token does, within the parts that some sums are added from.
+/* The gradient of the angles on CUDA, second part: the sums of units become those of rows of d_freqs. Every sum has a fixed
+ * order: units ascend, as batch * tokens + token does, within the parts that some sums are added from.
  *
- * Which units share an angle row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise
+ * Which units share a row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise
  * it is found by sorting their row numbers, by a stable radix sort of our own: it needs no device to say how much scratch
  * it takes, and no more kernels than are here. */
-#ifndef TROPE_BWD_CUDA_ANGLE_SUMS_CUH
-#define TROPE_BWD_CUDA_ANGLE_SUMS_CUH
-
 #include "bwd/cuda/gradient_call.cuh"
-
-#define SUMS_THREADS 256
-#define SUMS_WARPS   (SUMS_THREADS / 32)
+#include "bwd/cuda/kernels.h"
 
 /* ---- nothing ---- */
 
 /* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
-__global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(trope_plan) plan)
+static __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(trope_plan) plan)
 {
     take_turn();
-    const uint32_t columns = (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
-    const int64_t rows = plan.angles.rows * (plan.angles.stride.batch ? plan.batch : 1);
+    const int64_t of_batch = rows_of_gradient(plan), rows = of_batch * (plan.d_freqs_stride.batch ? plan.batch : 1);
     for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
          row += (int64_t)gridDim.x * SUMS_WARPS) {
-        const int64_t batch = row / plan.angles.rows,
-                      base = offset_of_angle_row(plan, batch, row - batch * plan.angles.rows);
-        for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
-            store_angle(plan, base + column, 0);
+        const int64_t batch = row / of_batch;
+        for (uint32_t column = threadIdx.x % 32; column < columns_of(plan); column += 32)
+            store_angle(plan, batch, row - batch * of_batch, column, 0);
     }
 }
 
 /* ---- units that follow each other in a known way ---- */
 
 /* Adds the units of each token, one thread to a column. */
-__global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(KERNEL_PARAMETER(gradient_call) g)
+static __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(KERNEL_PARAMETER(left_sums) l)
 {
     take_turn();
-    const trope_plan &plan = g.plan.plan;
-    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const trope_plan &plan = l.plan;
+    const uint32_t columns = columns_of(plan);
     const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
     trope_row row;
     trope_span span = {0, 0, 0, 0, 0};
     row.batch = 0;
     row.token = i / columns;
-    const uint32_t column = (uint32_t)(i - row.token * columns), pair = column < pairs ? column : column - pairs;
+    const uint32_t column = (uint32_t)(i - row.token * columns);
     if (row.token >= plan.tokens)
         return;
     double sum = 0;
 #pragma unroll 4
-    for (int64_t part = 0; part < plan.batch; part++)
-        sum += __ldcs(g.sums + (part * plan.tokens + row.token) * columns + column);
+    for (int64_t part = 0; part < l.rows; part++)
+        sum += __ldcs(l.sums + (part * plan.tokens + row.token) * columns + column);
     trope_find_row(&plan, &span, &row);
-    const int64_t position = row.position[trope_pair_axis(&plan, (int)pair)];
-    store_angle(plan, offset_of_angle(plan, 0, position, pair, column >= pairs), turn_sum(plan, sum));
+    store_angle(plan, 0, row.position[0], column, sum);
 }
 
 /* ---- units of packed sequences ---- */
-
-/* Sequences for whose number it is worth looking at all of them for every angle row. */
-#define MAX_PACKED_SEQUENCES (16 * 32 - 2)
-
-struct packed_sums {
-    trope_plan plan;
-    const double *sums; /* [tokens, 1 or 2, pairs] */
-    uint32_t warps;     /* of an angle row: a power of two */
-};
 
 /* The token at place `row` of sequence `number`, or -1 if it has none. What is before the first and after the last one are
  * sequences as well. */
@@ -107,13 +90,13 @@ __device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, 
 /* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
  * are then added. The first of cu_seqlens are read before the kernel before this one has ended, which is of the same call:
  * see early_launch.cuh. */
-__global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(packed_sums) p)
+static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(packed_sums) p)
 {
     __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];
     const trope_plan &plan = p.plan;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, of_row = warp % p.warps;
     const uint32_t row = blockIdx.x * (SUMS_WARPS / p.warps) + warp / p.warps;
-    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
+    const uint32_t columns = columns_of(plan);
     const int32_t sequences = (int32_t)plan.sequences.count + 2, first_number = (int32_t)(of_row * 32);
     const int32_t first_token = token_at(plan.sequences, first_number + (int32_t)lane, row);
     take_turn();
@@ -130,63 +113,42 @@ __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMET
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t in_warp = lane + 32 * i, column = first + in_warp,
-                           pair = column < pairs ? column : column - pairs;
+            const uint32_t in_warp = lane + 32 * i, column = first + in_warp;
             for (uint32_t other = 1; of_row == 0 && other < p.warps; other++)
                 sum[i] += left[warp + other][in_warp];
             if (of_row == 0 && column < columns && row < plan.angles.rows)
-                store_angle(plan, offset_of_angle(plan, 0, row, pair, column >= pairs), turn_sum(plan, sum[i]));
+                store_angle(plan, 0, row, column, sum[i]);
         }
     }
 }
 
 /* ---- inv_freq ---- */
 
-#define PARTS_THREADS 1024
-#define PARTS_PAIRS   4 /* of a block: a sector */
-#define PARTS_LANES   (PARTS_THREADS / PARTS_PAIRS)
-
-struct frequency_sums {
-    trope_plan plan;
-    const double *sums; /* [rows, pairs] */
-    int64_t rows;
-};
+#define FREQUENCY_LANES (FREQUENCY_THREADS / FREQUENCY_PAIRS)
 
 /* Adds all rows of sums: each of a pair's lanes every so many of them, then the lanes by halves. */
-__global__ void __launch_bounds__(PARTS_THREADS) add_frequencies_kernel(KERNEL_PARAMETER(frequency_sums) f)
+static __global__ void __launch_bounds__(FREQUENCY_THREADS) add_frequencies_kernel(KERNEL_PARAMETER(left_sums) f)
 {
-    __shared__ double lanes[PARTS_THREADS];
+    __shared__ double lanes[FREQUENCY_THREADS];
     take_turn();
-    const uint32_t pair = blockIdx.x * PARTS_PAIRS + threadIdx.x % PARTS_PAIRS, pairs = (uint32_t)f.plan.pairs;
+    const uint32_t pair = blockIdx.x * FREQUENCY_PAIRS + threadIdx.x % FREQUENCY_PAIRS, pairs = (uint32_t)f.plan.pairs;
     double sum = 0;
     if (pair < pairs) {
 #pragma unroll 8
-        for (int64_t row = threadIdx.x / PARTS_PAIRS; row < f.rows; row += PARTS_LANES)
+        for (int64_t row = threadIdx.x / FREQUENCY_PAIRS; row < f.rows; row += FREQUENCY_LANES)
             sum += __ldcs(f.sums + row * pairs + pair);
     }
     lanes[threadIdx.x] = sum;
-    for (uint32_t half = PARTS_THREADS / 2; half >= PARTS_PAIRS; half /= 2) {
+    for (uint32_t half = FREQUENCY_THREADS / 2; half >= FREQUENCY_PAIRS; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half)
             lanes[threadIdx.x] += lanes[threadIdx.x + half];
     }
-    if (threadIdx.x < PARTS_PAIRS && pair < pairs)
+    if (threadIdx.x < FREQUENCY_PAIRS && pair < pairs)
         f.plan.d_inv_freq[pair] = turn_sum(f.plan, lanes[threadIdx.x]);
 }
 
 /* ---- sorting ---- */
-
-#define SORT_MAX_BITS 10 /* a digit: a warp's counters are 4 KiB */
-#define SCAN_THREADS  1024
-
-/* One digit. */
-struct sort_pass {
-    const uint32_t *keys, *values;
-    uint32_t *sorted_keys, *sorted_values;
-    uint32_t *counts; /* [digits, tiles] */
-    uint32_t items, tiles, shift, bits;
-    uint32_t warp_items; /* of a tile, which a block has */
-};
 
 __device__ __forceinline__ uint32_t tile_items(const sort_pass &s)
 {
@@ -199,7 +161,7 @@ __device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
 }
 
 /* How often each digit occurs in each tile. */
-__global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(sort_pass) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(sort_pass) s)
 {
     extern __shared__ __align__(16) char shared[];
     take_turn();
@@ -215,7 +177,7 @@ __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAM
 }
 
 /* Turns the counts into what comes before them. One block. */
-__global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(KERNEL_PARAMETER(sort_pass) s)
+static __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(KERNEL_PARAMETER(sort_pass) s)
 {
     __shared__ uint32_t sums[2][SCAN_THREADS];
     take_turn();
@@ -262,7 +224,7 @@ __device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *s
 }
 
 /* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
-__global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(sort_pass) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(sort_pass) s)
 {
     extern __shared__ __align__(16) char shared[];
     take_turn();
@@ -289,27 +251,17 @@ __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMET
 
 /* ---- sorted units ---- */
 
-#define RUN_ITEMS 32
-
-struct sorted_sums {
-    trope_plan plan;
-    double *sums; /* [units, 1 or 2, pairs] */
-    const uint32_t *keys, *values;
-    uint32_t items, key_axes, angle_rows;
-};
-
-/* The axis whose angle rows a column's units are sorted by. */
-__device__ __forceinline__ uint32_t key_axis(const sorted_sums &s, uint32_t column)
+/* The axis by whose rows a column's units are sorted. */
+__device__ __forceinline__ uint32_t axis_of_column(const sorted_sums &s, uint32_t column)
 {
-    const uint32_t pairs = (uint32_t)s.plan.pairs;
-    return s.key_axes > 1 ? (uint32_t)trope_pair_axis(&s.plan, (int)(column < pairs ? column : column - pairs)) : 0;
+    return (uint32_t)trope_pair_axis(&s.plan, (int)pair_of_column(s.plan, column));
 }
 
 /* Adds sorted units first, first + step, ... to a sum of one column. */
 __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t column, double sum, uint32_t first,
                                             uint32_t last, uint32_t step)
 {
-    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
+    const uint32_t columns = columns_of(s.plan);
 #pragma unroll 4
     for (uint32_t i = first; i < last; i += step)
         sum += s.sums[(size_t)s.values[i] * columns + column];
@@ -318,18 +270,18 @@ __device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t colum
 
 /* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
  * leaves their sum with the first of them. */
-__global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(sorted_sums) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(sorted_sums) s)
 {
     take_turn();
-    const uint32_t columns = (uint32_t)s.plan.pairs * (s.plan.angles.per_element ? 2 : 1);
+    const uint32_t columns = columns_of(s.plan);
     const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
     if (last > s.items)
         return;
     const uint32_t key = s.keys[first];
-    if (s.keys[last - 1] != key || key == s.key_axes * s.angle_rows)
+    if (s.keys[last - 1] != key || key == (uint32_t)s.plan.axes * s.buckets)
         return;
     for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
-        if (key_axis(s, column) == key / s.angle_rows)
+        if (axis_of_column(s, column) == key / s.buckets)
             s.sums[(size_t)s.values[first] * columns + column] = add_units(s, column, 0, first, last, 1);
 }
 
@@ -347,32 +299,31 @@ __device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t k
     return low;
 }
 
-/* The sum of each angle row, a warp each: of its units before the first whole run, of the runs, and of what is left. */
-__global__ void __launch_bounds__(SUMS_THREADS) sum_angle_rows_kernel(KERNEL_PARAMETER(sorted_sums) s)
+/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left. */
+static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(sorted_sums) s)
 {
     take_turn();
     const trope_plan &plan = s.plan;
-    const uint32_t pairs = (uint32_t)plan.pairs, columns = pairs * (plan.angles.per_element ? 2 : 1);
-    const uint32_t number = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;
-    if (number >= s.angle_rows)
+    const uint32_t columns = columns_of(plan), bucket = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;
+    if (bucket >= s.buckets)
         return;
-    const uint32_t batch = (uint32_t)(number / plan.angles.rows);
-    const int64_t row = number - batch * plan.angles.rows;
-    for (uint32_t axis = 0; axis < s.key_axes; axis++) {
-        const uint32_t first = count_below(s, axis * s.angle_rows + number),
-                       last = count_below(s, axis * s.angle_rows + number + 1);
+    const int64_t batch = bucket / rows_of_gradient(plan), row = bucket - batch * rows_of_gradient(plan);
+    for (uint32_t axis = 0; axis < (uint32_t)plan.axes; axis++) {
+        const uint32_t first = count_below(s, axis * s.buckets + bucket), last = count_below(s, axis * s.buckets + bucket + 1);
         const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),
                        rest = max(last / RUN_ITEMS * RUN_ITEMS, runs);
         for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
-            if (key_axis(s, column) != axis)
+            if (axis_of_column(s, column) != axis)
                 continue;
             double sum = add_units(s, column, 0, first, runs, 1);
             sum = add_units(s, column, sum, runs, rest, RUN_ITEMS);
             sum = add_units(s, column, sum, rest, last, 1);
-            const uint32_t pair = column < pairs ? column : column - pairs;
-            store_angle(plan, offset_of_angle(plan, batch, row, pair, column >= pairs), turn_sum(plan, sum));
+            store_angle(plan, batch, row, column, sum);
         }
     }
 }
 
-#endif
+const trope_angle_kernels trope_angle_sums = {
+    (const void *)clear_angles_kernel,    (const void *)add_parts_kernel,  (const void *)add_packed_kernel,
+    (const void *)add_frequencies_kernel, (const void *)count_digits_kernel, (const void *)scan_counts_kernel,
+    (const void *)move_items_kernel,      (const void *)join_runs_kernel,  (const void *)sum_rows_kernel};

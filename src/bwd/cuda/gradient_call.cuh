@@ -1,0 +1,145 @@
+/* The gradient of the angles on CUDA: what its kernels are told by the host, and where sums go.
+ *
+ * A unit is a token, with as many batch entries as share its angles and are taken together. Its heads are one list: batch entry
+ * by batch entry those of each operand that rotates. A thread has a lane of a head, PAIRS pairs, and a slot, which is every so
+ * manieth head of the list: it adds them in their order. The slots of a warp are then added by halves, and its warps in order.
+ * So the order depends on shapes and options alone, and is the same by vectors and by elements. */
+#ifndef TROPE_BWD_CUDA_GRADIENT_CALL_CUH
+#define TROPE_BWD_CUDA_GRADIENT_CALL_CUH
+
+#include "fwd/cuda/register_block.cuh"
+
+/* What becomes of the sums of a unit. */
+enum gradient_mode {
+    GRADIENT_DIRECT,     /* they are the gradient: no other unit has its row of d_freqs */
+    GRADIENT_PARTS,      /* they are left, and the units of each token are added */
+    GRADIENT_PACKED,     /* they are left, and the tokens at one place of their sequences are added */
+    GRADIENT_SORTED,     /* they are left, and units are sorted by rows of d_freqs and added */
+    GRADIENT_FREQUENCIES /* they are multiplied by the position, those of a block added and left, and these added */
+};
+
+/* The lanes of block_operand are those that copy what passes through; `rotating` counts PAIRS pairs, or by elements single
+ * ones. */
+struct gradient_operand : block_operand {
+    block_tensor x;
+    uint32_t rotating_lanes; /* of PAIRS pairs, the last of which may have fewer */
+    uint32_t is_written;     /* dx is stored by the pass */
+};
+
+/* The rows of `shape` are units: outer is a run of batch entries, inner the token. */
+struct gradient_call {
+    block_shape shape;
+    cuda_plan plan;   /* whose rounding is ONCE: */
+    int32_t rounding; /* dx is rotated by coefficients that may be rounded, the sums take them as they are */
+    gradient_mode mode;
+    uint32_t batch;
+    uint32_t entries; /* batch entries of a unit, at most */
+    trope_divisor unit_threads;
+    uint32_t lane_bits;            /* a head has 2^lane_bits lanes */
+    uint32_t slots, slots_of_warp; /* of a unit; a warp has a power of two */
+    uint32_t rounds;               /* heads of a slot, at most */
+    uint32_t parts;                /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
+    uint32_t rearranges;           /* a head in place is stored elsewhere in itself, when all of it has been loaded */
+    uint32_t positions_at, left_at; /* bytes of shared memory before positions, and before what parts leave */
+    trope_divisor columns;          /* of sums: the first elements of all pairs, then (per_element) the second ones */
+    double *sums;                   /* [units, columns]; FREQUENCIES: [blocks, columns] */
+    uint32_t *keys, *values;        /* SORTED: [axes, units] */
+    uint32_t buckets;               /* rows of d_freqs, of all batch entries that have their own */
+    uint32_t first_pair[TROPE_MAX_AXES]; /* that each axis drives, UINT32_MAX if it drives none */
+    uint32_t rotating, count;            /* operands that rotate, which are first; and all */
+    gradient_operand operands[TROPE_MAX_OPERANDS];
+};
+
+/* ---- results ---- */
+
+__host__ __device__ __forceinline__ uint32_t columns_of(const trope_plan &plan)
+{
+    return (uint32_t)plan.pairs * (plan.angles.per_element ? 2 : 1);
+}
+
+/* The pair of a column of sums. */
+__device__ __forceinline__ uint32_t pair_of_column(const trope_plan &plan, uint32_t column)
+{
+    return column < (uint32_t)plan.pairs ? column : column - (uint32_t)plan.pairs;
+}
+
+/* Rows of d_freqs that a batch entry has: a stride of 0 receives the sum. */
+__host__ __device__ __forceinline__ int64_t rows_of_gradient(const trope_plan &plan)
+{
+    return plan.d_freqs_stride.row ? plan.angles.rows : 1;
+}
+
+/* Results should not stay in L2 (nor should sums of units, although they are read once). */
+__device__ __forceinline__ void store_number(const trope_plan &plan, int64_t offset, double value)
+{
+    if (plan.dtype == TROPE_F64)
+        __stcs((double *)plan.d_freqs + offset, value);
+    else
+        __stcs((float *)plan.d_freqs + offset, (float)value);
+}
+
+/* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+__device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
+{
+    return plan.inverse ? 0 - sum : sum;
+}
+
+/* A column of a row of d_freqs: the sum in the plane that drives the pair, and 0 in the others. */
+__device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t column, double sum)
+{
+    const trope_table_stride &stride = plan.d_freqs_stride;
+    const int32_t pair = (int32_t)pair_of_column(plan, column);
+    int32_t at = pair;
+    if (plan.angles.per_element)
+        at = column < (uint32_t)plan.pairs ? trope_first_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair)
+                                           : trope_second_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair);
+    const int64_t offset = batch * stride.batch + row * stride.row + at * stride.column;
+    if (!stride.axis) {
+        store_number(plan, offset, turn_sum(plan, sum));
+        return;
+    }
+    const int32_t own = trope_pair_plane(&plan, pair);
+    for (int32_t plane = 0; plane < plan.planes; plane++)
+        store_number(plan, offset + plane * stride.axis, plane == own ? turn_sum(plan, sum) : 0);
+}
+
+/* ---- what adds sums ---- */
+
+/* Sums that follow each other in a known way. */
+struct left_sums {
+    trope_plan plan;
+    const double *sums; /* [rows, columns]; of PARTS [rows, tokens, columns] */
+    int64_t rows;
+};
+
+struct packed_sums {
+    trope_plan plan;
+    const double *sums; /* [tokens, columns] */
+    uint32_t warps;     /* of an angle row: a power of two */
+};
+
+/* One digit of the sort. */
+struct sort_pass {
+    const uint32_t *keys, *values;
+    uint32_t *sorted_keys, *sorted_values;
+    uint32_t *counts; /* [digits, tiles] */
+    uint32_t items, tiles, shift, bits;
+    uint32_t warp_items; /* of a tile, which a block has */
+};
+
+struct sorted_sums {
+    trope_plan plan;
+    double *sums; /* [units, columns] */
+    const uint32_t *keys, *values;
+    uint32_t items, buckets;
+};
+
+#define SUMS_THREADS      256
+#define SUMS_WARPS        (SUMS_THREADS / 32)
+#define SCAN_THREADS      1024
+#define FREQUENCY_THREADS 1024
+#define FREQUENCY_PAIRS   4  /* of a block: a sector */
+#define SORT_MAX_BITS     10 /* a digit: a warp's counters are 4 KiB */
+#define RUN_ITEMS         32 /* sorted units that are added first, where they have one key */
+
+#endif

@@ -1,0 +1,475 @@
+/* The gradient of the angles on CUDA, first part: one pass over dy and x, that stores dx and leaves the sums of units. It is a
+ * register block (fwd/cuda/register_block.cuh) with a loop over heads. */
+#ifndef TROPE_BWD_CUDA_GRADIENT_PASS_CUH
+#define TROPE_BWD_CUDA_GRADIENT_PASS_CUH
+
+#include "bwd/cuda/gradient_call.cuh"
+#include "fwd/cuda/rotate.cuh"
+
+/* Threads of a block at most. */
+#define GRADIENT_THREADS 256
+
+/* ---- lanes ---- */
+
+/* Where a tensor has a head, and how its pairs are. */
+struct head_place {
+    char *at;
+    int64_t element;
+    bool interleaved;
+};
+
+__device__ __forceinline__ head_place place_of_head(const gradient_operand &o, const block_tensor &t,
+                                                    const block_row<uint32_t> &row, uint32_t head, bool interleaved)
+{
+    return {address_of_head(o, t, row, head), t.element, interleaved};
+}
+
+template <int DTYPE>
+__device__ __forceinline__ void load_lane(const gradient_operand &o, const head_place &head, uint32_t lane, vector_pair<DTYPE> *v)
+{
+    const lane_place at = find_place<vector_pair<DTYPE>::WIDTH>(o, lane, head.interleaved);
+    v->load(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
+}
+
+template <int DTYPE>
+__device__ __forceinline__ void store_lane(const gradient_operand &o, const head_place &head, uint32_t lane,
+                                           const vector_pair<DTYPE> &v)
+{
+    const lane_place at = find_place<vector_pair<DTYPE>::WIDTH>(o, lane, head.interleaved);
+    v.store(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
+}
+
+/* As many pairs as vectors would have, each of whose elements may be anywhere. Pairs that the head lacks are 0. */
+template <int DTYPE> struct element_lane {
+    typedef typename elements<DTYPE>::type element;
+    typedef typename elements<DTYPE>::real real;
+    enum { WIDTH = 16 / sizeof(element) };
+
+    element of[2][WIDTH];
+
+    __device__ __forceinline__ real get(int which, int e) const
+    {
+        return to_real<DTYPE>(of[which][e]);
+    }
+
+    template <int COUNT> __device__ __forceinline__ void set(int which, int e, const real *values)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            of[which][e + i] = from_real<DTYPE>(values[i]);
+    }
+
+    __device__ __forceinline__ void fill(element value)
+    {
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++)
+            of[0][e] = of[1][e] = value;
+    }
+
+    __device__ __forceinline__ void separate()
+    {
+    }
+
+    __device__ __forceinline__ void join()
+    {
+    }
+};
+
+template <int DTYPE>
+__device__ __forceinline__ void load_lane(const gradient_operand &o, const head_place &head, uint32_t lane, element_lane<DTYPE> *v)
+{
+    typedef typename elements<DTYPE>::type element;
+#pragma unroll
+    for (int e = 0; e < element_lane<DTYPE>::WIDTH; e++) {
+        const uint32_t pair = lane * element_lane<DTYPE>::WIDTH + e;
+        v->of[0][e] = v->of[1][e] = 0;
+        if (pair >= o.rotating)
+            continue;
+        const lane_place at = find_place<1>(o, pair, head.interleaved);
+        v->of[0][e] = *(const volatile element *)(head.at + at.first * head.element);
+        v->of[1][e] = *(const volatile element *)(head.at + at.second * head.element);
+    }
+}
+
+template <int DTYPE>
+__device__ __forceinline__ void store_lane(const gradient_operand &o, const head_place &head, uint32_t lane,
+                                           const element_lane<DTYPE> &v)
+{
+    typedef typename elements<DTYPE>::type element;
+#pragma unroll
+    for (int e = 0; e < element_lane<DTYPE>::WIDTH; e++) {
+        const uint32_t pair = lane * element_lane<DTYPE>::WIDTH + e;
+        if (pair >= o.rotating)
+            continue;
+        const lane_place at = find_place<1>(o, pair, head.interleaved);
+        *(element *)(head.at + at.first * head.element) = v.of[0][e];
+        *(element *)(head.at + at.second * head.element) = v.of[1][e];
+    }
+}
+
+/* ---- what the kernels of a dtype differ in ---- */
+
+/* With all that coefficient_run asks for. */
+template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
+    static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_SEARCHED, ANGLES = ANGLES_ANY;
+    static constexpr bool VECTORS = OF_VECTORS;
+    typedef typename elements<OF_DTYPE>::type element;
+    typedef typename elements<OF_DTYPE>::real real;
+    typedef std::conditional_t<OF_VECTORS, vector_pair<OF_VECTORS ? OF_DTYPE : TROPE_F32>, element_lane<OF_DTYPE>> lane;
+    typedef uint32_t index;
+    typedef gradient_call call;
+    typedef phase_steps<TROPE_MAX_PAIRS> steps;
+    static constexpr int PAIRS = lane::WIDTH;
+    /* Heads of a thread that are on their way at a time. By elements a head has enough loads. */
+    static constexpr int HEADS = OF_VECTORS ? 2 : 1;
+
+    /* The position of a pair of a unit, for its sums; NaN if it adds nothing to any. */
+    static __device__ __forceinline__ double *position(const gradient_call &call, uint32_t unit, uint32_t pair)
+    {
+        return (double *)(shared + call.positions_at) + unit * (uint32_t)call.plan.plan.pairs + pair;
+    }
+
+    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, uint32_t pair, const found_row &found)
+    {
+        if (pair < (uint32_t)call.plan.plan.pairs)
+            *position(call, unit, pair) =
+                found.action == TROPE_ROW_ROTATE && !found.poisoned ? (double)found.position : (double)NAN;
+    }
+};
+
+/* What a thread has of a block. */
+struct unit_thread {
+    uint32_t unit, slot, lane;
+    block_row<uint32_t> row; /* of the unit's first batch entry */
+    uint32_t entries;        /* of the unit; 0 if there is none */
+
+    __device__ __forceinline__ unit_thread(const gradient_call &call, int64_t first_unit, uint32_t units)
+    {
+        unit = trope_divide(&call.unit_threads, threadIdx.x);
+        const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
+        slot = in_unit >> call.lane_bits;
+        lane = in_unit & ((1u << call.lane_bits) - 1);
+        row = find_row<uint32_t>(call.shape, first_unit + min(unit, units - 1));
+        row.outer *= call.entries;
+        entries = unit < units ? min(call.entries, call.batch - row.outer) : 0;
+    }
+};
+
+/* ---- a lane of a head ---- */
+
+/* The coefficients of two pairs that follow each other. */
+template <int DTYPE> struct alignas(16) two_couples {
+    couple<DTYPE> of[2];
+};
+
+/* A thread's place in the list of its unit's heads, and what it has loaded there. */
+template <class R> struct head_job {
+    uint32_t entry, operand, head;
+    bool present;
+    typename R::lane dy, x;
+
+    __device__ __forceinline__ head_job()
+    {
+        entry = operand = head = 0;
+    }
+
+    __device__ __forceinline__ block_row<uint32_t> row(const unit_thread &thread) const
+    {
+        return {thread.row.outer + entry, thread.row.inner};
+    }
+
+    /* Goes on by so many heads, and asks for what is there. */
+    __device__ __forceinline__ void load(const gradient_call &call, const unit_thread &thread, uint32_t by)
+    {
+        head += by;
+        while (entry < thread.entries && head >= call.operands[operand].heads) {
+            head -= call.operands[operand].heads;
+            operand = operand + 1 < call.rotating ? operand + 1 : 0;
+            entry += operand == 0;
+        }
+        const gradient_operand &o = call.operands[operand];
+        present = entry < thread.entries && thread.lane < o.rotating_lanes;
+        if (!present)
+            return;
+        load_lane(o, place_of_head(o, o.src, row(thread), head, call.plan.plan.interleaved_src), thread.lane, &dy);
+        load_lane(o, place_of_head(o, o.x, row(thread), head, call.plan.plan.interleaved_forward_src), thread.lane, &x);
+    }
+
+    __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, bool interleaved) const
+    {
+        const gradient_operand &o = call.operands[operand];
+        if (o.is_written)
+            store_lane(o, place_of_head(o, o.dst, row(thread), head, interleaved), thread.lane, dy);
+    }
+
+    /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
+    __device__ __forceinline__ void store_padding(const gradient_call &call, const unit_thread &thread, trope_row_action action)
+    {
+        if (action != TROPE_ROW_COPY)
+            dy.fill(filling_of<R::DTYPE>(action));
+        if (action != TROPE_ROW_COPY || !call.operands[operand].in_place)
+            store(call, thread, call.plan.plan.interleaved_src);
+    }
+
+    /* Turns dy into dx, and adds what the head has for the angles,
+     *
+     *     dy1 (x1 s2 - x2 c1)        dy2 (x1 c2 + x2 s1)
+     *
+     * with the transpose's coefficients (bwd/cpu/angle_gradient.c). USUAL: both to one sum, and dx is rounded once. */
+    template <bool USUAL>
+    __device__ __forceinline__ void turn(const gradient_call &call, const unit_thread &thread,
+                                         double sum[USUAL ? 1 : 2][R::PAIRS])
+    {
+        typedef two_couples<R::DTYPE> couples;
+        const block_shape &shape = call.shape;
+        const couple<R::DTYPE> *const row_couples = (const couple<R::DTYPE> *)shared + thread.unit * shape.couples_of_row;
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e += 2) {
+            const couple<R::DTYPE> *const at = row_couples + ((uint32_t)e / 2 * shape.lanes_of_row + thread.lane) * 2;
+            const couples first = *(const couples *)at;
+            couples second = first;
+            if (!USUAL && call.plan.plan.angles.per_element)
+                second = *(const couples *)(at + shape.second_at);
+            typename R::real dx[2][2] = {{0, 0}, {0, 0}};
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (!R::VECTORS && thread.lane * R::PAIRS + e + i >= call.operands[operand].rotating)
+                    continue;
+                const typename pair_types<R::DTYPE>::coefficients t = {first.of[i].cosine, first.of[i].sine,
+                                                                       second.of[i].cosine, second.of[i].sine};
+                add<USUAL>(t, e + i, sum);
+                turn_pair<USUAL>(call.rounding, t, e + i, &dx[0][i], &dx[1][i]);
+            }
+            dy.template set<2>(0, e, dx[0]);
+            dy.template set<2>(1, e, dx[1]);
+        }
+    }
+
+  private:
+    template <bool USUAL>
+    __device__ __forceinline__ void add(const typename pair_types<R::DTYPE>::coefficients &t, int e,
+                                        double sum[USUAL ? 1 : 2][R::PAIRS]) const
+    {
+        const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
+        const double first = fma(x1, (double)t.s2, -(x2 * (double)t.c1)), second = fma(x1, (double)t.c2, x2 * (double)t.s1);
+        double *const of_second = &sum[USUAL ? 0 : 1][e];
+        sum[0][e] = fma((double)dy.get(0, e), first, sum[0][e]);
+        *of_second = fma((double)dy.get(1, e), second, *of_second);
+    }
+
+    template <bool USUAL>
+    __device__ __forceinline__ void turn_pair(int32_t rounding, typename pair_types<R::DTYPE>::coefficients t, int e,
+                                              typename R::real *first, typename R::real *second) const
+    {
+        if (!USUAL && rounding == TROPE_ROUND_NATIVE)
+            t = {round_to<R::DTYPE>(t.c1), round_to<R::DTYPE>(t.s1), round_to<R::DTYPE>(t.c2), round_to<R::DTYPE>(t.s2)};
+        const auto turned =
+            rotate_pair<R::DTYPE>(USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, {dy.get(0, e), dy.get(1, e)}, t);
+        *first = turned.first;
+        *second = turned.second;
+    }
+};
+
+/* ---- the sums of a unit ---- */
+
+/* Adds the slots of a warp: each time a thread hands half of its sums to the one whose slot differs in one bit, and has that
+ * one's part of the other half; when it has one left, both have the sum. What it has in the end it leaves for its part of the
+ * unit, from `column` on. */
+template <int PAIRS>
+__device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
+                                           double sum[PAIRS])
+{
+    const uint32_t pairs = (uint32_t)call.plan.plan.pairs, last = call.slots_of_warp << call.lane_bits;
+    uint32_t distance = 1u << call.lane_bits, first = thread.lane * PAIRS, left = PAIRS;
+#pragma unroll
+    for (int half = PAIRS / 2; half > 0; half /= 2) {
+        if (distance >= last)
+            break;
+        const bool upper = threadIdx.x & distance;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const double other = __shfl_xor_sync(UINT32_MAX, upper ? sum[i] : sum[i + half], (int)distance);
+            sum[i] = (upper ? sum[i + half] : sum[i]) + other;
+        }
+        first += upper ? half : 0;
+        left = half;
+        distance *= 2;
+    }
+    for (; distance < last; distance *= 2)
+        sum[0] += __shfl_xor_sync(UINT32_MAX, sum[0], (int)distance);
+    const uint32_t part = thread.slot / call.slots_of_warp, in_warp = thread.slot - part * call.slots_of_warp;
+    double *const to = (double *)(shared + call.left_at) + (thread.unit * call.parts + part) * call.columns.divisor + column;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++)
+        if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.entries)
+            to[first + i] = sum[i];
+}
+
+/* Goes through the thread's heads: dx is stored, the sums are left in shared memory. */
+template <class R, bool USUAL>
+__device__ __forceinline__ void turn_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
+{
+    double sum[USUAL ? 1 : 2][R::PAIRS];
+    const trope_row_action action = action_of_row<R>(call, thread.entries ? thread.unit : 0);
+#pragma unroll
+    for (int i = 0; i < (USUAL ? 1 : 2) * R::PAIRS; i++)
+        sum[i / R::PAIRS][i % R::PAIRS] = 0;
+#pragma unroll 1
+    for (uint32_t round = 0; round < call.rounds; round += R::HEADS) {
+#pragma unroll
+        for (int k = 0; k < R::HEADS; k++) {
+            head_job<R> &job = jobs[k];
+            if (call.rearranges)
+                __syncthreads();
+            if (job.present && action == TROPE_ROW_ROTATE) {
+                if (call.plan.plan.interleaved_src)
+                    job.dy.separate();
+                if (call.plan.plan.interleaved_forward_src)
+                    job.x.separate();
+                job.template turn<USUAL>(call, thread, sum);
+                if (call.plan.plan.interleaved_dst)
+                    job.dy.join();
+                job.store(call, thread, call.plan.plan.interleaved_dst);
+            } else if (job.present) {
+                job.store_padding(call, thread, action);
+            }
+            if (round + R::HEADS + k < call.rounds)
+                job.load(call, thread, R::HEADS * call.slots);
+            else
+                job.present = false;
+        }
+    }
+    if (!USUAL && !call.plan.plan.angles.per_element) {
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e++)
+            sum[0][e] += sum[1][e];
+    }
+    leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
+    if (!USUAL && call.plan.plan.angles.per_element)
+        leave_sums<R::PAIRS>(call, thread, (uint32_t)call.plan.plan.pairs, sum[USUAL ? 0 : 1]);
+}
+
+/* ---- what passes through ---- */
+
+/* Copies what of the heads of a block's units is not rotated, or fills it where it is padding. */
+template <class R>
+__device__ __forceinline__ void copy_rest(const gradient_call &call, const gradient_operand &o, int64_t first_unit, uint32_t units)
+{
+    typedef lane_pair<R::DTYPE, R::VECTORS> lanes;
+    const uint32_t of_unit = o.heads * o.copying;
+    if (!o.is_written || !o.copying)
+        return;
+    for (uint32_t unit = 0; unit < units; unit++) {
+        const trope_row_action action = action_of_row<R>(call, unit);
+        const bool is_filled = action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON;
+        block_row<uint32_t> row = find_row<uint32_t>(call.shape, first_unit + unit);
+        row.outer *= call.entries;
+        const uint32_t end = min(row.outer + call.entries, call.batch);
+        for (; row.outer < end && (is_filled || !o.in_place); row.outer++) {
+            for (uint32_t i = threadIdx.x; i < of_unit; i += blockDim.x) {
+                const uint32_t head = trope_divide(&o.lanes, i);
+                const lane_place at = find_place<lanes::WIDTH>(o, o.rotating + i - head * o.copying, false);
+                const char *const from = address_of_head(o, o.src, row, head);
+                char *const to = address_of_head(o, o.dst, row, head);
+                lanes v;
+                v.load(from + at.first * o.src.element, from + at.second * o.src.element, at.has_second, evict_first());
+                if (is_filled)
+                    v.fill(filling_of<R::DTYPE>(action));
+                v.store(to + at.first * o.dst.element, to + at.second * o.dst.element, at.has_second, evict_first());
+            }
+        }
+    }
+}
+
+/* ---- where sums go ---- */
+
+/* The sum of a column of a unit: of its parts, in order. */
+__device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_t unit, uint32_t column)
+{
+    const double *const left = (const double *)(shared + call.left_at) + unit * call.parts * call.columns.divisor + column;
+    double sum = left[0];
+    for (uint32_t part = 1; part < call.parts; part++)
+        sum += left[part * call.columns.divisor];
+    return sum;
+}
+
+/* Each unit has sums of its own. PACKED looks at those that count for nothing as well. */
+template <class R>
+__device__ __forceinline__ void emit_units(const gradient_call &call, int64_t first_unit, uint32_t units)
+{
+    const trope_plan &plan = call.plan.plan;
+    for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
+        const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
+        const double position = *R::position(call, unit, pair_of_column(plan, column));
+        const bool counts = position == position;
+        if (call.mode == GRADIENT_DIRECT)
+            store_angle(plan, find_row<uint32_t>(call.shape, first_unit + unit).outer, (int64_t)position, column,
+                        sum_of_unit(call, unit, column));
+        else if (counts || call.mode == GRADIENT_PACKED)
+            __stcs(call.sums + first_unit * call.columns.divisor + i, counts ? sum_of_unit(call, unit, column) : 0);
+    }
+}
+
+/* The units of a block are added, each times its position. */
+template <class R> __device__ __forceinline__ void emit_frequencies(const gradient_call &call, uint32_t units)
+{
+    for (uint32_t pair = threadIdx.x; pair < call.columns.divisor; pair += blockDim.x) {
+        double sum = 0;
+        for (uint32_t unit = 0; unit < units; unit++) {
+            const double position = *R::position(call, unit, pair);
+            if (position == position)
+                sum = fma(position, sum_of_unit(call, unit, pair), sum);
+        }
+        __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + pair, sum);
+    }
+}
+
+/* The row of d_freqs of each unit on each axis; units without one go last. */
+template <class R>
+__device__ __forceinline__ void emit_keys(const gradient_call &call, int64_t first_unit, uint32_t units)
+{
+    const trope_plan &plan = call.plan.plan;
+    const uint32_t axes = (uint32_t)plan.axes;
+    for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
+        const uint32_t unit = i / axes, axis = i - unit * axes, pair = call.first_pair[axis];
+        const double position = pair < UINT32_MAX ? *R::position(call, unit, pair) : (double)NAN;
+        const int64_t batch = plan.d_freqs_stride.batch ? find_row<uint32_t>(call.shape, first_unit + unit).outer : 0;
+        const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? (int64_t)position : 0);
+        const int64_t at = axis * call.shape.rows + first_unit + unit;
+        call.keys[at] = position == position ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
+        call.values[at] = (uint32_t)(first_unit + unit);
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <class R>
+__global__ void __launch_bounds__(GRADIENT_THREADS, 2)
+    angle_gradient_kernel(KERNEL_PARAMETER(gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+{
+    const int64_t first_unit = (int64_t)blockIdx.x * call.shape.rows_of_block;
+    const uint32_t units = (uint32_t)min((int64_t)call.shape.rows_of_block, call.shape.rows - first_unit);
+    const unit_thread thread(call, first_unit, units);
+    head_job<R> jobs[R::HEADS];
+    find_coefficients<R>(call, steps, first_unit, units, [&]() {
+#pragma unroll
+        for (int k = 0; k < R::HEADS; k++)
+            jobs[k].load(call, thread, thread.slot + k * call.slots);
+    });
+    if (call.plan.plan.angles.per_element || call.rounding != TROPE_ROUND_ONCE)
+        turn_heads<R, false>(call, thread, jobs);
+    else
+        turn_heads<R, true>(call, thread, jobs);
+    for (uint32_t i = 0; i < call.count; i++)
+        copy_rest<R>(call, call.operands[i], first_unit, units);
+    __syncthreads();
+    if (call.mode == GRADIENT_FREQUENCIES)
+        emit_frequencies<R>(call, units);
+    else
+        emit_units<R>(call, first_unit, units);
+    if (call.mode == GRADIENT_SORTED)
+        emit_keys<R>(call, first_unit, units);
+    check_sequences(call.plan.plan.sequences, call.plan.plan.status);
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* How a call with a gradient of the angles is cut into units, and where its sums lie. All of it follows from the shapes and
+ * options, but for whether the pass is by vectors. Host only. */
+#ifndef TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
+#define TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
+
+#include "bwd/cuda/gradient_call.cuh"
+#include "fwd/cuda/plan_blocks.cuh"
+
+/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units of
+ * a block. */
+#define ENOUGH_UNITS          1024
+#define MOST_ENTRIES          64
+#define MOST_UNITS            32
+/* Threads that a block of small units should have, and a block at most: as GRADIENT_THREADS. */
+#define THREADS_OF_SMALL      128
+#define MOST_GRADIENT_THREADS 256
+/* Heads that a thread has at least, where there are as many: their loads are on their way together. */
+#define HEADS_OF_THREAD       2
+/* Sequences for whose number it is worth looking at all of them for every row of d_freqs. */
+#define MOST_PACKED_SEQUENCES (16 * 32 - 2)
+
+/* ---- units ---- */
+
+/* Whether the angle row of each token follows from the shapes, a different one for each. */
+static inline bool rows_are_known(const trope_plan &plan)
+{
+    const trope_sequences *s = &plan.sequences;
+    if (s->boundaries || s->ids || s->starts)
+        return false;
+    return plan.tokens == 0 || trope_dense_position(s, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
+}
+
+/* Whether the tokens of each row of d_freqs are found by looking at all sequences. */
+static inline bool rows_are_packed(const trope_plan &plan)
+{
+    const trope_sequences &s = plan.sequences;
+    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream && s.cp_size == 1 &&
+           plan.tokens < INT32_MAX && s.count <= MOST_PACKED_SEQUENCES && plan.angles.out_of_range == TROPE_RANGE_POISON;
+}
+
+static inline gradient_mode mode_of(const trope_plan &plan, int64_t units_of_token)
+{
+    if (plan.d_inv_freq)
+        return GRADIENT_FREQUENCIES;
+    if (plan.d_freqs_stride.row && rows_are_known(plan))
+        return plan.d_freqs_stride.batch || units_of_token <= 1 ? GRADIENT_DIRECT : GRADIENT_PARTS;
+    return plan.d_freqs_stride.row && rows_are_packed(plan) ? GRADIENT_PACKED : GRADIENT_SORTED;
+}
+
+/* Heads of a batch entry that rotate. */
+static inline int64_t heads_of_entry(const trope_plan &plan)
+{
+    int64_t heads = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        if (plan.operands[i].rotary_dim)
+            heads += (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group;
+    return heads;
+}
+
+static inline int64_t entries_of_unit(const trope_plan &plan)
+{
+    const int64_t spare = plan.batch * plan.tokens / ENOUGH_UNITS, room = INT32_MAX / 2 / std::max<int64_t>(heads_of_entry(plan), 1);
+    if (!plan.angles_shared || plan.d_freqs_stride.batch)
+        return 1;
+    return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
+}
+
+/* The first pair that each axis drives. */
+static inline void find_first_pairs(const trope_plan &plan, gradient_call *g)
+{
+    for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
+        g->first_pair[axis] = UINT32_MAX;
+    for (int pair = plan.pairs; pair-- > 0;)
+        g->first_pair[trope_pair_axis(&plan, pair)] = (uint32_t)pair;
+}
+
+/* Lanes, slots and rounds. Slots fill whole warps, or are a power of two of them. */
+static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
+{
+    const uint32_t of_lane = 16 / (uint32_t)plan.element_size, lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
+    const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(MOST_GRADIENT_THREADS / lanes, 1u);
+    const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
+    while (1u << g->lane_bits < lanes)
+        g->lane_bits++;
+    g->slots = power_of_two((uint32_t)wanted);
+    if (wanted > of_warp)
+        g->slots = (uint32_t)quotient_up(quotient_up(heads, quotient_up(heads, wanted)), of_warp) * of_warp;
+    g->slots_of_warp = std::min(g->slots, of_warp);
+    g->parts = g->slots / g->slots_of_warp;
+    g->rounds = (uint32_t)quotient_up(heads, g->slots);
+    g->unit_threads = trope_make_divisor(g->slots * lanes);
+}
+
+/* Units of a block, and its shared memory. Returns that in bytes. */
+static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
+{
+    block_shape *const shape = &g->shape;
+    const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
+    const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
+                 bytes = couples + sizeof(uint32_t) + ((size_t)plan.pairs + g->parts * g->columns.divisor) * sizeof(double);
+    int64_t units = std::min<int64_t>(THREADS_OF_SMALL / g->unit_threads.divisor, MOST_UNITS);
+    units = std::min<int64_t>({units, shape->rows / ENOUGH_UNITS, (int64_t)((UNASKED_SHARED_BYTES - 16) / bytes)});
+    units = std::max<int64_t>(units, 1);
+    shape->rows_of_block = (uint32_t)units;
+    shape->second_at = (uint32_t)units * shape->couples_of_row;
+    g->positions_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
+    g->left_at = g->positions_at + (uint32_t)units * (uint32_t)plan.pairs * (uint32_t)sizeof(double);
+    shape->rows_at = g->left_at + (uint32_t)units * g->parts * g->columns.divisor * (uint32_t)sizeof(double);
+    return shape->rows_at + (size_t)units * sizeof(uint32_t);
+}
+
+/* All but the operands. Returns the bytes of shared memory of a block. */
+static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
+{
+    memset(g, 0, sizeof *g);
+    trope_plan plan = of;
+    plan.batch_outermost = 1;
+    plan.rounding = TROPE_ROUND_ONCE;
+    fill_cuda_plan(plan, &g->plan);
+    g->rounding = of.rounding;
+    g->batch = (uint32_t)plan.batch;
+    g->entries = (uint32_t)entries_of_unit(plan);
+    const int64_t units_of_token = quotient_up(plan.batch, g->entries);
+    g->mode = mode_of(plan, units_of_token);
+    g->columns = trope_make_divisor(columns_of(plan));
+    g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
+    g->shape.batch_outermost = 1;
+    g->shape.rows = units_of_token * plan.tokens;
+    g->shape.inner_rows = plan.tokens;
+    g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
+    find_first_pairs(plan, g);
+    plan_couples(plan, {true, false, 16 / plan.element_size}, &g->shape);
+    plan_slots(plan, heads_of_entry(plan) * g->entries, g);
+    return plan_units(plan, g);
+}
+
+/* ---- operands ---- */
+
+/* What the pass has of an operand: a sum is stored by a launch of its own. */
+static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
+{
+    trope_plan_operand from = of;
+    if (trope_is_summed(&from))
+        from.dst = NULL;
+    join_groups(&from, true);
+    return from;
+}
+
+static inline bool gradient_has_vectors(const trope_plan &plan)
+{
+    bool vectors = plan.dtype != TROPE_F64;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand o = operand_of_pass(plan.operands[i]);
+        if (o.rotary_dim || moves_operand(plan, o))
+            vectors = vectors && operand_is_vector(plan, o) &&
+                      (!o.rotary_dim || tensor_is_vector(plan, o.forward_src, o.forward_src_stride));
+    }
+    return vectors;
+}
+
+static inline gradient_operand plan_gradient_operand(const trope_plan &plan, const block_form &form, const trope_plan_operand &of)
+{
+    trope_plan_operand from = operand_of_pass(of);
+    const bool is_written = moves_operand(plan, from);
+    from.summed_heads = TROPE_SHARED_ALL; /* so that groups stay as they are, which forward_src has a say in */
+    gradient_operand o;
+    memset(&o, 0, sizeof o);
+    (block_operand &)o = plan_block_operand(plan, form, from, false);
+    o.x = plan_tensor(plan, from.forward_src, from.forward_src_stride);
+    o.lanes = trope_make_divisor(std::max(o.copying, 1u));
+    o.rotating_lanes = (uint32_t)quotient_up(from.rotary_dim / 2, 16 / plan.element_size);
+    o.is_written = is_written;
+    return o;
+}
+
+/* Those that rotate are first. */
+static inline void plan_gradient_operands(bool vectors, gradient_call *g)
+{
+    const trope_plan &plan = g->plan.plan;
+    const block_form form = {vectors, false, vectors ? 16 / plan.element_size : 1};
+    for (int copies = 0; copies < 2; copies++) {
+        for (int i = 0; i < plan.operand_count; i++)
+            if ((plan.operands[i].rotary_dim == 0) == copies)
+                g->operands[g->count++] = plan_gradient_operand(plan, form, plan.operands[i]);
+        g->rotating = copies ? g->rotating : g->count;
+    }
+    g->rearranges = rearranges_in_place(plan);
+}
+
+/* ---- workspace ---- */
+
+/* What lies in it, in bytes from its start. */
+struct gradient_workspace {
+    uint64_t sums, keys[2], values[2], counts;
+    uint64_t size;
+};
+
+static inline uint32_t sort_items(const gradient_call &g)
+{
+    return (uint32_t)g.shape.rows * (uint32_t)g.plan.plan.axes;
+}
+
+/* Items of a warp of the sort: enough warps first, then fewer counts. */
+static inline uint32_t sort_warp_items(const gradient_call &g)
+{
+    return sort_items(g) <= 1u << 17 ? 64 : 256;
+}
+
+static inline uint32_t sort_tiles(const gradient_call &g)
+{
+    return (uint32_t)quotient_up(sort_items(g), SUMS_WARPS * sort_warp_items(g));
+}
+
+static inline uint64_t take(gradient_workspace *w, uint64_t bytes)
+{
+    const uint64_t at = w->size;
+    w->size += (bytes + 15) / 16 * 16;
+    return at;
+}
+
+static inline int64_t blocks_of_pass(const gradient_call &g)
+{
+    return quotient_up(g.shape.rows, g.shape.rows_of_block);
+}
+
+static inline gradient_workspace lay_out(const gradient_call &g)
+{
+    const uint64_t rows = (uint64_t)(g.mode == GRADIENT_DIRECT        ? 0
+                                     : g.mode == GRADIENT_FREQUENCIES ? blocks_of_pass(g)
+                                                                      : g.shape.rows);
+    gradient_workspace w;
+    memset(&w, 0, sizeof w);
+    w.sums = take(&w, rows * g.columns.divisor * sizeof(double));
+    if (g.mode != GRADIENT_SORTED)
+        return w;
+    for (int i = 0; i < 2; i++) {
+        w.keys[i] = take(&w, sort_items(g) * sizeof(uint32_t));
+        w.values[i] = take(&w, sort_items(g) * sizeof(uint32_t));
+    }
+    w.counts = take(&w, ((uint64_t)sort_tiles(g) << SORT_MAX_BITS) * sizeof(uint32_t));
+    return w;
+}
+
+#endif
