@@ -2,23 +2,24 @@
 
     python3 bench/plot.py RESULT.json [docs/cuda-ratio.svg]
 
-Draws the cases named size-FAMILY-MIB. Needs matplotlib; without it the exit status is 77.
+Draws the cases SHAPE-sTOKENS-ROWS that there are in six sizes or more. Needs matplotlib; without it the exit status is 77.
 """
 
 import json
+import re
 import sys
 
-MIB = 2 ** 20
+MB = 10 ** 6
+FEWEST = 6  # sizes of a curve
 
 
 def families(result):
     """{(family, dtype): [(bytes, ratio), ...]} in ascending order of bytes."""
     curves = {}
     for case in result["cases"]:
-        if case["case"].startswith("size-"):
-            family = case["case"][len("size-"):].rsplit("-", 1)[0]
-            curves.setdefault((family, case["dtype"]), []).append((case["bytes"], case["ratio"]))
-    return {name: sorted(points) for name, points in curves.items()}
+        family = re.sub(r"-s\d+-", " ", case["case"])
+        curves.setdefault((family, case["dtype"]), []).append((case["bytes"], case["ratio"]))
+    return {name: sorted(points) for name, points in curves.items() if len(points) >= FEWEST}
 
 
 def draw(result, path):
@@ -29,13 +30,13 @@ def draw(result, path):
 
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for (family, dtype), points in sorted(families(result).items()):
-        axes.plot([size / MIB for size, _ in points], [ratio for _, ratio in points], marker="o", markersize=3,
-                  label="%s, %s" % (family.replace("-", " "), dtype))
+        axes.plot([size / MB for size, _ in points], [ratio for _, ratio in points], marker="o", markersize=3,
+                  label="%s, %s" % (family, dtype))
     axes.axhline(1, color="black", linewidth=0.8)
-    axes.plot([16, 64], [0.93, 0.93], [64, 1024], [0.97, 0.97], color="gray", linestyle="dashed", linewidth=0.8)
+    axes.plot([17, 64], [0.94, 0.94], [128, 1200], [0.98, 0.98], color="gray", linestyle="dashed", linewidth=0.8)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda mib, _: "%g" % mib)
-    axes.set_xlabel("MiB moved")
+    axes.xaxis.set_major_formatter(lambda mb, _: "%g" % mb)
+    axes.set_xlabel("MB moved")
     axes.set_ylabel("time of the copy / time of the call")
     axes.set_ylim(bottom=0)
     axes.set_title("trope %s, %s" % (result["trope"], result["machine"].split(",")[0]))
@@ -52,7 +53,7 @@ def main():
     with open(sys.argv[1]) as file:
         result = json.load(file)
     if not families(result):
-        sys.exit("%s has no case named size-..." % sys.argv[1])
+        sys.exit("%s has no case in %d sizes" % (sys.argv[1], FEWEST))
     try:
         draw(result, path)
     except ImportError as error:

@@ -38,6 +38,8 @@ def help_and_usage():
     refused(["--device cuda", "no CUDA"], "bench", "--device", "cuda")
     refused(["--bytes"], "bench", "--bytes", 0)
     refused(["--repeat"], "bench", "--repeat", 0)
+    refused(["--cases"], "bench", "--cases", "some")
+    refused(["--at-most"], "bench", "--at-most", -1)
     refused(["nothing-like-it"], "bench", "--only", "nothing-like-it")
     refused(["not an option"], "bench", "--fast")
 
@@ -134,6 +136,33 @@ def bench_options():
     moved("d-inv-freq/bf16", 3 * 32 * 128 * 2)
 
 
+def bench_cuda_cases():
+    """The cases of CUDA have names of their own, can be listed without a device, and are calls that give the right bits."""
+    names = run("bench", "--list", "--device", "cuda").stdout.split()
+    check(len(names) >= 400 and len(set(names)) == len(names), "cases have names of their own", len(names))
+    check(run("bench", "--list", "--cases", "cuda").stdout.split() == names, "--cases lists the same")
+    small = ["--at-most", 10 ** 6, "--repeat", 1, "--threads", 2]
+    result = run("bench", "--cases", "cuda", "--device", "cpu", "--json", *small)
+    check(result.returncode == 0, "cases of CUDA on the CPU", result.stderr)
+    cases = json.loads(result.stdout)["cases"]
+    check([c["case"] + "/" + c["dtype"] for c in cases] == names, "a result for each case")
+    by_name = {c["case"] + "/" + c["dtype"]: c for c in cases}
+    for name, case in by_name.items():
+        check(case["wrong"] == 0, "no element is wrong", case)
+        check(case["tokens"] % 64 == 0, "whole tokens", case)
+
+    def moved(name, per_token):
+        check(by_name[name]["bytes"] == by_name[name]["tokens"] * per_token, name, "bytes", by_name[name])
+
+    moved("qk-8-1-in-s8192-tokens/bf16", 2 * 9 * 128 * 2)
+    moved("qkv-32-8-split-s8192-ids/bf16", 2 * 48 * 128 * 2)
+    moved("mla-q-128-s4096-tokens/bf16", 2 * 128 * 64 * 2)
+    moved("mla-kv-128-s4096-tokens/bf16", (128 * 256 + 64 + 128 * 320) * 2)
+    moved("mla-kv-128-bwd-s4096-tokens/bf16", (128 * 256 + 64 + 128 * 320) * 2)
+    moved("h-32-add-s8192-tokens/bf16", 3 * 32 * 128 * 2)
+    moved("h-32-out-s8192-thd-zigzag/bf16", 2 * 32 * 128 * 2)
+
+
 def apply_or_a_word():
     """A build without apply says so, and everything else works, as the checks above have shown."""
     result = run("apply", "--help")
@@ -145,5 +174,6 @@ info()
 checks()
 bench()
 bench_options()
+bench_cuda_cases()
 apply_or_a_word()
 harness.finish()

@@ -8,7 +8,7 @@
 #include "command.h"
 
 #define ROUNDS      15
-#define CUDA_ROUNDS 40
+#define CUDA_ROUNDS 20
 
 static const char usage[] =
     "usage: trope bench [--device cpu|cuda] [OPTION...]\n\n"
@@ -19,19 +19,25 @@ static const char usage[] =
 typedef struct bench_options {
     machine_options machine;
     const char *only, *save;
-    double bytes;
-    int32_t repeat, list, json, cross;
+    bench_sizes sizes;
+    int32_t repeat, list, json, cases;
 } bench_options;
+
+/* The tables of cases. */
+enum { CASES_CPU = 1, CASES_CUDA, CASES_CROSS };
+static const choice cases_choices[] = {{"cpu", CASES_CPU}, {"cuda", CASES_CUDA}, {"cross", CASES_CROSS}, {NULL, 0}};
 
 static const option_spec bench_specs[] = {
     {"only", 0, OPTION_TEXT, offsetof(bench_options, only), .help = "run the cases whose name (case/dtype) contains this"},
     {"list", 0, OPTION_FLAG, offsetof(bench_options, list), .help = "print the names of the cases"},
     {"json", 0, OPTION_FLAG, offsetof(bench_options, json), .help = "print JSON"},
     {"save", 0, OPTION_TEXT, offsetof(bench_options, save), .help = "write JSON to this file, beside what is printed"},
-    {"cross", 0, OPTION_FLAG, offsetof(bench_options, cross), .help = "CUDA: every combination instead of the usual cases"},
+    {"cases", 0, OPTION_CHOICE, offsetof(bench_options, cases), .choices = cases_choices,
+     .help = "those of the CPU, of CUDA, or each option with each; default the device's"},
     {"repeat", 0, OPTION_INT32, offsetof(bench_options, repeat), .low = 1, .high = 100000,
-     .help = "rounds, default 15, on CUDA 40"},
-    {"bytes", 0, OPTION_REAL, offsetof(bench_options, bytes), .help = "bytes to move at least, default 134217728"},
+     .help = "rounds, default 15, on CUDA 20"},
+    {"bytes", 0, OPTION_REAL, offsetof(bench_options, sizes.least), .help = "bytes to move at least, default 134217728"},
+    {"at-most", 0, OPTION_REAL, offsetof(bench_options, sizes.most), .help = "bytes to move at most: fewer tokens"},
     {.name = NULL}};
 
 typedef struct bench_command {
@@ -61,14 +67,22 @@ static int for_each_of(bench_command *command, const bench_table *table, visit_c
     return 0;
 }
 
+static bench_table chosen_table(const bench_command *command)
+{
+    switch (command->options->cases) {
+    case CASES_CPU:
+        return bench_cpu_cases();
+    case CASES_CUDA:
+        return bench_cuda_cases();
+    default:
+        return bench_cross_cases();
+    }
+}
+
 static int for_each_case(bench_command *command, visit_case visit)
 {
-    if (command->options->cross) {
-        const bench_table all = bench_cross_cases();
-        return for_each_of(command, &all, visit);
-    }
-    const int result = for_each_of(command, &bench_cases, visit);
-    return result || command->run.device->id != TROPE_DEVICE_CUDA ? result : for_each_of(command, &bench_cuda_cases, visit);
+    const bench_table table = chosen_table(command);
+    return table.count ? for_each_of(command, &table, visit) : complain("out of memory");
 }
 
 static int visit_list(bench_command *command, const bench_case *c, int32_t dtype)
@@ -85,7 +99,7 @@ static int visit_reserve(bench_command *command, const bench_case *c, int32_t dt
 {
     bench_problem p;
     command->run.report.count++;
-    if (bench_plan(&p, c, dtype, command->options->bytes))
+    if (bench_plan(&p, c, dtype, &command->options->sizes))
         return RESULT_REFUSED;
     return bench_reserve(&command->run, &p);
 }
@@ -93,7 +107,7 @@ static int visit_reserve(bench_command *command, const bench_case *c, int32_t dt
 static int visit_run(bench_command *command, const bench_case *c, int32_t dtype)
 {
     bench_problem p;
-    return bench_plan(&p, c, dtype, command->options->bytes) ? RESULT_REFUSED : bench_run_problem(&command->run, &p);
+    return bench_plan(&p, c, dtype, &command->options->sizes) ? RESULT_REFUSED : bench_run_problem(&command->run, &p);
 }
 
 static int run_cases(bench_command *command)
@@ -108,6 +122,8 @@ static int run_cases(bench_command *command)
     bench_print_header(&command->run.report);
     if (for_each_case(command, visit_run))
         return RESULT_REFUSED;
+    if (!command->run.report.count)
+        return complain("%s", trope_last_error()); /* why the last case was refused */
     bench_print_summary(&command->run.report);
     return command->run.report.wrong ? RESULT_DIFFERS : RESULT_OK;
 }
@@ -123,8 +139,10 @@ static int parse_options(int argc, char **argv, bench_options *options)
         return complain("takes no file, got '%.64s'", argv[first]);
     if (options->save && options->json)
         return complain("--save: with --json there is nothing else to print");
-    if (!(options->bytes >= 1 && options->bytes <= 0x1p40))
+    if (!(options->sizes.least >= 1 && options->sizes.least <= 0x1p40))
         return complain("--bytes: must be in [1, 2^40]");
+    if (!(options->sizes.most >= 0))
+        return complain("--at-most: must be at least 0");
     return RESULT_OK;
 }
 
@@ -159,13 +177,17 @@ int command_bench(int argc, char **argv)
     char *given[64] = {0}; /* getopt reorders the arguments */
     const int count = argc < 64 ? argc : 64;
     memcpy(given, argv, (size_t)count * sizeof *given);
-    bench_options options = {.machine = {MACHINE_DEFAULTS}, .bytes = 134217728};
+    bench_options options = {.machine = {MACHINE_DEFAULTS}, .sizes = {.least = 134217728}};
     const int parsed = parse_options(argc, argv, &options);
     if (parsed)
         return parsed == OPTIONS_HELP ? RESULT_OK : parsed;
-    const tool_device *device = device_find(options.machine.device);
+    /* Names can be listed where there is no device. */
+    const int is_listed_cuda = options.list && options.machine.device == TROPE_DEVICE_CUDA;
+    const tool_device *device = device_find(is_listed_cuda ? TROPE_DEVICE_CPU : options.machine.device);
     if (!device)
         return RESULT_REFUSED;
+    if (!options.cases)
+        options.cases = is_listed_cuda || device->id == TROPE_DEVICE_CUDA ? CASES_CUDA : CASES_CPU;
     bench_command command = {&options, make_run(&options, device)};
     command.run.report.argc = count;
     command.run.report.argv = given;

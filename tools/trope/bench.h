@@ -13,50 +13,71 @@
 
 typedef enum bench_angles {
     BENCH_INV_FREQ = 0,
-    BENCH_FREQS_HALF, /* fp32, one column per pair */
-    BENCH_FREQS_FULL, /* fp32, one column per element */
-    BENCH_TABLE_HALF, /* cos and sin, fp32 */
-    BENCH_TABLE_FULL, /* cos and sin, fp32, one column per element */
-    BENCH_TABLE_OWN   /* cos and sin in the operands' dtype, one column per element, as Hugging Face has them */
+    BENCH_PHASE_STEP,    /* inv_freq, converted once */
+    BENCH_FREQS_HALF,    /* fp32, one column per pair */
+    BENCH_FREQS_FULL,    /* fp32, one column per element */
+    BENCH_TABLE_HALF,    /* cos and sin, fp32 */
+    BENCH_TABLE_FULL,    /* cos and sin, fp32, one column per element */
+    BENCH_TABLE_OWN,     /* cos and sin in the operands' dtype, one column per element, as Hugging Face has them */
+    BENCH_TABLE_OWN_AXES /* the same for each of three axes, as for Qwen2-VL */
 } bench_angles;
 
 typedef enum bench_form {
-    BENCH_PLAIN = 0, /* one tensor in the case's layout */
-    BENCH_STRIDED,   /* one tensor [s, b, d, h]: a head's elements are `heads` apart */
-    BENCH_Q_AND_K,   /* a tensor each, in the case's layout: K has `groups` heads */
-    BENCH_QKV_SPLIT, /* Q and K rotated and V copied out of [s, b, groups, (q_per_group + 2) * d], to a tensor each */
-    BENCH_QKV_INSIDE /* Q and K rotated in place inside that */
+    BENCH_PLAIN = 0,  /* one tensor in the case's layout */
+    BENCH_STRIDED,    /* one tensor [s, b, d, h]: a head's elements are `heads` apart */
+    BENCH_Q_AND_K,    /* a tensor each, in the case's layout: K has `groups` heads */
+    BENCH_QKV_SPLIT,  /* Q and K rotated and V copied out of [s, b, groups, (q_per_group + 2) * d], to a tensor each */
+    BENCH_QKV_INSIDE, /* Q and K rotated in place inside that */
+    BENCH_MLA_KV /* kv [s, b, h, 256] and k_pe [s, b, 1, 64] to k [s, b, h, 192], of which the last 64 are k_pe rotated, and
+                    v [s, b, h, 128]; backward from the gradients of k and v to those of kv and, summed over heads, k_pe */
 } bench_form;
+
+typedef enum bench_positions {
+    BENCH_INDEX = 0,      /* of a token in its sequence */
+    BENCH_STARTS,         /* the same from a start of each sequence on */
+    BENCH_IDS,            /* read */
+    BENCH_IDS_SECTIONS,   /* read, of three axes in sections (Qwen2-VL) */
+    BENCH_IDS_INTERLEAVED /* read, of three axes, pair by pair (Qwen3-VL) */
+} bench_positions;
 
 typedef enum bench_lengths {
     BENCH_DENSE = 0, /* no cu_seqlens */
     BENCH_SEQS_OF_1024,
     BENCH_SEQS_OF_4,
-    BENCH_SEQS_PARETO,    /* from 64 to 16384 tokens, many short and few long */
-    BENCH_SEQS_PARETO_256 /* 256 of them, whatever the tokens */
+    BENCH_SEQS_PARETO, /* from 64 to 16384 tokens, many short and few long */
+    BENCH_SEQS_4,      /* so many sequences, of two lengths in turn */
+    BENCH_SEQS_64,
+    BENCH_SEQS_16384
 } bench_lengths;
+
+/* What a row's angles come from. */
+typedef struct bench_rows {
+    bench_angles angles;
+    bench_positions positions;
+    bench_lengths lengths;
+    int32_t index_dtype; /* of ids, starts and cu_seqlens; 0 = TROPE_I32 */
+    int32_t padded;      /* 1: a 64th of each sequence's storage is padding, which becomes 0 */
+    int32_t cp_size;     /* the last of these ranks; 0 = 1 */
+    int32_t cp_layout;   /* 0 = zigzag */
+} bench_rows;
 
 #define BENCH_TYPE(dtype) (1 << (dtype))
 
 typedef struct bench_case {
     const char *name;
-    int32_t dtypes;                         /* BENCH_TYPE(...) of each one that it is run with */
-    int32_t layout;                         /* 0 = TROPE_SBHD */
+    int32_t dtypes; /* BENCH_TYPE(...) of each one that it is run with */
+    bench_form form;
+    int32_t layout;                         /* 0 = TROPE_SBHD, or TROPE_THD with cu_seqlens */
     int32_t batch;                          /* 0 = 1 */
     int32_t heads;                          /* of Q */
     int32_t head_dim;                       /* 0 = 128 */
     int32_t groups;                         /* of heads of Q that share one of K */
     int32_t rotary_dim, rotary_offset;      /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
-    int32_t backward, in_place, angle_gradient;
-    int32_t cp_size; /* the last of these ranks, zigzag; 0 = 1 */
-    bench_angles angles;
-    bench_form form;
-    bench_lengths lengths;
-    int64_t tokens;     /* per batch entry; 0 = as many as it takes to move */
-    double bytes;       /* this many, 0 = those of --bytes */
-    double at_least;    /* the goal where bench_goal has no rule for it */
-    const char *beside; /* the goal is in terms of the time of this case, not of the copy */
+    int32_t backward, in_place, angle_gradient, accumulate;
+    bench_rows rows;
+    int64_t tokens; /* per batch entry; 0 = as many as it takes to move `bytes` */
+    double bytes;   /* 0 = those of --bytes */
 } bench_case;
 
 typedef struct bench_table {
@@ -64,9 +85,10 @@ typedef struct bench_table {
     int count;
 } bench_table;
 
-/* Every device; CUDA in addition; and every combination of layout, pairing, window, direction, place and angles, for
- * --cross. */
-extern const bench_table bench_cases, bench_cuda_cases;
+/* The tables of --cases: what the CPU is timed with; the calls that training makes, which CUDA is timed with; and every
+ * combination of layout, pairing, window, direction, place and angles. */
+bench_table bench_cpu_cases(void);
+bench_table bench_cuda_cases(void);
 bench_table bench_cross_cases(void);
 
 /* The memory of a problem, on the device and again on the host for the reference. */
@@ -76,7 +98,9 @@ enum {
     AREA_FORWARD_SRC,
     AREA_COS, /* or freqs */
     AREA_SIN,
+    AREA_INDICES, /* ids or starts */
     AREA_CU_SEQLENS,
+    AREA_CU_SEQLENS_PADDED,
     AREA_D_ANGLES,
     AREA_WORKSPACE,
     AREA_COUNT
@@ -91,39 +115,72 @@ typedef struct bench_problem {
     int32_t dtype;
     int64_t tokens;          /* per batch entry */
     int64_t sequences;       /* of cu_seqlens */
-    int64_t rows;            /* angle rows that are used, of a table that has some for every rank */
+    int64_t padding;         /* tokens of it */
+    int64_t longest;         /* angle rows that are used, of a table that has some for every rank */
     int32_t cols;            /* of a table */
     double moved;            /* bytes, by the rule in docs/bench.md */
     device_runs runs;        /* those of a call in place that leaves out parts of AREA_SRC */
     double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */
     size_t size[AREA_COUNT]; /* bytes of each area */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
+    uint64_t phase_step[TROPE_MAX_ROTARY_DIM / 2];
+    uint8_t pair_axis[TROPE_MAX_ROTARY_DIM / 2];
 } bench_problem;
 
-int32_t bench_head_dim(const bench_case *c);
+/* How many bytes cases move: those without a size of their own at least `least`, all of them at most `most`, 0 = any. */
+typedef struct bench_sizes {
+    double least, most;
+} bench_sizes;
+
 /* "case/dtype". */
 void bench_name(const bench_case *c, int32_t dtype, char *name, size_t size);
-/* Chooses the sizes for at least `bytes` moved, and fills in all of the problem. Returns nonzero after a complaint. */
-int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, double bytes);
+/* Chooses the sizes, and fills in all of the problem. Returns nonzero after a complaint. */
+int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench_sizes *sizes);
 /* A call with its operands: do not copy it. */
 typedef struct bench_call {
     trope_args args;
     trope_operand operands[3];
 } bench_call;
 
-/* The call, on areas of memory. Its device, threads and isa are left to the caller, and so is size[AREA_WORKSPACE], which
- * depends on them. Returns nonzero after a complaint. */
+/* The call, on areas of memory, which it does not look into. Its device, threads and isa are left to the caller, and so is
+ * size[AREA_WORKSPACE], which depends on them. Returns nonzero after a complaint. */
 int bench_bind(const bench_problem *p, void *const *area, bench_call *call);
-/* Fills the sources, the angles and cu_seqlens with what every run of the problem has, and what is written with 0xff. */
+/* Fills the sources, the angles and the indices with what every run of the problem has, and what is written with 0xff. */
 void bench_fill(const bench_problem *p, void *const *area, int32_t threads);
 /* The area that the call writes, and the type of its elements. */
 int bench_output_area(const bench_problem *p);
 
 /* What a call is held against: the way that has the least median. */
 typedef struct bench_yardstick {
-    const char *name;        /* NULL = there is none */
-    double seconds, fastest; /* seconds: the median */
+    const char *name; /* NULL = there is none */
+    double seconds;
 } bench_yardstick;
+
+/* The times of all ways to copy about as many bytes, or to move the same runs of them, as far as they were seen. */
+typedef struct bench_standard {
+    device_runs runs; /* count 0: of copies */
+    double bytes;
+    double seconds[DEVICE_MAX_WAYS]; /* the least median of each way, 0 = none yet */
+} bench_standard;
+typedef struct bench_standards {
+    bench_standard *all;
+    int count;
+} bench_standards;
+
+/* The number of the standard for these runs, or copies, of `bytes`: a new one where none is near. -1 after a complaint. */
+int bench_find_standard(bench_standards *standards, const device_runs *runs, double bytes);
+/* Which of `count` ways are to be timed beside a case: all of them the first time, then the two best. Returns how many. */
+int bench_choose_ways(const bench_standard *standard, int count, int *ways);
+/* Keeps the median of a way that took `seconds` for `bytes`. */
+void bench_keep_time(bench_standard *standard, int way, double bytes, double seconds);
+/* The best of all ways that were seen, for `bytes`. */
+bench_yardstick bench_best_way(const bench_standard *standard, const char *const *names, int count, double bytes);
+
+/* Median times of the host, in seconds. */
+typedef struct bench_host {
+    double call; /* to queue a call, 0 = not measured */
+    double over; /* the same less the launch of an empty kernel beside it */
+} bench_host;
 
 typedef struct bench_result {
     char name[64]; /* case/dtype */
@@ -132,13 +189,13 @@ typedef struct bench_result {
     bench_yardstick copy, move;
     double ratio;   /* copy.seconds / seconds */
     double of_move; /* move.seconds / seconds, 0 = there is none */
+    int is_noisy;   /* the copies beside it were */
     int64_t wrong;
-    int sets;             /* of memory */
-    double host_seconds;  /* median of queueing a call, 0 = not measured */
-    int is_plain_forward; /* of one operand */
-    double at_least;      /* goal for `reached`, 0 = none */
-    double reached;       /* ratio, or the other case's time over this one's */
-    const char *beside;
+    int sets; /* of memory */
+    bench_host host;
+    int is_one_launch;
+    double at_least; /* goal for the ratio, 0 = none */
+    double took;     /* seconds for all of the case */
 } bench_result;
 
 typedef struct bench_report {
@@ -150,6 +207,7 @@ typedef struct bench_report {
     char **argv;
     int count;
     bench_result *results; /* all so far */
+    int refused;           /* cases that the device cannot do */
     int noisy;             /* cases whose copy was disturbed */
     int64_t wrong;
     double worst_ratio;
@@ -160,6 +218,8 @@ typedef struct bench_report {
 void bench_print_header(const bench_report *report);
 /* Keeps the result, too. Returns nonzero after a complaint. */
 int bench_print_result(bench_report *report, const bench_problem *p, bench_result *result);
+/* For a case that the device cannot do: the library's last error says why. */
+void bench_print_refusal(bench_report *report, const bench_result *result);
 void bench_print_summary(const bench_report *report);
 
 void bench_json_header(const bench_report *report, const char *machine);
@@ -168,14 +228,16 @@ void bench_json_summary(const bench_report *report);
 const char *bench_layout_name(const bench_case *c);
 int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
 
-/* The ratio that a problem has to reach, 0 if none is stated for it. */
+/* The ratio to a copy that a problem has to reach, 0 if none is stated for it. */
 double bench_goal(const bench_problem *p);
 /* Prints what was reached of the goals, each line after `mark`. */
 void bench_print_goals(const bench_report *report, const char *mark);
-/* How many goals there were, and how many were missed. The host's time is one. */
+/* How many goals there were, and how many were missed. The host's time is one: the median, over calls that are one launch,
+ * of what they take more than the launch of an empty kernel. */
 typedef struct bench_verdict {
     int goals, missed;
-    double host_median, host_worst; /* seconds; 0 = not measured */
+    int host_count; /* of the calls, 0 = it was not measured */
+    double host_median, host_worst;
 } bench_verdict;
 bench_verdict bench_judge(const bench_report *report);
 
@@ -188,8 +250,9 @@ typedef struct bench_run {
     bench_memory on_host;
     void *downloaded; /* of result_size bytes */
     size_t result_size;
-    double *seconds; /* of the call, then of each copy, then of each move */
-    double *host_seconds;
+    double *seconds;      /* of the call, then of each copy, then of each move */
+    double *host_seconds; /* of calls, then of empty launches */
+    bench_standards standards;
     bench_report report;
 } bench_run;
 

@@ -1,126 +1,257 @@
-/* What is timed on CUDA beside bench_cases.c: the sizes for which figures are stated, ratio against size, and every
- * combination of what a call may have. */
+/* What CUDA is timed with: the calls that training makes. A group is a shape of the tensors in some sizes, each with some
+ * kinds of rows, and every such combination is a case, named SHAPE-sTOKENS-ROWS. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "bench.h"
 
 #define F32         BENCH_TYPE(TROPE_F32)
 #define F16         BENCH_TYPE(TROPE_F16)
 #define BF16        BENCH_TYPE(TROPE_BF16)
-#define ALL         (F32 | F16 | BF16)
+#define F64         BENCH_TYPE(TROPE_F64)
 #define INTERLEAVED TROPE_PAIRING_INTERLEAVED
 #define HALF        TROPE_PAIRING_HALF
-#define MIB         1048576.0
+
+/* ---- rows ---- */
+
+typedef enum row_kind {
+    TOKENS,
+    STEPS,
+    FREQS,
+    FREQS_FULL,
+    TABLE,
+    TABLE_FULL,
+    TABLE_OWN,
+    TABLE_AXES,
+    RANK,
+    IDS,
+    IDS_I64,
+    IDS_TABLE,
+    MROPE,
+    MROPE_INTERLEAVED,
+    STARTS,
+    THD,
+    THD_I64,
+    THD_FREQS,
+    THD_4,
+    THD_16384,
+    THD_PARETO,
+    PADDED,
+    PADDED_ZIGZAG,
+    THD_CONTIGUOUS,
+    THD_ZIGZAG,
+    THD_STRIPED,
+    THD_FLAT,
+    KINDS
+} row_kind;
 
 /* clang-format off */
-/* A case of a number of MiB moved, whose name ends with it. */
-#define SIZE(family, mib, ...) {.name = "size-" family "-" #mib, .bytes = mib * MIB, __VA_ARGS__}
-#define SIZES(family, ...) \
-    SIZE(family, 1, __VA_ARGS__), SIZE(family, 2, __VA_ARGS__), SIZE(family, 4, __VA_ARGS__), \
-    SIZE(family, 8, __VA_ARGS__), SIZE(family, 16, __VA_ARGS__), SIZE(family, 32, __VA_ARGS__), \
-    SIZE(family, 64, __VA_ARGS__), SIZE(family, 128, __VA_ARGS__), SIZE(family, 256, __VA_ARGS__), \
-    SIZE(family, 512, __VA_ARGS__), SIZE(family, 1024, __VA_ARGS__)
-
-static const bench_case cases[] = {
-    /* The sizes at which others were measured. */
-    {.name = "s8192-b1-h32", .dtypes = BF16, .heads = 32, .tokens = 8192},
-    {.name = "s8192-b1-h32-freqs", .dtypes = BF16, .heads = 32, .tokens = 8192, .angles = BENCH_FREQS_FULL},
-    {.name = "s8192-b1-h32-backward", .dtypes = BF16, .heads = 32, .tokens = 8192, .backward = 1},
-    {.name = "s1024-b10-h96", .dtypes = F32, .heads = 96, .batch = 10, .tokens = 1024},
-    {.name = "s1024-b10-h96-freqs", .dtypes = F32, .heads = 96, .batch = 10, .tokens = 1024, .angles = BENCH_FREQS_FULL},
-
-    /* One head: nothing shares a sine. */
-    {.name = "s32768-h1", .dtypes = BF16, .heads = 1, .tokens = 32768, .at_least = 0.90},
-    {.name = "s32768-h1-freqs", .dtypes = BF16, .heads = 1, .tokens = 32768, .angles = BENCH_FREQS_HALF,
-     .at_least = 0.85},
-    {.name = "mla-k-pe-in-place", .dtypes = F32 | BF16, .heads = 1, .head_dim = 576, .rotary_dim = 64, .rotary_offset = 512,
-     .in_place = 1, .bytes = 24 * MIB},
-
-    /* Many sequences or few, long or short: the same work. */
-    {.name = "t65536-64x1024", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536,
-     .lengths = BENCH_SEQS_OF_1024},
-    {.name = "t65536-pareto", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536,
-     .lengths = BENCH_SEQS_PARETO_256, .at_least = 0.97, .beside = "t65536-64x1024"},
-    {.name = "t65536-16384x4", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .tokens = 65536,
-     .lengths = BENCH_SEQS_OF_4, .at_least = 0.97, .beside = "t65536-64x1024"},
-
-    /* From 16 to 64 MiB. */
-    {.name = "mid-interleaved", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .pairing = INTERLEAVED},
-    {.name = "mid-backward", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .backward = 1},
-    {.name = "mid-in-place", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .in_place = 1},
-    {.name = "mid-freqs", .dtypes = ALL, .heads = 32, .bytes = 24 * MIB, .angles = BENCH_FREQS_HALF},
-    {.name = "mid-heads-8", .dtypes = ALL, .heads = 8, .bytes = 24 * MIB},
-    {.name = "mid-bhsd", .dtypes = BF16, .layout = TROPE_BHSD, .batch = 2, .heads = 32, .bytes = 24 * MIB},
-    {.name = "mid-thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .bytes = 24 * MIB, .lengths = BENCH_SEQS_PARETO},
-    {.name = "mid-thd-heads-8", .dtypes = ALL, .layout = TROPE_THD, .heads = 8, .bytes = 24 * MIB,
-     .lengths = BENCH_SEQS_PARETO},
-    {.name = "mid-mla", .dtypes = BF16, .heads = 32, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128,
-     .bytes = 24 * MIB},
-
-    {.name = "mid-cp-zigzag", .dtypes = BF16, .heads = 32, .bytes = 24 * MIB, .cp_size = 4},
-    SIZE("qkv-split", 4, .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT),
-    SIZE("qkv-split", 16, .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .at_least = 0.95),
-    SIZE("qkv-split", 32, .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .at_least = 0.95),
-    SIZE("cp-zigzag", 1, .dtypes = BF16, .heads = 32, .cp_size = 4),
-    SIZE("cp-zigzag", 4, .dtypes = BF16, .heads = 32, .cp_size = 4),
-    SIZE("cp-zigzag", 16, .dtypes = BF16, .heads = 32, .cp_size = 4),
-
-    /* Packed rows of few heads: K of grouped queries by itself. */
-    {.name = "thd-heads-8", .dtypes = ALL, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_PARETO},
-    {.name = "thd-heads-8-freqs", .dtypes = BF16, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_PARETO,
-     .angles = BENCH_FREQS_HALF},
-    {.name = "thd-heads-8-seqs-of-4", .dtypes = BF16, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_OF_4},
-
-    /* The gradient of the angles: rows that several batch entries share, packed sequences, few heads. */
-    {.name = "d-freqs-batch-4", .dtypes = BF16, .heads = 32, .batch = 4, .angles = BENCH_FREQS_HALF, .backward = 1,
-     .angle_gradient = 1, .at_least = 0.85},
-    {.name = "d-freqs-thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .angles = BENCH_FREQS_HALF,
-     .lengths = BENCH_SEQS_OF_1024, .backward = 1, .angle_gradient = 1, .at_least = 0.85},
-    {.name = "d-freqs-heads-8", .dtypes = BF16, .heads = 8, .angles = BENCH_FREQS_HALF, .backward = 1, .angle_gradient = 1,
-     .at_least = 0.85},
-
-    SIZES("heads-32", .dtypes = F32 | BF16, .heads = 32),
-    SIZES("heads-8-freqs", .dtypes = BF16, .heads = 8, .angles = BENCH_FREQS_HALF),
-    SIZES("heads-1", .dtypes = F32 | BF16, .heads = 1),
-    SIZES("heads-1-freqs", .dtypes = BF16, .heads = 1, .angles = BENCH_FREQS_HALF),
-    SIZES("q-and-k", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K),
-    SIZES("thd", .dtypes = BF16, .layout = TROPE_THD, .heads = 32, .lengths = BENCH_SEQS_PARETO),
-    SIZES("thd-heads-8", .dtypes = BF16, .layout = TROPE_THD, .heads = 8, .lengths = BENCH_SEQS_PARETO),
+#define SEQS BENCH_SEQS_64
+static const struct {
+    const char *name;
+    bench_rows rows;
+} kinds[KINDS] = {
+    /* The index of a token says its position. */
+    [TOKENS] = {"tokens", {0}},
+    [STEPS] = {"steps", {.angles = BENCH_PHASE_STEP}},
+    [FREQS] = {"freqs", {.angles = BENCH_FREQS_HALF}},
+    [FREQS_FULL] = {"freqs-full", {.angles = BENCH_FREQS_FULL}},
+    [TABLE] = {"table", {.angles = BENCH_TABLE_HALF}},
+    [TABLE_FULL] = {"table-full", {.angles = BENCH_TABLE_FULL}},
+    [TABLE_OWN] = {"table-own", {.angles = BENCH_TABLE_OWN}},
+    [TABLE_AXES] = {"table-axes", {.angles = BENCH_TABLE_OWN_AXES}},
+    [RANK] = {"rank", {.cp_size = 4}},
+    /* Ids do. */
+    [IDS] = {"ids", {.positions = BENCH_IDS}},
+    [IDS_I64] = {"ids-i64", {.positions = BENCH_IDS, .index_dtype = TROPE_I64}},
+    [IDS_TABLE] = {"ids-table", {.positions = BENCH_IDS, .angles = BENCH_TABLE_OWN, .index_dtype = TROPE_I64}},
+    [MROPE] = {"mrope", {.positions = BENCH_IDS_SECTIONS}},
+    [MROPE_INTERLEAVED] = {"mrope-interleaved", {.positions = BENCH_IDS_INTERLEAVED}},
+    /* cu_seqlens do, which are searched. */
+    [STARTS] = {"starts", {.positions = BENCH_STARTS, .lengths = SEQS}},
+    [THD] = {"thd", {.lengths = SEQS}},
+    [THD_I64] = {"thd-i64", {.lengths = SEQS, .index_dtype = TROPE_I64}},
+    [THD_FREQS] = {"thd-freqs", {.lengths = SEQS, .angles = BENCH_FREQS_HALF}},
+    [THD_4] = {"thd-4", {.lengths = BENCH_SEQS_4}},
+    [THD_16384] = {"thd-16384", {.lengths = BENCH_SEQS_16384}},
+    [THD_PARETO] = {"thd-pareto", {.lengths = BENCH_SEQS_PARETO}},
+    [PADDED] = {"padded", {.lengths = SEQS, .padded = 1}},
+    [PADDED_ZIGZAG] = {"padded-zigzag", {.lengths = SEQS, .padded = 1, .cp_size = 4}},
+    [THD_CONTIGUOUS] = {"thd-contiguous", {.lengths = SEQS, .cp_size = 4, .cp_layout = TROPE_CP_CONTIGUOUS}},
+    [THD_ZIGZAG] = {"thd-zigzag", {.lengths = SEQS, .cp_size = 4}},
+    [THD_STRIPED] = {"thd-striped", {.lengths = SEQS, .cp_size = 4, .cp_layout = TROPE_CP_STRIPED}},
+    [THD_FLAT] = {"thd-flat", {.lengths = SEQS, .cp_size = 4, .cp_layout = TROPE_CP_FLAT}},
 };
 /* clang-format on */
 
-const bench_table bench_cuda_cases = {cases, sizeof cases / sizeof cases[0]};
+#define ROWS(kind) (1u << (kind))
+#define SMALL      (ROWS(TOKENS) | ROWS(FREQS) | ROWS(THD))
+#define SOME       (SMALL | ROWS(IDS) | ROWS(MROPE) | ROWS(PADDED))
+#define RANKS      (ROWS(THD_CONTIGUOUS) | ROWS(THD_ZIGZAG) | ROWS(THD_STRIPED) | ROWS(THD_FLAT))
+#define MANY                                                                                                               \
+    (SOME | RANKS | ROWS(FREQS_FULL) | ROWS(TABLE) | ROWS(IDS_I64) | ROWS(MROPE_INTERLEAVED) | ROWS(STARTS) |              \
+     ROWS(THD_I64) | ROWS(THD_FREQS))
+#define RARE          (ROWS(STEPS) | ROWS(TABLE_OWN) | ROWS(IDS_TABLE) | ROWS(RANK) | ROWS(PADDED_ZIGZAG))
+#define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG))
+#define OTHER_LENGTHS (ROWS(THD_4) | ROWS(THD_16384) | ROWS(THD_PARETO))
 
-/* ---- every combination ---- */
+/* ---- shapes ---- */
 
-enum { LAYOUTS = 4, PAIRINGS = 2, WINDOWS = 3, DIRECTIONS = 2, PLACES = 2, SOURCES = 2 };
-enum { CROSS = LAYOUTS * PAIRINGS * WINDOWS * DIRECTIONS * PLACES * SOURCES };
+enum { MAX_SIZES = 6 };
 
-static bench_case cross_case(int i, char *name, size_t size)
+typedef struct case_group {
+    bench_case shape; /* its name is the beginning of those of the cases; dtypes 0 = bf16 */
+    uint32_t rows;    /* ROWS(...) of each kind */
+    int64_t tokens[MAX_SIZES];
+} case_group;
+
+#define ONE(h)      .heads = h
+#define QK(h, g)    .form = BENCH_Q_AND_K, .heads = h, .groups = g
+#define SPLIT(h, g) .form = BENCH_QKV_SPLIT, .heads = h, .groups = g
+#define IN(h, g)    .form = BENCH_QKV_INSIDE, .heads = h, .groups = g, .in_place = 1
+#define MLA_Q(h)                                                                                                           \
+    .heads = h, .head_dim = 192, .rotary_dim = 64, .rotary_offset = 128, .in_place = 1, .pairing = INTERLEAVED,            \
+    .pairing_out = HALF
+#define MLA_KV(h) .form = BENCH_MLA_KV, .heads = h, .pairing = INTERLEAVED, .pairing_out = HALF
+
+/* clang-format off */
+static const case_group groups[] = {
+    /* Q and K of one call. 8 + 1 heads are those of a 70B model on one of 8 ranks. */
+    {{"qk-8-1-in", QK(8, 1), .in_place = 1}, MANY, {8192}}, /* 38 MB */
+    {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SOME, {2048, 4096, 32768, 262144}},
+    {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SMALL, {256, 512, 1024}},
+    {{"qk-8-1-out", QK(8, 1)}, SOME, {8192}},
+    {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY, {2048}}, /* 42 MB */
+    {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY | RARE, {8192}}, /* 168 MB */
+    {{"qk-32-8-in", QK(32, 8), .in_place = 1}, SOME, {512, 1024}},
+    {{"qk-32-8-in", QK(32, 8), .in_place = 1}, SOME | OTHER_LENGTHS, {65536}}, /* 1.3 GB */
+    {{"qk-32-8-in", QK(32, 8), .in_place = 1}, SMALL, {64, 128, 256}},
+    {{"qk-32-8-out", QK(32, 8)}, SOME, {2048, 8192}},
+    {{"qk-64-8-in", QK(64, 8), .in_place = 1}, MANY, {1024}}, /* 38 MB */
+    {{"qk-64-8-in", QK(64, 8), .in_place = 1}, SOME, {4096, 32768}},
+    {{"qk-64-8-out", QK(64, 8)}, SOME, {4096}},
+    {{"qk-32-8-in", QK(32, 8), .dtypes = F16 | F32, .in_place = 1}, SOME, {1024, 8192}},
+    {{"qk-32-8-bwd-in", QK(32, 8), .in_place = 1, .backward = 1}, SOME, {8192}},
+    {{"qk-32-8-bshd-in", QK(32, 8), .layout = TROPE_BSHD, .batch = 2, .in_place = 1},
+     ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE) | ROWS(TABLE_OWN) | ROWS(TABLE_AXES), {4096}},
+    {{"qk-32-8-sbhd-in", QK(32, 8), .batch = 2, .in_place = 1}, ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS), {4096}},
+    {{"qk-32-8-bhsd-in", QK(32, 8), .layout = TROPE_BHSD, .batch = 2, .in_place = 1},
+     ROWS(TOKENS) | ROWS(IDS) | ROWS(TABLE_OWN), {4096}},
+    {{"qk-32-8-interleaved-in", QK(32, 8), .pairing = INTERLEAVED, .in_place = 1}, SMALL, {2048, 8192}},
+    {{"qk-64-8-dim-64-in", QK(64, 8), .head_dim = 64, .in_place = 1}, SMALL, {8192}},
+    {{"qk-8-4-dim-256-in", QK(8, 4), .head_dim = 256, .in_place = 1}, SMALL, {16384}},
+    {{"qk-32-8-half-in", QK(32, 8), .rotary_dim = 64, .in_place = 1}, SMALL, {16384}},
+
+    /* Packed QKV: rotated inside; taken apart, with a copy of V; and put together again. */
+    {{"qkv-32-8-inside", IN(32, 8)}, MANY, {8192}},
+    {{"qkv-32-8-inside", IN(32, 8)}, SOME, {2048}},
+    {{"qkv-8-1-inside", IN(8, 1)}, SOME, {8192}},
+    {{"qkv-32-8-split", SPLIT(32, 8)}, MANY, {8192}},
+    {{"qkv-32-8-split", SPLIT(32, 8)}, SOME, {2048}},
+    {{"qkv-8-1-split", SPLIT(8, 1)}, SOME, {8192}},
+    {{"qkv-32-8-inside-bwd", IN(32, 8), .backward = 1}, SMALL, {8192}},
+    {{"qkv-32-8-split-bwd", SPLIT(32, 8), .backward = 1}, SMALL, {8192}},
+
+    /* One operand. */
+    {{"h-32-out", ONE(32)}, MANY, {2048}}, /* 34 MB */
+    {{"h-32-out", ONE(32)}, MANY | ROWS(RANK) | ROWS(TABLE_OWN), {8192}}, /* 134 MB */
+    {{"h-32-out", ONE(32)}, SOME, {512, 1024}},
+    {{"h-32-out", ONE(32)}, SOME | OTHER_LENGTHS, {65536}}, /* 1.1 GB */
+    {{"h-32-out", ONE(32)}, SMALL, {64, 128, 256}},
+    {{"h-8-out", ONE(8)}, MANY, {8192, 32768}},
+    {{"h-8-out", ONE(8)}, SOME, {2048, 4096, 262144}},
+    {{"h-8-out", ONE(8)}, SMALL, {256, 512, 1024}},
+    {{"h-128-out", ONE(128)}, SOME, {256, 512, 2048}},
+    {{"h-32-in", ONE(32), .in_place = 1}, SOME, {2048, 8192}},
+    {{"h-32-out", ONE(32), .dtypes = F16 | F32}, SOME, {1024, 8192}},
+    {{"h-32-bwd", ONE(32), .backward = 1}, SOME, {2048, 8192}},
+    {{"h-32-bhsd", ONE(32), .layout = TROPE_BHSD, .batch = 2},
+     ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE), {4096}},
+    {{"h-32-interleaved", ONE(32), .dtypes = BF16 | F32, .pairing = INTERLEAVED}, SMALL | ROWS(FREQS_FULL), {8192}},
+    {{"h-32-to-half", ONE(32), .pairing = INTERLEAVED, .pairing_out = HALF}, SMALL, {8192}},
+    {{"h-32-half", ONE(32), .dtypes = BF16 | F32, .rotary_dim = 64}, SMALL, {8192}},
+    {{"h-32-quarter-in", ONE(32), .rotary_dim = 32, .in_place = 1}, SMALL, {32768}},
+    {{"h-32-strided", ONE(32), .dtypes = BF16 | F32, .form = BENCH_STRIDED}, ROWS(TOKENS), {8192}},
+    {{"h-32-out", ONE(32), .dtypes = F64}, ROWS(TOKENS) | ROWS(THD), {2048}},
+
+    /* One head, which nothing shares a sine with. */
+    {{"h-1-out", ONE(1)}, SOME | ROWS(IDS_I64), {131072}}, /* 67 MB */
+    {{"h-1-out", ONE(1)}, SMALL, {2048, 4096, 8192, 16384, 32768}},
+    {{"k-pe-in", ONE(1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(IDS), {262144}}, /* 67 MB */
+
+    /* Rounding at each operation. */
+    {{"h-32-native", ONE(32), .dtypes = F16 | BF16, .rounding = TROPE_ROUND_NATIVE},
+     ROWS(TOKENS) | ROWS(TABLE_OWN), {8192}},
+    {{"qk-32-8-native-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE, .in_place = 1}, ROWS(TABLE_OWN), {8192}},
+    {{"qk-32-8-native-f32-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE_F32, .in_place = 1}, ROWS(TABLE_FULL), {8192}},
+
+    /* Multi-head latent attention: the last 64 of 192; keys and values from latents, with k_pe for all heads. */
+    {{"mla-q-128", MLA_Q(128)}, SOME_OF_MLA, {4096}},
+    {{"mla-q-16", MLA_Q(16)}, SMALL, {4096}},
+    {{"mla-kv-128", MLA_KV(128)}, SOME_OF_MLA, {4096}},
+    {{"mla-kv-128-bwd", MLA_KV(128), .backward = 1}, SOME_OF_MLA, {4096}},
+    {{"mla-kv-16", MLA_KV(16)}, SMALL, {4096}},
+    {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
+
+    /* dx and the gradient of the angles in one call. */
+    {{"h-32-d-angles", ONE(32), .dtypes = BF16 | F32, .backward = 1, .angle_gradient = 1}, SMALL | ROWS(THD_FREQS), {8192}},
+    {{"h-8-d-angles", ONE(8), .backward = 1, .angle_gradient = 1}, SMALL | ROWS(THD_FREQS), {32768}},
+    {{"h-32-b4-d-angles", ONE(32), .batch = 4, .backward = 1, .angle_gradient = 1}, ROWS(TOKENS) | ROWS(FREQS), {2048}},
+    {{"qk-32-8-d-angles", QK(32, 8), .backward = 1, .angle_gradient = 1}, SMALL | ROWS(IDS), {8192}},
+
+    /* dx added to what is there. */
+    {{"h-32-add", ONE(32), .backward = 1, .accumulate = 1}, SOME, {8192}},
+    {{"qk-32-8-add", QK(32, 8), .dtypes = BF16 | F32, .backward = 1, .accumulate = 1}, ROWS(TOKENS), {8192}},
+};
+/* clang-format on */
+
+/* ---- the table ---- */
+
+enum { GROUPS = sizeof groups / sizeof groups[0], NAME_SIZE = 48 };
+
+static int count_cases(void)
 {
-    static const char *const layouts[] = {"sbhd", "bshd", "bhsd", "thd"}, *const windows[] = {"whole", "half", "mla"};
-    const int layout = i % LAYOUTS, pairing = i / LAYOUTS % PAIRINGS, window = i / (LAYOUTS * PAIRINGS) % WINDOWS;
-    const int rest = i / (LAYOUTS * PAIRINGS * WINDOWS), backward = rest % 2, in_place = rest / 2 % 2, freqs = rest / 4;
-    snprintf(name, size, "x-%s-%s-%s-%s-%s-%s", layouts[layout], pairing ? "interleaved" : "halves", windows[window],
-             backward ? "bwd" : "fwd", in_place ? "in" : "out", freqs ? "freqs" : "inv_freq");
-    bench_case c = {.name = name, .dtypes = ALL, .heads = 32, .layout = TROPE_SBHD + layout};
-    c.batch = layout == 3 ? 1 : 2;
-    c.lengths = layout == 3 ? BENCH_SEQS_PARETO : BENCH_DENSE;
-    c.pairing = pairing ? INTERLEAVED : HALF;
-    c.head_dim = window == 2 ? 192 : 128;
-    c.rotary_dim = window ? 64 : 128;
-    c.rotary_offset = window == 2 ? 128 : 0;
-    c.backward = backward;
-    c.in_place = in_place;
-    c.angles = freqs ? BENCH_FREQS_HALF : BENCH_INV_FREQ;
+    int count = 0;
+    for (int g = 0; g < GROUPS; g++)
+        for (int size = 0; size < MAX_SIZES && groups[g].tokens[size]; size++)
+            count += __builtin_popcount(groups[g].rows);
+    return count;
+}
+
+static bench_case combine(const case_group *group, int64_t tokens, int kind, char *name)
+{
+    bench_case c = group->shape;
+    c.dtypes = c.dtypes ? c.dtypes : BF16;
+    snprintf(name, NAME_SIZE, "%s-s%lld-%s", c.name, (long long)tokens, kinds[kind].name);
+    c.name = name;
+    c.tokens = tokens;
+    c.rows = kinds[kind].rows;
     return c;
 }
 
-bench_table bench_cross_cases(void)
+static void write_cases(bench_case *cases, char (*names)[NAME_SIZE])
 {
-    static bench_case all[CROSS];
-    static char names[CROSS][64];
-    for (int i = 0; i < CROSS; i++)
-        all[i] = cross_case(i, names[i], sizeof names[i]);
-    return (bench_table){all, CROSS};
+    int i = 0;
+    for (int g = 0; g < GROUPS; g++)
+        for (int size = 0; size < MAX_SIZES && groups[g].tokens[size]; size++)
+            for (int kind = 0; kind < KINDS; kind++)
+                if (groups[g].rows & ROWS(kind)) {
+                    cases[i] = combine(&groups[g], groups[g].tokens[size], kind, names[i]);
+                    i++;
+                }
+}
+
+bench_table bench_cuda_cases(void)
+{
+    static bench_case *cases;
+    static char(*names)[NAME_SIZE];
+    const int count = count_cases();
+    if (!cases) {
+        cases = calloc((size_t)count, sizeof *cases);
+        names = calloc((size_t)count, sizeof *names);
+        if (!cases || !names)
+            return (bench_table){NULL, 0};
+        write_cases(cases, names);
+    }
+    return (bench_table){cases, count};
 }

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "bench.h"
+#include "bench_problem.h"
 #include "call_options.h"
 
 static void print_string(FILE *json, const char *text)
@@ -43,18 +43,17 @@ void bench_json_result(const bench_report *report, const bench_problem *p, const
             bench_all_tokens(p), p->c->heads, bench_head_dim(p->c));
     fprintf(json, "\"direction\": \"%s\", \"kernel\": \"%s\", \"bytes\": %.0f, \"time_us\": %.3f, \"fastest_us\": %.3f, ",
             p->c->backward ? "bwd" : "fwd", r->kernel, p->moved, r->seconds * 1e6, r->fastest * 1e6);
-    fprintf(json, "\"GB_per_s\": %.4f, \"copy_us\": %.3f, \"copy_fastest_us\": %.3f, \"ratio\": %.4f, \"wrong\": %" PRId64,
-            p->moved / r->seconds * 1e-9, r->copy.seconds * 1e6, r->copy.fastest * 1e6, r->ratio, r->wrong);
+    fprintf(json, "\"GB_per_s\": %.4f, \"copy_us\": %.3f, \"ratio\": %.4f, \"wrong\": %" PRId64,
+            p->moved / r->seconds * 1e-9, r->copy.seconds * 1e6, r->ratio, r->wrong);
     fprintf(json, ", \"copy\": \"%s\", \"sets\": %d", r->copy.name, r->sets);
     if (r->move.name)
         fprintf(json, ", \"move_us\": %.3f, \"move\": \"%s\", \"of_move\": %.4f", r->move.seconds * 1e6, r->move.name,
                 r->of_move);
-    if (r->host_seconds > 0)
-        fprintf(json, ", \"host_us\": %.3f", r->host_seconds * 1e6);
+    if (r->host.call > 0)
+        fprintf(json, ", \"host_us\": %.3f, \"host_over_us\": %.3f", r->host.call * 1e6, r->host.over * 1e6);
     if (r->at_least > 0)
-        fprintf(json, ", \"at_least\": %.2f, \"beside\": \"%s\", \"reached\": %.4f", r->at_least,
-                r->beside ? r->beside : "copy", r->reached);
-    fprintf(json, "}");
+        fprintf(json, ", \"at_least\": %.2f", r->at_least);
+    fprintf(json, ", \"took_s\": %.3f}", r->took);
 }
 
 void bench_json_summary(const bench_report *report)
@@ -64,7 +63,8 @@ void bench_json_summary(const bench_report *report)
             report->worst_ratio, report->worst, report->noisy, report->wrong);
     if (report->device->has_goals) {
         const bench_verdict v = bench_judge(report);
-        fprintf(json, ",\n \"host_us\": %.3f, \"goals\": %d, \"goals_missed\": %d", v.host_median * 1e6, v.goals, v.missed);
+        fprintf(json, ",\n \"refused\": %d, \"host_over_us\": %.3f, \"goals\": %d, \"goals_missed\": %d", report->refused,
+                v.host_median * 1e6, v.goals, v.missed);
     }
     fprintf(json, "}\n");
 }

@@ -5,12 +5,9 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-#include "bench.h"
+#include "bench_problem.h"
 #include "call_options.h"
 #include "command.h"
-
-/* A case is noisy if half of its copies took this many times as long as the fastest one. */
-#define NOISY 1.25
 
 /* What the device calls itself, or else the processor by /proc/cpuinfo, or its architecture. */
 static void machine_name(const bench_report *report, char *name, size_t size)
@@ -38,14 +35,16 @@ static void machine_name(const bench_report *report, char *name, size_t size)
 
 const char *bench_layout_name(const bench_case *c)
 {
-    if (c->form == BENCH_QKV_SPLIT || c->form == BENCH_QKV_INSIDE)
+    if (bench_is_qkv(c))
         return "packed";
-    return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, c->layout ? c->layout : TROPE_SBHD);
+    if (c->form == BENCH_MLA_KV)
+        return "mla";
+    return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, bench_layout(c));
 }
 
 int64_t bench_all_tokens(const bench_problem *p)
 {
-    return p->tokens * (p->c->batch ? p->c->batch : 1);
+    return p->tokens * bench_batch(p->c);
 }
 
 /* The first `name: value` line about a name in trope_info(), or "". */
@@ -82,10 +81,10 @@ static void print_text_header(const bench_report *report, const char *machine, c
         printf("# isa: %s%s%s%s, threads: %d, rounds: %d\n", choice_name(isa_choices, report->isa), *isas ? " of (" : "",
                isas, *isas ? ")" : "", report->threads, report->repeat);
     print_command(report);
-    printf("# %-*s %-5s %-6s %9s %5s %4s %-3s %8s %10s ", report->device->has_goals ? 38 : 24, "case", "dtype", "layout",
+    printf("# %-*s %-5s %-6s %9s %5s %4s %-3s %8s %10s ", report->device->has_goals ? 40 : 24, "case", "dtype", "layout",
            "tokens", "heads", "dim", "dir", "MB", "time us");
     if (report->device->has_goals)
-        printf("%7s %10s %-16s %6s %8s %7s %8s %6s\n", "TB/s", "copy us", "copy", "ratio", "at least", "of move", "host us",
+        printf("%7s %10s %-16s %6s %8s %7s %8s %6s\n", "TB/s", "copy us", "copy", "ratio", "at least", "of move", "over us",
                "#wrong");
     else
         printf("%7s %10s %6s %6s\n", "GB/s", "copy us", "ratio", "#wrong");
@@ -105,20 +104,20 @@ void bench_print_header(const bench_report *report)
 
 static void print_goal_columns(const bench_result *r)
 {
-    char goal[16] = "-", of_move[16] = "-", host[16] = "-";
+    char goal[16] = "-", of_move[16] = "-", over[16] = "-";
     if (r->at_least > 0)
-        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, r->beside ? "*" : r->reached < r->at_least ? "!" : " ");
+        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, r->ratio < r->at_least ? "!" : " ");
     if (r->of_move > 0)
         snprintf(of_move, sizeof of_move, "%.3f", r->of_move);
-    if (r->host_seconds > 0)
-        snprintf(host, sizeof host, "%.2f", r->host_seconds * 1e6);
-    printf("%-16s %6.3f %8s %7s %8s", r->copy.name, r->ratio, goal, of_move, host);
+    if (r->host.call > 0)
+        snprintf(over, sizeof over, "%.2f", r->host.over * 1e6);
+    printf("%-16s %6.3f %8s %7s %8s", r->copy.name, r->ratio, goal, of_move, over);
 }
 
 static void print_text_result(const bench_report *report, const bench_problem *p, const bench_result *r)
 {
     const int goals = report->device->has_goals;
-    printf("%-*s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.*f %10.1f ", goals ? 40 : 26, p->c->name,
+    printf("%-*s %-5s %-6s %9" PRId64 " %5d %4d %-3s %8.2f %10.1f %7.*f %10.1f ", goals ? 42 : 26, p->c->name,
            choice_name(dtype_choices, p->dtype), bench_layout_name(p->c), bench_all_tokens(p), p->c->heads,
            bench_head_dim(p->c), p->c->backward ? "bwd" : "fwd", p->moved * 1e-6, r->seconds * 1e6, goals ? 3 : 2,
            p->moved / r->seconds * (goals ? 1e-12 : 1e-9), r->copy.seconds * 1e6);
@@ -156,10 +155,30 @@ int bench_print_result(bench_report *report, const bench_problem *p, bench_resul
     }
     if (result->wrong && !report->wrong)
         memcpy(report->first_wrong, result->name, sizeof report->first_wrong);
-    report->noisy += result->copy.seconds > NOISY * result->copy.fastest;
+    report->noisy += result->is_noisy;
     report->wrong += result->wrong;
     report->count++;
     return 0;
+}
+
+void bench_print_refusal(bench_report *report, const bench_result *result)
+{
+    report->refused++;
+    if (report->has_text)
+        printf("# refused: %s: %s\n", result->name, trope_last_error());
+}
+
+/* How long all cases took together, and the one that took longest. */
+static void print_durations(const bench_report *report)
+{
+    const bench_result *longest = report->results;
+    double sum = 0;
+    for (int i = 0; i < report->count; i++) {
+        sum += report->results[i].took;
+        longest = report->results[i].took > longest->took ? &report->results[i] : longest;
+    }
+    if (report->count)
+        printf("# %.0f s, of which %s took %.2f\n", sum, longest->name, longest->took);
 }
 
 void bench_print_summary(const bench_report *report)
@@ -170,10 +189,12 @@ void bench_print_summary(const bench_report *report)
     if (!report->has_text)
         return;
     printf("# %d cases, lowest ratio %.3f (%s)\n", report->count, report->worst_ratio, report->worst);
+    print_durations(report);
+    if (report->refused)
+        printf("# %d cases were refused\n", report->refused);
     if (report->noisy)
-        printf("# noisy: in %d cases half of the copies took over %.2f times as long as the fastest; run again on a quiet "
-               "machine\n",
-               report->noisy, NOISY);
+        printf("# noisy: in %d cases half of the copies took far longer than the fastest; run again on a quiet machine\n",
+               report->noisy);
     if (report->device->has_goals)
         bench_print_goals(report, "# ");
     if (report->wrong)

@@ -3,15 +3,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bench.h"
 #include "command.h"
 #include "value.h"
 
 /* Calls whose time on the host is taken. */
-#define HOST_CALLS 600
+#define HOST_CALLS 200
+/* A case is noisy if half of its copies took this many times as long as the fastest one. */
+#define NOISY 1.25
 /* An ulp of the largest element, which is below 2 in magnitude, as a pair of f64 rotated by it may have. */
 #define LARGEST_ULP 0x1p-51
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* Memory. A device may have several sets of it, so that a call finds nothing in a cache that an earlier one left there. */
 
@@ -66,6 +76,7 @@ void bench_release(bench_run *run)
     free(run->seconds);
     free(run->host_seconds);
     free(run->report.results);
+    free(run->standards.all);
 }
 
 /* The host's data goes to all sets. */
@@ -76,7 +87,7 @@ static int upload(bench_run *run, const bench_problem *p)
     for (int set = 0; set < set_count(run, p); set++) {
         find_set(run, p, set, area);
         for (int i = 0; i < AREA_COUNT; i++) {
-            if (i == AREA_WORKSPACE || p->size[i] == 0)
+            if (i == AREA_WORKSPACE || (i == AREA_DST && p->c->in_place) || p->size[i] == 0)
                 continue;
             if (set ? run->device->copy(0, area[i], first[i], p->size[i], run->machine->threads, NULL)
                     : run->device->upload(area[i], run->on_host.area[i], p->size[i]))
@@ -127,11 +138,6 @@ static int run_move(void *context, int set, void *stream)
     return move->run->device->move(move->way, area[AREA_SRC], &move->p->runs, stream);
 }
 
-static int count_moves(const bench_run *run, const bench_problem *p)
-{
-    return p->runs.count ? run->device->moves : 0;
-}
-
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -145,51 +151,100 @@ static double median(double *values, int count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-/* The best of `count` ways, each of which took `repeat` times. */
-static bench_yardstick choose_way(const char *const *names, int count, double *seconds, int32_t repeat)
-{
-    bench_yardstick best = {0};
-    for (int way = 0; way < count; way++, seconds += repeat) {
-        const double middle = median(seconds, repeat);
-        if (!best.name || middle < best.seconds)
-            best = (bench_yardstick){names[way], middle, seconds[0]};
-    }
-    return best;
-}
-
 static int time_host(bench_run *run, call_context *call, bench_result *result)
 {
     const device_work work = {run_call, call};
+    double *seconds = run->host_seconds, *empty_seconds = seconds + HOST_CALLS;
     if (!run->device->measure_host)
         return 0;
-    if (run->device->measure_host(&work, result->sets, HOST_CALLS, run->host_seconds))
+    if (run->device->measure_host(&work, result->sets, HOST_CALLS, seconds, empty_seconds))
         return RESULT_REFUSED;
-    result->host_seconds = median(run->host_seconds, HOST_CALLS);
+    for (int i = 0; i < HOST_CALLS; i++)
+        empty_seconds[i] = seconds[i] - empty_seconds[i];
+    result->host = (bench_host){median(seconds, HOST_CALLS), median(empty_seconds, HOST_CALLS)};
     return 0;
+}
+
+/* The ways to copy, or to move, that are timed beside a case. */
+typedef struct timed_ways {
+    int standard; /* its number in bench_run.standards */
+    const char *const *names;
+    int all, count;
+    int ways[DEVICE_MAX_WAYS];
+    double bytes;
+    double *seconds; /* of the first one, `repeat` times; then of the next */
+} timed_ways;
+
+static int choose_ways(bench_run *run, const bench_problem *p, int are_moves, timed_ways *w)
+{
+    static const device_runs none = {0};
+    const device_runs *runs = are_moves ? &p->runs : &none;
+    *w = (timed_ways){.names = are_moves ? run->device->move_names : run->device->copy_names,
+                      .all = are_moves ? run->device->moves : run->device->copies,
+                      .bytes = are_moves ? 2.0 * (double)runs->bytes * (double)runs->count : p->moved};
+    if (are_moves && (!runs->count || !w->all))
+        return 0;
+    w->standard = bench_find_standard(&run->standards, runs, w->bytes);
+    if (w->standard < 0)
+        return RESULT_REFUSED;
+    w->count = bench_choose_ways(&run->standards.all[w->standard], w->all, w->ways);
+    return 0;
+}
+
+/* Keeps what was seen, and returns the best of all that ever was. */
+static bench_yardstick judge_ways(const bench_run *run, timed_ways *w)
+{
+    if (!w->count)
+        return (bench_yardstick){0};
+    bench_standard *standard = &run->standards.all[w->standard];
+    for (int i = 0; i < w->count; i++)
+        bench_keep_time(standard, w->ways[i], w->bytes, median(w->seconds + i * run->repeat, run->repeat));
+    return bench_best_way(standard, w->names, w->all, w->bytes);
+}
+
+/* Sorted by judge_ways. */
+static int is_noisy(const bench_run *run, const timed_ways *w)
+{
+    return w->seconds[run->repeat / 2] > NOISY * w->seconds[0];
+}
+
+/* The call, the copies and the moves, in turn. */
+static int measure_ways(bench_run *run, const bench_problem *p, call_context *call, bench_result *result,
+                        timed_ways ways[2])
+{
+    way_context contexts[2 * DEVICE_MAX_WAYS];
+    device_work works[1 + 2 * DEVICE_MAX_WAYS] = {{run_call, call}};
+    device_timing timing = {works, 1, run->repeat, result->sets, p->moved, run->seconds};
+    for (int kind = 0; kind < 2; kind++) {
+        ways[kind].seconds = run->seconds + timing.count * run->repeat;
+        for (int i = 0; i < ways[kind].count; i++) {
+            way_context *context = &contexts[timing.count - 1];
+            *context = (way_context){run, p, ways[kind].ways[i]};
+            works[timing.count++] = (device_work){kind ? run_move : run_copy, context};
+        }
+    }
+    return run->device->measure(&timing);
 }
 
 static int time_case(bench_run *run, const bench_problem *p, call_context *call, bench_result *result)
 {
-    const int32_t repeat = run->repeat;
-    const int copies = run->device->copies, moves = count_moves(run, p);
-    way_context ways[DEVICE_MAX_COPIES + DEVICE_MAX_MOVES];
-    device_work works[1 + DEVICE_MAX_COPIES + DEVICE_MAX_MOVES] = {{run_call, call}};
-    device_timing timing = {works, 1 + copies + moves, repeat, result->sets, p->moved, run->seconds};
-    for (int i = 0; i < copies + moves; i++) {
-        ways[i] = (way_context){run, p, i < copies ? i : i - copies};
-        works[1 + i] = (device_work){i < copies ? run_copy : run_move, &ways[i]};
-    }
+    timed_ways ways[2];
+    if (!run->device->is_steady)
+        run->standards.count = 0;
+    if (choose_ways(run, p, 0, &ways[0]) || choose_ways(run, p, 1, &ways[1]))
+        return RESULT_REFUSED;
     if (run->device->begin_range)
         run->device->begin_range(result->name);
-    const int failed = run->device->measure(&timing) || time_host(run, call, result);
+    const int failed = measure_ways(run, p, call, result, ways) || time_host(run, call, result);
     if (run->device->end_range)
         run->device->end_range();
     if (failed)
         return RESULT_REFUSED;
-    result->seconds = median(run->seconds, repeat);
+    result->seconds = median(run->seconds, run->repeat);
     result->fastest = run->seconds[0];
-    result->copy = choose_way(run->device->copy_names, copies, run->seconds + repeat, repeat);
-    result->move = choose_way(run->device->move_names, moves, run->seconds + (1 + copies) * repeat, repeat);
+    result->copy = judge_ways(run, &ways[0]);
+    result->move = judge_ways(run, &ways[1]);
+    result->is_noisy = is_noisy(run, &ways[0]);
     result->ratio = result->copy.seconds / result->seconds;
     result->of_move = result->move.seconds / result->seconds;
     return 0;
@@ -279,35 +334,43 @@ static int bind_call(const bench_run *run, const bench_problem *p, int set, benc
     return 0;
 }
 
-/* The name of another case of the same dtype, and the goal in its terms. */
-static void judge(const bench_run *run, const bench_problem *p, bench_result *result)
+/* Whether the device takes the call. Returns its status, after a complaint if that is none that a bench can go on with. */
+static trope_status find_kernel(const call_context *call, bench_result *result)
 {
-    char other[64];
-    result->is_plain_forward = p->c->form == BENCH_PLAIN && !p->c->backward;
-    if (!run->device->has_goals)
-        return;
-    result->at_least = bench_goal(p);
-    result->beside = p->c->beside;
-    result->reached = p->c->beside ? 0 : result->ratio;
-    snprintf(other, sizeof other, "%s/%s", p->c->beside ? p->c->beside : "", choice_name(dtype_choices, p->dtype));
-    for (int i = 0; i < run->report.count && p->c->beside; i++)
-        if (!strcmp(run->report.results[i].name, other))
-            result->reached = run->report.results[i].seconds / result->seconds;
+    const trope_status status =
+        trope_kernel_name(&call->calls[0].args, call->backward, result->kernel, sizeof result->kernel);
+    if (status && status != TROPE_ERROR_UNSUPPORTED)
+        complain("%s: %s", result->name, trope_last_error());
+    return status;
 }
 
 static int run_sets(bench_run *run, bench_problem *p, call_context *call, bench_result *result)
 {
-    if (bind_call(run, p, 0, &call->calls[0]))
-        return RESULT_REFUSED;
     if (p->c->angle_gradient && reserve_workspace(run, p, &call->calls[0].args))
         return RESULT_REFUSED;
     for (int set = 0; set < result->sets; set++)
         if (bind_call(run, p, set, &call->calls[set]))
             return RESULT_REFUSED;
-    if (trope_kernel_name(&call->calls[0].args, call->backward, result->kernel, sizeof result->kernel))
-        return complain("%s: %s", result->name, trope_last_error());
     bench_fill(p, run->on_host.area, run->machine->threads);
     return verify_case(run, p, call, result) || time_case(run, p, call, result);
+}
+
+static int run_calls(bench_run *run, bench_problem *p, call_context *call, bench_result *result)
+{
+    const double begin = now();
+    if (bind_call(run, p, 0, &call->calls[0]))
+        return RESULT_REFUSED;
+    const trope_status status = find_kernel(call, result);
+    if (status == TROPE_ERROR_UNSUPPORTED) {
+        bench_print_refusal(&run->report, result);
+        return 0;
+    }
+    if (status || run_sets(run, p, call, result))
+        return RESULT_REFUSED;
+    result->is_one_launch = !p->c->angle_gradient;
+    result->at_least = run->device->has_goals ? bench_goal(p) : 0;
+    result->took = now() - begin;
+    return bench_print_result(&run->report, p, result);
 }
 
 int bench_run_problem(bench_run *run, bench_problem *p)
@@ -315,12 +378,9 @@ int bench_run_problem(bench_run *run, bench_problem *p)
     bench_result result = {.sets = set_count(run, p)};
     call_context call = {calloc((size_t)result.sets, sizeof *call.calls), p->c->backward};
     bench_name(p->c, p->dtype, result.name, sizeof result.name);
-    const int failed = call.calls ? run_sets(run, p, &call, &result) : complain("out of memory");
+    const int failed = call.calls ? run_calls(run, p, &call, &result) : complain("out of memory");
     free(call.calls);
-    if (failed)
-        return RESULT_REFUSED;
-    judge(run, p, &result);
-    return bench_print_result(&run->report, p, &result);
+    return failed ? RESULT_REFUSED : 0;
 }
 
 /* Memory that no case changes. */
@@ -329,6 +389,6 @@ int bench_begin(bench_run *run)
     run->downloaded = device_cpu.allocate(run->result_size, run->machine->threads);
     run->seconds =
         malloc((size_t)(1 + run->device->copies + run->device->moves) * (size_t)run->repeat * sizeof *run->seconds);
-    run->host_seconds = malloc(HOST_CALLS * sizeof *run->host_seconds);
+    run->host_seconds = malloc(2 * HOST_CALLS * sizeof *run->host_seconds);
     return run->downloaded && run->seconds && run->host_seconds ? 0 : complain("out of memory; --bytes asks for less");
 }

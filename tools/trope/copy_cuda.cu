@@ -3,7 +3,22 @@
 #include <stdint.h>
 
 #include "core/cuda/early_launch.cuh"
-#include "core/cuda/elements.cuh"
+#include "core/cuda/ptx.cuh"
+
+/* As the library launches its kernels: see early_launch.cuh. */
+static cudaError_t launch(const void *kernel, size_t blocks, unsigned threads, cudaStream_t stream, void **arguments)
+{
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = TROPE_EARLY_LAUNCHES && facts_of_device().major >= 9;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
 
 /* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
  * What is read and written is not needed again, and says so. */
@@ -52,14 +67,12 @@ static const struct {
 
 cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream)
 {
-    const device_facts device = facts_of_device();
     const size_t per_tile = (size_t)kernels[way].loads * kernels[way].threads * 16;
     const size_t tiles = bytes ? (bytes + per_tile - 1) / per_tile : 1;
-    const size_t resident = kernels[way].resident * (size_t)device.multiprocessors;
+    const size_t resident = kernels[way].resident * (size_t)facts_of_device().multiprocessors;
     const size_t blocks = resident && resident < tiles ? resident : tiles;
     void *arguments[] = {&to, &from, &bytes, (void *)&tiles};
-    return launch_early(device, (const void *)kernels[way].run, dim3((unsigned)blocks), kernels[way].threads, 0, 0, stream,
-                        arguments);
+    return launch((const void *)kernels[way].run, blocks, kernels[way].threads, stream, arguments);
 }
 
 /* ---- moves ---- */
@@ -67,18 +80,18 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
 struct run_vectors {
     char *first;
     uint64_t pitch;
-    uint32_t count;       /* over all runs */
-    fast_divisor per_run; /* of one */
+    uint32_t count;   /* over all runs */
+    uint32_t per_run; /* of one */
 
     __device__ __forceinline__ char *address(uint32_t i) const
     {
-        const uint32_t run = per_run.divide(i);
-        return first + run * pitch + (i - run * per_run.divisor) * 16;
+        const uint32_t run = i / per_run;
+        return first + run * pitch + (i - run * per_run) * 16;
     }
 };
 
 /* Each thread LOADS vectors, whose places it finds before the kernel before has ended; the next one is let in when all are
- * on their way. STAYS: see load_policy and store_policy in fwd/cuda/lanes.cuh. */
+ * on their way. STAYS: what is loaded stays in L2 until it is stored. */
 template <int LOADS, bool STAYS> __global__ void move_kernel(KERNEL_PARAMETER(run_vectors) vectors)
 {
     const uint32_t begin = blockIdx.x * LOADS * blockDim.x + threadIdx.x;
@@ -112,12 +125,21 @@ static const struct {
 
 cudaError_t move_cuda_launch(int way, void *tensor, const device_runs *runs, cudaStream_t stream)
 {
-    run_vectors vectors = {
-        (char *)tensor + runs->first, (uint64_t)runs->pitch, (uint32_t)(runs->bytes / 16 * runs->count), {}};
-    vectors.per_run.set((uint32_t)(runs->bytes / 16));
+    const uint32_t per_run = (uint32_t)(runs->bytes / 16);
+    run_vectors vectors = {(char *)tensor + runs->first, (uint64_t)runs->pitch, (uint32_t)(per_run * runs->count), per_run};
     const uint32_t per_block = movers[way].loads * movers[way].threads,
                    blocks = (vectors.count + per_block - 1) / per_block;
     void *arguments[] = {&vectors};
-    return launch_early(facts_of_device(), (const void *)movers[way].run, dim3(blocks), movers[way].threads, 0, 0, stream,
-                        arguments);
+    return launch((const void *)movers[way].run, blocks, movers[way].threads, stream, arguments);
+}
+
+/* ---- nothing ---- */
+
+__global__ void empty_kernel()
+{
+}
+
+cudaError_t empty_cuda_launch(cudaStream_t stream)
+{
+    return cudaLaunchKernel((const void *)empty_kernel, dim3(1), dim3(32), NULL, 0, stream);
 }

@@ -1,5 +1,5 @@
 /* Kernels that copy, with nothing else to do: the yardstick of `trope bench --device cuda`, beside cudaMemcpyAsync. And
- * kernels that read parts of a tensor and write them again where they are. */
+ * kernels that read parts of a tensor and write them again where they are. And one that does nothing. */
 #ifndef TOOLS_TROPE_COPY_CUDA_H
 #define TOOLS_TROPE_COPY_CUDA_H
 
@@ -25,6 +25,9 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
 
 /* Queues kernel `way` of them. The tensor is aligned to 16 bytes; there are less than 2^31 of them in all runs. */
 cudaError_t move_cuda_launch(int way, void *tensor, const device_runs *runs, cudaStream_t stream);
+
+/* Queues a kernel that does nothing: what a launch takes of the host at least. */
+cudaError_t empty_cuda_launch(cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -22,8 +22,7 @@ typedef struct device_timing {
     double *seconds; /* the result: what a run of work w took in a round is at w * repeat + round */
 } device_timing;
 
-#define DEVICE_MAX_COPIES 8
-#define DEVICE_MAX_MOVES  8
+#define DEVICE_MAX_WAYS 8
 
 /* Equal runs of bytes at equal distances, all in multiples of 16: what a call in place touches of a tensor. */
 typedef struct device_runs {
@@ -54,20 +53,23 @@ typedef struct tool_device {
 
     /* The copies that the device has, of which the fastest is the yardstick of the bench. `copy` queues number `way`. */
     int copies;
-    const char *copy_names[DEVICE_MAX_COPIES];
+    /* Whether a copy takes as long at any time of a run, so that one is a yardstick for cases before and after it. */
+    int is_steady;
+    const char *copy_names[DEVICE_MAX_WAYS];
     int (*copy)(int way, void *to, const void *from, size_t bytes, int32_t threads, void *stream);
 
     /* The ways to read such runs and to write them again where they are, with nothing computed; 0 where there are none.
      * `move` queues number `way`. */
     int moves;
-    const char *move_names[DEVICE_MAX_MOVES];
+    const char *move_names[DEVICE_MAX_WAYS];
     int (*move)(int way, void *tensor, const device_runs *runs, void *stream);
 
     /* How many sets of memory of `bytes` each it takes to find none of a set in a cache when its turn comes again. */
     int (*sets)(double bytes);
     int (*measure)(const device_timing *timing);
-    /* Writes the seconds that the host took to queue a run, `count` times. NULL where a run returns when it is done. */
-    int (*measure_host)(const device_work *work, int sets, int count, double *seconds);
+    /* Writes the seconds that the host took to queue a run, and right after it an empty kernel, `count` times. NULL where a
+     * run returns when it is done. */
+    int (*measure_host)(const device_work *work, int sets, int count, double *seconds, double *empty_seconds);
     /* Names what happens between the two, for a profiler. NULL where there is none. */
     void (*begin_range)(const char *name);
     void (*end_range)(void);

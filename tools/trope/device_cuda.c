@@ -19,7 +19,7 @@
 #define NODES_PER_REPLAY 1024
 /* The turns of a set are this many times the size of the cache apart. */
 #define CACHES_BETWEEN 4
-/* Calls that are queued before the host waits for them: fewer than a stream takes without making it wait. */
+/* Launches that are queued before the host waits for them: fewer than a stream takes without making it wait. */
 #define CALLS_IN_FLIGHT 100
 
 static int fails(cudaError_t error, const char *what)
@@ -196,17 +196,27 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int measure_host(const device_work *work, int set_count, int count, double *seconds)
+/* A run and an empty kernel, one after the other. */
+static int time_launches(const device_work *work, int set, cudaStream_t stream, double *seconds, double *empty_seconds)
+{
+    const double begin = now();
+    const int failed = work->run(work->context, set, stream);
+    const double middle = now();
+    const cudaError_t error = empty_cuda_launch(stream);
+    *empty_seconds = now() - middle;
+    *seconds = middle - begin;
+    return failed || fails(error, "empty kernel");
+}
+
+static int measure_host(const device_work *work, int set_count, int count, double *seconds, double *empty_seconds)
 {
     cudaStream_t stream = NULL;
     int failed = fails(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    for (int i = -1; i < count && !failed; i++) {
-        const double begin = now();
-        failed = work->run(work->context, (i + 1) % set_count, stream);
-        if (i >= 0)
-            seconds[i] = now() - begin;
-        if (!failed && (i + 1) % CALLS_IN_FLIGHT == 0)
+    failed = failed || time_launches(work, 0, stream, seconds, empty_seconds); /* to warm up */
+    for (int i = 0; i < count && !failed; i++) {
+        if (i % (CALLS_IN_FLIGHT / 2) == 0)
             failed = fails(cudaStreamSynchronize(stream), "calls");
+        failed = failed || time_launches(work, (i + 1) % set_count, stream, &seconds[i], &empty_seconds[i]);
     }
     failed = failed || fails(cudaStreamSynchronize(stream), "calls");
     if (stream)
@@ -238,6 +248,7 @@ const tool_device device_cuda = {
     .download = download,
     .run = run,
     .copies = 1 + COPY_KERNELS,
+    .is_steady = 1,
     .copy_names = {"memcpy", COPY_KERNEL_NAMES},
     .copy = copy,
     .moves = MOVE_KERNELS,

@@ -72,7 +72,6 @@ template <class R> struct shared_terms {
 template <class R> struct sum_job : lane_job<R> {
     uint32_t first_head, slot; /* of the sum's heads */
     typename R::lane held;     /* what dst is added to */
-    bool is_sum;
 
     __device__ __forceinline__ sum_job(const typename R::call &call, uint32_t slice, int64_t first_row, uint32_t rows)
         : lane_job<R>(call, slice, first_row, rows)
@@ -81,7 +80,6 @@ template <class R> struct sum_job : lane_job<R> {
         const uint32_t sum = this->item.head / o.slots; /* find_item counts slots as heads */
         slot = this->item.head - sum * o.slots;
         first_head = sum * o.terms;
-        is_sum = o.terms > 1 || o.accumulate;
         select(call, 0);
     }
 
@@ -165,12 +163,12 @@ template <class R> struct sum_job : lane_job<R> {
     }
 };
 
-/* Adds the heads of all slots: slot 0 has their sum. For all threads of the block. */
+/* Adds the heads of all slots: slot 0 has their sum. For all threads of the block, of which some only wait for the others. */
 template <class R>
-__device__ __forceinline__ void add_slots(const sum_job<R> &s, uint32_t most_slots, const shared_terms<R> &terms,
+__device__ __forceinline__ void add_slots(const sum_job<R> &s, bool adds, uint32_t most_slots, const shared_terms<R> &terms,
                                           lane_terms<R> *t)
 {
-    const uint32_t lanes = s.operand->lanes.divisor, slots = s.operand->slots;
+    const uint32_t lanes = s.operand->lanes.divisor, slots = adds ? s.operand->slots : 1;
     for (uint32_t half = 1; half < most_slots; half *= 2) {
         if (half < slots && s.slot % (2 * half) == half)
             terms.put(threadIdx.x, *t);
@@ -224,22 +222,24 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     const uint32_t rounds = (o.terms + o.slots - 1) / o.slots, of_sum = o.slots * o.lanes.divisor;
     typename shared_terms<R>::vector *const terms = (typename shared_terms<R>::vector *)(shared + shape.terms_at);
     const shared_terms<R> of_threads = {terms, blockDim.x};
-    const round_counter<R> counter = {{terms + shared_terms<R>::VECTORS * blockDim.x, shape.waiting * 32},
-                                      shape.waiting,
-                                      threadIdx.x / of_sum * o.lanes.divisor + s.item.lane};
+    const round_counter<R> counter = {
+        {terms + shared_terms<R>::VECTORS * blockDim.x, blockDim.x / shape.least_slots * shape.levels},
+        blockDim.x / shape.least_slots,
+        o.slots > 1 ? threadIdx.x / of_sum * of_sum / shape.least_slots + s.item.lane : threadIdx.x};
     lane_terms<R> t;
     for (uint32_t round = 0; round < shape.rounds; round++) {
-        if (round > 0 && s.is_sum) {
+        const bool adds = o.is_sum && round < rounds;
+        if (adds && round > 0) {
             s.select(call, round);
             s.load();
         }
-        if (s.is_sum)
+        if (adds)
             t = s.find_terms(call, action, own);
-        add_slots(s, shape.slots, of_threads, &t);
-        if (s.is_sum && rounds > 1 && round < rounds && s.slot == 0)
+        add_slots(s, adds, shape.slots, of_threads, &t);
+        if (adds && rounds > 1 && s.slot == 0)
             counter.push(round, t);
     }
-    if (s.item.present && !s.is_sum) {
+    if (s.item.present && !o.is_sum) {
         s.finish(call, action, own);
         s.store(call, action);
     } else if (s.item.present && s.slot == 0) {

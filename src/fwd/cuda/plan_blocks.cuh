@@ -68,13 +68,22 @@ static inline bool stays_in_l2(const trope_plan &plan, const trope_plan_operand 
     return o.in_place && (int64_t)o.rotary_dim * plan.element_size <= 256 && o.rotary_dim < o.head_dim;
 }
 
+/* An operand that has no items. */
+static inline block_operand empty_operand()
+{
+    block_operand o;
+    memset(&o, 0, sizeof o);
+    o.lanes = o.heads_per_group = trope_make_divisor(1);
+    o.slots = o.terms = 1;
+    return o;
+}
+
 /* ALIGNED: lanes are a power of two, for heads that must not be cut. */
 static inline block_operand plan_block_operand(const trope_plan &plan, const block_form &form, const trope_plan_operand &of,
                                                bool aligned)
 {
     trope_plan_operand from = of;
-    block_operand o;
-    memset(&o, 0, sizeof o);
+    block_operand o = empty_operand();
     if (!from.summed_heads)
         join_groups(&from, false);
     const uint32_t pairs = (uint32_t)form.pairs_of_lane;
@@ -92,8 +101,8 @@ static inline block_operand plan_block_operand(const trope_plan &plan, const blo
     o.lanes = trope_make_divisor(aligned ? power_of_two(lanes) : lanes);
     o.in_place = from.in_place != 0;
     o.stays = stays_in_l2(plan, from);
+    o.is_sum = trope_is_summed(&from) != 0;
     o.accumulate = from.accumulate != 0;
-    o.slots = o.terms = 1;
     return o;
 }
 
@@ -141,12 +150,14 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
 {
     const bool aligned = form.sums || rearranges_in_place(plan);
     uint32_t items = 0, together = 1;
+    call->shape.least_slots = USUAL_THREADS;
     memset(call->first_item, 0xff, sizeof call->first_item);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &from = plan.operands[i];
         block_operand *const o = &call->operands[i];
         if (!moves_operand(plan, from)) {
             call->first_item[i] = items;
+            *o = empty_operand();
             continue;
         }
         *o = plan_block_operand(plan, form, from, aligned);
@@ -159,6 +170,8 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
         items += o->places * o->lanes.divisor;
         together = std::max(together, of_operand);
         call->shape.slots = std::max(call->shape.slots, o->slots);
+        if (o->terms > o->slots)
+            call->shape.least_slots = std::min(call->shape.least_slots, o->slots);
         call->shape.rounds = std::max(call->shape.rounds, (uint32_t)quotient_up(o->terms, o->slots));
     }
     call->shape.items = items;
@@ -215,17 +228,12 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     shape->columns = trope_make_divisor((uint32_t)quotient_up(plan.pairs, 32));
 }
 
-/* Room for the terms of sums: those of a block's threads, and those of each round of them that wait for another. */
-template <int OPERANDS>
-static inline size_t bytes_of_terms(size_t bytes_of_lane, unsigned threads, block_call<OPERANDS> *call)
+/* Room for the terms of sums: those of a block's threads, and those of rounds that wait for others. */
+static inline size_t bytes_of_terms(size_t bytes_of_lane, unsigned threads, block_shape *shape)
 {
-    size_t levels = 0;
-    while (call->shape.rounds > 1u << levels)
-        levels++;
-    for (int i = 0; i < call->plan.plan.operand_count; i++)
-        if (moves_operand(call->plan.plan, call->plan.plan.operands[i]) && call->operands[i].terms > call->operands[i].slots)
-            call->shape.waiting = std::max(call->shape.waiting, threads / call->operands[i].slots);
-    return bytes_of_lane * (threads + (levels + 1) * call->shape.waiting);
+    while (shape->rounds > 1 && shape->rounds >> shape->levels)
+        shape->levels++;
+    return bytes_of_lane * (threads + shape->levels * threads / shape->least_slots);
 }
 
 template <int OPERANDS>
@@ -254,7 +262,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up(rows * sizeof(uint32_t), 16) * 16;
     l.shared_bytes = shape->terms_at;
     if (form.sums)
-        l.shared_bytes += bytes_of_terms(2 * form.pairs_of_lane * real, l.threads, call);
+        l.shared_bytes += bytes_of_terms(2 * form.pairs_of_lane * real, l.threads, shape);
     const double blocks = (double)quotient_up(shape->rows, rows) * shape->slices.divisor;
     l.fits = l.fits && blocks <= INT32_MAX && l.threads <= BLOCK_THREADS && l.shared_bytes <= ASKED_SHARED_BYTES;
     l.blocks = l.fits ? (unsigned)blocks : 0;

@@ -35,7 +35,7 @@ struct block_operand {
     uint32_t stays; /* in L2 until it is stored: a part of a line that is changed in place */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; those that are added at once, a power of two. */
     uint32_t terms, slots;
-    uint32_t accumulate;
+    uint32_t is_sum, accumulate;
 };
 
 /* Rows, and how they are cut: block b has items [s * items_of_block, ...) of rows [g * rows_of_block, ...), where s is b modulo
@@ -56,7 +56,8 @@ struct block_shape {
     uint32_t rows_at, terms_at;  /* bytes of shared memory before the actions of rows, and before the terms of sums */
     /* Of head sums: */
     uint32_t slots, rounds; /* the most of any operand */
-    uint32_t waiting;       /* lanes whose sums wait for other rounds */
+    uint32_t least_slots; /* of those with several rounds */
+    uint32_t levels;      /* sums that may wait for those of other rounds */
 };
 
 /* Which threads follow each other: lanes of a head, heads, or rows. */

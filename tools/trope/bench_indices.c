@@ -1,0 +1,149 @@
+/* What a problem has in its arrays of integers: where sequences begin, ids, start positions. */
+#include <math.h>
+
+#include "bench_problem.h"
+
+#define LONGEST  16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define SHORTEST 64
+
+static void store_index(int32_t dtype, void *array, int64_t i, int64_t value)
+{
+    if (dtype == TROPE_I64)
+        ((int64_t *)array)[i] = value;
+    else
+        ((int32_t *)array)[i] = (int32_t)value;
+}
+
+/* Sequences */
+
+/* Pareto lengths of at least 1 for sequence i: the same each time that it is asked for. */
+static double pareto(int64_t i)
+{
+    uint64_t z = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    const double u = ((double)(z >> 12) + 0.5) * 0x1p-52;
+    return pow(u, -1 / 1.16);
+}
+
+/* How many sequences there are, 0 if their lengths say it. */
+static int64_t given_count(bench_lengths lengths)
+{
+    switch (lengths) {
+    case BENCH_SEQS_4:
+        return 4;
+    case BENCH_SEQS_64:
+        return 64;
+    case BENCH_SEQS_16384:
+        return 16384;
+    default:
+        return 0;
+    }
+}
+
+/* Where the i-th of `count` sequences of `tokens` begins, such that any layout of context parallel ranks can divide it.
+ * Every other one is 5/4 of the mean length long, the others 3/4. */
+static int64_t edge(const bench_problem *p, int64_t tokens, int64_t count, int64_t i)
+{
+    const int64_t ranks = bench_ranks(p->c), unit = ranks > 1 ? 2 * ranks : 1;
+    const int64_t at = tokens * i / count + (i % 2 ? tokens / count / 4 : 0);
+    return i < count ? at / unit * unit : tokens;
+}
+
+/* Where sequence i, which begins at `begin`, ends, if nothing ends before. */
+static int64_t end_of(const bench_problem *p, int64_t tokens, int64_t i, int64_t begin)
+{
+    const bench_lengths lengths = p->c->rows.lengths;
+    const int64_t count = given_count(lengths);
+    if (count)
+        return edge(p, tokens, count, i + 1);
+    if (lengths == BENCH_SEQS_OF_1024 || lengths == BENCH_SEQS_OF_4)
+        return begin + (lengths == BENCH_SEQS_OF_4 ? 4 : 1024);
+    return begin + (SHORTEST * pareto(i) < LONGEST ? (int64_t)(SHORTEST * pareto(i)) : LONGEST);
+}
+
+/* A sequence of the stream of all ranks: `end` is the storage's, `real` how many of its tokens are no padding. */
+typedef struct sequence {
+    int64_t number, begin, end, real;
+} sequence;
+
+/* Steps from a sequence, at first {-1}, to the next one; 0 after the last, which ends with the tokens. */
+static int next_sequence(const bench_problem *p, sequence *s)
+{
+    const int64_t tokens = p->tokens * bench_ranks(p->c), count = given_count(p->c->rows.lengths);
+    s->number++;
+    if (count ? s->number == count : s->end == tokens)
+        return 0;
+    s->begin = s->end;
+    s->end = end_of(p, tokens, s->number, s->begin);
+    s->end = s->end < tokens ? s->end : tokens;
+    s->real = s->end - s->begin;
+    if (p->c->rows.padded)
+        s->real -= s->real > 1 ? (s->real + 63) / 64 : 0;
+    return 1;
+}
+
+void bench_count_sequences(bench_problem *p)
+{
+    p->longest = p->tokens;
+    if (!p->c->rows.lengths)
+        return;
+    p->longest = 0;
+    for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
+        p->sequences++;
+        p->padding += s.end - s.begin - s.real;
+        p->longest = s.real > p->longest ? s.real : p->longest;
+    }
+    p->padding /= bench_ranks(p->c);
+    p->longest = (p->longest + bench_ranks(p->c) - 1) / bench_ranks(p->c);
+}
+
+static void write_sequences(const bench_problem *p, void *const *area)
+{
+    const int32_t dtype = bench_index_dtype(p->c);
+    int64_t real_end = 0;
+    store_index(dtype, area[AREA_CU_SEQLENS], 0, 0);
+    if (p->c->rows.padded)
+        store_index(dtype, area[AREA_CU_SEQLENS_PADDED], 0, 0);
+    for (sequence s = {-1, 0, 0, 0}; next_sequence(p, &s);) {
+        real_end += s.real;
+        store_index(dtype, area[AREA_CU_SEQLENS], s.number + 1, real_end);
+        if (p->c->rows.padded)
+            store_index(dtype, area[AREA_CU_SEQLENS_PADDED], s.number + 1, s.end);
+    }
+}
+
+/* Ids and starts */
+
+int64_t bench_index_count(const bench_problem *p)
+{
+    if (p->c->rows.positions == BENCH_STARTS)
+        return p->c->rows.lengths ? p->sequences : bench_batch(p->c);
+    return bench_id_axes(p->c) * p->tokens * bench_batch(p->c);
+}
+
+/* Of one axis: from 0 again at every 4096th token. Of three: frames of 16 x 16 patches. Below the tokens, for tables. */
+static int64_t id_of(int32_t axes, int32_t axis, int64_t token)
+{
+    if (axes == 1)
+        return token % 4096;
+    return axis == 0 ? token / 256 : axis == 1 ? token / 16 % 16 : token % 16;
+}
+
+static void write_ids(const bench_problem *p, void *ids)
+{
+    const int32_t axes = bench_id_axes(p->c), batch = bench_batch(p->c);
+    for (int64_t i = 0; i < bench_index_count(p); i++)
+        store_index(bench_index_dtype(p->c), ids, i, id_of(axes, (int32_t)(i / p->tokens / batch), i % p->tokens));
+}
+
+void bench_write_indices(const bench_problem *p, void *const *area)
+{
+    if (p->c->rows.lengths)
+        write_sequences(p, area);
+    if (bench_id_axes(p->c))
+        write_ids(p, area[AREA_INDICES]);
+    if (p->c->rows.positions == BENCH_STARTS)
+        for (int64_t i = 0; i < bench_index_count(p); i++)
+            store_index(bench_index_dtype(p->c), area[AREA_INDICES], i, i * 1000 % 8192);
+}
