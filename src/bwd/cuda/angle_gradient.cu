@@ -54,8 +54,8 @@ struct launch_size {
 static void launch_with(gradient_launches *l, const void *kernel, launch_size size, void **arguments)
 {
     if (l->error == cudaSuccess && size.blocks > 0)
-        l->error =
-            launch_early(l->device, kernel, dim3((unsigned)size.blocks), size.threads, size.shared_bytes, l->stream, arguments);
+        l->error = launch_early(l->device, kernel, dim3((unsigned)size.blocks), size.threads, size.shared_bytes, l->stream,
+                                arguments);
 }
 
 template <typename ARGUMENT>
@@ -90,25 +90,18 @@ static void launch_clear(const gradient_call &g, gradient_launches *l)
     launch(l, trope_angle_sums.clear, {std::min<int64_t>(blocks, 65536), SUMS_THREADS, 0}, g.plan.plan);
 }
 
-static void launch_parts(const gradient_call &g, gradient_launches *l)
+/* Adds sums that follow each other in a known way. */
+static void launch_known(const gradient_call &g, gradient_launches *l)
 {
-    const int64_t tokens = g.plan.plan.tokens;
-    const left_sums sums = {g.plan.plan, g.sums, tokens ? g.shape.rows / tokens : 0};
-    launch(l, trope_angle_sums.add_parts, {quotient_up(tokens * g.columns.divisor, SUMS_THREADS), SUMS_THREADS, 0}, sums);
-}
-
-static void launch_packed(const gradient_call &g, gradient_launches *l)
-{
-    packed_sums sums = {g.plan.plan, g.sums, 1};
-    while (sums.warps < SUMS_WARPS && sums.warps * 32 < sums.plan.sequences.count + 2)
-        sums.warps *= 2;
-    launch(l, trope_angle_sums.add_packed, {quotient_up(g.buckets, SUMS_WARPS / sums.warps), SUMS_THREADS, 0}, sums);
-}
-
-static void launch_frequencies(const gradient_call &g, gradient_launches *l)
-{
-    const left_sums sums = {g.plan.plan, g.sums, blocks_of_pass(g)};
-    launch(l, trope_angle_sums.add_frequencies, {quotient_up(g.columns.divisor, FREQUENCY_PAIRS), FREQUENCY_THREADS, 0}, sums);
+    const int64_t tokens = g.plan.plan.tokens, columns = g.columns.divisor;
+    left_sums sums = {g.plan.plan, g.sums, blocks_of_pass(g)};
+    if (g.mode == GRADIENT_FREQUENCIES)
+        launch(l, trope_angle_sums.add_frequencies, {quotient_up(columns, FREQUENCY_PAIRS), FREQUENCY_THREADS, 0}, sums);
+    if (g.mode == GRADIENT_PACKED && tokens > 0)
+        launch(l, trope_angle_sums.add_packed, {quotient_up(g.buckets, SUMS_WARPS), SUMS_THREADS, 0}, sums);
+    sums.rows = quotient_up(g.batch, g.entries);
+    if (g.mode == GRADIENT_PARTS)
+        launch(l, trope_angle_sums.add_parts, {quotient_up(tokens * columns, SUMS_THREADS), SUMS_THREADS, 0}, sums);
 }
 
 static void launch_digit(const sort_pass &s, gradient_launches *l)
@@ -154,13 +147,8 @@ static void launch_all(gradient_call *g, const gradient_workspace &w, size_t sha
     if (plan.d_freqs && (g->shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
         launch_clear(*g, l);
     launch_pass(g, shared_bytes, l);
-    if (g->mode == GRADIENT_PARTS)
-        launch_parts(*g, l);
-    else if (g->mode == GRADIENT_FREQUENCIES)
-        launch_frequencies(*g, l);
-    else if (g->mode == GRADIENT_PACKED && g->shape.rows > 0)
-        launch_packed(*g, l);
-    else if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
+    launch_known(*g, l);
+    if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
         launch_sorted(*g, w, l);
 }
 

@@ -48,77 +48,52 @@ static __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(KERNEL_P
 
 /* ---- units of packed sequences ---- */
 
-/* The token at place `row` of sequence `number`, or -1 if it has none. What is before the first and after the last one are
- * sequences as well. */
-__device__ __forceinline__ int32_t token_at(const trope_sequences &s, int32_t number, uint32_t row)
+/* Tokens [begin, begin + length) of a sequence, none where boundaries are wrong. What is before the first and after the last
+ * sequence are sequences as well. */
+struct packed_sequence {
+    int32_t begin, length;
+};
+
+__device__ __forceinline__ packed_sequence load_sequence(const trope_sequences &s, int32_t number)
 {
     const int32_t *const boundaries = (const int32_t *)s.boundaries;
-    const int32_t last = (int32_t)s.count + 1;
-    const int32_t begin = number == 0      ? 0
-                          : number <= last ? boundaries[number - 1]
-                                           : INT32_MAX,
-                  end = number < last ? boundaries[number] : (int32_t)s.tokens;
-    return begin >= 0 && begin + (int64_t)row < min(end, (int32_t)s.tokens) ? begin + (int32_t)row : -1;
+    const int32_t last = (int32_t)s.count + 1, tokens = (int32_t)s.tokens;
+    if (number > last)
+        return {0, 0};
+    const int32_t begin = number > 0 ? boundaries[number - 1] : 0,
+                  end = number < last ? min(boundaries[number], tokens) : tokens;
+    return {begin, begin >= 0 && begin < end ? end - begin : 0};
 }
 
-#define PACKED_COLUMNS 64 /* of a warp at a time, two a thread */
-#define PACKED_TOKENS  8  /* whose sums are on their way at a time */
-
-/* Adds the tokens that threads of the warp have, in their order, to the sums of two columns. */
-__device__ __forceinline__ void add_tokens(const packed_sums &p, int32_t token, uint32_t columns, uint32_t column,
-                                           double *sum)
+/* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and lists
+ * the sequences that reach the first of them. cu_seqlens are read before the kernel before this one has ended, which is of the
+ * same call: see early_launch.cuh. */
+static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(left_sums) l)
 {
-    uint32_t found = __ballot_sync(UINT32_MAX, token >= 0);
-    while (found) {
-        double of_token[PACKED_TOKENS][2];
-#pragma unroll
-        for (int i = 0; i < PACKED_TOKENS; i++) {
-            const int32_t next = __shfl_sync(UINT32_MAX, token, __ffs((int)found) - 1);
-            const double *const from = p.sums + (size_t)next * columns + column;
-            of_token[i][0] = found && column < columns ? __ldcs(from) : 0;
-            of_token[i][1] = found && column + 32 < columns ? __ldcs(from + 32) : 0;
-            found &= found - 1;
-        }
-#pragma unroll
-        for (int i = 0; i < PACKED_TOKENS; i++) {
-            sum[0] += of_token[i][0];
-            sum[1] += of_token[i][1];
-        }
-    }
-}
-
-/* The sum of each angle row over the sequences that have a token there. Its warps take 32 sequences at a time in turns, and
- * are then added. The first of cu_seqlens are read before the kernel before this one has ended, which is of the same call:
- * see early_launch.cuh. */
-static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(packed_sums) p)
-{
-    __shared__ double left[SUMS_WARPS][PACKED_COLUMNS];
-    const trope_plan &plan = p.plan;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, of_row = warp % p.warps;
-    const uint32_t row = blockIdx.x * (SUMS_WARPS / p.warps) + warp / p.warps;
-    const uint32_t columns = columns_of(plan);
-    const int32_t sequences = (int32_t)plan.sequences.count + 2, first_number = (int32_t)(of_row * 32);
-    const int32_t first_token = token_at(plan.sequences, first_number + (int32_t)lane, row);
+    __shared__ packed_sequence list[SUMS_THREADS];
+    __shared__ uint32_t counts[SUMS_WARPS];
+    const trope_plan &plan = l.plan;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan);
+    const int64_t first_row = (int64_t)blockIdx.x * SUMS_WARPS, row = first_row + warp;
+    const packed_sequence own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
     take_turn();
-    for (uint32_t first = 0; first < columns; first += PACKED_COLUMNS) {
-        double sum[2] = {0, 0};
-        for (int32_t number = first_number; number < sequences; number += (int32_t)p.warps * 32) {
-            const int32_t token =
-                number == first_number ? first_token : token_at(plan.sequences, number + (int32_t)lane, row);
-            add_tokens(p, token, columns, first + lane, sum);
-        }
-        __syncthreads();
-        left[warp][lane] = sum[0];
-        left[warp][lane + 32] = sum[1];
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint32_t in_warp = lane + 32 * i, column = first + in_warp;
-            for (uint32_t other = 1; of_row == 0 && other < p.warps; other++)
-                sum[i] += left[warp + other][in_warp];
-            if (of_row == 0 && column < columns && row < plan.angles.rows)
-                store_angle(plan, 0, row, column, sum[i]);
-        }
+    const uint32_t reach = __ballot_sync(UINT32_MAX, own.length > first_row);
+    uint32_t at = (uint32_t)__popc(reach & ((1u << lane) - 1)), count = 0;
+    counts[warp] = (uint32_t)__popc(reach);
+    __syncthreads();
+    for (uint32_t w = 0; w < SUMS_WARPS; w++) {
+        at += w < warp ? counts[w] : 0;
+        count += counts[w];
+    }
+    if (own.length > first_row)
+        list[at] = own;
+    __syncthreads();
+    for (uint32_t column = lane; column < columns && row < plan.angles.rows; column += 32) {
+        double sum = 0;
+#pragma unroll 8
+        for (uint32_t i = 0; i < count; i++)
+            sum += row < list[i].length ? __ldcs(l.sums + (list[i].begin + row) * columns + column) : 0;
+        store_angle(plan, 0, row, column, sum);
     }
 }
 
@@ -309,7 +284,8 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
         return;
     const int64_t batch = bucket / rows_of_gradient(plan), row = bucket - batch * rows_of_gradient(plan);
     for (uint32_t axis = 0; axis < (uint32_t)plan.axes; axis++) {
-        const uint32_t first = count_below(s, axis * s.buckets + bucket), last = count_below(s, axis * s.buckets + bucket + 1);
+        const uint32_t first = count_below(s, axis * s.buckets + bucket),
+                       last = count_below(s, axis * s.buckets + bucket + 1);
         const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),
                        rest = max(last / RUN_ITEMS * RUN_ITEMS, runs);
         for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
@@ -324,6 +300,6 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
 }
 
 const trope_angle_kernels trope_angle_sums = {
-    (const void *)clear_angles_kernel,    (const void *)add_parts_kernel,  (const void *)add_packed_kernel,
+    (const void *)clear_angles_kernel,    (const void *)add_parts_kernel,    (const void *)add_packed_kernel,
     (const void *)add_frequencies_kernel, (const void *)count_digits_kernel, (const void *)scan_counts_kernel,
-    (const void *)move_items_kernel,      (const void *)join_runs_kernel,  (const void *)sum_rows_kernel};
+    (const void *)move_items_kernel,      (const void *)join_runs_kernel,    (const void *)sum_rows_kernel};

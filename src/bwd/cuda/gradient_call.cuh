@@ -18,12 +18,10 @@ enum gradient_mode {
     GRADIENT_FREQUENCIES /* they are multiplied by the position, those of a block added and left, and these added */
 };
 
-/* The lanes of block_operand are those that copy what passes through; `rotating` counts PAIRS pairs, or by elements single
- * ones. */
+/* The lanes of block_operand are those that copy what passes through; by elements all its lanes have one pair. */
 struct gradient_operand : block_operand {
     block_tensor x;
-    uint32_t rotating_lanes; /* of PAIRS pairs, the last of which may have fewer */
-    uint32_t is_written;     /* dx is stored by the pass */
+    uint32_t is_written; /* dx is stored by the pass */
 };
 
 /* The rows of `shape` are units: outer is a run of batch entries, inner the token. */
@@ -35,16 +33,16 @@ struct gradient_call {
     uint32_t batch;
     uint32_t entries; /* batch entries of a unit, at most */
     trope_divisor unit_threads;
-    uint32_t lane_bits;            /* a head has 2^lane_bits lanes */
-    uint32_t slots, slots_of_warp; /* of a unit; a warp has a power of two */
-    uint32_t rounds;               /* heads of a slot, at most */
-    uint32_t parts;                /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
-    uint32_t rearranges;           /* a head in place is stored elsewhere in itself, when all of it has been loaded */
-    uint32_t positions_at, left_at; /* bytes of shared memory before positions, and before what parts leave */
-    trope_divisor columns;          /* of sums: the first elements of all pairs, then (per_element) the second ones */
-    double *sums;                   /* [units, columns]; FREQUENCIES: [blocks, columns] */
-    uint32_t *keys, *values;        /* SORTED: [axes, units] */
-    uint32_t buckets;               /* rows of d_freqs, of all batch entries that have their own */
+    uint32_t lane_bits;                  /* a head has 2^lane_bits lanes */
+    uint32_t slots, slots_of_warp;       /* of a unit; a warp has a power of two */
+    uint32_t rounds;                     /* heads of a slot, at most */
+    uint32_t parts;                      /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
+    uint32_t rearranges;                 /* a head in place is stored elsewhere in itself, when all of it has been loaded */
+    uint32_t positions_at, left_at;      /* bytes of shared memory before positions, and before what parts leave */
+    trope_divisor columns;               /* of sums: the first elements of all pairs, then (per_element) the second ones */
+    double *sums;                        /* [units, columns]; FREQUENCIES: [blocks, columns] */
+    uint32_t *keys, *values;             /* SORTED: [axes, units] */
+    uint32_t buckets;                    /* rows of d_freqs, of all batch entries that have their own */
     uint32_t first_pair[TROPE_MAX_AXES]; /* that each axis drives, UINT32_MAX if it drives none */
     uint32_t rotating, count;            /* operands that rotate, which are first; and all */
     gradient_operand operands[TROPE_MAX_OPERANDS];
@@ -108,14 +106,8 @@ __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batc
 /* Sums that follow each other in a known way. */
 struct left_sums {
     trope_plan plan;
-    const double *sums; /* [rows, columns]; of PARTS [rows, tokens, columns] */
+    const double *sums; /* [rows, columns]; of PARTS [rows, tokens, columns]; of PACKED [tokens, columns] */
     int64_t rows;
-};
-
-struct packed_sums {
-    trope_plan plan;
-    const double *sums; /* [tokens, columns] */
-    uint32_t warps;     /* of an angle row: a power of two */
 };
 
 /* One digit of the sort. */

@@ -9,7 +9,7 @@
 /* Threads of a block at most. */
 #define GRADIENT_THREADS 256
 
-/* ---- lanes ---- */
+/* ---- a lane ---- */
 
 /* Where a tensor has a head, and how its pairs are. */
 struct head_place {
@@ -18,110 +18,70 @@ struct head_place {
     bool interleaved;
 };
 
-__device__ __forceinline__ head_place place_of_head(const gradient_operand &o, const block_tensor &t,
-                                                    const block_row<uint32_t> &row, uint32_t head, bool interleaved)
-{
-    return {address_of_head(o, t, row, head), t.element, interleaved};
-}
-
-template <int DTYPE>
-__device__ __forceinline__ void load_lane(const gradient_operand &o, const head_place &head, uint32_t lane, vector_pair<DTYPE> *v)
-{
-    const lane_place at = find_place<vector_pair<DTYPE>::WIDTH>(o, lane, head.interleaved);
-    v->load(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
-}
-
-template <int DTYPE>
-__device__ __forceinline__ void store_lane(const gradient_operand &o, const head_place &head, uint32_t lane,
-                                           const vector_pair<DTYPE> &v)
-{
-    const lane_place at = find_place<vector_pair<DTYPE>::WIDTH>(o, lane, head.interleaved);
-    v.store(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
-}
-
-/* As many pairs as vectors would have, each of whose elements may be anywhere. Pairs that the head lacks are 0. */
-template <int DTYPE> struct element_lane {
-    typedef typename elements<DTYPE>::type element;
+/* The pairs of a lane: two vectors, or as many pairs whose elements may be anywhere. */
+template <int DTYPE, bool VECTORS> struct gradient_lane {
+    typedef lane_pair<DTYPE, VECTORS> piece;
     typedef typename elements<DTYPE>::real real;
-    enum { WIDTH = 16 / sizeof(element) };
+    static constexpr int PAIRS = 16 / sizeof(typename elements<DTYPE>::type), OF_PIECE = piece::WIDTH,
+                         PIECES = PAIRS / OF_PIECE;
 
-    element of[2][WIDTH];
+    piece of[PIECES];
+
+    __device__ __forceinline__ void load(const gradient_operand &o, const head_place &head, uint32_t lane)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const lane_place at = find_place<OF_PIECE>(o, lane * PIECES + i, head.interleaved);
+            if (VECTORS || lane * PIECES + i < o.rotating)
+                of[i].load(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
+        }
+    }
+
+    __device__ __forceinline__ void store(const gradient_operand &o, const head_place &head, uint32_t lane) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const lane_place at = find_place<OF_PIECE>(o, lane * PIECES + i, head.interleaved);
+            if (VECTORS || lane * PIECES + i < o.rotating)
+                of[i].store(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
+        }
+    }
 
     __device__ __forceinline__ real get(int which, int e) const
     {
-        return to_real<DTYPE>(of[which][e]);
+        return of[e / OF_PIECE].get(which, e % OF_PIECE);
     }
 
-    template <int COUNT> __device__ __forceinline__ void set(int which, int e, const real *values)
+    /* Two pairs that follow each other, from an even one on. */
+    __device__ __forceinline__ void set_two(int e, const real values[2][2])
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            of[which][e + i] = from_real<DTYPE>(values[i]);
+        for (int which = 0; which < 2; which++) {
+            of[e / OF_PIECE].template set<PIECES == 1 ? 2 : 1>(which, e % OF_PIECE, values[which]);
+            if (PIECES > 1)
+                of[(e + 1) / OF_PIECE].template set<1>(which, 0, values[which] + 1);
+        }
     }
 
-    __device__ __forceinline__ void fill(element value)
+    template <typename CHANGE> __device__ __forceinline__ void each(CHANGE change)
     {
 #pragma unroll
-        for (int e = 0; e < WIDTH; e++)
-            of[0][e] = of[1][e] = value;
-    }
-
-    __device__ __forceinline__ void separate()
-    {
-    }
-
-    __device__ __forceinline__ void join()
-    {
+        for (int i = 0; i < PIECES; i++)
+            change(of[i]);
     }
 };
 
-template <int DTYPE>
-__device__ __forceinline__ void load_lane(const gradient_operand &o, const head_place &head, uint32_t lane, element_lane<DTYPE> *v)
-{
-    typedef typename elements<DTYPE>::type element;
-#pragma unroll
-    for (int e = 0; e < element_lane<DTYPE>::WIDTH; e++) {
-        const uint32_t pair = lane * element_lane<DTYPE>::WIDTH + e;
-        v->of[0][e] = v->of[1][e] = 0;
-        if (pair >= o.rotating)
-            continue;
-        const lane_place at = find_place<1>(o, pair, head.interleaved);
-        v->of[0][e] = *(const volatile element *)(head.at + at.first * head.element);
-        v->of[1][e] = *(const volatile element *)(head.at + at.second * head.element);
-    }
-}
-
-template <int DTYPE>
-__device__ __forceinline__ void store_lane(const gradient_operand &o, const head_place &head, uint32_t lane,
-                                           const element_lane<DTYPE> &v)
-{
-    typedef typename elements<DTYPE>::type element;
-#pragma unroll
-    for (int e = 0; e < element_lane<DTYPE>::WIDTH; e++) {
-        const uint32_t pair = lane * element_lane<DTYPE>::WIDTH + e;
-        if (pair >= o.rotating)
-            continue;
-        const lane_place at = find_place<1>(o, pair, head.interleaved);
-        *(element *)(head.at + at.first * head.element) = v.of[0][e];
-        *(element *)(head.at + at.second * head.element) = v.of[1][e];
-    }
-}
-
-/* ---- what the kernels of a dtype differ in ---- */
-
-/* With all that coefficient_run asks for. */
+/* What the kernels of a dtype differ in, and all that coefficient_run asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_SEARCHED, ANGLES = ANGLES_ANY;
     static constexpr bool VECTORS = OF_VECTORS;
-    typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
-    typedef std::conditional_t<OF_VECTORS, vector_pair<OF_VECTORS ? OF_DTYPE : TROPE_F32>, element_lane<OF_DTYPE>> lane;
+    typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
     typedef uint32_t index;
     typedef gradient_call call;
     typedef phase_steps<TROPE_MAX_PAIRS> steps;
-    static constexpr int PAIRS = lane::WIDTH;
-    /* Heads of a thread that are on their way at a time. By elements a head has enough loads. */
-    static constexpr int HEADS = OF_VECTORS ? 2 : 1;
+    /* Heads of a thread that are on their way at a time. By elements one has enough loads. */
+    static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
 
     /* The position of a pair of a unit, for its sums; NaN if it adds nothing to any. */
     static __device__ __forceinline__ double *position(const gradient_call &call, uint32_t unit, uint32_t pair)
@@ -129,7 +89,8 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
         return (double *)(shared + call.positions_at) + unit * (uint32_t)call.plan.plan.pairs + pair;
     }
 
-    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, uint32_t pair, const found_row &found)
+    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, uint32_t pair,
+                                                const found_row &found)
     {
         if (pair < (uint32_t)call.plan.plan.pairs)
             *position(call, unit, pair) =
@@ -164,18 +125,21 @@ template <int DTYPE> struct alignas(16) two_couples {
 
 /* A thread's place in the list of its unit's heads, and what it has loaded there. */
 template <class R> struct head_job {
+    typedef typename pair_types<R::DTYPE>::coefficients coefficients;
+
     uint32_t entry, operand, head;
     bool present;
     typename R::lane dy, x;
 
-    __device__ __forceinline__ head_job()
+    __device__ __forceinline__ head_job() : entry(0), operand(0), head(0)
     {
-        entry = operand = head = 0;
     }
 
-    __device__ __forceinline__ block_row<uint32_t> row(const unit_thread &thread) const
+    __device__ __forceinline__ head_place place(const unit_thread &thread, const block_tensor &t, const gradient_operand &o,
+                                                int32_t interleaved) const
     {
-        return {thread.row.outer + entry, thread.row.inner};
+        const block_row<uint32_t> row = {thread.row.outer + entry, thread.row.inner};
+        return {address_of_head(o, t, row, head), t.element, interleaved != 0};
     }
 
     /* Goes on by so many heads, and asks for what is there. */
@@ -188,85 +152,91 @@ template <class R> struct head_job {
             entry += operand == 0;
         }
         const gradient_operand &o = call.operands[operand];
-        present = entry < thread.entries && thread.lane < o.rotating_lanes;
+        present = entry < thread.entries && thread.lane * R::lane::PIECES < o.rotating;
         if (!present)
             return;
-        load_lane(o, place_of_head(o, o.src, row(thread), head, call.plan.plan.interleaved_src), thread.lane, &dy);
-        load_lane(o, place_of_head(o, o.x, row(thread), head, call.plan.plan.interleaved_forward_src), thread.lane, &x);
+        dy.load(o, place(thread, o.src, o, call.plan.plan.interleaved_src), thread.lane);
+        x.load(o, place(thread, o.x, o, call.plan.plan.interleaved_forward_src), thread.lane);
     }
 
-    __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, bool interleaved) const
+    __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, int32_t interleaved) const
     {
         const gradient_operand &o = call.operands[operand];
         if (o.is_written)
-            store_lane(o, place_of_head(o, o.dst, row(thread), head, interleaved), thread.lane, dy);
+            dy.store(o, place(thread, o.dst, o, interleaved), thread.lane);
     }
 
     /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void store_padding(const gradient_call &call, const unit_thread &thread, trope_row_action action)
+    __device__ __forceinline__ void store_padding(const gradient_call &call, const unit_thread &thread,
+                                                  trope_row_action action)
     {
+        typedef typename R::lane::piece piece;
         if (action != TROPE_ROW_COPY)
-            dy.fill(filling_of<R::DTYPE>(action));
+            dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
         if (action != TROPE_ROW_COPY || !call.operands[operand].in_place)
             store(call, thread, call.plan.plan.interleaved_src);
     }
 
-    /* Turns dy into dx, and adds what the head has for the angles,
-     *
-     *     dy1 (x1 s2 - x2 c1)        dy2 (x1 c2 + x2 s1)
-     *
-     * with the transpose's coefficients (bwd/cpu/angle_gradient.c). USUAL: both to one sum, and dx is rounded once. */
+    /* Turns dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one sum,
+     * and dx is rounded once. */
     template <bool USUAL>
     __device__ __forceinline__ void turn(const gradient_call &call, const unit_thread &thread,
                                          double sum[USUAL ? 1 : 2][R::PAIRS])
     {
-        typedef two_couples<R::DTYPE> couples;
-        const block_shape &shape = call.shape;
-        const couple<R::DTYPE> *const row_couples = (const couple<R::DTYPE> *)shared + thread.unit * shape.couples_of_row;
+        typedef typename R::lane::piece piece;
+        const trope_plan &plan = call.plan.plan;
+        if (plan.interleaved_src)
+            dy.each([](piece &p) { p.separate(); });
+        if (plan.interleaved_forward_src)
+            x.each([](piece &p) { p.separate(); });
 #pragma unroll
-        for (int e = 0; e < R::PAIRS; e += 2) {
-            const couple<R::DTYPE> *const at = row_couples + ((uint32_t)e / 2 * shape.lanes_of_row + thread.lane) * 2;
-            const couples first = *(const couples *)at;
-            couples second = first;
-            if (!USUAL && call.plan.plan.angles.per_element)
-                second = *(const couples *)(at + shape.second_at);
-            typename R::real dx[2][2] = {{0, 0}, {0, 0}};
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (!R::VECTORS && thread.lane * R::PAIRS + e + i >= call.operands[operand].rotating)
-                    continue;
-                const typename pair_types<R::DTYPE>::coefficients t = {first.of[i].cosine, first.of[i].sine,
-                                                                       second.of[i].cosine, second.of[i].sine};
-                add<USUAL>(t, e + i, sum);
-                turn_pair<USUAL>(call.rounding, t, e + i, &dx[0][i], &dx[1][i]);
-            }
-            dy.template set<2>(0, e, dx[0]);
-            dy.template set<2>(1, e, dx[1]);
-        }
+        for (int e = 0; e < R::PAIRS; e += 2)
+            turn_two<USUAL>(call, thread, e, sum);
+        if (plan.interleaved_dst)
+            dy.each([](piece &p) { p.join(); });
+        store(call, thread, plan.interleaved_dst);
     }
 
   private:
     template <bool USUAL>
-    __device__ __forceinline__ void add(const typename pair_types<R::DTYPE>::coefficients &t, int e,
-                                        double sum[USUAL ? 1 : 2][R::PAIRS]) const
+    __device__ __forceinline__ void turn_two(const gradient_call &call, const unit_thread &thread, int e,
+                                             double sum[USUAL ? 1 : 2][R::PAIRS])
     {
-        const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
-        const double first = fma(x1, (double)t.s2, -(x2 * (double)t.c1)), second = fma(x1, (double)t.c2, x2 * (double)t.s1);
-        double *const of_second = &sum[USUAL ? 0 : 1][e];
-        sum[0][e] = fma((double)dy.get(0, e), first, sum[0][e]);
-        *of_second = fma((double)dy.get(1, e), second, *of_second);
+        typedef two_couples<R::DTYPE> couples;
+        const block_shape &shape = call.shape;
+        const couple<R::DTYPE> *const at = (const couple<R::DTYPE> *)shared + thread.unit * shape.couples_of_row +
+                                           ((uint32_t)e / 2 * shape.lanes_of_row + thread.lane) * 2;
+        const couples first = *(const couples *)at;
+        couples second = first;
+        if (!USUAL && call.plan.plan.angles.per_element)
+            second = *(const couples *)(at + shape.second_at);
+        typename R::real dx[2][2] = {{0, 0}, {0, 0}};
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (!R::VECTORS && thread.lane * R::PAIRS + e + i >= call.operands[operand].rotating)
+                continue;
+            const coefficients t = {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine};
+            add(t, e + i, &sum[0][e + i], &sum[USUAL ? 0 : 1][e + i]);
+            const auto turned = turn_pair(USUAL ? (int32_t)TROPE_ROUND_ONCE : call.rounding, t, e + i);
+            dx[0][i] = turned.first;
+            dx[1][i] = turned.second;
+        }
+        dy.set_two(e, dx);
     }
 
-    template <bool USUAL>
-    __device__ __forceinline__ void turn_pair(int32_t rounding, typename pair_types<R::DTYPE>::coefficients t, int e,
-                                              typename R::real *first, typename R::real *second) const
+    /* dy1 (x1 s2 - x2 c1) and dy2 (x1 c2 + x2 s1), with the transpose's coefficients: see bwd/cpu/angle_gradient.c. */
+    __device__ __forceinline__ void add(const coefficients &t, int e, double *first, double *second) const
     {
-        if (!USUAL && rounding == TROPE_ROUND_NATIVE)
+        const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
+        *first = fma((double)dy.get(0, e), fma(x1, (double)t.s2, -(x2 * (double)t.c1)), *first);
+        *second = fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), *second);
+    }
+
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair turn_pair(int32_t rounding, coefficients t, int e) const
+    {
+        if (rounding == TROPE_ROUND_NATIVE)
             t = {round_to<R::DTYPE>(t.c1), round_to<R::DTYPE>(t.s1), round_to<R::DTYPE>(t.c2), round_to<R::DTYPE>(t.s2)};
-        const auto turned =
-            rotate_pair<R::DTYPE>(USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, {dy.get(0, e), dy.get(1, e)}, t);
-        *first = turned.first;
-        *second = turned.second;
+        return rotate_pair<R::DTYPE>(rounding, {dy.get(0, e), dy.get(1, e)}, t);
     }
 };
 
@@ -298,7 +268,8 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
     for (; distance < last; distance *= 2)
         sum[0] += __shfl_xor_sync(UINT32_MAX, sum[0], (int)distance);
     const uint32_t part = thread.slot / call.slots_of_warp, in_warp = thread.slot - part * call.slots_of_warp;
-    double *const to = (double *)(shared + call.left_at) + (thread.unit * call.parts + part) * call.columns.divisor + column;
+    double *const to =
+        (double *)(shared + call.left_at) + (thread.unit * call.parts + part) * call.columns.divisor + column;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++)
         if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.entries)
@@ -321,18 +292,10 @@ __device__ __forceinline__ void turn_heads(const gradient_call &call, const unit
             head_job<R> &job = jobs[k];
             if (call.rearranges)
                 __syncthreads();
-            if (job.present && action == TROPE_ROW_ROTATE) {
-                if (call.plan.plan.interleaved_src)
-                    job.dy.separate();
-                if (call.plan.plan.interleaved_forward_src)
-                    job.x.separate();
+            if (job.present && action == TROPE_ROW_ROTATE)
                 job.template turn<USUAL>(call, thread, sum);
-                if (call.plan.plan.interleaved_dst)
-                    job.dy.join();
-                job.store(call, thread, call.plan.plan.interleaved_dst);
-            } else if (job.present) {
+            else if (job.present)
                 job.store_padding(call, thread, action);
-            }
             if (round + R::HEADS + k < call.rounds)
                 job.load(call, thread, R::HEADS * call.slots);
             else
@@ -353,7 +316,8 @@ __device__ __forceinline__ void turn_heads(const gradient_call &call, const unit
 
 /* Copies what of the heads of a block's units is not rotated, or fills it where it is padding. */
 template <class R>
-__device__ __forceinline__ void copy_rest(const gradient_call &call, const gradient_operand &o, int64_t first_unit, uint32_t units)
+__device__ __forceinline__ void copy_rest(const gradient_call &call, const gradient_operand &o, int64_t first_unit,
+                                          uint32_t units)
 {
     typedef lane_pair<R::DTYPE, R::VECTORS> lanes;
     const uint32_t of_unit = o.heads * o.copying;
@@ -394,8 +358,7 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
 }
 
 /* Each unit has sums of its own. PACKED looks at those that count for nothing as well. */
-template <class R>
-__device__ __forceinline__ void emit_units(const gradient_call &call, int64_t first_unit, uint32_t units)
+template <class R> __device__ __forceinline__ void emit_units(const gradient_call &call, int64_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
@@ -425,8 +388,7 @@ template <class R> __device__ __forceinline__ void emit_frequencies(const gradie
 }
 
 /* The row of d_freqs of each unit on each axis; units without one go last. */
-template <class R>
-__device__ __forceinline__ void emit_keys(const gradient_call &call, int64_t first_unit, uint32_t units)
+template <class R> __device__ __forceinline__ void emit_keys(const gradient_call &call, int64_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.axes;

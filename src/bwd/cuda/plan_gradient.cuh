@@ -8,16 +8,16 @@
 
 /* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units of
  * a block. */
-#define ENOUGH_UNITS          1024
-#define MOST_ENTRIES          64
-#define MOST_UNITS            32
+#define ENOUGH_UNITS 1024
+#define MOST_ENTRIES 64
+#define MOST_UNITS   32
 /* Threads that a block of small units should have, and a block at most: as GRADIENT_THREADS. */
 #define THREADS_OF_SMALL      128
 #define MOST_GRADIENT_THREADS 256
 /* Heads that a thread has at least, where there are as many: their loads are on their way together. */
-#define HEADS_OF_THREAD       2
-/* Sequences for whose number it is worth looking at all of them for every row of d_freqs. */
-#define MOST_PACKED_SEQUENCES (16 * 32 - 2)
+#define HEADS_OF_THREAD 2
+/* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a thread. */
+#define MOST_PACKED_SEQUENCES (SUMS_THREADS - 2)
 
 /* ---- units ---- */
 
@@ -34,8 +34,9 @@ static inline bool rows_are_known(const trope_plan &plan)
 static inline bool rows_are_packed(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
-    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream && s.cp_size == 1 &&
-           plan.tokens < INT32_MAX && s.count <= MOST_PACKED_SEQUENCES && plan.angles.out_of_range == TROPE_RANGE_POISON;
+    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream &&
+           s.cp_size == 1 && plan.tokens < INT32_MAX && s.count <= MOST_PACKED_SEQUENCES &&
+           plan.angles.out_of_range == TROPE_RANGE_POISON;
 }
 
 static inline gradient_mode mode_of(const trope_plan &plan, int64_t units_of_token)
@@ -59,7 +60,8 @@ static inline int64_t heads_of_entry(const trope_plan &plan)
 
 static inline int64_t entries_of_unit(const trope_plan &plan)
 {
-    const int64_t spare = plan.batch * plan.tokens / ENOUGH_UNITS, room = INT32_MAX / 2 / std::max<int64_t>(heads_of_entry(plan), 1);
+    const int64_t spare = plan.batch * plan.tokens / ENOUGH_UNITS,
+                  room = INT32_MAX / 2 / std::max<int64_t>(heads_of_entry(plan), 1);
     if (!plan.angles_shared || plan.d_freqs_stride.batch)
         return 1;
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
@@ -77,7 +79,8 @@ static inline void find_first_pairs(const trope_plan &plan, gradient_call *g)
 /* Lanes, slots and rounds. Slots fill whole warps, or are a power of two of them. */
 static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
 {
-    const uint32_t of_lane = 16 / (uint32_t)plan.element_size, lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
+    const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
+                   lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
     const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(MOST_GRADIENT_THREADS / lanes, 1u);
     const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
     while (1u << g->lane_bits < lanes)
@@ -158,7 +161,8 @@ static inline bool gradient_has_vectors(const trope_plan &plan)
     return vectors;
 }
 
-static inline gradient_operand plan_gradient_operand(const trope_plan &plan, const block_form &form, const trope_plan_operand &of)
+static inline gradient_operand plan_gradient_operand(const trope_plan &plan, const block_form &form,
+                                                     const trope_plan_operand &of)
 {
     trope_plan_operand from = operand_of_pass(of);
     const bool is_written = moves_operand(plan, from);
@@ -168,7 +172,6 @@ static inline gradient_operand plan_gradient_operand(const trope_plan &plan, con
     (block_operand &)o = plan_block_operand(plan, form, from, false);
     o.x = plan_tensor(plan, from.forward_src, from.forward_src_stride);
     o.lanes = trope_make_divisor(std::max(o.copying, 1u));
-    o.rotating_lanes = (uint32_t)quotient_up(from.rotary_dim / 2, 16 / plan.element_size);
     o.is_written = is_written;
     return o;
 }
