@@ -32,6 +32,7 @@ struct gradient_call {
     gradient_mode mode;
     uint32_t batch;
     uint32_t entries; /* batch entries of a unit, at most */
+    trope_divisor heads_of_entry;
     trope_divisor unit_threads;
     uint32_t lane_bits;                  /* a head has 2^lane_bits lanes */
     uint32_t slots, slots_of_warp;       /* of a unit; a warp has a power of two */
@@ -125,6 +126,9 @@ struct sorted_sums {
     const uint32_t *keys, *values;
     uint32_t items, buckets;
 };
+
+/* Threads of a block of the pass; lanes of f64 may be twice as many. */
+#define GRADIENT_THREADS 128
 
 #define SUMS_THREADS      256
 #define SUMS_WARPS        (SUMS_THREADS / 32)

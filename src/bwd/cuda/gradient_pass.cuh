@@ -6,9 +6,6 @@
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/rotate.cuh"
 
-/* Threads of a block at most. */
-#define GRADIENT_THREADS 256
-
 /* ---- a lane ---- */
 
 /* Where a tensor has a head, and how its pairs are. */
@@ -82,6 +79,8 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     typedef phase_steps<TROPE_MAX_PAIRS> steps;
     /* Heads of a thread that are on their way at a time. By elements one has enough loads. */
     static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
+    /* Of a block at most, and such blocks that a multiprocessor holds. */
+    static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 4 : 2;
 
     /* The position of a pair of a unit, for its sums; NaN if it adds nothing to any. */
     static __device__ __forceinline__ double *position(const gradient_call &call, uint32_t unit, uint32_t pair)
@@ -102,7 +101,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
 struct unit_thread {
     uint32_t unit, slot, lane;
     block_row<uint32_t> row; /* of the unit's first batch entry */
-    uint32_t entries;        /* of the unit; 0 if there is none */
+    uint32_t heads;          /* of the unit; 0 if there is none */
 
     __device__ __forceinline__ unit_thread(const gradient_call &call, int64_t first_unit, uint32_t units)
     {
@@ -112,94 +111,103 @@ struct unit_thread {
         lane = in_unit & ((1u << call.lane_bits) - 1);
         row = find_row<uint32_t>(call.shape, first_unit + min(unit, units - 1));
         row.outer *= call.entries;
-        entries = unit < units ? min(call.entries, call.batch - row.outer) : 0;
+        heads = unit < units ? min(call.entries, call.batch - row.outer) * call.heads_of_entry.divisor : 0;
     }
 };
 
 /* ---- a lane of a head ---- */
+
+/* A head of a unit's list. */
+struct listed_head {
+    uint32_t entry, operand, head;
+};
+
+__device__ __forceinline__ listed_head find_head(const gradient_call &call, uint32_t number)
+{
+    listed_head at = {0, 0, number};
+    if (call.entries > 1) {
+        at.entry = trope_divide(&call.heads_of_entry, number);
+        at.head = number - at.entry * call.heads_of_entry.divisor;
+    }
+    while (at.operand + 1 < call.rotating && at.head >= call.operands[at.operand].heads)
+        at.head -= call.operands[at.operand++].heads;
+    return at;
+}
+
+__device__ __forceinline__ head_place place_of_head(const gradient_operand &o, const block_tensor &t,
+                                                    const unit_thread &thread, const listed_head &at, int32_t interleaved)
+{
+    const block_row<uint32_t> row = {thread.row.outer + at.entry, thread.row.inner};
+    return {address_of_head(o, t, row, at.head), t.element, interleaved != 0};
+}
 
 /* The coefficients of two pairs that follow each other. */
 template <int DTYPE> struct alignas(16) two_couples {
     couple<DTYPE> of[2];
 };
 
-/* A thread's place in the list of its unit's heads, and what it has loaded there. */
+/* What a thread has loaded at a place in the list of its unit's heads. */
 template <class R> struct head_job {
     typedef typename pair_types<R::DTYPE>::coefficients coefficients;
 
-    uint32_t entry, operand, head;
     bool present;
     typename R::lane dy, x;
 
-    __device__ __forceinline__ head_job() : entry(0), operand(0), head(0)
+    /* Asks for it. */
+    __device__ __forceinline__ void load(const gradient_call &call, const unit_thread &thread, uint32_t number)
     {
-    }
-
-    __device__ __forceinline__ head_place place(const unit_thread &thread, const block_tensor &t, const gradient_operand &o,
-                                                int32_t interleaved) const
-    {
-        const block_row<uint32_t> row = {thread.row.outer + entry, thread.row.inner};
-        return {address_of_head(o, t, row, head), t.element, interleaved != 0};
-    }
-
-    /* Goes on by so many heads, and asks for what is there. */
-    __device__ __forceinline__ void load(const gradient_call &call, const unit_thread &thread, uint32_t by)
-    {
-        head += by;
-        while (entry < thread.entries && head >= call.operands[operand].heads) {
-            head -= call.operands[operand].heads;
-            operand = operand + 1 < call.rotating ? operand + 1 : 0;
-            entry += operand == 0;
-        }
-        const gradient_operand &o = call.operands[operand];
-        present = entry < thread.entries && thread.lane * R::lane::PIECES < o.rotating;
+        const listed_head at = find_head(call, number);
+        const gradient_operand &o = call.operands[at.operand];
+        present = number < thread.heads && thread.lane * R::lane::PIECES < o.rotating;
         if (!present)
             return;
-        dy.load(o, place(thread, o.src, o, call.plan.plan.interleaved_src), thread.lane);
-        x.load(o, place(thread, o.x, o, call.plan.plan.interleaved_forward_src), thread.lane);
+        dy.load(o, place_of_head(o, o.src, thread, at, call.plan.plan.interleaved_src), thread.lane);
+        x.load(o, place_of_head(o, o.x, thread, at, call.plan.plan.interleaved_forward_src), thread.lane);
     }
 
-    __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, int32_t interleaved) const
+    __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, const listed_head &at,
+                                          int32_t interleaved) const
     {
-        const gradient_operand &o = call.operands[operand];
+        const gradient_operand &o = call.operands[at.operand];
         if (o.is_written)
-            dy.store(o, place(thread, o.dst, o, interleaved), thread.lane);
+            dy.store(o, place_of_head(o, o.dst, thread, at, interleaved), thread.lane);
     }
 
     /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
     __device__ __forceinline__ void store_padding(const gradient_call &call, const unit_thread &thread,
-                                                  trope_row_action action)
+                                                  const listed_head &at, trope_row_action action)
     {
         typedef typename R::lane::piece piece;
         if (action != TROPE_ROW_COPY)
             dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
-        if (action != TROPE_ROW_COPY || !call.operands[operand].in_place)
-            store(call, thread, call.plan.plan.interleaved_src);
+        if (action != TROPE_ROW_COPY || !call.operands[at.operand].in_place)
+            store(call, thread, at, call.plan.plan.interleaved_src);
     }
 
     /* Turns dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one sum,
      * and dx is rounded once. */
     template <bool USUAL>
-    __device__ __forceinline__ void turn(const gradient_call &call, const unit_thread &thread,
+    __device__ __forceinline__ void turn(const gradient_call &call, const unit_thread &thread, const listed_head &at,
                                          double sum[USUAL ? 1 : 2][R::PAIRS])
     {
         typedef typename R::lane::piece piece;
         const trope_plan &plan = call.plan.plan;
+        const uint32_t pairs = R::VECTORS ? 0 : call.operands[at.operand].rotating;
         if (plan.interleaved_src)
             dy.each([](piece &p) { p.separate(); });
         if (plan.interleaved_forward_src)
             x.each([](piece &p) { p.separate(); });
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += 2)
-            turn_two<USUAL>(call, thread, e, sum);
+            turn_two<USUAL>(call, thread, pairs, e, sum);
         if (plan.interleaved_dst)
             dy.each([](piece &p) { p.join(); });
-        store(call, thread, plan.interleaved_dst);
+        store(call, thread, at, plan.interleaved_dst);
     }
 
   private:
     template <bool USUAL>
-    __device__ __forceinline__ void turn_two(const gradient_call &call, const unit_thread &thread, int e,
+    __device__ __forceinline__ void turn_two(const gradient_call &call, const unit_thread &thread, uint32_t pairs, int e,
                                              double sum[USUAL ? 1 : 2][R::PAIRS])
     {
         typedef two_couples<R::DTYPE> couples;
@@ -213,7 +221,7 @@ template <class R> struct head_job {
         typename R::real dx[2][2] = {{0, 0}, {0, 0}};
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            if (!R::VECTORS && thread.lane * R::PAIRS + e + i >= call.operands[operand].rotating)
+            if (!R::VECTORS && thread.lane * R::PAIRS + e + i >= pairs)
                 continue;
             const coefficients t = {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine};
             add(t, e + i, &sum[0][e + i], &sum[USUAL ? 0 : 1][e + i]);
@@ -272,7 +280,7 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
         (double *)(shared + call.left_at) + (thread.unit * call.parts + part) * call.columns.divisor + column;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++)
-        if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.entries)
+        if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.heads)
             to[first + i] = sum[i];
 }
 
@@ -281,7 +289,7 @@ template <class R, bool USUAL>
 __device__ __forceinline__ void turn_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
 {
     double sum[USUAL ? 1 : 2][R::PAIRS];
-    const trope_row_action action = action_of_row<R>(call, thread.entries ? thread.unit : 0);
+    const trope_row_action action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
 #pragma unroll
     for (int i = 0; i < (USUAL ? 1 : 2) * R::PAIRS; i++)
         sum[i / R::PAIRS][i % R::PAIRS] = 0;
@@ -290,14 +298,15 @@ __device__ __forceinline__ void turn_heads(const gradient_call &call, const unit
 #pragma unroll
         for (int k = 0; k < R::HEADS; k++) {
             head_job<R> &job = jobs[k];
+            const uint32_t number = thread.slot + (round + k) * call.slots;
             if (call.rearranges)
                 __syncthreads();
             if (job.present && action == TROPE_ROW_ROTATE)
-                job.template turn<USUAL>(call, thread, sum);
+                job.template turn<USUAL>(call, thread, find_head(call, number), sum);
             else if (job.present)
-                job.store_padding(call, thread, action);
+                job.store_padding(call, thread, find_head(call, number), action);
             if (round + R::HEADS + k < call.rounds)
-                job.load(call, thread, R::HEADS * call.slots);
+                job.load(call, thread, number + R::HEADS * call.slots);
             else
                 job.present = false;
         }
@@ -406,7 +415,7 @@ template <class R> __device__ __forceinline__ void emit_keys(const gradient_call
 /* ---- the kernel ---- */
 
 template <class R>
-__global__ void __launch_bounds__(GRADIENT_THREADS, 2)
+__global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     angle_gradient_kernel(KERNEL_PARAMETER(gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const int64_t first_unit = (int64_t)blockIdx.x * call.shape.rows_of_block;

@@ -11,9 +11,6 @@
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   32
-/* Threads that a block of small units should have, and a block at most: as GRADIENT_THREADS. */
-#define THREADS_OF_SMALL      128
-#define MOST_GRADIENT_THREADS 256
 /* Heads that a thread has at least, where there are as many: their loads are on their way together. */
 #define HEADS_OF_THREAD 2
 /* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a thread. */
@@ -81,7 +78,7 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
 {
     const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
                    lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
-    const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(MOST_GRADIENT_THREADS / lanes, 1u);
+    const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(GRADIENT_THREADS / lanes, 1u);
     const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
     while (1u << g->lane_bits < lanes)
         g->lane_bits++;
@@ -101,7 +98,7 @@ static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
     const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
     const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
                  bytes = couples + sizeof(uint32_t) + ((size_t)plan.pairs + g->parts * g->columns.divisor) * sizeof(double);
-    int64_t units = std::min<int64_t>(THREADS_OF_SMALL / g->unit_threads.divisor, MOST_UNITS);
+    int64_t units = std::min<int64_t>(GRADIENT_THREADS / g->unit_threads.divisor, MOST_UNITS);
     units = std::min<int64_t>({units, shape->rows / ENOUGH_UNITS, (int64_t)((UNASKED_SHARED_BYTES - 16) / bytes)});
     units = std::max<int64_t>(units, 1);
     shape->rows_of_block = (uint32_t)units;
@@ -123,6 +120,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->rounding = of.rounding;
     g->batch = (uint32_t)plan.batch;
     g->entries = (uint32_t)entries_of_unit(plan);
+    g->heads_of_entry = trope_make_divisor((uint32_t)std::max<int64_t>(heads_of_entry(plan), 1));
     const int64_t units_of_token = quotient_up(plan.batch, g->entries);
     g->mode = mode_of(plan, units_of_token);
     g->columns = trope_make_divisor(columns_of(plan));
