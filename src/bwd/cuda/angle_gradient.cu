@@ -22,15 +22,16 @@ int trope_cuda_gradient_fits(const trope_plan *plan)
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 {
     gradient_call g;
+    angle_sums sums;
     if (!trope_has_angle_gradient(plan))
         return 0;
     plan_gradient(*plan, &g);
-    return lay_out(g).size;
+    return plan_sums(g, &sums);
 }
 
 void trope_cuda_gradient_name(const trope_plan *plan, char *name, size_t size)
 {
-    static const char *const modes[] = {"direct", "parts", "packed", "sorted", "frequencies"};
+    static const char *const modes[] = {"direct", "parts", "packed", "sorted", "total"};
     gradient_call g;
     plan_gradient(*plan, &g);
     snprintf(name, size, "%s-gradient-%s", gradient_has_vectors(*plan) ? "vectors" : "elements", modes[g.mode]);
@@ -45,32 +46,25 @@ struct gradient_launches {
     cudaError_t error;
 };
 
-struct launch_size {
-    int64_t blocks;
-    uint32_t threads;
-    size_t shared_bytes;
-};
-
-static void launch_with(gradient_launches *l, const void *kernel, launch_size size, void **arguments)
+static void launch(gradient_launches *l, const void *kernel, const block_launch &size, void **arguments)
 {
     if (l->error == cudaSuccess && size.blocks > 0)
-        l->error = launch_early(l->device, kernel, dim3((unsigned)size.blocks), size.threads, size.shared_bytes, l->stream,
-                                arguments);
+        l->error =
+            launch_early(l->device, kernel, dim3(size.blocks), size.threads, size.shared_bytes, l->stream, arguments);
 }
 
-template <typename ARGUMENT>
-static void launch(gradient_launches *l, const void *kernel, launch_size size, const ARGUMENT &argument)
+/* One that adds: enough blocks for `count`, of which a block has so many. */
+static void launch_adder(gradient_launches *l, const void *kernel, int64_t count, int64_t of_block, const angle_sums &s)
 {
-    void *arguments[] = {(void *)&argument};
-    launch_with(l, kernel, size, arguments);
-}
-
-static const trope_backward_kernels *kernels_of(int32_t dtype)
-{
-    return dtype == TROPE_F32    ? &trope_backward_f32
-           : dtype == TROPE_F16  ? &trope_backward_f16
-           : dtype == TROPE_BF16 ? &trope_backward_bf16
-                                 : &trope_backward_f64;
+    const bool is_wide = kernel == trope_angle_sums.add_rows || kernel == trope_angle_sums.scan_counts;
+    const size_t counters = sizeof(uint32_t) << s.bits, shared_bytes = kernel == trope_angle_sums.count_digits ? counters
+                                                                       : kernel == trope_angle_sums.move_items
+                                                                           ? SUMS_WARPS * counters
+                                                                           : 0;
+    void *arguments[] = {(void *)&s};
+    launch(l, kernel,
+           {(unsigned)quotient_up(count, of_block), is_wide ? WIDE_THREADS + 0u : SUMS_THREADS, shared_bytes, true},
+           arguments);
 }
 
 static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches *l)
@@ -80,76 +74,39 @@ static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches
     const uint32_t threads = g->shape.rows_of_block * g->unit_threads.divisor;
     plan_gradient_operands(vectors, g);
     void *arguments[] = {g, plan.step};
-    launch_with(l, kernels_of(plan.dtype)->gradient[vectors],
-                {blocks_of_pass(*g), (uint32_t)quotient_up(threads, 32) * 32, shared_bytes}, arguments);
-}
-
-static void launch_clear(const gradient_call &g, gradient_launches *l)
-{
-    const int64_t blocks = quotient_up(g.buckets, SUMS_WARPS);
-    launch(l, trope_angle_sums.clear, {std::min<int64_t>(blocks, 65536), SUMS_THREADS, 0}, g.plan.plan);
-}
-
-/* Adds sums that follow each other in a known way. */
-static void launch_known(const gradient_call &g, gradient_launches *l)
-{
-    const int64_t tokens = g.plan.plan.tokens, columns = g.columns.divisor;
-    left_sums sums = {g.plan.plan, g.sums, blocks_of_pass(g)};
-    if (g.mode == GRADIENT_FREQUENCIES)
-        launch(l, trope_angle_sums.add_frequencies, {quotient_up(columns, FREQUENCY_PAIRS), FREQUENCY_THREADS, 0}, sums);
-    if (g.mode == GRADIENT_PACKED && tokens > 0)
-        launch(l, trope_angle_sums.add_packed, {quotient_up(g.buckets, SUMS_WARPS), SUMS_THREADS, 0}, sums);
-    sums.rows = quotient_up(g.batch, g.entries);
-    if (g.mode == GRADIENT_PARTS)
-        launch(l, trope_angle_sums.add_parts, {quotient_up(tokens * columns, SUMS_THREADS), SUMS_THREADS, 0}, sums);
-}
-
-static void launch_digit(const sort_pass &s, gradient_launches *l)
-{
-    const size_t counters = sizeof(uint32_t) << s.bits;
-    launch(l, trope_angle_sums.count_digits, {s.tiles, SUMS_THREADS, counters}, s);
-    launch(l, trope_angle_sums.scan_counts, {1, SCAN_THREADS, 0}, s);
-    launch(l, trope_angle_sums.move_items, {s.tiles, SUMS_THREADS, SUMS_WARPS * counters}, s);
+    launch(l, trope_backward_kernels_of(plan.dtype)->gradient[vectors],
+           {(unsigned)blocks_of_pass(*g), (uint32_t)quotient_up(threads, 32) * 32, shared_bytes, true}, arguments);
 }
 
 /* Sorts the units of a call, and adds them by rows of d_freqs. */
-static void launch_sorted(const gradient_call &g, const gradient_workspace &w, gradient_launches *l)
+static void launch_sorted(angle_sums *s, gradient_launches *l)
 {
-    char *const base = (char *)g.plan.plan.workspace;
-    uint32_t bits = 0, passes;
-    while ((uint32_t)g.plan.plan.axes * g.buckets >> bits)
+    uint32_t bits = 1;
+    while ((uint32_t)s->plan.axes * s->buckets >> bits)
         bits++;
-    passes = (uint32_t)quotient_up(bits, SORT_MAX_BITS);
-    sorted_sums sums = {g.plan.plan, g.sums, g.keys, g.values, sort_items(g), g.buckets};
-    sort_pass s;
-    memset(&s, 0, sizeof s);
-    s.counts = (uint32_t *)(base + w.counts);
-    s.items = sums.items;
-    s.tiles = sort_tiles(g);
-    s.bits = (uint32_t)quotient_up(bits, passes);
-    s.warp_items = sort_warp_items(g);
-    for (uint32_t pass = 0; pass < passes; pass++, s.shift += s.bits) {
-        const int to = pass % 2 ? 0 : 1;
-        s.keys = sums.keys;
-        s.values = sums.values;
-        sums.keys = s.sorted_keys = (uint32_t *)(base + w.keys[to]);
-        sums.values = s.sorted_values = (uint32_t *)(base + w.values[to]);
-        launch_digit(s, l);
+    s->bits = (uint32_t)quotient_up(bits, quotient_up(bits, SORT_MAX_BITS));
+    for (s->shift = 0; s->shift < bits; s->shift += s->bits, s->from = !s->from) {
+        launch_adder(l, trope_angle_sums.count_digits, s->tiles, 1, *s);
+        launch_adder(l, trope_angle_sums.scan_counts, 1, 1, *s);
+        launch_adder(l, trope_angle_sums.move_items, s->tiles, 1, *s);
     }
-    launch(l, trope_angle_sums.join_runs, {quotient_up(sums.items, SUMS_WARPS * RUN_ITEMS), SUMS_THREADS, 0}, sums);
-    launch(l, trope_angle_sums.sum_rows, {quotient_up(sums.buckets, SUMS_WARPS), SUMS_THREADS, 0}, sums);
+    launch_adder(l, trope_angle_sums.join_runs, s->items, SUMS_WARPS * RUN_ITEMS, *s);
+    launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s);
 }
 
-static void launch_all(gradient_call *g, const gradient_workspace &w, size_t shared_bytes, gradient_launches *l)
+static void launch_all(gradient_call *g, size_t shared_bytes, angle_sums *s, gradient_launches *l)
 {
     const trope_plan &plan = g->plan.plan;
     const bool is_known = g->mode == GRADIENT_DIRECT || g->mode == GRADIENT_PARTS;
     if (plan.d_freqs && (g->shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
-        launch_clear(*g, l);
+        launch_adder(l, trope_angle_sums.clear, s->buckets, SUMS_WARPS, *s);
     launch_pass(g, shared_bytes, l);
-    launch_known(*g, l);
-    if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
-        launch_sorted(*g, w, l);
+    if (g->mode == GRADIENT_TOTAL || g->mode == GRADIENT_PARTS)
+        launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
+    else if (g->mode == GRADIENT_PACKED && g->shape.rows > 0)
+        launch_adder(l, trope_angle_sums.add_packed, s->buckets, SUMS_WARPS, *s);
+    else if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
+        launch_sorted(s, l);
 }
 
 /* The operands whose dst receives a sum, as a call of their own. */
@@ -165,20 +122,20 @@ static trope_status run_sums(const char *function, const trope_plan &plan)
     return sums.operand_count && plan.tokens > 0 ? trope_cuda_sum_heads(function, &sums) : TROPE_OK;
 }
 
-/* Sums first: where they are more than one launch can take nothing has been written. */
+/* Sums of heads go first: where they are more than one launch can take, nothing has been written. */
 trope_status trope_cuda_run_gradient(const char *function, const trope_plan *plan)
 {
     gradient_call g;
+    angle_sums sums;
     const size_t shared_bytes = plan_gradient(*plan, &g);
-    const gradient_workspace w = lay_out(g);
-    char *const base = (char *)plan->workspace;
-    g.sums = (double *)(base + w.sums);
-    g.keys = (uint32_t *)(base + w.keys[0]);
-    g.values = (uint32_t *)(base + w.values[0]);
+    plan_sums(g, &sums);
+    g.sums = sums.sums;
+    g.keys = sums.keys[0];
+    g.values = sums.values[0];
     const trope_status status = run_sums(function, *plan);
     if (status)
         return status;
     gradient_launches launches = {facts_of_device(), plan->stream, cudaSuccess};
-    launch_all(&g, w, shared_bytes, &launches);
+    launch_all(&g, shared_bytes, &sums, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

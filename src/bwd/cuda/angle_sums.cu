@@ -10,40 +10,41 @@
 /* ---- nothing ---- */
 
 /* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
-static __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(trope_plan) plan)
+static __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
-    const int64_t of_batch = rows_of_gradient(plan), rows = of_batch * (plan.d_freqs_stride.batch ? plan.batch : 1);
-    for (int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32; row < rows;
-         row += (int64_t)gridDim.x * SUMS_WARPS) {
-        const int64_t batch = row / of_batch;
-        for (uint32_t column = threadIdx.x % 32; column < columns_of(plan); column += 32)
-            store_angle(plan, batch, row - batch * of_batch, column, 0);
-    }
+    const trope_plan &plan = s.plan;
+    const int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32, batch = row / rows_of_gradient(plan);
+    for (uint32_t column = threadIdx.x % 32; column < columns_of(plan) && row < s.buckets; column += 32)
+        store_angle(plan, batch, row - batch * rows_of_gradient(plan), column, 0);
 }
 
 /* ---- units that follow each other in a known way ---- */
 
-/* Adds the units of each token, one thread to a column. */
-static __global__ void __launch_bounds__(SUMS_THREADS) add_parts_kernel(KERNEL_PARAMETER(left_sums) l)
+/* Adds rows of sums: each of a column's lanes every so many of them, then the lanes by halves. */
+static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
+    __shared__ double lanes[WIDE_THREADS];
     take_turn();
-    const trope_plan &plan = l.plan;
-    const uint32_t columns = columns_of(plan);
-    const int64_t i = (int64_t)blockIdx.x * SUMS_THREADS + threadIdx.x;
-    trope_row row;
-    trope_span span = {0, 0, 0, 0, 0};
-    row.batch = 0;
-    row.token = i / columns;
-    const uint32_t column = (uint32_t)(i - row.token * columns);
-    if (row.token >= plan.tokens)
-        return;
+    const uint32_t of_block = WIDE_THREADS / s.lanes, columns = columns_of(s.plan);
+    const int64_t at = (int64_t)blockIdx.x * of_block + threadIdx.x % of_block, token = at / columns;
     double sum = 0;
-#pragma unroll 4
-    for (int64_t part = 0; part < l.rows; part++)
-        sum += __ldcs(l.sums + (part * plan.tokens + row.token) * columns + column);
-    trope_find_row(&plan, &span, &row);
-    store_angle(plan, 0, row.position[0], column, sum);
+#pragma unroll 8
+    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.lanes)
+        sum += at < s.width ? __ldcs(s.sums + row * s.width + at) : 0;
+    lanes[threadIdx.x] = sum;
+    for (uint32_t half = WIDE_THREADS / 2; half >= of_block; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            lanes[threadIdx.x] += lanes[threadIdx.x + half];
+    }
+    if (threadIdx.x >= of_block || at >= s.width)
+        return;
+    if (s.plan.d_inv_freq)
+        s.plan.d_inv_freq[at] = turn_sum(s.plan, lanes[threadIdx.x]);
+    else /* of one row, whatever the position is */
+        store_angle(s.plan, 0, trope_dense_position(&s.plan.sequences, token), (uint32_t)(at - token * columns),
+                    lanes[threadIdx.x]);
 }
 
 /* ---- units of packed sequences ---- */
@@ -68,11 +69,11 @@ __device__ __forceinline__ packed_sequence load_sequence(const trope_sequences &
 /* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and lists
  * the sequences that reach the first of them. cu_seqlens are read before the kernel before this one has ended, which is of the
  * same call: see early_launch.cuh. */
-static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(left_sums) l)
+static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ packed_sequence list[SUMS_THREADS];
     __shared__ uint32_t counts[SUMS_WARPS];
-    const trope_plan &plan = l.plan;
+    const trope_plan &plan = s.plan;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan);
     const int64_t first_row = (int64_t)blockIdx.x * SUMS_WARPS, row = first_row + warp;
     const packed_sequence own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
@@ -92,51 +93,26 @@ static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_
         double sum = 0;
 #pragma unroll 8
         for (uint32_t i = 0; i < count; i++)
-            sum += row < list[i].length ? __ldcs(l.sums + (list[i].begin + row) * columns + column) : 0;
+            sum += row < list[i].length ? __ldcs(s.sums + (list[i].begin + row) * columns + column) : 0;
         store_angle(plan, 0, row, column, sum);
     }
 }
 
-/* ---- inv_freq ---- */
-
-#define FREQUENCY_LANES (FREQUENCY_THREADS / FREQUENCY_PAIRS)
-
-/* Adds all rows of sums: each of a pair's lanes every so many of them, then the lanes by halves. */
-static __global__ void __launch_bounds__(FREQUENCY_THREADS) add_frequencies_kernel(KERNEL_PARAMETER(left_sums) f)
-{
-    __shared__ double lanes[FREQUENCY_THREADS];
-    take_turn();
-    const uint32_t pair = blockIdx.x * FREQUENCY_PAIRS + threadIdx.x % FREQUENCY_PAIRS, pairs = (uint32_t)f.plan.pairs;
-    double sum = 0;
-    if (pair < pairs) {
-#pragma unroll 8
-        for (int64_t row = threadIdx.x / FREQUENCY_PAIRS; row < f.rows; row += FREQUENCY_LANES)
-            sum += __ldcs(f.sums + row * pairs + pair);
-    }
-    lanes[threadIdx.x] = sum;
-    for (uint32_t half = FREQUENCY_THREADS / 2; half >= FREQUENCY_PAIRS; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            lanes[threadIdx.x] += lanes[threadIdx.x + half];
-    }
-    if (threadIdx.x < FREQUENCY_PAIRS && pair < pairs)
-        f.plan.d_inv_freq[pair] = turn_sum(f.plan, lanes[threadIdx.x]);
-}
-
 /* ---- sorting ---- */
 
-__device__ __forceinline__ uint32_t tile_items(const sort_pass &s)
+__device__ __forceinline__ uint32_t tile_items(const angle_sums &s)
 {
     return SUMS_WARPS * s.warp_items;
 }
 
-__device__ __forceinline__ uint32_t digit_of(const sort_pass &s, uint32_t key)
+/* The digit of an item. */
+__device__ __forceinline__ uint32_t digit_at(const angle_sums &s, uint32_t i)
 {
-    return key >> s.shift & ((1u << s.bits) - 1);
+    return s.keys[s.from][i] >> s.shift & ((1u << s.bits) - 1);
 }
 
 /* How often each digit occurs in each tile. */
-static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(sort_pass) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     extern __shared__ __align__(16) char shared[];
     take_turn();
@@ -145,25 +121,25 @@ static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNE
         counts[d] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < tile_items(s) && blockIdx.x * tile_items(s) + i < s.items; i += SUMS_THREADS)
-        atomicAdd(&counts[digit_of(s, s.keys[blockIdx.x * tile_items(s) + i])], 1u);
+        atomicAdd(&counts[digit_at(s, blockIdx.x * tile_items(s) + i)], 1u);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
         s.counts[d * s.tiles + blockIdx.x] = counts[d];
 }
 
 /* Turns the counts into what comes before them. One block. */
-static __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(KERNEL_PARAMETER(sort_pass) s)
+static __global__ void __launch_bounds__(WIDE_THREADS) scan_counts_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    __shared__ uint32_t sums[2][SCAN_THREADS];
+    __shared__ uint32_t sums[2][WIDE_THREADS];
     take_turn();
     const uint32_t count = s.tiles << s.bits;
     uint32_t before = 0;
-    for (uint32_t base = 0; base < count; base += SCAN_THREADS) {
+    for (uint32_t base = 0; base < count; base += WIDE_THREADS) {
         const uint32_t i = base + threadIdx.x, own = i < count ? s.counts[i] : 0;
         uint32_t *from = sums[0], *to = sums[1];
         from[threadIdx.x] = own;
         __syncthreads();
-        for (uint32_t step = 1; step < SCAN_THREADS; step *= 2) {
+        for (uint32_t step = 1; step < WIDE_THREADS; step *= 2) {
             to[threadIdx.x] = from[threadIdx.x] + (threadIdx.x >= step ? from[threadIdx.x - step] : 0);
             uint32_t *swap = from;
             from = to;
@@ -172,20 +148,20 @@ static __global__ void __launch_bounds__(SCAN_THREADS) scan_counts_kernel(KERNEL
         }
         if (i < count)
             s.counts[i] = before + from[threadIdx.x] - own;
-        before += from[SCAN_THREADS - 1];
+        before += from[WIDE_THREADS - 1];
         __syncthreads();
     }
 }
 
 /* Where each warp of the tile begins with each digit. */
-__device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *starts)
+__device__ __forceinline__ void find_warp_starts(const angle_sums &s, uint32_t *starts)
 {
     const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * tile_items(s) + warp * s.warp_items;
     for (uint32_t i = threadIdx.x; i < SUMS_WARPS * digits; i += SUMS_THREADS)
         starts[i] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x % 32; i < s.warp_items && first + i < s.items; i += 32)
-        atomicAdd(&starts[warp * digits + digit_of(s, s.keys[first + i])], 1u);
+        atomicAdd(&starts[warp * digits + digit_at(s, first + i)], 1u);
     __syncthreads();
     for (uint32_t d = threadIdx.x; d < digits; d += SUMS_THREADS) {
         uint32_t start = s.counts[d * s.tiles + blockIdx.x];
@@ -199,7 +175,7 @@ __device__ __forceinline__ void find_warp_starts(const sort_pass &s, uint32_t *s
 }
 
 /* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
-static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(sort_pass) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     extern __shared__ __align__(16) char shared[];
     take_turn();
@@ -210,13 +186,13 @@ static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_
     starts += warp << s.bits;
     for (uint32_t i = lane; i < s.warp_items; i += 32) {
         const bool present = first + i < s.items;
-        const uint32_t key = present ? s.keys[first + i] : 0, digit = present ? digit_of(s, key) : UINT32_MAX;
+        const uint32_t digit = present ? digit_at(s, first + i) : UINT32_MAX;
         const uint32_t same = __match_any_sync(UINT32_MAX, digit), rank = __popc(same & ((1u << lane) - 1));
         const uint32_t start = present ? starts[digit] : 0;
         __syncwarp();
         if (present) {
-            s.sorted_keys[start + rank] = key;
-            s.sorted_values[start + rank] = s.values[first + i];
+            s.keys[!s.from][start + rank] = s.keys[s.from][first + i];
+            s.values[!s.from][start + rank] = s.values[s.from][first + i];
             if (rank == 0)
                 starts[digit] = start + __popc(same);
         }
@@ -227,46 +203,47 @@ static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_
 /* ---- sorted units ---- */
 
 /* The axis by whose rows a column's units are sorted. */
-__device__ __forceinline__ uint32_t axis_of_column(const sorted_sums &s, uint32_t column)
+__device__ __forceinline__ uint32_t axis_of_column(const angle_sums &s, uint32_t column)
 {
     return (uint32_t)trope_pair_axis(&s.plan, (int)pair_of_column(s.plan, column));
 }
 
 /* Adds sorted units first, first + step, ... to a sum of one column. */
-__device__ __forceinline__ double add_units(const sorted_sums &s, uint32_t column, double sum, uint32_t first,
-                                            uint32_t last, uint32_t step)
+__device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column, double sum, uint32_t first, uint32_t last,
+                                            uint32_t step)
 {
     const uint32_t columns = columns_of(s.plan);
+    const uint32_t *const units = s.values[s.from];
 #pragma unroll 4
     for (uint32_t i = first; i < last; i += step)
-        sum += s.sums[(size_t)s.values[i] * columns + column];
+        sum += s.sums[(size_t)units[i] * columns + column];
     return sum;
 }
 
 /* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
  * leaves their sum with the first of them. */
-static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(sorted_sums) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
     const uint32_t columns = columns_of(s.plan);
     const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
     if (last > s.items)
         return;
-    const uint32_t key = s.keys[first];
-    if (s.keys[last - 1] != key || key == (uint32_t)s.plan.axes * s.buckets)
+    const uint32_t key = s.keys[s.from][first];
+    if (s.keys[s.from][last - 1] != key || key == (uint32_t)s.plan.axes * s.buckets)
         return;
     for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
         if (axis_of_column(s, column) == key / s.buckets)
-            s.sums[(size_t)s.values[first] * columns + column] = add_units(s, column, 0, first, last, 1);
+            s.sums[(size_t)s.values[s.from][first] * columns + column] = add_units(s, column, 0, first, last, 1);
 }
 
 /* How many keys are below `key`, which all threads of the warp have in common: each looks at one of as many as they are. */
-__device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t key)
+__device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t key)
 {
     uint32_t low = 0, high = s.items;
     while (low < high) {
         const uint32_t step = (high - low + 31) / 32, i = low + threadIdx.x % 32 * step;
-        const uint32_t reached = __ballot_sync(UINT32_MAX, i >= high || s.keys[i] >= key);
+        const uint32_t reached = __ballot_sync(UINT32_MAX, i >= high || s.keys[s.from][i] >= key);
         const uint32_t first = reached ? __ffs((int)reached) - 1 : 32;
         high = first < 32 ? min(high, low + first * step) : high;
         low = first ? low + (first - 1) * step + 1 : low;
@@ -275,7 +252,7 @@ __device__ __forceinline__ uint32_t count_below(const sorted_sums &s, uint32_t k
 }
 
 /* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left. */
-static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(sorted_sums) s)
+static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
     const trope_plan &plan = s.plan;
@@ -299,7 +276,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
     }
 }
 
-const trope_angle_kernels trope_angle_sums = {
-    (const void *)clear_angles_kernel,    (const void *)add_parts_kernel,    (const void *)add_packed_kernel,
-    (const void *)add_frequencies_kernel, (const void *)count_digits_kernel, (const void *)scan_counts_kernel,
-    (const void *)move_items_kernel,      (const void *)join_runs_kernel,    (const void *)sum_rows_kernel};
+const trope_angle_kernels trope_angle_sums = {(const void *)clear_angles_kernel, (const void *)add_rows_kernel,
+                                              (const void *)add_packed_kernel,   (const void *)count_digits_kernel,
+                                              (const void *)scan_counts_kernel,  (const void *)move_items_kernel,
+                                              (const void *)join_runs_kernel,    (const void *)sum_rows_kernel};

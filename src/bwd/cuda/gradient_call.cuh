@@ -11,11 +11,11 @@
 
 /* What becomes of the sums of a unit. */
 enum gradient_mode {
-    GRADIENT_DIRECT,     /* they are the gradient: no other unit has its row of d_freqs */
-    GRADIENT_PARTS,      /* they are left, and the units of each token are added */
-    GRADIENT_PACKED,     /* they are left, and the tokens at one place of their sequences are added */
-    GRADIENT_SORTED,     /* they are left, and units are sorted by rows of d_freqs and added */
-    GRADIENT_FREQUENCIES /* they are multiplied by the position, those of a block added and left, and these added */
+    GRADIENT_DIRECT, /* they are the gradient: no other unit has its row of d_freqs */
+    GRADIENT_PARTS,  /* they are left, and the units of each token are added */
+    GRADIENT_PACKED, /* they are left, and the tokens at one place of their sequences are added */
+    GRADIENT_SORTED, /* they are left, and units are sorted by rows of d_freqs and added */
+    GRADIENT_TOTAL   /* those of a block are added and left, and these added: d_inv_freq, or d_freqs of one row */
 };
 
 /* The lanes of block_operand are those that copy what passes through; by elements all its lanes have one pair. */
@@ -41,7 +41,7 @@ struct gradient_call {
     uint32_t rearranges;                 /* a head in place is stored elsewhere in itself, when all of it has been loaded */
     uint32_t positions_at, left_at;      /* bytes of shared memory before positions, and before what parts leave */
     trope_divisor columns;               /* of sums: the first elements of all pairs, then (per_element) the second ones */
-    double *sums;                        /* [units, columns]; FREQUENCIES: [blocks, columns] */
+    double *sums;                        /* [units, columns]; TOTAL: [blocks, columns] */
     uint32_t *keys, *values;             /* SORTED: [axes, units] */
     uint32_t buckets;                    /* rows of d_freqs, of all batch entries that have their own */
     uint32_t first_pair[TROPE_MAX_AXES]; /* that each axis drives, UINT32_MAX if it drives none */
@@ -68,22 +68,14 @@ __host__ __device__ __forceinline__ int64_t rows_of_gradient(const trope_plan &p
     return plan.d_freqs_stride.row ? plan.angles.rows : 1;
 }
 
-/* Results should not stay in L2 (nor should sums of units, although they are read once). */
-__device__ __forceinline__ void store_number(const trope_plan &plan, int64_t offset, double value)
-{
-    if (plan.dtype == TROPE_F64)
-        __stcs((double *)plan.d_freqs + offset, value);
-    else
-        __stcs((float *)plan.d_freqs + offset, (float)value);
-}
-
 /* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
 __device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
 {
     return plan.inverse ? 0 - sum : sum;
 }
 
-/* A column of a row of d_freqs: the sum in the plane that drives the pair, and 0 in the others. */
+/* A column of a row of d_freqs: the sum in the plane that drives the pair, and 0 in the others. Results should not stay in L2
+ * (nor should sums of units, although they are read once). */
 __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t column, double sum)
 {
     const trope_table_stride &stride = plan.d_freqs_stride;
@@ -92,50 +84,39 @@ __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batc
     if (plan.angles.per_element)
         at = column < (uint32_t)plan.pairs ? trope_first_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair)
                                            : trope_second_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair);
-    const int64_t offset = batch * stride.batch + row * stride.row + at * stride.column;
-    if (!stride.axis) {
-        store_number(plan, offset, turn_sum(plan, sum));
-        return;
+    for (int32_t plane = 0; plane < (stride.axis ? plan.planes : 1); plane++) {
+        const int64_t offset = plane * stride.axis + batch * stride.batch + row * stride.row + at * stride.column;
+        const double value = !stride.axis || plane == trope_pair_plane(&plan, pair) ? turn_sum(plan, sum) : 0;
+        if (plan.dtype == TROPE_F64)
+            __stcs((double *)plan.d_freqs + offset, value);
+        else
+            __stcs((float *)plan.d_freqs + offset, (float)value);
     }
-    const int32_t own = trope_pair_plane(&plan, pair);
-    for (int32_t plane = 0; plane < plan.planes; plane++)
-        store_number(plan, offset + plane * stride.axis, plane == own ? turn_sum(plan, sum) : 0);
 }
 
 /* ---- what adds sums ---- */
 
-/* Sums that follow each other in a known way. */
-struct left_sums {
-    trope_plan plan;
-    const double *sums; /* [rows, columns]; of PARTS [rows, tokens, columns]; of PACKED [tokens, columns] */
-    int64_t rows;
-};
-
-/* One digit of the sort. */
-struct sort_pass {
-    const uint32_t *keys, *values;
-    uint32_t *sorted_keys, *sorted_values;
-    uint32_t *counts; /* [digits, tiles] */
-    uint32_t items, tiles, shift, bits;
-    uint32_t warp_items; /* of a tile, which a block has */
-};
-
-struct sorted_sums {
-    trope_plan plan;
-    double *sums; /* [units, columns] */
-    const uint32_t *keys, *values;
-    uint32_t items, buckets;
-};
-
 /* Threads of a block of the pass; lanes of f64 may be twice as many. */
 #define GRADIENT_THREADS 128
 
-#define SUMS_THREADS      256
-#define SUMS_WARPS        (SUMS_THREADS / 32)
-#define SCAN_THREADS      1024
-#define FREQUENCY_THREADS 1024
-#define FREQUENCY_PAIRS   4  /* of a block: a sector */
-#define SORT_MAX_BITS     10 /* a digit: a warp's counters are 4 KiB */
-#define RUN_ITEMS         32 /* sorted units that are added first, where they have one key */
+#define SUMS_THREADS  256
+#define SUMS_WARPS    (SUMS_THREADS / 32)
+#define WIDE_THREADS  1024
+#define MOST_LANES    256 /* of a column: with fewer columns a block would read less than a sector of a row */
+#define SORT_MAX_BITS 10  /* a digit: a warp's counters are 4 KiB */
+#define RUN_ITEMS     32  /* sorted units that are added first, where they have one key */
+
+/* What the kernels that add sums are told. Those that sort look at keys[from] and values[from], and write the others. */
+struct angle_sums {
+    trope_plan plan;
+    double *sums;                  /* [units or blocks, columns] */
+    int64_t rows, width;           /* of what is added in order: blocks; PARTS: units of a token, all tokens' columns */
+    uint32_t lanes;                /* that add one column of it: a power of two */
+    uint32_t *keys[2], *values[2]; /* [axes, units] */
+    uint32_t *counts;              /* [digits, tiles] */
+    uint32_t from, items, buckets;
+    uint32_t tiles, warp_items; /* of a tile, which a block has */
+    uint32_t shift, bits;       /* one digit */
+};
 
 #endif

@@ -24,24 +24,26 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
 
     piece of[PIECES];
 
-    __device__ __forceinline__ void load(const gradient_operand &o, const head_place &head, uint32_t lane)
+    /* Each piece that the head has, with its two places there. */
+    template <typename MOVE>
+    __device__ __forceinline__ void move(const gradient_operand &o, const head_place &head, uint32_t lane, MOVE move_piece)
     {
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             const lane_place at = find_place<OF_PIECE>(o, lane * PIECES + i, head.interleaved);
             if (VECTORS || lane * PIECES + i < o.rotating)
-                of[i].load(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
+                move_piece(of[i], head.at + at.first * head.element, head.at + at.second * head.element);
         }
     }
 
-    __device__ __forceinline__ void store(const gradient_operand &o, const head_place &head, uint32_t lane) const
+    __device__ __forceinline__ void load(const gradient_operand &o, const head_place &head, uint32_t lane)
     {
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            const lane_place at = find_place<OF_PIECE>(o, lane * PIECES + i, head.interleaved);
-            if (VECTORS || lane * PIECES + i < o.rotating)
-                of[i].store(head.at + at.first * head.element, head.at + at.second * head.element, true, evict_first());
-        }
+        move(o, head, lane, [](piece &p, char *first, char *second) { p.load(first, second, true, evict_first()); });
+    }
+
+    __device__ __forceinline__ void store(const gradient_operand &o, const head_place &head, uint32_t lane)
+    {
+        move(o, head, lane, [](piece &p, char *first, char *second) { p.store(first, second, true, evict_first()); });
     }
 
     __device__ __forceinline__ real get(int which, int e) const
@@ -166,7 +168,7 @@ template <class R> struct head_job {
     }
 
     __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, const listed_head &at,
-                                          int32_t interleaved) const
+                                          int32_t interleaved)
     {
         const gradient_operand &o = call.operands[at.operand];
         if (o.is_written)
@@ -382,17 +384,17 @@ template <class R> __device__ __forceinline__ void emit_units(const gradient_cal
     }
 }
 
-/* The units of a block are added, each times its position. */
-template <class R> __device__ __forceinline__ void emit_frequencies(const gradient_call &call, uint32_t units)
+/* The units of a block are added, for d_inv_freq each times its position. */
+template <class R> __device__ __forceinline__ void emit_total(const gradient_call &call, uint32_t units)
 {
-    for (uint32_t pair = threadIdx.x; pair < call.columns.divisor; pair += blockDim.x) {
+    for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
         double sum = 0;
         for (uint32_t unit = 0; unit < units; unit++) {
-            const double position = *R::position(call, unit, pair);
+            const double position = *R::position(call, unit, pair_of_column(call.plan.plan, column));
             if (position == position)
-                sum = fma(position, sum_of_unit(call, unit, pair), sum);
+                sum = fma(call.plan.plan.d_inv_freq ? position : 1, sum_of_unit(call, unit, column), sum);
         }
-        __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + pair, sum);
+        __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + column, sum);
     }
 }
 
@@ -434,8 +436,8 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     for (uint32_t i = 0; i < call.count; i++)
         copy_rest<R>(call, call.operands[i], first_unit, units);
     __syncthreads();
-    if (call.mode == GRADIENT_FREQUENCIES)
-        emit_frequencies<R>(call, units);
+    if (call.mode == GRADIENT_TOTAL)
+        emit_total<R>(call, units);
     else
         emit_units<R>(call, first_unit, units);
     if (call.mode == GRADIENT_SORTED)

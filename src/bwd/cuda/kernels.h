@@ -12,9 +12,17 @@ typedef struct trope_backward_kernels {
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;
 
+static inline const trope_backward_kernels *trope_backward_kernels_of(int32_t dtype)
+{
+    return dtype == TROPE_F32    ? &trope_backward_f32
+           : dtype == TROPE_F16  ? &trope_backward_f16
+           : dtype == TROPE_BF16 ? &trope_backward_bf16
+                                 : &trope_backward_f64;
+}
+
 /* What adds the sums of that pass: angle_sums.cu. */
 typedef struct trope_angle_kernels {
-    const void *clear, *add_parts, *add_packed, *add_frequencies;
+    const void *clear, *add_rows, *add_packed;
     const void *count_digits, *scan_counts, *move_items, *join_runs, *sum_rows; /* of sorted units */
 } trope_angle_kernels;
 

@@ -38,10 +38,11 @@ static inline bool rows_are_packed(const trope_plan &plan)
 
 static inline gradient_mode mode_of(const trope_plan &plan, int64_t units_of_token)
 {
-    if (plan.d_inv_freq)
-        return GRADIENT_FREQUENCIES;
+    const bool apart = plan.d_freqs_stride.batch && plan.batch > 1;
+    if (plan.d_inv_freq || (!plan.d_freqs_stride.row && !apart))
+        return GRADIENT_TOTAL;
     if (plan.d_freqs_stride.row && rows_are_known(plan))
-        return plan.d_freqs_stride.batch || units_of_token <= 1 ? GRADIENT_DIRECT : GRADIENT_PARTS;
+        return apart || units_of_token <= 1 ? GRADIENT_DIRECT : GRADIENT_PARTS;
     return plan.d_freqs_stride.row && rows_are_packed(plan) ? GRADIENT_PACKED : GRADIENT_SORTED;
 }
 
@@ -190,56 +191,42 @@ static inline void plan_gradient_operands(bool vectors, gradient_call *g)
 
 /* ---- workspace ---- */
 
-/* What lies in it, in bytes from its start. */
-struct gradient_workspace {
-    uint64_t sums, keys[2], values[2], counts;
-    uint64_t size;
-};
-
-static inline uint32_t sort_items(const gradient_call &g)
-{
-    return (uint32_t)g.shape.rows * (uint32_t)g.plan.plan.axes;
-}
-
-/* Items of a warp of the sort: enough warps first, then fewer counts. */
-static inline uint32_t sort_warp_items(const gradient_call &g)
-{
-    return sort_items(g) <= 1u << 17 ? 64 : 256;
-}
-
-static inline uint32_t sort_tiles(const gradient_call &g)
-{
-    return (uint32_t)quotient_up(sort_items(g), SUMS_WARPS * sort_warp_items(g));
-}
-
-static inline uint64_t take(gradient_workspace *w, uint64_t bytes)
-{
-    const uint64_t at = w->size;
-    w->size += (bytes + 15) / 16 * 16;
-    return at;
-}
-
 static inline int64_t blocks_of_pass(const gradient_call &g)
 {
     return quotient_up(g.shape.rows, g.shape.rows_of_block);
 }
 
-static inline gradient_workspace lay_out(const gradient_call &g)
+/* So many numbers of it from `size` on, which becomes where the next ones begin. */
+template <typename T> static inline T *take(void *workspace, uint64_t count, uint64_t *size)
 {
-    const uint64_t rows = (uint64_t)(g.mode == GRADIENT_DIRECT        ? 0
-                                     : g.mode == GRADIENT_FREQUENCIES ? blocks_of_pass(g)
-                                                                      : g.shape.rows);
-    gradient_workspace w;
-    memset(&w, 0, sizeof w);
-    w.sums = take(&w, rows * g.columns.divisor * sizeof(double));
-    if (g.mode != GRADIENT_SORTED)
-        return w;
+    T *const at = (T *)((char *)workspace + *size);
+    *size += (count * sizeof(T) + 15) / 16 * 16;
+    return at;
+}
+
+/* What sums are added from. Returns the bytes of workspace that it lies in. Enough warps sort at first, then fewer. */
+static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
+{
+    const uint64_t rows = (uint64_t)(g.mode == GRADIENT_DIRECT  ? 0
+                                     : g.mode == GRADIENT_TOTAL ? blocks_of_pass(g)
+                                                                : g.shape.rows);
+    uint64_t size = 0;
+    memset(s, 0, sizeof *s);
+    s->plan = g.plan.plan;
+    s->rows = g.mode == GRADIENT_PARTS ? quotient_up(g.batch, g.entries) : (int64_t)rows;
+    s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_PARTS ? s->plan.tokens : 1);
+    s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), MOST_LANES));
+    s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
+    s->buckets = g.buckets;
+    s->warp_items = s->items <= 1u << 17 ? 64 : 256;
+    s->tiles = (uint32_t)quotient_up(s->items, SUMS_WARPS * s->warp_items);
+    s->sums = take<double>(s->plan.workspace, rows * g.columns.divisor, &size);
     for (int i = 0; i < 2; i++) {
-        w.keys[i] = take(&w, sort_items(g) * sizeof(uint32_t));
-        w.values[i] = take(&w, sort_items(g) * sizeof(uint32_t));
+        s->keys[i] = take<uint32_t>(s->plan.workspace, s->items, &size);
+        s->values[i] = take<uint32_t>(s->plan.workspace, s->items, &size);
     }
-    w.counts = take(&w, ((uint64_t)sort_tiles(g) << SORT_MAX_BITS) * sizeof(uint32_t));
-    return w;
+    s->counts = take<uint32_t>(s->plan.workspace, (uint64_t)s->tiles << SORT_MAX_BITS, &size);
+    return size;
 }
 
 #endif
