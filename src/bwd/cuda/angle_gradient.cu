@@ -1,22 +1,21 @@
 /* The gradient of the angles on CUDA: the launches of a call. */
 #include "bwd/cuda/angle_gradient.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "bwd/cuda/head_sums.h"
 #include "bwd/cuda/kernels.h"
 #include "bwd/cuda/plan_gradient.cuh"
 
-/* Elements of a token that are counted in 32 bits. */
-#define MOST_BYTES_OF_TOKEN 3.2e9
+/* Of a token, whose elements are counted in 32 bits. */
+#define MOST_BYTES 3.2e9
 
 int trope_cuda_gradient_fits(const trope_plan *plan)
 {
-    const double limit = INT32_MAX, units = (double)plan->batch * (double)plan->tokens;
-    const double buckets =
-        plan->d_freqs ? (double)rows_of_gradient(*plan) * (plan->d_freqs_stride.batch ? (double)plan->batch : 1) : 0;
-    return elements_of_row(*plan) * plan->element_size < MOST_BYTES_OF_TOKEN && units * plan->axes < limit &&
-           buckets * plan->axes < limit;
+    const double units = (double)plan->batch * (double)plan->tokens, batch = plan->d_freqs_stride.batch ? plan->batch : 1,
+                 buckets = plan->d_freqs ? (double)rows_of_gradient(*plan) * batch : 0;
+    return elements_of_row(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->axes < INT32_MAX;
 }
 
 uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
@@ -57,25 +56,23 @@ static void launch(gradient_launches *l, const void *kernel, const block_launch 
 static void launch_adder(gradient_launches *l, const void *kernel, int64_t count, int64_t of_block, const angle_sums &s)
 {
     const bool is_wide = kernel == trope_angle_sums.add_rows || kernel == trope_angle_sums.scan_counts;
-    const size_t counters = sizeof(uint32_t) << s.bits, shared_bytes = kernel == trope_angle_sums.count_digits ? counters
-                                                                       : kernel == trope_angle_sums.move_items
-                                                                           ? SUMS_WARPS * counters
-                                                                           : 0;
+    const uint32_t counted = kernel == trope_angle_sums.move_items ? SUMS_WARPS : kernel == trope_angle_sums.count_digits;
+    const block_launch size = {(unsigned)quotient_up(count, of_block), is_wide ? WIDE_THREADS : (unsigned)SUMS_THREADS,
+                               counted * sizeof(uint32_t) << s.bits, true};
     void *arguments[] = {(void *)&s};
-    launch(l, kernel,
-           {(unsigned)quotient_up(count, of_block), is_wide ? WIDE_THREADS + 0u : SUMS_THREADS, shared_bytes, true},
-           arguments);
+    launch(l, kernel, size, arguments);
 }
 
 static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches *l)
 {
     const trope_plan &plan = g->plan.plan;
     const bool vectors = gradient_has_vectors(plan);
-    const uint32_t threads = g->shape.rows_of_block * g->unit_threads.divisor;
+    const uint32_t units = g->shape.rows_of_block, threads = units * g->unit_threads.divisor;
     plan_gradient_operands(vectors, g);
     void *arguments[] = {g, plan.step};
     launch(l, trope_backward_kernels_of(plan.dtype)->gradient[vectors],
-           {(unsigned)blocks_of_pass(*g), (uint32_t)quotient_up(threads, 32) * 32, shared_bytes, true}, arguments);
+           {(unsigned)quotient_up(g->shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},
+           arguments);
 }
 
 /* Sorts the units of a call, and adds them by rows of d_freqs. */
@@ -99,7 +96,7 @@ static void launch_all(gradient_call *g, size_t shared_bytes, angle_sums *s, gra
     const trope_plan &plan = g->plan.plan;
     const bool is_known = g->mode == GRADIENT_DIRECT || g->mode == GRADIENT_PARTS;
     if (plan.d_freqs && (g->shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
-        launch_adder(l, trope_angle_sums.clear, s->buckets, SUMS_WARPS, *s);
+        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* of no items: zeros */
     launch_pass(g, shared_bytes, l);
     if (g->mode == GRADIENT_TOTAL || g->mode == GRADIENT_PARTS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);

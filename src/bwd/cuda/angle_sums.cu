@@ -1,23 +1,10 @@
 /* The gradient of the angles on CUDA, second part: the sums of units become those of rows of d_freqs. Every sum has a fixed
  * order: units ascend, as batch * tokens + token does, within the parts that some sums are added from.
  *
- * Which units share a row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise
- * it is found by sorting their row numbers, by a stable radix sort of our own: it needs no device to say how much scratch
- * it takes, and no more kernels than are here. */
+ * Which units share a row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise it is
+ * found by a stable radix sort of our own: it needs no device to say how much scratch it takes, and no more kernels. */
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/kernels.h"
-
-/* ---- nothing ---- */
-
-/* Zeros for all of d_freqs, and nothing in the gaps of its strides. */
-static __global__ void __launch_bounds__(SUMS_THREADS) clear_angles_kernel(KERNEL_PARAMETER(angle_sums) s)
-{
-    take_turn();
-    const trope_plan &plan = s.plan;
-    const int64_t row = (int64_t)blockIdx.x * SUMS_WARPS + threadIdx.x / 32, batch = row / rows_of_gradient(plan);
-    for (uint32_t column = threadIdx.x % 32; column < columns_of(plan) && row < s.buckets; column += 32)
-        store_angle(plan, batch, row - batch * rows_of_gradient(plan), column, 0);
-}
 
 /* ---- units that follow each other in a known way ---- */
 
@@ -130,26 +117,23 @@ static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNE
 /* Turns the counts into what comes before them. One block. */
 static __global__ void __launch_bounds__(WIDE_THREADS) scan_counts_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    __shared__ uint32_t sums[2][WIDE_THREADS];
+    __shared__ uint32_t sums[WIDE_THREADS];
     take_turn();
     const uint32_t count = s.tiles << s.bits;
     uint32_t before = 0;
     for (uint32_t base = 0; base < count; base += WIDE_THREADS) {
         const uint32_t i = base + threadIdx.x, own = i < count ? s.counts[i] : 0;
-        uint32_t *from = sums[0], *to = sums[1];
-        from[threadIdx.x] = own;
-        __syncthreads();
-        for (uint32_t step = 1; step < WIDE_THREADS; step *= 2) {
-            to[threadIdx.x] = from[threadIdx.x] + (threadIdx.x >= step ? from[threadIdx.x - step] : 0);
-            uint32_t *swap = from;
-            from = to;
-            to = swap;
+        uint32_t sum = own, total = 0;
+        for (uint32_t distance = 1; distance <= WIDE_THREADS; distance *= 2) {
+            sums[threadIdx.x] = sum;
+            __syncthreads();
+            sum += threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
+            total = sums[WIDE_THREADS - 1];
             __syncthreads();
         }
         if (i < count)
-            s.counts[i] = before + from[threadIdx.x] - own;
-        before += from[WIDE_THREADS - 1];
-        __syncthreads();
+            s.counts[i] = before + sum - own;
+        before += total;
     }
 }
 
@@ -251,7 +235,8 @@ __device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t ke
     return low;
 }
 
-/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left. */
+/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left. Of no
+ * items the sums are 0; the gaps of d_freqs' strides are not written. */
 static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
@@ -276,7 +261,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
     }
 }
 
-const trope_angle_kernels trope_angle_sums = {(const void *)clear_angles_kernel, (const void *)add_rows_kernel,
-                                              (const void *)add_packed_kernel,   (const void *)count_digits_kernel,
-                                              (const void *)scan_counts_kernel,  (const void *)move_items_kernel,
-                                              (const void *)join_runs_kernel,    (const void *)sum_rows_kernel};
+const trope_angle_kernels trope_angle_sums = {(const void *)add_rows_kernel,     (const void *)add_packed_kernel,
+                                              (const void *)count_digits_kernel, (const void *)scan_counts_kernel,
+                                              (const void *)move_items_kernel,   (const void *)join_runs_kernel,
+                                              (const void *)sum_rows_kernel};

@@ -34,18 +34,17 @@ struct gradient_call {
     uint32_t entries; /* batch entries of a unit, at most */
     trope_divisor heads_of_entry;
     trope_divisor unit_threads;
-    uint32_t lane_bits;                  /* a head has 2^lane_bits lanes */
-    uint32_t slots, slots_of_warp;       /* of a unit; a warp has a power of two */
-    uint32_t rounds;                     /* heads of a slot, at most */
-    uint32_t parts;                      /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
-    uint32_t rearranges;                 /* a head in place is stored elsewhere in itself, when all of it has been loaded */
-    uint32_t positions_at, left_at;      /* bytes of shared memory before positions, and before what parts leave */
-    trope_divisor columns;               /* of sums: the first elements of all pairs, then (per_element) the second ones */
-    double *sums;                        /* [units, columns]; TOTAL: [blocks, columns] */
-    uint32_t *keys, *values;             /* SORTED: [axes, units] */
-    uint32_t buckets;                    /* rows of d_freqs, of all batch entries that have their own */
-    uint32_t first_pair[TROPE_MAX_AXES]; /* that each axis drives, UINT32_MAX if it drives none */
-    uint32_t rotating, count;            /* operands that rotate, which are first; and all */
+    uint32_t lane_bits;             /* a head has 2^lane_bits lanes */
+    uint32_t slots, slots_of_warp;  /* of a unit; a warp has a power of two */
+    uint32_t rounds;                /* heads of a slot, at most */
+    uint32_t parts;                 /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
+    uint32_t rearranges;            /* a head in place is stored elsewhere in itself, when all of it has been loaded */
+    uint32_t positions_at, left_at; /* bytes of shared memory before positions, and before what parts leave */
+    trope_divisor columns;          /* of sums: the first elements of all pairs, then (per_element) the second ones */
+    double *sums;                   /* [units, columns]; TOTAL: [blocks, columns] */
+    uint32_t *keys, *values;        /* SORTED: [axes, units] */
+    uint32_t buckets;               /* rows of d_freqs, of all batch entries that have their own */
+    uint32_t rotating, count;       /* operands that rotate, which are first; and all */
     gradient_operand operands[TROPE_MAX_OPERANDS];
 };
 

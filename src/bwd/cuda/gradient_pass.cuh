@@ -6,13 +6,43 @@
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/rotate.cuh"
 
-/* ---- a lane ---- */
+/* ---- a place in the call ---- */
 
-/* Where a tensor has a head, and how its pairs are. */
-struct head_place {
-    char *at;
-    int64_t element;
-    bool interleaved;
+/* What a thread has of a block. */
+struct unit_thread {
+    uint32_t unit, slot, lane;
+    block_row<uint32_t> row; /* of the unit's first batch entry */
+    uint32_t heads;          /* of the unit; 0 if there is none */
+
+    __device__ __forceinline__ unit_thread(const gradient_call &call, int64_t first_unit, uint32_t units)
+    {
+        unit = trope_divide(&call.unit_threads, threadIdx.x);
+        const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
+        slot = in_unit >> call.lane_bits;
+        lane = in_unit & ((1u << call.lane_bits) - 1);
+        row = find_row<uint32_t>(call.shape, first_unit + min(unit, units - 1));
+        row.outer *= call.entries;
+        heads = unit < units ? min(call.entries, call.batch - row.outer) * call.heads_of_entry.divisor : 0;
+    }
+};
+
+/* A head of a unit's list. */
+struct listed_head {
+    const gradient_operand *operand;
+    block_row<uint32_t> row;
+    uint32_t head;
+
+    __device__ __forceinline__ listed_head(const gradient_call &call, const unit_thread &thread, uint32_t number)
+        : operand(call.operands), row(thread.row), head(number)
+    {
+        if (call.entries > 1) {
+            const uint32_t entry = trope_divide(&call.heads_of_entry, number);
+            row.outer += entry;
+            head -= entry * call.heads_of_entry.divisor;
+        }
+        for (uint32_t i = 1; i < call.rotating && head >= operand->heads; i++)
+            head -= operand++->heads;
+    }
 };
 
 /* The pairs of a lane: two vectors, or as many pairs whose elements may be anywhere. */
@@ -26,24 +56,29 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
 
     /* Each piece that the head has, with its two places there. */
     template <typename MOVE>
-    __device__ __forceinline__ void move(const gradient_operand &o, const head_place &head, uint32_t lane, MOVE move_piece)
+    __device__ __forceinline__ void move(const listed_head &head, const block_tensor &t, int32_t interleaved, uint32_t lane,
+                                         MOVE move_piece)
     {
+        char *const p = address_of_head(*head.operand, t, head.row, head.head);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const lane_place at = find_place<OF_PIECE>(o, lane * PIECES + i, head.interleaved);
-            if (VECTORS || lane * PIECES + i < o.rotating)
-                move_piece(of[i], head.at + at.first * head.element, head.at + at.second * head.element);
+            const lane_place at = find_place<OF_PIECE>(*head.operand, lane * PIECES + i, interleaved);
+            if (VECTORS || lane * PIECES + i < head.operand->rotating)
+                move_piece(of[i], p + at.first * t.element, p + at.second * t.element);
         }
     }
 
-    __device__ __forceinline__ void load(const gradient_operand &o, const head_place &head, uint32_t lane)
+    __device__ __forceinline__ void load(const listed_head &head, const block_tensor &t, int32_t interleaved, uint32_t lane)
     {
-        move(o, head, lane, [](piece &p, char *first, char *second) { p.load(first, second, true, evict_first()); });
+        move(head, t, interleaved, lane,
+             [](piece &p, char *first, char *second) { p.load(first, second, true, evict_first()); });
     }
 
-    __device__ __forceinline__ void store(const gradient_operand &o, const head_place &head, uint32_t lane)
+    __device__ __forceinline__ void store(const listed_head &head, const block_tensor &t, int32_t interleaved,
+                                          uint32_t lane)
     {
-        move(o, head, lane, [](piece &p, char *first, char *second) { p.store(first, second, true, evict_first()); });
+        move(head, t, interleaved, lane,
+             [](piece &p, char *first, char *second) { p.store(first, second, true, evict_first()); });
     }
 
     __device__ __forceinline__ real get(int which, int e) const
@@ -99,49 +134,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     }
 };
 
-/* What a thread has of a block. */
-struct unit_thread {
-    uint32_t unit, slot, lane;
-    block_row<uint32_t> row; /* of the unit's first batch entry */
-    uint32_t heads;          /* of the unit; 0 if there is none */
-
-    __device__ __forceinline__ unit_thread(const gradient_call &call, int64_t first_unit, uint32_t units)
-    {
-        unit = trope_divide(&call.unit_threads, threadIdx.x);
-        const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
-        slot = in_unit >> call.lane_bits;
-        lane = in_unit & ((1u << call.lane_bits) - 1);
-        row = find_row<uint32_t>(call.shape, first_unit + min(unit, units - 1));
-        row.outer *= call.entries;
-        heads = unit < units ? min(call.entries, call.batch - row.outer) * call.heads_of_entry.divisor : 0;
-    }
-};
-
 /* ---- a lane of a head ---- */
-
-/* A head of a unit's list. */
-struct listed_head {
-    uint32_t entry, operand, head;
-};
-
-__device__ __forceinline__ listed_head find_head(const gradient_call &call, uint32_t number)
-{
-    listed_head at = {0, 0, number};
-    if (call.entries > 1) {
-        at.entry = trope_divide(&call.heads_of_entry, number);
-        at.head = number - at.entry * call.heads_of_entry.divisor;
-    }
-    while (at.operand + 1 < call.rotating && at.head >= call.operands[at.operand].heads)
-        at.head -= call.operands[at.operand++].heads;
-    return at;
-}
-
-__device__ __forceinline__ head_place place_of_head(const gradient_operand &o, const block_tensor &t,
-                                                    const unit_thread &thread, const listed_head &at, int32_t interleaved)
-{
-    const block_row<uint32_t> row = {thread.row.outer + at.entry, thread.row.inner};
-    return {address_of_head(o, t, row, at.head), t.element, interleaved != 0};
-}
 
 /* The coefficients of two pairs that follow each other. */
 template <int DTYPE> struct alignas(16) two_couples {
@@ -158,32 +151,23 @@ template <class R> struct head_job {
     /* Asks for it. */
     __device__ __forceinline__ void load(const gradient_call &call, const unit_thread &thread, uint32_t number)
     {
-        const listed_head at = find_head(call, number);
-        const gradient_operand &o = call.operands[at.operand];
-        present = number < thread.heads && thread.lane * R::lane::PIECES < o.rotating;
+        const listed_head at(call, thread, number);
+        present = number < thread.heads && thread.lane * R::lane::PIECES < at.operand->rotating;
         if (!present)
             return;
-        dy.load(o, place_of_head(o, o.src, thread, at, call.plan.plan.interleaved_src), thread.lane);
-        x.load(o, place_of_head(o, o.x, thread, at, call.plan.plan.interleaved_forward_src), thread.lane);
-    }
-
-    __device__ __forceinline__ void store(const gradient_call &call, const unit_thread &thread, const listed_head &at,
-                                          int32_t interleaved)
-    {
-        const gradient_operand &o = call.operands[at.operand];
-        if (o.is_written)
-            dy.store(o, place_of_head(o, o.dst, thread, at, interleaved), thread.lane);
+        dy.load(at, at.operand->src, call.plan.plan.interleaved_src, thread.lane);
+        x.load(at, at.operand->x, call.plan.plan.interleaved_forward_src, thread.lane);
     }
 
     /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void store_padding(const gradient_call &call, const unit_thread &thread,
-                                                  const listed_head &at, trope_row_action action)
+    __device__ __forceinline__ void store_padding(const gradient_call &call, const listed_head &at, uint32_t lane,
+                                                  trope_row_action action)
     {
         typedef typename R::lane::piece piece;
         if (action != TROPE_ROW_COPY)
             dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
-        if (action != TROPE_ROW_COPY || !call.operands[at.operand].in_place)
-            store(call, thread, at, call.plan.plan.interleaved_src);
+        if (at.operand->is_written && (action != TROPE_ROW_COPY || !at.operand->in_place))
+            dy.store(at, at.operand->dst, call.plan.plan.interleaved_src, lane);
     }
 
     /* Turns dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one sum,
@@ -194,7 +178,7 @@ template <class R> struct head_job {
     {
         typedef typename R::lane::piece piece;
         const trope_plan &plan = call.plan.plan;
-        const uint32_t pairs = R::VECTORS ? 0 : call.operands[at.operand].rotating;
+        const uint32_t pairs = R::VECTORS ? 0 : at.operand->rotating;
         if (plan.interleaved_src)
             dy.each([](piece &p) { p.separate(); });
         if (plan.interleaved_forward_src)
@@ -204,7 +188,8 @@ template <class R> struct head_job {
             turn_two<USUAL>(call, thread, pairs, e, sum);
         if (plan.interleaved_dst)
             dy.each([](piece &p) { p.join(); });
-        store(call, thread, at, plan.interleaved_dst);
+        if (at.operand->is_written)
+            dy.store(at, at.operand->dst, plan.interleaved_dst, thread.lane);
     }
 
   private:
@@ -301,12 +286,13 @@ __device__ __forceinline__ void turn_heads(const gradient_call &call, const unit
         for (int k = 0; k < R::HEADS; k++) {
             head_job<R> &job = jobs[k];
             const uint32_t number = thread.slot + (round + k) * call.slots;
+            const listed_head at(call, thread, number);
             if (call.rearranges)
                 __syncthreads();
             if (job.present && action == TROPE_ROW_ROTATE)
-                job.template turn<USUAL>(call, thread, find_head(call, number), sum);
+                job.template turn<USUAL>(call, thread, at, sum);
             else if (job.present)
-                job.store_padding(call, thread, find_head(call, number), action);
+                job.store_padding(call, at, thread.lane, action);
             if (round + R::HEADS + k < call.rounds)
                 job.load(call, thread, number + R::HEADS * call.slots);
             else
@@ -398,14 +384,17 @@ template <class R> __device__ __forceinline__ void emit_total(const gradient_cal
     }
 }
 
-/* The row of d_freqs of each unit on each axis; units without one go last. */
+/* The row of d_freqs of each unit on each axis, which is that of the first pair of the axis; units without one go last. */
 template <class R> __device__ __forceinline__ void emit_keys(const gradient_call &call, int64_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
-        const uint32_t unit = i / axes, axis = i - unit * axes, pair = call.first_pair[axis];
-        const double position = pair < UINT32_MAX ? *R::position(call, unit, pair) : (double)NAN;
+        const uint32_t unit = i / axes, axis = i - unit * axes;
+        int32_t pair = 0;
+        while (pair < plan.pairs && (uint32_t)trope_pair_axis(&plan, pair) != axis)
+            pair++;
+        const double position = pair < plan.pairs ? *R::position(call, unit, (uint32_t)pair) : (double)NAN;
         const int64_t batch = plan.d_freqs_stride.batch ? find_row<uint32_t>(call.shape, first_unit + unit).outer : 0;
         const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? (int64_t)position : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;

@@ -22,7 +22,7 @@ static inline const trope_backward_kernels *trope_backward_kernels_of(int32_t dt
 
 /* What adds the sums of that pass: angle_sums.cu. */
 typedef struct trope_angle_kernels {
-    const void *clear, *add_rows, *add_packed;
+    const void *add_rows, *add_packed;
     const void *count_digits, *scan_counts, *move_items, *join_runs, *sum_rows; /* of sorted units */
 } trope_angle_kernels;
 

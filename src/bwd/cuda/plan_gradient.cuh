@@ -65,15 +65,6 @@ static inline int64_t entries_of_unit(const trope_plan &plan)
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
 }
 
-/* The first pair that each axis drives. */
-static inline void find_first_pairs(const trope_plan &plan, gradient_call *g)
-{
-    for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
-        g->first_pair[axis] = UINT32_MAX;
-    for (int pair = plan.pairs; pair-- > 0;)
-        g->first_pair[trope_pair_axis(&plan, pair)] = (uint32_t)pair;
-}
-
 /* Lanes, slots and rounds. Slots fill whole warps, or are a power of two of them. */
 static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
 {
@@ -130,7 +121,6 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
-    find_first_pairs(plan, g);
     plan_couples(plan, {true, false, 16 / plan.element_size}, &g->shape);
     plan_slots(plan, heads_of_entry(plan) * g->entries, g);
     return plan_units(plan, g);
@@ -191,11 +181,6 @@ static inline void plan_gradient_operands(bool vectors, gradient_call *g)
 
 /* ---- workspace ---- */
 
-static inline int64_t blocks_of_pass(const gradient_call &g)
-{
-    return quotient_up(g.shape.rows, g.shape.rows_of_block);
-}
-
 /* So many numbers of it from `size` on, which becomes where the next ones begin. */
 template <typename T> static inline T *take(void *workspace, uint64_t count, uint64_t *size)
 {
@@ -207,20 +192,21 @@ template <typename T> static inline T *take(void *workspace, uint64_t count, uin
 /* What sums are added from. Returns the bytes of workspace that it lies in. Enough warps sort at first, then fewer. */
 static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
 {
-    const uint64_t rows = (uint64_t)(g.mode == GRADIENT_DIRECT  ? 0
-                                     : g.mode == GRADIENT_TOTAL ? blocks_of_pass(g)
-                                                                : g.shape.rows);
+    const int64_t blocks = quotient_up(g.shape.rows, g.shape.rows_of_block), rows = g.mode == GRADIENT_DIRECT ? 0
+                                                                                    : g.mode == GRADIENT_TOTAL
+                                                                                        ? blocks
+                                                                                        : g.shape.rows;
     uint64_t size = 0;
     memset(s, 0, sizeof *s);
     s->plan = g.plan.plan;
-    s->rows = g.mode == GRADIENT_PARTS ? quotient_up(g.batch, g.entries) : (int64_t)rows;
+    s->rows = g.mode == GRADIENT_PARTS ? quotient_up(g.batch, g.entries) : rows;
     s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_PARTS ? s->plan.tokens : 1);
     s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), MOST_LANES));
     s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
     s->buckets = g.buckets;
     s->warp_items = s->items <= 1u << 17 ? 64 : 256;
     s->tiles = (uint32_t)quotient_up(s->items, SUMS_WARPS * s->warp_items);
-    s->sums = take<double>(s->plan.workspace, rows * g.columns.divisor, &size);
+    s->sums = take<double>(s->plan.workspace, (uint64_t)rows * g.columns.divisor, &size);
     for (int i = 0; i < 2; i++) {
         s->keys[i] = take<uint32_t>(s->plan.workspace, s->items, &size);
         s->values[i] = take<uint32_t>(s->plan.workspace, s->items, &size);
