@@ -1,5 +1,5 @@
-/* What 0.1 refused on CUDA is accepted there as on the CPU, by every function that can be asked without running it. (That it is
- * right as well is parity.c's matter. Nothing is run on a device: the addresses are the host's.) */
+/* What 0.1 refused on CUDA is accepted there as on the CPU, by every function that can be asked without running it. (That
+ * it is right as well is parity.c's matter. Nothing is run on a device: the addresses are the host's.) */
 #include "api/valid_call.h"
 #include "cuda/device_call.h"
 #include "support/check.h"

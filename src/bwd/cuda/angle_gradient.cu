@@ -30,7 +30,7 @@ uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 
 void trope_cuda_gradient_name(const trope_plan *plan, char *name, size_t size)
 {
-    static const char *const modes[] = {"direct", "parts", "packed", "sorted", "total"};
+    static const char *const modes[] = {"direct", "tokens", "sequences", "sorted", "total"};
     gradient_call g;
     plan_gradient(*plan, &g);
     snprintf(name, size, "%s-gradient-%s", gradient_has_vectors(*plan) ? "vectors" : "elements", modes[g.mode]);
@@ -94,14 +94,14 @@ static void launch_sorted(angle_sums *s, gradient_launches *l)
 static void launch_all(gradient_call *g, size_t shared_bytes, angle_sums *s, gradient_launches *l)
 {
     const trope_plan &plan = g->plan.plan;
-    const bool is_known = g->mode == GRADIENT_DIRECT || g->mode == GRADIENT_PARTS;
+    const bool is_known = g->mode == GRADIENT_DIRECT || g->mode == GRADIENT_TOKENS;
     if (plan.d_freqs && (g->shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
         launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* of no items: zeros */
     launch_pass(g, shared_bytes, l);
-    if (g->mode == GRADIENT_TOTAL || g->mode == GRADIENT_PARTS)
+    if (g->mode == GRADIENT_TOTAL || g->mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
-    else if (g->mode == GRADIENT_PACKED && g->shape.rows > 0)
-        launch_adder(l, trope_angle_sums.add_packed, s->buckets, SUMS_WARPS, *s);
+    else if (g->mode == GRADIENT_SEQUENCES && g->shape.rows > 0)
+        launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS, *s);
     else if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
         launch_sorted(s, l);
 }

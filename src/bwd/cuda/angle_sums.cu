@@ -1,5 +1,5 @@
-/* The gradient of the angles on CUDA, second part: the sums of units become those of rows of d_freqs. Every sum has a fixed
- * order: units ascend, as batch * tokens + token does, within the parts that some sums are added from.
+/* The gradient of the angles on CUDA, second: the sums of units become those of rows of d_freqs. Every sum has a fixed
+ * order: units ascend, as batch * tokens + token does, within the runs and lanes that some sums are added from.
  *
  * Which units share a row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise it is
  * found by a stable radix sort of our own: it needs no device to say how much scratch it takes, and no more kernels. */
@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
     if (threadIdx.x >= of_block || at >= s.width)
         return;
     if (s.plan.d_inv_freq)
-        s.plan.d_inv_freq[at] = turn_sum(s.plan, lanes[threadIdx.x]);
+        s.plan.d_inv_freq[at] = signed_sum(s.plan, lanes[threadIdx.x]);
     else /* of one row, whatever the position is */
         store_angle(s.plan, 0, trope_dense_position(&s.plan.sequences, token), (uint32_t)(at - token * columns),
                     lanes[threadIdx.x]);
@@ -36,13 +36,13 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
 
 /* ---- units of packed sequences ---- */
 
-/* Tokens [begin, begin + length) of a sequence, none where boundaries are wrong. What is before the first and after the last
- * sequence are sequences as well. */
-struct packed_sequence {
+/* Tokens [begin, begin + length) of a sequence, none where boundaries are wrong. What is before the first and after the
+ * last sequence are sequences as well. */
+struct token_run {
     int32_t begin, length;
 };
 
-__device__ __forceinline__ packed_sequence load_sequence(const trope_sequences &s, int32_t number)
+__device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int32_t number)
 {
     const int32_t *const boundaries = (const int32_t *)s.boundaries;
     const int32_t last = (int32_t)s.count + 1, tokens = (int32_t)s.tokens;
@@ -53,17 +53,17 @@ __device__ __forceinline__ packed_sequence load_sequence(const trope_sequences &
     return {begin, begin >= 0 && begin < end ? end - begin : 0};
 }
 
-/* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and lists
- * the sequences that reach the first of them. cu_seqlens are read before the kernel before this one has ended, which is of the
- * same call: see early_launch.cuh. */
-static __global__ void __launch_bounds__(SUMS_THREADS) add_packed_kernel(KERNEL_PARAMETER(angle_sums) s)
+/* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and
+ * lists the sequences that reach the first of them. cu_seqlens are read before the kernel before this one has ended, which
+ * is of the same call: see early_launch.cuh. */
+static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
-    __shared__ packed_sequence list[SUMS_THREADS];
+    __shared__ token_run list[SUMS_THREADS];
     __shared__ uint32_t counts[SUMS_WARPS];
     const trope_plan &plan = s.plan;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan);
     const int64_t first_row = (int64_t)blockIdx.x * SUMS_WARPS, row = first_row + warp;
-    const packed_sequence own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
+    const token_run own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
     take_turn();
     const uint32_t reach = __ballot_sync(UINT32_MAX, own.length > first_row);
     uint32_t at = (uint32_t)__popc(reach & ((1u << lane) - 1)), count = 0;
@@ -235,8 +235,8 @@ __device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t ke
     return low;
 }
 
-/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left. Of no
- * items the sums are 0; the gaps of d_freqs' strides are not written. */
+/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left.
+ * Of no items the sums are 0; the gaps of d_freqs' strides are not written. */
 static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     take_turn();
@@ -261,7 +261,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
     }
 }
 
-const trope_angle_kernels trope_angle_sums = {(const void *)add_rows_kernel,     (const void *)add_packed_kernel,
+const trope_angle_kernels trope_angle_sums = {(const void *)add_rows_kernel,     (const void *)add_sequences_kernel,
                                               (const void *)count_digits_kernel, (const void *)scan_counts_kernel,
                                               (const void *)move_items_kernel,   (const void *)join_runs_kernel,
                                               (const void *)sum_rows_kernel};

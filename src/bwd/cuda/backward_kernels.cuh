@@ -6,7 +6,8 @@
 #include "bwd/cuda/head_sums.cuh"
 #include "bwd/cuda/kernels.h"
 
-#define SUM_KERNEL(DTYPE, VECTORS)      (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>
+#define SUM_KERNEL(DTYPE, VECTORS) (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>
+
 #define GRADIENT_KERNEL(DTYPE, VECTORS) (const void *)angle_gradient_kernel<gradient_pass<DTYPE, VECTORS>>
 #define BACKWARD_KERNELS(DTYPE)                                                                                            \
     {                                                                                                                      \

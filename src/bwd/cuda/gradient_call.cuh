@@ -1,9 +1,9 @@
 /* The gradient of the angles on CUDA: what its kernels are told by the host, and where sums go.
  *
- * A unit is a token, with as many batch entries as share its angles and are taken together. Its heads are one list: batch entry
- * by batch entry those of each operand that rotates. A thread has a lane of a head, PAIRS pairs, and a slot, which is every so
- * manieth head of the list: it adds them in their order. The slots of a warp are then added by halves, and its warps in order.
- * So the order depends on shapes and options alone, and is the same by vectors and by elements. */
+ * A unit is a token, with as many batch entries as share its angles and are taken together. Its heads are one list: batch
+ * entry by batch entry those of each operand that rotates. A thread has a lane of a head, PAIRS pairs, and a slot, which is
+ * every so manieth head of the list, and adds them in their order. The slots of a warp are then added by halves, and the
+ * warps in order. So the order depends on shapes and options alone, and is the same by vectors and by elements. */
 #ifndef TROPE_BWD_CUDA_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_GRADIENT_CALL_CUH
 
@@ -11,11 +11,11 @@
 
 /* What becomes of the sums of a unit. */
 enum gradient_mode {
-    GRADIENT_DIRECT, /* they are the gradient: no other unit has its row of d_freqs */
-    GRADIENT_PARTS,  /* they are left, and the units of each token are added */
-    GRADIENT_PACKED, /* they are left, and the tokens at one place of their sequences are added */
-    GRADIENT_SORTED, /* they are left, and units are sorted by rows of d_freqs and added */
-    GRADIENT_TOTAL   /* those of a block are added and left, and these added: d_inv_freq, or d_freqs of one row */
+    GRADIENT_DIRECT,    /* they are the gradient: no other unit has its row of d_freqs */
+    GRADIENT_TOKENS,    /* they are left, and the units of each token are added */
+    GRADIENT_SEQUENCES, /* they are left, and the tokens at one place of their sequences are added */
+    GRADIENT_SORTED,    /* they are left, and units are sorted by rows of d_freqs and added */
+    GRADIENT_TOTAL      /* those of a block are added and left, and these added: d_inv_freq, or d_freqs of one row */
 };
 
 /* The lanes of block_operand are those that copy what passes through; by elements all its lanes have one pair. */
@@ -30,16 +30,14 @@ struct gradient_call {
     cuda_plan plan;   /* whose rounding is ONCE: */
     int32_t rounding; /* dx is rotated by coefficients that may be rounded, the sums take them as they are */
     gradient_mode mode;
-    uint32_t batch;
-    uint32_t entries; /* batch entries of a unit, at most */
-    trope_divisor heads_of_entry;
-    trope_divisor unit_threads;
+    uint32_t batch, entries; /* batch entries: all, and those of a unit at most */
+    trope_divisor heads_of_entry, unit_threads;
     uint32_t lane_bits;             /* a head has 2^lane_bits lanes */
     uint32_t slots, slots_of_warp;  /* of a unit; a warp has a power of two */
     uint32_t rounds;                /* heads of a slot, at most */
-    uint32_t parts;                 /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
+    uint32_t shares;                /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
     uint32_t rearranges;            /* a head in place is stored elsewhere in itself, when all of it has been loaded */
-    uint32_t positions_at, left_at; /* bytes of shared memory before positions, and before what parts leave */
+    uint32_t positions_at, left_at; /* bytes of shared memory before positions, and before what shares leave */
     trope_divisor columns;          /* of sums: the first elements of all pairs, then (per_element) the second ones */
     double *sums;                   /* [units, columns]; TOTAL: [blocks, columns] */
     uint32_t *keys, *values;        /* SORTED: [axes, units] */
@@ -67,14 +65,14 @@ __host__ __device__ __forceinline__ int64_t rows_of_gradient(const trope_plan &p
     return plan.d_freqs_stride.row ? plan.angles.rows : 1;
 }
 
-/* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
-__device__ __forceinline__ double turn_sum(const trope_plan &plan, double sum)
+/* For inverse the angle that is rotated by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+__device__ __forceinline__ double signed_sum(const trope_plan &plan, double sum)
 {
     return plan.inverse ? 0 - sum : sum;
 }
 
-/* A column of a row of d_freqs: the sum in the plane that drives the pair, and 0 in the others. Results should not stay in L2
- * (nor should sums of units, although they are read once). */
+/* A column of a row of d_freqs: the sum in the plane that drives the pair, and 0 in the others. Results should not stay in
+ * L2 (nor should sums of units, although they are read once). */
 __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t column, double sum)
 {
     const trope_table_stride &stride = plan.d_freqs_stride;
@@ -85,7 +83,7 @@ __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batc
                                            : trope_second_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair);
     for (int32_t plane = 0; plane < (stride.axis ? plan.planes : 1); plane++) {
         const int64_t offset = plane * stride.axis + batch * stride.batch + row * stride.row + at * stride.column;
-        const double value = !stride.axis || plane == trope_pair_plane(&plan, pair) ? turn_sum(plan, sum) : 0;
+        const double value = !stride.axis || plane == trope_pair_plane(&plan, pair) ? signed_sum(plan, sum) : 0;
         if (plan.dtype == TROPE_F64)
             __stcs((double *)plan.d_freqs + offset, value);
         else
@@ -109,7 +107,7 @@ __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batc
 struct angle_sums {
     trope_plan plan;
     double *sums;                  /* [units or blocks, columns] */
-    int64_t rows, width;           /* of what is added in order: blocks; PARTS: units of a token, all tokens' columns */
+    int64_t rows, width;           /* of what is added in order: blocks; TOKENS: units of a token, all tokens' columns */
     uint32_t lanes;                /* that add one column of it: a power of two */
     uint32_t *keys[2], *values[2]; /* [axes, units] */
     uint32_t *counts;              /* [digits, tiles] */

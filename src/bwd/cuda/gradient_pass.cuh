@@ -1,5 +1,5 @@
-/* The gradient of the angles on CUDA, first part: one pass over dy and x, that stores dx and leaves the sums of units. It is a
- * register block (fwd/cuda/register_block.cuh) with a loop over heads. */
+/* The gradient of the angles on CUDA, first: one pass over dy and x, that stores dx and leaves the sums of units. It
+ * is a register block (fwd/cuda/register_block.cuh) with a loop over heads. */
 #ifndef TROPE_BWD_CUDA_GRADIENT_PASS_CUH
 #define TROPE_BWD_CUDA_GRADIENT_PASS_CUH
 
@@ -170,11 +170,11 @@ template <class R> struct head_job {
             dy.store(at, at.operand->dst, call.plan.plan.interleaved_src, lane);
     }
 
-    /* Turns dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one sum,
-     * and dx is rounded once. */
+    /* Rotates dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one
+     * sum, and dx is rounded once. */
     template <bool USUAL>
-    __device__ __forceinline__ void turn(const gradient_call &call, const unit_thread &thread, const listed_head &at,
-                                         double sum[USUAL ? 1 : 2][R::PAIRS])
+    __device__ __forceinline__ void rotate(const gradient_call &call, const unit_thread &thread, const listed_head &at,
+                                           double sum[USUAL ? 1 : 2][R::PAIRS])
     {
         typedef typename R::lane::piece piece;
         const trope_plan &plan = call.plan.plan;
@@ -185,7 +185,7 @@ template <class R> struct head_job {
             x.each([](piece &p) { p.separate(); });
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += 2)
-            turn_two<USUAL>(call, thread, pairs, e, sum);
+            rotate_two<USUAL>(call, thread, pairs, e, sum);
         if (plan.interleaved_dst)
             dy.each([](piece &p) { p.join(); });
         if (at.operand->is_written)
@@ -194,8 +194,8 @@ template <class R> struct head_job {
 
   private:
     template <bool USUAL>
-    __device__ __forceinline__ void turn_two(const gradient_call &call, const unit_thread &thread, uint32_t pairs, int e,
-                                             double sum[USUAL ? 1 : 2][R::PAIRS])
+    __device__ __forceinline__ void rotate_two(const gradient_call &call, const unit_thread &thread, uint32_t pairs, int e,
+                                               double sum[USUAL ? 1 : 2][R::PAIRS])
     {
         typedef two_couples<R::DTYPE> couples;
         const block_shape &shape = call.shape;
@@ -212,7 +212,7 @@ template <class R> struct head_job {
                 continue;
             const coefficients t = {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine};
             add(t, e + i, &sum[0][e + i], &sum[USUAL ? 0 : 1][e + i]);
-            const auto turned = turn_pair(USUAL ? (int32_t)TROPE_ROUND_ONCE : call.rounding, t, e + i);
+            const auto turned = rotate_one(USUAL ? (int32_t)TROPE_ROUND_ONCE : call.rounding, t, e + i);
             dx[0][i] = turned.first;
             dx[1][i] = turned.second;
         }
@@ -227,7 +227,7 @@ template <class R> struct head_job {
         *second = fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), *second);
     }
 
-    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair turn_pair(int32_t rounding, coefficients t, int e) const
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotate_one(int32_t rounding, coefficients t, int e) const
     {
         if (rounding == TROPE_ROUND_NATIVE)
             t = {round_to<R::DTYPE>(t.c1), round_to<R::DTYPE>(t.s1), round_to<R::DTYPE>(t.c2), round_to<R::DTYPE>(t.s2)};
@@ -237,9 +237,9 @@ template <class R> struct head_job {
 
 /* ---- the sums of a unit ---- */
 
-/* Adds the slots of a warp: each time a thread hands half of its sums to the one whose slot differs in one bit, and has that
- * one's part of the other half; when it has one left, both have the sum. What it has in the end it leaves for its part of the
- * unit, from `column` on. */
+/* Adds the slots of a warp: each time a thread hands half of its sums to the one whose slot differs in one bit, and has
+ * that one's part of the other half; when it has one left, both have the sum. What it has in the end it leaves for its part
+ * of the unit, from `column` on. */
 template <int PAIRS>
 __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
                                            double sum[PAIRS])
@@ -262,9 +262,9 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
     }
     for (; distance < last; distance *= 2)
         sum[0] += __shfl_xor_sync(UINT32_MAX, sum[0], (int)distance);
-    const uint32_t part = thread.slot / call.slots_of_warp, in_warp = thread.slot - part * call.slots_of_warp;
+    const uint32_t share = thread.slot / call.slots_of_warp, in_warp = thread.slot - share * call.slots_of_warp;
     double *const to =
-        (double *)(shared + call.left_at) + (thread.unit * call.parts + part) * call.columns.divisor + column;
+        (double *)(shared + call.left_at) + (thread.unit * call.shares + share) * call.columns.divisor + column;
 #pragma unroll
     for (int i = 0; i < PAIRS; i++)
         if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.heads)
@@ -273,7 +273,7 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
 
 /* Goes through the thread's heads: dx is stored, the sums are left in shared memory. */
 template <class R, bool USUAL>
-__device__ __forceinline__ void turn_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
+__device__ __forceinline__ void rotate_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
 {
     double sum[USUAL ? 1 : 2][R::PAIRS];
     const trope_row_action action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
@@ -290,7 +290,7 @@ __device__ __forceinline__ void turn_heads(const gradient_call &call, const unit
             if (call.rearranges)
                 __syncthreads();
             if (job.present && action == TROPE_ROW_ROTATE)
-                job.template turn<USUAL>(call, thread, at, sum);
+                job.template rotate<USUAL>(call, thread, at, sum);
             else if (job.present)
                 job.store_padding(call, at, thread.lane, action);
             if (round + R::HEADS + k < call.rounds)
@@ -344,17 +344,17 @@ __device__ __forceinline__ void copy_rest(const gradient_call &call, const gradi
 
 /* ---- where sums go ---- */
 
-/* The sum of a column of a unit: of its parts, in order. */
+/* The sum of a column of a unit: of its shares, in order. */
 __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_t unit, uint32_t column)
 {
-    const double *const left = (const double *)(shared + call.left_at) + unit * call.parts * call.columns.divisor + column;
+    const double *const left = (const double *)(shared + call.left_at) + unit * call.shares * call.columns.divisor + column;
     double sum = left[0];
-    for (uint32_t part = 1; part < call.parts; part++)
-        sum += left[part * call.columns.divisor];
+    for (uint32_t share = 1; share < call.shares; share++)
+        sum += left[share * call.columns.divisor];
     return sum;
 }
 
-/* Each unit has sums of its own. PACKED looks at those that count for nothing as well. */
+/* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
 template <class R> __device__ __forceinline__ void emit_units(const gradient_call &call, int64_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
@@ -365,7 +365,7 @@ template <class R> __device__ __forceinline__ void emit_units(const gradient_cal
         if (call.mode == GRADIENT_DIRECT)
             store_angle(plan, find_row<uint32_t>(call.shape, first_unit + unit).outer, (int64_t)position, column,
                         sum_of_unit(call, unit, column));
-        else if (counts || call.mode == GRADIENT_PACKED)
+        else if (counts || call.mode == GRADIENT_SEQUENCES)
             __stcs(call.sums + first_unit * call.columns.divisor + i, counts ? sum_of_unit(call, unit, column) : 0);
     }
 }
@@ -419,9 +419,9 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
             jobs[k].load(call, thread, thread.slot + k * call.slots);
     });
     if (call.plan.plan.angles.per_element || call.rounding != TROPE_ROUND_ONCE)
-        turn_heads<R, false>(call, thread, jobs);
+        rotate_heads<R, false>(call, thread, jobs);
     else
-        turn_heads<R, true>(call, thread, jobs);
+        rotate_heads<R, true>(call, thread, jobs);
     for (uint32_t i = 0; i < call.count; i++)
         copy_rest<R>(call, call.operands[i], first_unit, units);
     __syncthreads();

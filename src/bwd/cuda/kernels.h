@@ -1,5 +1,5 @@
-/* The kernels that only backward has, as data: one translation unit for each dtype has them (backward_f32.cu and so on), and
- * one those that know no dtype of operands. */
+/* The kernels that only backward has, as data: one translation unit for each dtype has them (backward_f32.cu and so on),
+ * and one those that know no dtype of operands. */
 #ifndef TROPE_BWD_CUDA_KERNELS_H
 #define TROPE_BWD_CUDA_KERNELS_H
 
@@ -22,7 +22,7 @@ static inline const trope_backward_kernels *trope_backward_kernels_of(int32_t dt
 
 /* What adds the sums of that pass: angle_sums.cu. */
 typedef struct trope_angle_kernels {
-    const void *add_rows, *add_packed;
+    const void *add_rows, *add_sequences;
     const void *count_digits, *scan_counts, *move_items, *join_runs, *sum_rows; /* of sorted units */
 } trope_angle_kernels;
 

@@ -6,15 +6,16 @@
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units of
- * a block. */
+/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units
+ * of a block. */
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   32
 /* Heads that a thread has at least, where there are as many: their loads are on their way together. */
 #define HEADS_OF_THREAD 2
-/* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a thread. */
-#define MOST_PACKED_SEQUENCES (SUMS_THREADS - 2)
+/* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
+ * thread. */
+#define MOST_SEQUENCES (SUMS_THREADS - 2)
 
 /* ---- units ---- */
 
@@ -28,11 +29,11 @@ static inline bool rows_are_known(const trope_plan &plan)
 }
 
 /* Whether the tokens of each row of d_freqs are found by looking at all sequences. */
-static inline bool rows_are_packed(const trope_plan &plan)
+static inline bool sequences_are_few(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
     return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream &&
-           s.cp_size == 1 && plan.tokens < INT32_MAX && s.count <= MOST_PACKED_SEQUENCES &&
+           s.cp_size == 1 && plan.tokens < INT32_MAX && s.count <= MOST_SEQUENCES &&
            plan.angles.out_of_range == TROPE_RANGE_POISON;
 }
 
@@ -42,8 +43,8 @@ static inline gradient_mode mode_of(const trope_plan &plan, int64_t units_of_tok
     if (plan.d_inv_freq || (!plan.d_freqs_stride.row && !apart))
         return GRADIENT_TOTAL;
     if (plan.d_freqs_stride.row && rows_are_known(plan))
-        return apart || units_of_token <= 1 ? GRADIENT_DIRECT : GRADIENT_PARTS;
-    return plan.d_freqs_stride.row && rows_are_packed(plan) ? GRADIENT_PACKED : GRADIENT_SORTED;
+        return apart || units_of_token <= 1 ? GRADIENT_DIRECT : GRADIENT_TOKENS;
+    return plan.d_freqs_stride.row && sequences_are_few(plan) ? GRADIENT_SEQUENCES : GRADIENT_SORTED;
 }
 
 /* Heads of a batch entry that rotate. */
@@ -78,7 +79,7 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
     if (wanted > of_warp)
         g->slots = (uint32_t)quotient_up(quotient_up(heads, quotient_up(heads, wanted)), of_warp) * of_warp;
     g->slots_of_warp = std::min(g->slots, of_warp);
-    g->parts = g->slots / g->slots_of_warp;
+    g->shares = g->slots / g->slots_of_warp;
     g->rounds = (uint32_t)quotient_up(heads, g->slots);
     g->unit_threads = trope_make_divisor(g->slots * lanes);
 }
@@ -89,15 +90,16 @@ static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
     block_shape *const shape = &g->shape;
     const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
     const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
-                 bytes = couples + sizeof(uint32_t) + ((size_t)plan.pairs + g->parts * g->columns.divisor) * sizeof(double);
-    int64_t units = std::min<int64_t>(GRADIENT_THREADS / g->unit_threads.divisor, MOST_UNITS);
-    units = std::min<int64_t>({units, shape->rows / ENOUGH_UNITS, (int64_t)((UNASKED_SHARED_BYTES - 16) / bytes)});
-    units = std::max<int64_t>(units, 1);
+                 bytes =
+                     couples + sizeof(uint32_t) + ((size_t)plan.pairs + g->shares * g->columns.divisor) * sizeof(double);
+    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / bytes, MOST_UNITS),
+                  small = GRADIENT_THREADS / g->unit_threads.divisor,
+                  units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
     shape->rows_of_block = (uint32_t)units;
     shape->second_at = (uint32_t)units * shape->couples_of_row;
     g->positions_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
     g->left_at = g->positions_at + (uint32_t)units * (uint32_t)plan.pairs * (uint32_t)sizeof(double);
-    shape->rows_at = g->left_at + (uint32_t)units * g->parts * g->columns.divisor * (uint32_t)sizeof(double);
+    shape->rows_at = g->left_at + (uint32_t)units * g->shares * g->columns.divisor * (uint32_t)sizeof(double);
     return shape->rows_at + (size_t)units * sizeof(uint32_t);
 }
 
@@ -199,8 +201,8 @@ static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
     uint64_t size = 0;
     memset(s, 0, sizeof *s);
     s->plan = g.plan.plan;
-    s->rows = g.mode == GRADIENT_PARTS ? quotient_up(g.batch, g.entries) : rows;
-    s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_PARTS ? s->plan.tokens : 1);
+    s->rows = g.mode == GRADIENT_TOKENS ? quotient_up(g.batch, g.entries) : rows;
+    s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_TOKENS ? s->plan.tokens : 1);
     s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), MOST_LANES));
     s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
     s->buckets = g.buckets;
