@@ -14,6 +14,7 @@
 
 #include "core/host_device.h"
 #include "core/plan.h"
+#include "varlen/offsets.h"
 
 /* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
 typedef struct trope_span {
@@ -29,54 +30,6 @@ TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 {
     return is_64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
 }
-
-/* The position of local index i of a sequence with `local` tokens on this rank. */
-TROPE_HD int64_t trope_cp_position(int32_t layout, int64_t size, int64_t rank, int64_t local, int64_t i)
-{
-    const int64_t half = local / 2;
-    switch (layout) {
-    case TROPE_CP_CONTIGUOUS:
-        return rank * local + i;
-    case TROPE_CP_ZIGZAG:
-        return i < half ? rank * half + i : local * size - (rank + 1) * half + (i - half);
-    case TROPE_CP_STRIPED:
-        return i * size + rank;
-    default:
-        return i;
-    }
-}
-
-/* The multiple that the global length of a sequence must have to be split over the ranks. */
-TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
-{
-    return layout == TROPE_CP_ZIGZAG ? 2 * size : layout == TROPE_CP_FLAT ? 1 : size;
-}
-
-/* Where global offset `boundary` of the packed stream is on this rank. */
-TROPE_HD int64_t trope_local_boundary(const trope_sequences *s, int64_t boundary)
-{
-    if (s->cp_size == 1)
-        return boundary;
-    return s->cp_layout == TROPE_CP_FLAT ? boundary - s->cp_rank * s->tokens : trope_divide_wide(&s->of_ranks, boundary);
-}
-
-/* The least boundary, as it is in memory, that is after a token of this rank. */
-TROPE_HD int64_t trope_first_after(const trope_sequences *s, int64_t token)
-{
-    if (s->cp_size == 1)
-        return token + 1;
-    return s->cp_layout == TROPE_CP_FLAT ? token + s->cp_rank * s->tokens + 1 : (token + 1) * s->cp_size;
-}
-
-TROPE_HD int64_t trope_boundary(const trope_sequences *s, int64_t i)
-{
-    return trope_local_boundary(s, trope_load_index(s->boundaries, s->boundaries_64, i));
-}
-
-/* A sequence as it is in memory: global offsets where it is stored and, in [real_begin, real_end), what is real of it. */
-typedef struct trope_bounds {
-    int64_t begin, end, real_begin, real_end;
-} trope_bounds;
 
 /* With begin and end at hand. */
 TROPE_HD trope_bounds trope_add_real_bounds(const trope_sequences *s, int64_t sequence, int64_t begin, int64_t end)
@@ -109,25 +62,6 @@ TROPE_HD trope_span trope_span_of_bounds(const trope_sequences *s, int64_t seque
 TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
 {
     return trope_span_of_bounds(s, sequence, trope_load_bounds(s, sequence));
-}
-
-/* Whether the length of a sequence is a multiple of trope_cp_divisor, and every rank begins where it should. */
-TROPE_HD int trope_splits_over_ranks(const trope_sequences *s, int64_t begin, int64_t end)
-{
-    const int64_t first = trope_divide_wide(&s->of_ranks, begin), local = trope_divide_wide(&s->of_ranks, end - begin);
-    if (s->cp_size == 1 || s->cp_layout == TROPE_CP_FLAT)
-        return 1;
-    return first * s->cp_size == begin && local * s->cp_size == end - begin &&
-           (s->cp_layout != TROPE_CP_ZIGZAG || local % 2 == 0);
-}
-
-/* The status bits of what is wrong with a sequence, 0 if nothing is. */
-TROPE_HD int32_t trope_fault_of_bounds(const trope_sequences *s, trope_bounds b)
-{
-    const int64_t begin = b.begin, end = b.end, real = b.real_end - b.real_begin;
-    if (begin < 0 || end < begin || end > s->tokens * s->cp_size || b.real_begin < 0 || real < 0 || real > end - begin)
-        return TROPE_STATUS_CU_SEQLENS;
-    return trope_splits_over_ranks(s, begin, end) ? 0 : TROPE_STATUS_CP_LENGTH;
 }
 
 TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
@@ -163,16 +97,24 @@ TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
     return span;
 }
 
-/* What a token is in that has no boundary at or before it (count = 0), or all. */
-TROPE_HD trope_span trope_gap_after(const trope_sequences *s, int64_t count)
+/* What a token is in that is before the first sequence, or after the last: between two global offsets. */
+TROPE_HD trope_span trope_span_of_gap(const trope_sequences *s, int64_t begin, int64_t end)
 {
     trope_span gap;
-    gap.begin = count ? trope_boundary(s, s->count) : trope_local_boundary(s, 0);
-    gap.end = count ? TROPE_NO_END : trope_boundary(s, 0);
+    gap.begin = trope_local_boundary(s, begin);
+    gap.end = end < TROPE_NO_END ? trope_local_boundary(s, end) : end;
     gap.sequence = -1;
     gap.real = 0;
     gap.first = 0;
     return gap;
+}
+
+/* That of a token which has no boundary at or before it (count = 0), or all. */
+TROPE_HD trope_span trope_gap_after(const trope_sequences *s, int64_t count)
+{
+    if (count)
+        return trope_span_of_gap(s, trope_load_index(s->boundaries, s->boundaries_64, s->count), TROPE_NO_END);
+    return trope_span_of_gap(s, 0, trope_load_index(s->boundaries, s->boundaries_64, 0));
 }
 
 /* The span that holds a token, by bisection. Empty sequences hold none and are stepped over. */
@@ -203,17 +145,17 @@ TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
     return index >= span->real;
 }
 
-/* The position of an index in its sequence, without ids. A sum beyond 64 bits is out of any range, and stays so. */
-TROPE_HD int64_t trope_position_of_index(const trope_span *span, int64_t index)
+/* The position of an index in a sequence that starts at `first`. A sum beyond 64 bits is out of any range, and stays so. */
+TROPE_HD int64_t trope_add_position(int64_t first, int64_t index)
 {
-    return index > INT64_MAX - (span->first > 0 ? span->first : 0) ? INT64_MAX : span->first + index;
+    return index > INT64_MAX - (first > 0 ? first : 0) ? INT64_MAX : first + index;
 }
 
 TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
                                 int64_t token, int axis)
 {
     if (!s->ids)
-        return trope_position_of_index(span, index);
+        return trope_add_position(span->first, index);
     const int64_t row = s->axes > 1 ? axis * s->id_axis_stride : 0;
     return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
 }

@@ -47,9 +47,8 @@ struct gradient_launches {
 
 static void launch(gradient_launches *l, const void *kernel, const block_launch &size, void **arguments)
 {
-    if (l->error == cudaSuccess && size.blocks > 0)
-        l->error =
-            launch_early(l->device, kernel, dim3(size.blocks), size.threads, size.shared_bytes, l->stream, arguments);
+    if (l->error == cudaSuccess && size.blocks.x > 0)
+        l->error = launch_early(l->device, kernel, size.blocks, size.threads, size.shared_bytes, l->stream, arguments);
 }
 
 /* One that adds: enough blocks for `count`, of which a block has so many. */
@@ -68,7 +67,7 @@ static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches
     const trope_plan &plan = g->plan.plan;
     const bool vectors = gradient_has_vectors(plan);
     const uint32_t units = g->shape.rows_of_block, threads = units * g->unit_threads.divisor;
-    plan_gradient_operands(vectors, g);
+    plan_segments(vectors, g);
     void *arguments[] = {g, plan.step};
     launch(l, trope_backward_kernels_of(plan.dtype)->gradient[vectors],
            {(unsigned)quotient_up(g->shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},

@@ -18,12 +18,6 @@ enum gradient_mode {
     GRADIENT_TOTAL      /* those of a block are added and left, and these added: d_inv_freq, or d_freqs of one row */
 };
 
-/* The lanes of block_operand are those that copy what passes through; by elements all its lanes have one pair. */
-struct gradient_operand : block_operand {
-    block_tensor x;
-    uint32_t is_written; /* dx is stored by the pass */
-};
-
 /* The rows of `shape` are units: outer is a run of batch entries, inner the token. */
 struct gradient_call {
     block_shape shape;
@@ -42,8 +36,9 @@ struct gradient_call {
     double *sums;                   /* [units, columns]; TOTAL: [blocks, columns] */
     uint32_t *keys, *values;        /* SORTED: [axes, units] */
     uint32_t buckets;               /* rows of d_freqs, of all batch entries that have their own */
-    uint32_t rotating, count;       /* operands that rotate, which are first; and all */
-    gradient_operand operands[TROPE_MAX_OPERANDS];
+    uint32_t windows, segments;     /* these are windows first, then what passes through */
+    block_segment<int64_t> segment[MOST_SEGMENTS]; /* dst without a base is not written */
+    block_tensor<int64_t> x[TROPE_MAX_OPERANDS];   /* forward_src of each window */
 };
 
 /* ---- results ---- */

@@ -11,39 +11,58 @@
 /* What a thread has of a block. */
 struct unit_thread {
     uint32_t unit, slot, lane;
-    block_row<uint32_t> row; /* of the unit's first batch entry */
-    uint32_t heads;          /* of the unit; 0 if there is none */
+    block_row<int32_t> row; /* of the unit's first batch entry */
+    uint32_t heads;         /* of the unit; 0 if there is none */
 
-    __device__ __forceinline__ unit_thread(const gradient_call &call, int64_t first_unit, uint32_t units)
+    __device__ __forceinline__ unit_thread(const gradient_call &call, int32_t first_unit, uint32_t units)
     {
         unit = trope_divide(&call.unit_threads, threadIdx.x);
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
         slot = in_unit >> call.lane_bits;
         lane = in_unit & ((1u << call.lane_bits) - 1);
-        row = find_row<uint32_t>(call.shape, first_unit + min(unit, units - 1));
-        row.outer *= call.entries;
-        heads = unit < units ? min(call.entries, call.batch - row.outer) * call.heads_of_entry.divisor : 0;
+        row = find_row<int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        row.outer *= (int32_t)call.entries;
+        heads = unit < units ? min(call.entries, call.batch - (uint32_t)row.outer) * call.heads_of_entry.divisor : 0;
     }
 };
 
-/* A head of a unit's list. */
-struct listed_head {
-    const gradient_operand *operand;
-    block_row<uint32_t> row;
-    uint32_t head;
+/* The thread's lane of a head of the unit's list. */
+struct listed_lane {
+    const gradient_call &call;
+    block_row<int32_t> row;
+    uint32_t window, head, lane;
+    bool present;
 
-    __device__ __forceinline__ listed_head(const gradient_call &call, const unit_thread &thread, uint32_t number)
-        : operand(call.operands), row(thread.row), head(number)
+    __device__ __forceinline__ listed_lane(const gradient_call &of, const unit_thread &thread, uint32_t number)
+        : call(of), row(thread.row), window(0), head(number), lane(thread.lane), present(number < thread.heads)
     {
         if (call.entries > 1) {
             const uint32_t entry = trope_divide(&call.heads_of_entry, number);
-            row.outer += entry;
+            row.outer += (int32_t)entry;
             head -= entry * call.heads_of_entry.divisor;
         }
-        for (uint32_t i = 1; i < call.rotating && head >= operand->heads; i++)
-            head -= operand++->heads;
+        while (window + 1 < call.windows && head >= segment().heads)
+            head -= call.segment[window++].heads;
+    }
+
+    __device__ __forceinline__ const block_segment<int64_t> &segment() const
+    {
+        return call.segment[window];
+    }
+
+    /* Whether there is such a piece of the head: two vectors, or a pair. */
+    __device__ __forceinline__ bool has(uint32_t piece) const
+    {
+        return present && piece < segment().working;
+    }
+
+    __device__ __forceinline__ char *address(const block_tensor<int64_t> &t, uint32_t piece) const
+    {
+        return find_address(call.shape, segment(), t, row, head, piece);
     }
 };
+
+/* ---- a lane ---- */
 
 /* The pairs of a lane: two vectors, or as many pairs whose elements may be anywhere. */
 template <int DTYPE, bool VECTORS> struct gradient_lane {
@@ -54,31 +73,25 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
 
     piece of[PIECES];
 
-    /* Each piece that the head has, with its two places there. */
-    template <typename MOVE>
-    __device__ __forceinline__ void move(const listed_head &head, const block_tensor &t, int32_t interleaved, uint32_t lane,
-                                         MOVE move_piece)
+    /* (Who has nothing to load loads what others do: see lane_job.) */
+    __device__ __forceinline__ void load(const listed_lane &at, const block_tensor<int64_t> &t)
     {
-        char *const p = address_of_head(*head.operand, t, head.row, head.head);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const lane_place at = find_place<OF_PIECE>(*head.operand, lane * PIECES + i, interleaved);
-            if (VECTORS || lane * PIECES + i < head.operand->rotating)
-                move_piece(of[i], p + at.first * t.element, p + at.second * t.element);
+            const uint32_t number = at.lane * PIECES + i;
+            const char *const from = at.has(number) ? at.address(t, number) : t.base;
+            of[i].load(from, from + t.second);
         }
     }
 
-    __device__ __forceinline__ void load(const listed_head &head, const block_tensor &t, int32_t interleaved, uint32_t lane)
+    __device__ __forceinline__ void store(const listed_lane &at, const block_tensor<int64_t> &t) const
     {
-        move(head, t, interleaved, lane,
-             [](piece &p, char *first, char *second) { p.load(first, second, true, evict_first()); });
-    }
-
-    __device__ __forceinline__ void store(const listed_head &head, const block_tensor &t, int32_t interleaved,
-                                          uint32_t lane)
-    {
-        move(head, t, interleaved, lane,
-             [](piece &p, char *first, char *second) { p.store(first, second, true, evict_first()); });
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            char *const to = at.address(t, at.lane * PIECES + i);
+            if (VECTORS || at.has(at.lane * PIECES + i))
+                of[i].store(to, to + t.second);
+        }
     }
 
     __device__ __forceinline__ real get(int which, int e) const
@@ -111,7 +124,8 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr bool VECTORS = OF_VECTORS;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
-    typedef uint32_t index;
+    static constexpr bool GENERAL = true;
+    typedef int32_t index;
     typedef gradient_call call;
     typedef phase_steps<TROPE_MAX_PAIRS> steps;
     /* Heads of a thread that are on their way at a time. By elements one has enough loads. */
@@ -134,87 +148,69 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     }
 };
 
-/* ---- a lane of a head ---- */
+/* ---- a head ---- */
 
-/* The coefficients of two pairs that follow each other. */
-template <int DTYPE> struct alignas(16) two_couples {
-    couple<DTYPE> of[2];
-};
-
-/* What a thread has loaded at a place in the list of its unit's heads. */
+/* What a thread has loaded at a place in the list. */
 template <class R> struct head_job {
     typedef typename pair_types<R::DTYPE>::coefficients coefficients;
 
     bool present;
     typename R::lane dy, x;
 
-    /* Asks for it. */
-    __device__ __forceinline__ void load(const gradient_call &call, const unit_thread &thread, uint32_t number)
+    __device__ __forceinline__ void load(const listed_lane &at)
     {
-        const listed_head at(call, thread, number);
-        present = number < thread.heads && thread.lane * R::lane::PIECES < at.operand->rotating;
-        if (!present)
-            return;
-        dy.load(at, at.operand->src, call.plan.plan.interleaved_src, thread.lane);
-        x.load(at, at.operand->x, call.plan.plan.interleaved_forward_src, thread.lane);
+        present = at.has(at.lane * R::lane::PIECES);
+        dy.load(at, at.segment().src);
+        x.load(at, at.call.x[at.window]);
     }
 
     /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void store_padding(const gradient_call &call, const listed_head &at, uint32_t lane,
-                                                  trope_row_action action)
+    __device__ __forceinline__ void pass_on(const listed_lane &at, trope_row_action action)
     {
         typedef typename R::lane::piece piece;
-        if (action != TROPE_ROW_COPY)
+        if (is_filled(action))
             dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
-        if (at.operand->is_written && (action != TROPE_ROW_COPY || !at.operand->in_place))
-            dy.store(at, at.operand->dst, call.plan.plan.interleaved_src, lane);
+        if (at.segment().dst.base && (is_filled(action) || !at.segment().in_place))
+            dy.store(at, unrotated_dst(at.segment()));
     }
 
     /* Rotates dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one
      * sum, and dx is rounded once. */
     template <bool USUAL>
-    __device__ __forceinline__ void rotate(const gradient_call &call, const unit_thread &thread, const listed_head &at,
-                                           double sum[USUAL ? 1 : 2][R::PAIRS])
+    __device__ __forceinline__ void rotate(const listed_lane &at, uint32_t unit, double sum[USUAL ? 1 : 2][R::PAIRS])
     {
         typedef typename R::lane::piece piece;
-        const trope_plan &plan = call.plan.plan;
-        const uint32_t pairs = R::VECTORS ? 0 : at.operand->rotating;
+        const trope_plan &plan = at.call.plan.plan;
         if (plan.interleaved_src)
             dy.each([](piece &p) { p.separate(); });
         if (plan.interleaved_forward_src)
             x.each([](piece &p) { p.separate(); });
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += 2)
-            rotate_two<USUAL>(call, thread, pairs, e, sum);
+            rotate_two<USUAL>(at, unit, e, sum);
         if (plan.interleaved_dst)
             dy.each([](piece &p) { p.join(); });
-        if (at.operand->is_written)
-            dy.store(at, at.operand->dst, plan.interleaved_dst, thread.lane);
+        if (at.segment().dst.base)
+            dy.store(at, at.segment().dst);
     }
 
   private:
     template <bool USUAL>
-    __device__ __forceinline__ void rotate_two(const gradient_call &call, const unit_thread &thread, uint32_t pairs, int e,
+    __device__ __forceinline__ void rotate_two(const listed_lane &at, uint32_t unit, int e,
                                                double sum[USUAL ? 1 : 2][R::PAIRS])
     {
-        typedef two_couples<R::DTYPE> couples;
-        const block_shape &shape = call.shape;
-        const couple<R::DTYPE> *const at = (const couple<R::DTYPE> *)shared + thread.unit * shape.couples_of_row +
-                                           ((uint32_t)e / 2 * shape.lanes_of_row + thread.lane) * 2;
-        const couples first = *(const couples *)at;
-        couples second = first;
-        if (!USUAL && call.plan.plan.angles.per_element)
-            second = *(const couples *)(at + shape.second_at);
+        lane_coefficients<R> c;
         typename R::real dx[2][2] = {{0, 0}, {0, 0}};
+        c.load(at.call.shape, {0, 0, at.lane, unit, true}, e, !USUAL && at.call.plan.plan.angles.per_element);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            if (!R::VECTORS && thread.lane * R::PAIRS + e + i >= pairs)
+            if (!R::VECTORS && !at.has(at.lane * R::PAIRS + e + i))
                 continue;
-            const coefficients t = {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine};
+            const coefficients t = {c.first.of[i].cosine, c.first.of[i].sine, c.second.of[i].cosine, c.second.of[i].sine};
             add(t, e + i, &sum[0][e + i], &sum[USUAL ? 0 : 1][e + i]);
-            const auto turned = rotate_one(USUAL ? (int32_t)TROPE_ROUND_ONCE : call.rounding, t, e + i);
-            dx[0][i] = turned.first;
-            dx[1][i] = turned.second;
+            const auto rotated = rotate_one(USUAL ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding, t, e + i);
+            dx[0][i] = rotated.first;
+            dx[1][i] = rotated.second;
         }
         dy.set_two(e, dx);
     }
@@ -286,15 +282,15 @@ __device__ __forceinline__ void rotate_heads(const gradient_call &call, const un
         for (int k = 0; k < R::HEADS; k++) {
             head_job<R> &job = jobs[k];
             const uint32_t number = thread.slot + (round + k) * call.slots;
-            const listed_head at(call, thread, number);
+            const listed_lane at(call, thread, number);
             if (call.rearranges)
                 __syncthreads();
             if (job.present && action == TROPE_ROW_ROTATE)
-                job.template rotate<USUAL>(call, thread, at, sum);
+                job.template rotate<USUAL>(at, thread.unit, sum);
             else if (job.present)
-                job.store_padding(call, at, thread.lane, action);
+                job.pass_on(at, action);
             if (round + R::HEADS + k < call.rounds)
-                job.load(call, thread, number + R::HEADS * call.slots);
+                job.load(listed_lane(call, thread, number + R::HEADS * call.slots));
             else
                 job.present = false;
         }
@@ -311,32 +307,26 @@ __device__ __forceinline__ void rotate_heads(const gradient_call &call, const un
 
 /* ---- what passes through ---- */
 
-/* Copies what of the heads of a block's units is not rotated, or fills it where it is padding. */
+/* Copies a segment of the heads of a block's units, or fills it where it is padding. */
 template <class R>
-__device__ __forceinline__ void copy_rest(const gradient_call &call, const gradient_operand &o, int64_t first_unit,
-                                          uint32_t units)
+__device__ __forceinline__ void copy_segment(const gradient_call &call, const block_segment<int64_t> &s, int32_t first_unit,
+                                             uint32_t units)
 {
-    typedef lane_pair<R::DTYPE, R::VECTORS> lanes;
-    const uint32_t of_unit = o.heads * o.copying;
-    if (!o.is_written || !o.copying)
-        return;
     for (uint32_t unit = 0; unit < units; unit++) {
         const trope_row_action action = action_of_row<R>(call, unit);
-        const bool is_filled = action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON;
-        block_row<uint32_t> row = find_row<uint32_t>(call.shape, first_unit + unit);
-        row.outer *= call.entries;
-        const uint32_t end = min(row.outer + call.entries, call.batch);
-        for (; row.outer < end && (is_filled || !o.in_place); row.outer++) {
-            for (uint32_t i = threadIdx.x; i < of_unit; i += blockDim.x) {
-                const uint32_t head = trope_divide(&o.lanes, i);
-                const lane_place at = find_place<lanes::WIDTH>(o, o.rotating + i - head * o.copying, false);
-                const char *const from = address_of_head(o, o.src, row, head);
-                char *const to = address_of_head(o, o.dst, row, head);
-                lanes v;
-                v.load(from + at.first * o.src.element, from + at.second * o.src.element, at.has_second, evict_first());
-                if (is_filled)
+        block_row<int32_t> row = find_row<int32_t>(call.shape, first_unit + (int32_t)unit);
+        row.outer *= (int32_t)call.entries;
+        const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
+        for (; row.outer < end && (is_filled(action) || !s.in_place); row.outer++) {
+            for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
+                const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
+                const char *const from = find_address(call.shape, s, s.src, row, head, lane);
+                char *const to = find_address(call.shape, s, s.dst, row, head, lane);
+                lane_pair<R::DTYPE, R::VECTORS> v;
+                v.load(from, from + s.src.second);
+                if (is_filled(action))
                     v.fill(filling_of<R::DTYPE>(action));
-                v.store(to + at.first * o.dst.element, to + at.second * o.dst.element, at.has_second, evict_first());
+                v.store(to, to + s.dst.second);
             }
         }
     }
@@ -355,7 +345,7 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
 }
 
 /* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
-template <class R> __device__ __forceinline__ void emit_units(const gradient_call &call, int64_t first_unit, uint32_t units)
+template <class R> __device__ __forceinline__ void emit_units(const gradient_call &call, int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
@@ -363,10 +353,11 @@ template <class R> __device__ __forceinline__ void emit_units(const gradient_cal
         const double position = *R::position(call, unit, pair_of_column(plan, column));
         const bool counts = position == position;
         if (call.mode == GRADIENT_DIRECT)
-            store_angle(plan, find_row<uint32_t>(call.shape, first_unit + unit).outer, (int64_t)position, column,
+            store_angle(plan, find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer, (int64_t)position, column,
                         sum_of_unit(call, unit, column));
         else if (counts || call.mode == GRADIENT_SEQUENCES)
-            __stcs(call.sums + first_unit * call.columns.divisor + i, counts ? sum_of_unit(call, unit, column) : 0);
+            __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
+                   counts ? sum_of_unit(call, unit, column) : 0);
     }
 }
 
@@ -385,7 +376,7 @@ template <class R> __device__ __forceinline__ void emit_total(const gradient_cal
 }
 
 /* The row of d_freqs of each unit on each axis, which is that of the first pair of the axis; units without one go last. */
-template <class R> __device__ __forceinline__ void emit_keys(const gradient_call &call, int64_t first_unit, uint32_t units)
+template <class R> __device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.axes;
@@ -395,11 +386,12 @@ template <class R> __device__ __forceinline__ void emit_keys(const gradient_call
         while (pair < plan.pairs && (uint32_t)trope_pair_axis(&plan, pair) != axis)
             pair++;
         const double position = pair < plan.pairs ? *R::position(call, unit, (uint32_t)pair) : (double)NAN;
-        const int64_t batch = plan.d_freqs_stride.batch ? find_row<uint32_t>(call.shape, first_unit + unit).outer : 0;
+        const int64_t batch =
+            plan.d_freqs_stride.batch ? find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
         const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? (int64_t)position : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;
         call.keys[at] = position == position ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
-        call.values[at] = (uint32_t)(first_unit + unit);
+        call.values[at] = (uint32_t)first_unit + unit;
     }
 }
 
@@ -409,21 +401,21 @@ template <class R>
 __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     angle_gradient_kernel(KERNEL_PARAMETER(gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    const int64_t first_unit = (int64_t)blockIdx.x * call.shape.rows_of_block;
-    const uint32_t units = (uint32_t)min((int64_t)call.shape.rows_of_block, call.shape.rows - first_unit);
+    const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.rows_of_block);
+    const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> jobs[R::HEADS];
     find_coefficients<R>(call, steps, first_unit, units, [&]() {
 #pragma unroll
         for (int k = 0; k < R::HEADS; k++)
-            jobs[k].load(call, thread, thread.slot + k * call.slots);
+            jobs[k].load(listed_lane(call, thread, thread.slot + k * call.slots));
     });
     if (call.plan.plan.angles.per_element || call.rounding != TROPE_ROUND_ONCE)
         rotate_heads<R, false>(call, thread, jobs);
     else
         rotate_heads<R, true>(call, thread, jobs);
-    for (uint32_t i = 0; i < call.count; i++)
-        copy_rest<R>(call, call.operands[i], first_unit, units);
+    for (uint32_t i = call.windows; i < call.segments; i++)
+        copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
     if (call.mode == GRADIENT_TOTAL)
         emit_total<R>(call, units);
@@ -431,7 +423,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
         emit_units<R>(call, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
         emit_keys<R>(call, first_unit, units);
-    check_sequences(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

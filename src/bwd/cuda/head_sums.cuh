@@ -72,47 +72,55 @@ template <class R> struct shared_terms {
 template <class R> struct sum_job : lane_job<R> {
     uint32_t first_head, slot; /* of the sum's heads */
     typename R::lane held;     /* what dst is added to */
+    bool is_loaded, has_second;
 
-    __device__ __forceinline__ sum_job(const typename R::call &call, uint32_t slice, int64_t first_row, uint32_t rows)
-        : lane_job<R>(call, slice, first_row, rows)
+    __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
+        : lane_job<R>(call, first_row, rows)
     {
-        const block_operand &o = *this->operand;
-        const uint32_t sum = this->item.head / o.slots; /* find_item counts slots as heads */
-        slot = this->item.head - sum * o.slots;
-        first_head = sum * o.terms;
+        const typename R::segment &s = this->segment(call);
+        const uint32_t sum = this->item.head / s.slots; /* find_item counts slots as heads */
+        slot = this->item.head - sum * s.slots;
+        first_head = sum * s.terms;
+        has_second = !s.is_odd || this->item.lane != 0;
         select(call, 0);
     }
 
     /* The head of a round. */
     __device__ __forceinline__ void select(const typename R::call &call, uint32_t round)
     {
-        const block_operand &o = *this->operand;
-        const uint32_t in_sum = round * o.slots + slot;
-        this->is_loaded = this->item.present && in_sum < o.terms && (this->item.lane < o.rotating || !o.in_place);
+        const typename R::segment &s = this->segment(call);
+        const uint32_t in_sum = round * s.slots + slot;
+        is_loaded = this->item.present && in_sum < s.terms;
         this->item.head = first_head + in_sum;
-        if (this->is_loaded)
-            this->locate(call, this->item.head);
+        if (is_loaded)
+            this->from = this->find_src(call, this->item.head);
     }
 
-    /* The place in dst of the lane that slot 0 stores. */
-    __device__ __forceinline__ char *find_dst(const typename R::call &call, bool rotated, lane_place *at)
+    /* Where in dst the lane that slot 0 stores is. */
+    __device__ __forceinline__ char *find_dst(const typename R::call &call, const block_tensor<typename R::stride> &dst) const
     {
-        const block_operand &o = *this->operand;
-        *at = find_place<R::PAIRS>(o, this->item.lane,
-                                   rotated ? call.plan.plan.interleaved_dst : call.plan.plan.interleaved_src);
-        return address_of_head(o, o.dst, this->row, first_head);
+        return find_address(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
     }
 
-    /* After the kernel before this one has ended: what is loaded of dst, too, where the row is rotated. */
+    /* After the kernel before this one has ended: what dst holds, too, if the row is rotated. */
     __device__ __forceinline__ void load_first(const typename R::call &call)
     {
-        const block_operand &o = *this->operand;
-        lane_place at;
-        this->load();
-        if (!o.accumulate || !this->item.present || slot != 0)
+        const typename R::segment &s = this->segment(call);
+        if (!s.is_sum) {
+            this->load(call);
             return;
-        char *const p = find_dst(call, this->item.lane < o.rotating, &at);
-        held.load(p + at.first * o.dst.element, p + at.second * o.dst.element, at.has_second, this->loads);
+        }
+        load_term(call);
+        if (s.accumulate && this->item.present && slot == 0) {
+            char *const p = find_dst(call, s.dst);
+            held.load(p, p + s.dst.second);
+        }
+    }
+
+    __device__ __forceinline__ void load_term(const typename R::call &call)
+    {
+        if (is_loaded)
+            this->v[0].load(this->from, this->from + this->segment(call).src.second);
     }
 
     /* The thread's terms of the head that it has loaded. */
@@ -120,61 +128,80 @@ template <class R> struct sum_job : lane_job<R> {
     {
         lane_terms<R> t;
         t.clear();
-        if (!this->is_loaded)
+        if (!is_loaded)
             return t;
-        if (this->rotates(action)) {
+        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates) {
             if (call.plan.plan.interleaved_src)
-                this->v.separate();
-            rotate_lane<R>(call.plan, call.shape, this->item.row, this->item.lane, own, this->v, t.of);
+                this->v[0].separate();
+            lane_coefficients<R> c;
+#pragma unroll
+            for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
+                typename R::real y[2][lane_coefficients<R>::TOGETHER];
+                c.load(call.shape, this->item, e, own);
+                c.rotate(call.plan.plan.rounding, this->v[0], e, y);
+#pragma unroll
+                for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {
+                    t.of[0][e + i] = y[0][i];
+                    t.of[1][e + i] = y[1][i];
+                }
+            }
             return t;
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
-            t.of[0][e] = this->v.get(0, e);
-            t.of[1][e] = this->has_second ? this->v.get(1, e) : 0;
+            t.of[0][e] = this->v[0].get(0, e);
+            t.of[1][e] = this->v[0].get(1, e);
         }
         return t;
+    }
+
+    /* One vector where the second is another lane's: to be added to once. */
+    __device__ __forceinline__ void store_lane(char *to, typename R::stride second) const
+    {
+        if (has_second)
+            this->v[0].store(to, to + second);
+        else
+            this->v[0].store_first(to);
     }
 
     /* Adds to what dst holds if asked to, and stores. */
     __device__ __forceinline__ void store_sum(const typename R::call &call, trope_row_action action, lane_terms<R> t)
     {
-        const block_operand &o = *this->operand;
-        const bool rotated = this->rotates(action), is_poisoned = action == TROPE_ROW_POISON;
-        lane_place at;
-        char *const p = find_dst(call, rotated, &at);
-        char *const first = p + at.first * o.dst.element, *const second = p + at.second * o.dst.element;
-        if (action == TROPE_ROW_ZERO && o.accumulate)
+        const typename R::segment &s = this->segment(call);
+        const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
+        const block_tensor<typename R::stride> dst = action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s);
+        char *const to = find_dst(call, dst);
+        if (s.accumulate && action == TROPE_ROW_ZERO)
             return;
-        if (o.accumulate) {
-            if (action == TROPE_ROW_COPY) /* what was loaded is paired as a rotated row is */
-                held.load(first, second, at.has_second, this->loads);
-            else if (rotated && call.plan.plan.interleaved_dst)
+        if (s.accumulate) {
+            if (action != TROPE_ROW_ROTATE)
+                held.load(to, to + dst.second);
+            if (joins)
                 held.separate();
             t.accumulate(call.plan.plan.rounding, held);
         }
-        this->v.template set<R::PAIRS>(0, 0, t.of[0]);
-        this->v.template set<R::PAIRS>(1, 0, t.of[1]);
-        if (rotated && call.plan.plan.interleaved_dst)
-            this->v.join();
-        if (action == TROPE_ROW_ZERO || is_poisoned)
-            this->v.fill(filling_of<R::DTYPE>(action));
-        this->v.store(first, second, at.has_second, this->stores);
+        this->v[0].template set<R::PAIRS>(0, 0, t.of[0]);
+        this->v[0].template set<R::PAIRS>(1, 0, t.of[1]);
+        if (joins)
+            this->v[0].join();
+        if (is_filled(action))
+            this->v[0].fill(filling_of<R::DTYPE>(action));
+        store_lane(to, dst.second);
     }
 };
 
 /* Adds the heads of all slots: slot 0 has their sum. For all threads of the block, of which some only wait for the others. */
 template <class R>
-__device__ __forceinline__ void add_slots(const sum_job<R> &s, bool adds, uint32_t most_slots, const shared_terms<R> &terms,
-                                          lane_terms<R> *t)
+__device__ __forceinline__ void add_slots(const typename R::call &call, const sum_job<R> &s, bool adds,
+                                          const shared_terms<R> &terms, lane_terms<R> *t)
 {
-    const uint32_t lanes = s.operand->lanes.divisor, slots = adds ? s.operand->slots : 1;
-    for (uint32_t half = 1; half < most_slots; half *= 2) {
+    const uint32_t lanes = s.segment(call).lanes.divisor, slots = adds ? s.segment(call).slots : 1;
+    for (uint32_t half = 1; half < call.shape.slots; half *= 2) {
         if (half < slots && s.slot % (2 * half) == half)
-            terms.put(threadIdx.x, *t);
+            terms.put(thread_of_block(), *t);
         __syncthreads();
         if (half < slots && s.slot % (2 * half) == 0)
-            t->add(terms.get(threadIdx.x + half * lanes));
+            t->add(terms.get(thread_of_block() + half * lanes));
     }
     __syncthreads(); /* or the next round would overwrite what is still to be read */
 }
@@ -211,41 +238,40 @@ template <class R>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
+    typedef shared_terms<R> terms_type;
     const block_shape &shape = call.shape;
-    const uint32_t group = trope_divide(&shape.slices, blockIdx.x), slice = blockIdx.x - group * shape.slices.divisor;
-    const int64_t first_row = (int64_t)group * shape.rows_of_block;
-    const uint32_t rows = (uint32_t)min((int64_t)shape.rows_of_block, shape.rows - first_row);
-    sum_job<R> s(call, slice, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { s.load_first(call); });
-    const trope_row_action action = action_of_row<R>(call, s.item.row < rows ? s.item.row : 0);
-    const block_operand &o = *s.operand;
-    const uint32_t rounds = (o.terms + o.slots - 1) / o.slots, of_sum = o.slots * o.lanes.divisor;
-    typename shared_terms<R>::vector *const terms = (typename shared_terms<R>::vector *)(shared + shape.terms_at);
-    const shared_terms<R> of_threads = {terms, blockDim.x};
+    const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
+    const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
+    sum_job<R> job(call, first_row, rows);
+    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_first(call); });
+    const trope_row_action action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
+    const typename R::segment &s = job.segment(call);
+    const uint32_t rounds = (s.terms + s.slots - 1) / s.slots, of_sum = s.slots * s.lanes.divisor;
+    const uint32_t threads = threads_of_block(), thread = thread_of_block(), waiting = threads / shape.least_slots;
+    typename terms_type::vector *const terms = (typename terms_type::vector *)(shared + shape.terms_at);
+    const terms_type of_threads = {terms, threads};
     const round_counter<R> counter = {
-        {terms + shared_terms<R>::VECTORS * blockDim.x, blockDim.x / shape.least_slots * shape.levels},
-        blockDim.x / shape.least_slots,
-        o.slots > 1 ? threadIdx.x / of_sum * of_sum / shape.least_slots + s.item.lane : threadIdx.x};
+        {terms + terms_type::VECTORS * threads, waiting * shape.levels},
+        waiting,
+        s.slots > 1 ? thread / of_sum * of_sum / shape.least_slots + job.item.lane : thread};
     lane_terms<R> t;
     for (uint32_t round = 0; round < shape.rounds; round++) {
-        const bool adds = o.is_sum && round < rounds;
+        const bool adds = s.is_sum && round < rounds;
         if (adds && round > 0) {
-            s.select(call, round);
-            s.load();
+            job.select(call, round);
+            job.load_term(call);
         }
         if (adds)
-            t = s.find_terms(call, action, own);
-        add_slots(s, adds, shape.slots, of_threads, &t);
-        if (adds && rounds > 1 && s.slot == 0)
+            t = job.find_terms(call, action, own);
+        add_slots(call, job, adds, of_threads, &t);
+        if (adds && rounds > 1 && job.slot == 0)
             counter.push(round, t);
     }
-    if (s.item.present && !o.is_sum) {
-        s.finish(call, action, own);
-        s.store(call, action);
-    } else if (s.item.present && s.slot == 0) {
-        s.store_sum(call, action, rounds > 1 ? counter.finish(rounds) : t);
-    }
-    check_sequences(call.plan.plan.sequences, call.plan.plan.status);
+    if (job.item.present && !s.is_sum)
+        job.finish(call, action, own);
+    else if (job.item.present && job.slot == 0)
+        job.store_sum(call, action, rounds > 1 ? counter.finish(rounds) : t);
+    check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

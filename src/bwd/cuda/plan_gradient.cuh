@@ -120,24 +120,27 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->columns = trope_make_divisor(columns_of(plan));
     g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
     g->shape.batch_outermost = 1;
+    g->shape.two_dimensions = plan.batch > 1;
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
-    plan_couples(plan, {true, false, 16 / plan.element_size}, &g->shape);
+    plan_couples(plan, {true, false, 16 / plan.element_size, 1}, &g->shape);
     plan_slots(plan, heads_of_entry(plan) * g->entries, g);
     return plan_units(plan, g);
 }
 
 /* ---- operands ---- */
 
-/* What the pass has of an operand: a sum is stored by a launch of its own. */
+/* What the pass has of an operand: a sum is stored by a launch of its own. (plan_segment would join groups without a look
+ * at forward_src, but not of what is summed.) */
 static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
 {
-    trope_plan_operand from = of;
-    if (trope_is_summed(&from))
-        from.dst = NULL;
-    join_groups(&from, true);
-    return from;
+    trope_plan_operand o = of;
+    if (trope_is_summed(&o))
+        o.dst = NULL;
+    join_groups(&o, true);
+    o.summed_heads = TROPE_SHARED_ALL;
+    return o;
 }
 
 static inline bool gradient_has_vectors(const trope_plan &plan)
@@ -152,31 +155,30 @@ static inline bool gradient_has_vectors(const trope_plan &plan)
     return vectors;
 }
 
-static inline gradient_operand plan_gradient_operand(const trope_plan &plan, const block_form &form,
-                                                     const trope_plan_operand &of)
+static inline void plan_window(const trope_plan &plan, const block_form &form, const trope_plan_operand &o,
+                               gradient_call *g)
 {
-    trope_plan_operand from = operand_of_pass(of);
-    const bool is_written = moves_operand(plan, from);
-    from.summed_heads = TROPE_SHARED_ALL; /* so that groups stay as they are, which forward_src has a say in */
-    gradient_operand o;
-    memset(&o, 0, sizeof o);
-    (block_operand &)o = plan_block_operand(plan, form, from, false);
-    o.x = plan_tensor(plan, from.forward_src, from.forward_src_stride);
-    o.lanes = trope_make_divisor(std::max(o.copying, 1u));
-    o.is_written = is_written;
-    return o;
+    const head_run window = {o.rotary_offset, o.rotary_dim, true};
+    block_segment<int64_t> *const s = &g->segment[g->segments++];
+    *s = plan_segment<int64_t>(plan, form, o, window, false);
+    s->dst.base = moves_operand(plan, o) ? s->dst.base : NULL;
+    g->x[g->windows++] =
+        plan_tensor<int64_t>(plan, form, o, window, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
 }
 
-/* Those that rotate are first. */
-static inline void plan_gradient_operands(bool vectors, gradient_call *g)
+static inline void plan_segments(bool vectors, gradient_call *g)
 {
     const trope_plan &plan = g->plan.plan;
-    const block_form form = {vectors, false, vectors ? 16 / plan.element_size : 1};
-    for (int copies = 0; copies < 2; copies++) {
-        for (int i = 0; i < plan.operand_count; i++)
-            if ((plan.operands[i].rotary_dim == 0) == copies)
-                g->operands[g->count++] = plan_gradient_operand(plan, form, plan.operands[i]);
-        g->rotating = copies ? g->rotating : g->count;
+    const block_form form = {vectors, false, vectors ? 16 / plan.element_size : 1, 1};
+    head_run runs[3];
+    for (int i = 0; i < plan.operand_count; i++)
+        if (plan.operands[i].rotary_dim)
+            plan_window(plan, form, operand_of_pass(plan.operands[i]), g);
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand o = operand_of_pass(plan.operands[i]);
+        const int count = cut_head(plan, o, runs);
+        for (int j = o.rotary_dim ? 1 : 0; j < count; j++)
+            g->segment[g->segments++] = plan_segment<int64_t>(plan, form, o, runs[j], false);
     }
     g->rearranges = rearranges_in_place(plan);
 }

@@ -64,7 +64,7 @@ static inline device_facts facts_of_device(void)
 #define UNASKED_SHARED_BYTES (47u << 10)
 #define ASKED_SHARED_BYTES   (95u << 10)
 
-static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, unsigned threads,
+static inline cudaError_t launch_early(const device_facts &device, const void *kernel, dim3 blocks, dim3 threads,
                                        size_t shared_bytes, void *stream, void **arguments)
 {
     if (shared_bytes > UNASKED_SHARED_BYTES) {
@@ -77,7 +77,7 @@ static inline cudaError_t launch_early(const device_facts &device, const void *k
     cudaLaunchAttribute early;
     cudaLaunchConfig_t config;
     config.gridDim = blocks;
-    config.blockDim = dim3(threads);
+    config.blockDim = threads;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;

@@ -104,18 +104,21 @@ template <int DTYPE> union vector_pair {
     uint4 bits[2];
     word words[2][WORDS];
 
-    __device__ __forceinline__ void load(const char *first, const char *second, bool has_second, uint64_t policy)
+    __device__ __forceinline__ void load(const char *first, const char *second)
     {
-        load_vector(first, policy, &bits[0]);
-        if (has_second)
-            load_vector(second, policy, &bits[1]);
+        load_vector(first, &bits[0]);
+        load_vector(second, &bits[1]);
     }
 
-    __device__ __forceinline__ void store(char *first, char *second, bool has_second, uint64_t policy) const
+    __device__ __forceinline__ void store(char *first, char *second) const
     {
-        store_vector(first, policy, bits[0]);
-        if (has_second)
-            store_vector(second, policy, bits[1]);
+        store_vector(first, bits[0]);
+        store_vector(second, bits[1]);
+    }
+
+    __device__ __forceinline__ void store_first(char *first) const
+    {
+        store_vector(first, bits[0]);
     }
 
     __device__ __forceinline__ void fill(element value)
@@ -191,18 +194,21 @@ template <int DTYPE> struct element_pair {
 
     element of[2];
 
-    __device__ __forceinline__ void load(const char *first, const char *second, bool has_second, uint64_t)
+    __device__ __forceinline__ void load(const char *first, const char *second)
     {
         of[0] = *(const volatile element *)first;
-        if (has_second)
-            of[1] = *(const volatile element *)second;
+        of[1] = *(const volatile element *)second;
     }
 
-    __device__ __forceinline__ void store(char *first, char *second, bool has_second, uint64_t) const
+    __device__ __forceinline__ void store(char *first, char *second) const
     {
         *(element *)first = of[0];
-        if (has_second)
-            *(element *)second = of[1];
+        *(element *)second = of[1];
+    }
+
+    __device__ __forceinline__ void store_first(char *first) const
+    {
+        *(element *)first = of[0];
     }
 
     __device__ __forceinline__ void fill(element value)

@@ -14,7 +14,7 @@ enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
 struct cuda_plan {
     float cosine_scale, sine_scale;
     int32_t part_pairs; /* of a row of angles */
-    token_positions positions;
+    row_shape rows;
     trope_plan plan; /* what it points to on the host is not for kernels */
 };
 
@@ -90,11 +90,11 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 
 /* ---- coefficients ---- */
 
-/* cos and sin of one element, and what becomes of them. */
+/* cos and sin of one element, and what becomes of them. (Only kernels of any angles round them to the dtype.) */
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    __device__ __forceinline__ void finish(const cuda_plan &p, bool poisoned)
+    template <int ANGLES> __device__ __forceinline__ void finish(const cuda_plan &p, bool poisoned)
     {
         typedef typename elements<DTYPE>::real real;
         if constexpr (DTYPE == TROPE_F64) {
@@ -106,7 +106,7 @@ template <int DTYPE> struct couple {
         }
         if (poisoned)
             cosine = sine = (real)NAN;
-        if (p.plan.rounding == TROPE_ROUND_NATIVE) {
+        if (ANGLES == ANGLES_ANY && p.plan.rounding == TROPE_ROUND_NATIVE) {
             cosine = round_to<DTYPE>(cosine);
             sine = round_to<DTYPE>(sine);
         }
@@ -175,10 +175,10 @@ __device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, 
         sincos_of_phase(row.position, step, &of.first.sine, &of.first.cosine);
     else
         of = find_table_couples<DTYPE>(p, row, batch, pair);
-    of.first.finish(p, row.poisoned);
+    of.first.template finish<ANGLES>(p, row.poisoned);
     if (!of.differ)
         return of;
-    of.second.finish(p, row.poisoned);
+    of.second.template finish<ANGLES>(p, row.poisoned);
     if (p.plan.swap_sines) {
         const typename elements<DTYPE>::real sine = of.first.sine;
         of.first.sine = of.second.sine;

@@ -75,9 +75,11 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->cosine_scale = (float)plan.cosine_scale;
     p->sine_scale = (float)plan.sine_scale;
     p->part_pairs = plan.pairs / plan.parts;
-    p->positions = {0, 0, 0, 0};
+    p->rows.positions = {0, 0, 0, 0};
     if (kind_of_rows(plan) == ROWS_FROM_TOKENS)
-        p->positions = plan_positions(plan.sequences);
+        p->rows.positions = plan_positions(plan.sequences);
+    p->rows.source = plan_source(plan.sequences);
+    p->rows.search = plan_search(plan.sequences);
 }
 
 /* ---- vectors ---- */

@@ -1,74 +1,96 @@
 /* The register block: a short-lived block takes a row, or a few, with all heads of all operands. Each thread has an item: one
- * lane of one head, the elements of a few pairs in two vectors (or one pair in two elements), from its loads to its stores.
- * What is the same for all heads of a row, its coefficients, the threads find together meanwhile: see rotate.cuh. */
+ * lane of two heads or one, the elements of a few pairs in two vectors each (or one pair in two elements), from its loads to
+ * its stores.
+ * What is the same for all heads of a row, its coefficients, the threads find together meanwhile: see rotate.cuh.
+ *
+ * A block lives 1 or 2 us, and what comes before its first load is time lost. So the host cuts operands into segments, in
+ * which an address is a sum of products, and threads are numbered in two dimensions, which spares them divisions. */
 #ifndef TROPE_FWD_CUDA_REGISTER_BLOCK_CUH
 #define TROPE_FWD_CUDA_REGISTER_BLOCK_CUH
 
 #include "core/divide.h"
 #include "fwd/cuda/coefficients.cuh"
 
-/* Threads of a block at most. */
-#define BLOCK_THREADS 512
+/* Threads of a block at most, and of those of the usual kernels. */
+#define BLOCK_THREADS       512
+#define USUAL_BLOCK_THREADS 256
+
+/* Heads of an item of the usual kernels at most: with two there is twice as much on its way while a block finds its
+ * coefficients. */
+#define USUAL_HELD 2
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */
-#define USUAL_OPERANDS 4
+#define USUAL_SEGMENTS 6
 #define USUAL_PAIRS    128
+/* An operand is a window, and what passes through before and after it. */
+#define MOST_SEGMENTS (3 * TROPE_MAX_OPERANDS)
 
-/* A tensor, with bytes from one of each dimension to the next. The two dimensions of rows, batch and token, are called outer
- * and inner: rows are numbered as operand 0 has them in memory. */
-struct block_tensor {
+/* Where the lanes of a segment are: bytes from one to the next of each dimension, and from a lane's first vector to its
+ * second. The two dimensions of rows, batch and token, are called outer and inner: rows are numbered as operand 0 has them in
+ * memory. */
+template <typename STRIDE> struct block_tensor {
     char *base;
-    int64_t outer, inner, group, head, element;
+    STRIDE inner, head, lane, second;
+    STRIDE outer, group;
+    STRIDE part; /* what a lane of the second part is further away, and so on */
 };
 
-struct block_operand {
-    block_tensor src, dst;
+/* A run of every head of an operand that is rotated, or copied. */
+template <typename STRIDE> struct block_segment {
+    block_tensor<STRIDE> src, dst;
+    STRIDE kept_lane, kept_second, kept_part; /* of dst, where elements stay where src has them in a head */
+    int64_t moved;                 /* bytes from a lane in src to the same one in dst, if `alike` */
     trope_divisor lanes;           /* of a head, and those that idle after them */
     trope_divisor heads_per_group; /* of as many groups as there are */
     uint32_t heads;                /* of all groups */
-    uint32_t places;               /* for heads in a row's items: as many, but for sums */
-    uint32_t rotating, copying;    /* lanes that rotate, and after them those that copy */
-    uint32_t copied;               /* vectors (or elements) of these */
-    uint32_t offset, window;       /* the rotary window, in elements */
-    uint32_t part_pairs;
-    uint32_t in_place;
-    uint32_t stays; /* in L2 until it is stored: a part of a line that is changed in place */
+    uint32_t held;                 /* heads of an item: two that follow each other, or one */
+    uint32_t places;               /* for these in a row's items (more for sums) */
+    uint32_t working;              /* lanes that do not idle */
+    uint32_t part_lanes;           /* of each part of a window */
+    uint32_t is_intricate;         /* it has groups, parts or lanes that idle: one question for what is rare */
+    uint32_t is_loaded;            /* in place, what passes through is only overwritten */
+    uint32_t rotates, in_place;
+    uint32_t alike;  /* lanes of dst are as far apart as those of src, and have the same elements */
+    uint32_t is_odd; /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; those that are added at once, a power of two. */
     uint32_t terms, slots;
     uint32_t is_sum, accumulate;
 };
 
-/* Rows, and how they are cut: block b has items [s * items_of_block, ...) of rows [g * rows_of_block, ...), where s is b modulo
- * slices and g the rest. */
+/* Rows and items, and how they are cut: block (g, s) has items [s * items_of_block, ...) of rows [g * rows_of_block, ...). */
 struct block_shape {
     int64_t rows;
-    trope_divisor slices, items_of_block;
-    trope_divisor inner; /* rows of the inner dimension, if there are fewer than 2^31 */
     int64_t inner_rows;
-    uint32_t rows_of_block;
-    uint32_t items;              /* of a row */
-    uint32_t batch_outermost;    /* outer is batch, inner token; else the other way */
-    uint32_t neighbours;         /* what is nearest in memory: NEAR_... */
-    uint32_t couples_of_row;     /* that there is room for in shared memory */
-    uint32_t lanes_of_row;       /* vectors: lanes of the widest operand */
-    trope_divisor columns;       /* of a row: runs of 32 pairs, each found by a warp */
-    uint32_t second_at;          /* where couples of second elements begin, in couples */
-    uint32_t rows_at, terms_at;  /* bytes of shared memory before the actions of rows, and before the terms of sums */
-    /* Of head sums: */
+    trope_divisor inner; /* these, if they are below 2^31 */
+    uint32_t two_dimensions; /* there is more than one outer */
+    uint32_t rows_of_block, items_of_block;
+    uint32_t items; /* of a row */
+    uint32_t segments;
+    uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
+    uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
+    uint32_t couples_of_row;    /* that there is room for in shared memory */
+    uint32_t lanes_of_row;      /* of the widest window */
+    trope_divisor columns;      /* of a row: runs of 32 pairs, each found by a warp */
+    uint32_t second_at;         /* where couples of second elements begin, in couples */
+    uint32_t rows_at, terms_at; /* bytes of shared memory before the actions of rows, and before the terms of sums */
+    /* Of sums: */
     uint32_t slots, rounds; /* the most of any operand */
-    uint32_t least_slots; /* of those with several rounds */
-    uint32_t levels;      /* sums that may wait for those of other rounds */
+    uint32_t least_slots;   /* of those with several rounds */
+    uint32_t levels;        /* sums that may wait for those of other rounds */
 };
 
 /* Which threads follow each other: lanes of a head, heads, or rows. */
 enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };
 
-template <int OPERANDS> struct block_call {
+template <typename STRIDE, int SEGMENTS> struct block_call {
     block_shape shape;
-    uint32_t first_item[OPERANDS]; /* of each operand; UINT32_MAX where there is none */
-    block_operand operands[OPERANDS];
+    uint32_t first_item[SEGMENTS]; /* of each segment; UINT32_MAX where there is none */
+    block_segment<STRIDE> segments[SEGMENTS];
     cuda_plan plan;
 };
+
+typedef block_call<int32_t, USUAL_SEGMENTS> usual_call;
+typedef block_call<int64_t, MOST_SEGMENTS> general_call;
 
 /* Phase steps, as a parameter. Where they begin in the middle of 64 bytes, small calls take 0.13 us longer. */
 template <int PAIRS> struct alignas(64) phase_steps {
@@ -77,121 +99,112 @@ template <int PAIRS> struct alignas(64) phase_steps {
 
 /* ---- what a thread has ---- */
 
+/* Of the block. */
+__device__ __forceinline__ uint32_t thread_of_block()
+{
+    return threadIdx.y * blockDim.x + threadIdx.x;
+}
+
+__device__ __forceinline__ uint32_t threads_of_block()
+{
+    return blockDim.x * blockDim.y;
+}
+
 struct block_item {
-    uint32_t operand, head, lane;
+    uint32_t segment, head, lane; /* head: the first */
     uint32_t row; /* of the block */
     bool present;
 };
 
-template <int OPERANDS>
-__device__ __forceinline__ uint32_t find_operand(const block_call<OPERANDS> &call, uint32_t item)
+template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CALL &call, uint32_t item)
 {
-    uint32_t operand = 0;
-#pragma unroll
-    for (int i = 1; i < (OPERANDS < USUAL_OPERANDS ? OPERANDS : USUAL_OPERANDS); i++)
-        operand += item >= call.first_item[i];
+    uint32_t segment = (item >= call.first_item[1]) + (item >= call.first_item[2]);
 #pragma unroll 1
-    for (int i = USUAL_OPERANDS; i < OPERANDS && i < call.plan.plan.operand_count; i++)
-        operand += item >= call.first_item[i];
-    return operand;
+    for (uint32_t i = 3; i < call.shape.segments; i++)
+        segment += item >= call.first_item[i];
+    return segment;
 }
 
 /* ANY_ORDER: not only lanes may be neighbours. */
-template <bool ANY_ORDER, int OPERANDS>
-__device__ __forceinline__ block_item find_item(const block_call<OPERANDS> &call, uint32_t slice, uint32_t rows)
+template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
 {
     const block_shape &shape = call.shape;
-    const uint32_t items = shape.items_of_block.divisor;
+    const bool by_rows = ANY_ORDER && shape.neighbours == NEAR_ROWS;
+    const uint32_t item = blockIdx.y * shape.items_of_block + (by_rows ? threadIdx.y : threadIdx.x);
     block_item it;
-    uint32_t item;
-    if (ANY_ORDER && shape.neighbours == NEAR_ROWS) {
-        item = threadIdx.x / shape.rows_of_block;
-        it.row = threadIdx.x - item * shape.rows_of_block;
-    } else {
-        it.row = trope_divide(&shape.items_of_block, threadIdx.x);
-        item = threadIdx.x - it.row * items;
-    }
-    const bool inside = it.row < rows && item < items;
-    item += slice * items;
-    it.operand = find_operand(call, item);
-    const block_operand &o = call.operands[it.operand];
-    const uint32_t of_operand = item - call.first_item[it.operand];
+    it.row = by_rows ? threadIdx.x : threadIdx.y;
+    it.segment = find_segment(call, item);
+    const auto &s = call.segments[it.segment];
+    const uint32_t of_segment = item - call.first_item[it.segment];
     if (ANY_ORDER && shape.neighbours == NEAR_HEADS) {
-        it.lane = of_operand / o.heads;
-        it.head = of_operand - it.lane * o.heads;
+        it.lane = of_segment / s.heads;
+        it.head = of_segment - it.lane * s.heads;
     } else {
-        it.head = trope_divide(&o.lanes, of_operand);
-        it.lane = of_operand - it.head * o.lanes.divisor;
+        it.head = trope_divide(&s.lanes, of_segment);
+        it.lane = of_segment - it.head * s.lanes.divisor;
     }
-    it.present = inside && item < shape.items && it.head < o.places && it.lane < o.rotating + o.copying;
+    it.present = it.row < rows && item < shape.items;
+    if (s.is_intricate)
+        it.present = it.present && it.head < s.places && it.lane < s.working;
+    it.head *= s.held;
     return it;
 }
 
-/* A row of the call. INDEX: uint32_t where rows are fewer than 2^31. */
+/* A row of the call. INDEX: int32_t where rows are fewer than 2^31. */
 template <typename INDEX> struct block_row {
     INDEX outer, inner;
 
+    /* (By products, or the compiler would make two kernels of one.) */
     __device__ __forceinline__ int64_t batch(const block_shape &shape) const
     {
-        return shape.batch_outermost ? outer : inner;
+        return inner + (outer - inner) * (INDEX)shape.batch_outermost;
     }
 
     __device__ __forceinline__ int64_t token(const block_shape &shape) const
     {
-        return shape.batch_outermost ? inner : outer;
+        return outer + (inner - outer) * (INDEX)shape.batch_outermost;
     }
 };
 
-template <typename INDEX> __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, int64_t number)
+template <typename INDEX> __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
 {
-    block_row<INDEX> row = {0, (INDEX)number};
-    if (number >= shape.inner_rows) {
-        if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
-            row.outer = trope_divide(&shape.inner, (uint32_t)number);
-        else
-            row.outer = (INDEX)(number / shape.inner_rows);
-        row.inner = (INDEX)(number - (int64_t)row.outer * shape.inner_rows);
-    }
+    block_row<INDEX> row = {0, number};
+    if (!shape.two_dimensions)
+        return row;
+    if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
+        row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
+    else
+        row.outer = (INDEX)(number / shape.inner_rows);
+    row.inner = (INDEX)(number - row.outer * (INDEX)shape.inner_rows);
     return row;
 }
 
-template <typename INDEX>
-__device__ __forceinline__ char *address_of_head(const block_operand &o, const block_tensor &t, const block_row<INDEX> &row,
-                                                 uint32_t head)
+/* Of a lane of a head. */
+template <typename STRIDE, typename INDEX>
+__device__ __forceinline__ char *find_address(const block_shape &shape, const block_segment<STRIDE> &s,
+                                              const block_tensor<STRIDE> &t, const block_row<INDEX> &row, uint32_t head,
+                                              uint32_t lane)
 {
-    char *p = t.base + row.outer * t.outer + row.inner * t.inner;
-    if (o.heads_per_group.divisor < o.heads) {
-        const uint32_t group = trope_divide(&o.heads_per_group, head);
-        p += group * t.group;
-        head -= group * o.heads_per_group.divisor;
+    char *p = t.base + (int64_t)row.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
+    if (shape.two_dimensions)
+        p += (int64_t)row.outer * t.outer;
+    if (s.is_intricate) {
+        const uint32_t group = trope_divide(&s.heads_per_group, head);
+        p += (int64_t)(int32_t)group * t.group;
+        head -= group * s.heads_per_group.divisor;
+        p += part_of_pair((int32_t)s.part_lanes, (int32_t)lane) * (int64_t)t.part;
     }
-    return p + head * t.head;
+    return p + (int64_t)(int32_t)head * t.head;
 }
 
-/* ---- a lane ---- */
-
-/* Where the two vectors (or elements) of a lane are in a head, in elements; what is copied may be one. */
-struct lane_place {
-    uint32_t first, second;
-    bool has_second;
-};
-
-template <int PAIRS>
-__device__ __forceinline__ lane_place find_place(const block_operand &o, uint32_t lane, bool interleaved)
+/* dst of a row that is not rotated: its elements stay where they are in a head, whatever the pairings. */
+template <typename STRIDE> __device__ __forceinline__ block_tensor<STRIDE> unrotated_dst(const block_segment<STRIDE> &s)
 {
-    lane_place at = {0, 0, true};
-    if (lane < o.rotating) {
-        const uint32_t pair = lane * PAIRS;
-        at.first = o.offset + (interleaved ? 2 * pair
-                                           : pair + (uint32_t)part_of_pair((int32_t)o.part_pairs, (int32_t)pair) * o.part_pairs);
-        at.second = at.first + (interleaved ? PAIRS : o.part_pairs);
-        return at;
-    }
-    const uint32_t first = (lane - o.rotating) * PAIRS, second = first + o.copying * PAIRS;
-    at.first = first < o.offset ? first : first + o.window;
-    at.second = second < o.offset ? second : second + o.window;
-    at.has_second = lane - o.rotating + o.copying < o.copied;
-    return at;
+    block_tensor<STRIDE> t = s.dst;
+    t.lane = s.kept_lane;
+    t.second = s.kept_second;
+    t.part = s.kept_part;
+    return t;
 }
 
 #endif

@@ -28,9 +28,10 @@ void trope_cuda_rotation_name(const trope_plan *plan, char *name, size_t size)
 trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan->dtype);
-    const block_form form = form_of(*plan, false);
+    block_form form = form_of(*plan, false);
+    form.held = is_usual(*plan) ? USUAL_HELD : 1;
     if (is_usual(*plan))
-        return launch_blocks<USUAL_OPERANDS>(function, *plan, form,
-                                      kernels->usual[kind_of_rows(*plan)][plan->angles.source != TROPE_ANGLES_PHASE]);
-    return launch_blocks<TROPE_MAX_OPERANDS>(function, *plan, form, kernels->general[form.vectors]);
+        return launch_blocks<usual_call>(function, *plan, form,
+                                         kernels->usual[kind_of_rows(*plan)][plan->angles.source != TROPE_ANGLES_PHASE]);
+    return launch_blocks<general_call>(function, *plan, form, kernels->general[form.vectors]);
 }

@@ -7,19 +7,19 @@
 
 extern __shared__ __align__(16) char shared[];
 
-/* What the kernels of a dtype differ in. GENERAL: any rounding, number of operands and pairs, 2^31 rows and more. */
+/* What the kernels of a dtype differ in. GENERAL: any rounding, number of operands and pairs, strides, 2^31 rows and more. */
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GENERAL> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, GENERAL = IS_GENERAL;
-    static constexpr int OPERANDS = IS_GENERAL ? TROPE_MAX_OPERANDS : USUAL_OPERANDS,
-                         STEPS = IS_GENERAL ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_PHASE ? USUAL_PAIRS : 1;
+    static constexpr int STEPS = IS_GENERAL ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_PHASE ? USUAL_PAIRS : 1;
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
-    typedef std::conditional_t<IS_GENERAL, int64_t, uint32_t> index;
-    typedef block_call<OPERANDS> call;
+    typedef std::conditional_t<IS_GENERAL, int64_t, int32_t> index, stride;
+    typedef std::conditional_t<IS_GENERAL, general_call, usual_call> call;
+    typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH;
+    static constexpr int PAIRS = lane::WIDTH, HELD = IS_GENERAL ? 1 : USUAL_HELD;
 
     /* What is kept of a row where a pair's coefficients are found, beside these: nothing, but by the gradient of the angles. */
     static __device__ __forceinline__ void keep(const call &, uint32_t, uint32_t, const found_row &)
@@ -43,25 +43,31 @@ template <class R> struct coefficient_run {
     uint32_t pair;
     uint64_t step;
     block_row<typename R::index> place;
-    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE> lookup;
+    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
 
-    __device__ __forceinline__ coefficient_run(const typename R::call &call, const typename R::steps &steps, uint32_t number,
-                                               int64_t first_row)
+    __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
+                                           typename R::index first_row)
     {
         row = trope_divide(&call.shape.columns, number);
-        pair = (number - row * call.shape.columns.divisor) * 32 + threadIdx.x % 32;
-        place = find_row<typename R::index>(call.shape, first_row + row);
-        const uint32_t in_range = min(pair, (uint32_t)call.plan.plan.pairs - 1);
-        step = has_phases<R::ANGLES>(call.plan.plan) ? steps.of[in_range] : 0;
+        pair = (number - row * call.shape.columns.divisor) * 32 + thread_of_warp();
+        place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
+        step = has_phases<R::ANGLES>(call.plan.plan) ? steps.of[pair_in_range(call)] : 0;
+    }
+
+    /* Threads that have none find the last one's row. */
+    __device__ __forceinline__ uint32_t pair_in_range(const typename R::call &call) const
+    {
+        return min(pair, (uint32_t)call.plan.plan.pairs - 1);
     }
 
     /* After the kernel before this one has ended. */
     __device__ __forceinline__ void request(const typename R::call &call)
     {
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            return;
         const trope_plan &plan = call.plan.plan;
-        const uint32_t in_range = min(pair, (uint32_t)plan.pairs - 1);
-        const int axis = R::ROWS == ROWS_FROM_TOKENS ? 0 : trope_pair_axis(&plan, (int)in_range);
-        lookup.request(plan, place.batch(call.shape), place.token(call.shape), axis);
+        lookup.request(plan, call.plan.rows, place.batch(call.shape), place.token(call.shape),
+                       trope_pair_axis(&plan, (int)pair_in_range(call)));
     }
 
     /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
@@ -69,7 +75,7 @@ template <class R> struct coefficient_run {
     {
         typedef couple<R::DTYPE> couple_type;
         const block_shape &shape = call.shape;
-        const found_row found = lookup.finish(call.plan.plan, call.plan.positions, place.token(shape));
+        const found_row found = lookup.finish(call.plan.plan, call.plan.rows, place.token(shape));
         R::keep(call, row, pair, found);
         if (R::ROWS == ROWS_SEARCHED && pair == 0)
             ((uint32_t *)(shared + shape.rows_at))[row] = found.action;
@@ -85,146 +91,34 @@ template <class R> struct coefficient_run {
     }
 };
 
-/* ---- the rotation of a lane ---- */
-
-/* What PAIRS pairs are rotated by. `own`: the elements of a pair may have different coefficients. */
-template <class R>
-__device__ __forceinline__ void rotate_lane(const cuda_plan &p, const block_shape &shape, uint32_t row, uint32_t lane, bool own,
-                                            const typename R::lane &v, typename R::real y[2][R::PAIRS])
-{
-    typedef typename R::real real;
-    typedef couple<R::DTYPE> couple_type;
-    enum { TOGETHER = R::PAIRS == 1 ? 1 : 2 };
-    struct alignas(sizeof(couple_type) * TOGETHER) couples {
-        couple_type of[TOGETHER];
-    };
-    const couple_type *const from = (const couple_type *)shared + row * shape.couples_of_row;
-    const int32_t rounding = R::GENERAL ? p.plan.rounding : TROPE_ROUND_ONCE;
-#pragma unroll
-    for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-        const couple_type *const at = from + ((uint32_t)(e / TOGETHER) * shape.lanes_of_row + lane) * TOGETHER;
-        const couples first = *(const couples *)at;
-        couples second = first;
-        if (R::ANGLES != ANGLES_PHASE && own)
-            second = *(const couples *)(at + shape.second_at);
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            const auto turned = rotate_pair<R::DTYPE>(
-                rounding, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
-                {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
-            y[0][e + i] = turned.first;
-            y[1][e + i] = turned.second;
-        }
-    }
-}
-
-/* The bits that padding is filled with. */
-template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(trope_row_action action)
-{
-    typedef typename elements<DTYPE>::real real;
-    return action == TROPE_ROW_POISON ? from_real<DTYPE>((real)NAN) : (typename elements<DTYPE>::type)0;
-}
-
-/* What a thread has of the call. */
-template <class R> struct lane_job {
-    block_item item;
-    block_row<typename R::index> row;
-    const block_operand *operand;
-    typename R::lane v;
-    uint64_t loads, stores; /* L2 policies */
-    const char *from[2];
-    bool is_loaded, has_second;
-
-    __device__ __forceinline__ lane_job(const typename R::call &call, uint32_t slice, int64_t first_row, uint32_t rows)
-    {
-        item = find_item<!R::VECTORS>(call, slice, rows);
-        row = find_row<typename R::index>(call.shape, first_row + item.row);
-        const block_operand &o = call.operands[item.operand];
-        operand = &o;
-        locate(call, item.head);
-        /* In place, what passes through is only overwritten. */
-        is_loaded = item.present && (item.lane < o.rotating || !o.in_place);
-        loads = found_here(o.stays ? evict_last() : evict_first());
-        stores = o.stays ? evict_normal() : evict_first();
-    }
-
-    __device__ __forceinline__ void locate(const typename R::call &call, uint32_t head)
-    {
-        const block_operand &o = *operand;
-        const lane_place at = find_place<R::PAIRS>(o, item.lane, call.plan.plan.interleaved_src);
-        const char *const p = address_of_head(o, o.src, row, head);
-        from[0] = found_here(p + at.first * o.src.element);
-        from[1] = found_here(p + at.second * o.src.element);
-        has_second = at.has_second;
-    }
-
-    /* After the kernel before this one has ended. */
-    __device__ __forceinline__ void load()
-    {
-        if (is_loaded)
-            v.load(from[0], from[1], has_second, loads);
-    }
-
-    __device__ __forceinline__ bool rotates(trope_row_action action) const
-    {
-        return action == TROPE_ROW_ROTATE && item.lane < operand->rotating;
-    }
-
-    /* Rotated, or what else becomes of it. */
-    __device__ __forceinline__ void finish(const typename R::call &call, trope_row_action action, bool own)
-    {
-        const cuda_plan &p = call.plan;
-        if (rotates(action)) {
-            typename R::real y[2][R::PAIRS];
-            if (p.plan.interleaved_src)
-                v.separate();
-            rotate_lane<R>(p, call.shape, item.row, item.lane, own, v, y);
-            v.template set<R::PAIRS>(0, 0, y[0]);
-            v.template set<R::PAIRS>(1, 0, y[1]);
-            if (p.plan.interleaved_dst)
-                v.join();
-        } else if (action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON) {
-            v.fill(filling_of<R::DTYPE>(action));
-        }
-    }
-
-    __device__ __forceinline__ void store(const typename R::call &call, trope_row_action action) const
-    {
-        const block_operand &o = *operand;
-        const bool is_filled = action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON;
-        if (!item.present || (o.in_place && !rotates(action) && !is_filled))
-            return;
-        const lane_place at = find_place<R::PAIRS>(
-            o, item.lane, rotates(action) ? call.plan.plan.interleaved_dst : call.plan.plan.interleaved_src);
-        char *const p = address_of_head(o, o.dst, row, item.head);
-        v.store(p + at.first * o.dst.element, p + at.second * o.dst.element, at.has_second, stores);
-    }
-};
-
-/* ---- the block ---- */
-
-/* The coefficients of all rows of a block, up to the barrier. `ready`: the thread's loads are to be issued. Returns whether
+/* The coefficients of all rows of a block, up to the barrier, with the thread's loads issued in between. Returns whether
  * elements of any pair of the block have different ones. */
 template <class R, class ISSUE_LOADS>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
-                                                  int64_t first_row, uint32_t rows, ISSUE_LOADS issue_loads)
+                                                  typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads)
 {
-    const uint32_t warps = blockDim.x / 32, runs = rows * call.shape.columns.divisor;
-    uint32_t number = threadIdx.x / 32;
+    const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
+    const uint32_t runs = warp < warps ? rows * call.shape.columns.divisor : 0; /* a warp that is not whole has none */
     bool differ = false;
-    coefficient_run<R> run(call, steps, min(number, runs - 1), first_row);
+    coefficient_run<R> run;
+    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
+        run.locate(call, steps, warp, first_row);
     await_previous();
-    if (number < runs)
+    if (warp < runs)
         run.request(call);
     issue_loads();
     admit_next();
-    while (number < runs) {
-        differ = run.finish(call) || differ;
-        number += warps;
-        if (number >= runs)
-            break;
-        run = coefficient_run<R>(call, steps, number, first_row);
+    if (warp < runs) {
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            run.locate(call, steps, warp, first_row);
+        differ = run.finish(call);
+    }
+    /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
+#pragma unroll 1
+    for (uint32_t number = warp + warps; number < runs; number += warps) {
+        run.locate(call, steps, number, first_row);
         run.request(call);
+        differ = run.finish(call) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
@@ -240,23 +134,186 @@ __device__ __forceinline__ trope_row_action action_of_row(const typename R::call
     return (trope_row_action)((const uint32_t *)(shared + call.shape.rows_at))[row];
 }
 
+/* ---- the rotation of a lane ---- */
+
+/* The coefficients of a few pairs of a lane at a time. */
+template <class R> struct lane_coefficients {
+    typedef couple<R::DTYPE> couple_type;
+    static constexpr int TOGETHER = R::PAIRS == 1 ? 1 : 2;
+    struct alignas(sizeof(couple_type) * TOGETHER) couples {
+        couple_type of[TOGETHER];
+    } first, second;
+
+    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
+    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
+    {
+        const couple_type *const from = (const couple_type *)shared + item.row * shape.couples_of_row +
+                                        (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
+        first = *(const couples *)from;
+        second = first;
+        if (own)
+            second = *(const couples *)(from + shape.second_at);
+    }
+
+    /* Of one head. */
+    __device__ __forceinline__ void rotate(int32_t rounding, const typename R::lane &v, int e,
+                                           typename R::real y[2][TOGETHER]) const
+    {
+        typedef typename R::real real;
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const auto turned = rotate_pair<R::DTYPE>(R::GENERAL ? rounding : TROPE_ROUND_ONCE,
+                                                      {(real)v.get(0, e + i), (real)v.get(1, e + i)},
+                                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine,
+                                                       second.of[i].sine});
+            y[0][i] = turned.first;
+            y[1][i] = turned.second;
+        }
+    }
+};
+
+/* The bits that padding is filled with. */
+template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(trope_row_action action)
+{
+    typedef typename elements<DTYPE>::real real;
+    return action == TROPE_ROW_POISON ? from_real<DTYPE>((real)NAN) : (typename elements<DTYPE>::type)0;
+}
+
+__device__ __forceinline__ bool is_filled(trope_row_action action)
+{
+    return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON;
+}
+
+/* What a thread has of the call. */
+template <class R> struct lane_job {
+    block_item item;
+    block_row<typename R::index> row;
+    typename R::lane v[R::HELD];
+    char *from;
+    bool has_two; /* heads */
+
+    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    {
+        item = find_item<!R::VECTORS>(call, rows);
+        row = find_row<typename R::index>(call.shape, first_row + (typename R::index)item.row);
+        from = find_src(call, item.head);
+        const typename R::segment &s = segment(call);
+        has_two = R::HELD > 1 && s.held > 1 && item.head + 1 < s.heads;
+    }
+
+    __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
+    {
+        return call.segments[item.segment];
+    }
+
+    __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
+    {
+        const typename R::segment &s = segment(call);
+        return found_here(find_address(call.shape, s, s.src, row, head, item.lane));
+    }
+
+    /* After the kernel before this one has ended. Who has nothing to load loads what others do: where a branch joins, the
+     * compiler moves what was loaded, and so waits for it. */
+    __device__ __forceinline__ void load(const typename R::call &call)
+    {
+        const typename R::segment &s = segment(call);
+        const char *const at = item.present && s.is_loaded ? from : s.src.base;
+        v[0].load(at, at + s.src.second);
+        if (R::HELD > 1) {
+            const char *const beside = has_two ? at + s.src.head : at;
+            v[R::HELD - 1].load(beside, beside + s.src.second);
+        }
+    }
+
+    __device__ __forceinline__ void store_to(const block_tensor<typename R::stride> &dst, char *to) const
+    {
+        v[0].store(to, to + dst.second);
+        if (R::HELD > 1 && has_two)
+            v[R::HELD - 1].store(to + dst.head, to + dst.head + dst.second);
+    }
+
+    __device__ __forceinline__ void store(const typename R::call &call) const
+    {
+        const typename R::segment &s = segment(call);
+        store_to(s.dst, s.alike ? from + s.moved : find_address(call.shape, s, s.dst, row, item.head, item.lane));
+    }
+
+    /* USUAL: pairs by halves, and both elements by the same coefficients. */
+    template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
+    {
+        const trope_plan &plan = call.plan.plan;
+        lane_coefficients<R> c;
+#pragma unroll
+        for (int h = 0; h < R::HELD && !USUAL; h++)
+            if (plan.interleaved_src)
+                v[h].separate();
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
+            c.load(call.shape, item, e, !USUAL && own);
+#pragma unroll
+            for (int h = 0; h < R::HELD; h++) {
+                typename R::real y[2][lane_coefficients<R>::TOGETHER];
+                c.rotate(plan.rounding, v[h], e, y);
+                v[h].template set<lane_coefficients<R>::TOGETHER>(0, e, y[0]);
+                v[h].template set<lane_coefficients<R>::TOGETHER>(1, e, y[1]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < R::HELD && !USUAL; h++)
+            if (plan.interleaved_dst)
+                v[h].join();
+        store(call);
+    }
+
+    /* Rows that are padding keep the places of their elements in a head, whatever the pairings. */
+    __device__ __forceinline__ void pass_on(const typename R::call &call, trope_row_action action)
+    {
+        const typename R::segment &s = segment(call);
+#pragma unroll
+        for (int h = 0; h < R::HELD; h++)
+            if (is_filled(action))
+                v[h].fill(filling_of<R::DTYPE>(action));
+        if (!is_filled(action) && s.in_place)
+            return;
+        const block_tensor<typename R::stride> dst = unrotated_dst(s);
+        store_to(dst, find_address(call.shape, s, dst, row, item.head, item.lane));
+    }
+
+    __device__ __forceinline__ void finish(const typename R::call &call, trope_row_action action, bool own)
+    {
+        const typename R::segment &s = segment(call);
+        if (action != TROPE_ROW_ROTATE) {
+            pass_on(call, action);
+        } else if (!s.rotates) {
+            if (!s.in_place)
+                store(call);
+        } else if (own || call.plan.plan.interleaved_src || call.plan.plan.interleaved_dst) {
+            rotate<false>(call, own);
+        } else {
+            rotate<true>(call, false);
+        }
+    }
+};
+
+/* Blocks of USUAL_BLOCK_THREADS that a multiprocessor should hold: what leaves registers enough. */
+constexpr int usual_blocks(int rows)
+{
+    return rows == ROWS_SEARCHED ? 4 : 5;
+}
+
 template <class R>
-__global__ void __launch_bounds__(BLOCK_THREADS, R::GENERAL ? 2 : 3)
+__global__ void __launch_bounds__(R::GENERAL ? BLOCK_THREADS : USUAL_BLOCK_THREADS, R::GENERAL ? 2 : usual_blocks(R::ROWS))
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const uint32_t group = trope_divide(&shape.slices, blockIdx.x), slice = blockIdx.x - group * shape.slices.divisor;
-    const int64_t first_row = (int64_t)group * shape.rows_of_block;
-    const uint32_t rows = (uint32_t)min((int64_t)shape.rows_of_block, shape.rows - first_row);
-    lane_job<R> job(call, slice, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load(); });
-    const trope_row_action action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    if (job.item.present) {
-        job.finish(call, action, own);
-        job.store(call, action);
-    }
+    const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
+    const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
+    lane_job<R> job(call, first_row, rows);
+    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load(call); });
+    if (job.item.present)
+        job.finish(call, action_of_row<R>(call, job.item.row), own);
     if (R::ROWS == ROWS_SEARCHED)
-        check_sequences(call.plan.plan.sequences, call.plan.plan.status);
+        check_sequences<!R::GENERAL>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

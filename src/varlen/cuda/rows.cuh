@@ -23,6 +23,32 @@ struct token_positions {
     }
 };
 
+/* What is read for a row: its ids, or where its batch entry starts. Bytes from one to the next. */
+struct row_source {
+    const char *base; /* NULL: nothing is */
+    int64_t axis, batch, token;
+    int32_t is_64;
+    int32_t is_start; /* the index is added to it */
+};
+
+static inline row_source plan_source(const trope_sequences &s)
+{
+    const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
+    if (s.ids)
+        return {(const char *)s.ids,       s.id_axis_stride * size, s.id_batch_stride * size,
+                s.id_token_stride * size, s.ids_64,                0};
+    if (s.starts && !s.boundaries)
+        return {(const char *)s.starts, 0, size, 0, s.starts_64, 1};
+    return {NULL, 0, 0, 0, 0, 0};
+}
+
+/* How the rows of a call are found. */
+struct row_shape {
+    token_positions positions;
+    row_source source;
+    search_shape search;
+};
+
 /* A row as one pair sees it: the position on its axis. */
 struct found_row {
     int64_t position; /* of a table: a row that it has */
@@ -60,45 +86,89 @@ __device__ __forceinline__ trope_row_action action_of_padding(const trope_plan &
     }
 }
 
-/* MAY_HAVE_TABLE: positions may be rows of a table, which has an end. */
-template <int ROWS, bool MAY_HAVE_TABLE> struct row_lookup {
-    int64_t id;
+/* What a token is in, and its index there. */
+struct found_place {
+    int64_t index, first; /* first: added to the index */
+    bool is_padding, faulty;
+};
+
+__device__ __forceinline__ found_place place_of_sequence(const trope_sequences &s, const found_sequence &found, int32_t token)
+{
+    const trope_narrow_bounds &b = found.bounds;
+    const int32_t begin = trope_narrow_local_boundary(&s, b.begin), index = token - begin;
+    if (found.number < 0)
+        return {index, 0, true, false};
+    const int32_t local = trope_narrow_local_boundary(&s, b.end) - begin,
+                  in_sequence = trope_narrow_cp_position(s.cp_layout, s.cp_size, s.cp_rank, local, index);
+    const int64_t first = s.starts ? trope_load_index(s.starts, s.starts_64, found.number) : s.stream ? b.real_begin : 0;
+    return {in_sequence, first, in_sequence >= b.real_end - b.real_begin, trope_narrow_fault_of_bounds(&s, b) != 0};
+}
+
+/* By each thread alone. Not inline: calls for which 32 bits are too few are rare. */
+static __device__ __noinline__ found_place find_place_widely(const trope_sequences &s, int64_t batch, int64_t token)
+{
+    const trope_span span = trope_find_span(&s, batch, token);
+    found_place place;
+    place.index = trope_index_in_sequence(&s, &span, token);
+    place.first = span.first;
+    place.is_padding = trope_is_padding(&span, place.index);
+    place.faulty = s.boundaries && span.sequence >= 0 && trope_sequence_fault(&s, span.sequence) != 0;
+    return place;
+}
+
+/* ANY_TABLE: positions may be rows of a table, which has an end. ANY_WIDTH: 32 bits may be too few for a search. */
+template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
+    raw_index read;
     span_search search;
 
     /* After the kernel before this one has ended, before the loads of data. */
-    __device__ __forceinline__ void request(const trope_plan &plan, int64_t batch, int64_t token, int axis)
+    __device__ __forceinline__ void request(const trope_plan &plan, const row_shape &shape, int64_t batch, int64_t token,
+                                            int axis)
     {
-        const trope_sequences &s = plan.sequences;
+        const row_source &from = shape.source;
         if (ROWS == ROWS_FROM_TOKENS)
             return;
-        if (s.ids)
-            id = load_index_at_once(s.ids, s.ids_64,
-                                    axis * s.id_axis_stride + batch * s.id_batch_stride + token * s.id_token_stride);
-        else if (!s.boundaries)
-            id = s.starts ? load_index_at_once(s.starts, s.starts_64, batch) : 0;
-        if (ROWS == ROWS_SEARCHED && s.boundaries)
-            search.request(s, token);
+        if (from.base)
+            read.load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
+        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !(ANY_WIDTH && shape.search.is_wide))
+            search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
-    __device__ __forceinline__ found_row finish(const trope_plan &plan, const token_positions &positions, int64_t token)
+    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token)
     {
         const trope_sequences &s = plan.sequences;
+        const bool is_id = shape.source.base && !shape.source.is_start;
         found_row row = {0, TROPE_ROW_ROTATE, false};
         if (ROWS == ROWS_FROM_TOKENS) {
-            row.position = positions.of((uint32_t)token);
+            row.position = shape.positions.of((uint32_t)token);
             return row;
         }
-        found_span found = {trope_span_of_dense(&s, id), false};
-        if (ROWS == ROWS_SEARCHED && s.boundaries)
-            found = search.finish(s, token);
-        const int64_t index = trope_index_in_sequence(&s, &found.span, token);
-        if (ROWS == ROWS_SEARCHED && trope_is_padding(&found.span, index))
-            row.action = action_of_padding(plan);
-        row.position = s.ids ? id : trope_position_of_index(&found.span, index);
-        if (MAY_HAVE_TABLE && row.action == TROPE_ROW_ROTATE)
+        if (shape.source.base)
+            row.position = read.value(shape.source.is_64);
+        if (ROWS == ROWS_SEARCHED && s.boundaries) {
+            const found_place place = find_place(plan, shape.search, token);
+            if (place.is_padding)
+                row.action = action_of_padding(plan);
+            if (!is_id)
+                row.position = trope_add_position(place.first, place.index);
+            row.poisoned = place.faulty;
+        } else if (!is_id) {
+            const trope_span span = trope_span_of_dense(&s, 0);
+            row.position = trope_add_position(row.position, trope_index_in_sequence(&s, &span, token));
+        }
+        if (ANY_TABLE && row.action == TROPE_ROW_ROTATE)
             limit_position(plan, &row);
-        row.poisoned = row.poisoned || found.faulty;
         return row;
+    }
+
+  private:
+    __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape, int64_t token) const
+    {
+        const trope_sequences &s = plan.sequences;
+        if (ANY_WIDTH && shape.is_wide)
+            return find_place_widely(s, 0, token);
+        const int32_t narrow = (int32_t)token;
+        return place_of_sequence(s, search.finish(s, shape, narrow, trope_narrow_first_after(&s, narrow)), narrow);
     }
 };
 

@@ -1,128 +1,194 @@
-/* cu_seqlens searched on the device: the threads of a warp look for the sequence of one token together, a boundary each. As
- * trope_find_span, and as many rounds of loads as that has looks, by 32 to the round. */
+/* cu_seqlens searched on the device: the threads of a warp look for the sequence of one token together, a boundary each, so
+ * that each round of loads cuts the range by 32. All that a block does waits for it, so it is in 32 bits, and a call in which
+ * those are too few goes by trope_find_span. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
 #include "core/cuda/early_launch.cuh"
 #include "varlen/position.h"
 
-struct found_span {
-    trope_span span;
-    bool faulty; /* that sequence cannot be right */
+/* Boundaries that two loads a thread have all of. */
+#define FEW_BOUNDARIES 63
+
+/* The boundaries that a warp looks at first, two a thread: all of them; or if they are more, every so manieth, and those
+ * that would be around the token if sequences were of the same length. */
+struct search_shape {
+    int32_t is_wide; /* 32 bits are too few, or there are no sequences */
+    int32_t few;     /* all */
+    int32_t step;    /* of every so manieth; 1 if few */
+    float per_token; /* sequences */
 };
 
-/* As trope_load_index; the load stays where it is, before others that are issued later. */
-__device__ __forceinline__ int64_t load_index_at_once(const void *array, int32_t is_64, int64_t i)
+static inline search_shape plan_search(const trope_sequences &s)
 {
-    return is_64 ? load_at_once((const int64_t *)array + i) : (int64_t)load_at_once((const int32_t *)array + i);
+    search_shape p;
+    p.is_wide = s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp_size;
+    p.few = s.count < FEW_BOUNDARIES;
+    p.step = p.few || p.is_wide ? 1 : (int32_t)((s.count + 32) / 32);
+    p.per_token = (float)s.count / (float)(s.tokens > 0 ? s.tokens : 1);
+    return p;
 }
 
-/* How many threads, from the first one on, have a boundary that is before `after`. */
-__device__ __forceinline__ int count_before(int64_t boundary, int64_t after)
+/* An index as it is in memory. What is made of it waits for the load, and so comes later. */
+struct raw_index {
+    uint32_t low, high; /* high: of int64 */
+
+    __device__ __forceinline__ void load(const char *from, int32_t is_64)
+    {
+        if (is_64)
+            load_at_once((const uint2 *)from, &low, &high);
+        else
+            load_at_once((const uint32_t *)from, &low);
+    }
+
+    __device__ __forceinline__ int64_t value(int32_t is_64) const
+    {
+        return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
+    }
+
+    /* As 32 bits: what these cannot hold becomes INT32_MIN, which is as wrong. */
+    __device__ __forceinline__ int32_t narrow(int32_t is_64) const
+    {
+        return is_64 && high != (uint32_t)((int32_t)low >> 31) ? INT32_MIN : (int32_t)low;
+    }
+};
+
+/* A run of 32 boundaries, one a thread. */
+struct boundary_run {
+    int32_t base, step; /* the first, and from one to the next */
+    int32_t boundary, real;
+
+    __device__ __forceinline__ int32_t index() const
+    {
+        return base + (int32_t)thread_of_warp() * step;
+    }
+};
+
+/* It as it is asked for. */
+struct raw_run {
+    raw_index boundary, real;
+
+    __device__ __forceinline__ void load(const trope_sequences &s, int32_t index)
+    {
+        const int64_t at = min(index, (int32_t)s.count) * (int64_t)(s.boundaries_64 ? 8 : 4);
+        boundary.load((const char *)s.boundaries + at, s.boundaries_64);
+        if (s.real != s.boundaries)
+            real.load((const char *)s.real + at, s.boundaries_64);
+    }
+
+    __device__ __forceinline__ boundary_run finish(const trope_sequences &s, int32_t base, int32_t step) const
+    {
+        boundary_run run = {base, step, boundary.narrow(s.boundaries_64), 0};
+        if (run.index() > (int32_t)s.count)
+            run.boundary = INT32_MAX;
+        run.real = s.real == s.boundaries ? run.boundary : real.narrow(s.boundaries_64);
+        return run;
+    }
+};
+
+/* How many boundaries, from the first thread's on, are before `after`. */
+__device__ __forceinline__ int32_t count_before(int32_t boundary, int32_t after)
 {
     const uint32_t later = __ballot_sync(UINT32_MAX, boundary >= after);
     return later ? __ffs((int)later) - 1 : 32;
 }
 
-/* Boundaries that two loads a thread have all of. */
-#define FEW_BOUNDARIES 64
+struct found_sequence {
+    trope_narrow_bounds bounds; /* global; begin and end of a gap are those around it */
+    int32_t number;      /* -1 for a gap */
+};
 
-/* The boundaries that a warp looks at first, two a thread: all of them; or if they are more, some from all over the call,
- * and those that would be around the token if sequences were of the same length. If these are, no more looks are needed. */
 struct span_search {
-    int64_t boundary[2];
+    raw_run runs[2];
 
-    /* Asks for them, before anything else that the thread loads. */
-    __device__ __forceinline__ void request(const trope_sequences &s, int64_t token)
+    /* Asks for the first boundaries, before anything else that the thread loads. */
+    __device__ __forceinline__ void request(const trope_sequences &s, const search_shape &shape, int32_t token)
     {
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const int64_t i = index(s, token, k);
-            boundary[k] = i <= s.count ? load_index_at_once(s.boundaries, s.boundaries_64, i) : INT64_MAX;
-        }
+        const int32_t lane = (int32_t)thread_of_warp();
+        runs[0].load(s, lane * shape.step);
+        runs[1].load(s, second_base(s, shape, token) + lane);
     }
 
-    /* The span of the token. */
-    __device__ __forceinline__ found_span finish(const trope_sequences &s, int64_t token) const
+    /* The sequence that a token is in which has boundary `after` after it. */
+    __device__ __forceinline__ found_sequence finish(const trope_sequences &s, const search_shape &shape, int32_t token,
+                                                     int32_t after) const
     {
-        const int64_t after = trope_first_after(&s, token);
-        const int first = count_before(boundary[0], after), second = count_before(boundary[1], after);
-        if (s.count < FEW_BOUNDARIES)
-            return between(s, first < 32 ? first : 32 + second, 0);
-        if (second > 0 && second < 32)
-            return between(s, near(s, token) + second, near(s, token) - 32);
-        return narrow(s, after, first);
+        boundary_run run = runs[0].finish(s, 0, shape.step);
+        const boundary_run second = runs[1].finish(s, second_base(s, shape, token), 1);
+        int32_t before = count_before(run.boundary, after);
+        const int32_t in_second = count_before(second.boundary, after);
+        if (shape.few ? before == 32 : in_second > 0 && in_second < 32) {
+            run = second;
+            before = in_second;
+        }
+#pragma unroll 1
+        while (run.step > 1 && before > 0) {
+            const int32_t base = run.base + (before - 1) * run.step,
+                          step = (min(run.step, (int32_t)s.count + 1 - base) + 30) / 31;
+            raw_run next;
+            next.load(s, base + (int32_t)thread_of_warp() * step);
+            run = next.finish(s, base, step);
+            before = count_before(run.boundary, after);
+        }
+        return between(s, run, before);
     }
 
   private:
-    static __device__ __forceinline__ int64_t step_of_all(const trope_sequences &s)
+    static __device__ __forceinline__ int32_t second_base(const trope_sequences &s, const search_shape &shape, int32_t token)
     {
-        return (s.count + 32) / 32;
+        const int32_t guess = (int32_t)((float)token * shape.per_token) - 15;
+        return shape.few ? 31 : max(min(guess, (int32_t)s.count - 31), 0);
     }
 
-    /* The first of 32 boundaries around where the token should be. */
-    static __device__ __forceinline__ int64_t near(const trope_sequences &s, int64_t token)
+    static __device__ __forceinline__ found_sequence between(const trope_sequences &s, const boundary_run &run, int32_t before)
     {
-        const int64_t guess = (int64_t)__fdividef((float)token * (float)s.count, (float)s.tokens) - 15;
-        return max(min(guess, s.count - 31), (int64_t)0);
-    }
-
-    static __device__ __forceinline__ int64_t index(const trope_sequences &s, int64_t token, int k)
-    {
-        const int64_t lane = threadIdx.x % 32;
-        if (s.count < FEW_BOUNDARIES)
-            return lane + 32 * k;
-        return k == 0 ? lane * step_of_all(s) : near(s, token) + lane;
-    }
-
-    /* The span that `low` boundaries are before, two of which are at hand: boundary[0] has those from `first` on. */
-    __device__ __forceinline__ found_span between(const trope_sequences &s, int64_t low, int64_t first) const
-    {
-        if (low == 0 || low > s.count)
-            return {trope_gap_after(&s, low), false};
-        const int at = (int)(low - first);
-        const int64_t begin = __shfl_sync(UINT32_MAX, at - 1 < 32 ? boundary[0] : boundary[1], (at - 1) % 32);
-        const int64_t end = __shfl_sync(UINT32_MAX, at < 32 ? boundary[0] : boundary[1], at % 32);
-        return of_bounds(s, low - 1, trope_add_real_bounds(&s, low - 1, begin, end));
-    }
-
-    static __device__ __forceinline__ found_span of_bounds(const trope_sequences &s, int64_t sequence, trope_bounds b)
-    {
-        return {trope_span_of_bounds(&s, sequence, b), trope_fault_of_bounds(&s, b) != 0};
-    }
-
-    /* From `first` of the boundaries all over the call, by as many looks as it takes. */
-    __device__ __forceinline__ found_span narrow(const trope_sequences &s, int64_t after, int first) const
-    {
-        int64_t step = step_of_all(s), low = 0, high = s.count + 1;
-        while (true) {
-            const int64_t at_first = low + first * step;
-            high = first < 32 && at_first < high ? at_first : high;
-            low = first ? low + (first - 1) * step + 1 : low;
-            if (low >= high)
-                break;
-            step = (high - low + 31) / 32;
-            const int64_t i = low + threadIdx.x % 32 * step;
-            first = count_before(i < high ? load_index_at_once(s.boundaries, s.boundaries_64, i) : INT64_MAX, after);
+        const int32_t number = run.base + before - 1;
+        found_sequence f;
+        f.number = before > 0 && number < (int32_t)s.count ? number : -1;
+        f.bounds.begin = f.bounds.real_begin = before > 0 ? __shfl_sync(UINT32_MAX, run.boundary, before - 1) : 0;
+        f.bounds.end = f.bounds.real_end = __shfl_sync(UINT32_MAX, run.boundary, before);
+        if (s.real != s.boundaries) {
+            f.bounds.real_begin = __shfl_sync(UINT32_MAX, run.real, before - 1);
+            f.bounds.real_end = __shfl_sync(UINT32_MAX, run.real, before);
         }
-        if (low == 0 || low > s.count)
-            return {trope_gap_after(&s, low), false};
-        return of_bounds(s, low - 1, trope_load_bounds(&s, low - 1));
+        return f;
     }
 };
 
-/* Every sequence is looked at once by some thread of the grid, also those that hold no token. */
-__device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
+/* The status bits of sequences first, first + step, ... : in 32 bits. */
+__device__ __forceinline__ int32_t find_fault(const trope_sequences &s, int32_t first, int64_t step)
 {
-    const int64_t threads = (int64_t)gridDim.x * blockDim.x, first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int32_t fault = 0;
-    if (!s.boundaries || !status)
-        return;
 #pragma unroll 1
-    for (int64_t i = first; i < s.count; i += threads)
+    for (int64_t i = first; i < s.count; i += step) {
+        raw_run begin, end;
+        begin.load(s, (int32_t)i);
+        end.load(s, (int32_t)i + 1);
+        const boundary_run from = begin.finish(s, 0, 0), to = end.finish(s, 0, 0);
+        fault |= trope_narrow_fault_of_bounds(&s, {from.boundary, to.boundary, from.real, to.real});
+    }
+    return fault;
+}
+
+/* Any of them. Not inline: few calls are such, and few of their threads have a sequence to look at. */
+static __device__ __noinline__ int32_t find_any_fault(const trope_sequences &s, int64_t first, int64_t step)
+{
+    int32_t fault = 0;
+    for (int64_t i = first; i < s.count; i += step)
         fault |= trope_sequence_fault(&s, i);
-    if (s.count == 0 && first == 0)
-        fault = trope_boundary_fault(&s);
+    return s.count ? fault : trope_boundary_fault(&s);
+}
+
+/* Every sequence is looked at once by some thread of the grid, also those that hold no token. NARROW: 32 bits are enough,
+ * and there are sequences. */
+template <bool NARROW> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
+{
+    const uint32_t threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
+    const int64_t first = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * threads + thread;
+    if (!s.boundaries || !status || first > (s.count ? s.count - 1 : 0))
+        return;
+    const int64_t step = (int64_t)gridDim.x * gridDim.y * threads;
+    const int32_t fault = NARROW ? find_fault(s, (int32_t)first, step) : find_any_fault(s, first, step);
     if (fault)
         atomicOr(status, fault);
 }

@@ -26,9 +26,11 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 /* Dynamic shared memory. */
 alignas(128) thread_local char shared[SHARED_BYTES];
 
+static unsigned running; /* the number of the thread in its block */
+
 static void fail(const char *what)
 {
-    printf("emulated: %s, in thread %u of block %u\n", what, threadIdx.x, blockIdx.x);
+    printf("emulated: %s, in thread %u of block %u\n", what, running, blockIdx.x);
     fflush(stdout);
     abort();
 }
@@ -77,7 +79,7 @@ static uint64_t random_bits()
 
 static thread &current()
 {
-    return block.threads[threadIdx.x];
+    return block.threads[running];
 }
 
 static void wait_a_while()
@@ -99,7 +101,9 @@ static void run_thread()
 static void resume(unsigned number)
 {
     thread &t = block.threads[number];
-    threadIdx.x = number;
+    running = number;
+    threadIdx.x = number % blockDim.x;
+    threadIdx.y = number / blockDim.x;
     if (_setjmp(scheduler))
         return;
     if (t.started)
@@ -120,7 +124,7 @@ static void resume(unsigned number)
 
 static gathering &gathering_of(uint32_t mask)
 {
-    std::deque<gathering> &of_warp = block.gatherings[threadIdx.x / WARP];
+    std::deque<gathering> &of_warp = block.gatherings[running / WARP];
     for (gathering &g : of_warp)
         if (g.mask == mask)
             return g;
@@ -131,7 +135,7 @@ static gathering &gathering_of(uint32_t mask)
 /* Threads of the warp that are done are not waited for. */
 static uint32_t ended_threads()
 {
-    const unsigned first = threadIdx.x / WARP * WARP;
+    const unsigned first = running / WARP * WARP;
     uint32_t ended = 0;
     for (unsigned i = 0; i < WARP; i++)
         if (first + i >= block.threads.size() || block.threads[first + i].ended)
@@ -141,7 +145,7 @@ static uint32_t ended_threads()
 
 const uint64_t *emulated_gather(uint32_t mask, uint64_t value)
 {
-    const unsigned lane = threadIdx.x % WARP;
+    const unsigned lane = running % WARP;
     gathering &g = gathering_of(mask);
     const uint64_t before = g.times;
     if (!(mask >> lane & 1))
@@ -209,7 +213,7 @@ static void run_block(unsigned threads)
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)
 {
-    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x > 1024 || config->gridDim.x == 0)
+    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x * config->blockDim.y > 1024 || config->gridDim.x == 0)
         return cudaErrorInvalidValue;
     running_kernel = kernel;
     running_arguments = arguments;
@@ -217,7 +221,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ke
     blockDim = config->blockDim;
     for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
         for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-            run_block(blockDim.x);
+            run_block(blockDim.x * blockDim.y);
     return cudaSuccess;
 }
 

@@ -43,26 +43,34 @@ static inline void prefetch(const void *)
 {
 }
 
+/* The number of a thread in its warp. */
+static inline uint32_t thread_of_warp()
+{
+    return (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+}
+
 /* ---- loads, stores, conversions ---- */
 
-template <typename T> static inline void load_at_once(const T *from, uint64_t, T *to)
+template <typename T> static inline void load_at_once(const T *from, T *to)
 {
     emulated_aligned(from, sizeof *from);
     *to = *from;
 }
 
-template <typename T> static inline T load_at_once(const T *from)
+static inline void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
 {
-    return *from;
+    emulated_aligned(from, sizeof *from);
+    *low = from->x;
+    *high = from->y;
 }
 
-static inline void load_vector(const char *from, uint64_t, uint4 *to)
+static inline void load_vector(const char *from, uint4 *to)
 {
     emulated_aligned(from, 16);
     memcpy(to, from, 16);
 }
 
-static inline void store_vector(char *to, uint64_t, const uint4 &from)
+static inline void store_vector(char *to, const uint4 &from)
 {
     emulated_aligned(to, 16);
     memcpy(to, &from, 16);
