@@ -186,12 +186,6 @@ static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_
 
 /* ---- sorted units ---- */
 
-/* The axis by whose rows a column's units are sorted. */
-__device__ __forceinline__ uint32_t axis_of_column(const angle_sums &s, uint32_t column)
-{
-    return (uint32_t)trope_pair_axis(&s.plan, (int)pair_of_column(s.plan, column));
-}
-
 /* Adds sorted units first, first + step, ... to a sum of one column. */
 __device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column, double sum, uint32_t first, uint32_t last,
                                             uint32_t step)
@@ -217,7 +211,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_P
     if (s.keys[s.from][last - 1] != key || key == (uint32_t)s.plan.axes * s.buckets)
         return;
     for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
-        if (axis_of_column(s, column) == key / s.buckets)
+        if (axis_of_column(s.plan, column) == key / s.buckets)
             s.sums[(size_t)s.values[s.from][first] * columns + column] = add_units(s, column, 0, first, last, 1);
 }
 
@@ -251,7 +245,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
         const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),
                        rest = max(last / RUN_ITEMS * RUN_ITEMS, runs);
         for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
-            if (axis_of_column(s, column) != axis)
+            if (axis_of_column(s.plan, column) != axis)
                 continue;
             double sum = add_units(s, column, 0, first, runs, 1);
             sum = add_units(s, column, sum, runs, rest, RUN_ITEMS);

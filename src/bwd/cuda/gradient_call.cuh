@@ -26,17 +26,17 @@ struct gradient_call {
     gradient_mode mode;
     uint32_t batch, entries; /* batch entries: all, and those of a unit at most */
     trope_divisor heads_of_entry, unit_threads;
-    uint32_t lane_bits;             /* a head has 2^lane_bits lanes */
-    uint32_t slots, slots_of_warp;  /* of a unit; a warp has a power of two */
-    uint32_t rounds;                /* heads of a slot, at most */
-    uint32_t shares;                /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
-    uint32_t rearranges;            /* a head in place is stored elsewhere in itself, when all of it has been loaded */
-    uint32_t positions_at, left_at; /* bytes of shared memory before positions, and before what shares leave */
-    trope_divisor columns;          /* of sums: the first elements of all pairs, then (per_element) the second ones */
-    double *sums;                   /* [units, columns]; TOTAL: [blocks, columns] */
-    uint32_t *keys, *values;        /* SORTED: [axes, units] */
-    uint32_t buckets;               /* rows of d_freqs, of all batch entries that have their own */
-    uint32_t windows, segments;     /* these are windows first, then what passes through */
+    uint32_t lane_bits;            /* a head has 2^lane_bits lanes */
+    uint32_t slots, slots_of_warp; /* of a unit; a warp has a power of two */
+    uint32_t rounds;               /* heads of a slot, at most */
+    uint32_t shares;               /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
+    uint32_t rearranges;           /* a head in place is stored elsewhere in itself, when all of it has been loaded */
+    uint32_t left_at;              /* bytes of shared memory before what shares leave */
+    trope_divisor columns;         /* of sums: the first elements of all pairs, then (per_element) the second ones */
+    double *sums;                  /* [units, columns]; TOTAL: [blocks, columns] */
+    uint32_t *keys, *values;       /* SORTED: [axes, units] */
+    uint32_t buckets;              /* rows of d_freqs, of all batch entries that have their own */
+    uint32_t windows, segments;    /* these are windows first, then what passes through */
     block_segment<int64_t> segment[MOST_SEGMENTS]; /* dst without a base is not written */
     block_tensor<int64_t> x[TROPE_MAX_OPERANDS];   /* forward_src of each window */
 };
@@ -84,6 +84,11 @@ __device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batc
         else
             __stcs((float *)plan.d_freqs + offset, (float)value);
     }
+}
+
+__device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint32_t column)
+{
+    return (uint32_t)trope_pair_axis(&plan, (int32_t)pair_of_column(plan, column));
 }
 
 /* ---- what adds sums ---- */

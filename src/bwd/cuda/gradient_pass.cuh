@@ -132,19 +132,18 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
     /* Of a block at most, and such blocks that a multiprocessor holds. */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 4 : 2;
+};
 
-    /* The position of a pair of a unit, for its sums; NaN if it adds nothing to any. */
-    static __device__ __forceinline__ double *position(const gradient_call &call, uint32_t unit, uint32_t pair)
-    {
-        return (double *)(shared + call.positions_at) + unit * (uint32_t)call.plan.plan.pairs + pair;
-    }
+/* The row of a unit on an axis, and whether its position counts for the pairs of that axis. */
+template <class R> struct unit_row {
+    int64_t position;
+    bool counts;
 
-    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, uint32_t pair,
-                                                const found_row &found)
+    __device__ __forceinline__ unit_row(const gradient_call &call, uint32_t unit, uint32_t axis)
     {
-        if (pair < (uint32_t)call.plan.plan.pairs)
-            *position(call, unit, pair) =
-                found.action == TROPE_ROW_ROTATE && !found.poisoned ? (double)found.position : (double)NAN;
+        const found_row &found = *row_in_block<R>(call, unit, axis);
+        position = found.position;
+        counts = found.action == TROPE_ROW_ROTATE && !found.poisoned && call.plan.plan.used_axes >> axis & 1;
     }
 };
 
@@ -165,7 +164,7 @@ template <class R> struct head_job {
     }
 
     /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void pass_on(const listed_lane &at, trope_row_action action)
+    __device__ __forceinline__ void pass_on(const listed_lane &at, int32_t action)
     {
         typedef typename R::lane::piece piece;
         if (is_filled(action))
@@ -272,7 +271,7 @@ template <class R, bool USUAL>
 __device__ __forceinline__ void rotate_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
 {
     double sum[USUAL ? 1 : 2][R::PAIRS];
-    const trope_row_action action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
+    const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
 #pragma unroll
     for (int i = 0; i < (USUAL ? 1 : 2) * R::PAIRS; i++)
         sum[i / R::PAIRS][i % R::PAIRS] = 0;
@@ -313,7 +312,7 @@ __device__ __forceinline__ void copy_segment(const gradient_call &call, const bl
                                              uint32_t units)
 {
     for (uint32_t unit = 0; unit < units; unit++) {
-        const trope_row_action action = action_of_row<R>(call, unit);
+        const int32_t action = action_of_row<R>(call, unit);
         block_row<int32_t> row = find_row<int32_t>(call.shape, first_unit + (int32_t)unit);
         row.outer *= (int32_t)call.entries;
         const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
@@ -350,14 +349,13 @@ template <class R> __device__ __forceinline__ void emit_units(const gradient_cal
     const trope_plan &plan = call.plan.plan;
     for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
         const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
-        const double position = *R::position(call, unit, pair_of_column(plan, column));
-        const bool counts = position == position;
+        const unit_row<R> row(call, unit, axis_of_column(plan, column));
         if (call.mode == GRADIENT_DIRECT)
-            store_angle(plan, find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer, (int64_t)position, column,
+            store_angle(plan, find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
                         sum_of_unit(call, unit, column));
-        else if (counts || call.mode == GRADIENT_SEQUENCES)
+        else if (row.counts || call.mode == GRADIENT_SEQUENCES)
             __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
-                   counts ? sum_of_unit(call, unit, column) : 0);
+                   row.counts ? sum_of_unit(call, unit, column) : 0);
     }
 }
 
@@ -367,30 +365,27 @@ template <class R> __device__ __forceinline__ void emit_total(const gradient_cal
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
         double sum = 0;
         for (uint32_t unit = 0; unit < units; unit++) {
-            const double position = *R::position(call, unit, pair_of_column(call.plan.plan, column));
-            if (position == position)
-                sum = fma(call.plan.plan.d_inv_freq ? position : 1, sum_of_unit(call, unit, column), sum);
+            const unit_row<R> row(call, unit, axis_of_column(call.plan.plan, column));
+            if (row.counts)
+                sum = fma(call.plan.plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
         }
         __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + column, sum);
     }
 }
 
-/* The row of d_freqs of each unit on each axis, which is that of the first pair of the axis; units without one go last. */
+/* The row of d_freqs of each unit on each axis; units without one go last. */
 template <class R> __device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
-        int32_t pair = 0;
-        while (pair < plan.pairs && (uint32_t)trope_pair_axis(&plan, pair) != axis)
-            pair++;
-        const double position = pair < plan.pairs ? *R::position(call, unit, (uint32_t)pair) : (double)NAN;
+        const unit_row<R> row(call, unit, axis);
         const int64_t batch =
             plan.d_freqs_stride.batch ? find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
-        const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? (int64_t)position : 0);
+        const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? row.position : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;
-        call.keys[at] = position == position ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
+        call.keys[at] = row.counts ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
         call.values[at] = (uint32_t)first_unit + unit;
     }
 }

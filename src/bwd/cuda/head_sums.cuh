@@ -124,7 +124,7 @@ template <class R> struct sum_job : lane_job<R> {
     }
 
     /* The thread's terms of the head that it has loaded. */
-    __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, trope_row_action action, bool own)
+    __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, int32_t action, bool own)
     {
         lane_terms<R> t;
         t.clear();
@@ -165,7 +165,7 @@ template <class R> struct sum_job : lane_job<R> {
     }
 
     /* Adds to what dst holds if asked to, and stores. */
-    __device__ __forceinline__ void store_sum(const typename R::call &call, trope_row_action action, lane_terms<R> t)
+    __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, lane_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
         const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_first(call); });
-    const trope_row_action action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
+    const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     const typename R::segment &s = job.segment(call);
     const uint32_t rounds = (s.terms + s.slots - 1) / s.slots, of_sum = s.slots * s.lanes.divisor;
     const uint32_t threads = threads_of_block(), thread = thread_of_block(), waiting = threads / shape.least_slots;

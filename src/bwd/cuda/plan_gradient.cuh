@@ -90,17 +90,15 @@ static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
     block_shape *const shape = &g->shape;
     const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
     const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
-                 bytes =
-                     couples + sizeof(uint32_t) + ((size_t)plan.pairs + g->shares * g->columns.divisor) * sizeof(double);
-    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / bytes, MOST_UNITS),
+                 rows = TROPE_MAX_AXES * sizeof(found_row), left = g->shares * g->columns.divisor * sizeof(double);
+    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / (couples + rows + left), MOST_UNITS),
                   small = GRADIENT_THREADS / g->unit_threads.divisor,
                   units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
     shape->rows_of_block = (uint32_t)units;
     shape->second_at = (uint32_t)units * shape->couples_of_row;
-    g->positions_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
-    g->left_at = g->positions_at + (uint32_t)units * (uint32_t)plan.pairs * (uint32_t)sizeof(double);
-    shape->rows_at = g->left_at + (uint32_t)units * g->shares * g->columns.divisor * (uint32_t)sizeof(double);
-    return shape->rows_at + (size_t)units * sizeof(uint32_t);
+    shape->rows_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
+    g->left_at = shape->rows_at + (uint32_t)((size_t)units * rows);
+    return g->left_at + (size_t)units * left;
 }
 
 /* All but the operands. Returns the bytes of shared memory of a block. */

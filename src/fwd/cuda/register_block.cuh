@@ -70,9 +70,9 @@ struct block_shape {
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */
     uint32_t lanes_of_row;      /* of the widest window */
-    trope_divisor columns;      /* of a row: runs of 32 pairs, each found by a warp */
+    trope_divisor pairs;        /* of a row */
     uint32_t second_at;         /* where couples of second elements begin, in couples */
-    uint32_t rows_at, terms_at; /* bytes of shared memory before the actions of rows, and before the terms of sums */
+    uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */
     uint32_t slots, rounds; /* the most of any operand */
     uint32_t least_slots;   /* of those with several rounds */

@@ -20,12 +20,75 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GEN
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH, HELD = IS_GENERAL ? 1 : USUAL_HELD;
+};
 
-    /* What is kept of a row where a pair's coefficients are found, beside these: nothing, but by the gradient of the angles. */
-    static __device__ __forceinline__ void keep(const call &, uint32_t, uint32_t, const found_row &)
+/* ---- rows ---- */
+
+/* The rows of a block in shared memory, of each axis one. */
+template <class R>
+__device__ __forceinline__ found_row *row_in_block(const typename R::call &call, uint32_t row, uint32_t axis)
+{
+    return (found_row *)(shared + call.shape.rows_at) + row * TROPE_MAX_AXES + axis;
+}
+
+/* The rows of a block that are not from tokens. What is read for them is asked for before the data. */
+template <class R> struct block_rows {
+    /* Of the thread: a row and an axis. Searched rows have a warp each. */
+    uint32_t row, axis, step;
+    bool works;
+    block_row<typename R::index> place;
+    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
+
+    __device__ __forceinline__ block_rows(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
+        const uint32_t thread = thread_of_block(), threads = threads_of_block();
+        if (R::ROWS == ROWS_SEARCHED) { /* (a warp that is not whole has none) */
+            row = thread / 32 < threads / 32 ? thread / 32 : rows;
+            axis = min(thread_of_warp(), (uint32_t)call.plan.plan.axes - 1);
+            step = threads / 32;
+        } else {
+            row = thread / TROPE_MAX_AXES;
+            axis = thread % TROPE_MAX_AXES;
+            step = threads / TROPE_MAX_AXES;
+        }
+        locate(call, first_row, rows);
+    }
+
+    __device__ __forceinline__ void locate(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    {
+        works = row < rows && axis < (uint32_t)call.plan.plan.axes;
+        place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
+    }
+
+    __device__ __forceinline__ void request(const typename R::call &call)
+    {
+        if (works)
+            lookup.request(call.plan.plan, call.plan.rows, place.batch(call.shape), place.token(call.shape), (int)axis);
+    }
+
+    __device__ __forceinline__ void finish(const typename R::call &call)
+    {
+        if (works)
+            *row_in_block<R>(call, row, axis) =
+                lookup.finish(call.plan.plan, call.plan.rows, place.token(call.shape), axis);
+    }
+
+    /* Those that there is no thread for. */
+    __device__ __forceinline__ void finish_others(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    {
+#pragma unroll 1
+        for (row += step; row < rows; row += step) {
+            locate(call, first_row, rows);
+            request(call);
+            finish(call);
+        }
     }
 };
+
+template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
+{
+    return R::ROWS == ROWS_SEARCHED ? row_in_block<R>(call, row, 0)->action : TROPE_ROW_ROTATE;
+}
 
 /* ---- coefficients ---- */
 
@@ -37,49 +100,31 @@ template <class R> __device__ __forceinline__ uint32_t place_of_couple(const blo
     return (pair % R::PAIRS / 2 * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
 }
 
-/* 32 pairs of a row of the block, whose coefficients a warp finds. */
-template <class R> struct coefficient_run {
-    uint32_t row; /* of the block */
-    uint32_t pair;
+/* The coefficients of a pair of a row of the block, which are left in shared memory. */
+template <class R> struct pair_of_block {
+    uint32_t row, pair;
     uint64_t step;
-    block_row<typename R::index> place;
-    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
 
-    __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
-                                           typename R::index first_row)
+    __device__ __forceinline__ pair_of_block(const typename R::call &call, const typename R::steps &steps, uint32_t number)
     {
-        row = trope_divide(&call.shape.columns, number);
-        pair = (number - row * call.shape.columns.divisor) * 32 + thread_of_warp();
-        place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
-        step = has_phases<R::ANGLES>(call.plan.plan) ? steps.of[pair_in_range(call)] : 0;
+        row = trope_divide(&call.shape.pairs, number);
+        pair = number - row * call.shape.pairs.divisor;
+        step = has_phases<R::ANGLES>(call.plan.plan) ? steps.of[pair] : 0;
     }
 
-    /* Threads that have none find the last one's row. */
-    __device__ __forceinline__ uint32_t pair_in_range(const typename R::call &call) const
-    {
-        return min(pair, (uint32_t)call.plan.plan.pairs - 1);
-    }
-
-    /* After the kernel before this one has ended. */
-    __device__ __forceinline__ void request(const typename R::call &call)
-    {
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            return;
-        const trope_plan &plan = call.plan.plan;
-        lookup.request(plan, call.plan.rows, place.batch(call.shape), place.token(call.shape),
-                       trope_pair_axis(&plan, (int)pair_in_range(call)));
-    }
-
-    /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
-    __device__ __forceinline__ bool finish(const typename R::call &call)
+    /* Returns whether the pair's elements have different ones. */
+    __device__ __forceinline__ bool find(const typename R::call &call, typename R::index first_row) const
     {
         typedef couple<R::DTYPE> couple_type;
         const block_shape &shape = call.shape;
-        const found_row found = lookup.finish(call.plan.plan, call.plan.rows, place.token(shape));
-        R::keep(call, row, pair, found);
-        if (R::ROWS == ROWS_SEARCHED && pair == 0)
-            ((uint32_t *)(shared + shape.rows_at))[row] = found.action;
-        if (found.action != TROPE_ROW_ROTATE || pair >= (uint32_t)call.plan.plan.pairs)
+        const block_row<typename R::index> place =
+            find_row<typename R::index>(shape, first_row + (typename R::index)row);
+        found_row found = {0, TROPE_ROW_ROTATE, 0};
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            found.position = call.plan.rows.positions.of((uint32_t)place.token(shape));
+        else
+            found = *row_in_block<R>(call, row, (uint32_t)trope_pair_axis(&call.plan.plan, (int32_t)pair));
+        if (R::ROWS == ROWS_SEARCHED && found.action != TROPE_ROW_ROTATE)
             return false;
         const pair_couples<R::DTYPE> of =
             find_couples<R::DTYPE, R::ANGLES>(call.plan, found, place.batch(shape), (int)pair, step);
@@ -91,47 +136,35 @@ template <class R> struct coefficient_run {
     }
 };
 
-/* The coefficients of all rows of a block, up to the barrier, with the thread's loads issued in between. Returns whether
- * elements of any pair of the block have different ones. */
+/* The coefficients of all rows of a block, up to the barrier after which all threads may read them, with the thread's loads
+ * issued in between. Returns whether elements of any pair of the block have different ones. */
 template <class R, class ISSUE_LOADS>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads)
 {
-    const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
-    const uint32_t runs = warp < warps ? rows * call.shape.columns.divisor : 0; /* a warp that is not whole has none */
+    const uint32_t pairs = rows * call.shape.pairs.divisor;
     bool differ = false;
-    coefficient_run<R> run;
-    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
-        run.locate(call, steps, warp, first_row);
-    await_previous();
-    if (warp < runs)
-        run.request(call);
-    issue_loads();
-    admit_next();
-    if (warp < runs) {
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            run.locate(call, steps, warp, first_row);
-        differ = run.finish(call);
+    if constexpr (R::ROWS == ROWS_FROM_TOKENS) {
+        await_previous();
+        issue_loads();
+        admit_next();
+    } else {
+        block_rows<R> of_block(call, first_row, rows);
+        await_previous();
+        of_block.request(call);
+        issue_loads();
+        admit_next();
+        of_block.finish(call);
+        of_block.finish_others(call, first_row, rows);
+        __syncthreads();
     }
-    /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
 #pragma unroll 1
-    for (uint32_t number = warp + warps; number < runs; number += warps) {
-        run.locate(call, steps, number, first_row);
-        run.request(call);
-        differ = run.finish(call) || differ;
-    }
+    for (uint32_t number = thread_of_block(); number < pairs; number += threads_of_block())
+        differ = pair_of_block<R>(call, steps, number).find(call, first_row) || differ;
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
     __syncthreads();
     return false;
-}
-
-template <class R>
-__device__ __forceinline__ trope_row_action action_of_row(const typename R::call &call, uint32_t row)
-{
-    if (R::ROWS != ROWS_SEARCHED)
-        return TROPE_ROW_ROTATE;
-    return (trope_row_action)((const uint32_t *)(shared + call.shape.rows_at))[row];
 }
 
 /* ---- the rotation of a lane ---- */
@@ -173,13 +206,13 @@ template <class R> struct lane_coefficients {
 };
 
 /* The bits that padding is filled with. */
-template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(trope_row_action action)
+template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
 {
     typedef typename elements<DTYPE>::real real;
     return action == TROPE_ROW_POISON ? from_real<DTYPE>((real)NAN) : (typename elements<DTYPE>::type)0;
 }
 
-__device__ __forceinline__ bool is_filled(trope_row_action action)
+__device__ __forceinline__ bool is_filled(int32_t action)
 {
     return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON;
 }
@@ -266,7 +299,7 @@ template <class R> struct lane_job {
     }
 
     /* Rows that are padding keep the places of their elements in a head, whatever the pairings. */
-    __device__ __forceinline__ void pass_on(const typename R::call &call, trope_row_action action)
+    __device__ __forceinline__ void pass_on(const typename R::call &call, int32_t action)
     {
         const typename R::segment &s = segment(call);
 #pragma unroll
@@ -279,7 +312,7 @@ template <class R> struct lane_job {
         store_to(dst, find_address(call.shape, s, dst, row, item.head, item.lane));
     }
 
-    __device__ __forceinline__ void finish(const typename R::call &call, trope_row_action action, bool own)
+    __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
         if (action != TROPE_ROW_ROTATE) {

@@ -49,11 +49,11 @@ struct row_shape {
     search_shape search;
 };
 
-/* A row as one pair sees it: the position on its axis. */
-struct found_row {
+/* A row as the pairs of one axis see it. Blocks keep them in shared memory. */
+struct alignas(16) found_row {
     int64_t position; /* of a table: a row that it has */
-    trope_row_action action;
-    bool poisoned;
+    int32_t action;   /* TROPE_ROW_... */
+    int32_t poisoned;
 };
 
 /* Brings a position into the rows of a table, if the call has one, or poisons and reports it. */
@@ -65,12 +65,12 @@ __device__ __forceinline__ void limit_position(const trope_plan &plan, found_row
     row->position = row->position < 0 ? 0 : rows - 1;
     if (plan.angles.out_of_range != TROPE_RANGE_POISON)
         return;
-    row->poisoned = true;
+    row->poisoned = 1;
     if (plan.status)
         atomicOr(plan.status, TROPE_STATUS_POSITION);
 }
 
-__device__ __forceinline__ trope_row_action action_of_padding(const trope_plan &plan)
+__device__ __forceinline__ int32_t action_of_padding(const trope_plan &plan)
 {
     switch (plan.sequences.padding) {
     case TROPE_PADDING_ROTATE:
@@ -116,7 +116,8 @@ static __device__ __noinline__ found_place find_place_widely(const trope_sequenc
     return place;
 }
 
-/* ANY_TABLE: positions may be rows of a table, which has an end. ANY_WIDTH: 32 bits may be too few for a search. */
+/* One row on one axis. READ: by each thread for itself. SEARCHED: by the threads of a warp for one row, each for an axis.
+ * ANY_TABLE: positions may be rows of a table, which has an end. ANY_WIDTH: 32 bits may be too few for a search. */
 template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     raw_index read;
     span_search search;
@@ -126,23 +127,17 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
                                             int axis)
     {
         const row_source &from = shape.source;
-        if (ROWS == ROWS_FROM_TOKENS)
-            return;
         if (from.base)
             read.load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
         if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !(ANY_WIDTH && shape.search.is_wide))
             search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
-    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token)
+    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token, uint32_t axis)
     {
         const trope_sequences &s = plan.sequences;
         const bool is_id = shape.source.base && !shape.source.is_start;
-        found_row row = {0, TROPE_ROW_ROTATE, false};
-        if (ROWS == ROWS_FROM_TOKENS) {
-            row.position = shape.positions.of((uint32_t)token);
-            return row;
-        }
+        found_row row = {0, TROPE_ROW_ROTATE, 0};
         if (shape.source.base)
             row.position = read.value(shape.source.is_64);
         if (ROWS == ROWS_SEARCHED && s.boundaries) {
@@ -156,7 +151,7 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
             const trope_span span = trope_span_of_dense(&s, 0);
             row.position = trope_add_position(row.position, trope_index_in_sequence(&s, &span, token));
         }
-        if (ANY_TABLE && row.action == TROPE_ROW_ROTATE)
+        if (ANY_TABLE && row.action == TROPE_ROW_ROTATE && plan.used_axes >> axis & 1)
             limit_position(plan, &row);
         return row;
     }
