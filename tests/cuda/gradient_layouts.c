@@ -19,7 +19,7 @@ typedef struct shape {
 
 static const shape shapes[] = {
     {1, 33, 32, 128, 128, 0}, {1, 37, 8, 64, 64, 0}, {4, 9, 5, 128, 64, 64}, {3, 40, 2, 32, 32, 0},
-    {1, 5, 40, 256, 256, 0},  {2, 7, 24, 96, 96, 0}, {5, 20, 1, 16, 16, 0},
+    {1, 5, 40, 256, 256, 0},  {2, 7, 24, 96, 96, 0}, {5, 20, 1, 16, 16, 0},  {1, 3, 5, 1024, 1024, 0},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -46,7 +46,7 @@ typedef struct tensors {
     double *x, *dy; /* [batch, tokens, heads, head_dim] */
     float *freqs;   /* [ROWS, columns] */
     int32_t columns;
-    double inv_freq[128];
+    double inv_freq[512];
     int32_t cu_seqlens[3];
 } tensors;
 

@@ -118,7 +118,7 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     }
 };
 
-/* What the kernels of a dtype differ in, and all that coefficient_run asks for. */
+/* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_SEARCHED, ANGLES = ANGLES_ANY;
     static constexpr bool VECTORS = OF_VECTORS;
