@@ -257,7 +257,16 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
     shape->lanes_of_row = (uint32_t)quotient_up(plan.pairs, of_lane);
     shape->couples_of_row = shape->lanes_of_row * of_lane;
-    shape->pairs = trope_make_divisor((uint32_t)plan.pairs);
+}
+
+/* As many runs as warps can have one each of, but one of a row at least. */
+static inline void plan_runs(const trope_plan &plan, block_shape *shape)
+{
+    const uint32_t columns = (uint32_t)quotient_up(plan.pairs, 32),
+                   warps = std::max(shape->rows_of_block * shape->items_of_block / 32, 1u),
+                   runs = std::min(std::max(warps / shape->rows_of_block, 1u), columns);
+    shape->columns_of_run = (uint32_t)quotient_up(columns, runs);
+    shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }
 
 /* Room for the terms of sums: those of a block's threads, and those of rounds that wait for others. */
@@ -292,11 +301,12 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const uint32_t together = plan_items(plan, form, call);
     const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float),
                  bytes_of_row = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real;
-    cut(plan, together, bytes_of_row + TROPE_MAX_AXES * sizeof(found_row), shape);
+    cut(plan, together, bytes_of_row + sizeof(int32_t), shape);
+    plan_runs(plan, shape);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block;
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
-    shape->terms_at = shape->rows_at + rows * TROPE_MAX_AXES * (uint32_t)sizeof(found_row);
+    shape->terms_at = shape->rows_at + (uint32_t)quotient_up(rows * sizeof(int32_t), 16) * 16;
     l.shared_bytes = shape->terms_at;
     if (form.sums)
         l.shared_bytes += bytes_of_terms(2 * form.pairs_of_lane * real, rows * items, shape);

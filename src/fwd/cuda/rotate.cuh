@@ -22,74 +22,6 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GEN
     static constexpr int PAIRS = lane::WIDTH, HELD = IS_GENERAL ? 1 : USUAL_HELD;
 };
 
-/* ---- rows ---- */
-
-/* The rows of a block in shared memory, of each axis one. */
-template <class R>
-__device__ __forceinline__ found_row *row_in_block(const typename R::call &call, uint32_t row, uint32_t axis)
-{
-    return (found_row *)(shared + call.shape.rows_at) + row * TROPE_MAX_AXES + axis;
-}
-
-/* The rows of a block that are not from tokens. What is read for them is asked for before the data. */
-template <class R> struct block_rows {
-    /* Of the thread: a row and an axis. Searched rows have a warp each. */
-    uint32_t row, axis, step;
-    bool works;
-    block_row<typename R::index> place;
-    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
-
-    __device__ __forceinline__ block_rows(const typename R::call &call, typename R::index first_row, uint32_t rows)
-    {
-        const uint32_t thread = thread_of_block(), threads = threads_of_block();
-        if (R::ROWS == ROWS_SEARCHED) { /* (a warp that is not whole has none) */
-            row = thread / 32 < threads / 32 ? thread / 32 : rows;
-            axis = min(thread_of_warp(), (uint32_t)call.plan.plan.axes - 1);
-            step = threads / 32;
-        } else {
-            row = thread / TROPE_MAX_AXES;
-            axis = thread % TROPE_MAX_AXES;
-            step = threads / TROPE_MAX_AXES;
-        }
-        locate(call, first_row, rows);
-    }
-
-    __device__ __forceinline__ void locate(const typename R::call &call, typename R::index first_row, uint32_t rows)
-    {
-        works = row < rows && axis < (uint32_t)call.plan.plan.axes;
-        place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
-    }
-
-    __device__ __forceinline__ void request(const typename R::call &call)
-    {
-        if (works)
-            lookup.request(call.plan.plan, call.plan.rows, place.batch(call.shape), place.token(call.shape), (int)axis);
-    }
-
-    __device__ __forceinline__ void finish(const typename R::call &call)
-    {
-        if (works)
-            *row_in_block<R>(call, row, axis) =
-                lookup.finish(call.plan.plan, call.plan.rows, place.token(call.shape), axis);
-    }
-
-    /* Those that there is no thread for. */
-    __device__ __forceinline__ void finish_others(const typename R::call &call, typename R::index first_row, uint32_t rows)
-    {
-#pragma unroll 1
-        for (row += step; row < rows; row += step) {
-            locate(call, first_row, rows);
-            request(call);
-            finish(call);
-        }
-    }
-};
-
-template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
-{
-    return R::ROWS == ROWS_SEARCHED ? row_in_block<R>(call, row, 0)->action : TROPE_ROW_ROTATE;
-}
-
 /* ---- coefficients ---- */
 
 /* The place of a pair's couple in a row of them: the threads of a head's lanes read neighbouring couples. */
@@ -100,38 +32,75 @@ template <class R> __device__ __forceinline__ uint32_t place_of_couple(const blo
     return (pair % R::PAIRS / 2 * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
 }
 
-/* The coefficients of a pair of a row of the block, which are left in shared memory. */
-template <class R> struct pair_of_block {
-    uint32_t row, pair;
-    uint64_t step;
+/* What becomes of a row of the block, in shared memory. */
+template <class R> __device__ __forceinline__ int32_t *action_in_block(const typename R::call &call, uint32_t row)
+{
+    return (int32_t *)(shared + call.shape.rows_at) + row;
+}
 
-    __device__ __forceinline__ pair_of_block(const typename R::call &call, const typename R::steps &steps, uint32_t number)
+/* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of some columns of 32 pairs. */
+template <class R> struct coefficient_run {
+    uint32_t row, column; /* of the block, and the first of the run */
+    block_row<typename R::index> place;
+    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
+
+    __device__ __forceinline__ void locate(const typename R::call &call, uint32_t number, typename R::index first_row)
     {
-        row = trope_divide(&call.shape.pairs, number);
-        pair = number - row * call.shape.pairs.divisor;
-        step = has_phases<R::ANGLES>(call.plan.plan) ? steps.of[pair] : 0;
+        row = trope_divide(&call.shape.runs_of_row, number);
+        column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
+        place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
     }
 
-    /* Returns whether the pair's elements have different ones. */
-    __device__ __forceinline__ bool find(const typename R::call &call, typename R::index first_row) const
+    /* After the kernel before this one has ended. */
+    __device__ __forceinline__ void request(const typename R::call &call)
+    {
+        const trope_plan &plan = call.plan.plan;
+        if (R::ROWS != ROWS_FROM_TOKENS)
+            lookup.request(plan, call.plan.rows, place.batch(call.shape), place.token(call.shape), axis_of_thread(plan));
+    }
+
+    /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
+    __device__ __forceinline__ bool finish(const typename R::call &call, const typename R::steps &steps)
+    {
+        const trope_plan &plan = call.plan.plan;
+        const found_row of_axis =
+            lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
+        if (R::ROWS == ROWS_SEARCHED && column == 0)
+            *action_in_block<R>(call, row) = of_axis.action;
+        if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
+            return false;
+        bool differ = false;
+        const uint32_t first = column * 32 + thread_of_warp(), end = (column + call.shape.columns_of_run) * 32;
+#pragma unroll 1
+        for (uint32_t pair = first; pair < end; pair += 32)
+            differ = find_pair(call, steps, of_axis, pair) || differ;
+        return differ;
+    }
+
+  private:
+    static __device__ __forceinline__ int axis_of_thread(const trope_plan &plan)
+    {
+        return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
+    }
+
+    __device__ __forceinline__ bool find_pair(const typename R::call &call, const typename R::steps &steps,
+                                              const found_row &of_axis, uint32_t pair) const
     {
         typedef couple<R::DTYPE> couple_type;
-        const block_shape &shape = call.shape;
-        const block_row<typename R::index> place =
-            find_row<typename R::index>(shape, first_row + (typename R::index)row);
-        found_row found = {0, TROPE_ROW_ROTATE, 0};
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            found.position = call.plan.rows.positions.of((uint32_t)place.token(shape));
-        else
-            found = *row_in_block<R>(call, row, (uint32_t)trope_pair_axis(&call.plan.plan, (int32_t)pair));
-        if (R::ROWS == ROWS_SEARCHED && found.action != TROPE_ROW_ROTATE)
+        const trope_plan &plan = call.plan.plan;
+        const uint32_t in_range = min(pair, (uint32_t)plan.pairs - 1);
+        const found_row found =
+            R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1 ? of_axis : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
+        if (pair != in_range)
             return false;
+        const uint64_t step = has_phases<R::ANGLES>(plan) ? steps.of[pair] : 0;
         const pair_couples<R::DTYPE> of =
-            find_couples<R::DTYPE, R::ANGLES>(call.plan, found, place.batch(shape), (int)pair, step);
-        couple_type *const to = (couple_type *)shared + row * shape.couples_of_row + place_of_couple<R>(shape, pair);
+            find_couples<R::DTYPE, R::ANGLES>(call.plan, found, place.batch(call.shape), (int)pair, step);
+        couple_type *const to =
+            (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
         *to = of.first;
-        if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
-            to[shape.second_at] = of.differ ? of.second : of.first;
+        if (R::ANGLES != ANGLES_PHASE && plan.angles.per_element)
+            to[call.shape.second_at] = of.differ ? of.second : of.first;
         return of.differ;
     }
 };
@@ -142,29 +111,38 @@ template <class R, class ISSUE_LOADS>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads)
 {
-    const uint32_t pairs = rows * call.shape.pairs.divisor;
+    const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
+    const uint32_t runs = warp < warps ? rows * call.shape.runs_of_row.divisor : 0; /* a warp that is not whole has none */
     bool differ = false;
-    if constexpr (R::ROWS == ROWS_FROM_TOKENS) {
-        await_previous();
-        issue_loads();
-        admit_next();
-    } else {
-        block_rows<R> of_block(call, first_row, rows);
-        await_previous();
-        of_block.request(call);
-        issue_loads();
-        admit_next();
-        of_block.finish(call);
-        of_block.finish_others(call, first_row, rows);
-        __syncthreads();
+    coefficient_run<R> run;
+    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
+        run.locate(call, warp, first_row);
+    await_previous();
+    if (warp < runs)
+        run.request(call);
+    issue_loads();
+    admit_next();
+    if (warp < runs) {
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            run.locate(call, warp, first_row);
+        differ = run.finish(call, steps);
     }
+    /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
 #pragma unroll 1
-    for (uint32_t number = thread_of_block(); number < pairs; number += threads_of_block())
-        differ = pair_of_block<R>(call, steps, number).find(call, first_row) || differ;
+    for (uint32_t number = warp + warps; number < runs; number += warps) {
+        run.locate(call, number, first_row);
+        run.request(call);
+        differ = run.finish(call, steps) || differ;
+    }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
     __syncthreads();
     return false;
+}
+
+template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
+{
+    return R::ROWS == ROWS_SEARCHED ? *action_in_block<R>(call, row) : TROPE_ROW_ROTATE;
 }
 
 /* ---- the rotation of a lane ---- */

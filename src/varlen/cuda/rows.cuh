@@ -49,11 +49,21 @@ struct row_shape {
     search_shape search;
 };
 
-/* A row as the pairs of one axis see it. Blocks keep them in shared memory. */
-struct alignas(16) found_row {
+/* A row as the pairs of one axis see it. */
+struct found_row {
     int64_t position; /* of a table: a row that it has */
     int32_t action;   /* TROPE_ROW_... */
     int32_t poisoned;
+
+    /* That of another thread of the warp. */
+    __device__ __forceinline__ found_row of_thread(int thread) const
+    {
+        found_row other;
+        other.position = __shfl_sync(UINT32_MAX, position, thread);
+        other.action = action;
+        other.poisoned = __shfl_sync(UINT32_MAX, poisoned, thread);
+        return other;
+    }
 };
 
 /* Brings a position into the rows of a table, if the call has one, or poisons and reports it. */
@@ -116,7 +126,7 @@ static __device__ __noinline__ found_place find_place_widely(const trope_sequenc
     return place;
 }
 
-/* One row on one axis. READ: by each thread for itself. SEARCHED: by the threads of a warp for one row, each for an axis.
+/* One row, by the threads of a warp, each for an axis.
  * ANY_TABLE: positions may be rows of a table, which has an end. ANY_WIDTH: 32 bits may be too few for a search. */
 template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     raw_index read;
@@ -127,6 +137,8 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
                                             int axis)
     {
         const row_source &from = shape.source;
+        if (ROWS == ROWS_FROM_TOKENS)
+            return;
         if (from.base)
             read.load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
         if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !(ANY_WIDTH && shape.search.is_wide))
@@ -138,6 +150,10 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
         const trope_sequences &s = plan.sequences;
         const bool is_id = shape.source.base && !shape.source.is_start;
         found_row row = {0, TROPE_ROW_ROTATE, 0};
+        if (ROWS == ROWS_FROM_TOKENS) {
+            row.position = shape.positions.of((uint32_t)token);
+            return row;
+        }
         if (shape.source.base)
             row.position = read.value(shape.source.is_64);
         if (ROWS == ROWS_SEARCHED && s.boundaries) {
