@@ -118,6 +118,24 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     }
 };
 
+__device__ __forceinline__ found_row *row_of_unit(const gradient_call &call, uint32_t unit, uint32_t axis)
+{
+    return (found_row *)(shared + call.found_at) + unit * TROPE_MAX_AXES + axis;
+}
+
+/* The row of a unit on an axis, and whether its position counts for the pairs of that axis. */
+struct unit_row {
+    int64_t position;
+    bool counts;
+
+    __device__ __forceinline__ unit_row(const gradient_call &call, uint32_t unit, uint32_t axis)
+    {
+        const found_row &found = *row_of_unit(call, unit, axis);
+        position = found.position;
+        counts = found.action == TROPE_ROW_ROTATE && !found.poisoned && call.plan.plan.used_axes >> axis & 1;
+    }
+};
+
 /* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_SEARCHED, ANGLES = ANGLES_ANY;
@@ -132,18 +150,12 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
     /* Of a block at most, and such blocks that a multiprocessor holds. */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 4 : 2;
-};
 
-/* The row of a unit on an axis, and whether its position counts for the pairs of that axis. */
-template <class R> struct unit_row {
-    int64_t position;
-    bool counts;
-
-    __device__ __forceinline__ unit_row(const gradient_call &call, uint32_t unit, uint32_t axis)
+    /* The threads of a warp that find a unit's row have an axis each. */
+    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, const found_row &found)
     {
-        const found_row &found = *row_in_block<R>(call, unit, axis);
-        position = found.position;
-        counts = found.action == TROPE_ROW_ROTATE && !found.poisoned && call.plan.plan.used_axes >> axis & 1;
+        if (thread_of_warp() < (uint32_t)call.plan.plan.axes)
+            *row_of_unit(call, unit, thread_of_warp()) = found;
     }
 };
 
@@ -344,12 +356,12 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
 }
 
 /* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
-template <class R> __device__ __forceinline__ void emit_units(const gradient_call &call, int32_t first_unit, uint32_t units)
+__device__ __forceinline__ void emit_units(const gradient_call &call, int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
         const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
-        const unit_row<R> row(call, unit, axis_of_column(plan, column));
+        const unit_row row(call, unit, axis_of_column(plan, column));
         if (call.mode == GRADIENT_DIRECT)
             store_angle(plan, find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
                         sum_of_unit(call, unit, column));
@@ -360,12 +372,12 @@ template <class R> __device__ __forceinline__ void emit_units(const gradient_cal
 }
 
 /* The units of a block are added, for d_inv_freq each times its position. */
-template <class R> __device__ __forceinline__ void emit_total(const gradient_call &call, uint32_t units)
+__device__ __forceinline__ void emit_total(const gradient_call &call, uint32_t units)
 {
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
         double sum = 0;
         for (uint32_t unit = 0; unit < units; unit++) {
-            const unit_row<R> row(call, unit, axis_of_column(call.plan.plan, column));
+            const unit_row row(call, unit, axis_of_column(call.plan.plan, column));
             if (row.counts)
                 sum = fma(call.plan.plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
         }
@@ -374,13 +386,13 @@ template <class R> __device__ __forceinline__ void emit_total(const gradient_cal
 }
 
 /* The row of d_freqs of each unit on each axis; units without one go last. */
-template <class R> __device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t first_unit, uint32_t units)
+__device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t first_unit, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
-        const unit_row<R> row(call, unit, axis);
+        const unit_row row(call, unit, axis);
         const int64_t batch =
             plan.d_freqs_stride.batch ? find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
         const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? row.position : 0);
@@ -413,11 +425,11 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
     if (call.mode == GRADIENT_TOTAL)
-        emit_total<R>(call, units);
+        emit_total(call, units);
     else
-        emit_units<R>(call, first_unit, units);
+        emit_units(call, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
-        emit_keys<R>(call, first_unit, units);
+        emit_keys(call, first_unit, units);
     check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

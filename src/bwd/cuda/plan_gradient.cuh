@@ -90,15 +90,19 @@ static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
     block_shape *const shape = &g->shape;
     const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
     const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
-                 rows = TROPE_MAX_AXES * sizeof(found_row), left = g->shares * g->columns.divisor * sizeof(double);
-    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / (couples + rows + left), MOST_UNITS),
+                 found = TROPE_MAX_AXES * sizeof(found_row), left = g->shares * g->columns.divisor * sizeof(double);
+    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / (couples + found + left + sizeof(int32_t)),
+                                                   MOST_UNITS),
                   small = GRADIENT_THREADS / g->unit_threads.divisor,
                   units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
     shape->rows_of_block = (uint32_t)units;
     shape->second_at = (uint32_t)units * shape->couples_of_row;
-    shape->rows_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
-    g->left_at = shape->rows_at + (uint32_t)((size_t)units * rows);
-    return g->left_at + (size_t)units * left;
+    shape->items_of_block = g->unit_threads.divisor;
+    plan_runs(plan, shape);
+    g->found_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
+    g->left_at = g->found_at + (uint32_t)((size_t)units * found);
+    shape->rows_at = g->left_at + (uint32_t)((size_t)units * left);
+    return shape->rows_at + (size_t)units * sizeof(int32_t);
 }
 
 /* All but the operands. Returns the bytes of shared memory of a block. */
