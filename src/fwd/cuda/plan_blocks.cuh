@@ -12,9 +12,9 @@
 
 /* Threads that a block should have: with 128 many blocks start and end, with 512 few find room for what is left of a
  * multiprocessor. */
-#define USUAL_THREADS 256
+#define USUAL_THREADS 128
 /* Items of a row from which on several blocks have a part of them each. */
-#define MOST_ITEMS USUAL_BLOCK_THREADS
+#define MOST_ITEMS 128
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
 
@@ -259,13 +259,12 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     shape->couples_of_row = shape->lanes_of_row * of_lane;
 }
 
-/* As many runs as warps can have one each of, but one of a row at least. */
+/* Runs of one column, or of two if there are fewer warps than columns. */
 static inline void plan_runs(const trope_plan &plan, block_shape *shape)
 {
     const uint32_t columns = (uint32_t)quotient_up(plan.pairs, 32),
-                   warps = std::max(shape->rows_of_block * shape->items_of_block / 32, 1u),
-                   runs = std::min(std::max(warps / shape->rows_of_block, 1u), columns);
-    shape->columns_of_run = (uint32_t)quotient_up(columns, runs);
+                   warps = shape->rows_of_block * shape->items_of_block / 32;
+    shape->columns_of_run = columns > 1 && columns * shape->rows_of_block > warps ? 2 : 1;
     shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }
 

@@ -71,7 +71,7 @@ struct block_shape {
     uint32_t couples_of_row;    /* that there is room for in shared memory */
     uint32_t lanes_of_row;      /* of the widest window */
     trope_divisor runs_of_row;  /* a warp each, */
-    uint32_t columns_of_run;    /* which have so many columns of 32 pairs */
+    uint32_t columns_of_run;    /* which have one or two columns of 32 pairs */
     uint32_t second_at;         /* where couples of second elements begin, in couples */
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */

@@ -43,17 +43,31 @@ template <class R> __device__ __forceinline__ int32_t *action_in_block(const typ
     return (int32_t *)(shared + call.shape.rows_at) + row;
 }
 
-/* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of some columns of 32 pairs. */
+/* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of one column of 32 pairs,
+ * or of two. */
 template <class R> struct coefficient_run {
-    uint32_t row, column; /* of the block, and the first of the run */
+    struct thread_pair {
+        uint32_t pair;
+        bool present;
+        found_row row;
+        pair_angles<R::DTYPE, R::ANGLES> angles;
+    };
+
+    uint32_t row;          /* of the block */
+    thread_pair of_run[2]; /* of the thread, in one column of the run or two */
     block_row<typename R::index> place;
     row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
 
-    __device__ __forceinline__ void locate(const typename R::call &call, uint32_t number, typename R::index first_row)
+    /* Threads that ask for different phase steps are served one after another: so it is done here, early. */
+    __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
+                                           typename R::index first_row)
     {
         row = trope_divide(&call.shape.runs_of_row, number);
-        column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
+        const uint32_t column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
         place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
+        set_pair(call, steps, column * 32 + thread_of_warp(), &of_run[0]);
+        if (call.shape.columns_of_run > 1)
+            set_pair(call, steps, of_run[0].pair + 32, &of_run[1]);
     }
 
     /* After the kernel before this one has ended. */
@@ -65,22 +79,24 @@ template <class R> struct coefficient_run {
     }
 
     /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
-    __device__ __forceinline__ bool finish(const typename R::call &call, const typename R::steps &steps)
+    __device__ __forceinline__ bool finish(const typename R::call &call)
     {
         const trope_plan &plan = call.plan.plan;
         const found_row of_axis =
             lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
-        if (R::ROWS == ROWS_SEARCHED && column == 0) {
+        const uint32_t columns = call.shape.columns_of_run;
+        if (R::ROWS == ROWS_SEARCHED && of_run[0].pair == 0)
             *action_in_block<R>(call, row) = of_axis.action;
+        if (R::ROWS == ROWS_SEARCHED && of_run[0].pair < 32)
             R::keep(call, row, of_axis);
-        }
         if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
             return false;
-        bool differ = false;
-        const uint32_t first = column * 32 + thread_of_warp(), end = (column + call.shape.columns_of_run) * 32;
-#pragma unroll 1
-        for (uint32_t pair = first; pair < end; pair += 32)
-            differ = find_pair(call, steps, of_axis, pair) || differ;
+        load_pair(call, of_axis, &of_run[0]);
+        if (columns > 1)
+            load_pair(call, of_axis, &of_run[1]);
+        bool differ = finish_pair(call, of_run[0]);
+        if (columns > 1)
+            differ = finish_pair(call, of_run[1]) || differ;
         return differ;
     }
 
@@ -90,23 +106,36 @@ template <class R> struct coefficient_run {
         return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
     }
 
-    __device__ __forceinline__ bool find_pair(const typename R::call &call, const typename R::steps &steps,
-                                              const found_row &of_axis, uint32_t pair) const
+    static __device__ __forceinline__ void set_pair(const typename R::call &call, const typename R::steps &steps, uint32_t pair,
+                                                    thread_pair *t)
+    {
+        const uint32_t in_range = min(pair, (uint32_t)call.plan.plan.pairs - 1);
+        t->pair = pair;
+        t->present = pair == in_range;
+        if (has_phases<R::ANGLES>(call.plan.plan))
+            t->angles.step = steps.of[in_range];
+    }
+
+    __device__ __forceinline__ void load_pair(const typename R::call &call, const found_row &of_axis, thread_pair *t) const
+    {
+        const trope_plan &plan = call.plan.plan;
+        const int in_range = (int)min(t->pair, (uint32_t)plan.pairs - 1);
+        t->row = of_axis;
+        if (R::ROWS != ROWS_FROM_TOKENS && plan.axes > 1)
+            t->row = of_axis.of_thread(trope_pair_axis(&plan, in_range));
+        t->angles.load(call.plan, t->row, place.batch(call.shape), in_range);
+    }
+
+    __device__ __forceinline__ bool finish_pair(const typename R::call &call, const thread_pair &t) const
     {
         typedef couple<R::DTYPE> couple_type;
-        const trope_plan &plan = call.plan.plan;
-        const uint32_t in_range = min(pair, (uint32_t)plan.pairs - 1);
-        const found_row found =
-            R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1 ? of_axis : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
-        if (pair != in_range)
+        if (!t.present)
             return false;
-        const uint64_t step = has_phases<R::ANGLES>(plan) ? steps.of[pair] : 0;
-        const pair_couples<R::DTYPE> of =
-            find_couples<R::DTYPE, R::ANGLES>(call.plan, found, place.batch(call.shape), (int)pair, step);
+        const pair_couples<R::DTYPE> of = t.angles.finish(call.plan, t.row);
         couple_type *const to =
-            (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
+            (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, t.pair);
         *to = of.first;
-        if (R::ANGLES != ANGLES_PHASE && plan.angles.per_element)
+        if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
             to[call.shape.second_at] = of.differ ? of.second : of.first;
         return of.differ;
     }
@@ -123,7 +152,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     bool differ = false;
     coefficient_run<R> run;
     if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
-        run.locate(call, warp, first_row);
+        run.locate(call, steps, warp, first_row);
     await_previous();
     if (warp < runs)
         run.request(call);
@@ -131,15 +160,15 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     admit_next();
     if (warp < runs) {
         if (R::ROWS == ROWS_FROM_TOKENS)
-            run.locate(call, warp, first_row);
-        differ = run.finish(call, steps);
+            run.locate(call, steps, warp, first_row);
+        differ = run.finish(call);
     }
     /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
 #pragma unroll 1
     for (uint32_t number = warp + warps; number < runs; number += warps) {
-        run.locate(call, number, first_row);
+        run.locate(call, steps, number, first_row);
         run.request(call);
-        differ = run.finish(call, steps) || differ;
+        differ = run.finish(call) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
@@ -316,7 +345,7 @@ template <class R> struct lane_job {
 /* Blocks of USUAL_BLOCK_THREADS that a multiprocessor should hold: what leaves registers enough. */
 constexpr int usual_blocks(int rows)
 {
-    return rows == ROWS_SEARCHED ? 4 : 5;
+    return rows == ROWS_SEARCHED ? 4 : 4;
 }
 
 template <class R>
