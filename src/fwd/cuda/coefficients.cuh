@@ -146,66 +146,45 @@ __device__ __forceinline__ bool same_bits(double a, double b)
     return __double_as_longlong(a) == __double_as_longlong(b);
 }
 
-/* What a pair's coefficients are made of: entries of a table, which are on their way, or its phase step. */
-template <int DTYPE, int ANGLES> struct pair_angles {
-    couple<DTYPE> first, second;
-    uint64_t step;
-
-    __device__ __forceinline__ void load(const cuda_plan &p, const found_row &row, int64_t batch, int pair)
-    {
-        if (has_phases<ANGLES>(p.plan) || row.action != TROPE_ROW_ROTATE)
-            return;
-        first = load_couple<DTYPE>(p, batch, row.position, pair, 0);
-        if (p.plan.angles.per_element)
-            second = load_couple<DTYPE>(p, batch, row.position, pair, 1);
+/* Tables with a column for each element mostly have the same angle twice, and then one sine is enough. */
+template <int DTYPE>
+__device__ __forceinline__ pair_couples<DTYPE> find_table_couples(const cuda_plan &p, const found_row &row, int64_t batch,
+                                                                  int pair)
+{
+    const trope_plan_angles &a = p.plan.angles;
+    pair_couples<DTYPE> of;
+    of.first = load_couple<DTYPE>(p, batch, row.position, pair, 0);
+    of.second = a.per_element ? load_couple<DTYPE>(p, batch, row.position, pair, 1) : of.first;
+    of.differ = a.per_element && (!same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine));
+    if (a.source == TROPE_ANGLES_FREQS) {
+        sincos_of_angle(of.first.cosine, &of.first.sine, &of.first.cosine);
+        if (of.differ)
+            sincos_of_angle(of.second.cosine, &of.second.sine, &of.second.cosine);
     }
-
-    /* The coefficients, of a row that is rotated. */
-    __device__ __forceinline__ pair_couples<DTYPE> finish(const cuda_plan &p, const found_row &row) const
-    {
-        pair_couples<DTYPE> of;
-        of.differ = false;
-        if (has_phases<ANGLES>(p.plan))
-            sincos_of_phase(row.position, step, &of.first.sine, &of.first.cosine);
-        else
-            find_sines(p, &of);
-        of.first.template finish<ANGLES>(p, row.poisoned);
-        if (!of.differ)
-            return of;
-        of.second.template finish<ANGLES>(p, row.poisoned);
-        if (p.plan.swap_sines) {
-            const typename elements<DTYPE>::real sine = of.first.sine;
-            of.first.sine = of.second.sine;
-            of.second.sine = sine;
-        }
-        return of;
-    }
-
-  private:
-    /* Tables with a column for each element mostly have the same angle twice, and then one sine is enough. */
-    __device__ __forceinline__ void find_sines(const cuda_plan &p, pair_couples<DTYPE> *of) const
-    {
-        of->first = first;
-        of->second = second;
-        of->differ = p.plan.angles.per_element &&
-                     (!same_bits(first.cosine, second.cosine) || !same_bits(first.sine, second.sine));
-        if (p.plan.angles.source != TROPE_ANGLES_FREQS)
-            return;
-        sincos_of_angle(first.cosine, &of->first.sine, &of->first.cosine);
-        if (of->differ)
-            sincos_of_angle(second.cosine, &of->second.sine, &of->second.cosine);
-    }
-};
+    return of;
+}
 
 /* The coefficients of a pair of a row that is rotated. `step`: the pair's phase step. */
 template <int DTYPE, int ANGLES>
 __device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row, int64_t batch, int pair,
                                                             uint64_t step)
 {
-    pair_angles<DTYPE, ANGLES> angles;
-    angles.step = step;
-    angles.load(p, row, batch, pair);
-    return angles.finish(p, row);
+    pair_couples<DTYPE> of;
+    of.differ = false;
+    if (has_phases<ANGLES>(p.plan))
+        sincos_of_phase(row.position, step, &of.first.sine, &of.first.cosine);
+    else
+        of = find_table_couples<DTYPE>(p, row, batch, pair);
+    of.first.template finish<ANGLES>(p, row.poisoned);
+    if (!of.differ)
+        return of;
+    of.second.template finish<ANGLES>(p, row.poisoned);
+    if (p.plan.swap_sines) {
+        const typename elements<DTYPE>::real sine = of.first.sine;
+        of.first.sine = of.second.sine;
+        of.second.sine = sine;
+    }
+    return of;
 }
 
 #endif

@@ -10,11 +10,11 @@
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/register_block.cuh"
 
-/* Threads that a block should have: with 128 many blocks start and end, with 512 few find room for what is left of a
- * multiprocessor. */
-#define USUAL_THREADS 128
-/* Items of a row from which on several blocks have a part of them each. */
-#define MOST_ITEMS 128
+/* Threads that a block should have, and, of calls whose rows are searched, items: many small blocks are there for as many
+ * searches at a time. */
+#define USUAL_THREADS    256
+#define SEARCHED_THREADS 128
+
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
 
@@ -29,6 +29,7 @@ struct block_form {
     bool vectors, sums;
     int pairs_of_lane; /* elements of a vector, or 1 */
     uint32_t held;     /* heads of an item at most */
+    uint32_t threads;  /* that a block should have */
 };
 
 static inline block_form form_of(const trope_plan &plan, bool sums)
@@ -39,7 +40,7 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
         vectors = vectors && (!moves_operand(plan, o) || operand_is_vector(plan, o)) &&
                   (!sums || (int64_t)o.head_dim * plan.element_size <= MOST_SUM_BYTES);
     }
-    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1};
+    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS};
 }
 
 static inline bool rearranges_in_place(const trope_plan &plan)
@@ -236,16 +237,17 @@ static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours
 }
 
 /* Rows and items of a block. */
-static inline void cut(const trope_plan &plan, uint32_t together, size_t bytes_of_row, block_shape *shape)
+static inline void cut(const trope_plan &plan, const block_form &form, uint32_t together, size_t bytes_of_row,
+                       block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = rows_together(plan, shape->neighbours), most = several > 1 ? USUAL_THREADS / several : MOST_ITEMS;
+    const uint32_t several = rows_together(plan, shape->neighbours), most = std::max(form.threads / several, 1u);
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (together > 1)
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    int64_t rows = std::max(USUAL_THREADS / items, 1u);
+    int64_t rows = std::max(form.threads / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
@@ -259,12 +261,13 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     shape->couples_of_row = shape->lanes_of_row * of_lane;
 }
 
-/* Runs of one column, or of two if there are fewer warps than columns. */
+/* As many runs as warps can have one each of, but one of a row at least. */
 static inline void plan_runs(const trope_plan &plan, block_shape *shape)
 {
     const uint32_t columns = (uint32_t)quotient_up(plan.pairs, 32),
-                   warps = shape->rows_of_block * shape->items_of_block / 32;
-    shape->columns_of_run = columns > 1 && columns * shape->rows_of_block > warps ? 2 : 1;
+                   warps = std::max(shape->rows_of_block * shape->items_of_block / 32, 1u),
+                   runs = std::min(std::max(warps / shape->rows_of_block, 1u), columns);
+    shape->columns_of_run = (uint32_t)quotient_up(columns, runs);
     shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }
 
@@ -300,7 +303,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const uint32_t together = plan_items(plan, form, call);
     const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float),
                  bytes_of_row = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real;
-    cut(plan, together, bytes_of_row + sizeof(int32_t), shape);
+    cut(plan, form, together, bytes_of_row + sizeof(int32_t), shape);
     plan_runs(plan, shape);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block;
     shape->second_at = rows * shape->couples_of_row;

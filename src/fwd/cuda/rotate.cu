@@ -29,9 +29,12 @@ trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan->dtype);
     block_form form = form_of(*plan, false);
-    form.held = is_usual(*plan) ? USUAL_HELD : 1;
-    if (is_usual(*plan))
+    if (is_usual(*plan)) {
+        const row_kind rows = kind_of_rows(*plan);
+        form.held = (uint32_t)block_limits(false, rows).held;
+        form.threads = rows == ROWS_SEARCHED ? SEARCHED_THREADS : USUAL_THREADS;
         return launch_blocks<usual_call>(function, *plan, form,
-                                         kernels->usual[kind_of_rows(*plan)][plan->angles.source != TROPE_ANGLES_PHASE]);
+                                         kernels->usual[rows][plan->angles.source != TROPE_ANGLES_PHASE]);
+    }
     return launch_blocks<general_call>(function, *plan, form, kernels->general[form.vectors]);
 }

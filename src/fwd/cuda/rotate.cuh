@@ -19,7 +19,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GEN
     typedef std::conditional_t<IS_GENERAL, general_call, usual_call> call;
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH, HELD = IS_GENERAL ? 1 : USUAL_HELD;
+    static constexpr int PAIRS = lane::WIDTH, HELD = block_limits(IS_GENERAL, OF_ROWS).held;
 
     /* What threads keep of a searched row, each on one axis: nothing, but for the gradient of the angles. */
     static __device__ __forceinline__ void keep(const call &, uint32_t, const found_row &)
@@ -43,31 +43,20 @@ template <class R> __device__ __forceinline__ int32_t *action_in_block(const typ
     return (int32_t *)(shared + call.shape.rows_at) + row;
 }
 
-/* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of one column of 32 pairs,
- * or of two. */
+/* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of some columns of 32 pairs. */
 template <class R> struct coefficient_run {
-    struct thread_pair {
-        uint32_t pair;
-        bool present;
-        found_row row;
-        pair_angles<R::DTYPE, R::ANGLES> angles;
-    };
-
-    uint32_t row;          /* of the block */
-    thread_pair of_run[2]; /* of the thread, in one column of the run or two */
+    uint32_t row, column; /* of the block, and the first of the run */
+    uint64_t step;        /* of the thread's pair there: threads that ask for different ones are served one after another */
     block_row<typename R::index> place;
     row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
 
-    /* Threads that ask for different phase steps are served one after another: so it is done here, early. */
     __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
                                            typename R::index first_row)
     {
         row = trope_divide(&call.shape.runs_of_row, number);
-        const uint32_t column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
+        column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
         place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
-        set_pair(call, steps, column * 32 + thread_of_warp(), &of_run[0]);
-        if (call.shape.columns_of_run > 1)
-            set_pair(call, steps, of_run[0].pair + 32, &of_run[1]);
+        step = step_of(call.plan.plan, steps, column * 32 + thread_of_warp());
     }
 
     /* After the kernel before this one has ended. */
@@ -79,24 +68,24 @@ template <class R> struct coefficient_run {
     }
 
     /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
-    __device__ __forceinline__ bool finish(const typename R::call &call)
+    __device__ __forceinline__ bool finish(const typename R::call &call, const typename R::steps &steps)
     {
         const trope_plan &plan = call.plan.plan;
         const found_row of_axis =
             lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
-        const uint32_t columns = call.shape.columns_of_run;
-        if (R::ROWS == ROWS_SEARCHED && of_run[0].pair == 0)
+        if (R::ROWS == ROWS_SEARCHED && column == 0) {
             *action_in_block<R>(call, row) = of_axis.action;
-        if (R::ROWS == ROWS_SEARCHED && of_run[0].pair < 32)
             R::keep(call, row, of_axis);
+        }
         if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
             return false;
-        load_pair(call, of_axis, &of_run[0]);
-        if (columns > 1)
-            load_pair(call, of_axis, &of_run[1]);
-        bool differ = finish_pair(call, of_run[0]);
-        if (columns > 1)
-            differ = finish_pair(call, of_run[1]) || differ;
+        uint32_t pair = column * 32 + thread_of_warp();
+        bool differ = find_pair(call, of_axis, pair, step);
+#pragma unroll 1
+        for (uint32_t i = 1; i < call.shape.columns_of_run; i++) {
+            pair += 32;
+            differ = find_pair(call, of_axis, pair, step_of(plan, steps, pair)) || differ;
+        }
         return differ;
     }
 
@@ -106,36 +95,27 @@ template <class R> struct coefficient_run {
         return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
     }
 
-    static __device__ __forceinline__ void set_pair(const typename R::call &call, const typename R::steps &steps, uint32_t pair,
-                                                    thread_pair *t)
+    static __device__ __forceinline__ uint64_t step_of(const trope_plan &plan, const typename R::steps &steps, uint32_t pair)
     {
-        const uint32_t in_range = min(pair, (uint32_t)call.plan.plan.pairs - 1);
-        t->pair = pair;
-        t->present = pair == in_range;
-        if (has_phases<R::ANGLES>(call.plan.plan))
-            t->angles.step = steps.of[in_range];
+        return has_phases<R::ANGLES>(plan) ? steps.of[min(pair, (uint32_t)plan.pairs - 1)] : 0;
     }
 
-    __device__ __forceinline__ void load_pair(const typename R::call &call, const found_row &of_axis, thread_pair *t) const
-    {
-        const trope_plan &plan = call.plan.plan;
-        const int in_range = (int)min(t->pair, (uint32_t)plan.pairs - 1);
-        t->row = of_axis;
-        if (R::ROWS != ROWS_FROM_TOKENS && plan.axes > 1)
-            t->row = of_axis.of_thread(trope_pair_axis(&plan, in_range));
-        t->angles.load(call.plan, t->row, place.batch(call.shape), in_range);
-    }
-
-    __device__ __forceinline__ bool finish_pair(const typename R::call &call, const thread_pair &t) const
+    __device__ __forceinline__ bool find_pair(const typename R::call &call, const found_row &of_axis, uint32_t pair,
+                                              uint64_t of_pair) const
     {
         typedef couple<R::DTYPE> couple_type;
-        if (!t.present)
+        const trope_plan &plan = call.plan.plan;
+        const uint32_t in_range = min(pair, (uint32_t)plan.pairs - 1);
+        const found_row found =
+            R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1 ? of_axis : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
+        if (pair != in_range)
             return false;
-        const pair_couples<R::DTYPE> of = t.angles.finish(call.plan, t.row);
+        const pair_couples<R::DTYPE> of =
+            find_couples<R::DTYPE, R::ANGLES>(call.plan, found, place.batch(call.shape), (int)pair, of_pair);
         couple_type *const to =
-            (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, t.pair);
+            (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
         *to = of.first;
-        if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
+        if (R::ANGLES != ANGLES_PHASE && plan.angles.per_element)
             to[call.shape.second_at] = of.differ ? of.second : of.first;
         return of.differ;
     }
@@ -161,14 +141,14 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     if (warp < runs) {
         if (R::ROWS == ROWS_FROM_TOKENS)
             run.locate(call, steps, warp, first_row);
-        differ = run.finish(call);
+        differ = run.finish(call, steps);
     }
     /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
 #pragma unroll 1
     for (uint32_t number = warp + warps; number < runs; number += warps) {
         run.locate(call, steps, number, first_row);
         run.request(call);
-        differ = run.finish(call) || differ;
+        differ = run.finish(call, steps) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
@@ -342,14 +322,8 @@ template <class R> struct lane_job {
     }
 };
 
-/* Blocks of USUAL_BLOCK_THREADS that a multiprocessor should hold: what leaves registers enough. */
-constexpr int usual_blocks(int rows)
-{
-    return rows == ROWS_SEARCHED ? 4 : 4;
-}
-
 template <class R>
-__global__ void __launch_bounds__(R::GENERAL ? BLOCK_THREADS : USUAL_BLOCK_THREADS, R::GENERAL ? 2 : usual_blocks(R::ROWS))
+__global__ void __launch_bounds__(block_limits(R::GENERAL, R::ROWS).threads, block_limits(R::GENERAL, R::ROWS).blocks)
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
