@@ -113,7 +113,7 @@ enum { TROPE_IDS_TOKENS = 3, TROPE_IDS_STRIDED = 4 };
 enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
 /* What is written for a token of no sequence: zeros (the whole head), the source, or the source
  * rotated by the position that trope_positions reports. Without a policy (0) such a token is an
- * error on the CPU; CUDA refuses calls without one for now (later: NaN, TROPE_STATUS_PADDING). */
+ * error on the CPU; on CUDA it becomes NaN, and status says TROPE_STATUS_PADDING. */
 enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 };
 /* Position of local index i of a sequence with L tokens on this rank, c = cp_size, r = cp_rank:
  *   CONTIGUOUS  r * L + i

@@ -24,7 +24,7 @@ typedef struct memory {
 typedef enum gradient { NO_GRADIENT, OF_FREQS, OF_INV_FREQ } gradient;
 
 typedef struct shape {
-    const char *name, *kernel;                       /* how the kernel's name begins */
+    const char *name, *kernel;                       /* what the kernel's name says */
     int32_t dtype, heads, head_dim, rotary_dim, gap; /* `gap` elements between heads */
     int has_freqs, in_place;
     gradient gradient;
@@ -32,17 +32,17 @@ typedef struct shape {
 
 /* clang-format off */
 static const shape shapes[] = {
-    {"one row", "cuda-vector", TROPE_BF16, 32, 128, 128, 0, 0, 0, NO_GRADIENT},
-    {"several rows, freqs", "cuda-vector", TROPE_F32, 3, 64, 32, 0, 1, 0, NO_GRADIENT},
-    {"rows of one head", "cuda-vector", TROPE_F16, 1, 128, 128, 0, 0, 0, NO_GRADIENT},
-    {"windows in place", "cuda-vector", TROPE_BF16, 32, 128, 64, 0, 0, 1, NO_GRADIENT},
-    {"pairs", "cuda-scalar", TROPE_F32, 3, 6, 6, 0, 0, 0, NO_GRADIENT},
-    {"pairs in place, freqs", "cuda-scalar", TROPE_F64, 3, 7, 4, 0, 1, 1, NO_GRADIENT},
-    {"heads at odd places", "cuda-scalar", TROPE_BF16, 8, 64, 64, 1, 0, 0, NO_GRADIENT},
-    {"gradient of freqs", "cuda-vector", TROPE_BF16, 8, 128, 128, 0, 1, 0, OF_FREQS},
-    {"gradient of inv_freq", "cuda-vector", TROPE_F32, 8, 64, 64, 0, 0, 1, OF_INV_FREQ},
-    {"gradient of freqs, pairs", "cuda-scalar", TROPE_F16, 3, 6, 6, 0, 1, 0, OF_FREQS},
-    {"gradient of inv_freq, pairs", "cuda-scalar", TROPE_F32, 3, 6, 6, 0, 0, 0, OF_INV_FREQ},
+    {"one row", "vectors", TROPE_BF16, 32, 128, 128, 0, 0, 0, NO_GRADIENT},
+    {"several rows, freqs", "vectors", TROPE_F32, 3, 64, 32, 0, 1, 0, NO_GRADIENT},
+    {"rows of one head", "vectors", TROPE_F16, 1, 128, 128, 0, 0, 0, NO_GRADIENT},
+    {"windows in place", "vectors", TROPE_BF16, 32, 128, 64, 0, 0, 1, NO_GRADIENT},
+    {"pairs", "elements", TROPE_F32, 3, 6, 6, 0, 0, 0, NO_GRADIENT},
+    {"pairs in place, freqs", "elements", TROPE_F64, 3, 7, 4, 0, 1, 1, NO_GRADIENT},
+    {"heads at odd places", "elements", TROPE_BF16, 8, 64, 64, 1, 0, 0, NO_GRADIENT},
+    {"gradient of freqs", "vectors", TROPE_BF16, 8, 128, 128, 0, 1, 0, OF_FREQS},
+    {"gradient of inv_freq", "vectors", TROPE_F32, 8, 64, 64, 0, 0, 1, OF_INV_FREQ},
+    {"gradient of freqs, pairs", "elements", TROPE_F16, 3, 6, 6, 0, 1, 0, OF_FREQS},
+    {"gradient of inv_freq, pairs", "elements", TROPE_F32, 3, 6, 6, 0, 0, 0, OF_INV_FREQ},
 };
 /* clang-format on */
 
@@ -166,7 +166,7 @@ static void check_call(place *p, const shape *s, int64_t batch, const boundaries
     const trope_status status = run(&on_device, TROPE_DEVICE_CUDA, s);
     CHECK_MESSAGE(status == TROPE_OK, "%s, %s: %s", s->name, what, trope_last_error());
     CHECK(trope_kernel_name(&on_device.args, s->gradient != NO_GRADIENT, name, sizeof name) == TROPE_OK);
-    CHECK_MESSAGE(!strncmp(name, s->kernel, strlen(s->kernel)), "%s: goes by %s", s->name, name);
+    CHECK_MESSAGE(strstr(name, s->kernel), "%s: goes by %s", s->name, name);
     CUDA_MUST(cudaMemcpy(p->found, p->device, sizeof *p->found, cudaMemcpyDeviceToHost));
 
     const int is_bad = b && b->is_bad;

@@ -23,8 +23,7 @@ static void describe(const config *c, const char *why)
 
 static void check_reference(device_arena *arena, uint64_t seed, comparison *result)
 {
-    const uint8_t old[][2] = {{OPTION_VERSION, VERSION_OLD}};
-    const config_choices choices = config_choose_with(seed, old, 1);
+    const config_choices choices = config_choose(seed);
     config *c = config_make(seed, &choices);
     for (int backward = 0; backward < 2; backward++) {
         config_reset(c);
@@ -63,7 +62,7 @@ static long double product(device_arena *arena, const problem *p, int backward, 
 
 static void check_adjoint(device_arena *arena, uint64_t seed, double *worst)
 {
-    const uint8_t any[][2] = {{OPTION_DTYPE, (uint8_t)(seed % 4)}, {OPTION_VERSION, VERSION_OLD}};
+    const uint8_t any[][2] = {{OPTION_DTYPE, (uint8_t)(seed % 4)}, {OPTION_SHARED, SHARED_NONE}};
     problem *p = problem_make(seed, any, 2);
     double *x = load_all(p, p->x, p->inputs), *dy = load_all(p, p->dy, p->outputs), length = 0;
     for (int64_t i = 0; i < p->inputs; i++)

@@ -8,8 +8,8 @@
 
 #define ADDRESS(number) ((void *)((uintptr_t)(number) << 44))
 
-/* What three axes of positions leave of 2^31. */
-#define MOST_TOKENS ((int64_t)INT32_MAX / 3)
+/* With one axis of positions. */
+#define MOST_TOKENS ((int64_t)INT32_MAX - 1)
 
 static call make_call(int32_t heads, int32_t head_dim, int64_t tokens, const double *inv_freq)
 {
@@ -51,7 +51,7 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, int is_refused)
                       trope_last_error());
 }
 
-/* By pairs, 8 heads of 16 bits are a column for each of a head's pairs. Blocks of threads count them. */
+/* The items of a row are counted in 32 bits. */
 static void check_columns(int32_t heads, int32_t head_dim)
 {
     static double inv_freq[64];
@@ -59,7 +59,7 @@ static void check_columns(int32_t heads, int32_t head_dim)
     char name[64] = "";
     c.operands[0].src = (char *)ADDRESS(1) + 2; /* no vector begins there */
     CHECK(trope_kernel_name(call_args(&c), 0, name, sizeof name) == TROPE_OK);
-    CHECK_MESSAGE(!strcmp(name, "cuda-scalar-bf16-half"), "%d heads of %d: goes by %s", heads, head_dim, name);
+    CHECK_MESSAGE(!strcmp(name, "cuda-bf16-elements-any"), "%d heads of %d: goes by %s", heads, head_dim, name);
     CHECK_MESSAGE(trope_forward(call_args(&c)) == TROPE_ERROR_UNSUPPORTED, "%d heads of %d are not refused", heads,
                   head_dim);
 }

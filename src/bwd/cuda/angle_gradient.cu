@@ -1,22 +1,137 @@
+/* The gradient of the angles on CUDA: the launches of a call. */
 #include "bwd/cuda/angle_gradient.h"
 
-#include "core/error.h"
+#include <math.h>
+#include <stdio.h>
 
-int trope_cuda_gradient_fits(const trope_plan *)
+#include "bwd/cuda/head_sums.h"
+#include "bwd/cuda/kernels.h"
+#include "bwd/cuda/plan_gradient.cuh"
+
+/* Of a token, whose elements are counted in 32 bits. */
+#define MOST_BYTES 3.2e9
+
+int trope_cuda_gradient_fits(const trope_plan *plan)
 {
-    return 1;
+    const double units = (double)plan->batch * (double)plan->tokens, batch = plan->d_freqs_stride.batch ? plan->batch : 1,
+                 buckets = plan->d_freqs ? (double)rows_of_gradient(*plan) * batch : 0;
+    return elements_of_row(*plan) * plan->element_size < MOST_BYTES && fmax(units, buckets) * plan->axes < INT32_MAX;
 }
 
-uint64_t trope_cuda_gradient_workspace(const trope_plan *)
+uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 {
-    return 0;
+    gradient_call g;
+    angle_sums sums;
+    if (!trope_has_angle_gradient(plan))
+        return 0;
+    plan_gradient(*plan, &g);
+    return plan_sums(g, &sums);
 }
 
-trope_status trope_cuda_run_gradient(const char *function, const trope_plan *)
+void trope_cuda_gradient_name(const trope_plan *plan, char *name, size_t size)
 {
-    return trope_fail(TROPE_ERROR_UNSUPPORTED, "%s: d_freqs", function);
+    static const char *const modes[] = {"direct", "tokens", "sequences", "sorted", "total"};
+    gradient_call g;
+    plan_gradient(*plan, &g);
+    snprintf(name, size, "%s-gradient-%s", gradient_has_vectors(*plan) ? "vectors" : "elements", modes[g.mode]);
 }
 
-void trope_cuda_gradient_name(const trope_plan *, char *, size_t)
+/* ---- launches ---- */
+
+/* The launches of a call, up to the first that fails. */
+struct gradient_launches {
+    device_facts device;
+    void *stream;
+    cudaError_t error;
+};
+
+static void launch(gradient_launches *l, const void *kernel, const block_launch &size, void **arguments)
 {
+    if (l->error == cudaSuccess && size.blocks.x > 0)
+        l->error = launch_early(l->device, kernel, size.blocks, size.threads, size.shared_bytes, l->stream, arguments);
+}
+
+/* One that adds: enough blocks for `count`, of which a block has so many. */
+static void launch_adder(gradient_launches *l, const void *kernel, int64_t count, int64_t of_block, const angle_sums &s)
+{
+    const bool is_wide = kernel == trope_angle_sums.add_rows || kernel == trope_angle_sums.scan_counts;
+    const uint32_t counted = kernel == trope_angle_sums.move_items ? SUMS_WARPS : kernel == trope_angle_sums.count_digits;
+    const block_launch size = {(unsigned)quotient_up(count, of_block), is_wide ? WIDE_THREADS : (unsigned)SUMS_THREADS,
+                               counted * sizeof(uint32_t) << s.bits, true};
+    void *arguments[] = {(void *)&s};
+    launch(l, kernel, size, arguments);
+}
+
+static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches *l)
+{
+    const trope_plan &plan = g->plan.plan;
+    const bool vectors = gradient_has_vectors(plan);
+    const uint32_t units = g->shape.rows_of_block, threads = units * g->unit_threads.divisor;
+    plan_segments(vectors, g);
+    void *arguments[] = {g, plan.step};
+    launch(l, trope_backward_kernels_of(plan.dtype)->gradient[vectors],
+           {(unsigned)quotient_up(g->shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},
+           arguments);
+}
+
+/* Sorts the units of a call, and adds them by rows of d_freqs. */
+static void launch_sorted(angle_sums *s, gradient_launches *l)
+{
+    uint32_t bits = 1;
+    while ((uint32_t)s->plan.axes * s->buckets >> bits)
+        bits++;
+    s->bits = (uint32_t)quotient_up(bits, quotient_up(bits, SORT_MAX_BITS));
+    for (s->shift = 0; s->shift < bits; s->shift += s->bits, s->from = !s->from) {
+        launch_adder(l, trope_angle_sums.count_digits, s->tiles, 1, *s);
+        launch_adder(l, trope_angle_sums.scan_counts, 1, 1, *s);
+        launch_adder(l, trope_angle_sums.move_items, s->tiles, 1, *s);
+    }
+    launch_adder(l, trope_angle_sums.join_runs, s->items, SUMS_WARPS * RUN_ITEMS, *s);
+    launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s);
+}
+
+static void launch_all(gradient_call *g, size_t shared_bytes, angle_sums *s, gradient_launches *l)
+{
+    const trope_plan &plan = g->plan.plan;
+    const bool is_known = g->mode == GRADIENT_DIRECT || g->mode == GRADIENT_TOKENS;
+    if (plan.d_freqs && (g->shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
+        launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* of no items: zeros */
+    launch_pass(g, shared_bytes, l);
+    if (g->mode == GRADIENT_TOTAL || g->mode == GRADIENT_TOKENS)
+        launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
+    else if (g->mode == GRADIENT_SEQUENCES && g->shape.rows > 0)
+        launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS, *s);
+    else if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
+        launch_sorted(s, l);
+}
+
+/* The operands whose dst receives a sum, as a call of their own. */
+static trope_status run_sums(const char *function, const trope_plan &plan)
+{
+    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+    trope_plan sums = plan;
+    sums.operands = operands;
+    sums.operand_count = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        if (plan.operands[i].dst && trope_is_summed(&plan.operands[i]))
+            operands[sums.operand_count++] = plan.operands[i];
+    return sums.operand_count && plan.tokens > 0 ? trope_cuda_sum_heads(function, &sums) : TROPE_OK;
+}
+
+/* Sums of heads go first: where they are more than one launch can take, nothing has been written. */
+trope_status trope_cuda_run_gradient(const char *function, const trope_plan *plan)
+{
+    gradient_call g;
+    angle_sums sums;
+    const size_t shared_bytes = plan_gradient(*plan, &g);
+    plan_sums(g, &sums);
+    g.sums = sums.sums;
+    g.keys = sums.keys[0];
+    g.values = sums.values[0];
+    const trope_status status = run_sums(function, *plan);
+    if (status)
+        return status;
+    gradient_launches launches = {facts_of_device(), plan->stream, cudaSuccess};
+    launch_all(&g, shared_bytes, &sums, &launches);
+    return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

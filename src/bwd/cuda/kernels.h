@@ -1,13 +1,31 @@
-/* The kernels that only backward has, as data: one translation unit for each dtype has them (backward_f32.cu and so on). */
+/* The kernels that only backward has, as data: one translation unit for each dtype has them (backward_f32.cu and so on),
+ * and one those that know no dtype of operands. */
 #ifndef TROPE_BWD_CUDA_KERNELS_H
 #define TROPE_BWD_CUDA_KERNELS_H
 
 #include "core/plan.h"
 
 typedef struct trope_backward_kernels {
-    const void *sums[2]; /* of heads: by elements, by vectors */
+    const void *sums[2];     /* of heads: by elements, by vectors */
+    const void *gradient[2]; /* of the angles: the pass, by elements, by vectors */
 } trope_backward_kernels;
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;
+
+static inline const trope_backward_kernels *trope_backward_kernels_of(int32_t dtype)
+{
+    return dtype == TROPE_F32    ? &trope_backward_f32
+           : dtype == TROPE_F16  ? &trope_backward_f16
+           : dtype == TROPE_BF16 ? &trope_backward_bf16
+                                 : &trope_backward_f64;
+}
+
+/* What adds the sums of that pass: angle_sums.cu. */
+typedef struct trope_angle_kernels {
+    const void *add_rows, *add_sequences;
+    const void *count_digits, *scan_counts, *move_items, *join_runs, *sum_rows; /* of sorted units */
+} trope_angle_kernels;
+
+extern const trope_angle_kernels trope_angle_sums;
 
 #endif

@@ -20,6 +20,11 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GEN
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH, HELD = block_limits(IS_GENERAL, OF_ROWS).held;
+
+    /* What threads keep of a searched row, each on one axis: nothing, but for the gradient of the angles. */
+    static __device__ __forceinline__ void keep(const call &, uint32_t, const found_row &)
+    {
+    }
 };
 
 /* ---- coefficients ---- */
@@ -68,8 +73,10 @@ template <class R> struct coefficient_run {
         const trope_plan &plan = call.plan.plan;
         const found_row of_axis =
             lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
-        if (R::ROWS == ROWS_SEARCHED && column == 0)
+        if (R::ROWS == ROWS_SEARCHED && column == 0) {
             *action_in_block<R>(call, row) = of_axis.action;
+            R::keep(call, row, of_axis);
+        }
         if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
             return false;
         uint32_t pair = column * 32 + thread_of_warp();

@@ -102,6 +102,11 @@ template <typename T> static inline T __shfl_sync(uint32_t mask, T value, int th
     return value;
 }
 
+template <typename T> static inline T __shfl_xor_sync(uint32_t mask, T value, int distance)
+{
+    return __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ distance);
+}
+
 static inline uint32_t __match_any_sync(uint32_t mask, uint32_t value)
 {
     const uint64_t *const all = emulated_gather(mask, value);

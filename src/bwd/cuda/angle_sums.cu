@@ -1,0 +1,261 @@
+/* The gradient of the angles on CUDA, second: the sums of units become those of rows of d_freqs. Every sum has a fixed
+ * order: units ascend, as batch * tokens + token does, within the runs and lanes that some sums are added from.
+ *
+ * Which units share a row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise it is
+ * found by a stable radix sort of our own: it needs no device to say how much scratch it takes, and no more kernels. */
+#include "bwd/cuda/gradient_call.cuh"
+#include "bwd/cuda/kernels.h"
+
+/* ---- units that follow each other in a known way ---- */
+
+/* Adds rows of sums: each of a column's lanes every so many of them, then the lanes by halves. */
+static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    __shared__ double lanes[WIDE_THREADS];
+    take_turn();
+    const uint32_t of_block = WIDE_THREADS / s.lanes, columns = columns_of(s.plan);
+    const int64_t at = (int64_t)blockIdx.x * of_block + threadIdx.x % of_block, token = at / columns;
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.lanes)
+        sum += at < s.width ? __ldcs(s.sums + row * s.width + at) : 0;
+    lanes[threadIdx.x] = sum;
+    for (uint32_t half = WIDE_THREADS / 2; half >= of_block; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            lanes[threadIdx.x] += lanes[threadIdx.x + half];
+    }
+    if (threadIdx.x >= of_block || at >= s.width)
+        return;
+    if (s.plan.d_inv_freq)
+        s.plan.d_inv_freq[at] = signed_sum(s.plan, lanes[threadIdx.x]);
+    else /* of one row, whatever the position is */
+        store_angle(s.plan, 0, trope_dense_position(&s.plan.sequences, token), (uint32_t)(at - token * columns),
+                    lanes[threadIdx.x]);
+}
+
+/* ---- units of packed sequences ---- */
+
+/* Tokens [begin, begin + length) of a sequence, none where boundaries are wrong. What is before the first and after the
+ * last sequence are sequences as well. */
+struct token_run {
+    int32_t begin, length;
+};
+
+__device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int32_t number)
+{
+    const int32_t *const boundaries = (const int32_t *)s.boundaries;
+    const int32_t last = (int32_t)s.count + 1, tokens = (int32_t)s.tokens;
+    if (number > last)
+        return {0, 0};
+    const int32_t begin = number > 0 ? boundaries[number - 1] : 0,
+                  end = number < last ? min(boundaries[number], tokens) : tokens;
+    return {begin, begin >= 0 && begin < end ? end - begin : 0};
+}
+
+/* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and
+ * lists the sequences that reach the first of them. cu_seqlens are read before the kernel before this one has ended, which
+ * is of the same call: see early_launch.cuh. */
+static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    __shared__ token_run list[SUMS_THREADS];
+    __shared__ uint32_t counts[SUMS_WARPS];
+    const trope_plan &plan = s.plan;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan);
+    const int64_t first_row = (int64_t)blockIdx.x * SUMS_WARPS, row = first_row + warp;
+    const token_run own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
+    take_turn();
+    const uint32_t reach = __ballot_sync(UINT32_MAX, own.length > first_row);
+    uint32_t at = (uint32_t)__popc(reach & ((1u << lane) - 1)), count = 0;
+    counts[warp] = (uint32_t)__popc(reach);
+    __syncthreads();
+    for (uint32_t w = 0; w < SUMS_WARPS; w++) {
+        at += w < warp ? counts[w] : 0;
+        count += counts[w];
+    }
+    if (own.length > first_row)
+        list[at] = own;
+    __syncthreads();
+    for (uint32_t column = lane; column < columns && row < plan.angles.rows; column += 32) {
+        double sum = 0;
+#pragma unroll 8
+        for (uint32_t i = 0; i < count; i++)
+            sum += row < list[i].length ? __ldcs(s.sums + (list[i].begin + row) * columns + column) : 0;
+        store_angle(plan, 0, row, column, sum);
+    }
+}
+
+/* ---- sorting ---- */
+
+__device__ __forceinline__ uint32_t tile_items(const angle_sums &s)
+{
+    return SUMS_WARPS * s.warp_items;
+}
+
+/* The digit of an item. */
+__device__ __forceinline__ uint32_t digit_at(const angle_sums &s, uint32_t i)
+{
+    return s.keys[s.from][i] >> s.shift & ((1u << s.bits) - 1);
+}
+
+/* How often each digit occurs in each tile. */
+static __global__ void __launch_bounds__(SUMS_THREADS) count_digits_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    extern __shared__ __align__(16) char shared[];
+    take_turn();
+    uint32_t *counts = (uint32_t *)shared;
+    for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
+        counts[d] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < tile_items(s) && blockIdx.x * tile_items(s) + i < s.items; i += SUMS_THREADS)
+        atomicAdd(&counts[digit_at(s, blockIdx.x * tile_items(s) + i)], 1u);
+    __syncthreads();
+    for (uint32_t d = threadIdx.x; d < 1u << s.bits; d += SUMS_THREADS)
+        s.counts[d * s.tiles + blockIdx.x] = counts[d];
+}
+
+/* Turns the counts into what comes before them. One block. */
+static __global__ void __launch_bounds__(WIDE_THREADS) scan_counts_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    __shared__ uint32_t sums[WIDE_THREADS];
+    take_turn();
+    const uint32_t count = s.tiles << s.bits;
+    uint32_t before = 0;
+    for (uint32_t base = 0; base < count; base += WIDE_THREADS) {
+        const uint32_t i = base + threadIdx.x, own = i < count ? s.counts[i] : 0;
+        uint32_t sum = own, total = 0;
+        for (uint32_t distance = 1; distance <= WIDE_THREADS; distance *= 2) {
+            sums[threadIdx.x] = sum;
+            __syncthreads();
+            sum += threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
+            total = sums[WIDE_THREADS - 1];
+            __syncthreads();
+        }
+        if (i < count)
+            s.counts[i] = before + sum - own;
+        before += total;
+    }
+}
+
+/* Where each warp of the tile begins with each digit. */
+__device__ __forceinline__ void find_warp_starts(const angle_sums &s, uint32_t *starts)
+{
+    const uint32_t digits = 1u << s.bits, warp = threadIdx.x / 32, first = blockIdx.x * tile_items(s) + warp * s.warp_items;
+    for (uint32_t i = threadIdx.x; i < SUMS_WARPS * digits; i += SUMS_THREADS)
+        starts[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x % 32; i < s.warp_items && first + i < s.items; i += 32)
+        atomicAdd(&starts[warp * digits + digit_at(s, first + i)], 1u);
+    __syncthreads();
+    for (uint32_t d = threadIdx.x; d < digits; d += SUMS_THREADS) {
+        uint32_t start = s.counts[d * s.tiles + blockIdx.x];
+        for (uint32_t w = 0; w < SUMS_WARPS; w++) {
+            const uint32_t count = starts[w * digits + d];
+            starts[w * digits + d] = start;
+            start += count;
+        }
+    }
+    __syncthreads();
+}
+
+/* Moves each item to its place: after all smaller digits, and after those with the same digit that were before it. */
+static __global__ void __launch_bounds__(SUMS_THREADS) move_items_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    extern __shared__ __align__(16) char shared[];
+    take_turn();
+    uint32_t *starts = (uint32_t *)shared;
+    find_warp_starts(s, starts);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                   first = blockIdx.x * tile_items(s) + warp * s.warp_items;
+    starts += warp << s.bits;
+    for (uint32_t i = lane; i < s.warp_items; i += 32) {
+        const bool present = first + i < s.items;
+        const uint32_t digit = present ? digit_at(s, first + i) : UINT32_MAX;
+        const uint32_t same = __match_any_sync(UINT32_MAX, digit), rank = __popc(same & ((1u << lane) - 1));
+        const uint32_t start = present ? starts[digit] : 0;
+        __syncwarp();
+        if (present) {
+            s.keys[!s.from][start + rank] = s.keys[s.from][first + i];
+            s.values[!s.from][start + rank] = s.values[s.from][first + i];
+            if (rank == 0)
+                starts[digit] = start + __popc(same);
+        }
+        __syncwarp();
+    }
+}
+
+/* ---- sorted units ---- */
+
+/* Adds sorted units first, first + step, ... to a sum of one column. */
+__device__ __forceinline__ double add_units(const angle_sums &s, uint32_t column, double sum, uint32_t first, uint32_t last,
+                                            uint32_t step)
+{
+    const uint32_t columns = columns_of(s.plan);
+    const uint32_t *const units = s.values[s.from];
+#pragma unroll 4
+    for (uint32_t i = first; i < last; i += step)
+        sum += s.sums[(size_t)units[i] * columns + column];
+    return sum;
+}
+
+/* However many units an angle row has, many threads should add them: where all units of a run have the same key, a warp
+ * leaves their sum with the first of them. */
+static __global__ void __launch_bounds__(SUMS_THREADS) join_runs_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    take_turn();
+    const uint32_t columns = columns_of(s.plan);
+    const uint32_t first = (blockIdx.x * SUMS_WARPS + threadIdx.x / 32) * RUN_ITEMS, last = first + RUN_ITEMS;
+    if (last > s.items)
+        return;
+    const uint32_t key = s.keys[s.from][first];
+    if (s.keys[s.from][last - 1] != key || key == (uint32_t)s.plan.axes * s.buckets)
+        return;
+    for (uint32_t column = threadIdx.x % 32; column < columns; column += 32)
+        if (axis_of_column(s.plan, column) == key / s.buckets)
+            s.sums[(size_t)s.values[s.from][first] * columns + column] = add_units(s, column, 0, first, last, 1);
+}
+
+/* How many keys are below `key`, which all threads of the warp have in common: each looks at one of as many as they are. */
+__device__ __forceinline__ uint32_t count_below(const angle_sums &s, uint32_t key)
+{
+    uint32_t low = 0, high = s.items;
+    while (low < high) {
+        const uint32_t step = (high - low + 31) / 32, i = low + threadIdx.x % 32 * step;
+        const uint32_t reached = __ballot_sync(UINT32_MAX, i >= high || s.keys[s.from][i] >= key);
+        const uint32_t first = reached ? __ffs((int)reached) - 1 : 32;
+        high = first < 32 ? min(high, low + first * step) : high;
+        low = first ? low + (first - 1) * step + 1 : low;
+    }
+    return low;
+}
+
+/* The sum of each row of d_freqs, a warp each: of its units before the first whole run, of the runs, and of what is left.
+ * Of no items the sums are 0; the gaps of d_freqs' strides are not written. */
+static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
+{
+    take_turn();
+    const trope_plan &plan = s.plan;
+    const uint32_t columns = columns_of(plan), bucket = blockIdx.x * SUMS_WARPS + threadIdx.x / 32;
+    if (bucket >= s.buckets)
+        return;
+    const int64_t batch = bucket / rows_of_gradient(plan), row = bucket - batch * rows_of_gradient(plan);
+    for (uint32_t axis = 0; axis < (uint32_t)plan.axes; axis++) {
+        const uint32_t first = count_below(s, axis * s.buckets + bucket),
+                       last = count_below(s, axis * s.buckets + bucket + 1);
+        const uint32_t runs = min((first + RUN_ITEMS - 1) / RUN_ITEMS * RUN_ITEMS, last),
+                       rest = max(last / RUN_ITEMS * RUN_ITEMS, runs);
+        for (uint32_t column = threadIdx.x % 32; column < columns; column += 32) {
+            if (axis_of_column(s.plan, column) != axis)
+                continue;
+            double sum = add_units(s, column, 0, first, runs, 1);
+            sum = add_units(s, column, sum, runs, rest, RUN_ITEMS);
+            sum = add_units(s, column, sum, rest, last, 1);
+            store_angle(plan, batch, row, column, sum);
+        }
+    }
+}
+
+const trope_angle_kernels trope_angle_sums = {(const void *)add_rows_kernel,     (const void *)add_sequences_kernel,
+                                              (const void *)count_digits_kernel, (const void *)scan_counts_kernel,
+                                              (const void *)move_items_kernel,   (const void *)join_runs_kernel,
+                                              (const void *)sum_rows_kernel};

@@ -1,0 +1,436 @@
+/* The gradient of the angles on CUDA, first: one pass over dy and x, that stores dx and leaves the sums of units. It
+ * is a register block (fwd/cuda/register_block.cuh) with a loop over heads. */
+#ifndef TROPE_BWD_CUDA_GRADIENT_PASS_CUH
+#define TROPE_BWD_CUDA_GRADIENT_PASS_CUH
+
+#include "bwd/cuda/gradient_call.cuh"
+#include "fwd/cuda/rotate.cuh"
+
+/* ---- a place in the call ---- */
+
+/* What a thread has of a block. */
+struct unit_thread {
+    uint32_t unit, slot, lane;
+    block_row<int32_t> row; /* of the unit's first batch entry */
+    uint32_t heads;         /* of the unit; 0 if there is none */
+
+    __device__ __forceinline__ unit_thread(const gradient_call &call, int32_t first_unit, uint32_t units)
+    {
+        unit = trope_divide(&call.unit_threads, threadIdx.x);
+        const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
+        slot = in_unit >> call.lane_bits;
+        lane = in_unit & ((1u << call.lane_bits) - 1);
+        row = find_row<int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        row.outer *= (int32_t)call.entries;
+        heads = unit < units ? min(call.entries, call.batch - (uint32_t)row.outer) * call.heads_of_entry.divisor : 0;
+    }
+};
+
+/* The thread's lane of a head of the unit's list. */
+struct listed_lane {
+    const gradient_call &call;
+    block_row<int32_t> row;
+    uint32_t window, head, lane;
+    bool present;
+
+    __device__ __forceinline__ listed_lane(const gradient_call &of, const unit_thread &thread, uint32_t number)
+        : call(of), row(thread.row), window(0), head(number), lane(thread.lane), present(number < thread.heads)
+    {
+        if (call.entries > 1) {
+            const uint32_t entry = trope_divide(&call.heads_of_entry, number);
+            row.outer += (int32_t)entry;
+            head -= entry * call.heads_of_entry.divisor;
+        }
+        while (window + 1 < call.windows && head >= segment().heads)
+            head -= call.segment[window++].heads;
+    }
+
+    __device__ __forceinline__ const block_segment<int64_t> &segment() const
+    {
+        return call.segment[window];
+    }
+
+    /* Whether there is such a piece of the head: two vectors, or a pair. */
+    __device__ __forceinline__ bool has(uint32_t piece) const
+    {
+        return present && piece < segment().working;
+    }
+
+    __device__ __forceinline__ char *address(const block_tensor<int64_t> &t, uint32_t piece) const
+    {
+        return find_address(call.shape, segment(), t, row, head, piece);
+    }
+};
+
+/* ---- a lane ---- */
+
+/* The pairs of a lane: two vectors, or as many pairs whose elements may be anywhere. */
+template <int DTYPE, bool VECTORS> struct gradient_lane {
+    typedef lane_pair<DTYPE, VECTORS> piece;
+    typedef typename elements<DTYPE>::real real;
+    static constexpr int PAIRS = 16 / sizeof(typename elements<DTYPE>::type), OF_PIECE = piece::WIDTH,
+                         PIECES = PAIRS / OF_PIECE;
+
+    piece of[PIECES];
+
+    /* (Who has nothing to load loads what others do: see lane_job.) */
+    __device__ __forceinline__ void load(const listed_lane &at, const block_tensor<int64_t> &t)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const uint32_t number = at.lane * PIECES + i;
+            const char *const from = at.has(number) ? at.address(t, number) : t.base;
+            of[i].load(from, from + t.second);
+        }
+    }
+
+    __device__ __forceinline__ void store(const listed_lane &at, const block_tensor<int64_t> &t) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            char *const to = at.address(t, at.lane * PIECES + i);
+            if (VECTORS || at.has(at.lane * PIECES + i))
+                of[i].store(to, to + t.second);
+        }
+    }
+
+    __device__ __forceinline__ real get(int which, int e) const
+    {
+        return of[e / OF_PIECE].get(which, e % OF_PIECE);
+    }
+
+    /* Two pairs that follow each other, from an even one on. */
+    __device__ __forceinline__ void set_two(int e, const real values[2][2])
+    {
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            of[e / OF_PIECE].template set<PIECES == 1 ? 2 : 1>(which, e % OF_PIECE, values[which]);
+            if (PIECES > 1)
+                of[(e + 1) / OF_PIECE].template set<1>(which, 0, values[which] + 1);
+        }
+    }
+
+    template <typename CHANGE> __device__ __forceinline__ void each(CHANGE change)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            change(of[i]);
+    }
+};
+
+__device__ __forceinline__ found_row *row_of_unit(const gradient_call &call, uint32_t unit, uint32_t axis)
+{
+    return (found_row *)(shared + call.found_at) + unit * TROPE_MAX_AXES + axis;
+}
+
+/* The row of a unit on an axis, and whether its position counts for the pairs of that axis. */
+struct unit_row {
+    int64_t position;
+    bool counts;
+
+    __device__ __forceinline__ unit_row(const gradient_call &call, uint32_t unit, uint32_t axis)
+    {
+        const found_row &found = *row_of_unit(call, unit, axis);
+        position = found.position;
+        counts = found.action == TROPE_ROW_ROTATE && !found.poisoned && call.plan.plan.used_axes >> axis & 1;
+    }
+};
+
+/* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
+template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
+    static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_SEARCHED, ANGLES = ANGLES_ANY;
+    static constexpr bool VECTORS = OF_VECTORS;
+    typedef typename elements<OF_DTYPE>::real real;
+    typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
+    static constexpr bool GENERAL = true;
+    typedef int32_t index;
+    typedef gradient_call call;
+    typedef phase_steps<TROPE_MAX_PAIRS> steps;
+    /* Heads of a thread that are on their way at a time. By elements one has enough loads. */
+    static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
+    /* Of a block at most, and such blocks that a multiprocessor holds. */
+    static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 4 : 2;
+
+    /* The threads of a warp that find a unit's row have an axis each. */
+    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, const found_row &found)
+    {
+        if (thread_of_warp() < (uint32_t)call.plan.plan.axes)
+            *row_of_unit(call, unit, thread_of_warp()) = found;
+    }
+};
+
+/* ---- a head ---- */
+
+/* What a thread has loaded at a place in the list. */
+template <class R> struct head_job {
+    typedef typename pair_types<R::DTYPE>::coefficients coefficients;
+
+    bool present;
+    typename R::lane dy, x;
+
+    __device__ __forceinline__ void load(const listed_lane &at)
+    {
+        present = at.has(at.lane * R::lane::PIECES);
+        dy.load(at, at.segment().src);
+        x.load(at, at.call.x[at.window]);
+    }
+
+    /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
+    __device__ __forceinline__ void pass_on(const listed_lane &at, int32_t action)
+    {
+        typedef typename R::lane::piece piece;
+        if (is_filled(action))
+            dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
+        if (at.segment().dst.base && (is_filled(action) || !at.segment().in_place))
+            dy.store(at, unrotated_dst(at.segment()));
+    }
+
+    /* Rotates dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one
+     * sum, and dx is rounded once. */
+    template <bool USUAL>
+    __device__ __forceinline__ void rotate(const listed_lane &at, uint32_t unit, double sum[USUAL ? 1 : 2][R::PAIRS])
+    {
+        typedef typename R::lane::piece piece;
+        const trope_plan &plan = at.call.plan.plan;
+        if (plan.interleaved_src)
+            dy.each([](piece &p) { p.separate(); });
+        if (plan.interleaved_forward_src)
+            x.each([](piece &p) { p.separate(); });
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e += 2)
+            rotate_two<USUAL>(at, unit, e, sum);
+        if (plan.interleaved_dst)
+            dy.each([](piece &p) { p.join(); });
+        if (at.segment().dst.base)
+            dy.store(at, at.segment().dst);
+    }
+
+  private:
+    template <bool USUAL>
+    __device__ __forceinline__ void rotate_two(const listed_lane &at, uint32_t unit, int e,
+                                               double sum[USUAL ? 1 : 2][R::PAIRS])
+    {
+        lane_coefficients<R> c;
+        typename R::real dx[2][2] = {{0, 0}, {0, 0}};
+        c.load(at.call.shape, {0, 0, at.lane, unit, true}, e, !USUAL && at.call.plan.plan.angles.per_element);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (!R::VECTORS && !at.has(at.lane * R::PAIRS + e + i))
+                continue;
+            const coefficients t = {c.first.of[i].cosine, c.first.of[i].sine, c.second.of[i].cosine, c.second.of[i].sine};
+            add(t, e + i, &sum[0][e + i], &sum[USUAL ? 0 : 1][e + i]);
+            const auto rotated = rotate_one(USUAL ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding, t, e + i);
+            dx[0][i] = rotated.first;
+            dx[1][i] = rotated.second;
+        }
+        dy.set_two(e, dx);
+    }
+
+    /* dy1 (x1 s2 - x2 c1) and dy2 (x1 c2 + x2 s1), with the transpose's coefficients: see bwd/cpu/angle_gradient.c. */
+    __device__ __forceinline__ void add(const coefficients &t, int e, double *first, double *second) const
+    {
+        const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
+        *first = fma((double)dy.get(0, e), fma(x1, (double)t.s2, -(x2 * (double)t.c1)), *first);
+        *second = fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), *second);
+    }
+
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotate_one(int32_t rounding, coefficients t, int e) const
+    {
+        if (rounding == TROPE_ROUND_NATIVE)
+            t = {round_to<R::DTYPE>(t.c1), round_to<R::DTYPE>(t.s1), round_to<R::DTYPE>(t.c2), round_to<R::DTYPE>(t.s2)};
+        return rotate_pair<R::DTYPE>(rounding, {dy.get(0, e), dy.get(1, e)}, t);
+    }
+};
+
+/* ---- the sums of a unit ---- */
+
+/* Adds the slots of a warp: each time a thread hands half of its sums to the one whose slot differs in one bit, and has
+ * that one's part of the other half; when it has one left, both have the sum. What it has in the end it leaves for its part
+ * of the unit, from `column` on. */
+template <int PAIRS>
+__device__ __forceinline__ void leave_sums(const gradient_call &call, const unit_thread &thread, uint32_t column,
+                                           double sum[PAIRS])
+{
+    const uint32_t pairs = (uint32_t)call.plan.plan.pairs, last = call.slots_of_warp << call.lane_bits;
+    uint32_t distance = 1u << call.lane_bits, first = thread.lane * PAIRS, left = PAIRS;
+#pragma unroll
+    for (int half = PAIRS / 2; half > 0; half /= 2) {
+        if (distance >= last)
+            break;
+        const bool upper = threadIdx.x & distance;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const double other = __shfl_xor_sync(UINT32_MAX, upper ? sum[i] : sum[i + half], (int)distance);
+            sum[i] = (upper ? sum[i + half] : sum[i]) + other;
+        }
+        first += upper ? half : 0;
+        left = half;
+        distance *= 2;
+    }
+    for (; distance < last; distance *= 2)
+        sum[0] += __shfl_xor_sync(UINT32_MAX, sum[0], (int)distance);
+    const uint32_t share = thread.slot / call.slots_of_warp, in_warp = thread.slot - share * call.slots_of_warp;
+    double *const to =
+        (double *)(shared + call.left_at) + (thread.unit * call.shares + share) * call.columns.divisor + column;
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++)
+        if ((uint32_t)i < left && in_warp * left < PAIRS && first + i < pairs && thread.heads)
+            to[first + i] = sum[i];
+}
+
+/* Goes through the thread's heads: dx is stored, the sums are left in shared memory. */
+template <class R, bool USUAL>
+__device__ __forceinline__ void rotate_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
+{
+    double sum[USUAL ? 1 : 2][R::PAIRS];
+    const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
+#pragma unroll
+    for (int i = 0; i < (USUAL ? 1 : 2) * R::PAIRS; i++)
+        sum[i / R::PAIRS][i % R::PAIRS] = 0;
+#pragma unroll 1
+    for (uint32_t round = 0; round < call.rounds; round += R::HEADS) {
+#pragma unroll
+        for (int k = 0; k < R::HEADS; k++) {
+            head_job<R> &job = jobs[k];
+            const uint32_t number = thread.slot + (round + k) * call.slots;
+            const listed_lane at(call, thread, number);
+            if (call.rearranges)
+                __syncthreads();
+            if (job.present && action == TROPE_ROW_ROTATE)
+                job.template rotate<USUAL>(at, thread.unit, sum);
+            else if (job.present)
+                job.pass_on(at, action);
+            if (round + R::HEADS + k < call.rounds)
+                job.load(listed_lane(call, thread, number + R::HEADS * call.slots));
+            else
+                job.present = false;
+        }
+    }
+    if (!USUAL && !call.plan.plan.angles.per_element) {
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e++)
+            sum[0][e] += sum[1][e];
+    }
+    leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
+    if (!USUAL && call.plan.plan.angles.per_element)
+        leave_sums<R::PAIRS>(call, thread, (uint32_t)call.plan.plan.pairs, sum[USUAL ? 0 : 1]);
+}
+
+/* ---- what passes through ---- */
+
+/* Copies a segment of the heads of a block's units, or fills it where it is padding. */
+template <class R>
+__device__ __forceinline__ void copy_segment(const gradient_call &call, const block_segment<int64_t> &s, int32_t first_unit,
+                                             uint32_t units)
+{
+    for (uint32_t unit = 0; unit < units; unit++) {
+        const int32_t action = action_of_row<R>(call, unit);
+        block_row<int32_t> row = find_row<int32_t>(call.shape, first_unit + (int32_t)unit);
+        row.outer *= (int32_t)call.entries;
+        const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
+        for (; row.outer < end && (is_filled(action) || !s.in_place); row.outer++) {
+            for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
+                const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
+                const char *const from = find_address(call.shape, s, s.src, row, head, lane);
+                char *const to = find_address(call.shape, s, s.dst, row, head, lane);
+                lane_pair<R::DTYPE, R::VECTORS> v;
+                v.load(from, from + s.src.second);
+                if (is_filled(action))
+                    v.fill(filling_of<R::DTYPE>(action));
+                v.store(to, to + s.dst.second);
+            }
+        }
+    }
+}
+
+/* ---- where sums go ---- */
+
+/* The sum of a column of a unit: of its shares, in order. */
+__device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_t unit, uint32_t column)
+{
+    const double *const left = (const double *)(shared + call.left_at) + unit * call.shares * call.columns.divisor + column;
+    double sum = left[0];
+    for (uint32_t share = 1; share < call.shares; share++)
+        sum += left[share * call.columns.divisor];
+    return sum;
+}
+
+/* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
+__device__ __forceinline__ void emit_units(const gradient_call &call, int32_t first_unit, uint32_t units)
+{
+    const trope_plan &plan = call.plan.plan;
+    for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
+        const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
+        const unit_row row(call, unit, axis_of_column(plan, column));
+        if (call.mode == GRADIENT_DIRECT)
+            store_angle(plan, find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
+                        sum_of_unit(call, unit, column));
+        else if (row.counts || call.mode == GRADIENT_SEQUENCES)
+            __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
+                   row.counts ? sum_of_unit(call, unit, column) : 0);
+    }
+}
+
+/* The units of a block are added, for d_inv_freq each times its position. */
+__device__ __forceinline__ void emit_total(const gradient_call &call, uint32_t units)
+{
+    for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
+        double sum = 0;
+        for (uint32_t unit = 0; unit < units; unit++) {
+            const unit_row row(call, unit, axis_of_column(call.plan.plan, column));
+            if (row.counts)
+                sum = fma(call.plan.plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
+        }
+        __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + column, sum);
+    }
+}
+
+/* The row of d_freqs of each unit on each axis; units without one go last. */
+__device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t first_unit, uint32_t units)
+{
+    const trope_plan &plan = call.plan.plan;
+    const uint32_t axes = (uint32_t)plan.axes;
+    for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
+        const uint32_t unit = i / axes, axis = i - unit * axes;
+        const unit_row row(call, unit, axis);
+        const int64_t batch =
+            plan.d_freqs_stride.batch ? find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
+        const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? row.position : 0);
+        const int64_t at = axis * call.shape.rows + first_unit + unit;
+        call.keys[at] = row.counts ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
+        call.values[at] = (uint32_t)first_unit + unit;
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <class R>
+__global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
+    angle_gradient_kernel(KERNEL_PARAMETER(gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+{
+    const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.rows_of_block);
+    const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
+    const unit_thread thread(call, first_unit, units);
+    head_job<R> jobs[R::HEADS];
+    find_coefficients<R>(call, steps, first_unit, units, [&]() {
+#pragma unroll
+        for (int k = 0; k < R::HEADS; k++)
+            jobs[k].load(listed_lane(call, thread, thread.slot + k * call.slots));
+    });
+    if (call.plan.plan.angles.per_element || call.rounding != TROPE_ROUND_ONCE)
+        rotate_heads<R, false>(call, thread, jobs);
+    else
+        rotate_heads<R, true>(call, thread, jobs);
+    for (uint32_t i = call.windows; i < call.segments; i++)
+        copy_segment<R>(call, call.segment[i], first_unit, units);
+    __syncthreads();
+    if (call.mode == GRADIENT_TOTAL)
+        emit_total(call, units);
+    else
+        emit_units(call, first_unit, units);
+    if (call.mode == GRADIENT_SORTED)
+        emit_keys(call, first_unit, units);
+    check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
+}
+
+#endif

@@ -1,0 +1,224 @@
+/* How a call with a gradient of the angles is cut into units, and where its sums lie. All of it follows from the shapes and
+ * options, but for whether the pass is by vectors. Host only. */
+#ifndef TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
+#define TROPE_BWD_CUDA_PLAN_GRADIENT_CUH
+
+#include "bwd/cuda/gradient_call.cuh"
+#include "fwd/cuda/plan_blocks.cuh"
+
+/* Units that are enough for any device: batch entries that share angles are taken together down to this number, and units
+ * of a block. */
+#define ENOUGH_UNITS 1024
+#define MOST_ENTRIES 64
+#define MOST_UNITS   32
+/* Heads that a thread has at least, where there are as many: their loads are on their way together. */
+#define HEADS_OF_THREAD 2
+/* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
+ * thread. */
+#define MOST_SEQUENCES (SUMS_THREADS - 2)
+
+/* ---- units ---- */
+
+/* Whether the angle row of each token follows from the shapes, a different one for each. */
+static inline bool rows_are_known(const trope_plan &plan)
+{
+    const trope_sequences *s = &plan.sequences;
+    if (s->boundaries || s->ids || s->starts)
+        return false;
+    return plan.tokens == 0 || trope_dense_position(s, plan.tokens - 1) < plan.angles.rows; /* every layout ascends */
+}
+
+/* Whether the tokens of each row of d_freqs are found by looking at all sequences. */
+static inline bool sequences_are_few(const trope_plan &plan)
+{
+    const trope_sequences &s = plan.sequences;
+    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream &&
+           s.cp_size == 1 && plan.tokens < INT32_MAX && s.count <= MOST_SEQUENCES &&
+           plan.angles.out_of_range == TROPE_RANGE_POISON;
+}
+
+static inline gradient_mode mode_of(const trope_plan &plan, int64_t units_of_token)
+{
+    const bool apart = plan.d_freqs_stride.batch && plan.batch > 1;
+    if (plan.d_inv_freq || (!plan.d_freqs_stride.row && !apart))
+        return GRADIENT_TOTAL;
+    if (plan.d_freqs_stride.row && rows_are_known(plan))
+        return apart || units_of_token <= 1 ? GRADIENT_DIRECT : GRADIENT_TOKENS;
+    return plan.d_freqs_stride.row && sequences_are_few(plan) ? GRADIENT_SEQUENCES : GRADIENT_SORTED;
+}
+
+/* Heads of a batch entry that rotate. */
+static inline int64_t heads_of_entry(const trope_plan &plan)
+{
+    int64_t heads = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        if (plan.operands[i].rotary_dim)
+            heads += (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group;
+    return heads;
+}
+
+static inline int64_t entries_of_unit(const trope_plan &plan)
+{
+    const int64_t spare = plan.batch * plan.tokens / ENOUGH_UNITS,
+                  room = INT32_MAX / 2 / std::max<int64_t>(heads_of_entry(plan), 1);
+    if (!plan.angles_shared || plan.d_freqs_stride.batch)
+        return 1;
+    return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
+}
+
+/* Lanes, slots and rounds. Slots fill whole warps, or are a power of two of them. */
+static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_call *g)
+{
+    const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
+                   lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
+    const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(GRADIENT_THREADS / lanes, 1u);
+    const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
+    while (1u << g->lane_bits < lanes)
+        g->lane_bits++;
+    g->slots = power_of_two((uint32_t)wanted);
+    if (wanted > of_warp)
+        g->slots = (uint32_t)quotient_up(quotient_up(heads, quotient_up(heads, wanted)), of_warp) * of_warp;
+    g->slots_of_warp = std::min(g->slots, of_warp);
+    g->shares = g->slots / g->slots_of_warp;
+    g->rounds = (uint32_t)quotient_up(heads, g->slots);
+    g->unit_threads = trope_make_divisor(g->slots * lanes);
+}
+
+/* Units of a block, and its shared memory. Returns that in bytes. */
+static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
+{
+    block_shape *const shape = &g->shape;
+    const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
+    const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
+                 found = TROPE_MAX_AXES * sizeof(found_row), left = g->shares * g->columns.divisor * sizeof(double);
+    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / (couples + found + left + sizeof(int32_t)),
+                                                   MOST_UNITS),
+                  small = GRADIENT_THREADS / g->unit_threads.divisor,
+                  units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
+    shape->rows_of_block = (uint32_t)units;
+    shape->second_at = (uint32_t)units * shape->couples_of_row;
+    shape->items_of_block = g->unit_threads.divisor;
+    plan_runs(plan, shape);
+    g->found_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
+    g->left_at = g->found_at + (uint32_t)((size_t)units * found);
+    shape->rows_at = g->left_at + (uint32_t)((size_t)units * left);
+    return shape->rows_at + (size_t)units * sizeof(int32_t);
+}
+
+/* All but the operands. Returns the bytes of shared memory of a block. */
+static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
+{
+    memset(g, 0, sizeof *g);
+    trope_plan plan = of;
+    plan.batch_outermost = 1;
+    plan.rounding = TROPE_ROUND_ONCE;
+    fill_cuda_plan(plan, &g->plan);
+    g->rounding = of.rounding;
+    g->batch = (uint32_t)plan.batch;
+    g->entries = (uint32_t)entries_of_unit(plan);
+    g->heads_of_entry = trope_make_divisor((uint32_t)std::max<int64_t>(heads_of_entry(plan), 1));
+    const int64_t units_of_token = quotient_up(plan.batch, g->entries);
+    g->mode = mode_of(plan, units_of_token);
+    g->columns = trope_make_divisor(columns_of(plan));
+    g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
+    g->shape.batch_outermost = 1;
+    g->shape.two_dimensions = plan.batch > 1;
+    g->shape.rows = units_of_token * plan.tokens;
+    g->shape.inner_rows = plan.tokens;
+    g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
+    plan_couples(plan, {true, false, 16 / plan.element_size, 1}, &g->shape);
+    plan_slots(plan, heads_of_entry(plan) * g->entries, g);
+    return plan_units(plan, g);
+}
+
+/* ---- operands ---- */
+
+/* What the pass has of an operand: a sum is stored by a launch of its own. (plan_segment would join groups without a look
+ * at forward_src, but not of what is summed.) */
+static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
+{
+    trope_plan_operand o = of;
+    if (trope_is_summed(&o))
+        o.dst = NULL;
+    join_groups(&o, true);
+    o.summed_heads = TROPE_SHARED_ALL;
+    return o;
+}
+
+static inline bool gradient_has_vectors(const trope_plan &plan)
+{
+    bool vectors = plan.dtype != TROPE_F64;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand o = operand_of_pass(plan.operands[i]);
+        if (o.rotary_dim || moves_operand(plan, o))
+            vectors = vectors && operand_is_vector(plan, o) &&
+                      (!o.rotary_dim || tensor_is_vector(plan, o.forward_src, o.forward_src_stride));
+    }
+    return vectors;
+}
+
+static inline void plan_window(const trope_plan &plan, const block_form &form, const trope_plan_operand &o,
+                               gradient_call *g)
+{
+    const head_run window = {o.rotary_offset, o.rotary_dim, true};
+    block_segment<int64_t> *const s = &g->segment[g->segments++];
+    *s = plan_segment<int64_t>(plan, form, o, window, false);
+    s->dst.base = moves_operand(plan, o) ? s->dst.base : NULL;
+    g->x[g->windows++] =
+        plan_tensor<int64_t>(plan, form, o, window, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
+}
+
+static inline void plan_segments(bool vectors, gradient_call *g)
+{
+    const trope_plan &plan = g->plan.plan;
+    const block_form form = {vectors, false, vectors ? 16 / plan.element_size : 1, 1};
+    head_run runs[3];
+    for (int i = 0; i < plan.operand_count; i++)
+        if (plan.operands[i].rotary_dim)
+            plan_window(plan, form, operand_of_pass(plan.operands[i]), g);
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand o = operand_of_pass(plan.operands[i]);
+        const int count = cut_head(plan, o, runs);
+        for (int j = o.rotary_dim ? 1 : 0; j < count; j++)
+            g->segment[g->segments++] = plan_segment<int64_t>(plan, form, o, runs[j], false);
+    }
+    g->rearranges = rearranges_in_place(plan);
+}
+
+/* ---- workspace ---- */
+
+/* So many numbers of it from `size` on, which becomes where the next ones begin. */
+template <typename T> static inline T *take(void *workspace, uint64_t count, uint64_t *size)
+{
+    T *const at = (T *)((char *)workspace + *size);
+    *size += (count * sizeof(T) + 15) / 16 * 16;
+    return at;
+}
+
+/* What sums are added from. Returns the bytes of workspace that it lies in. Enough warps sort at first, then fewer. */
+static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
+{
+    const int64_t blocks = quotient_up(g.shape.rows, g.shape.rows_of_block), rows = g.mode == GRADIENT_DIRECT ? 0
+                                                                                    : g.mode == GRADIENT_TOTAL
+                                                                                        ? blocks
+                                                                                        : g.shape.rows;
+    uint64_t size = 0;
+    memset(s, 0, sizeof *s);
+    s->plan = g.plan.plan;
+    s->rows = g.mode == GRADIENT_TOKENS ? quotient_up(g.batch, g.entries) : rows;
+    s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_TOKENS ? s->plan.tokens : 1);
+    s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), MOST_LANES));
+    s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
+    s->buckets = g.buckets;
+    s->warp_items = s->items <= 1u << 17 ? 64 : 256;
+    s->tiles = (uint32_t)quotient_up(s->items, SUMS_WARPS * s->warp_items);
+    s->sums = take<double>(s->plan.workspace, (uint64_t)rows * g.columns.divisor, &size);
+    for (int i = 0; i < 2; i++) {
+        s->keys[i] = take<uint32_t>(s->plan.workspace, s->items, &size);
+        s->values[i] = take<uint32_t>(s->plan.workspace, s->items, &size);
+    }
+    s->counts = take<uint32_t>(s->plan.workspace, (uint64_t)s->tiles << SORT_MAX_BITS, &size);
+    return size;
+}
+
+#endif
