@@ -28,6 +28,9 @@ extern const trope_backend trope_backend_cuda;
 /* CUDA devices that can be used, 0 without a driver. */
 int trope_cuda_device_count(void);
 
+/* The names of all compiled kernels that kernel_name can give. For tests. */
+const char *const *trope_cuda_list_kernels(int *count);
+
 /* Their names and sizes, on one line. */
 void trope_cuda_describe(char *text, size_t size);
 #endif

@@ -4,7 +4,9 @@
 #include "api/backend.h"
 #include "bwd/cuda/angle_gradient.h"
 #include "bwd/cuda/head_sums.h"
+#include "bwd/cuda/kernels.h"
 #include "core/require.h"
+#include "fwd/cuda/kernels.h"
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/rotate.h"
 #include "varlen/cuda/search.cuh"
@@ -20,14 +22,33 @@ static bool has_sums(const trope_plan &plan)
 
 static void kernel_name(const trope_plan *plan, char *name, size_t size)
 {
-    char kernel[64];
-    if (trope_has_angle_gradient(plan))
-        trope_cuda_gradient_name(plan, kernel, sizeof kernel);
-    else if (has_sums(*plan))
-        trope_cuda_sums_name(plan, kernel, sizeof kernel);
-    else
-        trope_cuda_rotation_name(plan, kernel, sizeof kernel);
-    snprintf(name, size, "cuda-%s-%s", trope_dtype_name(plan->dtype), kernel);
+    const trope_cuda_kernel *const kernel = trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
+                                            : has_sums(*plan)              ? trope_cuda_find_sums(plan)
+                                                                           : trope_cuda_find_rotation(plan);
+    snprintf(name, size, "%s", kernel->name);
+}
+
+static void list_kernels(const void *table, size_t bytes, const char **names, int *count)
+{
+    const trope_cuda_kernel *const kernels = (const trope_cuda_kernel *)table;
+    for (size_t i = 0; i < bytes / sizeof *kernels; i++)
+        if (kernels[i].function)
+            names[(*count)++] = kernels[i].name;
+}
+
+const char *const *trope_cuda_list_kernels(int *count)
+{
+    static const trope_rotation_kernels *const rotations[] = {&trope_rotations_f32, &trope_rotations_f16,
+                                                              &trope_rotations_bf16, &trope_rotations_f64};
+    static const trope_backward_kernels *const backwards[] = {&trope_backward_f32, &trope_backward_f16,
+                                                              &trope_backward_bf16, &trope_backward_f64};
+    static const char *names[4 * (sizeof **rotations + sizeof **backwards) / sizeof(trope_cuda_kernel)];
+    *count = 0;
+    for (int i = 0; i < 4; i++) {
+        list_kernels(rotations[i], sizeof *rotations[i], names, count);
+        list_kernels(backwards[i], sizeof *backwards[i], names, count);
+    }
+    return names;
 }
 
 /* ---- calls that move nothing ---- */

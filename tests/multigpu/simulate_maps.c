@@ -94,7 +94,8 @@ static trope_sequences dense(int32_t layout, int64_t ranks, int64_t rank, int64_
                              .axes = 1,
                              .cp_size = (int32_t)ranks,
                              .cp_rank = (int32_t)rank,
-                             .cp_layout = ranks > 1 ? layout : 0};
+                             .cp_layout = ranks > 1 ? layout : 0,
+                             .of_ranks = trope_make_divisor((uint32_t)ranks)};
 }
 
 /* The sum must be that of the whole; zigzag gives all ranks the same, striped differs by a token's step a rank. */

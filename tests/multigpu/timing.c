@@ -78,8 +78,8 @@ static int time_copies(rank_context *r, double bytes, int32_t repeat, double *sp
     const arena_mark mark = rank_mark(r);
     const size_t half = (size_t)(bytes / 2) / 256 * 256 + 256;
     char *from = rank_take(r, half), *to = rank_take(r, half);
-    copy_work copies[DEVICE_MAX_COPIES];
-    device_work works[DEVICE_MAX_COPIES];
+    copy_work copies[DEVICE_MAX_WAYS];
+    device_work works[DEVICE_MAX_WAYS];
     double seconds = 0;
     for (int i = 0; i < r->device->copies; i++) {
         copies[i] = (copy_work){r, i, to, from, half};

@@ -164,6 +164,7 @@ static const case_group groups[] = {
     {{"h-128-out", ONE(128)}, SOME, {256, 512, 2048}},
     {{"h-32-in", ONE(32), .in_place = 1}, SOME, {2048, 8192}},
     {{"h-32-out", ONE(32), .dtypes = F16 | F32}, SOME, {1024, 8192}},
+    {{"h-32-out", ONE(32), .dtypes = F16 | F32}, ROWS(THD_FREQS) | ROWS(IDS_TABLE), {8192}},
     {{"h-32-bwd", ONE(32), .backward = 1}, SOME, {2048, 8192}},
     {{"h-32-bhsd", ONE(32), .layout = TROPE_BHSD, .batch = 2},
      ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE), {4096}},
@@ -177,10 +178,11 @@ static const case_group groups[] = {
     /* One head, which nothing shares a sine with. */
     {{"h-1-out", ONE(1)}, SOME | ROWS(IDS_I64), {131072}}, /* 67 MB */
     {{"h-1-out", ONE(1)}, SMALL, {2048, 4096, 8192, 16384, 32768}},
+    {{"h-1-out", ONE(1), .dtypes = F16 | F32}, SMALL | ROWS(IDS), {65536}},
     {{"k-pe-in", ONE(1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(IDS), {262144}}, /* 67 MB */
 
     /* Rounding at each operation. */
-    {{"h-32-native", ONE(32), .dtypes = F16 | BF16, .rounding = TROPE_ROUND_NATIVE},
+    {{"h-32-native", ONE(32), .dtypes = F32 | F16 | BF16, .rounding = TROPE_ROUND_NATIVE},
      ROWS(TOKENS) | ROWS(TABLE_OWN), {8192}},
     {{"qk-32-8-native-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE, .in_place = 1}, ROWS(TABLE_OWN), {8192}},
     {{"qk-32-8-native-f32-in", QK(32, 8), .rounding = TROPE_ROUND_NATIVE_F32, .in_place = 1}, ROWS(TABLE_FULL), {8192}},
@@ -194,6 +196,7 @@ static const case_group groups[] = {
     {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
 
     /* dx and the gradient of the angles in one call. */
+    {{"h-32-d-angles", ONE(32), .dtypes = F16, .backward = 1, .angle_gradient = 1}, ROWS(FREQS), {8192}},
     {{"h-32-d-angles", ONE(32), .dtypes = BF16 | F32, .backward = 1, .angle_gradient = 1}, SMALL | ROWS(THD_FREQS), {8192}},
     {{"h-8-d-angles", ONE(8), .backward = 1, .angle_gradient = 1}, SMALL | ROWS(THD_FREQS), {32768}},
     {{"h-32-b4-d-angles", ONE(32), .batch = 4, .backward = 1, .angle_gradient = 1}, ROWS(TOKENS) | ROWS(FREQS), {2048}},
@@ -201,7 +204,7 @@ static const case_group groups[] = {
 
     /* dx added to what is there. */
     {{"h-32-add", ONE(32), .backward = 1, .accumulate = 1}, SOME, {8192}},
-    {{"qk-32-8-add", QK(32, 8), .dtypes = BF16 | F32, .backward = 1, .accumulate = 1}, ROWS(TOKENS), {8192}},
+    {{"qk-32-8-add", QK(32, 8), .dtypes = BF16 | F16 | F32, .backward = 1, .accumulate = 1}, ROWS(TOKENS), {8192}},
 };
 /* clang-format on */
 

@@ -2,7 +2,6 @@
 #include "bwd/cuda/angle_gradient.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "bwd/cuda/head_sums.h"
 #include "bwd/cuda/kernels.h"
@@ -28,12 +27,9 @@ uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
     return plan_sums(g, &sums);
 }
 
-void trope_cuda_gradient_name(const trope_plan *plan, char *name, size_t size)
+const trope_cuda_kernel *trope_cuda_find_gradient(const trope_plan *plan)
 {
-    static const char *const modes[] = {"direct", "tokens", "sequences", "sorted", "total"};
-    gradient_call g;
-    plan_gradient(*plan, &g);
-    snprintf(name, size, "%s-gradient-%s", gradient_has_vectors(*plan) ? "vectors" : "elements", modes[g.mode]);
+    return &trope_backward_kernels_of(plan->dtype)->gradient[gradient_has_vectors(*plan)];
 }
 
 /* ---- launches ---- */
@@ -69,7 +65,7 @@ static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches
     const uint32_t units = g->shape.rows_of_block, threads = units * g->unit_threads.divisor;
     plan_segments(vectors, g);
     void *arguments[] = {g, plan.step};
-    launch(l, trope_backward_kernels_of(plan.dtype)->gradient[vectors],
+    launch(l, trope_cuda_find_gradient(&plan)->function,
            {(unsigned)quotient_up(g->shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},
            arguments);
 }

@@ -2,8 +2,7 @@
 #ifndef TROPE_BWD_CUDA_ANGLE_GRADIENT_H
 #define TROPE_BWD_CUDA_ANGLE_GRADIENT_H
 
-#include <stddef.h>
-
+#include "core/cuda/kernel.h"
 #include "core/plan.h"
 
 /* Whether all that is counted in 32 bits fits, and bytes of workspace that trope_cuda_run_gradient needs for a plan that
@@ -14,7 +13,7 @@ uint64_t trope_cuda_gradient_workspace(const trope_plan *plan);
 /* Queues all of a backward call whose plan asks for d_freqs or d_inv_freq, and fits: these, and dx where there is a dst. */
 trope_status trope_cuda_run_gradient(const char *function, const trope_plan *plan);
 
-/* Writes which kernel reads dy and x. */
-void trope_cuda_gradient_name(const trope_plan *plan, char *name, size_t size);
+/* The kernel that reads dy and x. */
+const trope_cuda_kernel *trope_cuda_find_gradient(const trope_plan *plan);
 
 #endif

@@ -1,5 +1,7 @@
 /* By elements alone, as forward. */
 #include "bwd/cuda/backward_kernels.cuh"
 
-const trope_backward_kernels trope_backward_f64 = {{SUM_KERNEL(TROPE_F64, false), NULL},
-                                                   {GRADIENT_KERNEL(TROPE_F64, false), NULL}};
+const trope_backward_kernels trope_backward_f64 = {
+    {SUM_KERNEL("f64", TROPE_F64, "elements", false), {NULL, NULL}},
+    {GRADIENT_KERNEL("f64", TROPE_F64, "elements", false), {NULL, NULL}},
+};

@@ -6,14 +6,20 @@
 #include "bwd/cuda/head_sums.cuh"
 #include "bwd/cuda/kernels.h"
 
-#define SUM_KERNEL(DTYPE, VECTORS) (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>
-
-#define GRADIENT_KERNEL(DTYPE, VECTORS) (const void *)angle_gradient_kernel<gradient_pass<DTYPE, VECTORS>>
-#define BACKWARD_KERNELS(DTYPE)                                                                                            \
+#define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
-        {SUM_KERNEL(DTYPE, false), SUM_KERNEL(DTYPE, true)},                                                               \
+        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>,                         \
+            "cuda-" name "-" form "-sums"                                                                                  \
+    }
+#define GRADIENT_KERNEL(name, DTYPE, form, VECTORS)                                                                        \
+    {                                                                                                                      \
+        (const void *)angle_gradient_kernel<gradient_pass<DTYPE, VECTORS>>, "cuda-" name "-" form "-gradient"              \
+    }
+#define BACKWARD_KERNELS(name, DTYPE)                                                                                      \
+    {                                                                                                                      \
+        {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
         {                                                                                                                  \
-            GRADIENT_KERNEL(DTYPE, false), GRADIENT_KERNEL(DTYPE, true)                                                    \
+            GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)                 \
         }                                                                                                                  \
     }
 

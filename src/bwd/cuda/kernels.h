@@ -3,11 +3,12 @@
 #ifndef TROPE_BWD_CUDA_KERNELS_H
 #define TROPE_BWD_CUDA_KERNELS_H
 
+#include "core/cuda/kernel.h"
 #include "core/plan.h"
 
 typedef struct trope_backward_kernels {
-    const void *sums[2];     /* of heads: by elements, by vectors */
-    const void *gradient[2]; /* of the angles: the pass, by elements, by vectors */
+    trope_cuda_kernel sums[2];     /* of heads: by elements, by vectors */
+    trope_cuda_kernel gradient[2]; /* of the angles: the pass, by elements, by vectors */
 } trope_backward_kernels;
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;

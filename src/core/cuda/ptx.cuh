@@ -112,6 +112,22 @@ __device__ __forceinline__ void store_vector(char *to, const uint4 &from)
                  : "memory");
 }
 
+/* The same by a policy. */
+__device__ __forceinline__ void load_vector(const char *from, uint64_t policy, uint4 *to)
+{
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                 : "l"(from), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_vector(char *to, uint64_t policy, const uint4 &from)
+{
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(from.x), "r"(from.y),
+                 "r"(from.z), "r"(from.w), "l"(policy)
+                 : "memory");
+}
+
 /* Into L2, which is no load: it need not wait for the kernel before. */
 __device__ __forceinline__ void prefetch(const void *from)
 {
