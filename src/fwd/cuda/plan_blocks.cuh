@@ -30,6 +30,7 @@ struct block_form {
     int pairs_of_lane; /* elements of a vector, or 1 */
     uint32_t held;     /* heads of an item at most */
     uint32_t threads;  /* that a block should have */
+    bool whole_warps;  /* all warps of a block search */
 };
 
 static inline block_form form_of(const trope_plan &plan, bool sums)
@@ -40,7 +41,7 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
         vectors = vectors && (!moves_operand(plan, o) || operand_is_vector(plan, o)) &&
                   (!sums || (int64_t)o.head_dim * plan.element_size <= MOST_SUM_BYTES);
     }
-    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS};
+    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, false};
 }
 
 static inline bool rearranges_in_place(const trope_plan &plan)
@@ -245,11 +246,15 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (together > 1)
         items = std::max(power_of_two(items), together);
-    else if (items < shape->items)
+    else if (items < shape->items || form.whole_warps)
         items = (uint32_t)quotient_up(items, 8) * 8;
     int64_t rows = std::max(form.threads / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
+    if (form.whole_warps && rows < 4)
+        items = (uint32_t)quotient_up(items, 32) * 32;
+    else if (form.whole_warps)
+        rows -= rows % 4;
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
     shape->items_of_block = std::max<uint32_t>(items, (uint32_t)quotient_up(32, shape->rows_of_block)); /* a warp at least */
 }

@@ -39,7 +39,9 @@ trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
     block_form form = form_of(*plan, false);
     if (!is_usual(*plan))
         return launch_blocks<general_call>(function, *plan, form, kernel);
-    if (!find_alone(*plan)) {
+    if (find_alone(*plan)) {
+        form.whole_warps = true;
+    } else {
         const row_kind rows = kind_of_rows(*plan);
         form.held = (uint32_t)block_limits(false, rows).held;
         form.threads = rows == ROWS_SEARCHED ? SEARCHED_THREADS : USUAL_THREADS;
