@@ -142,7 +142,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr bool VECTORS = OF_VECTORS;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
-    static constexpr bool GENERAL = true;
+    static constexpr bool WIDE = true, ANY_ROUNDING = true;
     typedef int32_t index;
     typedef gradient_call call;
     typedef phase_steps<TROPE_MAX_PAIRS> steps;

@@ -11,5 +11,8 @@ const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan)
 
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
-    return launch_blocks<general_call>(function, *plan, form_of(*plan, true), trope_cuda_find_sums(plan)->function);
+    const block_form form = form_of(*plan, true);
+    const void *const kernel = trope_cuda_find_sums(plan)->function;
+    return form.vectors ? launch_blocks<usual_call>(function, *plan, form, kernel)
+                        : launch_blocks<wide_call>(function, *plan, form, kernel);
 }

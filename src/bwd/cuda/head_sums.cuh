@@ -101,10 +101,9 @@ template <class R> struct sum_job : lane_job<R> {
     {
         const typename R::segment &s = this->segment(call);
         const uint32_t in_sum = round * s.slots + slot;
-        is_loaded = this->item.present && in_sum < s.terms;
+        is_loaded = this->item.present && s.is_loaded && in_sum < s.terms;
         this->item.head = first_head + in_sum;
-        if (is_loaded)
-            this->from = this->find_src(call, this->item.head);
+        this->from = is_loaded ? this->find_src(call, this->item.head) : s.src.base;
     }
 
     /* Where in dst the lane that slot 0 stores is. */
@@ -113,25 +112,22 @@ template <class R> struct sum_job : lane_job<R> {
         return find_address(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
     }
 
-    /* After the kernel before this one has ended: what dst holds, too, if the row is rotated. */
+    /* Who has nothing to load loads what others do: see lane_job. */
+    __device__ __forceinline__ void load_term(const typename R::call &call)
+    {
+        this->v[0].load(this->from, this->from + this->segment(call).src.second);
+    }
+
+    /* After the kernel before this one has ended: what dst holds, too, as it is if the row is rotated. */
     __device__ __forceinline__ void load_first(const typename R::call &call)
     {
         const typename R::segment &s = this->segment(call);
-        if (!s.is_sum) {
-            this->load(call);
-            return;
-        }
         load_term(call);
-        if (s.accumulate && this->item.present && slot == 0) {
-            char *const p = find_dst(call, s.dst);
-            held.load(p, p + s.dst.second);
-        }
-    }
-
-    __device__ __forceinline__ void load_term(const typename R::call &call)
-    {
-        if (is_loaded)
-            this->v[0].load(this->from, this->from + this->segment(call).src.second);
+        if (!call.shape.accumulates)
+            return;
+        const bool adds = s.accumulate && this->item.present && slot == 0;
+        const char *const p = adds ? find_dst(call, s.dst) : this->from;
+        held.load(p, p + (adds ? s.dst.second : s.src.second));
     }
 
     /* The thread's terms of the head that it has loaded. */
@@ -246,7 +242,7 @@ template <class R> struct round_counter {
 };
 
 template <class R>
-__global__ void __launch_bounds__(BLOCK_THREADS, 1)
+__global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     typedef shared_terms<R> terms_type;
@@ -282,7 +278,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         job.finish(call, action, own);
     else if (job.item.present && job.slot == 0)
         job.store_sum(call, action, rounds > 1 ? counter.finish(rounds) : t);
-    check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

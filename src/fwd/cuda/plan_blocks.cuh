@@ -33,17 +33,6 @@ struct block_form {
     bool whole_warps;  /* all warps of a block search */
 };
 
-static inline block_form form_of(const trope_plan &plan, bool sums)
-{
-    bool vectors = plan.dtype != TROPE_F64;
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        vectors = vectors && (!moves_operand(plan, o) || operand_is_vector(plan, o)) &&
-                  (!sums || (int64_t)o.head_dim * plan.element_size <= MOST_SUM_BYTES);
-    }
-    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, false};
-}
-
 static inline bool rearranges_in_place(const trope_plan &plan)
 {
     bool in_place = false;
@@ -176,6 +165,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
             call->first_item[shape->segments] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
             shape->items = call->first_item[shape->segments] + s->places * s->lanes.divisor;
             together = std::max(together, of_segment);
+            shape->accumulates = shape->accumulates || s->accumulate;
             shape->slots = std::max(shape->slots, s->slots);
             shape->rounds = std::max(shape->rounds, (uint32_t)quotient_up(s->terms, s->slots));
             if (s->terms > s->slots)
@@ -185,23 +175,36 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Whether the usual kernels can run a plan: few segments, pairs that they have room for, vectors, rounding once, and rows,
- * strides and sequences that 32 bits can hold. */
-static inline bool is_usual(const trope_plan &plan)
+/* Whether the kernels by vectors can run a plan: vectors, few segments, pairs that they have room for, and rows, strides and
+ * sequences that 32 bits can hold. */
+static inline bool can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
-    bool fits = form_of(plan, false).vectors && plan.rounding == TROPE_ROUND_ONCE && plan.pairs <= USUAL_PAIRS &&
-                !rearranges_in_place(plan) &&
-                plan.batch * plan.tokens <= INT32_MAX &&
+    bool fits = plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
                 !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         segments += cut_head(plan, o, runs);
+        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o));
         for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
             fits = fits && magnitude(o.src_stride[d]) <= INT32_MAX / 4 && magnitude(o.dst_stride[d]) <= INT32_MAX / 4;
     }
     return fits && segments <= USUAL_SEGMENTS;
+}
+
+static inline block_form form_of(const trope_plan &plan, bool sums)
+{
+    bool vectors = can_be_vectors(plan);
+    for (int i = 0; i < plan.operand_count; i++)
+        vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
+    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, false};
+}
+
+/* Whether the usual ones of these can: rounding once, and no head that is rearranged in place. */
+static inline bool is_usual(const trope_plan &plan)
+{
+    return can_be_vectors(plan) && plan.rounding == TROPE_ROUND_ONCE && !rearranges_in_place(plan);
 }
 
 /* ---- blocks ---- */

@@ -21,9 +21,12 @@ struct block_limit {
     int threads, blocks, held;
 };
 
-constexpr block_limit block_limits(bool general, int rows)
+constexpr block_limit block_limits(int rows, bool is_wide, bool any_rounding)
 {
-    return general ? block_limit{BLOCK_THREADS, 2, 1} : rows == ROWS_SEARCHED ? block_limit{256, 4, 2} : block_limit{256, 6, 1};
+    return is_wide                 ? block_limit{BLOCK_THREADS, 2, 1}
+           : any_rounding          ? block_limit{256, 4, 1}
+           : rows == ROWS_SEARCHED ? block_limit{256, 4, 2}
+                                   : block_limit{256, 6, 1};
 }
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */
@@ -82,6 +85,7 @@ struct block_shape {
     uint32_t second_at;         /* where couples of second elements begin, in couples */
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */
+    uint32_t accumulates;   /* some dst is added to */
     uint32_t slots, rounds; /* the most of any operand */
     uint32_t least_slots;   /* of those with several rounds */
     uint32_t levels;        /* sums that may wait for those of other rounds */
@@ -98,7 +102,7 @@ template <typename STRIDE, int SEGMENTS> struct block_call {
 };
 
 typedef block_call<int32_t, USUAL_SEGMENTS> usual_call;
-typedef block_call<int64_t, MOST_SEGMENTS> general_call;
+typedef block_call<int64_t, MOST_SEGMENTS> wide_call;
 
 /* Phase steps, as a parameter. Where they begin in the middle of 64 bytes, small calls take 0.13 us longer. */
 template <int PAIRS> struct alignas(64) phase_steps {

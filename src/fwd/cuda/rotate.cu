@@ -28,7 +28,7 @@ const trope_cuda_kernel *trope_cuda_find_rotation(const trope_plan *plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan->dtype);
     if (!is_usual(*plan))
-        return &kernels->general[form_of(*plan, false).vectors];
+        return &kernels->any[form_of(*plan, false).vectors];
     const trope_cuda_kernel *const alone = find_alone(*plan);
     return alone ? alone : &kernels->vectors[kind_of_rows(*plan)][plan->angles.source != TROPE_ANGLES_PHASE];
 }
@@ -37,13 +37,15 @@ trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
 {
     const void *const kernel = trope_cuda_find_rotation(plan)->function;
     block_form form = form_of(*plan, false);
+    if (!form.vectors)
+        return launch_blocks<wide_call>(function, *plan, form, kernel);
     if (!is_usual(*plan))
-        return launch_blocks<general_call>(function, *plan, form, kernel);
+        return launch_blocks<usual_call>(function, *plan, form, kernel);
     if (find_alone(*plan)) {
         form.whole_warps = true;
     } else {
         const row_kind rows = kind_of_rows(*plan);
-        form.held = (uint32_t)block_limits(false, rows).held;
+        form.held = (uint32_t)block_limits(rows, false, false).held;
         form.threads = rows == ROWS_SEARCHED ? SEARCHED_THREADS : USUAL_THREADS;
     }
     return launch_blocks<usual_call>(function, *plan, form, kernel);

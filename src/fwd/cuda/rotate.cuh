@@ -7,19 +7,21 @@
 
 extern __shared__ __align__(16) char shared[];
 
-/* What the kernels of a dtype differ in. GENERAL: any rounding, number of operands and pairs, strides, 2^31 rows and more. */
-template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_GENERAL> struct rotation {
+/* What the kernels of a dtype differ in. IS_WIDE: strides, rows and sequences that 32 bits may be too few for, any number of
+ * operands and pairs. Kernels of any angles round as the call says. */
+template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
-    static constexpr bool VECTORS = OF_VECTORS, GENERAL = IS_GENERAL;
-    static constexpr int STEPS = IS_GENERAL ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_PHASE ? USUAL_PAIRS : 1;
+    static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE, ANY_ROUNDING = OF_ANGLES == ANGLES_ANY;
+    static constexpr int STEPS = IS_WIDE ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
+    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE, ANY_ROUNDING);
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
-    typedef std::conditional_t<IS_GENERAL, int64_t, int32_t> index, stride;
-    typedef std::conditional_t<IS_GENERAL, general_call, usual_call> call;
+    typedef std::conditional_t<IS_WIDE, int64_t, int32_t> index, stride;
+    typedef std::conditional_t<IS_WIDE, wide_call, usual_call> call;
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH, HELD = block_limits(IS_GENERAL, OF_ROWS).held;
+    static constexpr int PAIRS = lane::WIDTH, HELD = LIMIT.held;
 
     /* What threads keep of a searched row, each on one axis: nothing, but for the gradient of the angles. */
     static __device__ __forceinline__ void keep(const call &, uint32_t, const found_row &)
@@ -48,7 +50,7 @@ template <class R> struct coefficient_run {
     uint32_t row, column; /* of the block, and the first of the run */
     uint64_t step;        /* of the thread's pair there: threads that ask for different ones are served one after another */
     block_row<typename R::index> place;
-    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::GENERAL> lookup;
+    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::WIDE> lookup;
 
     __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
                                            typename R::index first_row)
@@ -189,7 +191,7 @@ template <class R> struct lane_coefficients {
         typedef typename R::real real;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const auto turned = rotate_pair<R::DTYPE>(R::GENERAL ? rounding : TROPE_ROUND_ONCE,
+            const auto turned = rotate_pair<R::DTYPE>(R::ANY_ROUNDING ? rounding : (int32_t)TROPE_ROUND_ONCE,
                                                       {(real)v.get(0, e + i), (real)v.get(1, e + i)},
                                                       {first.of[i].cosine, first.of[i].sine, second.of[i].cosine,
                                                        second.of[i].sine});
@@ -323,7 +325,7 @@ template <class R> struct lane_job {
 };
 
 template <class R>
-__global__ void __launch_bounds__(block_limits(R::GENERAL, R::ROWS).threads, block_limits(R::GENERAL, R::ROWS).blocks)
+__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
@@ -334,7 +336,7 @@ __global__ void __launch_bounds__(block_limits(R::GENERAL, R::ROWS).threads, blo
     if (job.item.present)
         job.finish(call, action_of_row<R>(call, job.item.row), own);
     if (R::ROWS == ROWS_SEARCHED)
-        check_sequences<!R::GENERAL>(call.plan.plan.sequences, call.plan.plan.status);
+        check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

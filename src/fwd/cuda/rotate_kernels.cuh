@@ -14,9 +14,9 @@
     {                                                                                                                      \
         (const void *)rotate_alone_kernel<lone_rotation<DTYPE, ROWS, ANGLES>>, "cuda-" name "-alone-" rows "-" angles      \
     }
-#define GENERAL_KERNEL(name, DTYPE, form, VECTORS)                                                                         \
+#define ANY_KERNEL(name, DTYPE, form, VECTORS)                                                                         \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, true>>, "cuda-" name "-" form "-any" \
+        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, !VECTORS>>, "cuda-" name "-" form "-any" \
     }
 #define VECTOR_KERNELS(name, DTYPE, rows, ROWS)                                                                            \
     {                                                                                                                      \
@@ -31,7 +31,7 @@
               ALONE_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "table", ANGLES_TABLE)},                          \
              {ALONE_KERNEL(name, DTYPE, "read", ROWS_READ, "phase", ANGLES_PHASE), {NULL, NULL}},                          \
              {ALONE_KERNEL(name, DTYPE, "searched", ROWS_SEARCHED, "phase", ANGLES_PHASE), {NULL, NULL}}},                 \
-            {GENERAL_KERNEL(name, DTYPE, "elements", false), GENERAL_KERNEL(name, DTYPE, "vectors", true)}                 \
+            {ANY_KERNEL(name, DTYPE, "elements", false), ANY_KERNEL(name, DTYPE, "vectors", true)}                 \
     }
 
 #endif
