@@ -240,6 +240,19 @@ static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
 
+/* Fewer rows, or else items that idle, and only then rows of whole warps. */
+static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
+{
+    const uint32_t even = *items & (0 - *items), step = even < 32 ? 32 / even : 1; /* rows that make a whole number of warps */
+    if (*rows >= step) {
+        *rows -= *rows % step;
+        return;
+    }
+    const uint32_t threads = *rows * *items;
+    *items = (uint32_t)quotient_up(*items, 32) * 32;
+    *rows = std::max(threads / *items, 1u);
+}
+
 /* Rows and items of a block. */
 static inline void cut(const trope_plan &plan, const block_form &form, uint32_t together, size_t bytes_of_row,
                        block_shape *shape)
@@ -249,16 +262,14 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (together > 1)
         items = std::max(power_of_two(items), together);
-    else if (items < shape->items || form.whole_warps)
+    else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
     int64_t rows = std::max(form.threads / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
-    if (form.whole_warps && rows < 4)
-        items = (uint32_t)quotient_up(items, 32) * 32;
-    else if (form.whole_warps)
-        rows -= rows % 4;
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
+    if (form.whole_warps)
+        make_warps_whole(&shape->rows_of_block, &items);
     shape->items_of_block = std::max<uint32_t>(items, (uint32_t)quotient_up(32, shape->rows_of_block)); /* a warp at least */
 }
 
