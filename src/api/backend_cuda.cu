@@ -69,9 +69,9 @@ static trope_status check_only(const char *function, const trope_plan &plan)
         return TROPE_OK;
     const int64_t blocks = quotient_up(plan.sequences.count + 1, CHECK_THREADS);
     void *arguments[] = {(void *)&plan};
-    const cudaError_t error =
-        launch_early(facts_of_device(), (const void *)check_kernel,
-                     dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS, 0, plan.stream, arguments);
+    const cudaError_t error = launch_early(facts_of_device(), (const void *)check_kernel,
+                                           dim3((unsigned)(blocks < CHECK_BLOCKS ? blocks : CHECK_BLOCKS)), CHECK_THREADS,
+                                           0, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

@@ -43,7 +43,10 @@ template <class R> struct lane_terms {
 /* Terms in shared memory, as vectors: those of the block's threads one after another. */
 template <class R> struct shared_terms {
     typedef typename R::real real;
-    enum { OF_VECTOR = 16 / sizeof(real) < 2 * R::PAIRS ? 16 / sizeof(real) : 2 * R::PAIRS, VECTORS = 2 * R::PAIRS / OF_VECTOR };
+    enum {
+        OF_VECTOR = 16 / sizeof(real) < 2 * R::PAIRS ? 16 / sizeof(real) : 2 * R::PAIRS,
+        VECTORS = 2 * R::PAIRS / OF_VECTOR
+    };
     struct alignas(OF_VECTOR * sizeof(real)) vector {
         real of[OF_VECTOR];
     };
@@ -107,7 +110,8 @@ template <class R> struct sum_job : lane_job<R> {
     }
 
     /* Where in dst the lane that slot 0 stores is. */
-    __device__ __forceinline__ char *find_dst(const typename R::call &call, const block_tensor<typename R::stride> &dst) const
+    __device__ __forceinline__ char *find_dst(const typename R::call &call,
+                                              const block_tensor<typename R::stride> &dst) const
     {
         return find_address(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
     }
@@ -257,10 +261,9 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     const uint32_t threads = threads_of_block(), thread = thread_of_block(), waiting = threads / shape.least_slots;
     typename terms_type::vector *const terms = (typename terms_type::vector *)(shared + shape.terms_at);
     const terms_type of_threads = {terms, threads};
-    const round_counter<R> counter = {
-        {terms + terms_type::VECTORS * threads, waiting * shape.levels},
-        waiting,
-        s.slots > 1 ? thread / of_sum * of_sum / shape.least_slots + job.item.lane : thread};
+    const round_counter<R> counter = {{terms + terms_type::VECTORS * threads, waiting * shape.levels},
+                                      waiting,
+                                      s.slots > 1 ? thread / of_sum * of_sum / shape.least_slots + job.item.lane : thread};
     lane_terms<R> t;
     for (uint32_t round = 0; round < shape.rounds; round++) {
         const bool adds = s.is_sum && round < rounds;

@@ -77,8 +77,8 @@ template <> struct pair_types<TROPE_F64> {
 
 /* By TROPE_ROUND_... */
 template <int DTYPE>
-__device__ __forceinline__ typename pair_types<DTYPE>::pair rotate_pair(int32_t rounding, typename pair_types<DTYPE>::pair x,
-                                                                        typename pair_types<DTYPE>::coefficients t)
+__device__ __forceinline__ typename pair_types<DTYPE>::pair
+rotate_pair(int32_t rounding, typename pair_types<DTYPE>::pair x, typename pair_types<DTYPE>::coefficients t)
 {
     if constexpr (DTYPE == TROPE_F64) {
         return rounding == TROPE_ROUND_ONCE ? trope_rotate_once_f64(x, t) : trope_rotate_native_f64(x, t);

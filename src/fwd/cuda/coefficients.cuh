@@ -129,7 +129,8 @@ template <int DTYPE> struct pair_couples {
 
 /* The angles of a pair as a table has them: radians, or cos and sin. */
 template <int DTYPE>
-__device__ __forceinline__ couple<DTYPE> load_couple(const cuda_plan &p, int64_t batch, int64_t position, int pair, int which)
+__device__ __forceinline__ couple<DTYPE> load_couple(const cuda_plan &p, int64_t batch, int64_t position, int pair,
+                                                     int which)
 {
     const trope_plan_angles &a = p.plan.angles;
     const int64_t at = offset_of_entry(p, batch, position, pair, which);
@@ -163,7 +164,8 @@ __device__ __forceinline__ pair_couples<DTYPE> find_table_couples(const cuda_pla
     pair_couples<DTYPE> of;
     of.first = load_couple<DTYPE>(p, batch, row.position, pair, 0);
     of.second = a.per_element ? load_couple<DTYPE>(p, batch, row.position, pair, 1) : of.first;
-    of.differ = a.per_element && (!same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine));
+    of.differ =
+        a.per_element && (!same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine));
     if (a.source == TROPE_ANGLES_FREQS) {
         sincos_of_angle(of.first.cosine, &of.first.sine, &of.first.cosine);
         if (of.differ)
@@ -174,8 +176,8 @@ __device__ __forceinline__ pair_couples<DTYPE> find_table_couples(const cuda_pla
 
 /* The coefficients of a pair of a row that is rotated. `step`: the pair's phase step. */
 template <int DTYPE, int ANGLES>
-__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row, int64_t batch, int pair,
-                                                            uint64_t step)
+__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row, int64_t batch,
+                                                            int pair, uint64_t step)
 {
     pair_couples<DTYPE> of;
     of.differ = false;

@@ -93,8 +93,8 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
 
 /* ALIGNED: lanes are a power of two, for heads that must not be cut. */
 template <typename STRIDE>
-static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form, const trope_plan_operand &of,
-                                                 const head_run &run, bool aligned)
+static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
+                                                 const trope_plan_operand &of, const head_run &run, bool aligned)
 {
     trope_plan_operand o = of;
     block_segment<STRIDE> s;
@@ -243,7 +243,8 @@ static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours
 /* Fewer rows, or else items that idle, and only then rows of whole warps. */
 static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
 {
-    const uint32_t even = *items & (0 - *items), step = even < 32 ? 32 / even : 1; /* rows that make a whole number of warps */
+    const uint32_t even = *items & (0 - *items),
+                   step = even < 32 ? 32 / even : 1; /* rows that make a whole number of warps */
     if (*rows >= step) {
         *rows -= *rows % step;
         return;
@@ -270,7 +271,8 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
     if (form.whole_warps)
         make_warps_whole(&shape->rows_of_block, &items);
-    shape->items_of_block = std::max<uint32_t>(items, (uint32_t)quotient_up(32, shape->rows_of_block)); /* a warp at least */
+    shape->items_of_block =
+        std::max<uint32_t>(items, (uint32_t)quotient_up(32, shape->rows_of_block)); /* a warp at least */
 }
 
 static inline void plan_couples(const trope_plan &plan, const block_form &form, block_shape *shape)
@@ -334,7 +336,8 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const int64_t blocks = quotient_up(shape->rows, rows), slices = quotient_up(shape->items, items);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
     l.blocks = dim3((unsigned)blocks, (unsigned)slices);
-    l.fits = blocks <= INT32_MAX && slices <= 65535 && rows * items <= BLOCK_THREADS && l.shared_bytes <= ASKED_SHARED_BYTES;
+    l.fits =
+        blocks <= INT32_MAX && slices <= 65535 && rows * items <= BLOCK_THREADS && l.shared_bytes <= ASKED_SHARED_BYTES;
     return l;
 }
 

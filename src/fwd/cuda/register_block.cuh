@@ -49,16 +49,16 @@ template <typename STRIDE> struct block_tensor {
 template <typename STRIDE> struct block_segment {
     block_tensor<STRIDE> src, dst;
     STRIDE kept_lane, kept_second, kept_part; /* of dst, where elements stay where src has them in a head */
-    int64_t moved;                 /* bytes from a lane in src to the same one in dst, if `alike` */
-    trope_divisor lanes;           /* of a head, and those that idle after them */
-    trope_divisor heads_per_group; /* of as many groups as there are */
-    uint32_t heads;                /* of all groups */
-    uint32_t held;                 /* heads of an item: two that follow each other, or one */
-    uint32_t places;               /* for these in a row's items (more for sums) */
-    uint32_t working;              /* lanes that do not idle */
-    uint32_t part_lanes;           /* of each part of a window */
-    uint32_t is_intricate;         /* it has groups, parts or lanes that idle: one question for what is rare */
-    uint32_t is_loaded;            /* in place, what passes through is only overwritten */
+    int64_t moved;                            /* bytes from a lane in src to the same one in dst, if `alike` */
+    trope_divisor lanes;                      /* of a head, and those that idle after them */
+    trope_divisor heads_per_group;            /* of as many groups as there are */
+    uint32_t heads;                           /* of all groups */
+    uint32_t held;                            /* heads of an item: two that follow each other, or one */
+    uint32_t places;                          /* for these in a row's items (more for sums) */
+    uint32_t working;                         /* lanes that do not idle */
+    uint32_t part_lanes;                      /* of each part of a window */
+    uint32_t is_intricate;                    /* it has groups, parts or lanes that idle: one question for what is rare */
+    uint32_t is_loaded;                       /* in place, what passes through is only overwritten */
     uint32_t rotates, in_place;
     uint32_t alike;  /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd; /* copied: lane 0 has one vector, and its second is another lane's first */
@@ -71,7 +71,7 @@ template <typename STRIDE> struct block_segment {
 struct block_shape {
     int64_t rows;
     int64_t inner_rows;
-    trope_divisor inner; /* these, if they are below 2^31 */
+    trope_divisor inner;     /* these, if they are below 2^31 */
     uint32_t two_dimensions; /* there is more than one outer */
     uint32_t rows_of_block, items_of_block;
     uint32_t items; /* of a row */
@@ -124,7 +124,7 @@ __device__ __forceinline__ uint32_t threads_of_block()
 
 struct block_item {
     uint32_t segment, head, lane; /* head: the first */
-    uint32_t row; /* of the block */
+    uint32_t row;                 /* of the block */
     bool present;
 };
 

@@ -73,8 +73,7 @@ template <class R> struct coefficient_run {
     __device__ __forceinline__ bool finish(const typename R::call &call, const typename R::steps &steps)
     {
         const trope_plan &plan = call.plan.plan;
-        const found_row of_axis =
-            lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
+        const found_row of_axis = lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
         if (R::ROWS == ROWS_SEARCHED && column == 0) {
             *action_in_block<R>(call, row) = of_axis.action;
             R::keep(call, row, of_axis);
@@ -97,7 +96,8 @@ template <class R> struct coefficient_run {
         return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
     }
 
-    static __device__ __forceinline__ uint64_t step_of(const trope_plan &plan, const typename R::steps &steps, uint32_t pair)
+    static __device__ __forceinline__ uint64_t step_of(const trope_plan &plan, const typename R::steps &steps,
+                                                       uint32_t pair)
     {
         return has_phases<R::ANGLES>(plan) ? steps.of[min(pair, (uint32_t)plan.pairs - 1)] : 0;
     }
@@ -108,8 +108,9 @@ template <class R> struct coefficient_run {
         typedef couple<R::DTYPE> couple_type;
         const trope_plan &plan = call.plan.plan;
         const uint32_t in_range = min(pair, (uint32_t)plan.pairs - 1);
-        const found_row found =
-            R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1 ? of_axis : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
+        const found_row found = R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1
+                                    ? of_axis
+                                    : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
         if (pair != in_range)
             return false;
         const pair_couples<R::DTYPE> of =
@@ -191,10 +192,9 @@ template <class R> struct lane_coefficients {
         typedef typename R::real real;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const auto turned = rotate_pair<R::DTYPE>(R::ANY_ROUNDING ? rounding : (int32_t)TROPE_ROUND_ONCE,
-                                                      {(real)v.get(0, e + i), (real)v.get(1, e + i)},
-                                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine,
-                                                       second.of[i].sine});
+            const auto turned = rotate_pair<R::DTYPE>(
+                R::ANY_ROUNDING ? rounding : (int32_t)TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
+                {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
             y[0][i] = turned.first;
             y[1][i] = turned.second;
         }

@@ -42,7 +42,8 @@ template <class R> struct lone_rows {
         for (int axis = 0; axis < TROPE_MAX_AXES; axis++) {
             if (axis > 0 && (R::ROWS == ROWS_FROM_TOKENS || axis >= p.plan.axes))
                 break;
-            const found_row row = lookup_type::finish_place(p.plan, p.rows, read[axis], place, token, (uint32_t)axis, action);
+            const found_row row =
+                lookup_type::finish_place(p.plan, p.rows, read[axis], place, token, (uint32_t)axis, action);
             position[axis] = row.position;
             poisoned |= (uint32_t)(row.poisoned != 0) << axis;
         }
@@ -103,7 +104,8 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, const
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int pair = (int)job->item.lane * R::PAIRS + e + i;
-            pair_couples<R::DTYPE> c = find_couples<R::DTYPE, R::ANGLES>(p, rows.of_pair(p.plan, pair), batch, pair, step[e + i]);
+            pair_couples<R::DTYPE> c =
+                find_couples<R::DTYPE, R::ANGLES>(p, rows.of_pair(p.plan, pair), batch, pair, step[e + i]);
             if (!c.differ)
                 c.second = c.first;
             const auto turned = rotate_pair<R::DTYPE>(TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},

@@ -7,16 +7,16 @@
 
 #define VECTOR_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                             \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, true, ROWS, ANGLES, false>>,                                           \
-            "cuda-" name "-vectors-" rows "-" angles                                                                       \
+        (const void *)rotate_kernel<rotation<DTYPE, true, ROWS, ANGLES, false>>, "cuda-" name "-vectors-" rows "-" angles  \
     }
 #define ALONE_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                              \
     {                                                                                                                      \
         (const void *)rotate_alone_kernel<lone_rotation<DTYPE, ROWS, ANGLES>>, "cuda-" name "-alone-" rows "-" angles      \
     }
-#define ANY_KERNEL(name, DTYPE, form, VECTORS)                                                                         \
+#define ANY_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, !VECTORS>>, "cuda-" name "-" form "-any" \
+        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, !VECTORS>>,                        \
+            "cuda-" name "-" form "-any"                                                                                   \
     }
 #define VECTOR_KERNELS(name, DTYPE, rows, ROWS)                                                                            \
     {                                                                                                                      \
@@ -31,7 +31,9 @@
               ALONE_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "table", ANGLES_TABLE)},                          \
              {ALONE_KERNEL(name, DTYPE, "read", ROWS_READ, "phase", ANGLES_PHASE), {NULL, NULL}},                          \
              {ALONE_KERNEL(name, DTYPE, "searched", ROWS_SEARCHED, "phase", ANGLES_PHASE), {NULL, NULL}}},                 \
-            {ANY_KERNEL(name, DTYPE, "elements", false), ANY_KERNEL(name, DTYPE, "vectors", true)}                 \
+        {                                                                                                                  \
+            ANY_KERNEL(name, DTYPE, "elements", false), ANY_KERNEL(name, DTYPE, "vectors", true)                           \
+        }                                                                                                                  \
     }
 
 #endif

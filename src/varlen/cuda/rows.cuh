@@ -35,8 +35,8 @@ static inline row_source plan_source(const trope_sequences &s)
 {
     const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
     if (s.ids)
-        return {(const char *)s.ids,       s.id_axis_stride * size, s.id_batch_stride * size,
-                s.id_token_stride * size, s.ids_64,                0};
+        return {
+            (const char *)s.ids, s.id_axis_stride * size, s.id_batch_stride * size, s.id_token_stride * size, s.ids_64, 0};
     if (s.starts && !s.boundaries)
         return {(const char *)s.starts, 0, size, 0, s.starts_64, 1};
     return {NULL, 0, 0, 0, 0, 0};
@@ -102,7 +102,8 @@ struct found_place {
     bool is_padding, faulty;
 };
 
-__device__ __forceinline__ found_place place_of_sequence(const trope_sequences &s, const found_sequence &found, int32_t token)
+__device__ __forceinline__ found_place place_of_sequence(const trope_sequences &s, const found_sequence &found,
+                                                         int32_t token)
 {
     const trope_narrow_bounds &b = found.bounds;
     const int32_t begin = trope_narrow_local_boundary(&s, b.begin), index = token - begin;
@@ -145,7 +146,8 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
             search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
-    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token, uint32_t axis)
+    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token,
+                                                uint32_t axis)
     {
         found_place place = {0, 0, false, false};
         if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries)
@@ -181,7 +183,8 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     }
 
   private:
-    __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape, int64_t token) const
+    __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape,
+                                                      int64_t token) const
     {
         const trope_sequences &s = plan.sequences;
         if (ANY_WIDTH && shape.is_wide)

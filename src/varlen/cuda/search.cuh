@@ -95,7 +95,7 @@ __device__ __forceinline__ int32_t count_before(int32_t boundary, int32_t after)
 
 struct found_sequence {
     trope_narrow_bounds bounds; /* global; begin and end of a gap are those around it */
-    int32_t number;      /* -1 for a gap */
+    int32_t number;             /* -1 for a gap */
 };
 
 struct span_search {
@@ -134,13 +134,15 @@ struct span_search {
     }
 
   private:
-    static __device__ __forceinline__ int32_t second_base(const trope_sequences &s, const search_shape &shape, int32_t token)
+    static __device__ __forceinline__ int32_t second_base(const trope_sequences &s, const search_shape &shape,
+                                                          int32_t token)
     {
         const int32_t guess = (int32_t)((float)token * shape.per_token) - 15;
         return shape.few ? 31 : max(min(guess, (int32_t)s.count - 31), 0);
     }
 
-    static __device__ __forceinline__ found_sequence between(const trope_sequences &s, const boundary_run &run, int32_t before)
+    static __device__ __forceinline__ found_sequence between(const trope_sequences &s, const boundary_run &run,
+                                                             int32_t before)
     {
         const int32_t number = run.base + before - 1;
         found_sequence f;

@@ -57,9 +57,9 @@ struct gathering {
 struct block_state {
     std::vector<thread> threads;
     std::vector<std::deque<gathering>> gatherings; /* by warp */
-    unsigned at_end, ended; /* threads that wait for all, and that are done */
-    uint64_t passes;        /* of all */
-    bool holds[2];          /* for any of them: at this pass, and at the one before */
+    unsigned at_end, ended;                        /* threads that wait for all, and that are done */
+    uint64_t passes;                               /* of all */
+    bool holds[2];                                 /* for any of them: at this pass, and at the one before */
 };
 
 static block_state block;
