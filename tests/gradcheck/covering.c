@@ -9,9 +9,9 @@
 #include "gradcheck/check_config.h"
 
 #define MAX_VALUES 8
-#define OPTIONS    OPTION_VERSION /* which only takes choices away */
-#define ATTEMPTS   400            /* at choices that hold a pair, before it counts as a contradiction */
-#define CANDIDATES 12             /* that hold it, of which the one with the most new pairs is taken */
+#define OPTIONS    OPTION_COUNT
+#define ATTEMPTS   400 /* at choices that hold a pair, before it counts as a contradiction */
+#define CANDIDATES 12  /* that hold it, of which the one with the most new pairs is taken */
 
 typedef struct sweep {
     uint8_t covered[OPTIONS][MAX_VALUES][OPTIONS][MAX_VALUES];

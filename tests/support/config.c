@@ -47,7 +47,6 @@ static const struct {
     [OPTION_GRADIENT] = {"gradient", {"none", "too", "only"}},
     [OPTION_GRADIENT_TABLE] = {"gradient_table", {"like-table", "rows", "batch-rows", "axes-batch-rows", "strided"}},
     [OPTION_STRUCTS] = {"structs", {"own", "larger"}},
-    [OPTION_VERSION] = {"version", {"any", "0.1"}},
 };
 
 const char *config_option_name(int option)
@@ -66,35 +65,6 @@ int config_value_count(int option)
     while (options[option].values[count])
         count++;
     return count;
-}
-
-/* Back to what 0.1 could say: what CUDA has kernels for. */
-static void repair_version(uint8_t *v)
-{
-    const int half_out = v[OPTION_PAIRING] == PAIRING_HALF || v[OPTION_PAIRING] == PAIRING_TO_HALF;
-    if (v[OPTION_VERSION] != VERSION_OLD)
-        return;
-    if (v[OPTION_ROUNDING] == TROPE_ROUND_NATIVE_F32)
-        v[OPTION_ROUNDING] = TROPE_ROUND_NATIVE;
-    if (v[OPTION_PARTS] == 3)
-        v[OPTION_PARTS] = 2;
-    if (v[OPTION_COLUMNS] != COLUMNS_PAIR)
-        v[OPTION_COLUMNS] = half_out ? COLUMNS_HALF : COLUMNS_INTERLEAVED;
-    if (v[OPTION_ANGLES] == ANGLES_FREQS && v[OPTION_ANGLE_DTYPE] != DTYPE_F64)
-        v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
-    if (v[OPTION_ANGLE_DTYPE] != v[OPTION_DTYPE])
-        v[OPTION_ANGLE_DTYPE] = DTYPE_F32;
-    if (v[OPTION_TABLE] == TABLE_AXES_BATCH_ROWS)
-        v[OPTION_TABLE] = TABLE_BATCH_ROWS;
-    if (v[OPTION_TABLE] > TABLE_PADDED)
-        v[OPTION_TABLE] = TABLE_PADDED;
-    if (v[OPTION_PADDING] == 0)
-        v[OPTION_PADDING] = TROPE_PADDING_ZERO;
-    if (v[OPTION_OPERANDS] == OPERANDS_MANY)
-        v[OPTION_OPERANDS] = OPERANDS_MANY - 1;
-    v[OPTION_SHARED] = SHARED_NONE;
-    v[OPTION_ACCUMULATE] = ACCUMULATE_NONE;
-    v[OPTION_GRADIENT_TABLE] = GRADIENT_LIKE_TABLE;
 }
 
 /* No pair is said to be driven by another axis than the first. */
@@ -176,7 +146,6 @@ static void repair_tensors(uint8_t *v)
 
 void config_repair(config_choices *choices)
 {
-    repair_version(choices->value);
     repair_angles(choices->value);
     repair_sequences(choices->value);
     repair_positions(choices->value);
@@ -197,7 +166,6 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
     choices->specials = 0;
     for (int option = 0; option < OPTION_COUNT; option++)
         choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);
-    choices->value[OPTION_VERSION] = VERSION_ANY;
     if (choices->value[OPTION_OPERANDS] == OPERANDS_MANY && random_between(random, 0, 5)) /* which is much work */
         choices->value[OPTION_OPERANDS] = (uint8_t)random_between(random, 0, 1);
     for (int i = 0; i < count; i++)

@@ -61,7 +61,6 @@ typedef enum config_option {
     OPTION_GRADIENT,
     OPTION_GRADIENT_TABLE,
     OPTION_STRUCTS,
-    OPTION_VERSION, /* the last; never chosen at random */
     OPTION_COUNT
 } config_option;
 
@@ -101,7 +100,6 @@ enum { GRADIENT_LIKE_TABLE, GRADIENT_ROWS, GRADIENT_BATCH_ROWS, GRADIENT_AXES_BA
 /* LARGER: as a caller of a later version passes them, with zeros behind; config_run does. */
 enum { STRUCTS_OWN, STRUCTS_LARGER };
 /* OLD: only what 0.1 could say. For tests of a backend that refuses what is new. */
-enum { VERSION_ANY, VERSION_OLD };
 
 typedef struct config_choices {
     uint8_t value[OPTION_COUNT];

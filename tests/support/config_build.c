@@ -209,7 +209,7 @@ static int32_t choose_rotation(builder *b)
                    : b->v[OPTION_MSCALE] == MSCALE_RANDOM ? 2 * random_real(&b->random)
                                                           : 0;
     if (b->v[OPTION_AXES] != AXES_PARTS)
-        make_pair_axis(b, pairs, (int)between(b, 2, b->v[OPTION_VERSION] == VERSION_OLD ? 3 : TROPE_MAX_AXES));
+        make_pair_axis(b, pairs, (int)between(b, 2, TROPE_MAX_AXES));
     return 2 * pairs;
 }
 
@@ -574,7 +574,7 @@ static void choose_id_strides(builder *b, int axes)
     if (b->v[OPTION_IDS] == IDS_STRIDED)
         return;
     stride[1] = 0;
-    if (b->v[OPTION_VERSION] != VERSION_OLD && once_in(b, 4))
+    if (once_in(b, 4))
         stride[2] = 0;
 }
 
@@ -594,10 +594,10 @@ static void spoil_ids_of_padding(builder *b, void *ids, int axes)
 /* Axes of ids: as many as drive pairs, or some more that drive none. */
 static int choose_id_axes(builder *b)
 {
-    const int needed = reference_axes(b->a), most = b->v[OPTION_VERSION] == VERSION_OLD ? 3 : TROPE_MAX_AXES;
+    const int needed = reference_axes(b->a);
     if (b->v[OPTION_POSITIONS] == POSITIONS_IDS)
         return 1;
-    return b->a->pair_axis ? (int)between(b, needed > 2 ? needed : 2, most) : needed;
+    return b->a->pair_axis ? (int)between(b, needed > 2 ? needed : 2, TROPE_MAX_AXES) : needed;
 }
 
 static void make_position_ids(builder *b)
@@ -689,7 +689,7 @@ static void arrange_table(builder *b, const int *order, int missing, int64_t str
  * gradient is laid out like the table, because it sums none. */
 static int choose_missing(builder *b, int choice)
 {
-    const int one_axis = b->v[OPTION_VERSION] == VERSION_OLD || (b->v[OPTION_AXES] == AXES_PARTS && b->a->parts < 2);
+    const int one_axis = b->v[OPTION_AXES] == AXES_PARTS && b->a->parts < 2;
     const int no_gradient = b->v[OPTION_GRADIENT] == GRADIENT_NONE;
     if (choice == TABLE_ANY_ORDER)
         return one_axis;

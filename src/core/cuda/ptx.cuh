@@ -128,12 +128,6 @@ __device__ __forceinline__ void store_vector(char *to, uint64_t policy, const ui
                  : "memory");
 }
 
-/* Into L2, which is no load: it need not wait for the kernel before. */
-__device__ __forceinline__ void prefetch(const void *from)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 /* ---- conversions ---- */
 
 /* Two elements, the first in the lower half. */

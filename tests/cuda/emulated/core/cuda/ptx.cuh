@@ -39,10 +39,6 @@ static inline uint64_t evict_normal()
     return 0;
 }
 
-static inline void prefetch(const void *)
-{
-}
-
 /* The number of a thread in its warp. */
 static inline uint32_t thread_of_warp()
 {
