@@ -14,6 +14,7 @@
  * searches at a time. */
 #define USUAL_THREADS    256
 #define SEARCHED_THREADS 128
+#define MOST_ITEMS       384 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
@@ -30,6 +31,7 @@ struct block_form {
     int pairs_of_lane; /* elements of a vector, or 1 */
     uint32_t held;     /* heads of an item at most */
     uint32_t threads;  /* that a block should have */
+    uint32_t items;    /* of a row that one block may have */
     bool whole_warps;  /* all warps of a block search */
 };
 
@@ -198,7 +200,7 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     bool vectors = can_be_vectors(plan);
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
-    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, false};
+    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, USUAL_THREADS, false};
 }
 
 /* Whether the usual ones of these can: rounding once, and no head that is rearranged in place. */
@@ -259,7 +261,7 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
                        block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = rows_together(plan, shape->neighbours), most = std::max(form.threads / several, 1u);
+    const uint32_t several = rows_together(plan, shape->neighbours), most = std::max((several > 1 ? form.threads : form.items) / several, 1u);
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (together > 1)
         items = std::max(power_of_two(items), together);
@@ -282,12 +284,12 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     shape->couples_of_row = shape->lanes_of_row * of_lane;
 }
 
-/* As many runs as warps can have one each of, but one of a row at least. */
+/* Of searched rows as many runs as warps can have one each of, but one of a row at least; else one of each column. */
 static inline void plan_runs(const trope_plan &plan, block_shape *shape)
 {
     const uint32_t columns = (uint32_t)quotient_up(plan.pairs, 32),
                    warps = std::max(shape->rows_of_block * shape->items_of_block / 32, 1u),
-                   runs = std::min(std::max(warps / shape->rows_of_block, 1u), columns);
+                   runs = plan.sequences.boundaries ? std::min(std::max(warps / shape->rows_of_block, 1u), columns) : columns;
     shape->columns_of_run = (uint32_t)quotient_up(columns, runs);
     shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }

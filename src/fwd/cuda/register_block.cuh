@@ -26,7 +26,7 @@ constexpr block_limit block_limits(int rows, bool is_wide, bool any_rounding)
     return is_wide                 ? block_limit{BLOCK_THREADS, 2, 1}
            : any_rounding          ? block_limit{256, 4, 1}
            : rows == ROWS_SEARCHED ? block_limit{256, 4, 2}
-                                   : block_limit{256, 6, 1};
+                                   : block_limit{384, 4, 1};
 }
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */

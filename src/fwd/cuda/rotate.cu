@@ -47,6 +47,7 @@ trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
         const row_kind rows = kind_of_rows(*plan);
         form.held = (uint32_t)block_limits(rows, false, false).held;
         form.threads = rows == ROWS_SEARCHED ? SEARCHED_THREADS : USUAL_THREADS;
+        form.items = rows == ROWS_SEARCHED ? SEARCHED_THREADS : MOST_ITEMS;
     }
     return launch_blocks<usual_call>(function, *plan, form, kernel);
 }

@@ -82,8 +82,9 @@ template <class R> struct coefficient_run {
             return false;
         uint32_t pair = column * 32 + thread_of_warp();
         bool differ = find_pair(call, of_axis, pair, step);
+        /* Rows that are not searched have a run for each column: a second copy of the code costs more than finding them twice. */
 #pragma unroll 1
-        for (uint32_t i = 1; i < call.shape.columns_of_run; i++) {
+        for (uint32_t i = 1; R::ROWS == ROWS_SEARCHED && i < call.shape.columns_of_run; i++) {
             pair += 32;
             differ = find_pair(call, of_axis, pair, step_of(plan, steps, pair)) || differ;
         }
@@ -141,14 +142,12 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         run.request(call);
     issue_loads();
     admit_next();
-    if (warp < runs) {
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            run.locate(call, steps, warp, first_row);
+    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
         differ = run.finish(call, steps);
-    }
-    /* Most warps have one run. What is the same in all of them the compiler finds before a loop, and keeps. */
+    /* Most warps have one run, and what is the same in all of them the compiler would find before a loop, and keep. (From
+     * tokens there is nothing of that.) */
 #pragma unroll 1
-    for (uint32_t number = warp + warps; number < runs; number += warps) {
+    for (uint32_t number = R::ROWS == ROWS_FROM_TOKENS ? warp : warp + warps; number < runs; number += warps) {
         run.locate(call, steps, number, first_row);
         run.request(call);
         differ = run.finish(call, steps) || differ;
