@@ -233,7 +233,7 @@ static void store_bucket(const gradient *g, int64_t bucket, const pair_sums *sum
             store_pair(g, base, pair, sums);
 }
 
-/* For inverse the angle that is turned by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
+/* For inverse the angle that is rotated by is -a. (0 - x, so that an angle that nothing uses gets 0 and not -0.) */
 static void invert_sums(const trope_plan *plan, pair_sums *sums)
 {
     for (int32_t i = 0; plan->inverse && i < plan->pairs; i++) {

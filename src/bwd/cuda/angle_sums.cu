@@ -1,7 +1,7 @@
 /* The gradient of the angles on CUDA, second: the sums of units become those of rows of d_freqs. Every sum has a fixed
  * order: units ascend, as batch * tokens + token does, within the runs and lanes that some sums are added from.
  *
- * Which units share a row follows from the shapes, or in a packed call with few sequences from cu_seqlens. Otherwise it is
+ * Which units share a row follows from the shapes, or with few packed sequences from cu_seqlens. Otherwise it is
  * found by a stable radix sort of our own: it needs no device to say how much scratch it takes, and no more kernels. */
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/kernels.h"

@@ -112,7 +112,7 @@ __device__ __forceinline__ void store_vector(char *to, const uint4 &from)
                  : "memory");
 }
 
-/* The same by a policy. */
+/* The same by a policy, for the moves that the bench times. */
 __device__ __forceinline__ void load_vector(const char *from, uint64_t policy, uint4 *to)
 {
     asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"

@@ -10,7 +10,7 @@
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/register_block.cuh"
 
-/* Threads that a block should have, and, of calls whose rows are searched, items: many small blocks are there for as many
+/* Threads that a block should have, of most calls and where rows are searched: many small blocks are there for as many
  * searches at a time. */
 #define USUAL_THREADS    256
 #define SEARCHED_THREADS 128
