@@ -6,7 +6,7 @@
 #include "support/tensor.h"
 
 /* What is copied by a call has one head of WIDTH elements a token. No call only copies: UNSEEN elements behind them all are
- * turned. */
+ * rotated. */
 enum { ALIGNMENT = 256, WIDTH = ALIGNMENT / sizeof(float), UNSEEN = 16 };
 
 static size_t whole(size_t bytes)
@@ -41,7 +41,7 @@ chain_angles chain_plan_angles(angle_source angles, position_source positions, i
                                int32_t rotary_dim, size_t *end)
 {
     chain_angles t = {.angles = angles, .positions = positions, .tokens = tokens};
-    t.rows = positions == PLAIN || tokens < most_rows ? tokens : most_rows;
+    t.rows = positions == FROM_TOKENS || tokens < most_rows ? tokens : most_rows;
     t.columns = angles == OWN_FREQS ? rotary_dim : rotary_dim / 2;
     t.indices = positions == PACKED ? 2 + 3 * tokens / t.rows : tokens;
     const size_t bytes = (size_t)(t.rows * t.columns) * sizeof(float);
@@ -49,7 +49,7 @@ chain_angles chain_plan_angles(angle_source angles, position_source positions, i
         t.table = chain_take_source(end, bytes);
     if (angles == TABLES)
         t.sines = chain_take_source(end, bytes);
-    if (positions != PLAIN)
+    if (positions != FROM_TOKENS)
         t.index = chain_take_source(end, (size_t)t.indices * sizeof(int32_t));
     return t;
 }

@@ -9,7 +9,7 @@
 enum { CHAIN_MOST_PAIRS = 64 };
 
 typedef enum angle_source { INV_FREQ, FREQS, OWN_FREQS, TABLES } angle_source; /* OWN: of elements; TABLES: cos and sin */
-typedef enum position_source { PLAIN, PACKED, IDS } position_source;
+typedef enum position_source { FROM_TOKENS, PACKED, IDS } position_source;
 
 /* What calls read, and the two that are brought there in turn. 0 bytes: nothing. */
 typedef struct source {
@@ -30,7 +30,7 @@ size_t chain_take(size_t *end, size_t bytes);
 size_t chain_take_target(size_t *end, size_t bytes);
 source chain_take_source(size_t *end, size_t bytes);
 
-/* Of plain calls there is a row for each token, of others there are `most_rows`: no sequence is longer, no id higher. */
+/* From tokens there is a row for each, of others there are `most_rows`: no sequence is longer, no id higher. */
 chain_angles chain_plan_angles(angle_source angles, position_source positions, int64_t tokens, int64_t most_rows,
                                int32_t rotary_dim, size_t *end);
 

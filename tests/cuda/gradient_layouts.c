@@ -1,5 +1,5 @@
-/* The gradient of the angles in other layouts of the same tensors: the same bits, whether the one pass is by tiles or by
- * pairs, and whatever the strides. The kernel's name says which of both a layout is for. */
+/* The gradient of the angles in other layouts of the same tensors: the same bits, whether the pass is by vectors or by
+ * elements, and whatever the strides. The kernel's name says which of both a layout is for. */
 #include <stdlib.h>
 #include <string.h>
 

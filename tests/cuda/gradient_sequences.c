@@ -18,7 +18,7 @@
 #include "support/random.h"
 
 typedef struct shape {
-    int32_t heads, head_dim, rotary_dim; /* vectors or not, one tile of a token or many */
+    int32_t heads, head_dim, rotary_dim; /* vectors or not, one round of heads or many */
     int32_t longest, most;               /* the tokens of a sequence, and how many of these */
     int is_64;                           /* cu_seqlens, which are then sorted */
     int own_angles;

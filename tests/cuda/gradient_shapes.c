@@ -12,7 +12,7 @@
 #include "support/number.h"
 #include "support/random.h"
 
-/* Of heads of so many elements, the first of them turned, that are `step` elements apart. */
+/* Of heads of so many elements, the first of them rotated, that are `step` elements apart. */
 typedef struct heads {
     int32_t count, head_dim, rotary_dim, step;
 } heads;

@@ -5,7 +5,7 @@
  * The first blocks of a kernel are the first to start early, and the last of the kernel before them are the last to end, so
  * that calls read tokens in the reverse of the order in which they were written; and between large calls are calls of the
  * last few tokens. What memory holds before is NaN, or what another call needs: a kernel that comes too early brings NaN,
- * or a tensor that was turned by other angles.
+ * or a tensor that was rotated by other angles.
  *
  *     cuda_order [--bytes N]        leaves out the chains whose tensors are of more than N bytes */
 #include <string.h>
@@ -31,34 +31,34 @@ typedef struct family {
 
 /* clang-format off */
 static const family families[] = {
-    {"tiles of one row", TROPE_BF16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 40, 4096},
-    {"tiles of one row, half turned", TROPE_F32, TROPE_THD, 16, 0, 128, 64, INV_FREQ, PLAIN, 0, 1, 40, 3000},
-    {"tiles of several rows", TROPE_F16, TROPE_THD, 3, 0, 64, 64, INV_FREQ, PLAIN, 0, 1, 100, 60000},
-    {"rows of one head", TROPE_BF16, TROPE_THD, 1, 0, 128, 64, INV_FREQ, PLAIN, 0, 1, 100, 100000},
-    {"heads that are apart", TROPE_F16, TROPE_BHSD, 8, 0, 64, 64, INV_FREQ, PLAIN, 0, 2, 50, 10000},
-    {"one head held", TROPE_F16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 8, 120},
-    {"two heads held", TROPE_F32, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 20, 400},
-    {"two heads held, many", TROPE_BF16, TROPE_THD, 32, 8, 128, 128, INV_FREQ, PLAIN, 0, 1, 40, 3000},
-    {"one head held, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, PLAIN, 0, 1, 8, 100},
-    {"two heads held, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, PLAIN, 0, 1, 20, 400},
-    {"held rows", TROPE_BF16, TROPE_THD, 1, 0, 128, 128, INV_FREQ, PLAIN, 0, 1, 60, 16000},
-    {"held rows, freqs", TROPE_F16, TROPE_THD, 1, 0, 128, 128, FREQS, PLAIN, 0, 1, 60, 30000},
-    {"windows in place", TROPE_BF16, TROPE_THD, 32, 0, 128, 64, INV_FREQ, PLAIN, 1, 1, 40, 4096},
+    {"a row a block", TROPE_BF16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 40, 4096},
+    {"a row a block, half a head", TROPE_F32, TROPE_THD, 16, 0, 128, 64, INV_FREQ, FROM_TOKENS, 0, 1, 40, 3000},
+    {"several rows a block", TROPE_F16, TROPE_THD, 3, 0, 64, 64, INV_FREQ, FROM_TOKENS, 0, 1, 100, 60000},
+    {"rows of one head", TROPE_BF16, TROPE_THD, 1, 0, 128, 64, INV_FREQ, FROM_TOKENS, 0, 1, 100, 100000},
+    {"heads apart", TROPE_F16, TROPE_BHSD, 8, 0, 64, 64, INV_FREQ, FROM_TOKENS, 0, 2, 50, 10000},
+    {"few rows", TROPE_F16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 8, 120},
+    {"some rows", TROPE_F32, TROPE_THD, 32, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 20, 400},
+    {"q and k", TROPE_BF16, TROPE_THD, 32, 8, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 40, 3000},
+    {"few rows, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 8, 100},
+    {"some rows, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 20, 400},
+    {"rows of one head, whole", TROPE_BF16, TROPE_THD, 1, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 60, 16000},
+    {"rows of one head, freqs", TROPE_F16, TROPE_THD, 1, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 60, 30000},
+    {"windows in place", TROPE_BF16, TROPE_THD, 32, 0, 128, 64, INV_FREQ, FROM_TOKENS, 1, 1, 40, 4096},
     {"windows in place, packed freqs", TROPE_F16, TROPE_THD, 16, 0, 192, 64, FREQS, PACKED, 1, 1, 40, 3000},
-    {"in place", TROPE_F32, TROPE_THD, 16, 4, 128, 128, INV_FREQ, PLAIN, 1, 1, 40, 3000},
-    {"pairs", TROPE_F32, TROPE_THD, 3, 0, 6, 6, INV_FREQ, PLAIN, 0, 1, 60, 100000},
-    {"pairs, in place, packed", TROPE_BF16, TROPE_THD, 5, 0, 20, 12, FREQS, PACKED, 1, 1, 60, 40000},
-    {"pairs, ids", TROPE_F16, TROPE_THD, 3, 0, 20, 20, FREQS, IDS, 0, 1, 60, 40000},
+    {"in place", TROPE_F32, TROPE_THD, 16, 4, 128, 128, INV_FREQ, FROM_TOKENS, 1, 1, 40, 3000},
+    {"elements", TROPE_F32, TROPE_THD, 3, 0, 6, 6, INV_FREQ, FROM_TOKENS, 0, 1, 60, 100000},
+    {"elements, in place, packed", TROPE_BF16, TROPE_THD, 5, 0, 20, 12, FREQS, PACKED, 1, 1, 60, 40000},
+    {"elements, ids", TROPE_F16, TROPE_THD, 3, 0, 20, 20, FREQS, IDS, 0, 1, 60, 40000},
     {"packed, one row", TROPE_BF16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PACKED, 0, 1, 40, 4096},
     {"packed, two operands, freqs", TROPE_BF16, TROPE_THD, 32, 8, 128, 128, FREQS, PACKED, 0, 1, 40, 3000},
     {"packed, several rows", TROPE_F16, TROPE_THD, 3, 0, 64, 64, FREQS, PACKED, 0, 1, 60, 40000},
     {"packed, one head", TROPE_F32, TROPE_THD, 1, 0, 64, 64, INV_FREQ, PACKED, 0, 1, 60, 40000},
     {"any rows", TROPE_BF16, TROPE_THD, 16, 2, 128, 128, INV_FREQ, IDS, 0, 1, 40, 4096},
     {"any rows, freqs, several", TROPE_F32, TROPE_THD, 2, 0, 64, 64, FREQS, IDS, 0, 1, 60, 20000},
-    {"freqs", TROPE_F32, TROPE_THD, 8, 0, 128, 128, FREQS, PLAIN, 0, 1, 40, 4096},
-    {"freqs, heads that are apart", TROPE_BF16, TROPE_BHSD, 8, 0, 128, 128, FREQS, PLAIN, 0, 2, 40, 4000},
-    {"freqs of elements", TROPE_BF16, TROPE_THD, 16, 0, 128, 128, OWN_FREQS, PLAIN, 0, 1, 40, 4096},
-    {"cos and sin", TROPE_F16, TROPE_THD, 16, 0, 128, 128, TABLES, PLAIN, 0, 1, 40, 4096},
+    {"freqs", TROPE_F32, TROPE_THD, 8, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 40, 4096},
+    {"freqs, heads apart", TROPE_BF16, TROPE_BHSD, 8, 0, 128, 128, FREQS, FROM_TOKENS, 0, 2, 40, 4000},
+    {"freqs of elements", TROPE_BF16, TROPE_THD, 16, 0, 128, 128, OWN_FREQS, FROM_TOKENS, 0, 1, 40, 4096},
+    {"cos and sin", TROPE_F16, TROPE_THD, 16, 0, 128, 128, TABLES, FROM_TOKENS, 0, 1, 40, 4096},
     {"cos and sin, packed", TROPE_F32, TROPE_THD, 4, 0, 64, 64, TABLES, PACKED, 0, 1, 60, 20000},
 };
 /* clang-format on */
@@ -133,14 +133,14 @@ static void reverse(const rotation *r, int in_place, trope_operand *o)
 }
 
 /* Every other round goes backward, which turns the other way. The reverse order is that of the operands as well; where it
- * can be, its positions are those of another rank, so that its first token is not at 0, where nothing is turned. */
+ * can be, its positions are those of another rank, so that its first token is not at 0, where nothing is rotated. */
 static void rotate(const rotation *r, chain_place at, int from, int to, int reversed, int round)
 {
     const family *f = r->f;
     call c = chain_begin_call(f->dtype, f->batch, r->tokens);
     unsigned char *const src = at.memory + r->slots[from], *const dst = at.memory + r->slots[f->in_place ? from : to];
     const int operands = f->other_heads ? 2 : 1;
-    c.args.cp_layout = f->angles == INV_FREQ && f->positions == PLAIN ? TROPE_CP_CONTIGUOUS : 0;
+    c.args.cp_layout = f->angles == INV_FREQ && f->positions == FROM_TOKENS ? TROPE_CP_CONTIGUOUS : 0;
     c.args.cp_size = c.args.cp_layout ? 2 : 1;
     c.args.cp_rank = c.args.cp_layout ? reversed : 0;
     chain_set_angles(&r->angles, at, &c);

@@ -28,8 +28,8 @@ typedef struct gradient_family {
 
 /* clang-format off */
 static const gradient_family gradients[] = {
-    {"d freqs", TROPE_BF16, 8, 128, FREQS, PLAIN, 1, 40, 3000},
-    {"d freqs, batch", TROPE_F16, 4, 64, FREQS, PLAIN, 6, 40, 2000},
+    {"d freqs", TROPE_BF16, 8, 128, FREQS, FROM_TOKENS, 1, 40, 3000},
+    {"d freqs, batch", TROPE_F16, 4, 64, FREQS, FROM_TOKENS, 6, 40, 2000},
     {"d freqs, packed", TROPE_BF16, 8, 128, FREQS, PACKED, 1, 60, 3000},
     {"d freqs, ids", TROPE_F32, 8, 64, FREQS, IDS, 1, 60, 3000},
     {"d freqs of elements, packed", TROPE_F16, 4, 128, OWN_FREQS, PACKED, 1, 60, 3000},
@@ -43,7 +43,7 @@ typedef struct gradient {
     int64_t tokens;
     source dy, x;
     chain_angles angles;
-    size_t dx, turned, live, sums[ROUNDS], bytes_of_sums; /* what comes out of a round is copied to its sums */
+    size_t dx, rotated, live, sums[ROUNDS], bytes_of_sums; /* what comes out of a round is copied to its sums */
     size_t compared, workspace, end;
     double inv_freq[CHAIN_MOST_PAIRS];
 } gradient;
@@ -101,7 +101,7 @@ static gradient plan_gradient(const gradient_family *f, int64_t tokens)
     g.dy = chain_take_source(&g.end, bytes);
     g.x = chain_take_source(&g.end, bytes);
     g.dx = chain_take(&g.end, bytes);
-    g.turned = chain_take(&g.end, bytes);
+    g.rotated = chain_take(&g.end, bytes);
     g.angles = chain_plan_angles(f->angles, f->positions, tokens, MOST_ROWS, f->head_dim, &g.end);
     g.bytes_of_sums = f->angles == INV_FREQ ? (size_t)g.angles.columns * sizeof(double)
                                             : (size_t)(g.angles.rows * g.angles.columns) * sizeof(float);
@@ -143,7 +143,7 @@ static void turn_gradient(const gradient *g, chain_place at)
     const gradient_family *f = g->f;
     call c = chain_begin_call(f->dtype, f->batch, g->tokens);
     unsigned char *src = at.memory + g->dx;
-    trope_operand *const o = call_add(&c, at.memory + g->turned, TROPE_BSHD, f->heads, f->head_dim, f->head_dim);
+    trope_operand *const o = call_add(&c, at.memory + g->rotated, TROPE_BSHD, f->heads, f->head_dim, f->head_dim);
     tensor_say_strides(call_args(&c), c.operands, 0);
     chain_reverse(g->tokens, number_size(f->dtype), &src, o->src_stride);
     o->src = src;

@@ -179,19 +179,18 @@ static const uint8_t usual_layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD},
                      usual_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16},
                      usual_sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
 
-/* A plain call of whole heads, in half of the configs of one operand. These have the most kernels: where rows are few, one
- * that holds heads in registers. */
-static config *make_plain(uint64_t seed)
+/* Whole heads, rows from the tokens: blocks of other shapes for few rows and for many. */
+static config *make_whole(uint64_t seed)
 {
     static const int32_t times[] = {1, 60, 400, 1000};
     const uint8_t operands = seed / 256 % 2 ? 0 : (uint8_t)(seed / 512 % 4);
-    const uint8_t plain[][2] = {
+    const uint8_t whole[][2] = {
         {OPTION_WINDOW, WINDOW_WHOLE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_OPERANDS, operands}};
-    return USUAL(seed, plain, times[seed / 64 % 4], 0);
+    return USUAL(seed, whole, times[seed / 64 % 4], 0);
 }
 
-/* Operands that are turned whole, as Q and K in most training loops, or only copied, as V, plain or packed: they are cut
- * into tiles together. */
+/* Operands that are rotated whole, as q and k in most training loops, or only copied, as v, packed or not: one block has
+ * heads of all of them. */
 static config *make_several(uint64_t seed)
 {
     static const int32_t times[] = {1, 20, 100, 200};
@@ -207,8 +206,7 @@ static config *make_several(uint64_t seed)
     return USUAL(seed, several, times[random_between(&random, 0, 3)], 0);
 }
 
-/* Windows in place, of rows whose positions are the tokens or indices in sequences: those of few bytes are held in
- * registers however many they are. */
+/* Windows in place, of rows whose positions are the tokens or indices in sequences. */
 static config *make_windows(uint64_t seed)
 {
     static const int32_t times[] = {1, 1, 10, 80};
@@ -227,8 +225,7 @@ static config *make_windows(uint64_t seed)
     return USUAL(seed, windows, times[random_between(&random, 0, 3)], 0);
 }
 
-/* Rows of one head, whole or a window in place: few of them, or short windows, are held in registers, one a thread or two.
- */
+/* Rows of one head, whole or a window in place: a warp has all of a row, and finds what it needs alone. */
 static config *make_rows(uint64_t seed)
 {
     static const int32_t times[] = {1, 60, 400, 1000};
@@ -293,7 +290,7 @@ static config *make(uint64_t seed)
     if (seed % 64 == 21)
         return make_sequences(seed);
     if (seed % 64 == 5)
-        return make_plain(seed);
+        return make_whole(seed);
     if (seed % 64 == 37)
         return make_rows(seed);
     if (seed % 16 == 12)

@@ -7,7 +7,7 @@
 
 #include "cuda/device_call.h"
 
-/* What calls of a kind have. `more_heads`: so many times the heads, which are turned whole, of as many times less tokens.
+/* What calls of a kind have. `more_heads`: so many times the heads, which are rotated whole, of as many times less tokens.
  */
 typedef struct kind_options {
     int sequences, starts, ids, freqs, backward, gradient, more_heads;

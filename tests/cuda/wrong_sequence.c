@@ -11,7 +11,7 @@
 #include "support/check.h"
 #include "support/number.h"
 
-/* Whose calls go different ways: heads in registers, tiles of one row, of several rows, of rows of one head, and pairs. */
+/* Whose calls go different ways: a block for a row, for several, rows of one head, and elements. */
 typedef struct packed_shape {
     int64_t tokens;
     int32_t heads, dim;

@@ -85,7 +85,7 @@ __device__ __forceinline__ uint32_t thread_of_warp()
 
 /* Loads of what the call does not write that stay where they are: the compiler would put off those whose values are wanted
  * later, and they would be waited for one after another. They are not loads of what is constant (ld.global.nc): the kernel
- * before this one may write it while this one runs already, and then they find what a prefetch has brought before. */
+ * before this one may write it while this one runs already, and a load of what is constant may find old lines. */
 __device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
 {
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));

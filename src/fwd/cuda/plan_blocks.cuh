@@ -261,7 +261,8 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
                        block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = rows_together(plan, shape->neighbours), most = std::max((several > 1 ? form.threads : form.items) / several, 1u);
+    const uint32_t several = rows_together(plan, shape->neighbours),
+                   most = std::max((several > 1 ? form.threads : form.items) / several, 1u);
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (together > 1)
         items = std::max(power_of_two(items), together);
@@ -289,7 +290,8 @@ static inline void plan_runs(const trope_plan &plan, block_shape *shape)
 {
     const uint32_t columns = (uint32_t)quotient_up(plan.pairs, 32),
                    warps = std::max(shape->rows_of_block * shape->items_of_block / 32, 1u),
-                   runs = plan.sequences.boundaries ? std::min(std::max(warps / shape->rows_of_block, 1u), columns) : columns;
+                   runs =
+                       plan.sequences.boundaries ? std::min(std::max(warps / shape->rows_of_block, 1u), columns) : columns;
     shape->columns_of_run = (uint32_t)quotient_up(columns, runs);
     shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }

@@ -144,7 +144,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     admit_next();
     if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
         differ = run.finish(call, steps);
-    /* Most warps have one run, and what is the same in all of them the compiler would find before a loop, and keep. (From
+        /* Most warps have one run, and what is the same in all of them the compiler would find before a loop, and keep. (From
      * tokens there is nothing of that.) */
 #pragma unroll 1
     for (uint32_t number = R::ROWS == ROWS_FROM_TOKENS ? warp : warp + warps; number < runs; number += warps) {
@@ -191,11 +191,11 @@ template <class R> struct lane_coefficients {
         typedef typename R::real real;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const auto turned = rotate_pair<R::DTYPE>(
+            const auto rotated = rotate_pair<R::DTYPE>(
                 R::ANY_ROUNDING ? rounding : (int32_t)TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
                 {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
-            y[0][i] = turned.first;
-            y[1][i] = turned.second;
+            y[0][i] = rotated.first;
+            y[1][i] = rotated.second;
         }
     }
 };

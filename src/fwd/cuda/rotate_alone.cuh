@@ -108,10 +108,10 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, const
                 find_couples<R::DTYPE, R::ANGLES>(p, rows.of_pair(p.plan, pair), batch, pair, step[e + i]);
             if (!c.differ)
                 c.second = c.first;
-            const auto turned = rotate_pair<R::DTYPE>(TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
-                                                      {c.first.cosine, c.first.sine, c.second.cosine, c.second.sine});
-            y[0][i] = turned.first;
-            y[1][i] = turned.second;
+            const auto rotated = rotate_pair<R::DTYPE>(TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
+                                                       {c.first.cosine, c.first.sine, c.second.cosine, c.second.sine});
+            y[0][i] = rotated.first;
+            y[1][i] = rotated.second;
         }
         v.template set<2>(0, e, y[0]);
         v.template set<2>(1, e, y[1]);
