@@ -185,8 +185,8 @@ template <class R> struct head_job {
             dy.store(at, unrotated_dst(at.segment()));
     }
 
-    /* Rotates dy into dx, stores it, and adds what the head has for the angles. USUAL: both elements of a pair add to one
-     * sum, and dx is rounded once. */
+    /* Rotates dy into dx, stores it, and adds what the head has for the angles. USUAL: angles are of pairs, so both elements
+     * of one add to one sum, and dx is rounded once. */
     template <bool USUAL>
     __device__ __forceinline__ void rotate(const listed_lane &at, uint32_t unit, double sum[USUAL ? 1 : 2][R::PAIRS])
     {
@@ -218,7 +218,7 @@ template <class R> struct head_job {
             if (!R::VECTORS && !at.has(at.lane * R::PAIRS + e + i))
                 continue;
             const coefficients t = {c.first.of[i].cosine, c.first.of[i].sine, c.second.of[i].cosine, c.second.of[i].sine};
-            add(t, e + i, &sum[0][e + i], &sum[USUAL ? 0 : 1][e + i]);
+            add<USUAL>(at.call.plan.plan, t, e + i, sum);
             const auto rotated = rotate_one(USUAL ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding, t, e + i);
             dx[0][i] = rotated.first;
             dx[1][i] = rotated.second;
@@ -227,11 +227,18 @@ template <class R> struct head_job {
     }
 
     /* dy1 (x1 s2 - x2 c1) and dy2 (x1 c2 + x2 s1), with the transpose's coefficients: see bwd/cpu/angle_gradient.c. */
-    __device__ __forceinline__ void add(const coefficients &t, int e, double *first, double *second) const
+    template <bool USUAL>
+    __device__ __forceinline__ void add(const trope_plan &plan, const coefficients &t, int e,
+                                        double sum[USUAL ? 1 : 2][R::PAIRS]) const
     {
+        const bool is_one = USUAL || !plan.angles.per_element;
         const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
-        *first = fma((double)dy.get(0, e), fma(x1, (double)t.s2, -(x2 * (double)t.c1)), *first);
-        *second = fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), *second);
+        const double first = fma((double)dy.get(0, e), fma(x1, (double)t.s2, -(x2 * (double)t.c1)), sum[0][e]);
+        const double second =
+            fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), is_one ? first : sum[USUAL ? 0 : 1][e]);
+        sum[0][e] = is_one ? second : first;
+        if (!USUAL)
+            sum[1][e] = second;
     }
 
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotate_one(int32_t rounding, coefficients t, int e) const
@@ -305,11 +312,6 @@ __device__ __forceinline__ void rotate_heads(const gradient_call &call, const un
             else
                 job.present = false;
         }
-    }
-    if (!USUAL && !call.plan.plan.angles.per_element) {
-#pragma unroll
-        for (int e = 0; e < R::PAIRS; e++)
-            sum[0][e] += sum[1][e];
     }
     leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
     if (!USUAL && call.plan.plan.angles.per_element)
@@ -417,10 +419,10 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
         for (int k = 0; k < R::HEADS; k++)
             jobs[k].load(listed_lane(call, thread, thread.slot + k * call.slots));
     });
-    if (call.plan.plan.angles.per_element || call.rounding != TROPE_ROUND_ONCE)
-        rotate_heads<R, false>(call, thread, jobs);
+    if (R::VECTORS && !call.plan.plan.angles.per_element && call.rounding == TROPE_ROUND_ONCE)
+        rotate_heads<R, R::VECTORS>(call, thread, jobs);
     else
-        rotate_heads<R, true>(call, thread, jobs);
+        rotate_heads<R, false>(call, thread, jobs);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
