@@ -29,7 +29,7 @@ uint64_t trope_cuda_gradient_workspace(const trope_plan *plan)
 
 const trope_cuda_kernel *trope_cuda_find_gradient(const trope_plan *plan)
 {
-    return &trope_backward_kernels_of(plan->dtype)->gradient[gradient_has_vectors(*plan)];
+    return &trope_backward_kernels_of(plan->dtype)->gradient[gradient_can_be_vectors(*plan)];
 }
 
 /* ---- launches ---- */
@@ -58,16 +58,25 @@ static void launch_adder(gradient_launches *l, const void *kernel, int64_t count
     launch(l, kernel, size, arguments);
 }
 
-static void launch_pass(gradient_call *g, size_t shared_bytes, gradient_launches *l)
+template <class CALL>
+static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t shared_bytes, gradient_launches *l)
 {
-    const trope_plan &plan = g->plan.plan;
-    const bool vectors = gradient_has_vectors(plan);
-    const uint32_t units = g->shape.rows_of_block, threads = units * g->unit_threads.divisor;
-    plan_segments(vectors, g);
-    void *arguments[] = {g, plan.step};
-    launch(l, trope_cuda_find_gradient(&plan)->function,
-           {(unsigned)quotient_up(g->shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},
+    CALL g;
+    static_cast<gradient_call &>(g) = of;
+    plan_segments(vectors, &g);
+    const uint32_t units = g.shape.rows_of_block, threads = units * g.unit_threads.divisor;
+    void *arguments[] = {&g, g.plan.plan.step};
+    launch(l, trope_backward_kernels_of(g.plan.plan.dtype)->gradient[vectors].function,
+           {(unsigned)quotient_up(g.shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},
            arguments);
+}
+
+static void launch_pass(const gradient_call &g, bool vectors, size_t shared_bytes, gradient_launches *l)
+{
+    if (vectors)
+        launch_kernel_of_pass<usual_gradient>(g, true, shared_bytes, l);
+    else
+        launch_kernel_of_pass<wide_gradient>(g, false, shared_bytes, l);
 }
 
 /* Sorts the units of a call, and adds them by rows of d_freqs. */
@@ -86,18 +95,18 @@ static void launch_sorted(angle_sums *s, gradient_launches *l)
     launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s);
 }
 
-static void launch_all(gradient_call *g, size_t shared_bytes, angle_sums *s, gradient_launches *l)
+static void launch_all(const gradient_call &g, bool vectors, size_t shared_bytes, angle_sums *s, gradient_launches *l)
 {
-    const trope_plan &plan = g->plan.plan;
-    const bool is_known = g->mode == GRADIENT_DIRECT || g->mode == GRADIENT_TOKENS;
-    if (plan.d_freqs && (g->shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
+    const trope_plan &plan = g.plan.plan;
+    const bool is_known = g.mode == GRADIENT_DIRECT || g.mode == GRADIENT_TOKENS;
+    if (plan.d_freqs && (g.shape.rows == 0 || (is_known && plan.tokens != plan.angles.rows)))
         launch_adder(l, trope_angle_sums.sum_rows, s->buckets, SUMS_WARPS, *s); /* of no items: zeros */
-    launch_pass(g, shared_bytes, l);
-    if (g->mode == GRADIENT_TOTAL || g->mode == GRADIENT_TOKENS)
+    launch_pass(g, vectors, shared_bytes, l);
+    if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
-    else if (g->mode == GRADIENT_SEQUENCES && g->shape.rows > 0)
+    else if (g.mode == GRADIENT_SEQUENCES && g.shape.rows > 0)
         launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS, *s);
-    else if (g->mode == GRADIENT_SORTED && g->shape.rows > 0)
+    else if (g.mode == GRADIENT_SORTED && g.shape.rows > 0)
         launch_sorted(s, l);
 }
 
@@ -128,6 +137,6 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
     if (status)
         return status;
     gradient_launches launches = {facts_of_device(), plan->stream, cudaSuccess};
-    launch_all(&g, shared_bytes, &sums, &launches);
+    launch_all(g, gradient_can_be_vectors(*plan), shared_bytes, &sums, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

@@ -37,9 +37,18 @@ struct gradient_call {
     uint32_t *keys, *values;       /* SORTED: [axes, units] */
     uint32_t buckets;              /* rows of d_freqs, of all batch entries that have their own */
     uint32_t windows, segments;    /* these are windows first, then what passes through */
-    block_segment<int64_t> segment[MOST_SEGMENTS]; /* dst without a base is not written */
-    block_tensor<int64_t> x[TROPE_MAX_OPERANDS];   /* forward_src of each window */
 };
+
+/* With what the pass moves. */
+template <typename OF_STRIDE, int SEGMENTS, int WINDOWS> struct gradient_segments : gradient_call {
+    typedef OF_STRIDE stride;
+
+    block_segment<stride> segment[SEGMENTS]; /* dst without a base is not written */
+    block_tensor<stride> x[WINDOWS];         /* forward_src of each window */
+};
+
+typedef gradient_segments<int32_t, USUAL_SEGMENTS, USUAL_SEGMENTS> usual_gradient;
+typedef gradient_segments<int64_t, MOST_SEGMENTS, TROPE_MAX_OPERANDS> wide_gradient;
 
 /* ---- results ---- */
 

@@ -27,13 +27,15 @@ struct unit_thread {
 };
 
 /* The thread's lane of a head of the unit's list. */
-struct listed_lane {
-    const gradient_call &call;
+template <class CALL> struct listed_lane {
+    typedef typename CALL::stride stride;
+
+    const CALL &call;
     block_row<int32_t> row;
     uint32_t window, head, lane;
     bool present;
 
-    __device__ __forceinline__ listed_lane(const gradient_call &of, const unit_thread &thread, uint32_t number)
+    __device__ __forceinline__ listed_lane(const CALL &of, const unit_thread &thread, uint32_t number)
         : call(of), row(thread.row), window(0), head(number), lane(thread.lane), present(number < thread.heads)
     {
         if (call.entries > 1) {
@@ -45,7 +47,7 @@ struct listed_lane {
             head -= call.segment[window++].heads;
     }
 
-    __device__ __forceinline__ const block_segment<int64_t> &segment() const
+    __device__ __forceinline__ const block_segment<stride> &segment() const
     {
         return call.segment[window];
     }
@@ -56,7 +58,7 @@ struct listed_lane {
         return present && piece < segment().working;
     }
 
-    __device__ __forceinline__ char *address(const block_tensor<int64_t> &t, uint32_t piece) const
+    __device__ __forceinline__ char *address(const block_tensor<stride> &t, uint32_t piece) const
     {
         return find_address(call.shape, segment(), t, row, head, piece);
     }
@@ -74,7 +76,8 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     piece of[PIECES];
 
     /* (Who has nothing to load loads what others do: see lane_job.) */
-    __device__ __forceinline__ void load(const listed_lane &at, const block_tensor<int64_t> &t)
+    template <class PLACE>
+    __device__ __forceinline__ void load(const PLACE &at, const block_tensor<typename PLACE::stride> &t)
     {
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
@@ -84,7 +87,8 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         }
     }
 
-    __device__ __forceinline__ void store(const listed_lane &at, const block_tensor<int64_t> &t) const
+    template <class PLACE>
+    __device__ __forceinline__ void store(const PLACE &at, const block_tensor<typename PLACE::stride> &t) const
     {
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
@@ -142,10 +146,12 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr bool VECTORS = OF_VECTORS;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
-    static constexpr bool WIDE = true, ANY_ROUNDING = true;
+    static constexpr bool WIDE = !OF_VECTORS;
     typedef int32_t index;
-    typedef gradient_call call;
-    typedef phase_steps<TROPE_MAX_PAIRS> steps;
+    typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
+    typedef phase_steps<OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS> steps;
+    /* By vectors angles are of pairs, so both elements of one add to one sum, and dx is rounded once. */
+    static constexpr int SUMS = OF_VECTORS ? 1 : 2;
     /* Heads of a thread that are on their way at a time. By elements one has enough loads. */
     static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
     /* Of a block at most, and such blocks that a multiprocessor holds. */
@@ -164,11 +170,12 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
 /* What a thread has loaded at a place in the list. */
 template <class R> struct head_job {
     typedef typename pair_types<R::DTYPE>::coefficients coefficients;
+    typedef listed_lane<typename R::call> place;
 
     bool present;
     typename R::lane dy, x;
 
-    __device__ __forceinline__ void load(const listed_lane &at)
+    __device__ __forceinline__ void load(const place &at)
     {
         present = at.has(at.lane * R::lane::PIECES);
         dy.load(at, at.segment().src);
@@ -176,7 +183,7 @@ template <class R> struct head_job {
     }
 
     /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void pass_on(const listed_lane &at, int32_t action)
+    __device__ __forceinline__ void pass_on(const place &at, int32_t action)
     {
         typedef typename R::lane::piece piece;
         if (is_filled(action))
@@ -185,10 +192,8 @@ template <class R> struct head_job {
             dy.store(at, unrotated_dst(at.segment()));
     }
 
-    /* Rotates dy into dx, stores it, and adds what the head has for the angles. USUAL: angles are of pairs, so both elements
-     * of one add to one sum, and dx is rounded once. */
-    template <bool USUAL>
-    __device__ __forceinline__ void rotate(const listed_lane &at, uint32_t unit, double sum[USUAL ? 1 : 2][R::PAIRS])
+    /* Rotates dy into dx, stores it, and adds what the head has for the angles. */
+    __device__ __forceinline__ void rotate(const place &at, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
         typedef typename R::lane::piece piece;
         const trope_plan &plan = at.call.plan.plan;
@@ -198,7 +203,7 @@ template <class R> struct head_job {
             x.each([](piece &p) { p.separate(); });
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += 2)
-            rotate_two<USUAL>(at, unit, e, sum);
+            rotate_two(at, unit, e, sum);
         if (plan.interleaved_dst)
             dy.each([](piece &p) { p.join(); });
         if (at.segment().dst.base)
@@ -206,20 +211,18 @@ template <class R> struct head_job {
     }
 
   private:
-    template <bool USUAL>
-    __device__ __forceinline__ void rotate_two(const listed_lane &at, uint32_t unit, int e,
-                                               double sum[USUAL ? 1 : 2][R::PAIRS])
+    __device__ __forceinline__ void rotate_two(const place &at, uint32_t unit, int e, double sum[R::SUMS][R::PAIRS])
     {
         lane_coefficients<R> c;
         typename R::real dx[2][2] = {{0, 0}, {0, 0}};
-        c.load(at.call.shape, {0, 0, at.lane, unit, true}, e, !USUAL && at.call.plan.plan.angles.per_element);
+        c.load(at.call.shape, {0, 0, at.lane, unit, true}, e, R::SUMS > 1 && at.call.plan.plan.angles.per_element);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if (!R::VECTORS && !at.has(at.lane * R::PAIRS + e + i))
                 continue;
             const coefficients t = {c.first.of[i].cosine, c.first.of[i].sine, c.second.of[i].cosine, c.second.of[i].sine};
-            add<USUAL>(at.call.plan.plan, t, e + i, sum);
-            const auto rotated = rotate_one(USUAL ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding, t, e + i);
+            add(at.call.plan.plan, t, e + i, sum);
+            const auto rotated = rotate_one(R::VECTORS ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding, t, e + i);
             dx[0][i] = rotated.first;
             dx[1][i] = rotated.second;
         }
@@ -227,18 +230,17 @@ template <class R> struct head_job {
     }
 
     /* dy1 (x1 s2 - x2 c1) and dy2 (x1 c2 + x2 s1), with the transpose's coefficients: see bwd/cpu/angle_gradient.c. */
-    template <bool USUAL>
     __device__ __forceinline__ void add(const trope_plan &plan, const coefficients &t, int e,
-                                        double sum[USUAL ? 1 : 2][R::PAIRS]) const
+                                        double sum[R::SUMS][R::PAIRS]) const
     {
-        const bool is_one = USUAL || !plan.angles.per_element;
+        const bool is_one = R::SUMS == 1 || !plan.angles.per_element;
         const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
         const double first = fma((double)dy.get(0, e), fma(x1, (double)t.s2, -(x2 * (double)t.c1)), sum[0][e]);
         const double second =
-            fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), is_one ? first : sum[USUAL ? 0 : 1][e]);
+            fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), is_one ? first : sum[R::SUMS - 1][e]);
         sum[0][e] = is_one ? second : first;
-        if (!USUAL)
-            sum[1][e] = second;
+        if (R::SUMS > 1)
+            sum[R::SUMS - 1][e] = second;
     }
 
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotate_one(int32_t rounding, coefficients t, int e) const
@@ -286,13 +288,13 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
 }
 
 /* Goes through the thread's heads: dx is stored, the sums are left in shared memory. */
-template <class R, bool USUAL>
-__device__ __forceinline__ void rotate_heads(const gradient_call &call, const unit_thread &thread, head_job<R> *jobs)
+template <class R>
+__device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *jobs)
 {
-    double sum[USUAL ? 1 : 2][R::PAIRS];
+    double sum[R::SUMS][R::PAIRS];
     const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
 #pragma unroll
-    for (int i = 0; i < (USUAL ? 1 : 2) * R::PAIRS; i++)
+    for (int i = 0; i < R::SUMS * R::PAIRS; i++)
         sum[i / R::PAIRS][i % R::PAIRS] = 0;
 #pragma unroll 1
     for (uint32_t round = 0; round < call.rounds; round += R::HEADS) {
@@ -300,30 +302,30 @@ __device__ __forceinline__ void rotate_heads(const gradient_call &call, const un
         for (int k = 0; k < R::HEADS; k++) {
             head_job<R> &job = jobs[k];
             const uint32_t number = thread.slot + (round + k) * call.slots;
-            const listed_lane at(call, thread, number);
+            const typename head_job<R>::place at(call, thread, number);
             if (call.rearranges)
                 __syncthreads();
             if (job.present && action == TROPE_ROW_ROTATE)
-                job.template rotate<USUAL>(at, thread.unit, sum);
+                job.rotate(at, thread.unit, sum);
             else if (job.present)
                 job.pass_on(at, action);
             if (round + R::HEADS + k < call.rounds)
-                job.load(listed_lane(call, thread, number + R::HEADS * call.slots));
+                job.load({call, thread, number + R::HEADS * call.slots});
             else
                 job.present = false;
         }
     }
     leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
-    if (!USUAL && call.plan.plan.angles.per_element)
-        leave_sums<R::PAIRS>(call, thread, (uint32_t)call.plan.plan.pairs, sum[USUAL ? 0 : 1]);
+    if (R::SUMS > 1 && call.plan.plan.angles.per_element)
+        leave_sums<R::PAIRS>(call, thread, (uint32_t)call.plan.plan.pairs, sum[R::SUMS - 1]);
 }
 
 /* ---- what passes through ---- */
 
 /* Copies a segment of the heads of a block's units, or fills it where it is padding. */
 template <class R>
-__device__ __forceinline__ void copy_segment(const gradient_call &call, const block_segment<int64_t> &s, int32_t first_unit,
-                                             uint32_t units)
+__device__ __forceinline__ void copy_segment(const typename R::call &call, const block_segment<typename R::call::stride> &s,
+                                             int32_t first_unit, uint32_t units)
 {
     for (uint32_t unit = 0; unit < units; unit++) {
         const int32_t action = action_of_row<R>(call, unit);
@@ -408,7 +410,7 @@ __device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t fir
 
 template <class R>
 __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
-    angle_gradient_kernel(KERNEL_PARAMETER(gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+    angle_gradient_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.rows_of_block);
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
@@ -417,12 +419,9 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     find_coefficients<R>(call, steps, first_unit, units, [&]() {
 #pragma unroll
         for (int k = 0; k < R::HEADS; k++)
-            jobs[k].load(listed_lane(call, thread, thread.slot + k * call.slots));
+            jobs[k].load({call, thread, thread.slot + k * call.slots});
     });
-    if (R::VECTORS && !call.plan.plan.angles.per_element && call.rounding == TROPE_ROUND_ONCE)
-        rotate_heads<R, R::VECTORS>(call, thread, jobs);
-    else
-        rotate_heads<R, false>(call, thread, jobs);
+    rotate_heads<R>(call, thread, jobs);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
@@ -432,7 +431,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
         emit_units(call, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
         emit_keys(call, first_unit, units);
-    check_sequences<false>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

@@ -145,30 +145,40 @@ static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
     return o;
 }
 
-static inline bool gradient_has_vectors(const trope_plan &plan)
+static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_plan_operand &o)
 {
-    bool vectors = plan.dtype != TROPE_F64;
+    return operand_is_vector(plan, o) && strides_are_usual(o.src_stride) && strides_are_usual(o.dst_stride) &&
+           (!o.rotary_dim ||
+            (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_usual(o.forward_src_stride)));
+}
+
+/* Whether the pass by vectors can run a plan: it rounds once and has angles of pairs, besides what can_be_vectors asks. */
+static inline bool gradient_can_be_vectors(const trope_plan &plan)
+{
+    head_run runs[3];
+    int segments = 0;
+    bool fits = rows_are_usual(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand o = operand_of_pass(plan.operands[i]);
-        if (o.rotary_dim || moves_operand(plan, o))
-            vectors = vectors && operand_is_vector(plan, o) &&
-                      (!o.rotary_dim || tensor_is_vector(plan, o.forward_src, o.forward_src_stride));
+        segments += cut_head(plan, o, runs);
+        fits = fits && (!(o.rotary_dim || moves_operand(plan, o)) || can_be_vectors_of_pass(plan, o));
     }
-    return vectors;
+    return fits && segments <= USUAL_SEGMENTS;
 }
 
-static inline void plan_window(const trope_plan &plan, const block_form &form, const trope_plan_operand &o,
-                               gradient_call *g)
+template <class CALL>
+static inline void plan_window(const trope_plan &plan, const block_form &form, const trope_plan_operand &o, CALL *g)
 {
+    typedef typename CALL::stride stride;
     const head_run window = {o.rotary_offset, o.rotary_dim, true};
-    block_segment<int64_t> *const s = &g->segment[g->segments++];
-    *s = plan_segment<int64_t>(plan, form, o, window, false);
+    block_segment<stride> *const s = &g->segment[g->segments++];
+    *s = plan_segment<stride>(plan, form, o, window, false);
     s->dst.base = moves_operand(plan, o) ? s->dst.base : NULL;
     g->x[g->windows++] =
-        plan_tensor<int64_t>(plan, form, o, window, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
+        plan_tensor<stride>(plan, form, o, window, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
 }
 
-static inline void plan_segments(bool vectors, gradient_call *g)
+template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
 {
     const trope_plan &plan = g->plan.plan;
     const block_form form = {vectors, false, vectors ? 16 / plan.element_size : 1, 1};
@@ -180,7 +190,7 @@ static inline void plan_segments(bool vectors, gradient_call *g)
         const trope_plan_operand o = operand_of_pass(plan.operands[i]);
         const int count = cut_head(plan, o, runs);
         for (int j = o.rotary_dim ? 1 : 0; j < count; j++)
-            g->segment[g->segments++] = plan_segment<int64_t>(plan, form, o, runs[j], false);
+            g->segment[g->segments++] = plan_segment<typename CALL::stride>(plan, form, o, runs[j], false);
     }
     g->rearranges = rearranges_in_place(plan);
 }

@@ -177,20 +177,33 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Whether the kernels by vectors can run a plan: vectors, few segments, pairs that they have room for, and rows, strides and
- * sequences that 32 bits can hold. */
+/* Whether the kernels by vectors have room for the rows of a plan: pairs, and rows and sequences that 32 bits can hold. */
+static inline bool rows_are_usual(const trope_plan &plan)
+{
+    return plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
+           !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+}
+
+/* Of elements, in bytes of 32 bits. */
+static inline bool strides_are_usual(const int64_t *stride)
+{
+    bool are = true;
+    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
+        are = are && magnitude(stride[d]) <= INT32_MAX / 4;
+    return are;
+}
+
+/* Whether the kernels by vectors can run a plan: usual rows and strides, vectors, few segments. */
 static inline bool can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
-    bool fits = plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
-                !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+    bool fits = rows_are_usual(plan);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         segments += cut_head(plan, o, runs);
-        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o));
-        for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
-            fits = fits && magnitude(o.src_stride[d]) <= INT32_MAX / 4 && magnitude(o.dst_stride[d]) <= INT32_MAX / 4;
+        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_usual(o.src_stride) &&
+               strides_are_usual(o.dst_stride);
     }
     return fits && segments <= USUAL_SEGMENTS;
 }
