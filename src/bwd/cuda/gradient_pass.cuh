@@ -58,9 +58,16 @@ template <class CALL> struct listed_lane {
         return present && piece < segment().working;
     }
 
-    __device__ __forceinline__ char *address(const block_tensor<stride> &t, uint32_t piece) const
+    __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
-        return find_address(call.shape, segment(), t, row, head, piece);
+        return find_address(call.shape, segment(), t, row, head, 0);
+    }
+
+    /* Of a piece in the head. */
+    __device__ __forceinline__ int64_t offset(const block_tensor<stride> &t, uint32_t piece) const
+    {
+        return (int64_t)(int32_t)piece * t.lane +
+               part_of_pair((int32_t)segment().part_lanes, (int32_t)piece) * (int64_t)t.part;
     }
 };
 
@@ -79,10 +86,11 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     template <class PLACE>
     __device__ __forceinline__ void load(const PLACE &at, const block_tensor<typename PLACE::stride> &t)
     {
+        const char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             const uint32_t number = at.lane * PIECES + i;
-            const char *const from = at.has(number) ? at.address(t, number) : t.base;
+            const char *const from = at.has(number) ? head + at.offset(t, number) : t.base;
             of[i].load(from, from + t.second);
         }
     }
@@ -90,10 +98,12 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     template <class PLACE>
     __device__ __forceinline__ void store(const PLACE &at, const block_tensor<typename PLACE::stride> &t) const
     {
+        char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            char *const to = at.address(t, at.lane * PIECES + i);
-            if (VECTORS || at.has(at.lane * PIECES + i))
+            const uint32_t number = at.lane * PIECES + i;
+            char *const to = head + at.offset(t, number);
+            if (VECTORS || at.has(number))
                 of[i].store(to, to + t.second);
         }
     }
@@ -182,17 +192,20 @@ template <class R> struct head_job {
         x.load(at, at.call.x[at.window]);
     }
 
-    /* A row that is not rotated: what is copied stays where it is in the head, whatever the pairings. */
-    __device__ __forceinline__ void pass_on(const place &at, int32_t action)
+    __device__ __forceinline__ void run(const place &at, int32_t action, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
         typedef typename R::lane::piece piece;
-        if (is_filled(action))
+        const auto &s = at.segment();
+        if (action == TROPE_ROW_ROTATE)
+            rotate(at, unit, sum);
+        else if (is_filled(action))
             dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
-        if (at.segment().dst.base && (is_filled(action) || !at.segment().in_place))
-            dy.store(at, unrotated_dst(at.segment()));
+        if (s.dst.base && !(action == TROPE_ROW_COPY && s.in_place))
+            dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
     }
 
-    /* Rotates dy into dx, stores it, and adds what the head has for the angles. */
+  private:
+    /* Rotates dy into dx, and adds what the head has for the angles. */
     __device__ __forceinline__ void rotate(const place &at, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
         typedef typename R::lane::piece piece;
@@ -206,11 +219,8 @@ template <class R> struct head_job {
             rotate_two(at, unit, e, sum);
         if (plan.interleaved_dst)
             dy.each([](piece &p) { p.join(); });
-        if (at.segment().dst.base)
-            dy.store(at, at.segment().dst);
     }
 
-  private:
     __device__ __forceinline__ void rotate_two(const place &at, uint32_t unit, int e, double sum[R::SUMS][R::PAIRS])
     {
         lane_coefficients<R> c;
@@ -305,10 +315,8 @@ __device__ __forceinline__ void rotate_heads(const typename R::call &call, const
             const typename head_job<R>::place at(call, thread, number);
             if (call.rearranges)
                 __syncthreads();
-            if (job.present && action == TROPE_ROW_ROTATE)
-                job.rotate(at, thread.unit, sum);
-            else if (job.present)
-                job.pass_on(at, action);
+            if (job.present)
+                job.run(at, action, thread.unit, sum);
             if (round + R::HEADS + k < call.rounds)
                 job.load({call, thread, number + R::HEADS * call.slots});
             else
