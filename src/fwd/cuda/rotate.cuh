@@ -80,13 +80,13 @@ template <class R> struct coefficient_run {
         }
         if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
             return false;
-        uint32_t pair = column * 32 + thread_of_warp();
-        bool differ = find_pair(call, of_axis, pair, step);
+        const uint32_t pair = column * 32 + thread_of_warp();
+        bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, of_axis, pair, step);
         /* Rows that are not searched have a run for each column: a second copy of the code costs more than finding them twice. */
 #pragma unroll 1
-        for (uint32_t i = 1; R::ROWS == ROWS_SEARCHED && i < call.shape.columns_of_run; i++) {
-            pair += 32;
-            differ = find_pair(call, of_axis, pair, step_of(plan, steps, pair)) || differ;
+        for (uint32_t i = R::ANGLES != ANGLES_ANY; R::ROWS == ROWS_SEARCHED && i < call.shape.columns_of_run; i++) {
+            const uint32_t next = pair + i * 32;
+            differ = find_pair(call, of_axis, next, step_of(plan, steps, next)) || differ;
         }
         return differ;
     }
@@ -142,14 +142,17 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         run.request(call);
     issue_loads();
     admit_next();
-    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
+    /* Most warps have one run, and what is the same in all of them the compiler would find before a loop, and keep. (From
+     * tokens there is nothing of that, and general kernels would be a third larger.) */
+    constexpr bool IS_APART = R::ROWS != ROWS_FROM_TOKENS && R::ANGLES != ANGLES_ANY;
+    if (IS_APART && warp < runs)
         differ = run.finish(call, steps);
-        /* Most warps have one run, and what is the same in all of them the compiler would find before a loop, and keep. (From
-     * tokens there is nothing of that.) */
 #pragma unroll 1
-    for (uint32_t number = R::ROWS == ROWS_FROM_TOKENS ? warp : warp + warps; number < runs; number += warps) {
-        run.locate(call, steps, number, first_row);
-        run.request(call);
+    for (uint32_t number = IS_APART ? warp + warps : warp; number < runs; number += warps) {
+        if (R::ANGLES != ANGLES_ANY || number > warp) {
+            run.locate(call, steps, number, first_row);
+            run.request(call);
+        }
         differ = run.finish(call, steps) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
