@@ -47,20 +47,10 @@ static inline gradient_mode mode_of(const trope_plan &plan, int64_t units_of_tok
     return plan.d_freqs_stride.row && sequences_are_few(plan) ? GRADIENT_SEQUENCES : GRADIENT_SORTED;
 }
 
-/* Heads of a batch entry that rotate. */
-static inline int64_t heads_of_entry(const trope_plan &plan)
-{
-    int64_t heads = 0;
-    for (int i = 0; i < plan.operand_count; i++)
-        if (plan.operands[i].rotary_dim)
-            heads += (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group;
-    return heads;
-}
-
 static inline int64_t entries_of_unit(const trope_plan &plan)
 {
     const int64_t spare = plan.batch * plan.tokens / ENOUGH_UNITS,
-                  room = INT32_MAX / 2 / std::max<int64_t>(heads_of_entry(plan), 1);
+                  room = INT32_MAX / 2 / std::max<int64_t>(rotating_heads(plan), 1);
     if (!plan.angles_shared || plan.d_freqs_stride.batch)
         return 1;
     return std::max<int64_t>(std::min({spare, room, plan.batch, (int64_t)MOST_ENTRIES}), 1);
@@ -88,9 +78,8 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
 static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
 {
     block_shape *const shape = &g->shape;
-    const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
-    const size_t couples = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real,
-                 found = TROPE_MAX_AXES * sizeof(found_row), left = g->shares * g->columns.divisor * sizeof(double);
+    const size_t couples = bytes_of_couples(plan, *shape), found = TROPE_MAX_AXES * sizeof(found_row),
+                 left = g->shares * g->columns.divisor * sizeof(double);
     const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / (couples + found + left + sizeof(int32_t)),
                                                    MOST_UNITS),
                   small = GRADIENT_THREADS / g->unit_threads.divisor,
@@ -116,7 +105,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->rounding = of.rounding;
     g->batch = (uint32_t)plan.batch;
     g->entries = (uint32_t)entries_of_unit(plan);
-    g->heads_of_entry = trope_make_divisor((uint32_t)std::max<int64_t>(heads_of_entry(plan), 1));
+    g->heads_of_entry = trope_make_divisor((uint32_t)std::max<int64_t>(rotating_heads(plan), 1));
     const int64_t units_of_token = quotient_up(plan.batch, g->entries);
     g->mode = mode_of(plan, units_of_token);
     g->columns = trope_make_divisor(columns_of(plan));
@@ -127,7 +116,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
     plan_couples(plan, {true, false, 16 / plan.element_size, 1}, &g->shape);
-    plan_slots(plan, heads_of_entry(plan) * g->entries, g);
+    plan_slots(plan, rotating_heads(plan) * g->entries, g);
     return plan_units(plan, g);
 }
 

@@ -216,10 +216,10 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, USUAL_THREADS, false};
 }
 
-/* Whether the usual ones of these can: rounding once, and no head that is rearranged in place. */
+/* Whether the usual ones of these can, if any can: rounding once, and no head that is rearranged in place. */
 static inline bool is_usual(const trope_plan &plan)
 {
-    return can_be_vectors(plan) && plan.rounding == TROPE_ROUND_ONCE && !rearranges_in_place(plan);
+    return plan.rounding == TROPE_ROUND_ONCE && !rearranges_in_place(plan);
 }
 
 /* ---- blocks ---- */
@@ -230,6 +230,16 @@ static inline double elements_of_row(const trope_plan &plan)
     for (int i = 0; i < plan.operand_count; i++)
         elements += (double)plan.operands[i].groups * plan.operands[i].heads_per_group * plan.operands[i].head_dim;
     return elements;
+}
+
+/* Heads of a row that rotate. */
+static inline int64_t rotating_heads(const trope_plan &plan)
+{
+    int64_t heads = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        if (plan.operands[i].rotary_dim)
+            heads += (int64_t)plan.operands[i].groups * plan.operands[i].heads_per_group;
+    return heads;
 }
 
 /* What is nearest in memory. Heads that are rearranged in place are not taken apart. */
@@ -298,6 +308,18 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     shape->couples_of_row = shape->lanes_of_row * of_lane;
 }
 
+/* What elements are rotated in. */
+static inline size_t bytes_of_real(const trope_plan &plan)
+{
+    return plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* Of the coefficients of a row, in shared memory. */
+static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape &shape)
+{
+    return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
+}
+
 /* Of searched rows as many runs as warps can have one each of, but one of a row at least; else one of each column. */
 static inline void plan_runs(const trope_plan &plan, block_shape *shape)
 {
@@ -310,8 +332,9 @@ static inline void plan_runs(const trope_plan &plan, block_shape *shape)
 }
 
 /* Room for the terms of sums: those of a block's threads, and those of rounds that wait for others. */
-static inline size_t bytes_of_terms(size_t bytes_of_lane, unsigned threads, block_shape *shape)
+static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads, block_shape *shape)
 {
+    const size_t bytes_of_lane = 2 * form.pairs_of_lane * bytes_of_real(plan);
     while (shape->rounds > 1 && shape->rounds >> shape->levels)
         shape->levels++;
     return bytes_of_lane * (threads + shape->levels * threads / shape->least_slots);
@@ -339,8 +362,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->neighbours = find_neighbours(plan, form);
     plan_couples(plan, form, shape);
     const uint32_t together = plan_items(plan, form, call);
-    const size_t real = plan.dtype == TROPE_F64 ? sizeof(double) : sizeof(float),
-                 bytes_of_row = shape->couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * real;
+    const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     cut(plan, form, together, bytes_of_row + sizeof(int32_t), shape);
     plan_runs(plan, shape);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block;
@@ -349,7 +371,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up(rows * sizeof(int32_t), 16) * 16;
     l.shared_bytes = shape->terms_at;
     if (form.sums)
-        l.shared_bytes += bytes_of_terms(2 * form.pairs_of_lane * real, rows * items, shape);
+        l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows), slices = quotient_up(shape->items, items);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
     l.blocks = dim3((unsigned)blocks, (unsigned)slices);
