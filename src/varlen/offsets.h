@@ -64,13 +64,13 @@ TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
 #define TROPE_DEFINE_FAULT(integer, bounds, fault_of_bounds, divide)                                                       \
     TROPE_HD int32_t fault_of_bounds(const trope_sequences *s, bounds b)                                                   \
     {                                                                                                                      \
-        const integer size = (integer)s->cp_size, length = b.end - b.begin, real = b.real_end - b.real_begin;              \
-        if (b.begin < 0 || length < 0 || b.end > (integer)s->tokens * size || b.real_begin < 0 || real < 0 ||              \
-            real > length)                                                                                                 \
+        const integer size = (integer)s->cp_size;                                                                          \
+        if (b.begin < 0 || b.end < b.begin || b.end > (integer)s->tokens * size || b.real_begin < 0 ||                     \
+            b.real_end < b.real_begin || b.real_end - b.real_begin > b.end - b.begin)                                      \
             return TROPE_STATUS_CU_SEQLENS;                                                                                \
         if (size == 1 || s->cp_layout == TROPE_CP_FLAT)                                                                    \
             return 0;                                                                                                      \
-        const integer local = (integer)divide(&s->of_ranks, length);                                                       \
+        const integer length = b.end - b.begin, local = (integer)divide(&s->of_ranks, length);                             \
         const int splits = (integer)divide(&s->of_ranks, b.begin) * size == b.begin && local * size == length &&           \
                            (s->cp_layout != TROPE_CP_ZIGZAG || local % 2 == 0);                                            \
         return splits ? 0 : TROPE_STATUS_CP_LENGTH;                                                                        \
