@@ -26,7 +26,7 @@ template <class R> struct lone_rows {
 #pragma unroll
         for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
             if (R::ROWS != ROWS_FROM_TOKENS && from.base && axis < p.plan.axes)
-                read[axis].load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
+                from.load(axis, batch, token, &read[axis]);
         if (R::ROWS == ROWS_SEARCHED)
             search.request(p.plan.sequences, p.rows.search, first_token((int32_t)token));
     }

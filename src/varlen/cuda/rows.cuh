@@ -29,6 +29,11 @@ struct row_source {
     int64_t axis, batch, token;
     int32_t is_64;
     int32_t is_start; /* the index is added to it */
+
+    __device__ __forceinline__ void load(int of_axis, int64_t of_batch, int64_t of_token, raw_index *index) const
+    {
+        index->load(base + of_axis * axis + of_batch * batch + of_token * token, is_64);
+    }
 };
 
 static inline row_source plan_source(const trope_sequences &s)
@@ -141,7 +146,7 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
         if (ROWS == ROWS_FROM_TOKENS)
             return;
         if (from.base)
-            read.load(from.base + axis * from.axis + batch * from.batch + token * from.token, from.is_64);
+            from.load(axis, batch, token, &read);
         if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !(ANY_WIDTH && shape.search.is_wide))
             search.request(plan.sequences, shape.search, (int32_t)token);
     }

@@ -1,6 +1,6 @@
 /* cu_seqlens searched on the device: the threads of a warp look for the sequence of one token together, a boundary each, so
- * that each round of loads leaves a thirtieth of the range or less. All that a block does waits for it, so it is in 32 bits, and a call in which
- * those are too few goes by trope_find_span. */
+ * that each round of loads leaves a thirtieth of the range or less. All that a block does waits for it, so it is in 32 bits,
+ * and a call in which those are too few goes by trope_find_span. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
