@@ -8,16 +8,7 @@
 /* As the library launches its kernels: see early_launch.cuh. */
 static cudaError_t launch(const void *kernel, size_t blocks, unsigned threads, cudaStream_t stream, void **arguments)
 {
-    cudaLaunchAttribute early;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3(threads);
-    config.stream = stream;
-    config.attrs = &early;
-    config.numAttrs = TROPE_EARLY_LAUNCHES && facts_of_device().major >= 9;
-    return cudaLaunchKernelExC(&config, kernel, arguments);
+    return launch_early(facts_of_device(), kernel, dim3((unsigned)blocks), dim3(threads), 0, stream, arguments);
 }
 
 /* Of tile `tile`, which has LOADS vectors for each of the block's threads, all loads are issued before the first store.
@@ -75,6 +66,53 @@ cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, 
     return launch((const void *)kernels[way].run, blocks, kernels[way].threads, stream, arguments);
 }
 
+/* ---- policies: what L2 should keep ---- */
+
+/* What is needed once should not push other things out of L2. */
+__device__ __forceinline__ uint64_t evict_first()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* For what is soon written with another policy: it stays there until then. */
+__device__ __forceinline__ uint64_t evict_last()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_normal()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void load_by_policy(const char *from, uint64_t policy, uint4 *to)
+{
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                 : "l"(from), "l"(policy)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_by_policy(char *to, uint64_t policy, const uint4 &from)
+{
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(from.x), "r"(from.y),
+                 "r"(from.z), "r"(from.w), "l"(policy)
+                 : "memory");
+}
+
+/* As ptx.cuh has it for addresses. */
+__device__ __forceinline__ uint64_t found_here(uint64_t value)
+{
+    asm volatile("" : "+l"(value));
+    return value;
+}
+
 /* ---- moves ---- */
 
 struct run_vectors {
@@ -106,12 +144,12 @@ template <int LOADS, bool STAYS> __global__ void move_kernel(KERNEL_PARAMETER(ru
 #pragma unroll
     for (int i = 0; i < LOADS; i++)
         if (begin + i * blockDim.x < vectors.count)
-            load_vector(at[i], loads, &v[i]);
+            load_by_policy(at[i], loads, &v[i]);
     admit_next();
 #pragma unroll
     for (int i = 0; i < LOADS; i++)
         if (begin + i * blockDim.x < vectors.count)
-            store_vector(at[i], stores, v[i]);
+            store_by_policy(at[i], stores, v[i]);
 }
 
 static const struct {

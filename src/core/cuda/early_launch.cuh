@@ -2,9 +2,8 @@
  * compute capability 9.0 on): as soon as all blocks of that run, blocks of the kernel may take the places of those that are
  * done, and begin with what needs no memory. It saves a part of the gap between two kernels. Nothing else changes: every
  * kernel of the backend calls await_previous() before it reads or writes global memory, in every thread, and admit_next()
- * not before that; so what follows it in the stream waits for its end and for that of all before it. A prefetch to L2 is
- * neither, since all that is written goes there; but ld.global.nc, which is for what nobody writes while a kernel runs, may
- * find what a prefetch has brought before, and is not used. (A kernel that always follows another one of the same call may
+ * not before that; so what follows it in the stream waits for its end and for that of all before it. Loads are not
+ * ld.global.nc, which is for what nobody writes while a kernel runs. (A kernel that always follows another one of the same call may
  * before its wait read what that one does not write: it has waited for all before it when it admits. CUDA's documents
  * promise what is written to those that wait; that those they admit see it as well is what devices do.)
  *

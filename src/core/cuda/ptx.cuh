@@ -30,48 +30,13 @@ __device__ __forceinline__ void admit_next()
 /* ---- what the compiler should not move ---- */
 
 /* What is found before something else: the compiler would put it off until it is needed. */
-__device__ __forceinline__ uint32_t found_here(uint32_t value)
-{
-    asm volatile("" : "+r"(value));
-    return value;
-}
-
-__device__ __forceinline__ uint64_t found_here(uint64_t value)
-{
-    asm volatile("" : "+l"(value));
-    return value;
-}
-
 template <typename T> __device__ __forceinline__ T *found_here(T *address)
 {
     asm volatile("" : "+l"(address));
     return address;
 }
 
-/* ---- what L2 should keep ---- */
-
-/* What is needed once should not push other things out of L2. */
-__device__ __forceinline__ uint64_t evict_first()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-/* For what is soon written with another policy: it stays there until then. */
-__device__ __forceinline__ uint64_t evict_last()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-__device__ __forceinline__ uint64_t evict_normal()
-{
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
+/* ---- threads ---- */
 
 /* The number of a thread in its warp. */
 __device__ __forceinline__ uint32_t thread_of_warp()
@@ -84,8 +49,7 @@ __device__ __forceinline__ uint32_t thread_of_warp()
 /* ---- loads and stores ---- */
 
 /* Loads of what the call does not write that stay where they are: the compiler would put off those whose values are wanted
- * later, and they would be waited for one after another. They are not loads of what is constant (ld.global.nc): the kernel
- * before this one may write it while this one runs already, and a load of what is constant may find old lines. */
+ * later, and they would be waited for one after another. */
 __device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
 {
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
@@ -109,22 +73,6 @@ __device__ __forceinline__ void load_vector(const char *from, uint4 *to)
 __device__ __forceinline__ void store_vector(char *to, const uint4 &from)
 {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(from.x), "r"(from.y), "r"(from.z), "r"(from.w)
-                 : "memory");
-}
-
-/* The same by a policy, for the moves that the bench times. */
-__device__ __forceinline__ void load_vector(const char *from, uint64_t policy, uint4 *to)
-{
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from), "l"(policy)
-                 : "memory");
-}
-
-__device__ __forceinline__ void store_vector(char *to, uint64_t policy, const uint4 &from)
-{
-    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(from.x), "r"(from.y),
-                 "r"(from.z), "r"(from.w), "l"(policy)
                  : "memory");
 }
 

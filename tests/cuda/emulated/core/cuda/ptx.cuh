@@ -24,21 +24,6 @@ template <typename T> static inline T found_here(T value)
     return value;
 }
 
-static inline uint64_t evict_first()
-{
-    return 0;
-}
-
-static inline uint64_t evict_last()
-{
-    return 0;
-}
-
-static inline uint64_t evict_normal()
-{
-    return 0;
-}
-
 /* The number of a thread in its warp. */
 static inline uint32_t thread_of_warp()
 {
