@@ -143,8 +143,14 @@ static void check_sequences(state *s)
 {
     static memory good;
     static const int64_t right[] = {0, 10, 10, 30, 48};
-    static const int64_t wrong[][5] = {{0, 30, 20, 40, 48}, {0, 10, 20, 30, 49},   {-1, 10, 20, 30, 48},
-                                       {48, 40, 30, 20, 0}, {0, 10, 1000, 30, 48}, {0, 10, -1000, 30, 48}};
+    static const int64_t wrong[][5] = {{0, 30, 20, 40, 48},
+                                       {0, 10, 20, 30, 49},
+                                       {-1, 10, 20, 30, 48},
+                                       {48, 40, 30, 20, 0},
+                                       {0, 10, 1000, 30, 48},
+                                       {0, 10, -1000, 30, 48},
+                                       {INT64_MIN, INT64_MAX, 20, 30, 48},
+                                       {0, 10, 20, 30, INT64_MIN}};
     start(s);
     set_sequences(s, 4, right);
     run(s);

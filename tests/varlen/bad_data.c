@@ -53,6 +53,20 @@ static void check_boundaries(void)
     check_cu_seqlens(longer, good, "sequence 1 ");
 }
 
+/* Lengths that 64 bits cannot hold. */
+static void check_extremes(void)
+{
+    static const int64_t far_apart[] = {INT64_MIN, INT64_MAX}, far_back[] = {0, INT64_MIN};
+    const int32_t one[] = {0, 12};
+    packed_call p;
+    make_packed_call(&p, 12, one, 1);
+    call_cu_seqlens(&p.c, far_apart, TROPE_I64, 1);
+    check_refused(&p, "cu_seqlens[0] (-9223372036854775808, read as int64)");
+    call_cu_seqlens(&p.c, far_back, TROPE_I64, 1);
+    check_refused(&p, "cu_seqlens[1] (-9223372036854775808, read as int64)");
+    free_packed_call(&p);
+}
+
 static void check_context_parallel(int32_t layout, const int32_t *cu_seqlens, const char *words)
 {
     packed_call p;
@@ -251,6 +265,7 @@ static void check_no_policy(void)
 int main(void)
 {
     check_boundaries();
+    check_extremes();
     check_no_policy();
     check_lengths();
     check_refused_positions();
