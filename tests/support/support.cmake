@@ -3,7 +3,10 @@ include_guard(GLOBAL)
 add_library(trope_test_support STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/compare.c
     ${CMAKE_CURRENT_LIST_DIR}/config.c
+    ${CMAKE_CURRENT_LIST_DIR}/config_angles.c
     ${CMAKE_CURRENT_LIST_DIR}/config_build.c
+    ${CMAKE_CURRENT_LIST_DIR}/config_positions.c
+    ${CMAKE_CURRENT_LIST_DIR}/config_tensors.c
     ${CMAKE_CURRENT_LIST_DIR}/number.c
     ${CMAKE_CURRENT_LIST_DIR}/reference.c)
 target_include_directories(trope_test_support PUBLIC ${PROJECT_SOURCE_DIR}/tests)
