@@ -19,9 +19,9 @@ static inline void admit_next()
 {
 }
 
-template <typename T> static inline T found_here(T value)
+template <typename T> static inline T *found_here(T *address)
 {
-    return value;
+    return address;
 }
 
 /* The number of a thread in its warp. */
