@@ -40,6 +40,12 @@ struct dim3 {
 /* Of the thread that runs. */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+/* Its number in its warp. */
+static inline uint32_t emulated_lane()
+{
+    return (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+}
+
 /* ---- threads that wait for each other ---- */
 
 void __syncthreads();
@@ -76,7 +82,7 @@ template <typename T> static inline T __shfl_sync(uint32_t mask, T value, int th
 
 template <typename T> static inline T __shfl_xor_sync(uint32_t mask, T value, int distance)
 {
-    return __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ distance);
+    return __shfl_sync(mask, value, (int)emulated_lane() ^ distance);
 }
 
 static inline uint32_t __match_any_sync(uint32_t mask, uint32_t value)

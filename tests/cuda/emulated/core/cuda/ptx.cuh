@@ -27,7 +27,7 @@ template <typename T> static inline T *found_here(T *address)
 /* The number of a thread in its warp. */
 static inline uint32_t thread_of_warp()
 {
-    return (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+    return emulated_lane();
 }
 
 /* ---- loads, stores, conversions ---- */
