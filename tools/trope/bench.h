@@ -76,8 +76,7 @@ typedef struct bench_case {
     int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
     int32_t backward, in_place, angle_gradient, accumulate;
     bench_rows rows;
-    int64_t tokens; /* per batch entry; 0 = as many as it takes to move `bytes` */
-    double bytes;   /* 0 = those of --bytes */
+    int64_t tokens; /* per batch entry; 0 = as many as it takes to move those of --bytes */
 } bench_case;
 
 typedef struct bench_table {
@@ -147,7 +146,7 @@ typedef struct bench_call {
 int bench_bind(const bench_problem *p, void *const *area, bench_call *call);
 /* Fills the sources, the angles and the indices with what every run of the problem has, and what is written with 0xff. */
 void bench_fill(const bench_problem *p, void *const *area, int32_t threads);
-/* The area that the call writes, and the type of its elements. */
+/* The area of the operands that the call writes. */
 int bench_output_area(const bench_problem *p);
 
 /* What a call is held against: the way that has the least median. */

@@ -234,8 +234,8 @@ static device_runs runs_of(const bench_problem *p)
 /* In multiples of 64, which whole parts of sequences of context parallel ranks need. */
 static int64_t choose_tokens(const bench_case *c, double per_token, const bench_sizes *sizes)
 {
-    const double of_all = per_token * bench_batch(c), least = c->bytes > 0 ? c->bytes : sizes->least;
-    const int64_t tokens = c->tokens ? c->tokens : ceil_to(least / of_all, 64);
+    const double of_all = per_token * bench_batch(c);
+    const int64_t tokens = c->tokens ? c->tokens : ceil_to(sizes->least / of_all, 64);
     const int64_t most = sizes->most > 0 ? ceil_to(sizes->most / of_all - 63, 64) : tokens;
     return tokens < most ? tokens : most;
 }
