@@ -247,8 +247,7 @@ typedef struct bench_run {
     const tool_device *device;
     bench_memory on_device; /* areas that hold all sets of memory, one after the other */
     bench_memory on_host;
-    void *downloaded; /* of result_size bytes */
-    size_t result_size;
+    void *downloaded;     /* as large as the largest area that a problem had when the run began */
     double *seconds;      /* of the call, then of each copy, then of each move */
     double *host_seconds; /* of calls, then of empty launches */
     bench_standards standards;

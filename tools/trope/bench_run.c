@@ -58,7 +58,6 @@ int bench_reserve(bench_run *run, const bench_problem *p)
     const int32_t threads = run->machine->threads;
     const size_t others = (size_t)set_count(run, p) - 1;
     for (int i = 0; i < AREA_COUNT; i++) {
-        run->result_size = p->size[i] > run->result_size ? p->size[i] : run->result_size;
         if (reserve(&run->on_device, run->device, i, others * set_stride(p, i) + p->size[i], threads) ||
             reserve(&run->on_host, &device_cpu, i, p->size[i], threads))
             return RESULT_REFUSED;
@@ -386,7 +385,10 @@ int bench_run_problem(bench_run *run, bench_problem *p)
 /* Memory that no case changes. */
 int bench_begin(bench_run *run)
 {
-    run->downloaded = device_cpu.allocate(run->result_size, run->machine->threads);
+    size_t largest = 0;
+    for (int i = 0; i < AREA_COUNT; i++)
+        largest = run->on_host.size[i] > largest ? run->on_host.size[i] : largest;
+    run->downloaded = device_cpu.allocate(largest, run->machine->threads);
     run->seconds =
         malloc((size_t)(1 + run->device->copies + run->device->moves) * (size_t)run->repeat * sizeof *run->seconds);
     run->host_seconds = malloc(2 * HOST_CALLS * sizeof *run->host_seconds);
