@@ -225,7 +225,6 @@ void bench_json_header(const bench_report *report, const char *machine);
 void bench_json_result(const bench_report *report, const bench_problem *p, const bench_result *result);
 void bench_json_summary(const bench_report *report);
 const char *bench_layout_name(const bench_case *c);
-int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
 
 /* The ratio to a copy that a problem has to reach, 0 if none is stated for it. */
 double bench_goal(const bench_problem *p);

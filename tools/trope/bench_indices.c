@@ -119,7 +119,7 @@ int64_t bench_index_count(const bench_problem *p)
 {
     if (p->c->rows.positions == BENCH_STARTS)
         return p->c->rows.lengths ? p->sequences : bench_batch(p->c);
-    return bench_id_axes(p->c) * p->tokens * bench_batch(p->c);
+    return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
 /* Of one axis: from 0 again at every 4096th token. Of three: frames of 16 x 16 patches. Below the tokens, for tables. */

@@ -42,11 +42,6 @@ const char *bench_layout_name(const bench_case *c)
     return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, bench_layout(c));
 }
 
-int64_t bench_all_tokens(const bench_problem *p)
-{
-    return p->tokens * bench_batch(p->c);
-}
-
 /* The first `name: value` line about a name in trope_info(), or "". */
 static void info_value(const char *name, char *value, size_t size)
 {
