@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "bench_problem.h"
+#include "seconds.h"
 
 #define MB        1e6
 #define HOST_OVER 1.5e-6 /* seconds of a call over those of an empty kernel's launch */
@@ -113,20 +114,14 @@ double bench_goal(const bench_problem *p)
 
 /* Whether they were reached */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Of all calls that are one launch. */
+/* Of all calls that are one launch, in ascending order. */
 static int host_times(const bench_report *report, double *seconds)
 {
     int count = 0;
     for (int i = 0; i < report->count; i++)
         if (report->results[i].is_one_launch && report->results[i].host.call > 0)
             seconds[count++] = report->results[i].host.over;
-    qsort(seconds, (size_t)count, sizeof *seconds, by_value);
+    seconds_sort(seconds, count);
     return count;
 }
 
