@@ -2,6 +2,7 @@
 #ifndef TOOLS_TROPE_SECONDS_H
 #define TOOLS_TROPE_SECONDS_H
 
+/* Of a clock that only goes forward. */
 double seconds_now(void);
 /* In ascending order. */
 void seconds_sort(double *seconds, int count);
