@@ -228,6 +228,7 @@ const char *bench_layout_name(const bench_case *c);
 
 /* The ratio to a copy that a problem has to reach, 0 if none is stated for it. */
 double bench_goal(const bench_problem *p);
+int bench_is_missed(const bench_result *result);
 /* Prints what was reached of the goals, each line after `mark`. */
 void bench_print_goals(const bench_report *report, const char *mark);
 /* How many goals there were, and how many were missed. The host's time is one: the median, over calls that are one launch,

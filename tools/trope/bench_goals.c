@@ -125,7 +125,7 @@ static int host_times(const bench_report *report, double *seconds)
     return count;
 }
 
-static int is_missed(const bench_result *r)
+int bench_is_missed(const bench_result *r)
 {
     return r->at_least > 0 && r->ratio < r->at_least;
 }
@@ -144,7 +144,7 @@ bench_verdict bench_judge(const bench_report *report)
     free(seconds);
     for (int i = 0; i < report->count; i++) {
         v.goals += report->results[i].at_least > 0;
-        v.missed += is_missed(&report->results[i]);
+        v.missed += bench_is_missed(&report->results[i]);
     }
     return v;
 }
@@ -159,10 +159,10 @@ void bench_print_goals(const bench_report *report, const char *mark)
                v.host_median > HOST_OVER ? "MISSED" : "ok");
     for (int i = 0; i < report->count; i++) {
         const bench_result *r = &report->results[i];
-        if (is_missed(r) && r->of_move > 0)
+        if (bench_is_missed(r) && r->of_move > 0)
             printf("%sMISSED: %s %.3f, at least %.2f; of a mere move of the same bytes %.3f\n", mark, r->name, r->ratio,
                    r->at_least, r->of_move);
-        else if (is_missed(r))
+        else if (bench_is_missed(r))
             printf("%sMISSED: %s %.3f, at least %.2f\n", mark, r->name, r->ratio, r->at_least);
     }
     printf("%s%d of %d goals reached\n", mark, v.goals - v.missed, v.goals);

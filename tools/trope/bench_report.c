@@ -101,7 +101,7 @@ static void print_goal_columns(const bench_result *r)
 {
     char goal[16] = "-", of_move[16] = "-", over[16] = "-";
     if (r->at_least > 0)
-        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, r->ratio < r->at_least ? "!" : " ");
+        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, bench_is_missed(r) ? "!" : " ");
     if (r->of_move > 0)
         snprintf(of_move, sizeof of_move, "%.3f", r->of_move);
     if (r->host.call > 0)
