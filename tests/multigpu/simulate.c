@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "command.h"
-#include "socket.h"
+#include "seconds.h"
 #include "trope/trope.h"
 
 #ifdef TROPE_MULTIGPU_HAS_JSON
@@ -147,7 +147,7 @@ int simulate(int json, const char *path)
     balance rows[32];
     int row_count = 0;
     totals t = {0, 0, ""};
-    const double begin = socket_now();
+    const double begin = seconds_now();
     if (!json)
         print_heading();
     for (int64_t ranks = 1; ranks <= SIMULATE_RANKS; ranks *= 2) {
@@ -161,7 +161,7 @@ int simulate(int json, const char *path)
         return RESULT_REFUSED;
     if (!json) {
         printf("# %" PRId64 " splits of 1 to %d ranks and up to 2^31 tokens, %" PRId64 " wrong, in %.1f s\n", t.maps,
-               SIMULATE_RANKS, t.wrong, socket_now() - begin);
+               SIMULATE_RANKS, t.wrong, seconds_now() - begin);
         if (t.wrong)
             printf("# first: %s\n", t.first_wrong);
     }

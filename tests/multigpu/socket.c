@@ -11,17 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#define CONNECT_SECONDS 2.0 /* for one address, before the next is tried */
+#include "seconds.h"
 
-double socket_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#define CONNECT_SECONDS 2.0 /* for one address, before the next is tried */
 
 /* The loopback comes last: it is of use on one host only. */
 static void list_interfaces(socket_address *address)
@@ -114,7 +108,7 @@ static int connect_to(const char *host, int port)
 
 int socket_connect(const socket_address *address, double seconds)
 {
-    const double end = socket_now() + seconds;
+    const double end = seconds_now() + seconds;
     int fd = -1;
     do {
         fd = connect_to(address->host, address->port);
@@ -122,7 +116,7 @@ int socket_connect(const socket_address *address, double seconds)
             fd = connect_to(address->numbers[i], address->port);
         if (fd < 0)
             (void)poll(NULL, 0, 100);
-    } while (fd < 0 && socket_now() < end);
+    } while (fd < 0 && seconds_now() < end);
     if (fd >= 0)
         prepare(fd);
     return fd;

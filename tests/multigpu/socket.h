@@ -13,9 +13,6 @@ typedef struct socket_address {
     int port;
 } socket_address;
 
-/* Seconds of a clock that only goes forward. */
-double socket_now(void);
-
 /* A listening socket on a port, 0 = any; or -1. */
 int socket_listen(int port, socket_address *address);
 /* A connection to the first of a process's addresses that answers, tried for so many seconds; or -1. */

@@ -4,24 +4,13 @@
 #include <string.h>
 
 #include "data.h"
+#include "seconds.h"
 #include "value.h"
 
 enum { LINK_TIMES = 5, SPEED_ROUNDS = 1000 };
 /* Between tensors, so that what is read and what is written are not a power of two apart, in the same banks of memory. */
 #define SPEED_GAP ((size_t)17 << 16)
 #define PATTERN   ((size_t)1 << 20)
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
 
 /* The least of the works' medians. */
 static int measure(rank_context *r, const device_work *works, int count, double bytes, double *seconds, int32_t repeat)
@@ -32,7 +21,7 @@ static int measure(rank_context *r, const device_work *works, int count, double 
         return 1;
     const int failed = r->device->measure(&t);
     for (int w = 0; w < count && !failed; w++) {
-        const double m = median(all + w * repeat, repeat);
+        const double m = seconds_median(all + w * repeat, repeat);
         *seconds = w == 0 || m < *seconds ? m : *seconds;
     }
     free(all);
@@ -118,9 +107,9 @@ int timing_link(rank_context *r, double *speed)
     for (int i = 0; i < LINK_TIMES && r->size > 1 && !failed; i++) {
         watch_phase(r->watch, r->rank, "timing the link");
         failed = communicator_barrier(r->host);
-        const double begin = socket_now();
+        const double begin = seconds_now();
         failed = failed || r->data->ring(r->data, &step);
-        const double seconds = socket_now() - begin;
+        const double seconds = seconds_now() - begin;
         best = best > 0 && best < seconds ? best : seconds;
     }
     *speed = best > 0 ? (double)bytes / best : 0;
@@ -249,7 +238,7 @@ static int time_speed(rank_context *r, const device_timing *t, speed_row *mine)
                 continue;
             if (r->device->measure(t))
                 return watch_fail(r->watch, WATCH_CAUSE, "rank %d: its device cannot be timed", r->rank);
-            keep_least(turn < r->size ? &mine->alone : &mine->together, median(t->seconds, t->repeat));
+            keep_least(turn < r->size ? &mine->alone : &mine->together, seconds_median(t->seconds, t->repeat));
         }
     }
     return failed;

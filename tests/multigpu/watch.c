@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "seconds.h"
+
 #define TICK      100 /* milliseconds */
 #define HEARTBEAT 0.5 /* seconds */
 /* An error is often the effect of another that is heard of later. */
@@ -92,7 +94,7 @@ static int decides(const watch *w)
 static void keep_failure(watch *w, int priority, const char *text)
 {
     if (!w->priority)
-        w->decide_at = socket_now() + GRACE;
+        w->decide_at = seconds_now() + GRACE;
     if (priority > w->priority) {
         w->priority = priority;
         snprintf(w->failure, sizeof w->failure, "%s", text);
@@ -142,7 +144,7 @@ static void tell_members(watch *w, record_kind kind, const char *text)
 
 static void hear_member(watch *w, member *m, const record *r)
 {
-    m->heard = socket_now();
+    m->heard = seconds_now();
     if (r->steps != m->steps || r->notes != m->notes)
         m->changed = m->heard;
     m->steps = r->steps;
@@ -156,7 +158,7 @@ static void hear_member(watch *w, member *m, const record *r)
 
 static void hear_hub(watch *w, const record *r)
 {
-    w->hub.heard = socket_now();
+    w->hub.heard = seconds_now();
     if (r->kind == RECORD_STOP) {
         keep_failure(w, PRIORITY_CAUSE, r->text);
         w->told = 1;
@@ -213,7 +215,7 @@ static void greet(watch *w, int fd, const record *r)
     m->fd = fd;
     m->state = MEMBER_RUNNING;
     m->pid = r->pid;
-    m->changed = m->heard = socket_now();
+    m->changed = m->heard = seconds_now();
     snprintf(m->host, sizeof m->host, "%.*s", SOCKET_HOST - 1, r->text);
 }
 
@@ -328,7 +330,7 @@ __attribute__((noreturn)) static void end_run(watch *w)
         fprintf(stderr, "trope_multigpu: %s\n", w->failure);
         fflush(stderr);
     }
-    for (const double end = socket_now() + FAREWELL; socket_now() < end;) {
+    for (const double end = seconds_now() + FAREWELL; seconds_now() < end;) {
         struct pollfd late = {.fd = w->listener, .events = POLLIN};
         pthread_mutex_unlock(&w->lock);
         const int has_come = poll(&late, 1, TICK) > 0;
@@ -388,7 +390,7 @@ static void *keep_watch(void *context)
         pthread_mutex_unlock(&w->lock);
         const int ready = poll(w->polled, (nfds_t)count, TICK);
         pthread_mutex_lock(&w->lock);
-        const double now = socket_now();
+        const double now = seconds_now();
         if (ready > 0)
             read_connections(w, count);
         if (now - beat >= HEARTBEAT) {
@@ -419,7 +421,7 @@ watch *watch_start(int32_t size, int32_t first, int32_t local, double limit)
     w->first = first;
     w->local = local;
     w->limit = limit;
-    w->started = socket_now();
+    w->started = seconds_now();
     w->listener = w->hub.fd = -1;
     for (int32_t i = 0; i < size; i++) {
         w->members[i].fd = w->members[i].data_fd = -1;
@@ -470,7 +472,7 @@ int watch_connect(watch *w, const socket_address *address)
     const int fd = connect_as(w, address, RECORD_HELLO);
     pthread_mutex_lock(&w->lock);
     w->hub.fd = fd;
-    w->hub.heard = socket_now();
+    w->hub.heard = seconds_now();
     pthread_mutex_unlock(&w->lock);
     return fd < 0;
 }
@@ -493,7 +495,7 @@ static void enter(watch *w, int32_t rank, const char *phase, uint64_t steps)
     member *m = &w->members[rank];
     m->steps += steps;
     m->notes++;
-    m->changed = socket_now();
+    m->changed = seconds_now();
     snprintf(m->phase, sizeof m->phase, "%s", phase);
     pthread_mutex_unlock(&w->lock);
 }

@@ -99,7 +99,6 @@ enum { GRADIENT_NONE, GRADIENT_TOO, GRADIENT_ONLY };
 enum { GRADIENT_LIKE_TABLE, GRADIENT_ROWS, GRADIENT_BATCH_ROWS, GRADIENT_AXES_BATCH_ROWS, GRADIENT_STRIDED };
 /* LARGER: as a caller of a later version passes them, with zeros behind; config_run does. */
 enum { STRUCTS_OWN, STRUCTS_LARGER };
-/* OLD: only what 0.1 could say. For tests of a backend that refuses what is new. */
 
 typedef struct config_choices {
     uint8_t value[OPTION_COUNT];

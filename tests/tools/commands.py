@@ -41,6 +41,10 @@ def help_and_usage():
     refused(["--cases"], "bench", "--cases", "some")
     refused(["--at-most"], "bench", "--at-most", -1)
     refused(["nothing-like-it"], "bench", "--only", "nothing-like-it")
+    refused(["nothing-like-it"], "bench", "--list", "--only", "nothing-like-it")
+    refused(["--list", "--json"], "bench", "--list", "--json")
+    refused(["--list", "--save"], "bench", "--list", "--save", "result.json")
+    refused(["--save", "--json"], "bench", "--json", "--save", "result.json")
     refused(["not an option"], "bench", "--fast")
 
 

@@ -45,26 +45,26 @@ typedef struct bench_command {
     bench_run run;
 } bench_command;
 
-/* Calls `visit` for each case and dtype that was chosen; stops at the first nonzero result. */
 typedef int (*visit_case)(bench_command *command, const bench_case *c, int32_t dtype);
 
-static int for_each_of(bench_command *command, const bench_table *table, visit_case visit)
+static int visit_chosen(bench_command *command, const bench_table *table, visit_case visit)
 {
-    static const int32_t order[] = {TROPE_F32, TROPE_F16, TROPE_BF16, TROPE_F64};
     char name[64];
+    int chosen = 0;
     for (int i = 0; i < table->count; i++) {
-        for (int j = 0; j < 4; j++) {
-            if (!(table->cases[i].dtypes & BENCH_TYPE(order[j])))
+        for (int32_t dtype = TROPE_F32; dtype <= TROPE_F64; dtype++) {
+            if (!(table->cases[i].dtypes & BENCH_TYPE(dtype)))
                 continue;
-            bench_name(&table->cases[i], order[j], name, sizeof name);
+            bench_name(&table->cases[i], dtype, name, sizeof name);
             if (command->options->only && !strstr(name, command->options->only))
                 continue;
-            const int result = visit(command, &table->cases[i], order[j]);
+            const int result = visit(command, &table->cases[i], dtype);
             if (result)
                 return result;
+            chosen++;
         }
     }
-    return 0;
+    return chosen ? 0 : complain("--only: no case has '%.64s' in its name; --list prints them", command->options->only);
 }
 
 static bench_table chosen_table(const bench_command *command)
@@ -79,10 +79,11 @@ static bench_table chosen_table(const bench_command *command)
     }
 }
 
+/* Calls `visit` for each case and dtype that was chosen; stops at the first nonzero result. Complains if there is none. */
 static int for_each_case(bench_command *command, visit_case visit)
 {
     const bench_table table = chosen_table(command);
-    return table.count ? for_each_of(command, &table, visit) : complain("out of memory");
+    return table.count ? visit_chosen(command, &table, visit) : complain("out of memory");
 }
 
 static int visit_list(bench_command *command, const bench_case *c, int32_t dtype)
@@ -98,7 +99,6 @@ static int visit_list(bench_command *command, const bench_case *c, int32_t dtype
 static int visit_reserve(bench_command *command, const bench_case *c, int32_t dtype)
 {
     bench_problem p;
-    command->run.report.count++;
     if (bench_plan(&p, c, dtype, &command->options->sizes))
         return RESULT_REFUSED;
     return bench_reserve(&command->run, &p);
@@ -112,13 +112,8 @@ static int visit_run(bench_command *command, const bench_case *c, int32_t dtype)
 
 static int run_cases(bench_command *command)
 {
-    if (for_each_case(command, visit_reserve))
+    if (for_each_case(command, visit_reserve) || bench_begin(&command->run))
         return RESULT_REFUSED;
-    if (!command->run.report.count)
-        return complain("--only: no case has '%.64s' in its name; --list prints them", command->options->only);
-    if (bench_begin(&command->run))
-        return RESULT_REFUSED;
-    command->run.report.count = 0;
     bench_print_header(&command->run.report);
     if (for_each_case(command, visit_run))
         return RESULT_REFUSED;
@@ -139,6 +134,8 @@ static int parse_options(int argc, char **argv, bench_options *options)
         return complain("takes no file, got '%.64s'", argv[first]);
     if (options->save && options->json)
         return complain("--save: with --json there is nothing else to print");
+    if (options->list && (options->save || options->json))
+        return complain("--list: prints names only, neither --json nor --save goes with it");
     if (!(options->sizes.least >= 1 && options->sizes.least <= 0x1p40))
         return complain("--bytes: must be in [1, 2^40]");
     if (!(options->sizes.most >= 0))

@@ -76,8 +76,7 @@ typedef struct bench_case {
     int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
     int32_t backward, in_place, angle_gradient, accumulate;
     bench_rows rows;
-    int64_t tokens; /* per batch entry; 0 = as many as it takes to move `bytes` */
-    double bytes;   /* 0 = those of --bytes */
+    int64_t tokens; /* per batch entry; 0 = as many as it takes to move those of --bytes */
 } bench_case;
 
 typedef struct bench_table {
@@ -147,7 +146,7 @@ typedef struct bench_call {
 int bench_bind(const bench_problem *p, void *const *area, bench_call *call);
 /* Fills the sources, the angles and the indices with what every run of the problem has, and what is written with 0xff. */
 void bench_fill(const bench_problem *p, void *const *area, int32_t threads);
-/* The area that the call writes, and the type of its elements. */
+/* The area of the operands that the call writes. */
 int bench_output_area(const bench_problem *p);
 
 /* What a call is held against: the way that has the least median. */
@@ -226,10 +225,10 @@ void bench_json_header(const bench_report *report, const char *machine);
 void bench_json_result(const bench_report *report, const bench_problem *p, const bench_result *result);
 void bench_json_summary(const bench_report *report);
 const char *bench_layout_name(const bench_case *c);
-int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
 
 /* The ratio to a copy that a problem has to reach, 0 if none is stated for it. */
 double bench_goal(const bench_problem *p);
+int bench_is_missed(const bench_result *result);
 /* Prints what was reached of the goals, each line after `mark`. */
 void bench_print_goals(const bench_report *report, const char *mark);
 /* How many goals there were, and how many were missed. The host's time is one: the median, over calls that are one launch,
@@ -248,8 +247,7 @@ typedef struct bench_run {
     const tool_device *device;
     bench_memory on_device; /* areas that hold all sets of memory, one after the other */
     bench_memory on_host;
-    void *downloaded; /* of result_size bytes */
-    size_t result_size;
+    void *downloaded;     /* as large as the largest area that a problem had when the run began */
     double *seconds;      /* of the call, then of each copy, then of each move */
     double *host_seconds; /* of calls, then of empty launches */
     bench_standards standards;

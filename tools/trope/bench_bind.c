@@ -8,12 +8,6 @@
 
 /* Operands */
 
-/* Bytes of a tensor that has so many elements a token. */
-static int64_t tensor_bytes(const bench_problem *p, int64_t elements)
-{
-    return elements * p->tokens * bench_batch(p->c) * value_size(p->dtype);
-}
-
 static trope_operand *next_operand(bench_call *call)
 {
     return &call->operands[call->args.operand_count++];
@@ -33,7 +27,7 @@ static void say_strided(const bench_problem *p, trope_operand *o)
 static int bind_tensor(const bench_problem *p, void *const *area, bench_call *call, int32_t heads, int32_t skip)
 {
     const bench_case *c = p->c;
-    const int64_t before = tensor_bytes(p, (int64_t)skip * bench_head_dim(c));
+    const int64_t before = bench_tensor_bytes(p, (int64_t)skip * bench_head_dim(c));
     trope_operand *o = next_operand(call);
     if (trope_fill_operand(o, (char *)area[AREA_SRC] + before, bench_layout(c), heads, bench_head_dim(c),
                            bench_rotary_dim(c)))
@@ -86,7 +80,7 @@ static int bind_part(const bench_problem *p, void *const *area, bench_call *call
     if (trope_fill_qkv(o, &qkv, which))
         return complain("%s: %s", c->name, trope_last_error());
     if (!c->in_place)
-        take_apart(p, area, o, tensor_bytes(p, (int64_t)skip * bench_head_dim(c)));
+        take_apart(p, area, o, bench_tensor_bytes(p, (int64_t)skip * bench_head_dim(c)));
     return 0;
 }
 
@@ -126,7 +120,8 @@ static int bind_mla_kv(const bench_problem *p, void *const *area, bench_call *ca
     const int64_t size = value_size(p->dtype);
     const int32_t heads = p->c->heads;
     char *kv = area[p->c->backward ? AREA_DST : AREA_SRC], *key = area[p->c->backward ? AREA_SRC : AREA_DST];
-    char *k_pe = kv + tensor_bytes(p, (int64_t)heads * KV), *value = key + tensor_bytes(p, (int64_t)heads * KEY);
+    char *k_pe = kv + bench_tensor_bytes(p, (int64_t)heads * KV),
+         *value = key + bench_tensor_bytes(p, (int64_t)heads * KEY);
     const head_slice nope = {kv, heads, KV}, pe = {k_pe, 1, MLA_PE}, v = {kv + MLA_NOPE * size, heads, KV};
     const head_slice key_nope = {key, heads, KEY}, key_pe = {key + MLA_NOPE * size, heads, KEY};
     const head_slice v_out = {value, heads, MLA_V};

@@ -4,6 +4,7 @@
 
 #include "bench_problem.h"
 #include "parallel.h"
+#include "random_bits.h"
 #include "value.h"
 
 /* Numbers from 1/8 to 2 of both signs: random bits, with all of the exponent but the last two bits fixed. */
@@ -15,12 +16,8 @@ typedef struct pattern {
 static void fill_words(void *context, size_t begin, size_t end)
 {
     const pattern *w = context;
-    for (size_t i = begin / 8; i < end / 8; i++) {
-        uint64_t z = w->seed + (i + 1) * 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        w->words[i] = ((z ^ (z >> 31)) & w->random) | w->fixed;
-    }
+    for (size_t i = begin / 8; i < end / 8; i++)
+        w->words[i] = (random_bits(w->seed, i) & w->random) | w->fixed;
 }
 
 static void fill_values(const bench_problem *p, void *area, size_t size, uint64_t seed, int32_t threads)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "bench_problem.h"
+#include "seconds.h"
 
 #define MB        1e6
 #define HOST_OVER 1.5e-6 /* seconds of a call over those of an empty kernel's launch */
@@ -113,24 +114,18 @@ double bench_goal(const bench_problem *p)
 
 /* Whether they were reached */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Of all calls that are one launch. */
+/* Of all calls that are one launch, in ascending order. */
 static int host_times(const bench_report *report, double *seconds)
 {
     int count = 0;
     for (int i = 0; i < report->count; i++)
         if (report->results[i].is_one_launch && report->results[i].host.call > 0)
             seconds[count++] = report->results[i].host.over;
-    qsort(seconds, (size_t)count, sizeof *seconds, by_value);
+    seconds_sort(seconds, count);
     return count;
 }
 
-static int is_missed(const bench_result *r)
+int bench_is_missed(const bench_result *r)
 {
     return r->at_least > 0 && r->ratio < r->at_least;
 }
@@ -149,7 +144,7 @@ bench_verdict bench_judge(const bench_report *report)
     free(seconds);
     for (int i = 0; i < report->count; i++) {
         v.goals += report->results[i].at_least > 0;
-        v.missed += is_missed(&report->results[i]);
+        v.missed += bench_is_missed(&report->results[i]);
     }
     return v;
 }
@@ -164,10 +159,10 @@ void bench_print_goals(const bench_report *report, const char *mark)
                v.host_median > HOST_OVER ? "MISSED" : "ok");
     for (int i = 0; i < report->count; i++) {
         const bench_result *r = &report->results[i];
-        if (is_missed(r) && r->of_move > 0)
+        if (bench_is_missed(r) && r->of_move > 0)
             printf("%sMISSED: %s %.3f, at least %.2f; of a mere move of the same bytes %.3f\n", mark, r->name, r->ratio,
                    r->at_least, r->of_move);
-        else if (is_missed(r))
+        else if (bench_is_missed(r))
             printf("%sMISSED: %s %.3f, at least %.2f\n", mark, r->name, r->ratio, r->at_least);
     }
     printf("%s%d of %d goals reached\n", mark, v.goals - v.missed, v.goals);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "bench_problem.h"
+#include "random_bits.h"
 
 #define LONGEST  16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
 #define SHORTEST 64
@@ -19,10 +20,7 @@ static void store_index(int32_t dtype, void *array, int64_t i, int64_t value)
 /* Pareto lengths of at least 1 for sequence i: the same each time that it is asked for. */
 static double pareto(int64_t i)
 {
-    uint64_t z = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    const double u = ((double)(z >> 12) + 0.5) * 0x1p-52;
+    const double u = ((double)(random_bits(0, (uint64_t)i) >> 12) + 0.5) * 0x1p-52;
     return pow(u, -1 / 1.16);
 }
 
@@ -119,7 +117,7 @@ int64_t bench_index_count(const bench_problem *p)
 {
     if (p->c->rows.positions == BENCH_STARTS)
         return p->c->rows.lengths ? p->sequences : bench_batch(p->c);
-    return bench_id_axes(p->c) * p->tokens * bench_batch(p->c);
+    return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
 /* Of one axis: from 0 again at every 4096th token. Of three: frames of 16 x 16 patches. Below the tokens, for tables. */

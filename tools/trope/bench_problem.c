@@ -178,9 +178,14 @@ static int64_t ceil_to(double x, int64_t multiple)
     return (whole > 0 ? whole : 1) * multiple;
 }
 
-static size_t tensor_bytes(const bench_problem *p, int64_t elements)
+int64_t bench_all_tokens(const bench_problem *p)
 {
-    return (size_t)(p->tokens * bench_batch(p->c) * elements * value_size(p->dtype));
+    return p->tokens * bench_batch(p->c);
+}
+
+int64_t bench_tensor_bytes(const bench_problem *p, int64_t elements)
+{
+    return bench_all_tokens(p) * elements * value_size(p->dtype);
 }
 
 static size_t larger(size_t a, size_t b)
@@ -195,9 +200,10 @@ static void set_sizes(bench_problem *p)
     const size_t angles = (size_t)(bench_table_rows(p) * bench_tables(c) * p->cols * value_size(bench_angle_dtype(p)));
     const size_t copied = (size_t)ceil(p->moved / 2), index = bench_index_dtype(c) == TROPE_I64 ? 8 : 4;
     const size_t boundaries = c->rows.lengths ? (size_t)(p->sequences + 1) * index : 0;
-    p->size[AREA_SRC] = larger(tensor_bytes(p, source_elements(c)), copied);
-    p->size[AREA_DST] = c->in_place ? copied : larger(tensor_bytes(p, result_elements(c)), copied);
-    p->size[AREA_FORWARD_SRC] = c->angle_gradient ? tensor_bytes(p, source_elements(c)) : 0;
+    const size_t source = (size_t)bench_tensor_bytes(p, source_elements(c));
+    p->size[AREA_SRC] = larger(source, copied);
+    p->size[AREA_DST] = c->in_place ? copied : larger((size_t)bench_tensor_bytes(p, result_elements(c)), copied);
+    p->size[AREA_FORWARD_SRC] = c->angle_gradient ? source : 0;
     p->size[AREA_COS] = angles;
     p->size[AREA_SIN] = bench_has_cos_and_sin(c) ? angles : 0;
     p->size[AREA_INDICES] = (size_t)bench_index_count(p) * index;
@@ -222,7 +228,7 @@ static double sum_slack(const bench_problem *p)
 static device_runs runs_of(const bench_problem *p)
 {
     const bench_case *c = p->c;
-    const int64_t size = value_size(p->dtype), head = bench_head_dim(c) * size, tokens = p->tokens * bench_batch(c);
+    const int64_t size = value_size(p->dtype), head = bench_head_dim(c) * size, tokens = bench_all_tokens(p);
     device_runs runs = {c->rotary_offset * size, bench_rotary_dim(c) * size, head, tokens * rotated_heads(c)};
     if (c->form == BENCH_QKV_INSIDE) {
         const int64_t rotated = c->heads / c->groups + 1;
@@ -234,8 +240,8 @@ static device_runs runs_of(const bench_problem *p)
 /* In multiples of 64, which whole parts of sequences of context parallel ranks need. */
 static int64_t choose_tokens(const bench_case *c, double per_token, const bench_sizes *sizes)
 {
-    const double of_all = per_token * bench_batch(c), least = c->bytes > 0 ? c->bytes : sizes->least;
-    const int64_t tokens = c->tokens ? c->tokens : ceil_to(least / of_all, 64);
+    const double of_all = per_token * bench_batch(c);
+    const int64_t tokens = c->tokens ? c->tokens : ceil_to(sizes->least / of_all, 64);
     const int64_t most = sizes->most > 0 ? ceil_to(sizes->most / of_all - 63, 64) : tokens;
     return tokens < most ? tokens : most;
 }
@@ -244,7 +250,7 @@ static int64_t choose_tokens(const bench_case *c, double per_token, const bench_
 static double bytes_moved(const bench_problem *p)
 {
     const bench_case *c = p->c;
-    const double tokens = (double)(p->tokens * bench_batch(c)), size = value_size(p->dtype);
+    const double tokens = (double)bench_all_tokens(p), size = value_size(p->dtype);
     const double elements = (tokens - (double)p->padding) * (double)elements_read(c) + tokens * (double)elements_written(c);
     const double row = (double)p->cols * value_size(bench_angle_dtype(p)) * (bench_has_cos_and_sin(c) ? 2 : 1);
     const int64_t entries = c->rows.angles == BENCH_TABLE_OWN_AXES ? bench_batch(c) : 1; /* of a column one axis is used */

@@ -31,6 +31,10 @@ int32_t bench_angle_dtype(const bench_problem *p);
 /* Rows of one of them. */
 int64_t bench_table_rows(const bench_problem *p);
 
+int64_t bench_all_tokens(const bench_problem *p); /* over the batch */
+/* Bytes of a tensor that has so many elements a token. */
+int64_t bench_tensor_bytes(const bench_problem *p, int64_t elements);
+
 /* Sets sequences, padding and longest. */
 void bench_count_sequences(bench_problem *p);
 /* Writes cu_seqlens, cu_seqlens_padded, and ids or starts: those that the case has. */

@@ -42,11 +42,6 @@ const char *bench_layout_name(const bench_case *c)
     return c->form == BENCH_STRIDED ? "sbdh" : choice_name(layout_choices, bench_layout(c));
 }
 
-int64_t bench_all_tokens(const bench_problem *p)
-{
-    return p->tokens * bench_batch(p->c);
-}
-
 /* The first `name: value` line about a name in trope_info(), or "". */
 static void info_value(const char *name, char *value, size_t size)
 {
@@ -106,7 +101,7 @@ static void print_goal_columns(const bench_result *r)
 {
     char goal[16] = "-", of_move[16] = "-", over[16] = "-";
     if (r->at_least > 0)
-        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, r->ratio < r->at_least ? "!" : " ");
+        snprintf(goal, sizeof goal, "%.2f%s", r->at_least, bench_is_missed(r) ? "!" : " ");
     if (r->of_move > 0)
         snprintf(of_move, sizeof of_move, "%.3f", r->of_move);
     if (r->host.call > 0)

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench.h"
 #include "command.h"
+#include "seconds.h"
 #include "value.h"
 
 /* Calls whose time on the host is taken. */
@@ -15,13 +15,6 @@
 #define NOISY 1.25
 /* An ulp of the largest element, which is below 2 in magnitude, as a pair of f64 rotated by it may have. */
 #define LARGEST_ULP 0x1p-51
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Memory. A device may have several sets of it, so that a call finds nothing in a cache that an earlier one left there. */
 
@@ -58,7 +51,6 @@ int bench_reserve(bench_run *run, const bench_problem *p)
     const int32_t threads = run->machine->threads;
     const size_t others = (size_t)set_count(run, p) - 1;
     for (int i = 0; i < AREA_COUNT; i++) {
-        run->result_size = p->size[i] > run->result_size ? p->size[i] : run->result_size;
         if (reserve(&run->on_device, run->device, i, others * set_stride(p, i) + p->size[i], threads) ||
             reserve(&run->on_host, &device_cpu, i, p->size[i], threads))
             return RESULT_REFUSED;
@@ -138,19 +130,6 @@ static int run_move(void *context, int set, void *stream)
     return move->run->device->move(move->way, area[AREA_SRC], &move->p->runs, stream);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Sorts, too. */
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
 static int time_host(bench_run *run, call_context *call, bench_result *result)
 {
     const device_work work = {run_call, call};
@@ -161,7 +140,7 @@ static int time_host(bench_run *run, call_context *call, bench_result *result)
         return RESULT_REFUSED;
     for (int i = 0; i < HOST_CALLS; i++)
         empty_seconds[i] = seconds[i] - empty_seconds[i];
-    result->host = (bench_host){median(seconds, HOST_CALLS), median(empty_seconds, HOST_CALLS)};
+    result->host = (bench_host){seconds_median(seconds, HOST_CALLS), seconds_median(empty_seconds, HOST_CALLS)};
     return 0;
 }
 
@@ -198,7 +177,7 @@ static bench_yardstick judge_ways(const bench_run *run, timed_ways *w)
         return (bench_yardstick){0};
     bench_standard *standard = &run->standards.all[w->standard];
     for (int i = 0; i < w->count; i++)
-        bench_keep_time(standard, w->ways[i], w->bytes, median(w->seconds + i * run->repeat, run->repeat));
+        bench_keep_time(standard, w->ways[i], w->bytes, seconds_median(w->seconds + i * run->repeat, run->repeat));
     return bench_best_way(standard, w->names, w->all, w->bytes);
 }
 
@@ -240,7 +219,7 @@ static int time_case(bench_run *run, const bench_problem *p, call_context *call,
         run->device->end_range();
     if (failed)
         return RESULT_REFUSED;
-    result->seconds = median(run->seconds, run->repeat);
+    result->seconds = seconds_median(run->seconds, run->repeat);
     result->fastest = run->seconds[0];
     result->copy = judge_ways(run, &ways[0]);
     result->move = judge_ways(run, &ways[1]);
@@ -357,7 +336,7 @@ static int run_sets(bench_run *run, bench_problem *p, call_context *call, bench_
 
 static int run_calls(bench_run *run, bench_problem *p, call_context *call, bench_result *result)
 {
-    const double begin = now();
+    const double begin = seconds_now();
     if (bind_call(run, p, 0, &call->calls[0]))
         return RESULT_REFUSED;
     const trope_status status = find_kernel(call, result);
@@ -369,7 +348,7 @@ static int run_calls(bench_run *run, bench_problem *p, call_context *call, bench
         return RESULT_REFUSED;
     result->is_one_launch = !p->c->angle_gradient;
     result->at_least = run->device->has_goals ? bench_goal(p) : 0;
-    result->took = now() - begin;
+    result->took = seconds_now() - begin;
     return bench_print_result(&run->report, p, result);
 }
 
@@ -386,7 +365,10 @@ int bench_run_problem(bench_run *run, bench_problem *p)
 /* Memory that no case changes. */
 int bench_begin(bench_run *run)
 {
-    run->downloaded = device_cpu.allocate(run->result_size, run->machine->threads);
+    size_t largest = 0;
+    for (int i = 0; i < AREA_COUNT; i++)
+        largest = run->on_host.size[i] > largest ? run->on_host.size[i] : largest;
+    run->downloaded = device_cpu.allocate(largest, run->machine->threads);
     run->seconds =
         malloc((size_t)(1 + run->device->copies + run->device->moves) * (size_t)run->repeat * sizeof *run->seconds);
     run->host_seconds = malloc(2 * HOST_CALLS * sizeof *run->host_seconds);

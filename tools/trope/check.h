@@ -29,7 +29,7 @@ typedef struct check_problem {
     int64_t elements;
     int32_t pairs, cols;
     double mscale;
-    uint64_t random;       /* state */
+    uint64_t seed, drawn;  /* of random numbers, and how many there were */
     double *pair_angle;    /* [tokens, 2, pairs]: of the first and of the second element of each pair */
     double *cosine, *sine; /* the same, as the library is given them */
     double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --base and --scaling */

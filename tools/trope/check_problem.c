@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "command.h"
+#include "random_bits.h"
 #include "value.h"
 
 /* Where the checks have element e of a head. */
@@ -15,13 +16,9 @@ static int64_t plain_index(const check_problem *p, int64_t b, int64_t t, int32_t
     return ((b * p->args.tokens + t) * o->heads_per_group + h) * o->head_dim + e;
 }
 
-/* splitmix64 */
 double check_random(check_problem *p)
 {
-    uint64_t z = (p->random += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)(int64_t)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1.0;
+    return (double)(int64_t)(random_bits(p->seed, p->drawn++) >> 11) * 0x1p-52 - 1.0;
 }
 
 void check_fill(check_problem *p, double *values)
@@ -322,7 +319,7 @@ int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
     memset(p, 0, sizeof *p);
     p->options = options;
     p->mirror = (device_mirror){.device = options->device, .threads = options->machine.threads};
-    p->random = (uint64_t)options->seed * 0x2545f4914f6cdd1du + (uint64_t)dtype;
+    p->seed = (uint64_t)options->seed * 0x2545f4914f6cdd1du + (uint64_t)dtype;
     p->args.struct_size = sizeof p->args;
     p->args.device = options->device->id;
     p->args.threads = options->machine.threads;

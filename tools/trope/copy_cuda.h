@@ -19,7 +19,8 @@ extern "C" {
 /* Queues kernel `way` of them. Both pointers are aligned to 16 bytes. */
 cudaError_t copy_cuda_launch(int way, void *to, const void *from, size_t bytes, cudaStream_t stream);
 
-/* Named in the same manner. What they load stays in L2 until it is stored, as in the library's own kernels, or not. */
+/* Named in the same manner. What they load stays in L2 until it is stored or, as in the library's own kernels, leaves it
+ * first. */
 #define MOVE_KERNELS      7
 #define MOVE_KERNEL_NAMES "1x128", "1x256", "1x512", "2x256", "4x128", "1x256-leaving", "2x256-leaving"
 

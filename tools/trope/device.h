@@ -38,7 +38,7 @@ typedef struct tool_device {
 
     /* Whether the figures that docs/bench.md states are for this device. */
     int has_goals;
-    /* Writes what it is called, or "" where the host's own name will do. NULL: the same. */
+    /* Writes what it is called. NULL where the host's own name will do. */
     void (*describe)(char *text, size_t size);
     /* The threads that `threads` (0 = all) stands for; 1 where there are none. */
     int32_t (*threads)(int32_t threads);

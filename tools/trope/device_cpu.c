@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "device.h"
 #include "parallel.h"
+#include "seconds.h"
 #include "trope/trope.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -66,13 +66,6 @@ static int copy(int way, void *to, const void *from, size_t bytes, int32_t threa
     return 0;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The cases are too large for a cache. */
 static int sets(double bytes)
 {
@@ -84,11 +77,11 @@ static int measure(const device_timing *t)
 {
     for (int round = -1; round < t->repeat; round++) {
         for (int w = 0; w < t->count; w++) {
-            const double begin = now();
+            const double begin = seconds_now();
             if (t->works[w].run(t->works[w].context, 0, NULL))
                 return 1;
             if (round >= 0)
-                t->seconds[w * t->repeat + round] = now() - begin;
+                t->seconds[w * t->repeat + round] = seconds_now() - begin;
         }
     }
     return 0;

@@ -2,11 +2,11 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "command.h"
 #include "copy_cuda.h"
 #include "device.h"
+#include "seconds.h"
 #include "trope/trope.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -189,21 +189,14 @@ static int measure(const device_timing *t)
 
 /* ---- time on the host ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* A run and an empty kernel, one after the other. */
 static int time_launches(const device_work *work, int set, cudaStream_t stream, double *seconds, double *empty_seconds)
 {
-    const double begin = now();
+    const double begin = seconds_now();
     const int failed = work->run(work->context, set, stream);
-    const double middle = now();
+    const double middle = seconds_now();
     const cudaError_t error = empty_cuda_launch(stream);
-    *empty_seconds = now() - middle;
+    *empty_seconds = seconds_now() - middle;
     *seconds = middle - begin;
     return failed || fails(error, "empty kernel");
 }

@@ -25,32 +25,9 @@ struct uint2 {
     unsigned x, y;
 };
 
-static inline uint2 make_uint2(unsigned x, unsigned y)
-{
-    return {x, y};
-}
-
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
-
-struct float2 {
-    float x, y;
-};
-
-struct double2 {
-    double x, y;
-};
-
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
-{
-    return {x, y, z, w};
-}
-
-static inline double2 make_double2(double x, double y)
-{
-    return {x, y};
-}
 
 struct dim3 {
     unsigned x, y, z;
@@ -62,6 +39,12 @@ struct dim3 {
 
 /* Of the thread that runs. */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+/* Its number in its warp. */
+static inline uint32_t emulated_lane()
+{
+    return (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+}
 
 /* ---- threads that wait for each other ---- */
 
@@ -87,11 +70,6 @@ static inline uint32_t __ballot_sync(uint32_t mask, int holds)
     return ballot;
 }
 
-static inline int __any_sync(uint32_t mask, int holds)
-{
-    return __ballot_sync(mask, holds) != 0;
-}
-
 template <typename T> static inline T __shfl_sync(uint32_t mask, T value, int thread)
 {
     static_assert(sizeof(T) <= 8, "__shfl_sync");
@@ -104,7 +82,7 @@ template <typename T> static inline T __shfl_sync(uint32_t mask, T value, int th
 
 template <typename T> static inline T __shfl_xor_sync(uint32_t mask, T value, int distance)
 {
-    return __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ distance);
+    return __shfl_sync(mask, value, (int)emulated_lane() ^ distance);
 }
 
 static inline uint32_t __match_any_sync(uint32_t mask, uint32_t value)
@@ -151,11 +129,6 @@ static inline int64_t max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static inline float __fdividef(float a, float b)
-{
-    return a / b;
-}
-
 static inline int __ffs(int bits)
 {
     return __builtin_ffs(bits);
@@ -176,13 +149,6 @@ static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t digits)
     return chosen;
 }
 
-static inline float __uint_as_float(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static inline uint32_t __float_as_uint(float value)
 {
     uint32_t bits;
@@ -198,11 +164,6 @@ static inline long long __double_as_longlong(double value)
 }
 
 template <typename T> static inline T __ldcs(const T *from)
-{
-    return *from;
-}
-
-template <typename T> static inline T __ldcg(const T *from)
 {
     return *from;
 }

@@ -11,11 +11,7 @@ extern "C" {
 typedef enum cudaError_t { cudaSuccess, cudaErrorInvalidValue } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice } cudaMemcpyKind;
-typedef enum cudaDeviceAttr {
-    cudaDevAttrComputeCapabilityMajor,
-    cudaDevAttrMultiProcessorCount,
-    cudaDevAttrMaxSharedMemoryPerMultiprocessor
-} cudaDeviceAttr;
+typedef enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMultiProcessorCount } cudaDeviceAttr;
 typedef enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize } cudaFuncAttribute;
 typedef struct cudaDeviceProp {
     char name[256];
@@ -31,8 +27,6 @@ cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int threads,
-                                                          size_t shared_bytes);
 cudaError_t cudaMalloc(void **memory, size_t bytes);
 cudaError_t cudaMallocHost(void **memory, size_t bytes);
 cudaError_t cudaFree(void *memory);

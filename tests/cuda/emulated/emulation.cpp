@@ -258,9 +258,7 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 {
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? number_of_device(0, 9)
-             : attribute == cudaDevAttrMultiProcessorCount  ? number_of_device(1, 132)
-                                                            : 228 << 10;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? number_of_device(0, 9) : number_of_device(1, 132);
     return cudaSuccess;
 }
 
@@ -272,13 +270,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
 
 cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int)
 {
-    return cudaSuccess;
-}
-
-/* Kernels have no registers here: as many as most have places for. */
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int, size_t)
-{
-    *blocks = 8;
     return cudaSuccess;
 }
 

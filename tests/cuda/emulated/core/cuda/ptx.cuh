@@ -19,15 +19,15 @@ static inline void admit_next()
 {
 }
 
-template <typename T> static inline T found_here(T value)
+template <typename T> static inline T *found_here(T *address)
 {
-    return value;
+    return address;
 }
 
 /* The number of a thread in its warp. */
 static inline uint32_t thread_of_warp()
 {
-    return (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+    return emulated_lane();
 }
 
 /* ---- loads, stores, conversions ---- */
