@@ -55,9 +55,27 @@ __device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
 }
 
+__device__ __forceinline__ void load_at_once(const uint16_t *from, uint32_t *to)
+{
+    asm volatile("ld.global.u16 %0, [%1];" : "=r"(*to) : "l"(from));
+}
+
 __device__ __forceinline__ void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
 {
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
+}
+
+/* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,
+ * serves one address after another: 32 cycles of the multiprocessor for a warp.) */
+__device__ __forceinline__ void load_parameter(const uint64_t *from, uint64_t *to)
+{
+    asm volatile("ld.u64 %0, [%1];" : "=l"(*to) : "l"(from));
+}
+
+/* Two, at a multiple of 16 bytes. */
+__device__ __forceinline__ void load_two_parameters(const uint64_t *from, uint64_t *first, uint64_t *second)
+{
+    asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(*first), "=l"(*second) : "l"(from));
 }
 
 /* Vectors of what the call moves: streaming, since what is needed once should not push other things out of L2. (A policy

@@ -14,6 +14,7 @@ enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
 struct cuda_plan {
     float cosine_scale, sine_scale;
     int32_t part_pairs; /* of a row of angles */
+    const void *table[2]; /* freqs twice, or cos and sin */
     row_shape rows;
     trope_plan plan; /* what it points to on the host is not for kernels */
 };
@@ -32,39 +33,72 @@ __device__ __forceinline__ int32_t part_of_pair(int32_t part_pairs, int32_t pair
 
 /* ---- tables ---- */
 
-/* f64 tables are there with f64 operands only. */
-__device__ __forceinline__ void load_entry(int32_t dtype, const void *table, int64_t offset, float *entry)
-{
-    if (dtype == TROPE_F32) {
-        *entry = ((const float *)table)[offset];
-        return;
-    }
-    const uint16_t half = ((const uint16_t *)table)[offset];
-    *entry = dtype == TROPE_BF16 ? trope_bf16_to_f32(half) : trope_f16_to_f32(half);
-}
+/* An entry of a table as it is in memory. What is made of it waits for the load, and so comes later. */
+struct raw_entry {
+    uint32_t low, high; /* high: of f64 */
 
-__device__ __forceinline__ void load_entry(int32_t dtype, const void *table, int64_t offset, double *entry)
-{
-    float narrow = 0;
-    if (dtype == TROPE_F64) {
-        *entry = ((const double *)table)[offset];
-        return;
+    /* (f64 tables are there with f64 operands only.) */
+    template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real value(int32_t dtype) const
+    {
+        if constexpr (DTYPE == TROPE_F64) {
+            if (dtype == TROPE_F64)
+                return __longlong_as_double((long long)((uint64_t)high << 32 | low));
+        }
+        return dtype == TROPE_F32    ? trope_float_from_bits(low)
+               : dtype == TROPE_BF16 ? trope_bf16_to_f32((uint16_t)low)
+                                     : trope_f16_to_f32((uint16_t)low);
     }
-    load_entry(dtype, table, offset, &narrow);
-    *entry = narrow;
-}
+};
 
-/* Where the column of a pair's first element (0) or second one (1) is in a table, in elements. */
-__device__ __forceinline__ int64_t offset_of_entry(const cuda_plan &p, int64_t batch, int64_t position, int pair, int which)
+/* Where a pair's first element (0) or second one (1) has its column in a table, in elements from the row's begin. */
+__device__ __forceinline__ int64_t offset_of_column(const cuda_plan &p, int pair, int which)
 {
-    const trope_table_stride &stride = p.plan.angles.stride;
     int32_t column = pair;
     if (p.plan.angles.per_element)
         column = p.plan.interleaved_columns ? 2 * pair + which
                                             : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
-    return batch * stride.batch + position * stride.row + column * stride.column +
-           (stride.axis ? trope_pair_plane(&p.plan, pair) * stride.axis : 0);
+    return column * p.plan.angles.stride.column;
 }
+
+/* What a table has for a pair: the radians or the cosine of its first element and its second one, and their sines. What a
+ * table does not have apart is the same entry, and loaded again: without conditions no load waits for another. */
+struct table_entries {
+    raw_entry cosine[2], sine[2];
+
+    template <int DTYPE>
+    __device__ __forceinline__ void request(const cuda_plan &p, int64_t batch, int64_t position, int pair)
+    {
+        const trope_plan_angles &a = p.plan.angles;
+        const int64_t row = batch * a.stride.batch + position * a.stride.row +
+                            (a.stride.axis ? trope_pair_plane(&p.plan, pair) * a.stride.axis : 0);
+        const int64_t first = row + offset_of_column(p, pair, 0), second = row + offset_of_column(p, pair, 1);
+        if (DTYPE == TROPE_F64 && a.dtype == TROPE_F64)
+            load<uint2>(p, first, second);
+        else if (a.dtype == TROPE_F32)
+            load<uint32_t>(p, first, second);
+        else
+            load<uint16_t>(p, first, second);
+    }
+
+  private:
+    template <typename TYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t first, int64_t second)
+    {
+        load_raw((const TYPE *)p.table[0] + first, &cosine[0]);
+        load_raw((const TYPE *)p.table[0] + second, &cosine[1]);
+        load_raw((const TYPE *)p.table[1] + first, &sine[0]);
+        load_raw((const TYPE *)p.table[1] + second, &sine[1]);
+    }
+
+    static __device__ __forceinline__ void load_raw(const uint2 *from, raw_entry *entry)
+    {
+        load_at_once(from, &entry->low, &entry->high);
+    }
+
+    template <typename TYPE> static __device__ __forceinline__ void load_raw(const TYPE *from, raw_entry *entry)
+    {
+        load_at_once(from, &entry->low);
+    }
+};
 
 /* ---- sine and cosine ---- */
 
@@ -127,21 +161,12 @@ template <int DTYPE> struct pair_couples {
     bool differ;
 };
 
-/* The angles of a pair as a table has them: radians, or cos and sin. */
 template <int DTYPE>
-__device__ __forceinline__ couple<DTYPE> load_couple(const cuda_plan &p, int64_t batch, int64_t position, int pair,
-                                                     int which)
+__device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const table_entries &entries, int which)
 {
-    const trope_plan_angles &a = p.plan.angles;
-    const int64_t at = offset_of_entry(p, batch, position, pair, which);
     couple<DTYPE> c;
-    if (a.source == TROPE_ANGLES_FREQS) {
-        load_entry(a.dtype, a.freqs, at, &c.cosine);
-        c.sine = c.cosine;
-    } else {
-        load_entry(a.dtype, a.cos, at, &c.cosine);
-        load_entry(a.dtype, a.sin, at, &c.sine);
-    }
+    c.cosine = entries.cosine[which].value<DTYPE>(a.dtype);
+    c.sine = entries.sine[which].value<DTYPE>(a.dtype);
     return c;
 }
 
@@ -157,15 +182,12 @@ __device__ __forceinline__ bool same_bits(double a, double b)
 
 /* Tables with a column for each element mostly have the same angle twice, and then one sine is enough. */
 template <int DTYPE>
-__device__ __forceinline__ pair_couples<DTYPE> find_table_couples(const cuda_plan &p, const found_row &row, int64_t batch,
-                                                                  int pair)
+__device__ __forceinline__ pair_couples<DTYPE> finish_table(const trope_plan_angles &a, const table_entries &entries)
 {
-    const trope_plan_angles &a = p.plan.angles;
     pair_couples<DTYPE> of;
-    of.first = load_couple<DTYPE>(p, batch, row.position, pair, 0);
-    of.second = a.per_element ? load_couple<DTYPE>(p, batch, row.position, pair, 1) : of.first;
-    of.differ =
-        a.per_element && (!same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine));
+    of.first = couple_of_entries<DTYPE>(a, entries, 0);
+    of.second = couple_of_entries<DTYPE>(a, entries, 1);
+    of.differ = !same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine);
     if (a.source == TROPE_ANGLES_FREQS) {
         sincos_of_angle(of.first.cosine, &of.first.sine, &of.first.cosine);
         if (of.differ)
@@ -174,17 +196,23 @@ __device__ __forceinline__ pair_couples<DTYPE> find_table_couples(const cuda_pla
     return of;
 }
 
-/* The coefficients of a pair of a row that is rotated. `step`: the pair's phase step. */
+/* Where the angle of a pair comes from: its phase step, or what the table has. */
+struct angle_source {
+    uint64_t step;
+    table_entries entries;
+};
+
+/* The coefficients of a pair of a row that is rotated. */
 template <int DTYPE, int ANGLES>
-__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row, int64_t batch,
-                                                            int pair, uint64_t step)
+__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row,
+                                                            const angle_source &from)
 {
     pair_couples<DTYPE> of;
     of.differ = false;
     if (has_phases<ANGLES>(p.plan))
-        sincos_of_phase(row.position, step, &of.first.sine, &of.first.cosine);
+        sincos_of_phase(row.position, from.step, &of.first.sine, &of.first.cosine);
     else
-        of = find_table_couples<DTYPE>(p, row, batch, pair);
+        of = finish_table<DTYPE>(p.plan.angles, from.entries);
     of.first.template finish<ANGLES>(p, row.poisoned);
     if (!of.differ)
         return of;

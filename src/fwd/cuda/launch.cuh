@@ -75,6 +75,8 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->cosine_scale = (float)plan.cosine_scale;
     p->sine_scale = (float)plan.sine_scale;
     p->part_pairs = plan.pairs / plan.parts;
+    p->table[0] = plan.angles.source == TROPE_ANGLES_FREQS ? plan.angles.freqs : plan.angles.cos;
+    p->table[1] = plan.angles.source == TROPE_ANGLES_FREQS ? plan.angles.freqs : plan.angles.sin;
     p->rows.positions = {0, 0, 0, 0};
     if (kind_of_rows(plan) == ROWS_FROM_TOKENS)
         p->rows.positions = plan_positions(plan.sequences);

@@ -12,7 +12,7 @@ extern __shared__ __align__(16) char shared[];
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE, ANY_ROUNDING = OF_ANGLES == ANGLES_ANY;
-    static constexpr int STEPS = IS_WIDE ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
+    static constexpr uint32_t STEPS = IS_WIDE ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
     static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE, ANY_ROUNDING);
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
@@ -47,8 +47,11 @@ template <class R> __device__ __forceinline__ int32_t *action_in_block(const typ
 
 /* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of some columns of 32 pairs. */
 template <class R> struct coefficient_run {
+    /* Whether which rows of a table are needed is known from the start. */
+    static constexpr bool KNOWS_ENTRIES = R::ROWS == ROWS_FROM_TOKENS && R::ANGLES == ANGLES_TABLE;
+
     uint32_t row, column; /* of the block, and the first of the run */
-    uint64_t step;        /* of the thread's pair there: threads that ask for different ones are served one after another */
+    angle_source angle;   /* of the thread's pair there */
     block_row<typename R::index> place;
     row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::WIDE> lookup;
 
@@ -58,15 +61,19 @@ template <class R> struct coefficient_run {
         row = trope_divide(&call.shape.runs_of_row, number);
         column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
         place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
-        step = step_of(call.plan.plan, steps, column * 32 + thread_of_warp());
+        request_step(call.plan.plan, steps, column * 32 + thread_of_warp());
     }
 
     /* After the kernel before this one has ended. */
     __device__ __forceinline__ void request(const typename R::call &call)
     {
         const trope_plan &plan = call.plan.plan;
+        const int64_t batch = place.batch(call.shape), token = place.token(call.shape);
         if (R::ROWS != ROWS_FROM_TOKENS)
-            lookup.request(plan, call.plan.rows, place.batch(call.shape), place.token(call.shape), axis_of_thread(plan));
+            lookup.request(plan, call.plan.rows, batch, token, axis_of_thread(plan));
+        if (KNOWS_ENTRIES)
+            request_entries(call, call.plan.rows.positions.of((uint32_t)token),
+                            min(column * 32 + thread_of_warp(), (uint32_t)plan.pairs - 1));
     }
 
     /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
@@ -81,12 +88,12 @@ template <class R> struct coefficient_run {
         if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
             return false;
         const uint32_t pair = column * 32 + thread_of_warp();
-        bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, of_axis, pair, step);
+        bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, of_axis, pair);
         /* Rows that are not searched have a run for each column: a second copy of the code costs more than finding them twice. */
 #pragma unroll 1
         for (uint32_t i = R::ANGLES != ANGLES_ANY; R::ROWS == ROWS_SEARCHED && i < call.shape.columns_of_run; i++) {
-            const uint32_t next = pair + i * 32;
-            differ = find_pair(call, of_axis, next, step_of(plan, steps, next)) || differ;
+            request_step(plan, steps, pair + i * 32);
+            differ = find_pair(call, of_axis, pair + i * 32) || differ;
         }
         return differ;
     }
@@ -97,14 +104,18 @@ template <class R> struct coefficient_run {
         return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
     }
 
-    static __device__ __forceinline__ uint64_t step_of(const trope_plan &plan, const typename R::steps &steps,
-                                                       uint32_t pair)
+    __device__ __forceinline__ void request_step(const trope_plan &plan, const typename R::steps &steps, uint32_t pair)
     {
-        return has_phases<R::ANGLES>(plan) ? steps.of[min(pair, (uint32_t)plan.pairs - 1)] : 0;
+        if (has_phases<R::ANGLES>(plan)) /* (the last run may be longer than the row) */
+            load_parameter(steps.of + min(pair, R::STEPS - 1), &angle.step);
     }
 
-    __device__ __forceinline__ bool find_pair(const typename R::call &call, const found_row &of_axis, uint32_t pair,
-                                              uint64_t of_pair) const
+    __device__ __forceinline__ void request_entries(const typename R::call &call, int64_t position, uint32_t pair)
+    {
+        angle.entries.template request<R::DTYPE>(call.plan, place.batch(call.shape), position, (int)pair);
+    }
+
+    __device__ __forceinline__ bool find_pair(const typename R::call &call, const found_row &of_axis, uint32_t pair)
     {
         typedef couple<R::DTYPE> couple_type;
         const trope_plan &plan = call.plan.plan;
@@ -114,8 +125,9 @@ template <class R> struct coefficient_run {
                                     : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
         if (pair != in_range)
             return false;
-        const pair_couples<R::DTYPE> of =
-            find_couples<R::DTYPE, R::ANGLES>(call.plan, found, place.batch(call.shape), (int)pair, of_pair);
+        if (!KNOWS_ENTRIES && !has_phases<R::ANGLES>(plan))
+            request_entries(call, found.position, pair);
+        const pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES>(call.plan, found, angle);
         couple_type *const to =
             (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
         *to = of.first;
@@ -135,10 +147,12 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     const uint32_t runs = warp < warps ? rows * call.shape.runs_of_row.divisor : 0; /* a warp that is not whole has none */
     bool differ = false;
     coefficient_run<R> run;
-    if (R::ROWS != ROWS_FROM_TOKENS && warp < runs)
+    /* What the first run needs of memory is asked for before the data. */
+    constexpr bool READS = R::ROWS != ROWS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE;
+    if (READS && warp < runs)
         run.locate(call, steps, warp, first_row);
     await_previous();
-    if (warp < runs)
+    if (READS && warp < runs)
         run.request(call);
     issue_loads();
     admit_next();
@@ -149,7 +163,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         differ = run.finish(call, steps);
 #pragma unroll 1
     for (uint32_t number = IS_APART ? warp + warps : warp; number < runs; number += warps) {
-        if (R::ANGLES != ANGLES_ANY || number > warp) {
+        if (!READS || IS_APART || number > warp) {
             run.locate(call, steps, number, first_row);
             run.request(call);
         }

@@ -90,8 +90,8 @@ template <class R> struct lone_rows {
 
 /* The lane of a row, rotated by what its thread finds. */
 template <class R>
-__device__ __forceinline__ void rotate_alone(const typename R::call &call, const lone_rows<R> &rows, int64_t batch,
-                                             const uint64_t *step, lane_job<R> *job)
+__device__ __forceinline__ void rotate_alone(const typename R::call &call, const lone_rows<R> &rows,
+                                             const angle_source *angles, lane_job<R> *job)
 {
     typedef typename R::real real;
     const cuda_plan &p = call.plan;
@@ -104,8 +104,7 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, const
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int pair = (int)job->item.lane * R::PAIRS + e + i;
-            pair_couples<R::DTYPE> c =
-                find_couples<R::DTYPE, R::ANGLES>(p, rows.of_pair(p.plan, pair), batch, pair, step[e + i]);
+            pair_couples<R::DTYPE> c = find_couples<R::DTYPE, R::ANGLES>(p, rows.of_pair(p.plan, pair), angles[e + i]);
             if (!c.differ)
                 c.second = c.first;
             const auto rotated = rotate_pair<R::DTYPE>(TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
@@ -130,20 +129,25 @@ __global__ void __launch_bounds__(256, 4)
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
     const bool rotates = job.segment(call).rotates;
-    uint64_t step[R::PAIRS] = {};
+    angle_source angles[R::PAIRS];
 #pragma unroll
-    for (int e = 0; e < R::PAIRS && R::ANGLES == ANGLES_PHASE; e++)
+    for (int e = 0; e < R::PAIRS && R::ANGLES == ANGLES_PHASE; e += 2)
         if (rotates)
-            step[e] = steps.of[job.item.lane * R::PAIRS + e];
+            load_two_parameters(steps.of + job.item.lane * R::PAIRS + e, &angles[e].step, &angles[e + 1].step);
     const int64_t batch = job.row.batch(shape), token = job.item.row < rows ? job.row.token(shape) : 0;
     lone_rows<R> found;
     await_previous();
     found.request(call.plan, batch, token);
+#pragma unroll
+    for (int e = 0; e < R::PAIRS && R::ANGLES == ANGLES_TABLE; e++)
+        if (rotates)
+            angles[e].entries.template request<R::DTYPE>(call.plan, batch, call.plan.rows.positions.of((uint32_t)token),
+                                                         (int)job.item.lane * R::PAIRS + e);
     job.load(call);
     admit_next();
     found.finish(call.plan, token);
     if (job.item.present && found.action == TROPE_ROW_ROTATE && rotates)
-        rotate_alone<R>(call, found, batch, step, &job);
+        rotate_alone<R>(call, found, angles, &job);
     else if (job.item.present)
         job.finish(call, found.action, false);
     if (R::ROWS == ROWS_SEARCHED)

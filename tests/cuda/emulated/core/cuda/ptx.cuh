@@ -32,7 +32,7 @@ static inline uint32_t thread_of_warp()
 
 /* ---- loads, stores, conversions ---- */
 
-template <typename T> static inline void load_at_once(const T *from, T *to)
+template <typename T> static inline void load_at_once(const T *from, uint32_t *to)
 {
     emulated_aligned(from, sizeof *from);
     *to = *from;
@@ -43,6 +43,17 @@ static inline void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high
     emulated_aligned(from, sizeof *from);
     *low = from->x;
     *high = from->y;
+}
+
+static inline void load_parameter(const uint64_t *from, uint64_t *to)
+{
+    *to = *from;
+}
+
+static inline void load_two_parameters(const uint64_t *from, uint64_t *first, uint64_t *second)
+{
+    *first = from[0];
+    *second = from[1];
 }
 
 static inline void load_vector(const char *from, uint4 *to)
