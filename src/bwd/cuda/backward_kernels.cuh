@@ -8,7 +8,7 @@
 
 #define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
-        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, !VECTORS>>,                     \
+        (const void *)sum_heads_kernel<rotation<DTYPE, VECTORS, ROWS_ANY, ANGLES_ANY, !VECTORS>>,                          \
             "cuda-" name "-" form "-sums"                                                                                  \
     }
 #define GRADIENT_KERNEL(name, DTYPE, form, VECTORS)                                                                        \

@@ -152,7 +152,7 @@ struct unit_row {
 
 /* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
-    static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_SEARCHED, ANGLES = ANGLES_ANY;
+    static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_ANY, ANGLES = ANGLES_ANY;
     static constexpr bool VECTORS = OF_VECTORS;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;

@@ -55,9 +55,15 @@ __device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
     asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
 }
 
-__device__ __forceinline__ void load_at_once(const uint16_t *from, uint32_t *to)
+/* 32 bits, or 16. */
+__device__ __forceinline__ void load_at_once(const void *from, int32_t is_16, uint32_t *to)
 {
-    asm volatile("ld.global.u16 %0, [%1];" : "=r"(*to) : "l"(from));
+    asm volatile("{\n\t.reg .pred narrow;\n\t"
+                 "setp.ne.s32 narrow, %2, 0;\n\t"
+                 "@narrow ld.global.u16 %0, [%1];\n\t"
+                 "@!narrow ld.global.u32 %0, [%1];\n\t}"
+                 : "=r"(*to)
+                 : "l"(from), "r"(is_16));
 }
 
 __device__ __forceinline__ void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
@@ -76,6 +82,21 @@ __device__ __forceinline__ void load_parameter(const uint64_t *from, uint64_t *t
 __device__ __forceinline__ void load_two_parameters(const uint64_t *from, uint64_t *first, uint64_t *second)
 {
     asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(*first), "=l"(*second) : "l"(from));
+}
+
+/* Waits for what was loaded just now. Where the compiler finds a use of loads in the instructions that follow them, without a
+ * branch in between, it gives them a scoreboard of their own; all others share one, and who wants one of them waits for all,
+ * so for the data. (The grid is one deep, which the compiler does not know.) */
+__device__ __forceinline__ void settle(uint32_t *loaded)
+{
+    asm volatile("mul.lo.u32 %0, %0, %1;" : "+r"(*loaded) : "r"(gridDim.z));
+}
+
+__device__ __forceinline__ void settle(uint64_t *loaded)
+{
+    uint32_t low = (uint32_t)*loaded;
+    settle(&low);
+    *loaded = *loaded >> 32 << 32 | low;
 }
 
 /* Vectors of what the call moves: streaming, since what is needed once should not push other things out of L2. (A policy

@@ -14,7 +14,8 @@ enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
 struct cuda_plan {
     float cosine_scale, sine_scale;
     int32_t part_pairs; /* of a row of angles */
-    const void *table[2]; /* freqs twice, or cos and sin */
+    int32_t entry_bytes;
+    const char *table[2]; /* freqs twice, or cos and sin */
     row_shape rows;
     trope_plan plan; /* what it points to on the host is not for kernels */
 };
@@ -36,6 +37,14 @@ __device__ __forceinline__ int32_t part_of_pair(int32_t part_pairs, int32_t pair
 /* An entry of a table as it is in memory. What is made of it waits for the load, and so comes later. */
 struct raw_entry {
     uint32_t low, high; /* high: of f64 */
+
+    template <int DTYPE> __device__ __forceinline__ void load(const char *from, int32_t bytes)
+    {
+        if (DTYPE == TROPE_F64 && bytes == 8)
+            load_at_once((const uint2 *)from, &low, &high);
+        else
+            load_at_once(from, bytes == 2, &low);
+    }
 
     /* (f64 tables are there with f64 operands only.) */
     template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real value(int32_t dtype) const
@@ -71,32 +80,21 @@ struct table_entries {
         const trope_plan_angles &a = p.plan.angles;
         const int64_t row = batch * a.stride.batch + position * a.stride.row +
                             (a.stride.axis ? trope_pair_plane(&p.plan, pair) * a.stride.axis : 0);
-        const int64_t first = row + offset_of_column(p, pair, 0), second = row + offset_of_column(p, pair, 1);
-        if (DTYPE == TROPE_F64 && a.dtype == TROPE_F64)
-            load<uint2>(p, first, second);
-        else if (a.dtype == TROPE_F32)
-            load<uint32_t>(p, first, second);
-        else
-            load<uint16_t>(p, first, second);
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            const int64_t at = (row + offset_of_column(p, pair, which)) * p.entry_bytes;
+            cosine[which].load<DTYPE>(p.table[0] + at, p.entry_bytes);
+            sine[which].load<DTYPE>(p.table[1] + at, p.entry_bytes);
+        }
     }
 
-  private:
-    template <typename TYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t first, int64_t second)
+    __device__ __forceinline__ void wait()
     {
-        load_raw((const TYPE *)p.table[0] + first, &cosine[0]);
-        load_raw((const TYPE *)p.table[0] + second, &cosine[1]);
-        load_raw((const TYPE *)p.table[1] + first, &sine[0]);
-        load_raw((const TYPE *)p.table[1] + second, &sine[1]);
-    }
-
-    static __device__ __forceinline__ void load_raw(const uint2 *from, raw_entry *entry)
-    {
-        load_at_once(from, &entry->low, &entry->high);
-    }
-
-    template <typename TYPE> static __device__ __forceinline__ void load_raw(const TYPE *from, raw_entry *entry)
-    {
-        load_at_once(from, &entry->low);
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            settle(&cosine[which].low);
+            settle(&sine[which].low);
+        }
     }
 };
 
@@ -200,6 +198,14 @@ __device__ __forceinline__ pair_couples<DTYPE> finish_table(const trope_plan_ang
 struct angle_source {
     uint64_t step;
     table_entries entries;
+
+    template <int ANGLES> __device__ __forceinline__ void wait(const trope_plan &plan)
+    {
+        if (has_phases<ANGLES>(plan))
+            settle(&step);
+        else
+            entries.wait();
+    }
 };
 
 /* The coefficients of a pair of a row that is rotated. */

@@ -50,12 +50,9 @@ static inline bool moves_something(const trope_plan &plan)
 static inline row_kind kind_of_rows(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
-    const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
-    if (s.boundaries)
-        return ROWS_SEARCHED;
-    if (s.ids || s.starts || s.tokens >= INT32_MAX / s.cp_size || (has_table && s.tokens * s.cp_size > plan.angles.rows))
-        return ROWS_READ;
-    return ROWS_FROM_TOKENS;
+    const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
+               is_short = s.tokens >= INT32_MAX / s.cp_size || (has_table && s.tokens * s.cp_size > plan.angles.rows);
+    return s.boundaries ? ROWS_SEARCHED : s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
 }
 
 static inline token_positions plan_positions(const trope_sequences &s)
@@ -75,8 +72,10 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->cosine_scale = (float)plan.cosine_scale;
     p->sine_scale = (float)plan.sine_scale;
     p->part_pairs = plan.pairs / plan.parts;
-    p->table[0] = plan.angles.source == TROPE_ANGLES_FREQS ? plan.angles.freqs : plan.angles.cos;
-    p->table[1] = plan.angles.source == TROPE_ANGLES_FREQS ? plan.angles.freqs : plan.angles.sin;
+    const bool has_freqs = plan.angles.source == TROPE_ANGLES_FREQS;
+    p->entry_bytes = plan.angles.dtype == TROPE_F64 ? 8 : plan.angles.dtype == TROPE_F32 ? 4 : 2;
+    p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
+    p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
     p->rows.positions = {0, 0, 0, 0};
     if (kind_of_rows(plan) == ROWS_FROM_TOKENS)
         p->rows.positions = plan_positions(plan.sequences);

@@ -216,10 +216,10 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, USUAL_THREADS, false};
 }
 
-/* Whether the usual ones of these can, if any can: rounding once, and no head that is rearranged in place. */
+/* Whether the usual ones of these can, if any can: usual rows, rounding once, and no head that is rearranged in place. */
 static inline bool is_usual(const trope_plan &plan)
 {
-    return plan.rounding == TROPE_ROUND_ONCE && !rearranges_in_place(plan);
+    return kind_of_rows(plan) != ROWS_ANY && plan.rounding == TROPE_ROUND_ONCE && !rearranges_in_place(plan);
 }
 
 /* ---- blocks ---- */

@@ -47,33 +47,38 @@ template <class R> __device__ __forceinline__ int32_t *action_in_block(const typ
 
 /* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of some columns of 32 pairs. */
 template <class R> struct coefficient_run {
-    /* Whether which rows of a table are needed is known from the start. */
-    static constexpr bool KNOWS_ENTRIES = R::ROWS == ROWS_FROM_TOKENS && R::ANGLES == ANGLES_TABLE;
+    /* Whether it is known from the start which step, or which row of a table, is needed. */
+    static constexpr bool KNOWS_ANGLES = (R::ROWS == ROWS_FROM_TOKENS && R::ANGLES != ANGLES_ANY) ||
+                                         (R::ROWS == ROWS_READ && R::ANGLES == ANGLES_PHASE);
 
     uint32_t row, column; /* of the block, and the first of the run */
     angle_source angle;   /* of the thread's pair there */
     block_row<typename R::index> place;
     row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::WIDE> lookup;
 
-    __device__ __forceinline__ void locate(const typename R::call &call, const typename R::steps &steps, uint32_t number,
-                                           typename R::index first_row)
+    __device__ __forceinline__ void locate(const typename R::call &call, uint32_t number, typename R::index first_row)
     {
         row = trope_divide(&call.shape.runs_of_row, number);
         column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
         place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
-        request_step(call.plan.plan, steps, column * 32 + thread_of_warp());
     }
 
     /* After the kernel before this one has ended. */
-    __device__ __forceinline__ void request(const typename R::call &call)
+    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &steps)
     {
         const trope_plan &plan = call.plan.plan;
         const int64_t batch = place.batch(call.shape), token = place.token(call.shape);
-        if (R::ROWS != ROWS_FROM_TOKENS)
-            lookup.request(plan, call.plan.rows, batch, token, axis_of_thread(plan));
-        if (KNOWS_ENTRIES)
-            request_entries(call, call.plan.rows.positions.of((uint32_t)token),
-                            min(column * 32 + thread_of_warp(), (uint32_t)plan.pairs - 1));
+        lookup.request(plan, call.plan.rows, batch, token, axis_of_thread(plan));
+        if (KNOWS_ANGLES)
+            request_angle(call, steps, call.plan.rows.positions.of((uint32_t)token),
+                          min(column * 32 + thread_of_warp(), (uint32_t)plan.pairs - 1));
+    }
+
+    __device__ __forceinline__ void wait(const typename R::call &call)
+    {
+        lookup.wait();
+        if (KNOWS_ANGLES)
+            angle.wait<R::ANGLES>(call.plan.plan);
     }
 
     /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
@@ -81,20 +86,18 @@ template <class R> struct coefficient_run {
     {
         const trope_plan &plan = call.plan.plan;
         const found_row of_axis = lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
-        if (R::ROWS == ROWS_SEARCHED && column == 0) {
+        if (have_actions(R::ROWS) && column == 0) {
             *action_in_block<R>(call, row) = of_axis.action;
             R::keep(call, row, of_axis);
         }
-        if (R::ROWS == ROWS_SEARCHED && of_axis.action != TROPE_ROW_ROTATE)
+        if (have_actions(R::ROWS) && of_axis.action != TROPE_ROW_ROTATE)
             return false;
         const uint32_t pair = column * 32 + thread_of_warp();
-        bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, of_axis, pair);
+        bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, steps, of_axis, pair);
         /* Rows that are not searched have a run for each column: a second copy of the code costs more than finding them twice. */
 #pragma unroll 1
-        for (uint32_t i = R::ANGLES != ANGLES_ANY; R::ROWS == ROWS_SEARCHED && i < call.shape.columns_of_run; i++) {
-            request_step(plan, steps, pair + i * 32);
-            differ = find_pair(call, of_axis, pair + i * 32) || differ;
-        }
+        for (uint32_t i = R::ANGLES != ANGLES_ANY; have_actions(R::ROWS) && i < call.shape.columns_of_run; i++)
+            differ = find_pair(call, steps, of_axis, pair + i * 32) || differ;
         return differ;
     }
 
@@ -104,18 +107,17 @@ template <class R> struct coefficient_run {
         return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
     }
 
-    __device__ __forceinline__ void request_step(const trope_plan &plan, const typename R::steps &steps, uint32_t pair)
+    __device__ __forceinline__ void request_angle(const typename R::call &call, const typename R::steps &steps,
+                                                  int64_t position, uint32_t pair)
     {
-        if (has_phases<R::ANGLES>(plan)) /* (the last run may be longer than the row) */
-            load_parameter(steps.of + min(pair, R::STEPS - 1), &angle.step);
+        if (has_phases<R::ANGLES>(call.plan.plan))
+            load_parameter(steps.of + pair, &angle.step);
+        else
+            angle.entries.request<R::DTYPE>(call.plan, place.batch(call.shape), position, (int)pair);
     }
 
-    __device__ __forceinline__ void request_entries(const typename R::call &call, int64_t position, uint32_t pair)
-    {
-        angle.entries.template request<R::DTYPE>(call.plan, place.batch(call.shape), position, (int)pair);
-    }
-
-    __device__ __forceinline__ bool find_pair(const typename R::call &call, const found_row &of_axis, uint32_t pair)
+    __device__ __forceinline__ bool find_pair(const typename R::call &call, const typename R::steps &steps,
+                                              const found_row &of_axis, uint32_t pair)
     {
         typedef couple<R::DTYPE> couple_type;
         const trope_plan &plan = call.plan.plan;
@@ -125,8 +127,10 @@ template <class R> struct coefficient_run {
                                     : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
         if (pair != in_range)
             return false;
-        if (!KNOWS_ENTRIES && !has_phases<R::ANGLES>(plan))
-            request_entries(call, found.position, pair);
+        if (!KNOWS_ANGLES) {
+            request_angle(call, steps, found.position, pair);
+            angle.wait<R::ANGLES>(plan);
+        }
         const pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES>(call.plan, found, angle);
         couple_type *const to =
             (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
@@ -145,28 +149,30 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
     const uint32_t runs = warp < warps ? rows * call.shape.runs_of_row.divisor : 0; /* a warp that is not whole has none */
+    /* The first run asks for what it needs of memory before the data, and waits for nothing else. General kernels would be
+     * a third larger with a first run of its own. */
+    constexpr bool FIRST_IS_APART = R::ANGLES != ANGLES_ANY;
     bool differ = false;
-    coefficient_run<R> run;
-    /* What the first run needs of memory is asked for before the data. */
-    constexpr bool READS = R::ROWS != ROWS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE;
-    if (READS && warp < runs)
-        run.locate(call, steps, warp, first_row);
-    await_previous();
-    if (READS && warp < runs)
-        run.request(call);
-    issue_loads();
-    admit_next();
-    /* Most warps have one run, and what is the same in all of them the compiler would find before a loop, and keep. (From
-     * tokens there is nothing of that, and general kernels would be a third larger.) */
-    constexpr bool IS_APART = R::ROWS != ROWS_FROM_TOKENS && R::ANGLES != ANGLES_ANY;
-    if (IS_APART && warp < runs)
+    if (FIRST_IS_APART && warp < runs) {
+        coefficient_run<R> run;
+        run.locate(call, warp, first_row);
+        await_previous();
+        run.request(call, steps);
+        issue_loads();
+        run.wait(call);
+        admit_next();
         differ = run.finish(call, steps);
+    } else {
+        await_previous();
+        issue_loads();
+        admit_next();
+    }
 #pragma unroll 1
-    for (uint32_t number = IS_APART ? warp + warps : warp; number < runs; number += warps) {
-        if (!READS || IS_APART || number > warp) {
-            run.locate(call, steps, number, first_row);
-            run.request(call);
-        }
+    for (uint32_t number = FIRST_IS_APART ? warp + warps : warp; number < runs; number += warps) {
+        coefficient_run<R> run;
+        run.locate(call, number, first_row);
+        run.request(call, steps);
+        run.wait(call);
         differ = run.finish(call, steps) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
@@ -177,7 +183,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 
 template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
 {
-    return R::ROWS == ROWS_SEARCHED ? *action_in_block<R>(call, row) : TROPE_ROW_ROTATE;
+    return have_actions(R::ROWS) ? *action_in_block<R>(call, row) : TROPE_ROW_ROTATE;
 }
 
 /* ---- the rotation of a lane ---- */
@@ -234,15 +240,17 @@ template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
     typename R::lane v[R::HELD];
-    char *from;
+    char *from;   /* (who has nothing to load loads what others do: a branch would part loads from what waits for them) */
     bool has_two; /* heads */
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
         item = find_item<!R::VECTORS>(call, rows);
         row = find_row<typename R::index>(call.shape, first_row + (typename R::index)item.row);
-        from = find_src(call, item.head);
         const typename R::segment &s = segment(call);
+        from = s.src.base;
+        if (item.present && s.is_loaded)
+            from = find_src(call, item.head);
         has_two = R::HELD > 1 && s.held > 1 && item.head + 1 < s.heads;
     }
 
@@ -257,15 +265,13 @@ template <class R> struct lane_job {
         return found_here(find_address(call.shape, s, s.src, row, head, item.lane));
     }
 
-    /* After the kernel before this one has ended. Who has nothing to load loads what others do: where a branch joins, the
-     * compiler moves what was loaded, and so waits for it. */
+    /* After the kernel before this one has ended. */
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         const typename R::segment &s = segment(call);
-        const char *const at = item.present && s.is_loaded ? from : s.src.base;
-        v[0].load(at, at + s.src.second);
+        v[0].load(from, from + s.src.second);
         if (R::HELD > 1) {
-            const char *const beside = has_two ? at + s.src.head : at;
+            const char *const beside = from + s.src.head * (typename R::stride)has_two;
             v[R::HELD - 1].load(beside, beside + s.src.second);
         }
     }
@@ -351,7 +357,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load(call); });
     if (job.item.present)
         job.finish(call, action_of_row<R>(call, job.item.row), own);
-    if (R::ROWS == ROWS_SEARCHED)
+    if (have_actions(R::ROWS))
         check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

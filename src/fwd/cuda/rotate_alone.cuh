@@ -25,7 +25,7 @@ template <class R> struct lone_rows {
         const row_source &from = p.rows.source;
 #pragma unroll
         for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
-            if (R::ROWS != ROWS_FROM_TOKENS && from.base && axis < p.plan.axes)
+            if (R::ROWS != ROWS_FROM_TOKENS && axis < p.plan.axes)
                 from.load(axis, batch, token, &read[axis]);
         if (R::ROWS == ROWS_SEARCHED)
             search.request(p.plan.sequences, p.rows.search, first_token((int32_t)token));

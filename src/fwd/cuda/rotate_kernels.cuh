@@ -15,7 +15,7 @@
     }
 #define ANY_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_SEARCHED, ANGLES_ANY, !VECTORS>>,                        \
+        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_ANY, ANGLES_ANY, !VECTORS>>,                             \
             "cuda-" name "-" form "-any"                                                                                   \
     }
 #define VECTOR_KERNELS(name, DTYPE, rows, ROWS)                                                                            \

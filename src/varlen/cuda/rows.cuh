@@ -7,9 +7,15 @@
 #include "varlen/cuda/search.cuh"
 #include "varlen/row.h"
 
-/* How positions are found: they follow from the tokens; they are read (ids, start positions of batch entries); or their
- * sequence is searched for, by all threads of a warp for one token. Searched rows are any rows. */
-enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED };
+/* How positions are found: they follow from the tokens; they are read (ids, start positions of batch entries); their
+ * sequence is searched for, by all threads of a warp for one token; or in whatever way the call asks for. */
+enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_ANY };
+
+/* Whether rows may have sequences, and so some of them be padding. */
+__host__ __device__ constexpr bool have_actions(int rows)
+{
+    return rows == ROWS_SEARCHED || rows == ROWS_ANY;
+}
 
 /* The positions of rows from tokens: of all of them, or of those of a context parallel rank, which are one run, two, or every
  * so manieth. */
@@ -23,12 +29,13 @@ struct token_positions {
     }
 };
 
-/* What is read for a row: its ids, or where its batch entry starts. Bytes from one to the next. */
+/* What is read for a row: its ids, or where its batch entry starts. Bytes from one to the next. (Searched rows always read
+ * something, if only a boundary: a branch would part loads from what waits for them.) */
 struct row_source {
     const char *base; /* NULL: nothing is */
     int64_t axis, batch, token;
     int32_t is_64;
-    int32_t is_start; /* the index is added to it */
+    int32_t is_id, is_start; /* it is the position; the index is added to it */
 
     __device__ __forceinline__ void load(int of_axis, int64_t of_batch, int64_t of_token, raw_index *index) const
     {
@@ -40,11 +47,12 @@ static inline row_source plan_source(const trope_sequences &s)
 {
     const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
     if (s.ids)
-        return {
-            (const char *)s.ids, s.id_axis_stride * size, s.id_batch_stride * size, s.id_token_stride * size, s.ids_64, 0};
+        return {(const char *)s.ids,      s.id_axis_stride * size, s.id_batch_stride * size,
+                s.id_token_stride * size, s.ids_64,                1,
+                0};
     if (s.starts && !s.boundaries)
-        return {(const char *)s.starts, 0, size, 0, s.starts_64, 1};
-    return {NULL, 0, 0, 0, 0, 0};
+        return {(const char *)s.starts, 0, size, 0, s.starts_64, 0, 1};
+    return {(const char *)s.boundaries, 0, 0, 0, 0, 0, 0};
 }
 
 /* How the rows of a call are found. */
@@ -138,24 +146,32 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     raw_index read;
     span_search search;
 
-    /* After the kernel before this one has ended, before the loads of data. */
+    /* After the kernel before this one has ended. */
     __device__ __forceinline__ void request(const trope_plan &plan, const row_shape &shape, int64_t batch, int64_t token,
                                             int axis)
     {
         const row_source &from = shape.source;
         if (ROWS == ROWS_FROM_TOKENS)
             return;
-        if (from.base)
+        if (ROWS != ROWS_ANY || from.base)
             from.load(axis, batch, token, &read);
-        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries && !(ANY_WIDTH && shape.search.is_wide))
+        if (is_searched(plan) && !(ANY_WIDTH && shape.search.is_wide))
             search.request(plan.sequences, shape.search, (int32_t)token);
+    }
+
+    __device__ __forceinline__ void wait()
+    {
+        if (ROWS == ROWS_READ || ROWS == ROWS_SEARCHED)
+            settle(&read.low);
+        if (ROWS == ROWS_SEARCHED)
+            search.wait();
     }
 
     __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token,
                                                 uint32_t axis)
     {
         found_place place = {0, 0, false, false};
-        if (ROWS == ROWS_SEARCHED && plan.sequences.boundaries)
+        if (is_searched(plan))
             place = find_place(plan, shape.search, token);
         return finish_place(plan, shape, read, place, token, axis,
                             place.is_padding ? action_of_padding(plan) : TROPE_ROW_ROTATE);
@@ -167,18 +183,17 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
                                                              uint32_t axis, int32_t action)
     {
         const trope_sequences &s = plan.sequences;
-        const bool is_id = shape.source.base && !shape.source.is_start;
         found_row row = {0, action, place.faulty};
         if (ROWS == ROWS_FROM_TOKENS) {
             row.position = shape.positions.of((uint32_t)token);
             return row;
         }
-        if (shape.source.base)
+        if (shape.source.is_id || shape.source.is_start)
             row.position = read.value(shape.source.is_64);
-        if (ROWS == ROWS_SEARCHED && s.boundaries) {
-            if (!is_id)
+        if (is_searched(plan)) {
+            if (!shape.source.is_id)
                 row.position = trope_add_position(place.first, place.index);
-        } else if (!is_id) {
+        } else if (!shape.source.is_id) {
             const trope_span span = trope_span_of_dense(&s, 0);
             row.position = trope_add_position(row.position, trope_index_in_sequence(&s, &span, token));
         }
@@ -188,6 +203,11 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     }
 
   private:
+    static __device__ __forceinline__ bool is_searched(const trope_plan &plan)
+    {
+        return ROWS == ROWS_SEARCHED || (ROWS == ROWS_ANY && plan.sequences.boundaries);
+    }
+
     __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape,
                                                       int64_t token) const
     {

@@ -72,8 +72,13 @@ struct raw_run {
     {
         const int64_t at = min(index, (int32_t)s.count) * (int64_t)(s.boundaries_64 ? 8 : 4);
         boundary.load((const char *)s.boundaries + at, s.boundaries_64);
-        if (s.real != s.boundaries)
-            real.load((const char *)s.real + at, s.boundaries_64);
+        real.load((const char *)s.real + at, s.boundaries_64); /* (the same again where there are no others) */
+    }
+
+    __device__ __forceinline__ void wait()
+    {
+        settle(&boundary.low);
+        settle(&real.low);
     }
 
     __device__ __forceinline__ boundary_run finish(const trope_sequences &s, int32_t base, int32_t step) const
@@ -81,7 +86,7 @@ struct raw_run {
         boundary_run run = {base, step, boundary.narrow(s.boundaries_64), 0};
         if (run.index() > (int32_t)s.count)
             run.boundary = INT32_MAX;
-        run.real = s.real == s.boundaries ? run.boundary : real.narrow(s.boundaries_64);
+        run.real = real.narrow(s.boundaries_64);
         return run;
     }
 };
@@ -109,6 +114,12 @@ struct span_search {
         runs[1].load(s, second_base(s, shape, token) + lane);
     }
 
+    __device__ __forceinline__ void wait()
+    {
+        runs[0].wait();
+        runs[1].wait();
+    }
+
     /* The sequence that a token is in which has boundary `after` after it. */
     __device__ __forceinline__ found_sequence finish(const trope_sequences &s, const search_shape &shape, int32_t token,
                                                      int32_t after) const
@@ -127,6 +138,7 @@ struct span_search {
                           step = (min(run.step, (int32_t)s.count + 1 - base) + 30) / 31;
             raw_run next;
             next.load(s, base + (int32_t)thread_of_warp() * step);
+            next.wait();
             run = next.finish(s, base, step);
             before = count_before(run.boundary, after);
         }

@@ -156,6 +156,13 @@ static inline uint32_t __float_as_uint(float value)
     return bits;
 }
 
+static inline double __longlong_as_double(long long bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 static inline long long __double_as_longlong(double value)
 {
     long long bits;

@@ -32,10 +32,16 @@ static inline uint32_t thread_of_warp()
 
 /* ---- loads, stores, conversions ---- */
 
-template <typename T> static inline void load_at_once(const T *from, uint32_t *to)
+static inline void load_at_once(const uint32_t *from, uint32_t *to)
 {
     emulated_aligned(from, sizeof *from);
     *to = *from;
+}
+
+static inline void load_at_once(const void *from, int32_t is_16, uint32_t *to)
+{
+    emulated_aligned(from, is_16 ? 2 : 4);
+    *to = is_16 ? *(const uint16_t *)from : *(const uint32_t *)from;
 }
 
 static inline void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
@@ -43,6 +49,10 @@ static inline void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high
     emulated_aligned(from, sizeof *from);
     *low = from->x;
     *high = from->y;
+}
+
+template <typename T> static inline void settle(T *)
+{
 }
 
 static inline void load_parameter(const uint64_t *from, uint64_t *to)
