@@ -163,10 +163,10 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     typedef phase_steps<STEPS> steps;
     /* By vectors angles are of pairs, so both elements of one add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
-    /* Heads of a thread that are on their way at a time. By elements one has enough loads. */
-    static constexpr int PAIRS = lane::PAIRS, HEADS = OF_VECTORS ? 2 : 1;
-    /* Of a block at most, and such blocks that a multiprocessor holds. */
-    static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 4 : 2;
+    static constexpr int PAIRS = lane::PAIRS;
+    /* Of a block at most, and such blocks that a multiprocessor holds. (Two heads a thread on their way at a time, and fewer
+     * blocks, are slower.) */
+    static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 6 : 2;
 
     /* The threads of a warp that find a unit's row have an axis each. */
     static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, const found_row &found)
@@ -300,7 +300,7 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
 
 /* Goes through the thread's heads: dx is stored, the sums are left in shared memory. */
 template <class R>
-__device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *jobs)
+__device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *job)
 {
     double sum[R::SUMS][R::PAIRS];
     const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
@@ -308,21 +308,15 @@ __device__ __forceinline__ void rotate_heads(const typename R::call &call, const
     for (int i = 0; i < R::SUMS * R::PAIRS; i++)
         sum[i / R::PAIRS][i % R::PAIRS] = 0;
 #pragma unroll 1
-    for (uint32_t round = 0; round < call.rounds; round += R::HEADS) {
-#pragma unroll
-        for (int k = 0; k < R::HEADS; k++) {
-            head_job<R> &job = jobs[k];
-            const uint32_t number = thread.slot + (round + k) * call.slots;
-            const typename head_job<R>::place at(call, thread, number);
-            if (call.rearranges)
-                __syncthreads();
-            if (job.present)
-                job.run(at, action, thread.unit, sum);
-            if (round + R::HEADS + k < call.rounds)
-                job.load({call, thread, number + R::HEADS * call.slots});
-            else
-                job.present = false;
-        }
+    for (uint32_t round = 0; round < call.rounds; round++) {
+        const uint32_t number = thread.slot + round * call.slots;
+        const typename head_job<R>::place at(call, thread, number);
+        if (call.rearranges)
+            __syncthreads();
+        if (job->present)
+            job->run(at, action, thread.unit, sum);
+        if (round + 1 < call.rounds)
+            job->load({call, thread, number + call.slots});
     }
     leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
     if (R::SUMS > 1 && call.plan.plan.angles.per_element)
@@ -424,13 +418,9 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const int32_t first_unit = (int32_t)(blockIdx.x * call.shape.rows_of_block);
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
-    head_job<R> jobs[R::HEADS];
-    find_coefficients<R>(call, steps, first_unit, units, [&]() {
-#pragma unroll
-        for (int k = 0; k < R::HEADS; k++)
-            jobs[k].load({call, thread, thread.slot + k * call.slots});
-    });
-    rotate_heads<R>(call, thread, jobs);
+    head_job<R> job;
+    find_coefficients<R>(call, steps, first_unit, units, [&]() { job.load({call, thread, thread.slot}); });
+    rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();

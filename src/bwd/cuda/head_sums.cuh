@@ -92,8 +92,8 @@ template <class R> struct sum_job : lane_job<R> {
         : lane_job<R>(call, first_row, rows)
     {
         const typename R::segment &s = this->segment(call);
-        const uint32_t sum = this->item.head / s.slots; /* find_item counts slots as heads */
-        slot = this->item.head - sum * s.slots;
+        const uint32_t sum = this->item.head >> s.slot_bits; /* find_item counts slots as heads */
+        slot = this->item.head - (sum << s.slot_bits);
         first_head = sum * s.terms;
         has_second = !s.is_odd || this->item.lane != 0;
         select(call, 0);
@@ -103,7 +103,7 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void select(const typename R::call &call, uint32_t round)
     {
         const typename R::segment &s = this->segment(call);
-        const uint32_t in_sum = round * s.slots + slot;
+        const uint32_t in_sum = (round << s.slot_bits) + slot;
         is_loaded = this->item.present && s.is_loaded && in_sum < s.terms;
         this->item.head = first_head + in_sum;
         this->from = is_loaded ? this->find_src(call, this->item.head) : s.src.base;
@@ -206,7 +206,7 @@ template <class R>
 __device__ __forceinline__ void add_slots(const typename R::call &call, const sum_job<R> &s, bool adds,
                                           const shared_terms<R> &terms, lane_terms<R> *t)
 {
-    const uint32_t lanes = s.segment(call).lanes.divisor, slots = adds ? s.segment(call).slots : 1;
+    const uint32_t lanes = s.segment(call).lanes.divisor, slots = adds ? 1u << s.segment(call).slot_bits : 1;
     for (uint32_t half = 1; half < call.shape.slots; half *= 2) {
         if (half < slots && s.slot % (2 * half) == half)
             terms.put(thread_of_block(), *t);
@@ -221,6 +221,17 @@ __device__ __forceinline__ void add_slots(const typename R::call &call, const su
 template <class R> struct round_counter {
     shared_terms<R> levels;
     uint32_t of_level, at; /* terms of a level, and which of them are the thread's */
+
+    /* Behind `terms`, those of the threads. */
+    __device__ __forceinline__ round_counter(const typename R::call &call, const sum_job<R> &job,
+                                             const shared_terms<R> &terms)
+    {
+        const block_segment<typename R::stride> &s = job.segment(call);
+        const uint32_t of_sum = s.lanes.divisor << s.slot_bits;
+        of_level = threads_of_block() / call.shape.least_slots;
+        at = s.slot_bits ? thread_of_block() / of_sum * of_sum / call.shape.least_slots + job.item.lane : thread_of_block();
+        levels = {terms.first + shared_terms<R>::VECTORS * terms.count, of_level * call.shape.levels};
+    }
 
     __device__ __forceinline__ void push(uint32_t round, lane_terms<R> t) const
     {
@@ -245,42 +256,50 @@ template <class R> struct round_counter {
     }
 };
 
+/* The thread's share of the sums of a block that has some. Who is in slot 0 has the sum in the end. */
+template <class R>
+__device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call, int32_t action, bool own, sum_job<R> *job)
+{
+    const typename R::segment &s = job->segment(call);
+    const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + call.shape.terms_at), threads_of_block()};
+    const round_counter<R> counter(call, *job, terms);
+    lane_terms<R> t;
+    for (uint32_t round = 0; round < call.shape.rounds; round++) {
+        const bool adds = s.is_sum && round < s.rounds;
+        if (adds && round > 0) {
+            job->select(call, round);
+            job->load_term(call);
+        }
+        if (adds)
+            t = job->find_terms(call, action, own);
+        add_slots(call, *job, adds, terms, &t);
+        if (adds && s.rounds > 1 && job->slot == 0)
+            counter.push(round, t);
+    }
+    return s.is_sum && s.rounds > 1 && job->slot == 0 ? counter.finish(s.rounds) : t;
+}
+
 template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
-    typedef shared_terms<R> terms_type;
     const block_shape &shape = call.shape;
     const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_first(call); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const typename R::segment &s = job.segment(call);
-    const uint32_t rounds = (s.terms + s.slots - 1) / s.slots, of_sum = s.slots * s.lanes.divisor;
-    const uint32_t threads = threads_of_block(), thread = thread_of_block(), waiting = threads / shape.least_slots;
-    typename terms_type::vector *const terms = (typename terms_type::vector *)(shared + shape.terms_at);
-    const terms_type of_threads = {terms, threads};
-    const round_counter<R> counter = {{terms + terms_type::VECTORS * threads, waiting * shape.levels},
-                                      waiting,
-                                      s.slots > 1 ? thread / of_sum * of_sum / shape.least_slots + job.item.lane : thread};
+    const bool is_alone = shape.slots == 1 && shape.rounds == 1; /* each sum: dst is added to, but no heads are */
+    const bool is_sum = job.segment(call).is_sum;
     lane_terms<R> t;
-    for (uint32_t round = 0; round < shape.rounds; round++) {
-        const bool adds = s.is_sum && round < rounds;
-        if (adds && round > 0) {
-            job.select(call, round);
-            job.load_term(call);
-        }
-        if (adds)
-            t = job.find_terms(call, action, own);
-        add_slots(call, job, adds, of_threads, &t);
-        if (adds && rounds > 1 && job.slot == 0)
-            counter.push(round, t);
-    }
-    if (job.item.present && !s.is_sum)
+    if (is_alone && is_sum)
+        t = job.find_terms(call, action, own);
+    else if (!is_alone && blockIdx.y * shape.items_of_block < shape.summed_items)
+        t = add_rounds(call, action, own, &job);
+    if (job.item.present && !is_sum)
         job.finish(call, action, own);
     else if (job.item.present && job.slot == 0)
-        job.store_sum(call, action, rounds > 1 ? counter.finish(rounds) : t);
+        job.store_sum(call, action, t);
     check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

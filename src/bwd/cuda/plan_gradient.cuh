@@ -11,8 +11,8 @@
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   32
-/* Heads that a thread has at least, where there are as many: their loads are on their way together. */
-#define HEADS_OF_THREAD 2
+/* Heads that a thread has at least, where there are as many: what a unit needs besides them is spread over more of them. */
+#define HEADS_OF_THREAD 4
 /* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
  * thread. */
 #define MOST_SEQUENCES (SUMS_THREADS - 2)
@@ -112,6 +112,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
+    g->shape.rotating_items = 1; /* every block has some */
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));

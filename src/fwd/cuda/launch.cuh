@@ -76,8 +76,9 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->entry_bytes = plan.angles.dtype == TROPE_F64 ? 8 : plan.angles.dtype == TROPE_F32 ? 4 : 2;
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
+    p->rows.from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
     p->rows.positions = {0, 0, 0, 0};
-    if (kind_of_rows(plan) == ROWS_FROM_TOKENS)
+    if (p->rows.from_tokens)
         p->rows.positions = plan_positions(plan.sequences);
     p->rows.source = plan_source(plan.sequences);
     p->rows.search = plan_search(plan.sequences);

@@ -93,6 +93,14 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     return t;
 }
 
+/* What becomes of a run, in the order in which a row has them: blocks that only copy find no coefficients. */
+enum run_class { RUN_SUMMED, RUN_ROTATED, RUN_COPIED };
+
+static inline run_class class_of_run(const trope_plan_operand &o, const head_run &run)
+{
+    return trope_is_summed(&o) ? RUN_SUMMED : run.rotates ? RUN_ROTATED : RUN_COPIED;
+}
+
 /* ALIGNED: lanes are a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
@@ -124,7 +132,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.lanes = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
     s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
     s.is_loaded = run.rotates || !o.in_place;
-    s.terms = s.slots = 1;
+    s.terms = s.rounds = 1;
     s.is_sum = trope_is_summed(&o) != 0;
     s.accumulate = o.accumulate != 0;
     return s;
@@ -136,14 +144,26 @@ template <typename STRIDE> static inline void plan_sum(const trope_plan_operand 
     s->terms = o.summed_heads == TROPE_SHARED_ALL     ? s->heads
                : o.summed_heads == TROPE_SHARED_GROUP ? (uint32_t)o.heads_per_group
                                                       : 1;
-    s->slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
-    s->places = s->heads / s->terms * s->slots;
+    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
+    s->slot_bits = (uint32_t)__builtin_ctz(slots);
+    s->rounds = (uint32_t)quotient_up(s->terms, slots);
+    s->places = s->heads / s->terms * slots;
+}
+
+/* Sums of several rounds. */
+template <typename STRIDE> static inline void plan_rounds(const block_segment<STRIDE> &s, block_shape *shape)
+{
+    shape->accumulates = shape->accumulates || s.accumulate;
+    shape->slots = std::max(shape->slots, 1u << s.slot_bits);
+    shape->rounds = std::max(shape->rounds, s.rounds);
+    if (s.rounds > 1)
+        shape->least_slots = std::min(shape->least_slots, 1u << s.slot_bits);
 }
 
 /* Items of a segment that one block must have. */
 template <typename STRIDE> static inline uint32_t items_together(const trope_plan &plan, const block_segment<STRIDE> &s)
 {
-    return s.slots > 1 || (s.rotates && rearranges_in_place(plan)) ? s.slots * s.lanes.divisor : 1;
+    return s.slot_bits || (s.rotates && rearranges_in_place(plan)) ? s.lanes.divisor << s.slot_bits : 1;
 }
 
 /* Numbers the items of a row. Returns the most that belong together, which are a power of two if any do. */
@@ -155,24 +175,28 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     uint32_t together = 1;
     shape->least_slots = USUAL_THREADS;
     memset(call->first_item, 0xff, sizeof call->first_item);
-    for (int i = 0; i < plan.operand_count; i++) {
-        head_run runs[3];
-        const int count = cut_head(plan, plan.operands[i], runs);
-        for (int j = 0; j < count; j++, shape->segments++) {
-            block_segment<STRIDE> *const s = &call->segments[shape->segments];
-            *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], aligned);
-            if (form.sums)
-                plan_sum(plan.operands[i], s);
-            const uint32_t of_segment = items_together(plan, *s);
-            call->first_item[shape->segments] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
-            shape->items = call->first_item[shape->segments] + s->places * s->lanes.divisor;
-            together = std::max(together, of_segment);
-            shape->accumulates = shape->accumulates || s->accumulate;
-            shape->slots = std::max(shape->slots, s->slots);
-            shape->rounds = std::max(shape->rounds, (uint32_t)quotient_up(s->terms, s->slots));
-            if (s->terms > s->slots)
-                shape->least_slots = std::min(shape->least_slots, s->slots);
+    for (run_class kind : {RUN_SUMMED, RUN_ROTATED, RUN_COPIED}) {
+        for (int i = 0; i < plan.operand_count; i++) {
+            head_run runs[3];
+            const int count = cut_head(plan, plan.operands[i], runs);
+            for (int j = 0; j < count; j++) {
+                if (class_of_run(plan.operands[i], runs[j]) != kind)
+                    continue;
+                block_segment<STRIDE> *const s = &call->segments[shape->segments];
+                *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], aligned);
+                if (form.sums)
+                    plan_sum(plan.operands[i], s);
+                const uint32_t of_segment = items_together(plan, *s);
+                call->first_item[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
+                shape->items = call->first_item[shape->segments - 1] + s->places * s->lanes.divisor;
+                together = std::max(together, of_segment);
+                plan_rounds(*s, shape);
+            }
         }
+        if (kind == RUN_SUMMED)
+            shape->summed_items = shape->items;
+        if (kind != RUN_COPIED)
+            shape->rotating_items = shape->items;
     }
     return together;
 }

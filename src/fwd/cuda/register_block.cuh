@@ -62,8 +62,8 @@ template <typename STRIDE> struct block_segment {
     uint32_t rotates, in_place;
     uint32_t alike;  /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd; /* copied: lane 0 has one vector, and its second is another lane's first */
-    /* Of sums (bwd/cuda/head_sums.cuh): heads of one; those that are added at once, a power of two. */
-    uint32_t terms, slots;
+    /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds. */
+    uint32_t terms, slot_bits, rounds;
     uint32_t is_sum, accumulate;
 };
 
@@ -76,6 +76,7 @@ struct block_shape {
     uint32_t rows_of_block, items_of_block;
     uint32_t items; /* of a row */
     uint32_t segments;
+    uint32_t rotating_items, summed_items; /* of a row, the first ones: items of sums, others that rotate, and then copies */
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */

@@ -148,7 +148,10 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
                                                   typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads)
 {
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
-    const uint32_t runs = warp < warps ? rows * call.shape.runs_of_row.divisor : 0; /* a warp that is not whole has none */
+    const bool only_copies = blockIdx.y * call.shape.items_of_block >= call.shape.rotating_items &&
+                             !(have_actions(R::ROWS) && call.plan.plan.sequences.boundaries);
+    /* A warp that is not whole has none. */
+    const uint32_t runs = warp < warps && !only_copies ? rows * call.shape.runs_of_row.divisor : 0;
     /* The first run asks for what it needs of memory before the data, and waits for nothing else. General kernels would be
      * a third larger with a first run of its own. */
     constexpr bool FIRST_IS_APART = R::ANGLES != ANGLES_ANY;

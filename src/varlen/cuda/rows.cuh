@@ -57,7 +57,8 @@ static inline row_source plan_source(const trope_sequences &s)
 
 /* How the rows of a call are found. */
 struct row_shape {
-    token_positions positions;
+    int32_t from_tokens;
+    token_positions positions; /* then */
     row_source source;
     search_shape search;
 };
@@ -184,7 +185,7 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     {
         const trope_sequences &s = plan.sequences;
         found_row row = {0, action, place.faulty};
-        if (ROWS == ROWS_FROM_TOKENS) {
+        if (ROWS == ROWS_FROM_TOKENS || (ROWS == ROWS_ANY && shape.from_tokens)) {
             row.position = shape.positions.of((uint32_t)token);
             return row;
         }
