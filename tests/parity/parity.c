@@ -36,8 +36,10 @@ int is_snapshot(const config *c, const unsigned char *before)
         size_t byte = 0;
         while (buffer->bytes[byte] == before[at + byte])
             byte++;
-        printf("buffer %d, byte %zu of %zu: 0x%02x and 0x%02x\n", i, byte, buffer->size, before[at + byte],
-               buffer->bytes[byte]);
+        printf("buffer %d, byte %zu of %zu, from there:", i, byte, buffer->size);
+        for (size_t j = byte; j < byte + 8 && j < buffer->size; j++)
+            printf(" %02x/%02x", before[at + j], buffer->bytes[j]);
+        printf("\n");
         return 0;
     }
     return 1;

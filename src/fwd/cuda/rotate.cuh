@@ -86,17 +86,17 @@ template <class R> struct coefficient_run {
     {
         const trope_plan &plan = call.plan.plan;
         const found_row of_axis = lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
-        if (have_actions(R::ROWS) && column == 0) {
+        if (may_search(R::ROWS) && column == 0) {
             *action_in_block<R>(call, row) = of_axis.action;
             R::keep(call, row, of_axis);
         }
-        if (have_actions(R::ROWS) && of_axis.action != TROPE_ROW_ROTATE)
+        if (may_search(R::ROWS) && of_axis.action != TROPE_ROW_ROTATE)
             return false;
         const uint32_t pair = column * 32 + thread_of_warp();
         bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, steps, of_axis, pair);
         /* Rows that are not searched have a run for each column: a second copy of the code costs more than finding them twice. */
 #pragma unroll 1
-        for (uint32_t i = R::ANGLES != ANGLES_ANY; have_actions(R::ROWS) && i < call.shape.columns_of_run; i++)
+        for (uint32_t i = R::ANGLES != ANGLES_ANY; may_search(R::ROWS) && i < call.shape.columns_of_run; i++)
             differ = find_pair(call, steps, of_axis, pair + i * 32) || differ;
         return differ;
     }
@@ -149,7 +149,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
     const bool only_copies = blockIdx.y * call.shape.items_of_block >= call.shape.rotating_items &&
-                             !(have_actions(R::ROWS) && call.plan.plan.sequences.boundaries);
+                             !have_actions<R::ROWS>(call.plan.plan);
     /* A warp that is not whole has none. */
     const uint32_t runs = warp < warps && !only_copies ? rows * call.shape.runs_of_row.divisor : 0;
     /* The first run asks for what it needs of memory before the data, and waits for nothing else. General kernels would be
@@ -186,7 +186,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 
 template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
 {
-    return have_actions(R::ROWS) ? *action_in_block<R>(call, row) : TROPE_ROW_ROTATE;
+    return have_actions<R::ROWS>(call.plan.plan) ? *action_in_block<R>(call, row) : TROPE_ROW_ROTATE;
 }
 
 /* ---- the rotation of a lane ---- */
@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load(call); });
     if (job.item.present)
         job.finish(call, action_of_row<R>(call, job.item.row), own);
-    if (have_actions(R::ROWS))
+    if (may_search(R::ROWS))
         check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

@@ -11,10 +11,15 @@
  * sequence is searched for, by all threads of a warp for one token; or in whatever way the call asks for. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_ANY };
 
-/* Whether rows may have sequences, and so some of them be padding. */
-__host__ __device__ constexpr bool have_actions(int rows)
+__host__ __device__ constexpr bool may_search(int rows)
 {
     return rows == ROWS_SEARCHED || rows == ROWS_ANY;
+}
+
+/* Whether rows have sequences, and so some of them may be padding. */
+template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_plan &plan)
+{
+    return ROWS == ROWS_SEARCHED || (ROWS == ROWS_ANY && plan.sequences.boundaries);
 }
 
 /* The positions of rows from tokens: of all of them, or of those of a context parallel rank, which are one run, two, or every
@@ -156,7 +161,7 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
             return;
         if (ROWS != ROWS_ANY || from.base)
             from.load(axis, batch, token, &read);
-        if (is_searched(plan) && !(ANY_WIDTH && shape.search.is_wide))
+        if (have_actions<ROWS>(plan) && !(ANY_WIDTH && shape.search.is_wide))
             search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
@@ -172,7 +177,7 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
                                                 uint32_t axis)
     {
         found_place place = {0, 0, false, false};
-        if (is_searched(plan))
+        if (have_actions<ROWS>(plan))
             place = find_place(plan, shape.search, token);
         return finish_place(plan, shape, read, place, token, axis,
                             place.is_padding ? action_of_padding(plan) : TROPE_ROW_ROTATE);
@@ -191,7 +196,7 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
         }
         if (shape.source.is_id || shape.source.is_start)
             row.position = read.value(shape.source.is_64);
-        if (is_searched(plan)) {
+        if (have_actions<ROWS>(plan)) {
             if (!shape.source.is_id)
                 row.position = trope_add_position(place.first, place.index);
         } else if (!shape.source.is_id) {
@@ -204,11 +209,6 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
     }
 
   private:
-    static __device__ __forceinline__ bool is_searched(const trope_plan &plan)
-    {
-        return ROWS == ROWS_SEARCHED || (ROWS == ROWS_ANY && plan.sequences.boundaries);
-    }
-
     __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape,
                                                       int64_t token) const
     {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -197,7 +198,7 @@ static void run_block(unsigned threads)
     block.at_end = block.ended = 0;
     block.passes = 0;
     block.holds[0] = block.holds[1] = false;
-    memset(shared, 0xff, SHARED_BYTES);
+    std::fill((int32_t *)shared, (int32_t *)(shared + SHARED_BYTES), (int32_t)(random_bits() % 4) - 1);
     while (block.ended < threads) {
         const unsigned first = (unsigned)(random_bits() % threads), step = random_bits() % 2 ? 1 : threads - 1;
         moved = false;
