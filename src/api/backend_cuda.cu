@@ -11,12 +11,12 @@
 #include "fwd/cuda/rotate.h"
 #include "varlen/cuda/search.cuh"
 
-/* Whether a call is written as sums, by the kernels that backward has for them. */
+/* Whether heads are added, by the kernels that backward has for them. */
 static bool has_sums(const trope_plan &plan)
 {
     bool sums = false;
     for (int i = 0; i < plan.operand_count; i++)
-        sums = sums || (plan.operands[i].dst && trope_is_summed(&plan.operands[i]));
+        sums = sums || (plan.operands[i].dst && plan.operands[i].summed_heads);
     return sums;
 }
 

@@ -170,6 +170,8 @@ static const case_group groups[] = {
      ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE), {4096}},
     {{"h-32-interleaved", ONE(32), .dtypes = BF16 | F32, .pairing = INTERLEAVED}, SMALL | ROWS(FREQS_FULL), {8192}},
     {{"h-32-to-half", ONE(32), .pairing = INTERLEAVED, .pairing_out = HALF}, SMALL, {8192}},
+    {{"h-32-to-half-in", ONE(32), .dtypes = F32 | F16 | BF16, .pairing = INTERLEAVED, .pairing_out = HALF, .in_place = 1},
+     ROWS(TOKENS), {8192}},
     {{"h-32-half", ONE(32), .dtypes = BF16 | F32, .rotary_dim = 64}, SMALL, {8192}},
     {{"h-32-quarter-in", ONE(32), .rotary_dim = 32, .in_place = 1}, SMALL, {32768}},
     {{"h-32-strided", ONE(32), .dtypes = BF16 | F32, .form = BENCH_STRIDED}, ROWS(TOKENS), {8192}},
@@ -192,6 +194,7 @@ static const case_group groups[] = {
     {{"mla-q-16", MLA_Q(16)}, SMALL, {4096}},
     {{"mla-kv-128", MLA_KV(128)}, SOME_OF_MLA, {4096}},
     {{"mla-kv-128-bwd", MLA_KV(128), .backward = 1}, SOME_OF_MLA, {4096}},
+    {{"mla-kv-128-bwd", MLA_KV(128), .dtypes = F32 | F16, .backward = 1}, ROWS(TOKENS), {2048}},
     {{"mla-kv-16", MLA_KV(16)}, SMALL, {4096}},
     {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
 

@@ -71,21 +71,9 @@ template <class R> struct shared_terms {
     }
 };
 
-/* What passes through as a term: in fp32 a sum, so that a NaN has the bits of one that arithmetic gives. */
-__device__ __forceinline__ float term_of(float x)
-{
-    return trope_add(x, -0.0f);
-}
-
-__device__ __forceinline__ double term_of(double x)
-{
-    return x;
-}
-
 /* An item of a sum: the lane of one of its heads in each round. */
 template <class R> struct sum_job : lane_job<R> {
     uint32_t first_head, slot; /* of the sum's heads */
-    typename R::lane held;     /* what dst is added to */
     bool is_loaded, has_second;
 
     __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
@@ -120,18 +108,6 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void load_term(const typename R::call &call)
     {
         this->v[0].load(this->from, this->from + this->segment(call).src.second);
-    }
-
-    /* After the kernel before this one has ended: what dst holds, too, as it is if the row is rotated. */
-    __device__ __forceinline__ void load_first(const typename R::call &call)
-    {
-        const typename R::segment &s = this->segment(call);
-        load_term(call);
-        if (!call.shape.accumulates)
-            return;
-        const bool adds = s.accumulate && this->item.present && slot == 0;
-        const char *const p = adds ? find_dst(call, s.dst) : this->from;
-        held.load(p, p + (adds ? s.dst.second : s.src.second));
     }
 
     /* The thread's terms of the head that it has loaded. */
@@ -185,8 +161,8 @@ template <class R> struct sum_job : lane_job<R> {
         if (s.accumulate && action == TROPE_ROW_ZERO)
             return;
         if (s.accumulate) {
-            if (action != TROPE_ROW_ROTATE)
-                held.load(to, to + dst.second);
+            typename R::lane held;
+            held.load(to, to + dst.second);
             if (joins)
                 held.separate();
             t.accumulate(call.plan.plan.rounding, held);
@@ -287,14 +263,11 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_first(call); });
+    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_term(call); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const bool is_alone = shape.slots == 1 && shape.rounds == 1; /* each sum: dst is added to, but no heads are */
     const bool is_sum = job.segment(call).is_sum;
     lane_terms<R> t;
-    if (is_alone && is_sum)
-        t = job.find_terms(call, action, own);
-    else if (!is_alone && blockIdx.y * shape.items_of_block < shape.summed_items)
+    if (blockIdx.y * shape.items_of_block < shape.summed_items)
         t = add_rounds(call, action, own, &job);
     if (job.item.present && !is_sum)
         job.finish(call, action, own);

@@ -71,6 +71,11 @@ __device__ __forceinline__ void load_at_once(const uint2 *from, uint32_t *low, u
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
 }
 
+__device__ __forceinline__ void load_at_once(const uint4 *from, uint4 *to)
+{
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w) : "l"(from));
+}
+
 /* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,
  * serves one address after another: 32 cycles of the multiprocessor for a warp.) */
 __device__ __forceinline__ void load_parameter(const uint64_t *from, uint64_t *to)
@@ -97,6 +102,12 @@ __device__ __forceinline__ void settle(uint64_t *loaded)
     uint32_t low = (uint32_t)*loaded;
     settle(&low);
     *loaded = *loaded >> 32 << 32 | low;
+}
+
+/* Brings what is loaded later into L2, which has no older data than memory, whoever is writing it. */
+__device__ __forceinline__ void prefetch(const char *from)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 /* Vectors of what the call moves: streaming, since what is needed once should not push other things out of L2. (A policy

@@ -130,11 +130,11 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 
 /* ---- coefficients ---- */
 
-/* cos and sin of one element, and what becomes of them. (Only kernels of any angles round them to the dtype.) */
+/* cos and sin of one element, and what becomes of them. */
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    template <int ANGLES> __device__ __forceinline__ void finish(const cuda_plan &p, bool poisoned)
+    __device__ __forceinline__ void finish(const cuda_plan &p, bool poisoned)
     {
         typedef typename elements<DTYPE>::real real;
         if constexpr (DTYPE == TROPE_F64) {
@@ -146,7 +146,7 @@ template <int DTYPE> struct couple {
         }
         if (poisoned)
             cosine = sine = (real)NAN;
-        if (ANGLES == ANGLES_ANY && p.plan.rounding == TROPE_ROUND_NATIVE) {
+        if (p.plan.rounding == TROPE_ROUND_NATIVE) {
             cosine = round_to<DTYPE>(cosine);
             sine = round_to<DTYPE>(sine);
         }
@@ -219,10 +219,10 @@ __device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, 
         sincos_of_phase(row.position, from.step, &of.first.sine, &of.first.cosine);
     else
         of = finish_table<DTYPE>(p.plan.angles, from.entries);
-    of.first.template finish<ANGLES>(p, row.poisoned);
+    of.first.finish(p, row.poisoned);
     if (!of.differ)
         return of;
-    of.second.template finish<ANGLES>(p, row.poisoned);
+    of.second.finish(p, row.poisoned);
     if (p.plan.swap_sines) {
         const typename elements<DTYPE>::real sine = of.first.sine;
         of.first.sine = of.second.sine;

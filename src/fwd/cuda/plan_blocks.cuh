@@ -98,7 +98,7 @@ enum run_class { RUN_SUMMED, RUN_ROTATED, RUN_COPIED };
 
 static inline run_class class_of_run(const trope_plan_operand &o, const head_run &run)
 {
-    return trope_is_summed(&o) ? RUN_SUMMED : run.rotates ? RUN_ROTATED : RUN_COPIED;
+    return o.summed_heads ? RUN_SUMMED : run.rotates ? RUN_ROTATED : RUN_COPIED;
 }
 
 /* ALIGNED: lanes are a power of two, for heads that must not be cut. */
@@ -133,7 +133,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
-    s.is_sum = trope_is_summed(&o) != 0;
+    s.is_sum = o.summed_heads != 0;
     s.accumulate = o.accumulate != 0;
     return s;
 }
@@ -240,10 +240,10 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, USUAL_THREADS, false};
 }
 
-/* Whether the usual ones of these can, if any can: usual rows, rounding once, and no head that is rearranged in place. */
+/* Whether the usual ones of these can, if any can: usual rows, and no head that is rearranged in place. */
 static inline bool is_usual(const trope_plan &plan)
 {
-    return kind_of_rows(plan) != ROWS_ANY && plan.rounding == TROPE_ROUND_ONCE && !rearranges_in_place(plan);
+    return kind_of_rows(plan) != ROWS_ANY && !rearranges_in_place(plan);
 }
 
 /* ---- blocks ---- */

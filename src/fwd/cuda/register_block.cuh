@@ -21,10 +21,10 @@ struct block_limit {
     int threads, blocks, held;
 };
 
-constexpr block_limit block_limits(int rows, bool is_wide, bool any_rounding)
+constexpr block_limit block_limits(int rows, bool is_wide)
 {
     return is_wide                 ? block_limit{BLOCK_THREADS, 2, 1}
-           : any_rounding          ? block_limit{256, 4, 1}
+           : rows == ROWS_ANY      ? block_limit{256, 4, 1}
            : rows == ROWS_SEARCHED ? block_limit{256, 4, 2}
                                    : block_limit{384, 4, 1};
 }

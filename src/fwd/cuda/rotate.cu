@@ -18,6 +18,22 @@ struct rotation_choice {
     block_form form;
 };
 
+static bool rotates_one_head_once(const trope_plan &plan)
+{
+    bool accumulates = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        accumulates = accumulates || plan.operands[i].accumulate;
+    return rotating_heads(plan) == 1 && plan.rounding == TROPE_ROUND_ONCE && !accumulates;
+}
+
+/* Whether a thread can load the freqs of its pairs as vectors. */
+static bool has_freq_vectors(const trope_plan &plan)
+{
+    const trope_plan_angles &a = plan.angles;
+    return a.source == TROPE_ANGLES_FREQS && !a.per_element && a.dtype == TROPE_F32 && a.stride.column == 1 &&
+           !a.stride.axis && a.stride.row % 4 == 0 && a.stride.batch % 4 == 0 && (uintptr_t)a.freqs % 16 == 0;
+}
+
 static rotation_choice choose(const trope_plan &plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
@@ -27,11 +43,11 @@ static rotation_choice choose(const trope_plan &plan)
     block_form form = form_of(plan, false);
     if (!form.vectors || !is_usual(plan))
         return {&kernels->any[form.vectors], form};
-    if (alone->function && rotating_heads(plan) == 1) { /* which shares its coefficients with nobody */
+    if (alone->function && rotates_one_head_once(plan) && (!has_table || has_freq_vectors(plan))) { /* which shares its coefficients with nobody */
         form.whole_warps = true;
         return {alone, form};
     }
-    form.held = (uint32_t)block_limits(rows, false, false).held;
+    form.held = (uint32_t)block_limits(rows, false).held;
     form.threads = rows == ROWS_SEARCHED ? SEARCHED_THREADS : USUAL_THREADS;
     form.items = rows == ROWS_SEARCHED ? SEARCHED_THREADS : MOST_ITEMS;
     return {&kernels->vectors[rows][has_table], form};

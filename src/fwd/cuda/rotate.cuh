@@ -8,12 +8,12 @@
 extern __shared__ __align__(16) char shared[];
 
 /* What the kernels of a dtype differ in. IS_WIDE: strides, rows and sequences that 32 bits may be too few for, any number of
- * operands and pairs. Kernels of any angles round as the call says. */
+ * operands and pairs. */
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
-    static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE, ANY_ROUNDING = OF_ANGLES == ANGLES_ANY;
+    static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
     static constexpr uint32_t STEPS = IS_WIDE ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
-    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE, ANY_ROUNDING);
+    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
@@ -218,13 +218,39 @@ template <class R> struct lane_coefficients {
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
             const auto rotated = rotate_pair<R::DTYPE>(
-                R::ANY_ROUNDING ? rounding : (int32_t)TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
+                rounding, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
                 {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
             y[0][i] = rotated.first;
             y[1][i] = rotated.second;
         }
     }
 };
+
+/* Adds what dst holds to what a few pairs of a lane have become: NATIVE rounds that before. */
+template <class R>
+__device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane &held, int e,
+                                       typename R::real y[2][lane_coefficients<R>::TOGETHER])
+{
+#pragma unroll
+    for (int i = 0; i < 2 * lane_coefficients<R>::TOGETHER; i++) {
+        const int which = i / lane_coefficients<R>::TOGETHER, of_pair = i % lane_coefficients<R>::TOGETHER;
+        typename R::real &term = y[which][of_pair];
+        if (rounding == TROPE_ROUND_NATIVE)
+            term = round_to<R::DTYPE>(term);
+        term = (typename R::real)held.get(which, e + of_pair) + term;
+    }
+}
+
+/* What passes through as a term: in fp32 a sum, so that a NaN has the bits of one that arithmetic gives. */
+__device__ __forceinline__ float term_of(float x)
+{
+    return trope_add(x, -0.0f);
+}
+
+__device__ __forceinline__ double term_of(double x)
+{
+    return x;
+}
 
 /* The bits that padding is filled with. */
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
@@ -255,6 +281,8 @@ template <class R> struct lane_job {
         if (item.present && s.is_loaded)
             from = find_src(call, item.head);
         has_two = R::HELD > 1 && s.held > 1 && item.head + 1 < s.heads;
+        if (call.shape.accumulates && s.accumulate && !s.is_sum && item.present)
+            prefetch_dst(call);
     }
 
     __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
@@ -292,22 +320,59 @@ template <class R> struct lane_job {
         store_to(s.dst, s.alike ? from + s.moved : find_address(call.shape, s, s.dst, row, item.head, item.lane));
     }
 
-    /* USUAL: pairs by halves, and both elements by the same coefficients. */
+    __device__ __forceinline__ char *find_dst(const typename R::call &call, const block_tensor<typename R::stride> &dst) const
+    {
+        return find_address(call.shape, segment(call), dst, row, item.head, item.lane);
+    }
+
+    /* What is added to. */
+    __device__ __forceinline__ void prefetch_dst(const typename R::call &call) const
+    {
+        const block_tensor<typename R::stride> &dst = segment(call).dst;
+        const char *const to = find_dst(call, dst);
+#pragma unroll
+        for (int h = 0; h < R::HELD; h++) {
+            prefetch(to + h * (int64_t)has_two * dst.head);
+            prefetch(to + h * (int64_t)has_two * dst.head + dst.second);
+        }
+    }
+
+    /* What dst holds of the thread's heads. */
+    __device__ __forceinline__ void load_dst(const block_tensor<typename R::stride> &dst, const char *to,
+                                             typename R::lane held[R::HELD]) const
+    {
+#pragma unroll
+        for (int h = 0; h < R::HELD; h++) {
+            const char *const of_head = to + h * (int64_t)has_two * dst.head;
+            held[h].load(of_head, of_head + dst.second);
+        }
+    }
+
+    /* USUAL: rounded once, pairs by halves, both elements by the same coefficients, and dst is overwritten. */
     template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
     {
         const trope_plan &plan = call.plan.plan;
+        const bool accumulates = !USUAL && segment(call).accumulate;
         lane_coefficients<R> c;
+        typename R::lane held[R::HELD];
+        if (accumulates)
+            load_dst(segment(call).dst, find_dst(call, segment(call).dst), held);
 #pragma unroll
-        for (int h = 0; h < R::HELD && !USUAL; h++)
+        for (int h = 0; h < R::HELD && !USUAL; h++) {
             if (plan.interleaved_src)
                 v[h].separate();
+            if (accumulates && plan.interleaved_dst)
+                held[h].separate();
+        }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
             c.load(call.shape, item, e, !USUAL && own);
 #pragma unroll
             for (int h = 0; h < R::HELD; h++) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
-                c.rotate(plan.rounding, v[h], e, y);
+                c.rotate(USUAL ? (int32_t)TROPE_ROUND_ONCE : plan.rounding, v[h], e, y);
+                if (accumulates)
+                    add_to<R>(plan.rounding, held[h], e, y);
                 v[h].template set<lane_coefficients<R>::TOGETHER>(0, e, y[0]);
                 v[h].template set<lane_coefficients<R>::TOGETHER>(1, e, y[1]);
             }
@@ -323,25 +388,65 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void pass_on(const typename R::call &call, int32_t action)
     {
         const typename R::segment &s = segment(call);
+        const block_tensor<typename R::stride> dst = unrotated_dst(s);
+        if ((!is_filled(action) && s.in_place) || (action == TROPE_ROW_ZERO && s.accumulate))
+            return;
+        char *const to = find_dst(call, dst);
+        if (!is_filled(action) && s.accumulate)
+            add_unrotated(dst, to);
 #pragma unroll
         for (int h = 0; h < R::HELD; h++)
             if (is_filled(action))
                 v[h].fill(filling_of<R::DTYPE>(action));
-        if (!is_filled(action) && s.in_place)
-            return;
-        const block_tensor<typename R::stride> dst = unrotated_dst(s);
-        store_to(dst, find_address(call.shape, s, dst, row, item.head, item.lane));
+        if (s.accumulate && s.is_odd && item.lane == 0) /* what two lanes have is added to once */
+            store_firsts(dst, to);
+        else
+            store_to(dst, to);
+    }
+
+    __device__ __forceinline__ void store_firsts(const block_tensor<typename R::stride> &dst, char *to) const
+    {
+        v[0].store_first(to);
+        if (R::HELD > 1 && has_two)
+            v[R::HELD - 1].store_first(to + dst.head);
+    }
+
+    __device__ __forceinline__ void add_unrotated(const block_tensor<typename R::stride> &dst, const char *to)
+    {
+        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        typename R::lane held[R::HELD];
+        load_dst(dst, to, held);
+#pragma unroll
+        for (int i = 0; i < R::HELD * R::PAIRS; i += TOGETHER) {
+            const int h = i / R::PAIRS, e = i % R::PAIRS;
+            typename R::real y[2][TOGETHER];
+#pragma unroll
+            for (int j = 0; j < 2 * TOGETHER; j++)
+                y[j / TOGETHER][j % TOGETHER] = term_of(v[h].get(j / TOGETHER, e + j % TOGETHER));
+            add_to<R>(TROPE_ROUND_ONCE, held[h], e, y);
+            v[h].template set<TOGETHER>(0, e, y[0]);
+            v[h].template set<TOGETHER>(1, e, y[1]);
+        }
+    }
+
+    /* What is not rotated. */
+    __device__ __forceinline__ void move(const typename R::call &call, int32_t action)
+    {
+        const typename R::segment &s = segment(call);
+        if (action != TROPE_ROW_ROTATE || s.accumulate)
+            pass_on(call, action);
+        else if (!s.in_place)
+            store(call);
     }
 
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        if (action != TROPE_ROW_ROTATE) {
-            pass_on(call, action);
-        } else if (!s.rotates) {
-            if (!s.in_place)
-                store(call);
-        } else if (own || call.plan.plan.interleaved_src || call.plan.plan.interleaved_dst) {
+        const trope_plan &plan = call.plan.plan;
+        if (action != TROPE_ROW_ROTATE || !s.rotates) {
+            move(call, action);
+        } else if (own || plan.interleaved_src || plan.interleaved_dst || plan.rounding != TROPE_ROUND_ONCE ||
+                   s.accumulate) {
             rotate<false>(call, own);
         } else {
             rotate<true>(call, false);

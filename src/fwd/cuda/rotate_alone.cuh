@@ -49,10 +49,9 @@ template <class R> struct lone_rows {
         }
     }
 
-    __device__ __forceinline__ found_row of_pair(const trope_plan &plan, int pair) const
+    __device__ __forceinline__ found_row of_axis(uint32_t axis) const
     {
-        const int axis = R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1 ? 0 : trope_pair_axis(&plan, pair);
-        static_assert(TROPE_MAX_AXES == 4, "of_pair"); /* by conditions: an array that is indexed would be in memory */
+        static_assert(TROPE_MAX_AXES == 4, "of_axis"); /* by conditions: an array that is indexed would be in memory */
         const int64_t low = axis & 1 ? position[1] : position[0], high = axis & 1 ? position[3] : position[2];
         return {axis & 2 ? high : low, action, (int32_t)(poisoned >> axis & 1)};
     }
@@ -88,10 +87,55 @@ template <class R> struct lone_rows {
     }
 };
 
+/* Where the angles of a thread's pairs come from: their steps, or freqs as vectors (see has_freq_vectors). */
+template <class R> struct lone_angles {
+    static constexpr bool HAS_FREQS = R::ANGLES == ANGLES_TABLE;
+
+    uint64_t step[HAS_FREQS ? 1 : R::PAIRS];
+    uint4 freqs[HAS_FREQS ? R::PAIRS / 4 : 1];
+    uint32_t axes; /* two bits a pair */
+
+    /* `batch`, `token`: of a row that is. */
+    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &steps, uint32_t lane,
+                                            int64_t batch, int64_t token)
+    {
+        const cuda_plan &p = call.plan;
+        const trope_table_stride &stride = p.plan.angles.stride;
+        const int64_t position = p.rows.positions.of((uint32_t)token),
+                      at = batch * stride.batch + position * stride.row + lane * R::PAIRS;
+        if (HAS_FREQS) {
+#pragma unroll
+            for (int e = 0; e < R::PAIRS; e += 4)
+                load_at_once((const uint4 *)(p.table[0] + (at + e) * (int64_t)sizeof(float)), &freqs[e / 4]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < R::PAIRS; e += 2)
+                load_two_parameters(steps.of + lane * R::PAIRS + e, &step[e], &step[e + 1]);
+        }
+        if (R::ROWS != ROWS_FROM_TOKENS)
+            axes = p.plan.axes == 1 ? 0 : p.plan.axis_bits[lane * R::PAIRS / 16] >> lane * R::PAIRS % 16 * 2;
+    }
+
+    __device__ __forceinline__ couple<R::DTYPE> find(const cuda_plan &p, const lone_rows<R> &rows, int e) const
+    {
+        const found_row row = rows.of_axis(R::ROWS == ROWS_FROM_TOKENS ? 0 : axes >> 2 * e & 3);
+        couple<R::DTYPE> c;
+        if constexpr (HAS_FREQS) {
+            const uint4 &v = freqs[e / 4];
+            const uint32_t bits = e % 4 == 0 ? v.x : e % 4 == 1 ? v.y : e % 4 == 2 ? v.z : v.w;
+            sincos_of_angle(trope_float_from_bits(bits), &c.sine, &c.cosine);
+        } else {
+            sincos_of_phase(row.position, step[e], &c.sine, &c.cosine);
+        }
+        c.finish(p, row.poisoned);
+        return c;
+    }
+};
+
 /* The lane of a row, rotated by what its thread finds. */
 template <class R>
 __device__ __forceinline__ void rotate_alone(const typename R::call &call, const lone_rows<R> &rows,
-                                             const angle_source *angles, lane_job<R> *job)
+                                             const lone_angles<R> &angles, lane_job<R> *job)
 {
     typedef typename R::real real;
     const cuda_plan &p = call.plan;
@@ -103,12 +147,9 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, const
         real y[2][2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const int pair = (int)job->item.lane * R::PAIRS + e + i;
-            pair_couples<R::DTYPE> c = find_couples<R::DTYPE, R::ANGLES>(p, rows.of_pair(p.plan, pair), angles[e + i]);
-            if (!c.differ)
-                c.second = c.first;
+            const couple<R::DTYPE> c = angles.find(p, rows, e + i);
             const auto rotated = rotate_pair<R::DTYPE>(TROPE_ROUND_ONCE, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
-                                                       {c.first.cosine, c.first.sine, c.second.cosine, c.second.sine});
+                                                       {c.cosine, c.sine, c.cosine, c.sine});
             y[0][i] = rotated.first;
             y[1][i] = rotated.second;
         }
@@ -129,27 +170,19 @@ __global__ void __launch_bounds__(256, 4)
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
     const bool rotates = job.segment(call).rotates;
-    angle_source angles[R::PAIRS];
-#pragma unroll
-    for (int e = 0; e < R::PAIRS && R::ANGLES == ANGLES_PHASE; e += 2)
-        if (rotates)
-            load_two_parameters(steps.of + job.item.lane * R::PAIRS + e, &angles[e].step, &angles[e + 1].step);
     const int64_t batch = job.row.batch(shape), token = job.item.row < rows ? job.row.token(shape) : 0;
+    lone_angles<R> angles;
     lone_rows<R> found;
     await_previous();
     found.request(call.plan, batch, token);
-#pragma unroll
-    for (int e = 0; e < R::PAIRS && R::ANGLES == ANGLES_TABLE; e++)
-        if (rotates)
-            angles[e].entries.template request<R::DTYPE>(call.plan, batch, call.plan.rows.positions.of((uint32_t)token),
-                                                         (int)job.item.lane * R::PAIRS + e);
+    angles.request(call, steps, rotates ? job.item.lane : 0, batch, token);
     job.load(call);
     admit_next();
     found.finish(call.plan, token);
     if (job.item.present && found.action == TROPE_ROW_ROTATE && rotates)
         rotate_alone<R>(call, found, angles, &job);
     else if (job.item.present)
-        job.finish(call, found.action, false);
+        job.move(call, found.action);
     if (R::ROWS == ROWS_SEARCHED)
         check_sequences<true>(call.plan.plan.sequences, call.plan.plan.status);
 }

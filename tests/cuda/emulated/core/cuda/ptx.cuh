@@ -38,6 +38,12 @@ static inline void load_at_once(const uint32_t *from, uint32_t *to)
     *to = *from;
 }
 
+static inline void load_at_once(const uint4 *from, uint4 *to)
+{
+    emulated_aligned(from, sizeof *from);
+    *to = *from;
+}
+
 static inline void load_at_once(const void *from, int32_t is_16, uint32_t *to)
 {
     emulated_aligned(from, is_16 ? 2 : 4);
@@ -64,6 +70,10 @@ static inline void load_two_parameters(const uint64_t *from, uint64_t *first, ui
 {
     *first = from[0];
     *second = from[1];
+}
+
+static inline void prefetch(const char *)
+{
 }
 
 static inline void load_vector(const char *from, uint4 *to)
