@@ -124,7 +124,7 @@ template <class R> struct sum_job : lane_job<R> {
 #pragma unroll
             for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
-                c.load(call.shape, this->item, e, own);
+                c.load(call.shape, this->item, e, own, call.plan.plan.rounding);
                 c.rotate(call.plan.plan.rounding, this->v[0], e, y);
 #pragma unroll
                 for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {
@@ -263,7 +263,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_term(call); });
+    const bool own = find_coefficients<R>(
+        call, steps, first_row, rows, [&]() { job.load_term(call); }, [&]() { job.prefetch_dst(call); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     const bool is_sum = job.segment(call).is_sum;
     lane_terms<R> t;

@@ -146,10 +146,12 @@ template <int DTYPE> struct couple {
         }
         if (poisoned)
             cosine = sine = (real)NAN;
-        if (p.plan.rounding == TROPE_ROUND_NATIVE) {
-            cosine = round_to<DTYPE>(cosine);
-            sine = round_to<DTYPE>(sine);
-        }
+    }
+
+    __device__ __forceinline__ void round()
+    {
+        cosine = round_to<DTYPE>(cosine);
+        sine = round_to<DTYPE>(sine);
     }
 };
 

@@ -135,6 +135,8 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.terms = s.rounds = 1;
     s.is_sum = o.summed_heads != 0;
     s.accumulate = o.accumulate != 0;
+    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src &&
+                 !plan.interleaved_dst;
     return s;
 }
 

@@ -142,10 +142,11 @@ template <class R> struct coefficient_run {
 };
 
 /* The coefficients of all rows of a block, up to the barrier after which all threads may read them, with the thread's loads
- * issued in between. Returns whether elements of any pair of the block have different ones. */
-template <class R, class ISSUE_LOADS>
+ * issued in between, and what comes `then`. Returns whether elements of any pair of the block have different ones. */
+template <class R, class ISSUE_LOADS, class THEN>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
-                                                  typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads)
+                                                  typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads,
+                                                  THEN then)
 {
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
     const bool only_copies = blockIdx.y * call.shape.items_of_block >= call.shape.rotating_items &&
@@ -170,6 +171,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         issue_loads();
         admit_next();
     }
+    then();
 #pragma unroll 1
     for (uint32_t number = FIRST_IS_APART ? warp + warps : warp; number < runs; number += warps) {
         coefficient_run<R> run;
@@ -199,8 +201,9 @@ template <class R> struct lane_coefficients {
         couple_type of[TOGETHER];
     } first, second;
 
-    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
-    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
+    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. NATIVE rounds them. */
+    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own,
+                                         int32_t rounding = TROPE_ROUND_ONCE)
     {
         const couple_type *const from = (const couple_type *)shared + item.row * shape.couples_of_row +
                                         (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
@@ -208,6 +211,13 @@ template <class R> struct lane_coefficients {
         second = first;
         if (own)
             second = *(const couples *)(from + shape.second_at);
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            if (rounding == TROPE_ROUND_NATIVE) {
+                first.of[i].round();
+                second.of[i].round();
+            }
+        }
     }
 
     /* Of one head. */
@@ -281,8 +291,6 @@ template <class R> struct lane_job {
         if (item.present && s.is_loaded)
             from = find_src(call, item.head);
         has_two = R::HELD > 1 && s.held > 1 && item.head + 1 < s.heads;
-        if (call.shape.accumulates && s.accumulate && !s.is_sum && item.present)
-            prefetch_dst(call);
     }
 
     __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
@@ -325,10 +333,12 @@ template <class R> struct lane_job {
         return find_address(call.shape, segment(call), dst, row, item.head, item.lane);
     }
 
-    /* What is added to. */
+    /* After the loads: what is added to comes into L2 meanwhile. */
     __device__ __forceinline__ void prefetch_dst(const typename R::call &call) const
     {
         const block_tensor<typename R::stride> &dst = segment(call).dst;
+        if (!call.shape.accumulates || !segment(call).accumulate || segment(call).is_sum || !item.present)
+            return;
         const char *const to = find_dst(call, dst);
 #pragma unroll
         for (int h = 0; h < R::HELD; h++) {
@@ -348,11 +358,12 @@ template <class R> struct lane_job {
         }
     }
 
-    /* USUAL: rounded once, pairs by halves, both elements by the same coefficients, and dst is overwritten. */
+    /* USUAL: of a plain segment, and both elements of each pair by the same coefficients. */
     template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
     {
         const trope_plan &plan = call.plan.plan;
         const bool accumulates = !USUAL && segment(call).accumulate;
+        const int32_t rounding = USUAL ? (int32_t)TROPE_ROUND_ONCE : plan.rounding;
         lane_coefficients<R> c;
         typename R::lane held[R::HELD];
         if (accumulates)
@@ -366,13 +377,13 @@ template <class R> struct lane_job {
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
-            c.load(call.shape, item, e, !USUAL && own);
+            c.load(call.shape, item, e, !USUAL && own, rounding);
 #pragma unroll
             for (int h = 0; h < R::HELD; h++) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
-                c.rotate(USUAL ? (int32_t)TROPE_ROUND_ONCE : plan.rounding, v[h], e, y);
+                c.rotate(rounding, v[h], e, y);
                 if (accumulates)
-                    add_to<R>(plan.rounding, held[h], e, y);
+                    add_to<R>(rounding, held[h], e, y);
                 v[h].template set<lane_coefficients<R>::TOGETHER>(0, e, y[0]);
                 v[h].template set<lane_coefficients<R>::TOGETHER>(1, e, y[1]);
             }
@@ -442,15 +453,12 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const trope_plan &plan = call.plan.plan;
-        if (action != TROPE_ROW_ROTATE || !s.rotates) {
-            move(call, action);
-        } else if (own || plan.interleaved_src || plan.interleaved_dst || plan.rounding != TROPE_ROUND_ONCE ||
-                   s.accumulate) {
-            rotate<false>(call, own);
-        } else {
+        if (action == TROPE_ROW_ROTATE && s.is_plain && !own)
             rotate<true>(call, false);
-        }
+        else if (action == TROPE_ROW_ROTATE && s.rotates)
+            rotate<false>(call, own);
+        else
+            move(call, action);
     }
 };
 
@@ -462,7 +470,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load(call); });
+    const bool own = find_coefficients<R>(
+        call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prefetch_dst(call); });
     if (job.item.present)
         job.finish(call, action_of_row<R>(call, job.item.row), own);
     if (may_search(R::ROWS))
