@@ -3,16 +3,41 @@
 
 #include "bwd/cuda/kernels.h"
 #include "fwd/cuda/plan_blocks.cuh"
+#include "fwd/cuda/rotate.h"
+
+/* Those operands of a plan whose heads are added, or those whose are not. */
+struct some_operands {
+    trope_plan plan;
+    trope_plan_operand operands[TROPE_MAX_OPERANDS];
+
+    some_operands(const trope_plan &of, bool summed) : plan(of)
+    {
+        plan.operands = operands;
+        plan.operand_count = 0;
+        for (int i = 0; i < of.operand_count; i++)
+            if ((of.operands[i].summed_heads != 0) == summed)
+                operands[plan.operand_count++] = of.operands[i];
+    }
+};
 
 const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan)
 {
-    return &trope_backward_kernels_of(plan->dtype)->sums[form_of(*plan, true).vectors];
+    const some_operands summed(*plan, true);
+    return &trope_backward_kernels_of(plan->dtype)->sums[form_of(summed.plan, true).vectors];
 }
 
+static trope_status launch_sums(const char *function, const trope_plan &plan)
+{
+    const block_form form = form_of(plan, true);
+    const void *const kernel = trope_backward_kernels_of(plan.dtype)->sums[form.vectors].function;
+    return form.vectors ? launch_blocks<usual_call>(function, plan, form, kernel)
+                        : launch_blocks<wide_call>(function, plan, form, kernel);
+}
+
+/* The sums, and then, by a launch of its own that has no use for so many registers a thread, the rest. */
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
-    const block_form form = form_of(*plan, true);
-    const void *const kernel = trope_backward_kernels_of(plan->dtype)->sums[form.vectors].function;
-    return form.vectors ? launch_blocks<usual_call>(function, *plan, form, kernel)
-                        : launch_blocks<wide_call>(function, *plan, form, kernel);
+    const some_operands summed(*plan, true), others(*plan, false);
+    const trope_status status = moves_something(summed.plan) ? launch_sums(function, summed.plan) : TROPE_OK;
+    return status || !moves_something(others.plan) ? status : trope_cuda_rotate(function, &others.plan);
 }

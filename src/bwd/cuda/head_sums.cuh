@@ -1,7 +1,6 @@
 /* Sums on CUDA: dst receives the sum of M' dy over the heads that share it, plus what it holds if it accumulates. An item is a
  * lane of one head of a sum; the heads of a sum, as many at once as a block has slots for, are added as a binary tree,
- * neighbours first, and these subtrees in turn as a binary counter. (What is no sum is rotated as in fwd/cuda/rotate.cuh, by
- * the same launch.) */
+ * neighbours first, and these subtrees in turn as a binary counter. (Operands that are no sums are another launch's.) */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
@@ -232,7 +231,7 @@ template <class R> struct round_counter {
     }
 };
 
-/* The thread's share of the sums of a block that has some. Who is in slot 0 has the sum in the end. */
+/* What the thread's slot adds to its sum. Who is in slot 0 has the sum in the end. */
 template <class R>
 __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call, int32_t action, bool own, sum_job<R> *job)
 {
@@ -241,7 +240,7 @@ __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call
     const round_counter<R> counter(call, *job, terms);
     lane_terms<R> t;
     for (uint32_t round = 0; round < call.shape.rounds; round++) {
-        const bool adds = s.is_sum && round < s.rounds;
+        const bool adds = round < s.rounds;
         if (adds && round > 0) {
             job->select(call, round);
             job->load_term(call);
@@ -252,7 +251,7 @@ __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call
         if (adds && s.rounds > 1 && job->slot == 0)
             counter.push(round, t);
     }
-    return s.is_sum && s.rounds > 1 && job->slot == 0 ? counter.finish(s.rounds) : t;
+    return s.rounds > 1 && job->slot == 0 ? counter.finish(s.rounds) : t;
 }
 
 template <class R>
@@ -263,16 +262,11 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_term(call); }, [&]() { job.prefetch_dst(call); });
+    const bool own =
+        find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const bool is_sum = job.segment(call).is_sum;
-    lane_terms<R> t;
-    if (blockIdx.y * shape.items_of_block < shape.summed_items)
-        t = add_rounds(call, action, own, &job);
-    if (job.item.present && !is_sum)
-        job.finish(call, action, own);
-    else if (job.item.present && job.slot == 0)
+    const lane_terms<R> t = add_rounds(call, action, own, &job);
+    if (job.item.present && job.slot == 0)
         job.store_sum(call, action, t);
     check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }

@@ -1,14 +1,14 @@
-/* Sums of heads, and with what dst holds, CUDA. */
+/* Sums of heads, CUDA. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_H
 #define TROPE_BWD_CUDA_HEAD_SUMS_H
 
 #include "core/cuda/kernel.h"
 #include "core/plan.h"
 
-/* Queues a plan that has sums: all its operands, by one launch. */
+/* Queues a plan some of whose operands may be sums: these by one launch, and the others by another. */
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan);
 
-/* The kernel of such a plan. */
+/* The kernel of the sums of a plan that has some. */
 const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan);
 
 #endif

@@ -112,7 +112,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
-    g->shape.rotating_items = 1; /* every block has some */
+    g->shape.rotating_slices = 1; /* all */
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));

@@ -93,14 +93,6 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     return t;
 }
 
-/* What becomes of a run, in the order in which a row has them: blocks that only copy find no coefficients. */
-enum run_class { RUN_SUMMED, RUN_ROTATED, RUN_COPIED };
-
-static inline run_class class_of_run(const trope_plan_operand &o, const head_run &run)
-{
-    return o.summed_heads ? RUN_SUMMED : run.rotates ? RUN_ROTATED : RUN_COPIED;
-}
-
 /* ALIGNED: lanes are a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
@@ -133,10 +125,11 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
-    s.is_sum = o.summed_heads != 0;
     s.accumulate = o.accumulate != 0;
-    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src &&
-                 !plan.interleaved_dst;
+    if (run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src && !plan.interleaved_dst)
+        s.kind = RUN_ROTATED;
+    else if (!run.rotates && !o.accumulate && !o.in_place)
+        s.kind = RUN_COPIED;
     return s;
 }
 
@@ -168,21 +161,23 @@ template <typename STRIDE> static inline uint32_t items_together(const trope_pla
     return s.slot_bits || (s.rotates && rearranges_in_place(plan)) ? s.lanes.divisor << s.slot_bits : 1;
 }
 
-/* Numbers the items of a row. Returns the most that belong together, which are a power of two if any do. */
+/* Numbers the items of a row, those that rotate first: blocks that only copy find no coefficients. Returns the most that
+ * belong together, which are a power of two if any do. */
 template <typename STRIDE, int SEGMENTS>
-static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call)
+static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call,
+                                  uint32_t *rotating)
 {
     const bool aligned = form.sums || rearranges_in_place(plan);
     block_shape *const shape = &call->shape;
     uint32_t together = 1;
     shape->least_slots = USUAL_THREADS;
     memset(call->first_item, 0xff, sizeof call->first_item);
-    for (run_class kind : {RUN_SUMMED, RUN_ROTATED, RUN_COPIED}) {
+    for (bool rotates : {true, false}) {
         for (int i = 0; i < plan.operand_count; i++) {
             head_run runs[3];
             const int count = cut_head(plan, plan.operands[i], runs);
             for (int j = 0; j < count; j++) {
-                if (class_of_run(plan.operands[i], runs[j]) != kind)
+                if (runs[j].rotates != rotates)
                     continue;
                 block_segment<STRIDE> *const s = &call->segments[shape->segments];
                 *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], aligned);
@@ -195,10 +190,8 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 plan_rounds(*s, shape);
             }
         }
-        if (kind == RUN_SUMMED)
-            shape->summed_items = shape->items;
-        if (kind != RUN_COPIED)
-            shape->rotating_items = shape->items;
+        if (rotates)
+            *rotating = shape->items;
     }
     return together;
 }
@@ -387,11 +380,13 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     fill_cuda_plan(plan, &call->plan);
     shape->neighbours = find_neighbours(plan, form);
     plan_couples(plan, form, shape);
-    const uint32_t together = plan_items(plan, form, call);
+    uint32_t rotating = 0;
+    const uint32_t together = plan_items(plan, form, call, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     cut(plan, form, together, bytes_of_row + sizeof(int32_t), shape);
     plan_runs(plan, shape);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block;
+    shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up(rows * sizeof(int32_t), 16) * 16;

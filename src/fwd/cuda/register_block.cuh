@@ -45,6 +45,9 @@ template <typename STRIDE> struct block_tensor {
     STRIDE part; /* what a lane of the second part is further away, and so on */
 };
 
+/* What is usual: pairs are rotated by halves and rounded once, or elements are copied to somewhere else; dst is overwritten. */
+enum { RUN_UNUSUAL, RUN_ROTATED, RUN_COPIED };
+
 /* A run of every head of an operand that is rotated, or copied. */
 template <typename STRIDE> struct block_segment {
     block_tensor<STRIDE> src, dst;
@@ -60,12 +63,12 @@ template <typename STRIDE> struct block_segment {
     uint32_t is_intricate;                    /* it has groups, parts or lanes that idle: one question for what is rare */
     uint32_t is_loaded;                       /* in place, what passes through is only overwritten */
     uint32_t rotates, in_place;
-    uint32_t is_plain; /* it rotates pairs by halves, rounds once, and overwrites dst: one question for what is usual */
+    uint32_t kind; /* RUN_...: one question for what is usual */
     uint32_t alike;  /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd; /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds. */
     uint32_t terms, slot_bits, rounds;
-    uint32_t is_sum, accumulate;
+    uint32_t accumulate;
 };
 
 /* Rows and items, and how they are cut: block (g, s) has items [s * items_of_block, ...) of rows [g * rows_of_block, ...). */
@@ -77,7 +80,7 @@ struct block_shape {
     uint32_t rows_of_block, items_of_block;
     uint32_t items; /* of a row */
     uint32_t segments;
-    uint32_t rotating_items, summed_items; /* of a row, the first ones: items of sums, others that rotate, and then copies */
+    uint32_t rotating_slices; /* of items_of_block each, the first ones: after them items are only copied */
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */

@@ -149,8 +149,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
                                                   THEN then)
 {
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
-    const bool only_copies = blockIdx.y * call.shape.items_of_block >= call.shape.rotating_items &&
-                             !have_actions<R::ROWS>(call.plan.plan);
+    const bool only_copies = blockIdx.y >= call.shape.rotating_slices && !have_actions<R::ROWS>(call.plan.plan);
     /* A warp that is not whole has none. */
     const uint32_t runs = warp < warps && !only_copies ? rows * call.shape.runs_of_row.divisor : 0;
     /* The first run asks for what it needs of memory before the data, and waits for nothing else. General kernels would be
@@ -172,6 +171,8 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         admit_next();
     }
     then();
+    if (only_copies)
+        return false;
 #pragma unroll 1
     for (uint32_t number = FIRST_IS_APART ? warp + warps : warp; number < runs; number += warps) {
         coefficient_run<R> run;
@@ -337,7 +338,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void prefetch_dst(const typename R::call &call) const
     {
         const block_tensor<typename R::stride> &dst = segment(call).dst;
-        if (!call.shape.accumulates || !segment(call).accumulate || segment(call).is_sum || !item.present)
+        if (!call.shape.accumulates || !segment(call).accumulate || !item.present)
             return;
         const char *const to = find_dst(call, dst);
 #pragma unroll
@@ -358,7 +359,7 @@ template <class R> struct lane_job {
         }
     }
 
-    /* USUAL: of a plain segment, and both elements of each pair by the same coefficients. */
+    /* USUAL: RUN_ROTATED, and both elements of each pair by the same coefficients. */
     template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
     {
         const trope_plan &plan = call.plan.plan;
@@ -453,8 +454,11 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        if (action == TROPE_ROW_ROTATE && s.is_plain && !own)
+        const uint32_t kind = action == TROPE_ROW_ROTATE ? s.kind : RUN_UNUSUAL;
+        if (kind == RUN_ROTATED && !own)
             rotate<true>(call, false);
+        else if (kind == RUN_COPIED)
+            store(call);
         else if (action == TROPE_ROW_ROTATE && s.rotates)
             rotate<false>(call, own);
         else
