@@ -89,9 +89,10 @@ __device__ __forceinline__ void load_two_parameters(const uint64_t *from, uint64
     asm volatile("ld.v2.u64 {%0, %1}, [%2];" : "=l"(*first), "=l"(*second) : "l"(from));
 }
 
-/* Waits for what was loaded just now. Where the compiler finds a use of loads in the instructions that follow them, without a
- * branch in between, it gives them a scoreboard of their own; all others share one, and who wants one of them waits for all,
- * so for the data. (The grid is one deep, which the compiler does not know.) */
+/* Where the compiler finds a use of loads in the instructions that follow them, with no branch in between, it gives them a
+ * scoreboard of their own. All others share one, and who wants one of them waits for all, so for the data. So what is loaded
+ * is used at once: settle by a product with 1, await by adding a product with 0 to what a branch depends on, before which
+ * the use then stays. (The grid is one deep, which the compiler does not know.) */
 __device__ __forceinline__ void settle(uint32_t *loaded)
 {
     asm volatile("mul.lo.u32 %0, %0, %1;" : "+r"(*loaded) : "r"(gridDim.z));
@@ -102,6 +103,11 @@ __device__ __forceinline__ void settle(uint64_t *loaded)
     uint32_t low = (uint32_t)*loaded;
     settle(&low);
     *loaded = *loaded >> 32 << 32 | low;
+}
+
+__device__ __forceinline__ void await(uint32_t loaded, uint32_t *condition)
+{
+    asm volatile("mad.lo.u32 %0, %1, %2, %0;" : "+r"(*condition) : "r"(loaded), "r"(gridDim.z - 1));
 }
 
 /* Brings what is loaded later into L2, which has no older data than memory, whoever is writing it. */

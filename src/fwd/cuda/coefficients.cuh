@@ -88,12 +88,21 @@ struct table_entries {
         }
     }
 
-    __device__ __forceinline__ void wait()
+    __device__ __forceinline__ void settle_all()
     {
 #pragma unroll
         for (int which = 0; which < 2; which++) {
             settle(&cosine[which].low);
             settle(&sine[which].low);
+        }
+    }
+
+    __device__ __forceinline__ void await_all(uint32_t *condition) const
+    {
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            await(cosine[which].low, condition);
+            await(sine[which].low, condition);
         }
     }
 };
@@ -201,13 +210,6 @@ struct angle_source {
     uint64_t step;
     table_entries entries;
 
-    template <int ANGLES> __device__ __forceinline__ void wait(const trope_plan &plan)
-    {
-        if (has_phases<ANGLES>(plan))
-            settle(&step);
-        else
-            entries.wait();
-    }
 };
 
 /* The coefficients of a pair of a row that is rotated. */

@@ -126,10 +126,8 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
     s.accumulate = o.accumulate != 0;
-    if (run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src && !plan.interleaved_dst)
-        s.kind = RUN_ROTATED;
-    else if (!run.rotates && !o.accumulate && !o.in_place)
-        s.kind = RUN_COPIED;
+    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src &&
+                 !plan.interleaved_dst;
     return s;
 }
 

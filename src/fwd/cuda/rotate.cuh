@@ -74,11 +74,14 @@ template <class R> struct coefficient_run {
                           min(column * 32 + thread_of_warp(), (uint32_t)plan.pairs - 1));
     }
 
-    __device__ __forceinline__ void wait(const typename R::call &call)
+    /* What a branch depends on that comes before all that waits for the loads. */
+    __device__ __forceinline__ void await_all(uint32_t *condition) const
     {
-        lookup.wait();
-        if (KNOWS_ANGLES)
-            angle.wait<R::ANGLES>(call.plan.plan);
+        lookup.await_all(condition);
+        if (KNOWS_ANGLES && R::ANGLES == ANGLES_PHASE)
+            await((uint32_t)angle.step, condition);
+        if (KNOWS_ANGLES && R::ANGLES == ANGLES_TABLE)
+            angle.entries.await_all(condition);
     }
 
     /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
@@ -129,7 +132,10 @@ template <class R> struct coefficient_run {
             return false;
         if (!KNOWS_ANGLES) {
             request_angle(call, steps, found.position, pair);
-            angle.wait<R::ANGLES>(plan);
+            if (has_phases<R::ANGLES>(plan))
+                settle(&angle.step);
+            else
+                angle.entries.settle_all();
         }
         const pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES>(call.plan, found, angle);
         couple_type *const to =
@@ -152,33 +158,31 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     const bool only_copies = blockIdx.y >= call.shape.rotating_slices && !have_actions<R::ROWS>(call.plan.plan);
     /* A warp that is not whole has none. */
     const uint32_t runs = warp < warps && !only_copies ? rows * call.shape.runs_of_row.divisor : 0;
-    /* The first run asks for what it needs of memory before the data, and waits for nothing else. General kernels would be
-     * a third larger with a first run of its own. */
+    /* What the first run reads is asked for right behind the data, by all warps alike: where branches join, the compiler moves
+     * what was loaded, and so waits for it. (General kernels would be a third larger.) */
     constexpr bool FIRST_IS_APART = R::ANGLES != ANGLES_ANY;
     bool differ = false;
-    if (FIRST_IS_APART && warp < runs) {
-        coefficient_run<R> run;
-        run.locate(call, warp, first_row);
-        await_previous();
-        run.request(call, steps);
-        issue_loads();
-        run.wait(call);
-        admit_next();
-        differ = run.finish(call, steps);
-    } else {
-        await_previous();
-        issue_loads();
-        admit_next();
+    coefficient_run<R> first;
+    uint32_t number = warp;
+    if (FIRST_IS_APART)
+        first.locate(call, warp < runs ? warp : 0, first_row);
+    await_previous();
+    issue_loads();
+    if (FIRST_IS_APART) {
+        first.request(call, steps);
+        first.await_all(&number);
+    }
+    admit_next();
+    if (FIRST_IS_APART && number < runs) {
+        differ = first.finish(call, steps);
+        number += warps;
     }
     then();
-    if (only_copies)
-        return false;
 #pragma unroll 1
-    for (uint32_t number = FIRST_IS_APART ? warp + warps : warp; number < runs; number += warps) {
+    for (; number < runs; number += warps) {
         coefficient_run<R> run;
         run.locate(call, number, first_row);
         run.request(call, steps);
-        run.wait(call);
         differ = run.finish(call, steps) || differ;
     }
     if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
@@ -359,7 +363,7 @@ template <class R> struct lane_job {
         }
     }
 
-    /* USUAL: RUN_ROTATED, and both elements of each pair by the same coefficients. */
+    /* USUAL: of a plain segment, and both elements of each pair by the same coefficients. */
     template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
     {
         const trope_plan &plan = call.plan.plan;
@@ -454,11 +458,8 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const uint32_t kind = action == TROPE_ROW_ROTATE ? s.kind : RUN_UNUSUAL;
-        if (kind == RUN_ROTATED && !own)
+        if (action == TROPE_ROW_ROTATE && s.is_plain && !own)
             rotate<true>(call, false);
-        else if (kind == RUN_COPIED)
-            store(call);
         else if (action == TROPE_ROW_ROTATE && s.rotates)
             rotate<false>(call, own);
         else

@@ -165,12 +165,12 @@ template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
             search.request(plan.sequences, shape.search, (int32_t)token);
     }
 
-    __device__ __forceinline__ void wait()
+    __device__ __forceinline__ void await_all(uint32_t *condition) const
     {
         if (ROWS == ROWS_READ || ROWS == ROWS_SEARCHED)
-            settle(&read.low);
+            await(read.low, condition);
         if (ROWS == ROWS_SEARCHED)
-            search.wait();
+            search.await_all(condition);
     }
 
     __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token,

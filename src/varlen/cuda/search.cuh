@@ -75,7 +75,7 @@ struct raw_run {
         real.load((const char *)s.real + at, s.boundaries_64); /* (the same again where there are no others) */
     }
 
-    __device__ __forceinline__ void wait()
+    __device__ __forceinline__ void settle_both()
     {
         settle(&boundary.low);
         settle(&real.low);
@@ -114,10 +114,13 @@ struct span_search {
         runs[1].load(s, second_base(s, shape, token) + lane);
     }
 
-    __device__ __forceinline__ void wait()
+    __device__ __forceinline__ void await_all(uint32_t *condition) const
     {
-        runs[0].wait();
-        runs[1].wait();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            await(runs[i].boundary.low, condition);
+            await(runs[i].real.low, condition);
+        }
     }
 
     /* The sequence that a token is in which has boundary `after` after it. */
@@ -138,7 +141,7 @@ struct span_search {
                           step = (min(run.step, (int32_t)s.count + 1 - base) + 30) / 31;
             raw_run next;
             next.load(s, base + (int32_t)thread_of_warp() * step);
-            next.wait();
+            next.settle_both();
             run = next.finish(s, base, step);
             before = count_before(run.boundary, after);
         }
