@@ -159,6 +159,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr bool WIDE = !OF_VECTORS;
     typedef int32_t index;
     typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
+    typedef typename call::stride stride;
     static constexpr uint32_t STEPS = OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS;
     typedef phase_steps<STEPS> steps;
     /* By vectors angles are of pairs, so both elements of one add to one sum, and dx is rounded once. */

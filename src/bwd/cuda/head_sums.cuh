@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
+    const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
     const bool own =

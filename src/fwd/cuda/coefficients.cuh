@@ -59,14 +59,12 @@ struct raw_entry {
     }
 };
 
-/* Where a pair's first element (0) or second one (1) has its column in a table, in elements from the row's begin. */
-__device__ __forceinline__ int64_t offset_of_column(const cuda_plan &p, int pair, int which)
+/* The column of a pair's first element (0) or second one (1). */
+__device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
-    int32_t column = pair;
-    if (p.plan.angles.per_element)
-        column = p.plan.interleaved_columns ? 2 * pair + which
-                                            : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
-    return column * p.plan.angles.stride.column;
+    return !p.plan.angles.per_element   ? pair
+           : p.plan.interleaved_columns ? 2 * pair + which
+                                        : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
 
 /* What a table has for a pair: the radians or the cosine of its first element and its second one, and their sines. What a
@@ -74,15 +72,17 @@ __device__ __forceinline__ int64_t offset_of_column(const cuda_plan &p, int pair
 struct table_entries {
     raw_entry cosine[2], sine[2];
 
-    template <int DTYPE>
-    __device__ __forceinline__ void request(const cuda_plan &p, int64_t batch, int64_t position, int pair)
+    /* OFFSET: what holds where in the table an entry is. */
+    template <int DTYPE, typename OFFSET>
+    __device__ __forceinline__ void request(const cuda_plan &p, OFFSET batch, OFFSET position, int32_t pair)
     {
-        const trope_plan_angles &a = p.plan.angles;
-        const int64_t row = batch * a.stride.batch + position * a.stride.row +
-                            (a.stride.axis ? trope_pair_plane(&p.plan, pair) * a.stride.axis : 0);
+        const trope_table_stride &stride = p.plan.angles.stride;
+        OFFSET row = batch * (OFFSET)stride.batch + position * (OFFSET)stride.row;
+        if (stride.axis)
+            row += trope_pair_plane(&p.plan, pair) * (OFFSET)stride.axis;
 #pragma unroll
         for (int which = 0; which < 2; which++) {
-            const int64_t at = (row + offset_of_column(p, pair, which)) * p.entry_bytes;
+            const OFFSET at = (row + column_of_pair(p, pair, which) * (OFFSET)stride.column) * p.entry_bytes;
             cosine[which].load<DTYPE>(p.table[0] + at, p.entry_bytes);
             sine[which].load<DTYPE>(p.table[1] + at, p.entry_bytes);
         }

@@ -16,6 +16,8 @@
 #define SEARCHED_THREADS 128
 #define MOST_ITEMS       384 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
+#define MOST_GRID_ROWS   65535
+
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
 
@@ -194,11 +196,21 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Whether the kernels by vectors have room for the rows of a plan: pairs, and rows and sequences that 32 bits can hold. */
+/* Whether 32 bits can hold where any entry of a table is, in bytes. */
+static inline bool table_is_usual(const trope_plan &plan)
+{
+    const trope_table_stride &s = plan.angles.stride;
+    return plan.angles.source == TROPE_ANGLES_PHASE ||
+           (double)magnitude(s.batch) * (double)plan.batch + (double)magnitude(s.row) * (double)plan.angles.rows +
+                   (double)magnitude(s.column) * 2.0 * plan.pairs + (double)magnitude(s.axis) * TROPE_MAX_AXES <
+               INT32_MAX / sizeof(float);
+}
+
+/* Whether the kernels by vectors have room for the rows of a plan: pairs, and what 32 bits can hold. */
 static inline bool rows_are_usual(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
-           !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+           table_is_usual(plan) && !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
 }
 
 /* Of elements, in bytes of 32 bits. */
@@ -393,9 +405,10 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
         l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows), slices = quotient_up(shape->items, items);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
-    l.blocks = dim3((unsigned)blocks, (unsigned)slices);
+    shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS;
+    l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
     l.fits =
-        blocks <= INT32_MAX && slices <= 65535 && rows * items <= BLOCK_THREADS && l.shared_bytes <= ASKED_SHARED_BYTES;
+        blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= BLOCK_THREADS && l.shared_bytes <= ASKED_SHARED_BYTES;
     return l;
 }
 

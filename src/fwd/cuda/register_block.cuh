@@ -68,7 +68,7 @@ template <typename STRIDE> struct block_segment {
     uint32_t accumulate;
 };
 
-/* Rows and items, and how they are cut: block (g, s) has items [s * items_of_block, ...) of rows [g * rows_of_block, ...). */
+/* Rows and items, and how they are cut: a block has a slice of items_of_block items of rows_of_block rows. */
 struct block_shape {
     int64_t rows;
     int64_t inner_rows;
@@ -78,6 +78,7 @@ struct block_shape {
     uint32_t items; /* of a row */
     uint32_t segments;
     uint32_t rotating_slices; /* of items_of_block each, the first ones: after them items are only copied */
+    uint32_t slices_first;    /* blocks of the same rows follow each other in the grid, and so in time, as in memory */
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */
@@ -110,6 +111,19 @@ typedef block_call<int64_t, MOST_SEGMENTS> wide_call;
 template <int PAIRS> struct alignas(64) phase_steps {
     uint64_t of[PAIRS];
 };
+
+/* ---- what a block has ---- */
+
+/* Its run of rows, and its slice of their items. */
+__device__ __forceinline__ uint32_t block_of_rows(const block_shape &shape)
+{
+    return shape.slices_first ? blockIdx.y : blockIdx.x;
+}
+
+__device__ __forceinline__ uint32_t slice_of_block(const block_shape &shape)
+{
+    return shape.slices_first ? blockIdx.x : blockIdx.y;
+}
 
 /* ---- what a thread has ---- */
 
@@ -144,7 +158,7 @@ template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find
 {
     const block_shape &shape = call.shape;
     const bool by_rows = ANY_ORDER && shape.neighbours == NEAR_ROWS;
-    const uint32_t item = blockIdx.y * shape.items_of_block + (by_rows ? threadIdx.y : threadIdx.x);
+    const uint32_t item = slice_of_block(shape) * shape.items_of_block + (by_rows ? threadIdx.y : threadIdx.x);
     block_item it;
     it.row = by_rows ? threadIdx.x : threadIdx.y;
     it.segment = find_segment(call, item);

@@ -116,7 +116,8 @@ template <class R> struct coefficient_run {
         if (has_phases<R::ANGLES>(call.plan.plan))
             load_parameter(steps.of + pair, &angle.step);
         else
-            angle.entries.request<R::DTYPE>(call.plan, place.batch(call.shape), position, (int)pair);
+            angle.entries.request<R::DTYPE>(call.plan, (typename R::stride)place.batch(call.shape),
+                                            (typename R::stride)position, (int)pair);
     }
 
     __device__ __forceinline__ bool find_pair(const typename R::call &call, const typename R::steps &steps,
@@ -155,7 +156,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
                                                   THEN then)
 {
     const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
-    const bool only_copies = blockIdx.y >= call.shape.rotating_slices && !have_actions<R::ROWS>(call.plan.plan);
+    const bool only_copies = slice_of_block(call.shape) >= call.shape.rotating_slices && !have_actions<R::ROWS>(call.plan.plan);
     /* A warp that is not whole has none. */
     const uint32_t runs = warp < warps && !only_copies ? rows * call.shape.runs_of_row.divisor : 0;
     /* What the first run reads is asked for right behind the data, by all warps alike: where branches join, the compiler moves
@@ -168,11 +169,11 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         first.locate(call, warp < runs ? warp : 0, first_row);
     await_previous();
     issue_loads();
+    admit_next(); /* (which keeps the loads ahead of what follows) */
     if (FIRST_IS_APART) {
         first.request(call, steps);
         first.await_all(&number);
     }
-    admit_next();
     if (FIRST_IS_APART && number < runs) {
         differ = first.finish(call, steps);
         number += warps;
@@ -472,7 +473,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     rotate_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = (typename R::index)blockIdx.x * (typename R::index)shape.rows_of_block;
+    const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(

@@ -101,8 +101,9 @@ template <class R> struct lone_angles {
     {
         const cuda_plan &p = call.plan;
         const trope_table_stride &stride = p.plan.angles.stride;
-        const int64_t position = p.rows.positions.of((uint32_t)token),
-                      at = batch * stride.batch + position * stride.row + lane * R::PAIRS;
+        const int32_t position = (int32_t)p.rows.positions.of((uint32_t)token),
+                      at = (int32_t)batch * (int32_t)stride.batch + position * (int32_t)stride.row +
+                           (int32_t)(lane * R::PAIRS);
         if (HAS_FREQS) {
 #pragma unroll
             for (int e = 0; e < R::PAIRS; e += 4)
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(256, 4)
     rotate_alone_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const int32_t first_row = (int32_t)blockIdx.x * (int32_t)shape.rows_of_block;
+    const int32_t first_row = (int32_t)block_of_rows(shape) * (int32_t)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
     const bool rotates = job.segment(call).rotates;
