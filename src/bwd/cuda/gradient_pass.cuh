@@ -160,8 +160,7 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     typedef int32_t index;
     typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
     typedef typename call::stride stride;
-    static constexpr uint32_t STEPS = OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS;
-    typedef phase_steps<STEPS> steps;
+    typedef phase_steps<OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS> steps;
     /* By vectors angles are of pairs, so both elements of one add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
     static constexpr int PAIRS = lane::PAIRS;
@@ -181,7 +180,6 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
 
 /* What a thread has loaded at a place in the list. */
 template <class R> struct head_job {
-    typedef typename pair_types<R::DTYPE>::coefficients coefficients;
     typedef listed_lane<typename R::call> place;
 
     bool present;
@@ -196,12 +194,11 @@ template <class R> struct head_job {
 
     __device__ __forceinline__ void run(const place &at, int32_t action, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
-        typedef typename R::lane::piece piece;
         const auto &s = at.segment();
         if (action == TROPE_ROW_ROTATE)
             rotate(at, unit, sum);
         else if (is_filled(action))
-            dy.each([=](piece &p) { p.fill(filling_of<R::DTYPE>(action)); });
+            dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
         if (s.dst.base && !(action == TROPE_ROW_COPY && s.in_place))
             dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
     }
@@ -210,56 +207,45 @@ template <class R> struct head_job {
     /* Rotates dy into dx, and adds what the head has for the angles. */
     __device__ __forceinline__ void rotate(const place &at, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
-        typedef typename R::lane::piece piece;
         const trope_plan &plan = at.call.plan.plan;
         if (plan.interleaved_src)
-            dy.each([](piece &p) { p.separate(); });
+            dy.each([](auto &p) { p.separate(); });
         if (plan.interleaved_forward_src)
-            x.each([](piece &p) { p.separate(); });
+            x.each([](auto &p) { p.separate(); });
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += 2)
             rotate_two(at, unit, e, sum);
         if (plan.interleaved_dst)
-            dy.each([](piece &p) { p.join(); });
+            dy.each([](auto &p) { p.join(); });
     }
 
     __device__ __forceinline__ void rotate_two(const place &at, uint32_t unit, int e, double sum[R::SUMS][R::PAIRS])
     {
+        const int32_t rounding = R::VECTORS ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding;
         lane_coefficients<R> c;
-        typename R::real dx[2][2] = {{0, 0}, {0, 0}};
+        typename R::real dx[2][2];
         c.load(at.call.shape, {0, 0, at.lane, unit, true}, e, R::SUMS > 1 && at.call.plan.plan.angles.per_element);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (!R::VECTORS && !at.has(at.lane * R::PAIRS + e + i))
-                continue;
-            const coefficients t = {c.first.of[i].cosine, c.first.of[i].sine, c.second.of[i].cosine, c.second.of[i].sine};
-            add(at.call.plan.plan, t, e + i, sum);
-            const auto rotated = rotate_one(R::VECTORS ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding, t, e + i);
-            dx[0][i] = rotated.first;
-            dx[1][i] = rotated.second;
-        }
+        for (int i = 0; i < 2; i++)
+            if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
+                add(at.call.plan.plan, c.first.of[i], c.second.of[i], e + i, sum);
+        c.round(rounding);
+        c.rotate(rounding, dy, e, dx);
         dy.set_two(e, dx);
     }
 
     /* dy1 (x1 s2 - x2 c1) and dy2 (x1 c2 + x2 s1), with the transpose's coefficients: see bwd/cpu/angle_gradient.c. */
-    __device__ __forceinline__ void add(const trope_plan &plan, const coefficients &t, int e,
-                                        double sum[R::SUMS][R::PAIRS]) const
+    __device__ __forceinline__ void add(const trope_plan &plan, const couple<R::DTYPE> &c1, const couple<R::DTYPE> &c2,
+                                        int e, double sum[R::SUMS][R::PAIRS]) const
     {
         const bool is_one = R::SUMS == 1 || !plan.angles.per_element;
         const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
-        const double first = fma((double)dy.get(0, e), fma(x1, (double)t.s2, -(x2 * (double)t.c1)), sum[0][e]);
-        const double second =
-            fma((double)dy.get(1, e), fma(x1, (double)t.c2, x2 * (double)t.s1), is_one ? first : sum[R::SUMS - 1][e]);
+        const double first = fma((double)dy.get(0, e), fma(x1, (double)c2.sine, -(x2 * (double)c1.cosine)), sum[0][e]);
+        const double second = fma((double)dy.get(1, e), fma(x1, (double)c2.cosine, x2 * (double)c1.sine),
+                                  is_one ? first : sum[R::SUMS - 1][e]);
         sum[0][e] = is_one ? second : first;
         if (R::SUMS > 1)
             sum[R::SUMS - 1][e] = second;
-    }
-
-    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotate_one(int32_t rounding, coefficients t, int e) const
-    {
-        if (rounding == TROPE_ROUND_NATIVE)
-            t = {round_to<R::DTYPE>(t.c1), round_to<R::DTYPE>(t.s1), round_to<R::DTYPE>(t.c2), round_to<R::DTYPE>(t.s2)};
-        return rotate_pair<R::DTYPE>(rounding, {dy.get(0, e), dy.get(1, e)}, t);
     }
 };
 
@@ -303,11 +289,8 @@ __device__ __forceinline__ void leave_sums(const gradient_call &call, const unit
 template <class R>
 __device__ __forceinline__ void rotate_heads(const typename R::call &call, const unit_thread &thread, head_job<R> *job)
 {
-    double sum[R::SUMS][R::PAIRS];
+    double sum[R::SUMS][R::PAIRS] = {};
     const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
-#pragma unroll
-    for (int i = 0; i < R::SUMS * R::PAIRS; i++)
-        sum[i / R::PAIRS][i % R::PAIRS] = 0;
 #pragma unroll 1
     for (uint32_t round = 0; round < call.rounds; round++) {
         const uint32_t number = thread.slot + round * call.slots;
@@ -421,7 +404,11 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
     find_coefficients<R>(
-        call, steps, first_unit, units, [&]() { job.load({call, thread, thread.slot}); }, []() {});
+        call, steps, first_unit, units,
+        [&]() {
+            job.load({call, thread, thread.slot});
+        },
+        []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);

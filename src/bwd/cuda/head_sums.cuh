@@ -26,6 +26,16 @@ template <class R> struct lane_terms {
         }
     }
 
+    /* Those of another thread of the warp. */
+    __device__ __forceinline__ lane_terms of_thread(uint32_t thread) const
+    {
+        lane_terms other;
+#pragma unroll
+        for (int i = 0; i < 2 * R::PAIRS; i++)
+            other.of[i / R::PAIRS][i % R::PAIRS] = __shfl_sync(UINT32_MAX, of[i / R::PAIRS][i % R::PAIRS], (int)thread);
+        return other;
+    }
+
     /* With NATIVE a sum is rounded before it is added to what is there. */
     __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::lane &held)
     {
@@ -123,7 +133,8 @@ template <class R> struct sum_job : lane_job<R> {
 #pragma unroll
             for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
-                c.load(call.shape, this->item, e, own, call.plan.plan.rounding);
+                c.load(call.shape, this->item, e, own);
+                c.round(call.plan.plan.rounding);
                 c.rotate(call.plan.plan.rounding, this->v[0], e, y);
 #pragma unroll
                 for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {
@@ -176,13 +187,20 @@ template <class R> struct sum_job : lane_job<R> {
     }
 };
 
-/* Adds the heads of all slots: slot 0 has their sum. For all threads of the block, of which some only wait for the others. */
+/* Adds the heads of all slots: slot 0 has their sum. For all threads of the block, of which some only wait for the others:
+ * within a warp they hand each other their terms, and then through shared memory. */
 template <class R>
 __device__ __forceinline__ void add_slots(const typename R::call &call, const sum_job<R> &s, bool adds,
                                           const shared_terms<R> &terms, lane_terms<R> *t)
 {
     const uint32_t lanes = s.segment(call).lanes.divisor, slots = adds ? 1u << s.segment(call).slot_bits : 1;
-    for (uint32_t half = 1; half < call.shape.slots; half *= 2) {
+    uint32_t half = 1;
+    for (; half < call.shape.slots && half * call.shape.most_lanes < 32; half *= 2) {
+        const lane_terms<R> other = t->of_thread(thread_of_warp() ^ (half * lanes));
+        if (half < slots)
+            t->add(other);
+    }
+    for (; half < call.shape.slots; half *= 2) {
         if (half < slots && s.slot % (2 * half) == half)
             terms.put(thread_of_block(), *t);
         __syncthreads();
@@ -241,12 +259,12 @@ __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call
     lane_terms<R> t;
     for (uint32_t round = 0; round < call.shape.rounds; round++) {
         const bool adds = round < s.rounds;
-        if (adds && round > 0) {
-            job->select(call, round);
-            job->load_term(call);
-        }
         if (adds)
             t = job->find_terms(call, action, own);
+        if (round + 1 < s.rounds) {
+            job->select(call, round + 1);
+            job->load_term(call);
+        }
         add_slots(call, *job, adds, terms, &t);
         if (adds && s.rounds > 1 && job->slot == 0)
             counter.push(round, t);
@@ -255,15 +273,15 @@ __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call
 }
 
 template <class R>
-__global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 3)
+__global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
     const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
-    const bool own =
-        find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
+    const bool own = find_coefficients<R>(
+        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     const lane_terms<R> t = add_rounds(call, action, own, &job);
     if (job.item.present && job.slot == 0)

@@ -49,31 +49,36 @@ __device__ __forceinline__ uint32_t thread_of_warp()
 /* ---- loads and stores ---- */
 
 /* Loads of what the call does not write that stay where they are: the compiler would put off those whose values are wanted
- * later, and they would be waited for one after another. */
-__device__ __forceinline__ void load_at_once(const uint32_t *from, uint32_t *to)
-{
-    asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
-}
+ * later, and they would be waited for one after another. Those of several widths are one, because a branch would part
+ * them from what follows, and what is usual comes first, before the data. */
 
-/* 32 bits, or 16. */
-__device__ __forceinline__ void load_at_once(const void *from, int32_t is_16, uint32_t *to)
+/* 4 bytes, or 2. */
+__device__ __forceinline__ void load_4_or_2(const void *from, bool is_2, uint32_t *to)
 {
     asm volatile("{\n\t.reg .pred narrow;\n\t"
                  "setp.ne.s32 narrow, %2, 0;\n\t"
-                 "@narrow ld.global.u16 %0, [%1];\n\t"
-                 "@!narrow ld.global.u32 %0, [%1];\n\t}"
+                 "@!narrow ld.global.u32 %0, [%1];\n\t"
+                 "@narrow ld.global.u16 %0, [%1];\n\t}"
                  : "=r"(*to)
-                 : "l"(from), "r"(is_16));
+                 : "l"(from), "r"((int32_t)is_2));
 }
 
-__device__ __forceinline__ void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
+/* 4 bytes, or 8, whose upper half becomes `high`. */
+__device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
+    asm volatile("{\n\t.reg .pred wide;\n\t"
+                 "setp.ne.s32 wide, %3, 0;\n\t"
+                 "@!wide ld.global.u32 %0, [%2];\n\t"
+                 "@wide ld.global.v2.u32 {%0, %1}, [%2];\n\t}"
+                 : "=r"(*low), "=r"(*high)
+                 : "l"(from), "r"((int32_t)is_8));
 }
 
-__device__ __forceinline__ void load_at_once(const uint4 *from, uint4 *to)
+__device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
 {
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w) : "l"(from));
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                 : "l"(from));
 }
 
 /* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,

@@ -41,9 +41,9 @@ struct raw_entry {
     template <int DTYPE> __device__ __forceinline__ void load(const char *from, int32_t bytes)
     {
         if (DTYPE == TROPE_F64 && bytes == 8)
-            load_at_once((const uint2 *)from, &low, &high);
+            load_4_or_8(from, true, &low, &high);
         else
-            load_at_once(from, bytes == 2, &low);
+            load_4_or_2(from, bytes == 2, &low);
     }
 
     /* (f64 tables are there with f64 operands only.) */
@@ -171,7 +171,8 @@ template <int DTYPE> struct pair_couples {
 };
 
 template <int DTYPE>
-__device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const table_entries &entries, int which)
+__device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const table_entries &entries,
+                                                           int which)
 {
     couple<DTYPE> c;
     c.cosine = entries.cosine[which].value<DTYPE>(a.dtype);
@@ -209,7 +210,6 @@ __device__ __forceinline__ pair_couples<DTYPE> finish_table(const trope_plan_ang
 struct angle_source {
     uint64_t step;
     table_entries entries;
-
 };
 
 /* The coefficients of a pair of a row that is rotated. */

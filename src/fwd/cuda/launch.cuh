@@ -84,26 +84,6 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->rows.search = plan_search(plan.sequences);
 }
 
-/* ---- vectors ---- */
-
-/* Whether every head of a tensor is made of whole vectors. */
-static inline bool tensor_is_vector(const trope_plan &plan, const void *base, const int64_t *stride)
-{
-    const int64_t count = 16 / plan.element_size; /* (strides of dimensions of size 1 are 0) */
-    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
-        if (stride[d] % count)
-            return false;
-    return stride[TROPE_DIM_ELEMENT] == 1 && (uintptr_t)base % 16 == 0;
-}
-
-/* Of src and dst, and of the parts of a head. */
-static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
-{
-    const int64_t count = 16 / plan.element_size;
-    return o.head_dim % count == 0 && o.rotary_offset % count == 0 && o.part_pairs % count == 0 &&
-           tensor_is_vector(plan, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o.dst, o.dst_stride));
-}
-
 /* ---- tensors ---- */
 
 /* The two dimensions of rows. */
@@ -115,11 +95,6 @@ static inline int outer_dim(const trope_plan &plan)
 static inline int inner_dim(const trope_plan &plan)
 {
     return plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
-}
-
-static inline int64_t magnitude(int64_t x)
-{
-    return x < 0 ? -x : x;
 }
 
 /* Groups that follow each other like heads are one group. forward_src is read where the operand is rotated and a gradient

@@ -7,8 +7,7 @@
 #include <algorithm>
 
 #include "core/require.h"
-#include "fwd/cuda/launch.cuh"
-#include "fwd/cuda/register_block.cuh"
+#include "fwd/cuda/usual.cuh"
 
 /* Threads that a block should have, of most calls and where rows are searched: many small blocks are there for as many
  * searches at a time. */
@@ -16,7 +15,7 @@
 #define SEARCHED_THREADS 128
 #define MOST_ITEMS       384 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
-#define MOST_GRID_ROWS   65535
+#define MOST_GRID_ROWS 65535
 
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
@@ -37,39 +36,7 @@ struct block_form {
     bool whole_warps;  /* all warps of a block search */
 };
 
-static inline bool rearranges_in_place(const trope_plan &plan)
-{
-    bool in_place = false;
-    for (int i = 0; i < plan.operand_count; i++)
-        in_place = in_place || plan.operands[i].in_place;
-    return in_place && plan.interleaved_src != plan.interleaved_dst;
-}
-
 /* ---- segments ---- */
-
-/* A run of the elements of each head. */
-struct head_run {
-    int32_t begin, count;
-    bool rotates;
-};
-
-/* The window of an operand and, if it is written, what is before and after it. Returns how many there are. */
-static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
-{
-    const int32_t end = o.rotary_offset + o.rotary_dim;
-    int count = 0;
-    if (!moves_operand(plan, o))
-        return 0;
-    if (o.rotary_dim)
-        runs[count++] = {o.rotary_offset, o.rotary_dim, true};
-    if (!writes_rest(plan, o))
-        return count;
-    if (o.rotary_offset)
-        runs[count++] = {0, o.rotary_offset, false};
-    if (o.head_dim > end)
-        runs[count++] = {end, o.head_dim - end, false};
-    return count;
-}
 
 /* Where the lanes of a run are in a tensor: bytes. */
 template <typename STRIDE>
@@ -128,8 +95,8 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
     s.accumulate = o.accumulate != 0;
-    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src &&
-                 !plan.interleaved_dst;
+    s.is_plain =
+        run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && !plan.interleaved_src && !plan.interleaved_dst;
     return s;
 }
 
@@ -150,6 +117,7 @@ template <typename STRIDE> static inline void plan_rounds(const block_segment<ST
 {
     shape->accumulates = shape->accumulates || s.accumulate;
     shape->slots = std::max(shape->slots, 1u << s.slot_bits);
+    shape->most_lanes = std::max(shape->most_lanes, s.lanes.divisor);
     shape->rounds = std::max(shape->rounds, s.rounds);
     if (s.rounds > 1)
         shape->least_slots = std::min(shape->least_slots, 1u << s.slot_bits);
@@ -196,59 +164,12 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Whether 32 bits can hold where any entry of a table is, in bytes. */
-static inline bool table_is_usual(const trope_plan &plan)
-{
-    const trope_table_stride &s = plan.angles.stride;
-    return plan.angles.source == TROPE_ANGLES_PHASE ||
-           (double)magnitude(s.batch) * (double)plan.batch + (double)magnitude(s.row) * (double)plan.angles.rows +
-                   (double)magnitude(s.column) * 2.0 * plan.pairs + (double)magnitude(s.axis) * TROPE_MAX_AXES <
-               INT32_MAX / sizeof(float);
-}
-
-/* Whether the kernels by vectors have room for the rows of a plan: pairs, and what 32 bits can hold. */
-static inline bool rows_are_usual(const trope_plan &plan)
-{
-    return plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
-           table_is_usual(plan) && !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
-}
-
-/* Of elements, in bytes of 32 bits. */
-static inline bool strides_are_usual(const int64_t *stride)
-{
-    bool are = true;
-    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
-        are = are && magnitude(stride[d]) <= INT32_MAX / 4;
-    return are;
-}
-
-/* Whether the kernels by vectors can run a plan: usual rows and strides, vectors, few segments. */
-static inline bool can_be_vectors(const trope_plan &plan)
-{
-    head_run runs[3];
-    int segments = 0;
-    bool fits = rows_are_usual(plan);
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        segments += cut_head(plan, o, runs);
-        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_usual(o.src_stride) &&
-               strides_are_usual(o.dst_stride);
-    }
-    return fits && segments <= USUAL_SEGMENTS;
-}
-
 static inline block_form form_of(const trope_plan &plan, bool sums)
 {
     bool vectors = can_be_vectors(plan);
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
     return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, USUAL_THREADS, false};
-}
-
-/* Whether the usual ones of these can, if any can: usual rows, and no head that is rearranged in place. */
-static inline bool is_usual(const trope_plan &plan)
-{
-    return kind_of_rows(plan) != ROWS_ANY && !rearranges_in_place(plan);
 }
 
 /* ---- blocks ---- */
@@ -407,8 +328,8 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
     shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
-    l.fits =
-        blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= BLOCK_THREADS && l.shared_bytes <= ASKED_SHARED_BYTES;
+    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= BLOCK_THREADS &&
+             l.shared_bytes <= ASKED_SHARED_BYTES;
     return l;
 }
 

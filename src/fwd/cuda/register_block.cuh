@@ -61,8 +61,8 @@ template <typename STRIDE> struct block_segment {
     uint32_t is_loaded;                       /* in place, what passes through is only overwritten */
     uint32_t rotates, in_place;
     uint32_t is_plain; /* it rotates pairs by halves, rounds once, and overwrites dst: one question for what is usual */
-    uint32_t alike;  /* lanes of dst are as far apart as those of src, and have the same elements */
-    uint32_t is_odd; /* copied: lane 0 has one vector, and its second is another lane's first */
+    uint32_t alike;    /* lanes of dst are as far apart as those of src, and have the same elements */
+    uint32_t is_odd;   /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds. */
     uint32_t terms, slot_bits, rounds;
     uint32_t accumulate;
@@ -77,8 +77,8 @@ struct block_shape {
     uint32_t rows_of_block, items_of_block;
     uint32_t items; /* of a row */
     uint32_t segments;
-    uint32_t rotating_slices; /* of items_of_block each, the first ones: after them items are only copied */
-    uint32_t slices_first;    /* blocks of the same rows follow each other in the grid, and so in time, as in memory */
+    uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */
+    uint32_t slices_first;      /* blocks of the same rows follow each other in the grid, and so in time, as in memory */
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */
@@ -91,6 +91,7 @@ struct block_shape {
     uint32_t accumulates;   /* some dst is added to */
     uint32_t slots, rounds; /* the most of any operand */
     uint32_t least_slots;   /* of those with several rounds */
+    uint32_t most_lanes;    /* of a head */
     uint32_t levels;        /* sums that may wait for those of other rounds */
 };
 

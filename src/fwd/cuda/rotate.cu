@@ -43,7 +43,8 @@ static rotation_choice choose(const trope_plan &plan)
     block_form form = form_of(plan, false);
     if (!form.vectors || !is_usual(plan))
         return {&kernels->any[form.vectors], form};
-    if (alone->function && rotates_one_head_once(plan) && (!has_table || has_freq_vectors(plan))) { /* which shares its coefficients with nobody */
+    if (alone->function && rotates_one_head_once(plan) &&
+        (!has_table || has_freq_vectors(plan))) { /* which shares its coefficients with nobody */
         form.whole_warps = true;
         return {alone, form};
     }

@@ -3,9 +3,7 @@
 #ifndef TROPE_FWD_CUDA_ROTATE_CUH
 #define TROPE_FWD_CUDA_ROTATE_CUH
 
-#include "fwd/cuda/register_block.cuh"
-
-extern __shared__ __align__(16) char shared[];
+#include "fwd/cuda/find_coefficients.cuh"
 
 /* What the kernels of a dtype differ in. IS_WIDE: strides, rows and sequences that 32 bits may be too few for, any number of
  * operands and pairs. */
@@ -29,174 +27,6 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     }
 };
 
-/* ---- coefficients ---- */
-
-/* The place of a pair's couple in a row of them: the threads of a head's lanes read neighbouring couples. */
-template <class R> __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t pair)
-{
-    if (R::PAIRS == 1)
-        return pair;
-    return (pair % R::PAIRS / 2 * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
-}
-
-/* What becomes of a row of the block, in shared memory. */
-template <class R> __device__ __forceinline__ int32_t *action_in_block(const typename R::call &call, uint32_t row)
-{
-    return (int32_t *)(shared + call.shape.rows_at) + row;
-}
-
-/* A run: a warp finds a row of the block, each thread on one axis, and the coefficients of some columns of 32 pairs. */
-template <class R> struct coefficient_run {
-    /* Whether it is known from the start which step, or which row of a table, is needed. */
-    static constexpr bool KNOWS_ANGLES = (R::ROWS == ROWS_FROM_TOKENS && R::ANGLES != ANGLES_ANY) ||
-                                         (R::ROWS == ROWS_READ && R::ANGLES == ANGLES_PHASE);
-
-    uint32_t row, column; /* of the block, and the first of the run */
-    angle_source angle;   /* of the thread's pair there */
-    block_row<typename R::index> place;
-    row_lookup<R::ROWS, R::ANGLES != ANGLES_PHASE, R::WIDE> lookup;
-
-    __device__ __forceinline__ void locate(const typename R::call &call, uint32_t number, typename R::index first_row)
-    {
-        row = trope_divide(&call.shape.runs_of_row, number);
-        column = (number - row * call.shape.runs_of_row.divisor) * call.shape.columns_of_run;
-        place = find_row<typename R::index>(call.shape, first_row + (typename R::index)row);
-    }
-
-    /* After the kernel before this one has ended. */
-    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &steps)
-    {
-        const trope_plan &plan = call.plan.plan;
-        const int64_t batch = place.batch(call.shape), token = place.token(call.shape);
-        lookup.request(plan, call.plan.rows, batch, token, axis_of_thread(plan));
-        if (KNOWS_ANGLES)
-            request_angle(call, steps, call.plan.rows.positions.of((uint32_t)token),
-                          min(column * 32 + thread_of_warp(), (uint32_t)plan.pairs - 1));
-    }
-
-    /* What a branch depends on that comes before all that waits for the loads. */
-    __device__ __forceinline__ void await_all(uint32_t *condition) const
-    {
-        lookup.await_all(condition);
-        if (KNOWS_ANGLES && R::ANGLES == ANGLES_PHASE)
-            await((uint32_t)angle.step, condition);
-        if (KNOWS_ANGLES && R::ANGLES == ANGLES_TABLE)
-            angle.entries.await_all(condition);
-    }
-
-    /* Leaves them, and the row's action, in shared memory. Returns whether elements of a pair have different ones. */
-    __device__ __forceinline__ bool finish(const typename R::call &call, const typename R::steps &steps)
-    {
-        const trope_plan &plan = call.plan.plan;
-        const found_row of_axis = lookup.finish(plan, call.plan.rows, place.token(call.shape), axis_of_thread(plan));
-        if (may_search(R::ROWS) && column == 0) {
-            *action_in_block<R>(call, row) = of_axis.action;
-            R::keep(call, row, of_axis);
-        }
-        if (may_search(R::ROWS) && of_axis.action != TROPE_ROW_ROTATE)
-            return false;
-        const uint32_t pair = column * 32 + thread_of_warp();
-        bool differ = R::ANGLES != ANGLES_ANY && find_pair(call, steps, of_axis, pair);
-        /* Rows that are not searched have a run for each column: a second copy of the code costs more than finding them twice. */
-#pragma unroll 1
-        for (uint32_t i = R::ANGLES != ANGLES_ANY; may_search(R::ROWS) && i < call.shape.columns_of_run; i++)
-            differ = find_pair(call, steps, of_axis, pair + i * 32) || differ;
-        return differ;
-    }
-
-  private:
-    static __device__ __forceinline__ int axis_of_thread(const trope_plan &plan)
-    {
-        return plan.axes == 1 ? 0 : (int)min(thread_of_warp(), (uint32_t)plan.axes - 1);
-    }
-
-    __device__ __forceinline__ void request_angle(const typename R::call &call, const typename R::steps &steps,
-                                                  int64_t position, uint32_t pair)
-    {
-        if (has_phases<R::ANGLES>(call.plan.plan))
-            load_parameter(steps.of + pair, &angle.step);
-        else
-            angle.entries.request<R::DTYPE>(call.plan, (typename R::stride)place.batch(call.shape),
-                                            (typename R::stride)position, (int)pair);
-    }
-
-    __device__ __forceinline__ bool find_pair(const typename R::call &call, const typename R::steps &steps,
-                                              const found_row &of_axis, uint32_t pair)
-    {
-        typedef couple<R::DTYPE> couple_type;
-        const trope_plan &plan = call.plan.plan;
-        const uint32_t in_range = min(pair, (uint32_t)plan.pairs - 1);
-        const found_row found = R::ROWS == ROWS_FROM_TOKENS || plan.axes == 1
-                                    ? of_axis
-                                    : of_axis.of_thread(trope_pair_axis(&plan, (int)in_range));
-        if (pair != in_range)
-            return false;
-        if (!KNOWS_ANGLES) {
-            request_angle(call, steps, found.position, pair);
-            if (has_phases<R::ANGLES>(plan))
-                settle(&angle.step);
-            else
-                angle.entries.settle_all();
-        }
-        const pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES>(call.plan, found, angle);
-        couple_type *const to =
-            (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
-        *to = of.first;
-        if (R::ANGLES != ANGLES_PHASE && plan.angles.per_element)
-            to[call.shape.second_at] = of.differ ? of.second : of.first;
-        return of.differ;
-    }
-};
-
-/* The coefficients of all rows of a block, up to the barrier after which all threads may read them, with the thread's loads
- * issued in between, and what comes `then`. Returns whether elements of any pair of the block have different ones. */
-template <class R, class ISSUE_LOADS, class THEN>
-__device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
-                                                  typename R::index first_row, uint32_t rows, ISSUE_LOADS issue_loads,
-                                                  THEN then)
-{
-    const uint32_t warps = threads_of_block() / 32, warp = thread_of_block() / 32;
-    const bool only_copies = slice_of_block(call.shape) >= call.shape.rotating_slices && !have_actions<R::ROWS>(call.plan.plan);
-    /* A warp that is not whole has none. */
-    const uint32_t runs = warp < warps && !only_copies ? rows * call.shape.runs_of_row.divisor : 0;
-    /* What the first run reads is asked for right behind the data, by all warps alike: where branches join, the compiler moves
-     * what was loaded, and so waits for it. (General kernels would be a third larger.) */
-    constexpr bool FIRST_IS_APART = R::ANGLES != ANGLES_ANY;
-    bool differ = false;
-    coefficient_run<R> first;
-    uint32_t number = warp;
-    if (FIRST_IS_APART)
-        first.locate(call, warp < runs ? warp : 0, first_row);
-    await_previous();
-    issue_loads();
-    admit_next(); /* (which keeps the loads ahead of what follows) */
-    if (FIRST_IS_APART) {
-        first.request(call, steps);
-        first.await_all(&number);
-    }
-    if (FIRST_IS_APART && number < runs) {
-        differ = first.finish(call, steps);
-        number += warps;
-    }
-    then();
-#pragma unroll 1
-    for (; number < runs; number += warps) {
-        coefficient_run<R> run;
-        run.locate(call, number, first_row);
-        run.request(call, steps);
-        differ = run.finish(call, steps) || differ;
-    }
-    if (R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
-        return __syncthreads_or(differ);
-    __syncthreads();
-    return false;
-}
-
-template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
-{
-    return have_actions<R::ROWS>(call.plan.plan) ? *action_in_block<R>(call, row) : TROPE_ROW_ROTATE;
-}
-
 /* ---- the rotation of a lane ---- */
 
 /* The coefficients of a few pairs of a lane at a time. */
@@ -207,9 +37,8 @@ template <class R> struct lane_coefficients {
         couple_type of[TOGETHER];
     } first, second;
 
-    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. NATIVE rounds them. */
-    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own,
-                                         int32_t rounding = TROPE_ROUND_ONCE)
+    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
+    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
         const couple_type *const from = (const couple_type *)shared + item.row * shape.couples_of_row +
                                         (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
@@ -217,12 +46,15 @@ template <class R> struct lane_coefficients {
         second = first;
         if (own)
             second = *(const couples *)(from + shape.second_at);
+    }
+
+    /* NATIVE rounds them. */
+    __device__ __forceinline__ void round(int32_t rounding)
+    {
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            if (rounding == TROPE_ROUND_NATIVE) {
-                first.of[i].round();
-                second.of[i].round();
-            }
+        for (int i = 0; i < TOGETHER && rounding == TROPE_ROUND_NATIVE; i++) {
+            first.of[i].round();
+            second.of[i].round();
         }
     }
 
@@ -233,9 +65,9 @@ template <class R> struct lane_coefficients {
         typedef typename R::real real;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const auto rotated = rotate_pair<R::DTYPE>(
-                rounding, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
-                {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
+            const auto rotated =
+                rotate_pair<R::DTYPE>(rounding, {(real)v.get(0, e + i), (real)v.get(1, e + i)},
+                                      {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
             y[0][i] = rotated.first;
             y[1][i] = rotated.second;
         }
@@ -334,7 +166,8 @@ template <class R> struct lane_job {
         store_to(s.dst, s.alike ? from + s.moved : find_address(call.shape, s, s.dst, row, item.head, item.lane));
     }
 
-    __device__ __forceinline__ char *find_dst(const typename R::call &call, const block_tensor<typename R::stride> &dst) const
+    __device__ __forceinline__ char *find_dst(const typename R::call &call,
+                                              const block_tensor<typename R::stride> &dst) const
     {
         return find_address(call.shape, segment(call), dst, row, item.head, item.lane);
     }
@@ -383,7 +216,8 @@ template <class R> struct lane_job {
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
-            c.load(call.shape, item, e, !USUAL && own, rounding);
+            c.load(call.shape, item, e, !USUAL && own);
+            c.round(rounding);
 #pragma unroll
             for (int h = 0; h < R::HELD; h++) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
@@ -459,7 +293,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        if (action == TROPE_ROW_ROTATE && s.is_plain && !own)
+        if (__builtin_expect(action == TROPE_ROW_ROTATE && s.is_plain && !own, 1))
             rotate<true>(call, false);
         else if (action == TROPE_ROW_ROTATE && s.rotates)
             rotate<false>(call, own);

@@ -107,7 +107,7 @@ template <class R> struct lone_angles {
         if (HAS_FREQS) {
 #pragma unroll
             for (int e = 0; e < R::PAIRS; e += 4)
-                load_at_once((const uint4 *)(p.table[0] + (at + e) * (int64_t)sizeof(float)), &freqs[e / 4]);
+                load_16((const uint4 *)(p.table[0] + (at + e) * (int64_t)sizeof(float)), &freqs[e / 4]);
         } else {
 #pragma unroll
             for (int e = 0; e < R::PAIRS; e += 2)

@@ -35,10 +35,7 @@ struct raw_index {
 
     __device__ __forceinline__ void load(const char *from, int32_t is_64)
     {
-        if (is_64)
-            load_at_once((const uint2 *)from, &low, &high);
-        else
-            load_at_once((const uint32_t *)from, &low);
+        load_4_or_8(from, is_64, &low, &high);
     }
 
     __device__ __forceinline__ int64_t value(int32_t is_64) const

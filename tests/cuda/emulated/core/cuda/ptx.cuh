@@ -32,29 +32,24 @@ static inline uint32_t thread_of_warp()
 
 /* ---- loads, stores, conversions ---- */
 
-static inline void load_at_once(const uint32_t *from, uint32_t *to)
+static inline void load_4_or_2(const void *from, bool is_2, uint32_t *to)
+{
+    emulated_aligned(from, is_2 ? 2 : 4);
+    *to = is_2 ? *(const uint16_t *)from : *(const uint32_t *)from;
+}
+
+static inline void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint32_t *high)
+{
+    emulated_aligned(from, is_8 ? 8 : 4);
+    *low = *(const uint32_t *)from;
+    if (is_8)
+        *high = ((const uint32_t *)from)[1];
+}
+
+static inline void load_16(const uint4 *from, uint4 *to)
 {
     emulated_aligned(from, sizeof *from);
     *to = *from;
-}
-
-static inline void load_at_once(const uint4 *from, uint4 *to)
-{
-    emulated_aligned(from, sizeof *from);
-    *to = *from;
-}
-
-static inline void load_at_once(const void *from, int32_t is_16, uint32_t *to)
-{
-    emulated_aligned(from, is_16 ? 2 : 4);
-    *to = is_16 ? *(const uint16_t *)from : *(const uint32_t *)from;
-}
-
-static inline void load_at_once(const uint2 *from, uint32_t *low, uint32_t *high)
-{
-    emulated_aligned(from, sizeof *from);
-    *low = from->x;
-    *high = from->y;
 }
 
 template <typename T> static inline void settle(T *)

@@ -1,0 +1,117 @@
+/* Which calls are usual: those that kernels by 16-byte vectors take, whose parameters are small and whose addresses are found in
+ * 32 bits. Host only. */
+#ifndef TROPE_FWD_CUDA_USUAL_CUH
+#define TROPE_FWD_CUDA_USUAL_CUH
+
+#include "fwd/cuda/launch.cuh"
+#include "fwd/cuda/register_block.cuh"
+
+/* ---- what is moved of a head ---- */
+
+/* A run of the elements of each head. */
+struct head_run {
+    int32_t begin, count;
+    bool rotates;
+};
+
+/* The window of an operand and, if it is written, what is before and after it. Returns how many there are. */
+static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
+{
+    const int32_t end = o.rotary_offset + o.rotary_dim;
+    int count = 0;
+    if (!moves_operand(plan, o))
+        return 0;
+    if (o.rotary_dim)
+        runs[count++] = {o.rotary_offset, o.rotary_dim, true};
+    if (!writes_rest(plan, o))
+        return count;
+    if (o.rotary_offset)
+        runs[count++] = {0, o.rotary_offset, false};
+    if (o.head_dim > end)
+        runs[count++] = {end, o.head_dim - end, false};
+    return count;
+}
+
+static inline bool rearranges_in_place(const trope_plan &plan)
+{
+    bool in_place = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        in_place = in_place || plan.operands[i].in_place;
+    return in_place && plan.interleaved_src != plan.interleaved_dst;
+}
+
+/* ---- vectors ---- */
+
+/* Whether every head of a tensor is made of whole vectors. */
+static inline bool tensor_is_vector(const trope_plan &plan, const void *base, const int64_t *stride)
+{
+    const int64_t count = 16 / plan.element_size; /* (strides of dimensions of size 1 are 0) */
+    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
+        if (stride[d] % count)
+            return false;
+    return stride[TROPE_DIM_ELEMENT] == 1 && (uintptr_t)base % 16 == 0;
+}
+
+/* Of src and dst, and of the parts of a head. */
+static inline bool operand_is_vector(const trope_plan &plan, const trope_plan_operand &o)
+{
+    const int64_t count = 16 / plan.element_size;
+    return o.head_dim % count == 0 && o.rotary_offset % count == 0 && o.part_pairs % count == 0 &&
+           tensor_is_vector(plan, o.src, o.src_stride) && (!o.dst || tensor_is_vector(plan, o.dst, o.dst_stride));
+}
+
+/* ---- what 32 bits can hold ---- */
+
+static inline int64_t magnitude(int64_t x)
+{
+    return x < 0 ? -x : x;
+}
+
+/* Whether 32 bits can hold where any entry of a table is, in bytes. */
+static inline bool table_is_usual(const trope_plan &plan)
+{
+    const trope_table_stride &s = plan.angles.stride;
+    return plan.angles.source == TROPE_ANGLES_PHASE ||
+           (double)magnitude(s.batch) * (double)plan.batch + (double)magnitude(s.row) * (double)plan.angles.rows +
+                   (double)magnitude(s.column) * 2.0 * plan.pairs + (double)magnitude(s.axis) * TROPE_MAX_AXES <
+               INT32_MAX / sizeof(float);
+}
+
+/* Whether the kernels by vectors have room for the rows of a plan: pairs, and what 32 bits can hold. */
+static inline bool rows_are_usual(const trope_plan &plan)
+{
+    return plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
+           table_is_usual(plan) && !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+}
+
+/* Of elements, in bytes of 32 bits. */
+static inline bool strides_are_usual(const int64_t *stride)
+{
+    bool are = true;
+    for (int d = 0; d < TROPE_DIM_ELEMENT; d++)
+        are = are && magnitude(stride[d]) <= INT32_MAX / 4;
+    return are;
+}
+
+/* Whether the kernels by vectors can run a plan: usual rows and strides, vectors, few segments. */
+static inline bool can_be_vectors(const trope_plan &plan)
+{
+    head_run runs[3];
+    int segments = 0;
+    bool fits = rows_are_usual(plan);
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        segments += cut_head(plan, o, runs);
+        fits = fits && (!moves_operand(plan, o) || operand_is_vector(plan, o)) && strides_are_usual(o.src_stride) &&
+               strides_are_usual(o.dst_stride);
+    }
+    return fits && segments <= USUAL_SEGMENTS;
+}
+
+/* Whether the usual ones of these can, if any can: usual rows, and no head that is rearranged in place. */
+static inline bool is_usual(const trope_plan &plan)
+{
+    return kind_of_rows(plan) != ROWS_ANY && !rearranges_in_place(plan);
+}
+
+#endif
