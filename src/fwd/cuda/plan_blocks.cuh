@@ -247,8 +247,8 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
     if (form.whole_warps)
         make_warps_whole(&shape->rows_of_block, &items);
-    shape->items_of_block =
-        std::max<uint32_t>(items, (uint32_t)quotient_up(32, shape->rows_of_block)); /* a warp at least */
+    const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has a warp at least */
+    shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
 }
 
 static inline void plan_couples(const trope_plan &plan, const block_form &form, block_shape *shape)
@@ -326,7 +326,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
         l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows), slices = quotient_up(shape->items, items);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
-    shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS;
+    shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
     l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= BLOCK_THREADS &&
              l.shared_bytes <= ASKED_SHARED_BYTES;

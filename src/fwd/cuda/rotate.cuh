@@ -208,7 +208,7 @@ template <class R> struct lane_job {
         if (accumulates)
             load_dst(segment(call).dst, find_dst(call, segment(call).dst), held);
 #pragma unroll
-        for (int h = 0; h < R::HELD && !USUAL; h++) {
+        for (int h = 0; h < R::HELD; h++) {
             if (plan.interleaved_src)
                 v[h].separate();
             if (accumulates && plan.interleaved_dst)
@@ -229,7 +229,7 @@ template <class R> struct lane_job {
             }
         }
 #pragma unroll
-        for (int h = 0; h < R::HELD && !USUAL; h++)
+        for (int h = 0; h < R::HELD; h++)
             if (plan.interleaved_dst)
                 v[h].join();
         store(call);
