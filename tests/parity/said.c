@@ -1,5 +1,6 @@
-/* Two ways to say the same angles give the same bits, gradients included: phase_step for the inv_freq that it was made of;
- * a pair_axis that says of each pair what its part says; ids of one axis for all, or the same ids once for each axis.
+/* Two ways to say the same angles give the same bits, gradients included: phase_step for the inv_freq that it was made of
+ * (which lies where another call's was); a pair_axis that says of each pair what its part says; ids of one axis for all, or
+ * the same ids once for each axis.
  *
  *     parity_said [--seed S] [--count N] */
 #include <stdlib.h>
@@ -24,8 +25,14 @@ static void check_same(config *c, call *first, call *second, int backward, const
 static void check_phase_step(config *c, int backward)
 {
     call k = config_call(c, backward), other = k;
+    double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
+    const int pairs = reference_pairs(call_args(&k));
+    memcpy(inv_freq, c->inv_freq, (size_t)pairs * sizeof *inv_freq);
     other.args.phase_step = NULL;
-    other.args.inv_freq = c->inv_freq;
+    other.args.inv_freq = inv_freq;
+    inv_freq[pairs - 1] += 0.5; /* a call that had other frequencies in the same place must not be remembered */
+    run_call(call_args(&other), backward);
+    inv_freq[pairs - 1] = c->inv_freq[pairs - 1];
     check_same(c, &k, &other, backward, "parity_said, phase_step");
 }
 
