@@ -26,18 +26,22 @@ const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan)
     return &trope_backward_kernels_of(plan->dtype)->sums[form_of(summed.plan, true).vectors];
 }
 
-static trope_status launch_sums(const char *function, const trope_plan &plan)
+static trope_status launch_sums(const char *function, const trope_plan &plan, bool only_asks)
 {
     const block_form form = form_of(plan, true);
-    const void *const kernel = trope_backward_kernels_of(plan.dtype)->sums[form.vectors].function;
+    const void *const kernel = only_asks ? NULL : trope_backward_kernels_of(plan.dtype)->sums[form.vectors].function;
     return form.vectors ? launch_blocks<usual_call>(function, plan, form, kernel)
                         : launch_blocks<wide_call>(function, plan, form, kernel);
 }
 
-/* The sums, and then, by a launch of its own that has no use for so many registers a thread, the rest. */
+/* The sums, and before them, by a launch of its own that has no use for so many registers a thread, the rest. If either is
+ * more than one launch can take, nothing is written. */
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
     const some_operands summed(*plan, true), others(*plan, false);
-    const trope_status status = moves_something(summed.plan) ? launch_sums(function, summed.plan) : TROPE_OK;
-    return status || !moves_something(others.plan) ? status : trope_cuda_rotate(function, &others.plan);
+    const bool has_sums = moves_something(summed.plan);
+    trope_status status = has_sums ? launch_sums(function, summed.plan, true) : TROPE_OK;
+    if (!status && moves_something(others.plan))
+        status = trope_cuda_rotate(function, &others.plan);
+    return status || !has_sums ? status : launch_sums(function, summed.plan, false);
 }

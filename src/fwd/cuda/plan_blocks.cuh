@@ -333,6 +333,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     return l;
 }
 
+/* KERNEL: NULL only asks whether one launch can take it. */
 template <class CALL>
 static inline trope_status launch_blocks(const char *function, const trope_plan &plan, const block_form &form,
                                          const void *kernel)
@@ -341,6 +342,8 @@ static inline trope_status launch_blocks(const char *function, const trope_plan 
     const block_launch l = plan_blocks(plan, form, &call);
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
             (long long)(plan.batch * plan.tokens));
+    if (!kernel)
+        return TROPE_OK;
     void *arguments[] = {&call, plan.step};
     const cudaError_t error =
         launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments);

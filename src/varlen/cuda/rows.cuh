@@ -50,15 +50,9 @@ struct row_source {
 
 static inline row_source plan_source(const trope_sequences &s)
 {
-    const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
+    const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4, axis = s.id_axis_stride * size;
     if (s.ids)
-        return {(const char *)s.ids,
-                s.id_axis_stride * size,
-                s.id_batch_stride * size,
-                s.id_token_stride * size,
-                s.ids_64,
-                1,
-                0};
+        return {(const char *)s.ids, axis, s.id_batch_stride * size, s.id_token_stride * size, s.ids_64, 1, 0};
     if (s.starts && !s.boundaries)
         return {(const char *)s.starts, 0, size, 0, s.starts_64, 0, 1};
     return {(const char *)s.boundaries, 0, 0, 0, 0, 0, 0};
