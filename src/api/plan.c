@@ -68,23 +68,30 @@ static trope_table_stride plan_table_stride(const int64_t *stride)
     return (trope_table_stride){stride[0], stride[1], stride[2], stride[3]};
 }
 
-/* Steps of frequencies. A training loop has the same ones in every call, and to make 64 of them takes 0.3 us: a thread
+/* Pairs whose steps a thread remembers: 1 KB, which is taken from its stack. */
+#define REMEMBERED_PAIRS 64
+
+/* The steps of frequencies. A training loop has the same ones in every call, and to make 64 of them takes 0.3 us: a thread
  * remembers the last. */
-static const uint64_t *steps_of(const double *inv_freq, int32_t pairs)
+static void plan_steps(const double *inv_freq, int32_t pairs, uint64_t *step)
 {
     static _Thread_local struct {
         int32_t pairs;
-        double inv_freq[TROPE_MAX_PAIRS];
-        uint64_t step[TROPE_MAX_PAIRS];
+        double inv_freq[REMEMBERED_PAIRS];
+        uint64_t step[REMEMBERED_PAIRS];
     } last;
-    const size_t bytes = (size_t)pairs * sizeof *inv_freq;
-    if (pairs <= last.pairs && !memcmp(inv_freq, last.inv_freq, bytes))
-        return last.step;
-    memcpy(last.inv_freq, inv_freq, bytes);
+    const size_t bytes = (size_t)pairs * sizeof *step;
+    if (pairs <= last.pairs && !memcmp(inv_freq, last.inv_freq, bytes)) {
+        memcpy(step, last.step, bytes);
+        return;
+    }
     for (int i = 0; i < pairs; i++)
-        last.step[i] = trope_phase_step(inv_freq[i]);
+        step[i] = trope_phase_step(inv_freq[i]);
+    if (pairs > REMEMBERED_PAIRS)
+        return;
+    memcpy(last.inv_freq, inv_freq, bytes);
+    memcpy(last.step, step, bytes);
     last.pairs = pairs;
-    return last.step;
 }
 
 static void plan_angles(const trope_args *a, trope_planned_call *planned)
@@ -101,9 +108,10 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
     angles->per_element = trope_has_table(a) && a->angle_columns != TROPE_COLUMNS_PAIR;
     angles->source = a->freqs ? TROPE_ANGLES_FREQS : a->cos ? TROPE_ANGLES_TABLE : TROPE_ANGLES_PHASE;
     plan->step = planned->step;
-    const uint64_t *const steps = a->inv_freq ? steps_of(a->inv_freq, plan->pairs) : a->phase_step;
-    if (steps)
-        memcpy(planned->step, steps, (size_t)plan->pairs * sizeof *steps);
+    if (a->inv_freq)
+        plan_steps(a->inv_freq, plan->pairs, planned->step);
+    if (a->phase_step)
+        memcpy(planned->step, a->phase_step, (size_t)plan->pairs * sizeof *planned->step);
 }
 
 /* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */
