@@ -346,7 +346,7 @@ static int run_calls(bench_run *run, bench_problem *p, call_context *call, bench
     }
     if (status || run_sets(run, p, call, result))
         return RESULT_REFUSED;
-    result->is_one_launch = !p->c->angle_gradient;
+    result->is_one_launch = !p->c->angle_gradient && !(p->c->backward && p->c->form == BENCH_MLA_KV);
     result->at_least = run->device->has_goals ? bench_goal(p) : 0;
     result->took = seconds_now() - begin;
     return bench_print_result(&run->report, p, result);
