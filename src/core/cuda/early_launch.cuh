@@ -30,18 +30,6 @@ struct device_facts {
     int major, multiprocessors; /* of compute capability */
 };
 
-static inline int device_attribute(cudaDeviceAttr attribute, int device)
-{
-    int value = 0;
-    return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
-}
-
-static inline device_facts ask_device(int device)
-{
-    return {device_attribute(cudaDevAttrComputeCapabilityMajor, device),
-            device_attribute(cudaDevAttrMultiProcessorCount, device)};
-}
-
 /* They never change, and each question costs a launch some time: a thread asks once as long as it stays on one device.
  * Which one that is must be asked for every time, so a call comes here once. */
 static inline device_facts facts_of_device(void)
@@ -52,7 +40,9 @@ static inline device_facts facts_of_device(void)
     if (cudaGetDevice(&device) != cudaSuccess)
         return {0, 0};
     if (device != known) {
-        facts = ask_device(device);
+        facts = {0, 0};
+        (void)cudaDeviceGetAttribute(&facts.major, cudaDevAttrComputeCapabilityMajor, device);
+        (void)cudaDeviceGetAttribute(&facts.multiprocessors, cudaDevAttrMultiProcessorCount, device);
         known = device;
     }
     return facts;

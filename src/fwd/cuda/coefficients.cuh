@@ -46,6 +46,11 @@ struct raw_entry {
             load_4_or_2(from, bytes == 2, &low);
     }
 
+    __device__ __forceinline__ bool differs(const raw_entry &other, int32_t dtype) const
+    {
+        return low != other.low || (dtype == TROPE_F64 && high != other.high);
+    }
+
     /* (f64 tables are there with f64 operands only.) */
     template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::real value(int32_t dtype) const
     {
@@ -180,16 +185,6 @@ __device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angl
     return c;
 }
 
-__device__ __forceinline__ bool same_bits(float a, float b)
-{
-    return __float_as_uint(a) == __float_as_uint(b);
-}
-
-__device__ __forceinline__ bool same_bits(double a, double b)
-{
-    return __double_as_longlong(a) == __double_as_longlong(b);
-}
-
 /* Tables with a column for each element mostly have the same angle twice, and then one sine is enough. */
 template <int DTYPE>
 __device__ __forceinline__ pair_couples<DTYPE> finish_table(const trope_plan_angles &a, const table_entries &entries)
@@ -197,7 +192,7 @@ __device__ __forceinline__ pair_couples<DTYPE> finish_table(const trope_plan_ang
     pair_couples<DTYPE> of;
     of.first = couple_of_entries<DTYPE>(a, entries, 0);
     of.second = couple_of_entries<DTYPE>(a, entries, 1);
-    of.differ = !same_bits(of.first.cosine, of.second.cosine) || !same_bits(of.first.sine, of.second.sine);
+    of.differ = entries.cosine[0].differs(entries.cosine[1], a.dtype) || entries.sine[0].differs(entries.sine[1], a.dtype);
     if (a.source == TROPE_ANGLES_FREQS) {
         sincos_of_angle(of.first.cosine, &of.first.sine, &of.first.cosine);
         if (of.differ)

@@ -10,9 +10,14 @@ extern __shared__ __align__(16) char shared[];
 /* The place of a pair's couple in a row of them: the threads of a head's lanes read neighbouring couples. */
 template <class R> __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t pair)
 {
-    if (R::PAIRS == 1)
-        return pair;
-    return (pair % R::PAIRS / 2 * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
+    if constexpr (R::PAIRS > 1) {
+        if (shape.splits) { /* as if pairs were in the order in which lanes have them */
+            const uint32_t half = R::PAIRS / 2, vector = pair / half, is_second = vector >= shape.lanes_of_row;
+            pair = (vector - is_second * shape.lanes_of_row) * R::PAIRS + is_second * half + pair % half;
+        }
+        return (pair % R::PAIRS / 2 * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
+    }
+    return pair;
 }
 
 /* What becomes of a row of the block, in shared memory. */

@@ -34,7 +34,17 @@ struct block_form {
     uint32_t threads;  /* that a block should have */
     uint32_t items;    /* of a row that one block may have */
     bool whole_warps;  /* all warps of a block search */
+    bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
 };
+
+/* Whether they can be: it is the same for all operands. */
+static inline bool can_split(const trope_plan &plan)
+{
+    bool can = plan.interleaved_src && plan.interleaved_dst;
+    for (int i = 0; i < plan.operand_count; i++)
+        can = can && (!plan.operands[i].rotary_dim || plan.operands[i].rotary_dim == 2 * plan.pairs);
+    return can;
+}
 
 /* ---- segments ---- */
 
@@ -54,7 +64,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     t.head = (STRIDE)(stride[TROPE_DIM_HEAD] * bytes);
     t.lane = (STRIDE)(pairs * element);
     t.second = (STRIDE)(run.count / pairs / 2 * pairs * element);
-    if (run.rotates) {
+    if (run.rotates && !form.splits) {
         t.lane = (STRIDE)((interleaved ? 2 : 1) * pairs * element);
         t.second = (STRIDE)((interleaved ? pairs : o.part_pairs) * element);
         t.part = (STRIDE)((interleaved ? 0 : o.part_pairs) * element);
@@ -169,7 +179,8 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     bool vectors = can_be_vectors(plan);
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
-    return {vectors, sums, vectors ? 16 / plan.element_size : 1, 1, USUAL_THREADS, USUAL_THREADS, false};
+    const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
+    return {vectors, sums, pairs_of_lane, 1, USUAL_THREADS, USUAL_THREADS, false, vectors && can_split(plan)};
 }
 
 /* ---- blocks ---- */
@@ -256,6 +267,7 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
     const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
     shape->lanes_of_row = (uint32_t)quotient_up(plan.pairs, of_lane);
     shape->couples_of_row = shape->lanes_of_row * of_lane;
+    shape->splits = form.splits;
 }
 
 /* What elements are rotated in. */

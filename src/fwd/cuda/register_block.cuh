@@ -84,6 +84,7 @@ struct block_shape {
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */
     uint32_t lanes_of_row;      /* of the widest window */
+    uint32_t splits;            /* the second half of a lane's pairs is so many lanes further: see block_form */
     trope_divisor runs_of_row;  /* a warp each, */
     uint32_t columns_of_run;    /* which have so many columns of 32 pairs */
     uint32_t second_at;         /* where couples of second elements begin, in couples */

@@ -46,6 +46,7 @@ static rotation_choice choose(const trope_plan &plan)
     if (alone->function && rotates_one_head_once(plan) &&
         (!has_table || has_freq_vectors(plan))) { /* which shares its coefficients with nobody */
         form.whole_warps = true;
+        form.splits = false;
         return {alone, form};
     }
     form.held = (uint32_t)block_limits(rows, false).held;

@@ -72,12 +72,6 @@ struct raw_run {
         real.load((const char *)s.real + at, s.boundaries_64); /* (the same again where there are no others) */
     }
 
-    __device__ __forceinline__ void settle_both()
-    {
-        settle(&boundary.low);
-        settle(&real.low);
-    }
-
     __device__ __forceinline__ boundary_run finish(const trope_sequences &s, int32_t base, int32_t step) const
     {
         boundary_run run = {base, step, boundary.narrow(s.boundaries_64), 0};
@@ -138,7 +132,8 @@ struct span_search {
                           step = (min(run.step, (int32_t)s.count + 1 - base) + 30) / 31;
             raw_run next;
             next.load(s, base + (int32_t)thread_of_warp() * step);
-            next.settle_both();
+            settle(&next.boundary.low);
+            settle(&next.real.low);
             run = next.finish(s, base, step);
             before = count_before(run.boundary, after);
         }
