@@ -39,10 +39,10 @@ static rotation_choice choose(const trope_plan &plan)
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
     const row_kind rows = kind_of_rows(plan);
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const alone = &kernels->alone[rows][has_table];
     block_form form = form_of(plan, false);
     if (!form.vectors || !is_usual(plan))
         return {&kernels->any[form.vectors], form};
+    const trope_cuda_kernel *const alone = &kernels->alone[rows][has_table];
     if (alone->function && rotates_one_head_once(plan) &&
         (!has_table || has_freq_vectors(plan))) { /* which shares its coefficients with nobody */
         form.whole_warps = true;
