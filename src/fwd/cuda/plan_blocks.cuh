@@ -57,7 +57,7 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
     const int64_t bytes = plan.element_size, element = stride[TROPE_DIM_ELEMENT] * bytes, pairs = form.pairs_of_lane;
     block_tensor<STRIDE> t;
     memset(&t, 0, sizeof t);
-    t.base = (char *)base + run.begin * element;
+    t.base = base ? (char *)base + run.begin * element : NULL;
     t.outer = (STRIDE)(stride[outer_dim(plan)] * bytes);
     t.inner = (STRIDE)(stride[inner_dim(plan)] * bytes);
     t.group = (STRIDE)(stride[TROPE_DIM_GROUP] * bytes);
