@@ -39,9 +39,9 @@ static trope_status launch_sums(const char *function, const trope_plan &plan, bo
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
     const some_operands summed(*plan, true), others(*plan, false);
-    const bool has_sums = moves_something(summed.plan);
-    trope_status status = has_sums ? launch_sums(function, summed.plan, true) : TROPE_OK;
-    if (!status && moves_something(others.plan))
+    const bool has_sums = moves_something(summed.plan), has_others = moves_something(others.plan);
+    trope_status status = has_sums && has_others ? launch_sums(function, summed.plan, true) : TROPE_OK;
+    if (!status && has_others)
         status = trope_cuda_rotate(function, &others.plan);
     return status || !has_sums ? status : launch_sums(function, summed.plan, false);
 }

@@ -10,15 +10,12 @@
 template <class R> struct alignas(2 * R::PAIRS * sizeof(typename R::real) < 16 ? 8 : 16) lane_terms {
     typename R::real of[2][R::PAIRS];
 
-    /* With NATIVE a sum is rounded before it is added to what is there. */
     __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::lane &held)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++) {
             typename R::real &term = of[i / R::PAIRS][i % R::PAIRS];
-            if (rounding == TROPE_ROUND_NATIVE)
-                term = round_to<R::DTYPE>(term);
-            term = (typename R::real)held.get(i / R::PAIRS, i % R::PAIRS) + term;
+            term = accumulated<R>(rounding, held.get(i / R::PAIRS, i % R::PAIRS), term);
         }
     }
 };
@@ -153,8 +150,8 @@ template <class R> struct slot_group {
     __device__ __forceinline__ slot_group(const typename R::call &call, const sum_job<R> &job)
     {
         const block_segment<typename R::stride> &s = job.segment(call);
-        lanes = s.slot_bits ? s.lanes.divisor
-                            : 1; /* of one slot each thread is a group, since a block may not have all lanes */
+        /* Of one slot each thread is a group, since a block may not have all lanes. */
+        lanes = s.slot_bits ? s.lanes.divisor : 1;
         slots = 1u << s.slot_bits;
         warp_bits = s.warp_bits;
         slot = job.slot;

@@ -74,7 +74,14 @@ template <class R> struct lane_coefficients {
     }
 };
 
-/* Adds what dst holds to what a few pairs of a lane have become: NATIVE rounds that before. */
+/* What an element of dst becomes that a term is added to: NATIVE rounds the term before. */
+template <class R>
+__device__ __forceinline__ typename R::real accumulated(int32_t rounding, typename R::real held, typename R::real term)
+{
+    return held + (rounding == TROPE_ROUND_NATIVE ? round_to<R::DTYPE>(term) : term);
+}
+
+/* Adds what dst holds to what a few pairs of a lane have become. */
 template <class R>
 __device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane &held, int e,
                                        typename R::real y[2][lane_coefficients<R>::TOGETHER])
@@ -82,10 +89,7 @@ __device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane 
 #pragma unroll
     for (int i = 0; i < 2 * lane_coefficients<R>::TOGETHER; i++) {
         const int which = i / lane_coefficients<R>::TOGETHER, of_pair = i % lane_coefficients<R>::TOGETHER;
-        typename R::real &term = y[which][of_pair];
-        if (rounding == TROPE_ROUND_NATIVE)
-            term = round_to<R::DTYPE>(term);
-        term = (typename R::real)held.get(which, e + of_pair) + term;
+        y[which][of_pair] = accumulated<R>(rounding, held.get(which, e + of_pair), y[which][of_pair]);
     }
 }
 
