@@ -35,16 +35,6 @@ TROPE_HD uint32_t trope_phase(int64_t position, uint64_t step)
     return (uint32_t)(((uint64_t)position * step) >> 32);
 }
 
-/* The same for a position below 2^32. */
-TROPE_HD uint32_t trope_phase_near(uint32_t position, uint64_t step)
-{
-#ifdef __CUDA_ARCH__
-    return __umulhi(position, (uint32_t)step) + position * (uint32_t)(step >> 32); /* the compiler's way is one longer */
-#else
-    return (uint32_t)(((uint64_t)position * (uint32_t)step) >> 32) + position * (uint32_t)(step >> 32);
-#endif
-}
-
 /* The top 32 bits of the phase of a finite angle of magnitude at least 2^20 radians: angle = mantissa * 2^exponent, and
  * only the bits of 2^exponent / (2 pi) after the binary point matter. */
 TROPE_HD uint32_t trope_phase_of_large_angle(float angle)

@@ -149,25 +149,11 @@ static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t digits)
     return chosen;
 }
 
-static inline uint32_t __float_as_uint(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 static inline double __longlong_as_double(long long bits)
 {
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
-}
-
-static inline long long __double_as_longlong(double value)
-{
-    long long bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
 }
 
 template <typename T> static inline T __ldcs(const T *from)
