@@ -7,8 +7,34 @@
 #include "fwd/cuda/rotate.cuh"
 
 /* What one lane adds: the elements of its two vectors in fp32 (f64 in double), rounded once at the end. */
-template <class R> struct alignas(2 * R::PAIRS * sizeof(typename R::real) < 16 ? 8 : 16) lane_terms {
+template <class R> struct lane_terms {
     typename R::real of[2][R::PAIRS];
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e++)
+            of[0][e] = of[1][e] = 0;
+    }
+
+    __device__ __forceinline__ void add(const lane_terms &other)
+    {
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e++) {
+            of[0][e] = other.of[0][e] + of[0][e];
+            of[1][e] = other.of[1][e] + of[1][e];
+        }
+    }
+
+    /* Those of another thread of the warp. */
+    __device__ __forceinline__ lane_terms of_thread(uint32_t thread) const
+    {
+        lane_terms other;
+#pragma unroll
+        for (int i = 0; i < 2 * R::PAIRS; i++)
+            other.of[i / R::PAIRS][i % R::PAIRS] = __shfl_sync(UINT32_MAX, of[i / R::PAIRS][i % R::PAIRS], (int)thread);
+        return other;
+    }
 
     __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::lane &held)
     {
@@ -17,6 +43,37 @@ template <class R> struct alignas(2 * R::PAIRS * sizeof(typename R::real) < 16 ?
             typename R::real &term = of[i / R::PAIRS][i % R::PAIRS];
             term = accumulated<R>(rounding, held.get(i / R::PAIRS, i % R::PAIRS), term);
         }
+    }
+};
+
+/* Terms in shared memory, as vectors: those of the block's threads one after another. */
+template <class R> struct shared_terms {
+    typedef typename R::real real;
+    enum {
+        OF_VECTOR = 16 / sizeof(real) < 2 * R::PAIRS ? 16 / sizeof(real) : 2 * R::PAIRS,
+        VECTORS = 2 * R::PAIRS / OF_VECTOR
+    };
+    struct alignas(OF_VECTOR * sizeof(real)) vector {
+        real of[OF_VECTOR];
+    };
+
+    vector *first;
+    uint32_t count; /* of lanes that there is room for */
+
+    __device__ __forceinline__ void put(uint32_t at, const lane_terms<R> &t) const
+    {
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++)
+            first[i * count + at] = ((const vector *)&t)[i];
+    }
+
+    __device__ __forceinline__ lane_terms<R> get(uint32_t at) const
+    {
+        lane_terms<R> t;
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++)
+            ((vector *)&t)[i] = first[i * count + at];
+        return t;
     }
 };
 
@@ -62,7 +119,8 @@ template <class R> struct sum_job : lane_job<R> {
     /* The thread's terms of the head that it has loaded. */
     __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, int32_t action, bool own)
     {
-        lane_terms<R> t = {};
+        lane_terms<R> t;
+        t.clear();
         if (!is_loaded)
             return t;
         if (action == TROPE_ROW_ROTATE && this->segment(call).rotates) {
@@ -126,148 +184,89 @@ template <class R> struct sum_job : lane_job<R> {
     }
 };
 
-/* A tree of so many sums, each `stride` behind the one before. */
-template <int COUNT, typename T> __device__ __forceinline__ T add_tree(const T *first, uint32_t stride)
+/* Adds the heads of all slots: slot 0 has their sum. For all threads of the block, of which some only wait for the others:
+ * within a warp they hand each other their terms, and then through shared memory. */
+template <class R>
+__device__ __forceinline__ void add_slots(const typename R::call &call, const sum_job<R> &s, bool adds,
+                                          const shared_terms<R> &terms, lane_terms<R> *t)
 {
-    if constexpr (COUNT == 1)
-        return *first;
-    else
-        return add_tree<COUNT / 2>(first + COUNT / 2 * stride, stride) + add_tree<COUNT / 2>(first, stride);
+    const uint32_t lanes = s.segment(call).lanes.divisor, slots = adds ? 1u << s.segment(call).slot_bits : 1;
+    uint32_t half = 1;
+    for (; half < call.shape.slots && half * call.shape.most_lanes < 32; half *= 2) {
+        const lane_terms<R> other = t->of_thread(thread_of_warp() ^ (half * lanes));
+        if (half < slots)
+            t->add(other);
+    }
+    for (; half < call.shape.slots; half *= 2) {
+        if (half < slots && s.slot % (2 * half) == half)
+            terms.put(thread_of_block(), *t);
+        __syncthreads();
+        if (half < slots && s.slot % (2 * half) == 0)
+            t->add(terms.get(thread_of_block() + half * lanes));
+    }
+    __syncthreads(); /* or the next round would overwrite what is still to be read */
 }
 
-/* The threads that add one sum, and where. In a round each warp adds the heads of its slots by halves: a thread hands half of
- * what it has to the one whose slot differs in one bit, and has that one's part of the other half. What it has in the end is
- * a part of the warp's share, in shared memory. Then each thread adds an element or a few over all shares, and over the
- * rounds, like a binary counter: level l holds the sum of 2^l rounds, which waits for its neighbour. */
-template <class R> struct slot_group {
-    typedef typename R::real real;
-    static constexpr uint32_t COUNT = 2 * R::PAIRS; /* of a lane */
+/* The rounds of a sum as a binary counter: level l holds the sum of 2^l rounds, which waits for its neighbour. */
+template <class R> struct round_counter {
+    shared_terms<R> levels;
+    uint32_t of_level, at; /* terms of a level, and which of them are the thread's */
 
-    uint32_t lanes, slots, warp_bits, thread, slot, lane; /* a warp has 2^warp_bits of the slots */
-    real *shares, *levels;
-    uint32_t of_shares, of_level; /* shares of even rounds, and then of odd ones */
-
-    __device__ __forceinline__ slot_group(const typename R::call &call, const sum_job<R> &job)
+    /* Behind `terms`, those of the threads. */
+    __device__ __forceinline__ round_counter(const typename R::call &call, const sum_job<R> &job,
+                                             const shared_terms<R> &terms)
     {
         const block_segment<typename R::stride> &s = job.segment(call);
-        /* Of one slot each thread is a group, since a block may not have all lanes. */
-        lanes = s.slot_bits ? s.lanes.divisor : 1;
-        slots = 1u << s.slot_bits;
-        warp_bits = s.warp_bits;
-        slot = job.slot;
-        lane = s.slot_bits ? job.item.lane : 0;
-        thread = slot * lanes + lane;
-        const uint32_t first = thread_of_block() - thread;
-        of_shares = threads_of_block() * COUNT;
-        of_level = of_shares >> call.shape.least_slot_bits;
-        shares = (real *)(shared + call.shape.terms_at) + first * COUNT;
-        levels = (real *)(shared + call.shape.terms_at) + 2 * of_shares + (first * COUNT >> call.shape.least_slot_bits);
+        const uint32_t of_sum = s.lanes.divisor << s.slot_bits;
+        of_level = threads_of_block() / call.shape.least_slots;
+        at = s.slot_bits ? thread_of_block() / of_sum * of_sum / call.shape.least_slots + job.item.lane : thread_of_block();
+        levels = {terms.first + shared_terms<R>::VECTORS * terms.count, of_level * call.shape.levels};
     }
 
-    /* For all threads of a warp, of which some may have fewer slots in it, or nothing to add. */
-    __device__ __forceinline__ void leave(const lane_terms<R> &terms, uint32_t most_slots, bool adds, real *to) const
-    {
-        real v[COUNT];
-        uint32_t first = 0, left = COUNT;
-#pragma unroll
-        for (int i = 0; i < (int)COUNT; i++)
-            v[i] = terms.of[i / R::PAIRS][i % R::PAIRS];
-#pragma unroll
-        for (int level = 0; COUNT >> level > 1; level++) {
-            const int half = (int)COUNT >> (level + 1);
-            const bool joins = level < (int)warp_bits, upper = joins && slot >> level & 1;
-            if (most_slots >> level <= 1)
-                break;
-#pragma unroll
-            for (int i = 0; i < half; i++) {
-                const real low = v[i], high = v[i + half], other = of_other(upper ? low : high, level);
-                v[i] = joins ? other + (upper ? high : low) : low;
-            }
-            first += upper ? half : 0;
-            left = joins ? half : left;
-        }
-        for (uint32_t level = (uint32_t)__ffs(COUNT) - 1; most_slots >> level > 1; level++) {
-            const real other = of_other(v[0], level);
-            if (level < warp_bits)
-                v[0] = other + v[0];
-        }
-        const uint32_t of_warp = slot & ((1u << warp_bits) - 1);
-        real *const at = to + ((slot >> warp_bits) * lanes + lane) * COUNT + first;
-#pragma unroll
-        for (uint32_t i = 0; i < COUNT; i++)
-            if (adds && i < left && of_warp * left < COUNT)
-                at[i] = v[i];
-    }
-
-    /* The shares of a round. What all rounds have in the end is where the first share of the last one was. */
-    __device__ __forceinline__ void add(uint32_t round, uint32_t rounds, real *of_round) const
-    {
-        for (uint32_t i = thread; i < lanes * COUNT; i += slots * lanes) {
-            real sum = add_shares(of_round + i);
-            if (rounds > 1)
-                sum = count(round, rounds, levels + i, sum);
-            of_round[i] = sum;
-        }
-    }
-
-  private:
-    /* That of the thread whose slot differs in one bit, if the warp has it. */
-    __device__ __forceinline__ real of_other(real x, uint32_t level) const
-    {
-        return __shfl_sync(UINT32_MAX, x, (int)(thread_of_warp() ^ (level < warp_bits ? lanes << level : 0)));
-    }
-
-    __device__ __forceinline__ real add_shares(const real *first) const
-    {
-        static_assert(BLOCK_THREADS == 16 * 32, "add_shares");
-        const uint32_t count = slots >> warp_bits, stride = lanes * COUNT;
-        return count == 1   ? add_tree<1>(first, stride)
-               : count == 2 ? add_tree<2>(first, stride)
-               : count == 4 ? add_tree<4>(first, stride)
-               : count == 8 ? add_tree<8>(first, stride)
-                            : add_tree<16>(first, stride);
-    }
-
-    /* Returns the sum of all rounds with the last one, padded with +0 to a power of two. */
-    __device__ __forceinline__ real count(uint32_t round, uint32_t rounds, real *at, real sum) const
+    __device__ __forceinline__ void push(uint32_t round, lane_terms<R> t) const
     {
         uint32_t level = 0;
         for (; round >> level & 1; level++)
-            sum = at[level * of_level] + sum;
-        at[level * of_level] = sum;
-        if (round + 1 < rounds)
-            return sum;
+            t.add(levels.get(level * of_level + at));
+        levels.put(level * of_level + at, t);
+    }
+
+    /* The sum, padded with +0 to a power of two. */
+    __device__ __forceinline__ lane_terms<R> finish(uint32_t rounds) const
+    {
         const uint32_t first = (uint32_t)__ffs((int)rounds) - 1;
-        sum = at[first * of_level];
-        for (level = first; rounds >> level > 1; level++)
-            sum = (level > first && rounds >> level & 1 ? at[level * of_level] : 0) + sum;
-        return level > first ? at[level * of_level] + sum : sum;
+        uint32_t level = first;
+        lane_terms<R> t = levels.get(first * of_level + at), zero;
+        zero.clear();
+        for (; rounds >> level > 1; level++)
+            t.add(level > first && rounds >> level & 1 ? levels.get(level * of_level + at) : zero);
+        if (level > first)
+            t.add(levels.get(level * of_level + at));
+        return t;
     }
 };
 
-/* The sum that the thread's slot adds to, in all rounds of the block. */
+/* What the thread's slot adds to its sum. Who is in slot 0 has the sum in the end. */
 template <class R>
 __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call, int32_t action, bool own, sum_job<R> *job)
 {
     const typename R::segment &s = job->segment(call);
-    const slot_group<R> group(call, *job);
-    lane_terms<R> t = {};
+    const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + call.shape.terms_at), threads_of_block()};
+    const round_counter<R> counter(call, *job, terms);
+    lane_terms<R> t;
     for (uint32_t round = 0; round < call.shape.rounds; round++) {
         const bool adds = round < s.rounds;
-        typename R::real *const shares = group.shares + round % 2 * group.of_shares;
         if (adds)
             t = job->find_terms(call, action, own);
         if (round + 1 < s.rounds) {
             job->select(call, round + 1);
             job->load_term(call);
         }
-        group.leave(t, call.shape.most_warp_slots, adds, shares);
-        __syncthreads();
-        if (adds)
-            group.add(round, s.rounds, shares);
+        add_slots(call, *job, adds, terms, &t);
+        if (adds && s.rounds > 1 && job->slot == 0)
+            counter.push(round, t);
     }
-    __syncthreads();
-    return *(const lane_terms<R> *)(group.shares + (s.rounds - 1) % 2 * group.of_shares + group.lane * group.COUNT);
+    return s.rounds > 1 && job->slot == 0 ? counter.finish(s.rounds) : t;
 }
 
 template <class R>

@@ -117,19 +117,19 @@ template <typename STRIDE> static inline void plan_sum(const trope_plan_operand 
                                                       : 1;
     const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
     s->slot_bits = (uint32_t)__builtin_ctz(slots);
-    s->warp_bits = (uint32_t)__builtin_ctz(std::min(slots, std::max(32 / s->lanes.divisor, 1u)));
     s->rounds = (uint32_t)quotient_up(s->terms, slots);
     s->places = s->heads / s->terms * slots;
 }
 
-/* What all sums of a row need. */
+/* Sums of several rounds. */
 template <typename STRIDE> static inline void plan_rounds(const block_segment<STRIDE> &s, block_shape *shape)
 {
     shape->accumulates = shape->accumulates || s.accumulate;
+    shape->slots = std::max(shape->slots, 1u << s.slot_bits);
+    shape->most_lanes = std::max(shape->most_lanes, s.lanes.divisor);
     shape->rounds = std::max(shape->rounds, s.rounds);
-    shape->most_warp_slots = std::max(shape->most_warp_slots, 1u << s.warp_bits);
     if (s.rounds > 1)
-        shape->least_slot_bits = std::min(shape->least_slot_bits, s.slot_bits);
+        shape->least_slots = std::min(shape->least_slots, 1u << s.slot_bits);
 }
 
 /* Items of a segment that one block must have. */
@@ -147,7 +147,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     const bool aligned = form.sums || rearranges_in_place(plan);
     block_shape *const shape = &call->shape;
     uint32_t together = 1;
-    shape->least_slot_bits = 31;
+    shape->least_slots = USUAL_THREADS;
     memset(call->first_item, 0xff, sizeof call->first_item);
     for (bool rotates : {true, false}) {
         for (int i = 0; i < plan.operand_count; i++) {
@@ -292,13 +292,13 @@ static inline void plan_runs(const trope_plan &plan, block_shape *shape)
     shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }
 
-/* Room for the terms of sums: those of a block's threads, twice if there are rounds, and sums of rounds that wait for others. */
+/* Room for the terms of sums: those of a block's threads, and those of rounds that wait for others. */
 static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads, block_shape *shape)
 {
     const size_t bytes_of_lane = 2 * form.pairs_of_lane * bytes_of_real(plan);
     while (shape->rounds > 1 && shape->rounds >> shape->levels)
         shape->levels++;
-    return bytes_of_lane * ((shape->rounds > 1 ? 2 : 1) * threads + (shape->levels * threads >> shape->least_slot_bits));
+    return bytes_of_lane * (threads + shape->levels * threads / shape->least_slots);
 }
 
 static inline void plan_rows(const trope_plan &plan, block_shape *shape)

@@ -65,7 +65,6 @@ template <typename STRIDE> struct block_segment {
     uint32_t is_odd;   /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds. */
     uint32_t terms, slot_bits, rounds;
-    uint32_t warp_bits; /* a warp has 2^warp_bits of the slots */
     uint32_t accumulate;
 };
 
@@ -90,11 +89,11 @@ struct block_shape {
     uint32_t second_at;         /* where couples of second elements begin, in couples */
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */
-    uint32_t accumulates;     /* some dst is added to */
-    uint32_t rounds;          /* the most of any operand */
-    uint32_t most_warp_slots; /* of a warp */
-    uint32_t least_slot_bits; /* of operands with several rounds */
-    uint32_t levels;          /* sums that may wait for those of other rounds */
+    uint32_t accumulates;   /* some dst is added to */
+    uint32_t slots, rounds; /* the most of any operand */
+    uint32_t least_slots;   /* of those with several rounds */
+    uint32_t most_lanes;    /* of a head */
+    uint32_t levels;        /* sums that may wait for those of other rounds */
 };
 
 /* Which threads follow each other: lanes of a head, heads, or rows. */
