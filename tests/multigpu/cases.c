@@ -125,11 +125,6 @@ void case_name(const split_case *c, int32_t dtype, char *name, size_t size)
     snprintf(name, size, "%s/%s/%s", c->split, c->variant, choice_name(dtype_choices, dtype));
 }
 
-const char *case_not_on_cuda(const split_case *c)
-{
-    return c->keys == CASE_KEYS_SHARED ? "shared_heads" : c->accumulate ? "accumulate" : NULL;
-}
-
 static int32_t smallest_factor(int32_t n)
 {
     for (int32_t f = 2; f < n; f++)

@@ -54,9 +54,6 @@ int32_t case_pairing_out(const split_case *c);
 /* "split/variant/dtype". */
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size);
 
-/* The field that the case needs and the CUDA backend does not have, or NULL. */
-const char *case_not_on_cuda(const split_case *c);
-
 /* Cuts `ranks` by the dimensions of the case: one gets all of them; of two, tensor parallel (or else data parallel) gets
  * the smallest factor. Returns nonzero if the number has no two factors. */
 typedef struct rank_grid {

@@ -201,15 +201,12 @@ static int run_dtypes(rank_context *r, const multigpu_options *options, const sp
 {
     problem_choice chosen = {.c = c, .seed = (uint64_t)options->seed};
     const int does_not_fit = case_grid(c, r->size, &chosen.grid);
-    const char *field = r->device->id == TROPE_DEVICE_CUDA ? case_not_on_cuda(c) : NULL;
     for (int d = 0; d < DTYPES; d++) {
         chosen.dtype = dtypes[d];
         if (!is_chosen(options, c, dtypes[d]))
             continue;
         to->skipped += does_not_fit;
-        if (field && r->rank == 0)
-            report_not_on_cuda(to, c, dtypes[d], field);
-        if (!does_not_fit && !field && run_case(r, options, &chosen, to))
+        if (!does_not_fit && run_case(r, options, &chosen, to))
             return 1;
     }
     return 0;

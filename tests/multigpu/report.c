@@ -252,15 +252,6 @@ void report_case(report *p, const rank_context *r, const problem *of, const case
         print_row(r, of, result);
 }
 
-void report_not_on_cuda(report *p, const split_case *c, int32_t dtype, const char *field)
-{
-    char name[96];
-    case_name(c, dtype, name, sizeof name);
-    p->not_on_cuda++;
-    if (p->has_text)
-        printf("# %s was not run: it needs %s, which the CUDA backend does not have\n", name, field);
-}
-
 /* ---- speed ---- */
 
 void report_speed(report *p, const rank_context *r, const speed_result *speed, double slower_at_most)
@@ -299,8 +290,6 @@ static void print_summary(const report *p)
                p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle, p->worst_sum);
     if (p->skipped)
         printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4\n", p->skipped);
-    if (p->not_on_cuda)
-        printf("# %d cases were not run: the CUDA backend does not have all that they need\n", p->not_on_cuda);
     if (p->broken)
         printf("# %d of %d cases that were broken on purpose were caught\n", p->caught, p->broken);
     if (p->missed_speed)
@@ -313,7 +302,6 @@ int report_end(report *p)
     if (p->json) {
         json_number(p->json, "run", p->run);
         json_number(p->json, "skipped", p->skipped);
-        json_number(p->json, "not_on_cuda", p->not_on_cuda);
         json_number(p->json, "failed", p->failed);
         json_number(p->json, "wrong", (double)p->wrong);
         json_number(p->json, "wrong_scores", (double)p->scores_wrong);

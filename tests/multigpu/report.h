@@ -21,7 +21,6 @@ typedef struct report {
     const char *json_path; /* NULL = none, "-" = standard output */
     cJSON *json, *cases;   /* NULL = none */
     int run, failed, skipped;
-    int not_on_cuda; /* cases that the CUDA backend cannot do */
     int64_t wrong, scores_wrong;
     double worst_angle, worst_sum;
     int missed_speed; /* ranks that were slower beside others */
@@ -35,8 +34,6 @@ int report_begin(report *p, const char *json_path, int has_text);
 void report_header(report *p, const rank_context *r, const rank_card *cards, const char *launch);
 void report_link(report *p, const rank_context *r, double link_speed, double copy_bytes);
 void report_case(report *p, const rank_context *r, const problem *of, const case_result *result);
-/* A case that is not run, for want of a field of the library's that the CUDA backend does not have. */
-void report_not_on_cuda(report *p, const split_case *c, int32_t dtype, const char *field);
 /* slower_at_most: what counts as missed, 0 = nothing. */
 void report_speed(report *p, const rank_context *r, const speed_result *speed, double slower_at_most);
 /* Returns nonzero after a complaint. */
