@@ -1,0 +1,229 @@
+"""trope: rotary position embedding (RoPE) for training, forward and backward, on CPUs and NVIDIA GPUs.
+
+    q, k = trope.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
+
+takes arrays of NumPy, PyTorch, JAX (on the CPU), CuPy, or of any library that has the array interface or DLPack. For
+PyTorch, with autograd, torch.compile and CUDA graphs, there is trope.torch; what trope.rotate does with torch tensors is
+the same. trope.transformer_engine, trope.apex, trope.flash_attn and trope.liger have the names of what they replace.
+
+Importing this needs neither NumPy nor PyTorch nor a GPU.
+"""
+
+import ctypes
+import sys
+
+from . import _abi, _arrays, _plan
+from ._abi import COPY, Error
+from ._spec import OPTIONS, resolve
+from .frequencies import Frequencies, frequencies
+
+__version__ = _abi.lib.trope_version().decode()
+__all__ = [
+    "COPY", "Error", "Frequencies", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
+    "rotate_backward", "rotate_backward_",
+]  # fmt: skip
+
+
+def info():
+    """Lines "name: value" on the library and this machine: version, backends, instruction sets, devices."""
+    return _abi.lib.trope_info().decode()
+
+
+def pair_axis(order, sections):
+    """The axis of each pair, as models have it.
+
+    Arguments:
+        order: "sections": axis by axis (Qwen2-VL [16, 24, 24]); "interleaved": i % 3 while i < 3 * sections[i % 3], else 0
+            (Qwen3-VL); "alternating": i % 2 (Kimi's vision tower); "hwt": 1 + i % 2, then axis 0 for the last sections[0]
+            pairs (Ernie 4.5 VL).
+        sections: pairs of axis 0, 1, ..., up to four.
+    Return:
+        a tuple of sum(sections) ints, for rotate's pair_axis.
+    """
+    sections = tuple(sections)
+    if not 1 <= len(sections) <= _abi.MAX_AXES:
+        raise Error("sections must have 1 to %d numbers, not %d" % (_abi.MAX_AXES, len(sections)), "sections")
+    order, pairs = _abi.choose(_abi.AXIS_ORDERS, order, "order"), sum(sections)
+    axes = (ctypes.c_uint8 * max(pairs, 1))()
+    padded = (ctypes.c_int32 * _abi.MAX_AXES)(*sections)
+    _abi.check(_abi.lib.trope_fill_pair_axis(axes, pairs, order, padded))
+    return tuple(axes[:pairs])
+
+
+def _has_torch(arrays):
+    torch = sys.modules.get("torch")
+    return torch is not None and any(isinstance(array, torch.Tensor) for array in arrays)
+
+
+def _torch_functions():
+    from . import torch as functions
+
+    return functions
+
+
+def _describe_all(arrays, name, describe=_arrays.describe):
+    return [None if x is None else describe(x, "%s[%d]" % (name, i)) for i, x in enumerate(arrays)]
+
+
+_SIDE = _plan.Side._fields
+
+
+def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
+    """One call on Arrays: lists of them (None: not there), and `side` in the order of Side."""
+    devices = {array.meta.device for array in srcs + dsts + forward_srcs + side if array is not None}
+    if len(devices) != 1:
+        raise Error("the arrays of a call are on several devices: %s" % ", ".join(sorted(devices)))
+    if "cpu" in devices and stream is not None:
+        raise Error("stream is for arrays on CUDA", "stream")
+    metas = [tuple(None if array is None else array.meta for array in arrays) for arrays in (srcs, dsts, forward_srcs, side)]
+    key = (backward, spec) + tuple(tuple(None if m is None else (m[0], m[1], str(m[2]), m[3]) for m in ms) for ms in metas)
+
+    def make():
+        return _plan.Plan(backward, spec, *metas[:3], _plan.Side(*metas[3]))
+
+    def addresses(arrays):
+        return [None if array is None else array.pointer for array in arrays]
+
+    allocate = None
+    if side[_SIDE.index("d_freqs")] is not None or side[_SIDE.index("d_inv_freq")] is not None:
+        allocate = _allocate
+    _plan.run(key, make, addresses(srcs), addresses(dsts), addresses(forward_srcs), addresses(side), stream, allocate)
+
+
+def _allocate(size):
+    """Scratch on the CPU, aligned to 16 bytes."""
+    memory = ctypes.create_string_buffer(size + 16)
+    return memory, (ctypes.addressof(memory) + 15) & ~15
+
+
+def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, stream, options):
+    if not tensors:
+        raise Error("no tensors", "tensors")
+    spec, arrays = resolve(len(tensors), **options)
+    if spec.accumulate and (out is None or not backward):
+        raise Error("accumulate is for backward with `out`, which it adds to", "accumulate")
+    srcs = _describe_all(tensors, "tensors", _arrays.describe_destination if in_place else _arrays.describe)
+    results = None
+    if in_place:
+        dsts = srcs
+    else:
+        if out is None:
+            out = results = [_new_result(backward, spec, i, x, srcs[i]) for i, x in enumerate(tensors)]
+        if len(out) != len(tensors):
+            raise Error("out has %d arrays for %d tensors" % (len(out), len(tensors)), "out")
+        dsts = _describe_all(out, "out", _arrays.describe_destination)
+    forwards = [None] * len(tensors) if forward_src is None else _describe_all(forward_src, "forward_src")
+    if len(forwards) != len(tensors):
+        raise Error("forward_src has %d arrays for %d tensors" % (len(forwards), len(tensors)), "forward_src")
+    side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)]
+    side += [None if x is None else _arrays.describe_destination(x, name) for name, x in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))]
+    _launch(backward, spec, srcs, dsts, forwards, side, stream)
+    if in_place:
+        return tensors[0] if len(tensors) == 1 else tensors
+    if results is not None:
+        out = [_arrays.like_source(result, x) for result, x in zip(results, tensors)]
+    return out[0] if len(tensors) == 1 else tuple(out)
+
+
+def _new_result(backward, spec, i, x, array):
+    shape, per_group = list(array.meta.shape), spec.shared_heads[i]
+    heads = _plan.DIMS[spec.layout][2]
+    if per_group:
+        if backward and shape[heads] % per_group:
+            raise Error("tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads")
+        shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
+    return _arrays.empty_like(x, tuple(shape), "tensors[%d]" % i)
+
+
+def rotate(*tensors, out=None, stream=None, **options):
+    if _has_torch(tensors):
+        return _torch_functions().rotate(*tensors, out=out, **_without_stream(stream, options))
+    return _rotate(False, tensors, out, False, None, None, None, stream, options)
+
+
+def rotate_(*tensors, stream=None, **options):
+    if _has_torch(tensors):
+        return _torch_functions().rotate_(*tensors, **_without_stream(stream, options))
+    return _rotate(False, tensors, None, True, None, None, None, stream, options)
+
+
+def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, stream=None, **options):
+    if _has_torch(tensors):
+        return _torch_functions().rotate_backward(
+            *tensors, out=out, forward_src=forward_src, d_freqs=d_freqs, d_inv_freq=d_inv_freq, **_without_stream(stream, options)
+        )
+    return _rotate(True, tensors, out, False, forward_src, d_freqs, d_inv_freq, stream, options)
+
+
+def rotate_backward_(*tensors, stream=None, **options):
+    if _has_torch(tensors):
+        return _torch_functions().rotate_backward_(*tensors, **_without_stream(stream, options))
+    return _rotate(True, tensors, None, True, None, None, None, stream, options)
+
+
+def _without_stream(stream, options):
+    if stream is not None:
+        raise Error("torch tensors have their current stream: stream is for other arrays", "stream")
+    return options
+
+
+_ARRAYS = """
+    Arguments:
+        tensors: one array or several ([tokens, batch, heads, head_dim] and so on, as layout says), of one dtype: f32, f16,
+            bf16 or f64. They share batch, tokens and angles; heads and head_dim may differ. {tensors}{more}
+        stream: of arrays on CUDA that are not torch's: the address of a cudaStream_t; None: the legacy stream.
+"""
+_OUT = """
+        out: arrays to write instead of new ones, one for each tensor; they share no memory with the tensors."""
+rotate.__doc__ = (
+    "Rotates: y = M x for each pair, all tensors in one call."
+    + _ARRAYS.format(tensors="Read alone.", more=_OUT)
+    + OPTIONS
+    + """    Return:
+        y of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is given.
+    """
+)
+rotate_.__doc__ = (
+    "Rotates in place: x = M x."
+    + _ARRAYS.format(tensors="Written.", more="")
+    + OPTIONS
+    + """    Return:
+        the tensors themselves.
+    """
+)
+rotate_backward.__doc__ = (
+    "The transpose: dx = M' dy, with the very arguments of the forward call; and the gradient of its angles."
+    + _ARRAYS.format(
+        tensors="dy.",
+        more=_OUT
+        + """
+        forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
+        d_freqs: an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
+            and sin) is written to: the sum over tensors, heads and all tokens at a row.
+        d_inv_freq: the same for inv_freq, f64 [rotary_dim/2].""",
+    )
+    + OPTIONS
+    + """    Return:
+        dx of one tensor, or a tuple of them, as rotate does.
+    """
+)
+rotate_backward_.__doc__ = (
+    "The transpose in place: x = M' x. With mscale 1 the way back from rotate_."
+    + _ARRAYS.format(tensors="Written.", more="")
+    + OPTIONS
+    + """    Return:
+        the tensors themselves.
+    """
+)
+
+
+def kernel_name(*tensors, backward=False, **options):
+    """The name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
+    if not tensors:
+        raise Error("no tensors", "tensors")
+    spec, arrays = resolve(len(tensors), **options)
+    srcs = _describe_all(tensors, "tensors")
+    side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)] + [None, None]
+    metas = tuple(array.meta for array in srcs)
+    plan = _plan.Plan(backward, spec, metas, metas, (None,) * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side)))
+    return plan.find_kernel([a.pointer for a in srcs], [None if a is None else a.pointer for a in side], backward)

@@ -1,0 +1,229 @@
+"""The C ABI by ctypes: the library, its structs and constants, and its errors. include/trope/trope.h is the reference."""
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+
+OK = 0
+COPY = -1
+MAX_DIMS, MAX_OPERANDS, MAX_AXES, MAX_ROTARY_DIM = 5, 16, 4, 1024
+
+DTYPES = {"f32": 1, "f16": 2, "bf16": 3, "f64": 4}
+INDICES = {"i32": 1, "i64": 2}
+DEVICES = {"cpu": 1, "cuda": 2}
+ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}
+SBHD, BSHD, BHSD, THD, STRIDED = 1, 2, 3, 4, 5
+PAIRINGS = {"half": 1, "interleaved": 2}
+SHARED_GROUP = 1
+ROUNDINGS = {"once": 0, "native": 1, "native_f32": 2}
+COLUMNS = {"pair": 1, "half": 2, "interleaved": 3}
+TABLE_STRIDED = 4
+IDS_STRIDED = 4
+RANGES = {"poison": 0, "clamp": 1}
+PADDINGS = {"zero": 1, "copy": 2, "rotate": 3}
+CP_LAYOUTS = {"contiguous": 1, "zigzag": 2, "striped": 3, "flat": 4}
+AXIS_ORDERS = {"sections": 1, "interleaved": 2, "alternating": 3, "hwt": 4}
+RULES = {"default": 1, "linear": 2, "dynamic": 3, "yarn": 4, "longrope": 5, "llama3": 6, "proportional": 7}
+
+
+class Operand(ctypes.Structure):
+    """trope_operand."""
+
+    _fields_ = [
+        ("src", c_void_p),
+        ("dst", c_void_p),
+        ("forward_src", c_void_p),
+        ("src_layout", c_int32),
+        ("dst_layout", c_int32),
+        ("forward_src_layout", c_int32),
+        ("groups", c_int32),
+        ("heads_per_group", c_int32),
+        ("head_dim", c_int32),
+        ("rotary_dim", c_int32),
+        ("rotary_offset", c_int32),
+        ("shared_heads", c_int32),
+        ("accumulate", c_int32),
+        ("src_stride", c_int64 * MAX_DIMS),
+        ("dst_stride", c_int64 * MAX_DIMS),
+        ("forward_src_stride", c_int64 * MAX_DIMS),
+    ]
+
+
+class Args(ctypes.Structure):
+    """trope_args."""
+
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("stream", c_void_p),
+        ("device", c_int32),
+        ("threads", c_int32),
+        ("isa", c_int32),
+        ("dtype", c_int32),
+        ("rounding", c_int32),
+        ("operand_count", c_int32),
+        ("operands", c_void_p),
+        ("operand_size", c_uint64),
+        ("batch", c_int64),
+        ("tokens", c_int64),
+        ("pairing", c_int32),
+        ("pairing_out", c_int32),
+        ("parts", c_int32),
+        ("inverse", c_int32),
+        ("mscale", c_double),
+        ("pair_axis", c_void_p),
+        ("freqs", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("inv_freq", c_void_p),
+        ("phase_step", c_void_p),
+        ("angle_dtype", c_int32),
+        ("angle_columns", c_int32),
+        ("angle_layout", c_int32),
+        ("out_of_range", c_int32),
+        ("angle_rows", c_int64),
+        ("angle_stride", c_int64 * 4),
+        ("position_ids", c_void_p),
+        ("start_positions", c_void_p),
+        ("position_dtype", c_int32),
+        ("ids_layout", c_int32),
+        ("position_axes", c_int32),
+        ("stream_positions", c_int32),
+        ("ids_stride", c_int64 * 3),
+        ("cu_seqlens", c_void_p),
+        ("cu_seqlens_padded", c_void_p),
+        ("sequences", c_int64),
+        ("cu_seqlens_dtype", c_int32),
+        ("padding", c_int32),
+        ("cp_size", c_int32),
+        ("cp_rank", c_int32),
+        ("cp_layout", c_int32),
+        ("reserved", c_int32),
+        ("status", c_void_p),
+        ("d_freqs", c_void_p),
+        ("d_inv_freq", c_void_p),
+        ("d_freqs_layout", c_int32),
+        ("reserved_too", c_int32),
+        ("d_freqs_stride", c_int64 * 4),
+        ("workspace", c_void_p),
+        ("workspace_size", c_uint64),
+    ]
+
+
+class FrequencyArgs(ctypes.Structure):
+    """trope_frequency_args."""
+
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("rule", c_int32),
+        ("rotary_dim", c_int32),
+        ("base", c_double),
+        ("factor", c_double),
+        ("original_max_position", c_double),
+        ("seq_len", c_double),
+        ("low_freq_factor", c_double),
+        ("high_freq_factor", c_double),
+        ("beta_fast", c_double),
+        ("beta_slow", c_double),
+        ("attention_factor", c_double),
+        ("mscale", c_double),
+        ("mscale_all_dim", c_double),
+        ("partial_rotary_factor", c_double),
+        ("short_factor", POINTER(c_double)),
+        ("long_factor", POINTER(c_double)),
+        ("no_truncate", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_frequency_args": FrequencyArgs}
+
+
+class Error(ValueError):
+    """What the library, or this package before it, refuses.
+
+    str() is the line that names function, argument, value and rule. `argument` is the argument's name ("" if none is
+    named), in the words of C where the library names it (operands[1].src_stride), and `status` the library's status
+    ("TROPE_ERROR_ARGUMENT", ...).
+    """
+
+    def __init__(self, message, argument="", status="TROPE_ERROR_ARGUMENT"):
+        super().__init__(message)
+        self.argument = argument
+        self.status = status
+
+    def __reduce__(self):
+        return type(self), (str(self), self.argument, self.status)
+
+
+def _find_library():
+    """The library beside this file, as a wheel has it; TROPE_LIBRARY is another one."""
+    given = os.environ.get("TROPE_LIBRARY")
+    return given or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libtrope.so")
+
+
+def _declare(lib):
+    status, args = c_int32, POINTER(Args)
+    functions = {
+        "trope_forward": (status, [args]),
+        "trope_backward": (status, [args]),
+        "trope_workspace_size": (status, [args, POINTER(c_uint64)]),
+        "trope_positions": (status, [args, c_void_p, c_void_p]),
+        "trope_fill_pair_axis": (status, [POINTER(c_uint8), c_int32, c_int32, POINTER(c_int32)]),
+        "trope_phase_steps": (status, [POINTER(c_double), c_int32, POINTER(c_uint64)]),
+        "trope_frequencies": (status, [POINTER(FrequencyArgs), POINTER(c_double), POINTER(c_double)]),
+        "trope_kernel_name": (status, [args, c_int32, c_char_p, c_size_t]),
+        "trope_status_name": (c_char_p, [status]),
+        "trope_last_error": (c_char_p, []),
+        "trope_last_error_argument": (c_char_p, []),
+        "trope_version": (c_char_p, []),
+        "trope_info": (c_char_p, []),
+        "trope_sizeof": (c_size_t, [c_char_p]),
+        "trope_offsetof": (c_int64, [c_char_p, c_char_p]),
+    }
+    for name, (result, arguments) in functions.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def _compare_structs(lib, path):
+    """Fails unless sizes and offsets here are the library's: another version would read fields as others."""
+    for name, struct in STRUCTS.items():
+        wrong = ctypes.sizeof(struct) != lib.trope_sizeof(name.encode()) and "size"
+        for field, _ in struct._fields_:
+            if getattr(struct, field).offset != lib.trope_offsetof(name.encode(), field.encode()):
+                wrong = field
+        if wrong:
+            version = lib.trope_version().decode()
+            raise ImportError("trope: %s (version %s) has another %s of %s than this Python package" % (path, version, wrong, name))
+
+
+def _load():
+    path = _find_library()
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError("trope: no library: %s (TROPE_LIBRARY names another file)" % error) from None
+    try:
+        _declare(lib)
+    except AttributeError as error:
+        raise ImportError("trope: %s is no library of trope 0.2: %s" % (path, error)) from None
+    _compare_structs(lib, path)
+    return lib
+
+
+lib = _load()
+
+
+def check(status):
+    """Raises the library's last error unless status is OK."""
+    if status != OK:
+        name = lib.trope_status_name(status).decode()
+        raise Error(lib.trope_last_error().decode(), lib.trope_last_error_argument().decode(), name)
+
+
+def choose(choices, value, argument):
+    """The constant that a word stands for."""
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        raise Error("%s must be one of %s, not %r" % (argument, ", ".join(map(repr, choices)), value), argument) from None

@@ -1,0 +1,247 @@
+"""trope for PyTorch: autograd (twice), torch.compile without graph breaks, CUDA graphs; on the CPU and on CUDA.
+
+    q, k = trope.torch.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
+
+A call is queued on the current stream of the device that the tensors are on. Tensors may have any strides: views of packed
+QKV, transposed and expanded ones (as upstream gradients are) are read as they lie. Results have the order of dimensions in
+memory that eager PyTorch's would have. The bits do not depend on any of it, nor on whether activation checkpointing runs a
+call again, nor on torch.compile, but with frequencies that are learned.
+
+What it does not do says so: torch.vmap, DTensor, forward-mode derivatives, gradients of cos and sin (give freqs).
+"""
+
+import torch
+
+from .. import _spec
+from .._abi import Error
+from .._spec import OPTIONS, resolve
+from ..frequencies import Frequencies, frequencies
+from . import _autograd, _formulas, _launch, _ops
+
+__all__ = ["RotaryEmbedding", "rotate", "rotate_", "rotate_backward", "rotate_backward_"]
+
+_compiles = torch.compiler.is_compiling
+_count_modes = torch._C._len_torch_dispatch_stack
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_eager(tensors):
+    """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor."""
+    return not _compiles() and not _count_modes() and all(type(t) in _PLAIN for t in tensors)
+
+
+def _resolve(tensors, options, inv_freq=None, max_position=None):
+    """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient."""
+    if not tensors:
+        raise Error("no tensors", "tensors")
+    if isinstance(inv_freq, torch.Tensor):
+        if inv_freq.requires_grad:
+            options = dict(options, freqs=_table_of(inv_freq, tensors[0], max_position, options), angle_columns="pair")
+            inv_freq = None
+        elif inv_freq.device.type != "cpu":
+            raise Error(
+                "inv_freq is on %s, and reading it would stop the host: give trope.frequencies, a list or a CPU tensor,"
+                " or let it require a gradient" % inv_freq.device,
+                "inv_freq",
+            )
+        else:
+            inv_freq = tuple(inv_freq.tolist())
+    make = _spec.make_spec if _compiles() else _spec.cached_spec
+    return resolve(len(tensors), make, inv_freq=inv_freq, **options)
+
+
+def _table_of(inv_freq, x, max_position, options):
+    """freqs [positions, pairs]: products in double, rounded once, which autograd goes through."""
+    if options.get("freqs") is not None or options.get("cos") is not None:
+        raise Error("inv_freq is given beside a table", "inv_freq")
+    if max_position is None:
+        if options.get("position_ids") is not None or options.get("start_positions") is not None:
+            raise Error("max_position is missing: positions up to it have a row of the table for learned inv_freq", "max_position")
+        tokens = x.shape[_spec.DIMS[options["layout"]][1]] if options.get("layout") in _spec.DIMS else 1
+        max_position = tokens * (options.get("cp_size") or 1)
+    positions = torch.arange(max_position, device=inv_freq.device, dtype=torch.float64)
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return (positions[:, None] * inv_freq.double()).to(dtype)
+
+
+def _check_gradients(side):
+    if not torch.is_grad_enabled():
+        return
+    for name, t in (("cos", side[1]), ("sin", side[2])):
+        if t is not None and t.requires_grad:
+            raise Error("%s requires a gradient, which there is none of: give freqs, or detach it" % name, name)
+
+
+def rotate(*tensors, out=None, inv_freq=None, max_position=None, **options):
+    if out is not None:
+        return _rotate_out(False, tensors, out, inv_freq, max_position, options)
+    spec, side = _resolve(tensors, options, inv_freq, max_position)
+    if spec.accumulate:
+        raise Error("accumulate is for rotate_backward with `out`", "accumulate")
+    _check_gradients(side)
+    if not _is_eager(tensors):
+        if side[7] is not None:
+            raise Error("status is not for torch.compile, nor for dispatch modes", "status")
+        results = _ops.Operators.rotate(False, spec, side, list(tensors))
+    elif torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or (side[0] is not None and side[0].requires_grad)):
+        results = _autograd.Rotate.apply(False, spec, *side, *tensors)
+    else:
+        results = _launch.rotate(False, spec, side, tensors)
+    return results[0] if len(tensors) == 1 else tuple(results)
+
+
+def rotate_(*tensors, inv_freq=None, max_position=None, **options):
+    spec, side = _resolve(tensors, options, inv_freq, max_position)
+    _check_gradients(side)
+    if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
+        raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
+    if any(spec.shared_heads):
+        raise Error("shared heads have a result of another shape: use rotate", "shared_heads")
+    if not _is_eager(tensors):
+        rotated = rotate(*tensors, inv_freq=inv_freq, max_position=max_position, **options)
+        for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
+            x.copy_(y)
+        return tensors[0] if len(tensors) == 1 else tensors
+    needed = torch.is_grad_enabled() and [i for i, t in enumerate(tensors) if t.requires_grad]
+    for i in needed or ():
+        if tensors[i].is_leaf:
+            raise Error("tensors[%d] is a leaf that requires a gradient: autograd needs it as it is" % i, "tensors[%d]" % i)
+    _write_in_place(False, spec, side, tensors, needed or ())
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _write_in_place(transposed, spec, side, tensors, needed):
+    """Autograd first: what it refuses, such as some views, has not been written then."""
+    for i, t in enumerate(tensors):
+        if i in needed:
+            _autograd.Rotated.apply(_formulas.subset(spec, [i]), *side, t)
+        else:
+            torch.autograd.graph.increment_version(t)
+    data = [t.detach() for t in tensors]
+    _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
+
+
+def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
+    """Without autograd: into `out`."""
+    out = [out] if isinstance(out, torch.Tensor) else list(out)
+    forward_src = [None] * len(tensors) if forward_src is None else [forward_src] if isinstance(forward_src, torch.Tensor) else list(forward_src)
+    if len(out) != len(tensors) or len(forward_src) != len(tensors):
+        name = "out" if len(out) != len(tensors) else "forward_src"
+        raise Error("%s must have a tensor for each of the %d" % (name, len(tensors)), name)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, *out)):
+        raise Error("`out` is outside of autograd, and a tensor requires a gradient: use torch.no_grad, or no `out`", "out")
+    spec, side = _resolve(tensors, options, inv_freq, max_position)
+    _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
+    for t in out:
+        if t is not None:
+            torch.autograd.graph.increment_version(t)
+    return out[0] if len(tensors) == 1 else tuple(out)
+
+
+def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, inv_freq=None, max_position=None, **options):
+    if out is None and d_freqs is None and d_inv_freq is None:
+        spec, side = _resolve(tensors, options, inv_freq, max_position)
+        if spec.accumulate:
+            raise Error("accumulate is for `out`, which it adds to", "accumulate")
+        apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
+        results = apply.rotate(True, spec, side, list(tensors))
+        return results[0] if len(tensors) == 1 else tuple(results)
+    if out is None:
+        spec, _ = _resolve(tensors, options, inv_freq, max_position)
+        out = [_launch.new_result(True, spec, i, x.detach()) for i, x in enumerate(tensors)]
+    return _rotate_out(True, tensors, out, inv_freq, max_position, options, forward_src, d_freqs, d_inv_freq)
+
+
+def rotate_backward_(*tensors, inv_freq=None, max_position=None, **options):
+    spec, side = _resolve(tensors, options, inv_freq, max_position)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
+    _write_in_place(True, spec, side, tensors, ())
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Rotates q and k, or any tensors, by frequencies that it holds.
+
+    Arguments:
+        config: what trope.frequencies takes (a Hugging Face config, its path, a dict), or Frequencies.
+        layout, pairing: as of rotate.
+        learned: inv_freq is a parameter. It then goes through an f32 table of radians, as in transformers; else angles are
+            exact at any position.
+        layer_type: of a config with several.
+        options: further ones of rotate that are the same in every call (rotary_dim, pair_axis, rounding, ...).
+
+    forward(*tensors, **options) is rotate(*tensors, ...) with them: position_ids, cu_seqlens, ...
+    """
+
+    def __init__(self, config, *, layout, pairing, learned=False, layer_type=None, **options):
+        super().__init__()
+        self.frequencies = config if isinstance(config, Frequencies) else frequencies(config, layer_type=layer_type)
+        self.options = dict(options, layout=layout, pairing=pairing)
+        self.options.setdefault("mscale", self.frequencies.attention_factor)
+        self.inv_freq = torch.nn.Parameter(torch.tensor(self.frequencies.inv_freq)) if learned else None
+
+    def forward(self, *tensors, **options):
+        inv_freq = self.frequencies if self.inv_freq is None else self.inv_freq
+        return rotate(*tensors, inv_freq=inv_freq, **self.options, **options)
+
+    def extra_repr(self):
+        shown = ", ".join("%s=%r" % item for item in self.options.items())
+        return "%s, rotary_dim=%d, %s" % (self.frequencies.rule, self.frequencies.rotary_dim, shown)
+
+
+_MAX_POSITION = """
+        max_position: with an inv_freq that requires a gradient and positions that are read (position_ids,
+            start_positions): one more than the largest."""
+_TENSORS = """
+    Arguments:
+        tensors: one or several, [tokens, batch, heads, head_dim] and so on, as layout says, of one dtype (f32, f16, bf16,
+            f64) and on one device. They share batch, tokens and angles; heads and head_dim may differ.{more}"""
+
+rotate.__doc__ = (
+    "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.\n"
+    + _TENSORS.format(
+        more="""
+        out: tensors to write instead of new ones, outside of autograd."""
+        + _MAX_POSITION
+    )
+    + "\n"
+    + OPTIONS
+    + """    Return:
+        y of one tensor, or a tuple of them.
+    """
+)
+rotate_.__doc__ = (
+    "Rotates in place: x = M x, known to autograd. Leaves that require a gradient are refused, and so are freqs that do.\n"
+    + _TENSORS.format(more="")
+    + "\n"
+    + OPTIONS
+    + """    Return:
+        the tensors themselves.
+    """
+)
+rotate_backward.__doc__ = (
+    "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.\n"
+    + _TENSORS.format(
+        more=""" They are dy.
+        out: tensors to write (with accumulate: to add to) instead of new ones, outside of autograd.
+        forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
+        d_freqs: like the table, f32 (f64 with f64 tensors): the gradient of freqs is written to it.
+        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq."""
+        + _MAX_POSITION
+    )
+    + "\n"
+    + OPTIONS
+    + """    Return:
+        dx of one tensor, or a tuple of them.
+    """
+)
+rotate_backward_.__doc__ = (
+    "The transpose in place, outside of autograd: x = M' x. With mscale 1 the way back from rotate_.\n"
+    + _TENSORS.format(more="")
+    + "\n"
+    + OPTIONS
+    + """    Return:
+        the tensors themselves.
+    """
+)

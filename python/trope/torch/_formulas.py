@@ -1,0 +1,86 @@
+"""The derivatives, written once for eager autograd and for the operators of torch.library.
+
+With y = M(a) x, a pair's angles a, and J the quarter turn of each pair, (x1, x2) -> (-x2, x1):
+
+    dL/dx = M' dy        dL/da of an element = (dy) (M J x)        d(M J x)/da = M J J x = -M x
+
+so that everything is a rotation, its transpose, the gradient of the angles (which sums over heads and tokens), or a product
+with what a table has at a token, which is a rotation too: with cos = the table, sin = 0. Positions, sequences and ranks are
+where they are in all calls: in the library.
+"""
+
+import torch
+
+
+
+def subset(spec, keep):
+    """The Spec of some of the tensors."""
+    if len(keep) == len(spec.rotary_dims):
+        return spec
+    names = ("rotary_dims", "rotary_offsets", "shared_heads")
+    return spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names})
+
+
+def _halves(x, spec, pairing):
+    """First and second elements of the pairs of a window x[..., R], as views of [..., parts, pairs of a part]."""
+    parts = x.unflatten(-1, (spec.parts, x.shape[-1] // spec.parts))
+    if pairing == "interleaved":
+        return parts[..., 0::2], parts[..., 1::2]
+    half = parts.shape[-1] // 2
+    return parts[..., :half], parts[..., half:]
+
+
+def quarter_turn(x, spec, i, pairing, sign):
+    """J x (sign 1) or J' x (-1) of tensors[i], 0 outside of the window."""
+    width, offset = spec.rotary_dims[i], spec.rotary_offsets[i]
+    if width <= 0:
+        return torch.zeros_like(x)
+    first, second = _halves(x[..., offset : offset + width], spec, pairing)
+    turned = (-sign * second, sign * first)
+    window = torch.stack(turned, -1).flatten(-3) if pairing == "interleaved" else torch.cat(turned, -1).flatten(-2)
+    return torch.nn.functional.pad(window, (offset, x.shape[-1] - offset - width))
+
+
+def _scale(api, spec, side, g, tensors):
+    """Each element of the windows times what g, of the shape of the table, has for it at the token; 0 at padding."""
+    plain = spec._replace(
+        pairing=spec.pairing_out or spec.pairing,
+        pairing_out="",
+        inverse=False,
+        mscale=1.0,
+        rounding="once",
+        padding="rotate" if spec.padding == "rotate" else "zero" if spec.padding else "",
+        shared_heads=(0,) * len(spec.rotary_dims),
+    )
+    g = g.to(torch.float64 if tensors[0].dtype == torch.float64 else torch.float32).contiguous()
+    return api.rotate(False, plain, (None, g, torch.zeros_like(g), *side[3:]), tensors)
+
+
+def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, wants_tensors):
+    """Gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0."""
+    keep = [i for i, grad in enumerate(grads) if grad is not None]
+    d_tensors = [None] * len(grads)
+    if not keep:
+        return None, d_tensors
+    given, some = [grads[i] for i in keep], subset(spec, keep)
+    if any(wants_tensors[i] for i in keep):
+        for i, d in zip(keep, api.rotate(not transposed, some, side, given)):
+            d_tensors[i] = d
+    if not wants_freqs:
+        return None, d_tensors
+    inputs = [tensors[i] for i in keep]
+    d_freqs = api.angle_gradient(some, side, inputs, given) if transposed else api.angle_gradient(some, side, given, inputs)
+    return d_freqs.to(side[0].dtype), d_tensors
+
+
+def angle_gradient_backward(api, spec, side, dys, xs, g):
+    """Gradients of <g, d_freqs(dy, x, freqs)>: (d_freqs, [d_dy, ...], [d_x, ...])."""
+    sign = -1 if spec.inverse else 1
+    count, pairing = len(xs), spec.pairing
+    turned = [quarter_turn(x, spec, i, pairing, sign) for i, x in enumerate(xs)]
+    d_dys = _scale(api, spec, side, g, api.rotate(False, spec, side, turned))
+    back = api.rotate(True, spec, side, _scale(api, spec, side, g, list(dys)))
+    d_xs = [quarter_turn(x, spec, i, pairing, -sign) for i, x in enumerate(back)]
+    minus_turned = [quarter_turn(x, spec, i, pairing, -1) for i, x in enumerate(xs)]
+    d_freqs = -g * sign * api.angle_gradient(spec, side, list(dys), minus_turned).to(g.dtype)
+    return d_freqs, d_dys[:count], d_xs

@@ -1,0 +1,130 @@
+"""Calls on torch tensors, without autograd: what is allocated, on which stream, and the plan of a call."""
+
+import torch
+
+from .. import _plan
+from .._abi import Error
+from .._plan import DIMS, Plan, Side
+
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # the address of a stream in 0.1 us, where there is CUDA
+_current_device = getattr(torch._C, "_cuda_getDevice", None)
+
+
+def _meta(t):
+    return None if t is None else (t.shape, t.stride(), t.dtype, t.device)
+
+
+def _address(t):
+    """0 of an empty tensor is NULL, as None is."""
+    return None if t is None else t.data_ptr()
+
+
+def _readable(t):
+    """A tensor whose memory holds its values: not a lazy negation, such as the imaginary part of a conjugate."""
+    return t.resolve_neg() if t is not None and t.is_neg() else t
+
+
+def _make_plan(backward, spec, srcs, dsts, forward_srcs, side):
+    device = srcs[0].device
+    names = ["tensors"] * len(srcs) + ["out"] * len(srcs) + ["forward_src"] * len(srcs) + list(Side._fields)
+    for name, t in zip(names, (*srcs, *dsts, *forward_srcs, *side)):
+        if t is not None and t.device != device:
+            raise Error("%s is on %s, and the tensors on %s" % (name, t.device, device), name)
+        if t is not None and t.layout != torch.strided:
+            raise Error("%s has layout %s, and must be strided" % (name, t.layout), name)
+    metas = ([_meta(t) for t in tensors] for tensors in (srcs, dsts, forward_srcs))
+    return Plan(backward, spec, *metas, Side(*map(_meta, side)))
+
+
+def _scratch(device):
+    def allocate(size):
+        memory = torch.empty(size, dtype=torch.uint8, device=device)
+        return memory, memory.data_ptr()
+
+    return allocate
+
+
+def _keep_alive(device, stream, tensors):
+    """On a side stream: the allocator must not give their memory away before the stream is through with them."""
+    if torch.cuda.is_current_stream_capturing():  # a graph's memory stays anyway
+        return
+    current = torch.cuda.current_stream(device)
+    for t in tensors:
+        if t is not None and t.is_cuda:
+            t.record_stream(current)
+
+
+def launch(backward, spec, srcs, dsts, forward_srcs, side):
+    """One call. Lists of tensors (None: not there), and `side` in the order of Side."""
+    first = srcs[0]
+    srcs = [_readable(t) for t in srcs]
+    forward_srcs = [_readable(t) for t in forward_srcs]
+    side = [_readable(t) for t in side]
+    if first.numel() == 0 and not any(t is not None and t.numel() for t in srcs):
+        for gradient in side[-2:]:
+            if gradient is not None:
+                gradient.zero_()
+        return
+    key = (backward, spec, *map(_meta, srcs), *map(_meta, dsts), *map(_meta, forward_srcs), *map(_meta, side))
+    allocate = None if side[-1] is None and side[-2] is None else _scratch(first.device)
+
+    def run(stream):
+        _plan.run(
+            key,
+            lambda: _make_plan(backward, spec, srcs, dsts, forward_srcs, side),
+            [_address(t) for t in srcs],
+            [_address(t) for t in dsts],
+            [_address(t) for t in forward_srcs],
+            [_address(t) for t in side],
+            stream,
+            allocate,
+        )
+
+    if not first.is_cuda:
+        return run(None)
+    index = first.device.index
+    if index != _current_device():
+        with torch.cuda.device(index):
+            return launch(backward, spec, srcs, dsts, forward_srcs, side)
+    stream = _current_stream(index)
+    if stream:
+        _keep_alive(index, stream, (*srcs, *dsts, *forward_srcs, *side))
+    run(stream or None)
+
+
+def result_shape(backward, spec, i, shape):
+    """The shape of the result of tensors[i]: another one only if heads are shared."""
+    per_group = spec.shared_heads[i]
+    if not per_group:
+        return shape
+    shape, heads = list(shape), DIMS[spec.layout][2]
+    if backward and shape[heads] % per_group:
+        raise Error("tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads")
+    shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
+    return shape
+
+
+def new_result(backward, spec, i, x):
+    """As eager PyTorch's elementwise operations would make it: with the order of dimensions that x has in memory."""
+    if not spec.shared_heads[i]:
+        return torch.empty_like(x)
+    return x.new_empty(result_shape(backward, spec, i, x.shape))
+
+
+def rotate(transposed, spec, side, tensors):
+    """M x of each tensor, or M' x. `side` has the eight inputs of Side."""
+    for i, x in enumerate(tensors):
+        if x.dim() != len(spec.layout):
+            raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(x.shape), spec.layout), "tensors[%d]" % i)
+    results = [new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
+    launch(transposed, spec, tensors, results, (None,) * len(tensors), (*side, None, None))
+    return results
+
+
+def find_angle_gradient(spec, side, dys, xs):
+    """dL/d freqs, of the shape of the table and in f32 (f64 with f64 tensors), from dy and x of each tensor."""
+    dtype = torch.float64 if dys[0].dtype == torch.float64 else torch.float32
+    table = side[0] if side[0] is not None else side[1]
+    d_freqs = torch.empty(table.shape, dtype=dtype, device=table.device)
+    launch(True, spec, dys, (None,) * len(dys), xs, (*side, d_freqs, None))
+    return d_freqs

@@ -1,0 +1,119 @@
+"""The operators trope::rotate and trope::angle_gradient, for torch.compile, torch.export and every dispatch mode."""
+
+import torch
+
+from .._spec import Spec
+from ..frequencies import Frequencies
+from . import _formulas, _launch
+
+SIDE = 7  # inputs of plan.Side but status, which an operator without side effects cannot write
+
+_SIDE_SCHEMA = (
+    "Tensor? freqs, Tensor? cos, Tensor? sin, Tensor? position_ids, Tensor? start_positions, Tensor? cu_seqlens,"
+    " Tensor? cu_seqlens_padded"
+)
+_SPEC_SCHEMA = (
+    "str layout, str pairing, str pairing_out, int parts, bool inverse, float mscale, str rounding, str angle_columns,"
+    " str out_of_range, str padding, bool stream_positions, int cp_size, int cp_rank, str cp_layout, int[] rotary_dims,"
+    " int[] rotary_offsets, int[] shared_heads, bool accumulate, int[] pair_axis, float[] inv_freq, int threads"
+)
+_frequencies = {}  # of the lists that operators get
+
+
+def _spec_of(options):
+    """The Spec of an operator's last arguments; phase steps are made once."""
+    spec = Spec(*(tuple(option) if isinstance(option, list) else option for option in options))
+    if not spec.inv_freq:
+        return spec
+    kept = _frequencies.get(spec.inv_freq)
+    if kept is None:
+        if len(_frequencies) > 64:
+            _frequencies.clear()
+        kept = _frequencies[spec.inv_freq] = Frequencies(spec.inv_freq)
+    return spec._replace(inv_freq=kept)
+
+
+def options_of(spec):
+    """The last arguments of an operator."""
+    inv_freq = list(getattr(spec.inv_freq, "inv_freq", spec.inv_freq))
+    return [list(o) if isinstance(o, tuple) else o for o in spec._replace(inv_freq=())[:-2]] + [inv_freq, spec.threads]
+
+
+_library = torch.library.Library("trope", "DEF")  # cheaper a call than torch.library.custom_op
+_library.define("rotate(bool transposed, Tensor[] tensors, %s, %s) -> Tensor[]" % (_SIDE_SCHEMA, _SPEC_SCHEMA))
+_library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s, %s) -> Tensor" % (_SIDE_SCHEMA, _SPEC_SCHEMA))
+
+
+def _rotate(transposed, tensors, *rest):
+    return _launch.rotate(transposed, _spec_of(rest[SIDE:]), (*rest[:SIDE], None), tensors)
+
+
+def _angle_gradient(dys, xs, *rest):
+    return _launch.find_angle_gradient(_spec_of(rest[SIDE:]), (*rest[:SIDE], None), dys, xs)
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("rotate", _rotate, _device)
+    _library.impl("angle_gradient", _angle_gradient, _device)
+
+
+@torch.library.register_fake("trope::rotate")
+def _(transposed, tensors, *rest):
+    spec = Spec(*rest[SIDE:])
+    return [_launch.new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
+
+
+@torch.library.register_fake("trope::angle_gradient")
+def _(dys, xs, *rest):
+    table = rest[0] if rest[0] is not None else rest[1]
+    dtype = torch.float64 if dys[0].dtype == torch.float64 else torch.float32
+    return torch.empty(table.shape, dtype=dtype, device=table.device)
+
+
+class Operators:
+    """What the formulas are made of."""
+
+    @staticmethod
+    def rotate(transposed, spec, side, tensors):
+        return torch.ops.trope.rotate(transposed, tensors, *side[:SIDE], *options_of(spec))
+
+    @staticmethod
+    def angle_gradient(spec, side, dys, xs):
+        return torch.ops.trope.angle_gradient(dys, xs, *side[:SIDE], *options_of(spec))
+
+
+def _no_gradients(spec):
+    """Of an operator's last arguments. torch.library takes an empty list for one of tensors, and wants a list back."""
+    return tuple([] if isinstance(option, (list, tuple)) and not option else None for option in spec)
+
+
+def _save_rotate(ctx, inputs, output):
+    transposed, tensors, *rest = inputs
+    ctx.transposed, ctx.spec, ctx.count = transposed, Spec(*rest[SIDE:]), len(tensors)
+    ctx.wants_freqs = rest[0] is not None and rest[0].requires_grad
+    ctx.save_for_backward(*rest[:SIDE], *(tensors if ctx.wants_freqs else ()))
+
+
+def _backward_rotate(ctx, grads):
+    saved = ctx.saved_tensors
+    d_freqs, d_tensors = _formulas.rotation_backward(
+        Operators, ctx.transposed, ctx.spec, saved[:SIDE], saved[SIDE:], grads, ctx.wants_freqs, (True,) * ctx.count
+    )
+    return (None, d_tensors, d_freqs) + (None,) * (SIDE - 1) + _no_gradients(ctx.spec)
+
+
+def _save_angle_gradient(ctx, inputs, output):
+    dys, xs, *rest = inputs
+    ctx.spec, ctx.count = Spec(*rest[SIDE:]), len(dys)
+    ctx.save_for_backward(*rest[:SIDE], *dys, *xs)
+
+
+def _backward_angle_gradient(ctx, g):
+    saved = ctx.saved_tensors
+    side, dys, xs = saved[:SIDE], list(saved[SIDE : SIDE + ctx.count]), list(saved[SIDE + ctx.count :])
+    d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Operators, ctx.spec, side, dys, xs, g)
+    return (d_dys, d_xs, d_freqs) + (None,) * (SIDE - 1) + _no_gradients(ctx.spec)
+
+
+torch.library.register_autograd("trope::rotate", _backward_rotate, setup_context=_save_rotate)
+torch.library.register_autograd("trope::angle_gradient", _backward_angle_gradient, setup_context=_save_angle_gradient)
