@@ -75,19 +75,18 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
         raise Error("the arrays of a call are on several devices: %s" % ", ".join(sorted(devices)))
     if "cpu" in devices and stream is not None:
         raise Error("stream is for arrays on CUDA", "stream")
-    metas = [tuple(None if array is None else array.meta for array in arrays) for arrays in (srcs, dsts, forward_srcs, side)]
-    key = (backward, spec) + tuple(tuple(None if m is None else (m[0], m[1], str(m[2]), m[3]) for m in ms) for ms in metas)
+    arrays = srcs + dsts + forward_srcs + side
+    metas = [None if array is None else array.meta for array in arrays]
+    key = (backward, id(spec)) + tuple(None if m is None else (m[0], m[1], str(m[2]), m[3]) for m in metas)
 
     def make():
-        return _plan.Plan(backward, spec, *metas[:3], _plan.Side(*metas[3]))
+        count = len(srcs)
+        cut = metas[:count], metas[count : 2 * count], metas[2 * count : 3 * count]
+        return _plan.Plan(backward, spec, *cut, _plan.Side(*metas[3 * count :]))
 
-    def addresses(arrays):
-        return [None if array is None else array.pointer for array in arrays]
-
-    allocate = None
-    if side[_SIDE.index("d_freqs")] is not None or side[_SIDE.index("d_inv_freq")] is not None:
-        allocate = _allocate
-    _plan.run(key, make, addresses(srcs), addresses(dsts), addresses(forward_srcs), addresses(side), stream, allocate)
+    has_gradient = side[-2] is not None or side[-1] is not None
+    addresses = [array.pointer or 0 for array in arrays if array is not None]
+    _plan.run(key, make, addresses, stream, _allocate if has_gradient else None)
 
 
 def _allocate(size):
@@ -224,6 +223,6 @@ def kernel_name(*tensors, backward=False, **options):
     spec, arrays = resolve(len(tensors), **options)
     srcs = _describe_all(tensors, "tensors")
     side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)] + [None, None]
-    metas = tuple(array.meta for array in srcs)
-    plan = _plan.Plan(backward, spec, metas, metas, (None,) * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side)))
-    return plan.find_kernel([a.pointer for a in srcs], [None if a is None else a.pointer for a in side], backward)
+    metas = [array.meta for array in srcs]
+    plan = _plan.Plan(backward, spec, metas, metas, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side)))
+    return plan.find_kernel([a.pointer or 0 for a in srcs + srcs + side if a is not None], backward)

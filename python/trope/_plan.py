@@ -114,6 +114,7 @@ class Plan:
     """A call's structs, for arrays like these: each argument but spec is a Meta, or has them."""
 
     def __init__(self, backward, spec, srcs, dsts, forward_srcs, side):
+        self.spec = spec  # alive: keys of plans have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
         self.device = str(getattr(srcs[0][3], "type", srcs[0][3]))
         self.kept = []  # what the structs point into
@@ -128,6 +129,7 @@ class Plan:
         self._fill_sequences(side)
         self._fill_gradients(spec, side)
         self.workspace_size = None
+        self.slots = self._find_slots(srcs, dsts, forward_srcs, side)
 
     def _fill_options(self, spec, first):
         args = self.args
@@ -258,33 +260,40 @@ class Plan:
         if side.d_inv_freq is not None:
             _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq")
 
-    def run(self, src, dst, forward_src, side, stream, allocate=None):
-        """The call, on addresses: of each tensor (None: not there), and of each field of `side`.
+    def _find_slots(self, srcs, dsts, forward_srcs, side):
+        """Where the addresses go: (words of a struct, index of the word), for the arrays that are there, in their order."""
+        args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
+        slots = []
+        for name, metas in (("src", srcs), ("dst", dsts), ("forward_src", forward_srcs)):
+            for operand, meta in zip(self.operands, metas):
+                if meta is not None:
+                    words = (ctypes.c_uint64 * (ctypes.sizeof(Operand) // 8)).from_buffer(operand)
+                    slots.append((words, getattr(Operand, name).offset // 8))
+        slots += [(args, getattr(Args, name).offset // 8) for name in Side._fields if getattr(side, name) is not None]
+        return slots
+
+    def run(self, addresses, stream=None, allocate=None):
+        """The call, on the addresses of the arrays that are there: src of all operands, dst, forward_src, and of `side`.
 
         allocate(bytes) gives scratch, which gradients of the angles need, as (what keeps it alive, its address).
         """
-        args = self.args
-        self._set_addresses(src, dst, forward_src, side)
-        args.stream = stream
+        for (words, at), address in zip(self.slots, addresses):
+            words[at] = address
+        if stream is not None:
+            self.args.stream = stream
         if allocate is not None:
-            size = self._find_workspace_size()
+            args, size = self.args, self._find_workspace_size()
             kept, args.workspace = allocate(size) if size else (None, None)
             args.workspace_size = size
         status = self.call(self.reference)
         if status:
             _abi.check(status)
 
-    def _set_addresses(self, src, dst, forward_src, side):
-        args = self.args
-        for operand, x, y, forward in zip(self.operands, src, dst, forward_src):
-            operand.src, operand.dst, operand.forward_src = x, y, forward
-        (args.freqs, args.cos, args.sin, args.position_ids, args.start_positions, args.cu_seqlens,
-         args.cu_seqlens_padded, args.status, args.d_freqs, args.d_inv_freq) = side  # fmt: skip
-
-    def find_kernel(self, tensors, side, backward):
-        """trope_kernel_name, of a call in place."""
+    def find_kernel(self, addresses, backward):
+        """trope_kernel_name."""
         name = ctypes.create_string_buffer(128)
-        self._set_addresses(tensors, tensors, [None] * len(tensors), side)
+        for (words, at), address in zip(self.slots, addresses):
+            words[at] = address
         _abi.check(lib.trope_kernel_name(self.reference, backward, name, len(name)))
         return name.value.decode()
 
@@ -299,12 +308,12 @@ class Plan:
 _plans = {}
 
 
-def run(key, make, *call):
+def run(key, make, addresses, stream=None, allocate=None):
     """Runs the plan of this key, which `make` makes if there is none. A plan is nobody else's while it runs: taking it out
     and putting it back are one operation each, so that threads need no lock. The longest unused go first."""
     plan = _plans.pop(key, None) or make()
     try:
-        plan.run(*call)
+        plan.run(addresses, stream, allocate)
     finally:
         _plans[key] = plan
         if len(_plans) > _PLANS_MOST:

@@ -153,6 +153,15 @@ def make_spec(
 
 cached_spec = functools.lru_cache(maxsize=1024)(make_spec)
 
+_specs = {}
+
+
+def intern(spec):
+    """The one Spec that is equal to this one, so that keys of plans can have its id."""
+    if len(_specs) > 1024:
+        _specs.clear()
+    return _specs.setdefault(spec, spec)
+
 
 def resolve(
     count,

@@ -83,8 +83,8 @@ def rotate(*tensors, out=None, inv_freq=None, max_position=None, **options):
         if side[7] is not None:
             raise Error("status is not for torch.compile, nor for dispatch modes", "status")
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
-    elif torch.is_grad_enabled() and (any(t.requires_grad for t in tensors) or (side[0] is not None and side[0].requires_grad)):
-        results = _autograd.Rotate.apply(False, spec, *side, *tensors)
+    elif any(t.requires_grad for t in tensors) or (side[0] is not None and side[0].requires_grad):
+        results = _autograd.Eager.rotate(False, spec, side, tensors)
     else:
         results = _launch.rotate(False, spec, side, tensors)
     return results[0] if len(tensors) == 1 else tuple(results)
@@ -114,7 +114,7 @@ def _write_in_place(transposed, spec, side, tensors, needed):
     """Autograd first: what it refuses, such as some views, has not been written then."""
     for i, t in enumerate(tensors):
         if i in needed:
-            _autograd.Rotated.apply(_formulas.subset(spec, [i]), *side, t)
+            _autograd.Eager.mark_rotated(_formulas.subset(spec, [i]), side, t)
         else:
             torch.autograd.graph.increment_version(t)
     data = [t.detach() for t in tensors]

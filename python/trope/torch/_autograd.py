@@ -1,97 +1,113 @@
-"""Eager autograd: cheaper than an operator of torch.library, which torch.compile takes."""
+"""Eager autograd: cheaper than the operators of torch.library, which torch.compile takes. (So are Functions without
+setup_context: with it, torch looks at the signature of forward in every call, which takes 50 us.)
+
+Functions get those of the arrays beside the tensors that are there, and `slots`, their places in plan.Side: each argument of
+a Function costs, and mostly there are none or one.
+"""
 
 import torch
 from torch.autograd import Function
 
-from .._abi import Error
 from . import _formulas, _launch
 
-SIDE = 8  # tensors beside the operands, in the order of plan.Side: freqs first
+SIDE = 8  # inputs of plan.Side: freqs first
 
 
-def _refuse_vmap(info, in_dims, *args):
-    raise Error("torch.vmap over a rotation is not supported: let the dimension be part of batch or heads", "tensors")
+def _present(side):
+    """(slots, arrays) of what is there."""
+    slots = tuple([i for i, t in enumerate(side) if t is not None])
+    return slots, [side[i] for i in slots]
+
+
+def _spread(slots, arrays):
+    """`side` again, from the first arrays."""
+    side = [None] * SIDE
+    for slot, t in zip(slots, arrays):
+        side[slot] = t
+    return side
 
 
 class Rotate(Function):
-    """M x of tensors, or M' x: apply(transposed, spec, *side, *tensors) gives a tuple."""
-
-    vmap = staticmethod(_refuse_vmap)
+    """M x of tensors, or M' x: apply(transposed, spec, slots, *arrays beside, *tensors) gives a tuple."""
 
     @staticmethod
-    def forward(transposed, spec, *arrays):
-        return tuple(_launch.rotate(transposed, spec, arrays[:SIDE], arrays[SIDE:]))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.transposed, ctx.spec, *arrays = inputs
+    def forward(ctx, transposed, spec, slots, *arrays):
+        beside = len(slots)
+        ctx.transposed, ctx.spec, ctx.slots = transposed, spec, slots
+        ctx.wants_freqs = slots[:1] == (0,) and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
-        ctx.count = len(arrays) - SIDE
         # The tensors themselves are needed for the gradient of the angles alone.
-        ctx.save_for_backward(*(arrays if ctx.needs_input_grad[2] else arrays[:SIDE]))
+        ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[:beside]))
+        return tuple(_launch.rotate(transposed, spec, _spread(slots, arrays), arrays[beside:]))
 
     @staticmethod
     def backward(ctx, *grads):
-        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+        saved, slots, beside = ctx.saved_tensors, ctx.slots, len(ctx.slots)
         d_freqs, d_tensors = _formulas.rotation_backward(
-            Eager, ctx.transposed, ctx.spec, saved[:SIDE], saved[SIDE:], grads, needs[2], needs[2 + SIDE :]
-        )
-        return (None, None, d_freqs) + (None,) * (SIDE - 1) + tuple(d_tensors)
+            Eager, ctx.transposed, ctx.spec, _spread(slots, saved), saved[beside:], grads, ctx.wants_freqs,
+            ctx.needs_input_grad[3 + beside :],
+        )  # fmt: skip
+        return (None, None, None) + (d_freqs,) * (beside > 0) + (None,) * (beside - 1) + tuple(d_tensors)
 
 
 class AngleGradient(Function):
-    """dL/d freqs: apply(spec, *side, *dys, *xs)."""
-
-    vmap = staticmethod(_refuse_vmap)
+    """dL/d freqs: apply(spec, slots, *arrays beside, *dys, *xs); the first beside is freqs."""
 
     @staticmethod
-    def forward(spec, *arrays):
-        count = (len(arrays) - SIDE) // 2
-        return _launch.find_angle_gradient(spec, arrays[:SIDE], arrays[SIDE : SIDE + count], arrays[SIDE + count :])
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.spec, *arrays = inputs
+    def forward(ctx, spec, slots, *arrays):
+        ctx.spec, ctx.slots = spec, slots
         ctx.save_for_backward(*arrays)
+        return _launch.find_angle_gradient(spec, _spread(slots, arrays), *_cut(slots, arrays))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, g):
-        arrays = ctx.saved_tensors
-        count = (len(arrays) - SIDE) // 2
-        side, dys, xs = arrays[:SIDE], arrays[SIDE : SIDE + count], arrays[SIDE + count :]
-        d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Eager, ctx.spec, side, dys, xs, g)
-        return (None, d_freqs) + (None,) * (SIDE - 1) + tuple(d_dys) + tuple(d_xs)
+        arrays, slots = ctx.saved_tensors, ctx.slots
+        dys, xs = _cut(slots, arrays)
+        d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Eager, ctx.spec, _spread(slots, arrays), dys, xs, g)
+        return (None, None, d_freqs) + (None,) * (len(slots) - 1) + tuple(d_dys) + tuple(d_xs)
+
+
+def _cut(slots, arrays):
+    """dys and xs."""
+    middle = (len(slots) + len(arrays)) // 2
+    return arrays[len(slots) : middle], arrays[middle:]
 
 
 class Rotated(Function):
-    """Tells autograd that a tensor has been rotated in place: apply(spec, *side, x), whose data is M x already."""
-
-    vmap = staticmethod(_refuse_vmap)
+    """Tells autograd that a tensor is rotated in place: apply(spec, slots, *arrays beside, x); whose data it does not touch."""
 
     @staticmethod
-    def forward(spec, *arrays):
-        return arrays[SIDE]
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.spec, *arrays = inputs
-        ctx.mark_dirty(arrays[SIDE])
-        ctx.save_for_backward(*arrays[:SIDE])
+    def forward(ctx, spec, slots, *arrays):
+        ctx.spec, ctx.slots = spec, slots
+        ctx.mark_dirty(arrays[-1])
+        ctx.save_for_backward(*arrays[:-1])
+        return arrays[-1]
 
     @staticmethod
     def backward(ctx, grad):
-        (d,) = Rotate.apply(True, ctx.spec, *ctx.saved_tensors, grad)
-        return (None,) * (1 + SIDE) + (d,)
+        side = _spread(ctx.slots, ctx.saved_tensors)
+        return (None,) * (2 + len(ctx.slots)) + tuple(Eager.rotate(True, ctx.spec, side, [grad]))
 
 
 class Eager:
-    """What the formulas are made of."""
+    """What the formulas are made of. Without autograd where nobody differentiates (further)."""
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
-        return list(Rotate.apply(transposed, spec, *side, *tensors))
+        if not torch.is_grad_enabled():
+            return _launch.rotate(transposed, spec, side, tensors)
+        slots, arrays = _present(side)
+        return list(Rotate.apply(transposed, spec, slots, *arrays, *tensors))
 
     @staticmethod
     def angle_gradient(spec, side, dys, xs):
-        return AngleGradient.apply(spec, *side, *dys, *xs)
+        if not torch.is_grad_enabled():
+            return _launch.find_angle_gradient(spec, side, dys, xs)
+        slots, arrays = _present(side)
+        return AngleGradient.apply(spec, slots, *arrays, *dys, *xs)
+
+    @staticmethod
+    def mark_rotated(spec, side, x):
+        slots, arrays = _present(side)
+        Rotated.apply(spec, slots, *arrays, x)

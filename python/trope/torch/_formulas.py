@@ -11,6 +11,8 @@ where they are in all calls: in the library.
 
 import torch
 
+from .._spec import intern
+
 
 
 def subset(spec, keep):
@@ -18,7 +20,7 @@ def subset(spec, keep):
     if len(keep) == len(spec.rotary_dims):
         return spec
     names = ("rotary_dims", "rotary_offsets", "shared_heads")
-    return spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names})
+    return intern(spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names}))
 
 
 def _halves(x, spec, pairing):
@@ -53,7 +55,7 @@ def _scale(api, spec, side, g, tensors):
         shared_heads=(0,) * len(spec.rotary_dims),
     )
     g = g.to(torch.float64 if tensors[0].dtype == torch.float64 else torch.float32).contiguous()
-    return api.rotate(False, plain, (None, g, torch.zeros_like(g), *side[3:]), tensors)
+    return api.rotate(False, intern(plain), (None, g, torch.zeros_like(g), *side[3:]), tensors)
 
 
 def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, wants_tensors):

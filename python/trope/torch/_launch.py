@@ -14,16 +14,6 @@ def _meta(t):
     return None if t is None else (t.shape, t.stride(), t.dtype, t.device)
 
 
-def _address(t):
-    """0 of an empty tensor is NULL, as None is."""
-    return None if t is None else t.data_ptr()
-
-
-def _readable(t):
-    """A tensor whose memory holds its values: not a lazy negation, such as the imaginary part of a conjugate."""
-    return t.resolve_neg() if t is not None and t.is_neg() else t
-
-
 def _make_plan(backward, spec, srcs, dsts, forward_srcs, side):
     device = srcs[0].device
     names = ["tensors"] * len(srcs) + ["out"] * len(srcs) + ["forward_src"] * len(srcs) + list(Side._fields)
@@ -44,7 +34,7 @@ def _scratch(device):
     return allocate
 
 
-def _keep_alive(device, stream, tensors):
+def _keep_alive(device, tensors):
     """On a side stream: the allocator must not give their memory away before the stream is through with them."""
     if torch.cuda.is_current_stream_capturing():  # a graph's memory stays anyway
         return
@@ -57,39 +47,45 @@ def _keep_alive(device, stream, tensors):
 def launch(backward, spec, srcs, dsts, forward_srcs, side):
     """One call. Lists of tensors (None: not there), and `side` in the order of Side."""
     first = srcs[0]
-    srcs = [_readable(t) for t in srcs]
-    forward_srcs = [_readable(t) for t in forward_srcs]
-    side = [_readable(t) for t in side]
-    if first.numel() == 0 and not any(t is not None and t.numel() for t in srcs):
-        for gradient in side[-2:]:
-            if gradient is not None:
-                gradient.zero_()
+    arrays = (*srcs, *dsts, *forward_srcs, *side)
+    key, addresses = [backward, id(spec)], []
+    for t in arrays:
+        if t is None:
+            key.append(None)
+            continue
+        if t.is_neg():  # a lazy negation, such as the imaginary part of a conjugate: its memory has other values
+            return launch(backward, spec, *(_resolve_negations(ts) for ts in (srcs, dsts, forward_srcs, side)))
+        key += (t.shape, t.stride(), t.dtype, t.get_device())
+        addresses.append(t.data_ptr())
+    if first.numel() == 0 and not any(t.numel() for t in srcs):
+        _zero(side[-2:])
         return
-    key = (backward, spec, *map(_meta, srcs), *map(_meta, dsts), *map(_meta, forward_srcs), *map(_meta, side))
+
+    def make():
+        return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
+
     allocate = None if side[-1] is None and side[-2] is None else _scratch(first.device)
-
-    def run(stream):
-        _plan.run(
-            key,
-            lambda: _make_plan(backward, spec, srcs, dsts, forward_srcs, side),
-            [_address(t) for t in srcs],
-            [_address(t) for t in dsts],
-            [_address(t) for t in forward_srcs],
-            [_address(t) for t in side],
-            stream,
-            allocate,
-        )
-
     if not first.is_cuda:
-        return run(None)
-    index = first.device.index
-    if index != _current_device():
-        with torch.cuda.device(index):
-            return launch(backward, spec, srcs, dsts, forward_srcs, side)
+        return _plan.run(tuple(key), make, addresses, None, allocate)
+    index = first.get_device()
     stream = _current_stream(index)
     if stream:
-        _keep_alive(index, stream, (*srcs, *dsts, *forward_srcs, *side))
-    run(stream or None)
+        _keep_alive(index, arrays)
+    if index == _current_device():
+        return _plan.run(tuple(key), make, addresses, stream, allocate)
+    with torch.cuda.device(index):
+        _plan.run(tuple(key), make, addresses, stream, allocate)
+
+
+def _resolve_negations(tensors):
+    return [t.resolve_neg() if t is not None else None for t in tensors]
+
+
+def _zero(gradients):
+    """Those of a call without tokens."""
+    for gradient in gradients:
+        if gradient is not None:
+            gradient.zero_()
 
 
 def result_shape(backward, spec, i, shape):

@@ -2,7 +2,7 @@
 
 import torch
 
-from .._spec import Spec
+from .._spec import Spec, intern
 from ..frequencies import Frequencies
 from . import _formulas, _launch
 
@@ -21,16 +21,21 @@ _frequencies = {}  # of the lists that operators get
 
 
 def _spec_of(options):
-    """The Spec of an operator's last arguments; phase steps are made once."""
-    spec = Spec(*(tuple(option) if isinstance(option, list) else option for option in options))
+    """The Spec of an operator's last arguments."""
+    return Spec(*(tuple(option) if isinstance(option, (list, tuple)) else option for option in options))
+
+
+def _ready_spec(options):
+    """The same, interned, and with phase steps that are made once."""
+    spec = _spec_of(options)
     if not spec.inv_freq:
-        return spec
+        return intern(spec)
     kept = _frequencies.get(spec.inv_freq)
     if kept is None:
         if len(_frequencies) > 64:
             _frequencies.clear()
         kept = _frequencies[spec.inv_freq] = Frequencies(spec.inv_freq)
-    return spec._replace(inv_freq=kept)
+    return intern(spec._replace(inv_freq=kept))
 
 
 def options_of(spec):
@@ -45,11 +50,11 @@ _library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s, %s) -> Tensor" % 
 
 
 def _rotate(transposed, tensors, *rest):
-    return _launch.rotate(transposed, _spec_of(rest[SIDE:]), (*rest[:SIDE], None), tensors)
+    return _launch.rotate(transposed, _ready_spec(rest[SIDE:]), (*rest[:SIDE], None), tensors)
 
 
 def _angle_gradient(dys, xs, *rest):
-    return _launch.find_angle_gradient(_spec_of(rest[SIDE:]), (*rest[:SIDE], None), dys, xs)
+    return _launch.find_angle_gradient(_ready_spec(rest[SIDE:]), (*rest[:SIDE], None), dys, xs)
 
 
 for _device in ("CPU", "CUDA"):
@@ -59,7 +64,7 @@ for _device in ("CPU", "CUDA"):
 
 @torch.library.register_fake("trope::rotate")
 def _(transposed, tensors, *rest):
-    spec = Spec(*rest[SIDE:])
+    spec = _spec_of(rest[SIDE:])
     return [_launch.new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
 
 
@@ -89,7 +94,7 @@ def _no_gradients(spec):
 
 def _save_rotate(ctx, inputs, output):
     transposed, tensors, *rest = inputs
-    ctx.transposed, ctx.spec, ctx.count = transposed, Spec(*rest[SIDE:]), len(tensors)
+    ctx.transposed, ctx.spec, ctx.count = transposed, _spec_of(rest[SIDE:]), len(tensors)
     ctx.wants_freqs = rest[0] is not None and rest[0].requires_grad
     ctx.save_for_backward(*rest[:SIDE], *(tensors if ctx.wants_freqs else ()))
 
@@ -104,7 +109,7 @@ def _backward_rotate(ctx, grads):
 
 def _save_angle_gradient(ctx, inputs, output):
     dys, xs, *rest = inputs
-    ctx.spec, ctx.count = Spec(*rest[SIDE:]), len(dys)
+    ctx.spec, ctx.count = _spec_of(rest[SIDE:]), len(dys)
     ctx.save_for_backward(*rest[:SIDE], *dys, *xs)
 
 
