@@ -188,13 +188,13 @@ def _declare(lib):
 def _compare_structs(lib, path):
     """Fails unless sizes and offsets here are the library's: another version would read fields as others."""
     for name, struct in STRUCTS.items():
-        wrong = ctypes.sizeof(struct) != lib.trope_sizeof(name.encode()) and "size"
+        wrong = ["size"] if ctypes.sizeof(struct) != lib.trope_sizeof(name.encode()) else []
         for field, _ in struct._fields_:
             if getattr(struct, field).offset != lib.trope_offsetof(name.encode(), field.encode()):
-                wrong = field
+                wrong.append("offset of " + field)
         if wrong:
-            version = lib.trope_version().decode()
-            raise ImportError("trope: %s (version %s) has another %s of %s than this Python package" % (path, version, wrong, name))
+            named = path, lib.trope_version().decode(), wrong[0], name
+            raise ImportError("trope: %s (version %s) has another %s in %s than this Python package" % named)
 
 
 def _load():

@@ -135,7 +135,7 @@ class Plan:
         args = self.args
         args.device = _abi.choose(_abi.DEVICES, self.device, "device")
         args.threads = spec.threads
-        args.dtype = _abi.choose(_abi.DTYPES, dtype_of(first, "tensors[0]"), "dtype")
+        args.dtype = _abi.choose(_abi.DTYPES, dtype_of(first, "tensors[0]"), "tensors[0]")
         args.rounding = _abi.ROUNDINGS[spec.rounding]
         args.pairing = _abi.PAIRINGS[spec.pairing]
         args.pairing_out = _abi.PAIRINGS[spec.pairing_out] if spec.pairing_out else 0

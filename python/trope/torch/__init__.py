@@ -11,17 +11,23 @@ What it does not do says so: torch.vmap, DTensor, forward-mode derivatives, grad
 """
 
 import torch
+from torch.autograd import forward_ad as _forward_ad
 
 from .. import _spec
 from .._abi import Error
 from .._spec import OPTIONS, resolve
 from ..frequencies import Frequencies, frequencies
-from . import _autograd, _formulas, _launch, _ops
+
+if not hasattr(torch.library, "register_autograd"):
+    raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
+
+from . import _autograd, _formulas, _launch, _ops  # noqa: E402
 
 __all__ = ["RotaryEmbedding", "rotate", "rotate_", "rotate_backward", "rotate_backward_"]
 
 _compiles = torch.compiler.is_compiling
 _count_modes = torch._C._len_torch_dispatch_stack
+_is_transformed = torch._C._are_functorch_transforms_active
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -30,10 +36,20 @@ def _is_eager(tensors):
     return not _compiles() and not _count_modes() and all(type(t) in _PLAIN for t in tensors)
 
 
+def _refuse_transforms():
+    """Their derivatives would be zeros."""
+    if _is_transformed():
+        raise Error("torch.func transforms (vmap, grad, jvp, ...) are not supported: put the dimension of a vmap into batch or"
+                    " heads, and use torch.autograd.grad", "tensors")  # fmt: skip
+    if _forward_ad._current_level >= 0:
+        raise Error("forward-mode derivatives are not supported", "tensors")
+
+
 def _resolve(tensors, options, inv_freq=None, max_position=None):
     """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient."""
     if not tensors:
         raise Error("no tensors", "tensors")
+    _refuse_transforms()
     if isinstance(inv_freq, torch.Tensor):
         if inv_freq.requires_grad:
             options = dict(options, freqs=_table_of(inv_freq, tensors[0], max_position, options), angle_columns="pair")
@@ -110,13 +126,19 @@ def rotate_(*tensors, inv_freq=None, max_position=None, **options):
     return tensors[0] if len(tensors) == 1 else tensors
 
 
+def _count_write(t):
+    """So that autograd notices if it needs t as it was. (In inference mode nothing is counted.)"""
+    if not t.is_inference():
+        torch.autograd.graph.increment_version(t)
+
+
 def _write_in_place(transposed, spec, side, tensors, needed):
     """Autograd first: what it refuses, such as some views, has not been written then."""
     for i, t in enumerate(tensors):
         if i in needed:
             _autograd.Eager.mark_rotated(_formulas.subset(spec, [i]), side, t)
         else:
-            torch.autograd.graph.increment_version(t)
+            _count_write(t)
     data = [t.detach() for t in tensors]
     _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
 
@@ -134,7 +156,7 @@ def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward
     _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
     for t in out:
         if t is not None:
-            torch.autograd.graph.increment_version(t)
+            _count_write(t)
     return out[0] if len(tensors) == 1 else tuple(out)
 
 

@@ -11,7 +11,7 @@ where they are in all calls: in the library.
 
 import torch
 
-from .._spec import intern
+from .._spec import DIMS, intern
 
 
 
@@ -21,6 +21,20 @@ def subset(spec, keep):
         return spec
     names = ("rotary_dims", "rotary_offsets", "shared_heads")
     return intern(spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names}))
+
+
+def _with_one_that_turns(spec, whole, tensors):
+    """A call in which nothing turns is refused, as no call that somebody meant: beside tensors that are only copied (their
+    padding is not), one head of zeros turns."""
+    if any(width > 0 for width in spec.rotary_dims):
+        return spec, tensors
+    batch, tokens, heads, element = DIMS[spec.layout]
+    shape = list(tensors[0].shape)
+    shape[heads], shape[element] = 1, max(whole.rotary_dims)
+    spec = spec._replace(
+        rotary_dims=(*spec.rotary_dims, shape[element]), rotary_offsets=(*spec.rotary_offsets, 0), shared_heads=(*spec.shared_heads, 0)
+    )  # fmt: skip
+    return intern(spec), [*tensors, tensors[0].new_zeros(shape)]
 
 
 def _halves(x, spec, pairing):
@@ -64,13 +78,16 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
     d_tensors = [None] * len(grads)
     if not keep:
         return None, d_tensors
-    given, some = [grads[i] for i in keep], subset(spec, keep)
+    some, given = _with_one_that_turns(subset(spec, keep), spec, [grads[i] for i in keep])
     if any(wants_tensors[i] for i in keep):
         for i, d in zip(keep, api.rotate(not transposed, some, side, given)):
             d_tensors[i] = d
     if not wants_freqs:
         return None, d_tensors
-    inputs = [tensors[i] for i in keep]
+    turning = [i for i in keep if spec.rotary_dims[i] > 0]
+    if not turning:
+        return torch.zeros_like(side[0]), d_tensors
+    some, given, inputs = subset(spec, turning), [grads[i] for i in turning], [tensors[i] for i in turning]
     d_freqs = api.angle_gradient(some, side, inputs, given) if transposed else api.angle_gradient(some, side, given, inputs)
     return d_freqs.to(side[0].dtype), d_tensors
 

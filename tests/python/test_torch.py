@@ -1,0 +1,455 @@
+"""trope.torch: values against trope.rotate's, derivatives against finite differences, and what PyTorch's own tools do with it."""
+
+import copy
+import gc
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trope  # noqa: E402
+import trope.torch  # noqa: E402
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+INV_FREQ = trope.Frequencies([1.0, 0.3, 0.1, 0.03])
+PLAIN = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+def random(*shape, device, dtype=torch.float32, seed=0, grad=False):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype).requires_grad_(grad)
+
+
+def half_turned(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("layout", ["sbhd", "bshd", "bhsd"])
+def test_bits_of_numpy(device, dtype, layout):
+    q, k = random(6, 6, 6, 12, device=device, dtype=dtype), random(6, 6, 6, 8, device=device, dtype=dtype, seed=1)
+    options = dict(layout=layout, pairing="interleaved", inv_freq=INV_FREQ, rotary_offset=(4, 0))
+    y, z = trope.torch.rotate(q, k, **options)
+    wanted, also = trope.rotate(q.cpu().numpy(), k.cpu().numpy(), **options)
+    assert np.array_equal(y.cpu().numpy(), wanted) and np.array_equal(z.cpu().numpy(), also)
+    assert torch.equal(trope.rotate(q, k, **options)[0], y)
+
+
+def test_strides_of_results_are_eagers(device):
+    x = random(3, 5, 4, 8, device=device)
+    c, s = random(8, device=device), random(8, device=device)
+    views = [x, x.transpose(1, 2), x.permute(3, 0, 2, 1), x[..., ::2], x[:, :, 1:3], x[:1].expand(3, 5, 4, 8), x[..., :1].expand(3, 5, 4, 8)]
+    for view in views:
+        eager = view * c[: view.shape[-1]] + half_turned(view) * s[: view.shape[-1]] if view.shape[-1] % 2 == 0 else view * 1
+        y = trope.torch.rotate(view, layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1], rotary_dim=2 if view.shape[-1] > 1 else None)
+        assert y.stride() == eager.stride() and y.shape == eager.shape
+        assert torch.equal(y, trope.torch.rotate(view.clone(), layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1]))
+
+
+GRADIENTS = {
+    "half": dict(layout="sbhd", pairing="half"),
+    "interleaved": dict(layout="sbhd", pairing="interleaved"),
+    "inverse": dict(layout="sbhd", pairing="half", inverse=True, mscale=1.5),
+    "rearranged": dict(layout="sbhd", pairing="interleaved", pairing_out="half"),
+    "window": dict(layout="sbhd", pairing="half", rotary_offset=(2, 0)),
+    "shared": dict(layout="sbhd", pairing="half", shared_heads=(0, 3)),
+    "copied": dict(layout="sbhd", pairing="half", rotary_dim=(4, trope.COPY)),
+    "parts": dict(layout="sbhd", pairing="half", parts=2, position_ids=torch.tensor([[[3, 0, 1]] * 2, [[1, 2, 2]] * 2])),
+    "axes": dict(layout="sbhd", pairing="half", pair_axis=(1, 0), position_ids=torch.tensor([[[3, 0, 1]] * 2, [[1, 2, 2]] * 2])),
+    "ids": dict(layout="bshd", pairing="half", position_ids=torch.tensor([[2, 2, 0]])),
+    "starts": dict(layout="bshd", pairing="interleaved", start_positions=torch.tensor([1, 0, 2], dtype=torch.int32)),
+    "rank": dict(layout="sbhd", pairing="half", cp_size=2, cp_rank=1, cp_layout="striped"),
+}  # fmt: skip
+
+
+def moved(options, device):
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+
+
+@pytest.mark.parametrize("case", GRADIENTS)
+@pytest.mark.parametrize("columns", ["pair", "half", "interleaved"])
+def test_first_and_second_derivatives(device, case, columns):
+    options = moved(GRADIENTS[case], device)
+    batch, tokens = (3, 3) if options["layout"] == "bshd" else (2, 3)
+    shape = (batch, tokens) if options["layout"] == "bshd" else (tokens, batch)
+    q = random(*shape, 2, 6, device=device, dtype=torch.float64, grad=True)
+    k = random(*shape, 1, 4, device=device, dtype=torch.float64, grad=True)
+    freqs = random(6, 2 if columns == "pair" else 4, device=device, dtype=torch.float64, grad=True)
+
+    def call(q, k, freqs):
+        return trope.torch.rotate(q, k, freqs=freqs, angle_columns=columns, **options)
+
+    assert torch.autograd.gradcheck(call, (q, k, freqs), fast_mode=False)
+    assert torch.autograd.gradgradcheck(call, (q, k, freqs), fast_mode=True)
+
+
+PACKED = {
+    "packed": dict(),
+    "zero": dict(cu_seqlens_padded=torch.tensor([0, 4, 4, 8]), padding="zero"),
+    "copy": dict(cu_seqlens_padded=torch.tensor([0, 4, 4, 8]), padding="copy"),
+    "rotate": dict(cu_seqlens_padded=torch.tensor([0, 4, 4, 8]), padding="rotate"),
+    "stream": dict(stream_positions=True),
+    "zigzag": dict(cp_size=2, cp_rank=1, cp_layout="zigzag"),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_derivatives_of_packed_sequences(device, case, index):
+    options = {name: v.to(device, index) if isinstance(v, torch.Tensor) else v for name, v in PACKED[case].items()}
+    ends = {"zigzag": [0, 4, 4, 16], "packed": [0, 3, 3, 8], "stream": [0, 3, 3, 8]}.get(case, [0, 3, 3, 5])
+    cu_seqlens = torch.tensor(ends, device=device, dtype=index)
+    x = random(8, 2, 6, device=device, dtype=torch.float64, grad=True)
+    freqs = random(16, 4, device=device, dtype=torch.float64, grad=True)
+
+    def call(x, freqs):
+        return trope.torch.rotate(
+            x, layout="thd", pairing="half", freqs=freqs, angle_columns="half", cu_seqlens=cu_seqlens, **options
+        )  # fmt: skip
+
+    assert torch.autograd.gradcheck(call, (x, freqs)) and torch.autograd.gradgradcheck(call, (x, freqs))
+
+
+def test_learned_frequencies(device):
+    x = random(5, 2, 2, 6, device=device, dtype=torch.float64, grad=True)
+    inv_freq = torch.tensor([1.0, 0.2], dtype=torch.float64, device=device, requires_grad=True)
+    ids = torch.tensor([[0, 3, 2, 2, 7]], device=device)
+    for options in (dict(), dict(position_ids=ids, max_position=8)):
+
+        def call(x, inv_freq):
+            return trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq, **options)
+
+        assert torch.autograd.gradcheck(call, (x, inv_freq)) and torch.autograd.gradgradcheck(call, (x, inv_freq))
+        exact = trope.torch.rotate(x.detach(), layout="sbhd", pairing="half", inv_freq=(1.0, 0.2), position_ids=options.get("position_ids"))
+        torch.testing.assert_close(call(x, inv_freq), exact)
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq, position_ids=ids)
+    assert caught.value.argument == "max_position"
+
+
+def test_upstream_gradients_as_they_come(device):
+    x, k = random(5, 2, 3, 8, device=device, grad=True), random(5, 2, 1, 8, device=device, grad=True)
+    y, z = trope.torch.rotate(x, k, **PLAIN)
+    y.sum().backward()
+    assert k.grad is None
+    assert torch.equal(x.grad, trope.torch.rotate_backward(torch.ones_like(x), **PLAIN))
+    (g,) = torch.autograd.grad(trope.torch.rotate(x, **PLAIN).transpose(0, 3).mean(), x)
+    torch.testing.assert_close(g, x.grad / x.numel())
+    freqs = random(5, 4, device=device, grad=True)
+    y, z = trope.torch.rotate(x, k, layout="sbhd", pairing="half", freqs=freqs, angle_columns="pair")
+    (alone,) = torch.autograd.grad(z.square().sum() + z.sum(), freqs, retain_graph=True)
+    again = trope.torch.rotate(k.detach(), layout="sbhd", pairing="half", freqs=freqs, angle_columns="pair")
+    torch.testing.assert_close(alone, torch.autograd.grad(again.square().sum() + again.sum(), freqs)[0])
+
+
+def test_tables_of_other_dtypes_and_autocast(device):
+    layer = torch.nn.Linear(8, 8, device=device)
+    table = random(5, 8, device=device)
+    options = dict(layout="sbhd", pairing="half", angle_columns="half")
+    with torch.autocast(device, dtype=torch.bfloat16):
+        q = layer(random(5, 2, 3, 8, device=device))
+        y = trope.torch.rotate(q, cos=table.cos(), sin=table.sin(), **options)
+        assert y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert layer.weight.grad.abs().sum() > 0
+    freqs = table.to(torch.bfloat16).requires_grad_()
+    trope.torch.rotate(q.detach(), freqs=freqs, **options).float().square().sum().backward()
+    assert freqs.grad.dtype == torch.bfloat16
+    for t in (table.cos().requires_grad_(), table.sin()):
+        with pytest.raises(trope.Error) as caught:
+            trope.torch.rotate(q, cos=table.cos().requires_grad_(), sin=t, **options)
+        assert caught.value.argument == "cos"
+
+
+def test_complex_tables_and_lazy_negation(device):
+    x = random(5, 2, 3, 8, device=device)
+    angles = random(5, 4, device=device)
+    options = dict(layout="sbhd", pairing="interleaved", angle_columns="pair")
+    cis = torch.polar(torch.ones_like(angles), angles)
+    wanted = trope.torch.rotate(x, cos=cis.real.contiguous(), sin=cis.imag.contiguous(), **options)
+    assert torch.equal(trope.torch.rotate(x, cos=cis.real, sin=cis.imag, **options), wanted)
+    back = cis.conj()
+    assert back.imag.is_neg()
+    y = trope.torch.rotate(x, cos=back.real.contiguous(), sin=back.imag, **options)
+    assert torch.equal(y, trope.torch.rotate(x, cos=cis.real, sin=cis.imag, inverse=True, **options))
+
+
+def test_in_place(device):
+    x = random(5, 2, 3, 8, device=device, grad=True)
+    h = x * 2
+    out = trope.torch.rotate_(h, **PLAIN)
+    assert out is h and torch.equal(h, trope.torch.rotate((x * 2).detach(), **PLAIN))
+    h.square().sum().backward()
+    torch.testing.assert_close(x.grad, 8 * x.detach())
+    buffer = random(5, 2, 3, 24, device=device, grad=True)
+    qkv = buffer * 1
+    q, k = qkv[..., :8], qkv[..., 8:16]
+    trope.torch.rotate_(q, k, **PLAIN)
+    (qkv * torch.arange(24, device=device)).sum().backward()
+    weight = torch.arange(24.0, device=device).expand(5, 2, 3, 24)
+    wanted = torch.cat([trope.torch.rotate_backward(weight[..., a : a + 8], **PLAIN) for a in (0, 8)] + [weight[..., 16:]], -1)
+    torch.testing.assert_close(buffer.grad, wanted)
+    with torch.inference_mode():
+        t = random(5, 2, 3, 8, device=device)
+        assert torch.equal(trope.torch.rotate_(t.clone(), **PLAIN), trope.torch.rotate(t, **PLAIN))
+
+
+def test_in_place_refuses_what_autograd_needs(device):
+    x = random(5, 2, 3, 8, device=device, grad=True)
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate_(x, **PLAIN)
+    assert caught.value.argument == "tensors[0]"
+    h, freqs = x * 1, random(5, 8, device=device, grad=True)
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate_(h, layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+    assert caught.value.argument == "freqs"
+    e = x.exp()
+    trope.torch.rotate_(e, **PLAIN)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        e.sum().backward()
+    parts = (x * 1).split(1, 2)
+    kept = parts[0].detach().clone()
+    with pytest.raises(RuntimeError, match="multiple views"):
+        trope.torch.rotate_(parts[0], **PLAIN)
+    assert torch.equal(parts[0].detach(), kept)
+    y = x.detach() * 1
+    z = y.requires_grad_() * y
+    with torch.no_grad():
+        trope.torch.rotate_(y, **PLAIN)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_out_and_accumulate(device):
+    x = random(5, 2, 3, 8, device=device)
+    out = torch.full_like(x, float("nan"))
+    assert trope.torch.rotate(x, out=out, **PLAIN) is out
+    assert torch.equal(out, trope.torch.rotate(x, **PLAIN))
+    dx = trope.torch.rotate_backward(x, **PLAIN)
+    assert torch.equal(trope.torch.rotate_backward(x, out=torch.ones_like(x), accumulate=True, **PLAIN), 1 + dx)
+    d_freqs = torch.empty(5, 4, device=device)
+    freqs = random(5, 4, device=device, grad=True)
+    table = dict(layout="sbhd", pairing="half", angle_columns="pair")
+    y = trope.torch.rotate(x, freqs=freqs, **table)
+    y.backward(x)
+    with torch.no_grad():
+        trope.torch.rotate_backward(x, forward_src=x, d_freqs=d_freqs, freqs=freqs, **table)
+    assert torch.equal(d_freqs, freqs.grad)
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate(x.clone().requires_grad_(), out=out, **PLAIN)
+    assert caught.value.argument == "out"
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate(x, accumulate=True, **PLAIN)
+    assert caught.value.argument == "accumulate"
+
+
+def test_checkpointing_and_deterministic_mode(device):
+    from torch.utils.checkpoint import checkpoint
+
+    x = random(64, 2, 4, 8, device=device, dtype=torch.bfloat16, grad=True)
+    freqs = random(64, 4, device=device, grad=True)
+
+    def block(x, freqs):
+        return trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=freqs, angle_columns="pair").sin()
+
+    wanted = torch.autograd.grad(block(x, freqs).float().square().sum(), (x, freqs))
+    for reentrant in (False, True):
+        got = torch.autograd.grad(checkpoint(block, x, freqs, use_reentrant=False).float().square().sum(), (x, freqs))
+        assert all(torch.equal(a, b) for a, b in zip(wanted, got))
+    torch.use_deterministic_algorithms(True)
+    try:
+        got = torch.autograd.grad(block(x, freqs).float().square().sum(), (x, freqs))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(wanted, got))
+
+
+def test_views_of_a_flat_buffer(device):
+    flat = random(2 * 5 * 2 * 3 * 8, device=device, grad=True)
+    q, k = (part.view(5, 2, 3, 8) for part in flat.chunk(2))
+    y, z = trope.torch.rotate(q, k, **PLAIN)
+    (y.sum() + 2 * z.sum()).backward()
+    ones = trope.torch.rotate_backward(torch.ones(5, 2, 3, 8, device=device), **PLAIN)
+    torch.testing.assert_close(flat.grad, torch.cat((ones.flatten(), 2 * ones.flatten())))
+
+
+def test_module(device):
+    config = dict(model_type="llama", rope_theta=10000.0, hidden_size=64, num_attention_heads=8, max_position_embeddings=128)
+    module = trope.torch.RotaryEmbedding(config, layout="bhsd", pairing="half").to(device)
+    q, k = random(2, 4, 9, 8, device=device), random(2, 2, 9, 8, device=device)
+    y, z = module(q, k, position_ids=torch.arange(3, 12, device=device))
+    angles = torch.arange(3, 12, device=device)[:, None] * torch.tensor(trope.frequencies(config).inv_freq, device=device)
+    c, s = torch.cat((angles, angles), -1).cos().float(), torch.cat((angles, angles), -1).sin().float()
+    torch.testing.assert_close(y, q * c + half_turned(q) * s)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(other(q, k, position_ids=torch.arange(3, 12, device=device))[1], z)
+    assert not module.state_dict() and "rotary_dim=8" in repr(module)
+    learned = trope.torch.RotaryEmbedding(config, layout="bhsd", pairing="half", learned=True).to(device)
+    torch.testing.assert_close(learned(q, k)[0], module(q, k)[0])
+    learned(q, k)[0].square().mul(q).sum().backward()
+    assert list(learned.state_dict()) == ["inv_freq"] and learned.inv_freq.grad.abs().sum() > 0
+
+
+def test_nothing_to_do(device):
+    for shape in ((0, 2, 3, 8), (4, 0, 3, 8)):
+        x = torch.empty(*shape, device=device, requires_grad=True)
+        freqs = random(5, 4, device=device, grad=True)
+        y = trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=freqs, angle_columns="pair")
+        y.sum().backward()
+        assert y.shape == x.shape and not freqs.grad.any()
+
+
+def test_refusals(device):
+    x = random(5, 2, 3, 8, device=device)
+    refused = [
+        (lambda: trope.torch.rotate(**PLAIN), "tensors"),
+        (lambda: trope.torch.rotate(x, x.double(), **PLAIN), "tensors[1]"),
+        (lambda: trope.torch.rotate(x, x[:4], **PLAIN), "tensors[1]"),
+        (lambda: trope.torch.rotate(x[0], **PLAIN), "tensors[0]"),
+        (lambda: trope.torch.rotate(x.long(), **PLAIN), "tensors[0]"),
+        (lambda: trope.torch.rotate(x, **dict(PLAIN, position_ids=torch.zeros(4, dtype=torch.long, device=device))), "position_ids"),
+        (lambda: trope.torch.rotate(x, **dict(PLAIN, inv_freq=random(4, device="meta"))), "inv_freq"),
+        (lambda: trope.torch.rotate(x.to("meta"), **dict(PLAIN, start_positions=torch.zeros(2, dtype=torch.int32))), "start_positions"),
+        (lambda: trope.rotate(x, stream=1, **PLAIN), "stream"),
+    ]
+    for call, argument in refused:
+        with pytest.raises(trope.Error) as caught:
+            call()
+        assert caught.value.argument == argument, str(caught.value)
+
+
+def test_transforms_say_that_they_do_not(device):
+    x = random(3, 5, 2, 3, 8, device=device)
+
+    def call(x):
+        return trope.torch.rotate(x, **PLAIN)
+
+    for transformed in (
+        lambda: torch.vmap(call)(x),
+        lambda: torch.func.jvp(call, (x[0],), (x[0],)),
+        lambda: torch.func.grad(lambda x: call(x).sum())(x[0]),
+    ):
+        with pytest.raises(trope.Error, match="vmap"):
+            transformed()
+    with torch.autograd.forward_ad.dual_level():
+        with pytest.raises(trope.Error, match="forward-mode"):
+            call(torch.autograd.forward_ad.make_dual(x[0], x[0]))
+
+
+def test_dtensor_says_that_it_does_not(device):
+    if not torch.distributed.is_available():
+        pytest.skip("torch without distributed")
+    import os
+    import tempfile
+
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    with tempfile.TemporaryDirectory() as folder:
+        backend = "nccl" if device == "cuda" else "gloo"
+        torch.distributed.init_process_group(backend, init_method="file://" + os.path.join(folder, "store"), rank=0, world_size=1)
+        try:
+            x = distribute_tensor(random(5, 2, 3, 8, device=device), init_device_mesh(device, (1,)), [Replicate()])
+            with pytest.raises((trope.Error, NotImplementedError, RuntimeError), match="trope|DTensor|shard"):
+                trope.torch.rotate(x, **PLAIN)
+            local = trope.torch.rotate(x.to_local(), **PLAIN)
+            assert local.shape == x.shape
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+def test_many_threads(device):
+    import concurrent.futures
+
+    xs = [random(16, 2, 3, 8, device=device, seed=seed, grad=True) for seed in range(4)]
+    wanted = [torch.autograd.grad(trope.torch.rotate(x, **PLAIN).square().sum(), x)[0] for x in xs]
+
+    def work(i):
+        return torch.equal(torch.autograd.grad(trope.torch.rotate(xs[i % 4], **PLAIN).square().sum(), xs[i % 4])[0], wanted[i % 4])
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(64)))
+
+
+def test_nothing_leaks(device):
+    x = random(16, 2, 3, 8, device=device, grad=True)
+    for _ in range(3):
+        trope.torch.rotate(x, **PLAIN).sum().backward()
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(50):
+        trope.torch.rotate(x, **PLAIN).sum().backward()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 50
+
+
+def needs_cuda(device):
+    if device != "cuda":
+        pytest.skip("of CUDA alone")
+
+
+def test_graph_of_forward_and_backward(device):
+    needs_cuda(device)
+    x, freqs = random(256, 2, 8, 128, device=device, dtype=torch.bfloat16, grad=True), random(256, 64, device=device, grad=True)
+    cu_seqlens = torch.tensor([0, 100, 512], device=device, dtype=torch.int32)
+    options = dict(layout="thd", pairing="half", freqs=freqs, angle_columns="pair", cu_seqlens=cu_seqlens, padding="zero", out_of_range="clamp")
+
+    def step():
+        y = trope.torch.rotate(x.flatten(0, 1), **options)
+        return (y, *torch.autograd.grad(y.float().square().sum() + y.float().sum(), (x, freqs)))
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.copy_(random(256, 2, 8, 128, device=device, seed=5))
+        cu_seqlens.copy_(torch.tensor([0, 7, 500]))
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(captured, step()))
+
+
+def test_side_streams(device):
+    needs_cuda(device)
+    side = torch.cuda.Stream()
+    x = random(1024, 4, 8, 128, device=device)
+    wanted = trope.torch.rotate(x, **dict(PLAIN, rotary_dim=8))
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(20):
+        with torch.cuda.stream(side):
+            side.wait_stream(torch.cuda.default_stream())
+            torch.cuda._sleep(2000000)
+            mine = x
+        temporary = x.clone()
+        side.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(side):
+            results.append(trope.torch.rotate(temporary, **dict(PLAIN, rotary_dim=8)))
+        del temporary
+        torch.full_like(x, float("nan"))  # would get the memory that the side stream still reads
+        del mine
+    torch.cuda.synchronize()
+    assert all(torch.equal(result, wanted) for result in results)
+
+
+def test_device_of_the_tensors(device):
+    needs_cuda(device)
+    if torch.cuda.device_count() < 2:
+        pytest.skip("of two GPUs")
+    x = random(64, 2, 3, 8, device="cuda:1", grad=True)
+    with torch.cuda.device(0):
+        y = trope.torch.rotate(x, **PLAIN)
+        y.sum().backward()
+    assert y.device == x.device and torch.equal(y.cpu(), trope.torch.rotate(x.detach().cpu(), **PLAIN))
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate(x, x.detach().to("cuda:0"), **PLAIN)
+    assert caught.value.argument == "tensors"
