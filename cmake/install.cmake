@@ -5,6 +5,10 @@ install(TARGETS trope EXPORT trope
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES include/trope/trope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trope)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The wheel (pyproject.toml) takes this component alone, and nothing else does: one file, for a wheel has no symlinks.
+if(BUILD_SHARED_LIBS)
+  install(FILES $<TARGET_FILE:trope> DESTINATION trope RENAME libtrope.so COMPONENT python EXCLUDE_FROM_ALL)
+endif()
 
 # find_package(trope CONFIG) gives trope::trope.
 set(trope_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/trope)

@@ -6,6 +6,7 @@ option(TROPE_TOOLS "Build the trope command line" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_INSTALL "Install the library, its header and its package files" ${PROJECT_IS_TOP_LEVEL})
 option(TROPE_WERROR "Treat warnings as errors" OFF)
+set(TROPE_PYTHON "" CACHE FILEPATH "Interpreter for the Python package's tests (empty: .venv's, or else any Python 3)")
 set(TROPE_SANITIZE "" CACHE STRING "Sanitizers to build everything with, such as address,undefined")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

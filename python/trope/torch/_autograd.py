@@ -75,19 +75,22 @@ def _cut(slots, arrays):
 
 
 class Rotated(Function):
-    """Tells autograd that a tensor is rotated in place: apply(spec, slots, *arrays beside, x); whose data it does not touch."""
+    """Tells autograd that a tensor is rotated in place: apply(spec, slots, x, *arrays beside); whose data it does not touch.
+
+    x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
+    """
 
     @staticmethod
-    def forward(ctx, spec, slots, *arrays):
+    def forward(ctx, spec, slots, x, *arrays):
         ctx.spec, ctx.slots = spec, slots
-        ctx.mark_dirty(arrays[-1])
-        ctx.save_for_backward(*arrays[:-1])
-        return arrays[-1]
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(*arrays)
+        return x
 
     @staticmethod
     def backward(ctx, grad):
         side = _spread(ctx.slots, ctx.saved_tensors)
-        return (None,) * (2 + len(ctx.slots)) + tuple(Eager.rotate(True, ctx.spec, side, [grad]))
+        return (None, None, *Eager.rotate(True, ctx.spec, side, [grad])) + (None,) * len(ctx.slots)
 
 
 class Eager:
@@ -110,4 +113,4 @@ class Eager:
     @staticmethod
     def mark_rotated(spec, side, x):
         slots, arrays = _present(side)
-        Rotated.apply(spec, slots, *arrays, x)
+        Rotated.apply(spec, slots, x, *arrays)

@@ -1,0 +1,687 @@
+"""What bench/compare.py rotates, and who rotates it: shapes of models, their result in float64, and the ways to compute it
+of this library, of PyTorch, and of other libraries, as many of those as can be imported.
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from typing import Callable, Optional, Tuple
+
+import torch
+
+import trope
+import trope.torch
+
+NOPE, ROPE, VALUE = 128, 64, 128  # elements of a head of DeepSeek V3
+SECTIONS = (16, 24, 24)  # pairs of Qwen2-VL's axes
+SEED = 1
+
+# ---- Shapes ----
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tensors of a model as they come from its projections, on one GPU.
+
+    kind: "rope": q and k, bshd, positions are indices; "mrope": the same, with ids of three axes; "thd": q and k, packed
+        sequences of `lengths`; "mla-q": q, of which the end of each head turns; "mla-kv": kv and k_pe to key and value.
+    heads: of q and k, or all heads of latent attention.
+    """
+
+    name: str
+    kind: str
+    tokens: int
+    heads: Tuple[int, ...]
+    base: float
+    dim: int = 128
+    batch: int = 1
+    lengths: str = ""
+
+    def tiny(self, tokens=None):
+        """So few tokens that a CPU is done at once, but of two to a sequence."""
+        tokens = tokens or (128 if self.kind == "thd" else 32)
+        return dataclasses.replace(self, tokens=tokens)
+
+
+CASES = (
+    Case("llama-3-8b", "rope", 8192, (32, 8), 500000.0),
+    Case("llama-3-8b-tp8", "rope", 16384, (4, 1), 500000.0),
+    Case("llama-3-70b", "rope", 4096, (64, 8), 500000.0),
+    Case("llama-3-70b-tp8", "rope", 8192, (8, 1), 500000.0),
+    Case("qwen3-32b", "rope", 4096, (64, 8), 1000000.0, batch=4),
+    Case("qwen2-vl-7b", "mrope", 8192, (28, 4), 1000000.0),
+    Case("deepseek-v3-q", "mla-q", 1024, (128,), 10000.0, ROPE),
+    Case("deepseek-v3-kv", "mla-kv", 1024, (128,), 10000.0, ROPE),
+    Case("thd-64-sequences", "thd", 65536, (4, 1), 500000.0, lengths="64"),
+    Case("thd-pareto", "thd", 65536, (4, 1), 500000.0, lengths="pareto"),
+    Case("thd-4-tokens", "thd", 65536, (4, 1), 500000.0, lengths="4"),
+)
+
+
+def lengths_of(rule, tokens):
+    """Lengths of packed sequences: 64 equal ones; of 4 tokens; Pareto ones of 64 to 16384 tokens, as `trope bench` has."""
+    if rule == "64":
+        return [tokens // 64] * 64
+    if rule == "4":
+        return [4] * (tokens // 4)
+    random = torch.rand(tokens, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+    lengths, left = [], tokens
+    for u in random.tolist():
+        lengths.append(min(left, 16384, int(64 * (1 - u) ** (-1 / 1.16))))
+        left -= lengths[-1]
+        if not left:
+            return lengths
+
+
+class Problem:
+    """A case on a device: shapes, positions and tables. Tables that no way asks for are not made."""
+
+    def __init__(self, case, device, dtype=torch.bfloat16):
+        self.case, self.kind, self.device, self.dtype = case, case.kind, torch.device(device), dtype
+        self.batch, self.tokens = case.batch, case.tokens // case.batch
+        self.sections = list(SECTIONS)
+        self.shapes_in, self.shapes_out = self._shapes()
+        self.positions = self._positions()
+        self.longest = 1 + int(self.positions.max())
+
+    def _shapes(self):
+        case, tokens = self.case, self.case.tokens
+        if self.kind == "mla-q":
+            shape = (tokens, case.heads[0], NOPE + ROPE)
+            return [shape], [shape]
+        if self.kind == "mla-kv":
+            heads = case.heads[0]
+            into = [(tokens, heads, NOPE + ROPE), (tokens, heads, VALUE)]
+            return [(tokens, heads, NOPE + VALUE), (tokens, 1, ROPE)], into
+        first = (tokens,) if self.kind == "thd" else (self.batch, self.tokens)
+        shapes = [first + (heads, case.dim) for heads in case.heads]
+        return shapes, shapes
+
+    def _positions(self):
+        """[tokens] for thd and latent attention, [batch, tokens], or [3, batch, tokens] for M-RoPE."""
+        index = torch.arange(self.tokens, device=self.device)
+        if self.kind == "mrope":
+            return self._picture(index).expand(3, self.batch, self.tokens).contiguous()
+        if self.kind == "rope":
+            return index.expand(self.batch, self.tokens).contiguous()
+        if self.kind == "thd":
+            lengths = torch.tensor(lengths_of(self.case.lengths, self.case.tokens))
+            ends = lengths.cumsum(0)
+            self.cu_seqlens = torch.cat((torch.zeros(1, dtype=torch.int64), ends)).to(torch.int32).to(self.device)
+            self.max_seqlen = int(lengths.max())
+            return index - (ends - lengths).repeat_interleave(lengths).to(self.device)
+        return index
+
+    def _picture(self, index):
+        """ids (t, h, w): a quarter of the tokens are text, the rest a picture of rows of 64."""
+        text = self.tokens // 4
+        inside = index - text
+        ids = [torch.full_like(index, text), text + inside // 64, text + inside % 64]
+        return torch.stack([torch.where(index < text, index, axis) for axis in ids]).unsqueeze(1)
+
+    def bytes(self):
+        """Read and written: each element of what goes in and of what comes out, once."""
+        size = torch.empty((), dtype=self.dtype).element_size()
+        return size * sum(torch.Size(shape).numel() for shape in self.shapes_in + self.shapes_out)
+
+    def shapes(self, direction):
+        return self.shapes_in if direction == "forward" else self.shapes_out
+
+    # Angles in float64
+
+    @functools.cached_property
+    def inv_freq(self):
+        pairs = torch.arange(0, self.case.dim, 2, dtype=torch.float64, device=self.device)
+        return self.case.base ** (-pairs / self.case.dim)
+
+    @functools.cached_property
+    def axis_angles(self):
+        """[3, batch, tokens, pairs], M-RoPE's before each pair has got its axis."""
+        return self.positions[..., None] * self.inv_freq
+
+    @functools.cached_property
+    def angles(self):
+        """[batch, tokens, pairs], or [tokens, pairs]: of each token."""
+        if self.kind != "mrope":
+            return self.axis_angles
+        parts = self.axis_angles.split(self.sections, -1)
+        return torch.cat([part[axis] for axis, part in enumerate(parts)], -1)
+
+    @functools.cached_property
+    def row_angles(self):
+        """[positions, pairs]: of each position."""
+        return torch.arange(self.longest, device=self.device)[:, None] * self.inv_freq
+
+    # Tables: full ones have a column an element, half ones a column a pair; those of rows are by position, others by token
+
+    def _full(self, angles, function):
+        return function(torch.cat((angles, angles), -1)).to(self.dtype)
+
+    cos = functools.cached_property(lambda self: self._full(self.angles, torch.cos))
+    sin = functools.cached_property(lambda self: self._full(self.angles, torch.sin))
+    axis_cos = functools.cached_property(lambda self: self._full(self.axis_angles, torch.cos))
+    axis_sin = functools.cached_property(lambda self: self._full(self.axis_angles, torch.sin))
+    row_cos = functools.cached_property(lambda self: self._full(self.row_angles, torch.cos))
+    row_sin = functools.cached_property(lambda self: self._full(self.row_angles, torch.sin))
+    half_row_cos = functools.cached_property(lambda self: self.row_angles.cos().to(self.dtype))
+    half_row_sin = functools.cached_property(lambda self: self.row_angles.sin().to(self.dtype))
+    half_cos = functools.cached_property(lambda self: self.angles.cos().to(self.dtype).flatten(0, -2))
+    half_sin = functools.cached_property(lambda self: self.angles.sin().to(self.dtype).flatten(0, -2))
+
+    @functools.cached_property
+    def row_freqs(self):
+        """f32 radians [positions, 1, 1, dim], Megatron-Core's."""
+        return torch.cat((self.row_angles, self.row_angles), -1).float()[:, None, None]
+
+    @functools.cached_property
+    def freqs(self):
+        """The same, of each token of the stream or of the batch one after the other."""
+        return torch.cat((self.angles, self.angles), -1).float().flatten(0, -2)[:, None, None]
+
+    @functools.cached_property
+    def flat_positions(self):
+        return self.positions.flatten().to(torch.int32)
+
+    @functools.cached_property
+    def frequencies(self):
+        return trope.frequencies(rope_type="default", rope_theta=self.case.base, head_dim=self.case.dim)
+
+    @functools.cached_property
+    def options(self):
+        """Keyword arguments of trope.torch.rotate."""
+        options = {"layout": "thd", "pairing": "half", "inv_freq": self.frequencies}
+        if self.kind in ("rope", "mrope"):
+            options["layout"] = "bshd"
+        if self.kind == "mrope":
+            options.update(position_ids=self.positions, pair_axis=trope.pair_axis("sections", self.sections))
+        if self.kind == "thd":
+            options["cu_seqlens"] = self.cu_seqlens
+        if self.kind == "mla-q":
+            options.update(pairing="interleaved", pairing_out="half", rotary_dim=ROPE, rotary_offset=NOPE)
+        if self.kind == "mla-kv":
+            options.update(pairing="interleaved", pairing_out="half")
+        return options
+
+
+def make_flats(problem, direction, seed):
+    """Memory of the tensors that go in, between 1/8 and 2 of both signs."""
+    generator = torch.Generator(problem.device).manual_seed(seed)
+    flats = []
+    for shape in problem.shapes(direction):
+        x = torch.rand(torch.Size(shape).numel(), generator=generator, device=problem.device)
+        x = 3.75 * x - 1.875
+        flats.append((x + x.sign() / 8).to(problem.dtype))
+    return flats
+
+
+def views_of(flats, shapes, memory):
+    """Tensors of these shapes, whose dimensions lie in memory as they stand, or "bhsd": with heads before tokens."""
+    if memory == "bhsd":
+        return [flat.view(b, h, s, d).transpose(1, 2) for flat, (b, s, h, d) in zip(flats, shapes)]
+    return [flat.view(shape) for flat, shape in zip(flats, shapes)]
+
+
+# ---- What is right ----
+
+
+def _turn(x, problem, transposed):
+    """In float64. Latent attention has pairs 2i, 2i + 1 before the rotation and i, i + 32 after it."""
+    cos, sin = problem.angles.cos().unsqueeze(-2), problem.angles.sin().unsqueeze(-2)
+    mla = problem.kind.startswith("mla")
+    first, second = (x[..., 0::2], x[..., 1::2]) if mla and not transposed else x.chunk(2, -1)
+    if transposed:
+        sin = -sin
+    turned = first * cos - second * sin, second * cos + first * sin
+    return torch.stack(turned, -1).flatten(-2) if mla and transposed else torch.cat(turned, -1)
+
+
+def reference(problem, direction, tensors):
+    """The results in float64."""
+    tensors, transposed = [t.double() for t in tensors], direction == "backward"
+    if problem.kind == "mla-q":
+        q = tensors[0]
+        return [torch.cat((q[..., :NOPE], _turn(q[..., NOPE:], problem, transposed)), -1)]
+    if problem.kind != "mla-kv":
+        return [_turn(t, problem, transposed) for t in tensors]
+    if transposed:
+        key, value = tensors
+        k_pe = _turn(key[..., NOPE:].sum(1, keepdim=True), problem, True)
+        return [torch.cat((key[..., :NOPE], value), -1), k_pe]
+    kv, k_pe = tensors
+    k_pe = _turn(k_pe, problem, False).expand(-1, kv.shape[1], -1)
+    return [torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:]]
+
+
+# ---- Ways ----
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to rotate.
+
+    kinds: of the problems that it can do.
+    apply: apply(problem, *tensors) gives the results, a tuple.
+    backward: backward(problem, *gradients) gives those of the inputs; None: autograd of apply.
+    autograd: apply has a gradient.
+    memory: how the results lie in memory, and so their gradients.
+    traced: the forward call is made with autograd on, so that one compilation serves both directions.
+    """
+
+    library: str
+    name: str
+    kinds: Tuple[str, ...]
+    apply: Callable
+    backward: Optional[Callable] = None
+    autograd: bool = True
+    memory: str = "bshd"
+    traced: bool = False
+    cuda_only: bool = True
+    directions: Tuple[str, ...] = ("forward", "backward")
+
+
+# This library
+
+
+def _trope(p, *tensors):
+    results = trope.torch.rotate(*tensors, **p.options)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _trope_backward(p, *gradients):
+    results = trope.torch.rotate_backward(*gradients, **p.options)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _trope_in_place(p, *tensors):
+    return trope.torch.rotate_(*tensors, **p.options)
+
+
+def _trope_in_place_backward(p, *gradients):
+    return trope.torch.rotate_backward_(*gradients, **p.options)
+
+
+def _table_options(p):
+    layout = "thd" if p.kind == "thd" else "bshd"
+    return {"layout": layout, "pairing": "half", "cos": p.cos, "sin": p.sin, "angle_columns": "half"}
+
+
+def _trope_tables(p, *tensors):
+    return trope.torch.rotate(*tensors, **_table_options(p))
+
+
+def _trope_tables_backward(p, *gradients):
+    return trope.torch.rotate_backward(*gradients, **_table_options(p))
+
+
+def _heads_first(tensors):
+    """New tensors of these shapes, bshd, that lie in memory as bhsd."""
+    return [torch.empty_like(t.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2) for t in tensors]
+
+
+def _trope_to_bhsd(p, *tensors):
+    return trope.torch.rotate(*tensors, out=_heads_first(tensors), **p.options)
+
+
+def _trope_from_bhsd(p, *gradients):
+    into = [torch.empty_like(g, memory_format=torch.contiguous_format) for g in gradients]
+    return trope.torch.rotate_backward(*gradients, out=into, **p.options)
+
+
+def _kv_options(p, heads):
+    return dict(p.options, rotary_dim=(-1, ROPE, -1), shared_heads=(0, heads, 0))
+
+
+def _trope_kv(p, kv, k_pe):
+    tokens, heads, _ = kv.shape
+    key, value = kv.new_empty(tokens, heads, NOPE + ROPE), kv.new_empty(tokens, heads, VALUE)
+    into = (key[..., :NOPE], key[..., NOPE:], value)
+    trope.torch.rotate(kv[..., :NOPE], k_pe, kv[..., NOPE:], out=into, **_kv_options(p, heads))
+    return key, value
+
+
+def _trope_kv_backward(p, d_key, d_value):
+    tokens, heads, _ = d_key.shape
+    d_kv, d_k_pe = d_key.new_empty(tokens, heads, NOPE + VALUE), d_key.new_empty(tokens, 1, ROPE)
+    into = (d_kv[..., :NOPE], d_k_pe, d_kv[..., NOPE:])
+    gradients = (d_key[..., :NOPE], d_key[..., NOPE:], d_value)
+    trope.torch.rotate_backward(*gradients, out=into, **_kv_options(p, heads))
+    return d_kv, d_k_pe
+
+
+def _trope_kv_autograd(p, kv, k_pe):
+    """What autograd can see: k_pe for all heads by one call, the rest by torch."""
+    k_pe = trope.torch.rotate(k_pe, shared_heads=kv.shape[1], **p.options)
+    return torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:].contiguous()
+
+
+def _trope_ways():
+    plain, tables = ("rope", "mrope", "thd"), ("rope", "mrope", "thd")
+
+    def way(name, kinds, apply, backward, **more):
+        return Way("trope", name, kinds, apply, backward, cuda_only=False, **more)
+
+    return [
+        way("trope", plain + ("mla-q",), _trope, _trope_backward),
+        way("trope", ("mla-kv",), _trope_kv, _trope_kv_backward, autograd=False),
+        way("trope, k_pe alone, cat by torch", ("mla-kv",), _trope_kv_autograd, None),
+        way("trope, in place", plain, _trope_in_place, _trope_in_place_backward, autograd=False),
+        way("trope, tables a token", tables, _trope_tables, _trope_tables_backward),
+        way("trope, to bhsd", ("rope", "mrope"), _trope_to_bhsd, _trope_from_bhsd, autograd=False, memory="bhsd"),
+    ]
+
+
+# PyTorch, as Hugging Face transformers and Megatron-Core write it
+
+
+def _rotate_half(x):
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def _rotate_qk(q, k, cos, sin):
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return q * cos + _rotate_half(q) * sin, k * cos + _rotate_half(k) * sin
+
+
+def _rotate_qk_to_bhsd(q, k, cos, sin):
+    q, k, cos, sin = q.transpose(1, 2), k.transpose(1, 2), cos.unsqueeze(1), sin.unsqueeze(1)
+    q, k = q * cos + _rotate_half(q) * sin, k * cos + _rotate_half(k) * sin
+    return q.contiguous(), k.contiguous()
+
+
+def _select_axes(table, sections):
+    return torch.cat([part[i % 3] for i, part in enumerate(table.split(sections * 2, -1))], -1)
+
+
+def _rotate_qk_by_axes(q, k, cos, sin, sections):
+    return _rotate_qk(q, k, _select_axes(cos, sections), _select_axes(sin, sections))
+
+
+def _rotate_pe(x, cos, sin):
+    x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return x * cos.unsqueeze(-2) + _rotate_half(x) * sin.unsqueeze(-2)
+
+
+def _rotate_mla_q(q, cos, sin):
+    return (torch.cat((q[..., :NOPE], _rotate_pe(q[..., NOPE:], cos, sin)), -1),)
+
+
+def _rotate_mla_kv(kv, k_pe, cos, sin):
+    k_pe = _rotate_pe(k_pe, cos, sin).expand(-1, kv.shape[1], -1)
+    return torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:].contiguous()
+
+
+_TORCH = {"rope": _rotate_qk, "mrope": _rotate_qk, "thd": _rotate_qk, "mla-q": _rotate_mla_q, "mla-kv": _rotate_mla_kv}
+
+
+@functools.lru_cache(maxsize=None)
+def _compiled(function):
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+def _prepare_compiler():
+    """Each shape is a compilation of its own, and a compiled backward is run again and again."""
+    import torch._dynamo
+    import torch._functorch.config
+
+    for name in ("recompile_limit", "cache_size_limit"):
+        if hasattr(torch._dynamo.config, name):
+            setattr(torch._dynamo.config, name, 64)
+    if hasattr(torch._functorch.config, "donated_buffer"):
+        torch._functorch.config.donated_buffer = False
+
+
+def _eager(p, *tensors):
+    if p.kind == "mrope":
+        return _rotate_qk_by_axes(*tensors, p.axis_cos, p.axis_sin, p.sections)
+    return _TORCH[p.kind](*tensors, p.cos, p.sin)
+
+
+def _compile(p, *tensors):
+    return _compiled(_TORCH[p.kind])(*tensors, p.cos, p.sin)
+
+
+def _compile_to_bhsd(p, *tensors):
+    return tuple(t.transpose(1, 2) for t in _compiled(_rotate_qk_to_bhsd)(*tensors, p.cos, p.sin))
+
+
+def _torch_ways():
+    _prepare_compiler()
+    traced = {"traced": True, "cuda_only": False}
+    return [
+        Way("torch eager", "torch eager", tuple(_TORCH), _eager, cuda_only=False),
+        Way("torch.compile", "torch.compile, tables a token", tuple(_TORCH), _compile, **traced),
+        Way("torch.compile", "torch.compile, to bhsd", ("rope", "mrope"), _compile_to_bhsd, memory="bhsd", **traced),
+    ]
+
+
+# Liger: in place on what is contiguous, q and k in one launch
+
+
+def _transposed(function):
+    """Calls function(q, k), which takes and gives bhsd, on bshd, or on thd as a batch of 1."""
+
+    def call(q, k):
+        packed = q.dim() == 3
+        if packed:
+            q, k = q.unsqueeze(0), k.unsqueeze(0)
+        results = [t.transpose(1, 2) for t in function(q.transpose(1, 2), k.transpose(1, 2))]
+        return tuple(t.squeeze(0) for t in results) if packed else tuple(results)
+
+    return call
+
+
+def _liger_function(rope):
+    try:
+        return importlib.import_module("liger_kernel.transformers.rope").liger_rotary_pos_emb
+    except ImportError:
+        return rope.LigerRopeFunction.apply
+
+
+def _liger_ways():
+    rope = importlib.import_module("liger_kernel.ops.rope")
+    axes = importlib.import_module("liger_kernel.ops.qwen2vl_mrope")
+    function = _liger_function(rope)
+
+    def tables(p):
+        cos, sin = (p.cos[None], p.sin[None]) if p.kind == "thd" else (p.cos, p.sin)
+        return cos, sin
+
+    def apply(p, q, k):
+        return _transposed(lambda q, k: function(q, k, *tables(p)))(q, k)
+
+    def backward(p, q, k):
+        return _transposed(lambda q, k: rope.rope_backward(q, k, *tables(p)))(q, k)
+
+    def apply_axes(p, q, k):
+        function = axes.LigerQwen2VLMRopeFunction.apply
+        return _transposed(lambda q, k: function(q, k, p.axis_cos, p.axis_sin, p.sections))(q, k)
+
+    def backward_axes(p, q, k):
+        function = axes.qwen2vl_mrope_backward
+        return _transposed(lambda q, k: function(q, k, p.axis_cos, p.axis_sin, p.sections))(q, k)
+
+    return [
+        Way("liger", "liger", ("rope",), apply, backward),
+        Way("liger", "liger", ("mrope",), apply_axes, backward_axes),
+        Way("liger", "liger, tables a token", ("thd",), apply, backward),
+    ]
+
+
+# flash-attention and quack: a launch a tensor
+
+
+def _each(function):
+    return lambda p, *tensors: tuple(function(p, t) for t in tensors)
+
+
+def _rotary_calls(function, more=None):
+    """Calls of function(x, cos, sin, ...) by rows and by tokens, with these keyword arguments."""
+    more = more or {}
+
+    def by_rows(p, x):
+        packed = {"cu_seqlens": p.cu_seqlens, "max_seqlen": p.max_seqlen} if p.kind == "thd" else {}
+        return function(x, p.half_row_cos, p.half_row_sin, **packed, **more)
+
+    def by_tokens(p, x):
+        return function(x.reshape(1, -1, *x.shape[-2:]), p.half_cos, p.half_sin, **more).view(x.shape)
+
+    return _each(by_rows), _each(by_tokens)
+
+
+def _rotary_ways(library, kernel, function):
+    """Ways by the kernel's own function, which can turn back (None: there is none), and by one with autograd (or None)."""
+    rows, tokens = _rotary_calls(function or kernel)
+    rows_back, tokens_back = _rotary_calls(kernel, {"conjugate": True}) if kernel else (None, None)
+    in_place, _ = _rotary_calls(kernel or function, {"inplace": True})
+    in_place_back, _ = _rotary_calls(kernel, {"conjugate": True, "inplace": True}) if kernel else (None, None)
+    more, both = {"autograd": function is not None}, ("forward", "backward")
+    return [
+        Way(library, library, ("rope", "thd"), rows, rows_back, **more),
+        Way(library, library + ", tables a token", ("mrope", "thd"), tokens, tokens_back, **more),
+        Way(library, library + ", in place", ("rope", "thd"), in_place, in_place_back, autograd=False,
+            directions=both if kernel else both[:1]),
+    ]  # fmt: skip
+
+
+def load_file(path):
+    """A module from a file, wherever that is."""
+    spec = importlib.util.spec_from_file_location("flash_rotary", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _flash_ways(path=None):
+    if path:
+        return _rotary_ways("flash-attention", load_file(path).apply_rotary, None)
+    kernel = importlib.import_module("flash_attn.ops.triton.rotary").apply_rotary
+    return _rotary_ways("flash-attention", kernel, importlib.import_module("flash_attn.layers.rotary").apply_rotary_emb)
+
+
+def _quack_ways():
+    return _rotary_ways("quack", None, importlib.import_module("quack.rotary").apply_rotary_emb)
+
+
+# TransformerEngine and apex: f32 radians, a launch a tensor
+
+
+def _transformer_engine_ways():
+    try:
+        function = importlib.import_module("transformer_engine.pytorch.attention.rope").apply_rotary_pos_emb
+    except ImportError:
+        function = importlib.import_module("transformer_engine.pytorch.attention").apply_rotary_pos_emb
+
+    def by_rows(p, x):
+        if p.kind == "thd":
+            return function(x, p.row_freqs, tensor_format="thd", fused=True, cu_seqlens=p.cu_seqlens)
+        return function(x, p.row_freqs, tensor_format="bshd", fused=True)
+
+    def by_tokens(p, x):
+        return function(x.reshape(-1, 1, *x.shape[-2:]), p.freqs, tensor_format="sbhd", fused=True).view(x.shape)
+
+    name = "transformer_engine"
+    return [
+        Way(name, name, ("rope", "thd"), _each(by_rows)),
+        Way(name, name + ", tables a token", ("mrope", "thd"), _each(by_tokens)),
+    ]
+
+
+def _apex_ways():
+    module = importlib.import_module("fused_rotary_positional_embedding")
+
+    def by_rows(function, function_thd):
+        def call(p, x):
+            if p.kind == "thd":
+                return function_thd(x, p.cu_seqlens, p.row_freqs)
+            return function(x.transpose(0, 1), p.row_freqs, False).transpose(0, 1)
+
+        return _each(call)
+
+    def by_tokens(function):
+        return _each(lambda p, x: function(x.reshape(-1, 1, *x.shape[-2:]), p.freqs, False).view(x.shape))
+
+    forward = by_rows(module.forward, module.forward_thd), by_tokens(module.forward)
+    backward = by_rows(module.backward, module.backward_thd), by_tokens(module.backward)
+    return [
+        Way("apex", "apex", ("rope", "thd"), forward[0], backward[0], autograd=False),
+        Way("apex", "apex, tables a token", ("mrope", "thd"), forward[1], backward[1], autograd=False),
+    ]
+
+
+# unsloth, in place; flashinfer, for inference
+
+
+def _unsloth_ways():
+    function = importlib.import_module("unsloth.kernels.rope_embedding").fast_rope_embedding
+
+    def by_rows(p, q, k):
+        return _transposed(lambda q, k: function(q, k, p.row_cos, p.row_sin))(q, k)
+
+    def by_tokens(p, q, k):
+        return _transposed(lambda q, k: function(q, k, p.cos, p.sin))(q, k)
+
+    return [
+        Way("unsloth", "unsloth", ("rope",), by_rows),
+        Way("unsloth", "unsloth, tables a token", ("thd",), by_tokens),
+    ]
+
+
+def _flashinfer_ways():
+    function = importlib.import_module("flashinfer").apply_rope_pos_ids
+
+    def apply(p, q, k):
+        results = function(q.flatten(0, -3), k.flatten(0, -3), p.flat_positions, rope_theta=p.case.base)
+        return tuple(y.view(x.shape) for x, y in zip((q, k), results))
+
+    return [Way("flashinfer", "flashinfer", ("rope", "thd"), apply, autograd=False, directions=("forward",))]
+
+
+PEERS = {  # unsloth last: its import changes torch and transformers
+    "transformer_engine": ("transformer_engine", _transformer_engine_ways),
+    "apex": ("fused_rotary_positional_embedding", _apex_ways),
+    "flash-attention": ("flash_attn", _flash_ways),
+    "liger": ("liger_kernel", _liger_ways),
+    "quack": ("quack", _quack_ways),
+    "flashinfer": ("flashinfer", _flashinfer_ways),
+    "unsloth": ("unsloth", _unsloth_ways),
+}
+DISTRIBUTIONS = {"flash-attention": "flash-attn", "liger": "liger-kernel", "quack": "quack-kernels",
+                 "transformer_engine": "transformer-engine", "flashinfer": "flashinfer-python"}  # fmt: skip
+
+
+def first_line(error):
+    lines = str(error).strip().splitlines()
+    return "%s: %s" % (type(error).__name__, lines[0] if lines else "")
+
+
+def _version(library):
+    try:
+        return importlib.metadata.version(DISTRIBUTIONS.get(library, library))
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def _find_peer(library, flash_rotary):
+    """Its ways, and a word on where it is from."""
+    module, make = PEERS[library]
+    if library == "flash-attention" and flash_rotary:
+        return make(flash_rotary), "one file"
+    if importlib.util.find_spec(module) is None:
+        return [], "not there"
+    return make(), _version(library)
+
+
+def find_ways(flash_rotary=None):
+    """All ways that there are here, and {library: its version or why it is left out}."""
+    ways, found = _trope_ways() + _torch_ways(), {"trope": trope.__version__, "torch": torch.__version__}
+    for library in PEERS:
+        try:
+            more, found[library] = _find_peer(library, flash_rotary)
+            ways += more
+        except Exception as error:  # an extension of another CUDA, a missing dependency, ...
+            found[library] = first_line(error)
+    return ways, found

@@ -1,0 +1,239 @@
+"""What apex has for RoPE: the eight functions of its module fused_rotary_positional_embedding, and the wrappers with
+autograd that apex.transformer.functional had.
+
+    from trope import apex as fused_rotary_positional_embedding
+    from trope.apex import fused_apply_rotary_pos_emb
+
+Results are those of apex's kernels. In half precision cos and sin are rounded to the dtype of the tensor, then each product
+and the sum (rounding="native" of trope.torch.rotate): with cos and sin given, apex's bits. In f32 it is a fused multiply
+and add of a rounded product ("once"), which nvcc makes of apex's source. Sines and cosines of freqs are trope's, which
+differ from those of CUDA's sincosf in last bits.
+
+Element i turns with i + d2/2, and each column of a table is of its element; d2 may be less than d, and the rest is copied.
+Tables have no gradient, and the wrappers refuse those that require one. Tensors may also be f64, and on the CPU.
+"""
+
+import functools
+
+import torch
+from torch.autograd import Function
+
+from ._abi import Error
+from ._spec import resolve
+from .torch import _is_eager, _launch, rotate, rotate_backward
+
+__all__ = [
+    "backward", "backward_2d", "backward_cached", "backward_thd", "forward", "forward_2d", "forward_cached", "forward_thd",
+    "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_2d", "fused_apply_rotary_pos_emb_cached",
+    "fused_apply_rotary_pos_emb_thd",
+]  # fmt: skip
+
+
+def _refuse(argument, message, *values):
+    raise Error("%s %s" % (argument, message % values), argument)
+
+
+def _check_dims(x, shape, argument):
+    if x.dim() != len(shape):
+        _refuse(argument, "has shape %s, which is not [%s]", list(x.shape), ", ".join(shape))
+
+
+def _table(table, width, argument, rows=None):
+    """[rows, d2] of [rows, 1, 1, d2]."""
+    if table.dim() != 4 or table.shape[1] != 1 or table.shape[2] != 1:
+        _refuse(argument, "has shape %s, which is not [positions, 1, 1, d2]", list(table.shape))
+    if table.shape[3] > width or table.shape[3] % 2:
+        _refuse(argument, "has %d columns, which must be even, and at most head_dim %d", table.shape[3], width)
+    if rows is not None and table.shape[0] != rows:
+        _refuse(argument, "has %d rows, and the tensor %d positions", table.shape[0], rows)
+    return table[:, 0, 0]
+
+
+def _run(transposed, x, result, **options):
+    """M x or M' x, to `result`. Under torch.compile and dispatch modes by operators, to a new tensor, with autograd."""
+    rounding = "native" if x.dtype in (torch.float16, torch.bfloat16) else "once"
+    options.update(pairing="half", angle_columns="half", rounding=rounding)
+    if not _is_eager((x,)):
+        return (rotate_backward if transposed else rotate)(x, **options)
+    spec, side = resolve(1, **options)
+    _launch.launch(transposed, spec, [x], [result], [None], (*side, None, None))
+    return result
+
+
+def _run_sbhd(transposed, x, transpose_output, **table):
+    """To a result [s, b, h, d], whose memory is [b, s, h, d] if asked for."""
+    s, b, h, d = x.shape
+    result = x.new_empty((b, s, h, d)).transpose(0, 1) if transpose_output else x.new_empty((s, b, h, d))
+    y = _run(transposed, x, result, layout="sbhd", **table)
+    if y is result:
+        return y
+    return y.transpose(0, 1).contiguous().transpose(0, 1) if transpose_output else y.contiguous()
+
+
+def _rotate(transposed, x, freqs, transpose_output, argument="t"):
+    _check_dims(x, "sbhd", argument)
+    return _run_sbhd(transposed, x, transpose_output, freqs=_table(freqs, x.shape[3], "freqs", x.shape[0]))
+
+
+def _rotate_cached(transposed, x, cos, sin, transpose_output, argument="t"):
+    _check_dims(x, "sbhd", argument)
+    cos, sin = (_table(table, x.shape[3], name, x.shape[0]) for table, name in ((cos, "cos"), (sin, "sin")))
+    return _run_sbhd(transposed, x, transpose_output, cos=cos, sin=sin)
+
+
+def _rotate_thd(transposed, x, cu_seqlens, freqs, argument="t"):
+    _check_dims(x, "thd", argument)
+    sequences = dict(layout="thd", cu_seqlens=cu_seqlens, padding="zero")
+    return _run(transposed, x, x.new_empty(x.shape), freqs=_table(freqs, x.shape[2], "freqs"), **sequences).contiguous()
+
+
+def _image_tables(cos, sin, half, size, names):
+    """[rows, d/2] of cos and sin [1, rows, 1, d/2], with rows for all of `size` positions."""
+    for table, name in zip((cos, sin), names):
+        if table.dim() != 4 or table.shape[0] != 1 or table.shape[2] != 1 or table.shape[3] != half:
+            _refuse(name, "has shape %s, which is not [1, positions, 1, %d]", list(table.shape), half)
+        if table.shape[1] < size:
+            _refuse(name, "has %d rows for %d positions", table.shape[1], size)
+    return dict(cos=cos[0, :, 0], sin=sin[0, :, 0])
+
+
+def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
+    """[b, rows * columns, h, d]: a launch for each half of the heads. The tables may be of different sizes and tensors."""
+    _check_dims(x, ("b", "img_h", "img_w", "h", "d"), argument)
+    b, rows, columns, h, d = x.shape
+    if d % 4:
+        _refuse(argument, "has head_dim %d, and its halves must be even", d)
+    half, device = d // 2, x.device
+    by_row = _image_tables(cos_h, sin_h, half, rows, ("cos_h", "sin_h"))
+    by_column = _image_tables(cos_w, sin_w, half, columns, ("cos_w", "sin_w"))
+    row = torch.arange(rows, dtype=torch.int32, device=device)[:, None].expand(rows, columns).flatten()
+    column = torch.arange(columns, dtype=torch.int32, device=device).expand(rows, columns).flatten()
+    x, result = x.flatten(1, 2), x.new_empty((b, rows * columns, h, d))
+    windows = slice(half), slice(half, d)
+    halves = [
+        _run(transposed, x[..., window], result[..., window], layout="bshd", position_ids=ids, **tables)
+        for window, ids, tables in zip(windows, (row, column), (by_row, by_column))
+    ]
+    return result if _is_eager((x,)) else torch.cat(halves, -1)
+
+
+def forward(input, freqs, transpose_output):
+    """Rotates, outside of autograd.
+
+    Arguments:
+        input: [s, b, h, d], f32, f16, bf16 or f64. Any strides.
+        freqs: [s, 1, 1, d2] f32 radians.
+        transpose_output: the result's memory is [b, s, h, d].
+    Return:
+        [s, b, h, d].
+    """
+    return _rotate(False, input, freqs, transpose_output, "input")
+
+
+def backward(output_grads, freqs, transpose_output):
+    """dx of dy [s, b, h, d]: the transpose of forward with the same arguments."""
+    return _rotate(True, output_grads, freqs, transpose_output, "output_grads")
+
+
+def forward_cached(input, cos, sin, transpose_output):
+    """forward with cos and sin [s, 1, 1, d2], of f32 or of the dtype of input, instead of freqs."""
+    return _rotate_cached(False, input, cos, sin, transpose_output, "input")
+
+
+def backward_cached(output_grads, cos, sin, transpose_output):
+    """The transpose of forward_cached with the same arguments."""
+    return _rotate_cached(True, output_grads, cos, sin, transpose_output, "output_grads")
+
+
+def forward_thd(input, cu_seqlens, freqs):
+    """Rotates packed sequences, outside of autograd.
+
+    Arguments:
+        input: [t, h, d].
+        cu_seqlens: [sequences + 1] int32 or int64: where they begin and end. Tokens behind the last become 0 (apex does not
+            write them).
+        freqs: [positions, 1, 1, d2] f32 radians, for the longest sequence.
+    Return:
+        [t, h, d].
+    """
+    return _rotate_thd(False, input, cu_seqlens, freqs, "input")
+
+
+def backward_thd(output_grads, cu_seqlens, freqs):
+    """The transpose of forward_thd with the same arguments."""
+    return _rotate_thd(True, output_grads, cu_seqlens, freqs, "output_grads")
+
+
+def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
+    """Rotates images, outside of autograd: the first half of a head by the row of its token, the second by the column.
+
+    Arguments:
+        input: [b, img_h, img_w, h, d]. Any strides, but one copy more if rows and columns are not one dimension in memory.
+        cos_h, sin_h: [1, H, 1, d/2], H >= img_h, of f32 or of the dtype of input.
+        cos_w, sin_w: [1, W, 1, d/2], W >= img_w.
+    Return:
+        [b, img_h * img_w, h, d].
+    """
+    return _rotate_2d(False, input, cos_h, sin_h, cos_w, sin_w, "input")
+
+
+def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
+    """The transpose of forward_2d, of dy [b, img_h, img_w, h, d]; dx is [b, img_h * img_w, h, d]."""
+    return _rotate_2d(True, output_grads, cos_h, sin_h, cos_w, sin_w, "output_grads")
+
+
+class _Rotation(Function):
+    """apply(transposed, run, x, *tables) of a linear run(transposed, x, *tables), any number of times."""
+
+    @staticmethod
+    def forward(ctx, transposed, run, x, *tables):
+        ctx.transposed, ctx.run = transposed, run
+        ctx.save_for_backward(*tables)
+        return run(transposed, x, *tables)
+
+    @staticmethod
+    def backward(ctx, grad):
+        dx = _Rotation.apply(not ctx.transposed, ctx.run, grad, *ctx.saved_tensors)
+        return (None, None, dx) + (None,) * len(ctx.saved_tensors)
+
+
+def _apply(run, x, **tables):
+    """run(False, x, *tables) with autograd for x."""
+    for name, table in tables.items():
+        if table.requires_grad and torch.is_grad_enabled():
+            _refuse(name, "requires a gradient, which apex has none of: detach it, or use trope.torch.rotate")
+    return _Rotation.apply(False, run, x, *tables.values()) if _is_eager((x,)) else run(False, x, *tables.values())
+
+
+def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
+    """forward with autograd for t [s, b, h, d]; freqs is [s, 1, 1, d2]."""
+    return _apply(functools.partial(_rotate, transpose_output=transpose_output_memory), t, freqs=freqs)
+
+
+def fused_apply_rotary_pos_emb_cached(t, cos_, sin_, transpose_output_memory=False):
+    """forward_cached with autograd for t [s, b, h, d]; cos_ and sin_ are [s, 1, 1, d2]."""
+    return _apply(functools.partial(_rotate_cached, transpose_output=transpose_output_memory), t, cos_=cos_, sin_=sin_)
+
+
+def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
+    """forward_thd with autograd for t [t, h, d]."""
+    return _apply(_rotate_thd, t, cu_seqlens=cu_seqlens, freqs=freqs)
+
+
+def _rotate_tokens(transposed, x, *tables, img_h, img_w):
+    return _rotate_2d(transposed, x.unflatten(1, (img_h, img_w)), *tables)
+
+
+def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
+    """forward_2d with autograd for t [b, img_h * img_w, h, d].
+
+    Arguments:
+        cos_h, sin_h: [1, H, 1, d/2], H >= img_h; cos_w, sin_w: [1, W, 1, d/2], W >= img_w.
+    Return:
+        like t, contiguous.
+    """
+    _check_dims(t, "bshd", "t")
+    if t.shape[1] != img_h * img_w:
+        _refuse("t", "has %d tokens, and the image %d x %d", t.shape[1], img_h, img_w)
+    run = functools.partial(_rotate_tokens, img_h=img_h, img_w=img_w)
+    return _apply(run, t, cos_h=cos_h, sin_h=sin_h, cos_w=cos_w, sin_w=sin_w)

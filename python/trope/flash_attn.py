@@ -1,0 +1,486 @@
+"""The rotary functions of flash-attention (flash_attn.layers.rotary, flash_attn.ops.triton.rotary) and quack, by their names.
+
+    from trope.flash_attn import RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_qkv_
+
+Shapes, arguments and numbers are theirs: tables of half width, fp32 inside, one rounding at the store (last bits may differ:
+which product of a sum is fused). Strides may be any, tables float32, float16 or bfloat16 whatever the tensors are, devices
+the CPU too, and head_dim over 256. What differs:
+
+- A POSITION BEYOND THE TABLE. Theirs leaves such tokens as they are, unrotated. Here the call is an error where the host can
+  see it (seqlen, integer offsets, anything on the CPU), else the token becomes NaN (seqlen_offsets and cu_seqlens on a GPU).
+- A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end; theirs stops at max_seqlen. Tokens after the
+  last sequence stay, or are copied; theirs leaves those of a new result unset.
+- Under autograd in place: what is returned is the tensor that was given, which autograd knows to be rotated, so that it may
+  be used further by either name. Only of leaves, and of views that unbind, split or chunk gave, use what is returned:
+  autograd does not let them be changed, so that they are changed without it, as theirs are. A view of a larger tensor (a
+  reshaped projection) costs autograd copies of the gradient; headdim= spares them, and so does inplace=False.
+- Gradients are never written over. They can be differentiated again. None are for cos and sin: those that require one are
+  refused.
+"""
+
+from typing import NamedTuple
+
+import torch as _torch
+
+from . import torch as _rotations
+from ._abi import COPY, Error
+
+__all__ = [
+    "RotaryEmbedding", "apply_rotary", "apply_rotary_emb", "apply_rotary_emb_func", "apply_rotary_emb_kv_",
+    "apply_rotary_emb_qkv_", "apply_rotary_emb_torch",
+]  # fmt: skip
+
+
+# ---- What is given ----
+
+
+def _check_rank(x, rank, name, shape):
+    if x.dim() != rank:
+        raise Error("%s must be %s, not %s" % (name, shape, list(x.shape)), name)
+
+
+def _check_table(cos, sin, head_dim, suffix=""):
+    """The table, with the same strides in both."""
+    name, other = "cos" + suffix, "sin" + suffix
+    if sin.shape != cos.shape:
+        raise Error("%s has shape %s, and %s %s" % (other, list(sin.shape), name, list(cos.shape)), other)
+    if sin.dtype != cos.dtype:
+        raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
+    if 2 * cos.shape[-1] > head_dim:
+        raise Error("%s has %d columns, for a rotary_dim of %d, and headdim is %d" % (name, cos.shape[-1], 2 * cos.shape[-1], head_dim), name)
+    for table, word in ((cos, name), (sin, other)):
+        if table.requires_grad and _torch.is_grad_enabled():
+            raise Error("%s requires a gradient, which there is none of: detach it" % word, word)
+    return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
+
+
+def _check_offsets(offsets, sequences, device):
+    """(offset, start_positions): an integer that is the same for all sequences, or a tensor."""
+    if not isinstance(offsets, _torch.Tensor):
+        if offsets is not None and offsets < 0:
+            raise Error("seqlen_offsets must not be negative: %d" % offsets, "seqlen_offsets")
+        return offsets or 0, None
+    if offsets.dim() != 1 or offsets.shape[0] != sequences:
+        raise Error("seqlen_offsets has shape %s for %d sequences" % (list(offsets.shape), sequences), "seqlen_offsets")
+    if offsets.dtype not in (_torch.int32, _torch.int64):
+        raise Error("seqlen_offsets must be int32 or int64, not %s" % offsets.dtype, "seqlen_offsets")
+    if offsets.device != device:
+        raise Error("seqlen_offsets is on %s, and what it shifts on %s" % (offsets.device, device), "seqlen_offsets")
+    return 0, offsets.contiguous()
+
+
+def _cut_table(cos, sin, offset, seqlen, cu_seqlens, suffix=""):
+    """Rows from offset on, so that positions begin at 0: views, which cost no memory and no wait for the GPU."""
+    rows, name = cos.shape[0], "cos" + suffix
+    if offset + (seqlen or 0) > rows:
+        wanted = "seqlen %d" % (seqlen or 0) + (" with seqlen_offsets %d" % offset if offset else "")
+        raise Error("%s has %d rows, too few for %s" % (name, rows, wanted), "seqlen_offsets" if offset else name)
+    if not offset:
+        return cos, sin
+    stop = rows if cu_seqlens is not None else offset + seqlen
+    return cos[offset:stop], sin[offset:stop]
+
+
+class _Call(NamedTuple):
+    """What tensors are rotated by. `cos_k`: k has tables of its own, or None."""
+
+    options: dict
+    cos: object
+    sin: object
+    cos_k: object
+    sin_k: object
+    start_positions: object
+    cu_seqlens: object
+
+
+def _make_call(shape, device, cos, sin, cos_k, sin_k, interleaved, conjugate, offsets, cu_seqlens, max_seqlen):
+    """Of tensors of this shape, (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens."""
+    packed = cu_seqlens is not None
+    if packed:
+        _check_rank(cu_seqlens, 1, "cu_seqlens", "(sequences + 1,)")
+    sequences, seqlen = (cu_seqlens.shape[0] - 1, max_seqlen) if packed else (shape[0], shape[1])
+    offset, start_positions = _check_offsets(offsets, sequences, device)
+    tables = []
+    for c, s, suffix in ((cos, sin, ""), (cos_k, sin_k, "_k")):
+        if c is not None:
+            _check_rank(c, 2, "cos" + suffix, "(seqlen_ro, rotary_dim / 2)")
+            tables += _cut_table(*_check_table(c, s, shape[-1], suffix), offset, seqlen, cu_seqlens, suffix)
+        else:
+            tables += (None, None)
+    options = {
+        "layout": "thd" if packed else "bshd",
+        "pairing": "interleaved" if interleaved else "half",
+        "inverse": bool(conjugate),
+        "angle_columns": "pair",
+        "padding": "copy" if packed else None,
+    }
+    return _Call(options, *tables, start_positions, cu_seqlens)
+
+
+# ---- Several tensors in one ----
+
+
+class _Parts(NamedTuple):
+    """How tensors lie in one: `count` entries of a dimension, or `heads` of each, or (neither) it is one of them."""
+
+    dim: int = None
+    count: int = 0
+    heads: tuple = ()
+    rotated: int = 1  # the first so many are; others are only copied
+    head_dim: int = 0  # if the last dimension is heads * head_dim
+    merged: bool = False  # (batch, seqlen, ...), which is one stream of tokens
+
+    def split(self, x, name=""):
+        """Each of them: a view, unless x is merged and lies so that it has none (with a name: refused)."""
+        if self.head_dim:
+            x = x.unflatten(-1, (-1, self.head_dim))
+        if self.merged:
+            if name and x.shape[0] > 1 and x.stride(0) != x.shape[1] * x.stride(1):
+                raise Error("%s lies in memory so that batch and seqlen are no one dimension" % name, name)
+            x = x.flatten(0, 1)
+        if self.count:
+            return [x.select(self.dim, i) for i in range(self.count)]
+        starts = [sum(self.heads[:i]) for i in range(len(self.heads))]
+        return [x.narrow(self.dim, start, n) for start, n in zip(starts, self.heads)] or [x]
+
+    def new_like(self, x):
+        """With the order of dimensions in memory that x has, if split() has views of that."""
+        return _torch.empty_like(x, memory_format=_torch.contiguous_format if self.merged else _torch.preserve_format)
+
+
+def _launches(parts, call, in_place):
+    """(places of the tensors, cos, sin) of each launch: one, unless k has its own tables."""
+    rotated, copied = range(parts.rotated), () if in_place else range(parts.rotated, max(parts.count, len(parts.heads)))
+    if call.cos_k is None:
+        return [((*rotated, *copied), call.cos, call.sin)]
+    return [((0, *copied), call.cos, call.sin), ((1,), call.cos_k, call.sin_k)]
+
+
+def _rotate_tensors(function, parts, call, source, out=None):
+    """function (of rotate, rotate_ and rotate_backward) on what is in `source`, and into what is in `out`."""
+    for places, cos, sin in _launches(parts, call, out is None):
+        widths = tuple([2 * cos.shape[1] if i < parts.rotated else COPY for i in places])
+        more = {} if out is None else {"out": [out[i] for i in places]}
+        function(
+            *[source[i] for i in places], cos=cos, sin=sin, rotary_dim=widths, start_positions=call.start_positions,
+            cu_seqlens=call.cu_seqlens, **call.options, **more
+        )  # fmt: skip
+
+
+def _present(call):
+    """(options and which tensors there are, those tensors): a Function's arguments cost, and mostly are two."""
+    return (call.options, [t is not None for t in call[1:]]), [t for t in call[1:] if t is not None]
+
+
+def _restore(form, tensors):
+    options, present = form
+    tensors = iter(tensors)
+    return _Call(options, *[next(tensors) if there else None for there in present])
+
+
+class _Rotate(_torch.autograd.Function):
+    """M x, or M' x, of tensors in one, as a new one: apply(transposed, parts, form, x, *tensors of the call)."""
+
+    @staticmethod
+    def forward(ctx, transposed, parts, form, x, *tensors):
+        ctx.transposed, ctx.parts, ctx.form = transposed, parts, form
+        ctx.save_for_backward(*tensors)
+        result, function = parts.new_like(x), _rotations.rotate_backward if transposed else _rotations.rotate
+        _rotate_tensors(function, parts, _restore(form, tensors), parts.split(x), parts.split(result))
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        saved = ctx.saved_tensors
+        d = _Rotate.apply(not ctx.transposed, ctx.parts, ctx.form, grad, *saved)
+        return (None, None, None, d) + (None,) * len(saved)
+
+
+class _Rotated(_torch.autograd.Function):
+    """Tells autograd that tensors in one are rotated in place: apply(dirty, parts, form, x, *tensors of the call), whose data
+    it does not touch. Not dirty: the result is another tensor of the same data, no view, and x has the history that it had.
+
+    x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
+    """
+
+    @staticmethod
+    def forward(ctx, dirty, parts, form, x, *tensors):
+        ctx.parts, ctx.form = parts, form
+        ctx.save_for_backward(*tensors)
+        if not dirty:
+            return x.data
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        saved = ctx.saved_tensors
+        return (None, None, None, _Rotate.apply(True, ctx.parts, ctx.form, grad, *saved)) + (None,) * len(saved)
+
+
+def _may_be_marked(x):
+    """Whether autograd lets x be changed: no leaf, and no view of unbind, split, chunk, or that a Function has made."""
+    metas = _torch._C._autograd
+    return not x.is_leaf and (not x._is_view() or metas._get_creation_meta(x) == metas.CreationMeta.DEFAULT)
+
+
+def _tell_autograd(parts, call, x):
+    form, tensors = _present(call)
+    if _may_be_marked(x):
+        return _Rotated.apply(True, parts, form, x, *tensors)
+    if not x._is_view():  # else the tensors that unbind gave beside it could not be used any more
+        _rotations._count_write(x)
+    return _Rotated.apply(False, parts, form, x, *tensors)
+
+
+def _rotate_in_place(name, parts, call, x):
+    """x, or of leaves and of what autograd does not let be changed, another tensor of the same data."""
+    _rotations._refuse_transforms()
+    if not _rotations._is_eager((x,)):
+        _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x, name))
+        return x
+    data, result = parts.split(x.data, name), x
+    if x.requires_grad and _torch.is_grad_enabled():
+        result = _tell_autograd(parts, call, x)
+    else:
+        _rotations._count_write(x)
+    _rotate_tensors(_rotations.rotate_, parts, call, data)
+    return result
+
+
+# ---- The functions ----
+
+
+def apply_rotary(
+    x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, inplace=False, conjugate=False
+):  # fmt: skip
+    """
+    Arguments:
+        x: (batch, seqlen, nheads, headdim) if cu_seqlens is None
+            else (total_seqlen, nheads, headdim).
+        cos: (seqlen_ro, rotary_dim / 2)
+        sin: (seqlen_ro, rotary_dim / 2)
+        seqlen_offsets: integer, or integer tensor of size (batch,): where each sequence begins in the table. None: 0.
+        cu_seqlens: (batch + 1,) or None
+        max_seqlen: integer: that the table has rows for as many is checked; needless otherwise.
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        inplace: write the result to x.
+        conjugate: turn the other way.
+    Return:
+        y: like x; x itself if inplace (see the module for leaves). Unlike theirs it is known to autograd.
+    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    """
+    packed = cu_seqlens is not None
+    _check_rank(x, 3 if packed else 4, "x", "(total_seqlen, nheads, headdim)" if packed else "(batch, seqlen, nheads, headdim)")
+    call = _make_call(x.shape, x.device, cos, sin, None, None, interleaved, conjugate, seqlen_offsets, cu_seqlens, max_seqlen)
+    if inplace:
+        return _rotate_in_place("x", _Parts(), call, x)
+    return _rotations.rotate(
+        x, cos=call.cos, sin=call.sin, start_positions=call.start_positions, cu_seqlens=cu_seqlens, **call.options
+    )
+
+
+def apply_rotary_emb(
+    x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None
+):  # fmt: skip
+    """
+    Arguments:
+        x: (batch_size, seqlen, nheads, headdim) if cu_seqlens is None
+            else (total_seqlen, nheads, headdim)
+        cos, sin: (seqlen_rotary, rotary_dim / 2)
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        inplace: write the result to x.
+        seqlen_offsets: (batch_size,) or int. Each sequence in x is shifted by this amount. None: 0.
+        cu_seqlens: (batch + 1,) or None
+        max_seqlen: int: that the table has rows for as many is checked; needless otherwise.
+    Return:
+        out: like x; x itself if inplace (see the module for leaves).
+    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
+    A position beyond seqlen_rotary is NaN or an error; theirs does not rotate it.
+    """
+    return apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
+    """What theirs computes in plain PyTorch, to the bit: each product and each sum is rounded to the dtype of x.
+
+    Arguments:
+        x: (batch_size, seqlen, nheads, headdim)
+        cos, sin: (seqlen, rotary_dim / 2) or (batch_size, seqlen, rotary_dim / 2), of the dtype of x
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+    Return:
+        out: (batch_size, seqlen, nheads, headdim)
+    """
+    _check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
+    if cos.dim() not in (2, 3) or cos.shape[-2] != x.shape[1]:
+        raise Error("cos must be (seqlen, rotary_dim / 2), with a batch before it or not, not %s" % list(cos.shape), "cos")
+    if cos.dtype != x.dtype:
+        raise Error("cos has dtype %s, and x %s: use apply_rotary_emb" % (cos.dtype, x.dtype), "cos")
+    cos, sin = _check_table(cos, sin, x.shape[-1])
+    pairing = "interleaved" if interleaved else "half"
+    return _rotations.rotate(x, layout="bshd", pairing=pairing, cos=cos, sin=sin, angle_columns="pair", rounding="native")
+
+
+def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
+    """How q, k and v lie in qkv, and the shape of what it would be if its heads were one tensor's."""
+    shape, packed = list(qkv.shape), cu_seqlens is not None
+    if headdim is not None:
+        if shape[-1] % headdim:
+            raise Error("qkv has %d elements a token, no multiple of headdim %d" % (shape[-1], headdim), "headdim")
+        shape[-1:] = [shape[-1] // headdim, headdim]
+    by_heads = num_heads_q is not None and len(shape) != 5
+    merged = packed and len(shape) == (4 if by_heads else 5)
+    if merged:
+        shape[:2] = [shape[0] * shape[1]]
+    dim = 1 if packed else 2
+    if len(shape) != (3 if by_heads else 4) + (not packed):
+        raise Error("qkv has shape %s%s%s: %s" % (
+            list(qkv.shape), ", with cu_seqlens" if packed else "", "" if by_heads else ", without num_heads_q",
+            "(batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with num_heads_q;"
+            " with cu_seqlens one total_seqlen for batch and seqlen"), "qkv")  # fmt: skip
+    parts = _Parts(dim, rotated=2, head_dim=headdim or 0, merged=merged)
+    if not by_heads:
+        if shape[dim] != 3:
+            raise Error("qkv must have 3 in dimension %d, not %d" % (qkv.dim() - 3, shape[dim]), "qkv")
+        return parts._replace(count=3), shape
+    num_heads_k, odd = divmod(shape[dim] - num_heads_q, 2)
+    if odd or num_heads_k < 1 or num_heads_q < 1:
+        raise Error("qkv has %d heads, which is not num_heads_q %d + 2 * num_heads_k" % (shape[dim], num_heads_q), "num_heads_q")
+    return parts._replace(heads=(num_heads_q, num_heads_k, num_heads_k)), shape
+
+
+def apply_rotary_emb_qkv_(
+    qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None, cu_seqlens=None,
+    max_seqlen=None, headdim=None,
+):  # fmt: skip
+    """Rotates q and k in place, in one launch (two if cos_k and sin_k are other tables). The order is flash-attention's; of
+    quack's, (qkv, cos, sin, interleaved, ...), give interleaved and what follows as keywords.
+
+    Arguments:
+        qkv: (batch_size, seqlen, 3, nheads, headdim), or (batch_size, seqlen, num_heads_q + 2 * num_heads_k, headdim)
+            with num_heads_q (MQA, GQA). With headdim the last two may be one: (..., heads * headdim). With cu_seqlens:
+            (total_seqlen, ...), or (batch_size, seqlen, ...), which is read as one stream.
+        cos, sin: (seqlen_ro, rotary_dim / 2)
+        cos_k, sin_k: (seqlen_ro, rotary_dim / 2), for k if given
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        seqlen_offsets: (batch_size,) or int. Each sequence in q and k is shifted by this amount. None: 0.
+        num_heads_q: int, if qkv has a dimension of all heads
+        cu_seqlens: (batch + 1,) or None
+        max_seqlen: int: that the table has rows for as many is checked; needless otherwise.
+        headdim: int, if qkv is (..., heads * headdim)
+    Return:
+        qkv (see the module for leaves)
+    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
+    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    """
+    if isinstance(cos_k, bool):
+        raise Error("cos_k is %r: quack has interleaved in its place; give it, and what follows, by keyword" % cos_k, "cos_k")
+    if (cos_k is None) != (sin_k is None):  # theirs takes the other one from cos or sin
+        cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
+    if cos_k is cos and sin_k is sin:
+        cos_k = sin_k = None
+    parts, shape = _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim)
+    call = _make_call(
+        shape, qkv.device, cos, sin, cos_k, sin_k, interleaved, False, seqlen_offsets, cu_seqlens, max_seqlen
+    )  # fmt: skip
+    return _rotate_in_place("qkv", parts, call, qkv)
+
+
+def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+    """Rotates k in place.
+
+    Arguments:
+        kv: (batch_size, seqlen, 2, nheads, headdim)
+        cos, sin: (seqlen_ro, rotary_dim / 2)
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        seqlen_offsets: (batch_size,) or int. Each sequence in k is shifted by this amount. None: 0.
+    Return:
+        kv (see the module for leaves)
+    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
+    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    """
+    _check_rank(kv, 5, "kv", "(batch, seqlen, 2, nheads, headdim)")
+    if kv.shape[2] != 2:
+        raise Error("kv must have 2 in dimension 2, not %d" % kv.shape[2], "kv")
+    shape = (*kv.shape[:2], *kv.shape[3:])
+    call = _make_call(shape, kv.device, cos, sin, None, None, interleaved, False, seqlen_offsets, None, None)
+    return _rotate_in_place("kv", _Parts(2, count=2), call, kv)
+
+
+class RotaryEmbedding(_torch.nn.Module):
+    """Frequencies base ** (-2 i / dim), and tables of them in the dtype of what is rotated, as flash-attention's.
+
+    Arguments:
+        dim: elements of a head that turn
+        base: float
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        scale_base: None. Others would be XPos, which is refused.
+        device: where the frequencies are
+        pos_idx_in_fp32: False: positions and frequencies are multiplied in the dtype of the frequencies, which the model may
+            have been cast to (older versions of flash-attention).
+    """
+
+    def __init__(self, dim, base=10000.0, interleaved=False, scale_base=None, device=None, pos_idx_in_fp32=True):
+        super().__init__()
+        if scale_base is not None:
+            raise Error("scale_base %r is XPos, which is not here: None is plain RoPE" % scale_base, "scale_base")
+        if isinstance(device, bool):
+            raise Error("device is %r: give pos_idx_in_fp32, which older versions have here, by keyword" % device, "device")
+        self.dim, self.base, self.interleaved = dim, float(base), interleaved
+        self.scale_base, self.pos_idx_in_fp32 = None, pos_idx_in_fp32
+        self.register_buffer("inv_freq", self._compute_inv_freq(device), persistent=False)
+        self.register_buffer("scale", None, persistent=False)
+        self._seq_len_cached = 0
+        self._cos_cached = self._sin_cached = self._cos_k_cached = self._sin_k_cached = None
+
+    def _compute_inv_freq(self, device=None):
+        exponents = _torch.arange(0, self.dim, 2, device=device, dtype=_torch.float32) / self.dim
+        return 1.0 / self.base**exponents
+
+    def _is_cached(self, seqlen, device, dtype):
+        cos = self._cos_cached
+        if cos is None or seqlen > self._seq_len_cached or cos.device != device or cos.dtype != dtype:
+            return False
+        return not self.training or _torch.compiler.is_compiling() or not cos.is_inference()
+
+    def _update_cos_sin_cache(self, seqlen, device=None, dtype=None):
+        """Makes new tables if seqlen exceeds those, or if they are of another device or dtype."""
+        if self._is_cached(seqlen, device, dtype):
+            return
+        inv_freq = self.inv_freq
+        if self.pos_idx_in_fp32 and inv_freq.dtype != _torch.float32:  # a cast model's
+            inv_freq = self._compute_inv_freq(device)
+        positions = _torch.arange(seqlen, device=device, dtype=inv_freq.dtype)
+        angles = positions[:, None] * inv_freq.to(device)
+        self._seq_len_cached = seqlen
+        self._cos_cached, self._sin_cached = angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
+        """
+        Arguments:
+            qkv: (batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with
+                num_heads_q, if kv is None; else it is q: (batch, seqlen, nheads, headdim).
+            kv: (batch, seqlen, 2, nheads, headdim)
+            seqlen_offset: (batch,) or int. Each sequence is shifted by this amount.
+            max_seqlen: int, one more than the largest position, which the tables are made for. With a seqlen_offset that is a
+                tensor it must be given, here or in an earlier call.
+            num_heads_q: int, if qkv has a dimension of all heads
+        Return:
+            qkv, or (q, kv), rotated in place (see the module for leaves)
+        """
+        if max_seqlen is None and not isinstance(seqlen_offset, _torch.Tensor):
+            max_seqlen = qkv.shape[1] + (seqlen_offset or 0)
+        if max_seqlen is not None:
+            self._update_cos_sin_cache(max_seqlen, device=qkv.device, dtype=qkv.dtype)
+        elif self._cos_cached is None:
+            raise Error("max_seqlen is missing: seqlen_offset is a tensor, and there are no tables yet", "max_seqlen")
+        cos, sin = self._cos_cached, self._sin_cached
+        if kv is None:
+            return apply_rotary_emb_qkv_(
+                qkv, cos, sin, interleaved=self.interleaved, seqlen_offsets=seqlen_offset, num_heads_q=num_heads_q
+            )
+        q = apply_rotary_emb(qkv, cos, sin, self.interleaved, inplace=True, seqlen_offsets=seqlen_offset)
+        return q, apply_rotary_emb_kv_(kv, cos, sin, self.interleaved, seqlen_offset)

@@ -1,0 +1,310 @@
+"""The rotary functions of Liger Kernel 0.8 (liger_kernel.transformers, .functional and .ops), by their names.
+
+    modeling_llama.apply_rotary_pos_emb = trope.liger.liger_rotary_pos_emb
+
+Results are new tensors with the order of dimensions in memory that q and k have, which are left as they are, and so are
+upstream gradients: Liger writes over either where it is contiguous. Strides may be any, nothing is copied first. Gradients are
+the exact transpose and can be differentiated again. None are for tables: those that require one are refused.
+
+Rounding. Liger's Triton kernels cast q and k to the dtype of cos and sin, compute in that, and cast to the dtype of q. So here:
+
+- bfloat16 (float16) tensors with tables of the same dtype: each product and each sum is rounded to it, as in Liger, and as in
+  eager PyTorch, whose bits these are. (Liger 0.8's CuTe kernel, for newer GPUs, computes in fp32.)
+- Anything else, the vision and Llama 4 functions always: fp32, rounded once at the store, as in Liger; which product of a sum
+  is fused may be another, which moves the last bit of fp32. float32 tensors with tables of 16 bits are not rounded to these
+  first, as Liger's are.
+
+What Liger passes over in silence, and is refused here: position_ids, unsqueeze_dim that is another layout, tables that are
+wider than the heads or of another length, q and k of different dtypes, Llama 4 frequencies that are not complex any more. Liger
+reads the first half of the columns of full-width tables, which has each angle once; here both halves are read, each for its
+elements, as the formula has it: q * cos + rotate_half(q) * sin.
+"""
+
+import torch as _torch
+
+from . import torch as _rotations
+from ._abi import Error
+
+__all__ = [
+    "LigerRopeFunction", "liger_llama4_text_rotary_pos_emb", "liger_llama4_vision_rotary_pos_emb",
+    "liger_multimodal_rotary_pos_emb", "liger_qwen2vl_mrope", "liger_rope", "liger_rotary_pos_emb",
+    "liger_rotary_pos_emb_gpt_oss", "liger_rotary_pos_emb_vision", "rope_backward", "rope_forward",
+]  # fmt: skip
+
+
+# ---- What is given ----
+
+
+def _check_pair(q, k, names, shape):
+    """Of the dimensions in `shape`, k may have another number of heads."""
+    words = shape.strip("()").split(", ")
+    for x, name in ((q, names[0]), (k, names[1])):
+        if x.dim() != len(words):
+            raise Error("%s must be %s, not %s" % (name, shape, list(x.shape)), name)
+    for word, n, other in zip(words, q.shape, k.shape):
+        if n != other and word != "heads":
+            raise Error("%s has %s %d, and %s %d" % (names[1], word, other, names[0], n), names[1])
+    if k.dtype != q.dtype:
+        raise Error("%s has dtype %s, and %s %s: cast one of them" % (names[1], k.dtype, names[0], q.dtype), names[1])
+
+
+def _check_tables(cos, sin, dims):
+    """Both, with the same strides."""
+    if cos.dim() not in dims:
+        raise Error("cos has shape %s" % list(cos.shape), "cos")
+    if sin.shape != cos.shape:
+        raise Error("sin has shape %s, and cos %s" % (list(sin.shape), list(cos.shape)), "sin")
+    if sin.dtype != cos.dtype:
+        raise Error("sin has dtype %s, and cos %s" % (sin.dtype, cos.dtype), "sin")
+    for table, name in ((cos, "cos"), (sin, "sin")):
+        _refuse_gradient(table, name)
+    return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
+
+
+def _refuse_gradient(table, name):
+    if table.requires_grad and _torch.is_grad_enabled():
+        raise Error("%s requires a gradient, which there is none of: detach it" % name, name)
+
+
+def _check_size(table, batch, tokens, name="cos"):
+    """Of a table (..., batch or 1, tokens, columns)."""
+    if table.shape[-2] != tokens:
+        raise Error("%s has shape %s: rows of %d tokens, where q has %d" % (name, list(table.shape), table.shape[-2], tokens), name)
+    if table.dim() > 2 and table.shape[-3] not in (1, batch):
+        raise Error("%s has shape %s: batch %d, where q has %d" % (name, list(table.shape), table.shape[-3], batch), name)
+
+
+def _squeeze(cos, sin, unsqueeze_dim):
+    """Tables (seq, columns) or (batch or 1, seq, columns), of those that may have a dimension for heads."""
+    if cos.dim() != 4:
+        return cos, sin
+    for dim in (unsqueeze_dim, 1):
+        if dim in (1, 2, -3, -2) and cos.shape[dim] == 1:
+            return cos.squeeze(dim), sin.squeeze(dim)
+    raise Error("cos has shape %s, with no dimension of 1 for heads" % list(cos.shape), "cos")
+
+
+def _refuse_ids(position_ids):
+    if position_ids is not None:
+        raise Error(
+            "position_ids are given, which Liger does not look at: cos and sin must be those of the tokens already; pass None",
+            "position_ids",
+        )
+
+
+def _refuse_layout(unsqueeze_dim):
+    if unsqueeze_dim != 1:
+        raise Error(
+            "unsqueeze_dim is %d: q and k are (batch, heads, seq, head_dim) here whatever it is; for another layout there is"
+            " trope.torch.rotate" % unsqueeze_dim,
+            "unsqueeze_dim",
+        )
+
+
+def _columns(cos, sin, head_dim, rotary_dim):
+    """The columns that are read, and what they are: a column for each element, or for each pair."""
+    width = cos.shape[-1]
+    if rotary_dim is None:
+        rotary_dim = width
+        if not 0 < width <= head_dim or width % 2:
+            raise Error("cos has %d columns, one for each element that turns, and head_dim is %d" % (width, head_dim), "cos")
+    elif not 0 < rotary_dim <= head_dim or rotary_dim % 2:
+        raise Error("rotary_dim must be even and at most head_dim %d, not %d" % (head_dim, rotary_dim), "rotary_dim")
+    if width == rotary_dim:
+        return cos, sin, "half"
+    pairs = rotary_dim // 2
+    if width < pairs:
+        raise Error("cos has %d columns, and rotary_dim / 2 is %d" % (width, pairs), "cos")
+    return cos[..., :pairs], sin[..., :pairs], "pair"
+
+
+def _rounding(x, cos):
+    """That of Liger's kernels, which compute in the dtype of the tables."""
+    return "native" if x.dtype == cos.dtype and x.dtype in (_torch.bfloat16, _torch.float16) else "once"
+
+
+def _rotate_rope(rotate, names, q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim):
+    _refuse_ids(position_ids)
+    if cos.dim() != 4:
+        _refuse_layout(unsqueeze_dim)
+    _check_pair(q, k, names, "(batch, heads, seq, head_dim)")
+    cos, sin = _squeeze(*_check_tables(cos, sin, (2, 3, 4)), unsqueeze_dim)
+    _check_size(cos, q.shape[0], q.shape[2])
+    cos, sin, columns = _columns(cos, sin, q.shape[3], rotary_dim)
+    return rotate(q, k, layout="bhsd", pairing="half", cos=cos, sin=sin, angle_columns=columns, rounding=_rounding(q, cos))
+
+
+# ---- liger_kernel.transformers.rope ----
+
+
+def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
+    """
+    Arguments:
+        q: (batch, n_q_head, seq_len, head_dim)
+        k: (batch, n_kv_head, seq_len, head_dim)
+        cos, sin: (seq_len, rotary_dim), (1, seq_len, rotary_dim) or (batch, seq_len, rotary_dim), also with a dimension of 1
+            for heads. (Of rotary_dim / 2 columns or more with rotary_dim given: then the first are one for each pair.)
+        position_ids: None. (Liger does not look at them; refused, since cos and sin are of the tokens already.)
+        unsqueeze_dim: where cos and sin with 4 dimensions have that of heads; else 1.
+        rotary_dim: how many leading elements of each head turn. Default: as many as cos has columns.
+    Return:
+        q, k: new ones, with the order of dimensions in memory of the old
+    """
+    return _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
+
+
+def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
+    """liger_rotary_pos_emb that turns whole heads, for tables of gpt-oss.
+
+    Arguments:
+        q: (batch, n_q_head, seq_len, head_dim)
+        k: (batch, n_kv_head, seq_len, head_dim)
+        cos, sin: (1 or batch, seq_len, head_dim / 2)
+    Return:
+        q, k: new ones
+    """
+    return liger_rotary_pos_emb(q, k, cos, sin, rotary_dim=q.shape[-1])
+
+
+def liger_rotary_pos_emb_vision(q, k, cos, sin):
+    """Of Qwen's vision towers: in fp32, rounded once, whatever the dtypes.
+
+    Arguments:
+        q, k: (seq_len, num_heads, head_dim)
+        cos, sin: (seq_len, head_dim)
+    Return:
+        q, k: new ones, with the order of dimensions in memory of the old
+    """
+    _check_pair(q, k, ("q", "k"), "(seq, heads, head_dim)")
+    cos, sin = _check_tables(cos, sin, (2,))
+    _check_size(cos, 1, q.shape[0])
+    cos, sin, columns = _columns(cos, sin, q.shape[2], None)
+    return _rotations.rotate(q, k, layout="thd", pairing="half", cos=cos, sin=sin, angle_columns=columns)
+
+
+# ---- liger_kernel.transformers.qwen2vl_mrope ----
+
+
+def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim=1):
+    """
+    Arguments:
+        q: (batch, n_q_head, seq_len, head_dim)
+        k: (batch, n_kv_head, seq_len, head_dim)
+        cos, sin: (3, batch or 1, seq_len, head_dim): for time, height and width
+        mrope_section: pairs that turn by each of them, head_dim / 2 in all
+        unsqueeze_dim: 1
+    Return:
+        q, k: new ones, with the order of dimensions in memory of the old
+    """
+    _refuse_layout(unsqueeze_dim)
+    _check_pair(q, k, ("q", "k"), "(batch, heads, seq, head_dim)")
+    cos, sin = _check_tables(cos, sin, (4,))
+    _check_size(cos, q.shape[0], q.shape[2])
+    if cos.shape[-1] != q.shape[3]:
+        raise Error("cos has %d columns, and head_dim is %d" % (cos.shape[-1], q.shape[3]), "cos")
+    if len(mrope_section) != cos.shape[0] or 2 * sum(mrope_section) != q.shape[3] or min(mrope_section) < 0:
+        raise Error("mrope_section is %s, for %d tables and %d pairs" % (list(mrope_section), cos.shape[0], q.shape[3] // 2), "mrope_section")
+    axes = tuple([axis for axis, pairs in enumerate(mrope_section) for _ in range(pairs)])  # trope.pair_axis("sections", ...)
+    used = max(axes) + 1
+    return _rotations.rotate(
+        q, k, layout="bhsd", pairing="half", cos=cos[:used], sin=sin[:used], angle_columns="half", pair_axis=axes,
+        rounding=_rounding(q, cos),
+    )  # fmt: skip
+
+
+# ---- liger_kernel.transformers.llama4_rope ----
+
+
+def _rotate_llama4(q, k, table):
+    """By complex numbers (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2), which are read where they are."""
+    table = _torch.view_as_real(table.resolve_conj())
+    return _rotations.rotate(
+        q, k, layout="bshd", pairing="interleaved", cos=table[..., 0], sin=table[..., 1], angle_columns="pair"
+    )
+
+
+def _check_complex(table, q, name):
+    if not table.is_complex():
+        raise Error(
+            "%s is %s, and must be complex: a model that is cast to a real dtype has lost the sines" % (name, table.dtype), name
+        )
+    if table.shape[-1] != q.shape[3] // 2:
+        raise Error("%s has %d columns, and head_dim / 2 is %d" % (name, table.shape[-1], q.shape[3] // 2), name)
+    _refuse_gradient(table, name)
+
+
+def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
+    """
+    Arguments:
+        xq, xk: (batch, seq_len, num_heads, head_dim)
+        freqs_cis: complex, (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2); the first seq_len rows are used. (Liger
+            uses those of the first batch entry for all.)
+    Return:
+        xq, xk: new ones, with the order of dimensions in memory of the old
+    """
+    _check_pair(xq, xk, ("xq", "xk"), "(batch, seq, heads, head_dim)")
+    _check_complex(freqs_cis, xq, "freqs_cis")
+    if freqs_cis.dim() not in (2, 3) or freqs_cis.shape[-2] < xq.shape[1]:
+        raise Error("freqs_cis has shape %s for %d tokens" % (list(freqs_cis.shape), xq.shape[1]), "freqs_cis")
+    _check_size(freqs_cis[..., : xq.shape[1], :], xq.shape[0], xq.shape[1], "freqs_cis")
+    return _rotate_llama4(xq, xk, freqs_cis)
+
+
+def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
+    """
+    Arguments:
+        query, key: (batch, seq_len, num_heads, head_dim)
+        freqs_ci: complex, (seq_len, head_dim / 2), or that with a dimension of 1 for heads before the last, or of 1 or batch
+            in front, or both
+    Return:
+        query, key: new ones, with the order of dimensions in memory of the old
+    """
+    _check_pair(query, key, ("query", "key"), "(batch, seq, heads, head_dim)")
+    _check_complex(freqs_ci, query, "freqs_ci")
+    tokens, table = query.shape[1], freqs_ci
+    if table.dim() == 4 and table.shape[2] == 1:
+        table = table.squeeze(2)
+    elif table.dim() == 3 and table.shape[:2] == (tokens, 1):
+        table = table.squeeze(1)
+    if table.dim() not in (2, 3):
+        raise Error("freqs_ci has shape %s" % list(freqs_ci.shape), "freqs_ci")
+    _check_size(table, query.shape[0], tokens, "freqs_ci")
+    return _rotate_llama4(query, key, table)
+
+
+# ---- liger_kernel.transformers.functional, liger_kernel.ops ----
+
+
+liger_rope = liger_rotary_pos_emb
+liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb
+
+
+class LigerRopeFunction:
+    """LigerRopeFunction.apply(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None) is liger_rotary_pos_emb."""
+
+    apply = staticmethod(liger_rotary_pos_emb)
+
+
+def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
+    """
+    Arguments:
+        q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim: as of liger_rotary_pos_emb
+    Return:
+        q, k: new ones (Liger writes over contiguous ones)
+        cos, sin: as rope_backward takes them: (1 or batch, seq_len, columns)
+    """
+    rotated = liger_rotary_pos_emb(q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
+    cos, sin = _squeeze(cos, sin, unsqueeze_dim)
+    return (*rotated, *((cos, sin) if cos.dim() == 3 else (cos[None], sin[None])))
+
+
+def rope_backward(dq, dk, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
+    """
+    Arguments:
+        dq: (batch, n_q_head, seq_len, head_dim): may be expanded
+        dk: (batch, n_kv_head, seq_len, head_dim): may be expanded
+        cos, sin, position_ids, unsqueeze_dim, rotary_dim: as of the forward call
+    Return:
+        dq, dk: new ones, of what the forward call was given (Liger writes over contiguous ones)
+    """
+    return _rotate_rope(_rotations.rotate_backward, ("dq", "dk"), dq, dk, cos, sin, position_ids, unsqueeze_dim, rotary_dim)

@@ -1,0 +1,15 @@
+"""For pytest by hand, `.venv/bin/pytest tests/python`: this checkout's package and the library in build/. What PYTHONPATH,
+an installed trope and TROPE_LIBRARY say goes first; ctest says them (CMakeLists.txt)."""
+
+import importlib.util
+import os
+import sys
+
+collect_ignore = ["test_ffi.py"]  # unittest's, and its first argument is the library
+
+if importlib.util.find_spec("trope") is None:
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.insert(0, os.path.join(root, "python"))
+    # Some tests start an interpreter of their own.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
+    os.environ.setdefault("TROPE_LIBRARY", os.path.join(root, "build", "libtrope.so"))

@@ -1,0 +1,68 @@
+"""Runs one file of tests by pytest, for ctest: each skipped test is named with its reason, and exit status 77 says that
+none ran, be it for lack of pytest or NumPy, or of what the file tests.
+
+    run_pytest.py FILE [ARGUMENT OF PYTEST ...]
+
+ctest shows nothing of a test that passes. So a file that TROPE_SKIPPED_TESTS names gets a line for each function of tests
+that was skipped, whole or in part, and .ci/run prints that.
+"""
+
+import collections
+import importlib.util
+import os
+import sys
+
+SKIPPED = 77
+
+
+class Outcomes:
+    """A plugin of pytest that counts the tests that ran, and those that were skipped by function and reason."""
+
+    def __init__(self):
+        self.ran = 0
+        self.skipped = collections.Counter()
+
+    def skip(self, report):
+        function = report.nodeid.partition("::")[2].partition("[")[0]
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        self.skipped[function, reason.removeprefix("Skipped: ")] += 1
+
+    def pytest_collectreport(self, report):
+        if report.skipped:  # the whole file
+            self.skip(report)
+
+    def pytest_runtest_logreport(self, report):
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.skip(report)
+        elif report.when == "call" or report.failed:
+            self.ran += 1
+
+
+def tell(name, skipped):
+    path = os.environ.get("TROPE_SKIPPED_TESTS")
+    lines = ["%s: %s\n" % (": ".join(filter(None, (name, function))), reason if count == 1 else "%s (%d)" % (reason, count))
+             for (function, reason), count in skipped.items()]
+    if path and lines:
+        with open(path, "a") as file:  # which other files of tests write at the same time, so at once
+            file.write("".join(lines))
+
+
+def run(arguments):
+    name = "python_" + os.path.basename(arguments[0]).removeprefix("test_").removesuffix(".py")
+    lacking = [module for module in ("pytest", "numpy") if importlib.util.find_spec(module) is None]
+    if lacking:
+        reason = "%s lacks %s: tools/install_python test" % (sys.executable, " and ".join(lacking))
+        print("skipped: " + reason)
+        tell(name, {("", reason): 1})
+        return SKIPPED
+    import pytest
+
+    outcomes = Outcomes()
+    status = pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *arguments], plugins=[outcomes])
+    tell(name, outcomes.skipped)
+    nothing_ran = status == pytest.ExitCode.NO_TESTS_COLLECTED or (status == pytest.ExitCode.OK and not outcomes.ran)
+    return SKIPPED if nothing_ran else int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

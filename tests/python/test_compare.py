@@ -1,0 +1,193 @@
+"""bench/compare.py on the CPU: each way is right on small shapes, and what is not right is caught. Nothing is timed here; a
+stand-in for the GPU makes all calls that would be timed."""
+
+import importlib.util
+import json
+import os
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+import compare  # noqa: E402
+import peers  # noqa: E402
+
+CASES = {case.name: case.tiny() for case in peers.CASES}
+
+
+class Gpu:
+    """Makes each call once and says that it took 10 us, and the copy 5, 4, ... us."""
+
+    def __init__(self):
+        self.us, self.name, self.copy_us, self.calls = float("inf"), "some copy", 6.0, 0
+
+    def count_sets(self, size):
+        return 2
+
+    def yardstick(self, size):
+        return self
+
+    def release(self):
+        pass
+
+    def see(self, us):
+        self.us = min(self.us, us)
+
+    def time(self, calls, size, beside):
+        for call in calls:
+            call()
+        self.calls += len(calls)
+        self.copy_us -= 1
+        return 10.0, self.copy_us, True
+
+
+def run(name, ways, gpu=None):
+    with torch.no_grad():
+        return compare.run_case(CASES[name], ways, gpu)
+
+
+def ways_like(pattern):
+    return [way for way in peers.find_ways()[0] if pattern in way.name and not way.cuda_only]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """All of this library and eager PyTorch, by the command line."""
+    path = tmp_path_factory.mktemp("compare") / "result.json"
+    arguments = ["--device", "cpu", "--only", "/trope", "--only", "/torch eager", "--json", str(path)]
+    assert compare.main(arguments) == 0
+    return path
+
+
+def test_all_cases_are_right_in_both_directions(result):
+    rows = json.loads(result.read_text())["cases"]
+    assert {(row["case"], row["direction"]) for row in rows} == {(name, d) for name in CASES for d in compare.DIRECTIONS}
+    for row in rows:
+        assert row["status"] == "ok" and row["time_us"] is None and 0 < row["error"] < compare.LIMIT, row
+
+
+def test_this_library_rounds_once(result):
+    """Its error without tables is half an ulp: 2^-8 of the largest element at most."""
+    rows = [row for row in json.loads(result.read_text())["cases"] if row["way"] in ("trope", "trope, in place")]
+    assert rows and all(row["error"] <= 2.0**-8 for row in rows)
+
+
+def test_the_time_of_the_host_is_asked_of_each_layer(result):
+    rows = {row["way"]: row for row in json.loads(result.read_text())["host"]}
+    assert {"trope, the C function alone", "trope, launch of trope.torch", "trope", "torch eager"} <= rows.keys()
+    assert all(row["status"] == "ok" for row in rows.values()), rows
+    assert "both_us" in rows["trope"] and "both_us" in rows["torch eager"]
+
+
+def test_json_has_a_case_a_line(result):
+    lines = result.read_text().splitlines()
+    rows = [line for line in lines if line.startswith('{"case"')]
+    assert len(rows) == len(json.loads(result.read_text())["cases"])
+    assert all(json.loads(row.rstrip(",")) for row in rows)
+
+
+def test_markdown_has_a_row_for_each_case(result, capsys):
+    assert compare.main(["--from", str(result), "--markdown"]) == 0
+    text = capsys.readouterr().out
+    for name in CASES:
+        assert text.count("| %s |" % name) == 2
+    for line in text.splitlines():
+        assert not line.startswith("|") or line.endswith("|")
+
+
+def test_list_names_what_only_chooses(capsys):
+    assert compare.main(["--device", "cpu", "--list", "--only", "thd-pareto/backward/t"]) == 0
+    names = capsys.readouterr().out.split("\n")[:-1]
+    assert "thd-pareto/backward/trope" in names and all(name.startswith("thd-pareto/backward/t") for name in names)
+
+
+def _turned_back(p, *tensors):
+    return peers._trope_backward(p, *tensors)
+
+
+def _one_position_later(p, q, k):
+    return peers.trope.torch.rotate(q, k, **dict(p.options, start_positions=torch.ones(p.batch, dtype=torch.int32)))
+
+
+def _without_the_last_token(p, q, k):
+    q, k = peers._trope(p, q, k)
+    q[:, -1] = 0
+    return q, k
+
+
+def _not_a_number(p, q, k):
+    q, k = peers._trope(p, q, k)
+    k[0, 0, 0, 0] = float("nan")
+    return q, k
+
+
+def _k_twice(p, q, k):
+    q, k = peers._trope(p, q, k)
+    return k, k
+
+
+def _q_alone(p, q, k):
+    return peers._trope(p, q, k)[:1]
+
+
+@pytest.mark.parametrize(
+    "broken", [_turned_back, _one_position_later, _without_the_last_token, _not_a_number, _k_twice, _q_alone]
+)
+def test_a_wrong_way_is_caught_and_not_timed(broken):
+    gpu = Gpu()
+    way = peers.Way("broken", "broken", ("rope",), broken, autograd=False, cuda_only=False, directions=("forward",))
+    (row,) = run("llama-3-8b-tp8", [way], gpu)
+    assert row["status"] == "WRONG" and row["time_us"] is None and gpu.calls == 0
+    assert "WRONG" in compare.row_line(row)
+    assert compare.cell(row) == "wrong" and compare.is_bad(row)
+
+
+def test_a_wrong_gradient_is_caught():
+    way = peers.Way("broken", "broken", ("rope",), peers._trope, peers._trope, cuda_only=False)
+    forward, backward = run("qwen3-32b", [way], Gpu())
+    assert forward["status"] == "ok" and backward["status"] == "WRONG"
+
+
+def test_a_way_that_raises_gets_its_error_in_its_row():
+    def refuse(p, *tensors):
+        raise NotImplementedError("not on\nthis machine")
+
+    ways = [peers.Way("other", "other", ("rope",), refuse, cuda_only=False), *ways_like("torch eager")]
+    rows = run("llama-3-8b-tp8", ways)
+    failed = [row for row in rows if row["way"] == "other"]
+    assert len(failed) == 2 and all(row["note"] == "NotImplementedError: not on" for row in failed)
+    assert [row["status"] for row in rows if row["way"] == "torch eager"] == ["ok", "ok"]
+    assert not any(compare.is_bad(row) for row in failed)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_ratio_is_that_of_the_best_copy_so_far(name):
+    gpu = Gpu()
+    rows = run(name, ways_like("trope") + ways_like("torch eager"), gpu)
+    assert gpu.calls == 2 * len(rows)
+    compare.add_copies(rows, gpu)
+    for row in rows:
+        assert row["time_us"] == 10 and row["ratio"] == gpu.us / 10 and row["copy"] == "some copy", row
+
+
+def test_bytes_are_those_of_q_and_k_twice():
+    problem = peers.Problem(CASES["llama-3-70b"], "cpu")
+    assert problem.bytes() == 2 * 2 * 32 * (64 + 8) * 128
+    problem = peers.Problem(CASES["deepseek-v3-kv"], "cpu")
+    assert problem.bytes() == 2 * 32 * (128 * 256 + 64 + 128 * 192 + 128 * 128)
+
+
+def test_lengths_of_packed_sequences():
+    pareto = peers.lengths_of("pareto", 65536)
+    assert sum(pareto) == 65536 and max(pareto) > 20 * 64 and min(pareto[:-1]) >= 64
+    assert peers.lengths_of("64", 65536) == [1024] * 64 and peers.lengths_of("4", 16) == [4] * 4
+
+
+def test_plot(result, tmp_path):
+    if importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("there is no matplotlib")
+    path = tmp_path / "compare.svg"
+    assert compare.main(["--from", str(result), "--plot", str(path)]) == 0
+    assert path.read_text().count("<svg") == 1

@@ -1,0 +1,935 @@
+"""trope.frequencies: the rules by their formulas, configs of many models against transformers, and what is refused.
+
+transformers computes inv_freq in float32, the library in double. RTOL is what float32 may make of it: base^x, with an x
+below 1 that is rounded to 2^-25, is off by ln(base) * 2^-25, 5e-7 for the largest base here (1e7), and the power and the
+reciprocal are off by an ulp each, 1.2e-7; where llama3 blends f / factor with f, that counts up to factor / 3 times. The
+attention factors are Python floats there too. The formulas of this file are in double, and agree to rounding (EXACT).
+"""
+
+import copy
+import ctypes
+import functools
+import importlib
+import json
+import math
+import os
+import pathlib
+import pickle
+import random
+import subprocess
+import sys
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+
+from trope._abi import Error
+from trope.frequencies import COMMON_KEYS, OTHER_ROTATION, ROPE_KEYS, RULE_KEYS, Frequencies, frequencies
+
+RTOL = 4e-6
+EXACT = 1e-12
+ORIGINAL = "original_max_position_embeddings"
+
+
+def divisors(pairs, seed):
+    """LongRoPE's factors: random, growing, [pairs]."""
+    generator = random.Random(seed)
+    return [1 + 40 * i * generator.random() / pairs for i in range(pairs)]
+
+
+# A full and right set of keywords for each rule: 64 pairs.
+RULES = {
+    "default": {"rope_theta": 10000.0, "head_dim": 128},
+    "linear": {"rope_theta": 10000.0, "head_dim": 128, "factor": 4.0},
+    "dynamic": {"rope_theta": 10000.0, "head_dim": 128, "factor": 2.0, "max_position_embeddings": 2048},
+    "yarn": {
+        "rope_theta": 1e6, "head_dim": 128, "factor": 4.0, ORIGINAL: 32768, "beta_fast": 24.0, "beta_slow": 2.0,
+        "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False,
+    },
+    "longrope": {
+        "rope_theta": 10000.0, "head_dim": 128, ORIGINAL: 4096, "factor": 32.0,
+        "short_factor": divisors(64, 1), "long_factor": divisors(64, 2),
+    },
+    "llama3": {
+        "rope_theta": 500000.0, "head_dim": 128, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        ORIGINAL: 8192,
+    },
+    "proportional": {"rope_theta": 1e6, "head_dim": 128, "partial_rotary_factor": 0.25, "factor": 2.0},
+}  # fmt: skip
+NEEDED = {
+    "default": ("rope_theta", "head_dim"),
+    "linear": ("rope_theta", "head_dim", "factor"),
+    "dynamic": ("rope_theta", "head_dim", "factor", "max_position_embeddings"),
+    "yarn": ("rope_theta", "head_dim", "factor"),
+    "longrope": ("rope_theta", "head_dim", "short_factor", "long_factor"),
+    "llama3": ("rope_theta", "head_dim", "factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
+    "proportional": ("rope_theta", "head_dim", "partial_rotary_factor"),
+}
+
+
+def made(rule, **changed):
+    keys = {"rope_type": rule, **RULES[rule], **changed}
+    return frequencies(**{key: value for key, value in keys.items() if value is not None})
+
+
+def close(got, inv_freq, attention_factor=1.0, tolerance=EXACT):
+    assert len(got) == len(inv_freq)
+    assert got.inv_freq == pytest.approx(inv_freq, rel=tolerance, abs=0)
+    assert got.attention_factor == pytest.approx(attention_factor, rel=EXACT, abs=0)
+
+
+def refused(argument, *args, **keys):
+    with pytest.raises(Error) as caught:
+        frequencies(*args, **keys)
+    assert caught.value.argument == argument, str(caught.value)
+    assert argument in str(caught.value)
+    return str(caught.value)
+
+
+# ---- The rules, from their papers ----
+
+
+def plain(base, dim):
+    return [base**(-2 * i / dim) for i in range(dim // 2)]
+
+
+def test_default_is_a_geometric_series():
+    close(made("default"), plain(10000.0, 128))
+    close(made("default", partial_rotary_factor=0.3), plain(10000.0, 38))
+
+
+def test_linear_divides_all():
+    close(made("linear"), [f / 4 for f in plain(10000.0, 128)])
+
+
+@pytest.mark.parametrize("seq_len, length", [(None, 2048), (100, 2048), (2048, 2048), (2049, 2049), (30000, 30000)])
+def test_dynamic_stretches_the_base_by_the_length(seq_len, length):
+    base = 10000.0 * (2.0 * length / 2048 - 1)**(128 / 126)
+    close(made("dynamic", seq_len=seq_len), plain(base, 128))
+
+
+def yarn_of(base, dim, factor, original, fast, slow, truncate):
+    """arXiv:2309.00071, section 3.2, with the ramp between pairs as its authors' code has it."""
+    ends = [dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow)]
+    if truncate:
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    low, high = max(ends[0], 0), min(ends[1], dim - 1)
+    ramps = [min(max((i - low) / (high - low), 0), 1) for i in range(dim // 2)]
+    return [(1 - ramp) * f + ramp * f / factor for ramp, f in zip(ramps, plain(base, dim))]
+
+
+def test_yarn_blends_by_a_ramp_over_pairs():
+    get_scale = lambda scale: 1 + 0.1 * scale * math.log(4)
+    close(made("yarn"), yarn_of(1e6, 128, 4.0, 32768, 24, 2, False), get_scale(0.7) / get_scale(1.3))
+    options = {"beta_fast": None, "beta_slow": None, "mscale": None, "mscale_all_dim": None, "truncate": None}
+    close(made("yarn", **options), yarn_of(1e6, 128, 4.0, 32768, 32, 1, True), get_scale(1))
+    close(made("yarn", attention_factor=0.5), yarn_of(1e6, 128, 4.0, 32768, 24, 2, False), 0.5)
+
+
+def test_one_mscale_alone_has_no_effect():
+    for key in ("mscale", "mscale_all_dim"):
+        assert made("yarn", **{key: None}).attention_factor == pytest.approx(1 + 0.1 * math.log(4), rel=EXACT)
+        assert made("yarn", **{key: 0.0}).attention_factor == pytest.approx(1 + 0.1 * math.log(4), rel=EXACT)
+
+
+def test_yarn_without_original_length_has_max_position_embeddings_for_it():
+    assert made("yarn", max_position_embeddings=32768, **{ORIGINAL: None}) == made("yarn")
+    refused("max_position_embeddings", rope_type="yarn", rope_theta=1e4, head_dim=64, factor=2.0)
+
+
+def test_yarn_with_a_null_factor_has_the_ratio_of_lengths():
+    config = {"head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 131072}
+    keys = {key: value for key, value in RULES["yarn"].items() if key in RULE_KEYS["yarn"] and key != "factor"}
+    assert frequencies({**config, "rope_scaling": {"rope_type": "yarn", **keys, "factor": None}}) == made("yarn")
+    refused("factor", {**config, "rope_scaling": {"rope_type": "yarn", **keys}})
+
+
+@pytest.mark.parametrize("seq_len, name", [(None, "short_factor"), (4096, "short_factor"), (4097, "long_factor")])
+def test_longrope_has_divisors_by_the_length(seq_len, name):
+    expected = [f / d for f, d in zip(plain(10000.0, 128), RULES["longrope"][name])]
+    factor = math.sqrt(1 + math.log(32) / math.log(4096))
+    close(made("longrope", seq_len=seq_len), expected, factor)
+    close(made("longrope", seq_len=seq_len, attention_factor=1.19), expected, 1.19)
+    close(made("longrope", seq_len=seq_len, attention_factor=1.19, factor=None), expected, 1.19)
+    close(made("longrope", seq_len=seq_len, factor=None, max_position_embeddings=131072), expected, factor)
+    close(made("longrope", seq_len=seq_len, factor=0.5), expected, 1.0)
+
+
+def test_llama3_divides_long_wavelengths():
+    expected = []
+    for f in plain(500000.0, 128):
+        wavelength = 2 * math.pi / f
+        smooth = (8192 / wavelength - 1) / (4 - 1)
+        blended = (1 - smooth) * f / 8 + smooth * f
+        expected.append(f if wavelength < 8192 / 4 else f / 8 if wavelength > 8192 / 1 else blended)
+    assert len(set(expected) - set(plain(500000.0, 128))) > 20
+    close(made("llama3"), expected)
+
+
+def test_proportional_leaves_pairs_without_rotation():
+    close(made("proportional"), [f / 2 for f in plain(1e6, 128)[:16]] + [0.0] * 48)
+    assert made("proportional", factor=None).inv_freq == made("proportional", factor=1.0).inv_freq
+    assert made("proportional").rotary_dim == 128
+
+
+def test_alpha_of_hunyuan_is_a_base():
+    keys = {"rope_type": "dynamic", "rope_theta": 10000.0, "head_dim": 128, "alpha": 1000.0}
+    got = frequencies(**keys, factor=1.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)
+    close(got, plain(10000.0 * 1000.0**(128 / 126), 128))
+    assert got.rule == "ntk_alpha"
+    refused("seq_len", **keys, seq_len=5)
+    other = {"model_type": "llama", "head_dim": 128, "rope_theta": 1e4, "max_position_embeddings": 2048}
+    refused("alpha", {**other, "rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 2.0}})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_result_says_what_it_is(rule):
+    got = made(rule)
+    assert (got.rule, len(got), got.rotary_dim) == (rule, 64, 128)
+    assert type(got.inv_freq) is tuple and all(type(f) is float for f in got.inv_freq)
+    assert type(got.attention_factor) is float
+    assert repr(rule) in repr(got)
+
+
+def test_head_sizes_come_from_where_transformers_looks():
+    base = {"rope_theta": 10000.0}
+    for keys, dim in (
+        ({"head_dim": 96}, 96),
+        ({"hidden_size": 4096, "num_attention_heads": 32}, 128),
+        ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": 64}, 64),
+        ({"n_embd": 4096, "n_head": 16}, 256),
+        ({"d_model": 2048, "n_heads": 16}, 128),
+        ({"head_dim": 96, "partial_rotary_factor": 0.25}, 24),
+        ({"hidden_size": 6144, "num_attention_heads": 64, "rotary_pct": 0.25}, 24),
+        ({"hidden_size": 7168, "num_attention_heads": 128, "qk_rope_head_dim": 64}, 64),
+        ({"head_dim": 192, "qk_rope_head_dim": 64}, 64),
+        ({"head_dim": 128, "qk_rope_head_dim": 64, "partial_rotary_factor": 0.5}, 64),
+        ({"n_embd": 4096, "n_head": 16, "rotary_dim": 64}, 64),
+        ({"rotary_dim": 64}, 64),
+        ({"head_dim": 128, "rotary_dim": 64, "partial_rotary_factor": 0.5}, 64),
+    ):  # fmt: skip
+        close(frequencies({**base, **keys}), plain(10000.0, dim))
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize("rule, key", [(rule, key) for rule in RULES for key in NEEDED[rule]])
+def test_a_missing_key_is_named(rule, key):
+    argument = "max_position_embeddings" if (rule, key) == ("yarn", ORIGINAL) else key
+    keys = {name: value for name, value in RULES[rule].items() if name != key}
+    refused(argument, rope_type=rule, **keys)
+    refused(argument, rope_type=rule, **{**keys, key: None})
+
+
+UNUSED = [(rule, key) for rule in RULES for key in sorted(ROPE_KEYS.difference(RULE_KEYS[rule], COMMON_KEYS))]
+
+
+@pytest.mark.parametrize("rule, key", [pair for pair in UNUSED if pair != ("dynamic", "alpha")])
+def test_a_key_that_the_rule_does_not_use_is_named(rule, key):
+    value = {"truncate": True, "short_factor": [1.0] * 64, "long_factor": [1.0] * 64}.get(key, 2.0)
+    if (rule, key) == ("dynamic", ORIGINAL):  # transformers 4 lets it stand there, and does not read it
+        assert made(rule, **{key: value}) == made(rule)
+    else:
+        refused(key, rope_type=rule, **RULES[rule], **{key: value})
+    config = {"rope_scaling": {"rope_type": rule, key: None}}
+    outside = {name: value for name, value in RULES[rule].items() if name != key}
+    assert frequencies(config, **outside).rule == rule  # null is not given
+
+
+NUMBERS = [(rule, key) for rule in RULES for key, value in RULES[rule].items() if type(value) in (int, float)]
+
+
+@pytest.mark.parametrize("value", ["8", True, math.nan, math.inf, -math.inf, [], 10**400], ids=lambda v: repr(v)[:5])
+@pytest.mark.parametrize("rule, key", NUMBERS)
+def test_what_is_not_a_number_is_named(rule, key, value):
+    refused(key, rope_type=rule, **{**RULES[rule], key: value})
+
+
+@pytest.mark.parametrize("rule, key", NUMBERS)
+def test_a_number_that_cannot_be_is_named(rule, key):
+    refused(key, rope_type=rule, **{**RULES[rule], key: -2})
+
+
+@pytest.mark.parametrize("rule, key, value", [
+    ("default", "rope_theta", 1.0),
+    ("default", "rope_theta", 0.0),
+    ("default", "head_dim", 0),
+    ("default", "head_dim", 127),
+    ("default", "head_dim", 128.0),
+    ("default", "head_dim", 2048),
+    ("default", "partial_rotary_factor", 0.0),
+    ("default", "partial_rotary_factor", 1.5),
+    ("default", "partial_rotary_factor", 0.2),
+    ("default", "partial_rotary_factor", 1e-9),
+    ("linear", "factor", 0.0),
+    ("dynamic", "max_position_embeddings", 1),
+    ("dynamic", "max_position_embeddings", 2048.0),
+    ("dynamic", "head_dim", 2),
+    ("yarn", "truncate", 0),
+    ("yarn", "truncate", "false"),
+    ("yarn", "attention_factor", 0.0),
+    ("yarn", "attention_factor", -1.0),
+    ("yarn", "beta_fast", 1.0),
+    ("yarn", ORIGINAL, 1.0),
+    ("longrope", "factor", 0.0),
+    ("longrope", "attention_factor", 0.0),
+    ("longrope", "short_factor", [1.0] * 63),
+    ("longrope", "short_factor", [1.0] * 128),
+    ("longrope", "long_factor", [1.0] * 63 + ["1"]),
+    ("longrope", "long_factor", [1.0] * 63 + [math.nan]),
+    ("longrope", "long_factor", [1.0] * 63 + [0.0]),
+    ("longrope", "long_factor", "1" * 64),
+    ("llama3", "high_freq_factor", 1.0),
+    ("llama3", "low_freq_factor", 0.0),
+    ("proportional", "factor", 0.0),
+    ("proportional", "partial_rotary_factor", 1.01),
+])  # fmt: skip
+def test_a_value_that_cannot_be_is_named(rule, key, value):
+    refused(key, rope_type=rule, **{**RULES[rule], key: value})
+
+
+def test_what_comes_out_too_large_is_named():
+    refused("inv_freq", rope_type="longrope", **{**RULES["longrope"], "short_factor": [1e-30] * 64})
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_seq_len_is_for_rules_that_use_it(rule):
+    if rule in ("dynamic", "longrope"):
+        for value in (0, -1, 2.0, True, "5"):
+            refused("seq_len", rope_type=rule, **RULES[rule], seq_len=value)
+    else:
+        refused("seq_len", rope_type=rule, **RULES[rule], seq_len=4096)
+
+
+@pytest.mark.parametrize("name", ["ntk", "axial", "Default", "", 3, ["yarn"]])
+def test_an_unknown_rule_is_named_with_those_that_are_known(name):
+    for key in ("rope_type", "type"):
+        message = refused("rope_type", {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {key: name}})
+        assert repr(name) in message and all(repr(rule) in message for rule in RULES)
+    refused("rope_type", rope_type=name, rope_theta=1e4, head_dim=64)
+
+
+def test_type_must_not_contradict_rope_type():
+    config = {"head_dim": 64, "rope_theta": 1e4}
+    refused("type", {**config, "rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}})
+    both = {"type": "mrope", "rope_type": "default", "mrope_section": [16, 8, 8]}  # Qwen2-VL's, as 4.5x writes it
+    assert frequencies({**config, "rope_scaling": both}).rule == "default"
+
+
+@pytest.mark.parametrize("key", ["foo", "short_mscale", "attn_factor", "factors", "rope_thetas"])
+def test_an_unknown_key_is_named(key):
+    refused(key, {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {"rope_type": "default", key: 1.0}})
+    refused(key, rope_theta=1e4, head_dim=64, **{key: 1.0})
+
+
+def test_a_scaling_without_its_type_is_refused():
+    refused("factor", {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {"factor": 8.0}})
+
+
+@pytest.mark.parametrize("key, value", [
+    ("mrope_section", [16, 8, 8]), ("mrope_interleaved", True), ("interleaved", True), ("xdrope_section", [8] * 4),
+    ("llama_4_scaling_beta", 0.1), ("finetuned", True), ("max_position_embeddings", 9),
+])  # fmt: skip
+def test_keys_that_mean_nothing_for_frequencies_may_stand_there(key, value):
+    config = {"head_dim": 64, "rope_theta": 1e4}
+    assert frequencies({**config, "rope_scaling": {"type": "default", key: value}}) == frequencies(config)
+
+
+def test_the_length_beside_the_rule_must_be_that_of_the_config():
+    config = {"head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 2048}
+    rope = {"type": "dynamic", "factor": 2.0, "max_position_embeddings": 2048}
+    assert frequencies({**config, "rope_scaling": rope}).rule == "dynamic"
+    refused("max_position_embeddings", {**config, "rope_scaling": {**rope, "max_position_embeddings": 4096}})
+
+
+def test_original_length_is_the_configs_own_before_the_rope_dicts():
+    config = {"head_dim": 128, "rope_theta": 500000.0, ORIGINAL: 8192}
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    assert frequencies({**config, "rope_scaling": rope}) == made("llama3")
+    assert frequencies({**config, "rope_scaling": {**rope, ORIGINAL: 64}}) == made("llama3")
+    assert frequencies({"head_dim": 64, "rope_theta": 1e4, ORIGINAL: 4096}).rule == "default"  # Phi-3-mini-4k
+
+
+@pytest.mark.parametrize("config, argument", [
+    ({"hidden_size": 4096}, "head_dim"),
+    ({"num_attention_heads": 32}, "head_dim"),
+    ({"head_dim": 128, "attention_head_dim": 64}, "attention_head_dim"),
+    ({"hidden_size": 1024, "n_embd": 2048, "n_head": 8}, "n_embd"),
+    ({"head_dim": 192, "qk_rope_head_dim": 64, "partial_rotary_factor": 0.5}, "qk_rope_head_dim"),
+    ({"head_dim": 128, "qk_rope_head_dim": 0}, "qk_rope_head_dim"),
+    ({"head_dim": 128, "rotary_dim": 64, "partial_rotary_factor": 0.25}, "rotary_dim"),
+    ({"head_dim": 128, "rotary_dim": 64, "model_type": "minimax_m3_vl_text"}, "rotary_dim"),
+    ({"rotary_dim": 64, "qk_rope_head_dim": 32}, "qk_rope_head_dim"),
+    ({"head_dim": 64, "rope_scaling": "linear"}, "rope_scaling"),
+    ({"head_dim": 64, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+     "rope_scaling"),
+    ({"head_dim": 64, "rope_theta": 1e4, "rotary_emb_base": 5e4}, "rotary_emb_base"),
+    ({"head_dim": 64, "partial_rotary_factor": 0.5, "rotary_pct": 0.25}, "rotary_pct"),
+    ({"head_dim": 64, "rope_ratio": 2.0}, "rope_ratio"),
+    ({"head_dim": 64, "swa_rope_theta": 2.0}, "swa_rope_theta"),
+    ({"head_dim": 64, "layer_rope_theta": [10000.0, 500000.0]}, "layer_rope_theta"),
+    ({"model_type": "zamba2", "hidden_size": 2560, "num_attention_heads": 32}, "head_dim"),
+    ({"model_type": "neomme", "head_dim": 64}, "partial_rotary_factor"),
+    ({"model_type": "pixtral", "head_dim": 64}, "model_type"),
+])  # fmt: skip
+def test_a_config_that_cannot_be_read_is_refused_by_key(config, argument):
+    keys = {} if {"rope_theta", "rotary_emb_base"} & set(config) else {"rope_theta": 10000.0}
+    message = refused(argument, {**keys, **config})
+    if argument == "head_dim" and "model_type" not in config:
+        assert all(key in message for key in ("hidden_size", "num_attention_heads", "qk_rope_head_dim", "n_embd"))
+
+
+def test_bases_of_layers_may_be_alike_or_none():
+    config = {"head_dim": 64, "rope_theta": 1e4, "layer_rope_theta": [1e4, 0, 1e4]}  # 0: a layer without rotation
+    close(frequencies(config), plain(1e4, 64))
+
+
+def test_a_config_is_a_mapping_a_file_or_an_object(tmp_path):
+    for config in (3, [1], b"config.json", (), {1}):
+        refused("config", config)
+    for text in ("[1]", "{", "3"):
+        path = tmp_path / "config.json"
+        path.write_text(text)
+        refused("config", path)
+    with pytest.raises(FileNotFoundError):
+        frequencies(str(tmp_path / "none.json"))
+
+
+def test_the_forms_of_a_config_are_one(tmp_path):
+    config = {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2}}
+    expected = frequencies(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with_dict = type("Config", (), {"to_dict": lambda self: dict(config)})()
+    attributes = SimpleNamespace(**config)
+    new = {"head_dim": 64, "rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2}}
+    file = tmp_path / "config.json"
+    for form in (tmp_path, str(tmp_path), file, str(file), with_dict, attributes, new):
+        assert frequencies(form) == expected
+    assert frequencies(head_dim=64, rope_theta=1e4, rope_type="linear", factor=2) == expected
+
+
+# ---- Keywords beside a config ----
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_keywords_say_what_the_config_does_not(rule):
+    expected = made(rule)
+    keys = {"rope_type": rule, **RULES[rule]}
+    for added in keys:
+        rope = {key: value for key, value in keys.items() if key in ROPE_KEYS and key != added}
+        config = {key: value for key, value in keys.items() if key not in ROPE_KEYS and key != added}
+        for name in ("rope_scaling", "rope_parameters"):
+            assert frequencies({**config, name: rope}, **{added: keys[added]}) == expected, added
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_keywords_must_not_contradict_the_config(rule):
+    keys = {"rope_type": rule, **RULES[rule]}
+    rope = {key: value for key, value in keys.items() if key in ROPE_KEYS}
+    config = {**{key: value for key, value in keys.items() if key not in ROPE_KEYS}, "rope_scaling": rope}
+    before = copy.deepcopy(config)
+    assert frequencies(config, **keys) == made(rule)
+    for key in keys:
+        other = {"rope_type": "linear" if rule != "linear" else "default", "truncate": True}.get(key, 17)
+        refused(key, config, **{key: other})
+    assert config == before  # nothing is written into it
+
+
+def test_keywords_must_not_contradict_keys_of_the_config_itself():
+    config = {"head_dim": 64, "rotary_emb_base": 1e4, "rotary_pct": 0.5, ORIGINAL: 4096}
+    assert frequencies(config, rope_theta=1e4, partial_rotary_factor=0.5) == frequencies(config)
+    refused("rope_theta", config, rope_theta=2e4)
+    refused("partial_rotary_factor", config, partial_rotary_factor=1.0)
+    refused(ORIGINAL, config, rope_type="yarn", factor=2.0, **{ORIGINAL: 8192})
+
+
+def test_old_names_of_rules_are_the_rules():
+    keys = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 2.0, ORIGINAL: 64}
+    config = {"head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 128}
+    expected = frequencies({**config, "rope_scaling": {"rope_type": "longrope", **keys}})
+    for names in ({"type": "su"}, {"rope_type": "su"}, {"type": "su", "rope_type": "longrope"}):
+        assert frequencies({**config, "rope_scaling": {**names, **keys}}, rope_type="longrope") == expected
+        assert frequencies({**config, "rope_scaling": {**names, **keys}}, rope_type="su") == expected
+    assert frequencies({**config, "model_type": "phi3", "rope_scaling": {"type": "yarn", **keys}}) == expected
+    refused("short_factor", {**config, "rope_scaling": {"type": "yarn", **keys}})
+    assert frequencies({**config, "rope_scaling": {"type": "mrope"}}).rule == "default"
+    assert frequencies({**config, "rope_scaling": {"type": "xdrope", "alpha": 9.0}}).rule == "ntk_alpha"
+    assert frequencies({**config, "rope_scaling": {"type": "deepseek_yarn", "factor": 2.0}}).rule == "yarn"
+
+
+# ---- Layer types ----
+
+TWO = {
+    "head_dim": 64,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+
+
+def with_rope(**rope):
+    return {"head_dim": 64, "rope_parameters": rope}
+
+
+def test_a_layer_type_is_chosen_by_name():
+    close(frequencies(TWO, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
+    close(frequencies(TWO, layer_type="sliding_attention"), plain(1e4, 64))
+
+
+def test_layer_types_that_are_forgotten_or_unknown_are_named():
+    assert "'full_attention', 'sliding_attention'" in refused("layer_type", TWO)
+    refused("layer_type", TWO, layer_type="linear_attention")
+    refused("layer_type", {"head_dim": 64, "rope_theta": 1e4}, layer_type="full_attention")
+    refused("layer_type", layer_type="full_attention", head_dim=64, rope_theta=1e4)
+
+
+def test_a_layer_type_without_rotation():
+    config = with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4})
+    refused("layer_type", config, layer_type="full_attention")
+    close(frequencies(config), plain(1e4, 64))
+    close(frequencies(config, layer_type="sliding_attention"), plain(1e4, 64))
+
+
+def test_keys_beside_layer_types_must_be_in_each_of_them():
+    layers = {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": {"rope_theta": 1e4}}
+    close(frequencies(with_rope(**layers, rope_theta=5.0), layer_type="sliding_attention"), plain(1e4, 64))  # not read
+    refused("rope_type", with_rope(**layers, rope_type="default"), layer_type="sliding_attention")
+    refused("factor", with_rope(**layers, factor=2.0), layer_type="sliding_attention")
+
+
+def test_truncate_of_a_layer_type_is_refused_for_transformers_does_not_read_it():
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
+    config = with_rope(full_attention={**rope, "truncate": False}, sliding_attention={"rope_theta": 1e4})
+    refused("truncate", config, layer_type="full_attention")
+    config["rope_parameters"]["full_attention"]["truncate"] = True
+    close(frequencies(config, layer_type="full_attention"), yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4))
+
+
+def test_layers_of_another_head_dim():
+    config = {**copy.deepcopy(TWO), "layer_types": ["sliding_attention", "full_attention"] * 2}
+    for wide in ({"global_head_dim": 128}, {"per_layer_config": {"1": {"head_dim": 128}, "3": {"head_dim": 128}}}):
+        assert frequencies({**config, **wide}, layer_type="full_attention").rotary_dim == 128
+        assert frequencies({**config, **wide}, layer_type="sliding_attention").rotary_dim == 64
+    refused("per_layer_config", {**config, "per_layer_config": {"1": {"head_dim": 128}}}, layer_type="full_attention")
+    refused("global_head_dim", {**config, "model_type": "gemma4_text"}, layer_type="full_attention")
+
+
+def test_configs_of_transformers_4_with_two_bases():
+    scaled = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    gemma = {"head_dim": 64, "rope_theta": 1e6, "rope_local_base_freq": 1e4, **scaled}
+    for config in (gemma, {**gemma, "model_type": "gemma3_text"}, {"head_dim": 64, "model_type": "gemma3_text", **scaled}):
+        assert frequencies(config, layer_type="full_attention") == frequencies(TWO, layer_type="full_attention")
+        assert frequencies(config, layer_type="sliding_attention") == frequencies(TWO, layer_type="sliding_attention")
+        refused("layer_type", config)
+    bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    close(frequencies(bert, layer_type="full_attention"), plain(160000.0, 64))
+    close(frequencies(bert, layer_type="sliding_attention"), plain(10000.0, 64))
+    refused("rope_theta", {**gemma, "rope_theta": 0.0}, layer_type="full_attention")
+    refused("local_rope_theta", {**bert, "local_rope_theta": None}, layer_type="full_attention")
+    olmo = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, **scaled}
+    close(frequencies(olmo, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
+    close(frequencies(olmo, layer_type="sliding_attention"), plain(1e6, 64))
+    flat = {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    refused("rope_parameters", flat, layer_type="full_attention")
+
+
+# ---- Configs in configs ----
+
+
+def test_text_config_is_the_language_models():
+    text = {"head_dim": 64, "rope_theta": 1e4}
+    expected = frequencies(text)
+    vision = {"hidden_size": 1280, "num_attention_heads": 16, "rope_theta": 100.0}
+    assert frequencies({"model_type": "x", "text_config": text, "vision_config": vision}) == expected
+    assert frequencies(SimpleNamespace(text_config=SimpleNamespace(**text), hidden_size=7)) == expected
+    assert frequencies({**text, "text_config": text}) == expected  # Qwen2-VL, as transformers 4.5x writes it
+    refused("rope_theta", {**text, "rope_theta": 5.0, "text_config": text})
+    refused("head_dim", {**text, "head_dim": 128, "text_config": text})
+
+
+def test_nested_configs_of_which_either_could_be_meant_are_named():
+    part = {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}
+    message = refused("head_dim", {"encoder_config": part, "decoder_config": part, "rope_theta": 1e4, "other_config": {}})
+    assert "'encoder_config', 'decoder_config'" in message and "other_config" not in message
+
+
+def test_nothing_at_all_is_refused():
+    refused("head_dim")
+    refused("head_dim", {})
+
+
+# ---- The class ----
+
+
+def test_given_frequencies_are_taken_as_they_are():
+    got = Frequencies([1, 0.5, -0.25, 0.0], attention_factor=2)
+    assert (got.inv_freq, got.attention_factor, got.rotary_dim, got.rule) == ((1.0, 0.5, -0.25, 0.0), 2.0, 8, "given")
+    numpy = pytest.importorskip("numpy")
+    assert Frequencies(numpy.array([1, 0.5, -0.25, 0.0]), attention_factor=numpy.float32(2)) == got
+    assert Frequencies(numpy.array([0.1], dtype="f4")).inv_freq == (float(numpy.float32(0.1)),)
+
+
+@pytest.mark.parametrize("keys, argument", [
+    ({"inv_freq": []}, "inv_freq"),
+    ({"inv_freq": [1.0] * 513}, "inv_freq"),
+    ({"inv_freq": "123"}, "inv_freq"),
+    ({"inv_freq": 1.0}, "inv_freq"),
+    ({"inv_freq": None}, "inv_freq"),
+    ({"inv_freq": {1.0: 2.0}}, "inv_freq"),
+    ({"inv_freq": [[1.0, 2.0]]}, "inv_freq"),
+    ({"inv_freq": [True]}, "inv_freq"),
+    ({"inv_freq": ["1"]}, "inv_freq"),
+    ({"inv_freq": [math.nan]}, "inv_freq"),
+    ({"inv_freq": [math.inf]}, "inv_freq"),
+    ({"inv_freq": [2.0**64]}, "inv_freq"),
+    ({"inv_freq": [1.0], "attention_factor": 0.0}, "attention_factor"),
+    ({"inv_freq": [1.0], "attention_factor": math.nan}, "attention_factor"),
+    ({"inv_freq": [1.0], "attention_factor": None}, "attention_factor"),
+    ({"inv_freq": [1.0], "attention_factor": "1"}, "attention_factor"),
+    ({"inv_freq": [1.0], "rule": None}, "rule"),
+])  # fmt: skip
+def test_frequencies_that_cannot_be_are_refused(keys, argument):
+    with pytest.raises(Error) as caught:
+        Frequencies(**keys)
+    assert caught.value.argument.split("[")[0] == argument
+
+
+def test_frequencies_cannot_be_changed():
+    got = made("yarn")
+    for name in (*Frequencies.__slots__, "phase_steps", "other"):
+        with pytest.raises(AttributeError):
+            setattr(got, name, 1)
+        with pytest.raises(AttributeError):
+            delattr(got, name)
+
+
+def test_equal_frequencies_are_one_key():
+    everything = [made(rule) for rule in RULES]
+    assert len(set(everything)) == len(everything)
+    assert {made(rule): rule for rule in RULES} == dict(zip(everything, RULES))
+    assert [hash(made(rule)) for rule in RULES] == [hash(got) for got in everything]
+    got = Frequencies([1.0, 0.5])
+    for other in (Frequencies([1.0, 0.25]), Frequencies([1.0]), Frequencies([1.0, 0.5], 2.0),
+                  Frequencies([1.0, 0.5], 1.0, "x"), (1.0, 0.5), None):
+        assert got != other and not got == other
+
+
+# pi to 60 digits.
+PI = Fraction(3141592653589793238462643383279502884197169399375105820974944, 10**60)
+
+
+def steps_of(inv_freq):
+    """round(2^64 f / 2 pi) modulo 2^64, exactly."""
+    return [round(2**64 * Fraction(f) / (2 * PI)) % 2**64 for f in inv_freq]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_phase_steps_are_made_once(rule):
+    got = made(rule)
+    assert got.phase_steps is got.phase_steps
+    assert got.phase_steps._type_ is ctypes.c_uint64
+    assert list(got.phase_steps) == steps_of(got.inv_freq)
+    given = Frequencies([-1.0, 3.0, 1e9, 1.5e19, 1e-30])
+    assert list(given.phase_steps) == steps_of(given.inv_freq)
+
+
+@pytest.mark.parametrize("again", [lambda got: pickle.loads(pickle.dumps(got)), copy.copy, copy.deepcopy] +
+                         [lambda got, protocol=p: pickle.loads(pickle.dumps(got, protocol)) for p in (2, 3, 4, 5)])
+def test_pickled_and_copied_frequencies_are_the_same(again):
+    for rule in RULES:
+        got, other = made(rule), again(made(rule))
+        assert type(other) is Frequencies and other == got and hash(other) == hash(got) and repr(other) == repr(got)
+        assert list(other.phase_steps) == list(got.phase_steps)
+    assert b"phase" not in pickle.dumps(got)
+
+
+PROGRAM = """
+import os, pickle, sys
+from trope.frequencies import frequencies
+heavy = {"numpy", "torch", "transformers"} & set(sys.modules)
+assert not heavy, heavy
+got = frequencies(rope_type="linear", rope_theta=10000.0, head_dim=64, factor=3.0)
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    other = frequencies(rope_type="linear", rope_theta=10000.0, head_dim=64, factor=3.0)
+    ok = got == other and bytes(got.phase_steps) == bytes(other.phase_steps)
+    os.write(writer, pickle.dumps(got if ok else None))
+    os._exit(0)
+os.close(writer)
+data = b"".join(iter(lambda: os.read(reader, 65536), b""))
+os.waitpid(child, 0)
+assert pickle.loads(data) == got
+print(hash(got))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_frequencies_survive_a_fork_and_another_process_and_nothing_heavy_is_imported():
+    package = str(pathlib.Path(sys.modules["trope"].__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": package, "PYTHONHASHSEED": "1"}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+# ---- Against transformers ----
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192, "rope_type": "llama3"}
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 2,
+         "num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 500000.0}  # fmt: skip
+PHI3 = {"model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "num_hidden_layers": 2, "max_position_embeddings": 131072, ORIGINAL: 4096, "rope_theta": 10000.0,
+        "pad_token_id": 0}  # fmt: skip
+DEEPSEEK = {"model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128,
+            "num_hidden_layers": 2, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "max_position_embeddings": 163840, "rope_theta": 10000}  # fmt: skip
+OLMO3 = {"model_type": "olmo3", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4,
+         "max_position_embeddings": 65536, "rope_theta": 500000}  # fmt: skip
+YARN_OLMO3 = {"rope_type": "yarn", "factor": 8.0, ORIGINAL: 8192, "beta_fast": 32.0, "beta_slow": 1.0,
+              "attention_factor": 1.2079441541679836}  # fmt: skip
+BOTH = ("full_attention", "sliding_attention")
+
+# Configs as they were released (keys that decide frequencies, with few layers), as transformers 4 or 5 has them: what it is
+# called, the config, and for which layer types or lengths.
+FAMILIES = {
+    "Llama 2": ({**LLAMA, "rope_theta": 10000.0, "rope_scaling": None}, {}),
+    "Llama 3.1": ({**LLAMA, "rope_scaling": LLAMA3}, {}),
+    "Llama, linear by its old name": ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 4.0}}, {}),
+    "Llama, dynamic": ({**LLAMA, "max_position_embeddings": 4096, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+                       {"seq_len": (None, 100, 4096, 4097, 100000)}),
+    "Qwen 2.5, YaRN": ({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 2,
+                        "max_position_embeddings": 32768, "rope_theta": 1000000.0,
+                        "rope_scaling": {"type": "yarn", "factor": 4.0, ORIGINAL: 32768}}, {}),
+    "Qwen 3": ({"model_type": "qwen3", "head_dim": 128, "hidden_size": 1024, "num_attention_heads": 16,
+                "num_hidden_layers": 2, "rope_scaling": None, "max_position_embeddings": 40960, "rope_theta": 1000000}, {}),
+    "Qwen 3 without head_dim": ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16,
+                                 "num_hidden_layers": 2, "rope_theta": 1000000}, {}),
+    "DeepSeek V3": ({**DEEPSEEK, "rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096, "beta_fast": 32,
+                                                  "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}}, {}),
+    "DeepSeek V2's mscale": ({**DEEPSEEK, "rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096, "beta_fast": 32,
+                                                           "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 1.0}}, {}),
+    "DeepSeek, null factor": ({**DEEPSEEK, "rope_scaling": {"rope_type": "yarn", "factor": None, ORIGINAL: 4096}}, {}),
+    "Phi-3-mini-128k": ({**PHI3, "rope_scaling": {"type": "longrope", "short_factor": divisors(48, 3),
+                                                  "long_factor": divisors(48, 4)}},
+                        {"seq_len": (None, 4096, 4097, 131072)}),
+    "Phi-3, yarn that is LongRoPE": ({**PHI3, "rope_scaling": {"type": "yarn", "short_factor": divisors(48, 3),
+                                                               "long_factor": divisors(48, 4)}}, {"seq_len": (None, 4097)}),
+    "Phi-3-mini-4k": ({**PHI3, "max_position_embeddings": 4096, "rope_scaling": None}, {}),
+    "Phi-4-mini": ({**PHI3, "num_attention_heads": 24, "partial_rotary_factor": 0.75,
+                    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": divisors(48, 5)}},
+                   {"seq_len": (None, 5000)}),
+    "Gemma 3 12B": ({"model_type": "gemma3", "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 3840, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "num_hidden_layers": 12, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}},
+        {"layer_type": BOTH}),
+    "Gemma 3 27B": ({"model_type": "gemma3_text", "head_dim": 128, "hidden_size": 5376, "num_attention_heads": 32,
+                     "num_hidden_layers": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+                     "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, {"layer_type": BOTH}),
+    "Gemma 3, transformers 5": ({"model_type": "gemma3_text", "head_dim": 256, "hidden_size": 2560, "num_hidden_layers": 6,
+                                 "num_attention_heads": 8, "rope_parameters": {
+                                     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                                     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+                                {"layer_type": BOTH}),
+    "Gemma 4": ({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size": 2560,
+                 "num_attention_heads": 8, "num_hidden_layers": 6, "rope_parameters": {
+                     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+                     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}, {"layer_type": BOTH}),
+    "Gemma 4, one head_dim": ({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 256, "hidden_size": 2560,
+                               "num_attention_heads": 8, "num_hidden_layers": 6, "rope_parameters": {
+                                   "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "factor": 4.0,
+                                                      "partial_rotary_factor": 0.5},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+                              {"layer_type": BOTH, "forms": ("dict", "file", "object")}),  # it forgets global_head_dim
+    "gpt-oss": ({"model_type": "gpt_oss", "head_dim": 64, "hidden_size": 2880, "num_attention_heads": 64,
+                 "num_hidden_layers": 2, "max_position_embeddings": 131072, "rope_theta": 150000, "rope_scaling": {
+                     "rope_type": "yarn", "factor": 32.0, ORIGINAL: 4096, "beta_fast": 32.0, "beta_slow": 1.0,
+                     "truncate": False}}, {}),
+    "GPT-NeoX 20B": ({"model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "num_hidden_layers": 2,
+                      "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25}, {}),
+    "Pythia without rotary_pct": ({"model_type": "gpt_neox", "hidden_size": 2048, "num_attention_heads": 16,
+                                   "num_hidden_layers": 2, "rotary_emb_base": 10000}, {}),
+    "GLM-4": ({"model_type": "glm4", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+               "num_hidden_layers": 2, "partial_rotary_factor": 0.5, "rope_theta": 10000.0}, {}),
+    "GLM-4 without partial_rotary_factor": ({"model_type": "glm4", "head_dim": 128, "hidden_size": 4096,
+                                             "num_attention_heads": 32, "num_hidden_layers": 2, "rope_theta": 10000.0}, {}),
+    "Qwen2-VL": ({"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 2,
+                  "max_position_embeddings": 32768, "rope_theta": 1000000.0, "vision_config": {"embed_dim": 1280},
+                  "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, {}),
+    "Qwen3-VL": ({"model_type": "qwen3_vl", "text_config": {
+        "model_type": "qwen3_vl_text", "head_dim": 128, "hidden_size": 2560, "num_attention_heads": 32,
+        "num_hidden_layers": 2, "rope_theta": 5000000, "rope_scaling": {
+            "mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"}}}, {}),
+    "Qwen3-Next": ({"model_type": "qwen3_next", "head_dim": 256, "hidden_size": 2048, "num_attention_heads": 16,
+                    "num_hidden_layers": 4, "partial_rotary_factor": 0.25, "rope_theta": 10000000}, {}),
+    "StableLM": ({"model_type": "stablelm", "hidden_size": 2560, "num_attention_heads": 32, "num_hidden_layers": 2,
+                  "partial_rotary_factor": 0.25, "rope_theta": 10000}, {}),
+    "Persimmon": ({"model_type": "persimmon", "hidden_size": 4096, "num_attention_heads": 64, "num_hidden_layers": 2,
+                   "partial_rotary_factor": 0.5, "rope_theta": 25000.0}, {}),
+    "Phi-2": ({"model_type": "phi", "hidden_size": 2560, "num_attention_heads": 32, "num_hidden_layers": 2,
+               "partial_rotary_factor": 0.4, "rope_theta": 10000.0}, {}),
+    "MiniMax M2": ({"model_type": "minimax_m2", "head_dim": 128, "hidden_size": 3072, "num_attention_heads": 48,
+                    "num_hidden_layers": 2, "rotary_dim": 64, "rope_theta": 5000000}, {}),
+    "HunYuan": ({"model_type": "hunyuan_v1_dense", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+                 "num_hidden_layers": 2, "max_position_embeddings": 32768, "rope_theta": 10000.0, "rope_scaling": {
+                     "type": "dynamic", "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0,
+                     "mscale_all_dim": 1.0}}, {}),
+    "OLMo 3": ({**OLMO3, "rope_scaling": YARN_OLMO3}, {"layer_type": BOTH}),
+    "OLMo 3, transformers 5": ({**{key: OLMO3[key] for key in OLMO3 if key != "rope_theta"}, "rope_parameters": {
+        "full_attention": {**YARN_OLMO3, "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}}}, {"layer_type": BOTH}),
+    "ModernBERT": ({"model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 4,
+                    "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}, {"layer_type": BOTH}),
+    "Ministral 3": ({"model_type": "ministral3", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+                     "num_hidden_layers": 2, "max_position_embeddings": 262144, "rope_parameters": {
+                         "rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, ORIGINAL: 16384,
+                         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "llama_4_scaling_beta": 0.1, "max_position_embeddings": 262144}}, {}),
+    "JetMoE": ({"model_type": "jetmoe", "hidden_size": 2048, "kv_channels": 128, "num_key_value_heads": 16,
+                "num_hidden_layers": 2, "rope_theta": 10000.0}, {}),
+    "DeepSeek V4": ({"model_type": "deepseek_v4", "head_dim": 512, "qk_rope_head_dim": 64, "hidden_size": 4096,
+                     "num_attention_heads": 64, "num_hidden_layers": 4, "rope_parameters": {
+                         "main": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.125},
+                         "compress": {"rope_type": "yarn", "rope_theta": 160000.0, "factor": 16.0, ORIGINAL: 65536,
+                                      "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0,
+                                      "partial_rotary_factor": 0.125}}}, {"layer_type": ("main", "compress")}),
+    "MiMo V2 Flash": ({"model_type": "mimo_v2_flash", "head_dim": 192, "hidden_size": 4096, "num_attention_heads": 64,
+                       "num_hidden_layers": 6, "rope_parameters": {
+                           "full_attention": {"rope_type": "default", "rope_theta": 5000000.0},
+                           "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}, {"layer_type": BOTH}),
+}  # fmt: skip
+
+
+def transformers_mapping():
+    """The config class of each model_type; skips without transformers 5, which does nothing without PyTorch."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is asked of a network, nor waited for
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers", minversion="5.0")
+    return importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+
+
+def transformers_config(config):
+    """The config as transformers loads it; skips where this version does not have the model."""
+    mapping = transformers_mapping()
+    if config["model_type"] not in mapping:
+        pytest.skip("transformers %s does not have %s" % (sys.modules["transformers"].__version__, config["model_type"]))
+    return mapping[config["model_type"]].from_dict(copy.deepcopy(config))
+
+
+def rotary_class(text):
+    """The class of rotary embeddings of the module that the config's class belongs to."""
+    name = type(text).__module__.replace("configuration_", "modeling_")
+    module = importlib.import_module(name)
+    names = [n for n in vars(module) if n.endswith("RotaryEmbedding") and "Vision" not in n]
+    return next(getattr(module, n) for n in names if getattr(module, n).__module__ == name)
+
+
+def transformers_frequencies(loaded, layer_type, seq_len):
+    """(inv_freq, attention_factor) of a model of this config."""
+    text = copy.deepcopy(loaded.get_text_config())
+    if seq_len is not None:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        inv_freq, factor = ROPE_INIT_FUNCTIONS[text.rope_parameters["rope_type"]](text, "cpu", seq_len=seq_len)
+        return inv_freq.tolist(), factor
+    rotary, prefix = rotary_class(text)(text), layer_type + "_" if layer_type else ""
+    return getattr(rotary, prefix + "inv_freq").tolist(), getattr(rotary, prefix + "attention_scaling")
+
+
+def forms(config, loaded, folder):
+    """The config as a dict, as a file, as transformers has it, and as it writes it: whole, and what is not default."""
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "written.json").write_text(loaded.to_json_string(use_diff=True))
+    (folder / "whole.json").write_text(loaded.to_json_string(use_diff=False))
+    return {"dict": config, "file": folder / "config.json", "object": loaded, "to_dict": loaded.to_dict(),
+            "written": folder / "written.json", "whole": folder / "whole.json"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_models_config_gives_what_transformers_gives(name, tmp_path):
+    config, ways = FAMILIES[name]
+    loaded = transformers_config(config)
+    written = forms(config, loaded, tmp_path)
+    for given in (written[form] for form in ways.get("forms", written)):
+        for layer_type in ways.get("layer_type", (None,)):
+            for seq_len in ways.get("seq_len", (None,)):
+                inv_freq, factor = transformers_frequencies(loaded, layer_type, seq_len)
+                got = frequencies(given, layer_type=layer_type, seq_len=seq_len)
+                close(got, inv_freq, factor, RTOL)
+        if "layer_type" in ways:
+            refused("layer_type", given)
+
+
+def test_the_order_of_pairs_is_the_rules_where_a_model_has_another():
+    config = {"model_type": "ernie4_5_vl_moe_text", "hidden_size": 2560, "num_attention_heads": 20, "num_hidden_layers": 2,
+              "rope_theta": 500000.0, "rope_scaling": {"type": "default", "mrope_section": [22, 22, 20]}}  # fmt: skip
+    inv_freq, _ = transformers_frequencies(transformers_config(config), None, None)
+    close(frequencies(config), sorted(inv_freq, reverse=True), 1.0, RTOL)
+
+
+@functools.lru_cache(None)
+def class_defaults():
+    """(config class, its defaults as a dict) of each model of transformers that has a rotation by rope_parameters."""
+    mapping = transformers_mapping()
+    found = []
+    for model in mapping:
+        try:
+            config = mapping[model]().get_text_config()
+            whole = json.loads(config.to_json_string(use_diff=False))
+        except Exception:  # what cannot be made without arguments, or needs packages that are not here
+            continue
+        rope = whole.get("rope_parameters")
+        if rope and rope.get("rope_type") != "axial" and whole["model_type"] not in OTHER_ROTATION:
+            found.append((type(config), whole))
+    return found
+
+
+def without(whole, key):
+    """A config that does not say `key`."""
+    left = copy.deepcopy(whole)
+    for place in (left, left["rope_parameters"], *left["rope_parameters"].values()):
+        if isinstance(place, dict):
+            place.pop(key, None)
+    if key == "head_dim" and left.get("hidden_size"):
+        left["hidden_size"] *= 2  # else it may be what a class has only by chance
+        left.pop("per_layer_config", None)
+    return left
+
+
+def dim_in_transformers(config_class, left, layer_type):
+    """rotary_dim by the keys that the class has once it has loaded `left`."""
+    config = config_class.from_dict(copy.deepcopy(left))
+    whole = json.loads(config.to_json_string(use_diff=False))
+    rope = whole["rope_parameters"][layer_type] if layer_type else whole["rope_parameters"]
+    of_type = [i for i, name in enumerate(whole.get("layer_types") or ()) if name == layer_type]
+    own = {int(i): values for i, values in whole.get("per_layer_config", {}).items()}.get(of_type[0] if of_type else None)
+    head = (own or whole).get("head_dim") or whole.get("head_dim") or getattr(config, "head_dim", None)
+    head = head or whole["hidden_size"] // config.num_attention_heads
+    partial = 1.0 if rope["rope_type"] == "proportional" else rope.get("partial_rotary_factor") or 1.0
+    return int(head * partial)
+
+
+# Their factor is not in what they load: MiMo's rotary class has it, DeepSeek V4's adds it to old configs alone.
+NOT_LOADED = ("deepseek_v4", "mimo_v2_flash")
+
+
+@pytest.mark.parametrize("key", ["head_dim", "partial_rotary_factor"])
+def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
+    models, wrong = set(), []
+    for config_class, whole in class_defaults():
+        left = without(whole, key)
+        for layer_type in [name for name, value in left["rope_parameters"].items() if isinstance(value, dict)] or [None]:
+            try:
+                expected = dim_in_transformers(config_class, left, layer_type)
+                got = frequencies(left, layer_type=layer_type).rotary_dim
+            except Error:
+                continue
+            except Exception:  # a class that checks sizes against each other
+                continue
+            models.add(whole["model_type"])
+            if got != expected and whole["model_type"] not in NOT_LOADED:
+                wrong.append((whole["model_type"], layer_type, got, expected))
+    assert not wrong
+    assert len(models) > 100

@@ -1,0 +1,28 @@
+"""The README's programs for torch run as they stand there."""
+
+import os
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
+BLOCKS = [
+    block for block in re.findall(r"```python\n(.*?)```", open(README, encoding="utf-8").read(), re.S) if "trope." in block and "ctypes" not in block
+]  # fmt: skip
+
+
+def test_blocks_are_there():
+    assert len(BLOCKS) == 2
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+def test_block(block, device):
+    names = {}
+    exec(block.replace('device="cpu"', 'device="%s"' % device), names)
+    if "y" in names:
+        assert names["q"].grad.device.type == device and names["k"].grad.abs().sum() > 0
+    else:
+        assert callable(names["apply_rotary_emb"])
