@@ -222,6 +222,7 @@ class Yardstick:
                 continue
             if us < self.us and is_graph:
                 self.us, self.name, best = us, name, calls
+        self.calls = best  # alive, for a graph does not keep what it reads and writes
         self.graph = capture(best, self.count)
 
     def see(self, us):
@@ -475,7 +476,7 @@ def run_host(ways, device, rounds, only=None):
 
 # ---- Output ----
 
-HEAD = "%-17s %-8s %-31s %6s %9s %9s %6s %7s %s"
+HEAD = "%-17s %-8s %-34s %6s %9s %9s %6s %7s %s"
 HOST_HEAD = "%-36s %9s %9s %12s %s"
 
 
@@ -671,6 +672,8 @@ def run(options, arguments):
     result["took_s"] = round(time.perf_counter() - start, 1)
     if not quiet:
         print_host(result["host"])
+        for name, error in result.get("copies_failed", {}).items():
+            print("# copy %s: failed %s" % (name, error))
         print("# took %.0f s" % result["took_s"])
     return result
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
 OK = 0
@@ -156,9 +157,9 @@ class Error(ValueError):
 
 
 def _find_library():
-    """The library beside this file, as a wheel has it; TROPE_LIBRARY is another one."""
-    given = os.environ.get("TROPE_LIBRARY")
-    return given or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libtrope.so")
+    """libtrope.so in the package, which an editable install has in two folders; TROPE_LIBRARY is another one."""
+    files = [os.path.join(folder, "libtrope.so") for folder in sys.modules[__package__].__path__]
+    return os.environ.get("TROPE_LIBRARY") or next(filter(os.path.exists, files), files[-1])
 
 
 def _declare(lib):

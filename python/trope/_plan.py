@@ -311,7 +311,9 @@ _plans = {}
 def run(key, make, addresses, stream=None, allocate=None):
     """Runs the plan of this key, which `make` makes if there is none. A plan is nobody else's while it runs: taking it out
     and putting it back are one operation each, so that threads need no lock. The longest unused go first."""
-    plan = _plans.pop(key, None) or make()
+    plan = _plans.pop(key, None)
+    if plan is None:
+        plan = make()
     try:
         plan.run(addresses, stream, allocate)
     finally:

@@ -1,19 +1,21 @@
-"""The rotary functions of flash-attention (flash_attn.layers.rotary, flash_attn.ops.triton.rotary) and quack, by their names.
+"""The rotary functions of flash-attention (flash_attn.layers.rotary, flash_attn.ops.triton.rotary) and of quack, by their
+names.
 
     from trope.flash_attn import RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_qkv_
 
-Shapes, arguments and numbers are theirs: tables of half width, fp32 inside, one rounding at the store (last bits may differ:
-which product of a sum is fused). Strides may be any, tables float32, float16 or bfloat16 whatever the tensors are, devices
-the CPU too, and head_dim over 256. What differs:
+Shapes, arguments and numbers are theirs: tables of half width, fp32 inside, one rounding at the store (last bits may
+differ: which product of a sum is fused). Strides may be any, tables float32, float16 or bfloat16 whatever the tensors are,
+devices the CPU too, and head_dim over 256. What differs:
 
-- A POSITION BEYOND THE TABLE. Theirs leaves such tokens as they are, unrotated. Here the call is an error where the host can
-  see it (seqlen, integer offsets, anything on the CPU), else the token becomes NaN (seqlen_offsets and cu_seqlens on a GPU).
-- A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end; theirs stops at max_seqlen. Tokens after the
-  last sequence stay, or are copied; theirs leaves those of a new result unset.
+- A POSITION BEYOND THE TABLE. Theirs leaves such tokens as they are, unrotated. Here the call is an error where the host
+  can see it (seqlen, integer offsets, anything on the CPU), else the token becomes NaN (seqlen_offsets and cu_seqlens on a
+  GPU).
+- A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end; theirs stops at max_seqlen. Tokens after
+  the last sequence stay, or are copied; theirs leaves those of a new result unset.
 - Under autograd in place: what is returned is the tensor that was given, which autograd knows to be rotated, so that it may
-  be used further by either name. Only of leaves, and of views that unbind, split or chunk gave, use what is returned:
-  autograd does not let them be changed, so that they are changed without it, as theirs are. A view of a larger tensor (a
-  reshaped projection) costs autograd copies of the gradient; headdim= spares them, and so does inplace=False.
+  be used further by either name. Only of leaves, of their views, and of what unbind, split or chunk gave, use what is
+  returned: autograd does not let these be changed, so that they are changed without it, as theirs are. A view of a larger
+  tensor (a reshaped projection) costs autograd copies of the gradient; headdim= spares them, and so does inplace=False.
 - Gradients are never written over. They can be differentiated again. None are for cos and sin: those that require one are
   refused.
 """
@@ -47,7 +49,7 @@ def _check_table(cos, sin, head_dim, suffix=""):
     if sin.dtype != cos.dtype:
         raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
     if 2 * cos.shape[-1] > head_dim:
-        raise Error("%s has %d columns, for a rotary_dim of %d, and headdim is %d" % (name, cos.shape[-1], 2 * cos.shape[-1], head_dim), name)
+        raise Error("%s has %d columns, which are pairs, and headdim is %d" % (name, cos.shape[-1], head_dim), name)
     for table, word in ((cos, name), (sin, other)):
         if table.requires_grad and _torch.is_grad_enabled():
             raise Error("%s requires a gradient, which there is none of: detach it" % word, word)
@@ -197,8 +199,8 @@ class _Rotate(_torch.autograd.Function):
 
 
 class _Rotated(_torch.autograd.Function):
-    """Tells autograd that tensors in one are rotated in place: apply(dirty, parts, form, x, *tensors of the call), whose data
-    it does not touch. Not dirty: the result is another tensor of the same data, no view, and x has the history that it had.
+    """Tells autograd that tensors in one are rotated in place: apply(dirty, parts, form, x, *tensors of the call). It does
+    not touch data. Not dirty: the result is another tensor of the same data, no view, and x has the history that it had.
 
     x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
     """
@@ -219,9 +221,12 @@ class _Rotated(_torch.autograd.Function):
 
 
 def _may_be_marked(x):
-    """Whether autograd lets x be changed: no leaf, and no view of unbind, split, chunk, or that a Function has made."""
+    """Whether autograd lets x be changed: no leaf, nor a view of one, nor what unbind, split, chunk or a Function gave."""
     metas = _torch._C._autograd
-    return not x.is_leaf and (not x._is_view() or metas._get_creation_meta(x) == metas.CreationMeta.DEFAULT)
+    if x.is_leaf or not x._is_view():
+        return not x.is_leaf
+    of_leaf = x._base.is_leaf and x._base.requires_grad
+    return not of_leaf and metas._get_creation_meta(x) == metas.CreationMeta.DEFAULT
 
 
 def _tell_autograd(parts, call, x):
@@ -271,8 +276,13 @@ def apply_rotary(
     A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
     """
     packed = cu_seqlens is not None
-    _check_rank(x, 3 if packed else 4, "x", "(total_seqlen, nheads, headdim)" if packed else "(batch, seqlen, nheads, headdim)")
-    call = _make_call(x.shape, x.device, cos, sin, None, None, interleaved, conjugate, seqlen_offsets, cu_seqlens, max_seqlen)
+    if packed:
+        _check_rank(x, 3, "x", "(total_seqlen, nheads, headdim)")
+    else:
+        _check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
+    call = _make_call(
+        x.shape, x.device, cos, sin, None, None, interleaved, conjugate, seqlen_offsets, cu_seqlens, max_seqlen
+    )  # fmt: skip
     if inplace:
         return _rotate_in_place("x", _Parts(), call, x)
     return _rotations.rotate(
@@ -339,8 +349,8 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
     if len(shape) != (3 if by_heads else 4) + (not packed):
         raise Error("qkv has shape %s%s%s: %s" % (
             list(qkv.shape), ", with cu_seqlens" if packed else "", "" if by_heads else ", without num_heads_q",
-            "(batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with num_heads_q;"
-            " with cu_seqlens one total_seqlen for batch and seqlen"), "qkv")  # fmt: skip
+            "(batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with"
+            " num_heads_q; with cu_seqlens one total_seqlen for batch and seqlen"), "qkv")  # fmt: skip
     parts = _Parts(dim, rotated=2, head_dim=headdim or 0, merged=merged)
     if not by_heads:
         if shape[dim] != 3:
@@ -348,7 +358,7 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
         return parts._replace(count=3), shape
     num_heads_k, odd = divmod(shape[dim] - num_heads_q, 2)
     if odd or num_heads_k < 1 or num_heads_q < 1:
-        raise Error("qkv has %d heads, which is not num_heads_q %d + 2 * num_heads_k" % (shape[dim], num_heads_q), "num_heads_q")
+        raise Error("qkv has %d heads, not num_heads_q %d + 2 * num_heads_k" % (shape[dim], num_heads_q), "num_heads_q")
     return parts._replace(heads=(num_heads_q, num_heads_k, num_heads_k)), shape
 
 
@@ -356,8 +366,8 @@ def apply_rotary_emb_qkv_(
     qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None, cu_seqlens=None,
     max_seqlen=None, headdim=None,
 ):  # fmt: skip
-    """Rotates q and k in place, in one launch (two if cos_k and sin_k are other tables). The order is flash-attention's; of
-    quack's, (qkv, cos, sin, interleaved, ...), give interleaved and what follows as keywords.
+    """Rotates q and k in place, in one launch (two if cos_k and sin_k are other tables). The order is flash-attention's;
+    of quack's, (qkv, cos, sin, interleaved, ...), give interleaved and what follows as keywords.
 
     Arguments:
         qkv: (batch_size, seqlen, 3, nheads, headdim), or (batch_size, seqlen, num_heads_q + 2 * num_heads_k, headdim)
@@ -377,7 +387,7 @@ def apply_rotary_emb_qkv_(
     A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
     """
     if isinstance(cos_k, bool):
-        raise Error("cos_k is %r: quack has interleaved in its place; give it, and what follows, by keyword" % cos_k, "cos_k")
+        raise Error("cos_k is %r: in quack interleaved has its place: give it and what follows by keyword" % cos_k, "cos_k")
     if (cos_k is None) != (sin_k is None):  # theirs takes the other one from cos or sin
         cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
     if cos_k is cos and sin_k is sin:
@@ -419,8 +429,8 @@ class RotaryEmbedding(_torch.nn.Module):
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
         scale_base: None. Others would be XPos, which is refused.
         device: where the frequencies are
-        pos_idx_in_fp32: False: positions and frequencies are multiplied in the dtype of the frequencies, which the model may
-            have been cast to (older versions of flash-attention).
+        pos_idx_in_fp32: False: positions and frequencies are multiplied in the dtype of the frequencies, which the model
+            may have been cast to (older versions of flash-attention).
     """
 
     def __init__(self, dim, base=10000.0, interleaved=False, scale_base=None, device=None, pos_idx_in_fp32=True):
@@ -465,8 +475,8 @@ class RotaryEmbedding(_torch.nn.Module):
                 num_heads_q, if kv is None; else it is q: (batch, seqlen, nheads, headdim).
             kv: (batch, seqlen, 2, nheads, headdim)
             seqlen_offset: (batch,) or int. Each sequence is shifted by this amount.
-            max_seqlen: int, one more than the largest position, which the tables are made for. With a seqlen_offset that is a
-                tensor it must be given, here or in an earlier call.
+            max_seqlen: int, one more than the largest position, which the tables are made for. With a seqlen_offset that
+                is a tensor it must be given, here or in an earlier call.
             num_heads_q: int, if qkv has a dimension of all heads
         Return:
             qkv, or (q, kv), rotated in place (see the module for leaves)

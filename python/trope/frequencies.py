@@ -75,7 +75,7 @@ FALLBACKS = {
 # Models whose rotary_dim is the part of a head that rotates. transformers does not read that of others.
 READS_ROTARY_DIM = (None, "gptj", "codegen", "minimax_m2")
 # Keys that give layers different rotations, or a base of their own, in configs that only the model's own code reads.
-UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_scaling_layers", "rope_ratio")
+UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_ratio")
 
 # Models whose frequencies are made otherwise, whatever their rope_type: those of images.
 OTHER_ROTATION = ("dinov3_vit", "eomt_dinov3", "llama4_vision_model", "pixtral", "sapiens2")
@@ -389,14 +389,17 @@ def _select(rope, layers, layer_type):
     return layer_type
 
 
-def _refuse_unreadable(keys, base):
-    """Refuses keys by which layers differ, in a config with one rope dict, of this rope_theta."""
+def _refuse_unreadable(keys, rope):
+    """Refuses keys by which layers differ, in a config with this one rope dict."""
     for key in UNREADABLE_KEYS:
         if keys.get(key) is not None:
             _fail(key, "is not read: give rope_parameters by layer type, or a config without it")
-    bases = keys.get("layer_rope_theta") or ()
-    if any(other not in (0, base) for other in bases):
+    bases = keys.get("layer_rope_theta") or ()  # GraniteSWA; 0 is a layer that does not rotate
+    if any(base not in (0, rope["rope_theta"]) for base in bases):
         _fail("layer_rope_theta", "(%r) gives layers other bases: give each of them as rope_theta, without it", bases)
+    scaled = keys.get("rope_scaling_layers")  # Molmo 2; once loaded, all of them
+    if scaled is not None and rope["rope_type"] not in (None, "default") and len(scaled) != keys.get("num_hidden_layers"):
+        _fail("rope_scaling_layers", "(%r) says that other layers are not scaled: give each sort without it", scaled)
 
 
 def _read_rope(keys, layer_type):
@@ -411,9 +414,9 @@ def _read_rope(keys, layer_type):
     rope = dict(rope)
     for key, names in FALLBACKS.items():
         rope[key] = keys.get(*names) if rope.get(key) is None else rope[key]
-    if not layers:
-        _refuse_unreadable(keys, rope["rope_theta"])
     rope["rope_type"] = _rope_type(rope, keys.model_type)
+    if not layers:
+        _refuse_unreadable(keys, rope)
     return rope, layer_type
 
 
@@ -431,7 +434,7 @@ def _rope_type(rope, model_type):
 
 
 def _layer_sizes(keys, layer_type):
-    """Sizes that layers of this type have for the config's: of per_layer_config, or global_head_dim."""
+    """Sizes that layers of this type have for the config's: of per_layer_config ({}: none has), or global_head_dim."""
     given = keys.mapping.get("per_layer_config")
     if given is None:
         return _global_head_dim(keys) if layer_type == "full_attention" else {}
@@ -445,9 +448,8 @@ def _layer_sizes(keys, layer_type):
 
 
 def _global_head_dim(keys):
-    """global_head_dim as head_dim. An object of transformers has per_layer_config, unless no layer differs."""
     wide = keys.get("global_head_dim")
-    if wide is None and keys.object is None and keys.model_type in GLOBAL_HEAD_DIM:
+    if wide is None and keys.model_type in GLOBAL_HEAD_DIM:
         _fail("global_head_dim", "is missing: the head_dim of full_attention layers")
     return {} if wide is None else {"head_dim": wide}
 
@@ -587,7 +589,7 @@ class _Rotation:
         elif self.rule == "proportional" or partial in (None, 1):
             dim = pe or self.head_dim()
         else:
-            dim = int((pe if pe and self.sizes["head_dim"] is None else self.head_dim()) * partial)
+            dim = int(self.head_dim() * partial)
         for key, other in (("rotary_dim", given), ("qk_rope_head_dim", pe)):
             if other not in (None, dim):
                 _fail(key, "(%d) contradicts the other sizes, by which %d elements of a head rotate", other, dim)

@@ -3,21 +3,20 @@
     modeling_llama.apply_rotary_pos_emb = trope.liger.liger_rotary_pos_emb
 
 Results are new tensors with the order of dimensions in memory that q and k have, which are left as they are, and so are
-upstream gradients: Liger writes over either where it is contiguous. Strides may be any, nothing is copied first. Gradients are
-the exact transpose and can be differentiated again. None are for tables: those that require one are refused.
+upstream gradients: Liger writes over either where it is contiguous. Strides may be any; nothing is copied first, but cos and
+sin if theirs differ. Gradients are the exact transpose and can be differentiated again. None are for tables: those that
+require one are refused.
 
-Rounding. Liger's Triton kernels cast q and k to the dtype of cos and sin, compute in that, and cast to the dtype of q. So here:
-
-- bfloat16 (float16) tensors with tables of the same dtype: each product and each sum is rounded to it, as in Liger, and as in
-  eager PyTorch, whose bits these are. (Liger 0.8's CuTe kernel, for newer GPUs, computes in fp32.)
-- Anything else, the vision and Llama 4 functions always: fp32, rounded once at the store, as in Liger; which product of a sum
-  is fused may be another, which moves the last bit of fp32. float32 tensors with tables of 16 bits are not rounded to these
-  first, as Liger's are.
+Rounding: everything in fp32, once at the store. Liger's Triton kernels do that if the tables are float32, and its CuTe
+kernel always; which product of a sum is fused may be another, which moves the last bit of fp32. With tables of 16 bits the
+Triton kernels cast q and k to their dtype and compute in that: seen on an H100, one product of each sum is rounded to it and
+the other fused, so that their results are apart from these by that rounding. Here float32 tensors are never cast to the
+dtype of such tables.
 
 What Liger passes over in silence, and is refused here: position_ids, unsqueeze_dim that is another layout, tables that are
-wider than the heads or of another length, q and k of different dtypes, Llama 4 frequencies that are not complex any more. Liger
-reads the first half of the columns of full-width tables, which has each angle once; here both halves are read, each for its
-elements, as the formula has it: q * cos + rotate_half(q) * sin.
+wider than the heads or of another length, q and k of different dtypes, Llama 4 frequencies that are not complex any more.
+Liger reads the first half of the columns of full-width tables, which has each angle once; here both halves are read, each
+for its elements, as the formula has it: q * cos + rotate_half(q) * sin.
 """
 
 import torch as _torch
@@ -69,9 +68,9 @@ def _refuse_gradient(table, name):
 def _check_size(table, batch, tokens, name="cos"):
     """Of a table (..., batch or 1, tokens, columns)."""
     if table.shape[-2] != tokens:
-        raise Error("%s has shape %s: rows of %d tokens, where q has %d" % (name, list(table.shape), table.shape[-2], tokens), name)
+        raise Error("%s has %d rows (shape %s) for %d tokens" % (name, table.shape[-2], list(table.shape), tokens), name)
     if table.dim() > 2 and table.shape[-3] not in (1, batch):
-        raise Error("%s has shape %s: batch %d, where q has %d" % (name, list(table.shape), table.shape[-3], batch), name)
+        raise Error("%s is of batch %d (shape %s), q of %d" % (name, table.shape[-3], list(table.shape), batch), name)
 
 
 def _squeeze(cos, sin, unsqueeze_dim):
@@ -87,7 +86,7 @@ def _squeeze(cos, sin, unsqueeze_dim):
 def _refuse_ids(position_ids):
     if position_ids is not None:
         raise Error(
-            "position_ids are given, which Liger does not look at: cos and sin must be those of the tokens already; pass None",
+            "position_ids are given, which Liger does not look at: cos and sin are those of the tokens already; pass None",
             "position_ids",
         )
 
@@ -95,8 +94,8 @@ def _refuse_ids(position_ids):
 def _refuse_layout(unsqueeze_dim):
     if unsqueeze_dim != 1:
         raise Error(
-            "unsqueeze_dim is %d: q and k are (batch, heads, seq, head_dim) here whatever it is; for another layout there is"
-            " trope.torch.rotate" % unsqueeze_dim,
+            "unsqueeze_dim is %d: q and k are (batch, heads, seq, head_dim) here whatever it is; for another layout there"
+            " is trope.torch.rotate" % unsqueeze_dim,
             "unsqueeze_dim",
         )
 
@@ -107,20 +106,15 @@ def _columns(cos, sin, head_dim, rotary_dim):
     if rotary_dim is None:
         rotary_dim = width
         if not 0 < width <= head_dim or width % 2:
-            raise Error("cos has %d columns, one for each element that turns, and head_dim is %d" % (width, head_dim), "cos")
+            raise Error("cos has %d columns, one for each element that turns: head_dim is %d" % (width, head_dim), "cos")
     elif not 0 < rotary_dim <= head_dim or rotary_dim % 2:
-        raise Error("rotary_dim must be even and at most head_dim %d, not %d" % (head_dim, rotary_dim), "rotary_dim")
+        raise Error("rotary_dim must be even and at most %d, not %d" % (head_dim, rotary_dim), "rotary_dim")
     if width == rotary_dim:
         return cos, sin, "half"
     pairs = rotary_dim // 2
     if width < pairs:
         raise Error("cos has %d columns, and rotary_dim / 2 is %d" % (width, pairs), "cos")
     return cos[..., :pairs], sin[..., :pairs], "pair"
-
-
-def _rounding(x, cos):
-    """That of Liger's kernels, which compute in the dtype of the tables."""
-    return "native" if x.dtype == cos.dtype and x.dtype in (_torch.bfloat16, _torch.float16) else "once"
 
 
 def _rotate_rope(rotate, names, q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim):
@@ -131,7 +125,7 @@ def _rotate_rope(rotate, names, q, k, cos, sin, position_ids, unsqueeze_dim, rot
     cos, sin = _squeeze(*_check_tables(cos, sin, (2, 3, 4)), unsqueeze_dim)
     _check_size(cos, q.shape[0], q.shape[2])
     cos, sin, columns = _columns(cos, sin, q.shape[3], rotary_dim)
-    return rotate(q, k, layout="bhsd", pairing="half", cos=cos, sin=sin, angle_columns=columns, rounding=_rounding(q, cos))
+    return rotate(q, k, layout="bhsd", pairing="half", cos=cos, sin=sin, angle_columns=columns)
 
 
 # ---- liger_kernel.transformers.rope ----
@@ -142,8 +136,8 @@ def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rot
     Arguments:
         q: (batch, n_q_head, seq_len, head_dim)
         k: (batch, n_kv_head, seq_len, head_dim)
-        cos, sin: (seq_len, rotary_dim), (1, seq_len, rotary_dim) or (batch, seq_len, rotary_dim), also with a dimension of 1
-            for heads. (Of rotary_dim / 2 columns or more with rotary_dim given: then the first are one for each pair.)
+        cos, sin: (seq_len, rotary_dim), (1, seq_len, rotary_dim) or (batch, seq_len, rotary_dim), also with a dimension of
+            1 for heads. (Of rotary_dim / 2 columns or more with rotary_dim given: then the first are one for each pair.)
         position_ids: None. (Liger does not look at them; refused, since cos and sin are of the tokens already.)
         unsqueeze_dim: where cos and sin with 4 dimensions have that of heads; else 1.
         rotary_dim: how many leading elements of each head turn. Default: as many as cos has columns.
@@ -167,7 +161,7 @@ def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
 
 
 def liger_rotary_pos_emb_vision(q, k, cos, sin):
-    """Of Qwen's vision towers: in fp32, rounded once, whatever the dtypes.
+    """Of Qwen's vision towers.
 
     Arguments:
         q, k: (seq_len, num_heads, head_dim)
@@ -202,13 +196,13 @@ def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim
     _check_size(cos, q.shape[0], q.shape[2])
     if cos.shape[-1] != q.shape[3]:
         raise Error("cos has %d columns, and head_dim is %d" % (cos.shape[-1], q.shape[3]), "cos")
-    if len(mrope_section) != cos.shape[0] or 2 * sum(mrope_section) != q.shape[3] or min(mrope_section) < 0:
-        raise Error("mrope_section is %s, for %d tables and %d pairs" % (list(mrope_section), cos.shape[0], q.shape[3] // 2), "mrope_section")
-    axes = tuple([axis for axis, pairs in enumerate(mrope_section) for _ in range(pairs)])  # trope.pair_axis("sections", ...)
+    sections, pairs = list(mrope_section), q.shape[3] // 2
+    if len(sections) != cos.shape[0] or sum(sections) != pairs or min(sections) < 0:
+        raise Error("mrope_section is %s, for %d tables and %d pairs" % (sections, cos.shape[0], pairs), "mrope_section")
+    axes = tuple([axis for axis, n in enumerate(sections) for _ in range(n)])  # trope.pair_axis("sections", sections)
     used = max(axes) + 1
     return _rotations.rotate(
-        q, k, layout="bhsd", pairing="half", cos=cos[:used], sin=sin[:used], angle_columns="half", pair_axis=axes,
-        rounding=_rounding(q, cos),
+        q, k, layout="bhsd", pairing="half", cos=cos[:used], sin=sin[:used], angle_columns="half", pair_axis=axes
     )  # fmt: skip
 
 
@@ -226,7 +220,8 @@ def _rotate_llama4(q, k, table):
 def _check_complex(table, q, name):
     if not table.is_complex():
         raise Error(
-            "%s is %s, and must be complex: a model that is cast to a real dtype has lost the sines" % (name, table.dtype), name
+            "%s is %s, and must be complex: a model that was cast to a real dtype has lost the sines" % (name, table.dtype),
+            name,
         )
     if table.shape[-1] != q.shape[3] // 2:
         raise Error("%s has %d columns, and head_dim / 2 is %d" % (name, table.shape[-1], q.shape[3] // 2), name)
@@ -237,8 +232,8 @@ def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
     """
     Arguments:
         xq, xk: (batch, seq_len, num_heads, head_dim)
-        freqs_cis: complex, (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2); the first seq_len rows are used. (Liger
-            uses those of the first batch entry for all.)
+        freqs_cis: complex, (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2); the first seq_len rows are used.
+            (Liger uses those of the first batch entry for all.)
     Return:
         xq, xk: new ones, with the order of dimensions in memory of the old
     """
@@ -254,8 +249,8 @@ def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
     """
     Arguments:
         query, key: (batch, seq_len, num_heads, head_dim)
-        freqs_ci: complex, (seq_len, head_dim / 2), or that with a dimension of 1 for heads before the last, or of 1 or batch
-            in front, or both
+        freqs_ci: complex, (seq_len, head_dim / 2), or that with a dimension of 1 for heads before the last, or of 1 or
+            batch in front, or both
     Return:
         query, key: new ones, with the order of dimensions in memory of the old
     """
@@ -280,7 +275,7 @@ liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb
 
 
 class LigerRopeFunction:
-    """LigerRopeFunction.apply(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None) is liger_rotary_pos_emb."""
+    """LigerRopeFunction.apply is liger_rotary_pos_emb; it is no autograd.Function."""
 
     apply = staticmethod(liger_rotary_pos_emb)
 

@@ -285,6 +285,11 @@ def test_dlpack():
 
 def test_jax():
     jax = pytest.importorskip("jax")
+    with jax.default_device(jax.devices("cpu")[0]):
+        check_jax(jax)
+
+
+def check_jax(jax):
     rng = np.random.default_rng(8)
     x, freqs = rng.standard_normal((4, 2, 3, 8)).astype(np.float32), rng.standard_normal((4, 8)).astype(np.float32)
     options = dict(GOOD, freqs=jax.numpy.asarray(freqs))

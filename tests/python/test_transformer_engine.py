@@ -217,12 +217,20 @@ def test_gradient_of_freqs(device, tensor_format, interleaved):
 
 
 def test_derivatives_of_derivatives(device):
-    freqs = make_freqs(device, 8, 4)
+    freqs, start = make_freqs(device, 8, 4), torch.tensor([3], dtype=torch.int32, device=device)
     t = torch.randn(4, 1, 2, 6, dtype=torch.float64, device=device, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda t: te.FusedRoPEFunc.apply(t, freqs), t)
+    assert torch.autograd.gradgradcheck(lambda t: te.FusedRoPEFunc.apply(t, freqs, start), t)
     qkv = torch.randn(4, 1, 2, 4 * 6, dtype=torch.float64, device=device, requires_grad=True)
-    packed = lambda qkv: te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [12, 6, 6])  # noqa: E731
+
+    def packed(qkv):
+        return te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [12, 6, 6], start_positions=start)
+
     assert torch.autograd.gradcheck(packed, qkv) and torch.autograd.gradgradcheck(packed, qkv)
+    results = packed(qkv)
+    upstreams = [torch.randn_like(y).requires_grad_() for y in results]
+    (d_qkv,) = torch.autograd.grad(results, qkv, upstreams, create_graph=True)
+    once_more = torch.randn_like(qkv)  # <once_more, M' dy>, whose derivative by dy is M once_more
+    assert all(map(torch.equal, torch.autograd.grad(d_qkv, upstreams, once_more), packed(once_more)))
 
 
 # ---- Packed QKV ----
@@ -309,7 +317,9 @@ def launches(monkeypatch):
 ONE_LAUNCH = [("sbhd", 3, 2, [3]), ("sbhd", 3, 20, [3]), ("sbhd", 1, 20, [3]), ("bshd", 1, 20, [3]), ("bshd", 3, 4, [6])]
 
 
-@pytest.mark.parametrize("tensor_format, groups, per_group, operands", ONE_LAUNCH + [("bshd", 3, 20, [16, 6])])
+@pytest.mark.parametrize(
+    "tensor_format, groups, per_group, operands", ONE_LAUNCH + [("bshd", 3, 20, [16, 6]), ("bshd", 3, 15, [16, 1])]
+)
 def test_qkv_launches(device, launches, tensor_format, groups, per_group, operands):
     freqs, split = make_freqs(device), [per_group * DIM, DIM, DIM]
     qkv = torch.randn(make_shape(tensor_format, 1, groups, sum(split)), device=device, requires_grad=True)
@@ -318,9 +328,13 @@ def test_qkv_launches(device, launches, tensor_format, groups, per_group, operan
     torch.autograd.grad(results, qkv, make_upstreams(results, "plain"), retain_graph=True)
     assert launches == operands * 2
     check_qkv(qkv, freqs, freqs, split, find_positions(tensor_format), False, results, make_upstreams(results, "plain"))
+    launches.clear()  # what lies otherwise is not copied first, but is an operand for each head of a group
+    torch.autograd.grad(results, qkv, make_upstreams(results, "transposed"), retain_graph=True)
+    assert sum(launches) == (3 if groups == 1 else per_group + 2)
     launches.clear()
     te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs.clone(), split, tensor_format)
-    assert len(launches) == 1 + len(operands)
+    assert sum(launches) == sum(operands) and launches[-1] == 1  # k by itself, or a last head
+    assert len(launches) > 1
 
 
 @pytest.mark.parametrize("tensor_format", FORMATS)
@@ -385,7 +399,7 @@ def test_compile(device):
     qkv = torch.randn(16, BATCH, 3, 4 * DIM, device=device, requires_grad=True)
     calls = [
         (lambda t: (te.apply_rotary_pos_emb(rearrange(t, "last"), freqs) * 2,), t),
-        (lambda qkv: te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [2 * DIM, DIM, DIM]), qkv),
+        (lambda qkv: te.apply_fused_qkv_rotary_pos_emb(rearrange(qkv, "first"), freqs, freqs, [2 * DIM, DIM, DIM]), qkv),
         (lambda qkv: te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs[:, :, :, :8], [2 * DIM, DIM, DIM]), qkv),
     ]
     for call, x in calls:

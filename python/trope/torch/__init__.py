@@ -33,7 +33,19 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 def _is_eager(tensors):
     """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor."""
-    return not _compiles() and not _count_modes() and all(type(t) in _PLAIN for t in tensors)
+    if _compiles() or _count_modes():
+        return False
+    for t in tensors:
+        if type(t) not in _PLAIN:
+            return False
+    return True
+
+
+def _requires_grad(tensors):
+    for t in tensors:
+        if t.requires_grad:
+            return True
+    return False
 
 
 def _refuse_transforms():
@@ -81,7 +93,7 @@ def _table_of(inv_freq, x, max_position, options):
 
 
 def _check_gradients(side):
-    if not torch.is_grad_enabled():
+    if side[1] is None or not torch.is_grad_enabled():
         return
     for name, t in (("cos", side[1]), ("sin", side[2])):
         if t is not None and t.requires_grad:
@@ -99,7 +111,7 @@ def rotate(*tensors, out=None, inv_freq=None, max_position=None, **options):
         if side[7] is not None:
             raise Error("status is not for torch.compile, nor for dispatch modes", "status")
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
-    elif any(t.requires_grad for t in tensors) or (side[0] is not None and side[0].requires_grad):
+    elif _requires_grad(tensors) or (side[0] is not None and side[0].requires_grad):
         results = _autograd.Eager.rotate(False, spec, side, tensors)
     else:
         results = _launch.rotate(False, spec, side, tensors)

@@ -44,41 +44,49 @@ def _keep_alive(device, tensors):
             t.record_stream(current)
 
 
-def launch(backward, spec, srcs, dsts, forward_srcs, side):
-    """One call. Lists of tensors (None: not there), and `side` in the order of Side."""
-    first = srcs[0]
-    arrays = (*srcs, *dsts, *forward_srcs, *side)
-    key, addresses = [backward, id(spec)], []
-    for t in arrays:
-        if t is None:
-            key.append(None)
-            continue
-        if t.is_neg():  # a lazy negation, such as the imaginary part of a conjugate: its memory has other values
-            return launch(backward, spec, *(_resolve_negations(ts) for ts in (srcs, dsts, forward_srcs, side)))
+def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
+    """One call. Lists of tensors (None: not there), and `side` in the order of Side. are_new: dsts are as new_result makes
+    them, so that those of srcs tell all of them.
+
+    The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
+    """
+    key, addresses = [backward, id(spec), are_new], []
+    for t in srcs:
+        if t.is_neg():  # lazily: its memory has other values
+            return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
         key += (t.shape, t.stride(), t.dtype, t.get_device())
         addresses.append(t.data_ptr())
-    if first.numel() == 0 and not any(t.numel() for t in srcs):
-        _zero(side[-2:])
-        return
+    if are_new:
+        addresses += [t.data_ptr() for t in dsts]
+    for i, t in enumerate(side if are_new else (*dsts, *forward_srcs, *side)):
+        if t is not None:
+            if t.is_neg():
+                return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
+            key += (i, t.shape, t.stride(), t.dtype, t.get_device())
+            addresses.append(t.data_ptr())
+    if not addresses[0] and not any(t.numel() for t in srcs):
+        return _zero(side[-2:])
 
     def make():
         return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
 
+    first = srcs[0]
     allocate = None if side[-1] is None and side[-2] is None else _scratch(first.device)
-    if not first.is_cuda:
-        return _plan.run(tuple(key), make, addresses, None, allocate)
     index = first.get_device()
+    if index < 0:
+        return _plan.run(tuple(key), make, addresses, None, allocate)
     stream = _current_stream(index)
     if stream:
-        _keep_alive(index, arrays)
+        _keep_alive(index, (*srcs, *dsts, *forward_srcs, *side))
     if index == _current_device():
         return _plan.run(tuple(key), make, addresses, stream, allocate)
     with torch.cuda.device(index):
         _plan.run(tuple(key), make, addresses, stream, allocate)
 
 
-def _resolve_negations(tensors):
-    return [t.resolve_neg() if t is not None else None for t in tensors]
+def _without_negations(*lists):
+    """The imaginary part of a conjugate is such a tensor."""
+    return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
 
 
 def _zero(gradients):
@@ -93,6 +101,8 @@ def result_shape(backward, spec, i, shape):
     per_group = spec.shared_heads[i]
     if not per_group:
         return shape
+    if len(shape) != len(spec.layout):
+        raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(shape), spec.layout), "tensors[%d]" % i)
     shape, heads = list(shape), DIMS[spec.layout][2]
     if backward and shape[heads] % per_group:
         raise Error("tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads")
@@ -109,11 +119,11 @@ def new_result(backward, spec, i, x):
 
 def rotate(transposed, spec, side, tensors):
     """M x of each tensor, or M' x. `side` has the eight inputs of Side."""
-    for i, x in enumerate(tensors):
-        if x.dim() != len(spec.layout):
-            raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(x.shape), spec.layout), "tensors[%d]" % i)
-    results = [new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
-    launch(transposed, spec, tensors, results, (None,) * len(tensors), (*side, None, None))
+    if any(spec.shared_heads):
+        results = [new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
+    else:
+        results = [torch.empty_like(x) for x in tensors]
+    launch(transposed, spec, tensors, results, (None,) * len(tensors), (*side, None, None), True)
     return results
 
 
