@@ -199,7 +199,7 @@ class Frequencies:
     rule              str: the rope_type that they are made by, "ntk_alpha" (HunYuan's), or "given"
     """
 
-    __slots__ = ("inv_freq", "attention_factor", "rotary_dim", "rule", "_phase_steps")
+    __slots__ = ("inv_freq", "attention_factor", "rotary_dim", "rule", "_phase_steps", "_hash")
 
     def __init__(self, inv_freq, attention_factor=1.0, rule="given"):
         """inv_freq: numbers, a 1-D array or tensor [pairs], 1 to 512, finite, of magnitude below 2^64.
@@ -214,7 +214,7 @@ class Frequencies:
             _fail("attention_factor", "must be a number other than 0, not %r", attention_factor)
         if not isinstance(rule, str):
             _fail("rule", "must be a str, not %r", rule)
-        for name, value in zip(self.__slots__, (values, factor, 2 * len(values), rule, steps)):
+        for name, value in zip(self.__slots__, (values, factor, 2 * len(values), rule, steps, hash((values, factor, rule)))):
             object.__setattr__(self, name, value)
 
     @property
@@ -234,7 +234,7 @@ class Frequencies:
         return self._value() == other._value() if isinstance(other, Frequencies) else NotImplemented
 
     def __hash__(self):
-        return hash(self._value())
+        return self._hash  # asked for in every call
 
     def __len__(self):
         return len(self.inv_freq)
@@ -686,11 +686,7 @@ KEYS_OF_FIELDS = {
 def _evaluate(rule, dim, fields):
     """inv_freq [dim / 2] and the attention factor of a rule with these fields of trope_frequency_args."""
     library_rule = "default" if rule == "ntk_alpha" else rule
-    pointers = {
-        name: ctypes.cast(value, ctypes.POINTER(ctypes.c_double)) if isinstance(value, ctypes.Array) else value
-        for name, value in fields.items()
-    }
-    args = FrequencyArgs(struct_size=ctypes.sizeof(FrequencyArgs), rule=RULES[library_rule], rotary_dim=dim, **pointers)
+    args = FrequencyArgs(struct_size=ctypes.sizeof(FrequencyArgs), rule=RULES[library_rule], rotary_dim=dim, **fields)
     inv_freq, attention_factor = (ctypes.c_double * (dim // 2))(), ctypes.c_double()
     try:
         check(lib.trope_frequencies(ctypes.byref(args), inv_freq, ctypes.byref(attention_factor)))
@@ -714,7 +710,7 @@ def frequencies(config=None, *, layer_type=None, seq_len=None, **keys):
                 what the config does not say. None is not given.
 
     partial_rotary_factor counts with every rule, also for models whose class in transformers 5 does not read it. The pairs
-    are in their own order where a model has another (Ernie 4.5 VL: see docs/recipes.md, A config's keys).
+    are in the rule's order, from fast to slow, where a model has another (Ernie 4.5 VL: HWT of trope_fill_pair_axis).
 
     Raises Error, whose argument is the key: one that is missing, is unknown, is not used by the rule, contradicts another,
     or has a value that cannot be. Raises OSError where a file cannot be read.

@@ -3,7 +3,7 @@
 transformers computes inv_freq in float32, the library in double. RTOL is what float32 may make of it: base^x, with an x
 below 1 that is rounded to 2^-25, is off by ln(base) * 2^-25, 5e-7 for the largest base here (1e7), the power and the
 reciprocal by 1e-7 each, and where llama3 blends f / 8 with f, that counts up to 7 / 3 times. (3.3e-7 is the most that is
-seen.) Attention factors are Python floats there too. The formulas of this file are in double, and agree to rounding (EXACT).
+seen.) Attention factors are Python floats there too. This file's formulas are in double, and agree to rounding (EXACT).
 """
 
 import copy
