@@ -115,7 +115,10 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
     if len(forwards) != len(tensors):
         raise Error("forward_src has %d arrays for %d tensors" % (len(forwards), len(tensors)), "forward_src")
     side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)]
-    side += [None if x is None else _arrays.describe_destination(x, name) for name, x in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))]
+    side += [
+        None if x is None else _arrays.describe_destination(x, name)
+        for name, x in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))
+    ]
     _launch(backward, spec, srcs, dsts, forwards, side, stream)
     if in_place:
         return tensors[0] if len(tensors) == 1 else tensors
@@ -129,7 +132,9 @@ def _new_result(backward, spec, i, x, array):
     heads = _plan.DIMS[spec.layout][2]
     if per_group:
         if backward and shape[heads] % per_group:
-            raise Error("tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads")
+            raise Error(
+                "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
+            )
         shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
     return _arrays.empty_like(x, tuple(shape), "tensors[%d]" % i)
 
@@ -149,7 +154,12 @@ def rotate_(*tensors, stream=None, **options):
 def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate_backward(
-            *tensors, out=out, forward_src=forward_src, d_freqs=d_freqs, d_inv_freq=d_inv_freq, **_without_stream(stream, options)
+            *tensors,
+            out=out,
+            forward_src=forward_src,
+            d_freqs=d_freqs,
+            d_inv_freq=d_inv_freq,
+            **_without_stream(stream, options),
         )
     return _rotate(True, tensors, out, False, forward_src, d_freqs, d_inv_freq, stream, options)
 
@@ -182,20 +192,14 @@ rotate.__doc__ = (
         y of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is given.
     """
 )
-rotate_.__doc__ = (
-    "Rotates in place: x = M x."
-    + _ARRAYS.format(tensors="Written.", more="")
-    + OPTIONS
-    + """    Return:
+rotate_.__doc__ = "Rotates in place: x = M x." + _ARRAYS.format(tensors="Written.", more="") + OPTIONS + """    Return:
         the tensors themselves.
     """
-)
 rotate_backward.__doc__ = (
     "The transpose: dx = M' dy, with the very arguments of the forward call; and the gradient of its angles."
     + _ARRAYS.format(
         tensors="dy.",
-        more=_OUT
-        + """
+        more=_OUT + """
         forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
         d_freqs: an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
             and sin) is written to: the sum over tensors, heads and all tokens at a row.
@@ -224,5 +228,7 @@ def kernel_name(*tensors, backward=False, **options):
     srcs = _describe_all(tensors, "tensors")
     side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)] + [None, None]
     metas = [array.meta for array in srcs]
-    plan = _plan.Plan(backward, spec, metas, metas, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side)))
+    plan = _plan.Plan(
+        backward, spec, metas, metas, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side))
+    )
     return plan.find_kernel([a.pointer or 0 for a in srcs + srcs + side if a is not None], backward)

@@ -43,7 +43,14 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_DLPACK_TYPES = {(2, 16): "float16", (2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16", (0, 32): "int32", (0, 64): "int64"}
+_DLPACK_TYPES = {
+    (2, 16): "float16",
+    (2, 32): "float32",
+    (2, 64): "float64",
+    (4, 16): "bfloat16",
+    (0, 32): "int32",
+    (0, 64): "int64",
+}
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # CPU, CUDA, pinned, managed
 _READ_ONLY = 1
 
@@ -134,7 +141,10 @@ def describe(x, argument):
         return _by_interface(x, interface, "cuda")
     if hasattr(x, "__dlpack__"):
         return _by_dlpack(x, argument)
-    raise Error("%s must be an array (NumPy, PyTorch, JAX, or anything with DLPack), not %s" % (argument, type(x).__name__), argument)
+    raise Error(
+        "%s must be an array (NumPy, PyTorch, JAX, or anything with DLPack), not %s" % (argument, type(x).__name__),
+        argument,
+    )
 
 
 def describe_destination(x, argument):

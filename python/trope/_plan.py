@@ -53,7 +53,9 @@ def dtype_of(meta, argument):
     try:
         return _DTYPES[name]
     except KeyError:
-        raise Error("%s has dtype %s, and the library has float32, float16, bfloat16, float64" % (argument, name), argument) from None
+        raise Error(
+            "%s has dtype %s, and the library has float32, float16, bfloat16, float64" % (argument, name), argument
+        ) from None
 
 
 def _index_dtype(meta, argument):
@@ -178,19 +180,37 @@ class Plan:
                 ("forward_src", forward_srcs, True),
             ):
                 if metas[i] is not None:
-                    _fill_tensor(operand, name, spec.layout, metas[i], expected, operand.heads_per_group, shared and per_group, argument)
+                    _fill_tensor(
+                        operand,
+                        name,
+                        spec.layout,
+                        metas[i],
+                        expected,
+                        operand.heads_per_group,
+                        shared and per_group,
+                        argument,
+                    )
                     if dtype_of(metas[i], argument) != dtype_of(srcs[0], argument):
-                        raise Error("%s: %s has dtype %s, and the call %s" % (argument, name, metas[i][2], srcs[0][2]), argument)
+                        raise Error(
+                            "%s: %s has dtype %s, and the call %s" % (argument, name, metas[i][2], srcs[0][2]), argument
+                        )
 
     def _table_strides(self, meta, argument):
         """Strides of axis, batch, row and column. A dimension that is not there, or has one entry for all, has 0."""
         shape, strides = tuple(meta[0]), tuple(meta[1])
         if not 2 <= len(shape) <= 4:
-            raise Error("%s has shape %s: [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]" % (argument, list(shape)), argument)
+            raise Error(
+                "%s has shape %s: [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
+                % (argument, list(shape)),
+                argument,
+            )
         lacking = 4 - len(shape)
         shape, strides = (1,) * lacking + shape, (0,) * lacking + strides
         if shape[0] > _abi.MAX_AXES:
-            raise Error("%s has %d axes (shape %s), and %d is the most" % (argument, shape[0], list(meta[0]), _abi.MAX_AXES), argument)
+            raise Error(
+                "%s has %d axes (shape %s), and %d is the most" % (argument, shape[0], list(meta[0]), _abi.MAX_AXES),
+                argument,
+            )
         if shape[1] not in (1, self.args.batch):
             raise Error("%s is of batch %d, and the tensors of %d" % (argument, shape[1], self.args.batch), argument)
         return shape, tuple(0 if size == 1 and i < 2 else stride for i, (size, stride) in enumerate(zip(shape, strides)))
@@ -228,11 +248,17 @@ class Plan:
         args = self.args
         shape, strides = tuple(meta[0]), tuple(meta[1])
         if not 1 <= len(shape) <= 3:
-            raise Error("position_ids has shape %s: [tokens], [batch, tokens] or [axes, batch, tokens]" % list(shape), "position_ids")
+            raise Error(
+                "position_ids has shape %s: [tokens], [batch, tokens] or [axes, batch, tokens]" % list(shape),
+                "position_ids",
+            )
         lacking = 3 - len(shape)
         axes, batch, tokens = (1,) * lacking + shape
         if tokens != args.tokens or batch not in (1, args.batch):
-            raise Error("position_ids has shape %s for batch %d with %d tokens" % (list(shape), args.batch, args.tokens), "position_ids")
+            raise Error(
+                "position_ids has shape %s for batch %d with %d tokens" % (list(shape), args.batch, args.tokens),
+                "position_ids",
+            )
         strides = (0,) * lacking + strides
         args.position_dtype = _index_dtype(meta, "position_ids")
         args.ids_layout, args.position_axes = _abi.IDS_STRIDED, axes

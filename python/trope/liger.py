@@ -3,14 +3,14 @@
     modeling_llama.apply_rotary_pos_emb = trope.liger.liger_rotary_pos_emb
 
 Results are new tensors with the order of dimensions in memory that q and k have, which are left as they are, and so are
-upstream gradients: Liger writes over either where it is contiguous. Strides may be any; nothing is copied first, but cos and
-sin if theirs differ. Gradients are the exact transpose and can be differentiated again. None are for tables: those that
+upstream gradients: Liger writes over either where it is contiguous. Strides may be any; nothing is copied first, but cos
+and sin if theirs differ. Gradients are the exact transpose and can be differentiated again. None are for tables: those that
 require one are refused.
 
 Rounding: everything in fp32, once at the store. Liger's Triton kernels do that if the tables are float32, and its CuTe
 kernel always; which product of a sum is fused may be another, which moves the last bit of fp32. With tables of 16 bits the
-Triton kernels cast q and k to their dtype and compute in that: seen on an H100, one product of each sum is rounded to it and
-the other fused, so that their results are apart from these by that rounding. Here float32 tensors are never cast to the
+Triton kernels cast q and k to their dtype and compute in that: seen on an H100, one product of each sum is rounded to it
+and the other fused, so that their results are apart from these by that rounding. Here float32 tensors are never cast to the
 dtype of such tables.
 
 What Liger passes over in silence, and is refused here: position_ids, unsqueeze_dim that is another layout, tables that are

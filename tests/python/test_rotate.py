@@ -69,8 +69,12 @@ def test_forward_and_backward(dtype, layout, pairing, columns):
     before = q.copy()
     y, z = trope.rotate(q, k, **options)
     assert y.dtype == q.dtype and y.shape == q.shape and np.array_equal(q, before)
-    np.testing.assert_allclose(as_bshd(y, layout), rotated(q_seen, angles, pairing, 3, mscale=0.5), atol=4 * DTYPES[dtype], rtol=DTYPES[dtype])
-    np.testing.assert_allclose(as_bshd(z, layout), rotated(k_seen, angles, pairing, 1, mscale=0.5), atol=4 * DTYPES[dtype], rtol=DTYPES[dtype])
+    np.testing.assert_allclose(
+        as_bshd(y, layout), rotated(q_seen, angles, pairing, 3, mscale=0.5), atol=4 * DTYPES[dtype], rtol=DTYPES[dtype]
+    )
+    np.testing.assert_allclose(
+        as_bshd(z, layout), rotated(k_seen, angles, pairing, 1, mscale=0.5), atol=4 * DTYPES[dtype], rtol=DTYPES[dtype]
+    )
     dx, dz = trope.rotate_backward(q, k, **options)
     expected = rotated(q_seen, angles, pairing, 3, mscale=0.5, transpose=True)
     np.testing.assert_allclose(as_bshd(dx, layout), expected, atol=4 * DTYPES[dtype], rtol=DTYPES[dtype])
@@ -136,7 +140,9 @@ def test_packed_sequences_ranks_and_ids():
         )  # fmt: skip
         part = trope.rotate(x[of_rank], cu_seqlens=cu_seqlens, cp_size=2, cp_rank=rank, cp_layout="zigzag", **options)
         assert np.array_equal(part, whole[of_rank])
-    padded = trope.rotate(x[:20], cu_seqlens=np.int32([0, 3, 5]), cu_seqlens_padded=np.int32([0, 8, 20]), padding="zero", **options)
+    padded = trope.rotate(
+        x[:20], cu_seqlens=np.int32([0, 3, 5]), cu_seqlens_padded=np.int32([0, 8, 20]), padding="zero", **options
+    )
     assert not padded[3:8].any() and not padded[10:].any() and padded[:3].all() and padded[8:10].all()
     starts = trope.rotate(x[None, :4], start_positions=np.int64([7]), **dict(options, layout="bshd"))
     assert np.array_equal(starts, trope.rotate(x[None, :4], position_ids=np.arange(7, 11), **dict(options, layout="bshd")))
@@ -296,7 +302,10 @@ def check_jax(jax):
     y = trope.rotate(jax.numpy.asarray(x), **options)
     assert isinstance(y, jax.Array) and np.array_equal(y, trope.rotate(x, **dict(GOOD, freqs=freqs)))
     y = trope.rotate(jax.numpy.asarray(x, jax.numpy.bfloat16), **options)
-    assert y.dtype == jax.numpy.bfloat16 and np.abs(np.asarray(y, np.float32) - trope.rotate(x, **dict(GOOD, freqs=freqs))).max() < 0.05
+    assert (
+        y.dtype == jax.numpy.bfloat16
+        and np.abs(np.asarray(y, np.float32) - trope.rotate(x, **dict(GOOD, freqs=freqs))).max() < 0.05
+    )
     with pytest.raises(trope.Error, match="written"):
         trope.rotate_(jax.numpy.asarray(x), **options)
 

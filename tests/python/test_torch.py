@@ -46,12 +46,30 @@ def test_bits_of_numpy(device, dtype, layout):
 def test_strides_of_results_are_eagers(device):
     x = random(3, 5, 4, 8, device=device)
     c, s = random(8, device=device), random(8, device=device)
-    views = [x, x.transpose(1, 2), x.permute(3, 0, 2, 1), x[..., ::2], x[:, :, 1:3], x[:1].expand(3, 5, 4, 8), x[..., :1].expand(3, 5, 4, 8)]
+    views = [
+        x,
+        x.transpose(1, 2),
+        x.permute(3, 0, 2, 1),
+        x[..., ::2],
+        x[:, :, 1:3],
+        x[:1].expand(3, 5, 4, 8),
+        x[..., :1].expand(3, 5, 4, 8),
+    ]
     for view in views:
-        eager = view * c[: view.shape[-1]] + half_turned(view) * s[: view.shape[-1]] if view.shape[-1] % 2 == 0 else view * 1
-        y = trope.torch.rotate(view, layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1], rotary_dim=2 if view.shape[-1] > 1 else None)
+        eager = (
+            view * c[: view.shape[-1]] + half_turned(view) * s[: view.shape[-1]] if view.shape[-1] % 2 == 0 else view * 1
+        )
+        y = trope.torch.rotate(
+            view,
+            layout="bshd",
+            pairing="half",
+            inv_freq=INV_FREQ.inv_freq[:1],
+            rotary_dim=2 if view.shape[-1] > 1 else None,
+        )
         assert y.stride() == eager.stride() and y.shape == eager.shape
-        assert torch.equal(y, trope.torch.rotate(view.clone(), layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1]))
+        assert torch.equal(
+            y, trope.torch.rotate(view.clone(), layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1])
+        )
 
 
 GRADIENTS = {
@@ -128,7 +146,9 @@ def test_learned_frequencies(device):
             return trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq, **options)
 
         assert torch.autograd.gradcheck(call, (x, inv_freq)) and torch.autograd.gradgradcheck(call, (x, inv_freq))
-        exact = trope.torch.rotate(x.detach(), layout="sbhd", pairing="half", inv_freq=(1.0, 0.2), position_ids=options.get("position_ids"))
+        exact = trope.torch.rotate(
+            x.detach(), layout="sbhd", pairing="half", inv_freq=(1.0, 0.2), position_ids=options.get("position_ids")
+        )
         torch.testing.assert_close(call(x, inv_freq), exact)
     with pytest.raises(trope.Error) as caught:
         trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq, position_ids=ids)
@@ -195,7 +215,9 @@ def test_in_place(device):
     trope.torch.rotate_(q, k, **PLAIN)
     (qkv * torch.arange(24, device=device)).sum().backward()
     weight = torch.arange(24.0, device=device).expand(5, 2, 3, 24)
-    wanted = torch.cat([trope.torch.rotate_backward(weight[..., a : a + 8], **PLAIN) for a in (0, 8)] + [weight[..., 16:]], -1)
+    wanted = torch.cat(
+        [trope.torch.rotate_backward(weight[..., a : a + 8], **PLAIN) for a in (0, 8)] + [weight[..., 16:]], -1
+    )
     torch.testing.assert_close(buffer.grad, wanted)
     with torch.inference_mode():
         t = random(5, 2, 3, 8, device=device)
@@ -282,7 +304,9 @@ def test_views_of_a_flat_buffer(device):
 
 
 def test_module(device):
-    config = dict(model_type="llama", rope_theta=10000.0, hidden_size=64, num_attention_heads=8, max_position_embeddings=128)
+    config = dict(
+        model_type="llama", rope_theta=10000.0, hidden_size=64, num_attention_heads=8, max_position_embeddings=128
+    )
     module = trope.torch.RotaryEmbedding(config, layout="bhsd", pairing="half").to(device)
     q, k = random(2, 4, 9, 8, device=device), random(2, 2, 9, 8, device=device)
     y, z = module(q, k, position_ids=torch.arange(3, 12, device=device))
@@ -315,9 +339,15 @@ def test_refusals(device):
         (lambda: trope.torch.rotate(x, x[:4], **PLAIN), "tensors[1]"),
         (lambda: trope.torch.rotate(x[0], **PLAIN), "tensors[0]"),
         (lambda: trope.torch.rotate(x.long(), **PLAIN), "tensors[0]"),
-        (lambda: trope.torch.rotate(x, **dict(PLAIN, position_ids=torch.zeros(4, dtype=torch.long, device=device))), "position_ids"),
+        (
+            lambda: trope.torch.rotate(x, **dict(PLAIN, position_ids=torch.zeros(4, dtype=torch.long, device=device))),
+            "position_ids",
+        ),
         (lambda: trope.torch.rotate(x, **dict(PLAIN, inv_freq=random(4, device="meta"))), "inv_freq"),
-        (lambda: trope.torch.rotate(x.to("meta"), **dict(PLAIN, start_positions=torch.zeros(2, dtype=torch.int32))), "start_positions"),
+        (
+            lambda: trope.torch.rotate(x.to("meta"), **dict(PLAIN, start_positions=torch.zeros(2, dtype=torch.int32))),
+            "start_positions",
+        ),
         (lambda: trope.rotate(x, stream=1, **PLAIN), "stream"),
     ]
     for call, argument in refused:
@@ -355,7 +385,9 @@ def test_dtensor_says_that_it_does_not(device):
 
     with tempfile.TemporaryDirectory() as folder:
         backend = "nccl" if device == "cuda" else "gloo"
-        torch.distributed.init_process_group(backend, init_method="file://" + os.path.join(folder, "store"), rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            backend, init_method="file://" + os.path.join(folder, "store"), rank=0, world_size=1
+        )
         try:
             x = distribute_tensor(random(5, 2, 3, 8, device=device), init_device_mesh(device, (1,)), [Replicate()])
             with pytest.raises((trope.Error, NotImplementedError, RuntimeError), match="trope|DTensor|shard"):
@@ -373,7 +405,9 @@ def test_many_threads(device):
     wanted = [torch.autograd.grad(trope.torch.rotate(x, **PLAIN).square().sum(), x)[0] for x in xs]
 
     def work(i):
-        return torch.equal(torch.autograd.grad(trope.torch.rotate(xs[i % 4], **PLAIN).square().sum(), xs[i % 4])[0], wanted[i % 4])
+        return torch.equal(
+            torch.autograd.grad(trope.torch.rotate(xs[i % 4], **PLAIN).square().sum(), xs[i % 4])[0], wanted[i % 4]
+        )
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(64)))
@@ -398,9 +432,19 @@ def needs_cuda(device):
 
 def test_graph_of_forward_and_backward(device):
     needs_cuda(device)
-    x, freqs = random(256, 2, 8, 128, device=device, dtype=torch.bfloat16, grad=True), random(256, 64, device=device, grad=True)
+    x, freqs = random(256, 2, 8, 128, device=device, dtype=torch.bfloat16, grad=True), random(
+        256, 64, device=device, grad=True
+    )
     cu_seqlens = torch.tensor([0, 100, 512], device=device, dtype=torch.int32)
-    options = dict(layout="thd", pairing="half", freqs=freqs, angle_columns="pair", cu_seqlens=cu_seqlens, padding="zero", out_of_range="clamp")
+    options = dict(
+        layout="thd",
+        pairing="half",
+        freqs=freqs,
+        angle_columns="pair",
+        cu_seqlens=cu_seqlens,
+        padding="zero",
+        out_of_range="clamp",
+    )
 
     def step():
         y = trope.torch.rotate(x.flatten(0, 1), **options)

@@ -39,7 +39,11 @@ def fresh():
 
 def gradients(function, *inputs):
     y, z = function(*inputs)
-    return y, z, *torch.autograd.grad(y.float().square().sum() + z.float().sin().sum(), [t for t in inputs if t.requires_grad])
+    return (
+        y,
+        z,
+        *torch.autograd.grad(y.float().square().sum() + z.float().sin().sum(), [t for t in inputs if t.requires_grad]),
+    )
 
 
 @pytest.mark.parametrize("case", CALLS)
@@ -121,12 +125,18 @@ def test_in_place(device):
 
 def test_refusals_are_the_same(device):
     q = random(2, 6, 4, 8, device=device)
-    for options in (dict(layout="bshd"), dict(layout="bshd", pairing="half"), dict(layout="sbh", pairing="half", inv_freq=INV_FREQ)):
+    for options in (
+        dict(layout="bshd"),
+        dict(layout="bshd", pairing="half"),
+        dict(layout="sbh", pairing="half", inv_freq=INV_FREQ),
+    ):
         with pytest.raises(Exception, match="trope|Error|missing|must be"):
             torch.compile(lambda q: trope.torch.rotate(q, **options), fullgraph=True, backend="eager")(q)
     status = torch.zeros(1, dtype=torch.int32, device=device)
     with pytest.raises(Exception, match="status"):
-        torch.compile(lambda q: trope.torch.rotate(q, status=status, **CALLS["frequencies"]), fullgraph=True, backend="eager")(q)
+        torch.compile(
+            lambda q: trope.torch.rotate(q, status=status, **CALLS["frequencies"]), fullgraph=True, backend="eager"
+        )(q)
 
 
 def test_opcheck(device):

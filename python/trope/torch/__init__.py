@@ -84,7 +84,9 @@ def _table_of(inv_freq, x, max_position, options):
         raise Error("inv_freq is given beside a table", "inv_freq")
     if max_position is None:
         if options.get("position_ids") is not None or options.get("start_positions") is not None:
-            raise Error("max_position is missing: positions up to it have a row of the table for learned inv_freq", "max_position")
+            raise Error(
+                "max_position is missing: positions up to it have a row of the table for learned inv_freq", "max_position"
+            )
         tokens = x.shape[_spec.DIMS[options["layout"]][1]] if options.get("layout") in _spec.DIMS else 1
         max_position = tokens * (options.get("cp_size") or 1)
     positions = torch.arange(max_position, device=inv_freq.device, dtype=torch.float64)
@@ -158,7 +160,11 @@ def _write_in_place(transposed, spec, side, tensors, needed):
 def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
     """Without autograd: into `out`."""
     out = [out] if isinstance(out, torch.Tensor) else list(out)
-    forward_src = [None] * len(tensors) if forward_src is None else [forward_src] if isinstance(forward_src, torch.Tensor) else list(forward_src)
+    forward_src = (
+        [None] * len(tensors)
+        if forward_src is None
+        else [forward_src] if isinstance(forward_src, torch.Tensor) else list(forward_src)
+    )
     if len(out) != len(tensors) or len(forward_src) != len(tensors):
         name = "out" if len(out) != len(tensors) else "forward_src"
         raise Error("%s must have a tensor for each of the %d" % (name, len(tensors)), name)
@@ -172,7 +178,9 @@ def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward
     return out[0] if len(tensors) == 1 else tuple(out)
 
 
-def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, inv_freq=None, max_position=None, **options):
+def rotate_backward(
+    *tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, inv_freq=None, max_position=None, **options
+):
     if out is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, inv_freq, max_position)
         if spec.accumulate:
@@ -234,11 +242,8 @@ _TENSORS = """
 
 rotate.__doc__ = (
     "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.\n"
-    + _TENSORS.format(
-        more="""
-        out: tensors to write instead of new ones, outside of autograd."""
-        + _MAX_POSITION
-    )
+    + _TENSORS.format(more="""
+        out: tensors to write instead of new ones, outside of autograd.""" + _MAX_POSITION)
     + "\n"
     + OPTIONS
     + """    Return:
@@ -256,14 +261,11 @@ rotate_.__doc__ = (
 )
 rotate_backward.__doc__ = (
     "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.\n"
-    + _TENSORS.format(
-        more=""" They are dy.
+    + _TENSORS.format(more=""" They are dy.
         out: tensors to write (with accumulate: to add to) instead of new ones, outside of autograd.
         forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
         d_freqs: like the table, f32 (f64 with f64 tensors): the gradient of freqs is written to it.
-        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq."""
-        + _MAX_POSITION
-    )
+        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq.""" + _MAX_POSITION)
     + "\n"
     + OPTIONS
     + """    Return:

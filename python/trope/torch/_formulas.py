@@ -14,7 +14,6 @@ import torch
 from .._spec import DIMS, intern
 
 
-
 def subset(spec, keep):
     """The Spec of some of the tensors."""
     if len(keep) == len(spec.rotary_dims):

@@ -6,7 +6,9 @@ from .. import _plan
 from .._abi import Error
 from .._plan import DIMS, Plan, Side
 
-_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # the address of a stream in 0.1 us, where there is CUDA
+_current_stream = getattr(
+    torch._C, "_cuda_getCurrentRawStream", None
+)  # the address of a stream in 0.1 us, where there is CUDA
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 
 
@@ -105,7 +107,9 @@ def result_shape(backward, spec, i, shape):
         raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(shape), spec.layout), "tensors[%d]" % i)
     shape, heads = list(shape), DIMS[spec.layout][2]
     if backward and shape[heads] % per_group:
-        raise Error("tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads")
+        raise Error(
+            "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
+        )
     shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
     return shape
 
