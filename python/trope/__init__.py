@@ -129,7 +129,7 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
 
 def _new_result(backward, spec, i, x, array):
     shape, per_group = list(array.meta.shape), spec.shared_heads[i]
-    heads = _plan.DIMS[spec.layout][2]
+    heads = _plan.DIMS[spec.layout][3]
     if per_group:
         if backward and shape[heads] % per_group:
             raise Error(

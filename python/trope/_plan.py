@@ -84,32 +84,25 @@ def _flat(meta, size, argument):
 
 
 def _sizes(layout, meta, argument):
-    """batch, tokens, heads, head_dim, and the strides of the first four."""
+    """[batch, tokens, groups, heads, head_dim] and their strides. A layout without groups has one of all heads."""
     shape, strides = meta[0], meta[1]
-    batch, tokens, heads, element = DIMS[layout]
     if len(shape) != len(layout):
         raise Error("%s has shape %s, which is not %s" % (argument, list(shape), layout), argument)
-    if batch is None:
-        return (1, shape[tokens], shape[heads], shape[element]), (0, strides[tokens], strides[heads], strides[element])
-    return (
-        (shape[batch], shape[tokens], shape[heads], shape[element]),
-        (strides[batch], strides[tokens], strides[heads], strides[element]),
-    )
+    dims = DIMS[layout]
+    return [1 if dim is None else shape[dim] for dim in dims], [0 if dim is None else strides[dim] for dim in dims]
 
 
-def _fill_tensor(operand, name, layout, meta, expected, heads_per_group, shared, argument):
-    """One of an operand's tensors. A shared one has a head for each group."""
-    sizes, (batch, token, head, element) = _sizes(layout, meta, argument)
-    wanted = expected[:2] + (expected[2] if shared else expected[2] * heads_per_group,) + expected[3:]
-    if sizes != wanted:
-        words = ("batch", "tokens", "heads", "head_dim")
-        word, size, right = next((w, s, r) for w, s, r in zip(words, sizes, wanted) if s != r)
-        raise Error("%s has %s %d, where %d is wanted" % (argument, word, size, right), argument)
+def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
+    """One of an operand's tensors, of `expected` sizes. Where heads are shared, they are groups in the operand: of one head
+    in the tensor that shares, and of several that are one after another in the other."""
+    sizes, strides = _sizes(layout, meta, argument)
+    for word, size, right in zip(("batch", "tokens", "groups", "heads", "head_dim"), sizes, expected):
+        if size != right:
+            raise Error("%s: %s has %s %d, where %d is wanted" % (argument, name, word, size, right), argument)
+    if operand.shared_heads:
+        strides[2:4] = (strides[3], 0) if is_sharing else (strides[3] * operand.heads_per_group, strides[3])
     setattr(operand, name + "_layout", _abi.STRIDED)
-    stride = getattr(operand, name + "_stride")
-    stride[0], stride[1], stride[4] = batch, token, element
-    stride[2] = head if shared else head * heads_per_group
-    stride[3] = 0 if shared else head
+    getattr(operand, name + "_stride")[:] = strides
 
 
 class Plan:
@@ -158,42 +151,27 @@ class Plan:
     def _fill_operands(self, backward, spec, srcs, dsts, forward_srcs):
         args = self.args
         for i, operand in enumerate(self.operands):
-            argument = "tensors[%d]" % i
-            if dtype_of(srcs[i], argument) != dtype_of(srcs[0], argument):
-                raise Error("%s has dtype %s, and tensors[0] %s" % (argument, srcs[i][2], srcs[0][2]), argument)
-            per_group = spec.shared_heads[i]
-            basis = srcs[i] if not per_group or not backward else dsts[i] or forward_srcs[i]
-            batch, tokens, heads, head_dim = _sizes(spec.layout, basis, argument)[0]
+            argument, per_group = "tensors[%d]" % i, spec.shared_heads[i]
+            metas = {"src": srcs[i], "dst": dsts[i], "forward_src": forward_srcs[i]}
+            for name, meta in metas.items():
+                if meta is not None and dtype_of(meta, argument) != dtype_of(srcs[0], argument):
+                    raise Error("%s: %s has dtype %s, and the call %s" % (argument, name, meta[2], srcs[0][2]), argument)
+            sharing = (dsts[i] or forward_srcs[i]) if per_group and backward else srcs[i]
+            batch, tokens, groups, heads, head_dim = _sizes(spec.layout, sharing, argument)[0]
             if i == 0:
                 args.batch, args.tokens = batch, tokens
             if per_group:
                 operand.groups, operand.heads_per_group, operand.shared_heads = heads, per_group, _abi.SHARED_GROUP
-                expected = (args.batch, args.tokens, heads, head_dim)
             else:
-                operand.groups, operand.heads_per_group = 1, heads
-                expected = (args.batch, args.tokens, 1, head_dim)
+                operand.groups, operand.heads_per_group = groups, heads
             operand.head_dim, operand.rotary_dim = head_dim, spec.rotary_dims[i]
             operand.rotary_offset, operand.accumulate = spec.rotary_offsets[i], spec.accumulate
-            for name, metas, shared in (
-                ("src", srcs, not backward),
-                ("dst", dsts, backward),
-                ("forward_src", forward_srcs, True),
-            ):
-                if metas[i] is not None:
-                    _fill_tensor(
-                        operand,
-                        name,
-                        spec.layout,
-                        metas[i],
-                        expected,
-                        operand.heads_per_group,
-                        shared and per_group,
-                        argument,
-                    )
-                    if dtype_of(metas[i], argument) != dtype_of(srcs[0], argument):
-                        raise Error(
-                            "%s: %s has dtype %s, and the call %s" % (argument, name, metas[i][2], srcs[0][2]), argument
-                        )
+            for name, meta in metas.items():
+                if meta is not None:
+                    is_other = per_group and name == ("src" if backward else "dst")
+                    all_heads = heads * per_group if is_other else heads
+                    expected = args.batch, args.tokens, groups, all_heads, head_dim
+                    _fill_tensor(operand, name, meta, spec.layout, expected, not is_other, argument)
 
     def _table_strides(self, meta, argument):
         """Strides of axis, batch, row and column. A dimension that is not there, or has one entry for all, has 0."""

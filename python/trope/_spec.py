@@ -6,9 +6,17 @@ from typing import NamedTuple, Tuple
 from . import _abi
 from ._abi import Error
 
-LAYOUTS = ("sbhd", "bshd", "bhsd", "thd")
-# Where batch, tokens, heads and head_dim are in the shape of a tensor; thd has no batch.
-DIMS = {"sbhd": (1, 0, 2, 3), "bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "thd": (None, 0, 1, 2)}
+# Where batch, tokens, groups, heads and head_dim are in the shape of a tensor of each layout.
+DIMS = {
+    "sbhd": (1, 0, None, 2, 3),
+    "bshd": (0, 1, None, 2, 3),
+    "bhsd": (0, 2, None, 1, 3),
+    "thd": (None, 0, None, 1, 2),
+    "sbghd": (1, 0, 2, 3, 4),
+    "bsghd": (0, 1, 2, 3, 4),
+    "bghsd": (0, 3, 1, 2, 4),
+    "tghd": (None, 0, 1, 2, 3),
+}
 
 
 class Spec(NamedTuple):
@@ -110,7 +118,7 @@ def make_spec(
     threads,
 ):
     """The Spec of `count` tensors and a table of so many columns (None: inv_freq)."""
-    _word(layout, LAYOUTS, "layout")
+    _word(layout, DIMS, "layout")
     _word(pairing, _abi.PAIRINGS, "pairing")
     if pairing_out is not None:
         _word(pairing_out, _abi.PAIRINGS, "pairing_out")
@@ -125,6 +133,9 @@ def make_spec(
     else:
         _word(angle_columns, _abi.COLUMNS, "angle_columns")
         width = 2 * columns if angle_columns == "pair" else columns
+    shared_heads = _per_tensor(shared_heads, count, "shared_heads")
+    if any(shared_heads) and DIMS[layout][2] is not None:
+        raise Error("shared_heads is for layouts without groups, not %s" % layout, "shared_heads")
     cp_size, cp_rank, cp_layout = _cp(cp_size, cp_rank, cp_layout)
     return Spec(
         layout,
@@ -143,7 +154,7 @@ def make_spec(
         cp_layout,
         _per_tensor(width if rotary_dim is None else rotary_dim, count, "rotary_dim"),
         _per_tensor(rotary_offset, count, "rotary_offset"),
-        _per_tensor(shared_heads, count, "shared_heads"),
+        shared_heads,
         bool(accumulate),
         () if pair_axis is None else tuple(pair_axis),
         () if inv_freq is None else inv_freq,
@@ -244,7 +255,8 @@ OPTIONS = """
             row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides.
         cos, sin: tables of that shape.
     Keyword arguments:
-        layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides.
+        layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides. With groups of heads as
+            a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd".
         pairing: "half": element i turns with i + rotary_dim/2 (GPT-NeoX, Llama); "interleaved": 2i with 2i + 1 (GPT-J).
         pairing_out: how the result is paired, if not as the input (MLA: interleaved in, half out).
         angle_columns: of tables: "pair": a column a pair; "half", "interleaved": one an element, paired so.
@@ -262,7 +274,7 @@ OPTIONS = """
         stream_positions: the index in the packed stream instead of that in the sequence.
         out_of_range: positions that a table has no row for are NaN ("poison"; an error where the host can see it), or have
             the nearest row ("clamp").
-        cu_seqlens: int32 or int64 [sequences + 1], with layout "thd": offsets in the stream of all context parallel ranks.
+        cu_seqlens: int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets in the stream of all context parallel ranks.
         cu_seqlens_padded: where the sequences are stored, if not there; needs padding.
         padding: what becomes of tokens of no sequence: "zero", "copy", "rotate". Without it there must be none.
         cp_size, cp_rank, cp_layout: context parallel; "contiguous", "zigzag" (Megatron-Core), "striped", "flat".

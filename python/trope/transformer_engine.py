@@ -15,7 +15,7 @@ gradients of freqs. What is less: freqs of several batch entries [positions, b, 
 import torch
 from torch.autograd import Function
 
-from ._abi import COPY, MAX_OPERANDS, Error
+from ._abi import COPY, Error
 from ._spec import resolve
 from .torch import _is_eager, _launch, rotate, rotate_backward
 
@@ -189,30 +189,10 @@ def _apart_parts(q, k, v, sizes):
     return q.unflatten(-2, (k.shape[-2], sizes[0])), k.unsqueeze(-2), v.unsqueeze(-2)
 
 
-def _merges(x, dim):
-    """Whether a dimension and the next are one in memory."""
-    return x.shape[dim] == 1 or x.shape[dim + 1] == 1 or x.stride(dim) == x.shape[dim + 1] * x.stride(dim + 1)
-
-
-def _choose_fold(tensors, tensor_format):
-    """What makes four dimensions (three of thd) of the five of all tensors: groups are merged with heads, or with the batch
-    before them; or, None, there is an operand for each head of a group, which have the groups for heads."""
-    groups = len(tensor_format) - 2
-    if all(_merges(x, groups) for x in tensors):
-        return groups
-    if tensor_format == "sbhd" and all(_merges(x, 1) for x in tensors):
-        return 1
-    return None
-
-
-def _fold(x, dim):
-    return x.unbind(-2) if dim is None else [x.flatten(dim, dim + 1)]
-
-
 def _same(a, b):
     """Whether two tables are one."""
-    if a is b:
-        return True
+    if a is b or torch.compiler.is_compiling():
+        return a is b
     return a.data_ptr() == b.data_ptr() and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 
@@ -220,29 +200,26 @@ def _tables(q_freqs, k_freqs, k):
     return tuple(_table(freqs, k.shape[-1], k.dtype, name) for freqs, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")))
 
 
-def _launch_operands(transposed, operands, table, options):
-    """Calls of at most MAX_OPERANDS (src, dst, rotary_dim) each: mostly one."""
-    for first in range(0, len(operands), MAX_OPERANDS):
-        srcs, dsts, rotary_dims = zip(*operands[first : first + MAX_OPERANDS])
-        spec, side = resolve(len(srcs), freqs=table, rotary_dim=rotary_dims, **options)
-        _launch.launch(transposed, spec, srcs, dsts, (None,) * len(srcs), (*side, None, None))
+def _calls(q_freqs, k_freqs, parts):
+    """What goes into one call: (indices of q, k and v, the table, rotary_dim of each). V is with q."""
+    q_table, k_table = _tables(q_freqs, k_freqs, parts[1])
+    q_width, k_width = q_table.shape[-1], k_table.shape[-1]
+    if _same(q_freqs, k_freqs):
+        return [((0, 1, 2), q_table, (q_width, k_width, COPY))]
+    return [((0, 2), q_table, (q_width, COPY)), ((1,), k_table, (k_width,))]
 
 
 def _rotate_parts(transposed, srcs, dsts, q_freqs, k_freqs, options):
     """From parts to parts: q and k rotated, v copied, in one launch where q and k have one table."""
-    dim = _choose_fold(srcs + dsts, options["layout"])
-    if dim == 1 and options["layout"] == "sbhd" and options["start_positions"] is not None:
-        groups = srcs[1].shape[2]
-        options = dict(options, start_positions=options["start_positions"].repeat_interleave(groups))
-    tables = _tables(q_freqs, k_freqs, srcs[1])
-    widths = tables[0].shape[-1], tables[1].shape[-1], COPY
-    q, k, v = (
-        [(*pair, width) for pair in zip(_fold(src, dim), _fold(dst, dim))] for src, dst, width in zip(srcs, dsts, widths)
-    )
-    if _same(q_freqs, k_freqs):
-        return _launch_operands(transposed, v + q + k, tables[0], options)
-    _launch_operands(transposed, v + q, tables[0], options)
-    _launch_operands(transposed, k, tables[1], options)
+    for which, table, widths in _calls(q_freqs, k_freqs, srcs):
+        spec, side = resolve(len(which), freqs=table, rotary_dim=widths, **_with_groups(options))
+        _launch.launch(
+            transposed, spec, [srcs[i] for i in which], [dsts[i] for i in which], (None,) * len(which), (*side, None, None)
+        )
+
+
+def _with_groups(options):
+    return dict(options, layout={"sbhd": "sbghd", "bshd": "bsghd", "thd": "tghd"}[options["layout"]])
 
 
 def _prepare_qkv(
@@ -272,16 +249,13 @@ def _rotate_qkv(qkv, argument, q_freqs, k_freqs, *words):
 
 
 def _compose_qkv(qkv, q_freqs, k_freqs, sizes, options):
-    """The same by trope.torch.rotate, with its autograd: q is gathered first, a copy more."""
-    q, k, v = (part.flatten(-3, -2) for part in _packed_parts(qkv, sizes))
-    q_table, k_table = _tables(q_freqs, k_freqs, k)
-    width = q_table.shape[-1]
-    if q_freqs is k_freqs:
-        results = rotate(q, k, v, freqs=q_table, rotary_dim=(width, width, COPY), **options)
-    else:
-        q, v = rotate(q, v, freqs=q_table, rotary_dim=(width, COPY), **options)
-        results = q, rotate(k, freqs=k_table, **options), v
-    return tuple([x.contiguous() for x in results])
+    """The same by trope.torch.rotate, with its autograd, whose gradients of q, k and v are put together by PyTorch."""
+    parts, results = _packed_parts(qkv, sizes), [None] * 3
+    for which, table, widths in _calls(q_freqs, k_freqs, parts):
+        rotated = rotate(*(parts[i] for i in which), freqs=table, rotary_dim=widths, **_with_groups(options))
+        for i, x in zip(which, rotated if len(which) > 1 else (rotated,)):
+            results[i] = x.flatten(-3, -2).contiguous()
+    return tuple(results)
 
 
 def _rotate_qkv_back(
@@ -375,9 +349,8 @@ def apply_fused_qkv_rotary_pos_emb(
     cu_seqlens=None, cp_size=1, cp_rank=0,
 ):  # fmt: skip
     """Rotates Q and K of a packed tensor and copies V, each into a tensor of its own, in one launch where q_freqs and
-    k_freqs are one tensor, else in two. Backward writes the packed gradient likewise. (Groups of more than 14 query heads
-    take a launch more in bshd, in thd, and where upstream gradients are transposed. Under torch.compile, and where q_freqs
-    or k_freqs require a gradient, q is gathered first.)
+    k_freqs are one tensor, else in two. Backward writes the packed gradient likewise. (Under torch.compile, and where
+    q_freqs or k_freqs require a gradient, PyTorch puts it together, which is a copy more.)
 
     Arguments:
         qkv: [s, b, groups, n * d + d + v_dim], or [b, s, ...], [t, ...], as tensor_format says: in each group n query

@@ -224,6 +224,44 @@ def test_in_place(device):
         assert torch.equal(trope.torch.rotate_(t.clone(), **PLAIN), trope.torch.rotate(t, **PLAIN))
 
 
+def test_views_in_place_one_after_the_other(device):
+    base = random(5, 2, 3, 8, device=device, grad=True)
+    heads = base * 1
+    freqs = random(5, 8, device=device)
+    for view in (heads[:, :, 0:1], heads[:, :, 1:3]):
+        trope.torch.rotate_(view, layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+    weight = random(5, 2, 3, 8, device=device, seed=1)
+    (heads * weight).sum().backward()
+    wanted = trope.torch.rotate_backward(weight, layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+    assert torch.equal(base.grad, wanted)
+
+
+@pytest.mark.parametrize("layout, grouped", [("sbhd", "sbghd"), ("bshd", "bsghd"), ("bhsd", "bghsd"), ("thd", "tghd")])
+def test_groups_of_packed_qkv(device, layout, grouped):
+    at = layout.index("h")
+    shape = [{"s": 5, "b": 2, "t": 5}.get(word, 0) for word in layout]
+    shape[at], shape[-1] = 3, 4 * 8  # three groups of two query heads, a key and a value
+    packed = random(*shape, device=device, grad=True)
+    parts = packed.unflatten(-1, (4, 8)).movedim(-2, at + 1)  # [.., groups, heads, ..]
+    q, k, v = parts.split((2, 1, 1), at + 1)
+    options = dict(pairing="half", inv_freq=INV_FREQ, rotary_dim=(8, 8, trope.COPY))
+    results = trope.torch.rotate(q, k, v, layout=grouped, **options)
+    wanted = trope.torch.rotate(*(t.flatten(at, at + 1) for t in (q, k, v)), layout=layout, **options)
+    assert all(torch.equal(a.flatten(at, at + 1), b) for a, b in zip(results, wanted))
+    (a,) = torch.autograd.grad(sum((y * y.detach()).sum() for y in results), packed)
+    (b,) = torch.autograd.grad(sum((y * y.detach()).sum() for y in wanted), packed)
+    assert torch.equal(a, b)
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate(q, layout=grouped, pairing="half", inv_freq=INV_FREQ, shared_heads=2)
+    assert caught.value.argument == "shared_heads"
+
+
+def test_a_head_that_stands_for_one(device):
+    x = random(5, 2, 3, 8, device=device)
+    assert torch.equal(trope.torch.rotate(x, shared_heads=1, **PLAIN), trope.torch.rotate(x, **PLAIN))
+    assert torch.equal(trope.torch.rotate_backward(x, shared_heads=1, **PLAIN), trope.torch.rotate_backward(x, **PLAIN))
+
+
 def test_in_place_refuses_what_autograd_needs(device):
     x = random(5, 2, 3, 8, device=device, grad=True)
     with pytest.raises(trope.Error) as caught:

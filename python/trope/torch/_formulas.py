@@ -27,7 +27,7 @@ def _with_one_that_turns(spec, whole, tensors):
     padding is not), one head of zeros turns."""
     if any(width > 0 for width in spec.rotary_dims):
         return spec, tensors
-    batch, tokens, heads, element = DIMS[spec.layout]
+    _, _, _, heads, element = DIMS[spec.layout]
     shape = list(tensors[0].shape)
     shape[heads], shape[element] = 1, max(whole.rotary_dims)
     spec = spec._replace(

@@ -105,7 +105,7 @@ def result_shape(backward, spec, i, shape):
         return shape
     if len(shape) != len(spec.layout):
         raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(shape), spec.layout), "tensors[%d]" % i)
-    shape, heads = list(shape), DIMS[spec.layout][2]
+    shape, heads = list(shape), DIMS[spec.layout][3]
     if backward and shape[heads] % per_group:
         raise Error(
             "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
