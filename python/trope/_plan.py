@@ -201,8 +201,7 @@ class Plan:
         table = side.freqs if side.freqs is not None else side.cos
         name = "freqs" if side.freqs is not None else "cos"
         shape, strides = self._table_strides(table, name)
-        if side.sin is not None and (tuple(side.sin[0]) != tuple(table[0]) or self._table_strides(side.sin, "sin")[1] != strides
-                                     or side.sin[2] != table[2]):  # fmt: skip
+        if side.sin is not None and (*self._table_strides(side.sin, "sin"), side.sin[2]) != (shape, strides, table[2]):
             raise Error("sin must have the shape, strides and dtype of cos", "sin")
         args.angle_dtype = _abi.choose(_abi.DTYPES, dtype_of(table, name), name)
         args.angle_columns = _abi.COLUMNS[spec.angle_columns]

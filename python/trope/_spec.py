@@ -255,8 +255,8 @@ OPTIONS = """
             row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides.
         cos, sin: tables of that shape.
     Keyword arguments:
-        layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides. With groups of heads as
-            a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd".
+        layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides. With groups of heads
+            as a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd".
         pairing: "half": element i turns with i + rotary_dim/2 (GPT-NeoX, Llama); "interleaved": 2i with 2i + 1 (GPT-J).
         pairing_out: how the result is paired, if not as the input (MLA: interleaved in, half out).
         angle_columns: of tables: "pair": a column a pair; "half", "interleaved": one an element, paired so.
@@ -274,7 +274,8 @@ OPTIONS = """
         stream_positions: the index in the packed stream instead of that in the sequence.
         out_of_range: positions that a table has no row for are NaN ("poison"; an error where the host can see it), or have
             the nearest row ("clamp").
-        cu_seqlens: int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets in the stream of all context parallel ranks.
+        cu_seqlens: int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets in the stream of all context
+            parallel ranks.
         cu_seqlens_padded: where the sequences are stored, if not there; needs padding.
         padding: what becomes of tokens of no sequence: "zero", "copy", "rotate". Without it there must be none.
         cp_size, cp_rank, cp_layout: context parallel; "contiguous", "zigzag" (Megatron-Core), "striped", "flat".

@@ -214,7 +214,8 @@ class Frequencies:
             _fail("attention_factor", "must be a number other than 0, not %r", attention_factor)
         if not isinstance(rule, str):
             _fail("rule", "must be a str, not %r", rule)
-        for name, value in zip(self.__slots__, (values, factor, 2 * len(values), rule, steps, hash((values, factor, rule)))):
+        fields = values, factor, 2 * len(values), rule, steps, hash((values, factor, rule))
+        for name, value in zip(self.__slots__, fields):
             object.__setattr__(self, name, value)
 
     @property

@@ -1,4 +1,4 @@
-"""trope.torch: values against trope.rotate's, derivatives against finite differences, and what PyTorch's own tools do with it."""
+"""trope.torch: values against trope.rotate's, derivatives against finite differences, and PyTorch's own tools on it."""
 
 import copy
 import gc
@@ -72,6 +72,7 @@ def test_strides_of_results_are_eagers(device):
         )
 
 
+IDS = torch.tensor([[[3, 0, 1]] * 2, [[1, 2, 2]] * 2])  # of two axes
 GRADIENTS = {
     "half": dict(layout="sbhd", pairing="half"),
     "interleaved": dict(layout="sbhd", pairing="interleaved"),
@@ -80,8 +81,8 @@ GRADIENTS = {
     "window": dict(layout="sbhd", pairing="half", rotary_offset=(2, 0)),
     "shared": dict(layout="sbhd", pairing="half", shared_heads=(0, 3)),
     "copied": dict(layout="sbhd", pairing="half", rotary_dim=(4, trope.COPY)),
-    "parts": dict(layout="sbhd", pairing="half", parts=2, position_ids=torch.tensor([[[3, 0, 1]] * 2, [[1, 2, 2]] * 2])),
-    "axes": dict(layout="sbhd", pairing="half", pair_axis=(1, 0), position_ids=torch.tensor([[[3, 0, 1]] * 2, [[1, 2, 2]] * 2])),
+    "parts": dict(layout="sbhd", pairing="half", parts=2, position_ids=IDS),
+    "axes": dict(layout="sbhd", pairing="half", pair_axis=(1, 0), position_ids=IDS),
     "ids": dict(layout="bshd", pairing="half", position_ids=torch.tensor([[2, 2, 0]])),
     "starts": dict(layout="bshd", pairing="interleaved", start_positions=torch.tensor([1, 0, 2], dtype=torch.int32)),
     "rank": dict(layout="sbhd", pairing="half", cp_size=2, cp_rank=1, cp_layout="striped"),

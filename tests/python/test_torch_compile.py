@@ -1,4 +1,4 @@
-"""trope.torch under torch.compile, torch.export, fake tensors and opcheck: the bits of eager calls, without a graph break."""
+"""trope.torch under torch.compile, torch.export, fake tensors and opcheck: the bits of eager calls, and no graph break."""
 
 import pytest
 

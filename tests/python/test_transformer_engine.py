@@ -314,7 +314,9 @@ def launches(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("tensor_format, groups, per_group", [("sbhd", 3, 2), ("sbhd", 1, 20), ("bshd", 3, 20), ("bshd", 3, 4)])
+@pytest.mark.parametrize(
+    "tensor_format, groups, per_group", [("sbhd", 3, 2), ("sbhd", 1, 20), ("bshd", 3, 20), ("bshd", 3, 4)]
+)
 def test_qkv_is_one_launch(device, launches, tensor_format, groups, per_group):
     freqs, split = make_freqs(device), [per_group * DIM, DIM, DIM]
     qkv = torch.randn(make_shape(tensor_format, 1, groups, sum(split)), device=device, requires_grad=True)

@@ -51,8 +51,8 @@ def _requires_grad(tensors):
 def _refuse_transforms():
     """Their derivatives would be zeros."""
     if _is_transformed():
-        raise Error("torch.func transforms (vmap, grad, jvp, ...) are not supported: put the dimension of a vmap into batch or"
-                    " heads, and use torch.autograd.grad", "tensors")  # fmt: skip
+        message = "torch.func transforms (vmap, grad, jvp, ...) are not supported: put the dimension of a vmap into batch or"
+        raise Error(message + " heads, and use torch.autograd.grad", "tensors")
     if _forward_ad._current_level >= 0:
         raise Error("forward-mode derivatives are not supported", "tensors")
 

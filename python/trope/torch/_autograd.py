@@ -1,8 +1,8 @@
 """Eager autograd: cheaper than the operators of torch.library, which torch.compile takes. (So are Functions without
 setup_context: with it, torch looks at the signature of forward in every call, which takes 50 us.)
 
-Functions get those of the arrays beside the tensors that are there, and `slots`, their places in plan.Side: each argument of
-a Function costs, and mostly there are none or one.
+Functions get those of the arrays beside the tensors that are there, and `slots`, their places in plan.Side: each argument
+of a Function costs, and mostly there are none or one.
 """
 
 import torch
@@ -75,7 +75,7 @@ def _cut(slots, arrays):
 
 
 class Rotated(Function):
-    """Tells autograd that a tensor is rotated in place: apply(spec, slots, x, *arrays beside); whose data it does not touch.
+    """Tells autograd that a tensor is rotated in place: apply(spec, slots, x, *arrays beside). Its data it does not touch.
 
     x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
     """

@@ -31,8 +31,10 @@ def _with_one_that_turns(spec, whole, tensors):
     shape = list(tensors[0].shape)
     shape[heads], shape[element] = 1, max(whole.rotary_dims)
     spec = spec._replace(
-        rotary_dims=(*spec.rotary_dims, shape[element]), rotary_offsets=(*spec.rotary_offsets, 0), shared_heads=(*spec.shared_heads, 0)
-    )  # fmt: skip
+        rotary_dims=(*spec.rotary_dims, shape[element]),
+        rotary_offsets=(*spec.rotary_offsets, 0),
+        shared_heads=(*spec.shared_heads, 0),
+    )
     return intern(spec), [*tensors, tensors[0].new_zeros(shape)]
 
 
