@@ -51,7 +51,7 @@ def _requires_grad(tensors):
 def _refuse_transforms():
     """Their derivatives would be zeros."""
     if _is_transformed():
-        message = "torch.func transforms (vmap, grad, jvp, ...) are not supported: put the dimension of a vmap into batch or"
+        message = "torch.func transforms (vmap, grad, jvp, ...) are not supported: let the dimension of a vmap be in batch or"
         raise Error(message + " heads, and use torch.autograd.grad", "tensors")
     if _forward_ad._current_level >= 0:
         raise Error("forward-mode derivatives are not supported", "tensors")
