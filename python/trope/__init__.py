@@ -9,27 +9,33 @@ the same. trope.transformer_engine, trope.apex, trope.flash_attn and trope.liger
 Importing this needs neither NumPy nor PyTorch nor a GPU.
 """
 
+from __future__ import annotations
+
 import ctypes
 import sys
+from typing import TYPE_CHECKING, Any, Literal, Sequence
 
 from . import _abi, _arrays, _plan
 from ._abi import COPY, Error
-from ._spec import OPTIONS, resolve
+from ._spec import OPTIONS, Options, resolve
 from .frequencies import Frequencies, frequencies
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __version__ = _abi.lib.trope_version().decode()
 __all__ = [
-    "COPY", "Error", "Frequencies", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
+    "COPY", "Error", "Frequencies", "Options", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
     "rotate_backward", "rotate_backward_",
 ]  # fmt: skip
 
 
-def info():
+def info() -> str:
     """Lines "name: value" on the library and this machine: version, backends, instruction sets, devices."""
     return _abi.lib.trope_info().decode()
 
 
-def pair_axis(order, sections):
+def pair_axis(order: Literal["sections", "interleaved", "alternating", "hwt"], sections: Sequence[int]) -> tuple[int, ...]:
     """The axis of each pair, as models have it.
 
     Arguments:
@@ -139,19 +145,27 @@ def _new_result(backward, spec, i, x, array):
     return _arrays.empty_like(x, tuple(shape), "tensors[%d]" % i)
 
 
-def rotate(*tensors, out=None, stream=None, **options):
+def rotate(*tensors: Any, out: Sequence[Any] | None = None, stream: int | None = None, **options: Unpack[Options]) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate(*tensors, out=out, **_without_stream(stream, options))
     return _rotate(False, tensors, out, False, None, None, None, stream, options)
 
 
-def rotate_(*tensors, stream=None, **options):
+def rotate_(*tensors: Any, stream: int | None = None, **options: Unpack[Options]) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate_(*tensors, **_without_stream(stream, options))
     return _rotate(False, tensors, None, True, None, None, None, stream, options)
 
 
-def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, stream=None, **options):
+def rotate_backward(
+    *tensors: Any,
+    out: Sequence[Any] | None = None,
+    forward_src: Sequence[Any] | None = None,
+    d_freqs: Any = None,
+    d_inv_freq: Any = None,
+    stream: int | None = None,
+    **options: Unpack[Options],
+) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate_backward(
             *tensors,
@@ -164,7 +178,7 @@ def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_fr
     return _rotate(True, tensors, out, False, forward_src, d_freqs, d_inv_freq, stream, options)
 
 
-def rotate_backward_(*tensors, stream=None, **options):
+def rotate_backward_(*tensors: Any, stream: int | None = None, **options: Unpack[Options]) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate_backward_(*tensors, **_without_stream(stream, options))
     return _rotate(True, tensors, None, True, None, None, None, stream, options)
@@ -220,7 +234,7 @@ rotate_backward_.__doc__ = (
 )
 
 
-def kernel_name(*tensors, backward=False, **options):
+def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options]) -> str:
     """The name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
     if not tensors:
         raise Error("no tensors", "tensors")

@@ -1,7 +1,9 @@
 """The options of a call: what its keyword arguments mean, whatever library the arrays are of."""
 
+from __future__ import annotations
+
 import functools
-from typing import NamedTuple, Tuple
+from typing import Any, Literal, NamedTuple, Sequence, Tuple, TypedDict
 
 from . import _abi
 from ._abi import Error
@@ -17,6 +19,44 @@ DIMS = {
     "bghsd": (0, 3, 1, 2, 4),
     "tghd": (None, 0, 1, 2, 3),
 }
+
+
+Layout = Literal["sbhd", "bshd", "bhsd", "thd", "sbghd", "bsghd", "bghsd", "tghd"]
+Pairing = Literal["half", "interleaved"]
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of all functions, for type checkers. OPTIONS says what they mean, resolve what is left out."""
+
+    layout: Layout
+    pairing: Pairing
+    pairing_out: Pairing | None
+    inv_freq: Any  # Frequencies, or a sequence of float
+    freqs: Any  # an array, like cos, sin and all indices
+    cos: Any
+    sin: Any
+    angle_columns: Literal["pair", "half", "interleaved"] | None
+    mscale: float | None
+    inverse: bool
+    rounding: Literal["once", "native", "native_f32"]
+    rotary_dim: int | Sequence[int] | None
+    rotary_offset: int | Sequence[int]
+    parts: int
+    pair_axis: Sequence[int] | None
+    position_ids: Any
+    start_positions: Any
+    stream_positions: bool
+    out_of_range: Literal["poison", "clamp"]
+    cu_seqlens: Any
+    cu_seqlens_padded: Any
+    padding: Literal["zero", "copy", "rotate"] | None
+    cp_size: int | None
+    cp_rank: int | None
+    cp_layout: Literal["contiguous", "zigzag", "striped", "flat"] | None
+    shared_heads: int | Sequence[int]
+    accumulate: bool
+    status: Any
+    threads: int
 
 
 class Spec(NamedTuple):

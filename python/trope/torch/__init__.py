@@ -10,18 +10,26 @@ call again, nor on torch.compile, but with frequencies that are learned.
 What it does not do says so: torch.vmap, DTensor, forward-mode derivatives, gradients of cos and sin (give freqs).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence
+
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad as _forward_ad
 
 from .. import _spec
 from .._abi import Error
-from .._spec import OPTIONS, resolve
+from .._spec import OPTIONS, Options, resolve
 from ..frequencies import Frequencies, frequencies
 
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
 from . import _autograd, _formulas, _launch, _ops  # noqa: E402
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["RotaryEmbedding", "rotate", "rotate_", "rotate_backward", "rotate_backward_"]
 
@@ -51,31 +59,36 @@ def _requires_grad(tensors):
 def _refuse_transforms():
     """Their derivatives would be zeros."""
     if _is_transformed():
-        message = "torch.func transforms (vmap, grad, jvp, ...) are not supported: let the dimension of a vmap be in batch or"
+        message = (
+            "torch.func transforms (vmap, grad, jvp, ...) are not supported: let the dimension of a vmap be in batch or"
+        )
         raise Error(message + " heads, and use torch.autograd.grad", "tensors")
     if _forward_ad._current_level >= 0:
         raise Error("forward-mode derivatives are not supported", "tensors")
 
 
-def _resolve(tensors, options, inv_freq=None, max_position=None):
+def _resolve(tensors, options, max_position=None):
     """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient."""
     if not tensors:
         raise Error("no tensors", "tensors")
     _refuse_transforms()
-    if isinstance(inv_freq, torch.Tensor):
-        if inv_freq.requires_grad:
-            options = dict(options, freqs=_table_of(inv_freq, tensors[0], max_position, options), angle_columns="pair")
-            inv_freq = None
-        elif inv_freq.device.type != "cpu":
-            raise Error(
-                "inv_freq is on %s, and reading it would stop the host: give trope.frequencies, a list or a CPU tensor,"
-                " or let it require a gradient" % inv_freq.device,
-                "inv_freq",
-            )
-        else:
-            inv_freq = tuple(inv_freq.tolist())
-    make = _spec.make_spec if _compiles() else _spec.cached_spec
-    return resolve(len(tensors), make, inv_freq=inv_freq, **options)
+    if isinstance(options.get("inv_freq"), Tensor):
+        options = _without_inv_freq_as_tensor(options, tensors[0], max_position)
+    return resolve(len(tensors), _spec.make_spec if _compiles() else _spec.cached_spec, **options)
+
+
+def _without_inv_freq_as_tensor(options, x, max_position):
+    inv_freq = options["inv_freq"]
+    if inv_freq.requires_grad:
+        table = _table_of(inv_freq, x, max_position, options)
+        return dict(options, inv_freq=None, freqs=table, angle_columns="pair")
+    if inv_freq.device.type != "cpu":
+        raise Error(
+            "inv_freq is on %s, and reading it would stop the host: give trope.frequencies, a list or a CPU tensor,"
+            " or let it require a gradient" % inv_freq.device,
+            "inv_freq",
+        )
+    return dict(options, inv_freq=tuple(inv_freq.tolist()))
 
 
 def _table_of(inv_freq, x, max_position, options):
@@ -102,10 +115,15 @@ def _check_gradients(side):
             raise Error("%s requires a gradient, which there is none of: give freqs, or detach it" % name, name)
 
 
-def rotate(*tensors, out=None, inv_freq=None, max_position=None, **options):
+def rotate(
+    *tensors: Tensor,
+    out: Tensor | Sequence[Tensor] | None = None,
+    max_position: int | None = None,
+    **options: Unpack[Options],
+) -> Any:
     if out is not None:
-        return _rotate_out(False, tensors, out, inv_freq, max_position, options)
-    spec, side = _resolve(tensors, options, inv_freq, max_position)
+        return _rotate_out(False, tensors, out, max_position, options)
+    spec, side = _resolve(tensors, options, max_position)
     if spec.accumulate:
         raise Error("accumulate is for rotate_backward with `out`", "accumulate")
     _check_gradients(side)
@@ -120,15 +138,15 @@ def rotate(*tensors, out=None, inv_freq=None, max_position=None, **options):
     return results[0] if len(tensors) == 1 else tuple(results)
 
 
-def rotate_(*tensors, inv_freq=None, max_position=None, **options):
-    spec, side = _resolve(tensors, options, inv_freq, max_position)
+def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Unpack[Options]) -> Any:
+    spec, side = _resolve(tensors, options, max_position)
     _check_gradients(side)
     if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
     if any(spec.shared_heads):
         raise Error("shared heads have a result of another shape: use rotate", "shared_heads")
     if not _is_eager(tensors):
-        rotated = rotate(*tensors, inv_freq=inv_freq, max_position=max_position, **options)
+        rotated = rotate(*tensors, max_position=max_position, **options)
         for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
             x.copy_(y)
         return tensors[0] if len(tensors) == 1 else tensors
@@ -157,7 +175,7 @@ def _write_in_place(transposed, spec, side, tensors, needed):
     _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
 
 
-def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
+def _rotate_out(backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
     """Without autograd: into `out`."""
     out = [out] if isinstance(out, torch.Tensor) else list(out)
     forward_src = (
@@ -170,7 +188,7 @@ def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward
         raise Error("%s must have a tensor for each of the %d" % (name, len(tensors)), name)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, *out)):
         raise Error("`out` is outside of autograd, and a tensor requires a gradient: use torch.no_grad, or no `out`", "out")
-    spec, side = _resolve(tensors, options, inv_freq, max_position)
+    spec, side = _resolve(tensors, options, max_position)
     _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
     for t in out:
         if t is not None:
@@ -179,23 +197,29 @@ def _rotate_out(backward, tensors, out, inv_freq, max_position, options, forward
 
 
 def rotate_backward(
-    *tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, inv_freq=None, max_position=None, **options
-):
+    *tensors: Tensor,
+    out: Tensor | Sequence[Tensor] | None = None,
+    forward_src: Tensor | Sequence[Tensor] | None = None,
+    d_freqs: Tensor | None = None,
+    d_inv_freq: Tensor | None = None,
+    max_position: int | None = None,
+    **options: Unpack[Options],
+) -> Any:
     if out is None and d_freqs is None and d_inv_freq is None:
-        spec, side = _resolve(tensors, options, inv_freq, max_position)
+        spec, side = _resolve(tensors, options, max_position)
         if spec.accumulate:
             raise Error("accumulate is for `out`, which it adds to", "accumulate")
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
     if out is None:
-        spec, _ = _resolve(tensors, options, inv_freq, max_position)
+        spec, _ = _resolve(tensors, options, max_position)
         out = [_launch.new_result(True, spec, i, x.detach()) for i, x in enumerate(tensors)]
-    return _rotate_out(True, tensors, out, inv_freq, max_position, options, forward_src, d_freqs, d_inv_freq)
+    return _rotate_out(True, tensors, out, max_position, options, forward_src, d_freqs, d_inv_freq)
 
 
-def rotate_backward_(*tensors, inv_freq=None, max_position=None, **options):
-    spec, side = _resolve(tensors, options, inv_freq, max_position)
+def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Unpack[Options]) -> Any:
+    spec, side = _resolve(tensors, options, max_position)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
     _write_in_place(True, spec, side, tensors, ())
