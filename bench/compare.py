@@ -607,8 +607,8 @@ def draw(result, path):
         panel.set_xticks(range(len(table)), list(table), rotation=20, ha="right", fontsize=8)
         panel.set_ylabel("%s: time of the copy / of the call" % direction, fontsize=8)
         panel.grid(True, axis="y", linewidth=0.3)
-    panels[0, 0].legend(ncols=4, fontsize=8, loc="lower right")
-    panels[0, 0].set_title("trope %s, %s" % (result["trope"], result["machine"].split(",")[0]))
+    panels[0, 0].legend(ncols=8, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1))
+    figure.suptitle("trope %s, %s" % (result["trope"], result["machine"].split(",")[0]))
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 
