@@ -120,10 +120,10 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
     forwards = [None] * len(tensors) if forward_src is None else _describe_all(forward_src, "forward_src")
     if len(forwards) != len(tensors):
         raise Error("forward_src has %d arrays for %d tensors" % (len(forwards), len(tensors)), "forward_src")
-    side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)]
+    side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays[:-1])]
     side += [
         None if x is None else _arrays.describe_destination(x, name)
-        for name, x in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))
+        for name, x in (("status", arrays[-1]), ("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))
     ]
     _launch(backward, spec, srcs, dsts, forwards, side, stream)
     if in_place:

@@ -65,6 +65,12 @@ def _index_dtype(meta, argument):
     return _abi.INDICES[word]
 
 
+def _check_dtype(meta, word, argument):
+    """Of what is written: the library is not told its dtype."""
+    if dtype_of(meta, argument) != word:
+        raise Error("%s has dtype %s, and must be %s" % (argument, meta[2], word), argument)
+
+
 def _is_contiguous(shape, strides):
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
@@ -123,6 +129,9 @@ class Plan:
         self._fill_positions(side)
         self._fill_sequences(side)
         self._fill_gradients(spec, side)
+        if side.status is not None:
+            _check_dtype(side.status, "i32", "status")
+            _flat(side.status, 1, "status")
         self.workspace_size = None
         self.slots = self._find_slots(srcs, dsts, forward_srcs, side)
 
@@ -258,9 +267,18 @@ class Plan:
     def _fill_gradients(self, spec, side):
         args = self.args
         if side.d_freqs is not None:
+            table = side.freqs if side.freqs is not None else side.cos
+            if table is None:
+                raise Error("d_freqs is given, and there is no table: inv_freq has d_inv_freq", "d_freqs")
+            _check_dtype(side.d_freqs, "f64" if args.dtype == _abi.DTYPES["f64"] else "f32", "d_freqs")
+            shape, strides = self._table_strides(side.d_freqs, "d_freqs")
+            axes = max(spec.pair_axis, default=spec.parts - 1) + 1
+            if shape[2:] != tuple(table[0][-2:]) or shape[0] not in (1, axes):
+                raise Error("d_freqs has shape %s, and the table %s" % (list(side.d_freqs[0]), list(table[0])), "d_freqs")
             args.d_freqs_layout = _abi.TABLE_STRIDED
-            args.d_freqs_stride[:] = self._table_strides(side.d_freqs, "d_freqs")[1]
+            args.d_freqs_stride[:] = strides
         if side.d_inv_freq is not None:
+            _check_dtype(side.d_inv_freq, "f64", "d_inv_freq")
             _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq")
 
     def _find_slots(self, srcs, dsts, forward_srcs, side):
@@ -282,8 +300,7 @@ class Plan:
         """
         for (words, at), address in zip(self.slots, addresses):
             words[at] = address
-        if stream is not None:
-            self.args.stream = stream
+        self.args.stream = stream  # None: the legacy stream, whatever an earlier call of this plan had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
             kept, args.workspace = allocate(size) if size else (None, None)

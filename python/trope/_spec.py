@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any, Literal, NamedTuple, Sequence, Tuple, TypedDict
 
 from . import _abi
@@ -101,10 +102,26 @@ def _per_tensor(value, count, argument):
     """An int for all tensors, or one for each of them."""
     if isinstance(value, int):
         return (value,) * count
-    values = tuple(value)
-    if len(values) != count:
-        raise Error("%s has %d values for %d tensors" % (argument, len(values), count), argument)
-    return values
+    if len(value) != count:
+        raise Error("%s has %d values for %d tensors" % (argument, len(value), count), argument)
+    return value
+
+
+def _integer(value, argument):
+    """value as an int: of NumPy, too; a float is none, though it is equal to one."""
+    if type(value) is int or value is None:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise Error("%s must be an integer, not %r" % (argument, value), argument) from None
+
+
+def _integers(value, argument):
+    """An int, or a tuple of them."""
+    if isinstance(value, (list, tuple)):
+        return tuple([_integer(each, argument) for each in value])
+    return _integer(value, argument)
 
 
 def _cp(size, rank, layout):
@@ -259,14 +276,14 @@ def resolve(
     if inv_freq is not None and not hasattr(inv_freq, "phase_steps"):
         inv_freq = tuple(float(f) for f in inv_freq)
     if pair_axis is not None:
-        pair_axis = tuple(int(axis) for axis in pair_axis)
+        pair_axis = tuple([_integer(axis, "pair_axis") for axis in pair_axis])
     spec = make(
         count,
         None if table is None else table.shape[-1],
         layout,
         pairing,
         pairing_out,
-        parts,
+        _integer(parts, "parts"),
         inverse,
         mscale,
         rounding,
@@ -274,16 +291,16 @@ def resolve(
         out_of_range,
         padding,
         stream_positions,
-        cp_size,
-        cp_rank,
+        _integer(cp_size, "cp_size"),
+        _integer(cp_rank, "cp_rank"),
         cp_layout,
-        rotary_dim if rotary_dim is None or isinstance(rotary_dim, int) else tuple(rotary_dim),
-        rotary_offset if isinstance(rotary_offset, int) else tuple(rotary_offset),
-        shared_heads if isinstance(shared_heads, int) else tuple(shared_heads),
+        _integers(rotary_dim, "rotary_dim"),
+        _integers(rotary_offset, "rotary_offset"),
+        _integers(shared_heads, "shared_heads"),
         accumulate,
         pair_axis,
         inv_freq,
-        threads,
+        _integer(threads, "threads"),
     )
     return spec, (freqs, cos, sin, position_ids, start_positions, cu_seqlens, cu_seqlens_padded, status)
 

@@ -220,18 +220,9 @@ class _Rotated(_torch.autograd.Function):
         return (None, None, None, _Rotate.apply(True, ctx.parts, ctx.form, grad, *saved)) + (None,) * len(saved)
 
 
-def _may_be_marked(x):
-    """Whether autograd lets x be changed: no leaf, nor a view of one, nor what unbind, split, chunk or a Function gave."""
-    metas = _torch._C._autograd
-    if x.is_leaf or not x._is_view():
-        return not x.is_leaf
-    of_leaf = x._base.is_leaf and x._base.requires_grad
-    return not of_leaf and metas._get_creation_meta(x) == metas.CreationMeta.DEFAULT
-
-
 def _tell_autograd(parts, call, x):
     form, tensors = _present(call)
-    if _may_be_marked(x):
+    if _rotations._may_be_marked(x):
         return _Rotated.apply(True, parts, form, x, *tensors)
     if not x._is_view():  # else the tensors that unbind gave beside it could not be used any more
         _rotations._count_write(x)
@@ -244,13 +235,11 @@ def _rotate_in_place(name, parts, call, x):
     if not _rotations._is_eager((x,)):
         _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x, name))
         return x
-    data, result = parts.split(x.data, name), x
-    if x.requires_grad and _torch.is_grad_enabled():
-        result = _tell_autograd(parts, call, x)
-    else:
-        _rotations._count_write(x)
-    _rotate_tensors(_rotations.rotate_, parts, call, data)
-    return result
+    _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x.data, name))
+    if x.requires_grad and _torch.is_grad_enabled():  # of a call that has failed autograd must know nothing
+        return _tell_autograd(parts, call, x)
+    _rotations._count_write(x)
+    return x
 
 
 # ---- The functions ----

@@ -191,8 +191,8 @@ def _apart_parts(q, k, v, sizes):
 
 def _same(a, b):
     """Whether two tables are one."""
-    if a is b or torch.compiler.is_compiling():
-        return a is b
+    if a is b or torch.compiler.is_compiling() or a.requires_grad or b.requires_grad:
+        return a is b  # an alias, such as detach() gives, has another gradient
     return a.data_ptr() == b.data_ptr() and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 

@@ -253,6 +253,60 @@ def test_refusals_of_arrays():
         trope.rotate(X.astype(">f4"), **GOOD)
 
 
+class OnCuda:
+    """An array that says that it is on CUDA, for calls that are not made."""
+
+    def __init__(self, array):
+        self.array, self.dtype, self.shape = array, array.dtype, array.shape
+        self.__cuda_array_interface__ = dict(array.__array_interface__, version=3)
+
+
+def test_stream_of_each_call(monkeypatch):
+    used, x = [], OnCuda(X.copy())
+    monkeypatch.setattr(trope._plan.lib, "trope_forward", lambda args: used.append(args._obj.stream) or 0)
+    for stream in (None, 4660, None, 7):
+        trope.rotate(x, out=[x], stream=stream, **dict(GOOD, freqs=OnCuda(FREQS)))
+    assert used == [None, 4660, None, 7]
+
+
+def test_what_is_written_has_the_right_size():
+    inv_freq, table = dict(layout="sbhd", pairing="half", inv_freq=[1.0] * 4), GOOD
+    good = dict(forward_src=[X], d_freqs=np.zeros((4, 8), np.float32))
+    trope.rotate_backward(X, **good, **table)
+    for change, options, argument in [
+        (dict(d_freqs=np.zeros((3, 8), np.float32)), table, "d_freqs"),
+        (dict(d_freqs=np.zeros((4, 4), np.float32)), table, "d_freqs"),
+        (dict(d_freqs=np.zeros((4, 8), np.float16)), table, "d_freqs"),
+        (dict(d_freqs=np.zeros((4, 8), np.float32)), inv_freq, "d_freqs"),
+        (dict(d_freqs=None, d_inv_freq=np.zeros(4, np.float32)), inv_freq, "d_inv_freq"),
+        (dict(d_freqs=None, d_inv_freq=np.zeros(3)), inv_freq, "d_inv_freq"),
+    ]:
+        with pytest.raises(trope.Error) as caught:
+            trope.rotate_backward(X, **{**good, **change}, **options)
+        assert caught.value.argument == argument
+    read_only = np.zeros(1, np.int32)
+    read_only.flags.writeable = False
+    for status in (np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(2, np.int32), read_only):
+        with pytest.raises(trope.Error) as caught:
+            trope.rotate(X, status=status, **GOOD)
+        assert caught.value.argument == "status"
+
+
+def test_integers_of_numpy_and_floats_that_equal_integers():
+    wanted = trope.rotate(X + 1, rotary_dim=8, threads=1, **GOOD)
+    for name, value in (
+        ("threads", 1.0),
+        ("rotary_dim", 8.0),
+        ("rotary_dim", [8.0]),
+        ("parts", 1.0),
+        ("pair_axis", [0.0] * 4),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            trope.rotate(X + 1, **dict(GOOD, **{name: value}))
+        assert caught.value.argument == name
+    assert np.array_equal(trope.rotate(X + 1, rotary_dim=np.int64(8), threads=np.int32(1), **GOOD), wanted)
+
+
 def test_positions_without_a_row():
     with pytest.raises(trope.Error) as caught:
         trope.rotate(X, position_ids=np.int32([0, 1, 2, 9]), **GOOD)

@@ -257,6 +257,57 @@ def test_groups_of_packed_qkv(device, layout, grouped):
     assert caught.value.argument == "shared_heads"
 
 
+def test_in_place_that_fails_leaves_autograd_alone(device):
+    w = random(1, 4, 2, 8, device=device, grad=True)
+    q, k = w * 1, (w * 1).bfloat16()
+    with pytest.raises(trope.Error, match="dtype"):
+        trope.torch.rotate_(q, k, layout="bshd", pairing="half", inv_freq=INV_FREQ)
+    q.sum().backward()
+    assert torch.equal(w.grad, torch.ones_like(w))
+
+
+def test_in_place_with_a_tensor_that_is_copied(device):
+    w = random(5, 2, 3, 8, device=device, grad=True)
+    q, v = w * 1, w * 2
+    trope.torch.rotate_(q, v, rotary_dim=(8, trope.COPY), **PLAIN)
+    (q.sum() + v.sum()).backward()
+    torch.testing.assert_close(w.grad, trope.torch.rotate_backward(torch.ones_like(w), **PLAIN) + 2)
+
+
+def test_third_derivatives_are_refused(device):
+    x = random(4, 2, 3, 8, device=device, dtype=torch.float64, grad=True)
+    freqs = random(4, 4, device=device, dtype=torch.float64, grad=True)
+    y = trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=freqs, angle_columns="pair")
+    (first,) = torch.autograd.grad((y**2 * torch.arange(8, device=device)).sum(), freqs, create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), freqs, create_graph=True)
+    with pytest.raises(trope.Error, match="once"):
+        torch.autograd.grad((second**2).sum(), freqs)
+
+
+def test_gradients_that_would_be_dropped(device):
+    x, table = random(4, 2, 3, 8, device=device), random(4, 4, device=device, grad=True)
+    options = dict(layout="sbhd", pairing="half", angle_columns="pair")
+    for call, argument in [
+        (lambda: trope.torch.rotate_backward(x, cos=table, sin=table, **options), "cos"),
+        (lambda: trope.torch.rotate(x, out=torch.empty_like(x), freqs=table, **options), "out"),
+    ]:
+        with pytest.raises(trope.Error) as caught:
+            call()
+        assert caught.value.argument == argument
+    lazy = random(4, 2, 3, 8, device=device, dtype=torch.complex64).conj().imag
+    with pytest.raises(trope.Error, match="negated"):
+        trope.torch.rotate_(lazy, **PLAIN)
+
+
+def test_tensors_without_memory(device):
+    x, cu_seqlens = random(5, 3, 8, device=device), torch.tensor([0, 1, 4], device=device)
+    padded = torch.tensor([0, 2, 5], device=device)
+    options = dict(layout="thd", pairing="half", inv_freq=INV_FREQ, padding="zero", cu_seqlens=cu_seqlens)
+    trope.torch.rotate(x, cu_seqlens_padded=padded, **options)
+    with pytest.raises(trope.Error, match="meta"):
+        trope.torch.rotate(x, cu_seqlens_padded=padded.to("meta"), **options)
+
+
 def test_a_head_that_stands_for_one(device):
     x = random(5, 2, 3, 8, device=device)
     assert torch.equal(trope.torch.rotate(x, shared_heads=1, **PLAIN), trope.torch.rotate(x, **PLAIN))
@@ -385,7 +436,7 @@ def test_refusals(device):
         (lambda: trope.torch.rotate(x, **dict(PLAIN, inv_freq=random(4, device="meta"))), "inv_freq"),
         (
             lambda: trope.torch.rotate(x.to("meta"), **dict(PLAIN, start_positions=torch.zeros(2, dtype=torch.int32))),
-            "start_positions",
+            "",
         ),
         (lambda: trope.rotate(x, stream=1, **PLAIN), "stream"),
     ]

@@ -331,6 +331,16 @@ def test_qkv_is_one_launch(device, launches, tensor_format, groups, per_group):
     assert launches == [2, 1]  # q with v, and k by itself
 
 
+def test_qkv_tables_that_are_aliases(device):
+    """k's gradient is not q's: detach() gives the same memory, and no gradient."""
+    freqs, qkv = make_freqs(device).requires_grad_(), torch.randn(16, BATCH, 1, 3 * DIM, device=device)
+    found = []
+    for k_freqs in (freqs.detach(), freqs.detach().clone()):
+        q, k, _ = te.apply_fused_qkv_rotary_pos_emb(qkv, freqs, k_freqs, [DIM] * 3)
+        found += torch.autograd.grad(q.sum() + 3 * k.sum(), freqs)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("tensor_format", FORMATS)
 def test_qkv_functions_of_the_extension(device, tensor_format):
     freqs, split, start = make_freqs(device), [2 * DIM, DIM, DIM], make_start_positions(device, tensor_format)

@@ -165,14 +165,29 @@ def _count_write(t):
 
 
 def _write_in_place(transposed, spec, side, tensors, needed):
-    """Autograd first: what it refuses, such as some views, has not been written then."""
-    for i, t in enumerate(tensors):
-        if i in needed:
-            _autograd.Eager.mark_rotated(_formulas.subset(spec, [i]), side, t)
-        else:
-            _count_write(t)
+    """Autograd learns of it after the call: of what fails, it must know nothing. What it refuses is refused before."""
+    for i in needed:
+        if not _may_be_marked(tensors[i]):
+            message = "tensors[%d] is a view that autograd lets nobody change: of a leaf, or one of multiple views (unbind, split)"
+            raise RuntimeError(message % i)
+    if needed and any(t is not None and t.is_inference() for t in side):
+        raise RuntimeError("Inference tensors cannot be saved for backward: clone positions, tables and cu_seqlens")
     data = [t.detach() for t in tensors]
     _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
+    for i, t in enumerate(tensors):
+        if i in needed:
+            _autograd.Eager.mark_rotated(spec, i, side, t)
+        else:
+            _count_write(t)
+
+
+def _may_be_marked(x):
+    """Whether autograd lets x be changed: no leaf, nor a view of one, nor what unbind, split, chunk or a Function gave."""
+    metas = torch._C._autograd
+    if x.is_leaf or not x._is_view():
+        return not x.is_leaf
+    of_leaf = x._base.is_leaf and x._base.requires_grad
+    return not of_leaf and metas._get_creation_meta(x) == metas.CreationMeta.DEFAULT
 
 
 def _rotate_out(backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
@@ -189,8 +204,11 @@ def _rotate_out(backward, tensors, out, max_position, options, forward_src=None,
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, *out)):
         raise Error("`out` is outside of autograd, and a tensor requires a gradient: use torch.no_grad, or no `out`", "out")
     spec, side = _resolve(tensors, options, max_position)
+    if torch.is_grad_enabled() and not backward and side[0] is not None and side[0].requires_grad:
+        raise Error("`out` is outside of autograd, and the frequencies require a gradient: use no `out`", "out")
+    _check_gradients(side)
     _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
-    for t in out:
+    for t in (*out, d_freqs, d_inv_freq, side[7]):
         if t is not None:
             _count_write(t)
     return out[0] if len(tensors) == 1 else tuple(out)
@@ -209,6 +227,7 @@ def rotate_backward(
         spec, side = _resolve(tensors, options, max_position)
         if spec.accumulate:
             raise Error("accumulate is for `out`, which it adds to", "accumulate")
+        _check_gradients(side)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)

@@ -8,6 +8,7 @@ of a Function costs, and mostly there are none or one.
 import torch
 from torch.autograd import Function
 
+from .._abi import Error
 from . import _formulas, _launch
 
 SIDE = 8  # inputs of plan.Side: freqs first
@@ -60,12 +61,28 @@ class AngleGradient(Function):
         return _launch.find_angle_gradient(spec, _spread(slots, arrays), *_cut(slots, arrays))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, g):
         arrays, slots = ctx.saved_tensors, ctx.slots
         dys, xs = _cut(slots, arrays)
-        d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Eager, ctx.spec, _spread(slots, arrays), dys, xs, g)
-        return (None, None, d_freqs) + (None,) * (len(slots) - 1) + tuple(d_dys) + tuple(d_xs)
+        with torch.no_grad():
+            d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Eager, ctx.spec, _spread(slots, arrays), dys, xs, g)
+        grads = [d_freqs, *d_dys, *d_xs]
+        if torch.is_grad_enabled():
+            grads = NoThird.apply(len(grads), *grads, g, *arrays)
+        return (None, None, grads[0]) + (None,) * (len(slots) - 1) + tuple(grads[1:])
+
+
+class NoThird(Function):
+    """Gradients, which must not be differentiated: apply(count, *gradients, *what they are of). once_differentiable hangs
+    its error on tensors of its own, which torch.autograd.grad passes by: the result lacked them in silence."""
+
+    @staticmethod
+    def forward(ctx, count, *arrays):
+        return tuple([t.detach() for t in arrays[:count]])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise Error("the gradient of freqs can be differentiated once", "freqs")
 
 
 def _cut(slots, arrays):
@@ -75,14 +92,14 @@ def _cut(slots, arrays):
 
 
 class Rotated(Function):
-    """Tells autograd that a tensor is rotated in place: apply(spec, slots, x, *arrays beside). Its data it does not touch.
+    """Tells autograd that tensors[i] is rotated in place: apply(spec, i, slots, x, *arrays beside). It touches no data.
 
     x is the first tensor, for if it is a view, autograd takes the first gradient as that of what it is a view of.
     """
 
     @staticmethod
-    def forward(ctx, spec, slots, x, *arrays):
-        ctx.spec, ctx.slots = spec, slots
+    def forward(ctx, spec, i, slots, x, *arrays):
+        ctx.spec, ctx.i, ctx.slots = spec, i, slots
         ctx.mark_dirty(x)
         ctx.save_for_backward(*arrays)
         return x
@@ -90,7 +107,8 @@ class Rotated(Function):
     @staticmethod
     def backward(ctx, grad):
         side = _spread(ctx.slots, ctx.saved_tensors)
-        return (None, None, *Eager.rotate(True, ctx.spec, side, [grad])) + (None,) * len(ctx.slots)
+        _, (d,) = _formulas.rotation_backward(Eager, False, ctx.spec, side, (), [grad], False, (True,), [ctx.i])
+        return (None, None, None, d) + (None,) * len(ctx.slots)
 
 
 class Eager:
@@ -111,6 +129,6 @@ class Eager:
         return AngleGradient.apply(spec, slots, *arrays, *dys, *xs)
 
     @staticmethod
-    def mark_rotated(spec, side, x):
+    def mark_rotated(spec, i, side, x):
         slots, arrays = _present(side)
-        Rotated.apply(spec, slots, x, *arrays)
+        Rotated.apply(spec, i, slots, x, *arrays)

@@ -73,13 +73,15 @@ def _scale(api, spec, side, g, tensors):
     return api.rotate(False, intern(plain), (None, g, torch.zeros_like(g), *side[3:]), tensors)
 
 
-def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, wants_tensors):
-    """Gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0."""
+def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, wants_tensors, which=None):
+    """Gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0. `which` of the
+    spec's tensors the grads are of: all, unless given."""
     keep = [i for i, grad in enumerate(grads) if grad is not None]
     d_tensors = [None] * len(grads)
     if not keep:
         return None, d_tensors
-    some, given = _with_one_that_turns(subset(spec, keep), spec, [grads[i] for i in keep])
+    of = keep if which is None else [which[i] for i in keep]
+    some, given = _with_one_that_turns(subset(spec, of), spec, [grads[i] for i in keep])
     if any(wants_tensors[i] for i in keep):
         for i, d in zip(keep, api.rotate(not transposed, some, side, given)):
             d_tensors[i] = d

@@ -53,6 +53,8 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
     The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
     """
     key, addresses = [backward, id(spec), are_new], []
+    if not are_new and any(t is not None and t.is_neg() for t in (*dsts, *side[-3:])):
+        raise Error("a tensor that is written is negated lazily (imag of a conjugate): resolve_neg() it", "out")
     for t in srcs:
         if t.is_neg():  # lazily: its memory has other values
             return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
@@ -66,8 +68,10 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
                 return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
             key += (i, t.shape, t.stride(), t.dtype, t.get_device())
             addresses.append(t.data_ptr())
-    if not addresses[0] and not any(t.numel() for t in srcs):
-        return _zero(side[-2:])
+    if 0 in addresses:
+        _check_memory(spec, (*srcs, *dsts, *forward_srcs, *side))
+        if not any(t.numel() for t in srcs):
+            return _zero(side[-2:])
 
     def make():
         return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
@@ -89,6 +93,15 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
 def _without_negations(*lists):
     """The imaginary part of a conjugate is such a tensor."""
     return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
+
+
+def _check_memory(spec, tensors):
+    """Of tensors of which some have no address: those without elements may, others are no ordinary tensors."""
+    for t in tensors:
+        if t is not None and not t.data_ptr() and t.numel():
+            raise Error("a %s on %s has no memory of its own: give it as an ordinary tensor" % (type(t).__name__, t.device))
+    if tensors[0].dim() != len(spec.layout):
+        raise Error("tensors[0] has shape %s, which is not %s" % (list(tensors[0].shape), spec.layout), "tensors[0]")
 
 
 def _zero(gradients):

@@ -5,6 +5,7 @@ import torch
 from .._spec import Spec, intern
 from ..frequencies import Frequencies
 from . import _formulas, _launch
+from ._autograd import NoThird
 
 SIDE = 7  # inputs of plan.Side but status, which an operator without side effects cannot write
 
@@ -116,7 +117,11 @@ def _save_angle_gradient(ctx, inputs, output):
 def _backward_angle_gradient(ctx, g):
     saved = ctx.saved_tensors
     side, dys, xs = saved[:SIDE], list(saved[SIDE : SIDE + ctx.count]), list(saved[SIDE + ctx.count :])
-    d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Operators, ctx.spec, side, dys, xs, g)
+    with torch.no_grad():
+        d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Operators, ctx.spec, side, dys, xs, g)
+    if torch.is_grad_enabled():
+        d_freqs, *rest = NoThird.apply(1 + 2 * ctx.count, d_freqs, *d_dys, *d_xs, g, *[t for t in saved if t is not None])
+        d_dys, d_xs = rest[: ctx.count], rest[ctx.count :]
     return (d_dys, d_xs, d_freqs) + (None,) * (SIDE - 1) + _no_gradients(ctx.spec)
 
 
