@@ -152,7 +152,8 @@ def test_opcheck(device):
         for transposed in (False, True):
             torch.library.opcheck(torch.ops.trope.rotate.default, (transposed, [x], *rest))
         torch.library.opcheck(torch.ops.trope.angle_gradient.default, ([x], [y], *rest))
-    spec, side = trope.torch._resolve((x, y), dict(layout="sbhd", pairing="half", pair_axis=(0, 1, 0, 1), inv_freq=INV_FREQ))
+    options = dict(layout="sbhd", pairing="half", pair_axis=(0, 1, 0, 1), inv_freq=INV_FREQ)
+    spec, side = trope.torch._resolve((x, y), options)
     ids = torch.zeros(2, 2, 5, dtype=torch.int32, device=device)
     rest = (None, None, None, ids, None, None, None, *_ops.options_of(spec))
     torch.library.opcheck(torch.ops.trope.rotate.default, (False, [x, y], *rest))

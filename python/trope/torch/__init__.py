@@ -168,7 +168,7 @@ def _write_in_place(transposed, spec, side, tensors, needed):
     """Autograd learns of it after the call: of what fails, it must know nothing. What it refuses is refused before."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
-            message = "tensors[%d] is a view that autograd lets nobody change: of a leaf, or one of multiple views (unbind, split)"
+            message = "tensors[%d] is a view that autograd lets nobody change: of a leaf, or one of multiple views (split)"
             raise RuntimeError(message % i)
     if needed and any(t is not None and t.is_inference() for t in side):
         raise RuntimeError("Inference tensors cannot be saved for backward: clone positions, tables and cu_seqlens")
