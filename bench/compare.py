@@ -439,7 +439,7 @@ class Host:
 
         spec, side = resolve(len(self.tensors), **self.problem.options)
         into = [torch.empty_like(t) for t in self.tensors]
-        return _launch, (False, spec, self.tensors, into, (None,) * len(into), (*side, None, None))
+        return _launch, (False, spec, self.tensors, into, (None,) * len(into), (*side, None, None), True)
 
     def _launch(self):
         module, arguments = self._without_autograd()

@@ -277,13 +277,18 @@ def resolve(
         inv_freq = tuple(float(f) for f in inv_freq)
     if pair_axis is not None:
         pair_axis = tuple([_integer(axis, "pair_axis") for axis in pair_axis])
+    if cp_size is not None or cp_rank is not None:
+        cp_size, cp_rank = _integer(cp_size, "cp_size"), _integer(cp_rank, "cp_rank")
+    if not type(rotary_offset) is type(shared_heads) is type(parts) is type(threads) is int:
+        rotary_offset, shared_heads = _integers(rotary_offset, "rotary_offset"), _integers(shared_heads, "shared_heads")
+        parts, threads = _integer(parts, "parts"), _integer(threads, "threads")
     spec = make(
         count,
         None if table is None else table.shape[-1],
         layout,
         pairing,
         pairing_out,
-        _integer(parts, "parts"),
+        parts,
         inverse,
         mscale,
         rounding,
@@ -291,16 +296,16 @@ def resolve(
         out_of_range,
         padding,
         stream_positions,
-        _integer(cp_size, "cp_size"),
-        _integer(cp_rank, "cp_rank"),
+        cp_size,
+        cp_rank,
         cp_layout,
-        _integers(rotary_dim, "rotary_dim"),
-        _integers(rotary_offset, "rotary_offset"),
-        _integers(shared_heads, "shared_heads"),
+        None if rotary_dim is None else _integers(rotary_dim, "rotary_dim"),
+        rotary_offset,
+        shared_heads,
         accumulate,
         pair_axis,
         inv_freq,
-        _integer(threads, "threads"),
+        threads,
     )
     return spec, (freqs, cos, sin, position_ids, start_positions, cu_seqlens, cu_seqlens_padded, status)
 

@@ -53,8 +53,6 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
     The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
     """
     key, addresses = [backward, id(spec), are_new], []
-    if not are_new and any(t is not None and t.is_neg() for t in (*dsts, *side[-3:])):
-        raise Error("a tensor that is written is negated lazily (imag of a conjugate): resolve_neg() it", "out")
     for t in srcs:
         if t.is_neg():  # lazily: its memory has other values
             return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
@@ -90,8 +88,11 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
         _plan.run(tuple(key), make, addresses, stream, allocate)
 
 
-def _without_negations(*lists):
-    """The imaginary part of a conjugate is such a tensor."""
+def _without_negations(srcs, dsts, forward_srcs, side):
+    """The imaginary part of a conjugate is such a tensor: a copy of it can be read, but not written."""
+    if any(t is not None and t.is_neg() for t in (*dsts, *side[-3:])):
+        raise Error("a tensor that is written is negated lazily (imag of a conjugate): resolve_neg() it", "out")
+    lists = srcs, dsts, forward_srcs, side
     return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
 
 
