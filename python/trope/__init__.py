@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Sequence
 
 from . import _abi, _arrays, _plan
 from ._abi import COPY, Error
-from ._spec import OPTIONS, Options, resolve
+from ._spec import OPTIONS, Options, resolve, result_shape
 from .frequencies import Frequencies, frequencies
 
 if TYPE_CHECKING:
@@ -134,15 +134,7 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
 
 
 def _new_result(backward, spec, i, x, array):
-    shape, per_group = list(array.meta.shape), spec.shared_heads[i]
-    heads = _plan.DIMS[spec.layout][3]
-    if per_group:
-        if backward and shape[heads] % per_group:
-            raise Error(
-                "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
-            )
-        shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
-    return _arrays.empty_like(x, tuple(shape), "tensors[%d]" % i)
+    return _arrays.empty_like(x, tuple(result_shape(backward, spec, i, array.meta.shape)), "tensors[%d]" % i)
 
 
 def rotate(*tensors: Any, out: Sequence[Any] | None = None, stream: int | None = None, **options: Unpack[Options]) -> Any:

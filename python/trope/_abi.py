@@ -7,13 +7,12 @@ from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_ui
 
 OK = 0
 COPY = -1
-MAX_DIMS, MAX_OPERANDS, MAX_AXES, MAX_ROTARY_DIM = 5, 16, 4, 1024
+MAX_DIMS, MAX_AXES, MAX_ROTARY_DIM = 5, 4, 1024
 
 DTYPES = {"f32": 1, "f16": 2, "bf16": 3, "f64": 4}
 INDICES = {"i32": 1, "i64": 2}
 DEVICES = {"cpu": 1, "cuda": 2}
-ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}
-SBHD, BSHD, BHSD, THD, STRIDED = 1, 2, 3, 4, 5
+STRIDED = 5  # of a tensor: Python says every layout by its strides
 PAIRINGS = {"half": 1, "interleaved": 2}
 SHARED_GROUP = 1
 ROUNDINGS = {"once": 0, "native": 1, "native_f32": 2}

@@ -69,29 +69,24 @@ class Array:
     kept      what keeps it alive
     """
 
-    __slots__ = ("meta", "pointer", "writable", "kept", "source")
+    __slots__ = ("meta", "pointer", "writable", "kept")
 
-    def __init__(self, meta, pointer, writable, kept, source):
-        self.meta, self.pointer, self.writable, self.kept, self.source = meta, pointer, writable, kept, source
+    def __init__(self, meta, pointer, writable, kept):
+        self.meta, self.pointer, self.writable, self.kept = meta, pointer, writable, kept
 
 
 def _by_interface(x, interface, device):
     """numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba): strides in bytes."""
     shape = tuple(interface["shape"])
     size = int(interface["typestr"][2:])
-    strides = interface.get("strides")
-    if strides is None:
-        strides, step = [], size
-        for length in reversed(shape):
-            strides.insert(0, step)
-            step *= length
+    strides = interface.get("strides") or [size * stride for stride in _contiguous_strides(shape)]
     if any(stride % size for stride in strides):
         raise Error("an array has strides of %s bytes, which elements of %d bytes do not have" % (tuple(strides), size))
     if interface["typestr"][0] == ">" and sys.byteorder == "little":
         raise Error("an array has the byte order of another machine (%s)" % interface["typestr"])
     pointer, read_only = interface["data"]
     meta = Meta(shape, tuple(stride // size for stride in strides), x.dtype, device)
-    return Array(meta, pointer or None, not read_only, interface, x)
+    return Array(meta, pointer or None, not read_only, interface)
 
 
 def _capsule(x):
@@ -120,7 +115,7 @@ def _by_dlpack(x, argument):
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _contiguous_strides(shape)
     writable = not managed.flags & _READ_ONLY if versioned else None
     pointer = tensor.data + tensor.byte_offset if tensor.data else None
-    return Array(Meta(shape, strides, dtype, device), pointer, writable, capsule, x)
+    return Array(Meta(shape, strides, dtype, device), pointer, writable, capsule)
 
 
 def _contiguous_strides(shape):

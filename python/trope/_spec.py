@@ -221,6 +221,23 @@ def make_spec(
 
 cached_spec = functools.lru_cache(maxsize=1024)(make_spec)
 
+
+def result_shape(backward, spec, i, shape):
+    """The shape of the result of tensors[i]: another one only if heads are shared."""
+    per_group = spec.shared_heads[i]
+    if not per_group:
+        return shape
+    if len(shape) != len(spec.layout):
+        raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(shape), spec.layout), "tensors[%d]" % i)
+    shape, heads = list(shape), DIMS[spec.layout][3]
+    if backward and shape[heads] % per_group:
+        raise Error(
+            "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
+        )
+    shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
+    return shape
+
+
 _specs = {}
 
 

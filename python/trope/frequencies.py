@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from ._abi import MAX_ROTARY_DIM, RULES, Error, FrequencyArgs, check, lib
+from ._plan import make_phase_steps
 
 # ---- Keys of the rope dict (rope_parameters, once rope_scaling) ----
 
@@ -207,8 +208,7 @@ class Frequencies:
         Raises Error, whose argument is inv_freq, attention_factor or rule.
         """
         values = _frequency_list(inv_freq)
-        steps = (ctypes.c_uint64 * len(values))()
-        check(lib.trope_phase_steps((ctypes.c_double * len(values))(*values), len(values), steps))
+        steps = make_phase_steps(values)
         factor = _number("attention_factor", attention_factor)
         if not factor:
             _fail("attention_factor", "must be a number other than 0, not %r", attention_factor)

@@ -439,6 +439,14 @@ def test_refusals(device):
             "",
         ),
         (lambda: trope.rotate(x, stream=1, **PLAIN), "stream"),
+        (lambda: trope.torch.rotate(x, max_position=9, **PLAIN), "max_position"),
+        (lambda: trope.torch.rotate_backward(x, accumulate=True, **PLAIN), "accumulate"),
+        (
+            lambda: trope.torch.rotate_backward(
+                x, forward_src=x, d_inv_freq=x.new_empty(4, dtype=torch.float64), accumulate=True, **PLAIN
+            ),
+            "accumulate",
+        ),
     ]
     for call, argument in refused:
         with pytest.raises(trope.Error) as caught:

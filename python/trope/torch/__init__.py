@@ -72,6 +72,8 @@ def _resolve(tensors, options, max_position=None):
     if not tensors:
         raise Error("no tensors", "tensors")
     _refuse_transforms()
+    if max_position is not None and not isinstance(options.get("inv_freq"), Tensor):
+        raise Error("max_position is for an inv_freq that is learned", "max_position")
     if isinstance(options.get("inv_freq"), Tensor):
         options = _without_inv_freq_as_tensor(options, tensors[0], max_position)
     return resolve(len(tensors), _spec.make_spec if _compiles() else _spec.cached_spec, **options)
@@ -223,10 +225,10 @@ def rotate_backward(
     max_position: int | None = None,
     **options: Unpack[Options],
 ) -> Any:
+    if out is None and options.get("accumulate"):
+        raise Error("accumulate is for `out`, which it adds to", "accumulate")
     if out is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
-        if spec.accumulate:
-            raise Error("accumulate is for `out`, which it adds to", "accumulate")
         _check_gradients(side)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))

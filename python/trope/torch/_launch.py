@@ -4,7 +4,8 @@ import torch
 
 from .. import _plan
 from .._abi import Error
-from .._plan import DIMS, Plan, Side
+from .._plan import Plan, Side
+from .._spec import result_shape
 
 _current_stream = getattr(
     torch._C, "_cuda_getCurrentRawStream", None
@@ -110,22 +111,6 @@ def _zero(gradients):
     for gradient in gradients:
         if gradient is not None:
             gradient.zero_()
-
-
-def result_shape(backward, spec, i, shape):
-    """The shape of the result of tensors[i]: another one only if heads are shared."""
-    per_group = spec.shared_heads[i]
-    if not per_group:
-        return shape
-    if len(shape) != len(spec.layout):
-        raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(shape), spec.layout), "tensors[%d]" % i)
-    shape, heads = list(shape), DIMS[spec.layout][3]
-    if backward and shape[heads] % per_group:
-        raise Error(
-            "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"
-        )
-    shape[heads] = shape[heads] // per_group if backward else shape[heads] * per_group
-    return shape
 
 
 def new_result(backward, spec, i, x):
