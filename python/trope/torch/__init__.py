@@ -26,7 +26,7 @@ from ..frequencies import Frequencies, frequencies
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
-from . import _autograd, _formulas, _launch, _ops  # noqa: E402
+from . import _autograd, _launch, _ops  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
