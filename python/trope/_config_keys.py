@@ -1,0 +1,120 @@
+"""What trope.frequencies knows of the configs of Hugging Face models: keys, their other names, and what the classes of
+transformers 5.24 have where a config says nothing.
+
+These tables grow with transformers; what reads them, frequencies.py, need not.
+"""
+
+# ---- Keys of the rope dict (rope_parameters, once rope_scaling) ----
+
+# Old names of rope_type, in configs of Phi-3, Qwen2-VL, HunYuan-VL and Sarvam, whose classes in transformers map them so.
+OLD_RULES = {"su": "longrope", "mrope": "default", "xdrope": "dynamic", "deepseek_yarn": "yarn"}
+# Models whose config says "yarn" for LongRoPE (Phi3Config.convert_rope_params_to_dict).
+YARN_IS_LONGROPE = ("phi3", "phi4_multimodal")
+# Models whose "dynamic" with alpha is a base of its own, whatever the length: the rule "ntk_alpha", as in transformers.
+READS_ALPHA = (None, "hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl", "hunyuan_vl_text")
+
+ORIGINAL = "original_max_position_embeddings"
+COMMON_KEYS = ("rope_type", "rope_theta", "partial_rotary_factor")
+RULE_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "ntk_alpha": ("alpha",),
+    "yarn": ("factor", ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    "longrope": ("factor", ORIGINAL, "attention_factor", "short_factor", "long_factor"),
+    "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
+    "proportional": ("factor",),
+}
+ROPE_KEYS = frozenset(COMMON_KEYS).union(*RULE_KEYS.values())
+# Keys of another rule that models write beside this one, where transformers does not read them.
+UNREAD_KEYS = {
+    "dynamic": (ORIGINAL,),
+    "ntk_alpha": (ORIGINAL, "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+}
+# Keys that mean nothing for frequencies. mrope_section, mrope_interleaved, interleaved, xdrope_section: which axis of
+# positions a pair has (trope_fill_pair_axis). llama_4_scaling_beta: a scale of q (Ministral 3). finetuned: how YaRN was
+# come by. max_position_embeddings: the config's own is read, which this one must not contradict. type: once rope_type.
+IGNORED_KEYS = (
+    "mrope_section", "mrope_interleaved", "interleaved", "xdrope_section", "llama_4_scaling_beta", "finetuned",
+    "max_position_embeddings", "type",
+)  # fmt: skip
+
+# ---- Keys of the config itself ----
+
+# Sizes, each with the other names that models have for it. (kv_channels: JetMoE; Zamba 2 has another meaning for it.)
+SIZE_KEYS = {
+    "head_dim": ("head_dim", "attention_head_dim"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
+    "qk_rope_head_dim": ("qk_rope_head_dim",),
+    "rotary_dim": ("rotary_dim",),
+    "max_position_embeddings": ("max_position_embeddings",),
+}
+# Keys that stand in for those of the rope dict (rotary_emb_base, rotary_pct: GPT-NeoX).
+FALLBACKS = {
+    "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
+}
+# Models whose rotary_dim is the part of a head that rotates. transformers does not read that of others.
+READS_ROTARY_DIM = (None, "gptj", "codegen", "minimax_m2")
+# Keys that give layers different rotations, or a base of their own, in configs that only the model's own code reads.
+UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_ratio")
+
+# Models whose frequencies are made otherwise, whatever their rope_type: those of images.
+OTHER_ROTATION = ("dinov3_vit", "eomt_dinov3", "llama4_vision_model", "pixtral", "sapiens2")
+
+# Models with two rotations, in configs of transformers 4, which have one rope_scaling: where the bases of full and of
+# sliding layers are, and what the class has if they are missing (None: they must be given); whether both are scaled.
+GEMMA3 = ("rope_theta", 1000000.0, "rope_local_base_freq", 10000.0, False)
+MODERNBERT = ("global_rope_theta", None, "local_rope_theta", None, True)
+OLMO3 = ("rope_theta", None, "rope_theta", None, False)
+LAYERED = {
+    "gemma3_text": GEMMA3,
+    "gemma3n_text": GEMMA3,
+    "t5gemma2_text": GEMMA3,
+    "t5gemma2_decoder": GEMMA3,
+    "modernbert": MODERNBERT,
+    "modernbert-decoder": MODERNBERT,
+    "olmo3": OLMO3,
+}
+# Models whose full_attention layers have a head_dim of their own: global_head_dim, or per_layer_config once loaded.
+GLOBAL_HEAD_DIM = ("gemma4_text", "gemma4_unified_text", "diffusion_gemma_text", "embedding_gemma2_text")
+
+# What the classes of transformers 5.24 have where a config says nothing, if it is not hidden_size / num_attention_heads,
+# or 1: released files leave it out (gemma-3-12b-it's has no head_dim, which is 256 and not 3840 / 16). 0: it must be given.
+_HEAD_DIM = {
+    0: "zamba2",
+    32: "axk2 minicpm3",
+    64: "axk1 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa gpt_oss hy_v4 hy_v4_vl_text longcat_flash "
+    "mistral_large4_text muse_spark_text neomme neucodec openai_privacy_filter qwen2_5_omni_dit sarvam_mla sarvam_moe "
+    "voxtral_realtime_encoder xcodec2 youtu",
+    80: "timesfm2_5",
+    128: "afmoe beam cohere2_moe cosmos3_edge_text cwm dia_decoder dia_encoder ernie4_5 flint glm glm4 helium "
+    "higgs_audio_v2 hrm_text hy_v3 internlm3 iquestcoder kolibri1 laguna lara_mini lfm3 llama4_text mellum minimax_m2 "
+    "minimax_m3_vl_text ministral3 mistral4 molmo2_text muse_glimmer_assistant muse_glimmer_text paddleocr_vl_text "
+    "pe_audio_encoder pe_audio_video_encoder pe_video_encoder qwen2_5_omni_talker qwen3 "
+    "qwen3_omni_moe_talker_code_predictor qwen3_vl_text seed_oss solar_open step3p5 zaya",
+    192: "mimo_v2_flash",
+    256: "diffusion_gemma_text dory dots3_note_text embedding_gemma2_text gemma gemma2 gemma3_text gemma3n_text "
+    "gemma4_text gemma4_unified_text qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text t5_gemma_module "
+    "t5gemma2_decoder t5gemma2_text vaultgemma",
+    512: "deepseek_v4",
+}
+_PARTIAL = {
+    0: "dots3_note_text efficientloftr mistral4 neomme",
+    0.125: "deepseek_v4",
+    0.2: "musicflamingo",
+    0.25: "gpt_neox qwen3_5_moe_text qwen3_5_text qwen3_next stablelm",
+    0.334: "mimo_v2_flash",
+    0.5: "bamba dots3_note_audio_encoder glm glm4 glm4_moe glm4v_moe_text glmasr_encoder nemotron persimmon phi "
+    "recurrent_gemma",
+    0.9: "moonshine",
+}
+
+
+def _by_model(groups):
+    return {model: value for value, models in groups.items() for model in models.split()}
+
+
+CLASS_HEAD_DIM = _by_model(_HEAD_DIM)
+CLASS_PARTIAL = _by_model(_PARTIAL)
