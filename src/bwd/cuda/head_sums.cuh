@@ -131,7 +131,6 @@ template <class R> struct sum_job : lane_job<R> {
             for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
                 c.load(call.shape, this->item, e, own);
-                c.round(call.plan.plan.rounding);
                 c.rotate(call.plan.plan.rounding, this->v[0], e, y);
 #pragma unroll
                 for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {

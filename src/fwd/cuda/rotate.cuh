@@ -48,7 +48,7 @@ template <class R> struct lane_coefficients {
             second = *(const couples *)(from + shape.second_at);
     }
 
-    /* NATIVE rounds them. */
+    /* As NATIVE does, for a caller whose plan says ONCE because it needs them unrounded first. */
     __device__ __forceinline__ void round(int32_t rounding)
     {
 #pragma unroll
@@ -201,8 +201,8 @@ template <class R> struct lane_job {
         }
     }
 
-    /* USUAL: of a plain segment, and both elements of each pair by the same coefficients. */
-    template <bool USUAL> __device__ __forceinline__ void rotate(const typename R::call &call, bool own)
+    /* USUAL: of a plain segment. OWN: the elements of a pair may have different coefficients. */
+    template <bool USUAL, bool OWN> __device__ __forceinline__ void rotate(const typename R::call &call)
     {
         const trope_plan &plan = call.plan.plan;
         const bool accumulates = !USUAL && segment(call).accumulate;
@@ -220,8 +220,7 @@ template <class R> struct lane_job {
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
-            c.load(call.shape, item, e, !USUAL && own);
-            c.round(rounding);
+            c.load(call.shape, item, e, OWN);
 #pragma unroll
             for (int h = 0; h < R::HELD; h++) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
@@ -298,9 +297,11 @@ template <class R> struct lane_job {
     {
         const typename R::segment &s = segment(call);
         if (__builtin_expect(action == TROPE_ROW_ROTATE && s.is_plain && !own, 1))
-            rotate<true>(call, false);
+            rotate<true, false>(call);
+        else if (action == TROPE_ROW_ROTATE && s.rotates && own)
+            rotate<false, true>(call);
         else if (action == TROPE_ROW_ROTATE && s.rotates)
-            rotate<false>(call, own);
+            rotate<false, false>(call);
         else
             move(call, action);
     }
