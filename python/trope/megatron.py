@@ -1,0 +1,651 @@
+"""RoPE of Megatron-Core 0.19.2, and of its main branch by its signatures of August 2026, with nothing left unfused.
+
+    import trope.megatron
+    handle = trope.megatron.patch()  # handle.undo() takes it back; print(handle) says what is where, handle.calls how often
+
+patch() puts the functions of this module in the place of Megatron's, in every module that has imported them, and counts
+the calls that go through. If one of Megatron's has another signature than is known here, nothing is changed.
+
+Results are those of Megatron's own unfused code: cos and sin times mscale are rounded to the dtype of the tensor, and so is
+each operation after that. From cos and sin they have the same bits, from freqs too, but where torch.cos and trope's cosine
+round differently. Fused is also what Megatron leaves unfused: M-RoPE with batch over 1, mscale, mla_rotary_interleaved,
+inverse, positions in the stream, any dtype, the CPU. Gradients are the transpose, and can be differentiated again. The host
+reads no cu_seqlens. config.apply_rope_fusion changes no result, but is worth having with MLA: key and value are one launch.
+
+What differs from Megatron-Core:
+- Its fused thd drops mscale and mla_rotary_interleaved in silence, and takes freqs with a row for each token of the stream
+  for those of a sequence. Here all of it is as in its unfused thd.
+- apply_rotary_pos_emb_with_cos_sin has flash-attention's formula also where that is not installed: there, Megatron takes
+  the cosine of cos and of sin.
+- Tokens behind the last of cu_seqlens become 0, and their gradients too. (0.19.2 raises if it is unfused and else leaves
+  memory as it was, main gives them some position.)
+- Positions that the table has no row for are an error on the CPU and NaN on CUDA; with max_seqlen, in main's thd, they have
+  the last row, as there.
+- fused_apply_mla_rope_for_q and fused_mla_rope_inplace write into t, as there, but not into the gradient. Who needs t as it
+  was for backward is told by autograd; there, it gets wrong gradients.
+- The gradient of k_pos_emb: each head's is rotated back before they are summed in fp32.
+- fused_single_qkv_rope needs no TransformerEngine. Megatron never tells it rotary_interleaved, nor can it be guessed here.
+
+Not replaced: get_pos_emb_on_this_cp_rank, which cuts tables; mla_rope_apply_raw_ and mla_rope_unapply_raw; what classes,
+closures and default arguments hold already when patch() is called.
+"""
+
+import functools
+import importlib
+import inspect
+import logging
+import sys
+from types import FunctionType, ModuleType
+
+import torch
+from torch.autograd import Function
+
+from . import pair_axis
+from . import transformer_engine as _te
+from ._abi import COPY, Error
+from ._spec import resolve
+from .torch import _check_gradients, _count_write, _is_eager, _launch, _refuse_transforms, rotate, rotate_
+from .torch._autograd import Eager, _present, _spread
+
+__all__ = [
+    "Patch", "apply_fused_qkv_rotary_pos_emb", "apply_rotary_pos_emb", "apply_rotary_pos_emb_with_cos_sin",
+    "fused_apply_mla_rope_for_kv", "fused_apply_mla_rope_for_q", "fused_apply_mrope", "fused_apply_mrope_thd",
+    "fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd", "fused_mla_rope_concat", "fused_mla_rope_inplace",
+    "fused_mla_rope_kv_split", "fused_mla_rope_out_of_place", "patch",
+]  # fmt: skip
+
+_NOT_GIVEN = "not given"  # max_seqlen of 0.19.2, which has none
+
+# ---- What is given ----
+
+
+def _sequences(cu_seqlens, cp_size, cp_rank):
+    """The options of thd."""
+    return dict(layout="thd", cu_seqlens=cu_seqlens, padding="zero", cp_size=cp_size, cp_rank=cp_rank, cp_layout="zigzag")
+
+
+def _pairing(rotary_interleaved, mla_rotary_interleaved=False, mla_output_remove_interleaving=False):
+    """The options. MLA's pairs are neighbours, and become halves, unless that is to be removed again."""
+    if not mla_rotary_interleaved:
+        pairing = "interleaved" if rotary_interleaved else "half"
+        return dict(pairing=pairing, angle_columns=pairing)
+    if rotary_interleaved:
+        message = "mla_rotary_interleaved and rotary_interleaved are both True, which Megatron-Core's configs refuse"
+        raise Error(message, "mla_rotary_interleaved")
+    out = "interleaved" if mla_output_remove_interleaving else "half"
+    return dict(pairing="interleaved", pairing_out=out, angle_columns="half")
+
+
+def _check_columns(t, columns, argument):
+    if columns > t.shape[-1] or columns % 2:
+        words = argument, columns, t.shape[-1]
+        raise Error("%s is for %d elements of a head, which must be even and at most %d" % words, argument)
+
+
+def _check_rows(t, rows, argument):
+    """Of sbhd, where row i is of token i. There may be more, as for Megatron's fused RoPE."""
+    if rows < t.shape[0]:
+        raise Error("%s has %d rows for %d tokens" % (argument, rows, t.shape[0]), argument)
+
+
+def _table(t, freqs):
+    """[1 or batch, rows, columns] of freqs [rows, 1 or batch, 1, columns]."""
+    batch = t.shape[1] if t.dim() == 4 else 1
+    if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] != 1:
+        words = list(freqs.shape), "" if batch == 1 else " or %d" % batch
+        raise Error("freqs has shape %s, which is not [positions, 1%s, 1, columns]" % words, "freqs")
+    _check_columns(t, freqs.shape[3], "freqs")
+    if freqs.dtype == torch.float64 and t.dtype != torch.float64:
+        freqs = freqs.float()
+    return freqs[:, :, 0].transpose(0, 1)
+
+
+def _same_strides(cos, sin):
+    return (cos, sin) if cos.stride() == sin.stride() else (cos.contiguous(), sin.contiguous())
+
+
+# ---- rope_utils, and what it has of TransformerEngine ----
+
+
+def _rotate(
+    t, freqs, options, rotary_interleaved, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
+    mla_output_remove_interleaving=False,
+):  # fmt: skip
+    """By the options of a layout."""
+    _te._check_dims(t, options["layout"], "t")
+    options.update(_pairing(rotary_interleaved, mla_rotary_interleaved, mla_output_remove_interleaving))
+    return rotate(t, freqs=_table(t, freqs), mscale=mscale, inverse=inverse, rounding="native", **options).contiguous()
+
+
+def _apply_rotary_pos_emb_bshd(
+    t, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
+    mla_output_remove_interleaving=False, multi_latent_attention=None,
+):  # fmt: skip
+    """apply_rotary_pos_emb without cu_seqlens. t may be [s, b, d] too, and freqs then [s, 1 or b, d]."""
+    if multi_latent_attention is not None:  # the older name
+        mla_rotary_interleaved = multi_latent_attention
+    x = t
+    if t.dim() == 3:
+        x, freqs = t.unsqueeze(2), freqs if freqs.dim() == 4 else freqs.unsqueeze(2)
+    _check_rows(t, freqs.shape[0], "freqs")
+    words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
+    return _rotate(x, freqs, dict(layout="sbhd"), *words).view(t.shape)
+
+
+def _are_stream_positions(rows, tokens, cp_size, max_seqlen):
+    """Whether freqs has a row for each token of the stream, not of a sequence. (0.19.2 compares with cu_seqlens[-1], which
+    is tokens * cp_size: else its split of t fails.)"""
+    if max_seqlen is _NOT_GIVEN:
+        return rows == tokens * cp_size
+    return rows > tokens and cp_size == 1 if max_seqlen is None else rows > max_seqlen
+
+
+def _apply_rotary_pos_emb_thd(
+    t, cu_seqlens, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
+    mla_output_remove_interleaving=False, cp_group=None, multi_latent_attention=None, max_seqlen=_NOT_GIVEN,
+):  # fmt: skip
+    """apply_rotary_pos_emb with cu_seqlens."""
+    if multi_latent_attention is not None:
+        mla_rotary_interleaved = multi_latent_attention
+    if cp_group is None:
+        raise Error("cp_group is missing: thd has cp_size and cp_rank of it", "cp_group")
+    cp_size = cp_group.size()
+    options = _sequences(cu_seqlens, cp_size, cp_group.rank())
+    options["stream_positions"] = _are_stream_positions(freqs.shape[0], t.shape[0], cp_size, max_seqlen)
+    options["out_of_range"] = "poison" if max_seqlen is _NOT_GIVEN else "clamp"
+    words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
+    return _rotate(t, freqs, options, *words)
+
+
+def apply_rotary_pos_emb(
+    t, freqs, config, cu_seqlens=None, mscale=1.0, cp_group=None, mla_rotary_interleaved=False, inverse=False,
+    mla_output_remove_interleaving=False, max_seqlen=_NOT_GIVEN,
+):  # fmt: skip
+    """Rotates q or k, with autograd for it and for freqs.
+
+    Arguments:
+        t: [s, b, h, d], or with cu_seqlens [t, h, d]. Any strides.
+        freqs: [positions, 1 or b, 1, d2] radians, one for each element; d2 <= d, the rest of a head is copied. Without
+            cu_seqlens row i is of token i (cut for the cp rank), else the rows are those of all ranks.
+        config: rotary_interleaved is read; and multi_latent_attention, where mla_rotary_interleaved is None.
+        cu_seqlens: [sequences + 1] int32 or int64 where t is: offsets in the stream of all cp ranks.
+        mscale: cos and sin are multiplied by it.
+        cp_group: of thd, in zigzag; its size and rank are asked in each call. Default: Megatron's.
+        mla_rotary_interleaved: elements 2i and 2i + 1 turn, by columns i and i + d2/2, and become i and i + d2/2.
+        inverse: turns the other way.
+        mla_output_remove_interleaving: with mla_rotary_interleaved, the result stays in 2i and 2i + 1.
+        max_seqlen: of thd. freqs with more rows have one for each token of the stream, not of a sequence. (None: with more
+            rows than t has tokens, if cp_size is 1.) Left out, as in 0.19.2: those with as many rows as the stream.
+    Return:
+        like t, contiguous.
+    Raises:
+        trope.Error: names the argument.
+    """
+    if mla_rotary_interleaved is None:
+        mla_rotary_interleaved = config.multi_latent_attention
+    words = config.rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
+    if cu_seqlens is None:
+        return _apply_rotary_pos_emb_bshd(t, freqs, *words)
+    if cp_group is None:
+        cp_group = importlib.import_module("megatron.core.parallel_state").get_context_parallel_group()
+    return _apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, *words, cp_group, max_seqlen=max_seqlen)
+
+
+def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
+    """Rotates t [s, b, h, d] by cos and sin [s, d2 / 2], one for each pair."""
+    _te._check_dims(t, "sbhd", "t")
+    for table, name in ((cos, "cos"), (sin, "sin")):
+        if table.dim() != 2:
+            raise Error("%s has shape %s, which is not [s, pairs]" % (name, list(table.shape)), name)
+        _check_rows(t, table.shape[0], name)
+        _check_columns(t, 2 * table.shape[1], name)
+    cos, sin = _same_strides(cos, sin)
+    options = dict(_pairing(rotary_interleaved), angle_columns="pair", rounding="native")
+    return rotate(t, layout="sbhd", cos=cos, sin=sin, **options).contiguous()
+
+
+def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False, interleaved=False):
+    """apply_rotary_pos_emb of sbhd without a config."""
+    if transpose_output_memory:
+        raise Error("transpose_output_memory is of apex: TransformerEngine has it no longer", "transpose_output_memory")
+    return _apply_rotary_pos_emb_bshd(t, freqs, interleaved)
+
+
+def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, interleaved=False):
+    """apply_rotary_pos_emb of thd without a config. Positions are those in the sequence, however many rows freqs has."""
+    return _rotate(t, freqs, _sequences(cu_seqlens, cp_size, cp_rank), interleaved)
+
+
+# ---- Parts of tensors to parts of others ----
+
+
+class _Move(Function):
+    """Rotates and copies parts of tensors to parts of new ones, in one launch; backward the other way.
+
+    apply(transposed, spec, slots, parts, shapes, *arrays beside, *tensors): parts(*tensors, *results) are the operands, as
+    views (from, to). Transposed, they go from `to` to `from`, and the tensors are those of `to`.
+    """
+
+    @staticmethod
+    def forward(ctx, transposed, spec, slots, parts, shapes, *arrays):
+        beside, tensors = arrays[: len(slots)], arrays[len(slots) :]
+        results = tuple([tensors[0].new_empty(shape) for shape in shapes])
+        operands = parts(*results, *tensors) if transposed else parts(*tensors, *results)
+        srcs, dsts = zip(*[(b, a) if transposed else (a, b) for a, b in operands])
+        _launch.launch(transposed, spec, srcs, dsts, (None,) * len(srcs), (*_spread(slots, beside), None, None))
+        ctx.save_for_backward(*beside)
+        ctx.words = not transposed, spec, slots, parts, [t.shape for t in tensors]
+        return results
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return (None,) * (5 + len(ctx.saved_tensors)) + _Move.apply(*ctx.words, *ctx.saved_tensors, *grads)
+
+
+def _move(parts, shapes, tensors, options):
+    """_Move by options of rotate."""
+    spec, side = resolve(len(options["rotary_dim"]), **options)
+    _refuse_transforms()
+    _check_gradients(side)
+    slots, arrays = _present(side)
+    return _Move.apply(False, spec, slots, parts, shapes, *arrays, *tensors)
+
+
+def apply_fused_qkv_rotary_pos_emb(
+    qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
+    cu_seqlens=None, cp_size=1, cp_rank=0,
+):  # fmt: skip
+    """trope.transformer_engine's, with Megatron's unfused rounding: q, k, v of packed groups, in one launch where q_freqs
+    and k_freqs are one tensor."""
+    _te._check_format(tensor_format, "tensor_format")
+    words = start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
+    sizes, options = _te._prepare_qkv(qkv, "qkv", q_freqs, k_freqs, qkv_split_arg_list, *words)
+    options["rounding"] = "native"
+    if not _is_eager((qkv,)) or q_freqs.requires_grad or k_freqs.requires_grad or not _te._same(q_freqs, k_freqs):
+        return _te._compose_qkv(qkv, q_freqs, k_freqs, sizes, options)
+    (per_group, d, v_dim), groups = sizes, qkv.shape[-2]
+    shapes = [tuple(qkv.shape[:-2]) + ends for ends in ((groups * per_group, d), (groups, d), (groups, v_dim))]
+    table = _te._table(q_freqs, d, qkv.dtype, "q_freqs")
+    width = table.shape[-1]
+    options = dict(_te._with_groups(options), freqs=table, rotary_dim=(width, width, COPY))
+
+    def parts(qkv, q, k, v):
+        return zip(_te._packed_parts(qkv, sizes), _te._apart_parts(q, k, v, sizes))
+
+    return _move(parts, shapes, (qkv,), options)
+
+
+# ---- MLA: fused_mla_yarn_rope_apply ----
+
+
+def _mla_options(
+    t, argument, head_dim, cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size, rotary_interleaved=False, inverse=False,
+    remove_interleaving=False, position_ids=None,
+):  # fmt: skip
+    """Those of rotate, after looking at t [s, b, h, head_dim] or, with cu_seqlens, [t, h, head_dim]. Without cu_seqlens,
+    cos and sin are already cut for the cp rank."""
+    if rotary_interleaved:
+        raise Error("rotary_interleaved must be False: MLA's pairs are interleaved without it", "rotary_interleaved")
+    _te._check_dims(t, "sbhd" if cu_seqlens is None else "thd", argument)
+    if t.shape[-1] != head_dim:
+        raise Error("%s has head_dim %d, where %d is wanted" % (argument, t.shape[-1], head_dim), argument)
+    for table, name in ((cos, "cos"), (sin, "sin")):
+        if table.dim() != 4 or tuple(table.shape[1:]) != (1, 1, emb_dim):
+            raise Error("%s has shape %s, which is not [positions, 1, 1, %d]" % (name, list(table.shape), emb_dim), name)
+        if cu_seqlens is None:
+            _check_rows(t, table.shape[0], name)
+    if position_ids is not None:
+        if cu_seqlens is None:
+            raise Error("position_ids are for thd: cu_seqlens is missing", "position_ids")
+        options = dict(layout="thd", position_ids=position_ids)
+    else:
+        options = dict(layout="sbhd") if cu_seqlens is None else _sequences(cu_seqlens, cp_size, cp_rank)
+    cos, sin = _same_strides(cos[:, 0, 0], sin[:, 0, 0])
+    return dict(options, cos=cos, sin=sin, rounding="native", inverse=inverse, **_pairing(False, True, remove_interleaving))
+
+
+class _InPlace(Function):
+    """Rotates t and gives it: apply(spec, slots, t, *arrays beside).
+
+    As in Megatron-Core, autograd is not told of the write: of a view, which q is in MLA, it would copy the whole gradient
+    twice. By the version of t it notices still if it needs t as it was.
+    """
+
+    @staticmethod
+    def forward(ctx, spec, slots, t, *arrays):
+        ctx.words = spec, slots
+        ctx.save_for_backward(*arrays)
+        _launch.launch(False, spec, [t], [t], (None,), (*_spread(slots, arrays), None, None))
+        _count_write(t)
+        return t
+
+    @staticmethod
+    def backward(ctx, grad):
+        spec, slots = ctx.words
+        (d,) = Eager.rotate(True, spec, _spread(slots, ctx.saved_tensors), [grad])
+        return (None, None, d) + (None,) * len(slots)
+
+
+def _rotate_in_place(t, options):
+    if not (t.requires_grad and torch.is_grad_enabled() and _is_eager((t,))):
+        return rotate_(t, **options)
+    if t.is_leaf:
+        raise Error("t is a leaf that requires a gradient: autograd needs it as it is", "t")
+    spec, side = resolve(1, **options)
+    _refuse_transforms()
+    _check_gradients(side)
+    slots, arrays = _present(side)
+    return _InPlace.apply(spec, slots, t, *arrays)
+
+
+def fused_mla_rope_out_of_place(
+    t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
+    remove_interleaving=False, position_ids=None,
+):  # fmt: skip
+    """Rotates the last emb_dim elements of each head of t, [s, b, h, nope_dim + emb_dim] or [t, h, nope_dim + emb_dim].
+
+    Arguments:
+        cos, sin: [positions, 1, 1, emb_dim], one for each element of the result in halves.
+        cu_seqlens_q: [sequences + 1]: t is thd. cp_rank and cp_size are read with it alone.
+        remove_interleaving: pairs stay 2i and 2i + 1, else become i and i + emb_dim/2.
+        position_ids: [t] int32 or int64, of thd: instead of the positions in the sequences.
+    """
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, rotary_interleaved, inverse
+    options = _mla_options(t, "t", nope_dim + emb_dim, *words, remove_interleaving, position_ids)
+    return rotate(t, rotary_dim=emb_dim, rotary_offset=nope_dim, **options).contiguous()
+
+
+def fused_mla_rope_inplace(
+    t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
+    remove_interleaving=False, position_ids=None, rope_first=False,
+):  # fmt: skip
+    """fused_mla_rope_out_of_place in place: go on with what it returns. rope_first: the first emb_dim elements turn."""
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, rotary_interleaved, inverse
+    options = _mla_options(t, "t", nope_dim + emb_dim, *words, remove_interleaving, position_ids)
+    return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=0 if rope_first else nope_dim))
+
+
+def fused_apply_mla_rope_for_q(
+    t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False
+):
+    """fused_mla_rope_inplace by its older name."""
+    words = qk_head_dim, emb_dim, cu_seqlens_q, cp_rank, cp_size, rotary_interleaved
+    return fused_mla_rope_inplace(t, cos, sin, *words)
+
+
+def fused_mla_rope_kv_split(
+    kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False,
+    remove_interleaving=False,
+):  # fmt: skip
+    """key and value, in one launch, of kv [s, b, h, k_dim + v_dim] and k_pos_emb [s, b, 1, emb_dim] (or [t, ...] each),
+    which all heads share.
+
+    Return:
+        key [..., h, k_dim + emb_dim], with the rotated k_pos_emb behind each head, and value [..., h, v_dim], contiguous.
+    The other arguments are fused_mla_rope_out_of_place's.
+    """
+    words = cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size, rotary_interleaved, False, remove_interleaving
+    options = _mla_options(kv, "kv", k_dim + v_dim, *words)
+    *before, heads, _ = kv.shape
+    if list(k_pos_emb.shape) != [*before, 1, emb_dim]:
+        given = list(k_pos_emb.shape), [*before, 1, emb_dim]
+        raise Error("k_pos_emb has shape %s, where %s is wanted" % given, "k_pos_emb")
+    options.update(rotary_dim=(COPY, emb_dim, COPY), shared_heads=(0, heads, 0))
+    if not _is_eager((kv, k_pos_emb)):
+        k, k_pos_emb, v = rotate(kv[..., :k_dim], k_pos_emb, kv[..., k_dim:], **options)
+        return torch.cat((k, k_pos_emb), -1), v.contiguous()
+
+    def parts(kv, k_pos_emb, key, value):
+        return (kv[..., :k_dim], key[..., :k_dim]), (k_pos_emb, key[..., k_dim:]), (kv[..., k_dim:], value)
+
+    return _move(parts, [(*before, heads, k_dim + emb_dim), (*before, heads, v_dim)], (kv, k_pos_emb), options)
+
+
+def fused_apply_mla_rope_for_kv(
+    kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False
+):
+    """fused_mla_rope_kv_split by its older name."""
+    words = emb_dim, k_dim, v_dim, cu_seqlens_kv, cp_rank, cp_size, rotary_interleaved
+    return fused_mla_rope_kv_split(kv, k_pos_emb, cos, sin, *words)
+
+
+def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1):
+    """[..., h, nope_dim + emb_dim], in one launch, of nope [..., h, nope_dim] and the rotated rope [..., h, emb_dim]."""
+    options = _mla_options(rope, "rope", rope.shape[-1], cos, sin, rope.shape[-1], cu_seqlens, cp_rank, cp_size)
+    if nope.shape[:-1] != rope.shape[:-1]:
+        raise Error("nope has shape %s, and rope %s" % (list(nope.shape), list(rope.shape)), "nope")
+    nope_dim, emb_dim = nope.shape[-1], rope.shape[-1]
+    options["rotary_dim"] = COPY, emb_dim
+    if not _is_eager((nope, rope)):
+        return torch.cat(rotate(nope, rope, **options), -1)
+
+    def parts(nope, rope, out):
+        return (nope, out[..., :nope_dim]), (rope, out[..., nope_dim:])
+
+    return _move(parts, [(*nope.shape[:-1], nope_dim + emb_dim)], (nope, rope), options)[0]
+
+
+# ---- fused_mrope ----
+
+
+def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, rotary_interleaved, fp32_compute, options):
+    if rotary_interleaved:
+        raise Error("rotary_interleaved must be False for M-RoPE, as in Megatron-Core", "rotary_interleaved")
+    if freqs.dim() != 4 or tuple(freqs.shape[:3]) != shape:
+        raise Error("freqs has shape %s, which is not %s and pairs" % (list(freqs.shape), list(shape)), "freqs")
+    _check_columns(t, 2 * freqs.shape[3], "freqs")
+    if len(mrope_section) != 3 or sum(mrope_section) != freqs.shape[3]:
+        given = list(mrope_section), freqs.shape[3]
+        raise Error("mrope_section is %s, and freqs has %d pairs" % given, "mrope_section")
+    axes = pair_axis("interleaved" if interleaved_mrope else "sections", mrope_section)
+    options.update(pairing="half", angle_columns="pair", rounding="native_f32" if fp32_compute else "native")
+    return rotate(t, freqs=freqs, pair_axis=axes, **options).contiguous()
+
+
+def fused_apply_mrope(t, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False, fp32_compute=False):
+    """Rotates t [s, b, h, d] by freqs [3, b, s, pairs], of time, height and width.
+
+    Arguments:
+        mrope_section: pairs that turn by each of them, all pairs together.
+        interleaved_mrope: they take turns (Qwen3-VL), else are one after another (Qwen2-VL).
+        rotary_interleaved: False.
+        fp32_compute: operations are in fp32, and the result rounded; else each is rounded to the dtype of t.
+    """
+    _te._check_dims(t, "sbhd", "t")
+    words = mrope_section, interleaved_mrope, rotary_interleaved, fp32_compute
+    return _rotate_mrope(t, freqs, (3, t.shape[1], t.shape[0]), *words, dict(layout="sbhd"))
+
+
+def fused_apply_mrope_thd(
+    t, cu_seqlens, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False, cp_size=1, cp_rank=0,
+    fp32_compute=False,
+):  # fmt: skip
+    """The same of t [t, h, d], with freqs [3, 1, tokens of all cp ranks, pairs]."""
+    _te._check_dims(t, "thd", "t")
+    words = mrope_section, interleaved_mrope, rotary_interleaved, fp32_compute
+    options = dict(_sequences(cu_seqlens, cp_size, cp_rank), stream_positions=True)
+    return _rotate_mrope(t, freqs, (3, 1, t.shape[0] * cp_size), *words, options)
+
+
+# ---- patch ----
+
+_logger = logging.getLogger("trope.megatron")
+_ABSENT = object()  # the value of a global that is not there
+
+_ROPE_UTILS = "megatron.core.models.common.embeddings.rope_utils"
+_SHIMS = "megatron.core.extensions.transformer_engine"
+_ATTENTION, _HAVE_QKV = "megatron.core.transformer.attention", "HAVE_FUSED_QKV_ROPE"
+_FUNCTIONS = {
+    _ROPE_UTILS: (
+        apply_rotary_pos_emb, apply_rotary_pos_emb_with_cos_sin, _apply_rotary_pos_emb_bshd, _apply_rotary_pos_emb_thd,
+    ),
+    _SHIMS: (fused_apply_rotary_pos_emb, fused_apply_rotary_pos_emb_thd),
+    _ATTENTION: (apply_fused_qkv_rotary_pos_emb,),
+    "megatron.core.fusions.fused_mla_yarn_rope_apply": (
+        fused_apply_mla_rope_for_q, fused_apply_mla_rope_for_kv, fused_mla_rope_inplace, fused_mla_rope_out_of_place,
+        fused_mla_rope_kv_split, fused_mla_rope_concat,
+    ),
+    "megatron.core.fusions.fused_mrope": (fused_apply_mrope, fused_apply_mrope_thd),
+}  # fmt: skip
+
+# The signatures that are known beside those above, which are main's: of 0.19.2, or without an option that came later.
+_OTHER_SIGNATURES = {
+    "apply_rotary_pos_emb": "t freqs config cu_seqlens mscale cp_group mla_rotary_interleaved",
+    "_apply_rotary_pos_emb_bshd": "t freqs rotary_interleaved mla_rotary_interleaved mscale multi_latent_attention",
+    "_apply_rotary_pos_emb_thd": "t cu_seqlens freqs rotary_interleaved mla_rotary_interleaved mscale cp_group"
+    " multi_latent_attention",
+    "fused_mla_rope_inplace": "t cos sin nope_dim emb_dim cu_seqlens_q cp_rank cp_size rotary_interleaved inverse"
+    " remove_interleaving position_ids",
+    "fused_apply_mrope": "t freqs mrope_section interleaved_mrope rotary_interleaved",
+    "fused_apply_mrope_thd": "t cu_seqlens freqs mrope_section interleaved_mrope rotary_interleaved cp_size cp_rank",
+}
+
+
+def _import(name):
+    """The module, or None if there is none of this name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if name == error.name or name.startswith("%s." % error.name):
+            return None
+        raise
+
+
+def _check_signature(function, original):
+    name, given = function.__name__, list(inspect.signature(original).parameters)
+    if given not in (list(inspect.signature(function).parameters), _OTHER_SIGNATURES.get(name, "").split()):
+        message = "%s of Megatron-Core has the signature (%s), which is not known here: nothing has been patched"
+        raise Error(message % (name, ", ".join(given)), name)
+
+
+def _find_originals():
+    """{function: Megatron's} of what the installed Megatron-Core has. None: it would have it of TransformerEngine."""
+    originals = {}
+    for module_name, functions in _FUNCTIONS.items():
+        module = _import(module_name)
+        if module is None and module_name == _ROPE_UTILS:
+            raise ImportError("%s cannot be imported: is Megatron-Core installed?" % _ROPE_UTILS)
+        for function in functions:
+            original = getattr(module, function.__name__, None)
+            if original is not None:
+                _check_signature(function, original)
+            if original is not None or module_name == _SHIMS or hasattr(module, _HAVE_QKV):
+                originals[function] = original
+    return originals
+
+
+def _count_calls(function, original, calls):
+    """`function` by the signature of the original, counted in calls[its name]."""
+    name, names = function.__name__, tuple(inspect.signature(original or function).parameters)
+    rotated = functools.partial(function, max_seqlen=None) if "max_seqlen" in names else function
+    calls[name] = 0
+
+    @functools.wraps(original or function)
+    def call(*args, **kwargs):
+        if not torch.compiler.is_compiling():
+            calls[name] += 1
+        if len(args) > len(names):
+            raise TypeError("%s takes %d arguments, and %d are given" % (name, len(names), len(args)))
+        return rotated(**dict(zip(names, args)), **kwargs)
+
+    return call
+
+
+def _loaded_globals():
+    """(name of the module, name of the global, value) of all modules but TransformerEngine's."""
+    for module_name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and module_name.partition(".")[0] != "transformer_engine":
+            for name, value in list(vars(module).items()):
+                yield module_name, name, value
+
+
+_active = None
+
+
+class Patch:
+    """What patch() has done. A context manager, whose end is undo().
+
+    Attributes:
+        calls: {name of a function: how often it has been called}. What torch.compile traces is not counted.
+        bindings: {(name of a module, name of a global): what it was}.
+    """
+
+    def __init__(self, originals):
+        self.calls, self.bindings = {}, {}
+        self._ours = {_count_calls(function, original, self.calls): original for function, original in originals.items()}
+        by_name = {call.__name__: call for call in self._ours}
+        by_original = {id(original): call for call, original in self._ours.items() if original is not None}
+        for module_name, name, value in _loaded_globals():
+            is_lacking = value is None and module_name.startswith("megatron.")
+            call = by_name.get(name) if is_lacking else by_original.get(id(value))
+            if call is not None:
+                self._bind(module_name, name, call)
+        for module_name in (_SHIMS, _ATTENTION):  # which lack the names
+            for function in _FUNCTIONS[module_name]:
+                if function in originals:
+                    self._bind(module_name, function.__name__, by_name[function.__name__])
+        if apply_fused_qkv_rotary_pos_emb in originals:
+            self._bind(_ATTENTION, _HAVE_QKV, True)
+        _logger.info("%s", self)
+
+    def _bind(self, module_name, name, value):
+        module = sys.modules.get(module_name)
+        if module is not None:
+            self.bindings.setdefault((module_name, name), getattr(module, name, _ABSENT))
+            setattr(module, name, value)
+
+    def undo(self):
+        """Megatron's own functions again, also in modules that were imported meanwhile. A second time: nothing."""
+        global _active
+        if _active is not self:
+            return
+        for module_name, name, value in _loaded_globals():
+            if type(value) is FunctionType and value in self._ours:
+                self._restore(module_name, name, self._ours[value])
+        if (_ATTENTION, _HAVE_QKV) in self.bindings:
+            self._restore(_ATTENTION, _HAVE_QKV, _ABSENT)
+        _active = None
+        counts = ", ".join("%s %d" % item for item in self.calls.items() if item[1])
+        _logger.info("undone, after %d calls: %s", sum(self.calls.values()), counts or "none")
+
+    def _restore(self, module_name, name, otherwise):
+        before = self.bindings.get((module_name, name), otherwise)
+        if before is _ABSENT:
+            delattr(sys.modules[module_name], name)
+        else:
+            setattr(sys.modules[module_name], name, before)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.undo()
+
+    def __repr__(self):
+        state = "active" if _active is self else "undone"
+        return "<trope.megatron.Patch: %s, %d names, %d calls>" % (state, len(self.bindings), sum(self.calls.values()))
+
+    def __str__(self):
+        places = {}
+        for module_name, name in self.bindings:
+            places.setdefault(name, []).append(module_name.removeprefix("megatron.core."))
+        return "; ".join("%s in %s" % (name, ", ".join(modules)) for name, modules in places.items())
+
+
+def patch():
+    """Replaces Megatron-Core's RoPE, wherever it has been imported, by the functions of this module.
+
+    Modules that are imported later get them from those that are patched. Without TransformerEngine the two functions that
+    Megatron has of it, and fused_single_qkv_rope, are there afterwards, so that such configs are valid.
+
+    Return:
+        a Patch.
+    Raises:
+        ImportError: there is no Megatron-Core.
+        trope.Error: one of its functions has a signature that is not known here, which is named; or it is patched already.
+    """
+    global _active
+    if _active is not None:
+        raise Error("patch: Megatron-Core is patched already: undo() that first", "patch")
+    _active = Patch(_find_originals())
+    return _active

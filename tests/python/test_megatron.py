@@ -1,0 +1,978 @@
+"""trope.megatron against Megatron-Core's unfused formulas in eager PyTorch, operation by operation in the tensors' dtype,
+so that bits are compared, and by autograd for the transpose; its patch on modules that have Megatron's names; and, where
+megatron.core can be imported, against it. Tables are random, so that halves differ, and so are upstream gradients."""
+
+import importlib
+import itertools
+import logging
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trope  # noqa: E402
+import trope.megatron as tm  # noqa: E402
+from trope.torch import _launch  # noqa: E402
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+BATCH, HEADS, DIM, ROTARY, TOKENS, ROWS = 3, 4, 24, 16, 16, 80
+NOPE, V_DIM = 10, 6  # MLA: of a head's DIM + ... elements those that do not turn, and those of a value
+LENGTHS = [16, 0, 32, 8]  # of the whole stream, for four ranks in two chunks
+TOTAL = sum(LENGTHS)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    torch.manual_seed(11)
+    return request.param
+
+
+class Group:
+    """What is asked of a process group."""
+
+    def __init__(self, size=1, rank=0):
+        self.size, self.rank = (lambda: size), (lambda: rank)
+
+
+def make_config(**options):
+    known = dict(rotary_interleaved=False, multi_latent_attention=False, apply_rope_fusion=True, mrope_section=None)
+    return types.SimpleNamespace(**dict(known, **options))
+
+
+def make_freqs(device, rows=TOKENS, batch=1, columns=ROTARY):
+    return (torch.rand(rows, batch, 1, columns, device=device) - 0.5) * 8
+
+
+def make_tables(device, dtype, rows=ROWS, columns=ROTARY):
+    """cos and sin of MLA, whose halves differ."""
+    freqs = make_freqs(device, rows, columns=columns)
+    return (freqs.cos() * 1.3).to(dtype), (freqs.sin() * 1.3).to(dtype)
+
+
+def make_cu_seqlens(device, lengths=LENGTHS):
+    return torch.tensor([0] + list(itertools.accumulate(lengths)), dtype=torch.int32, device=device)
+
+
+def random(*shape, device, dtype=torch.float32):
+    return torch.randn(*shape, device=device).to(dtype).requires_grad_()
+
+
+def zigzag(length, cp_size, cp_rank):
+    """The positions of a rank's tokens of one sequence: chunks cp_rank and 2 cp_size - 1 - cp_rank."""
+    if cp_size == 1:
+        return torch.arange(length)
+    chunks = torch.arange(length).view(2 * cp_size, length // (2 * cp_size))
+    return torch.cat((chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]))
+
+
+def find_rows(cp_size=1, cp_rank=0, in_stream=False, lengths=LENGTHS):
+    """The rows of the table that a rank's tokens have in thd, sequence by sequence."""
+    starts = [0] + list(itertools.accumulate(lengths))
+    return torch.cat([zigzag(n, cp_size, cp_rank) + in_stream * start for n, start in zip(lengths, starts)])
+
+
+def find_cos_sin(freqs):
+    """trope's cosine and sine of f32 freqs, as a rotation of unit vectors shows them. They are within an ulp of 1 of the
+    exact ones; what is compared after that is bits."""
+    angles = freqs.detach().reshape(-1, 1, 1, 1)
+    unit = torch.tensor([1.0, 0.0], device=freqs.device).expand(len(angles), 1, 1, 2)
+    words = dict(layout="sbhd", pairing="half", angle_columns="pair", rounding="native_f32")
+    turned = trope.torch.rotate(unit, freqs=angles[:, 0, 0], **words)[:, 0, 0]
+    cos, sin = (x.view(freqs.shape) for x in turned.unbind(-1))
+    for found, exact in ((cos, freqs.double().cos()), (sin, freqs.double().sin())):
+        assert (found - exact).abs().max() <= 2.0**-23
+    return cos, sin
+
+
+def reference(
+    t, cos, sin, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
+    mla_output_remove_interleaving=False,
+):  # fmt: skip
+    """Megatron's unfused formula: t [..., d], cos and sin [..., d2] in f32 before mscale (or, of MLA, in t's dtype)."""
+    columns = cos.shape[-1]
+    window, rest = t[..., :columns], t[..., columns:]
+    if mla_rotary_interleaved:
+        window = torch.cat((window[..., 0::2], window[..., 1::2]), -1)
+    if rotary_interleaved:
+        partner = torch.stack((-window[..., 1::2], window[..., 0::2]), -1).flatten(-2)
+    else:
+        first, second = window.chunk(2, -1)
+        partner = torch.cat((-second, first), -1)
+    cos, sin = (cos * mscale).to(t.dtype), (sin * (-mscale if inverse else mscale)).to(t.dtype)
+    window = window * cos + partner * sin
+    if mla_rotary_interleaved and mla_output_remove_interleaving:
+        window = torch.stack(window.chunk(2, -1), -1).flatten(-2)
+    return torch.cat((window, rest), -1)
+
+
+def check_bits(results, expected, inputs, expected_inputs=None):
+    """Results and gradients for random upstream ones, also where these have zero strides."""
+    results, expected = ([x] if torch.is_tensor(x) else list(x) for x in (results, expected))
+    inputs = [inputs] if torch.is_tensor(inputs) else list(inputs)
+    for y, right in zip(results, expected):
+        assert y.dtype == right.dtype and y.is_contiguous() and torch.equal(y, right)
+    assert len(results) == len(expected)
+    full = [torch.randn(y.shape, device=y.device).to(y.dtype) for y in results]
+    for upstream in (full, [dy[:1].expand(dy.shape) for dy in full]):
+        found = torch.autograd.grad(results, inputs, upstream, retain_graph=True)
+        right = torch.autograd.grad(expected, expected_inputs or inputs, upstream, retain_graph=True)
+        for dx, d_right in zip(found, right):
+            assert torch.equal(dx, d_right)
+
+
+# ---- rope_utils ----
+
+OPTIONS = {
+    "plain": {},
+    "interleaved": dict(rotary_interleaved=True),
+    "mscale": dict(mscale=1.3),
+    "mla": dict(mla_rotary_interleaved=True, mscale=1.3),
+    "remove": dict(mla_rotary_interleaved=True, mla_output_remove_interleaving=True, mscale=1.3),
+    "remove_of_nothing": dict(mla_output_remove_interleaving=True),
+    "inverse": dict(inverse=True, mscale=0.7),
+    "inverse_interleaved": dict(inverse=True, rotary_interleaved=True),
+    "inverse_mla": dict(inverse=True, mla_rotary_interleaved=True, mla_output_remove_interleaving=True),
+}
+
+
+def apply(t, freqs, options, **others):
+    """apply_rotary_pos_emb, of whose options one is the config's."""
+    options = dict(options)
+    config = make_config(rotary_interleaved=options.pop("rotary_interleaved", False))
+    return tm.apply_rotary_pos_emb(t, freqs, config, **options, **others)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("batch", [1, BATCH])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sbhd(device, dtype, batch, options):
+    """batch: that of freqs, as M-RoPE has it."""
+    options, freqs = OPTIONS[options], make_freqs(device, batch=batch)
+    t = random(TOKENS, BATCH, HEADS, DIM, device=device, dtype=dtype)
+    expected = reference(t, *find_cos_sin(freqs), **options)
+    check_bits(apply(t, freqs, options), expected, t)
+    check_bits(tm._apply_rotary_pos_emb_bshd(t, freqs, **options), expected, t)
+    longer = torch.cat((freqs, make_freqs(device, 5, batch)))  # already cut tables, of which fused RoPE reads the first
+    assert torch.equal(apply(t, longer, options), expected)
+
+
+def test_sbhd_is_near_eager_with_its_cosine(device):
+    """Without trope's cosine: all but the few elements whose cosine or sine rounds to another bf16."""
+    freqs, t = make_freqs(device, batch=BATCH), random(TOKENS, BATCH, HEADS, DIM, device=device, dtype=torch.bfloat16)
+    found, right = apply(t, freqs, {}), reference(t, freqs.cos(), freqs.sin())
+    assert (found != right).float().mean() < 0.01
+    assert (found - right).abs().max() <= 2.0**-7 * t.abs().max() * 2
+
+
+@pytest.mark.parametrize("dims", [3, 4])
+def test_sbd(device, dims):
+    """Of no heads, with freqs of as many dimensions or one more."""
+    freqs, t = make_freqs(device, batch=BATCH), random(TOKENS, BATCH, DIM, device=device, dtype=torch.bfloat16)
+    cos, sin = find_cos_sin(freqs)
+    found = tm._apply_rotary_pos_emb_bshd(t, freqs[:, :, 0] if dims == 3 else freqs)
+    check_bits(found, reference(t, cos[:, :, 0], sin[:, :, 0]), t)
+
+
+def make_thd(device, dtype, cp_size=1, rows=ROWS, heads=HEADS):
+    return random(TOTAL // cp_size, heads, DIM, device=device, dtype=dtype), make_freqs(device, rows)
+
+
+def reference_thd(t, freqs, rows, options):
+    cos, sin = find_cos_sin(freqs)
+    return reference(t, cos[rows, 0], sin[rows, 0], **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("in_stream", [False, True])
+@pytest.mark.parametrize("cp_size", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_thd(device, dtype, cp_size, in_stream, options):
+    options, cu_seqlens = OPTIONS[options], make_cu_seqlens(device)
+    for cp_rank in range(cp_size):
+        t, freqs = make_thd(device, dtype, cp_size, TOTAL if in_stream else max(LENGTHS))
+        expected = reference_thd(t, freqs, find_rows(cp_size, cp_rank, in_stream), options)
+        group = Group(cp_size, cp_rank)
+        check_bits(apply(t, freqs, options, cu_seqlens=cu_seqlens, cp_group=group), expected, t)
+        found = tm._apply_rotary_pos_emb_thd(t, cu_seqlens.long(), freqs, cp_group=group, **options)
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("cp_size", [2, 4])
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_ranks_together_are_one_rank(device, cp_size, in_stream):
+    t, freqs = make_thd(device, torch.bfloat16, rows=TOTAL if in_stream else max(LENGTHS))
+    options = dict(options={"mscale": 1.3}, cu_seqlens=make_cu_seqlens(device))
+    whole, together = apply(t, freqs, cp_group=Group(), **options), torch.zeros_like(t)
+    for cp_rank in range(cp_size):
+        tokens = find_rows(cp_size, cp_rank, True)  # where the rank's tokens are in the stream
+        together[tokens] = apply(t[tokens], freqs, cp_group=Group(cp_size, cp_rank), **options)
+    assert torch.equal(together, whole)
+
+
+def test_padded_cu_seqlens(device):
+    """What attention passes is cu_seqlens_q_padded alone: padding turns like the sequence that it is behind."""
+    lengths = [8, 16, 24]
+    freqs, t = make_freqs(device, 40), random(48, HEADS, DIM, device=device, dtype=torch.bfloat16)
+    found = apply(t, freqs, {}, cu_seqlens=make_cu_seqlens(device, lengths), cp_group=Group())
+    check_bits(found, reference_thd(t, freqs, find_rows(lengths=lengths), {}), t)
+
+
+RULES = [  # rows of freqs, max_seqlen, cp_size, whether they are one for each token of the stream
+    (TOTAL, None, 1, False), (TOTAL + 1, None, 1, True), (TOTAL + 1, None, 2, False),
+    (max(LENGTHS), max(LENGTHS), 1, False), (max(LENGTHS), max(LENGTHS), 2, False),
+    (TOTAL, max(LENGTHS), 1, True), (TOTAL, max(LENGTHS), 2, True), (TOTAL, TOTAL, 1, False),
+    (TOTAL, "not given", 1, True), (TOTAL, "not given", 2, True), (TOTAL + 1, "not given", 1, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows, max_seqlen, cp_size, in_stream", RULES)
+def test_whose_positions_freqs_have(device, rows, max_seqlen, cp_size, in_stream):
+    t, freqs = make_thd(device, torch.bfloat16, cp_size, rows)
+    others = {} if max_seqlen == "not given" else dict(max_seqlen=max_seqlen)
+    found = apply(t, freqs, {}, cu_seqlens=make_cu_seqlens(device), cp_group=Group(cp_size, 1 % cp_size), **others)
+    check_bits(found, reference_thd(t, freqs, find_rows(cp_size, 1 % cp_size, in_stream), {}), t)
+
+
+def test_beyond_the_table(device):
+    """With max_seqlen, the last row; else an error, or NaN."""
+    rows = max(LENGTHS) - 4
+    t, freqs = make_thd(device, torch.bfloat16, 1, rows)
+    words = dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group())
+    found = apply(t, freqs, {}, max_seqlen=rows, **words)
+    check_bits(found, reference_thd(t, freqs, find_rows().clamp(max=rows - 1), {}), t)
+    if device == "cpu":
+        refused("angle_rows", apply, t, freqs, {}, **words)
+    else:
+        missing = apply(t, freqs, {}, **words)[..., :ROTARY].isnan().all(-1).all(-1)
+        assert torch.equal(missing.cpu(), find_rows() >= rows)
+
+
+def test_tokens_behind_the_last_sequence_are_zero(device):
+    freqs, t = make_freqs(device, ROWS), random(TOTAL + 5, HEADS, DIM, device=device)
+    y = apply(t, freqs, {}, cu_seqlens=make_cu_seqlens(device), cp_group=Group())
+    dx = torch.autograd.grad(y, t, torch.randn(y.shape, device=device))[0]
+    for x in (y, dx):
+        assert x[:TOTAL].abs().sum(-1).min() > 0 and x[TOTAL:].abs().max() == 0
+    assert torch.equal(y[:TOTAL], reference_thd(t[:TOTAL], freqs, find_rows(), {}))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_functions_of_transformer_engine(device, interleaved):
+    freqs, t = make_freqs(device, batch=BATCH), random(TOKENS, BATCH, HEADS, DIM, device=device, dtype=torch.bfloat16)
+    expected = reference(t, *find_cos_sin(freqs), interleaved)
+    check_bits(tm.fused_apply_rotary_pos_emb(t, freqs, interleaved=interleaved), expected, t)
+    t, freqs = make_thd(device, torch.bfloat16, 2, TOTAL)
+    expected = reference_thd(t, freqs, find_rows(2, 1), dict(rotary_interleaved=interleaved))  # in the sequence
+    check_bits(tm.fused_apply_rotary_pos_emb_thd(t, make_cu_seqlens(device), freqs, 2, 1, interleaved), expected, t)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("table_dtype", [torch.float32, torch.bfloat16])
+def test_with_cos_sin(device, interleaved, table_dtype):
+    t = random(TOKENS, BATCH, HEADS, DIM, device=device, dtype=torch.bfloat16)
+    cos, sin = (x[:, 0, 0] for x in make_tables(device, table_dtype, TOKENS + 1, ROTARY // 2))
+    expand = (lambda x: x.repeat_interleave(2, -1)) if interleaved else (lambda x: torch.cat((x, x), -1))
+    expected = reference(t, *(expand(x)[:TOKENS, None, None] for x in (cos, sin)), interleaved)
+    check_bits(tm.apply_rotary_pos_emb_with_cos_sin(t, cos, sin, interleaved), expected, t)
+    check_bits(tm.apply_rotary_pos_emb_with_cos_sin(t, cos, sin.T.contiguous().T, interleaved), expected, t)
+
+
+def test_config_says_multi_latent_attention(device):
+    freqs, t = make_freqs(device), random(TOKENS, BATCH, HEADS, DIM, device=device)
+    for mla in (False, True):
+        expected = reference(t, *find_cos_sin(freqs), mla_rotary_interleaved=mla)
+        config = make_config(multi_latent_attention=mla)
+        assert torch.equal(tm.apply_rotary_pos_emb(t, freqs, config, mla_rotary_interleaved=None), expected)
+        assert torch.equal(tm._apply_rotary_pos_emb_bshd(t, freqs, multi_latent_attention=mla), expected)
+
+
+def test_gradient_of_freqs_and_second_derivatives(device):
+    words, cu_seqlens = dict(mla_rotary_interleaved=True, mscale=1.3), make_cu_seqlens(device)
+    t = torch.randn(TOTAL // 2, 2, ROTARY, dtype=torch.float64, device=device, requires_grad=True)
+    freqs = make_freqs(device, max(LENGTHS)).double().requires_grad_()
+    rows, dy = find_rows(2, 1), torch.randn(TOTAL // 2, 2, ROTARY, dtype=torch.float64, device=device)
+    first = []
+    for y in (
+        apply(t, freqs, words, cu_seqlens=cu_seqlens, cp_group=Group(2, 1)),
+        reference(t, freqs[rows, 0].cos(), freqs[rows, 0].sin(), **words),
+    ):
+        grads = torch.autograd.grad(y, (t, freqs), dy, create_graph=True)
+        first.append((*grads, *torch.autograd.grad(grads[0].sin().sum() + grads[1].square().sum(), (t, freqs))))
+    for found, right in zip(*first):
+        torch.testing.assert_close(found, right, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("freqs_dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_of_freqs(device, freqs_dtype):
+    freqs, t = make_freqs(device).to(freqs_dtype), torch.randn(TOKENS, BATCH, HEADS, DIM, device=device).bfloat16()
+    assert torch.equal(apply(t, freqs, {}), reference(t, *find_cos_sin(freqs.float())))
+
+
+@pytest.mark.parametrize("how", ["transposed", "slice"])
+def test_memory_changes_no_bits(device, how):
+    freqs, x = make_freqs(device, batch=BATCH), torch.randn(TOKENS, BATCH, HEADS, DIM, device=device)
+    t = x.transpose(0, 2).contiguous().transpose(0, 2) if how == "transposed" else torch.stack((x, x), 2)[:, :, 0]
+    y = apply(t, freqs.transpose(0, 3).contiguous().transpose(0, 3), {})
+    assert y.is_contiguous() and torch.equal(y, apply(x, freqs, {}))
+
+
+# ---- MLA ----
+
+MLA = [  # format, cp_size
+    ("sbhd", 1), ("sbhd", 2), ("thd", 1), ("thd", 2),
+]  # fmt: skip
+
+
+def make_mla(device, dtype, layout, cp_size, *ends):
+    """A tensor, cu_seqlens or None, and the rows of its tokens. In sbhd tables are cut already, whatever cp_size is."""
+    if layout == "sbhd":
+        return random(TOKENS, BATCH, *ends, device=device, dtype=dtype), None, torch.arange(TOKENS)[:, None]
+    t = random(TOTAL // cp_size, *ends, device=device, dtype=dtype)
+    return t, make_cu_seqlens(device), find_rows(cp_size, cp_size - 1)
+
+
+def reference_mla(x, cos, sin, rows, inverse=False, remove_interleaving=False, nope_dim=NOPE):
+    """Of what turns, behind nope_dim elements of x that do not."""
+    cos, sin = (table[rows, 0, 0].unsqueeze(-2) for table in (cos, sin))
+    turned = reference(x[..., nope_dim:], cos, sin, False, True, 1.0, inverse, remove_interleaving)
+    return torch.cat((x[..., :nope_dim], turned), -1)
+
+
+@pytest.mark.parametrize("inverse, remove", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("layout, cp_size", MLA)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mla_q(device, dtype, layout, cp_size, inverse, remove):
+    cos, sin = make_tables(device, dtype)
+    t, cu_seqlens, rows = make_mla(device, dtype, layout, cp_size, HEADS, NOPE + ROTARY)
+    words = cos, sin, NOPE, ROTARY, cu_seqlens, cp_size - 1, cp_size, False
+    expected = reference_mla(t, cos, sin, rows, inverse, remove)
+    check_bits(tm.fused_mla_rope_out_of_place(t, *words, inverse, remove), expected, t)
+    if not inverse and not remove:
+        check_bits(tm.fused_apply_mla_rope_for_q(t.clone(), *words), expected, t)
+    copy = t.clone()
+    result = tm.fused_mla_rope_inplace(copy, *words, inverse=inverse, remove_interleaving=remove)
+    assert result.data_ptr() == copy.data_ptr() and torch.equal(copy, expected)
+    check_bits(result, expected, t)
+
+
+def test_mla_rope_first_and_in_place_on_a_leaf(device):
+    cos, sin = make_tables(device, torch.bfloat16)
+    t, _, rows = make_mla(device, torch.bfloat16, "sbhd", 1, HEADS, ROTARY + NOPE)
+    found = tm.fused_mla_rope_inplace(t.clone(), cos, sin, NOPE, ROTARY, rope_first=True)
+    expected = reference_mla(t[..., :ROTARY], cos, sin, rows, nope_dim=0)
+    check_bits(found, torch.cat((expected, t[..., ROTARY:]), -1), t)
+    refused("t", tm.fused_mla_rope_inplace, t, cos, sin, NOPE, ROTARY)
+
+
+def test_mla_in_place_on_what_autograd_needs(device):
+    """A view, as of a projection's output, is written; what was kept of it for backward is known to be gone."""
+    cos, sin = make_tables(device, torch.float32)
+    t, _, rows = make_mla(device, torch.float32, "sbhd", 1, HEADS, NOPE + ROTARY)
+    flat = t.flatten(2).clone()
+    view = flat.unflatten(-1, (HEADS, NOPE + ROTARY))
+    check_bits(tm.fused_apply_mla_rope_for_q(view, cos, sin, NOPE, ROTARY), reference_mla(t, cos, sin, rows), t)
+    kept = t.clone()
+    lost = kept.square()
+    tm.fused_apply_mla_rope_for_q(kept, cos, sin, NOPE, ROTARY)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        lost.sum().backward()
+
+
+def test_mla_position_ids(device):
+    cos, sin = make_tables(device, torch.bfloat16)
+    t, cu_seqlens, rows = make_mla(device, torch.bfloat16, "thd", 1, HEADS, NOPE + ROTARY)
+    ids = torch.randint(0, ROWS, (TOTAL,), device=device)
+    words = dict(cu_seqlens_q=cu_seqlens, position_ids=ids, cp_size=2, cp_rank=1)
+    expected = reference_mla(t, cos, sin, ids)
+    check_bits(tm.fused_mla_rope_out_of_place(t, cos, sin, NOPE, ROTARY, **words), expected, t)
+    assert torch.equal(tm.fused_mla_rope_inplace(t.detach().clone(), cos, sin, NOPE, ROTARY, **words), expected)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The numbers of operands of the calls of the library."""
+    counts, launch = [], _launch.launch
+
+    def count(backward, spec, srcs, *rest):
+        counts.append(len(srcs))
+        launch(backward, spec, srcs, *rest)
+
+    monkeypatch.setattr(_launch, "launch", count)
+    return counts
+
+
+def reference_kv(kv, k_pos_emb, cos, sin, rows, remove=False):
+    turned = reference_mla(k_pos_emb, cos, sin, rows, remove_interleaving=remove, nope_dim=0)
+    key = torch.cat((kv[..., :NOPE], turned.expand(*kv.shape[:-1], ROTARY)), -1)
+    return key, kv[..., NOPE:].contiguous()
+
+
+@pytest.mark.parametrize("remove", [False, True])
+@pytest.mark.parametrize("layout, cp_size", MLA)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mla_kv(device, launches, dtype, layout, cp_size, remove):
+    cos, sin = make_tables(device, dtype)
+    kv, cu_seqlens, rows = make_mla(device, dtype, layout, cp_size, HEADS, NOPE + V_DIM)
+    k_pos_emb = make_mla(device, dtype, layout, cp_size, 1, ROTARY)[0]
+    words = cos, sin, ROTARY, NOPE, V_DIM, cu_seqlens, cp_size - 1, cp_size
+    results = tm.fused_mla_rope_kv_split(kv, k_pos_emb, *words, remove_interleaving=remove)
+    expected = reference_kv(kv, k_pos_emb, cos, sin, rows, remove)
+    check_bits(results, expected, kv)
+    assert launches == [3] * 3
+    if not remove:
+        check_bits(tm.fused_apply_mla_rope_for_kv(kv, k_pos_emb, *words), expected, kv)
+    upstream = [torch.randn(y.shape, device=device).to(dtype) for y in results]
+    found = torch.autograd.grad(results, k_pos_emb, upstream)[0]
+    # Each head's gradient by the bits of eager, and their sum exactly: what is left is the one rounding of the sum.
+    alone = k_pos_emb.detach().expand(*kv.shape[:-1], ROTARY).clone().requires_grad_()
+    turned = reference_mla(alone, cos, sin, rows, remove_interleaving=remove, nope_dim=0)
+    of_heads = torch.autograd.grad(turned, alone, upstream[0][..., NOPE:])[0]
+    exact = of_heads.double().sum(-2, keepdim=True)
+    one = torch.finfo(dtype).eps
+    bound = exact.abs() * one / 2 + of_heads.double().abs().sum(-2, keepdim=True) * 2.0**-22
+    assert ((found.double() - exact).abs() <= bound).all()
+
+
+def test_mla_kv_of_a_slice_and_twice(device):
+    """Views of larger tensors, second derivatives, and gradients of which one is not there."""
+    cos, sin = make_tables(device, torch.float64)
+    kv = torch.randn(TOTAL, HEADS, NOPE + V_DIM, dtype=torch.float64, device=device, requires_grad=True)
+    both = torch.randn(TOTAL, 5 + ROTARY, dtype=torch.float64, device=device, requires_grad=True)
+    dy = torch.randn(TOTAL, HEADS, NOPE + ROTARY, dtype=torch.float64, device=device, requires_grad=True)
+    words = cos, sin, ROTARY, NOPE, V_DIM, make_cu_seqlens(device)
+    found = []
+    for call in (
+        lambda k_pos_emb: tm.fused_mla_rope_kv_split(kv, k_pos_emb, *words),
+        lambda k_pos_emb: reference_kv(kv, k_pos_emb, cos, sin, find_rows()),
+    ):
+        key, value = call(both[:, 5:].unsqueeze(1))
+        first = torch.autograd.grad(key, (kv, both), dy, create_graph=True)
+        second = torch.autograd.grad(first[0].sin().sum() + first[1].square().sum(), dy)
+        mixed = torch.autograd.grad(key.square().sum() + value.sin().sum(), (kv, both))
+        found.append((*first, *second, *mixed))
+    for x, right in zip(*found):
+        torch.testing.assert_close(x, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout, cp_size", MLA)
+def test_mla_concat(device, launches, layout, cp_size):
+    cos, sin = make_tables(device, torch.bfloat16)
+    nope, cu_seqlens, rows = make_mla(device, torch.bfloat16, layout, cp_size, HEADS, NOPE)
+    rope = make_mla(device, torch.bfloat16, layout, cp_size, HEADS, ROTARY)[0]
+    found = tm.fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens, cp_size - 1, cp_size)
+    check_bits(found, reference_mla(torch.cat((nope, rope), -1), cos, sin, rows), (nope, rope))
+    assert launches == [2] * 3
+
+
+# ---- Packed QKV ----
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_qkv(device, launches, dtype, tables, interleaved):
+    q_freqs = make_freqs(device)
+    k_freqs = q_freqs if tables == 1 else make_freqs(device, columns=8)
+    qkv = random(TOKENS, BATCH, 2, 5 * DIM, device=device, dtype=dtype)
+    results = tm.apply_fused_qkv_rotary_pos_emb(qkv, q_freqs, k_freqs, [3 * DIM, DIM, DIM], interleaved=interleaved)
+    assert launches == ([3] if tables == 1 else [2, 1])
+    q, k, v = qkv.split((3 * DIM, DIM, DIM), -1)
+    q = reference(q.reshape(TOKENS, BATCH, 6, DIM), *find_cos_sin(q_freqs), interleaved)
+    k = reference(k, *find_cos_sin(k_freqs), interleaved)
+    check_bits(results, (q, k, v.contiguous()), qkv)
+
+
+def test_packed_qkv_of_packed_sequences(device):
+    freqs, qkv = make_freqs(device, ROWS), random(TOTAL // 2, 2, 3 * DIM, device=device, dtype=torch.bfloat16)
+    words = "thd", None, False, make_cu_seqlens(device), 2, 1
+    results = tm.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [DIM] * 3, *words)
+    q, k, v = qkv.chunk(3, -1)
+    q, k = (reference_thd(x, freqs, find_rows(2, 1), {}) for x in (q, k))
+    check_bits(results, (q, k, v.contiguous()), qkv)
+
+
+# ---- M-RoPE with three tables ----
+
+
+def select_axes(freqs, section, interleaved_mrope):
+    """[b, s, pairs] of [3, b, s, pairs]."""
+    if interleaved_mrope:
+        axes = [i % 3 if i < 3 * section[i % 3] else 0 for i in range(sum(section))]
+    else:
+        axes = [axis for axis, pairs in enumerate(section) for _ in range(pairs)]
+    return torch.stack([freqs[axis, ..., i] for i, axis in enumerate(axes)], -1)
+
+
+@pytest.mark.parametrize("fp32_compute", [False, True])
+@pytest.mark.parametrize("interleaved_mrope", [False, True])
+@pytest.mark.parametrize("layout, cp_size", MLA[:1] + MLA[2:])
+def test_mrope(device, layout, cp_size, interleaved_mrope, fp32_compute):
+    section, dtype = [4, 2, 2], torch.bfloat16
+    if layout == "sbhd":
+        t, rows = random(TOKENS, BATCH, HEADS, DIM, device=device, dtype=dtype), slice(None)
+        freqs = (torch.rand(3, BATCH, TOKENS, ROTARY // 2, device=device) - 0.5) * 8
+        found = tm.fused_apply_mrope(t, freqs, section, interleaved_mrope, fp32_compute=fp32_compute)
+    else:
+        t, rows = make_thd(device, dtype, cp_size)[0], find_rows(cp_size, 0, True)
+        freqs = (torch.rand(3, 1, TOTAL, ROTARY // 2, device=device) - 0.5) * 8
+        words = section, interleaved_mrope, False, cp_size, 0, fp32_compute
+        found = tm.fused_apply_mrope_thd(t, make_cu_seqlens(device), freqs, *words)
+    angles = select_axes(freqs, section, interleaved_mrope).transpose(0, 1)[rows]
+    angles = torch.cat((angles, angles), -1)
+    cos, sin = find_cos_sin(angles.unsqueeze(2) if layout == "sbhd" else angles)
+    expected = reference(t.float() if fp32_compute else t, cos, sin).to(dtype)
+    check_bits(found, expected, t)
+
+
+# ---- No tokens, torch.compile, refusals ----
+
+
+def test_no_tokens(device):
+    cos, sin = make_tables(device, torch.float32)
+    kv = random(0, BATCH, HEADS, NOPE + V_DIM, device=device)
+    k_pos_emb = random(0, BATCH, 1, ROTARY, device=device)
+    key, value = tm.fused_mla_rope_kv_split(kv, k_pos_emb, cos, sin, ROTARY, NOPE, V_DIM)
+    assert key.shape == (0, BATCH, HEADS, NOPE + ROTARY) and value.shape == (0, BATCH, HEADS, V_DIM)
+    t = random(0, BATCH, HEADS, DIM, device=device)
+    y = apply(t, make_freqs(device), {})
+    for dx, x in zip(torch.autograd.grad(key.sum() + value.sum() + y.sum(), (kv, k_pos_emb, t)), (kv, k_pos_emb, t)):
+        assert dx.shape == x.shape
+
+
+def test_compile(device):
+    freqs, (cos, sin) = make_freqs(device, TOTAL), make_tables(device, torch.bfloat16)
+    cu_seqlens, config = make_cu_seqlens(device), make_config()
+    thd = random(TOTAL, HEADS, DIM, device=device, dtype=torch.bfloat16)
+    kv = random(TOTAL, HEADS, NOPE + V_DIM, device=device, dtype=torch.bfloat16)
+    k_pos_emb = random(TOTAL, 1, ROTARY, device=device, dtype=torch.bfloat16)
+    qkv = random(TOTAL, 2, 2, 4 * DIM, device=device, dtype=torch.bfloat16)
+    calls = [
+        (lambda t: (tm.apply_rotary_pos_emb(t, freqs, config, cu_seqlens, 1.3, Group(), True),), (thd,)),
+        (lambda *both: tm.fused_mla_rope_kv_split(*both, cos, sin, ROTARY, NOPE, V_DIM, cu_seqlens), (kv, k_pos_emb)),
+        (lambda qkv: tm.apply_fused_qkv_rotary_pos_emb(qkv, freqs, freqs, [2 * DIM, DIM, DIM]), (qkv,)),
+        (lambda *both: (tm.fused_mla_rope_concat(*both, cos, sin, cu_seqlens),), (kv, k_pos_emb.expand(-1, HEADS, -1))),
+    ]
+    for call, inputs in calls:
+        compiled, eager = torch.compile(call, backend="aot_eager", fullgraph=True)(*inputs), call(*inputs)
+        upstream = [torch.randn(y.shape, device=device).to(y.dtype) for y in eager]
+        for y, right in zip(compiled, eager):
+            assert y.is_contiguous() and torch.equal(y, right)
+        for dx, right in zip(*(torch.autograd.grad(ys, inputs, upstream) for ys in (compiled, eager))):
+            assert torch.equal(dx, right)
+
+
+def refused(argument, call, *arguments, **options):
+    with pytest.raises(trope.Error) as caught:
+        call(*arguments, **options)
+    assert caught.value.argument == argument and argument in str(caught.value)
+
+
+def test_refusals_of_freqs():
+    freqs, t, config = make_freqs("cpu"), torch.randn(TOKENS, BATCH, HEADS, DIM), make_config()
+    call, thd = tm.apply_rotary_pos_emb, dict(cu_seqlens=make_cu_seqlens("cpu"), cp_group=Group())
+    refused("t", call, t[0, 0], freqs, config)
+    refused("t", call, t, freqs, config, **thd)
+    refused("freqs", call, t, freqs[:, 0], config)
+    refused("freqs", call, t, freqs.expand(-1, -1, HEADS, -1), config)
+    refused("freqs", call, t, make_freqs("cpu", batch=2), config)
+    refused("freqs", call, t, make_freqs("cpu", columns=DIM + 2), config)
+    refused("freqs", call, t, make_freqs("cpu", columns=7), config)
+    refused("freqs", call, t, freqs[:-1], config)
+    refused("freqs", call, t[:, 0], make_freqs("cpu", 80, 2), config, **thd)
+    refused("cp_group", tm._apply_rotary_pos_emb_thd, t[:, 0], thd["cu_seqlens"], freqs)
+    refused("mla_rotary_interleaved", call, t, freqs, make_config(rotary_interleaved=True), mla_rotary_interleaved=True)
+    refused("mscale", call, t, freqs, config, mscale=0.0)
+    refused("transpose_output_memory", tm.fused_apply_rotary_pos_emb, t, freqs, True)
+    uneven = make_cu_seqlens("cpu", [6, 26])
+    refused("cu_seqlens", call, t[:, 0], make_freqs("cpu", 80), config, cu_seqlens=uneven, cp_group=Group(2, 0))
+
+
+def test_refusals_of_cos_and_sin():
+    (cos, sin), t = make_tables("cpu", torch.float32), torch.randn(TOKENS, BATCH, HEADS, NOPE + ROTARY)
+    call = tm.fused_mla_rope_out_of_place
+    refused("t", call, t, cos, sin, NOPE + 2, ROTARY)
+    refused("t", call, t, cos, sin, NOPE, ROTARY, make_cu_seqlens("cpu"))
+    refused("cos", call, t, cos[:, 0], sin, NOPE, ROTARY)
+    refused("cos", call, t, cos[: TOKENS - 1], sin, NOPE, ROTARY)
+    refused("sin", call, t, cos, sin[..., 2:], NOPE, ROTARY)
+    refused("sin", call, t, cos, sin[:TOKENS], NOPE, ROTARY)
+    refused("cos", call, t, cos.requires_grad_(), sin, NOPE, ROTARY)
+    cos = cos.detach()
+    refused("rotary_interleaved", call, t, cos, sin, NOPE, ROTARY, rotary_interleaved=True)
+    refused("position_ids", call, t, cos, sin, NOPE, ROTARY, position_ids=torch.arange(TOKENS))
+    kv, k_pos_emb = torch.randn(TOKENS, BATCH, HEADS, NOPE + V_DIM), torch.randn(TOKENS, BATCH, 1, ROTARY)
+    split = ROTARY, NOPE, V_DIM
+    refused("kv", tm.fused_mla_rope_kv_split, kv, k_pos_emb, cos, sin, ROTARY, NOPE, V_DIM + 1)
+    refused("k_pos_emb", tm.fused_mla_rope_kv_split, kv, k_pos_emb[:, :, 0], cos, sin, *split)
+    refused("cos", tm.fused_mla_rope_kv_split, kv, k_pos_emb, cos.requires_grad_(), sin, *split)
+    refused("nope", tm.fused_mla_rope_concat, kv, k_pos_emb, cos.detach(), sin)
+    half = cos.detach()[:TOKENS, 0, 0, :8]
+    refused("cos", tm.apply_rotary_pos_emb_with_cos_sin, t, half[:-1], half)
+    refused("sin", tm.apply_rotary_pos_emb_with_cos_sin, t, half, half[None])
+
+
+def test_refusals_of_mrope():
+    t, freqs = torch.randn(TOKENS, BATCH, HEADS, DIM), torch.randn(3, BATCH, TOKENS, 8)
+    refused("rotary_interleaved", tm.fused_apply_mrope, t, freqs, [4, 2, 2], rotary_interleaved=True)
+    refused("freqs", tm.fused_apply_mrope, t, freqs[:, :1], [4, 2, 2])
+    refused("freqs", tm.fused_apply_mrope, t, torch.randn(3, BATCH, TOKENS, 13), [4, 4, 5])
+    refused("mrope_section", tm.fused_apply_mrope, t, freqs, [4, 2, 1])
+    refused("mrope_section", tm.fused_apply_mrope, t, freqs, [4, 4])
+    refused("freqs", tm.fused_apply_mrope_thd, t[:, 0], make_cu_seqlens("cpu", [16]), freqs, [4, 2, 2])
+
+
+# ---- patch, on modules with Megatron's names ----
+
+MAIN = {
+    "models.common.embeddings.rope_utils": """
+fused_apply_rotary_pos_emb = fused_apply_rotary_pos_emb_thd = fused_apply_mrope = None
+def apply_rotary_pos_emb(t, freqs, config, cu_seqlens=None, mscale=1.0, cp_group=None, mla_rotary_interleaved=False,
+    inverse=False, mla_output_remove_interleaving=False, max_seqlen=None): pass
+def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False): pass
+def get_pos_emb_on_this_cp_rank(pos_emb, seq_dim, cp_group): pass
+def _apply_rotary_pos_emb_bshd(t, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
+    mla_output_remove_interleaving=False, multi_latent_attention=None): pass
+def _apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0,
+    inverse=False, mla_output_remove_interleaving=False, cp_group=None, multi_latent_attention=None, max_seqlen=None): pass
+""",
+    "extensions.transformer_engine": "HAVE_TE = False",
+    "transformer.attention": "HAVE_FUSED_QKV_ROPE = False",
+    "transformer.multi_latent_attention": "",
+    "fusions.fused_mla_yarn_rope_apply": """
+def fused_mla_rope_inplace(t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1,
+    rotary_interleaved=False, inverse=False, remove_interleaving=False, position_ids=None): pass
+def fused_mla_rope_out_of_place(t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1,
+    rotary_interleaved=False, inverse=False, remove_interleaving=False, position_ids=None): pass
+def fused_mla_rope_kv_split(kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1,
+    rotary_interleaved=False, remove_interleaving=False): pass
+def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1): pass
+def fused_apply_mla_rope_for_q(t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1,
+    rotary_interleaved=False): pass
+def fused_apply_mla_rope_for_kv(kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1,
+    rotary_interleaved=False): pass
+""",
+    "fusions.fused_mrope": """
+def fused_apply_mrope(t, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False): pass
+def fused_apply_mrope_thd(t, cu_seqlens, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False,
+    cp_size=1, cp_rank=0, fp32_compute=False): pass
+""",
+}
+OF_0_19_2 = """
+fused_apply_rotary_pos_emb = fused_apply_rotary_pos_emb_thd = None
+def apply_rotary_pos_emb(t, freqs, config, cu_seqlens=None, mscale=1.0, cp_group=None, mla_rotary_interleaved=False): pass
+def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False): pass
+def _apply_rotary_pos_emb_bshd(t, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0,
+    multi_latent_attention=None): pass
+def _apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0,
+    cp_group=None, multi_latent_attention=None): pass
+"""
+UTILS, SHIMS, ATTENTION = "models.common.embeddings.rope_utils", "extensions.transformer_engine", "transformer.attention"
+FUSED_MLA, FUSED_MROPE = "fusions.fused_mla_yarn_rope_apply", "fusions.fused_mrope"
+MLA_MODULE, STATE = "transformer.multi_latent_attention", "parallel_state"
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """build(sources) makes modules megatron.core.X, without Megatron's own. What is patched is undone at the end."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("megatron", "transformer_engine"):
+            monkeypatch.delitem(sys.modules, name)
+
+    def build_module(name, source):
+        module = types.ModuleType(name)
+        exec(source, vars(module))
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    def build_all(sources):
+        for parent in ("megatron", "megatron.core", *("megatron.core." + n.partition(".")[0] for n in sources)):
+            build_module(parent, "")
+        modules = {name: build_module("megatron.core." + name, source) for name, source in sources.items()}
+        for module in modules.values():
+            for name, value in list(vars(module).items()):
+                if callable(value) and not name.startswith("__"):
+                    value.__module__ = module.__name__
+        return modules
+
+    yield types.SimpleNamespace(all=build_all, one=build_module)
+    if tm._active is not None:
+        tm._active.undo()
+
+
+def snapshot(modules):
+    """All globals by module, but for what exec and warnings add."""
+    others = "__builtins__", "__warningregistry__"
+    return {name: {k: v for k, v in vars(module).items() if k not in others} for name, module in modules.items()}
+
+
+def test_patch_of_main(build, caplog):
+    modules = build.all(MAIN)
+    vars(modules[MLA_MODULE]).update(
+        apply_rotary_pos_emb=modules[UTILS].apply_rotary_pos_emb,
+        by_another_name=modules[FUSED_MLA].fused_mla_rope_kv_split,
+        fused_apply_mla_rope_for_q=None,
+    )
+    elsewhere = build.one("somebody.elses", "fused_mla_rope_inplace = apply_rotary_pos_emb = None")
+    elsewhere.rope = modules[UTILS]._apply_rotary_pos_emb_thd
+    before = snapshot(modules)
+    with caplog.at_level(logging.INFO, "trope.megatron"):
+        handle = tm.patch()
+    assert len(caplog.records) == 1 and "apply_rotary_pos_emb in models.common.embeddings.rope_utils" in caplog.text
+    for name, functions in (
+        (UTILS, [n for n in before[UTILS] if "rotary" in n or "mrope" in n]),
+        (FUSED_MLA, list(before[FUSED_MLA])), (FUSED_MROPE, list(before[FUSED_MROPE])),
+        (SHIMS, ["fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"]),
+        (ATTENTION, ["apply_fused_qkv_rotary_pos_emb"]),
+        (MLA_MODULE, ["apply_rotary_pos_emb", "by_another_name", "fused_apply_mla_rope_for_q"]),
+    ):  # fmt: skip
+        for function in functions:
+            if not function.startswith("__"):
+                assert vars(modules[name])[function] in handle._ours, (name, function)
+                assert ("megatron.core." + name, function) in handle.bindings
+    assert modules[ATTENTION].HAVE_FUSED_QKV_ROPE is True
+    assert modules[UTILS].get_pos_emb_on_this_cp_rank is before[UTILS]["get_pos_emb_on_this_cp_rank"]
+    assert modules[MLA_MODULE].by_another_name is modules[FUSED_MLA].fused_mla_rope_kv_split
+    assert elsewhere.rope in handle._ours
+    assert elsewhere.fused_mla_rope_inplace is None and elsewhere.apply_rotary_pos_emb is None  # it is not Megatron's
+    assert "active" in repr(handle) and "multi_latent_attention" in str(handle)
+    later = build.one("somebody.later", "")
+    later.apply_rotary_pos_emb = modules[UTILS].apply_rotary_pos_emb
+    later.fused_apply_rotary_pos_emb = modules[SHIMS].fused_apply_rotary_pos_emb
+    refused("patch", tm.patch)
+    with caplog.at_level(logging.INFO, "trope.megatron"):
+        handle.undo()
+    assert snapshot(modules) == before and len(caplog.records) == 2 and "undone, after 0 calls: none" in caplog.text
+    assert later.apply_rotary_pos_emb is before[UTILS]["apply_rotary_pos_emb"] and later.fused_apply_rotary_pos_emb is None
+    assert elsewhere.rope is before[UTILS]["_apply_rotary_pos_emb_thd"] and "undone" in repr(handle)
+    handle.undo()
+    tm.patch().undo()
+    assert snapshot(modules) == before
+
+
+@pytest.mark.parametrize("name, line", [
+    (UTILS, "def apply_rotary_pos_emb(t, freqs, config, cu_seqlens=None, mscale=1.0, cp_group=None): pass"),
+    (UTILS, "def _apply_rotary_pos_emb_bshd(t, freqs, interleaved): pass"),
+    (FUSED_MLA, "def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens, cp_rank, cp_size, rope_first): pass"),
+    (FUSED_MROPE, "def fused_apply_mrope(*args): pass"),
+    (SHIMS, "def fused_apply_rotary_pos_emb(t, freqs): pass"),
+])  # fmt: skip
+def test_unknown_signatures_are_refused(build, name, line):
+    modules = build.all(dict(MAIN, **{name: MAIN[name] + "\n" + line}))
+    before = snapshot(modules)
+    refused(line.split()[1].partition("(")[0], tm.patch)
+    assert snapshot(modules) == before and tm._active is None
+
+
+def test_no_megatron(build):
+    with pytest.raises(ImportError, match="rope_utils"):
+        build.all({ATTENTION: ""})
+        tm.patch()
+    assert tm._active is None
+
+
+def test_arguments_by_the_signature_that_is_there(build):
+    """Positions of arguments, and what freqs are without max_seqlen, are those of the installed Megatron-Core."""
+    t, freqs = make_thd("cpu", torch.bfloat16, 1, TOTAL)
+    words = t, make_cu_seqlens("cpu"), freqs
+    sbhd, table = torch.randn(TOKENS, BATCH, HEADS, DIM), make_freqs("cpu")
+    for source, in_stream, thd in (
+        (OF_0_19_2, True, (False, True, 1.3, Group())),
+        (MAIN[UTILS], False, (False, True, 1.3, True, True, Group())),
+    ):
+        options = OPTIONS["mla"] if in_stream else dict(OPTIONS["remove"], inverse=True)
+        utils = build.all(dict(MAIN, **{UTILS: source}))[UTILS]
+        with tm.patch() as handle:
+            found = utils._apply_rotary_pos_emb_thd(*words, *thd)
+            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=in_stream), options))
+            found = utils.apply_rotary_pos_emb(t, freqs, make_config(), words[1], 1.3, cp_group=thd[-1])
+            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=in_stream), {"mscale": 1.3}))
+            if in_stream:  # the sixth is multi_latent_attention
+                found = utils._apply_rotary_pos_emb_bshd(sbhd, table, False, False, 1.3, True)
+                assert torch.equal(found, reference(sbhd, *find_cos_sin(table), **OPTIONS["mla"]))
+                with pytest.raises(TypeError):
+                    utils.apply_rotary_pos_emb(sbhd, table, make_config(), None, 1.0, None, False, True)
+            else:
+                found = utils.apply_rotary_pos_emb(*words[::2], make_config(), words[1], cp_group=Group(), max_seqlen=40)
+                assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=True), {}))
+            with pytest.raises(TypeError):
+                utils.apply_rotary_pos_emb(sbhd, table, make_config(), t=sbhd)
+        assert handle.calls["apply_rotary_pos_emb"] >= 3 and handle.calls["_apply_rotary_pos_emb_thd"] == 1
+
+
+def test_default_cp_group_is_megatrons(build):
+    build.all({STATE: ""})[STATE].get_context_parallel_group = lambda: Group(2, 1)
+    t, freqs = make_thd("cpu", torch.bfloat16, 2, max(LENGTHS))
+    found = tm.apply_rotary_pos_emb(t, freqs, make_config(), make_cu_seqlens("cpu"))
+    assert torch.equal(found, reference_thd(t, freqs, find_rows(2, 1), {}))
+
+
+def test_compile_of_what_is_patched(build):
+    utils, config, freqs = build.all(MAIN)[UTILS], make_config(), make_freqs("cpu")
+    t = random(TOKENS, BATCH, HEADS, DIM, device="cpu")
+    with tm.patch() as handle:
+        call = torch.compile(lambda t: utils.apply_rotary_pos_emb(t, freqs, config), backend="aot_eager", fullgraph=True)
+        assert torch.equal(call(t), reference(t, *find_cos_sin(freqs)))
+        assert handle.calls["apply_rotary_pos_emb"] == 0
+
+
+# ---- Megatron-Core itself ----
+
+
+@pytest.fixture(scope="module")
+def megatron():
+    """Its modules by name, all that have RoPE by value."""
+    pytest.importorskip("megatron.core", reason="Megatron-Core cannot be imported")
+    names = (
+        "transformer.experimental_attention_variant.absorbed_mla transformer.experimental_attention_variant.dsa"
+        " inference.contexts.dynamic_context models.common.embeddings models.common.embeddings.rotary_pos_embedding"
+        " transformer.transformer_config"
+    )
+    names = (UTILS, SHIMS, ATTENTION, MLA_MODULE, FUSED_MLA, STATE, *names.split())
+    try:
+        return {name: importlib.import_module("megatron.core." + name) for name in names}
+    except ImportError as error:
+        pytest.skip("Megatron-Core cannot be imported: %s" % error)
+
+
+def test_every_importer_of_megatron_is_rebound(megatron, monkeypatch):
+    late = "transformer.experimental_attention_variant.dsa"
+    before = snapshot(megatron)
+    monkeypatch.delitem(sys.modules, "megatron.core." + late)  # so that it is imported later
+    with tm.patch() as handle:
+        importers = {name: module for name, module in megatron.items() if name not in (late, STATE)}
+        for name, module in importers.items():
+            for function in handle.calls:
+                if function in vars(module):
+                    assert vars(module)[function] in handle._ours, (name, function)
+        assert "fused_apply_rotary_pos_emb" in vars(megatron[SHIMS]) and megatron[ATTENTION].HAVE_FUSED_QKV_ROPE
+        bound = {name.removeprefix("megatron.core.") for name, _ in handle.bindings}
+        assert bound >= importers.keys() - {"transformer.transformer_config"}  # which imports while it checks
+        config = megatron["transformer.transformer_config"].TransformerConfig
+        config(num_layers=1, hidden_size=8, num_attention_heads=1, apply_rope_fusion=True)
+        again = importlib.import_module("megatron.core." + late)
+        names = [name for name in handle.calls if name in vars(again)]
+        assert "apply_rotary_pos_emb" in names and all(vars(again)[name] in handle._ours for name in names)
+    assert snapshot(megatron) == before and again is not megatron[late]
+    assert all(vars(again)[name] is before[late][name] for name in names)
+
+
+@pytest.mark.parametrize("options", [k for k in OPTIONS if "inverse" not in k and "remove" not in k])
+@pytest.mark.parametrize("cp_size, in_stream", [(0, False), (1, False), (1, True), (2, False), (2, True), (4, True)])
+def test_bits_of_megatron(megatron, options, cp_size, in_stream):
+    """cp_size 0: sbhd, with M-RoPE's batch of freqs. Angles are such that torch.cos and trope's round to the same bf16."""
+    torch.manual_seed(12)
+    options, utils = dict(OPTIONS[options]), megatron[UTILS]
+    interleaved = options.pop("rotary_interleaved", False)
+    rows = TOKENS if cp_size == 0 else TOTAL if in_stream else max(LENGTHS)
+    freqs = find_common_angles(rows, BATCH if cp_size == 0 else 1, options.get("mscale", 1.0))
+    words = dict(options, cp_group=Group(max(cp_size, 1), cp_size // 2))
+    shape = (TOTAL // cp_size,) if cp_size else (TOKENS, BATCH)
+    t = random(*shape, HEADS, DIM, device="cpu", dtype=torch.bfloat16)
+    lengths = [n for n in LENGTHS if n]  # its interleaved formula fails if there is none
+    words.update(cu_seqlens=make_cu_seqlens("cpu", lengths) if cp_size else None)
+    plain = make_config(apply_rope_fusion=False, rotary_interleaved=interleaved)
+    expected = utils.apply_rotary_pos_emb(t, freqs, plain, **words)
+    with tm.patch() as handle:
+        fused = make_config(rotary_interleaved=interleaved, mrope_section=[4, 2, 2])
+        check_bits(utils.apply_rotary_pos_emb(t, freqs, fused, **words), expected, t)
+        assert handle.calls["apply_rotary_pos_emb"] == 1
+
+
+def find_common_angles(rows, batch, mscale):
+    """freqs whose cosine and sine are the same bf16 by torch and by trope."""
+    freqs = make_freqs("cpu", rows, batch)
+    cos, sin = find_cos_sin(freqs)
+    same = [((x * mscale).bfloat16() == (y * mscale).bfloat16()) for x, y in ((cos, freqs.cos()), (sin, freqs.sin()))]
+    return torch.where(same[0] & same[1], freqs, 0.0)
+
+
+@pytest.fixture(scope="module")
+def parallel(megatron, tmp_path_factory):
+    """A world of one, and tables on the CPU."""
+    state, cuda = megatron[STATE], torch.cuda.current_device
+    init = "file://%s" % (tmp_path_factory.mktemp("gloo") / "store")
+    torch.distributed.init_process_group("gloo", init_method=init, rank=0, world_size=1)
+    state.initialize_model_parallel()
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    yield state
+    torch.cuda.current_device = cuda
+    state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+class Attention(torch.nn.Module):
+    """Softmax attention without a mask, of the thd or sbhd that it gets."""
+
+    def __init__(self, config, **options):
+        super().__init__()
+
+    def forward(self, q, k, v, *others, **options):
+        k, v = (x.repeat_interleave(q.shape[-2] // x.shape[-2], -2) for x in (k, v))
+        weights = torch.einsum("s...hd,t...hd->...hst", q, k).softmax(-1)
+        return torch.einsum("...hst,t...hd->s...hd", weights, v).flatten(-2)
+
+
+def make_layer(mla, **options):
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.spec_utils import build_module
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    options = dict(options, num_layers=1, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True)
+    if mla:
+        config = MLATransformerConfig(
+            q_lora_rank=16, kv_lora_rank=16, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=16, rope_type="yarn",
+            rotary_scaling_factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=0.5,
+            add_bias_linear=False, **options,
+        )  # fmt: skip
+    else:
+        config = TransformerConfig(num_query_groups=2, kv_channels=16, **options)
+    spec = get_gpt_layer_local_spec(multi_latent_attention=mla).submodules.self_attention
+    spec.submodules.core_attention = Attention
+    torch.manual_seed(1)
+    return build_module(spec, config=config, layer_number=1)
+
+
+def run_layer(layer, packed, x, emb, dy):
+    """The output, and the gradients of x and of all parameters."""
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    words = {}
+    if packed:
+        cu = torch.tensor([0, 8, 24], dtype=torch.int32)
+        words["packed_seq_params"] = PackedSeqParams(
+            qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=16, max_seqlen_kv=16
+        )
+    x = x.clone().requires_grad_()
+    y, _ = layer(x, None, rotary_pos_emb=emb, **words)
+    inputs = x, *layer.parameters()
+    return y, *torch.autograd.grad(y, inputs, dy.view(y.shape), allow_unused=True, materialize_grads=True)
+
+
+LAYERS = [
+    ("gqa", {}, False), ("gqa", {}, True), ("gqa", dict(rotary_interleaved=True), False),
+    ("qkv", dict(fused_single_qkv_rope=True), False), ("mla", {}, False), ("mla", {}, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, options, packed", LAYERS)
+def test_layers_of_megatron(parallel, kind, options, packed):
+    """A whole attention layer in f32, forward and backward, as Megatron has it unfused, and patched with fusion on."""
+    torch.manual_seed(13)
+    x, dy = torch.randn(2, 24, 1 if packed else 2, 64)
+    emb = None if kind == "mla" else torch.randn(16 if packed else 24, 1, 1, 16)
+    plain = {k: v for k, v in options.items() if k != "fused_single_qkv_rope"}
+    expected = run_layer(make_layer(kind == "mla", apply_rope_fusion=False, **plain), packed, x, emb, dy)
+    with tm.patch() as handle:
+        fused = dict(options, apply_rope_fusion="rotary_interleaved" not in options)  # that one asks TransformerEngine
+        found = run_layer(make_layer(kind == "mla", **fused), packed, x, emb, dy)
+    called = {name for name, count in handle.calls.items() if count}
+    assert called == {
+        "gqa": {"apply_rotary_pos_emb"}, "qkv": {"apply_fused_qkv_rotary_pos_emb"},
+        "mla": {"fused_apply_mla_rope_for_q", "fused_apply_mla_rope_for_kv"},
+    }[kind]  # fmt: skip
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5)
