@@ -47,13 +47,19 @@ def tell(name, skipped):
             file.write("".join(lines))
 
 
-def run(arguments):
-    name = "python_" + os.path.basename(arguments[0]).removeprefix("test_").removesuffix(".py")
-    lacking = [module for module in ("pytest", "numpy") if importlib.util.find_spec(module) is None]
+def lacks(name, modules, way):
+    """Whether modules are missing, which are then named. `way`: the argument of tools/install_python that installs them."""
+    lacking = [module for module in modules if importlib.util.find_spec(module) is None]
     if lacking:
-        reason = "%s lacks %s: tools/install_python test" % (sys.executable, " and ".join(lacking))
+        reason = "%s lacks %s: tools/install_python %s" % (sys.executable, " and ".join(lacking), way)
         print("skipped: " + reason)
         tell(name, {("", reason): 1})
+    return bool(lacking)
+
+
+def run(arguments):
+    name = "python_" + os.path.basename(arguments[0]).removeprefix("test_").removesuffix(".py")
+    if lacks(name, ("pytest", "numpy"), "test"):
         return SKIPPED
     import pytest
 

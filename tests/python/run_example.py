@@ -1,0 +1,21 @@
+"""Runs an example for ctest:
+
+    run_example.py NAME MODULE[,MODULE ...] FILE [ARGUMENT ...]
+
+Exit status 77 says that modules are missing, which it names as run_pytest.py does.
+"""
+
+import os
+import sys
+
+from run_pytest import SKIPPED, lacks
+
+
+def run(name, modules, *command):
+    if lacks(name, modules.split(","), "torch"):
+        return SKIPPED
+    os.execv(sys.executable, [sys.executable, *command])
+
+
+if __name__ == "__main__":
+    sys.exit(run(*sys.argv[1:]))
