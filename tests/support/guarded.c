@@ -15,11 +15,12 @@
 
 #define MARGIN 256 /* bytes that are looked at beside a home's */
 
-/* What is at a home: the bytes [first, end) of what a pointer's offset 0 is the begin of. */
+/* A home: the call names the bytes [first, end) of it, counted from the origin, where a pointer of offset 0 points. */
 static struct {
     unsigned char *begin; /* of its memory: a page without access is before it, another behind its capacity */
     unsigned char *origin;
     int64_t first, end;
+    size_t before, behind; /* bytes of its margins */
 } homes[GUARDED_HOMES];
 
 static void make_homes(void)
@@ -60,7 +61,7 @@ void *guarded_copy(int home, const void *from, size_t size, guarded_side side)
 #define NOWHERE_BITS   48
 #define NOWHERE_MIDDLE ((uintptr_t)1 << (NOWHERE_BITS - 1))
 
-static uintptr_t nowhere(int home, int64_t offset)
+uintptr_t guarded_nowhere(int home, int64_t offset)
 {
     return ((uintptr_t)(home + 1) << NOWHERE_BITS) + NOWHERE_MIDDLE + (uintptr_t)offset;
 }
@@ -94,14 +95,14 @@ void guarded_depart(const config *c, call *k)
     unsigned char *bases[CONFIG_MAX_BUFFERS];
     trope_args *a = call_args(k);
     for (int i = 0; i < c->buffer_count; i++)
-        set_pointer(&bases[i], nowhere(i, 0));
+        set_pointer(&bases[i], guarded_nowhere(i, 0));
     config_rebase(c, k, bases);
     if (a->inv_freq)
-        set_pointer(&a->inv_freq, nowhere(GUARDED_INV_FREQ, 0));
+        set_pointer(&a->inv_freq, guarded_nowhere(GUARDED_INV_FREQ, 0));
     if (a->phase_step)
-        set_pointer(&a->phase_step, nowhere(GUARDED_PHASE_STEP, 0));
+        set_pointer(&a->phase_step, guarded_nowhere(GUARDED_PHASE_STEP, 0));
     if (a->pair_axis)
-        set_pointer(&a->pair_axis, nowhere(GUARDED_PAIR_AXIS, 0));
+        set_pointer(&a->pair_axis, guarded_nowhere(GUARDED_PAIR_AXIS, 0));
 }
 
 /* ---- What a call names ---- */
@@ -118,15 +119,17 @@ typedef struct extent_list {
 } extent_list;
 
 /* Of a pointer that is given: `dims` dimensions of elements. */
-static void add_strided(extent_list *list, void *field, int dims, const int64_t *size, const int64_t *stride, size_t element)
+static void add_strided(extent_list *list, void *field, int dims, const int64_t *size, const int64_t *stride,
+                        size_t element)
 {
     extent e = {.field = field, .end = (int64_t)element};
     if (!get_pointer(field))
         return;
-    for (int d = 0; d < dims; d++) {
-        const int64_t reach = (size[d] - 1) * stride[d] * (int64_t)element;
+    for (int d = 0; d < dims; d++)
         if (size[d] == 0)
             return;
+    for (int d = 0; d < dims; d++) {
+        const int64_t reach = (size[d] - 1) * stride[d] * (int64_t)element;
         *(reach < 0 ? &e.first : &e.end) += reach;
     }
     list->entries[list->count++] = e;
@@ -174,7 +177,7 @@ static extent_list list_extents(call *k, int backward)
 {
     extent_list list = {.count = 0};
     trope_args *a = call_args(k);
-    for (int i = 0; i < a->operand_count; i++)
+    for (int i = 0; i < a->operand_count && a->tokens > 0; i++)
         add_tensors(&list, k, i, backward);
     const size_t angle = a->freqs || a->cos ? number_size(a->angle_dtype) : 0;
     add_table(&list, a, &a->freqs, a->angle_layout, a->angle_stride, reference_axes(a), angle);
@@ -213,8 +216,10 @@ void guarded_arrive_host(const config *c, call *k, guarded_side side)
 /* Finds the first and the last byte at each home. */
 static void measure_homes(const extent_list *list)
 {
-    for (int i = 0; i < GUARDED_HOMES; i++)
+    for (int i = 0; i < GUARDED_HOMES; i++) {
         homes[i].first = homes[i].end = 0;
+        homes[i].before = homes[i].behind = 0;
+    }
     for (int i = 0; i < list->count; i++) {
         const extent *e = &list->entries[i];
         const int home = home_of(get_pointer(e->field));
@@ -229,15 +234,6 @@ static void measure_homes(const extent_list *list)
     }
 }
 
-static void fill_margins(int home)
-{
-    unsigned char *first = homes[home].origin + homes[home].first, *end = homes[home].origin + homes[home].end;
-    unsigned char *limit = homes[home].begin + GUARDED_CAPACITY;
-    unsigned char *from = first - homes[home].begin < MARGIN ? homes[home].begin : first - MARGIN;
-    memset(from, 0xff, (size_t)(first - from));
-    memset(end, 0xff, (size_t)(limit - end < MARGIN ? limit - end : MARGIN));
-}
-
 /* Memory for a home, with the bytes of a buffer where it has some, which come again beyond it. */
 static int furnish_home(int home, const config_buffer *buffer, guarded_side side)
 {
@@ -245,8 +241,12 @@ static int furnish_home(int home, const config_buffer *buffer, guarded_side side
     unsigned char *to = guarded_bytes(home, (size_t)size, side);
     if (!to)
         return 0;
+    const size_t room = GUARDED_CAPACITY - (size_t)size, margin = room < MARGIN ? room : MARGIN;
     homes[home].origin = to - first;
-    fill_margins(home);
+    homes[home].before = side == GUARDED_ABOVE ? margin : 0; /* on the other side is the page */
+    homes[home].behind = side == GUARDED_BELOW ? margin : 0;
+    memset(to - homes[home].before, 0xff, homes[home].before);
+    memset(to + size, 0xff, homes[home].behind);
     if (buffer && first >= 0 && first + size <= (int64_t)buffer->size) {
         memcpy(to, buffer->bytes + first, (size_t)size);
         return 1;
@@ -284,18 +284,40 @@ void guarded_return(const config *c)
     }
 }
 
-uint64_t guarded_checksum(int contents)
+static int is_empty(int home)
 {
-    uint64_t sum = 0xcbf29ce484222325u; /* FNV-1a */
+    return homes[home].end == homes[home].first;
+}
+
+static unsigned char *remembered;
+
+void guarded_remember(void)
+{
+    size_t size = 0, at = 0;
+    for (int i = 0; i < GUARDED_HOMES; i++)
+        size += homes[i].before + (size_t)(homes[i].end - homes[i].first) + homes[i].behind;
+    free(remembered);
+    remembered = malloc(size + 1);
     for (int i = 0; i < GUARDED_HOMES; i++) {
-        if (homes[i].end == homes[i].first)
-            continue;
-        const unsigned char *limit = homes[i].begin + GUARDED_CAPACITY;
-        const unsigned char *first = homes[i].origin + homes[i].first, *end = homes[i].origin + homes[i].end;
-        const unsigned char *byte = first - homes[i].begin < MARGIN ? homes[i].begin : first - MARGIN;
-        for (; byte < limit && byte < end + MARGIN; byte++)
-            if (contents || byte < first || byte >= end)
-                sum = (sum ^ *byte) * 0x100000001b3u;
+        const size_t bytes = homes[i].before + (size_t)(homes[i].end - homes[i].first) + homes[i].behind;
+        if (!is_empty(i))
+            memcpy(remembered + at, homes[i].origin + homes[i].first - homes[i].before, bytes);
+        at += bytes;
     }
-    return sum;
+}
+
+int guarded_is_remembered(int contents)
+{
+    const unsigned char *was = remembered;
+    int same = 1;
+    for (int i = 0; i < GUARDED_HOMES; i++) {
+        const size_t bytes = (size_t)(homes[i].end - homes[i].first), before = homes[i].before, behind = homes[i].behind;
+        if (is_empty(i))
+            continue;
+        const unsigned char *is = homes[i].origin + homes[i].first;
+        same &= !memcmp(is - before, was, before) && !memcmp(is + bytes, was + before + bytes, behind);
+        same &= !contents || !memcmp(is, was + before, bytes);
+        was += before + bytes + behind;
+    }
+    return same;
 }

@@ -31,13 +31,16 @@ enum {
     GUARDED_FIRST_FREE,
     GUARDED_HOMES = GUARDED_FIRST_FREE + 4
 };
-#define GUARDED_CAPACITY ((size_t)1 << 20) /* bytes of a home */
+#define GUARDED_CAPACITY ((size_t)1 << 22) /* bytes of a home */
 
 /* Memory of `size` bytes at the page of a home; NULL if it has no room for them. */
 unsigned char *guarded_bytes(int home, size_t size, guarded_side side);
 
 /* The same, with the bytes of `from`. */
 void *guarded_copy(int home, const void *from, size_t size, guarded_side side);
+
+/* An address of nothing: `offset` bytes from where buffer `home` begins, when it has arrived. */
+uintptr_t guarded_nowhere(int home, int64_t offset);
 
 /* Makes each pointer of k an address that no processor can access. Those into one buffer of c keep their distance. */
 void guarded_depart(const config *c, call *k);
@@ -52,7 +55,9 @@ int guarded_arrive(const config *c, call *k, int backward, guarded_side side);
 /* Copies to c's buffers what has become of their bytes. */
 void guarded_return(const config *c);
 
-/* A checksum of the bytes beside what the call names, up to 256, and with contents != 0 of that itself. */
-uint64_t guarded_checksum(int contents);
+/* Remembers what the call names, and up to 256 bytes beside it; and whether what is beside, and with contents != 0 the call's
+ * memory itself, is still that. */
+void guarded_remember(void);
+int guarded_is_remembered(int contents);
 
 #endif
