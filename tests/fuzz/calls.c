@@ -15,13 +15,14 @@
 
 /* ---- Changes ---- */
 
-static const size_t args_pointers[] = {
-    offsetof(trope_args, stream),       offsetof(trope_args, freqs),           offsetof(trope_args, cos),
-    offsetof(trope_args, sin),          offsetof(trope_args, position_ids),    offsetof(trope_args, start_positions),
-    offsetof(trope_args, cu_seqlens),   offsetof(trope_args, cu_seqlens_padded), offsetof(trope_args, status),
-    offsetof(trope_args, d_freqs),      offsetof(trope_args, d_inv_freq),      offsetof(trope_args, workspace),
-    offsetof(trope_args, operands),     offsetof(trope_args, inv_freq),        offsetof(trope_args, phase_step),
-    offsetof(trope_args, pair_axis)};
+static const size_t args_pointers[] = {offsetof(trope_args, stream),       offsetof(trope_args, freqs),
+                                       offsetof(trope_args, cos),          offsetof(trope_args, sin),
+                                       offsetof(trope_args, position_ids), offsetof(trope_args, start_positions),
+                                       offsetof(trope_args, cu_seqlens),   offsetof(trope_args, cu_seqlens_padded),
+                                       offsetof(trope_args, status),       offsetof(trope_args, d_freqs),
+                                       offsetof(trope_args, d_inv_freq),   offsetof(trope_args, workspace),
+                                       offsetof(trope_args, operands),     offsetof(trope_args, inv_freq),
+                                       offsetof(trope_args, phase_step),   offsetof(trope_args, pair_axis)};
 enum { ARGS_POINTERS = 16, DEVICE_POINTERS = 12, FIRST_HOST_POINTER = 13 }; /* the last four are of the host */
 static const size_t operand_pointers[] = {offsetof(trope_operand, src), offsetof(trope_operand, dst),
                                           offsetof(trope_operand, forward_src)};

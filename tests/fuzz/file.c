@@ -41,9 +41,18 @@ static int64_t take_dim(input *in, const int64_t usual[4])
 
 static void add_tensor(input *in, text *header, uint64_t *end, const int64_t usual[4])
 {
-    static const char *const names[] = {"q",   "k",        "x",          "v",
-                                        "freqs", "cos",    "sin",        "inv_freq",
-                                        "cu_seqlens", "cu_seqlens_padded", "start_positions", "position_ids"};
+    static const char *const names[] = {"q",
+                                        "k",
+                                        "x",
+                                        "v",
+                                        "freqs",
+                                        "cos",
+                                        "sin",
+                                        "inv_freq",
+                                        "cu_seqlens",
+                                        "cu_seqlens_padded",
+                                        "start_positions",
+                                        "position_ids"};
     static const char *const types[] = {"F64", "F32", "F16", "BF16", "I32", "I64"};
     static const uint64_t sizes[] = {8, 4, 2, 2, 4, 8};
     const int name = take_below(in, 12), type = take_below(in, 6), rank = take_below(in, 6);
@@ -61,8 +70,28 @@ static void add_tensor(input *in, text *header, uint64_t *end, const int64_t usu
 /* Overwrites what is at a place of the header by something that a JSON text may hold, or by any character. */
 static void change_text(input *in, text *header)
 {
-    static const char *const tokens[] = {"{", "}", "[", "]", ",", ":", "\"", "\\", "-1", "1e9", "0.5", "00", "null", "true", " ",
-                                         "\\u0000", "\\ud800", "\xc3\xa4", "\xff", "\"a\":\"b\",", "__metadata__", "9007199254740993",
+    static const char *const tokens[] = {"{",
+                                         "}",
+                                         "[",
+                                         "]",
+                                         ",",
+                                         ":",
+                                         "\"",
+                                         "\\",
+                                         "-1",
+                                         "1e9",
+                                         "0.5",
+                                         "00",
+                                         "null",
+                                         "true",
+                                         " ",
+                                         "\\u0000",
+                                         "\\ud800",
+                                         "\xc3\xa4",
+                                         "\xff",
+                                         "\"a\":\"b\",",
+                                         "__metadata__",
+                                         "9007199254740993",
                                          "\"__metadata__\":{\"a\":\"b\"},"};
     const char *token = tokens[take_below(in, sizeof tokens / sizeof tokens[0])];
     const size_t at = (size_t)take_below(in, (int)header->size), size = strlen(token);

@@ -37,8 +37,8 @@ static inline int take_below(input *in, int count)
 /* A number that is likely to matter: small, at an edge of its type, beside the one that was there, or any. */
 static inline int64_t take_number(input *in, int64_t was)
 {
-    static const int64_t edges[] = {0,         -1,        1,          INT8_MAX,  INT16_MAX,   INT32_MAX,      INT32_MIN,
-                                    INT64_MAX, INT64_MIN, UINT32_MAX, 1ll << 31, 1ll << 60,   (1ll << 60) + 1, 1ll << 62,
+    static const int64_t edges[] = {0,         -1,        1,          INT8_MAX,  INT16_MAX,    INT32_MAX,       INT32_MIN,
+                                    INT64_MAX, INT64_MIN, UINT32_MAX, 1ll << 31, 1ll << 60,    (1ll << 60) + 1, 1ll << 62,
                                     1 << 20,   1024,      1026,       65536,     INT64_MAX / 8};
     int8_t small;
     int64_t any;

@@ -33,9 +33,9 @@ static int is_untouched(const void *result, size_t size)
 /* A number that a configuration might hold, or any. */
 static double take_real(input *in)
 {
-    static const double known[] = {0,    1,        2,   8,   32,     64,      0.25,      1e4, 5e5, 1e6, 8192,
-                                   4096, 131072,   0.5, 0.1, 40,     0.707,   1.0 - 1e-16, -1, 1e300, 5e-324,
-                                   NAN,  INFINITY, 1 + 1e-15, 1e-300, 1.7e308};
+    static const double known[] = {0,   1,     2,      8,      32,       64,        0.25,   1e4,    5e5,
+                                   1e6, 8192,  4096,   131072, 0.5,      0.1,       40,     0.707,  1.0 - 1e-16,
+                                   -1,  1e300, 5e-324, NAN,    INFINITY, 1 + 1e-15, 1e-300, 1.7e308};
     double value;
     uint8_t bits[8];
     if (take_below(in, 4))
@@ -65,9 +65,10 @@ static int pairs_of(int64_t rotary_dim)
 static void frequencies(input *in)
 {
     trope_frequency_args rule = {.struct_size = sizeof rule, .base = 10000};
-    double *const fields[] = {&rule.base,      &rule.factor,        &rule.original_max_position, &rule.seq_len,
-                              &rule.low_freq_factor, &rule.high_freq_factor, &rule.beta_fast,    &rule.beta_slow,
-                              &rule.attention_factor, &rule.mscale, &rule.mscale_all_dim, &rule.partial_rotary_factor};
+    double *const fields[] = {&rule.base,      &rule.factor,          &rule.original_max_position,
+                              &rule.seq_len,   &rule.low_freq_factor, &rule.high_freq_factor,
+                              &rule.beta_fast, &rule.beta_slow,       &rule.attention_factor,
+                              &rule.mscale,    &rule.mscale_all_dim,  &rule.partial_rotary_factor};
     rule.rule = take_below(in, 9);
     rule.rotary_dim = take_below(in, 8) ? 2 * (take_below(in, MOST_PAIRS) + 1) : (int32_t)take_number(in, 64);
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
