@@ -62,7 +62,7 @@ static void change_device_pointer(input *in, const config *c, call *k)
         address = 0;
         break;
     case 1: /* no element has this address */
-        address += 1;
+        address += address ? 1 : 0;
         break;
     case 2:
         address += address ? (uintptr_t)(intptr_t)(2 * (take_below(in, 256) - 128)) : 0;
