@@ -172,7 +172,7 @@ static void add_indices(extent_list *list, trope_args *a)
     add_flat(list, &a->cu_seqlens_padded, a->sequences + 1, cu);
 }
 
-/* All but the host arrays. A workspace is aligned to 16 bytes, so it ends at a multiple of them. */
+/* All but the host arrays. A workspace is aligned to 16 bytes, so it ends at a multiple of them; its size may be any. */
 static extent_list list_extents(call *k, int backward)
 {
     extent_list list = {.count = 0};
@@ -188,7 +188,8 @@ static extent_list list_extents(call *k, int backward)
     add_table(&list, a, &a->d_freqs, a->d_freqs_layout, a->d_freqs_stride, reference_planes(a),
               a->dtype == TROPE_F64 ? 8 : 4);
     add_flat(&list, &a->d_inv_freq, reference_pairs(a), sizeof(double));
-    add_flat(&list, &a->workspace, (int64_t)((a->workspace_size + 15) / 16), 16);
+    const uint64_t most = 2 * GUARDED_CAPACITY, scratch = a->workspace_size < most ? a->workspace_size : most;
+    add_flat(&list, &a->workspace, (int64_t)(scratch + 15) / 16, 16);
     return list;
 }
 
