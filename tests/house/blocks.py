@@ -26,7 +26,7 @@ COMMANDS = {
     "tools/quickstart": INSTALLS,
     "tools/test": INSTALLS,
     "pip install .": INSTALLS + "; .ci/run makes and installs a wheel",
-    "cmake -S . -B build && cmake --build build -j && cmake --install build --prefix PREFIX": INSTALLS + "; test package does so",
+    "cmake -S . -B build && cmake --build build -j && cmake --install build --prefix PREFIX": INSTALLS + "; package",
     "trope apply IN.safetensors -o OUT.safetensors": "tools_apply_rotates",
     "trope bench": LONG + "; tools_commands runs cases of it",
     "trope check": HERE,
