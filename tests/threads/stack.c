@@ -1,5 +1,6 @@
 /* A call takes at most 60 KB of its caller's stack, as the header says, whatever it does; also one that is refused, and the
- * functions beside it. All of them run on a stack that is painted, and of which one sees later how far it was used.
+ * functions beside it. All of them run on a stack that is painted, and of which one sees later how far it was used: less what
+ * a thread uses that does nothing, such as thread-local storage.
  *
  *     threads_stack [--seed S] [--count N] */
 #define _GNU_SOURCE
@@ -13,7 +14,6 @@
 #include "support/seeds.h"
 
 enum { STACK = 1 << 20, PAINT = 0xa5, PROMISED = 60 << 10 };
-enum { OWN = 4 << 10 }; /* of a thread's stack before its function is called, and of what calls the library here */
 
 /* Made beforehand, on another stack: a config is made by functions that have large frames. */
 typedef struct painted_call {
@@ -44,7 +44,6 @@ static void *run_calls(void *context)
     CHECK(trope_positions(&p->k[0].args, p->positions, NULL) == TROPE_OK);
     CHECK(trope_frequencies(&rule, inv_freq, &factor) == TROPE_OK);
     CHECK(trope_fill_strides(stride, TROPE_BHSD, 2, 3, 4, 5) == TROPE_OK);
-    CHECK(trope_info()[0]);
     return NULL;
 }
 
@@ -57,23 +56,34 @@ static size_t used(const unsigned char *stack)
     return STACK - untouched;
 }
 
-static size_t run_painted(uint64_t seed, unsigned char *stack)
+static size_t run_painted(unsigned char *stack, void *(*body)(void *), void *context)
 {
     pthread_attr_t attributes;
     pthread_t thread;
+    memset(stack, PAINT, STACK);
+    CHECK(!pthread_attr_init(&attributes) && !pthread_attr_setstack(&attributes, stack, STACK));
+    CHECK(!pthread_create(&thread, &attributes, body, context) && !pthread_join(thread, NULL));
+    pthread_attr_destroy(&attributes);
+    return used(stack);
+}
+
+static void *do_nothing(void *context)
+{
+    return context;
+}
+
+static size_t run_config(uint64_t seed, unsigned char *stack)
+{
     const config_choices choices = config_choose(seed);
     painted_call p = {.c = config_make(seed, &choices)};
     p.k[0] = config_call(p.c, 0);
     p.k[1] = config_call(p.c, 1);
     const trope_args *a = &p.c->args;
     p.positions = malloc((size_t)(a->batch * a->tokens * TROPE_MAX_AXES) * sizeof *p.positions);
-    memset(stack, PAINT, STACK);
-    CHECK(!pthread_attr_init(&attributes) && !pthread_attr_setstack(&attributes, stack, STACK));
-    CHECK(!pthread_create(&thread, &attributes, run_calls, &p) && !pthread_join(thread, NULL));
-    pthread_attr_destroy(&attributes);
+    const size_t bytes = run_painted(stack, run_calls, &p);
     free(p.positions);
     config_free(p.c);
-    return used(stack);
+    return bytes;
 }
 
 int main(int argc, char **argv)
@@ -84,9 +94,9 @@ int main(int argc, char **argv)
     if (!CHECK(stack != MAP_FAILED))
         return check_result();
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        const size_t bytes = run_painted(seed, stack);
+        const size_t nothing = run_painted(stack, do_nothing, NULL), bytes = run_config(seed, stack) - nothing;
         most = bytes > most ? bytes : most;
-        CHECK_MESSAGE(bytes <= PROMISED + OWN, "%zu bytes of the stack; --seed 0x%llx --count 1", bytes,
+        CHECK_MESSAGE(bytes <= PROMISED, "%zu bytes of the stack; --seed 0x%llx --count 1", bytes,
                       (unsigned long long)seed);
     }
     printf("at most %zu bytes of the stack\n", most);
