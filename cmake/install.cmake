@@ -1,10 +1,11 @@
-# What `cmake --install` copies: the library, its header, the CMake package and trope.pc.
+# What `cmake --install` copies: the library, its header, the documentation, the CMake package and trope.pc.
 
 install(TARGETS trope EXPORT trope
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES include/trope/trope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trope)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.svg)
 # The wheel (pyproject.toml) takes this component alone, and nothing else does: one file, for a wheel has no symlinks.
 if(BUILD_SHARED_LIBS)
   install(FILES $<TARGET_FILE:trope> DESTINATION trope RENAME libtrope.so COMPONENT python EXCLUDE_FROM_ALL)

@@ -8,6 +8,7 @@ option(TROPE_INSTALL "Install the library, its header and its package files" ${P
 option(TROPE_WERROR "Treat warnings as errors" OFF)
 set(TROPE_PYTHON "" CACHE FILEPATH "Interpreter for the Python package's tests (empty: .venv's, or else any Python 3)")
 set(TROPE_SANITIZE "" CACHE STRING "Sanitizers to build everything with, such as address,undefined")
+option(TROPE_FUZZ "Build everything for libFuzzer, and the fuzz targets; with clang, and best with TROPE_SANITIZE" OFF)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
@@ -17,6 +18,13 @@ set(CMAKE_C_FLAGS_RELEASE "-O3 -DNDEBUG")
 if(TROPE_SANITIZE)
   add_compile_options(-fsanitize=${TROPE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${TROPE_SANITIZE})
+endif()
+
+if(TROPE_FUZZ)
+  if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "TROPE_FUZZ is ON and the C compiler is not clang, which has libFuzzer")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")

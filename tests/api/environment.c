@@ -57,7 +57,10 @@ static void traps(void)
     memset(&out, 0xff, sizeof out);
     store_nan(&inv_freq[2]);
     store_nan(&rule.base);
-    feenableexcept(TRAPS);
+    if (feenableexcept(TRAPS) < 0 || fegetexcept() != TRAPS) {
+        printf("traps are left out: this processor has none\n");
+        return;
+    }
     ROW(phase(), store_nan(&in.inv_freq[1]), ARGUMENT, "inv_freq[1]", "nan");
     ROW(dense(), store_nan(&a->mscale), ARGUMENT, "mscale", "nan");
     ROW(dense(), a->mscale = 1e300, ARGUMENT, "mscale", "e+300)");

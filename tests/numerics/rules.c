@@ -19,9 +19,8 @@
 #ifdef __GLIBC__
 static int set_traps(void)
 {
-    const int traps = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW;
-    feenableexcept(traps);
-    return traps;
+    feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
+    return fegetexcept(); /* not every processor can trap */
 }
 
 static int are_set(int traps)

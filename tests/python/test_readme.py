@@ -1,4 +1,4 @@
-"""The README's programs for torch run as they stand there."""
+"""The programs in Python of the README and of docs/ run as they stand there."""
 
 import os
 import re
@@ -10,6 +10,15 @@ torch = pytest.importorskip("torch")
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
 with open(README, encoding="utf-8") as file:
     BLOCKS = [block for block in re.findall(r"```python\n(.*?)```", file.read(), re.S) if "ctypes" not in block]
+
+
+DOCS = os.path.join(os.path.dirname(README), "docs")
+PAGES = {}
+for name in sorted(os.listdir(DOCS)):
+    if name.endswith(".md"):
+        with open(os.path.join(DOCS, name), encoding="utf-8") as file:
+            for number, block in enumerate(re.findall(r"```python\n(.*?)```", file.read(), re.S)):
+                PAGES["%s-%d" % (name, number)] = block
 
 
 def test_blocks_are_there():
@@ -25,3 +34,8 @@ def test_block(block, device):
         assert names["q"].grad.device.type == device and names["k"].grad.abs().sum() > 0
     else:
         assert callable(names["apply_rotary_emb"])
+
+
+@pytest.mark.parametrize("block", PAGES.values(), ids=PAGES.keys())
+def test_block_of_docs(block):
+    exec(block, {})

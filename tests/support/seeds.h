@@ -1,4 +1,5 @@
-/* "--seed S --count N" of a program that runs seeds S, S + 1, ... */
+/* "--seed S --count N" of a program that runs seeds S, S + 1, ... Without them it runs its own number of seeds from 1 on, or
+ * of these the share that TROPE_TEST_SHARE says (4: a fourth): for builds of what another build has run in full. */
 #ifndef TESTS_SUPPORT_SEEDS_H
 #define TESTS_SUPPORT_SEEDS_H
 
@@ -12,7 +13,9 @@ typedef struct seed_range {
 
 static inline seed_range parse_seeds(int argc, char **argv, uint64_t count)
 {
-    seed_range range = {1, count};
+    const char *share = getenv("TROPE_TEST_SHARE");
+    const uint64_t divisor = share ? strtoull(share, NULL, 10) : 1;
+    seed_range range = {1, divisor ? (count + divisor - 1) / divisor : count};
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--seed"))
             range.first = strtoull(argv[i + 1], NULL, 0);

@@ -7,6 +7,7 @@ add_library(trope_test_support STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/config_build.c
     ${CMAKE_CURRENT_LIST_DIR}/config_positions.c
     ${CMAKE_CURRENT_LIST_DIR}/config_tensors.c
+    ${CMAKE_CURRENT_LIST_DIR}/guarded.c
     ${CMAKE_CURRENT_LIST_DIR}/number.c
     ${CMAKE_CURRENT_LIST_DIR}/reference.c)
 target_include_directories(trope_test_support PUBLIC ${PROJECT_SOURCE_DIR}/tests)

@@ -1,0 +1,35 @@
+# What makes a fault harder to abuse, and costs a call nothing that can be measured: the kernels are the same instructions, but
+# for a mark at the begin of functions. Each is used where compiler and linker have it; trope_hardening lists those for tests/api/hardened.
+#
+#   stack-protector   functions with arrays check, when they return, that nothing was written beyond them; but for the
+#                     kernels, which are called for every row, with arrays whose indices have been checked
+#   cet               indirect jumps land only where they may, returns where the call was (x86: endbr64, shadow stack)
+#   relro             addresses that the loader has found cannot be changed any more (all are found at once)
+include(CheckCCompilerFlag)
+include(CheckLinkerFlag)
+
+set(trope_hardening "")
+if(NOT TROPE_SANITIZE)
+  check_c_compiler_flag(-fstack-protector-strong TROPE_HAS_STACK_PROTECTOR)
+  if(TROPE_HAS_STACK_PROTECTOR)
+    list(APPEND trope_hardening stack-protector)
+    target_compile_options(trope PRIVATE $<$<COMPILE_LANGUAGE:C>:-fstack-protector-strong>)
+    foreach(source IN LISTS trope_sources)
+      if(source MATCHES "^src/(fwd|bwd)/cpu/")
+        set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -fno-stack-protector)
+      endif()
+    endforeach()
+  endif()
+  if(TROPE_X86)
+    check_c_compiler_flag(-fcf-protection TROPE_HAS_CET)
+    if(TROPE_HAS_CET)
+      list(APPEND trope_hardening cet)
+      target_compile_options(trope PRIVATE $<$<COMPILE_LANGUAGE:C>:-fcf-protection>)
+    endif()
+  endif()
+  check_linker_flag(C -Wl,-z,relro,-z,now TROPE_HAS_RELRO)
+  if(TROPE_HAS_RELRO)
+    list(APPEND trope_hardening relro)
+    target_link_options(trope PRIVATE -Wl,-z,relro,-z,now)
+  endif()
+endif()

@@ -1,0 +1,130 @@
+"""Every program and every command that the documentation shows is run by a test, or named here with the reason why not; and
+nothing is named that the documentation does not show.
+
+    blocks.py ROOT [TOOL]    the trope command line, where it is built
+"""
+
+import collections
+import os
+import re
+import subprocess
+import sys
+
+# Fenced blocks by page and language, how many there are, and what runs them.
+PROGRAMS = {
+    ("README.md", "c"): (1, "api_readme"),
+    ("README.md", "text"): (1, "api_readme: what the program before prints"),
+    ("README.md", "python"): (3, "python_readme, python_readme_ctypes"),
+    ("docs/recipes.md", "c"): (11, "recipes_NAME; tests/recipes/CMakeLists.txt counts them"),
+}
+
+INSTALLS, LONG = "installs, and builds", "takes minutes or hours"
+GPU, CLUSTER, FILES = "needs a GPU", "needs MPI or several machines", "needs files of the reader's"
+HERE = "run here"
+COMMANDS = {
+    # README.md
+    "tools/quickstart": INSTALLS,
+    "tools/test": INSTALLS,
+    "pip install .": INSTALLS + "; .ci/run makes and installs a wheel",
+    "cmake -S . -B build && cmake --build build -j && cmake --install build --prefix PREFIX": INSTALLS + "; package",
+    "trope apply IN.safetensors -o OUT.safetensors": "tools_apply_rotates",
+    "trope bench": LONG + "; tools_commands runs cases of it",
+    "trope check": HERE,
+    "trope info": HERE,
+    "trope_multigpu": GPU,
+    "mpirun -n 16 ... trope_multigpu": CLUSTER,
+    "trope_multigpu --device cpu": "multigpu_threads_4",
+    # CONTRIBUTING.md
+    "tools/test -L emulated": INSTALLS,
+    "tools/test -L python": INSTALLS,
+    ".ci/run": LONG,
+    "tools/release": LONG,
+    "cmake --preset asan": LONG + "; .ci/run does so",
+    # docs
+    "trope bench --device cpu": LONG,
+    "trope bench --device cuda": GPU,
+    "trope bench --list --device cuda": HERE,
+    "trope bench --only thd": LONG,
+    "trope bench --only heads-8/ --repeat 51": LONG,
+    "trope bench --json > result.json": LONG,
+    "trope bench --save result.json": LONG,
+    "python3 bench/tables.py result.json": FILES + "; tools_results reads one",
+    "python3 bench/plot.py result.json docs/cuda-ratio.svg": "needs matplotlib",
+    "tests/cuda/prove build out": GPU,
+    "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",
+    "mpirun -n 16 -H node1:8,node2:8 trope_multigpu": CLUSTER,
+    "srun -N 2 --ntasks-per-node 8 trope_multigpu": CLUSTER,
+    "torchrun --nnodes 2 --nproc-per-node 8 --no-python \\": CLUSTER,
+    "trope_multigpu --device cpu --ranks 4": "multigpu_threads_4",
+    "mpirun -n 4 trope_multigpu --device cpu": "multigpu_mpi",
+    "python3 bench/plot_balance.py result.json docs/multigpu-balance.svg": "needs matplotlib",
+    "ctest --test-dir build -L numerics": "is what runs tests",
+    "cmake -DTROPE_LONG_TESTS=ON build && ctest --test-dir build -L long": LONG,
+    "cmake --preset fuzz && cmake --build build-fuzz --target fuzz -j": LONG + "; .ci/run does so",
+    "tests/fuzz/run": LONG,
+    # examples/README.md
+    "cmake -S . -B build && cmake --build build -j --target train_packed && build/examples/train_packed": "example_training",
+    "build/examples/train_packed --text FILE": FILES,
+}
+
+PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
+COMMAND = r"(trope|trope_multigpu|mpirun|srun|torchrun|cmake|ctest|pip|python3|(\.ci|tools|tests|build)/\w\S*)( [-a-z.]|$)"
+wrong = []
+
+
+def check(holds, *words):
+    if not holds:
+        wrong.append(" ".join(str(word) for word in words))
+
+
+def read(root, page):
+    with open(os.path.join(root, page), encoding="utf-8") as file:
+        return file.read()
+
+
+def commands_of(text):
+    """Lines of indented blocks that begin like a command; two spaces, or a #, begin what is said of it."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    for block in re.findall(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n)+", text):
+        for line in block.splitlines():
+            command = re.split(r"  +| # ", line.strip())[0]
+            if re.match(COMMAND, command):
+                yield command
+
+
+def check_pages(root):
+    blocks, shown = collections.Counter(), set()
+    docs = ["docs/" + name for name in sorted(os.listdir(os.path.join(root, "docs"))) if name.endswith(".md")]
+    for page in PAGES + docs:
+        text = read(root, page)
+        blocks.update((page, language) for language in re.findall(r"^```(\w+)$", text, flags=re.M))
+        for command in commands_of(text):
+            shown.add(command)
+            check(command in COMMANDS, page, "shows a command that nothing runs:", command)
+    for key in set(blocks) | set(PROGRAMS):
+        if key[1] == "python" and key[0] != "README.md":
+            continue  # python_readme runs those of all pages
+        known = PROGRAMS.get(key, (0, ""))[0]
+        check(blocks[key] == known, *key, "blocks:", blocks[key], "are shown and", known, "are known to be run")
+    for command in set(COMMANDS) - shown:
+        check(False, "is named here, and no page shows it:", command)
+    return len(shown), sum(blocks.values())
+
+
+def run_here(tool):
+    for command in (command for command, how in COMMANDS.items() if how == HERE):
+        result = subprocess.run([tool, *command.split()[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        check(result.returncode == 0, command, "ends with", result.returncode, result.stdout.decode()[-300:])
+
+
+def main(root, tool=None):
+    commands, blocks = check_pages(root)
+    if tool:
+        run_here(tool)
+    for line in wrong:
+        print(line)
+    print("%d commands, %d programs, %d wrong" % (commands, blocks, len(wrong)))
+    return bool(wrong)
+
+
+sys.exit(main(*sys.argv[1:]))

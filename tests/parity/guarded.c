@@ -1,0 +1,54 @@
+/* A call reads and writes what it names and not a byte beyond: all its memory, tables, indices, host arrays, workspace and
+ * the structs themselves, is against a page without access, once below it and once above, and the bits are the same.
+ *
+ *     parity_guarded [--seed S] [--count N] */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parity/parity.h"
+#include "support/guarded.h"
+#include "support/seeds.h"
+
+static trope_status run_guarded(const call *k, int backward, guarded_side side)
+{
+    trope_args args = k->args;
+    args.operands = guarded_copy(GUARDED_OPERANDS, k->operands, (size_t)args.operand_count * sizeof *k->operands, side);
+    const trope_args *guarded = guarded_copy(GUARDED_ARGS, &args, sizeof args, side);
+    return backward ? trope_backward(guarded) : trope_forward(guarded);
+}
+
+static void check_side(config *c, int backward, guarded_side side, const unsigned char *expected)
+{
+    call k = config_call(c, backward);
+    config_reset(c);
+    guarded_depart(c, &k);
+    if (!CHECK(guarded_arrive(c, &k, backward, side)))
+        return;
+    guarded_remember();
+    const trope_status status = run_guarded(&k, backward, side);
+    CHECK_MESSAGE(status == TROPE_OK, "%s", trope_last_error());
+    check_parity(c, guarded_is_remembered(0), "parity_guarded: something is written beside");
+    guarded_return(c);
+    check_parity(c, is_snapshot(c, expected), side == GUARDED_BELOW ? "parity_guarded, below" : "parity_guarded, above");
+}
+
+int main(int argc, char **argv)
+{
+    const seed_range seeds = parse_seeds(argc, argv, 3000);
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
+        config_choices choices = config_choose(seed);
+        choices.specials = (int32_t)(seed % 2);
+        config *c = config_make(seed, &choices);
+        for (int backward = 0; backward < 2; backward++) {
+            config_reset(c);
+            call k = config_call(c, backward);
+            run_call(call_args(&k), backward);
+            unsigned char *expected = snapshot(c);
+            check_side(c, backward, GUARDED_BELOW, expected);
+            check_side(c, backward, GUARDED_ABOVE, expected);
+            free(expected);
+        }
+        config_free(c);
+    }
+    return check_result();
+}
