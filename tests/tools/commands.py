@@ -29,8 +29,8 @@ def help_and_usage():
     refused(["takes no arguments"], "info", "all")
     refused(["--shape"], "check", "--shape", "2,3,4")
     refused(["--dtype", "f32"], "check", "--dtype", "int8")
-    refused(["rotary_dim"], "check", "--head-dim", 8, "--rotary-dim", 16)
-    refused(["rotary_dim"], "check", "--head-dim", 7)
+    refused(["--rotary-dim"], "check", "--head-dim", 8, "--rotary-dim", 16)
+    refused(["--rotary-dim"], "check", "--head-dim", 7)
     refused(["batch"], "check", "--layout", "thd", "--batch", 2)
     refused(["elements"], "check", "--shape", "10000,10000,100,128")
     refused(["--device cuda", "no CUDA"], "check", "--device", "cuda")
@@ -64,7 +64,7 @@ def checks():
                   ["--dtype", "f64", "--angles", "table", "--mscale", 1.5, "--seed", 7],
                   ["--shape", "1,1,1,2", "--isa", "portable", "--threads", 1],
                   ["--shape", "2,33,5,48", "--rotary-dim", 32, "--rotary-offset", 8, "--angles", "freqs"],
-                  ["--dtype", "bf16", "--rounding", "native", "--scaling", "llama3:factor=8,original_max_position=64"]]
+                  ["--dtype", "bf16", "--rounding", "native", "--scaling", "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]]
     for options in everything:
         result = run("check", *options)
         rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
