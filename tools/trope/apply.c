@@ -154,8 +154,8 @@ static int run_call(apply_call *call, const safetensor *tensor, device_mirror *m
     if (upload_inputs(call, mirror, args))
         return RESULT_REFUSED;
     for (int32_t i = 0; i < args->operand_count && !on_cpu; i++) {
-        const size_t bytes = i ? (size_t)(args->batch * args->tokens * 2 * value_size(args->dtype))
-                               : (size_t)safetensor_bytes(tensor);
+        const size_t bytes =
+            i ? (size_t)(args->batch * args->tokens * 2 * value_size(args->dtype)) : (size_t)safetensor_bytes(tensor);
         operands[i].src = mirror_upload(mirror, operands[i].src, bytes);
         operands[i].dst = mirror_reserve(mirror, operands[i].dst, bytes);
         if (!operands[i].src || !operands[i].dst)
@@ -373,10 +373,8 @@ static int check_options(apply_options *options)
 
 int command_apply(int argc, char **argv)
 {
-    apply_options options = {.rotation = {ROTATION_DEFAULTS},
-                             .sequence = {SEQUENCE_DEFAULTS},
-                             .machine = {MACHINE_DEFAULTS},
-                             .ulp = -1};
+    apply_options options = {
+        .rotation = {ROTATION_DEFAULTS}, .sequence = {SEQUENCE_DEFAULTS}, .machine = {MACHINE_DEFAULTS}, .ulp = -1};
     option_group groups[] = {{.specs = apply_specs, .target = &options},
                              {.specs = rotation_specs, .target = &options.rotation},
                              {.specs = sequence_specs, .target = &options.sequence},

@@ -13,12 +13,10 @@
 enum { TABLE_S = 1, TABLE_BS, TABLE_SB, TABLE_AS, TABLE_ABS, TABLE_LAYOUTS };
 static const char *const table_dims[TABLE_LAYOUTS] = {"", "s", "bs", "sb", "as", "abs"};
 
-const choice table_layout_choices[] = {
-    {"sd", TABLE_S}, {"bsd", TABLE_BS}, {"sbd", TABLE_SB}, {"asd", TABLE_AS}, {"absd", TABLE_ABS}, {NULL, 0}};
-const choice column_choices[] = {{"pair", TROPE_COLUMNS_PAIR},
-                                 {"half", TROPE_COLUMNS_HALF},
-                                 {"interleaved", TROPE_COLUMNS_INTERLEAVED},
-                                 {NULL, 0}};
+const choice table_layout_choices[] = {{"sd", TABLE_S},   {"bsd", TABLE_BS},   {"sbd", TABLE_SB},
+                                       {"asd", TABLE_AS}, {"absd", TABLE_ABS}, {NULL, 0}};
+const choice column_choices[] = {
+    {"pair", TROPE_COLUMNS_PAIR}, {"half", TROPE_COLUMNS_HALF}, {"interleaved", TROPE_COLUMNS_INTERLEAVED}, {NULL, 0}};
 const choice table_row_choices[] = {{"positions", APPLY_ROWS_POSITIONS}, {"tokens", APPLY_ROWS_TOKENS}, {NULL, 0}};
 
 /* Which tensors are there */
@@ -68,6 +66,11 @@ typedef struct table_need {
     int64_t batch, tokens, rows;
     int has_axes; /* whether options say which pairs an axis drives */
 } table_need;
+
+static int has_axes(const apply_call *call)
+{
+    return call->options->sequence.axis_map || call->options->rotation.parts > 1;
+}
 
 /* Gives the leading dims of a table to the letters of a layout: bit i of `chosen` says that dim i has one. Returns nonzero
  * if they do not fit. */
@@ -135,7 +138,7 @@ int apply_table_fits(const apply_call *call, int64_t batch, int64_t tokens)
     const safetensor *table = table_of(call), *const *t = call->group->tensors;
     const int by_index = !t[APPLY_POSITION_IDS] && !t[APPLY_START_POSITIONS] && !t[APPLY_CU_SEQLENS] &&
                          call->options->sequence.out_of_range < 0;
-    const table_need need = {batch, tokens, by_index ? tokens : 1, 1};
+    const table_need need = {batch, tokens, by_index ? tokens : 1, has_axes(call)};
     apply_table found;
     char names[64];
     if (!table || leading_dims(call, table) < 1 || leading_dims(call, table) > 4)
@@ -150,7 +153,8 @@ static int choose_rows(apply_call *call, const safetensor *table)
     const int32_t said = call->options->table_rows;
     const int fits_tokens = t->rows == call->args.tokens;
     if (said == APPLY_ROWS_TOKENS && !fits_tokens)
-        return apply_refuse(call, table, "must have as many rows as there are tokens (%" PRId64 "), with --table-rows tokens",
+        return apply_refuse(call, table,
+                            "must have as many rows as there are tokens (%" PRId64 "), with --table-rows tokens",
                             call->args.tokens);
     if (!said && fits_tokens && !call->counts_tokens)
         return apply_refuse(call, table,
@@ -160,7 +164,8 @@ static int choose_rows(apply_call *call, const safetensor *table)
     t->by_token = said == APPLY_ROWS_TOKENS;
     if (!t->by_token && call->options->sequence.out_of_range < 0 &&
         (call->first_position < 0 || call->last_position >= t->rows)) {
-        const safetensor *ids = call->group->tensors[APPLY_POSITION_IDS], *starts = call->group->tensors[APPLY_START_POSITIONS];
+        const safetensor *ids = call->group->tensors[APPLY_POSITION_IDS],
+                         *starts = call->group->tensors[APPLY_START_POSITIONS];
         const safetensor *blamed = ids ? ids : starts ? starts : table;
         return apply_refuse(call, blamed,
                             "positions %" PRId64 " to %" PRId64 " are not in the rows of '%.64s', 0 to %" PRId64
@@ -173,9 +178,8 @@ static int choose_rows(apply_call *call, const safetensor *table)
 static int read_rows(apply_call *call, const safetensor *table)
 {
     const trope_args *args = &call->args;
-    const int has_axes = call->options->sequence.axis_map || args->parts > 1;
     const int dims = leading_dims(call, table);
-    table_need need = {args->batch, args->tokens, 1, has_axes};
+    table_need need = {args->batch, args->tokens, 1, has_axes(call)};
     char names[64];
     if (dims < 1 || dims > 4)
         return apply_refuse(call, table, "must be [rows, cols], with batch, axes or dims of 1 before or behind the rows");
@@ -191,7 +195,8 @@ static int read_rows(apply_call *call, const safetensor *table)
     if (!count) {
         need.has_axes = 1;
         if (table_readings(call, table, &need, &call->table, names, sizeof names))
-            return apply_refuse(call, table, "may be %s, a table an axis: --axis-map says which pairs an axis drives", names);
+            return apply_refuse(call, table, "may be %s, a table an axis: --axis-map says which pairs an axis drives",
+                                names);
         return apply_refuse(call, table,
                             "must be rows and columns, the same for all of the batch or for each entry (%" PRId64
                             "), and have dims of 1 otherwise%s%s",
@@ -199,7 +204,8 @@ static int read_rows(apply_call *call, const safetensor *table)
                             choice_name(table_layout_choices, call->options->table_layout));
     }
     if (count > 1)
-        return apply_refuse(call, table, "may be %s (s rows, b batch, a axes, d columns): --table-layout says which", names);
+        return apply_refuse(call, table, "may be %s (s rows, b batch, a axes, d columns): --table-layout says which",
+                            names);
     return choose_rows(call, table);
 }
 
@@ -293,9 +299,10 @@ static int width_of_columns(const apply_call *call, const safetensor *table, con
         return 0;
     }
     if (signs->all)
-        return apply_refuse(call, table,
-                            "has columns that are all equal, so that they may be one a pair, or one an element: --rotary-dim "
-                            "says how many elements rotate");
+        return apply_refuse(
+            call, table,
+            "has columns that are all equal, so that they may be one a pair, or one an element: --rotary-dim "
+            "says how many elements rotate");
     *width = signs->halves || signs->neighbours ? columns : 2 * columns;
     if (*width <= head || columns > head)
         return 0;
@@ -317,8 +324,8 @@ static int read_columns(apply_call *call, const safetensor *table, const column_
     if (columns != width && 2 * columns != width)
         return apply_refuse(call, table, "must have --rotary-dim (%d) columns, or half as many", width);
     if (said && (said == TROPE_COLUMNS_PAIR) != (columns != width))
-        return apply_refuse(call, table, "has %d columns for --rotary-dim %d, which contradicts --columns %s", columns, width,
-                            choice_name(column_choices, said));
+        return apply_refuse(call, table, "has %d columns for --rotary-dim %d, which contradicts --columns %s", columns,
+                            width, choice_name(column_choices, said));
     if (columns == width)
         return form_of_elements(call, table, signs, &call->table.column_form);
     if (!said && !signs->all && (signs->halves || signs->neighbours) && call->args.parts == 1)
@@ -335,7 +342,8 @@ static int read_columns(apply_call *call, const safetensor *table, const column_
 static int check_table_type(const apply_call *call, const safetensor *table)
 {
     const int double_goes = table->type == TROPE_F64 && call->args.dtype == TROPE_F64;
-    if (table->type == VALUE_C64 ? is_complex(call, table) : value_is_real(table->type) && (table->type != TROPE_F64 || double_goes))
+    if (table->type == VALUE_C64 ? is_complex(call, table)
+                                 : value_is_real(table->type) && (table->type != TROPE_F64 || double_goes))
         return 0;
     return apply_refuse(call, table, "must have dtype F32, F16 or BF16, or F64 with F64 operands%s",
                         is_complex(call, table) ? ", or C64" : "");
@@ -354,12 +362,14 @@ static void give_table(apply_call *call, const safetensor *table)
     for (int i = 0; i < 3; i++)
         args->angle_stride[i] = t->stride[i] * row;
     args->angle_stride[3] = complex ? 2 : 1;
-    args->out_of_range = call->options->sequence.out_of_range < 0 ? TROPE_RANGE_POISON : call->options->sequence.out_of_range;
+    args->out_of_range =
+        call->options->sequence.out_of_range < 0 ? TROPE_RANGE_POISON : call->options->sequence.out_of_range;
     if (table == call->group->tensors[APPLY_FREQS]) {
         args->freqs = table->data;
     } else {
         args->cos = table->data;
-        args->sin = complex ? (const char *)table->data + value_size(args->angle_dtype) : call->group->tensors[APPLY_SIN]->data;
+        args->sin =
+            complex ? (const char *)table->data + value_size(args->angle_dtype) : call->group->tensors[APPLY_SIN]->data;
     }
 }
 

@@ -87,7 +87,8 @@ static int layout_fits(const apply_call *call, int32_t layout)
         return 0;
     for (int role = 0; role < APPLY_OPERANDS; role++) {
         const safetensor *tensor = call->group->tensors[role];
-        if (tensor && (shape_in(call, tensor, layout, &other) || other.batch != first.batch || other.tokens != first.tokens))
+        if (tensor &&
+            (shape_in(call, tensor, layout, &other) || other.batch != first.batch || other.tokens != first.tokens))
             return 0;
     }
     return others_fit(call, first.batch, first.tokens);
@@ -135,9 +136,9 @@ static int check_operand(apply_call *call, const safetensor *tensor)
     if (shape_in(call, tensor, call->layout, &shape))
         return apply_refuse(call, tensor, "must have %s, with --layout %s%s", layouts[call->layout].text,
                             choice_name(layout_choices, call->layout),
-                            tensor->rank != 3     ? ""
+                            tensor->rank != 3         ? ""
                             : call->options->head_dim ? ", or [.., hidden] with heads of --head-dim"
-                                                  : ", or [.., hidden] with --head-dim");
+                                                      : ", or [.., hidden] with --head-dim");
     if (shape.heads < 1 || shape.heads > INT32_MAX || shape.head_dim < 1 || shape.head_dim > INT32_MAX)
         return apply_refuse(call, tensor, "must have from 1 to 2^31 - 1 heads, and elements in a head");
     if (tensor == first) {
@@ -232,8 +233,10 @@ static int read_cu_seqlens(apply_call *call)
     const double end = index_at(real, real->elements - 1);
     const double stream = (double)args->tokens * (args->cp_size ? args->cp_size : 1);
     if (!padded && end < stream && !call->options->sequence.padding)
-        return apply_refuse(call, real, "ends at %.0f, before the last of %.0f tokens: --padding says what tokens of no "
-                            "sequence become", end, stream);
+        return apply_refuse(call, real,
+                            "ends at %.0f, before the last of %.0f tokens: --padding says what tokens of no "
+                            "sequence become",
+                            end, stream);
     args->cu_seqlens = real->data;
     args->cu_seqlens_padded = padded ? padded->data : NULL;
     args->sequences = real->shape[0] - 1;
@@ -283,7 +286,8 @@ static int read_position_ids(apply_call *call)
     const int64_t batch = ids->rank > 1 ? ids->shape[ids->rank - 2] : 1;
     const int64_t axes = ids->rank > 2 ? ids->shape[0] : 1;
     if (tokens != args->tokens || (batch != 1 && batch != args->batch))
-        return apply_refuse(call, ids, "must have the tokens of the operands (%" PRId64 "), and their batch (%" PRId64 ") or 1",
+        return apply_refuse(call, ids,
+                            "must have the tokens of the operands (%" PRId64 "), and their batch (%" PRId64 ") or 1",
                             args->tokens, args->batch);
     if (axes < 1 || axes > CALL_MAX_AXES)
         return apply_refuse(call, ids, "must be [axes, batch, tokens] with from 1 to %d axes", CALL_MAX_AXES);
@@ -378,14 +382,10 @@ static int refuse_without_rotation(const apply_call *call)
     const struct {
         int given;
         const char *option;
-    } options[] = {{r->pairing_out, "--pairing-out"},
-                   {r->pairing, "--pairing"},
-                   {r->parts > 1, "--windows"},
-                   {r->inverse, "--inverse"},
-                   {r->mscale != 0, "--mscale"},
-                   {r->rope_theta != 0, "--rope-theta"},
-                   {r->scaling != NULL, "--scaling"},
-                   {r->rotary_offset != ROTARY_OFFSET_NONE, "--rotary-offset"}};
+    } options[] = {{r->pairing_out, "--pairing-out"}, {r->pairing, "--pairing"},
+                   {r->parts > 1, "--windows"},       {r->inverse, "--inverse"},
+                   {r->mscale != 0, "--mscale"},      {r->rope_theta != 0, "--rope-theta"},
+                   {r->scaling != NULL, "--scaling"}, {r->rotary_offset != ROTARY_OFFSET_NONE, "--rotary-offset"}};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
         if (options[i].given)
             return complain("%s: has no effect, as nothing is rotated", options[i].option);
@@ -494,7 +494,7 @@ void apply_explain(const apply_call *call)
         fprintf(stderr, "%.64s: %" PRId64 " sequences\n", tensors[APPLY_CU_SEQLENS]->name, call->args.sequences);
     if (tensors[APPLY_POSITION_IDS] && call->args.position_ids)
         fprintf(stderr, "%.64s: %s\n", tensors[APPLY_POSITION_IDS]->name,
-                call->table.by_token             ? "not used, as the rows of the table are those of tokens"
+                call->table.by_token           ? "not used, as the rows of the table are those of tokens"
                 : call->args.position_axes > 1 ? "an axis for each of several"
                                                : "one axis");
 }

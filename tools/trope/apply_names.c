@@ -34,7 +34,7 @@ static const struct {
     {"rotary_pos_emb", APPLY_FREQS},
 };
 
-#define ALL_NAMES                                                                                                           \
+#define ALL_NAMES                                                                                                          \
     "q, k, x, v, freqs, freqs_cis, cos, sin, inv_freq, cu_seqlens, cu_seqlens_padded, start_positions, position_ids"
 
 /* The bytes of a name before its last word: "model.layers.3." of "model.layers.3.q". */

@@ -20,12 +20,11 @@ const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},
                               {NULL, 0}};
 static const choice rounding_choices[] = {
     {"once", TROPE_ROUND_ONCE}, {"native", TROPE_ROUND_NATIVE}, {"native-f32", TROPE_ROUND_NATIVE_F32}, {NULL, 0}};
-static const choice axis_map_choices[] = {
-    {"sections", TROPE_AXES_SECTIONS},
-    {"interleaved", TROPE_AXES_INTERLEAVED},
-    {"alternating", TROPE_AXES_ALTERNATING},
-    {"hwt", TROPE_AXES_HWT},
-    {NULL, 0}};
+static const choice axis_map_choices[] = {{"sections", TROPE_AXES_SECTIONS},
+                                          {"interleaved", TROPE_AXES_INTERLEAVED},
+                                          {"alternating", TROPE_AXES_ALTERNATING},
+                                          {"hwt", TROPE_AXES_HWT},
+                                          {NULL, 0}};
 static const choice padding_choices[] = {
     {"zero", TROPE_PADDING_ZERO}, {"copy", TROPE_PADDING_COPY}, {"rotate", TROPE_PADDING_ROTATE}, {NULL, 0}};
 static const choice range_choices[] = {{"poison", TROPE_RANGE_POISON}, {"clamp", TROPE_RANGE_CLAMP}, {NULL, 0}};
@@ -95,10 +94,10 @@ int sequence_to_args(const sequence_options *options, trope_args *args)
 {
     const int given = (options->cp_size > 0) + (options->cp_rank >= 0) + (options->cp_layout > 0);
     if (given && given < 3)
-        return complain("%s: is missing: --cp-size, --cp-rank and --cp-layout go together",
-                        !options->cp_size      ? "--cp-size"
-                        : options->cp_rank < 0 ? "--cp-rank"
-                                               : "--cp-layout");
+        return complain("%s: is missing: --cp-size, --cp-rank and --cp-layout go together", !options->cp_size ? "--cp-size"
+                                                                                            : options->cp_rank < 0
+                                                                                                ? "--cp-rank"
+                                                                                                : "--cp-layout");
     args->stream_positions = options->stream_positions;
     args->cp_size = options->cp_size;
     args->cp_rank = given ? options->cp_rank : 0;
@@ -138,7 +137,8 @@ static int axes_of_parts(int32_t pairs, uint8_t *pair_axis, const trope_args *ar
     int32_t sections[TROPE_MAX_AXES] = {0};
     for (int32_t i = 0; i < args->parts; i++)
         sections[i] = pairs / args->parts;
-    return trope_fill_pair_axis(pair_axis, pairs, TROPE_AXES_SECTIONS, sections) ? complain_of_library(trope_last_error()) : 0;
+    return trope_fill_pair_axis(pair_axis, pairs, TROPE_AXES_SECTIONS, sections) ? complain_of_library(trope_last_error())
+                                                                                 : 0;
 }
 
 static int axes_of_sections(const sequence_options *options, int32_t pairs, uint8_t *pair_axis)
@@ -146,7 +146,8 @@ static int axes_of_sections(const sequence_options *options, int32_t pairs, uint
     int32_t sections[TROPE_MAX_AXES] = {0};
     if (parse_sections(options->axis_sections, sections))
         return RESULT_REFUSED;
-    return trope_fill_pair_axis(pair_axis, pairs, options->axis_map, sections) ? complain_of_library(trope_last_error()) : 0;
+    return trope_fill_pair_axis(pair_axis, pairs, options->axis_map, sections) ? complain_of_library(trope_last_error())
+                                                                               : 0;
 }
 
 int axes_to_args(const sequence_options *options, int32_t pairs, uint8_t *pair_axis, trope_args *args)
@@ -178,11 +179,13 @@ static int check_length(const trope_frequency_args *rule, int64_t last_position)
     if (rule->rule != TROPE_RULE_DYNAMIC && rule->rule != TROPE_RULE_LONGROPE)
         return 0;
     if (rule->seq_len == 0 && length > rule->original_max_position)
-        return complain("--scaling: needs seq_len=..., as the positions go up to %.0f and original_max_position_embeddings is "
-                        "%.0f",
-                        length - 1, rule->original_max_position);
+        return complain(
+            "--scaling: needs seq_len=..., as the positions go up to %.0f and original_max_position_embeddings is "
+            "%.0f",
+            length - 1, rule->original_max_position);
     if (rule->seq_len != 0 && length > rule->seq_len)
-        return complain("--scaling: seq_len=%.0f contradicts the positions, which go up to %.0f", rule->seq_len, length - 1);
+        return complain("--scaling: seq_len=%.0f contradicts the positions, which go up to %.0f", rule->seq_len,
+                        length - 1);
     return 0;
 }
 

@@ -323,11 +323,10 @@ int command_check(int argc, char **argv)
                              .head_dim = 64,
                              .dtype = TROPE_F32,
                              .seed = 1};
-    option_group groups[] = {
-        {.specs = check_specs, .target = &options},
-        {.specs = rotation_specs, .target = &options.rotation},
-        {.specs = machine_specs, .target = &options.machine},
-        {.specs = NULL}};
+    option_group groups[] = {{.specs = check_specs, .target = &options},
+                             {.specs = rotation_specs, .target = &options.rotation},
+                             {.specs = machine_specs, .target = &options.machine},
+                             {.specs = NULL}};
     const int first = options_parse(argc, argv, groups, usage);
     if (first < 0)
         return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;

@@ -23,9 +23,9 @@ comparison compare_tensors(const safetensor *result, const safetensor *expected,
 
 /* What has been compared so far. */
 typedef struct comparisons {
-    uint64_t over;    /* elements */
-    int32_t tensors;  /* compared */
-    int32_t all_nan;  /* of these, with nothing but NaN on both sides, which says nothing */
+    uint64_t over;   /* elements */
+    int32_t tensors; /* compared */
+    int32_t all_nan; /* of these, with nothing but NaN on both sides, which says nothing */
 } comparisons;
 
 /* Complains, and returns nonzero, unless `expected` has a tensor of the same name, dtype and shape. Needs no data. */

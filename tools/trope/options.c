@@ -141,8 +141,7 @@ static int collect(option_group *groups, slot *slots, struct option *longs, char
     for (option_group *g = groups; g->specs; g++) {
         for (const option_spec *spec = g->specs; spec->name && count < MAX_OPTIONS; spec++, count++) {
             const int takes_value = spec->kind != OPTION_FLAG;
-            slots[count] =
-                (slot){spec, (char *)g->target + spec->offset, &g->given, (uint64_t)1 << (spec - g->specs)};
+            slots[count] = (slot){spec, (char *)g->target + spec->offset, &g->given, (uint64_t)1 << (spec - g->specs)};
             longs[count] =
                 (struct option){spec->name, takes_value ? required_argument : no_argument, NULL, FIRST_CODE + count};
             if (spec->letter)
@@ -203,13 +202,16 @@ static const char *const other_names[][2] = {
 };
 
 /* `word` is what stands on the command line, such as --theta or --theta=3. */
-static int complain_unknown(const char *word)
+static int complain_unknown(const char *word, const slot *slots, int count)
 {
     char name[32] = "";
     if (!strncmp(word, "--", 2))
         snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
     for (char *c = name; *c; c++)
         *c = *c == '_' ? '-' : *c;
+    for (int i = 0; i < count; i++)
+        if (!strcmp(name, slots[i].spec->name))
+            return complain("'%.64s' is spelled --%s", word, name);
     for (size_t i = 0; i < sizeof other_names / sizeof other_names[0]; i++)
         if (!strcmp(name, other_names[i][0]))
             return complain("'%.64s' is %s here, if this command has it; --help lists its options", word,
@@ -261,7 +263,7 @@ int options_parse(int argc, char **argv, option_group *groups, const char *usage
             return OPTIONS_BAD;
         }
         if (!s) {
-            complain_unknown(argv[optind - 1]);
+            complain_unknown(argv[optind - 1], slots, count);
             return OPTIONS_BAD;
         }
         if (take(s, option_word(argv, s->spec)))

@@ -92,8 +92,7 @@ static int take_attributes(const output *out, const struct stat *there)
         umask(mask);
         return fchmod(out->descriptor, 0666 & ~mask);
     }
-    if ((there->st_uid != geteuid() || there->st_gid != getegid()) &&
-        fchown(out->descriptor, there->st_uid, there->st_gid))
+    if ((there->st_uid != geteuid() || there->st_gid != getegid()) && fchown(out->descriptor, there->st_uid, there->st_gid))
         return 1;
     return fchmod(out->descriptor, there->st_mode & 07777);
 }
