@@ -105,8 +105,10 @@ def layouts():
     right("heads that differ say bhsd", turned, "bhsd", rotation, *PAIRED, *THETA, says=["q: bhsd", "3 heads", "1 heads"])
     grouped = {"q": tensor("F32", 2, 5, 4, 8), "k": tensor("F32", 2, 5, 2, 8)}
     refused("sbhd or bshd", grouped, ["sbhd or bshd", "--layout"], *PAIRED, *THETA)
-    right("a table says bshd", {**grouped, **cos_sin((2, 5, 8), list(range(5)) * 2, halves(4))}, "bshd", rotation, *PAIRED,
-          says=["q: bshd", "cos: batch 2, a row for each of 5 positions, 8 columns, one an element, by halves"])
+    refused("sbhd with [s, b, d], or bshd with [b, s, d]", {**grouped, **cos_sin((2, 5, 8), list(range(5)) * 2, halves(4))},
+            ["sbhd or bshd", "--layout"], *PAIRED)
+    right("a table says bshd", {**grouped, **cos_sin((2, 7, 8), list(range(7)) * 2, halves(4))}, "bshd", rotation, *PAIRED,
+          says=["q: bshd", "cos: batch 2, a row for each of 7 positions, 8 columns, one an element, by halves"])
     refused("three dims", {"q": tensor("F32", 2, 5, 24)}, ["thd", "hidden", "--head-dim"], *PAIRED, *THETA)
     ends = Tensor("I32", [3], [0, 2, 5])
     where = rope.packed_positions(5, [0, 2, 5])
