@@ -249,9 +249,9 @@ def options():
     for rule in ("dynamic:factor=2,original_max_position_embeddings=4",
                  "longrope:factor=2,original_max_position_embeddings=4,short_factor=1;1;1;1;1;1;1;1,"
                  "long_factor=2;2;2;2;2;2;2;2"):
-        refused("beyond the length of " + rule, q, ["--scaling", "seq_len", "up to 4"], *said, "--scaling", rule)
-        refused("less than the length of " + rule, q, ["--scaling", "seq_len"], *said, "--scaling", rule + ",seq_len=3")
-        check(apply(q, *said, "--scaling", rule + ",seq_len=5")[0].returncode == 0, "the length is said", rule)
+        refused("beyond the length of " + rule, q, ["--seq-len", "up to 4"], *said, "--scaling", rule)
+        refused("less than the length of " + rule, q, ["--seq-len"], *said, "--scaling", rule, "--seq-len", 3)
+        check(apply(q, *said, "--scaling", rule, "--seq-len", 5)[0].returncode == 0, "the length is said", rule)
     refused("no base", q, ["--rope-theta", "missing"], *said[:-2])
     refused("no pairing", q, ["--pairing", "missing"], "--layout", "sbhd", *THETA)
     for option in (["--rope-theta", 0], ["--mscale", 0]):
@@ -264,9 +264,9 @@ def options():
     refused("--columns", q, ["--columns", "no effect"], *said, "--columns", "half")
     refused("--windows for nothing", {"v": q["q"]}, ["--windows", "nothing is rotated"], "--layout", "sbhd", "--windows", 2)
     refused("many threads", q, ["--threads"], *said, "--threads", 65536)
-    refused("a k with narrower heads", {**q, "k": tensor("F32", 5, 1, 2, 8)}, ["'q'", "--rotary-dim"], *said)
+    refused("a k with narrower heads", {**q, "k": tensor("F32", 5, 1, 2, 8)}, ["--rotary-dim", "8 and of 16"], *said)
     for other, ours in (("--base", "--rope-theta"), ("--rope_theta=3", "--rope-theta"), ("--interleaved", "--pairing"),
-                        ("--rotary-percent", "--rotary-dim"), ("--mrope-section", "--axis-sections")):
+                        ("--rotary-percent", "--partial-rotary-factor"), ("--mrope-section", "--axis-sections")):
         refused(other, q, [other, ours], *said, other)
 
 

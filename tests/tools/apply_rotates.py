@@ -203,18 +203,19 @@ def frequency_rules():
     base = 10000.0
     rules = [
         ("linear:factor=4", [f / 4 for f in rope.default(16)], 1),
-        ("dynamic:factor=2,original_max_position_embeddings=32,seq_len=40", rope.dynamic(16, base, 2.0, 40.0, 32.0), 1),
+        ("dynamic:factor=2,original_max_position_embeddings=32", rope.dynamic(16, base, 2.0, 40.0, 32.0), 1),
         ("llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4",
          rope.llama3(16, base, 8.0, 1.0, 4.0, 64.0), 1),
         ("yarn:factor=4,original_max_position_embeddings=64", *rope.yarn(16, base, 4.0, 64.0)),
         ("yarn:factor=4,original_max_position_embeddings=64,attention_factor=1.5", rope.yarn(16, base, 4.0, 64.0)[0], 1.5),
-        ("longrope:original_max_position_embeddings=32,seq_len=40,attention_factor=1.25,short_factor=1;1;1;1;1;1;1;1,"
+        ("longrope:original_max_position_embeddings=32,attention_factor=1.25,short_factor=1;1;1;1;1;1;1;1,"
          "long_factor=1;1.5;2;2.5;3;3.5;4;4.5", [f / (1 + i / 2) for i, f in enumerate(rope.default(16))], 1.25),
         ("proportional:factor=2,partial_rotary_factor=0.5", rope.proportional(16, base, 2.0, 0.5), 1),
         ("default", rope.default(16), 1),
     ]
     for text, frequencies, mscale in rules:
-        expect(text, "sbhd", q, Rotation(by_index(frequencies), 16, mscale=mscale), "--scaling", text)
+        expect(text, "sbhd", q, Rotation(by_index(frequencies), 16, mscale=mscale), "--scaling", text,
+               *["--seq-len", 40] * text.startswith(("dynamic", "longrope")))
     frequencies, _ = rope.yarn(16, base, 4.0, 64.0)
     expect("mscale over the rule's", "sbhd", q, Rotation(by_index(frequencies), 16, mscale=0.5), "--scaling", rules[3][0],
            "--mscale", 0.5)

@@ -8,6 +8,7 @@
 #include "apply.h"
 #include "command.h"
 #include "compare.h"
+#include "config.h"
 #include "device_mirror.h"
 #include "output.h"
 
@@ -31,6 +32,10 @@ static const option_spec apply_specs[] = {
     {"expect", 0, OPTION_TEXT, offsetof(apply_options, expect), .help = "another's result to compare with"},
     {"ulp", 0, OPTION_INT64, offsetof(apply_options, ulp), .high = INT64_MAX,
      .help = "how far apart elements may be, default 0"},
+    {"config", 0, OPTION_TEXT, offsetof(apply_options, config),
+     .help = "a Hugging Face config.json, whose keys are options"},
+    {"layer-type", 0, OPTION_TEXT, offsetof(apply_options, layer_type),
+     .help = "of the layers in the file, where --config has several"},
     {"quiet", 0, OPTION_FLAG, offsetof(apply_options, quiet), .help = "do not say what was understood"},
     {"backward", 0, OPTION_FLAG, offsetof(apply_options, backward), .help = "q, k, x and v are gradients of the outputs"},
     {"in-place", 0, OPTION_FLAG, offsetof(apply_options, in_place), .help = "let the call overwrite its input"},
@@ -46,7 +51,9 @@ static const option_spec apply_specs[] = {
 
 /* One run of the command. */
 typedef struct apply_run {
-    const apply_options *options;
+    apply_options *options;
+    option_group *option_groups; /* of options */
+    config_texts texts;          /* that options point to */
     safetensors file, expected;
     apply_groups groups;
     apply_call *calls; /* one a group */
@@ -324,11 +331,36 @@ static void explain(const apply_run *run)
         fprintf(stderr, "trope apply: %s: positions outside the angle rows were made NaN\n", run->file.path);
 }
 
+/* What a config is needed for. */
+static config_use use_of_config(const apply_run *run)
+{
+    config_use use = {.frequencies = 1};
+    for (int32_t i = 0; i < run->groups.count; i++) {
+        const safetensor *const *t = run->groups.groups[i].tensors;
+        const safetensor *ids = t[APPLY_POSITION_IDS], *table = t[APPLY_COS] ? t[APPLY_COS] : t[APPLY_FREQS];
+        if (t[APPLY_FREQS] || t[APPLY_FREQS_CIS] || t[APPLY_COS] || t[APPLY_INV_FREQ])
+            use.frequencies = 0;
+        use.axes |= (ids && ids->rank == 3 && ids->shape[0] > 1) || (table && table->rank == 4 && table->shape[0] == 3);
+    }
+    return use;
+}
+
+static int read_config(apply_run *run)
+{
+    const apply_options *options = run->options;
+    const config_use use = use_of_config(run);
+    if (options->config)
+        return config_apply(options->config, options->layer_type, &use, run->option_groups, &run->texts);
+    return options->layer_type ? complain("--layer-type: has no effect without --config") : 0;
+}
+
 /* All that can be refused is refused before the first tensor is read, but for what a GPU finds. */
 static int do_run(apply_run *run, const char *input)
 {
     const apply_options *options = run->options;
-    if (safetensors_open(input, &run->file) || apply_find_groups(&run->file, &run->groups) || prepare_calls(run))
+    if (safetensors_open(input, &run->file) || apply_find_groups(&run->file, &run->groups) || read_config(run))
+        return RESULT_REFUSED;
+    if (check_rotation(&options->rotation) || prepare_calls(run))
         return RESULT_REFUSED;
     if (options->expect && (safetensors_open(options->expect, &run->expected) || check_expected(run)))
         return RESULT_REFUSED;
@@ -353,6 +385,7 @@ static void release(apply_run *run)
     free(run->calls);
     free(run->source);
     free(run->result);
+    config_release(&run->texts);
 }
 
 /* What contradicts or has no effect before any file is read. */
@@ -387,7 +420,7 @@ int command_apply(int argc, char **argv)
         return complain("needs one input file, got %d; --help lists the options", argc - first);
     if (check_options(&options))
         return RESULT_REFUSED;
-    apply_run run = {.options = &options, .out.descriptor = -1};
+    apply_run run = {.options = &options, .option_groups = groups, .out.descriptor = -1};
     const int outcome = do_run(&run, argv[first]);
     release(&run);
     return outcome;

@@ -25,6 +25,7 @@ typedef struct apply_options {
     int64_t ulp; /* -1 = not given */
     const char *output;
     const char *expect;
+    const char *config, *layer_type;
 } apply_options;
 
 /* What a row of a table belongs to. */

@@ -276,17 +276,44 @@ static int form_of_elements(const apply_call *call, const safetensor *table, con
                         signs->halves ? "both halves and neighbours are equal" : "the two of no pair are equal");
 }
 
-/* The narrowest head of those that rotate. */
+/* The elements of a head, 0 without a tensor. */
+static int32_t head_of(const apply_call *call, const safetensor *tensor)
+{
+    trope_operand operand;
+    return tensor && !apply_fill_operand(call, tensor, &operand) ? operand.head_dim : 0;
+}
+
+/* Of the tensors that rotate. */
+static int32_t widest_head(const apply_call *call)
+{
+    int32_t widest = 0;
+    for (int role = 0; role < APPLY_V; role++) {
+        const int32_t head = head_of(call, call->group->tensors[role]);
+        widest = head > widest ? head : widest;
+    }
+    return widest;
+}
+
 static int32_t narrowest_head(const apply_call *call)
 {
-    int32_t narrowest = INT32_MAX;
+    int32_t narrowest = widest_head(call);
     for (int role = 0; role < APPLY_V; role++) {
-        trope_operand operand;
-        const safetensor *tensor = call->group->tensors[role];
-        if (tensor && !apply_fill_operand(call, tensor, &operand) && operand.head_dim < narrowest)
-            narrowest = operand.head_dim;
+        const int32_t head = head_of(call, call->group->tensors[role]);
+        narrowest = head && head < narrowest ? head : narrowest;
     }
     return narrowest;
+}
+
+/* What --rotary-dim or --partial-rotary-factor says, -1 if none of them is given. Returns nonzero after a complaint. */
+static int said_width(const apply_call *call, int32_t *width)
+{
+    const rotation_options *rotation = &call->options->rotation;
+    const int32_t narrowest = narrowest_head(call), widest = widest_head(call);
+    *width = rotary_dim_in(rotation, widest);
+    if (*width == rotary_dim_in(rotation, narrowest))
+        return 0;
+    return complain("--partial-rotary-factor: heads differ, of %d and of %d elements: --rotary-dim says what rotates",
+                    narrowest, widest);
 }
 
 /* The width of the rotation by the columns of a table, where no option says it: as many where the two of a pair are
@@ -315,14 +342,17 @@ static int width_of_columns(const apply_call *call, const safetensor *table, con
 static int read_columns(apply_call *call, const safetensor *table, const column_signs *signs)
 {
     const int32_t columns = call->table.columns, said = call->options->columns;
-    int32_t width = call->options->rotation.rotary_dim;
+    int32_t width;
+    if (said_width(call, &width))
+        return RESULT_REFUSED;
     if (width < 0 && width_of_columns(call, table, signs, &width))
         return RESULT_REFUSED;
     call->rotary_dim = width;
     if (!width)
         return 0;
     if (columns != width && 2 * columns != width)
-        return apply_refuse(call, table, "must have --rotary-dim (%d) columns, or half as many", width);
+        return apply_refuse(call, table, "must have a column for each of the %d elements that rotate, or half as many",
+                            width);
     if (said && (said == TROPE_COLUMNS_PAIR) != (columns != width))
         return apply_refuse(call, table, "has %d columns for --rotary-dim %d, which contradicts --columns %s", columns,
                             width, choice_name(column_choices, said));
@@ -423,14 +453,14 @@ static int read_table(apply_call *call, const safetensor *table)
 
 static int read_inv_freq(apply_call *call, const safetensor *inv_freq)
 {
-    const int32_t said = call->options->rotation.rotary_dim;
+    int32_t said;
     if (inv_freq->type != TROPE_F32 && inv_freq->type != TROPE_F64)
         return apply_refuse(call, inv_freq, "must have dtype F32 or F64");
     if (inv_freq->rank != 1)
         return apply_refuse(call, inv_freq, "must be [rotary_dim / 2]");
     if (inv_freq->elements < 1 || inv_freq->elements > TROPE_MAX_ROTARY_DIM / 2)
         return apply_refuse(call, inv_freq, "must have from 1 to %d elements", TROPE_MAX_ROTARY_DIM / 2);
-    if (check_finite(call, inv_freq))
+    if (check_finite(call, inv_freq) || said_width(call, &said))
         return RESULT_REFUSED;
     call->rotary_dim = said >= 0 ? said : 2 * (int32_t)inv_freq->elements;
     if (call->rotary_dim && (uint64_t)call->rotary_dim != 2 * inv_freq->elements)
@@ -441,34 +471,21 @@ static int read_inv_freq(apply_call *call, const safetensor *inv_freq)
     return 0;
 }
 
-/* All of the head from --rotary-offset on, unless --rotary-dim says less. Heads that differ have no width in common. */
+/* All of the head from --rotary-offset on, unless less is said. Heads that differ have no width in common. */
 static int width_by_rule(apply_call *call)
 {
-    const rotation_options *rotation = &call->options->rotation;
-    int32_t widest = 0;
-    const int32_t narrowest = narrowest_head(call);
-    for (int role = 0; role < APPLY_V; role++) {
-        trope_operand operand;
-        const safetensor *tensor = call->group->tensors[role];
-        if (!tensor)
-            continue;
-        if (apply_fill_operand(call, tensor, &operand))
-            return RESULT_REFUSED;
-        widest = operand.head_dim > widest ? operand.head_dim : widest;
-        if (rotation->rotary_dim < 0 && rotation->rotary_offset == ROTARY_OFFSET_NONE && narrowest < operand.head_dim)
-            return apply_refuse(call, tensor, "has wider heads than another tensor (%d): --rotary-dim says what rotates",
-                                narrowest);
-    }
-    if (rotation->rotary_dim >= 0)
-        call->rotary_dim = rotation->rotary_dim;
-    else if (rotation->rotary_offset == ROTARY_OFFSET_NONE)
-        call->rotary_dim = widest;
-    else if (rotation->rotary_offset < 0)
-        call->rotary_dim = -rotation->rotary_offset;
-    else if (narrowest == widest)
-        call->rotary_dim = widest - rotation->rotary_offset;
-    else
+    const int32_t offset = call->options->rotation.rotary_offset;
+    const int32_t narrowest = narrowest_head(call), widest = widest_head(call);
+    if (said_width(call, &call->rotary_dim))
+        return RESULT_REFUSED;
+    if (call->rotary_dim >= 0)
+        return 0;
+    if (offset < 0 && offset != ROTARY_OFFSET_NONE)
+        call->rotary_dim = -offset;
+    else if (narrowest != widest)
         return complain("--rotary-dim: is missing: heads differ, of %d and of %d elements", narrowest, widest);
+    else
+        call->rotary_dim = widest - (offset == ROTARY_OFFSET_NONE ? 0 : offset);
     return 0;
 }
 

@@ -400,7 +400,9 @@ static int read_axes(apply_call *call)
         return 0;
     if (axes_to_args(sequence, call->rotary_dim / 2, call->pair_axis, &call->args))
         return RESULT_REFUSED;
-    return has_axes ? 0 : complain("--axis-map: has no effect without position_ids or a table of several axes");
+    return has_axes || call->options->config
+               ? 0
+               : complain("--axis-map: has no effect without position_ids or a table of several axes");
 }
 
 int apply_prepare(const safetensors *file, const apply_group *group, const apply_options *options, apply_call *call)

@@ -1,4 +1,5 @@
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,6 +53,8 @@ const option_spec rotation_specs[] = {
      .help = "pairs of its output, default as the input's"},
     {"rotary-dim", 0, OPTION_INT32, IN(rotation_options, rotary_dim), .high = INT32_MAX,
      .help = "elements of a head to rotate"},
+    {"partial-rotary-factor", 0, OPTION_REAL, IN(rotation_options, partial_rotary_factor),
+     .help = "the same as a share of the head"},
     {"rotary-offset", 0, OPTION_INT32, IN(rotation_options, rotary_offset), .low = INT32_MIN + 1, .high = INT32_MAX,
      .help = "the first of them; -64: 64 before the end of the head"},
     {"windows", 0, OPTION_INT32, IN(rotation_options, parts), .low = 1, .high = CALL_MAX_AXES,
@@ -60,6 +63,8 @@ const option_spec rotation_specs[] = {
     {"rounding", 0, OPTION_CHOICE, IN(rotation_options, rounding), .choices = rounding_choices, .help = "default once"},
     {"mscale", 0, OPTION_REAL, IN(rotation_options, mscale), .help = "factor of cos and sin, default the rule's, or 1"},
     {"rope-theta", 0, OPTION_REAL, IN(rotation_options, rope_theta), .help = "base of the frequencies"},
+    {"seq-len", 0, OPTION_INT64, IN(rotation_options, seq_len), .low = 1, .high = INT64_MAX,
+     .help = "tokens of the sequence now, for --scaling dynamic and longrope"},
     {"scaling", 0, OPTION_TEXT, IN(rotation_options, scaling),
      .help = "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."},
     {.name = NULL}};
@@ -103,6 +108,19 @@ int sequence_to_args(const sequence_options *options, trope_args *args)
     args->cp_rank = given ? options->cp_rank : 0;
     args->cp_layout = options->cp_layout;
     return 0;
+}
+
+int check_rotation(const rotation_options *options)
+{
+    const double partial = options->partial_rotary_factor;
+    if (partial != 0 && options->rotary_dim >= 0)
+        return complain("--partial-rotary-factor: --rotary-dim says the same in another way");
+    return partial < 0 || partial > 1 ? complain("--partial-rotary-factor: %g must be over 0 and at most 1", partial) : 0;
+}
+
+int32_t rotary_dim_in(const rotation_options *options, int32_t head_dim)
+{
+    return options->partial_rotary_factor != 0 ? (int32_t)(head_dim * options->partial_rotary_factor) : options->rotary_dim;
 }
 
 int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim)
@@ -173,19 +191,19 @@ int32_t columns_of_table(const trope_args *args, int per_element)
 }
 
 /* DYNAMIC and LONGROPE have other frequencies beyond the original length. */
-static int check_length(const trope_frequency_args *rule, int64_t last_position)
+static int set_length(const rotation_options *options, int64_t last_position, trope_frequency_args *rule)
 {
-    const double length = (double)last_position + 1;
-    if (rule->rule != TROPE_RULE_DYNAMIC && rule->rule != TROPE_RULE_LONGROPE)
-        return 0;
-    if (rule->seq_len == 0 && length > rule->original_max_position)
-        return complain(
-            "--scaling: needs seq_len=..., as the positions go up to %.0f and original_max_position_embeddings is "
-            "%.0f",
-            length - 1, rule->original_max_position);
-    if (rule->seq_len != 0 && length > rule->seq_len)
-        return complain("--scaling: seq_len=%.0f contradicts the positions, which go up to %.0f", rule->seq_len,
-                        length - 1);
+    const int64_t length = options->seq_len;
+    const int depends = rule->rule == TROPE_RULE_DYNAMIC || rule->rule == TROPE_RULE_LONGROPE;
+    if (length && !depends)
+        return complain("--seq-len: has no effect, only the rules dynamic and longrope depend on the length");
+    if (depends && !length && (double)last_position >= rule->original_max_position)
+        return complain("--seq-len: is missing: the positions go up to %" PRId64
+                        ", and the rule depends on the length beyond %.0f",
+                        last_position, rule->original_max_position);
+    if (length && last_position >= length)
+        return complain("--seq-len: %" PRId64 " contradicts the positions, which go up to %" PRId64, length, last_position);
+    rule->seq_len = (double)length;
     return 0;
 }
 
@@ -200,7 +218,7 @@ int frequencies_by_rule(const rotation_options *options, int32_t rotary_dim, int
     if (!(options->rope_theta > 1))
         return options->rope_theta != 0 ? complain("--rope-theta: %g must be over 1", options->rope_theta)
                                         : complain("--rope-theta: is missing");
-    if (scaling_parse(options->scaling, rotary_dim / parts, &rule) || check_length(&rule.args, last_position))
+    if (scaling_parse(options->scaling, rotary_dim / parts, &rule) || set_length(options, last_position, &rule.args))
         return RESULT_REFUSED;
     rule.args.base = options->rope_theta;
     double attention_factor;
@@ -240,7 +258,7 @@ static const char *const option_words[][2] = {
     {"angle_rows", "rows of the table"},
     {"factor", "--scaling's factor"},
     {"original_max_position", "--scaling's original_max_position_embeddings"},
-    {"seq_len", "--scaling's seq_len"},
+    {"seq_len", "--seq-len"},
     {"low_freq_factor", "--scaling's low_freq_factor"},
     {"high_freq_factor", "--scaling's high_freq_factor"},
     {"beta_fast", "--scaling's beta_fast"},

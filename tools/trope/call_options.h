@@ -21,12 +21,14 @@ typedef struct rotation_options {
     int32_t layout;               /* TROPE_SBHD, ..., 0 = not given */
     int32_t pairing, pairing_out; /* 0 = not given */
     int32_t rotary_dim;           /* -1 = not given */
+    double partial_rotary_factor; /* of a head that rotates, in place of rotary_dim; 0 = not given */
     int32_t rotary_offset;        /* of the window; below 0: from the end of a head; or ROTARY_OFFSET_NONE */
     int32_t parts;
     int32_t inverse;
     int32_t rounding;
     double mscale;     /* 0 = not given */
     double rope_theta; /* base of the frequencies, 0 = not given */
+    int64_t seq_len;   /* tokens, for rules that depend on the length; 0 = not given */
     const char *scaling;
 } rotation_options;
 
@@ -53,6 +55,10 @@ void rotation_to_args(const rotation_options *options, trope_args *args);
 /* Returns nonzero after a complaint. */
 int sequence_to_args(const sequence_options *options, trope_args *args);
 
+/* What contradicts by itself. Returns nonzero after a complaint. */
+int check_rotation(const rotation_options *options);
+/* How many elements of a head of head_dim rotate, -1 where neither --rotary-dim nor --partial-rotary-factor says it. */
+int32_t rotary_dim_in(const rotation_options *options, int32_t head_dim);
 /* The first element of a window of rotary_dim in a head of head_dim: --rotary-offset, 0 if it is not given. Below 0 where
  * the head is too small for it. */
 int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim);

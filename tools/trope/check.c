@@ -333,7 +333,7 @@ int command_check(int argc, char **argv)
     if (first != argc)
         return complain("takes no file, got '%.64s'", argv[first]);
     options.device = device_find(options.machine.device);
-    if (!options.device || complete_options(&options))
+    if (!options.device || check_rotation(&options.rotation) || complete_options(&options))
         return RESULT_REFUSED;
     return run_checks(&options);
 }

@@ -295,7 +295,7 @@ static int set_operand(check_problem *p, const check_options *options)
     o->heads_per_group = options->heads;
     o->head_dim = options->head_dim;
     o->rotary_offset = rotary_offset_in(&options->rotation, o->head_dim);
-    o->rotary_dim = options->rotation.rotary_dim;
+    o->rotary_dim = rotary_dim_in(&options->rotation, o->head_dim);
     if (o->rotary_dim < 0)
         o->rotary_dim = o->head_dim - o->rotary_offset;
     if (o->rotary_offset < 0 || o->rotary_offset > o->head_dim || o->rotary_dim > o->head_dim - o->rotary_offset)

@@ -34,7 +34,6 @@ static const scaling_key keys[] = {
      LINEAR | DYNAMIC | YARN | LLAMA3},
     {"original_max_position_embeddings", offsetof(trope_frequency_args, original_max_position),
      DYNAMIC | YARN | LONGROPE | LLAMA3, DYNAMIC | YARN | LONGROPE | LLAMA3},
-    {"seq_len", offsetof(trope_frequency_args, seq_len), DYNAMIC | LONGROPE, 0},
     {"low_freq_factor", offsetof(trope_frequency_args, low_freq_factor), LLAMA3, LLAMA3},
     {"high_freq_factor", offsetof(trope_frequency_args, high_freq_factor), LLAMA3, LLAMA3},
     {"beta_fast", offsetof(trope_frequency_args, beta_fast), YARN, 0},
