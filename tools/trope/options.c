@@ -98,6 +98,8 @@ static int set_field(const option_spec *spec, char *field, const char *text, con
     case OPTION_INT64:
         return parse_integer(label, text, spec->low, spec->high, (int64_t *)(void *)field);
     case OPTION_REAL:
+        return parse_real(label, text, (double *)(void *)field);
+    case OPTION_NONZERO:
         if (parse_real(label, text, (double *)(void *)field))
             return RESULT_REFUSED;
         return *(double *)(void *)field != 0 ? 0 : complain("%s: must not be 0", label);
@@ -112,7 +114,7 @@ static int set_field(const option_spec *spec, char *field, const char *text, con
 
 static const char *argument_word(const option_spec *spec)
 {
-    static const char *const words[] = {"", " N", " N", " X", " NAME", " TEXT"};
+    static const char *const words[] = {"", " N", " N", " X", " X", " NAME", " TEXT"};
     return words[spec->kind];
 }
 
@@ -294,7 +296,8 @@ int options_given(const option_group *groups, const char *name)
 /* Whether two fields of an option hold the same. */
 static int same_value(const option_spec *spec, const void *a, const void *b)
 {
-    static const size_t sizes[] = {sizeof(int32_t), sizeof(int32_t), sizeof(int64_t), sizeof(double), sizeof(int32_t)};
+    static const size_t sizes[] = {sizeof(int32_t), sizeof(int32_t), sizeof(int64_t),
+                                   sizeof(double),  sizeof(double),  sizeof(int32_t)};
     if (spec->kind == OPTION_TEXT)
         return !strcmp(*(const char *const *)a, *(const char *const *)b);
     return !memcmp(a, b, sizes[spec->kind]);

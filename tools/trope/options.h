@@ -12,12 +12,13 @@ typedef struct choice {
 
 /* The type of the field that an option sets. */
 typedef enum option_kind {
-    OPTION_FLAG,   /* int32_t, becomes 1 */
-    OPTION_INT32,  /* int32_t in [low, high] */
-    OPTION_INT64,  /* int64_t in [low, high] */
-    OPTION_REAL,   /* double, finite and not 0, which stands for "not given" */
-    OPTION_CHOICE, /* int32_t, one of choices */
-    OPTION_TEXT    /* const char * */
+    OPTION_FLAG,    /* int32_t, becomes 1 */
+    OPTION_INT32,   /* int32_t in [low, high] */
+    OPTION_INT64,   /* int64_t in [low, high] */
+    OPTION_REAL,    /* double, finite */
+    OPTION_NONZERO, /* the same, but not 0, which stands for "not given" */
+    OPTION_CHOICE,  /* int32_t, one of choices */
+    OPTION_TEXT     /* const char * */
 } option_kind;
 
 typedef struct option_spec {
