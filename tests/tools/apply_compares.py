@@ -127,9 +127,15 @@ def output_and_comparison():
         check(result.returncode == 1 and os.path.exists(out), "written, though different", result.stderr)
         back = run("apply", other, "--inverse", "--expect", source, "--ulp", 4096, *ROTATED)
         check(back.returncode == 0, "the inverse gives the input again", back.stdout, back.stderr)
-        # The other file may hold what else was dumped.
-        safetensors.write(other, {"x": x, "freqs": Tensor("F32", [3, 4], values[:12])})
-        check(run("apply", source, "--expect", other, "--rotary-dim", 0, *SBHD).returncode == 0, "inputs in the other file")
+        # The other file may hold what else was dumped, if it is the same.
+        freqs = {"freqs": Tensor("F32", [3, 4], values[:12])}
+        for mine, others, status in ((freqs, {}, 0), (freqs, freqs, 0), ({}, freqs, 2),
+                                     (freqs, {"freqs": Tensor("F32", [3, 4], values[1:13])}, 2)):
+            safetensors.write(source, {"x": x, **mine})
+            safetensors.write(other, {"x": x, **others})
+            result = run("apply", source, "--expect", other, "--rotary-dim", 0, *SBHD)
+            check(result.returncode == status, "inputs in the other file", mine, others, result.stderr)
+            check(status == 0 or "'freqs'" in result.stderr, "names freqs", result.stderr)
 
 
 def refused():

@@ -305,20 +305,33 @@ static int prepare_calls(apply_run *run)
     return 0;
 }
 
-/* Each operand and the expected tensor of its name, and no tensor that only the expected file has. */
+/* Two files of one call agree on what goes with its operands. */
+static int check_same(apply_run *run, const safetensor *tensor, safetensor *expected)
+{
+    if (compare_headers(tensor, &run->expected) || safetensors_load(&run->expected, expected))
+        return RESULT_REFUSED;
+    const int differs = memcmp(tensor->data, expected->data, (size_t)safetensor_bytes(tensor)) != 0;
+    free(expected->data);
+    expected->data = NULL;
+    return differs ? complain_about(run->expected.path, tensor->name,
+                                    "is not that of %.256s: the two are of different calls", run->file.path)
+                   : 0;
+}
+
+/* Each operand has the expected tensor of its name; no tensor is in the expected file alone. */
 static int check_expected(apply_run *run)
 {
     for (int32_t i = 0; i < run->file.count; i++)
         if (call_of(run, &run->file.tensors[i]) && compare_headers(&run->file.tensors[i], &run->expected))
             return RESULT_REFUSED;
     for (int32_t i = 0; i < run->expected.count; i++) {
-        const char *name = run->expected.tensors[i].name;
-        const apply_role role = apply_role_of(name);
-        if (role == APPLY_ROLES)
-            return complain_about(run->expected.path, name, "unknown name, that %.256s cannot have", run->file.path);
-        if (role < APPLY_OPERANDS && !safetensors_find(&run->file, name))
-            return complain_about(run->expected.path, name, "is not in %.256s, so there is nothing to compare it with",
-                                  run->file.path);
+        safetensor *expected = &run->expected.tensors[i];
+        const safetensor *tensor = safetensors_find(&run->file, expected->name);
+        if (!tensor)
+            return complain_about(run->expected.path, expected->name,
+                                  "is not in %.256s, so that nothing is compared with it", run->file.path);
+        if (!call_of(run, tensor) && check_same(run, tensor, expected))
+            return RESULT_REFUSED;
     }
     return 0;
 }

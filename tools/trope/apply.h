@@ -65,8 +65,6 @@ typedef struct apply_groups {
 /* The groups of a file by its names; loads all tensors but the operands. Returns nonzero after a complaint. Release with
  * free(groups->groups). */
 int apply_find_groups(const safetensors *file, apply_groups *groups);
-/* APPLY_ROLES for a name that no rule knows. */
-apply_role apply_role_of(const char *name);
 
 /* How the bytes of a table are read. */
 typedef struct apply_table {

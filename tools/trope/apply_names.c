@@ -44,7 +44,8 @@ static size_t prefix_length(const char *name)
     return dot ? (size_t)(dot + 1 - name) : 0;
 }
 
-apply_role apply_role_of(const char *name)
+/* APPLY_ROLES for a name that no rule knows. */
+static apply_role role_of(const char *name)
 {
     for (size_t i = 0; i < sizeof known_names / sizeof known_names[0]; i++)
         if (!strcmp(known_names[i].name, name + prefix_length(name)))
@@ -119,7 +120,7 @@ int apply_find_groups(const safetensors *file, apply_groups *groups)
         return complain("out of memory");
     for (int32_t i = 0; i < file->count; i++) {
         const safetensor *tensor = &file->tensors[i];
-        const apply_role role = apply_role_of(tensor->name);
+        const apply_role role = role_of(tensor->name);
         if (role == APPLY_ROLES)
             return complain_about(file->path, tensor->name, "unknown name, the last word must be one of " ALL_NAMES);
         if (role < APPLY_OPERANDS && add(file, group_of(groups, tensor->name), role, tensor))
@@ -128,7 +129,7 @@ int apply_find_groups(const safetensors *file, apply_groups *groups)
     if (!groups->count)
         return complain_about(file->path, NULL, "must hold at least one of the tensors q, k, x, v");
     for (int32_t i = 0; i < file->count; i++) {
-        const apply_role role = apply_role_of(file->tensors[i].name);
+        const apply_role role = role_of(file->tensors[i].name);
         if (role >= APPLY_OPERANDS && share(file, groups, role, &file->tensors[i]))
             return RESULT_REFUSED;
     }
