@@ -1,6 +1,8 @@
 """The commands apart from apply: what trope info, check and bench print, and how every command exits."""
 
 import json
+import pathlib
+import re
 
 import harness
 from harness import check, run
@@ -12,6 +14,18 @@ def refused(words, *arguments):
     check(result.stdout == "", arguments, "prints nothing else", result.stdout)
     for word in words:
         check(word in result.stderr, arguments, "has no", word, "in", result.stderr)
+
+
+def page():
+    """docs/command-line.md names no option that there is not, and every command."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "command-line.md").read_text()
+    listed = "".join(run(command, "--help").stdout for command in ("apply", "check", "bench"))
+    if "--expect" in listed:  # this build has apply
+        for option in sorted(set(re.findall(r"--[a-z][a-z-]*[a-z]", text)) - {"--help"}):
+            check(option + " " in listed or option + "\n" in listed, "the page names", option)
+    for command in ("apply", "check", "bench", "info"):
+        check("`trope %s" % command in text, "the page has", command)
 
 
 def help_and_usage():
@@ -174,6 +188,7 @@ def apply_or_a_word():
 
 
 help_and_usage()
+page()
 info()
 checks()
 bench()
