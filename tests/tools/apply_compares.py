@@ -100,7 +100,8 @@ def special_values():
                 where = "expected file" if math.isnan(other) else "result"
                 check("1 of 24 elements are NaN in the %s only" % where in result.stdout, "NaN is said", result.stdout)
             if index == 1 and other != -inf:
-                check("1 of 24 elements are infinite in the result only" in result.stdout, "infinity is said", result.stdout)
+                check("1 of 24 elements are infinite in the result only" in result.stdout, "infinity is said",
+                      result.stdout)
 
         safetensors.write(os.path.join(directory, "in.safetensors"), {"v": Tensor("F32", SHAPE, [nan] * COUNT)})
         result = compare(directory, keep)

@@ -49,7 +49,8 @@ def kinds_of_output():
         safetensors.write(source, {"q": tensor(4, 1, 2, 8)})
         check(run("apply", source, "-o", out, *SAID).returncode == 0, "a new file")
         want = read(out)
-        piped = subprocess.run([TOOL, "apply", source, "-o", "-", "--quiet"] + [str(a) for a in SAID], stdout=subprocess.PIPE)
+        piped = subprocess.run([TOOL, "apply", source, "-o", "-", "--quiet"] + [str(a) for a in SAID],
+                               stdout=subprocess.PIPE)
         check(piped.returncode == 0 and piped.stdout == want, "standard output has the same bytes")
         # A link stays one, and the file that it leads to keeps its mode.
         folder = os.path.join(directory, "there")
@@ -62,7 +63,8 @@ def kinds_of_output():
         os.symlink("there/new", dangling)
         for path, real in ((link, file.name), (dangling, os.path.join(folder, "new"))):
             result = run("apply", source, "-o", path, *SAID)
-            check(result.returncode == 0 and os.path.islink(path) and read(real) == want, "a link is followed", result.stderr)
+            check(result.returncode == 0 and os.path.islink(path) and read(real) == want, "a link is followed",
+                  result.stderr)
         check(os.stat(file.name).st_mode & 0o777 == 0o604, "the mode is kept", oct(os.stat(file.name).st_mode))
         check(harness.files(folder) == ["new", "real"], "nothing else is there", harness.files(folder))
         if os.geteuid() == 0:
@@ -95,8 +97,9 @@ def refused_outputs():
         check(result.returncode == 2 and read(file.name) == b"", "/dev/stdout that is a file")
         result = run("apply", source, "-o", "-", "--expect", source, *SAID)
         check(result.returncode == 2 and "-o -" in result.stderr, "both on standard output", result.stderr)
-        for name, content, words in (("x.pt", b"PK\3\4" + bytes(60), "zip"), ("x.npy", b"\x93NUMPY\1\0" + bytes(60), ".npy"),
-                                     ("old.pt", b"\x80\2\x8a\nl\xfc\x9c\x46" + bytes(60), "pickle")):
+        others = [("x.pt", b"PK\3\4" + bytes(60), "zip"), ("x.npy", b"\x93NUMPY\1\0" + bytes(60), ".npy"),
+                  ("old.pt", b"\x80\2\x8a\nl\xfc\x9c\x46" + bytes(60), "pickle")]
+        for name, content, words in others:
             path = os.path.join(directory, name)
             with open(path, "wb") as file:
                 file.write(content)

@@ -118,11 +118,13 @@ def layouts():
     result, found = apply({"q": hidden}, "--layout", "bshd", "--head-dim", 8, *PAIRED, *THETA)
     want, _ = rotation.apply("bshd", [2, 5, 3, 8], hidden.values)
     check(found and max(abs(a - b) for a, b in zip(found["q"].values, want)) < 1e-5, "[b, s, hidden]", result.stderr)
-    refused("hidden that no head divides", {"q": hidden}, ["'q'", "--head-dim"], "--layout", "bshd", "--head-dim", 7, *PAIRED,
+    refused("hidden that no head divides", {"q": hidden}, ["'q'", "--head-dim"], "--layout", "bshd", "--head-dim", 7,
+            *PAIRED,
             *THETA)
     refused("another head than is said", four, ["'q'", "--head-dim (16)"], "--layout", "bshd", "--head-dim", 16, *PAIRED,
             *THETA)
-    refused("nothing fits", {**four, "position_ids": Tensor("I64", [7], [0] * 7)}, ["no layout", "--layout"], *PAIRED, *THETA)
+    refused("nothing fits", {**four, "position_ids": Tensor("I64", [7], [0] * 7)}, ["no layout", "--layout"], *PAIRED,
+            *THETA)
 
 
 # Tables as models hold them
@@ -144,7 +146,8 @@ def tables():
     # DeepSeek V4: half of the last elements of a head. GPT-NeoX: those of the first.
     wide = {"x": tensor("F32", b, s, 2, 40), **cos_sin((b, s, d // 2), twice, pairs(8))}
     refused("which part of a head", wide, ["'x'", "--rotary-offset 0", "--rotary-offset -16"], *said, *PAIRED)
-    right("the last part", wide, "bshd", Rotation(angles_of(theta(d)), d, offset=24), *said, *PAIRED, "--rotary-offset", -16,
+    right("the last part", wide, "bshd", Rotation(angles_of(theta(d)), d, offset=24), *said, *PAIRED, "--rotary-offset",
+          -16,
           says=["elements 24 to 39"])
     right("the first part", wide, "bshd", half, *said, *PAIRED, "--rotary-offset", 0)
     full = {"x": wide["x"], **cos_sin((s, d), range(s), halves(8))}
@@ -154,9 +157,11 @@ def tables():
             *PAIRED, "--rotary-dim", 32, "--rotary-offset", 0)
     random_columns = {**q, "freqs": tensor("F32", s, d)}
     refused("columns of a pair that differ", random_columns, ["'freqs'", "--columns"], *said, *PAIRED)
-    refused("equal neighbours where halves are said", {**q, "freqs": freqs}, ["neighbours", "--columns half"], *said, *PAIRED,
+    refused("equal neighbours where halves are said", {**q, "freqs": freqs}, ["neighbours", "--columns half"], *said,
+            *PAIRED,
             "--columns", "half")
-    refused("equal columns", {**q, "freqs": Tensor("F32", [s, 8], [0.5] * 40)}, ["all equal", "--rotary-dim"], *said, *PAIRED)
+    refused("equal columns", {**q, "freqs": Tensor("F32", [s, 8], [0.5] * 40)}, ["all equal", "--rotary-dim"], *said,
+            *PAIRED)
     not_a_number = Tensor("F32", [s, 8], [math.nan if i == 17 else i % 8 for i in range(40)])
     refused("NaN in freqs", {**q, "freqs": not_a_number}, ["'freqs'", "NaN", "element 17"], *said, *PAIRED)
     complex_table = [f(p * rope.default(d)[i]) for p in range(s) for i in range(8) for f in (math.cos, math.sin)]
@@ -220,7 +225,8 @@ def sequences():
     refused("an end before the tokens", with_ends([0, 4]), ["'cu_seqlens'", "ends at 4", "--padding"], *said)
     where = rope.packed_positions(9, [0, 4])
     right("an end before the tokens, with a policy", with_ends([0, 4]), "thd",
-          Rotation(angles_of(theta(8), lambda b, t: where[t][0]), 8, keep=lambda b, t: "zero" if t > 3 else "rotate"), *said,
+          Rotation(angles_of(theta(8), lambda b, t: where[t][0]), 8, keep=lambda b, t: "zero" if t > 3 else "rotate"),
+          *said,
           "--padding", "zero", says=["q: thd, batch 1, 9 tokens, 2 heads of 8; 5 tokens are padding"])
     refused("padding without sequences", q, ["--padding", "no effect"], *said, "--padding", "zero")
     refused("a range without a table", q, ["--out-of-range", "no effect"], *said, "--out-of-range", "clamp")
@@ -241,7 +247,8 @@ def sequences():
 def options():
     q = {"q": tensor("F32", 5, 1, 2, 16)}
     said = ["--layout", "sbhd", *PAIRED, *THETA]
-    for rule in ("linear", "yarn:original_max_position_embeddings=64", "llama3:factor=8,original_max_position_embeddings=64",
+    for rule in ("linear", "yarn:original_max_position_embeddings=64",
+                 "llama3:factor=8,original_max_position_embeddings=64",
                  "proportional:factor=2", "dynamic:factor=2", "longrope:original_max_position_embeddings=32,factor=2",
                  "linear:factor=0", "yarn:factor=0,original_max_position_embeddings=64", "linear:factor=2,factor=4",
                  "default:factor=2"):
@@ -303,7 +310,8 @@ def several_layers():
             got = found["model.layers.%d.self_attn.%s" % (layer, name)].values
             check(max(abs(a - b) for a, b in zip(got, want)) < 1e-5, "layer", layer, name, result.stderr)
     refused("two that may be meant", {**of_layer, "inv_freq": freqs}, ["'inv_freq'", "both", "model.layers"], *said)
-    refused("one of another layer", {**layers, "model.layers.7.inv_freq": freqs}, ["'model.layers.7.inv_freq'", "goes with no"],
+    refused("one of another layer", {**layers, "model.layers.7.inv_freq": freqs},
+            ["'model.layers.7.inv_freq'", "goes with no"],
             *said)
     refused("two names for q", {"q": layers["model.layers.0.self_attn.q"], "query": layers["model.layers.0.self_attn.q"]},
             ["'query'", "'q'"], *said, *THETA)

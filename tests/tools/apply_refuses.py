@@ -177,7 +177,8 @@ FILES = [
     ("freqs of another batch", with_tensors(freqs=zeros("F32", 5, 4, 8)), ["'freqs'", "batch"]),
     ("freqs of a wrong width", with_tensors(freqs=zeros("F32", 4, 6)), ["'freqs'", "--rotary-dim"]),
     ("freqs without columns", with_tensors(freqs=zeros("F32", 4, 0)), ["'freqs'", "columns"]),
-    ("freqs wider than the head", with_tensors(freqs=Tensor("F32", [4, 1, 1, 16], [float(i % 8) for i in range(64)])), ["'q'", "at least 16 elements"]),
+    ("freqs wider than the head", with_tensors(freqs=Tensor("F32", [4, 1, 1, 16], [float(i % 8) for i in range(64)])),
+     ["'q'", "at least 16 elements"]),
     ("freqs with too few rows", with_tensors(freqs=zeros("F32", 3, 8)), ["'freqs'", "rows"]),
     ("inv_freq of a wrong dtype", with_tensors(inv_freq=zeros("F16", 4)), ["'inv_freq'", "F16", "dtype"]),
     ("inv_freq of two dims", with_tensors(inv_freq=zeros("F32", 1, 4)), ["'inv_freq'", "rotary_dim / 2"]),
@@ -245,7 +246,8 @@ OPTIONS = [
      ["long_factor", "has more"]),
     ("sections that are no list", ["--axis-map", "sections", "--axis-sections", "1,2"], ["--axis-sections"]),
     ("sections that are too large", ["--axis-map", "sections", "--axis-sections", "1,2,9999999999"], ["--axis-sections"]),
-    ("sections that do not add up", ["--axis-map", "sections", "--axis-sections", "1,1,1"], ["--axis-sections", "sections"]),
+    ("sections that do not add up", ["--axis-map", "sections", "--axis-sections", "1,1,1"],
+     ["--axis-sections", "sections"]),
     ("a rank beyond the ranks", ["--cp-size", 2, "--cp-rank", 2, "--cp-layout", "zigzag"], ["--cp-rank"]),
     ("ranks without a layout", ["--cp-size", 2, "--cp-rank", 0], ["--cp-layout", "missing"]),
     ("packed positions without cu_seqlens", ["--packed-positions"], ["--packed-positions", "cu_seqlens"]),
@@ -288,13 +290,15 @@ def every_truncation():
         for length in list(range(0, 100, 3)) + [len(GOOD_FILE) - 1, len(GOOD_FILE) - 8]:
             with open(path, "wb") as file:
                 file.write(GOOD_FILE[:length])
-            refused("cut to %d bytes" % length, directory, ["bad.safetensors"], run("apply", path, "-o", out, *SAID), [path])
+            refused("cut to %d bytes" % length, directory, ["bad.safetensors"], run("apply", path, "-o", out, *SAID),
+                    [path])
 
 
 def random_damage():
     """A few bytes of a good header are changed: the result is refused or is a file, and nothing in between."""
     source = random.Random(11)
-    good = with_tensors(v=zeros("F32", 4, 2, 1, 8), freqs=zeros("F32", 4, 8), position_ids=Tensor("I32", [2, 4], [0, 1, 2, 3, 0, 1, 2, 3]))
+    good = with_tensors(v=zeros("F32", 4, 2, 1, 8), freqs=zeros("F32", 4, 8),
+                        position_ids=Tensor("I32", [2, 4], [0, 1, 2, 3, 0, 1, 2, 3]))
     header = 8 + struct.unpack("<Q", good[:8])[0]
     with harness.folder() as directory:
         path, out = os.path.join(directory, "bad.safetensors"), os.path.join(directory, "out.safetensors")
@@ -337,7 +341,8 @@ def bad_options():
         with open(path, "wb") as file:
             file.write(alone(q=zeros("F32", 6, 2, 8), cu_seqlens=Tensor("I64", [3], [0, 6, 12])))
         refused("an odd length under zigzag", directory, ["good.safetensors"],
-                run("apply", path, "-o", out, "--cp-size", 2, "--cp-rank", 0, "--cp-layout", "zigzag", "--layout", "thd", *SAID[2:]),
+                run("apply", path, "-o", out, "--cp-size", 2, "--cp-rank", 0, "--cp-layout", "zigzag", "--layout", "thd",
+                    *SAID[2:]),
                 ["'cu_seqlens'", "sequence 0"])
 
 
@@ -348,7 +353,8 @@ def bad_places():
         with open(path, "wb") as file:
             file.write(GOOD_FILE)
         before = ["good.safetensors"]
-        refused("no such file", directory, before, run("apply", path + ".not", "-o", out, *SAID), [path + ".not", "No such file"])
+        refused("no such file", directory, before, run("apply", path + ".not", "-o", out, *SAID),
+                [path + ".not", "No such file"])
         refused("a folder", directory, before, run("apply", directory, "-o", out, *SAID), ["regular file"])
         nowhere = os.path.join(directory, "no", "out")
         refused("no such folder", directory, before, run("apply", path, "-o", nowhere, *SAID), ["no/out"])

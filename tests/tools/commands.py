@@ -78,7 +78,8 @@ def checks():
                   ["--dtype", "f64", "--angles", "table", "--mscale", 1.5, "--seed", 7],
                   ["--shape", "1,1,1,2", "--isa", "portable", "--threads", 1],
                   ["--shape", "2,33,5,48", "--rotary-dim", 32, "--rotary-offset", 8, "--angles", "freqs"],
-                  ["--dtype", "bf16", "--rounding", "native", "--scaling", "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]]
+                  ["--dtype", "bf16", "--rounding", "native", "--scaling",
+                   "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]]
     for options in everything:
         result = run("check", *options)
         rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]

@@ -1,5 +1,6 @@
-/* A config is nothing but options from a file: each key sets the option that has its meaning, by the handler of the command
- * line. What keys mean, and where they are looked for, is as in transformers 4 and 5, and in python/trope/frequencies.py. */
+/* A config is nothing but options from a file: each key sets the option that has its meaning, by the handler of the
+ * command line. What keys mean, and where they are looked for, is as in transformers 4 and 5, and as in
+ * python/trope/frequencies.py. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

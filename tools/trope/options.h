@@ -40,7 +40,8 @@ typedef struct option_group {
 enum { OPTIONS_BAD = -1, OPTIONS_HELP = -2 };
 
 /* Sets the fields and returns the index of the first argument that is no option, with all of those moved to the end;
- * OPTIONS_BAD after a complaint; OPTIONS_HELP after printing usage and the options. A name is written out, and occurs once. */
+ * OPTIONS_BAD after a complaint; OPTIONS_HELP after printing usage and the options. A name is written out and
+ * occurs once. */
 int options_parse(int argc, char **argv, option_group *groups, const char *usage);
 
 /* Sets the field of option `name` from text that is not of the command line; `source` says in complaints where it is from.
