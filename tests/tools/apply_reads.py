@@ -191,7 +191,7 @@ def table_layouts():
     said = ["--layout", "bshd", *PAIRED]
     refused("rows of tokens or of positions", {**q, **gathered}, ["'cos'", "--table-rows"], *said)
     right("rows of tokens", {**q, **gathered}, "bshd", Rotation(angles_of(theta(d), lambda b, t: ids[t]), d), *said,
-          "--table-rows", "tokens", says=["4 tokens", "position_ids: not used"])
+          "--table-rows", "tokens", says=["each token by its own row", "position_ids: not used"])
     right("rows of positions", {**q, **gathered}, "bshd",
           Rotation(angles_of(theta(d), lambda b, t: ids[[0, 3, 1, 2][t]]), d), *said, "--table-rows", "positions")
     refused("too few rows", {"q": q["q"], **cos_sin((1, 3, d), range(3), halves(4))}, ["'cos'", "rows"], *said)

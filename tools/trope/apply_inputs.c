@@ -455,9 +455,12 @@ static void explain_operand(const apply_call *call, const safetensor *tensor)
         return;
     }
     const int32_t offset = rotary_offset_in(&call->options->rotation, (int32_t)shape.head_dim);
-    fprintf(stderr, "; %s pairs of elements %d to %d, positions %" PRId64 " to %" PRId64 "\n",
-            choice_name(pairing_choices, call->args.pairing), offset, offset + call->rotary_dim - 1, call->first_position,
-            call->last_position);
+    fprintf(stderr, "; %s pairs of elements %d to %d, ", choice_name(pairing_choices, call->args.pairing), offset,
+            offset + call->rotary_dim - 1);
+    if (call->table.by_token)
+        fprintf(stderr, "each token by its own row\n");
+    else
+        fprintf(stderr, "positions %" PRId64 " to %" PRId64 "\n", call->first_position, call->last_position);
 }
 
 static void explain_table(const apply_call *call)
