@@ -325,7 +325,7 @@ static int parse_failure(const char *text, verify_options *verify)
     if (!at || (size_t)(at - text) >= sizeof kind)
         return complain("--fail: '%.64s' is not die@R, hang@R or no-device@R", text);
     memcpy(kind, text, (size_t)(at - text));
-    if (parse_choice("fail", kind, failures, &value) || parse_integer("fail", at + 1, 0, INT32_MAX, &rank))
+    if (parse_choice("--fail", kind, failures, &value) || parse_integer("--fail", at + 1, 0, INT32_MAX, &rank))
         return RESULT_REFUSED;
     verify->failure = (failure_kind)value;
     verify->failing_rank = (int32_t)rank;
@@ -334,7 +334,7 @@ static int parse_failure(const char *text, verify_options *verify)
 
 static int parse_options(int argc, char **argv, multigpu_options *options)
 {
-    const option_group groups[] = {{specs, options}, {NULL, NULL}};
+    option_group groups[] = {{.specs = specs, .target = options}, {.specs = NULL}};
     const int first = options_parse(argc, argv, groups, usage);
     if (first < 0)
         return first == OPTIONS_HELP ? OPTIONS_HELP : RESULT_REFUSED;

@@ -9,6 +9,8 @@ import safetensors
 from harness import check, run
 from safetensors import Tensor
 
+SBHD = ["--layout", "sbhd"]
+ROTATED = SBHD + ["--pairing", "half", "--rope-theta", 10000]
 SHAPE = [3, 1, 2, 4]
 COUNT = math.prod(SHAPE)
 
@@ -28,7 +30,7 @@ def compare(directory, changed, *options):
     tensors, _ = safetensors.read(source)
     changed(tensors["v"].values)
     safetensors.write(other, tensors)
-    return run("apply", source, "--expect", other, "--rotary-dim", 0, *options)
+    return run("apply", source, "--expect", other, "--rotary-dim", 0, *SBHD, *options)
 
 
 def row(result, name):
@@ -95,6 +97,15 @@ def special_values():
             check(error is None or found[3] == error, values[index], "beside", other, "error", found[3])
             if ulp == "inf":
                 check(compare(directory, change, "--ulp", 2 ** 63 - 1).returncode == 1, "no --ulp allows a NaN")
+                where = "expected file" if math.isnan(other) else "result"
+                check("1 of 24 elements are NaN in the %s only" % where in result.stdout, "NaN is said", result.stdout)
+            if index == 1 and other != -inf:
+                check("1 of 24 elements are infinite in the result only" in result.stdout, "infinity is said",
+                      result.stdout)
+
+        safetensors.write(os.path.join(directory, "in.safetensors"), {"v": Tensor("F32", SHAPE, [nan] * COUNT)})
+        result = compare(directory, keep)
+        check(result.returncode == 2 and "nothing but NaN" in result.stderr, "NaN is compared with nothing", result.stderr)
 
 
 def three_files(directory):
@@ -107,40 +118,53 @@ def output_and_comparison():
         source, other, out = three_files(directory)
         x = Tensor("F32", SHAPE, values)
         safetensors.write(source, {"x": x})
-        check(run("apply", source, "-o", other).returncode == 0, "a first result")
-        result = run("apply", source, "-o", out, "--expect", other)
+        check(run("apply", source, "-o", other, *ROTATED).returncode == 0, "a first result")
+        result = run("apply", source, "-o", out, "--expect", other, *ROTATED)
         check(result.returncode == 0 and os.path.exists(out), "compared and written", result.stderr)
         with open(out, "rb") as a, open(other, "rb") as b:
             check(a.read() == b.read(), "the same result")
         os.remove(out)
-        result = run("apply", source, "-o", out, "--expect", source)
+        result = run("apply", source, "-o", out, "--expect", source, *ROTATED)
         check(result.returncode == 1 and os.path.exists(out), "written, though different", result.stderr)
-        back = run("apply", other, "--inverse", "--expect", source, "--ulp", 4096)
+        back = run("apply", other, "--inverse", "--expect", source, "--ulp", 4096, *ROTATED)
         check(back.returncode == 0, "the inverse gives the input again", back.stdout, back.stderr)
-        # The other file may hold what else was dumped.
-        safetensors.write(other, {"x": x, "freqs": Tensor("F32", [3, 4], values[:12])})
-        check(run("apply", source, "--expect", other, "--rotary-dim", 0).returncode == 0, "inputs in the other file")
+        # The other file may hold what else was dumped, if it is the same.
+        freqs = {"freqs": Tensor("F32", [3, 4], values[:12])}
+        for mine, others, status in ((freqs, {}, 0), (freqs, freqs, 0), ({}, freqs, 2),
+                                     (freqs, {"freqs": Tensor("F32", [3, 4], values[1:13])}, 2)):
+            safetensors.write(source, {"x": x, **mine})
+            safetensors.write(other, {"x": x, **others})
+            result = run("apply", source, "--expect", other, "--rotary-dim", 0, *SBHD)
+            check(result.returncode == status, "inputs in the other file", mine, others, result.stderr)
+            check(status == 0 or "'freqs'" in result.stderr, "names freqs", result.stderr)
 
 
 def refused():
     values = [i / 8 for i in range(COUNT)]
     x = Tensor("F32", SHAPE, values)
     others = {"missing": {"q": x}, "shape": {"x": Tensor("F32", [COUNT, 1, 1, 1], values)},
-              "dtype": {"x": Tensor("F16", SHAPE, values)}, "unknown": {"x": x, "y": x}}
+              "dtype": {"x": Tensor("F16", SHAPE, values)}, "unknown": {"x": x, "y": x}, "more": {"x": x, "k": x}}
     with harness.folder() as directory:
         source, other, out = three_files(directory)
         safetensors.write(source, {"x": x})
         for name, tensors in others.items():
             safetensors.write(other, tensors)
-            result = run("apply", source, "-o", out, "--expect", other)
+            result = run("apply", source, "-o", out, "--expect", other, *ROTATED)
             check(result.returncode == 2 and result.stderr.count("\n") == 1, name, "is refused", result.stderr)
             for word in ("other.safetensors", "tensor '"):
                 check(word in result.stderr, name, "names file and tensor", result.stderr)
             check(harness.files(directory) == ["in.safetensors", "other.safetensors"], name, "leaves no file")
         with open(other, "wb") as file:
             file.write(b"1234")
-        check(run("apply", source, "-o", out, "--expect", other).returncode == 2, "no safetensors file")
-        check(run("apply", source, "-o", out, "--expect", other + "x").returncode == 2, "no file")
+        check(run("apply", source, "-o", out, "--expect", other, *ROTATED).returncode == 2, "no safetensors file")
+        check(run("apply", source, "-o", out, "--expect", other + "x", *ROTATED).returncode == 2, "no file")
+        safetensors.write(other, {"x": x})
+        link = os.path.join(directory, "link")
+        os.symlink("other.safetensors", link)
+        result = run("apply", source, "-o", link, "--expect", other, *ROTATED)
+        check(result.returncode == 2 and "same file" in result.stderr, "-o over the expected file", result.stderr)
+        os.remove(link)
+        check(safetensors.read(other)[0]["x"].values == x.values, "the expected file is as it was")
         check(harness.files(directory) == ["in.safetensors", "other.safetensors"], "leaves no file")
 
 

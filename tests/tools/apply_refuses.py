@@ -25,6 +25,11 @@ GOOD = {"q": zeros("F32", 4, 2, 3, 8)}
 BYTES = 4 * 2 * 3 * 8 * 4
 
 
+def table(rows, columns):
+    """F32 [rows, columns] with equal halves."""
+    return Tensor("F32", [rows, columns], [float(r + c % (columns // 2)) for r in range(rows) for c in range(columns)])
+
+
 def with_tensors(**tensors):
     return pack(*safetensors.entries(dict(GOOD, **tensors)))
 
@@ -64,6 +69,14 @@ def two(a, b, bytes_of_data):
 
 ENTRY = '{"dtype":"F32","shape":[4,2,3,8],"data_offsets":[0,768]}'
 GOOD_FILE = alone(**GOOD)
+SAID = ["--layout", "sbhd", "--pairing", "half", "--rope-theta", 10000]  # all that it must be given
+
+def said(content):
+    """Options with all that a file with this content must be given."""
+    by_rule = not any(name in content for name in (b'"freqs', b'"cos"', b'"sin"', b'"inv_freq"'))
+    layout = "thd" if b"[4, 2, 8]" in content or b"[6, 2, 8]" in content else "sbhd"
+    return ["--layout", layout, "--pairing", "half"] + ["--rope-theta", 10000] * by_rule
+
 
 # What is wrong, the file, words that the line must hold.
 FILES = [
@@ -90,7 +103,7 @@ FILES = [
     ("no tensors", text("{}", b""), ["q, k, x, v"]),
     ("only inputs", alone(freqs=zeros("F32", 4, 8)), ["q, k, x, v"]),
     ("a name twice", text('{"q":' + ENTRY + ',"q":' + ENTRY + "}"), ["'q'", "only once"]),
-    ("an unknown name", with_tensors(key=zeros("F32", 4, 2, 3, 8)), ["'key'", "unknown name"]),
+    ("an unknown name", with_tensors(keys=zeros("F32", 4, 2, 3, 8)), ["'keys'", "unknown name"]),
     ("a name that differs in case", alone(Q=zeros("F32", 4, 2, 3, 8)), ["'Q'", "unknown name"]),
     ("an empty name", text('{"":' + ENTRY + "}"), ["''", "unknown name"]),
     ("a name with a line break", text('{"q\\nk":' + ENTRY + "}"), ["'q?k'", "unknown name"]),
@@ -144,30 +157,32 @@ FILES = [
     ("another batch", with_tensors(v=zeros("F32", 4, 1, 3, 8)), ["'v'", "'q'", "batch"]),
     ("other tokens", with_tensors(x=zeros("F32", 5, 2, 3, 8)), ["'x'", "'q'", "tokens"]),
     ("other dims", with_tensors(k=zeros("F32", 8, 3, 8)), ["'k'"]),
-    ("an odd head", alone(q=zeros("F32", 4, 2, 3, 7)), ["'q'", "rotary_dim", "divisible"]),
-    ("a head too wide to rotate", alone(q=zeros("F32", 1, 1, 1, 1026)), ["'q'", "rotary_dim", "1024"]),
+    ("an odd head", alone(q=zeros("F32", 4, 2, 3, 7)), ["'q'", "--rotary-dim", "divisible"]),
+    ("a head too wide to rotate", alone(q=zeros("F32", 1, 1, 1, 1026)), ["'q'", "--rotary-dim", "1024"]),
     # Angles
     ("freqs and cos", with_tensors(freqs=zeros("F32", 4, 8), cos=zeros("F32", 4, 8), sin=zeros("F32", 4, 8)),
      ["'freqs'", "'cos'", "one of"]),
     ("freqs and inv_freq", with_tensors(freqs=zeros("F32", 4, 8), inv_freq=zeros("F64", 4)), ["'freqs'", "'inv_freq'"]),
-    ("cos and inv_freq", with_tensors(cos=zeros("F32", 4, 8), inv_freq=zeros("F64", 4)), ["'cos'", "'inv_freq'"]),
+    ("cos and inv_freq", with_tensors(cos=zeros("F32", 4, 8), sin=zeros("F32", 4, 8), inv_freq=zeros("F64", 4)),
+     ["'cos'", "'inv_freq'"]),
     ("cos without sin", with_tensors(cos=zeros("F32", 4, 8)), ["'cos'", "'sin'"]),
     ("sin without cos", with_tensors(sin=zeros("F32", 4, 8)), ["'sin'", "'cos'"]),
     ("sin of another shape", with_tensors(cos=zeros("F32", 4, 8), sin=zeros("F32", 4, 4)), ["'sin'", "'cos'"]),
     ("sin of another dtype", with_tensors(cos=zeros("F32", 4, 8), sin=zeros("F64", 4, 8)), ["'sin'", "'cos'"]),
-    ("cos of a wrong dtype", with_tensors(cos=zeros("BF16", 4, 8), sin=zeros("BF16", 4, 8)), ["'cos'", "BF16", "dtype"]),
+    ("cos of a wrong dtype", with_tensors(cos=zeros("F64", 4, 8), sin=zeros("F64", 4, 8)), ["'cos'", "F64", "dtype"]),
     ("freqs of a wrong dtype", with_tensors(freqs=zeros("F64", 4, 8)), ["'freqs'", "F64", "dtype"]),
     ("freqs of one dim", with_tensors(freqs=zeros("F32", 8)), ["'freqs'", "rows, cols"]),
-    ("freqs of five dims", with_tensors(freqs=zeros("F32", 1, 1, 1, 4, 8)), ["'freqs'", "rows, cols"]),
-    ("freqs per head", with_tensors(freqs=zeros("F32", 4, 2, 3, 8)), ["'freqs'", "dims of 1"]),
-    ("freqs of another batch", with_tensors(freqs=zeros("F32", 3, 4, 8)), ["'freqs'", "batch"]),
-    ("freqs of a wrong width", with_tensors(freqs=zeros("F32", 4, 6)), ["'freqs'", "rotary_dim (8) columns"]),
+    ("freqs of six dims", with_tensors(freqs=zeros("F32", 1, 1, 1, 1, 4, 8)), ["'freqs'", "rows, cols"]),
+    ("freqs per head", with_tensors(freqs=zeros("F32", 4, 5, 3, 8)), ["'freqs'", "dims of 1"]),
+    ("freqs of another batch", with_tensors(freqs=zeros("F32", 5, 4, 8)), ["'freqs'", "batch"]),
+    ("freqs of a wrong width", with_tensors(freqs=zeros("F32", 4, 6)), ["'freqs'", "--rotary-dim"]),
     ("freqs without columns", with_tensors(freqs=zeros("F32", 4, 0)), ["'freqs'", "columns"]),
-    ("freqs wider than the head", with_tensors(freqs=zeros("F32", 4, 1, 1, 16)), ["'q'", "rotary_dim (0 + 16)"]),
+    ("freqs wider than the head", with_tensors(freqs=Tensor("F32", [4, 1, 1, 16], [float(i % 8) for i in range(64)])),
+     ["'q'", "at least 16 elements"]),
     ("freqs with too few rows", with_tensors(freqs=zeros("F32", 3, 8)), ["'freqs'", "rows"]),
     ("inv_freq of a wrong dtype", with_tensors(inv_freq=zeros("F16", 4)), ["'inv_freq'", "F16", "dtype"]),
     ("inv_freq of two dims", with_tensors(inv_freq=zeros("F32", 1, 4)), ["'inv_freq'", "rotary_dim / 2"]),
-    ("inv_freq for more than the head", with_tensors(inv_freq=zeros("F32", 5)), ["'q'", "rotary_dim (0 + 10)"]),
+    ("inv_freq for more than the head", with_tensors(inv_freq=zeros("F32", 5)), ["'q'", "at least 10 elements"]),
     ("an empty inv_freq", with_tensors(inv_freq=zeros("F32", 0)), ["'inv_freq'", "elements"]),
     ("inv_freq that is not finite", with_tensors(inv_freq=Tensor("F32", [4], [1, math.inf, 1, 1])), ["'inv_freq'"]),
     # Positions
@@ -194,9 +209,9 @@ FILES = [
     ("float ids", with_tensors(position_ids=zeros("F32", 4)), ["'position_ids'", "I32 or I64"]),
     ("ids of other tokens", with_tensors(position_ids=zeros("I32", 5)), ["'position_ids'", "tokens"]),
     ("ids of another batch", with_tensors(position_ids=zeros("I32", 3, 4)), ["'position_ids'", "batch"]),
-    ("ids of four axes", with_tensors(position_ids=zeros("I32", 4, 2, 4)), ["'position_ids'", "axes"]),
+    ("ids of five axes", with_tensors(position_ids=zeros("I32", 5, 2, 4)), ["'position_ids'", "axes"]),
     ("ids of four dims", with_tensors(position_ids=zeros("I32", 1, 1, 2, 4)), ["'position_ids'", "axes, batch, tokens"]),
-    ("ids beyond the rows", with_tensors(freqs=zeros("F32", 4, 8), position_ids=Tensor("I32", [4], [0, 1, 2, 4])),
+    ("ids beyond the rows", with_tensors(freqs=table(5, 8), position_ids=Tensor("I32", [4], [0, 1, 2, 5])),
      ["'position_ids'", "rows"]),
 ]
 
@@ -205,39 +220,46 @@ OPTIONS = [
     ("a layout of 3 dims", ["--layout", "thd"], ["'q'", "3 dims", "thd"]),
     ("an unknown layout", ["--layout", "shbd"], ["--layout", "shbd", "bhsd"]),
     ("an unknown pairing", ["--pairing", "neox"], ["--pairing", "neox"]),
-    ("an unknown option", ["--theta", 3], ["--theta", "not an option"]),
-    ("a missing value", ["--base"], ["--base", "needs a value"]),
+    ("an unknown option", ["--turn", 3], ["--turn", "not an option"]),
+    ("a missing value", ["--rotary-dim"], ["--rotary-dim", "needs a value"]),
     ("a number with more behind it", ["--rotary-dim", "8x"], ["--rotary-dim", "8x"]),
     ("a negative number", ["--rotary-dim", -2], ["--rotary-dim", "-2"]),
     ("a number of 80 bits", ["--threads", 2 ** 80], ["--threads"]),
     ("no number", ["--mscale", "nan"], ["--mscale", "finite"]),
-    ("a rotary_dim that is too large", ["--rotary-dim", 16], ["'q'", "rotary_dim"]),
-    ("an odd rotary_dim", ["--rotary-dim", 7], ["'q'", "rotary_dim"]),
-    ("an offset that is too large", ["--rotary-offset", 9], ["'q'", "rotary_offset"]),
-    ("windows that do not fit", ["--windows", 3], ["'q'", "parts"]),
-    ("four windows", ["--windows", 4], ["--windows", "[1, 3]"]),
+    ("a rotary_dim that is too large", ["--rotary-dim", 16], ["'q'", "16 elements"]),
+    ("an odd rotary_dim", ["--rotary-dim", 7], ["'q'", "--rotary-dim"]),
+    ("an offset that is too large", ["--rotary-offset", 9], ["'q'", "--rotary-offset"]),
+    ("windows that do not fit", ["--windows", 3], ["'q'", "--windows"]),
+    ("five windows", ["--windows", 5], ["--windows", "[1, 4]"]),
     ("a map beside windows", ["--axis-map", "sections", "--axis-sections", "2,2,0", "--windows", 2], ["axis", "windows"]),
     ("sections without a map", ["--axis-sections", "1,1,2"], ["axis"]),
-    ("a negative base", ["--base", -1], ["--base"]),
+    ("a negative base", ["--rope-theta", -1], ["--rope-theta"]),
     ("an unknown rule", ["--scaling", "ntk:factor=2"], ["--scaling", "ntk", "llama3"]),
     ("an unknown key", ["--scaling", "linear:factors=2"], ["--scaling", "linear", "factors"]),
     ("another rule's key", ["--scaling", "linear:beta_fast=2"], ["--scaling", "linear", "beta_fast"]),
     ("a key without a value", ["--scaling", "linear:factor"], ["--scaling", "key=value"]),
     ("a factor that is no number", ["--scaling", "linear:factor=two"], ["--scaling", "two"]),
-    ("a missing key", ["--scaling", "llama3:factor=8"], ["--scaling", "original_max_position"]),
-    ("too few factors", ["--scaling", "longrope:original_max_position=8,short_factor=1;2;3,long_factor=1;1;1;1"],
+    ("a missing key", ["--scaling", "llama3:factor=8"], ["--scaling", "original_max_position_embeddings"]),
+    ("too few factors", ["--scaling", "longrope:original_max_position_embeddings=8,short_factor=1;2;3,long_factor=1;1;1;1"],
      ["short_factor", "4 factors", "has 3"]),
-    ("too many factors", ["--scaling", "longrope:original_max_position=8,long_factor=1;2;3;4;5"],
+    ("too many factors", ["--scaling", "longrope:original_max_position_embeddings=8,long_factor=1;2;3;4;5"],
      ["long_factor", "has more"]),
     ("sections that are no list", ["--axis-map", "sections", "--axis-sections", "1,2"], ["--axis-sections"]),
     ("sections that are too large", ["--axis-map", "sections", "--axis-sections", "1,2,9999999999"], ["--axis-sections"]),
-    ("sections that do not add up", ["--axis-map", "sections", "--axis-sections", "1,1,1"], ["--axis-sections", "sections"]),
-    ("a rank beyond the ranks", ["--cp-size", 2, "--cp-rank", 2, "--cp-layout", "zigzag"], ["cp_rank"]),
-    ("ranks without a layout", ["--cp-size", 2], ["cp_layout"]),
-    ("packed positions without cu_seqlens", ["--packed-positions"], ["stream_positions"]),
+    ("sections that do not add up", ["--axis-map", "sections", "--axis-sections", "1,1,1"],
+     ["--axis-sections", "sections"]),
+    ("a rank beyond the ranks", ["--cp-size", 2, "--cp-rank", 2, "--cp-layout", "zigzag"], ["--cp-rank"]),
+    ("ranks without a layout", ["--cp-size", 2, "--cp-rank", 0], ["--cp-layout", "missing"]),
+    ("packed positions without cu_seqlens", ["--packed-positions"], ["--packed-positions", "cu_seqlens"]),
     ("a device that is not there", ["--device", "cuda"], ["--device cuda", "no CUDA"]),
     ("a negative --ulp", ["--ulp", -1], ["--ulp"]),
 ]
+
+
+def with_said(options):
+    """SAID, but for what `options` say themselves."""
+    pairs = zip(SAID[::2], SAID[1::2])
+    return [word for pair in pairs if pair[0] not in options for word in pair] + list(options)
 
 
 def refused(name, directory, before, result, words):
@@ -257,7 +279,7 @@ def bad_files():
             path = os.path.join(directory, "bad.safetensors")
             with open(path, "wb") as file:
                 file.write(content)
-            result = run("apply", path, "-o", os.path.join(directory, "out.safetensors"))
+            result = run("apply", path, "-o", os.path.join(directory, "out.safetensors"), *said(content))
             refused(name, directory, ["bad.safetensors"], result, ["bad.safetensors"] + words)
 
 
@@ -268,13 +290,15 @@ def every_truncation():
         for length in list(range(0, 100, 3)) + [len(GOOD_FILE) - 1, len(GOOD_FILE) - 8]:
             with open(path, "wb") as file:
                 file.write(GOOD_FILE[:length])
-            refused("cut to %d bytes" % length, directory, ["bad.safetensors"], run("apply", path, "-o", out), [path])
+            refused("cut to %d bytes" % length, directory, ["bad.safetensors"], run("apply", path, "-o", out, *SAID),
+                    [path])
 
 
 def random_damage():
     """A few bytes of a good header are changed: the result is refused or is a file, and nothing in between."""
     source = random.Random(11)
-    good = with_tensors(v=zeros("F32", 4, 2, 1, 8), freqs=zeros("F32", 4, 8), position_ids=zeros("I32", 2, 4))
+    good = with_tensors(v=zeros("F32", 4, 2, 1, 8), freqs=zeros("F32", 4, 8),
+                        position_ids=Tensor("I32", [2, 4], [0, 1, 2, 3, 0, 1, 2, 3]))
     header = 8 + struct.unpack("<Q", good[:8])[0]
     with harness.folder() as directory:
         path, out = os.path.join(directory, "bad.safetensors"), os.path.join(directory, "out.safetensors")
@@ -284,7 +308,7 @@ def random_damage():
                 content[source.randrange(header)] = source.choice(b'{}[]",:0123456789.-eE \\\xff\0dqk')
             with open(path, "wb") as file:
                 file.write(content)
-            result = run("apply", path, "-o", out)
+            result = run("apply", path, "-o", out, "--quiet", "--rotary-dim", 8, *SAID[:4])
             if result.returncode == 0:
                 check("q" in safetensors.read(out)[0], "damage %d: a result" % trial, bytes(content[:header]))
                 os.remove(out)
@@ -300,24 +324,26 @@ def bad_options():
         with open(path, "wb") as file:
             file.write(GOOD_FILE)
         for name, options, words in OPTIONS:
-            refused(name, directory, ["good.safetensors"], run("apply", path, "-o", out, *options), words)
+            refused(name, directory, ["good.safetensors"], run("apply", path, "-o", out, *with_said(options)), words)
         for name, arguments, words in (("no input", ["-o", out], ["input"]), ("no output", [path], ["-o OUT", "--expect"]),
                                        ("two inputs", [path, path, "-o", out], ["one input"])):
             refused(name, directory, ["good.safetensors"], run("apply", *arguments), words)
-        check(run("apply", path, "-o", out).returncode == 0, "the file is a good one")
+        check(run("apply", path, "-o", out, *SAID).returncode == 0, "the file is a good one")
         os.remove(out)
         with open(path, "wb") as file:
             file.write(with_tensors(freqs=zeros("F32", 4, 8)))
-        refused("a base beside freqs", directory, ["good.safetensors"], run("apply", path, "-o", out, "--base", 5),
-                ["'freqs'", "--base"])
+        refused("a base beside freqs", directory, ["good.safetensors"], run("apply", path, "-o", out, *SAID),
+                ["'freqs'", "--rope-theta"])
         with open(path, "wb") as file:
             file.write(with_tensors(inv_freq=zeros("F32", 4)))
         refused("inv_freq of another number", directory, ["good.safetensors"],
-                run("apply", path, "-o", out, "--rotary-dim", 4), ["'inv_freq'", "rotary_dim / 2 (2)"])
+                run("apply", path, "-o", out, "--rotary-dim", 4, *SAID[:4]), ["'inv_freq'", "half of --rotary-dim (2)"])
         with open(path, "wb") as file:
             file.write(alone(q=zeros("F32", 6, 2, 8), cu_seqlens=Tensor("I64", [3], [0, 6, 12])))
         refused("an odd length under zigzag", directory, ["good.safetensors"],
-                run("apply", path, "-o", out, "--cp-size", 2, "--cp-layout", "zigzag"), ["'cu_seqlens'", "sequence 0"])
+                run("apply", path, "-o", out, "--cp-size", 2, "--cp-rank", 0, "--cp-layout", "zigzag", "--layout", "thd",
+                    *SAID[2:]),
+                ["'cu_seqlens'", "sequence 0"])
 
 
 def bad_places():
@@ -327,18 +353,19 @@ def bad_places():
         with open(path, "wb") as file:
             file.write(GOOD_FILE)
         before = ["good.safetensors"]
-        refused("no such file", directory, before, run("apply", path + ".not", "-o", out), [path + ".not", "No such file"])
-        refused("a folder", directory, before, run("apply", directory, "-o", out), ["regular file"])
+        refused("no such file", directory, before, run("apply", path + ".not", "-o", out, *SAID),
+                [path + ".not", "No such file"])
+        refused("a folder", directory, before, run("apply", directory, "-o", out, *SAID), ["regular file"])
         nowhere = os.path.join(directory, "no", "out")
-        refused("no such folder", directory, before, run("apply", path, "-o", nowhere), ["no/out"])
-        refused("a folder as output", directory, before, run("apply", path, "-o", directory), ["regular file"])
-        refused("a device as output", directory, before, run("apply", path, "-o", "/dev/null"), ["regular file"])
-        refused("a line break", directory, before, run("apply", path + "\nx", "-o", out), ["good.safetensors?x"])
+        refused("no such folder", directory, before, run("apply", path, "-o", nowhere, *SAID), ["no/out"])
+        refused("a folder as output", directory, before, run("apply", path, "-o", directory, *SAID), ["regular file"])
+        refused("a device as output", directory, before, run("apply", path, "-o", "/dev/null", *SAID), ["regular file"])
+        refused("a line break", directory, before, run("apply", path + "\nx", "-o", out, *SAID), ["good.safetensors?x"])
         check(os.path.exists("/dev/null"), "/dev/null is still there")
         with open(path, "wb") as file:
             file.write(alone(q=zeros("F32", 200, 2, 3, 32)))
         # A disk that fills up while the file is written leaves no half of it. (The limit's signal stays ignored.)
-        full = run("apply", path, "-o", out, restore_signals=False,
+        full = run("apply", path, "-o", out, *SAID, restore_signals=False,
                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
         refused("a full disk", directory, before, full, ["out.safetensors", "cannot write"])
 

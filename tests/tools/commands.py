@@ -1,6 +1,8 @@
 """The commands apart from apply: what trope info, check and bench print, and how every command exits."""
 
 import json
+import pathlib
+import re
 
 import harness
 from harness import check, run
@@ -12,6 +14,18 @@ def refused(words, *arguments):
     check(result.stdout == "", arguments, "prints nothing else", result.stdout)
     for word in words:
         check(word in result.stderr, arguments, "has no", word, "in", result.stderr)
+
+
+def page():
+    """docs/command-line.md names no option that there is not, and every command."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "command-line.md").read_text()
+    listed = "".join(run(command, "--help").stdout for command in ("apply", "check", "bench"))
+    if "--expect" in listed:  # this build has apply
+        for option in sorted(set(re.findall(r"--[a-z][a-z-]*[a-z]", text)) - {"--help"}):
+            check(option + " " in listed or option + "\n" in listed, "the page names", option)
+    for command in ("apply", "check", "bench", "info"):
+        check("`trope %s" % command in text, "the page has", command)
 
 
 def help_and_usage():
@@ -29,8 +43,8 @@ def help_and_usage():
     refused(["takes no arguments"], "info", "all")
     refused(["--shape"], "check", "--shape", "2,3,4")
     refused(["--dtype", "f32"], "check", "--dtype", "int8")
-    refused(["rotary_dim"], "check", "--head-dim", 8, "--rotary-dim", 16)
-    refused(["rotary_dim"], "check", "--head-dim", 7)
+    refused(["--rotary-dim"], "check", "--head-dim", 8, "--rotary-dim", 16)
+    refused(["--rotary-dim"], "check", "--head-dim", 7)
     refused(["batch"], "check", "--layout", "thd", "--batch", 2)
     refused(["elements"], "check", "--shape", "10000,10000,100,128")
     refused(["--device cuda", "no CUDA"], "check", "--device", "cuda")
@@ -64,7 +78,8 @@ def checks():
                   ["--dtype", "f64", "--angles", "table", "--mscale", 1.5, "--seed", 7],
                   ["--shape", "1,1,1,2", "--isa", "portable", "--threads", 1],
                   ["--shape", "2,33,5,48", "--rotary-dim", 32, "--rotary-offset", 8, "--angles", "freqs"],
-                  ["--dtype", "bf16", "--rounding", "native", "--scaling", "llama3:factor=8,original_max_position=64"]]
+                  ["--dtype", "bf16", "--rounding", "native", "--scaling",
+                   "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]]
     for options in everything:
         result = run("check", *options)
         rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
@@ -174,6 +189,7 @@ def apply_or_a_word():
 
 
 help_and_usage()
+page()
 info()
 checks()
 bench()

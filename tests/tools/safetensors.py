@@ -7,7 +7,7 @@ from collections import namedtuple
 
 Tensor = namedtuple("Tensor", "dtype shape values")  # values: a flat list
 
-FORMATS = {"F64": "d", "F32": "f", "F16": "e", "I32": "i", "I64": "q", "BF16": "H", "U8": "B"}
+FORMATS = {"F64": "d", "F32": "f", "F16": "e", "I32": "i", "I64": "q", "BF16": "H", "U8": "B", "C64": "f"}
 
 
 def bf16_bits(x):

@@ -126,7 +126,8 @@ static int run_cases(bench_command *command)
 /* Returns RESULT_OK, OPTIONS_HELP, or RESULT_REFUSED after a complaint. */
 static int parse_options(int argc, char **argv, bench_options *options)
 {
-    const option_group groups[] = {{bench_specs, options}, {machine_specs, &options->machine}, {NULL, NULL}};
+    option_group groups[] = {
+        {.specs = bench_specs, .target = options}, {.specs = machine_specs, .target = &options->machine}, {.specs = NULL}};
     const int first = options_parse(argc, argv, groups, usage);
     if (first < 0)
         return first == OPTIONS_HELP ? OPTIONS_HELP : RESULT_REFUSED;

@@ -1,3 +1,6 @@
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "call_options.h"
@@ -16,14 +19,17 @@ const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},
                               {"avx2", TROPE_ISA_AVX2},
                               {"avx512", TROPE_ISA_AVX512},
                               {NULL, 0}};
-static const choice rounding_choices[] = {{"once", TROPE_ROUND_ONCE}, {"native", TROPE_ROUND_NATIVE}, {NULL, 0}};
-static const choice axis_map_choices[] = {
-    {"windows", 0}, {"sections", TROPE_AXES_SECTIONS}, {"interleaved", TROPE_AXES_INTERLEAVED}, {NULL, 0}};
+static const choice rounding_choices[] = {
+    {"once", TROPE_ROUND_ONCE}, {"native", TROPE_ROUND_NATIVE}, {"native-f32", TROPE_ROUND_NATIVE_F32}, {NULL, 0}};
+static const choice axis_map_choices[] = {{"sections", TROPE_AXES_SECTIONS},
+                                          {"interleaved", TROPE_AXES_INTERLEAVED},
+                                          {"alternating", TROPE_AXES_ALTERNATING},
+                                          {"hwt", TROPE_AXES_HWT},
+                                          {NULL, 0}};
 static const choice padding_choices[] = {
     {"zero", TROPE_PADDING_ZERO}, {"copy", TROPE_PADDING_COPY}, {"rotate", TROPE_PADDING_ROTATE}, {NULL, 0}};
 static const choice range_choices[] = {{"poison", TROPE_RANGE_POISON}, {"clamp", TROPE_RANGE_CLAMP}, {NULL, 0}};
-static const choice cp_choices[] = {{"none", 0},
-                                    {"contiguous", TROPE_CP_CONTIGUOUS},
+static const choice cp_choices[] = {{"contiguous", TROPE_CP_CONTIGUOUS},
                                     {"zigzag", TROPE_CP_ZIGZAG},
                                     {"striped", TROPE_CP_STRIPED},
                                     {"flat", TROPE_CP_FLAT},
@@ -34,33 +40,39 @@ static const choice cp_choices[] = {{"none", 0},
 const option_spec machine_specs[] = {
     {"device", 0, OPTION_CHOICE, IN(machine_options, device), .choices = device_choices,
      .help = "where to run, default CUDA where there is a device"},
-    {"threads", 0, OPTION_INT32, IN(machine_options, threads), .high = INT32_MAX, .help = "CPU threads, 0 = all"},
+    {"threads", 0, OPTION_INT32, IN(machine_options, threads), .high = 4096, .help = "CPU threads, 0 = all"},
     {"isa", 0, OPTION_CHOICE, IN(machine_options, isa), .choices = isa_choices, .help = "CPU instruction set"},
     {.name = NULL}};
 
 const option_spec rotation_specs[] = {
     {"layout", 0, OPTION_CHOICE, IN(rotation_options, layout), .choices = layout_choices,
-     .help = "dimensions, outermost first (default sbhd, thd for 3)"},
+     .help = "dimensions, outermost first"},
     {"pairing", 0, OPTION_CHOICE, IN(rotation_options, pairing), .choices = pairing_choices,
      .help = "pairs of the forward call's input"},
     {"pairing-out", 0, OPTION_CHOICE, IN(rotation_options, pairing_out), .choices = pairing_choices,
      .help = "pairs of its output, default as the input's"},
     {"rotary-dim", 0, OPTION_INT32, IN(rotation_options, rotary_dim), .high = INT32_MAX,
      .help = "elements of a head to rotate"},
-    {"rotary-offset", 0, OPTION_INT32, IN(rotation_options, rotary_offset), .high = INT32_MAX, .help = "first of them"},
+    {"partial-rotary-factor", 0, OPTION_NONZERO, IN(rotation_options, partial_rotary_factor),
+     .help = "the same as a share of the head"},
+    {"rotary-offset", 0, OPTION_INT32, IN(rotation_options, rotary_offset), .low = INT32_MIN + 1, .high = INT32_MAX,
+     .help = "the first of them; -64: 64 before the end of the head"},
     {"windows", 0, OPTION_INT32, IN(rotation_options, parts), .low = 1, .high = CALL_MAX_AXES,
      .help = "equal parts of the rotated elements, each paired within itself"},
     {"inverse", 0, OPTION_FLAG, IN(rotation_options, inverse), .help = "turn the other way"},
-    {"rounding", 0, OPTION_CHOICE, IN(rotation_options, rounding), .choices = rounding_choices, .help = "of f16 and bf16"},
-    {"mscale", 0, OPTION_REAL, IN(rotation_options, mscale), .help = "factor of cos and sin, default the rule's, or 1"},
-    {"base", 0, OPTION_REAL, IN(rotation_options, base), .help = "base of the frequencies, default 10000"},
-    {"scaling", 0, OPTION_TEXT, IN(rotation_options, scaling), .help = "RULE:key=value,... such as llama3:factor=8,..."},
+    {"rounding", 0, OPTION_CHOICE, IN(rotation_options, rounding), .choices = rounding_choices, .help = "default once"},
+    {"mscale", 0, OPTION_NONZERO, IN(rotation_options, mscale), .help = "factor of cos and sin, default the rule's, or 1"},
+    {"rope-theta", 0, OPTION_NONZERO, IN(rotation_options, rope_theta), .help = "base of the frequencies"},
+    {"seq-len", 0, OPTION_INT64, IN(rotation_options, seq_len), .low = 1, .high = INT64_MAX,
+     .help = "tokens of the sequence now, for --scaling dynamic and longrope"},
+    {"scaling", 0, OPTION_TEXT, IN(rotation_options, scaling),
+     .help = "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."},
     {.name = NULL}};
 
 const option_spec sequence_specs[] = {
     {"axis-map", 0, OPTION_CHOICE, IN(sequence_options, axis_map), .choices = axis_map_choices,
      .help = "which position axis drives each pair"},
-    {"axis-sections", 0, OPTION_TEXT, IN(sequence_options, axis_sections), .help = "pairs of each axis, A,B,C"},
+    {"axis-sections", 0, OPTION_TEXT, IN(sequence_options, axis_sections), .help = "pairs of each axis, A,B,C or A,B,C,D"},
     {"padding", 0, OPTION_CHOICE, IN(sequence_options, padding), .choices = padding_choices,
      .help = "what tokens of no sequence become"},
     {"packed-positions", 0, OPTION_FLAG, IN(sequence_options, stream_positions), .help = "positions count from cu_seqlens"},
@@ -83,21 +95,53 @@ void rotation_to_args(const rotation_options *options, trope_args *args)
     args->mscale = options->mscale;
 }
 
-void sequence_to_args(const sequence_options *options, trope_args *args)
+int sequence_to_args(const sequence_options *options, trope_args *args)
 {
+    const int given = (options->cp_size > 0) + (options->cp_rank >= 0) + (options->cp_layout > 0);
+    if (given && given < 3)
+        return complain("%s: is missing: --cp-size, --cp-rank and --cp-layout go together", !options->cp_size ? "--cp-size"
+                                                                                            : options->cp_rank < 0
+                                                                                                ? "--cp-rank"
+                                                                                                : "--cp-layout");
     args->stream_positions = options->stream_positions;
     args->cp_size = options->cp_size;
-    args->cp_rank = options->cp_rank;
+    args->cp_rank = given ? options->cp_rank : 0;
     args->cp_layout = options->cp_layout;
+    return 0;
+}
+
+int check_rotation(const rotation_options *options)
+{
+    const double partial = options->partial_rotary_factor;
+    if (partial != 0 && options->rotary_dim >= 0)
+        return complain("--partial-rotary-factor: --rotary-dim says the same in another way");
+    return partial < 0 || partial > 1 ? complain("--partial-rotary-factor: %g must be over 0 and at most 1", partial) : 0;
+}
+
+int32_t rotary_dim_in(const rotation_options *options, int32_t head_dim)
+{
+    return options->partial_rotary_factor != 0 ? (int32_t)(head_dim * options->partial_rotary_factor) : options->rotary_dim;
+}
+
+int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim)
+{
+    if (options->rotary_offset == ROTARY_OFFSET_NONE)
+        return 0;
+    return options->rotary_offset < 0 ? head_dim + options->rotary_offset : options->rotary_offset;
 }
 
 /* The pairs of each axis, as many as --axis-sections says. */
 static int parse_sections(const char *text, int32_t *sections)
 {
     int64_t given[CALL_MAX_AXES];
-    if (parse_integers("axis-sections", text, 0, CALL_MAX_AXES, given))
+    int count = 1;
+    for (const char *c = text; *c; c++)
+        count += *c == ',';
+    if (count < 3 || count > CALL_MAX_AXES)
+        return complain("--axis-sections: '%.64s' is not a list of 3 or 4 whole numbers, such as 16,24,24", text);
+    if (parse_integers("--axis-sections", text, 0, count, given))
         return RESULT_REFUSED;
-    for (int i = 0; i < CALL_MAX_AXES; i++) {
+    for (int i = 0; i < count; i++) {
         if (given[i] > TROPE_MAX_ROTARY_DIM)
             return complain("--axis-sections: a section must be at most %d", TROPE_MAX_ROTARY_DIM);
         sections[i] = (int32_t)given[i];
@@ -111,25 +155,27 @@ static int axes_of_parts(int32_t pairs, uint8_t *pair_axis, const trope_args *ar
     int32_t sections[TROPE_MAX_AXES] = {0};
     for (int32_t i = 0; i < args->parts; i++)
         sections[i] = pairs / args->parts;
-    return trope_fill_pair_axis(pair_axis, pairs, TROPE_AXES_SECTIONS, sections) ? complain("%s", trope_last_error()) : 0;
+    return trope_fill_pair_axis(pair_axis, pairs, TROPE_AXES_SECTIONS, sections) ? complain_of_library(trope_last_error())
+                                                                                 : 0;
 }
 
 static int axes_of_sections(const sequence_options *options, int32_t pairs, uint8_t *pair_axis)
 {
     int32_t sections[TROPE_MAX_AXES] = {0};
-    if (options->axis_sections && parse_sections(options->axis_sections, sections))
+    if (parse_sections(options->axis_sections, sections))
         return RESULT_REFUSED;
-    if (trope_fill_pair_axis(pair_axis, pairs, options->axis_map, sections))
-        return complain("--axis-sections: %s", trope_last_error());
-    return 0;
+    return trope_fill_pair_axis(pair_axis, pairs, options->axis_map, sections) ? complain_of_library(trope_last_error())
+                                                                               : 0;
 }
 
 int axes_to_args(const sequence_options *options, int32_t pairs, uint8_t *pair_axis, trope_args *args)
 {
+    if (options->axis_map && !options->axis_sections)
+        return complain("--axis-map: needs --axis-sections, the pairs of each axis");
     if (options->axis_map && args->parts > 1)
         return complain("--axis-map: must be left out with --windows %d, which drive the axes themselves", args->parts);
     if (!options->axis_map && options->axis_sections)
-        return complain("--axis-sections: needs --axis-map sections or interleaved");
+        return complain("--axis-sections: needs --axis-map, the order of the axes");
     if (!options->axis_map && args->position_axes <= 1)
         return 0;
     args->pair_axis = pair_axis;
@@ -144,22 +190,116 @@ int32_t columns_of_table(const trope_args *args, int per_element)
     return order == TROPE_PAIRING_INTERLEAVED ? TROPE_COLUMNS_INTERLEAVED : TROPE_COLUMNS_HALF;
 }
 
-int frequencies_by_rule(const rotation_options *options, int32_t rotary_dim, double *inv_freq, double *mscale)
+/* DYNAMIC and LONGROPE have other frequencies beyond the original length. */
+static int set_length(const rotation_options *options, int64_t last_position, trope_frequency_args *rule)
+{
+    const int64_t length = options->seq_len;
+    const int depends = rule->rule == TROPE_RULE_DYNAMIC || rule->rule == TROPE_RULE_LONGROPE;
+    if (length && !depends)
+        return complain("--seq-len: has no effect, only the rules dynamic and longrope depend on the length");
+    if (depends && !length && (double)last_position >= rule->original_max_position)
+        return complain("--seq-len: is missing: the positions go up to %" PRId64
+                        ", and the rule depends on the length beyond %.0f",
+                        last_position, rule->original_max_position);
+    if (length && last_position >= length)
+        return complain("--seq-len: %" PRId64 " contradicts the positions, which go up to %" PRId64, length, last_position);
+    rule->seq_len = (double)length;
+    return 0;
+}
+
+int frequencies_by_rule(const rotation_options *options, int32_t rotary_dim, int64_t last_position, double *inv_freq,
+                        double *mscale)
 {
     const int32_t parts = options->parts;
     if (rotary_dim < 2 * parts || rotary_dim % (2 * parts) || rotary_dim > TROPE_MAX_ROTARY_DIM)
-        return complain("rotary_dim (%d) must be divisible by 2 * parts (%d) and in [2, %d]", rotary_dim, 2 * parts,
+        return complain("--rotary-dim: %d must be divisible by twice --windows (%d) and in [2, %d]", rotary_dim, 2 * parts,
                         TROPE_MAX_ROTARY_DIM);
     scaling_rule rule;
-    if (scaling_parse(options->scaling, rotary_dim / parts, &rule))
+    if (!(options->rope_theta > 1))
+        return options->rope_theta != 0 ? complain("--rope-theta: %g must be over 1", options->rope_theta)
+                                        : complain("--rope-theta: is missing");
+    if (scaling_parse(options->scaling, rotary_dim / parts, &rule) || set_length(options, last_position, &rule.args))
         return RESULT_REFUSED;
-    rule.args.base = options->base != 0 ? options->base : 10000;
+    rule.args.base = options->rope_theta;
     double attention_factor;
     if (trope_frequencies(&rule.args, inv_freq, &attention_factor))
-        return complain("--base, --scaling: %s", trope_last_error());
+        return complain_of_library(trope_last_error());
     const int32_t pairs = rotary_dim / parts / 2;
     for (int32_t part = 1; part < parts; part++)
         memcpy(inv_freq + part * pairs, inv_freq, (size_t)pairs * sizeof *inv_freq);
     *mscale = options->mscale != 0 ? options->mscale : attention_factor;
     return 0;
+}
+
+/* What the fields of a call are on the command line. */
+static const char *const option_words[][2] = {
+    {"layout", "--layout"},
+    {"src_layout", "--layout"},
+    {"pairing", "--pairing"},
+    {"pairing_out", "--pairing-out"},
+    {"rotary_dim", "--rotary-dim"},
+    {"rotary_offset", "--rotary-offset"},
+    {"parts", "--windows"},
+    {"inverse", "--inverse"},
+    {"rounding", "--rounding"},
+    {"mscale", "--mscale"},
+    {"base", "--rope-theta"},
+    {"pair_axis", "--axis-map"},
+    {"sections", "--axis-sections"},
+    {"padding", "--padding"},
+    {"stream_positions", "--packed-positions"},
+    {"out_of_range", "--out-of-range"},
+    {"cp_size", "--cp-size"},
+    {"cp_rank", "--cp-rank"},
+    {"cp_layout", "--cp-layout"},
+    {"threads", "--threads"},
+    {"isa", "--isa"},
+    {"device", "--device"},
+    {"angle_rows", "rows of the table"},
+    {"factor", "--scaling's factor"},
+    {"original_max_position", "--scaling's original_max_position_embeddings"},
+    {"seq_len", "--seq-len"},
+    {"low_freq_factor", "--scaling's low_freq_factor"},
+    {"high_freq_factor", "--scaling's high_freq_factor"},
+    {"beta_fast", "--scaling's beta_fast"},
+    {"beta_slow", "--scaling's beta_slow"},
+    {"attention_factor", "--scaling's attention_factor"},
+    {"mscale_all_dim", "--scaling's mscale_all_dim"},
+    {"partial_rotary_factor", "--scaling's partial_rotary_factor"},
+};
+
+static const char *option_of(const char *word, size_t length)
+{
+    for (size_t i = 0; i < sizeof option_words / sizeof option_words[0]; i++)
+        if (strlen(option_words[i][0]) == length && !strncmp(option_words[i][0], word, length))
+            return option_words[i][1];
+    return NULL;
+}
+
+/* A field is a word with a value behind it, or in the first place; words of prose are left alone. */
+const char *library_words(const char *message, char *text, size_t size)
+{
+    const char *c = strstr(message, ": ");
+    size_t used = 0;
+    c = c ? c + 2 : message; /* behind the function's name */
+    const char *start = c;
+    text[0] = 0;
+    while (*c && used + 1 < size) {
+        size_t length = 0;
+        while (isalnum((unsigned char)c[length]) || c[length] == '_')
+            length++;
+        const char *option = length ? option_of(c, length) : NULL;
+        const int is_field = option && (c == start || memchr(c, '_', length) || !strncmp(c + length, " (", 2));
+        length = length ? length : 1;
+        used += (size_t)snprintf(text + used, size - used, "%.*s", is_field ? (int)strlen(option) : (int)length,
+                                 is_field ? option : c);
+        c += length;
+    }
+    return text;
+}
+
+int complain_of_library(const char *message)
+{
+    char text[1024];
+    return complain("%s", library_words(message, text, sizeof text));
 }

@@ -32,7 +32,7 @@ typedef struct check_problem {
     uint64_t seed, drawn;  /* of random numbers, and how many there were */
     double *pair_angle;    /* [tokens, 2, pairs]: of the first and of the second element of each pair */
     double *cosine, *sine; /* the same, as the library is given them */
-    double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --base and --scaling */
+    double rule_freq[TROPE_MAX_ROTARY_DIM / 2]; /* by --rope-theta and --scaling */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];  /* the same, as the library is given them */
     void *src, *dst, *forward_src;              /* of the call's dtype, through its strides */
     void *freqs, *cos_table, *sin_table;        /* [tokens, cols], of the angles' dtype */

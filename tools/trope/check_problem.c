@@ -208,7 +208,7 @@ static int run_call(check_problem *p, trope_args *args, int backward)
 {
     const char *refused;
     const int failed = mirror_run(&p->mirror, args, backward, &refused);
-    return refused ? complain("%s", refused) : failed;
+    return refused ? complain_of_library(refused) : failed;
 }
 
 int check_call(check_problem *p, int backward, const double *in, double *out)
@@ -232,7 +232,7 @@ int check_call(check_problem *p, int backward, const double *in, double *out)
 static int reserve_workspace(check_problem *p, trope_args *args)
 {
     if (trope_workspace_size(args, &args->workspace_size))
-        return complain("%s", trope_last_error());
+        return complain_of_library(trope_last_error());
     args->workspace = mirror_reserve(&p->mirror, p, (size_t)args->workspace_size);
     return !args->workspace;
 }
@@ -294,15 +294,15 @@ static int set_operand(check_problem *p, const check_options *options)
     o->src_layout = o->dst_layout = layout;
     o->heads_per_group = options->heads;
     o->head_dim = options->head_dim;
-    o->rotary_offset = options->rotation.rotary_offset;
-    o->rotary_dim = options->rotation.rotary_dim;
+    o->rotary_offset = rotary_offset_in(&options->rotation, o->head_dim);
+    o->rotary_dim = rotary_dim_in(&options->rotation, o->head_dim);
     if (o->rotary_dim < 0)
         o->rotary_dim = o->head_dim - o->rotary_offset;
-    if (o->rotary_offset > o->head_dim || o->rotary_dim > o->head_dim - o->rotary_offset)
-        return complain("rotary_offset + rotary_dim (%d + %d) must be at most head_dim (%d)", o->rotary_offset,
-                        o->rotary_dim, o->head_dim);
+    if (o->rotary_offset < 0 || o->rotary_offset > o->head_dim || o->rotary_dim > o->head_dim - o->rotary_offset)
+        return complain("--rotary-offset, --rotary-dim: a window of %d elements from %d on must fit --head-dim (%d)",
+                        o->rotary_dim, o->rotary_offset, o->head_dim);
     if (trope_fill_strides(p->stride, layout, options->batch, options->tokens, options->heads, options->head_dim))
-        return complain("%s", trope_last_error());
+        return complain_of_library(trope_last_error());
     return 0;
 }
 
@@ -333,7 +333,7 @@ int check_prepare(check_problem *p, const check_options *options, int32_t dtype)
     if (set_operand(p, options))
         return RESULT_REFUSED;
     const int32_t rotary_dim = p->operand.rotary_dim;
-    if (frequencies_by_rule(&options->rotation, rotary_dim, p->rule_freq, &p->mscale))
+    if (frequencies_by_rule(&options->rotation, rotary_dim, options->tokens - 1, p->rule_freq, &p->mscale))
         return RESULT_REFUSED;
     memcpy(p->inv_freq, p->rule_freq, sizeof p->inv_freq);
     p->args.mscale = p->mscale;

@@ -13,34 +13,49 @@ static double absolute_error(double a, double b)
     return isnan(a) || isnan(b) ? INFINITY : fabs(a - b);
 }
 
+static void count_special(double here, double there, comparison *c)
+{
+    if (isnan(here) || isnan(there)) {
+        c->both_nan += isnan(here) && isnan(there);
+        c->nan[0] += isnan(here) && !isnan(there);
+        c->nan[1] += isnan(there) && !isnan(here);
+        return;
+    }
+    c->infinite[0] += isinf(here) && !isinf(there);
+    c->infinite[1] += isinf(there) && !isinf(here);
+}
+
 comparison compare_tensors(const safetensor *result, const safetensor *expected, uint64_t ulp)
 {
     comparison c = {0};
     for (uint64_t i = 0; i < result->elements; i++) {
         const uint64_t distance = value_ulp(result->type, result->data, expected->data, (int64_t)i);
-        if (!distance)
+        const double here = value_load(result->type, result->data, (int64_t)i);
+        if (!distance) {
+            c.both_nan += isnan(here);
             continue;
+        }
+        const double there = value_load(result->type, expected->data, (int64_t)i);
         if (!c.differing++)
             c.first = i;
         c.over += distance > ulp;
         c.largest_ulp = distance > c.largest_ulp ? distance : c.largest_ulp;
-        c.largest_error = fmax(c.largest_error, absolute_error(value_load(result->type, result->data, (int64_t)i),
-                                                               value_load(result->type, expected->data, (int64_t)i)));
+        c.largest_error = fmax(c.largest_error, absolute_error(here, there));
+        count_special(here, there, &c);
     }
     return c;
 }
 
-int compare_headers(const safetensors *result, const safetensors *expected)
+int compare_headers(const safetensor *result, const safetensors *expected)
 {
     char have[SAFETENSORS_TEXT], want[SAFETENSORS_TEXT];
-    for (int32_t i = 0; i < result->count; i++) {
-        const safetensor *a = &result->tensors[i], *b = safetensors_find(expected, a->name);
-        if (!b)
-            return complain_about(expected->path, a->name, "is missing, but the result has it");
-        if (a->type != b->type || a->rank != b->rank || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape))
-            return complain_about(expected->path, a->name, "%s must have the dtype and shape of the result, %s",
-                                  safetensor_describe(b, have), safetensor_describe(a, want));
-    }
+    const safetensor *b = safetensors_find(expected, result->name);
+    if (!b)
+        return complain_about(expected->path, result->name, "is missing, but the result has it");
+    if (result->type != b->type || result->rank != b->rank ||
+        memcmp(result->shape, b->shape, (size_t)b->rank * sizeof *b->shape))
+        return complain_about(expected->path, result->name, "%s must have the dtype and shape of the result, %s",
+                              safetensor_describe(b, have), safetensor_describe(result, want));
     return 0;
 }
 
@@ -70,23 +85,37 @@ static void print_row(const safetensor *tensor, const comparison *c)
            value_type_name(tensor->type), tensor->elements, c->largest_error, ulp, c->differing, c->over, first);
 }
 
-int compare_files(const safetensors *result, const safetensors *expected, uint64_t ulp)
+static void say(const safetensor *tensor, uint64_t count, const char *what)
 {
-    if (compare_headers(result, expected))
-        return RESULT_REFUSED;
-    printf("# %-5s %-5s %12s %13s %10s %12s %12s  %s\n", "tensor", "dtype", "elements", "max error", "max ulp", "differing",
-           "over", "first differing");
-    uint64_t over = 0;
-    for (int32_t i = 0; i < result->count; i++) {
-        const safetensor *tensor = &result->tensors[i];
-        const comparison c = compare_tensors(tensor, safetensors_find(expected, tensor->name), ulp);
-        print_row(tensor, &c);
-        over += c.over;
+    if (count)
+        printf("# %s: %" PRIu64 " of %" PRIu64 " elements are %s\n", tensor->name, count, tensor->elements, what);
+}
+
+void compare_pair(const safetensor *result, const safetensor *expected, uint64_t ulp, comparisons *found)
+{
+    if (!found->tensors++)
+        printf("# %-5s %-5s %12s %13s %10s %12s %12s  %s\n", "tensor", "dtype", "elements", "max error", "max ulp",
+               "differing", "over", "first differing");
+    const comparison c = compare_tensors(result, expected, ulp);
+    print_row(result, &c);
+    say(result, c.both_nan, "NaN in both");
+    say(result, c.nan[0], "NaN in the result only");
+    say(result, c.nan[1], "NaN in the expected file only");
+    say(result, c.infinite[0], "infinite in the result only: beyond its dtype, or computed from infinity");
+    say(result, c.infinite[1], "infinite in the expected file only: beyond its dtype, or computed from infinity");
+    found->over += c.over;
+    found->all_nan += result->elements && c.both_nan == result->elements;
+}
+
+int compare_verdict(const comparisons *found, uint64_t ulp)
+{
+    if (found->over) {
+        printf("# DIFFERENT: %" PRIu64 " elements are more than %" PRIu64 " ulp apart\n", found->over, ulp);
+        return RESULT_DIFFERS;
     }
-    if (!over) {
-        printf("# equal within %" PRIu64 " ulp\n", ulp);
-        return RESULT_OK;
-    }
-    printf("# DIFFERENT: %" PRIu64 " elements are more than %" PRIu64 " ulp apart\n", over, ulp);
-    return RESULT_DIFFERS;
+    if (found->all_nan)
+        return complain("--expect: %d of %d tensors hold nothing but NaN, here and there, so that nothing is compared",
+                        found->all_nan, found->tensors);
+    printf("# equal within %" PRIu64 " ulp\n", ulp);
+    return RESULT_OK;
 }

@@ -13,17 +13,27 @@ typedef struct comparison {
     uint64_t differing;   /* elements that are not equal */
     uint64_t over;        /* elements that are more ulp apart than allowed */
     uint64_t first;       /* the first differing element, if any */
+    uint64_t both_nan;    /* elements that are NaN here and there */
+    uint64_t nan[2];      /* elements that are NaN only here, only there */
+    uint64_t infinite[2]; /* elements that are infinite only here, only there, beside a number */
 } comparison;
 
 /* Of two tensors of the same type and shape. */
 comparison compare_tensors(const safetensor *result, const safetensor *expected, uint64_t ulp);
 
-/* A table of all tensors of `result` beside those of the same name in `expected`, and a verdict, on standard output.
- * Returns RESULT_OK, RESULT_DIFFERS if any element is more than `ulp` apart, or RESULT_REFUSED after a complaint about
- * `expected`. */
-int compare_files(const safetensors *result, const safetensors *expected, uint64_t ulp);
+/* What has been compared so far. */
+typedef struct comparisons {
+    uint64_t over;   /* elements */
+    int32_t tensors; /* compared */
+    int32_t all_nan; /* of these, with nothing but NaN on both sides, which says nothing */
+} comparisons;
 
-/* Only the check that each tensor of `result` has its counterpart. Needs no data. */
-int compare_headers(const safetensors *result, const safetensors *expected);
+/* Complains, and returns nonzero, unless `expected` has a tensor of the same name, dtype and shape. Needs no data. */
+int compare_headers(const safetensor *result, const safetensors *expected);
+/* A row of a table on standard output, with lines on NaN and infinity if there are any. */
+void compare_pair(const safetensor *result, const safetensor *expected, uint64_t ulp, comparisons *found);
+/* The last line. Returns RESULT_OK, RESULT_DIFFERS if any element is more than `ulp` apart, or RESULT_REFUSED after a
+ * complaint. */
+int compare_verdict(const comparisons *found, uint64_t ulp);
 
 #endif

@@ -12,30 +12,30 @@
 #define MAX_OPTIONS 64
 #define FIRST_CODE  256 /* getopt_long's value of option 0: above every character */
 
-int parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value)
+int parse_integer(const char *label, const char *text, int64_t low, int64_t high, int64_t *value)
 {
     char *end;
     errno = 0;
     const long long number = strtoll(text, &end, 10);
     if (!*text || *end || errno || strchr(" \t\n\v\f\r", *text))
-        return complain("--%s: '%.64s' is not a whole number of 64 bits", option, text);
+        return complain("%s: '%.64s' is not a whole number of 64 bits", label, text);
     if (number < low || number > high)
-        return complain("--%s: %lld must be in [%" PRId64 ", %" PRId64 "]", option, number, low, high);
+        return complain("%s: %lld must be in [%" PRId64 ", %" PRId64 "]", label, number, low, high);
     *value = number;
     return 0;
 }
 
-int parse_real(const char *option, const char *text, double *value)
+int parse_real(const char *label, const char *text, double *value)
 {
     char *end;
     const double number = strtod(text, &end);
     if (!*text || *end || !isfinite(number) || strchr(" \t\n\v\f\r", *text))
-        return complain("--%s: '%.64s' is not a finite number", option, text);
+        return complain("%s: '%.64s' is not a finite number", label, text);
     *value = number;
     return 0;
 }
 
-int parse_choice(const char *option, const char *text, const choice *choices, int32_t *value)
+int parse_choice(const char *label, const char *text, const choice *choices, int32_t *value)
 {
     char names[256] = "";
     for (const choice *c = choices; c->name; c++) {
@@ -46,10 +46,10 @@ int parse_choice(const char *option, const char *text, const choice *choices, in
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", c->name);
     }
-    return complain("--%s: '%.64s' is not one of %s", option, text, names);
+    return complain("%s: '%.64s' is not one of %s", label, text, names);
 }
 
-int parse_integers(const char *option, const char *text, int64_t low, int count, int64_t *values)
+int parse_integers(const char *label, const char *text, int64_t low, int count, int64_t *values)
 {
     const char *item = text;
     for (int i = 0; i < count; i++) {
@@ -57,10 +57,10 @@ int parse_integers(const char *option, const char *text, int64_t low, int count,
         const size_t length = strcspn(item, ",");
         const int last = item[length] == 0;
         if (length >= sizeof digits || last != (i == count - 1))
-            return complain("--%s: '%.64s' is not a list of %d whole numbers, such as 1,2,3", option, text, count);
+            return complain("%s: '%.64s' is not a list of %d whole numbers, such as 1,2,3", label, text, count);
         memcpy(digits, item, length);
         digits[length] = 0;
-        if (parse_integer(option, digits, low, INT64_MAX, &values[i]))
+        if (parse_integer(label, digits, low, INT64_MAX, &values[i]))
             return RESULT_REFUSED;
         item += length + 1;
     }
@@ -75,41 +75,46 @@ const char *choice_name(const choice *choices, int32_t value)
     return "?";
 }
 
-/* An option and the field that it sets. */
+/* An option, the field that it sets, and where it is marked as given. */
 typedef struct slot {
     const option_spec *spec;
     char *field;
+    uint64_t *given;
+    uint64_t mark;
 } slot;
 
-static int set_field(const slot *s, const char *text)
+static int set_field(const option_spec *spec, char *field, const char *text, const char *label)
 {
-    const option_spec *spec = s->spec;
     int64_t number = 0;
     switch (spec->kind) {
     case OPTION_FLAG:
-        *(int32_t *)(void *)s->field = 1;
+        *(int32_t *)(void *)field = 1;
         return 0;
     case OPTION_INT32:
-        if (parse_integer(spec->name, text, spec->low, spec->high, &number))
+        if (parse_integer(label, text, spec->low, spec->high, &number))
             return RESULT_REFUSED;
-        *(int32_t *)(void *)s->field = (int32_t)number;
+        *(int32_t *)(void *)field = (int32_t)number;
         return 0;
     case OPTION_INT64:
-        return parse_integer(spec->name, text, spec->low, spec->high, (int64_t *)(void *)s->field);
+        return parse_integer(label, text, spec->low, spec->high, (int64_t *)(void *)field);
     case OPTION_REAL:
-        return parse_real(spec->name, text, (double *)(void *)s->field);
+        return parse_real(label, text, (double *)(void *)field);
+    case OPTION_NONZERO:
+        if (parse_real(label, text, (double *)(void *)field))
+            return RESULT_REFUSED;
+        return *(double *)(void *)field != 0 ? 0 : complain("%s: must not be 0", label);
     case OPTION_CHOICE:
-        return parse_choice(spec->name, text, spec->choices, (int32_t *)(void *)s->field);
+        return parse_choice(label, text, spec->choices, (int32_t *)(void *)field);
     case OPTION_TEXT:
-        *(const char **)(void *)s->field = text;
-        return 0;
+        *(const char **)(void *)field = text;
+        return *text ? 0 : complain("%s: must not be empty", label);
     }
     return RESULT_REFUSED;
 }
 
 static const char *argument_word(const option_spec *spec)
 {
-    static const char *const words[] = {"", " N", " N", " X", " NAME", " TEXT"};
+    static const char *const words[] = {"", " N", " N", " X", " X", " NAME", " TEXT"};
     return words[spec->kind];
 }
 
@@ -130,15 +135,15 @@ static void print_options(const option_group *groups, const char *usage)
 }
 
 /* Fills slots and getopt's tables; returns the number of options. */
-static int collect(const option_group *groups, slot *slots, struct option *longs, char *shorts)
+static int collect(option_group *groups, slot *slots, struct option *longs, char *shorts)
 {
     int count = 0;
     *shorts++ = ':'; /* a missing value is told from an unknown option */
     *shorts++ = 'h';
-    for (const option_group *g = groups; g->specs; g++) {
+    for (option_group *g = groups; g->specs; g++) {
         for (const option_spec *spec = g->specs; spec->name && count < MAX_OPTIONS; spec++, count++) {
             const int takes_value = spec->kind != OPTION_FLAG;
-            slots[count] = (slot){spec, (char *)g->target + spec->offset};
+            slots[count] = (slot){spec, (char *)g->target + spec->offset, &g->given, (uint64_t)1 << (spec - g->specs)};
             longs[count] =
                 (struct option){spec->name, takes_value ? required_argument : no_argument, NULL, FIRST_CODE + count};
             if (spec->letter)
@@ -163,7 +168,83 @@ static const slot *slot_of(int code, const slot *slots, int count)
     return NULL;
 }
 
-int options_parse(int argc, char **argv, const option_group *groups, const char *usage)
+/* What other programs and config files call an option. */
+static const char *const other_names[][2] = {
+    {"base", "--rope-theta"},
+    {"theta", "--rope-theta"},
+    {"rotary-base", "--rope-theta"},
+    {"rope-base", "--rope-theta"},
+    {"rotary-emb-base", "--rope-theta"},
+    {"rope-scaling", "--scaling"},
+    {"rope-type", "--scaling"},
+    {"rope-parameters", "--scaling"},
+    {"rope-factor", "--scaling RULE:factor=..."},
+    {"factor", "--scaling RULE:factor=..."},
+    {"rotary-percent", "--partial-rotary-factor"},
+    {"rotary-pct", "--partial-rotary-factor"},
+    {"qk-rope-head-dim", "--rotary-dim"},
+    {"interleaved", "--pairing interleaved"},
+    {"rotary-interleaved", "--pairing interleaved"},
+    {"neox-style", "--pairing half"},
+    {"is-neox", "--pairing half"},
+    {"tensor-format", "--layout"},
+    {"qkv-format", "--layout"},
+    {"mrope-section", "--axis-sections"},
+    {"mrope-interleaved", "--axis-map interleaved"},
+    {"context-parallel-size", "--cp-size"},
+    {"context-parallel-rank", "--cp-rank"},
+    {"conjugate", "--inverse"},
+    {"attention-scaling", "--mscale"},
+    {"attention-factor", "--mscale"},
+    {"rtol", "--ulp"},
+    {"atol", "--ulp"},
+    {"out", "--output"},
+    {"reference", "--expect"},
+};
+
+/* `word` is what stands on the command line, such as --theta or --theta=3. */
+static int complain_unknown(const char *word, const slot *slots, int count)
+{
+    char name[32] = "";
+    if (!strncmp(word, "--", 2))
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    for (char *c = name; *c; c++)
+        *c = *c == '_' ? '-' : *c;
+    for (int i = 0; i < count; i++)
+        if (!strcmp(name, slots[i].spec->name))
+            return complain("'%.64s' is spelled --%s", word, name);
+    for (size_t i = 0; i < sizeof other_names / sizeof other_names[0]; i++)
+        if (!strcmp(name, other_names[i][0]))
+            return complain("'%.64s' is %s here, if this command has it; --help lists its options", word,
+                            other_names[i][1]);
+    return complain("'%.64s' is not an option; --help lists them", word);
+}
+
+/* getopt takes the beginning of a name for the name, which one that is added later would make another's. */
+static int is_abbreviated(const option_spec *spec, const char *word)
+{
+    return !strncmp(word, "--", 2) && strlen(spec->name) != strcspn(word + 2, "=");
+}
+
+/* The argument that named the option which getopt has just read. */
+static const char *option_word(char **argv, const option_spec *spec)
+{
+    return spec->kind != OPTION_FLAG && optarg == argv[optind - 1] ? argv[optind - 2] : argv[optind - 1];
+}
+
+static int take(const slot *s, const char *word)
+{
+    char label[64];
+    snprintf(label, sizeof label, "--%s", s->spec->name);
+    if (is_abbreviated(s->spec, word))
+        return complain("'%.64s' must be written out: %s", word, label);
+    if (*s->given & s->mark)
+        return complain("%s: is given twice", label);
+    *s->given |= s->mark;
+    return set_field(s->spec, s->field, optarg, label);
+}
+
+int options_parse(int argc, char **argv, option_group *groups, const char *usage)
 {
     slot slots[MAX_OPTIONS];
     struct option longs[MAX_OPTIONS + 2];
@@ -178,13 +259,68 @@ int options_parse(int argc, char **argv, const option_group *groups, const char 
             return OPTIONS_HELP;
         }
         const slot *s = slot_of(code, slots, count);
-        if (!s) {
-            complain(code == ':' ? "'%.64s' needs a value" : "'%.64s' is not an option; --help lists them",
-                     argv[optind - 1]);
+        if (!s && code == ':') {
+            complain("'%.64s' needs a value", argv[optind - 1]);
             return OPTIONS_BAD;
         }
-        if (set_field(s, optarg))
+        if (!s) {
+            complain_unknown(argv[optind - 1], slots, count);
+            return OPTIONS_BAD;
+        }
+        if (take(s, option_word(argv, s->spec)))
             return OPTIONS_BAD;
     }
     return optind;
+}
+
+static const option_spec *find_option(option_group *groups, const char *name, option_group **group)
+{
+    for (option_group *g = groups; g->specs; g++)
+        for (const option_spec *spec = g->specs; spec->name; spec++)
+            if (!strcmp(spec->name, name)) {
+                *group = g;
+                return spec;
+            }
+    return NULL;
+}
+
+int options_given(const option_group *groups, const char *name)
+{
+    for (const option_group *g = groups; g->specs; g++)
+        for (const option_spec *spec = g->specs; spec->name; spec++)
+            if (!strcmp(spec->name, name))
+                return g->given >> (spec - g->specs) & 1;
+    return 0;
+}
+
+/* Whether two fields of an option hold the same. */
+static int same_value(const option_spec *spec, const void *a, const void *b)
+{
+    static const size_t sizes[] = {sizeof(int32_t), sizeof(int32_t), sizeof(int64_t),
+                                   sizeof(double),  sizeof(double),  sizeof(int32_t)};
+    if (spec->kind == OPTION_TEXT)
+        return !strcmp(*(const char *const *)a, *(const char *const *)b);
+    return !memcmp(a, b, sizes[spec->kind]);
+}
+
+int options_set(option_group *groups, const char *name, const char *text, const char *source)
+{
+    option_group *group = NULL;
+    const option_spec *spec = find_option(groups, name, &group);
+    union {
+        int32_t whole;
+        int64_t large;
+        double real;
+        const char *text;
+    } value = {0};
+    if (!spec)
+        return complain("%s: there is no option --%s", source, name);
+    if (set_field(spec, (char *)&value, text, source))
+        return RESULT_REFUSED;
+    char *field = (char *)group->target + spec->offset;
+    if (options_given(groups, name))
+        return same_value(spec, field, &value)
+                   ? 0
+                   : complain("--%s: the command line says something else than %s, which says %.64s", name, source, text);
+    return set_field(spec, field, text, source);
 }

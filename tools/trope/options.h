@@ -12,12 +12,13 @@ typedef struct choice {
 
 /* The type of the field that an option sets. */
 typedef enum option_kind {
-    OPTION_FLAG,   /* int32_t, becomes 1 */
-    OPTION_INT32,  /* int32_t in [low, high] */
-    OPTION_INT64,  /* int64_t in [low, high] */
-    OPTION_REAL,   /* double, finite */
-    OPTION_CHOICE, /* int32_t, one of choices */
-    OPTION_TEXT    /* const char * */
+    OPTION_FLAG,    /* int32_t, becomes 1 */
+    OPTION_INT32,   /* int32_t in [low, high] */
+    OPTION_INT64,   /* int64_t in [low, high] */
+    OPTION_REAL,    /* double, finite */
+    OPTION_NONZERO, /* the same, but not 0, which stands for "not given" */
+    OPTION_CHOICE,  /* int32_t, one of choices */
+    OPTION_TEXT     /* const char * */
 } option_kind;
 
 typedef struct option_spec {
@@ -31,22 +32,32 @@ typedef struct option_spec {
 } option_spec;
 
 typedef struct option_group {
-    const option_spec *specs; /* NULL ends the list */
+    const option_spec *specs; /* at most 64; NULL ends the list */
     void *target;
+    uint64_t given; /* bit i: spec i is on the command line */
 } option_group;
 
 enum { OPTIONS_BAD = -1, OPTIONS_HELP = -2 };
 
 /* Sets the fields and returns the index of the first argument that is no option, with all of those moved to the end;
- * OPTIONS_BAD after a complaint; OPTIONS_HELP after printing usage and the options. */
-int options_parse(int argc, char **argv, const option_group *groups, const char *usage);
+ * OPTIONS_BAD after a complaint; OPTIONS_HELP after printing usage and the options. A name is written out and
+ * occurs once. */
+int options_parse(int argc, char **argv, option_group *groups, const char *usage);
 
-/* Text to values, strictly: no text may be left over. They return 0, or complain about the option and return nonzero. */
-int parse_integer(const char *option, const char *text, int64_t low, int64_t high, int64_t *value);
-int parse_real(const char *option, const char *text, double *value);
-int parse_choice(const char *option, const char *text, const choice *choices, int32_t *value);
+/* Sets the field of option `name` from text that is not of the command line; `source` says in complaints where it is from.
+ * Where the option is on the command line too, the two must say the same. `text` must outlive the field. Returns nonzero
+ * after a complaint. */
+int options_set(option_group *groups, const char *name, const char *text, const char *source);
+/* Whether the option is on the command line. */
+int options_given(const option_group *groups, const char *name);
+
+/* Text to values, strictly: no text may be left over. They return 0, or complain, beginning with `label`, and return
+ * nonzero. */
+int parse_integer(const char *label, const char *text, int64_t low, int64_t high, int64_t *value);
+int parse_real(const char *label, const char *text, double *value);
+int parse_choice(const char *label, const char *text, const choice *choices, int32_t *value);
 /* "a,b,c" to exactly `count` integers of at least low. */
-int parse_integers(const char *option, const char *text, int64_t low, int count, int64_t *values);
+int parse_integers(const char *label, const char *text, int64_t low, int count, int64_t *values);
 
 /* The name of a value, "?" if it is in no row. */
 const char *choice_name(const choice *choices, int32_t value);

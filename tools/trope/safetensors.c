@@ -1,3 +1,5 @@
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +50,8 @@ void safetensors_free(safetensors *file)
     }
     free(file->tensors);
     free(file->metadata);
+    if (file->path && file->descriptor >= 0)
+        close(file->descriptor);
     memset(file, 0, sizeof *file);
 }
 
@@ -214,7 +218,7 @@ static int read_tensor(const safetensors *file, const cJSON *entry, safetensor *
         return complain_about(file->path, tensor->name, "dtype must be a string");
     tensor->type = value_type_of(dtype->valuestring);
     if (tensor->type < 0)
-        return complain_about(file->path, tensor->name, "dtype '%.32s' is not one of F32, F16, BF16, F64, I32, I64",
+        return complain_about(file->path, tensor->name, "dtype '%.32s' is not one of F32, F16, BF16, F64, I32, I64, C64",
                               dtype->valuestring);
     if (read_shape(file, entry, tensor) || read_offsets(file, entry, tensor))
         return RESULT_REFUSED;
@@ -316,27 +320,52 @@ static int read_header(safetensors *file, const char *text, uint64_t length, uin
     return check_offsets(file, data_bytes);
 }
 
-static int open_regular(const char *path, FILE **stream, uint64_t *size)
+uint64_t safetensor_bytes(const safetensor *tensor)
 {
-    struct stat status;
-    *stream = fopen(path, "rb");
-    if (!*stream)
-        return complain_about(path, NULL, "%m");
-    if (fstat(fileno(*stream), &status))
-        return complain_about(path, NULL, "%m");
-    if (!S_ISREG(status.st_mode))
-        return complain_about(path, NULL, "must be a regular file");
-    *size = (uint64_t)status.st_size;
+    return tensor->end - tensor->begin;
+}
+
+/* Reads all of `bytes`, or returns nonzero. */
+static int read_at(int descriptor, uint64_t offset, void *data, uint64_t bytes)
+{
+    char *at = data;
+    while (bytes) {
+        const ssize_t got = pread(descriptor, at, bytes < (1u << 30) ? (size_t)bytes : 1u << 30, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return 1;
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
     return 0;
 }
 
-static int read_file(safetensors *file, FILE *stream, uint64_t size)
+/* What a file is that is no safetensors file, by its first bytes; NULL if that is not known. */
+static const char *other_format(const unsigned char *raw)
+{
+    if (!memcmp(raw, "PK\3\4", 4))
+        return "a zip archive, such as torch.save's .pt and NumPy's .npz";
+    if (!memcmp(raw, "\x93NUMPY", 6))
+        return "NumPy's .npy";
+    if (raw[0] == 0x80 && raw[1] >= 2 && raw[1] <= 5)
+        return "a pickle, such as an old .pt";
+    if (!memcmp(raw, "GGUF", 4))
+        return "GGUF";
+    return NULL;
+}
+
+static int read_file(safetensors *file, uint64_t size)
 {
     unsigned char raw[LENGTH_BYTES];
-    if (size < LENGTH_BYTES || fread(raw, 1, LENGTH_BYTES, stream) != LENGTH_BYTES)
+    if (size < LENGTH_BYTES || read_at(file->descriptor, 0, raw, LENGTH_BYTES))
         return complain_about(file->path, NULL, "a file of %" PRIu64 " bytes has no safetensors header length", size);
     uint64_t length;
     memcpy(&length, raw, sizeof length);
+    if (length > size - LENGTH_BYTES && other_format(raw))
+        return complain_about(file->path, NULL, "is %s; what is read is safetensors (safetensors.torch.save_file)",
+                              other_format(raw));
     if (length > SAFETENSORS_MAX_HEADER)
         return complain_about(file->path, NULL, "the header length (%" PRIu64 ") must be at most %d", length,
                               SAFETENSORS_MAX_HEADER);
@@ -350,7 +379,7 @@ static int read_file(safetensors *file, FILE *stream, uint64_t size)
     text[length] = 0;
     file->data_start = LENGTH_BYTES + length;
     int result;
-    if (fread(text, 1, (size_t)length, stream) != length)
+    if (read_at(file->descriptor, LENGTH_BYTES, text, length))
         result = complain_about(file->path, NULL, "cannot read the header");
     else
         result = read_header(file, text, length, size - file->data_start);
@@ -360,40 +389,33 @@ static int read_file(safetensors *file, FILE *stream, uint64_t size)
 
 int safetensors_open(const char *path, safetensors *file)
 {
-    FILE *stream = NULL;
-    uint64_t size = 0;
+    struct stat status;
     memset(file, 0, sizeof *file);
     file->path = path;
-    int result = open_regular(path, &stream, &size);
-    if (!result)
-        result = read_file(file, stream, size);
-    if (stream)
-        fclose(stream);
-    return result;
+    file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->descriptor < 0 || fstat(file->descriptor, &status))
+        return complain_about(path, NULL, "%m");
+    if (!S_ISREG(status.st_mode))
+        return complain_about(path, NULL, "must be a regular file");
+    return read_file(file, (uint64_t)status.st_size);
 }
 
-static int load_tensor(const safetensors *file, FILE *stream, safetensor *tensor)
+int safetensors_read(const safetensors *file, const safetensor *tensor, void *data)
 {
-    const uint64_t bytes = tensor->end - tensor->begin;
-    tensor->data = aligned_bytes(bytes);
-    if (!tensor->data)
-        return complain_about(file->path, tensor->name, "out of memory for %" PRIu64 " bytes", bytes);
-    if (fseeko(stream, (off_t)(file->data_start + tensor->begin), SEEK_SET) ||
-        fread(tensor->data, 1, (size_t)bytes, stream) != bytes)
+    const uint64_t bytes = safetensor_bytes(tensor);
+    if (read_at(file->descriptor, file->data_start + tensor->begin, data, bytes))
         return complain_about(file->path, tensor->name, "cannot read its %" PRIu64 " bytes", bytes);
     return 0;
 }
 
-int safetensors_load(safetensors *file)
+int safetensors_load(const safetensors *file, safetensor *tensor)
 {
-    FILE *stream = fopen(file->path, "rb");
-    if (!stream)
-        return complain_about(file->path, NULL, "%m");
-    int result = 0;
-    for (int32_t i = 0; i < file->count && !result; i++)
-        result = load_tensor(file, stream, &file->tensors[i]);
-    fclose(stream);
-    return result;
+    if (tensor->data)
+        return 0;
+    tensor->data = aligned_bytes(safetensor_bytes(tensor));
+    if (!tensor->data)
+        return complain_about(file->path, tensor->name, "out of memory for %" PRIu64 " bytes", safetensor_bytes(tensor));
+    return safetensors_read(file, tensor, tensor->data);
 }
 
 /* Writing */
@@ -417,8 +439,8 @@ static void print_tensor(FILE *text, const safetensor *tensor, uint64_t begin)
     fprintf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
-/* The header with its length in front, padded with spaces so that the data starts at a multiple of 8. For free(). */
-static char *make_header(const safetensors *file, size_t *size)
+/* With its length in front, padded with spaces so that the data starts at a multiple of 8. */
+char *safetensors_header(const safetensors *file, size_t *size)
 {
     char *header = NULL;
     FILE *text = open_memstream(&header, size);
@@ -445,56 +467,4 @@ static char *make_header(const safetensors *file, size_t *size)
     const uint64_t length = *size - LENGTH_BYTES;
     memcpy(header, &length, sizeof length);
     return header;
-}
-
-static int write_all(const safetensors *file, FILE *stream)
-{
-    size_t size;
-    char *header = make_header(file, &size);
-    if (!header)
-        return 1;
-    int failed = fwrite(header, 1, size, stream) != size;
-    free(header);
-    for (int32_t i = 0; i < file->count && !failed; i++) {
-        const safetensor *tensor = &file->tensors[i];
-        const size_t bytes = (size_t)tensor->elements * (size_t)value_size(tensor->type);
-        failed = fwrite(tensor->data, 1, bytes, stream) != bytes;
-    }
-    return failed;
-}
-
-/* A new file beside path, with the permissions that any other new file would get. */
-static FILE *open_beside(const char *path, char *temporary, size_t size)
-{
-    if (snprintf(temporary, size, "%s.XXXXXX", path) >= (int)size)
-        return NULL;
-    const int descriptor = mkstemp(temporary);
-    if (descriptor < 0)
-        return NULL;
-    const mode_t mask = umask(0);
-    umask(mask);
-    FILE *stream = fchmod(descriptor, 0666 & ~mask) ? NULL : fdopen(descriptor, "wb");
-    if (!stream) {
-        close(descriptor);
-        remove(temporary);
-    }
-    return stream;
-}
-
-int safetensors_write(const safetensors *file)
-{
-    char temporary[4608];
-    struct stat status;
-    if (!stat(file->path, &status) && !S_ISREG(status.st_mode))
-        return complain_about(file->path, NULL, "must be a regular file, or a new one");
-    FILE *stream = open_beside(file->path, temporary, sizeof temporary);
-    if (!stream)
-        return complain_about(file->path, NULL, "cannot write beside it: %m");
-    int failed = write_all(file, stream);
-    failed |= fclose(stream) != 0;
-    if (!failed && !rename(temporary, file->path))
-        return 0;
-    complain_about(file->path, NULL, "cannot write: %m");
-    remove(temporary);
-    return RESULT_REFUSED;
 }

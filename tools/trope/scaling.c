@@ -5,7 +5,7 @@
 #include "options.h"
 #include "scaling.h"
 
-#define OPTION "scaling"
+#define OPTION "--scaling"
 
 static const choice rule_choices[] = {{"default", TROPE_RULE_DEFAULT},           {"linear", TROPE_RULE_LINEAR},
                                       {"dynamic", TROPE_RULE_DYNAMIC},           {"yarn", TROPE_RULE_YARN},
@@ -13,6 +13,7 @@ static const choice rule_choices[] = {{"default", TROPE_RULE_DEFAULT},          
                                       {"proportional", TROPE_RULE_PROPORTIONAL}, {NULL, 0}};
 
 enum {
+    DEFAULT = 1 << TROPE_RULE_DEFAULT,
     LINEAR = 1 << TROPE_RULE_LINEAR,
     DYNAMIC = 1 << TROPE_RULE_DYNAMIC,
     YARN = 1 << TROPE_RULE_YARN,
@@ -22,26 +23,29 @@ enum {
 };
 
 typedef struct scaling_key {
-    const char *name;
+    const char *name; /* as in a config.json */
     size_t offset;    /* of a double in trope_frequency_args */
     int rules;        /* that have this key */
-    double otherwise; /* its value where it is not given, if the library has none */
+    int needed_by;    /* those of them that do not go without */
 } scaling_key;
 
 static const scaling_key keys[] = {
-    {"factor", offsetof(trope_frequency_args, factor), LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL, 1},
-    {"original_max_position", offsetof(trope_frequency_args, original_max_position), DYNAMIC | YARN | LONGROPE | LLAMA3, 0},
-    {"seq_len", offsetof(trope_frequency_args, seq_len), DYNAMIC | LONGROPE, 0},
-    {"low_freq_factor", offsetof(trope_frequency_args, low_freq_factor), LLAMA3, 1},
-    {"high_freq_factor", offsetof(trope_frequency_args, high_freq_factor), LLAMA3, 4},
+    {"factor", offsetof(trope_frequency_args, factor), LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL,
+     LINEAR | DYNAMIC | YARN | LLAMA3},
+    {"original_max_position_embeddings", offsetof(trope_frequency_args, original_max_position),
+     DYNAMIC | YARN | LONGROPE | LLAMA3, DYNAMIC | YARN | LONGROPE | LLAMA3},
+    {"low_freq_factor", offsetof(trope_frequency_args, low_freq_factor), LLAMA3, LLAMA3},
+    {"high_freq_factor", offsetof(trope_frequency_args, high_freq_factor), LLAMA3, LLAMA3},
     {"beta_fast", offsetof(trope_frequency_args, beta_fast), YARN, 0},
     {"beta_slow", offsetof(trope_frequency_args, beta_slow), YARN, 0},
     {"attention_factor", offsetof(trope_frequency_args, attention_factor), YARN | LONGROPE, 0},
     {"mscale", offsetof(trope_frequency_args, mscale), YARN, 0},
     {"mscale_all_dim", offsetof(trope_frequency_args, mscale_all_dim), YARN, 0},
-    {"partial_rotary_factor", offsetof(trope_frequency_args, partial_rotary_factor), PROPORTIONAL, 1},
+    {"partial_rotary_factor", offsetof(trope_frequency_args, partial_rotary_factor), PROPORTIONAL, PROPORTIONAL},
 };
 enum { KEY_COUNT = sizeof keys / sizeof keys[0] };
+
+static const choice truth_choices[] = {{"true", 0}, {"false", 1}, {NULL, 0}}; /* of truncate, as no_truncate */
 
 /* "1;1.25;..." to one factor a pair. */
 static int parse_factors(const char *name, char *text, int32_t count, double *factors)
@@ -52,13 +56,13 @@ static int parse_factors(const char *name, char *text, int32_t count, double *fa
         if (next)
             *next++ = 0;
         if (found == count)
-            return complain("--" OPTION ": %s must have %d factors, one per pair, and has more", name, count);
+            return complain(OPTION ": %s must have %d factors, one per pair, and has more", name, count);
         if (parse_real(OPTION, item, &factors[found]))
             return RESULT_REFUSED;
         item = next;
     }
     if (found != count)
-        return complain("--" OPTION ": %s must have %d factors, one per pair, and has %d", name, count, found);
+        return complain(OPTION ": %s must have %d factors, one per pair, and has %d", name, count, found);
     return 0;
 }
 
@@ -79,17 +83,28 @@ static int set_key(scaling_rule *rule, const char *name, char *value)
         rule->args.long_factor = rule->long_factor;
         return parse_factors(name, value, pairs, rule->long_factor);
     }
-    if (own == YARN && !strcmp(name, "no_truncate")) {
-        int64_t flag;
-        if (parse_integer(OPTION, value, 0, 1, &flag))
+    if (own == YARN && !strcmp(name, "truncate"))
+        return parse_choice(OPTION ": truncate", value, truth_choices, &rule->args.no_truncate);
+    for (int i = 0; i < KEY_COUNT; i++) {
+        if (!(keys[i].rules & own) || strcmp(keys[i].name, name))
+            continue;
+        double *field = field_of(&keys[i], rule);
+        if (parse_real(OPTION, value, field))
             return RESULT_REFUSED;
-        rule->args.no_truncate = (int32_t)flag;
-        return 0;
+        return *field != 0 ? 0 : complain(OPTION ": %s must not be 0", name);
     }
-    for (int i = 0; i < KEY_COUNT; i++)
-        if ((keys[i].rules & own) && !strcmp(keys[i].name, name))
-            return parse_real(OPTION, value, field_of(&keys[i], rule));
-    return complain("--" OPTION ": rule %s has no key '%.64s'", choice_name(rule_choices, rule->args.rule), name);
+    if (own == DEFAULT)
+        return complain(OPTION ": rule default has no keys, but '%.64s' is given", name);
+    return complain(OPTION ": rule %s has no key '%.64s'", choice_name(rule_choices, rule->args.rule), name);
+}
+
+/* Whether key=value stands before `item` in the text that begins at `first`, whose separators are cut already. */
+static int is_repeated(const char *first, const char *item)
+{
+    for (const char *c = first; c < item; c += strlen(c) + 1)
+        if (!strcmp(c, item))
+            return 1;
+    return 0;
 }
 
 /* Cuts `text` up in place. */
@@ -98,6 +113,7 @@ static int parse_rule(char *text, scaling_rule *rule)
     char *item = strchr(text, ':');
     if (item)
         *item++ = 0;
+    const char *first = item;
     if (parse_choice(OPTION, text, rule_choices, &rule->args.rule))
         return RESULT_REFUSED;
     while (item) {
@@ -106,8 +122,10 @@ static int parse_rule(char *text, scaling_rule *rule)
             *next++ = 0;
         char *value = strchr(item, '=');
         if (!value)
-            return complain("--" OPTION ": '%.64s' is not key=value", item);
+            return complain(OPTION ": '%.64s' is not key=value", item);
         *value++ = 0;
+        if (is_repeated(first, item))
+            return complain(OPTION ": %.64s is given twice", item);
         if (set_key(rule, item, value))
             return RESULT_REFUSED;
         item = next;
@@ -115,11 +133,16 @@ static int parse_rule(char *text, scaling_rule *rule)
     return 0;
 }
 
-static void set_missing(scaling_rule *rule)
+static int check_missing(scaling_rule *rule)
 {
+    const int own = 1 << rule->args.rule;
     for (int i = 0; i < KEY_COUNT; i++)
-        if ((keys[i].rules & 1 << rule->args.rule) && *field_of(&keys[i], rule) == 0)
-            *field_of(&keys[i], rule) = keys[i].otherwise;
+        if ((keys[i].needed_by & own) && *field_of(&keys[i], rule) == 0)
+            return complain(OPTION ": rule %s needs %s=..., which is missing", choice_name(rule_choices, rule->args.rule),
+                            keys[i].name);
+    if (own == LONGROPE && (!rule->args.short_factor || !rule->args.long_factor))
+        return complain(OPTION ": rule longrope needs short_factor=... and long_factor=...");
+    return 0;
 }
 
 int scaling_parse(const char *text, int32_t rotary_dim, scaling_rule *rule)
@@ -132,10 +155,9 @@ int scaling_parse(const char *text, int32_t rotary_dim, scaling_rule *rule)
     if (!text)
         return 0;
     if (strlen(text) >= sizeof copy)
-        return complain("--" OPTION ": the text must be shorter than %zu bytes", sizeof copy);
+        return complain(OPTION ": the text must be shorter than %zu bytes", sizeof copy);
     memcpy(copy, text, strlen(text) + 1);
     if (parse_rule(copy, rule))
         return RESULT_REFUSED;
-    set_missing(rule);
-    return 0;
+    return check_missing(rule);
 }

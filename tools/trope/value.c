@@ -12,6 +12,7 @@ typedef struct value_type {
 static const value_type types[VALUE_TYPES] = {
     [TROPE_F32] = {"F32", 4, 23, -126},  [TROPE_F16] = {"F16", 2, 10, -14}, [TROPE_BF16] = {"BF16", 2, 7, -126},
     [TROPE_F64] = {"F64", 8, 52, -1022}, [VALUE_I32] = {"I32", 4, 0, 0},    [VALUE_I64] = {"I64", 8, 0, 0},
+    [VALUE_C64] = {"C64", 8, 0, 0},
 };
 
 const char *value_type_name(int32_t type)

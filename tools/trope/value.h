@@ -7,7 +7,7 @@
 #include "trope/trope.h"
 
 /* Types of elements: TROPE_F32, TROPE_F16, TROPE_BF16, TROPE_F64, and these. */
-enum { VALUE_I32 = TROPE_F64 + 1, VALUE_I64, VALUE_TYPES };
+enum { VALUE_I32 = TROPE_F64 + 1, VALUE_I64, VALUE_C64, VALUE_TYPES }; /* C64: two F32 */
 
 /* As safetensors spells it: "F32". */
 const char *value_type_name(int32_t type);

@@ -1,0 +1,216 @@
+"""trope apply --config: a Hugging Face config.json is options, and gives what the formulas of its model give."""
+
+import json
+import math
+import os
+import random
+
+import harness
+import rope
+import safetensors
+from harness import check, run
+from rope import Rotation
+from safetensors import Tensor
+
+TOKENS = 40
+LLAMA = {"model_type": "llama", "rope_theta": 500000.0, "hidden_size": 64, "num_attention_heads": 2}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1}
+DEEPSEEK = {"model_type": "deepseek_v3", "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "rope_theta": 10000,
+            "rope_scaling": {"type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0, **YARN}}
+GEMMA = {"model_type": "gemma3", "text_config": {
+    "model_type": "gemma3_text", "head_dim": 32, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0}}}
+BY_LAYER = {"model_type": "gemma3_text", "head_dim": 32, "rope_parameters": {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
+PHI3 = {"model_type": "phi3", "rope_theta": 10000.0, "max_position_embeddings": 128, "original_max_position_embeddings": 32,
+        "rope_scaling": {"type": "su", "short_factor": [1.0 + i / 8 for i in range(16)],
+                         "long_factor": [2.0 + i for i in range(16)]}}
+DYNAMIC = {**LLAMA, "max_position_embeddings": 32, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+FULL, SLIDING = ["--layer-type", "full_attention"], ["--layer-type", "sliding_attention"]
+
+
+def by_index(frequencies):
+    def angles(b, t, i):
+        a = t * frequencies[i]
+        return math.cos(a), math.sin(a), math.cos(a), math.sin(a)
+
+    return angles
+
+
+def linear(dim, theta, factor):
+    return [f / factor for f in rope.default(dim, theta)]
+
+
+def phi3(factors):
+    return [f / factor for f, factor in zip(rope.default(32), factors)]
+
+
+FACTOR = math.sqrt(1 + math.log(4) / math.log(32))  # of LongRoPE
+# What it is, the config, options, the rotation of heads of 32.
+RIGHT = [
+    ("llama", LLAMA, [], Rotation(by_index(rope.default(32, 500000.0)), 32)),
+    ("llama 3.1", {**LLAMA, "rope_scaling": LLAMA3}, [],
+     Rotation(by_index(rope.llama3(32, 500000.0, 8.0, 1.0, 4.0, 64.0)), 32)),
+    ("llama 3.1 of transformers 5", {"model_type": "llama", "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}}, [],
+     Rotation(by_index(rope.llama3(32, 500000.0, 8.0, 1.0, 4.0, 64.0)), 32)),
+    ("yarn", {**LLAMA, "rope_scaling": {"rope_type": "yarn", **YARN}}, [],
+     Rotation(by_index(rope.yarn(32, 500000.0, 4.0, 64.0)[0]), 32, mscale=rope.yarn(32, 500000.0, 4.0, 64.0)[1])),
+    ("deepseek", DEEPSEEK, [], Rotation(by_index(rope.yarn(16, 10000.0, 4.0, 64.0)[0]), 16, 16, "interleaved", "half")),
+    ("deepseek by halves", {**DEEPSEEK, "rope_interleave": False}, [],
+     Rotation(by_index(rope.yarn(16, 10000.0, 4.0, 64.0)[0]), 16, 16)),
+    ("gpt-neox", {"model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 10000}, [],
+     Rotation(by_index(rope.default(8)), 8)),
+    ("stablelm, with what its class has", {"model_type": "stablelm", "rope_theta": 10000}, [],
+     Rotation(by_index(rope.default(8)), 8)),
+    ("glm-4", {"model_type": "glm4", "rope_theta": 10000, "head_dim": 32, "partial_rotary_factor": 0.5}, [],
+     Rotation(by_index(rope.default(16)), 16, pairing="interleaved")),
+    ("gpt-j", {"model_type": "gptj", "rotary_dim": 8, "rope_theta": 10000}, [],
+     Rotation(by_index(rope.default(8)), 8, pairing="interleaved")),
+    ("gemma 3, full", GEMMA, FULL, Rotation(by_index(linear(32, 1000000.0, 8)), 32)),
+    ("gemma 3, sliding", GEMMA, SLIDING, Rotation(by_index(rope.default(32)), 32)),
+    ("by layer, full", BY_LAYER, FULL, Rotation(by_index(linear(32, 1000000.0, 8)), 32)),
+    ("by layer, sliding", BY_LAYER, SLIDING, Rotation(by_index(rope.default(32)), 32)),
+    ("phi 3, long", PHI3, ["--seq-len", 40], Rotation(by_index(phi3([2.0 + i for i in range(16)])), 32, mscale=FACTOR)),
+    ("dynamic", DYNAMIC, ["--seq-len", 50], Rotation(by_index(rope.dynamic(32, 500000.0, 2.0, 50.0, 32.0)), 32)),
+    ("proportional", {"model_type": "gemma4_text", "rope_theta": 10000,
+                      "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}, [],
+     Rotation(by_index(rope.proportional(32, 10000.0, 1.0, 0.5)), 32)),
+    ("a model that is not known", {"model_type": "mine", "rope_theta": 10000}, ["--pairing", "half", "--rotary-dim", 32],
+     Rotation(by_index(rope.default(32)), 32)),
+    ("the same said twice", LLAMA, ["--pairing", "half", "--rope-theta", 500000],
+     Rotation(by_index(rope.default(32, 500000.0)), 32)),
+]
+
+# What is wrong, the config, options, words that the line must hold.
+WRONG = [
+    ("no layer type", GEMMA, [], ["--layer-type", "full_attention", "sliding_attention"]),
+    ("no layer type of transformers 5", BY_LAYER, [], ["--layer-type", "full_attention", "sliding_attention"]),
+    ("an unknown layer type", BY_LAYER, ["--layer-type", "full"], ["--layer-type", "full_attention"]),
+    ("a layer type where there is one", LLAMA, FULL, ["--layer-type", "leave it out"]),
+    ("a model that is not known", {"model_type": "mine", "rope_theta": 10000}, [], ["--pairing", "'mine'"]),
+    ("how much of its head", {"model_type": "mine", "rope_theta": 10000}, ["--pairing", "half"],
+     ["--rotary-dim", "'mine'"]),
+    ("another pairing", LLAMA, ["--pairing", "interleaved"], ["--pairing", "model_type", "half"]),
+    ("another base", LLAMA, ["--rope-theta", 10000], ["--rope-theta", "rope_theta", "500000"]),
+    ("another rule", {**LLAMA, "rope_scaling": LLAMA3}, ["--scaling", "default"], ["--scaling", "rope_scaling", "llama3"]),
+    ("other heads", {**LLAMA, "head_dim": 64}, [], ["'q'", "--head-dim (64)"]),
+    ("no base", {"model_type": "llama"}, [], ["config.json", "rope_theta", "missing"]),
+    ("a base that is text", {**LLAMA, "rope_theta": "10000"}, [], ["rope_theta", "number"]),
+    ("a key that the rule lacks", {**LLAMA, "rope_scaling": {**LLAMA3, "beta_fast": 32}}, [], ["--scaling", "beta_fast"]),
+    ("a key that is missing", {**LLAMA, "rope_scaling": {"rope_type": "linear"}}, [], ["--scaling", "factor"]),
+    ("HunYuan's alpha", {**DYNAMIC, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}}, [], ["alpha"]),
+    ("an unknown rule", {**LLAMA, "rope_scaling": {"rope_type": "ntk"}}, [], ["ntk", "llama3"]),
+    ("the length of now", PHI3, [], ["--seq-len", "up to 39"]),
+    ("a length that nothing reads", LLAMA, ["--seq-len", 50], ["--seq-len", "no effect"]),
+    ("bases by layer", {**LLAMA, "swa_rope_theta": 1000.0}, [], ["swa_rope_theta"]),
+    ("two dicts that differ", {**LLAMA, "rope_scaling": LLAMA3, "rope_parameters": {"rope_type": "default"}}, [],
+     ["rope_scaling", "contradicts"]),
+]
+
+
+def write_config(directory, config):
+    with open(os.path.join(directory, "config.json"), "w") as file:
+        json.dump(config, file)
+
+
+def numbers(*shape):
+    return Tensor("F64", list(shape), [random.uniform(-2, 2) for _ in range(math.prod(shape))])
+
+
+def apply(directory, config, tensors, *options):
+    """The process, and what it wrote."""
+    source, target = os.path.join(directory, "in.safetensors"), os.path.join(directory, "out.safetensors")
+    write_config(directory, config)
+    safetensors.write(source, tensors)
+    result = run("apply", source, "-o", target, "--layout", "bshd", "--config", directory, *options)
+    return result, safetensors.read(target)[0] if result.returncode == 0 else {}
+
+
+def close(name, got, rotation, source):
+    want, size = rotation.apply("bshd", source.shape, source.values)
+    worst = max(abs(g - w) - 1e-11 * s for g, w, s in zip(got.values, want, size))
+    check(worst <= 0, name, "is off by", worst)
+
+
+def right():
+    q = numbers(1, TOKENS, 2, 32)
+    for name, config, options, rotation in RIGHT:
+        with harness.folder() as directory:
+            result, found = apply(directory, config, {"q": q}, *options)
+            if check(result.returncode == 0, name, result.stderr):
+                close(name, found["q"], rotation, q)
+
+
+def wrong():
+    for name, config, options, words in WRONG:
+        with harness.folder() as directory:
+            result, _ = apply(directory, config, {"q": numbers(1, TOKENS, 2, 32)}, *options)
+            check(result.returncode == 2 and result.stderr.count("\n") == 1, name, "is refused in one line", result.stderr)
+            for word in words:
+                check(word in result.stderr, name, "has no", repr(word), "in", result.stderr)
+    with harness.folder() as directory:
+        path = os.path.join(directory, "in.safetensors")
+        safetensors.write(path, {"q": numbers(1, TOKENS, 2, 32)})
+        for content, word in (("{", "JSON"), ("[]", "JSON"), (None, "No such file")):
+            config = os.path.join(directory, "config.json")
+            if content is None:
+                os.remove(config)
+            else:
+                with open(config, "w") as file:
+                    file.write(content)
+            result = run("apply", path, "-o", path, "--config", config)
+            check(result.returncode == 2 and word in result.stderr, "a config of", content, result.stderr)
+        result = run("apply", path, "-o", path, "--layout", "bshd", *FULL)
+        check(result.returncode == 2 and "--layer-type" in result.stderr, "a layer type alone", result.stderr)
+
+
+def axes():
+    """mrope_section is read where there are positions of several axes, and has nothing to say where there are none."""
+    config = {**LLAMA, "model_type": "qwen2_vl", "rope_scaling": {"type": "mrope", "mrope_section": [6, 5, 5]}}
+    mixed = {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True}
+    ids = Tensor("I64", [3, 1, TOKENS], [random.randrange(90) for _ in range(3 * TOKENS)])
+    q, frequencies = numbers(1, TOKENS, 2, 32), rope.default(32, 500000.0)
+
+    def of_axis(axis):
+        def angles(b, t, i):
+            a = ids.values[axis(i) * TOKENS + t] * frequencies[i]
+            return math.cos(a), math.sin(a), math.cos(a), math.sin(a)
+
+        return angles
+
+    for name, scaling, axis in (("sections", config["rope_scaling"], lambda i: 0 if i < 6 else 1 if i < 11 else 2),
+                                ("interleaved", mixed, lambda i: i % 3 if i < 3 * (6, 5, 5)[i % 3] else 0)):
+        with harness.folder() as directory:
+            result, found = apply(directory, {**config, "rope_scaling": scaling}, {"q": q, "position_ids": ids})
+            if check(result.returncode == 0, name, result.stderr):
+                close(name, found["q"], Rotation(of_axis(axis), 32), q)
+            result, found = apply(directory, {**config, "rope_scaling": scaling}, {"q": q})
+            if check(result.returncode == 0, name, result.stderr):
+                close("no axes", found["q"], Rotation(by_index(frequencies), 32), q)
+
+
+def tables():
+    """Angles of the file are those that are used; the config still says how they are paired, and must fit them."""
+    q = numbers(1, TOKENS, 2, 32)
+    angles = [t * f for t in range(TOKENS) for f in 2 * rope.default(16)]
+    freqs = {"freqs": Tensor("F64", [TOKENS, 16], angles)}
+    config = {"model_type": "glm4", "rope_theta": 10000, "head_dim": 32, "partial_rotary_factor": 0.5}
+    with harness.folder() as directory:
+        result, found = apply(directory, config, {"q": q, **freqs})
+        expected = Rotation(by_index(rope.default(16)), 16, pairing="interleaved")
+        if check(result.returncode == 0, "a table", result.stderr):
+            close("a table", found["q"], expected, q)
+        result, _ = apply(directory, {**config, "partial_rotary_factor": 1.0}, {"q": q, **freqs})
+        check(result.returncode == 2 and "'freqs'" in result.stderr, "a table of another width", result.stderr)
+
+
+harness.require_apply()
+random.seed(20261127)
+right()
+wrong()
+axes()
+tables()
+harness.finish()

@@ -1,0 +1,162 @@
+"""trope apply writes a file as a whole or not at all: what was there is untouched until then, links are followed, mode and
+owner are kept, memory is bounded, and nothing is left behind."""
+
+import json
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import time
+
+import harness
+import safetensors
+from harness import TOOL, check, run
+from safetensors import Tensor
+
+SAID = ["--layout", "sbhd", "--pairing", "half", "--rope-theta", 10000]
+
+
+def tensor(*shape):
+    count = 1
+    for n in shape:
+        count *= n
+    return Tensor("F32", list(shape), [random.uniform(-2, 2) for _ in range(count)])
+
+
+def large_file(path, layers, tokens):
+    """A file of `layers` tensors of zeros, each of tokens * 4096 bytes."""
+    header, end = {}, 0
+    for layer in range(layers):
+        begin, end = end, end + tokens * 4096
+        header["layers.%d.q" % layer] = {"dtype": "F32", "shape": [tokens, 1, 8, 128], "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+    return end
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def kinds_of_output():
+    with harness.folder() as directory:
+        source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
+        safetensors.write(source, {"q": tensor(4, 1, 2, 8)})
+        check(run("apply", source, "-o", out, *SAID).returncode == 0, "a new file")
+        want = read(out)
+        piped = subprocess.run([TOOL, "apply", source, "-o", "-", "--quiet"] + [str(a) for a in SAID],
+                               stdout=subprocess.PIPE)
+        check(piped.returncode == 0 and piped.stdout == want, "standard output has the same bytes")
+        # A link stays one, and the file that it leads to keeps its mode.
+        folder = os.path.join(directory, "there")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "real"), "w") as file:
+            file.write("before")
+        os.chmod(file.name, 0o604)
+        link, dangling = os.path.join(directory, "link"), os.path.join(directory, "dangling")
+        os.symlink("there/real", link)
+        os.symlink("there/new", dangling)
+        for path, real in ((link, file.name), (dangling, os.path.join(folder, "new"))):
+            result = run("apply", source, "-o", path, *SAID)
+            check(result.returncode == 0 and os.path.islink(path) and read(real) == want, "a link is followed",
+                  result.stderr)
+        check(os.stat(file.name).st_mode & 0o777 == 0o604, "the mode is kept", oct(os.stat(file.name).st_mode))
+        check(harness.files(folder) == ["new", "real"], "nothing else is there", harness.files(folder))
+        if os.geteuid() == 0:
+            os.chown(file.name, 12, 34)
+            check(run("apply", source, "-o", link, *SAID).returncode == 0, "a file of another owner")
+            check((os.stat(file.name).st_uid, os.stat(file.name).st_gid) == (12, 34), "the owner is kept")
+        mask = os.umask(0o027)
+        check(run("apply", source, "-o", out + "2", *SAID).returncode == 0, "another new file")
+        os.umask(mask)
+        check(os.stat(out + "2").st_mode & 0o777 == 0o640, "permissions of a new file follow the umask")
+
+
+def refused_outputs():
+    with harness.folder() as directory:
+        source = os.path.join(directory, "in")
+        safetensors.write(source, {"q": tensor(4, 1, 2, 8)})
+        os.mkfifo(os.path.join(directory, "pipe"))
+        os.symlink("loop", os.path.join(directory, "loop"))
+        os.symlink("/dev/null", os.path.join(directory, "null"))
+        before = harness.files(directory)
+        for path in ("pipe", "loop", "null", "/dev/null", "/dev/stdout", "/proc/self/fd/1", ".", "no/such/folder"):
+            result = run("apply", source, "-o", os.path.join(directory, path), *SAID)
+            check(result.returncode == 2 and result.stderr.count("\n") == 1, path, "is refused", result.stderr)
+            check(result.stdout == "", path, "gets nothing")
+            check(harness.files(directory) == before, path, "leaves", harness.files(directory))
+        check(os.path.islink("/dev/stdout") or not os.path.exists("/dev/stdout"), "/dev/stdout is what it was")
+        with open(os.path.join(directory, "out"), "w") as file:
+            result = subprocess.run([TOOL, "apply", source, "-o", "/dev/stdout"] + [str(a) for a in SAID], stdout=file,
+                                    stderr=subprocess.PIPE)
+        check(result.returncode == 2 and read(file.name) == b"", "/dev/stdout that is a file")
+        result = run("apply", source, "-o", "-", "--expect", source, *SAID)
+        check(result.returncode == 2 and "-o -" in result.stderr, "both on standard output", result.stderr)
+        others = [("x.pt", b"PK\3\4" + bytes(60), "zip"), ("x.npy", b"\x93NUMPY\1\0" + bytes(60), ".npy"),
+                  ("old.pt", b"\x80\2\x8a\nl\xfc\x9c\x46" + bytes(60), "pickle")]
+        for name, content, words in others:
+            path = os.path.join(directory, name)
+            with open(path, "wb") as file:
+                file.write(content)
+            result = run("apply", path, "-o", path + ".out", *SAID)
+            check(result.returncode == 2 and words in result.stderr and "safetensors" in result.stderr, name, result.stderr)
+
+
+def interrupted():
+    """A signal, or a disk that is full, leaves what was there and nothing else."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with harness.folder() as directory:
+            source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
+            large_file(source, 64, 2048)
+            with open(out, "w") as file:
+                file.write("before")
+            process = subprocess.Popen([TOOL, "apply", source, "-o", out] + [str(a) for a in SAID], stderr=subprocess.PIPE)
+            end = time.monotonic() + 60
+            while len(harness.files(directory)) < 3 and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.001)
+            process.send_signal(number)
+            process.communicate(timeout=60)
+            check(process.returncode == -number, "signal", number, "ends it", process.returncode)
+            check(read(out) == b"before", "signal", number, "leaves the file as it was")
+            check(harness.files(directory) == ["in", "out"], "signal", number, "leaves", harness.files(directory))
+    with harness.folder() as directory:
+        source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
+        large_file(source, 4, 64)
+        with open(out, "w") as file:
+            file.write("before")
+        for restore in (False, True):  # with the limit's signal ignored, and not
+            full = run("apply", source, "-o", out, *SAID, restore_signals=restore,
+                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)))
+            check(full.returncode in (2, -signal.SIGXFSZ), "a full disk", full.returncode, full.stderr)
+            check(read(out) == b"before" and harness.files(directory) == ["in", "out"], "a full disk leaves",
+                  harness.files(directory))
+
+
+def bounded_memory():
+    """A file is worked through tensor by tensor: what is held does not grow with it."""
+    with harness.folder() as directory:
+        source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
+        size = large_file(source, 64, 1024)
+        check(size == 2**28, "a file of 256 MB")
+        process = subprocess.Popen([TOOL, "apply", source, "-o", out, "--quiet", "--threads", "1"] + [str(a) for a in SAID],
+                                   stderr=subprocess.PIPE)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.WEXITSTATUS(status)
+        process.stderr.close()
+        check(status == 0, "exit status", status)
+        check(usage.ru_maxrss < 64 * 1024, "holds at most 64 MB, not", usage.ru_maxrss, "KB")
+        check(os.path.getsize(out) >= size, "all of it is written")
+
+
+harness.require_apply()
+random.seed(20261128)
+kinds_of_output()
+refused_outputs()
+interrupted()
+bounded_memory()
+harness.finish()

@@ -1,0 +1,329 @@
+"""trope apply takes no guess: what the data says is read from it, and where two readings fit, the call is refused with the
+option that chooses. What it has understood is said."""
+
+import math
+import os
+import random
+
+import harness
+import rope
+import safetensors
+from harness import check, run
+from rope import Rotation
+from safetensors import Tensor
+
+PAIRED = ["--pairing", "half"]
+THETA = ["--rope-theta", 10000]
+
+
+def tensor(dtype, *shape):
+    return Tensor(dtype, list(shape), safetensors.rounded(dtype, [random.uniform(-2, 2) for _ in range(math.prod(shape))]))
+
+
+def apply(tensors, *options):
+    """The process, and the tensors that it wrote, {} if it wrote none."""
+    with harness.folder() as directory:
+        source, target = os.path.join(directory, "in.safetensors"), os.path.join(directory, "out.safetensors")
+        safetensors.write(source, tensors)
+        result = run("apply", source, "-o", target, *options)
+        check(os.path.exists(target) == (result.returncode == 0), "a file exactly where it succeeds", result.stderr)
+        return result, safetensors.read(target)[0] if result.returncode == 0 else {}
+
+
+def refused(name, tensors, words, *options):
+    result, _ = apply(tensors, *options)
+    check(result.returncode == 2 and result.stderr.count("\n") == 1, name, "is refused in one line:", result.stderr)
+    for word in words:
+        check(word in result.stderr, name, "has no", repr(word), "in", result.stderr)
+
+
+def right(name, tensors, layout, rotation, *options, says=()):
+    """Every q, k and x is what `rotation` makes of it, and standard error has the words."""
+    result, found = apply(tensors, *options)
+    if not check(result.returncode == 0, name, "exit status", result.returncode, result.stderr):
+        return
+    for word in says:
+        check(word in result.stderr, name, "does not say", repr(word), "in", result.stderr)
+    for operand, source in tensors.items():
+        if operand.split(".")[-1] not in ("q", "k", "x"):
+            continue
+        want, size = rotation.apply(layout, source.shape, source.values)
+        got = found[operand].values
+        worst = max(abs(g - w) / (s or 1e-30) for g, w, s in zip(got, want, size) if g != w or s) if got else 0
+        check(worst < 2e-6, name, operand, "is off by", worst)
+
+
+def angles_of(frequency, position=lambda b, t: t):
+    """Ordinary RoPE: frequency(i) radians a position for pair i."""
+
+    def angles(b, t, i):
+        a = position(b, t) * frequency(i)
+        return math.cos(a), math.sin(a), math.cos(a), math.sin(a)
+
+    return angles
+
+
+def theta(dim):
+    return lambda i: rope.default(dim)[i]
+
+
+def table(function, positions, columns):
+    """[positions, columns] of function(frequency * position) as F32 would hold it: columns maps a column to its pair."""
+    dim = 2 * (1 + max(columns))
+    frequencies = rope.default(dim)
+    return safetensors.rounded("F32", [function(p * frequencies[i]) for p in positions for i in columns])
+
+
+def pairs(n):
+    return list(range(n))
+
+
+def halves(n):
+    return pairs(n) * 2
+
+
+def neighbours(n):
+    return [i // 2 for i in range(2 * n)]
+
+
+def cos_sin(shape, positions, columns):
+    return {"cos": Tensor("F32", list(shape), table(math.cos, positions, columns)),
+            "sin": Tensor("F32", list(shape), table(math.sin, positions, columns))}
+
+
+# The layout
+
+
+def layouts():
+    four = {"q": tensor("F32", 2, 5, 3, 8), "k": tensor("F32", 2, 5, 3, 8)}
+    rotation = Rotation(angles_of(theta(8)), 8)
+    refused("four dims alone", four, ["'q'", "sbhd or bshd or bhsd", "--layout"], *PAIRED, *THETA)
+    ids = Tensor("I64", [2, 5], [0, 1, 2, 3, 4] * 2)
+    right("ids say bshd", {**four, "position_ids": ids}, "bshd", rotation, *PAIRED, *THETA,
+          says=["q: bshd, batch 2, 5 tokens, 3 heads of 8; half pairs of elements 0 to 7, positions 0 to 4\n"])
+    turned = {"q": tensor("F32", 2, 3, 5, 8), "k": tensor("F32", 2, 1, 5, 8)}
+    right("heads that differ say bhsd", turned, "bhsd", rotation, *PAIRED, *THETA, says=["q: bhsd", "3 heads", "1 heads"])
+    grouped = {"q": tensor("F32", 2, 5, 4, 8), "k": tensor("F32", 2, 5, 2, 8)}
+    refused("sbhd or bshd", grouped, ["sbhd or bshd", "--layout"], *PAIRED, *THETA)
+    refused("sbhd with [s, b, d], or bshd with [b, s, d]", {**grouped, **cos_sin((2, 5, 8), list(range(5)) * 2, halves(4))},
+            ["sbhd or bshd", "--layout"], *PAIRED)
+    right("a table says bshd", {**grouped, **cos_sin((2, 7, 8), list(range(7)) * 2, halves(4))}, "bshd", rotation, *PAIRED,
+          says=["q: bshd", "cos: batch 2, a row for each of 7 positions, 8 columns, one an element, by halves"])
+    refused("three dims", {"q": tensor("F32", 2, 5, 24)}, ["thd", "hidden", "--head-dim"], *PAIRED, *THETA)
+    ends = Tensor("I32", [3], [0, 2, 5])
+    where = rope.packed_positions(5, [0, 2, 5])
+    right("cu_seqlens say thd", {"q": tensor("F32", 5, 3, 8), "cu_seqlens": ends}, "thd",
+          Rotation(angles_of(theta(8), lambda b, t: where[t][0]), 8), *PAIRED, *THETA, says=["q: thd", "2 sequences"])
+    hidden = tensor("F32", 2, 5, 24)
+    result, found = apply({"q": hidden}, "--layout", "bshd", "--head-dim", 8, *PAIRED, *THETA)
+    want, _ = rotation.apply("bshd", [2, 5, 3, 8], hidden.values)
+    check(found and max(abs(a - b) for a, b in zip(found["q"].values, want)) < 1e-5, "[b, s, hidden]", result.stderr)
+    refused("hidden that no head divides", {"q": hidden}, ["'q'", "--head-dim"], "--layout", "bshd", "--head-dim", 7,
+            *PAIRED,
+            *THETA)
+    refused("another head than is said", four, ["'q'", "--head-dim (16)"], "--layout", "bshd", "--head-dim", 16, *PAIRED,
+            *THETA)
+    refused("nothing fits", {**four, "position_ids": Tensor("I64", [7], [0] * 7)}, ["no layout", "--layout"], *PAIRED,
+            *THETA)
+
+
+# Tables as models hold them
+
+
+def tables():
+    s, b, d = 5, 2, 16
+    q, twice = {"q": tensor("F32", b, s, 3, d)}, list(range(5)) * 2
+    said = ["--layout", "bshd"]
+    half, interleaved = Rotation(angles_of(theta(d)), d), Rotation(angles_of(theta(d)), d, pairing="interleaved")
+    right("gpt-oss: a column a pair", {**q, **cos_sin((b, s, d // 2), twice, pairs(8))}, "bshd", half, *said, *PAIRED,
+          says=["8 columns, one a pair"])
+    right("GLM-4: halves beside neighbours", {**q, **cos_sin((b, s, d), twice, halves(8))}, "bshd", interleaved, *said,
+          "--pairing", "interleaved", says=["by halves", "interleaved pairs"])
+    right("neighbours beside halves", {**q, **cos_sin((b, s, d), twice, neighbours(8))}, "bshd", half, *said, *PAIRED,
+          says=["by neighbours", "half pairs"])
+    freqs = Tensor("F32", [s, 1, 1, d], table(float, range(s), neighbours(8)))
+    right("freqs by repeat_interleave", {**q, "freqs": freqs}, "bshd", half, *said, *PAIRED, says=["by neighbours"])
+    # DeepSeek V4: half of the last elements of a head. GPT-NeoX: those of the first.
+    wide = {"x": tensor("F32", b, s, 2, 40), **cos_sin((b, s, d // 2), twice, pairs(8))}
+    refused("which part of a head", wide, ["'x'", "--rotary-offset 0", "--rotary-offset -16"], *said, *PAIRED)
+    right("the last part", wide, "bshd", Rotation(angles_of(theta(d)), d, offset=24), *said, *PAIRED, "--rotary-offset",
+          -16,
+          says=["elements 24 to 39"])
+    right("the first part", wide, "bshd", half, *said, *PAIRED, "--rotary-offset", 0)
+    full = {"x": wide["x"], **cos_sin((s, d), range(s), halves(8))}
+    right("all columns, a part of the head", full, "bshd", Rotation(angles_of(theta(d)), d, offset=24), *said, *PAIRED,
+          "--rotary-offset", -16)
+    refused("as many columns as half the elements that are said", full, ["'cos'", "equal halves", "--columns pair"], *said,
+            *PAIRED, "--rotary-dim", 32, "--rotary-offset", 0)
+    random_columns = {**q, "freqs": tensor("F32", s, d)}
+    refused("columns of a pair that differ", random_columns, ["'freqs'", "--columns"], *said, *PAIRED)
+    refused("equal neighbours where halves are said", {**q, "freqs": freqs}, ["neighbours", "--columns half"], *said,
+            *PAIRED,
+            "--columns", "half")
+    refused("equal columns", {**q, "freqs": Tensor("F32", [s, 8], [0.5] * 40)}, ["all equal", "--rotary-dim"], *said,
+            *PAIRED)
+    not_a_number = Tensor("F32", [s, 8], [math.nan if i == 17 else i % 8 for i in range(40)])
+    refused("NaN in freqs", {**q, "freqs": not_a_number}, ["'freqs'", "NaN", "element 17"], *said, *PAIRED)
+    complex_table = [f(p * rope.default(d)[i]) for p in range(s) for i in range(8) for f in (math.cos, math.sin)]
+    for dims in ([s, 8, 2], [1, s, 1, 8, 2]):
+        right("freqs_cis %s" % dims, {**q, "freqs_cis": Tensor("F32", dims, complex_table)}, "bshd", interleaved, *said,
+              "--pairing", "interleaved")
+    right("freqs_cis C64", {**q, "freqs_cis": Tensor("C64", [s, 8], complex_table)}, "bshd", interleaved, *said,
+          "--pairing", "interleaved")
+
+
+def table_layouts():
+    """Megatron's [s, b, 1, d], and rows that are tokens'."""
+    d = 8
+    for s, b in ((5, 2), (3, 3)):
+        positions = [[random.randrange(40) for _ in range(b)] for _ in range(s)]
+        freqs = Tensor("F32", [s, b, 1, d], table(float, [p for row in positions for p in row], halves(4)))
+        tensors = {"q": tensor("F32", s, b, 2, d), "freqs": freqs}
+        said = ["--layout", "sbhd", *PAIRED]
+        rotation = Rotation(angles_of(theta(d), lambda b, t: positions[t][b]), d)
+        if s == b:
+            refused("[s, b, 1, d] with s = b", tensors, ["'freqs'", "bsd or sbd", "--table-layout"], *said)
+            said += ["--table-layout", "sbd"]
+        right("[s, b, 1, d], s %d, b %d" % (s, b), tensors, "sbhd", rotation, *said)
+    ids = [7, 2, 9, 4]
+    gathered = cos_sin((1, 4, d), ids, halves(4))
+    q = {"q": tensor("F32", 1, 4, 2, d), "position_ids": Tensor("I64", [1, 4], [0, 3, 1, 2])}
+    said = ["--layout", "bshd", *PAIRED]
+    refused("rows of tokens or of positions", {**q, **gathered}, ["'cos'", "--table-rows"], *said)
+    right("rows of tokens", {**q, **gathered}, "bshd", Rotation(angles_of(theta(d), lambda b, t: ids[t]), d), *said,
+          "--table-rows", "tokens", says=["each token by its own row", "position_ids: not used"])
+    right("rows of positions", {**q, **gathered}, "bshd",
+          Rotation(angles_of(theta(d), lambda b, t: ids[[0, 3, 1, 2][t]]), d), *said, "--table-rows", "positions")
+    refused("too few rows", {"q": q["q"], **cos_sin((1, 3, d), range(3), halves(4))}, ["'cos'", "rows"], *said)
+    # Qwen2-VL: a table an axis.
+    axes = [[random.randrange(40) for _ in range(4)] for _ in range(3)]
+    planes = cos_sin((3, 1, 4, d), [p for axis in axes for p in axis], halves(4))
+    refused("a table an axis", {"q": q["q"], **planes}, ["'cos'", "--axis-map"], *said)
+    of_axis = [0, 0, 1, 2]
+
+    def angles(b, t, i):
+        a = axes[of_axis[i]][t] * rope.default(d)[i]
+        return math.cos(a), math.sin(a), math.cos(a), math.sin(a)
+
+    right("[3, b, s, d]", {"q": q["q"], **planes}, "bshd", Rotation(angles, d), *said, "--axis-map", "sections",
+          "--axis-sections", "2,1,1", says=["3 axes"])
+
+
+# Positions and sequences
+
+
+def sequences():
+    said = ["--layout", "thd", *PAIRED, *THETA]
+    q = {"q": tensor("F32", 9, 2, 8)}
+
+    def with_ends(values):
+        return {**q, "cu_seqlens": Tensor("I32", [len(values)], values)}
+
+    refused("lengths", with_ends([4, 5]), ["'cu_seqlens'", "begin with 0", "these are lengths"], *said)
+    refused("lengths, with a policy", with_ends([4, 5]), ["'cu_seqlens'", "begin with 0"], *said, "--padding", "zero")
+    refused("no leading 0", with_ends([4, 9]), ["'cu_seqlens'", "begin with 0"], *said)
+    refused("an end before the tokens", with_ends([0, 4]), ["'cu_seqlens'", "ends at 4", "--padding"], *said)
+    where = rope.packed_positions(9, [0, 4])
+    right("an end before the tokens, with a policy", with_ends([0, 4]), "thd",
+          Rotation(angles_of(theta(8), lambda b, t: where[t][0]), 8, keep=lambda b, t: "zero" if t > 3 else "rotate"),
+          *said,
+          "--padding", "zero", says=["q: thd, batch 1, 9 tokens, 2 heads of 8; 5 tokens are padding"])
+    refused("padding without sequences", q, ["--padding", "no effect"], *said, "--padding", "zero")
+    refused("a range without a table", q, ["--out-of-range", "no effect"], *said, "--out-of-range", "clamp")
+    cp = {"--cp-size": 2, "--cp-rank": 1, "--cp-layout": "contiguous"}
+    for missing in cp:
+        options = [word for name, value in cp.items() if name != missing for word in (name, value)]
+        refused("without " + missing, q, [missing, "missing"], *said, *options)
+    ids = Tensor("I64", [3, 1, 9], [random.randrange(30) for _ in range(27)])
+    x = {"q": tensor("F32", 1, 9, 2, 8), "position_ids": ids}
+    refused("three axes without a map", x, ["'position_ids'", "--axis-map"], "--layout", "bshd", *PAIRED, *THETA)
+    refused("ranks beside ids", {**x, "position_ids": Tensor("I64", [9], list(range(9)))}, ["'position_ids'", "--cp-size"],
+            "--layout", "bshd", *PAIRED, *THETA, *[word for pair in cp.items() for word in pair])
+
+
+# Rules and other options
+
+
+def options():
+    q = {"q": tensor("F32", 5, 1, 2, 16)}
+    said = ["--layout", "sbhd", *PAIRED, *THETA]
+    for rule in ("linear", "yarn:original_max_position_embeddings=64",
+                 "llama3:factor=8,original_max_position_embeddings=64",
+                 "proportional:factor=2", "dynamic:factor=2", "longrope:original_max_position_embeddings=32,factor=2",
+                 "linear:factor=0", "yarn:factor=0,original_max_position_embeddings=64", "linear:factor=2,factor=4",
+                 "default:factor=2"):
+        refused(rule, q, ["--scaling"], *said, "--scaling", rule)
+    for rule in ("dynamic:factor=2,original_max_position_embeddings=4",
+                 "longrope:factor=2,original_max_position_embeddings=4,short_factor=1;1;1;1;1;1;1;1,"
+                 "long_factor=2;2;2;2;2;2;2;2"):
+        refused("beyond the length of " + rule, q, ["--seq-len", "up to 4"], *said, "--scaling", rule)
+        refused("less than the length of " + rule, q, ["--seq-len"], *said, "--scaling", rule, "--seq-len", 3)
+        check(apply(q, *said, "--scaling", rule, "--seq-len", 5)[0].returncode == 0, "the length is said", rule)
+    refused("no base", q, ["--rope-theta", "missing"], *said[:-2])
+    refused("no pairing", q, ["--pairing", "missing"], "--layout", "sbhd", *THETA)
+    for option in (["--rope-theta", 0], ["--mscale", 0]):
+        refused("%s of 0" % option[0], q, [option[0], "must not be 0"],
+                *[w for w in said if option[0] != "--rope-theta" or w not in THETA], *option)
+    refused("twice", q, ["--rotary-dim", "twice"], *said, "--rotary-dim", 8, "--rotary-dim", 8)
+    refused("a flag twice", q, ["--inverse", "twice"], *said, "--inverse", "--inverse")
+    refused("an abbreviation", q, ["--rotary-d", "--rotary-dim"], *said, "--rotary-d", 8)
+    refused("--ulp", q, ["--ulp", "no effect"], *said, "--ulp", 1)
+    refused("--columns", q, ["--columns", "no effect"], *said, "--columns", "half")
+    refused("--windows for nothing", {"v": q["q"]}, ["--windows", "nothing is rotated"], "--layout", "sbhd", "--windows", 2)
+    refused("many threads", q, ["--threads"], *said, "--threads", 65536)
+    refused("a k with narrower heads", {**q, "k": tensor("F32", 5, 1, 2, 8)}, ["--rotary-dim", "8 and of 16"], *said)
+    for other, ours in (("--base", "--rope-theta"), ("--rope_theta=3", "--rope-theta"), ("--interleaved", "--pairing"),
+                        ("--rotary-percent", "--partial-rotary-factor"), ("--mrope-section", "--axis-sections")):
+        refused(other, q, [other, ours], *said, other)
+
+
+def round_trip():
+    """What goes with q is in the output, so that the way back needs no more than the way there."""
+    q = {"q": tensor("F32", 5, 1, 2, 16), "inv_freq": tensor("F64", 8), "position_ids": Tensor("I64", [5], [3, 1, 4, 1, 5])}
+    with harness.folder() as directory:
+        source, target = os.path.join(directory, "in"), os.path.join(directory, "out")
+        safetensors.write(source, q)
+        there = ["--layout", "sbhd", *PAIRED]
+        check(run("apply", source, "-o", target, *there).returncode == 0, "there")
+        result = run("apply", target, "--inverse", "--expect", source, "--ulp", 4096, *there)
+        check(result.returncode == 0, "and back", result.stdout, result.stderr)
+
+
+def several_layers():
+    """A call for each prefix, with what the whole file or a part of it shares."""
+    layers = {}
+    for layer in (0, 1):
+        for name, heads in (("q", 4), ("k", 2), ("v", 2)):
+            layers["model.layers.%d.self_attn.%s" % (layer, name)] = tensor("F32", 5, 1, heads, 8)
+    said = ["--layout", "sbhd", *PAIRED]
+    freqs = tensor("F64", 4)
+    shared = {**layers, "model.rotary_emb.inv_freq": Tensor("F32", [4], safetensors.rounded("F32", freqs.values))}
+    rotation = Rotation(angles_of(lambda i: shared["model.rotary_emb.inv_freq"].values[i]), 8)
+    right("one inv_freq for two layers", shared, "sbhd", rotation, *said, says=["model.layers.0.self_attn.q: sbhd"])
+    of_layer = {**layers, "model.layers.0.inv_freq": tensor("F32", 4), "model.layers.1.inv_freq": tensor("F32", 4)}
+    result, found = apply(of_layer, *said)
+    for layer in (0, 1):
+        frequencies = of_layer["model.layers.%d.inv_freq" % layer].values
+        for name in ("q", "k"):
+            source = of_layer["model.layers.%d.self_attn.%s" % (layer, name)]
+            want, _ = Rotation(angles_of(lambda i: frequencies[i]), 8).apply("sbhd", source.shape, source.values)
+            got = found["model.layers.%d.self_attn.%s" % (layer, name)].values
+            check(max(abs(a - b) for a, b in zip(got, want)) < 1e-5, "layer", layer, name, result.stderr)
+    refused("two that may be meant", {**of_layer, "inv_freq": freqs}, ["'inv_freq'", "both", "model.layers"], *said)
+    refused("one of another layer", {**layers, "model.layers.7.inv_freq": freqs},
+            ["'model.layers.7.inv_freq'", "goes with no"],
+            *said)
+    refused("two names for q", {"q": layers["model.layers.0.self_attn.q"], "query": layers["model.layers.0.self_attn.q"]},
+            ["'query'", "'q'"], *said, *THETA)
+
+
+harness.require_apply()
+random.seed(20261126)
+layouts()
+tables()
+table_layouts()
+sequences()
+options()
+round_trip()
+several_layers()
+harness.finish()

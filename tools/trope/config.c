@@ -1,0 +1,453 @@
+/* A config is nothing but options from a file: each key sets the option that has its meaning, by the handler of the
+ * command line. What keys mean, and where they are looked for, is as in transformers 4 and 5, and as in
+ * python/trope/frequencies.py. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cjson/cJSON.h>
+
+#include "command.h"
+#include "config.h"
+
+enum { LARGEST_CONFIG = 1 << 24, TEXT_SIZE = 65536 };
+
+/* What no key says: how a model pairs elements, which part of a head rotates where that is not all of it, and the share of
+ * it that rotates where partial_rotary_factor is missing. A name of a text model may end with _text. */
+typedef struct family {
+    const char *pairing, *pairing_out; /* pairing_out: NULL = as pairing */
+    int is_last;                       /* whether the last elements of a head rotate, not the first */
+    double partial_rotary_factor;
+    const char *models;
+} family;
+
+static const family families[] = {
+    {"half", NULL, 0, 1,
+     " apertus arcee dbrx dots1 exaone4 falcon falcon_h1 gemma gemma2 gemma3 gemma3n gemma4 gpt_oss granite granitemoe"
+     " granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe lfm2 llama minimax_m2 ministral ministral3 mistral mixtral mllama"
+     " modernbert nanochat olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl"
+     " qwen3_vl_moe seed_oss smollm3 starcoder2 "},
+    {"half", NULL, 0, 0.25, " gpt_neox qwen3_5 qwen3_5_moe qwen3_next stablelm "},
+    {"half", NULL, 0, 0.5, " bamba glm4_moe nemotron persimmon phi "},
+    {"interleaved", NULL, 0, 1, " codegen cohere cohere2 ernie4_5 ernie4_5_moe gptj helium llama4 "},
+    {"interleaved", NULL, 0, 0.5, " glm glm4 "},
+    {"interleaved", NULL, 1, 1, " deepseek_v2 "},
+    {"interleaved", "half", 1, 1, " deepseek_v3 deepseek_v32 glm4_moe_lite "},
+};
+
+/* Keys that give layers different rotations, or a rotation that no option says, in a way that is not read here. */
+static const char *const unreadable_keys[] = {"swa_rope_theta",  "compress_rope_theta", "partial_rotary_factors",
+                                              "rope_ratio",      "layer_rope_theta",    "rope_scaling_layers",
+                                              "per_layer_config"};
+
+/* Keys of a rope dict that are read elsewhere, or mean nothing for frequencies. */
+static const char *const other_keys[] = {"rope_type",
+                                         "type",
+                                         "rope_theta",
+                                         "mrope_section",
+                                         "mrope_interleaved",
+                                         "xdrope_section",
+                                         "interleaved",
+                                         "finetuned",
+                                         "max_position_embeddings",
+                                         "llama_4_scaling_beta",
+                                         "original_max_position_embeddings"};
+
+/* One config. */
+typedef struct config {
+    const char *path, *layer_type;
+    const cJSON *root, *rope; /* rope: NULL = there is none */
+    const family *family;     /* NULL = not known */
+    const char *model_type;   /* "" = there is none */
+    int slides;               /* sliding layers of a model whose two bases are in keys of their own */
+    option_group *groups;
+    config_texts *texts;
+} config;
+
+static int refuse(const config *c, const char *key, const char *rule)
+{
+    return complain_about(c->path, NULL, "%s %s", key, rule);
+}
+
+static int is_given(const cJSON *item)
+{
+    return item && !cJSON_IsNull(item);
+}
+
+static const cJSON *find(const cJSON *object, const char *key)
+{
+    const cJSON *item = object ? cJSON_GetObjectItemCaseSensitive(object, key) : NULL;
+    return is_given(item) ? item : NULL;
+}
+
+static const char *text_of(const cJSON *item)
+{
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+static int is_listed(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(name, names[i]))
+            return 1;
+    return 0;
+}
+#define IS_LISTED(name, names) is_listed(name, names, sizeof names / sizeof names[0])
+
+/* Sets an option to text that is printed, on account of a key. */
+__attribute__((format(printf, 4, 5))) static int set(const config *c, const char *option, const char *key,
+                                                     const char *format, ...)
+{
+    char source[4096];
+    char **texts = realloc(c->texts->texts, (size_t)(c->texts->count + 1) * sizeof *texts);
+    char *text = malloc(TEXT_SIZE);
+    va_list arguments;
+    if (texts)
+        c->texts->texts = texts;
+    if (!texts || !text) {
+        free(text);
+        return complain("out of memory");
+    }
+    texts[c->texts->count++] = text;
+    va_start(arguments, format);
+    vsnprintf(text, TEXT_SIZE, format, arguments);
+    va_end(arguments);
+    snprintf(source, sizeof source, "%s: %s", c->path, key);
+    return options_set(c->groups, option, text, source);
+}
+
+static int set_number(const config *c, const char *option, const cJSON *item)
+{
+    if (!cJSON_IsNumber(item))
+        return refuse(c, item->string, "must be a number");
+    return set(c, option, item->string, "%.17g", item->valuedouble);
+}
+
+/* The rope dict */
+
+static const cJSON *sub_dict(const cJSON *rope)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, rope) if (cJSON_IsObject(item)) return item;
+    return NULL;
+}
+
+static int needs_layer_type(const config *c, const char *types)
+{
+    return complain("--layer-type: is missing, as the layers of %s rotate differently: %s", c->path, types);
+}
+
+/* Configs of transformers 4 with two bases: Gemma 3, ModernBERT. Sliding layers are not scaled. */
+static int choose_base_of_two(config *c)
+{
+    c->slides = !strcmp(c->layer_type ? c->layer_type : "", "sliding_attention");
+    if (!c->layer_type)
+        return needs_layer_type(c, "full_attention or sliding_attention");
+    if (!c->slides && strcmp(c->layer_type, "full_attention"))
+        return complain("--layer-type: must be full_attention or sliding_attention, not %.64s", c->layer_type);
+    c->rope = c->slides ? NULL : c->rope;
+    return 0;
+}
+
+static int choose_rope(config *c)
+{
+    const cJSON *now = find(c->root, "rope_parameters"), *once = find(c->root, "rope_scaling");
+    char names[256] = "";
+    const cJSON *item;
+    if (now && once && !cJSON_Compare(now, once, 1))
+        return refuse(c, "rope_scaling", "contradicts rope_parameters");
+    c->rope = now ? now : once;
+    if (c->rope && !cJSON_IsObject(c->rope))
+        return refuse(c, c->rope->string, "must be an object or null");
+    if (find(c->root, "rope_local_base_freq") || find(c->root, "local_rope_theta"))
+        return choose_base_of_two(c);
+    if (!sub_dict(c->rope))
+        return c->layer_type ? complain("--layer-type: all layers that rotate rotate alike in %s: leave it out", c->path)
+                             : 0;
+    cJSON_ArrayForEach(item, c->rope) if (cJSON_IsObject(item))
+    {
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%.64s", used ? ", " : "", item->string);
+    }
+    if (!c->layer_type)
+        return needs_layer_type(c, names);
+    c->rope = find(c->rope, c->layer_type);
+    return cJSON_IsObject(c->rope) ? 0 : complain("--layer-type: must be one of %s, not %.64s", names, c->layer_type);
+}
+
+/* A key of the rope dict, or of the config. */
+static const cJSON *find_key(const config *c, const char *key)
+{
+    const cJSON *inner = find(c->rope, key);
+    return inner ? inner : find(c->root, key);
+}
+
+/* The rule's name on the command line. */
+static const char *rule_of(const config *c)
+{
+    const cJSON *now = find(c->rope, "rope_type"), *once = find(c->rope, "type");
+    const char *name = text_of(now ? now : once);
+    const int is_phi3 = !strcmp(c->model_type, "phi3") || !strcmp(c->model_type, "phi4_multimodal");
+    if (!*name || !strcmp(name, "mrope"))
+        return "default";
+    if (!strcmp(name, "su") || (is_phi3 && !strcmp(name, "yarn")))
+        return "longrope";
+    return !strcmp(name, "deepseek_yarn") ? "yarn" : name;
+}
+
+/* Where the length that a rule begins from is: models whose config has it beside the rope dict mean that one. */
+static const cJSON *original_length(const config *c, const char *rule)
+{
+    const cJSON *own = find(c->root, "original_max_position_embeddings");
+    const cJSON *inner = find(c->rope, "original_max_position_embeddings");
+    if (!strcmp(rule, "dynamic"))
+        return find(c->root, "max_position_embeddings");
+    if (own || inner)
+        return own ? own : inner;
+    const int falls_back = !strcmp(rule, "yarn") || (!strcmp(rule, "longrope") && find(c->rope, "factor"));
+    return falls_back ? find(c->root, "max_position_embeddings") : NULL;
+}
+
+static void add_list(FILE *text, const cJSON *list)
+{
+    const cJSON *item;
+    int first = 1;
+    cJSON_ArrayForEach(item, list)
+    {
+        fprintf(text, "%s%.17g", first ? "" : ";", item->valuedouble);
+        first = 0;
+    }
+}
+
+/* ",key=value" of a key of the rope dict. 0 stands for what is not given in mscale and its like. */
+static int add_key(const config *c, FILE *text, const char *rule, const cJSON *item)
+{
+    if (!is_given(item) || IS_LISTED(item->string, other_keys))
+        return 0;
+    if (!strcmp(item->string, "partial_rotary_factor") && strcmp(rule, "proportional"))
+        return 0;
+    if (!strncmp(item->string, "mscale", 6)) {
+        const cJSON *one = find(c->rope, "mscale"), *all = find(c->rope, "mscale_all_dim");
+        if (!one || !all || one->valuedouble == 0 || all->valuedouble == 0) /* one alone has no effect in transformers */
+            return 0;
+    }
+    fprintf(text, ",%s=", item->string);
+    if (cJSON_IsNumber(item))
+        fprintf(text, "%.17g", item->valuedouble);
+    else if (cJSON_IsBool(item))
+        fprintf(text, "%s", cJSON_IsTrue(item) ? "true" : "false");
+    else if (cJSON_IsArray(item))
+        add_list(text, item);
+    else
+        return refuse(c, item->string, "must be a number, true, false or a list of numbers");
+    return 0;
+}
+
+static int add_keys(const config *c, FILE *text, const char *rule)
+{
+    const cJSON *item, *original = original_length(c, rule), *now = find(c->root, "max_position_embeddings");
+    const int is_scaled = strcmp(rule, "default") && strcmp(rule, "linear") && strcmp(rule, "proportional");
+    fprintf(text, "%s:", rule);
+    if (is_scaled && cJSON_IsNumber(original))
+        fprintf(text, ",original_max_position_embeddings=%.17g", original->valuedouble);
+    /* The factor is the ratio of the lengths where it is null (YaRN) or missing (LongRoPE). */
+    const int is_ratio = (!strcmp(rule, "yarn") && cJSON_GetObjectItemCaseSensitive(c->rope, "factor")) ||
+                         (!strcmp(rule, "longrope") && !find(c->rope, "attention_factor"));
+    if (is_ratio && !find(c->rope, "factor") && cJSON_IsNumber(original) && cJSON_IsNumber(now))
+        fprintf(text, ",factor=%.17g", now->valuedouble / original->valuedouble);
+    cJSON_ArrayForEach(item, c->rope) if (add_key(c, text, rule, item)) return RESULT_REFUSED;
+    return 0;
+}
+
+static int set_scaling(const config *c)
+{
+    const char *rule = rule_of(c);
+    char *made = NULL;
+    size_t size;
+    FILE *text = open_memstream(&made, &size);
+    int result = text ? add_keys(c, text, rule) : complain("out of memory");
+    if (text && fclose(text))
+        result = complain("out of memory");
+    if (!result && size >= TEXT_SIZE)
+        result = refuse(c, "rope_scaling", "is too long");
+    if (!result) {
+        char *list = made + strlen(rule) + 1; /* begins with a comma if it holds any */
+        result = set(c, "scaling", "rope_scaling", *list ? "%s:%s" : "%s", rule, *list ? list + 1 : "");
+    }
+    free(made);
+    return result;
+}
+
+static int set_frequencies(const config *c)
+{
+    static const char *const bases[] = {"rope_theta", "rotary_emb_base", "global_rope_theta"};
+    static const char *const sliding_bases[] = {"rope_local_base_freq", "local_rope_theta"};
+    const cJSON *base = NULL;
+    if (c->slides)
+        for (size_t i = 0; i < 2 && !base; i++)
+            base = find(c->root, sliding_bases[i]);
+    for (size_t i = 0; i < 3 && !base; i++)
+        base = find_key(c, bases[i]);
+    if (!base)
+        return refuse(c, "rope_theta", "is missing");
+    return set_number(c, "rope-theta", base) || set_scaling(c);
+}
+
+/* Which elements rotate */
+
+static const family *family_of(const char *model_type)
+{
+    char name[72];
+    const size_t length = strlen(model_type);
+    const size_t bare = length > 5 && !strcmp(model_type + length - 5, "_text") ? length - 5 : length;
+    snprintf(name, sizeof name, " %.*s ", bare < 64 ? (int)bare : 0, model_type);
+    for (size_t i = 0; i < sizeof families / sizeof families[0] && bare; i++)
+        if (strstr(families[i].models, name))
+            return &families[i];
+    return NULL;
+}
+
+static int set_pairing(const config *c)
+{
+    const cJSON *turns = find(c->root, "rope_interleave");
+    if (!c->family)
+        return options_given(c->groups, "pairing")
+                   ? 0
+                   : complain("--pairing: is missing: it is not known how models of type '%.64s' (%s) pair elements",
+                              c->model_type, c->path);
+    const int by_half = cJSON_IsFalse(turns); /* DeepSeek V3 and its like, whose weights are reordered */
+    if (set(c, "pairing", "model_type", "%s", by_half ? "half" : c->family->pairing))
+        return RESULT_REFUSED;
+    return c->family->pairing_out && !by_half ? set(c, "pairing-out", "model_type", "%s", c->family->pairing_out) : 0;
+}
+
+/* The window in each head, of `dim` elements, or if that is 0 of a share of it, which is the first one. */
+static int set_window(const config *c, const char *key, int dim, double share)
+{
+    if (dim ? set(c, "rotary-dim", key, "%d", dim) : set(c, "partial-rotary-factor", key, "%.17g", share))
+        return RESULT_REFUSED;
+    if (options_given(c->groups, "rotary-offset") || (!dim && share == 1))
+        return 0;
+    if (dim && c->family && c->family->is_last)
+        return set(c, "rotary-offset", key, "-%d", dim);
+    return set(c, "rotary-offset", key, "0");
+}
+
+static int set_rotary_dim(const config *c)
+{
+    const cJSON *pe = find(c->root, "qk_rope_head_dim"), *dim = find(c->root, "rotary_dim");
+    const cJSON *partial = find_key(c, "partial_rotary_factor"), *percent = find(c->root, "rotary_pct");
+    const cJSON *share = partial ? partial : percent;
+    const cJSON *exact = pe ? pe : share ? NULL : dim;
+    if (exact && (!cJSON_IsNumber(exact) || exact->valuedouble < 1 || exact->valuedouble > 65536))
+        return refuse(c, exact->string, "must be a number of elements");
+    if (exact)
+        return set_window(c, exact->string, (int)exact->valuedouble, 1);
+    if (share && !cJSON_IsNumber(share))
+        return refuse(c, share->string, "must be a number");
+    if (!strcmp(rule_of(c), "proportional"))
+        return 0;
+    if (share)
+        return set_window(c, share->string, 0, share->valuedouble);
+    if (c->family)
+        return set_window(c, "model_type", 0, c->family->partial_rotary_factor);
+    if (options_given(c->groups, "rotary-dim") || options_given(c->groups, "partial-rotary-factor"))
+        return 0;
+    return complain("--rotary-dim: is missing: it is not known how much of a head rotates in models of type '%.64s' (%s)",
+                    c->model_type, c->path);
+}
+
+/* head_dim is said only where it is the head of what rotates: in MLA it is not. */
+static int set_head_dim(const config *c)
+{
+    const cJSON *wide = find(c->root, "global_head_dim"), *head = find(c->root, "head_dim");
+    if (wide && c->layer_type && !strcmp(c->layer_type, "full_attention"))
+        head = wide;
+    return head && !find(c->root, "qk_rope_head_dim") ? set_number(c, "head-dim", head) : 0;
+}
+
+static int set_axes(const config *c)
+{
+    const cJSON *sections = find(c->rope, "mrope_section");
+    const int n = cJSON_GetArraySize(sections);
+    if (!sections)
+        return 0;
+    if (!cJSON_IsArray(sections) || n != 3)
+        return refuse(c, "mrope_section", "must be a list of three numbers");
+    const int is_mixed = cJSON_IsTrue(find(c->rope, "mrope_interleaved")) || !strncmp(c->model_type, "qwen3_vl", 8);
+    if (set(c, "axis-map", "mrope_section", "%s", is_mixed ? "interleaved" : "sections"))
+        return RESULT_REFUSED;
+    return set(c, "axis-sections", "mrope_section", "%.0f,%.0f,%.0f", cJSON_GetArrayItem(sections, 0)->valuedouble,
+               cJSON_GetArrayItem(sections, 1)->valuedouble, cJSON_GetArrayItem(sections, 2)->valuedouble);
+}
+
+/* The file */
+
+/* For free(); NULL after a complaint. */
+static char *read_text(const char *path)
+{
+    FILE *stream = fopen(path, "rb");
+    char *text = stream ? malloc(LARGEST_CONFIG) : NULL;
+    const size_t size = text ? fread(text, 1, LARGEST_CONFIG, stream) : 0;
+    if (!stream || !text || ferror(stream) || size == LARGEST_CONFIG) {
+        complain_about(path, NULL, stream && size == LARGEST_CONFIG ? "is too large for a config.json" : "%m");
+        free(text);
+        text = NULL;
+    } else {
+        text[size] = 0;
+    }
+    if (stream)
+        fclose(stream);
+    return text;
+}
+
+/* text_config where there is one, as in transformers; its model_type may be left out. */
+static void choose_root(config *c, const cJSON *root)
+{
+    const cJSON *text = find(root, "text_config");
+    c->root = cJSON_IsObject(text) ? text : root;
+    c->model_type = text_of(find(c->root, "model_type"));
+    if (!*c->model_type)
+        c->model_type = text_of(find(root, "model_type"));
+    c->family = family_of(c->model_type);
+}
+
+static int read_keys(config *c, const cJSON *root, const config_use *use)
+{
+    choose_root(c, root);
+    for (size_t i = 0; i < sizeof unreadable_keys / sizeof unreadable_keys[0]; i++)
+        if (find(c->root, unreadable_keys[i]))
+            return refuse(c, unreadable_keys[i], "is not read, though it says that layers rotate differently");
+    if (choose_rope(c) || (use->frequencies && set_frequencies(c)))
+        return RESULT_REFUSED;
+    return set_pairing(c) || set_head_dim(c) || set_rotary_dim(c) || (use->axes && set_axes(c)) ? RESULT_REFUSED : 0;
+}
+
+int config_apply(const char *path, const char *layer_type, const config_use *use, option_group *groups, config_texts *texts)
+{
+    char inside[4096];
+    struct stat status;
+    if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
+        snprintf(inside, sizeof inside, "%s/config.json", path);
+        path = inside;
+    }
+    char *text = read_text(path);
+    if (!text)
+        return RESULT_REFUSED;
+    cJSON *root = cJSON_ParseWithOpts(text, NULL, 1);
+    config c = {.path = path, .layer_type = layer_type, .groups = groups, .texts = texts};
+    const int result = cJSON_IsObject(root) ? read_keys(&c, root, use) : complain_about(path, NULL, "is not a JSON object");
+    cJSON_Delete(root);
+    free(text);
+    return result;
+}
+
+void config_release(config_texts *texts)
+{
+    for (int i = 0; i < texts->count; i++)
+        free(texts->texts[i]);
+    free(texts->texts);
+}

@@ -1,0 +1,191 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "output.h"
+
+enum { MOST_LINKS = 40, PATH_SIZE = 4096 };
+
+/* Signals that end the program. */
+static const int fatal_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGXCPU};
+enum { FATAL_COUNT = sizeof fatal_signals / sizeof fatal_signals[0] };
+
+/* What a handler removes. It changes only while the signals are blocked. */
+static const char *unfinished;
+
+static void remove_and_end(int number)
+{
+    if (unfinished)
+        unlink(unfinished);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static sigset_t block_signals(void)
+{
+    sigset_t blocked, before;
+    sigemptyset(&blocked);
+    for (int i = 0; i < FATAL_COUNT; i++)
+        sigaddset(&blocked, fatal_signals[i]);
+    sigprocmask(SIG_BLOCK, &blocked, &before);
+    return before;
+}
+
+/* Signals that are ignored stay so, as nohup and Python have them. */
+static void handle_signals(void)
+{
+    for (int i = 0; i < FATAL_COUNT; i++) {
+        struct sigaction action, old;
+        memset(&action, 0, sizeof action);
+        action.sa_handler = remove_and_end;
+        if (!sigaction(fatal_signals[i], NULL, &old) && old.sa_handler == SIG_DFL)
+            sigaction(fatal_signals[i], &action, NULL);
+    }
+}
+
+/* Where path leads to, through links, into target of PATH_SIZE bytes. Returns nonzero if it cannot be said. */
+static int follow_links(const char *path, char *target)
+{
+    char link[PATH_SIZE];
+    if (snprintf(target, PATH_SIZE, "%s", path) >= PATH_SIZE)
+        return errno = ENAMETOOLONG;
+    for (int i = 0; i < MOST_LINKS; i++) {
+        const ssize_t length = readlink(target, link, sizeof link - 1);
+        if (length < 0)
+            return 0;
+        link[length] = 0;
+        const char *slash = strrchr(target, '/');
+        const size_t folder = link[0] == '/' || !slash ? 0 : (size_t)(slash + 1 - target);
+        if (folder + (size_t)length >= PATH_SIZE)
+            return errno = ENAMETOOLONG;
+        memcpy(target + folder, link, (size_t)length + 1);
+    }
+    return errno = ELOOP;
+}
+
+int output_is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    char to_a[PATH_SIZE], to_b[PATH_SIZE];
+    if (!stat(a, &x) && !stat(b, &y))
+        return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return !follow_links(a, to_a) && !follow_links(b, to_b) && !strcmp(to_a, to_b);
+}
+
+/* Links of /dev and /proc lead to what is open, whose name says nothing. */
+static int is_of_system(const char *path)
+{
+    return !strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6);
+}
+
+/* The mode and the owner of the file that is there, or those of a new one. */
+static int take_attributes(const output *out, const struct stat *there)
+{
+    if (!there) {
+        const mode_t mask = umask(0);
+        umask(mask);
+        return fchmod(out->descriptor, 0666 & ~mask);
+    }
+    if ((there->st_uid != geteuid() || there->st_gid != getegid()) && fchown(out->descriptor, there->st_uid, there->st_gid))
+        return 1;
+    return fchmod(out->descriptor, there->st_mode & 07777);
+}
+
+static int open_beside(output *out, const struct stat *there)
+{
+    const size_t size = strlen(out->target) + sizeof ".XXXXXX";
+    char *name = malloc(size);
+    if (!name)
+        return complain("out of memory");
+    snprintf(name, size, "%s.XXXXXX", out->target);
+    const sigset_t before = block_signals();
+    out->descriptor = mkstemp(name);
+    const int failure = errno;
+    if (out->descriptor >= 0) {
+        unfinished = out->temporary = name;
+        handle_signals();
+    } else {
+        free(name);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = failure;
+    if (out->descriptor < 0)
+        return complain_about(out->path, NULL, "cannot write beside it: %m");
+    return take_attributes(out, there) ? complain_about(out->path, NULL, "its mode and owner cannot be kept: %m") : 0;
+}
+
+int output_open(output *out, const char *path)
+{
+    struct stat status;
+    memset(out, 0, sizeof *out);
+    out->path = path;
+    out->descriptor = -1;
+    if (!strcmp(path, "-")) {
+        out->descriptor = STDOUT_FILENO;
+        return isatty(STDOUT_FILENO) ? complain("-o -: standard output is a terminal") : 0;
+    }
+    const int is_there = !stat(path, &status);
+    out->target = malloc(PATH_SIZE);
+    if (!out->target)
+        return complain("out of memory");
+    if (follow_links(path, out->target))
+        return complain_about(path, NULL, "%m");
+    if (is_of_system(path) || is_of_system(out->target) || (is_there && !S_ISREG(status.st_mode)))
+        return complain_about(path, NULL, "must be a regular file, or a new one; -o - is standard output");
+    if (is_there && access(path, W_OK))
+        return complain_about(path, NULL, "cannot be written: %m");
+    return open_beside(out, is_there ? &status : NULL);
+}
+
+int output_write(output *out, const void *data, size_t bytes)
+{
+    const char *at = data;
+    while (bytes) {
+        const ssize_t done = write(out->descriptor, at, bytes < (1u << 30) ? bytes : 1u << 30);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            return complain_about(out->path, NULL, "cannot write: %m");
+        at += done;
+        bytes -= (size_t)done;
+    }
+    return 0;
+}
+
+int output_commit(output *out)
+{
+    if (!out->temporary)
+        return 0;
+    if (fsync(out->descriptor))
+        return complain_about(out->path, NULL, "cannot write: %m");
+    const sigset_t before = block_signals();
+    const int failed = rename(out->temporary, out->target);
+    if (!failed) {
+        unfinished = NULL;
+        free(out->temporary);
+        out->temporary = NULL;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return failed ? complain_about(out->path, NULL, "cannot write: %m") : 0;
+}
+
+void output_close(output *out)
+{
+    if (out->target && out->descriptor >= 0)
+        close(out->descriptor);
+    if (out->temporary) {
+        const sigset_t before = block_signals();
+        unlink(out->temporary);
+        unfinished = NULL;
+        sigprocmask(SIG_SETMASK, &before, NULL);
+    }
+    free(out->temporary);
+    free(out->target);
+    memset(out, 0, sizeof *out);
+}
