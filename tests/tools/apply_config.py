@@ -22,6 +22,10 @@ DEEPSEEK = {"model_type": "deepseek_v3", "qk_rope_head_dim": 16, "qk_nope_head_d
 GEMMA = {"model_type": "gemma3", "text_config": {
     "model_type": "gemma3_text", "head_dim": 32, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0}}}
+GEMMA_BARE = {"model_type": "gemma3", "text_config": {
+    "model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 8.0}}}  # as gemma-3-4b-it's
+OLMO3 = {"model_type": "olmo3", "rope_theta": 500000, "rope_scaling": {"rope_type": "yarn", **YARN}}
+MODERNBERT = {"model_type": "modernbert", "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
 BY_LAYER = {"model_type": "gemma3_text", "head_dim": 32, "rope_parameters": {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
@@ -71,6 +75,17 @@ RIGHT = [
      Rotation(by_index(rope.default(8)), 8, pairing="interleaved")),
     ("gemma 3, full", GEMMA, FULL, Rotation(by_index(linear(32, 1000000.0, 8)), 32)),
     ("gemma 3, sliding", GEMMA, SLIDING, Rotation(by_index(rope.default(32)), 32)),
+    ("gemma 3 without bases, full", GEMMA_BARE, FULL, Rotation(by_index(linear(32, 1000000.0, 8)), 32)),
+    ("gemma 3 without bases, sliding", GEMMA_BARE, SLIDING, Rotation(by_index(rope.default(32)), 32)),
+    ("olmo 3, full", OLMO3, FULL,
+     Rotation(by_index(rope.yarn(32, 500000.0, 4.0, 64.0)[0]), 32, mscale=rope.yarn(32, 500000.0, 4.0, 64.0)[1])),
+    ("olmo 3, sliding", OLMO3, SLIDING, Rotation(by_index(rope.default(32, 500000.0)), 32)),
+    ("modernbert, full", MODERNBERT, FULL, Rotation(by_index(rope.default(32, 160000.0)), 32)),
+    ("modernbert, sliding", MODERNBERT, SLIDING, Rotation(by_index(rope.default(32)), 32)),
+    ("a base that only the command line has", {"model_type": "llama"}, ["--rope-theta", 500000],
+     Rotation(by_index(rope.default(32, 500000.0)), 32)),
+    ("deepseek, the way back", DEEPSEEK, ["--backward"],
+     Rotation(by_index(rope.yarn(16, 10000.0, 4.0, 64.0)[0]), 16, 16, "interleaved", "half", backward=True)),
     ("by layer, full", BY_LAYER, FULL, Rotation(by_index(linear(32, 1000000.0, 8)), 32)),
     ("by layer, sliding", BY_LAYER, SLIDING, Rotation(by_index(rope.default(32)), 32)),
     ("phi 3, long", PHI3, ["--seq-len", 40], Rotation(by_index(phi3([2.0 + i for i in range(16)])), 32, mscale=FACTOR)),
@@ -97,7 +112,27 @@ WRONG = [
     ("another base", LLAMA, ["--rope-theta", 10000], ["--rope-theta", "rope_theta", "500000"]),
     ("another rule", {**LLAMA, "rope_scaling": LLAMA3}, ["--scaling", "default"], ["--scaling", "rope_scaling", "llama3"]),
     ("other heads", {**LLAMA, "head_dim": 64}, [], ["'q'", "--head-dim (64)"]),
-    ("no base", {"model_type": "llama"}, [], ["config.json", "rope_theta", "missing"]),
+    ("no base", {"model_type": "llama"}, [], ["--rope-theta", "missing", "config.json"]),
+    ("no layer type of olmo 3", OLMO3, [], ["--layer-type", "full_attention", "sliding_attention"]),
+    ("no layer type without a second base", {"model_type": "gemma3_text", "rope_theta": 1000000.0}, [], ["--layer-type"]),
+    ("one dict for two layer types", {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default"}}, FULL,
+     ["rope_parameters", "by layer type"]),
+    ("another base inside", {**LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, [],
+     ["rope_theta", "contradicts"]),
+    ("another name's base", {"model_type": "gpt_neox", "rotary_emb_base": 10000, "rope_theta": 500000}, [],
+     ["rotary_emb_base", "contradicts rope_theta"]),
+    ("another name's share", {"model_type": "gpt_neox", "rotary_emb_base": 10000, "rotary_pct": 0.25,
+                              "partial_rotary_factor": 0.5}, [], ["rotary_pct", "contradicts partial_rotary_factor"]),
+    ("another base of the text model", {**LLAMA, "text_config": {"model_type": "llama", "rope_theta": 10000.0}}, [],
+     ["rope_theta", "contradicts that of text_config"]),
+    ("two rules", {**LLAMA, "rope_scaling": {"rope_type": "linear", "type": "yarn", "factor": 2.0}}, [],
+     ["type", "contradicts rope_type"]),
+    ("a rule that is no text", {**LLAMA, "rope_scaling": {"rope_type": 3}}, [], ["rope_type", "string"]),
+    ("a list for a number", {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": [2.0]}}, [], ["factor", "number"]),
+    ("factors that are no numbers", {**PHI3, "rope_scaling": {**PHI3["rope_scaling"], "long_factor": ["2"] * 16}}, [],
+     ["long_factor", "list of numbers"]),
+    ("a model that turns the other way", {"model_type": "nanochat", "rope_theta": 10000.0}, [], ["nanochat", "--inverse"]),
+    ("a way back that is none", DEEPSEEK, ["--inverse"], ["--inverse", "--backward"]),
     ("a base that is text", {**LLAMA, "rope_theta": "10000"}, [], ["rope_theta", "number"]),
     ("a key that the rule lacks", {**LLAMA, "rope_scaling": {**LLAMA3, "beta_fast": 32}}, [], ["--scaling", "beta_fast"]),
     ("a key that is missing", {**LLAMA, "rope_scaling": {"rope_type": "linear"}}, [], ["--scaling", "factor"]),
@@ -154,7 +189,9 @@ def wrong():
     with harness.folder() as directory:
         path = os.path.join(directory, "in.safetensors")
         safetensors.write(path, {"q": numbers(1, TOKENS, 2, 32)})
-        for content, word in (("{", "JSON"), ("[]", "JSON"), (None, "No such file")):
+        twice = '{"model_type": "llama", "rope_theta": 10000, "rope_theta": 500000}'
+        for content, word in (("{", "JSON"), ("[]", "JSON"), ("{}\0", "zero byte"), (twice, "'rope_theta' must occur only"),
+                              (None, "No such file")):
             config = os.path.join(directory, "config.json")
             if content is None:
                 os.remove(config)

@@ -12,6 +12,7 @@
 
 #include "command.h"
 #include "config.h"
+#include "safetensors.h"
 
 enum { LARGEST_CONFIG = 1 << 24, TEXT_SIZE = 65536 };
 
@@ -27,8 +28,9 @@ typedef struct family {
 static const family families[] = {
     {"half", NULL, 0, 1,
      " apertus arcee dbrx dots1 exaone4 falcon falcon_h1 gemma gemma2 gemma3 gemma3n gemma4 gpt_oss granite granitemoe"
-     " granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe lfm2 llama minimax_m2 ministral ministral3 mistral mixtral mllama"
-     " modernbert nanochat olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl"
+     " granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe lfm2 llama minimax_m2 ministral ministral3 mistral mixtral "
+     "mllama_text_model"
+     " modernbert olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl"
      " qwen3_vl_moe seed_oss smollm3 starcoder2 "},
     {"half", NULL, 0, 0.25, " gpt_neox qwen3_5 qwen3_5_moe qwen3_next stablelm "},
     {"half", NULL, 0, 0.5, " bamba glm4_moe nemotron persimmon phi "},
@@ -38,7 +40,23 @@ static const family families[] = {
     {"interleaved", "half", 1, 1, " deepseek_v3 deepseek_v32 glm4_moe_lite "},
 };
 
-/* Keys that give layers different rotations, or a rotation that no option says, in a way that is not read here. */
+/* Models whose full and sliding layers have two bases, in configs of transformers 4: their keys, and what the class has
+ * where these are missing (0: they must be given). Of both only full layers are scaled, unless it says otherwise. */
+typedef struct two_bases {
+    const char *models;
+    const char *full_key, *sliding_key;
+    double full, sliding;
+    int both_scaled;
+} two_bases;
+
+static const two_bases layered[] = {
+    {" gemma3 gemma3n t5gemma2 t5gemma2_decoder ", "rope_theta", "rope_local_base_freq", 1000000, 10000, 0},
+    {" modernbert modernbert-decoder ", "global_rope_theta", "local_rope_theta", 0, 0, 1},
+    {" olmo3 ", "rope_theta", "rope_theta", 0, 0, 0},
+};
+enum { LAYERED_COUNT = sizeof layered / sizeof layered[0] };
+
+/* Keys that change the frequencies, of all layers or of some, in a way that is not read here. */
 static const char *const unreadable_keys[] = {"swa_rope_theta",  "compress_rope_theta", "partial_rotary_factors",
                                               "rope_ratio",      "layer_rope_theta",    "rope_scaling_layers",
                                               "per_layer_config"};
@@ -62,7 +80,8 @@ typedef struct config {
     const cJSON *root, *rope; /* rope: NULL = there is none */
     const family *family;     /* NULL = not known */
     const char *model_type;   /* "" = there is none */
-    int slides;               /* sliding layers of a model whose two bases are in keys of their own */
+    const two_bases *two;     /* NULL = one base, or rope dicts by layer type */
+    int slides;               /* with two: sliding layers are meant */
     option_group *groups;
     config_texts *texts;
 } config;
@@ -96,6 +115,16 @@ static int is_listed(const char *name, const char *const *names, size_t count)
     return 0;
 }
 #define IS_LISTED(name, names) is_listed(name, names, sizeof names / sizeof names[0])
+
+/* Whether a list of models, with a space before and behind each, has this one, or the one whose text model it is. */
+static int names_model(const char *models, const char *model_type)
+{
+    char name[72];
+    const size_t length = strlen(model_type);
+    const size_t bare = length > 5 && !strcmp(model_type + length - 5, "_text") ? length - 5 : length;
+    snprintf(name, sizeof name, " %.*s ", bare < 64 ? (int)bare : 0, model_type);
+    return bare && bare < 64 && strstr(models, name);
+}
 
 /* Sets an option to text that is printed, on account of a key. */
 __attribute__((format(printf, 4, 5))) static int set(const config *c, const char *option, const char *key,
@@ -140,16 +169,34 @@ static int needs_layer_type(const config *c, const char *types)
     return complain("--layer-type: is missing, as the layers of %s rotate differently: %s", c->path, types);
 }
 
-/* Configs of transformers 4 with two bases: Gemma 3, ModernBERT. Sliding layers are not scaled. */
+/* The model's entry, or that of the model which has the same keys; NULL if layers have one base. */
+static const two_bases *bases_of(const config *c)
+{
+    for (int i = 0; i < LAYERED_COUNT; i++)
+        if (names_model(layered[i].models, c->model_type))
+            return &layered[i];
+    if (find(c->root, "rope_local_base_freq"))
+        return &layered[0];
+    return find(c->root, "global_rope_theta") ? &layered[1] : NULL;
+}
+
 static int choose_base_of_two(config *c)
 {
-    c->slides = !strcmp(c->layer_type ? c->layer_type : "", "sliding_attention");
+    if (find(c->root, "rope_parameters"))
+        return refuse(c, "rope_parameters", "must be by layer type: full_attention, sliding_attention");
     if (!c->layer_type)
         return needs_layer_type(c, "full_attention or sliding_attention");
+    c->slides = !strcmp(c->layer_type, "sliding_attention");
     if (!c->slides && strcmp(c->layer_type, "full_attention"))
         return complain("--layer-type: must be full_attention or sliding_attention, not %.64s", c->layer_type);
-    c->rope = c->slides ? NULL : c->rope;
+    c->rope = c->slides && !c->two->both_scaled ? NULL : c->rope;
     return 0;
+}
+
+/* Whether both are there and say something else. */
+static int differ(const cJSON *a, const cJSON *b)
+{
+    return a && b && !cJSON_Compare(a, b, 1);
 }
 
 static int choose_rope(config *c)
@@ -157,12 +204,13 @@ static int choose_rope(config *c)
     const cJSON *now = find(c->root, "rope_parameters"), *once = find(c->root, "rope_scaling");
     char names[256] = "";
     const cJSON *item;
-    if (now && once && !cJSON_Compare(now, once, 1))
+    if (differ(now, once))
         return refuse(c, "rope_scaling", "contradicts rope_parameters");
     c->rope = now ? now : once;
     if (c->rope && !cJSON_IsObject(c->rope))
         return refuse(c, c->rope->string, "must be an object or null");
-    if (find(c->root, "rope_local_base_freq") || find(c->root, "local_rope_theta"))
+    c->two = sub_dict(c->rope) ? NULL : bases_of(c);
+    if (c->two)
         return choose_base_of_two(c);
     if (!sub_dict(c->rope))
         return c->layer_type ? complain("--layer-type: all layers that rotate rotate alike in %s: leave it out", c->path)
@@ -185,11 +233,9 @@ static const cJSON *find_key(const config *c, const char *key)
     return inner ? inner : find(c->root, key);
 }
 
-/* The rule's name on the command line. */
-static const char *rule_of(const config *c)
+/* The rule's name on the command line, of its name in a config. */
+static const char *rule_named(const config *c, const char *name)
 {
-    const cJSON *now = find(c->rope, "rope_type"), *once = find(c->rope, "type");
-    const char *name = text_of(now ? now : once);
     const int is_phi3 = !strcmp(c->model_type, "phi3") || !strcmp(c->model_type, "phi4_multimodal");
     if (!*name || !strcmp(name, "mrope"))
         return "default";
@@ -198,10 +244,16 @@ static const char *rule_of(const config *c)
     return !strcmp(name, "deepseek_yarn") ? "yarn" : name;
 }
 
+static const char *rule_of(const config *c)
+{
+    const cJSON *now = find(c->rope, "rope_type"), *once = find(c->rope, "type");
+    return rule_named(c, text_of(now ? now : once));
+}
+
 /* Where the length that a rule begins from is: models whose config has it beside the rope dict mean that one. */
 static const cJSON *original_length(const config *c, const char *rule)
 {
-    const cJSON *own = find(c->root, "original_max_position_embeddings");
+    const cJSON *own = c->layer_type ? NULL : find(c->root, "original_max_position_embeddings");
     const cJSON *inner = find(c->rope, "original_max_position_embeddings");
     if (!strcmp(rule, "dynamic"))
         return find(c->root, "max_position_embeddings");
@@ -211,15 +263,18 @@ static const cJSON *original_length(const config *c, const char *rule)
     return falls_back ? find(c->root, "max_position_embeddings") : NULL;
 }
 
-static void add_list(FILE *text, const cJSON *list)
+static int add_list(const config *c, FILE *text, const cJSON *list)
 {
+    const char *separator = "";
     const cJSON *item;
-    int first = 1;
     cJSON_ArrayForEach(item, list)
     {
-        fprintf(text, "%s%.17g", first ? "" : ";", item->valuedouble);
-        first = 0;
+        if (!cJSON_IsNumber(item))
+            return refuse(c, list->string, "must be a list of numbers");
+        fprintf(text, "%s%.17g", separator, item->valuedouble);
+        separator = ";";
     }
+    return 0;
 }
 
 /* ",key=value" of a key of the rope dict. 0 stands for what is not given in mscale and its like. */
@@ -234,15 +289,16 @@ static int add_key(const config *c, FILE *text, const char *rule, const cJSON *i
         if (!one || !all || one->valuedouble == 0 || all->valuedouble == 0) /* one alone has no effect in transformers */
             return 0;
     }
+    const int is_list = !strcmp(item->string, "short_factor") || !strcmp(item->string, "long_factor");
     fprintf(text, ",%s=", item->string);
-    if (cJSON_IsNumber(item))
-        fprintf(text, "%.17g", item->valuedouble);
-    else if (cJSON_IsBool(item))
+    if (is_list && cJSON_IsArray(item))
+        return add_list(c, text, item);
+    if (cJSON_IsBool(item))
         fprintf(text, "%s", cJSON_IsTrue(item) ? "true" : "false");
-    else if (cJSON_IsArray(item))
-        add_list(text, item);
+    else if (cJSON_IsNumber(item) && !is_list)
+        fprintf(text, "%.17g", item->valuedouble);
     else
-        return refuse(c, item->string, "must be a number, true, false or a list of numbers");
+        return refuse(c, item->string, is_list ? "must be a list of numbers" : "must be a number, true or false");
     return 0;
 }
 
@@ -281,31 +337,26 @@ static int set_scaling(const config *c)
     return result;
 }
 
-static int set_frequencies(const config *c)
+/* The rope dict's goes first, as in transformers; check_agreement refuses another one beside it. */
+static int set_base(const config *c)
 {
-    static const char *const bases[] = {"rope_theta", "rotary_emb_base", "global_rope_theta"};
-    static const char *const sliding_bases[] = {"rope_local_base_freq", "local_rope_theta"};
-    const cJSON *base = NULL;
-    if (c->slides)
-        for (size_t i = 0; i < 2 && !base; i++)
-            base = find(c->root, sliding_bases[i]);
-    for (size_t i = 0; i < 3 && !base; i++)
-        base = find_key(c, bases[i]);
-    if (!base)
-        return refuse(c, "rope_theta", "is missing");
-    return set_number(c, "rope-theta", base) || set_scaling(c);
+    const char *key = !c->two ? "rope_theta" : c->slides ? c->two->sliding_key : c->two->full_key;
+    const double of_class = !c->two ? 0 : c->slides ? c->two->sliding : c->two->full;
+    const cJSON *inner = find(c->rope, "rope_theta"), *outer = find(c->root, key);
+    const cJSON *base = inner ? inner : outer || c->two ? outer : find(c->root, "rotary_emb_base");
+    if (base)
+        return set_number(c, "rope-theta", base);
+    if (of_class != 0)
+        return set(c, "rope-theta", "model_type", "%.17g", of_class);
+    return options_given(c->groups, "rope-theta") ? 0 : complain("--rope-theta: is missing, as %s has no %s", c->path, key);
 }
 
 /* Which elements rotate */
 
 static const family *family_of(const char *model_type)
 {
-    char name[72];
-    const size_t length = strlen(model_type);
-    const size_t bare = length > 5 && !strcmp(model_type + length - 5, "_text") ? length - 5 : length;
-    snprintf(name, sizeof name, " %.*s ", bare < 64 ? (int)bare : 0, model_type);
-    for (size_t i = 0; i < sizeof families / sizeof families[0] && bare; i++)
-        if (strstr(families[i].models, name))
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (names_model(families[i].models, model_type))
             return &families[i];
     return NULL;
 }
@@ -321,7 +372,12 @@ static int set_pairing(const config *c)
     const int by_half = cJSON_IsFalse(turns); /* DeepSeek V3 and its like, whose weights are reordered */
     if (set(c, "pairing", "model_type", "%s", by_half ? "half" : c->family->pairing))
         return RESULT_REFUSED;
-    return c->family->pairing_out && !by_half ? set(c, "pairing-out", "model_type", "%s", c->family->pairing_out) : 0;
+    if (!c->family->pairing_out || by_half)
+        return 0;
+    if (options_given(c->groups, "inverse"))
+        return complain("--inverse: reads pairs as the model does, not as it writes them: --backward is the way back of %s",
+                        c->model_type);
+    return set(c, "pairing-out", "model_type", "%s", c->family->pairing_out);
 }
 
 /* The window in each head, of `dim` elements, or if that is 0 of a share of it, which is the first one. */
@@ -399,6 +455,11 @@ static char *read_text(const char *path)
     } else {
         text[size] = 0;
     }
+    if (text && strlen(text) != size) {
+        complain_about(path, NULL, "is not JSON: it has a zero byte");
+        free(text);
+        text = NULL;
+    }
     if (stream)
         fclose(stream);
     return text;
@@ -415,13 +476,52 @@ static void choose_root(config *c, const cJSON *root)
     c->family = family_of(c->model_type);
 }
 
+/* What says one thing in two places must say the same in both: transformers takes the one, and others the other. */
+static int check_agreement(const config *c, const cJSON *root)
+{
+    static const char *const shared[] = {"rope_theta", "partial_rotary_factor", "rope_scaling", "rope_parameters",
+                                         "original_max_position_embeddings"};
+    static const char *const aliases[][2] = {{"rope_theta", "rotary_emb_base"}, {"partial_rotary_factor", "rotary_pct"}};
+    const cJSON *now = find(c->rope, "rope_type"), *once = find(c->rope, "type");
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        if (differ(find(root, shared[i]), find(c->root, shared[i])))
+            return refuse(c, shared[i], "contradicts that of text_config");
+    for (size_t i = 0; i < 2; i++) {
+        if (!c->layer_type && differ(find(c->root, aliases[i][0]), find(c->rope, aliases[i][0])))
+            return refuse(c, aliases[i][0], "contradicts that of rope_parameters or rope_scaling");
+        if (differ(find_key(c, aliases[i][0]), find(c->root, aliases[i][1])))
+            return refuse(c, aliases[i][1], i ? "contradicts partial_rotary_factor" : "contradicts rope_theta");
+    }
+    if ((now && !cJSON_IsString(now)) || (once && !cJSON_IsString(once)))
+        return refuse(c, now ? "rope_type" : "type", "must be a string");
+    return now && once && strcmp(rule_named(c, text_of(now)), rule_named(c, text_of(once)))
+               ? refuse(c, "type", "contradicts rope_type")
+               : 0;
+}
+
+/* Of a name that is there twice, cJSON finds the first and Python the last. */
+static int check_names(const config *c, const cJSON *root)
+{
+    const cJSON *const objects[] = {root, c->root, c->rope};
+    for (size_t i = 0; i < 3; i++) {
+        const char *twice = objects[i] ? safetensors_duplicate_name(objects[i]) : NULL;
+        if (twice)
+            return complain_about(c->path, NULL, "the key '%.64s' must occur only once", twice);
+    }
+    return 0;
+}
+
 static int read_keys(config *c, const cJSON *root, const config_use *use)
 {
     choose_root(c, root);
+    if (names_model(" nanochat ", c->model_type))
+        return refuse(c, "model_type", "nanochat turns the other way: leave --config out, and say so by --inverse");
     for (size_t i = 0; i < sizeof unreadable_keys / sizeof unreadable_keys[0]; i++)
         if (find(c->root, unreadable_keys[i]))
-            return refuse(c, unreadable_keys[i], "is not read, though it says that layers rotate differently");
-    if (choose_rope(c) || (use->frequencies && set_frequencies(c)))
+            return refuse(c, unreadable_keys[i], "is not read, though it changes frequencies");
+    if (choose_rope(c) || check_names(c, root) || check_agreement(c, root))
+        return RESULT_REFUSED;
+    if (use->frequencies && (set_base(c) || set_scaling(c)))
         return RESULT_REFUSED;
     return set_pairing(c) || set_head_dim(c) || set_rotary_dim(c) || (use->axes && set_axes(c)) ? RESULT_REFUSED : 0;
 }
@@ -439,7 +539,9 @@ int config_apply(const char *path, const char *layer_type, const config_use *use
         return RESULT_REFUSED;
     cJSON *root = cJSON_ParseWithOpts(text, NULL, 1);
     config c = {.path = path, .layer_type = layer_type, .groups = groups, .texts = texts};
-    const int result = cJSON_IsObject(root) ? read_keys(&c, root, use) : complain_about(path, NULL, "is not a JSON object");
+    const int result = cJSON_IsObject(root)
+                           ? read_keys(&c, root, use)
+                           : complain_about(path, NULL, "is not a JSON object (of JSON without NaN and Infinity)");
     cJSON_Delete(root);
     free(text);
     return result;

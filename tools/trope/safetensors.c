@@ -55,13 +55,12 @@ void safetensors_free(safetensors *file)
     memset(file, 0, sizeof *file);
 }
 
-/* A name that occurs twice in an object, or NULL. */
 static int compare_text(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static const char *duplicate_name(const cJSON *object)
+const char *safetensors_duplicate_name(const cJSON *object)
 {
     const char *found = NULL;
     const int count = cJSON_GetArraySize(object);
@@ -235,7 +234,7 @@ static int read_metadata(safetensors *file, const cJSON *metadata)
     const cJSON *item;
     cJSON_ArrayForEach(item, metadata) if (!cJSON_IsString(item)) return complain_about(
         file->path, NULL, "__metadata__ must map names to strings, '%.64s' is none", item->string);
-    const char *twice = duplicate_name(metadata);
+    const char *twice = safetensors_duplicate_name(metadata);
     if (twice)
         return complain_about(file->path, NULL, "__metadata__ must hold each name once, '%.64s' is there again", twice);
     file->metadata = cJSON_PrintUnformatted(metadata);
@@ -280,7 +279,7 @@ static int check_offsets(safetensors *file, uint64_t data_bytes)
 
 static int read_entries(safetensors *file, const cJSON *root)
 {
-    const char *twice = duplicate_name(root);
+    const char *twice = safetensors_duplicate_name(root);
     if (twice)
         return complain_about(file->path, twice, "the name must occur only once");
     file->tensors = calloc((size_t)cJSON_GetArraySize(root) + 1, sizeof *file->tensors);

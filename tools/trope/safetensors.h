@@ -47,6 +47,9 @@ safetensor *safetensors_find(const safetensors *file, const char *name);
 /* "F32 [2, 3]" into text, of at least SAFETENSORS_TEXT bytes; returns text. */
 #define SAFETENSORS_TEXT 192
 const char *safetensor_describe(const safetensor *tensor, char *text);
+/* A name that occurs twice in a JSON object, or NULL. */
+struct cJSON;
+const char *safetensors_duplicate_name(const struct cJSON *object);
 /* Memory for bytes, aligned to 64, or NULL. For free(). */
 void *aligned_bytes(uint64_t bytes);
 
