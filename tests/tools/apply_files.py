@@ -8,6 +8,7 @@ import resource
 import signal
 import struct
 import subprocess
+import tempfile
 import time
 
 import harness
@@ -84,17 +85,24 @@ def refused_outputs():
         os.mkfifo(os.path.join(directory, "pipe"))
         os.symlink("loop", os.path.join(directory, "loop"))
         os.symlink("/dev/null", os.path.join(directory, "null"))
+        os.symlink("/dev/stdout", os.path.join(directory, "stdout"))
         before = harness.files(directory)
-        for path in ("pipe", "loop", "null", "/dev/null", "/dev/stdout", "/proc/self/fd/1", ".", "no/such/folder"):
+        for path in ("pipe", "loop", "null", "/dev/null", "/dev/stdout", "/proc/self/fd/1", ".", "/dev/stdou",
+                     "no/such/folder"):
             result = run("apply", source, "-o", os.path.join(directory, path), *SAID)
             check(result.returncode == 2 and result.stderr.count("\n") == 1, path, "is refused", result.stderr)
             check(result.stdout == "", path, "gets nothing")
             check(harness.files(directory) == before, path, "leaves", harness.files(directory))
         check(os.path.islink("/dev/stdout") or not os.path.exists("/dev/stdout"), "/dev/stdout is what it was")
-        with open(os.path.join(directory, "out"), "w") as file:
-            result = subprocess.run([TOOL, "apply", source, "-o", "/dev/stdout"] + [str(a) for a in SAID], stdout=file,
-                                    stderr=subprocess.PIPE)
-        check(result.returncode == 2 and read(file.name) == b"", "/dev/stdout that is a file")
+        for path in ("/dev/stdout", os.path.join(directory, "stdout"), "/dev/fd/1"):
+            with open(os.path.join(directory, "out"), "w") as file:
+                result = subprocess.run([TOOL, "apply", source, "-o", path] + [str(a) for a in SAID], stdout=file,
+                                        stderr=subprocess.PIPE)
+            check(result.returncode == 2 and read(file.name) == b"", path, "that is a file")
+        if os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK):
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+                result = run("apply", source, "-o", os.path.join(shared, "out"), *SAID)
+                check(result.returncode == 0, "a file in /dev/shm", result.stderr)
         result = run("apply", source, "-o", "-", "--expect", source, *SAID)
         check(result.returncode == 2 and "-o -" in result.stderr, "both on standard output", result.stderr)
         others = [("x.pt", b"PK\3\4" + bytes(60), "zip"), ("x.npy", b"\x93NUMPY\1\0" + bytes(60), ".npy"),

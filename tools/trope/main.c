@@ -54,7 +54,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[1], commands[i].name)) {
             complain_as(commands[i].complains_as);
             const int result = commands[i].run(argc - 1, argv + 1);
-            if (fflush(stdout) || ferror(stdout))
+            if (result != RESULT_REFUSED && (fflush(stdout) || ferror(stdout)))
                 return complain("cannot write to standard output");
             return result;
         }

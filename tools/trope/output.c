@@ -49,6 +49,19 @@ static void handle_signals(void)
     }
 }
 
+/* Whether a link is one of /proc, which leads to what is open (as /dev/stdout does): its text is no path to it. */
+static int is_of_proc(const char *path)
+{
+    struct stat link, proc;
+    return !lstat(path, &link) && !stat("/proc/self", &proc) && link.st_dev == proc.st_dev;
+}
+
+/* A name that is mistyped there would make a file among the devices. /dev/shm is a folder as others are. */
+static int is_among_devices(const char *path)
+{
+    return !strncmp(path, "/dev/", 5) && !strchr(path + 5, '/');
+}
+
 /* Where path leads to, through links, into target of PATH_SIZE bytes. Returns nonzero if it cannot be said. */
 static int follow_links(const char *path, char *target)
 {
@@ -59,6 +72,8 @@ static int follow_links(const char *path, char *target)
         const ssize_t length = readlink(target, link, sizeof link - 1);
         if (length < 0)
             return 0;
+        if (is_of_proc(target))
+            return errno = EINVAL;
         link[length] = 0;
         const char *slash = strrchr(target, '/');
         const size_t folder = link[0] == '/' || !slash ? 0 : (size_t)(slash + 1 - target);
@@ -76,12 +91,6 @@ int output_is_same(const char *a, const char *b)
     if (!stat(a, &x) && !stat(b, &y))
         return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
     return !follow_links(a, to_a) && !follow_links(b, to_b) && !strcmp(to_a, to_b);
-}
-
-/* Links of /dev and /proc lead to what is open, whose name says nothing. */
-static int is_of_system(const char *path)
-{
-    return !strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6);
 }
 
 /* The mode and the owner of the file that is there, or those of a new one. */
@@ -134,10 +143,11 @@ int output_open(output *out, const char *path)
     out->target = malloc(PATH_SIZE);
     if (!out->target)
         return complain("out of memory");
-    if (follow_links(path, out->target))
-        return complain_about(path, NULL, "%m");
-    if (is_of_system(path) || is_of_system(out->target) || (is_there && !S_ISREG(status.st_mode)))
+    const int failure = follow_links(path, out->target);
+    if (failure == EINVAL || is_among_devices(out->target) || (is_there && !S_ISREG(status.st_mode)))
         return complain_about(path, NULL, "must be a regular file, or a new one; -o - is standard output");
+    if (failure)
+        return complain_about(path, NULL, "%m");
     if (is_there && access(path, W_OK))
         return complain_about(path, NULL, "cannot be written: %m");
     return open_beside(out, is_there ? &status : NULL);
