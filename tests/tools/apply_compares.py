@@ -3,6 +3,7 @@
 import math
 import os
 import struct
+import subprocess
 
 import harness
 import safetensors
@@ -106,6 +107,9 @@ def special_values():
         safetensors.write(os.path.join(directory, "in.safetensors"), {"v": Tensor("F32", SHAPE, [nan] * COUNT)})
         result = compare(directory, keep)
         check(result.returncode == 2 and "nothing but NaN" in result.stderr, "NaN is compared with nothing", result.stderr)
+        result = compare(directory, keep, "-o", os.path.join(directory, "out.safetensors"))
+        check(result.returncode == 2 and harness.files(directory) == ["in.safetensors", "other.safetensors"],
+              "and then nothing is written", result.stderr)
 
 
 def three_files(directory):
@@ -124,6 +128,11 @@ def output_and_comparison():
         with open(out, "rb") as a, open(other, "rb") as b:
             check(a.read() == b.read(), "the same result")
         os.remove(out)
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([harness.TOOL, "apply", source, "-o", out, "--expect", other, "--quiet"]
+                                    + [str(word) for word in ROTATED], stdout=full, stderr=subprocess.PIPE, text=True)
+        check(result.returncode == 2 and result.stderr.count("\n") == 1 and not os.path.exists(out),
+              "a comparison that cannot be printed", result.stderr)
         result = run("apply", source, "-o", out, "--expect", source, *ROTATED)
         check(result.returncode == 1 and os.path.exists(out), "written, though different", result.stderr)
         back = run("apply", other, "--inverse", "--expect", source, "--ulp", 4096, *ROTATED)

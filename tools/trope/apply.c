@@ -254,19 +254,23 @@ static void show_progress(const apply_run *run, int32_t done)
             run->file.count);
 }
 
+static int do_tensor(apply_run *run, const safetensor *tensor)
+{
+    apply_call *call = call_of(run, tensor);
+    if (call)
+        return do_operand(run, call, tensor);
+    return run->options->output ? output_write(&run->out, tensor->data, (size_t)safetensor_bytes(tensor)) : 0;
+}
+
 static int do_tensors(apply_run *run)
 {
-    for (int32_t i = 0; i < run->file.count; i++) {
-        const safetensor *tensor = &run->file.tensors[i];
-        apply_call *call = call_of(run, tensor);
+    int failed = 0;
+    for (int32_t i = 0; i < run->file.count && !failed; i++) {
         show_progress(run, i);
-        if (call && do_operand(run, call, tensor))
-            return RESULT_REFUSED;
-        if (!call && run->options->output && output_write(&run->out, tensor->data, (size_t)safetensor_bytes(tensor)))
-            return RESULT_REFUSED;
+        failed = do_tensor(run, &run->file.tensors[i]);
     }
     show_progress(run, run->file.count);
-    return 0;
+    return failed;
 }
 
 static int write_header(apply_run *run)
@@ -381,10 +385,18 @@ static int do_run(apply_run *run, const char *input)
         return RESULT_REFUSED;
     if (options->output && (output_open(&run->out, options->output) || write_header(run)))
         return RESULT_REFUSED;
-    if (do_tensors(run) || (options->output && output_commit(&run->out)))
+    if (do_tensors(run))
+        return RESULT_REFUSED;
+    const int verdict = options->expect ? compare_verdict(&run->found, (uint64_t)options->ulp) : RESULT_OK;
+    if (verdict == RESULT_REFUSED)
+        return verdict;
+    /* What fails leaves no output, so the comparison has to be out before that. */
+    if (fflush(stdout) || ferror(stdout))
+        return complain("cannot write to standard output");
+    if (options->output && output_commit(&run->out))
         return RESULT_REFUSED;
     explain(run);
-    return options->expect ? compare_verdict(&run->found, (uint64_t)options->ulp) : 0;
+    return verdict;
 }
 
 static void release(apply_run *run)
