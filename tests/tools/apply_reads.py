@@ -192,6 +192,8 @@ def table_layouts():
     refused("rows of tokens or of positions", {**q, **gathered}, ["'cos'", "--table-rows"], *said)
     right("rows of tokens", {**q, **gathered}, "bshd", Rotation(angles_of(theta(d), lambda b, t: ids[t]), d), *said,
           "--table-rows", "tokens", says=["each token by its own row", "position_ids: not used"])
+    refused("a range of rows of tokens", {**q, **gathered}, ["--out-of-range", "no effect"], *said,
+            "--table-rows", "tokens", "--out-of-range", "clamp")
     right("rows of positions", {**q, **gathered}, "bshd",
           Rotation(angles_of(theta(d), lambda b, t: ids[[0, 3, 1, 2][t]]), d), *said, "--table-rows", "positions")
     refused("too few rows", {"q": q["q"], **cos_sin((1, 3, d), range(3), halves(4))}, ["'cos'", "rows"], *said)
@@ -199,6 +201,9 @@ def table_layouts():
     axes = [[random.randrange(40) for _ in range(4)] for _ in range(3)]
     planes = cos_sin((3, 1, 4, d), [p for axis in axes for p in axis], halves(4))
     refused("a table an axis", {"q": q["q"], **planes}, ["'cos'", "--axis-map"], *said)
+    more = {name: Tensor("F32", [4, 1, 4, d], t.values + t.values[:4 * d]) for name, t in planes.items()}
+    refused("a table without a section", {"q": q["q"], **more}, ["'cos'", "4 axes", "--axis-sections"], *said, "--axis-map",
+            "sections", "--axis-sections", "2,1,1")
     of_axis = [0, 0, 1, 2]
 
     def angles(b, t, i):
@@ -234,9 +239,21 @@ def sequences():
     for missing in cp:
         options = [word for name, value in cp.items() if name != missing for word in (name, value)]
         refused("without " + missing, q, [missing, "missing"], *said, *options)
+    refused("an end beyond the tokens", with_ends([0, 4, 10]), ["'cu_seqlens'", "at most"], *said[2:])
     ids = Tensor("I64", [3, 1, 9], [random.randrange(30) for _ in range(27)])
     x = {"q": tensor("F32", 1, 9, 2, 8), "position_ids": ids}
     refused("three axes without a map", x, ["'position_ids'", "--axis-map"], "--layout", "bshd", *PAIRED, *THETA)
+    # Qwen2-VL's ids of transformers, which have those of the text in front.
+    four = Tensor("I64", [4, 1, 9], list(range(50, 59)) + ids.values)
+    axes = [*PAIRED, *THETA, "--layout", "bshd", "--axis-map", "sections", "--axis-sections"]
+    refused("an axis without a section", {**x, "position_ids": four}, ["'position_ids'", "4 axes", "--axis-sections"],
+            *axes, "2,1,1")
+
+    def angles(b, t, i):
+        a = ids.values[9 * (0, 0, 1, 2)[i] + t] * rope.default(8)[i]
+        return math.cos(a), math.sin(a), math.cos(a), math.sin(a)
+
+    right("an axis that drives no pair", {**x, "position_ids": four}, "bshd", Rotation(angles, 8), *axes, "0,2,1,1")
     refused("ranks beside ids", {**x, "position_ids": Tensor("I64", [9], list(range(9)))}, ["'position_ids'", "--cp-size"],
             "--layout", "bshd", *PAIRED, *THETA, *[word for pair in cp.items() for word in pair])
 

@@ -1,6 +1,7 @@
 /* The angles of a call: a table and how its bytes are read, inv_freq, or a rule; and the elements that they rotate. */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,7 +122,7 @@ static int table_readings(const apply_call *call, const safetensor *table, const
             apply_table reading;
             if (bits_of(chosen) != (int)strlen(table_dims[layout]) ||
                 assign_dims(table, dims, layout, chosen, need, &reading) ||
-                (count && !memcmp(&reading, found, sizeof reading)))
+                (count && !memcmp(&reading, found, offsetof(apply_table, columns))))
                 continue;
             const size_t used = strlen(names);
             snprintf(names + used, size - used, "%s%sd", used ? " or " : "", table_dims[layout]);
@@ -162,6 +163,8 @@ static int choose_rows(apply_call *call, const safetensor *table)
                             ") that are not 0, 1, 2, ...: --table-rows positions or tokens says which row a token has",
                             call->first_position, call->last_position);
     t->by_token = said == APPLY_ROWS_TOKENS;
+    if (t->by_token && call->options->sequence.out_of_range >= 0)
+        return complain("--out-of-range: has no effect with --table-rows tokens");
     if (!t->by_token && call->options->sequence.out_of_range < 0 &&
         (call->first_position < 0 || call->last_position >= t->rows)) {
         const safetensor *ids = call->group->tensors[APPLY_POSITION_IDS],

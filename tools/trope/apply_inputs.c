@@ -105,6 +105,10 @@ static int choose_layout(apply_call *call)
         return 0;
     if (first->rank != 4 && first->rank != 3)
         return apply_refuse(call, first, "must have 4 dims, or 3 for thd");
+    if (first->rank == 3 && call->group->tensors[APPLY_CU_SEQLENS] && !call->options->head_dim) {
+        call->layout = TROPE_THD; /* nothing else has sequences: what does not fit is said in the words of thd */
+        return 0;
+    }
     for (int32_t layout = TROPE_SBHD; layout <= TROPE_THD; layout++) {
         if (!layout_fits(call, layout))
             continue;
@@ -392,13 +396,26 @@ static int refuse_without_rotation(const apply_call *call)
     return 0;
 }
 
+/* An axis without a section would drive no pair, unseen. */
+static int check_sections(const apply_call *call)
+{
+    const sequence_options *sequence = &call->options->sequence;
+    const int of_table = call->table.axes > call->args.position_axes;
+    const int64_t axes = of_table ? call->table.axes : call->args.position_axes;
+    if (!sequence->axis_map || axes <= axis_section_count(sequence->axis_sections))
+        return 0;
+    return apply_refuse(call, of_table ? call->angles : call->group->tensors[APPLY_POSITION_IDS],
+                        "has %" PRId64 " axes, and --axis-sections the pairs of %d: 0 is that of an axis which drives none",
+                        axes, axis_section_count(sequence->axis_sections));
+}
+
 static int read_axes(apply_call *call)
 {
     const sequence_options *sequence = &call->options->sequence;
     const int has_axes = call->args.position_axes > 1 || call->table.axes > 1;
     if (!has_axes && !sequence->axis_map && !sequence->axis_sections)
         return 0;
-    if (axes_to_args(sequence, call->rotary_dim / 2, call->pair_axis, &call->args))
+    if (axes_to_args(sequence, call->rotary_dim / 2, call->pair_axis, &call->args) || check_sections(call))
         return RESULT_REFUSED;
     return has_axes || call->options->config
                ? 0
@@ -457,6 +474,8 @@ static void explain_operand(const apply_call *call, const safetensor *tensor)
     const int32_t offset = rotary_offset_in(&call->options->rotation, (int32_t)shape.head_dim);
     fprintf(stderr, "; %s pairs of elements %d to %d, ", choice_name(pairing_choices, call->args.pairing), offset,
             offset + call->rotary_dim - 1);
+    if (call->args.pairing_out && call->args.pairing_out != call->args.pairing)
+        fprintf(stderr, "written as %s, ", choice_name(pairing_choices, call->args.pairing_out));
     if (call->table.by_token)
         fprintf(stderr, "each token by its own row\n");
     else
