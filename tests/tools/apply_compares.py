@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import struct
 import subprocess
 
@@ -112,6 +113,31 @@ def special_values():
               "and then nothing is written", result.stderr)
 
 
+def many_threads():
+    """Each thread compares a part of a tensor: what is found is the same with any number of them."""
+    shape = [1 << 14, 1, 2, 64]
+    count = math.prod(shape)
+    here = bytearray(random.randbytes(2 * count))  # BF16: one in 256 is NaN or infinite
+    there = bytearray(here)
+    changed = sorted(random.sample(range(count), 1000))
+    for i in changed:
+        there[2 * i:2 * i + 2] = here[2 * i:2 * i + 2] = struct.pack("<H", random.randrange(1, 0x4000))
+        there[2 * i] ^= 1
+    nans = sum(bits & 0x7FFF > 0x7F80 for bits in struct.unpack("<%dH" % count, here))
+    where = [changed[0] // 128, 0, changed[0] // 64 % 2, changed[0] % 64]
+    with harness.folder() as directory:
+        source, other, _ = three_files(directory)
+        for path, data in ((source, here), (other, there)):
+            header = {"v": {"dtype": "BF16", "shape": shape, "data_offsets": [0, len(data)]}}
+            with open(path, "wb") as file:
+                file.write(safetensors.pack(header, bytes(data)))
+        for threads in (1, 2, 7):
+            result = run("apply", source, "--expect", other, "--rotary-dim", 0, *SBHD, "--threads", threads)
+            check(row(result, "v")[4:7] == ["1", "1000", "1000"], threads, "threads", result.stdout)
+            check(row(result, "v")[7].strip() == str(where), threads, "threads, first at", where, result.stdout)
+            check("%d of %d elements are NaN in both" % (nans, count) in result.stdout, threads, "threads, NaN", nans)
+
+
 def three_files(directory):
     return [os.path.join(directory, name) for name in ("in.safetensors", "other.safetensors", "out.safetensors")]
 
@@ -178,9 +204,11 @@ def refused():
 
 
 harness.require_apply()
+random.seed(20261126)
 for dtype in ("F64", "F32", "F16", "BF16"):
     in_a_dtype(dtype)
 special_values()
+many_threads()
 output_and_comparison()
 refused()
 harness.finish()

@@ -228,7 +228,7 @@ static int compare_with_expected(apply_run *run, const safetensor *tensor, void 
     found.data = result;
     if (safetensors_load(&run->expected, expected))
         return RESULT_REFUSED;
-    compare_pair(&found, expected, (uint64_t)run->options->ulp, &run->found);
+    compare_pair(&found, expected, (uint64_t)run->options->ulp, run->options->machine.threads, &run->found);
     free(expected->data);
     expected->data = NULL;
     return 0;

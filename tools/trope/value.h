@@ -18,6 +18,7 @@ int value_is_real(int32_t type);
 
 /* Element i. */
 double value_load(int32_t type, const void *data, int64_t i);
+int value_is_nan(int32_t type, const void *data, int64_t i);
 /* Stores x rounded to nearest, ties to even. Real types only. */
 void value_store(int32_t type, void *data, int64_t i, double x);
 
