@@ -269,7 +269,7 @@ static int run_rank(void *context, communicator *host)
     rank_card *cards = calloc((size_t)host->size, sizeof *cards);
     report to = {.run = 0};
     int verdict = WATCH_EXIT;
-    r.device = device_find(o->device);
+    r.device = device_find(o->device, TROPE_ISA_AUTO);
     int failed = !cards || !r.device;
     if (failed)
         failed = watch_fail(host->watch, WATCH_CAUSE, "rank %d has no device", host->rank);

@@ -413,7 +413,7 @@ static int check_options(apply_options *options)
     if (options->output && options->expect && !strcmp(options->output, "-"))
         return complain("-o -: standard output is for the comparison of --expect");
     options->ulp = options->ulp < 0 ? 0 : options->ulp;
-    options->device = device_find(options->machine.device);
+    options->device = device_find(options->machine.device, options->machine.isa);
     return options->device ? 0 : RESULT_REFUSED;
 }
 

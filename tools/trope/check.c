@@ -444,7 +444,7 @@ int command_check(int argc, char **argv)
         return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;
     if (first != argc)
         return complain("takes no file, got '%.64s'", argv[first]);
-    options.device = device_find(options.machine.device);
+    options.device = device_find(options.machine.device, options.machine.isa);
     if (!options.device || check_rotation(&options.rotation) || complete_options(&options))
         return RESULT_REFUSED;
     return run_checks(&options);

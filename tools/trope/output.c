@@ -137,7 +137,7 @@ int output_open(output *out, const char *path)
     if (follow_links(path, out->target))
         return complain_about(path, NULL, "%m");
     if (is_of_system(path) || is_of_system(out->target) || (is_there && !S_ISREG(status.st_mode)))
-        return complain_about(path, NULL, "must be a regular file, or a new one; -o - is standard output");
+        return complain_about(path, NULL, "must be a regular file, or a new one");
     if (is_there && access(path, W_OK))
         return complain_about(path, NULL, "cannot be written: %m");
     return open_beside(out, is_there ? &status : NULL);
