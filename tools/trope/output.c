@@ -189,3 +189,22 @@ void output_close(output *out)
     free(out->target);
     memset(out, 0, sizeof *out);
 }
+
+int output_is_refused(const char *path)
+{
+    output out;
+    const int failed = output_open(&out, path);
+    output_close(&out);
+    return failed;
+}
+
+int output_line(const char *path, const char *text)
+{
+    output out;
+    if (!path)
+        return printf("%s\n", text) < 0 || fflush(stdout) ? complain("cannot write to standard output") : 0;
+    const int failed = output_open(&out, path) || output_write(&out, text, strlen(text)) || output_write(&out, "\n", 1) ||
+                       output_commit(&out);
+    output_close(&out);
+    return failed ? RESULT_REFUSED : 0;
+}
