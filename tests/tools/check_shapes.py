@@ -85,15 +85,19 @@ def columns():
 
 
 def overflow():
-    """What a dtype cannot hold is no error of the library: it is said, and nothing is compared."""
+    """What a dtype cannot hold is no error of the library: it is said, and not compared."""
     result = run("check", "--dtype", "f16", "--mscale", 1e6)
     check(result.returncode == 2, "overflow is no difference", result.returncode)
     check(result.stdout.count("OVERFLOW") == 4 and "FAILED" not in result.stdout, "rows say it", result.stdout)
     check("beyond what f16 holds" in result.stdout, "in words", result.stdout)
-    check("compare nothing" in result.stderr and "1e+06" in result.stderr and "f16" in result.stderr, result.stderr)
+    check("do not compare all" in result.stderr and "1e+06" in result.stderr and "f16" in result.stderr, result.stderr)
     result = run("check", "--dtype", "f16", "--mscale", 300)  # twice, where the inverse undoes it
     check(result.returncode == 2 and result.stdout.count("OVERFLOW") == 1, "in one row", result.stdout)
     holds("--dtype", "bf16", "--mscale", 1e6)
+    for options in (["f32", "--mscale", 3e38], ["f16", "--mscale", 65504, "--rounding", "native"], ["bf16", "--mscale", -1e38]):
+        result = run("check", "--dtype", *options)
+        check(result.returncode == 2 and "OVERFLOW" in result.stdout, options, result.stdout)
+        check("FAILED" not in result.stdout and "NAN" not in result.stdout, options, result.stdout)
 
 
 def read_terminal(options, until, seconds=60):
@@ -132,6 +136,8 @@ def refusals():
     refused(["--shape", "--heads"], "--shape", "1,2,3,4", "--heads", 3)
     refused(["--shape"], "--shape", "2,3,4")
     refused(["--full"], "--full")
+    refused(["--mscale"], "--mscale", 1e300)
+    refused(["--mscale"], "--mscale", 0)
     refused(["--seed", "twice"], "--seed", 1, "--seed", 1)
     refused(["--quiet", "twice"], "--quiet", "--quiet")
     refused(["--threads", "65536"], "--threads", 65536)

@@ -73,8 +73,8 @@ double check_random(check_problem *p);
 void check_fill(check_problem *p, double *values);
 /* The same, with 0 where the call has to write 0: what the inverse can give back. */
 void check_fill_kept(check_problem *p, double *values);
-/* Whether the dtype has only infinity for a number. */
-int check_overflows(const check_problem *p, double value);
+/* Whether a result may be infinite or NaN: the dtype has no finite number for its magnitude. */
+int check_overflows(const check_problem *p, double magnitude);
 
 /* Draws the angles of every pair and writes them. Those of its two elements differ, unless they must be alike or there is
  * only one column for both. */

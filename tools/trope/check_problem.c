@@ -63,11 +63,11 @@ void check_fill_kept(check_problem *p, double *values)
     for_each_head(p, clear_padding, values);
 }
 
-int check_overflows(const check_problem *p, double value)
+int check_overflows(const check_problem *p, double magnitude)
 {
     char memory[8];
-    value_store(p->args.dtype, memory, 0, value);
-    return isfinite(value) && isinf(value_load(p->args.dtype, memory, 0));
+    value_store(p->args.dtype, memory, 0, magnitude);
+    return !isfinite(value_load(p->args.dtype, memory, 0));
 }
 
 /* Angles */
