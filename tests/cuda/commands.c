@@ -74,7 +74,9 @@ static const configuration configurations[] = {
 static const char *const checks[] = {
     "", "--dtype bf16 --angles freqs --full --pairing interleaved", "--dtype f16 --angles table --layout bhsd --inverse",
     "--dtype f64 --angles table --full --mscale 1.5", "--layout thd --heads 3 --windows 2 --pairing-out interleaved",
-    "--shape 2,33,5,48 --rotary-dim 32 --rotary-offset 8 --dtype bf16 --rounding native"};
+    "--shape 2,33,5,48 --rotary-dim 32 --rotary-offset 8 --dtype bf16 --rounding native",
+    "--heads 3 --k-heads 1 --cu-seqlens 0,5,5,21 --cu-seqlens-padded 0,8,8,32 --padding zero"
+    " --cp-size 2 --cp-rank 1 --cp-layout zigzag --angles freqs"};
 /* clang-format on */
 
 static const char *tool;

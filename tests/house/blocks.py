@@ -34,6 +34,18 @@ COMMANDS = {
     "trope_multigpu": GPU,
     "mpirun -n 16 ... trope_multigpu": CLUSTER,
     "trope_multigpu --device cpu": "multigpu_threads_4",
+    # docs/command-line.md
+    "trope apply dump.safetensors -o rotated.safetensors --layout bshd --pairing half --rope-theta 500000":
+        FILES + "; tools_apply_reads",
+    "trope apply dump.safetensors --expect framework.safetensors --layout bshd --config Llama-3.1-8B/":
+        FILES + "; tools_apply_config",
+    "trope apply dump.safetensors -o out.safetensors --layout bshd --config Llama-3.1-8B/config.json":
+        FILES + "; tools_apply_config",
+    "trope apply dump.safetensors -o out.safetensors --layout bshd --config gemma-3-12b-it/ --layer-type sliding_attention":
+        FILES + "; tools_apply_config",
+    "trope check --shape 1,256,32,128 --k-heads 8 --dtype bf16": HERE,
+    "trope check --cu-seqlens 0,5,5,21 --cu-seqlens-padded 0,8,8,32 --padding zero --cp-size 2 --cp-rank 1 --cp-layout zigzag":
+        HERE,
     # CONTRIBUTING.md
     "tools/test -L emulated": INSTALLS,
     "tools/test -L python": INSTALLS,

@@ -1,16 +1,41 @@
-"""What trope_multigpu prints besides the table of cases, what it refuses, and that all ways to start it agree."""
+"""What trope_multigpu prints besides the table of cases, what it refuses, that all ways to start it agree, and that the page
+has the names of the cases."""
 
-from program import MPIRUN, PROGRAM, Result, check, finish, launches, run
+import json
+import os
+import pathlib
+import re
+import tempfile
+
+from program import DEVICE, MPIRUN, PROGRAM, Result, check, finish, launches, run
 
 
 def refused(word, *options):
-    result = Result([PROGRAM] + list(options), 60)
+    result = Result([PROGRAM] + [str(o) for o in options], 60)
     check(result.status == 2 and result.err.count("\n") == 1, options, "is refused in one line:", result.err)
+    check(result.out == "", options, "prints nothing else:", result.out)
     check(word in result.err, options, "has no", word, "in", result.err)
 
 
 def refusals():
     refused("nothing-like-it", "--only", "nothing-like-it")
+    refused("dp-x-tp", "--only", "nothing-like-it")
+    refused("--list", "--only", "nothing-like-it")
+    refused("nothing-like-it", "--only", "cp/", "--only", "nothing-like-it")
+    refused("nothing-like-it", "--list", "--only", "nothing-like-it")
+    refused("--only", "--only", "")
+    refused("two factors", "--device", "cpu", "--ranks", 2, "--only", "tp-x-cp")
+    refused("--threads: 65536", "--device", "cpu", "--threads", 65536)
+    refused("--seed: is given twice", "--seed", 1, "--seed", 2)
+    refused("--seed: has no effect with --list", "--list", "--seed", 1)
+    refused("--only: has no effect with --speed", "--speed", "--only", "cp")
+    refused("--only: has no effect with --simulate", "--simulate", "--only", "cp")
+    refused("--repeat: has no effect with --bytes 0", "--bytes", 0, "--repeat", 3)
+    refused("--bytes", "--bytes", -1)
+    refused("--bytes", "--speed", "--bytes", 0)
+    refused("--save", "--json", "--save", "result.json")
+    refused("--save", "--save", "-")
+    refused("regular file", "--simulate", "--save", "/dev/null")
     refused("--fail", "--fail", "sleep@1")
     refused("--fail", "--fail", "die")
     refused("--break", "--break", "everything")
@@ -27,6 +52,56 @@ def listing():
         check(any(name.startswith(split + "/") for name in names), "--list has", split)
     for layout in ("zigzag", "contiguous", "striped", "flat"):
         check(sum("/" + layout in name for name in names) >= 30, "--list has", layout)
+    some = [name for name in names if "cp/flat-ids/" in name or "/bf16" in name]
+    check(Result([PROGRAM, "--list", "--only", "cp/flat-ids/", "--only", "/bf16"], 60).out.split() == some, "--only adds up")
+    return names
+
+
+def expand(text):
+    """The names of a pattern like those of a shell: a{b,c}d is abd and acd."""
+    found = re.search(r"{([^{}]*)}", text)
+    if not found:
+        return [text]
+    return [name for word in found.group(1).split(",") for name in expand(text[:found.start()] + word + text[found.end():])]
+
+
+def page(names):
+    """docs/multigpu.md has the name of each case, and no other."""
+    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "multigpu.md").read_text()
+    shown = [name for pattern in re.findall(r"^\| `([^`]*/[^`]*)` \|", text, re.MULTILINE) for name in expand(pattern)]
+    check(len(shown) == len(set(shown)), "a case is on the page once", shown)
+    listed = {name.rsplit("/", 1)[0] for name in names}
+    check(set(shown) == listed, "the page lacks, and has:", listed - set(shown), set(shown) - listed)
+    check("all %d cases" % len(names) in text, "the page says how many:", len(names))
+    options = set(re.findall(r"--[a-z]+", Result([PROGRAM, "--help"], 60).out))
+    for option in re.findall(r"^\| (`--[^|]*)\|", text, re.MULTILINE):
+        check(set(re.findall(r"--[a-z]+", option)) <= options, "the page names", option)
+
+
+def words_of_a_person(way="threads"):
+    """An error is a share of what rounding may do, or WRONG: no number that says nothing."""
+    only = ["--only", "cp/zigzag-dense/f32", "--only", "tp/dense-mla/f32"]
+    for options, shown in ([], r"\d+%"), (["--break", "rank"], "WRONG"):
+        result = run(way, "--bytes", 0, *only, *options)
+        rows = [line.split() for line in result.out.splitlines() if not line.startswith("#")]
+        cells = [row[-3] for row in rows if row[:2] == ["cp", "zigzag-dense"]]
+        check(result.status == (1 if options else 0), options, result.status, result.err)
+        check(len(cells) == 1 and re.fullmatch(shown, cells[0]), "the error of a gradient:", cells, result.out)
+        check(not re.search(r"\de\+\d", result.out), "no huge number", result.out)
+        words = "beyond the bound of rounding" if options else "of what rounding may add up to"
+        check("gradient of the angles: " in result.out and words in result.out, "the summary", result.out)
+
+
+def saves():
+    """--save is tried before the work, and writes a file that is complete; where it cannot, what was there stays."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        result = run("threads", "--bytes", 0, "--only", "dp/dense/f32", "--save", path)
+        with open(path) as file:
+            check(result.status == 0 and json.load(file)["run"] == 1, "--save", result.err)
+        check(os.listdir(folder) == ["result.json"], "nothing else is left", os.listdir(folder))
+        result = run("threads", "--bytes", 0, "--only", "dp/dense/f32", "--save", folder)
+        check(result.status == 2 and "regular file" in result.err and "cases hold" not in result.out, result.err)
 
 
 def without_time(case):
@@ -51,7 +126,10 @@ def speed():
 
 
 refusals()
-listing()
+page(listing())
+words_of_a_person()
+if DEVICE == "cpu":
+    saves()
 launches_agree()
 speed()
 finish()

@@ -82,6 +82,16 @@ int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv)
     return 0;
 }
 
+void launch_cancel(const launch *l)
+{
+#ifdef TROPE_MULTIGPU_HAS_MPI
+    if (l->kind == LAUNCH_MPI)
+        communicator_mpi_end();
+#else
+    (void)l;
+#endif
+}
+
 /* ---- threads ---- */
 
 typedef struct rank_thread {

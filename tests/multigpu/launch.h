@@ -17,6 +17,9 @@ typedef struct launch {
 /* Finds out who started this process. Returns nonzero after a complaint. `ranks`: threads, if it comes to that. */
 int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv);
 
+/* Ends what launch_find has begun, in place of launch_run. */
+void launch_cancel(const launch *l);
+
 /* Starts the watch and runs body(context, communicator, rank) for each rank of this process. Returns the greatest of what
  * those return, or does not return if the run is being ended. */
 typedef int (*rank_body)(void *context, communicator *host);

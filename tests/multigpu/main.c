@@ -11,6 +11,8 @@
 #include "report.h"
 #include "simulate.h"
 
+/* A number that can be split for every case. */
+enum { ANY_RANKS = 4 };
 /* Ranks without a GPU and without a launcher. */
 enum { CPU_RANKS = 4 };
 /* Bytes that a rank moves when it is timed: beyond the cache of a GPU, and little for a CPU, of which ranks share one. */
@@ -31,10 +33,11 @@ static const char usage[] =
     "       torchrun --no-python ... trope_multigpu ...       a process each\n\n"
     "Splits a batch over ranks in every way that the library knows and compares what they compute, gathered and put in\n"
     "global order, with one device's run. docs/multigpu.md explains the columns and the failures. Exit status: 0 all bits\n"
-    "are right, 1 some are not, 2 refused, 3 a rank died, hung or failed, and standard error says which.\n";
+    "are right, 1 some are not, 2 refused, or a rank died, hung or failed, and standard error says which.\n";
 
 typedef struct multigpu_options {
-    const char *only, *save, *fail;
+    option_texts only;
+    const char *save, *fail;
     int32_t list, json, ranks, launch, device, threads, repeat, broken, speed, simulate;
     int64_t tokens, timeout, seed;
     double bytes;
@@ -50,7 +53,8 @@ static const choice broken_choices[] = {
 #define IN(field) .offset = offsetof(multigpu_options, field)
 
 static const option_spec specs[] = {
-    {"only", 0, OPTION_TEXT, IN(only), .help = "run the cases whose name (split/variant/dtype) contains this"},
+    {"only", 0, OPTION_TEXTS, IN(only),
+     .help = "run the cases whose name (split/variant/dtype) contains this; several add up"},
     {"list", 0, OPTION_FLAG, IN(list), .help = "print the names of the cases"},
     {"json", 0, OPTION_FLAG, IN(json), .help = "print JSON"},
     {"save", 0, OPTION_TEXT, IN(save), .help = "write JSON to this file, beside what is printed"},
@@ -58,7 +62,7 @@ static const option_spec specs[] = {
     {"ranks", 0, OPTION_INT32, IN(ranks), .low = 1, .high = 1024,
      .help = "in one process: threads, default all GPUs, or 4 on the CPU"},
     {"device", 0, OPTION_CHOICE, IN(device), .choices = device_choices, .help = "where ranks compute"},
-    {"threads", 0, OPTION_INT32, IN(threads), .low = 1, .high = INT32_MAX, .help = "CPU threads of each rank, default 1"},
+    {"threads", 0, OPTION_INT32, IN(threads), .low = 1, .high = 4096, .help = "CPU threads of each rank, default 1"},
     {"tokens", 0, OPTION_INT64, IN(tokens), .low = 1, .high = 1 << 24,
      .help = "of the whole that is compared, default 768"},
     {"seed", 0, OPTION_INT64, IN(seed), .low = 0, .high = INT64_MAX, .help = "of all data, default 1"},
@@ -84,8 +88,11 @@ enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
 static int is_chosen(const multigpu_options *options, const split_case *c, int32_t dtype)
 {
     char name[96];
+    int found = !options->only.count;
     case_name(c, dtype, name, sizeof name);
-    return !options->only || strstr(name, options->only);
+    for (int32_t i = 0; i < options->only.count; i++)
+        found |= strstr(name, options->only.texts[i]) != NULL;
+    return found;
 }
 
 /* ---- a rank ---- */
@@ -269,12 +276,12 @@ static int run_rank(void *context, communicator *host)
     rank_card *cards = calloc((size_t)host->size, sizeof *cards);
     report to = {.run = 0};
     int verdict = WATCH_EXIT;
-    r.device = device_find(o->device);
+    r.device = device_find(o->device, TROPE_ISA_AUTO);
     int failed = !cards || !r.device;
     if (failed)
         failed = watch_fail(host->watch, WATCH_CAUSE, "rank %d has no device", host->rank);
     if (!failed && host->rank == 0)
-        (void)report_begin(&to, o->save ? o->save : o->json ? "-" : NULL, !o->json);
+        failed = report_begin(&to, o->json, o->save) && watch_fail(host->watch, WATCH_CAUSE, "rank 0 cannot report");
     failed = failed || open_device(&r, run, cards) || connect_devices(&r) || run_all(&r, run, cards, &to);
     failed = failed || share_verdict(&r, &to, &verdict);
     if (r.data && r.data != r.host)
@@ -303,15 +310,51 @@ static int list_cases(const multigpu_options *options)
     return RESULT_OK;
 }
 
-static int has_any_case(const multigpu_options *options)
+/* Whether a case is chosen that `ranks` can be split for. */
+static int has_any_case(const multigpu_options *options, int32_t ranks)
 {
     split_case cases[CASES_MAX];
+    rank_grid grid;
     const int count = cases_list(cases);
     for (int i = 0; i < count; i++)
         for (int d = 0; d < DTYPES; d++)
-            if (is_chosen(options, &cases[i], dtypes[d]))
+            if (is_chosen(options, &cases[i], dtypes[d]) && !case_grid(&cases[i], ranks, &grid))
                 return 1;
     return 0;
+}
+
+/* Each --only selects a case. */
+static int check_only(const multigpu_options *options)
+{
+    for (int32_t i = 0; i < options->only.count; i++) {
+        const multigpu_options one = {.only = {1, {options->only.texts[i]}}};
+        if (!has_any_case(&one, ANY_RANKS))
+            return complain("--only: no case has '%.64s' in its name, such as cp/zigzag-packed/bf16; splits: dp, tp, cp, "
+                            "dp-x-tp, dp-x-cp, tp-x-cp; dtypes: bf16, f16, f32; --list prints all",
+                            options->only.texts[i]);
+    }
+    return 0;
+}
+
+/* What contradicts or has no effect. */
+static int check_effects(const multigpu_options *options, const option_group *groups)
+{
+    static const char *const of_list[] = {"only", NULL}, *const of_simulation[] = {"json", "save", NULL};
+    static const char *const not_of_speed[] = {"only", "tokens", "break", "seed"};
+    if (options_refuse_beside(groups, "list", of_list) || options_refuse_beside(groups, "simulate", of_simulation))
+        return RESULT_REFUSED;
+    for (size_t i = 0; options->speed && i < sizeof not_of_speed / sizeof not_of_speed[0]; i++)
+        if (options_given(groups, not_of_speed[i]))
+            return complain("--%s: has no effect with --speed", not_of_speed[i]);
+    if (options_given(groups, "bytes") && options->bytes < 0)
+        return complain("--bytes: %g must be at least 0", options->bytes);
+    if (options->speed && options->bytes == 0)
+        return complain("--bytes: 0 leaves --speed nothing to time");
+    if (options->repeat && options->bytes == 0)
+        return complain("--repeat: has no effect with --bytes 0");
+    if (options->save && options->json)
+        return complain("--save: with --json there is nothing else to print");
+    return options->save && !strcmp(options->save, "-") ? complain("--save: --json is what prints to standard output") : 0;
 }
 
 static int parse_failure(const char *text, verify_options *verify)
@@ -340,10 +383,8 @@ static int parse_options(int argc, char **argv, multigpu_options *options)
         return first == OPTIONS_HELP ? OPTIONS_HELP : RESULT_REFUSED;
     if (first != argc)
         return complain("takes no file, got '%.64s'", argv[first]);
-    if (options->save && options->json)
-        return complain("--save: with --json there is nothing else to print");
-    if (!has_any_case(options))
-        return complain("--only: no case has '%.64s' in its name; --list prints them", options->only);
+    if (check_effects(options, groups) || check_only(options))
+        return RESULT_REFUSED;
 #ifndef TROPE_MULTIGPU_HAS_JSON
     if (options->save || options->json)
         return complain("this build has no JSON, because cJSON was not found when it was configured");
@@ -380,6 +421,13 @@ int main(int argc, char **argv)
         return simulate(options.json, options.save);
     if (launch_find(&l, options.launch, default_ranks(&options), &argc, &argv))
         return RESULT_REFUSED;
+    if (!options.speed && !has_any_case(&options, l.size)) {
+        launch_cancel(&l);
+        return l.rank ? RESULT_REFUSED
+                      : complain("--only: %d ranks cannot be split for any of these cases, which need two factors, such as "
+                                 "4 has",
+                                 l.size);
+    }
     run_context run = {&options, &l};
     return launch_run(&l, (double)options.timeout, run_rank, &run);
 }

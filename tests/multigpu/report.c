@@ -7,6 +7,7 @@
 
 #include "call_options.h"
 #include "command.h"
+#include "output.h"
 #include "trope/trope.h"
 
 #ifdef TROPE_MULTIGPU_HAS_JSON
@@ -47,20 +48,17 @@ static void json_append_text(cJSON *list, const char *text)
 
 static int json_start(report *p)
 {
-    p->json = p->json_path ? cJSON_CreateObject() : NULL;
-    return 0;
+    p->json = p->has_json ? cJSON_CreateObject() : NULL;
+    return p->save ? output_is_refused(p->save) : 0;
 }
 
 static int json_write(report *p)
 {
     char *text = cJSON_Print(p->json);
-    FILE *file = strcmp(p->json_path, "-") ? fopen(p->json_path, "w") : stdout;
-    const int failed = !text || !file || fprintf(file, "%s\n", text) < 0 || fflush(file);
-    if (file && file != stdout)
-        fclose(file);
+    const int failed = text ? output_line(p->save, text) : complain("out of memory");
     free(text);
     cJSON_Delete(p->json);
-    return failed ? complain_about(p->json_path, NULL, "cannot be written") : 0;
+    return failed;
 }
 #else
 static void json_number(cJSON *object, const char *name, double value)
@@ -91,7 +89,7 @@ static void json_append_text(cJSON *list, const char *text)
 
 static int json_start(report *p)
 {
-    return p->json_path ? complain("this build has no JSON, because cJSON was not found when it was configured") : 0;
+    return p->has_json ? complain("this build has no JSON, because cJSON was not found when it was configured") : 0;
 }
 
 static int json_write(report *p)
@@ -101,9 +99,9 @@ static int json_write(report *p)
 }
 #endif
 
-int report_begin(report *p, const char *json_path, int has_text)
+int report_begin(report *p, int has_json, const char *save)
 {
-    *p = (report){.has_text = has_text, .json_path = json_path};
+    *p = (report){.has_text = !has_json, .has_json = has_json || save, .save = save};
     return json_start(p);
 }
 
@@ -210,22 +208,30 @@ static void json_case(report *p, const problem *of, const case_result *result)
     json_text(item, "cause", result->cause);
 }
 
+/* The largest error in parts of its bound, as a person reads it. */
+static const char *of_bound(double error, char *text, size_t size)
+{
+    snprintf(text, size, error <= 1 ? "%.0f%%" : "WRONG", 100 * error);
+    return text;
+}
+
 static void print_row(const rank_context *r, const problem *of, const case_result *result)
 {
     const split_case *c = of->c;
-    char grid[24], heads[16], sum[16] = "-", timed[64] = "        -         -         -      -";
+    char grid[24], heads[16], angle[16], sum[16] = "-", timed[64] = "        -         -         -      -";
     snprintf(grid, sizeof grid, "%dx%dx%d", of->grid.dp, of->grid.tp, of->grid.cp);
     snprintf(heads, sizeof heads, "%d/%d", of->heads[PROBLEM_Q], of->heads[PROBLEM_K]);
     if (problem_split_operands(of, 1) < PROBLEM_OPERANDS)
-        snprintf(sum, sizeof sum, "%.0e", result->sum_error);
+        of_bound(result->sum_error, sum, sizeof sum);
     if (result->seconds > 0) {
         const double speed = result->bytes / result->seconds;
         snprintf(timed, sizeof timed, "%8.1f %9.1f %9.2f %6.3f", result->bytes * 1e-6, result->seconds * 1e6, speed * 1e-9,
                  speed / r->copy_speed);
     }
-    printf("  %-8s %-21s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7.0e %7s  %s%s\n", c->split,
+    printf("  %-8s %-21s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7s %7s  %s%s\n", c->split,
            c->variant, choice_name(dtype_choices, of->dtype), grid, of->batch * of->tokens * of->grid.dp, heads,
-           result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong, result->angle_error, sum,
+           result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong,
+           of_bound(result->angle_error, angle, sizeof angle), sum,
            case_holds(result) ? "ok"
            : result->refused  ? "REFUSED"
                               : "WRONG",
@@ -244,6 +250,8 @@ void report_case(report *p, const rank_context *r, const problem *of, const case
     p->caught += result->is_broken && !holds;
     p->wrong += result->wrong[0] + result->wrong[1];
     p->scores_wrong += result->scores_wrong;
+    p->angles_wrong += result->angle_error > 1;
+    p->sums_wrong += result->sum_error > 1;
     p->worst_angle = result->angle_error > p->worst_angle ? result->angle_error : p->worst_angle;
     p->worst_sum = result->sum_error > p->worst_sum ? result->sum_error : p->worst_sum;
     if (p->json)
@@ -282,12 +290,23 @@ void report_speed(report *p, const rank_context *r, const speed_result *speed, d
 
 /* ---- summary ---- */
 
+static void print_bound(const char *what, int wrong, double worst)
+{
+    if (wrong)
+        printf("# %s: beyond the bound of rounding in %d cases, so that terms are wrong or missing\n", what, wrong);
+    else
+        printf("# %s: at most %.2g%% of what rounding may add up to\n", what, 100 * worst);
+}
+
 static void print_summary(const report *p)
 {
-    if (p->run)
-        printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64
-               " scores are wrong, gradient of the angles within %.2g of its bound, sums over heads within %.2g\n",
-               p->run - p->failed, p->run, p->wrong, p->scores_wrong, p->worst_angle, p->worst_sum);
+    if (p->run) {
+        printf("#\n# %d of %d cases hold, %" PRId64 " elements and %" PRId64 " scores are wrong\n", p->run - p->failed,
+               p->run, p->wrong, p->scores_wrong);
+        print_bound("error of the gradient of the angles", p->angles_wrong, p->worst_angle);
+        if (p->worst_sum > 0)
+            print_bound("error of the sums over heads", p->sums_wrong, p->worst_sum);
+    }
     if (p->skipped)
         printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4\n", p->skipped);
     if (p->broken)

@@ -18,18 +18,20 @@ typedef struct rank_card {
 
 typedef struct report {
     int has_text;
-    const char *json_path; /* NULL = none, "-" = standard output */
-    cJSON *json, *cases;   /* NULL = none */
+    int has_json;
+    const char *save;    /* where JSON goes; NULL = to standard output */
+    cJSON *json, *cases; /* NULL = none */
     int run, failed, skipped;
     int64_t wrong, scores_wrong;
     double worst_angle, worst_sum;
-    int missed_speed; /* ranks that were slower beside others */
-    int caught;       /* cases with a mistake made on purpose that were found out */
-    int broken;       /* of so many */
+    int angles_wrong, sums_wrong; /* cases beyond their bounds */
+    int missed_speed;             /* ranks that were slower beside others */
+    int caught;                   /* cases with a mistake made on purpose that were found out */
+    int broken;                   /* of so many */
 } report;
 
-/* Returns nonzero after a complaint. */
-int report_begin(report *p, const char *json_path, int has_text);
+/* Text, or JSON, or both where JSON goes to the file `save`. Returns nonzero after a complaint. */
+int report_begin(report *p, int has_json, const char *save);
 
 void report_header(report *p, const rank_context *r, const rank_card *cards, const char *launch);
 void report_link(report *p, const rank_context *r, double link_speed, double copy_bytes);

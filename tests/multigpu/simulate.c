@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "output.h"
 #include "seconds.h"
 #include "trope/trope.h"
 
@@ -126,13 +127,10 @@ static int write_json(const balance *rows, int count_of_rows, const totals *t, c
     for (int i = 0; i < count_of_rows; i++)
         add_balance(list, &rows[i]);
     char *text = cJSON_Print(json);
-    FILE *file = path ? fopen(path, "w") : stdout;
-    const int failed = !text || !file || fprintf(file, "%s\n", text) < 0 || fflush(file);
-    if (file && file != stdout)
-        fclose(file);
+    const int failed = text ? output_line(path, text) : complain("out of memory");
     free(text);
     cJSON_Delete(json);
-    return failed ? complain_about(path ? path : "-", NULL, "cannot be written") : 0;
+    return failed;
 }
 #else
 static int write_json(const balance *rows, int count_of_rows, const totals *t, const char *path)
@@ -148,6 +146,8 @@ int simulate(int json, const char *path)
     int row_count = 0;
     totals t = {0, 0, ""};
     const double begin = seconds_now();
+    if (path && output_is_refused(path))
+        return RESULT_REFUSED;
     if (!json)
         print_heading();
     for (int64_t ranks = 1; ranks <= SIMULATE_RANKS; ranks *= 2) {

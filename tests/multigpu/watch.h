@@ -11,7 +11,7 @@
 #include "socket.h"
 
 /* Exit status of a run that a rank has ended. */
-enum { WATCH_EXIT = 3 };
+enum { WATCH_EXIT = 2 };
 
 typedef struct watch watch;
 

@@ -1,11 +1,16 @@
-"""The commands apart from apply: what trope info, check and bench print, and how every command exits."""
+"""The commands apart from apply and check: what trope info and bench print and save, and how every command exits."""
 
 import json
+import os
 import pathlib
 import re
+import resource
+import signal
+import subprocess
+import time
 
 import harness
-from harness import check, run
+from harness import TOOL, check, run
 
 
 def refused(words, *arguments):
@@ -60,6 +65,13 @@ def help_and_usage():
     refused(["--list", "--save"], "bench", "--list", "--save", "result.json")
     refused(["--save", "--json"], "bench", "--json", "--save", "result.json")
     refused(["not an option"], "bench", "--fast")
+    refused(["--only", "twice"], "bench", "--only", "heads-8/", "--only", "qkv")
+    refused(["--threads", "65536"], "bench", "--threads", 65536)
+    refused(["--repeat", "--list"], "bench", "--list", "--repeat", 3)
+    refused(["--device", "--cases"], "bench", "--list", "--cases", "cuda", "--device", "cpu")
+    refused(["--at-most"], "bench", "--at-most", 0)
+    refused(["--at-most", "--bytes"], "bench", "--at-most", 1000, "--bytes", 2000)
+    refused(["--bytes", "size of its own"], "bench", "--cases", "cuda", "--only", "qk-8-1-in-s8192", "--bytes", 1000)
 
 
 def info():
@@ -69,29 +81,6 @@ def info():
     for name in ("version", "backends", "instruction sets", "threads", "devices"):
         check(lines.get(name), "info has a line for", name, result.stdout)
     check(lines["version"] == run("--version").stdout.split()[1], "one version")
-
-
-def checks():
-    everything = [[], ["--dtype", "bf16", "--layout", "bhsd", "--angles", "freqs", "--full", "--pairing", "interleaved"],
-                  ["--dtype", "f16", "--layout", "bshd", "--angles", "table", "--full", "--pairing-out", "interleaved"],
-                  ["--dtype", "f64", "--layout", "thd", "--heads", 3, "--windows", 2, "--inverse"],
-                  ["--dtype", "f64", "--angles", "table", "--mscale", 1.5, "--seed", 7],
-                  ["--shape", "1,1,1,2", "--isa", "portable", "--threads", 1],
-                  ["--shape", "2,33,5,48", "--rotary-dim", 32, "--rotary-offset", 8, "--angles", "freqs"],
-                  ["--dtype", "bf16", "--rounding", "native", "--scaling",
-                   "llama3:factor=8,original_max_position_embeddings=64,low_freq_factor=1,high_freq_factor=4"]]
-    for options in everything:
-        result = run("check", *options)
-        rows = [line for line in result.stdout.splitlines() if not line.startswith("#")]
-        check(result.returncode == 0, "check", options, result.stdout, result.stderr)
-        check(len(rows) == 6 and all(row.endswith("  ok") for row in rows), "six rows are ok", options, result.stdout)
-        check("6 of 6 checks hold" in result.stdout, "a verdict", result.stdout)
-        for row in rows:
-            error, bound = (float(x) for x in row.split()[-3:-1])
-            check(error <= bound, "error is in bounds", row)
-    here = run("check", "--device", "cpu").stdout
-    check(here.startswith("# device cpu,"), "check says where its calls were made", here)
-    check(run("check", "--device", "auto").stdout == here, "auto is the CPU where there is no device")
 
 
 QUICK = ["--bytes", 20000, "--repeat", 2, "--threads", 2]
@@ -182,6 +171,40 @@ def bench_cuda_cases():
     moved("h-32-out-s8192-thd-zigzag/bf16", 2 * 32 * 128 * 2)
 
 
+def bench_saves():
+    """--save: tried before the work; the whole result or what was there before; a signal leaves nothing else."""
+    only = ["--only", "heads-8/", *QUICK]
+    with harness.folder() as directory:
+        real, link = os.path.join(directory, "real"), os.path.join(directory, "link")
+        pathlib.Path(real).write_text("before")
+        os.chmod(real, 0o604)
+        os.symlink("real", link)
+        for path in ("-", "/dev/null", "/dev/stdout", directory, os.path.join(directory, "no", "folder")):
+            refused(["regular file" if path.startswith("/dev") or path == directory else path if path != "-" else "--json"],
+                    "bench", "--save", path, *only)
+        refused([], "bench", "--save", link, "--only", "nothing-like-it")
+        check(pathlib.Path(real).read_text() == "before", "what is refused leaves what was there")
+        result = run("bench", "--save", link, *only)
+        saved = json.loads(pathlib.Path(real).read_text())
+        check(result.returncode == 0 and len(saved["cases"]) == 3 and "# ok" in result.stdout, "a result", result.stderr)
+        check(os.path.islink(link) and os.stat(real).st_mode & 0o777 == 0o604, "link and mode are kept")
+        check(harness.files(directory) == ["link", "real"], "nothing else is there", harness.files(directory))
+        before = pathlib.Path(real).read_bytes()
+        full = run("bench", "--save", real, *only,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)))
+        check(full.returncode in (2, -signal.SIGXFSZ), "a full disk", full.returncode, full.stderr)
+        process = subprocess.Popen([TOOL, "bench", "--save", real], stdout=subprocess.DEVNULL)
+        end = time.monotonic() + 60
+        while len(harness.files(directory)) < 3 and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.001)
+        check(len(harness.files(directory)) == 3, "the file beside it is there from the beginning")
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        check(process.returncode == -signal.SIGINT, "a signal ends it", process.returncode)
+        check(harness.files(directory) == ["link", "real"], "and leaves", harness.files(directory))
+        check(pathlib.Path(real).read_bytes() == before, "what was there is as it was")
+
+
 def apply_or_a_word():
     """A build without apply says so, and everything else works, as the checks above have shown."""
     result = run("apply", "--help")
@@ -191,9 +214,9 @@ def apply_or_a_word():
 help_and_usage()
 page()
 info()
-checks()
 bench()
 bench_options()
 bench_cuda_cases()
+bench_saves()
 apply_or_a_word()
 harness.finish()

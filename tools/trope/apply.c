@@ -425,7 +425,7 @@ static int check_options(apply_options *options)
     if (options->output && options->expect && !strcmp(options->output, "-"))
         return complain("-o -: standard output is for the comparison of --expect");
     options->ulp = options->ulp < 0 ? 0 : options->ulp;
-    options->device = device_find(options->machine.device);
+    options->device = device_find(options->machine.device, options->machine.isa);
     return options->device ? 0 : RESULT_REFUSED;
 }
 
@@ -433,11 +433,10 @@ int command_apply(int argc, char **argv)
 {
     apply_options options = {
         .rotation = {ROTATION_DEFAULTS}, .sequence = {SEQUENCE_DEFAULTS}, .machine = {MACHINE_DEFAULTS}, .ulp = -1};
-    option_group groups[] = {{.specs = apply_specs, .target = &options},
-                             {.specs = rotation_specs, .target = &options.rotation},
-                             {.specs = sequence_specs, .target = &options.sequence},
-                             {.specs = machine_specs, .target = &options.machine},
-                             {.specs = NULL}};
+    option_group groups[] = {
+        {.specs = apply_specs, .target = &options},           {.specs = rotation_specs, .target = &options.rotation},
+        {.specs = id_specs, .target = &options.sequence},     {.specs = sequence_specs, .target = &options.sequence},
+        {.specs = machine_specs, .target = &options.machine}, {.specs = NULL}};
     const int first = options_parse(argc, argv, groups, usage);
     if (first < 0)
         return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;

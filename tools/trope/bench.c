@@ -6,6 +6,7 @@
 #include "bench.h"
 #include "call_options.h"
 #include "command.h"
+#include "output.h"
 
 #define ROUNDS      15
 #define CUDA_ROUNDS 20
@@ -21,6 +22,7 @@ typedef struct bench_options {
     const char *only, *save;
     bench_sizes sizes;
     int32_t repeat, list, json, cases;
+    int32_t has_bytes; /* sizes.least is not the default */
 } bench_options;
 
 /* The tables of cases. */
@@ -36,13 +38,14 @@ static const option_spec bench_specs[] = {
      .help = "those of the CPU, of CUDA, or each option with each; default the device's"},
     {"repeat", 0, OPTION_INT32, offsetof(bench_options, repeat), .low = 1, .high = 100000,
      .help = "rounds, default 15, on CUDA 20"},
-    {"bytes", 0, OPTION_REAL, offsetof(bench_options, sizes.least), .help = "bytes to move at least, default 134217728"},
-    {"at-most", 0, OPTION_REAL, offsetof(bench_options, sizes.most), .help = "bytes to move at most: fewer tokens"},
+    {"bytes", 0, OPTION_NONZERO, offsetof(bench_options, sizes.least), .help = "bytes to move at least, default 134217728"},
+    {"at-most", 0, OPTION_NONZERO, offsetof(bench_options, sizes.most), .help = "bytes to move at most: fewer tokens"},
     {.name = NULL}};
 
 typedef struct bench_command {
     const bench_options *options;
     bench_run run;
+    int sized_by_bytes; /* cases without a size of their own */
 } bench_command;
 
 typedef int (*visit_case)(bench_command *command, const bench_case *c, int32_t dtype);
@@ -101,6 +104,7 @@ static int visit_reserve(bench_command *command, const bench_case *c, int32_t dt
     bench_problem p;
     if (bench_plan(&p, c, dtype, &command->options->sizes))
         return RESULT_REFUSED;
+    command->sized_by_bytes += !c->tokens;
     return bench_reserve(&command->run, &p);
 }
 
@@ -112,7 +116,11 @@ static int visit_run(bench_command *command, const bench_case *c, int32_t dtype)
 
 static int run_cases(bench_command *command)
 {
-    if (for_each_case(command, visit_reserve) || bench_begin(&command->run))
+    if (for_each_case(command, visit_reserve))
+        return RESULT_REFUSED;
+    if (command->options->has_bytes && !command->sized_by_bytes)
+        return complain("--bytes: has no effect, each of these cases has a size of its own; --at-most makes it less");
+    if (bench_begin(&command->run))
         return RESULT_REFUSED;
     bench_print_header(&command->run.report);
     if (for_each_case(command, visit_run))
@@ -121,6 +129,28 @@ static int run_cases(bench_command *command)
         return complain("%s", trope_last_error()); /* why the last case was refused */
     bench_print_summary(&command->run.report);
     return command->run.report.wrong ? RESULT_DIFFERS : RESULT_OK;
+}
+
+/* What contradicts or has no effect. */
+static int check_options(bench_options *options, const option_group *groups)
+{
+    static const char *const of_list[] = {"only", "cases", "device", NULL};
+    if (options_refuse_beside(groups, "list", of_list))
+        return RESULT_REFUSED;
+    if (options->list && options->cases && options_given(groups, "device"))
+        return complain("--device: has no effect with --list and --cases");
+    if (options->save && options->json)
+        return complain("--save: with --json there is nothing else to print");
+    if (options->save && !strcmp(options->save, "-"))
+        return complain("--save: --json is what prints to standard output");
+    if (!(options->sizes.least >= 1 && options->sizes.least <= 0x1p40))
+        return complain("--bytes: must be in [1, 2^40]");
+    if (options_given(groups, "at-most") && !(options->sizes.most >= 1))
+        return complain("--at-most: must be at least 1");
+    options->has_bytes = options_given(groups, "bytes");
+    if (options_given(groups, "at-most") && options->has_bytes && options->sizes.most < options->sizes.least)
+        return complain("--at-most: contradicts --bytes, which is more");
+    return RESULT_OK;
 }
 
 /* Returns RESULT_OK, OPTIONS_HELP, or RESULT_REFUSED after a complaint. */
@@ -133,15 +163,7 @@ static int parse_options(int argc, char **argv, bench_options *options)
         return first == OPTIONS_HELP ? OPTIONS_HELP : RESULT_REFUSED;
     if (first != argc)
         return complain("takes no file, got '%.64s'", argv[first]);
-    if (options->save && options->json)
-        return complain("--save: with --json there is nothing else to print");
-    if (options->list && (options->save || options->json))
-        return complain("--list: prints names only, neither --json nor --save goes with it");
-    if (!(options->sizes.least >= 1 && options->sizes.least <= 0x1p40))
-        return complain("--bytes: must be in [1, 2^40]");
-    if (!(options->sizes.most >= 0))
-        return complain("--at-most: must be at least 0");
-    return RESULT_OK;
+    return check_options(options, groups);
 }
 
 static bench_run make_run(const bench_options *options, const tool_device *device)
@@ -158,15 +180,33 @@ static bench_run make_run(const bench_options *options, const tool_device *devic
     return run;
 }
 
+/* The JSON is kept until all of it is there. */
+static int run_and_write(bench_command *command, output *out)
+{
+    char *text = NULL;
+    size_t size = 0;
+    bench_report *report = &command->run.report;
+    report->json = open_memstream(&text, &size);
+    if (!report->json)
+        return complain("out of memory");
+    int result = run_cases(command);
+    if (fclose(report->json))
+        result = complain("out of memory");
+    if (result != RESULT_REFUSED && (output_write(out, text, size) || output_commit(out)))
+        result = RESULT_REFUSED;
+    free(text);
+    return result;
+}
+
+/* Whether the file can be written is found out before anything is timed. */
 static int run_and_save(bench_command *command)
 {
-    const char *save = command->options->save;
-    bench_report *report = &command->run.report;
-    if (save && !(report->json = fopen(save, "w")))
-        return complain_about(save, NULL, "cannot be written");
-    const int result = run_cases(command);
-    if (save && fclose(report->json))
-        return complain_about(save, NULL, "cannot be written");
+    output out;
+    if (!command->options->save)
+        return run_cases(command);
+    const int failed = output_open(&out, command->options->save);
+    const int result = failed ? RESULT_REFUSED : run_and_write(command, &out);
+    output_close(&out);
     return result;
 }
 
@@ -181,12 +221,13 @@ int command_bench(int argc, char **argv)
         return parsed == OPTIONS_HELP ? RESULT_OK : parsed;
     /* Names can be listed where there is no device. */
     const int is_listed_cuda = options.list && options.machine.device == TROPE_DEVICE_CUDA;
-    const tool_device *device = device_find(is_listed_cuda ? TROPE_DEVICE_CPU : options.machine.device);
+    const tool_device *device =
+        device_find(is_listed_cuda ? TROPE_DEVICE_CPU : options.machine.device, options.machine.isa);
     if (!device)
         return RESULT_REFUSED;
     if (!options.cases)
         options.cases = is_listed_cuda || device->id == TROPE_DEVICE_CUDA ? CASES_CUDA : CASES_CPU;
-    bench_command command = {&options, make_run(&options, device)};
+    bench_command command = {.options = &options, .run = make_run(&options, device)};
     command.run.report.argc = count;
     command.run.report.argv = given;
     if (options.list)

@@ -69,18 +69,22 @@ const option_spec rotation_specs[] = {
      .help = "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."},
     {.name = NULL}};
 
-const option_spec sequence_specs[] = {
+const option_spec id_specs[] = {
     {"axis-map", 0, OPTION_CHOICE, IN(sequence_options, axis_map), .choices = axis_map_choices,
      .help = "which position axis drives each pair"},
     {"axis-sections", 0, OPTION_TEXT, IN(sequence_options, axis_sections), .help = "pairs of each axis, A,B,C or A,B,C,D"},
+    {"out-of-range", 0, OPTION_CHOICE, IN(sequence_options, out_of_range), .choices = range_choices,
+     .help = "positions outside the angle rows (default: refused)"},
+    {.name = NULL}};
+
+const option_spec sequence_specs[] = {
     {"padding", 0, OPTION_CHOICE, IN(sequence_options, padding), .choices = padding_choices,
      .help = "what tokens of no sequence become"},
     {"packed-positions", 0, OPTION_FLAG, IN(sequence_options, stream_positions), .help = "positions count from cu_seqlens"},
-    {"out-of-range", 0, OPTION_CHOICE, IN(sequence_options, out_of_range), .choices = range_choices,
-     .help = "positions outside the angle rows (default: refused)"},
     {"cp-size", 0, OPTION_INT32, IN(sequence_options, cp_size), .low = 1, .high = INT32_MAX,
      .help = "context parallel ranks"},
-    {"cp-rank", 0, OPTION_INT32, IN(sequence_options, cp_rank), .high = INT32_MAX, .help = "the rank that the file is of"},
+    {"cp-rank", 0, OPTION_INT32, IN(sequence_options, cp_rank), .high = INT32_MAX,
+     .help = "the rank that the tensors are of"},
     {"cp-layout", 0, OPTION_CHOICE, IN(sequence_options, cp_layout), .choices = cp_choices,
      .help = "how ranks share a sequence"},
     {.name = NULL}};

@@ -41,7 +41,9 @@ typedef struct sequence_options {
     int32_t cp_size, cp_rank, cp_layout; /* 0, -1, 0 = not given */
 } sequence_options;
 
-extern const option_spec machine_specs[], rotation_specs[], sequence_specs[];
+/* id_specs and sequence_specs are both of sequence_options: positions and tables that are data, and packed or shared sequences.
+ */
+extern const option_spec machine_specs[], rotation_specs[], sequence_specs[], id_specs[];
 extern const choice layout_choices[], pairing_choices[], dtype_choices[], device_choices[], isa_choices[];
 
 /* What the fields are before the command line is read. */

@@ -12,32 +12,42 @@
 static const char usage[] =
     "usage: trope check [--shape B,S,H,D] [OPTION...]\n\n"
     "Compares forward and backward with an evaluation in double, and checks the adjoint identity, that the inverse undoes\n"
-    "the rotation, and the gradients with finite differences (in f64). The calls are made on --device, the evaluation is "
-    "the\n"
-    "host's. What is not said is the library's simplest call: sbhd, half pairs, all of the head, --rope-theta 10000.\n";
+    "the rotation, and the gradients with finite differences (in f64). The calls are made on --device, the evaluation is\n"
+    "the host's. What is not said is the library's simplest call: batch 2, 64 tokens, 4 heads of 64, sbhd, half pairs, "
+    "all\n"
+    "of the head, --rope-theta 10000; with --cu-seqlens thd, batch 1 and the tokens that they have. docs/command-line.md\n"
+    "explains the columns.\n";
 
 static const choice angle_choices[] = {
     {"inv_freq", ANGLES_INV_FREQ}, {"freqs", ANGLES_FREQS}, {"table", ANGLES_TABLE}, {NULL, 0}};
 
-#define LARGEST 0x10000000 /* of batch * tokens * heads * head_dim */
-
 static const option_spec check_specs[] = {
     {"shape", 0, OPTION_TEXT, offsetof(check_options, shape), .help = "batch,tokens,heads,head_dim, whatever the layout"},
-    {"batch", 0, OPTION_INT64, offsetof(check_options, batch), .low = 1, .high = LARGEST, .help = "default 2, with thd 1"},
-    {"tokens", 0, OPTION_INT64, offsetof(check_options, tokens), .low = 1, .high = LARGEST, .help = "default 64"},
-    {"heads", 0, OPTION_INT32, offsetof(check_options, heads), .low = 1, .high = LARGEST, .help = "default 4"},
-    {"head-dim", 0, OPTION_INT32, offsetof(check_options, head_dim), .low = 1, .high = LARGEST, .help = "default 64"},
+    {"batch", 0, OPTION_INT64, offsetof(check_options, batch), .low = 1, .high = CHECK_LARGEST,
+     .help = "default 2, with thd 1"},
+    {"tokens", 0, OPTION_INT64, offsetof(check_options, tokens), .low = 1, .high = CHECK_LARGEST,
+     .help = "of this rank, default 64, or those of --cu-seqlens"},
+    {"heads", 0, OPTION_INT32, offsetof(check_options, heads), .low = 1, .high = CHECK_LARGEST, .help = "of q, default 4"},
+    {"k-heads", 0, OPTION_INT32, offsetof(check_options, k_heads), .low = 1, .high = CHECK_LARGEST,
+     .help = "of k, in the same call; default no k"},
+    {"head-dim", 0, OPTION_INT32, offsetof(check_options, head_dim), .low = 1, .high = CHECK_LARGEST, .help = "default 64"},
+    {"cu-seqlens", 0, OPTION_TEXT, offsetof(check_options, cu_seqlens),
+     .help = "boundaries of packed sequences in the stream of all ranks: 0,5,9"},
+    {"cu-seqlens-padded", 0, OPTION_TEXT, offsetof(check_options, cu_seqlens_padded), .help = "where they are stored"},
     {"dtype", 0, OPTION_CHOICE, offsetof(check_options, dtype), .choices = dtype_choices, .help = "default f32"},
     {"angles", 0, OPTION_CHOICE, offsetof(check_options, angles), .choices = angle_choices,
      .help = "where angles come from"},
     {"full", 0, OPTION_FLAG, offsetof(check_options, full), .help = "a column of angles per element, not per pair"},
+    {"quiet", 0, OPTION_FLAG, offsetof(check_options, quiet), .help = "do not say how far it is"},
     {"seed", 0, OPTION_INT64, offsetof(check_options, seed), .low = 0, .high = INT64_MAX, .help = "of the random numbers"},
     {.name = NULL}};
 
 /* An error beside what is allowed; of many, the one that is worst in proportion. */
 typedef struct finding {
     double error, bound;
-    double ratio; /* 0 for no error, infinite where none is allowed or the error is NaN */
+    double ratio;      /* 0 for no error, infinite where none is allowed or the error is NaN */
+    int64_t overflows; /* results that are beyond the dtype, and not compared */
+    int64_t nan;       /* results that are NaN and should not be */
 } finding;
 
 static void keep_worst(finding *worst, double error, double bound)
@@ -46,7 +56,19 @@ static void keep_worst(finding *worst, double error, double bound)
     if (isnan(ratio))
         ratio = INFINITY;
     if (ratio > worst->ratio || (ratio == worst->ratio && bound > worst->bound))
-        *worst = (finding){error, bound, ratio};
+        worst->error = error, worst->bound = bound, worst->ratio = ratio;
+}
+
+/* An element of a result beside what it should be. */
+static void compare_element(const check_problem *p, finding *found, double result, double expected, double magnitude,
+                            double bound)
+{
+    if (!isfinite(result) && check_overflows(p, magnitude)) {
+        found->overflows++;
+        return;
+    }
+    found->nan += isnan(result);
+    keep_worst(found, fabs(result - expected), bound);
 }
 
 static int holds(const finding *f)
@@ -60,7 +82,7 @@ static double arithmetic_error(const check_problem *p)
 {
     if (p->args.dtype != TROPE_F64)
         return 8 * 0x1p-24;
-    return 16 * 0x1p-53 + (p->cols ? 0 : (double)p->args.tokens * p->inv_freq[0] * 0x1p-52);
+    return 16 * 0x1p-53 + (p->cols ? 0 : (double)p->rows * p->inv_freq[0] * 0x1p-52);
 }
 
 /* What the store may add: half a step of the dtype, or with native rounding a few of them. */
@@ -87,7 +109,7 @@ static int check_values(check_problem *p, int backward, finding *found)
         return RESULT_REFUSED;
     reference_apply(p, backward, p->x, p->result, p->magnitude);
     for (int64_t i = 0; i < p->elements; i++)
-        keep_worst(found, fabs(p->y[i] - p->result[i]), element_bound(p, p->result[i], p->magnitude[i]));
+        compare_element(p, found, p->y[i], p->result[i], p->magnitude[i], element_bound(p, p->result[i], p->magnitude[i]));
     return 0;
 }
 
@@ -115,11 +137,13 @@ static int check_adjoint(check_problem *p, finding *found)
         reference_apply(p, backward, in, p->result, p->magnitude);
         for (int64_t i = 0; i < p->elements; i++) {
             const double term = p->z[i] * with[i], bound = element_bound(p, p->result[i], p->magnitude[i]) * with[i];
+            found->overflows += !isfinite(p->z[i]) && check_overflows(p, p->magnitude[i]);
             difference += backward ? -term : term;
             variance += bound * bound;
         }
     }
-    keep_worst(found, (double)fabsl(difference), 8 * sqrt(variance) + 0x1p-60 * (double)p->elements);
+    if (!found->overflows)
+        keep_worst(found, (double)fabsl(difference), 8 * sqrt(variance) + 0x1p-60 * (double)p->elements);
     return 0;
 }
 
@@ -142,14 +166,14 @@ static int call_undoing(check_problem *p, const double *in, double *out)
 static int check_inverse(check_problem *p, finding *found)
 {
     check_draw_angles(p, 1);
-    check_fill(p, p->x);
+    check_fill_kept(p, p->x);
     if (check_call(p, 0, p->x, p->y) || call_undoing(p, p->y, p->z))
         return RESULT_REFUSED;
     reference_apply(p, 1, p->y, p->result, p->magnitude);
     for (int64_t i = 0; i < p->elements; i++) {
         const double factor = p->magnitude[i] > 0 ? p->mscale * p->mscale : 1;
         const double bound = 4 * element_bound(p, p->magnitude[i], p->magnitude[i]);
-        keep_worst(found, fabs(p->z[i] - factor * p->x[i]), bound);
+        compare_element(p, found, p->z[i], factor * p->x[i], p->magnitude[i], bound);
     }
     check_draw_angles(p, 0);
     return 0;
@@ -218,19 +242,21 @@ static int angle_slope(check_problem *p, int64_t row, int32_t column, double ste
     return result;
 }
 
-/* Two steps, extrapolated to none, for some rows and columns. */
+/* Two steps, extrapolated to none, for some rows and columns: rows that tokens have. */
 static int check_angle_gradient(check_problem *p, finding *found)
 {
+    const double sequences = p->cu_seqlens ? (double)p->args.sequences + 1 : 1;
     const int32_t columns = p->cols ? p->cols : p->pairs;
-    const double reach = p->cols ? 1 : (double)p->args.tokens; /* how far an angle moves when its source moves by 1 */
+    const double reach = p->cols ? 1 : (double)p->rows; /* how far an angle moves when its source moves by 1 */
     const double step = 1e-3 / reach;
-    const double share = (double)p->elements / (p->cols ? (double)p->args.tokens : 1); /* elements that feel it, at most */
+    const double share = /* elements that feel it, at most */
+        p->cols ? sequences * (double)p->elements / (double)p->args.tokens : (double)p->elements;
     check_fill(p, p->x);
     check_fill(p, p->y);
     if (check_call_angle_gradient(p, p->x, p->y))
         return RESULT_REFUSED;
     for (int i = 0; i < ELEMENTS; i++) {
-        const int64_t row = (int64_t)((check_random(p) + 1) / 2 * (double)p->args.tokens);
+        const int64_t row = p->position[(int64_t)((check_random(p) + 1) / 2 * (double)p->args.tokens)];
         const int32_t column = (int32_t)((check_random(p) + 1) / 2 * columns);
         double wide, narrow;
         if (angle_slope(p, row, column, step, &wide) || angle_slope(p, row, column, step / 2, &narrow))
@@ -244,87 +270,185 @@ static int check_angle_gradient(check_problem *p, finding *found)
 typedef struct check_row {
     const char *name;
     int in_f64;
+    int calls; /* of the library */
     int (*run)(check_problem *p, finding *found);
 } check_row;
 
 /* clang-format off */
 static const check_row rows[] = {
-    {"forward, beside double", 0, check_forward},
-    {"backward, beside double", 0, check_backward},
-    {"adjoint, <Mx,y> = <x,M'y>", 0, check_adjoint},
-    {"inverse undoes forward", 0, check_inverse},
-    {"dx, finite differences", 1, check_input_gradient},
-    {"d angles, finite differences", 1, check_angle_gradient},
+    {"forward, beside double", 0, 1, check_forward},
+    {"backward, beside double", 0, 1, check_backward},
+    {"adjoint, <Mx,y> = <x,M'y>", 0, 2, check_adjoint},
+    {"inverse undoes forward", 0, 2, check_inverse},
+    {"dx, finite differences", 1, 1 + 2 * (DIRECTIONS + ELEMENTS), check_input_gradient},
+    {"d angles, finite differences", 1, 1 + 4 * ELEMENTS, check_angle_gradient},
 };
 /* clang-format on */
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
-static int complete_options(check_options *options)
+/* ---- the command ---- */
+
+/* --shape says what four options say, too. */
+static int read_shape(check_options *options)
 {
     int64_t shape[4];
-    if (options->shape) {
-        if (parse_integers("--shape", options->shape, 1, 4, shape))
-            return RESULT_REFUSED;
-        if (shape[2] > LARGEST || shape[3] > LARGEST)
-            return complain("--shape: heads and head_dim must be at most %d", LARGEST);
-        options->batch = shape[0];
-        options->tokens = shape[1];
-        options->heads = (int32_t)shape[2];
-        options->head_dim = (int32_t)shape[3];
-    }
-    if (!options->batch)
-        options->batch = options->rotation.layout == TROPE_THD ? 1 : 2;
-    const double elements = (double)options->batch * (double)options->tokens * options->heads * options->head_dim;
-    if (elements > LARGEST)
-        return complain("the shape has %.0f elements, at most %d can be checked", elements, LARGEST);
+    if (parse_integers("--shape", options->shape, 1, 4, shape))
+        return RESULT_REFUSED;
+    if (options->batch || options->tokens || options->heads || options->head_dim)
+        return complain("--shape: says the same as --batch, --tokens, --heads and --head-dim");
+    if (shape[2] > CHECK_LARGEST || shape[3] > CHECK_LARGEST)
+        return complain("--shape: heads and head_dim must be at most %d", CHECK_LARGEST);
+    options->batch = shape[0];
+    options->tokens = shape[1];
+    options->heads = (int32_t)shape[2];
+    options->head_dim = (int32_t)shape[3];
     return 0;
 }
 
-static int run_row(const check_row *row, check_problem *problems, int *failed)
+/* Its square, and sums of as much over all elements, are finite in double. */
+#define LARGEST_MSCALE 1e100
+
+/* What contradicts or has no effect. */
+static int check_effects(const check_options *options)
+{
+    if (fabs(options->rotation.mscale) > LARGEST_MSCALE)
+        return complain("--mscale: %g must be at most %g, for finite differences", options->rotation.mscale,
+                        LARGEST_MSCALE);
+    if (options->full && options->angles == ANGLES_INV_FREQ)
+        return complain("--full: has no effect without a table: --angles freqs or table");
+    if (options->cu_seqlens_padded && !options->cu_seqlens)
+        return complain("--cu-seqlens-padded: needs --cu-seqlens, the lengths of the sequences");
+    if (options->sequence.padding && !options->cu_seqlens)
+        return complain("--padding: has no effect without --cu-seqlens");
+    if (options->sequence.stream_positions && !options->cu_seqlens)
+        return complain("--packed-positions: has no effect without --cu-seqlens");
+    return 0;
+}
+
+/* Gives what was not said its default. */
+static int complete_options(check_options *options)
+{
+    if (check_effects(options) || (options->shape && read_shape(options)))
+        return RESULT_REFUSED;
+    if (!options->rotation.layout)
+        options->rotation.layout = options->cu_seqlens ? TROPE_THD : TROPE_SBHD;
+    if (!options->batch)
+        options->batch = options->rotation.layout == TROPE_THD || options->cu_seqlens ? 1 : 2;
+    if (!options->tokens && (options->tokens = check_tokens_of_sequences(options)) < 0)
+        return RESULT_REFUSED;
+    options->tokens = options->tokens ? options->tokens : 64;
+    options->heads = options->heads ? options->heads : 4;
+    options->head_dim = options->head_dim ? options->head_dim : 64;
+    const double stream = (double)options->tokens * (options->sequence.cp_size ? options->sequence.cp_size : 1);
+    const double heads = (double)options->heads + options->k_heads;
+    const double elements = (double)options->batch * (double)options->tokens * heads * options->head_dim;
+    if (elements > CHECK_LARGEST || stream > CHECK_LARGEST)
+        return complain("the shape has %.0f elements, and %.0f tokens over all ranks; at most %d can be checked", elements,
+                        stream, CHECK_LARGEST);
+    return 0;
+}
+
+static void print_heading(const check_problem *p)
+{
+    const check_options *o = p->options;
+    char keys[32] = "";
+    if (o->k_heads)
+        snprintf(keys, sizeof keys, " (k %d)", o->k_heads);
+    printf("# device %s, %s, batch %" PRId64 ", tokens %" PRId64 ", heads %d%s, head_dim %d, seed %" PRId64 "\n",
+           o->device->name, choice_name(layout_choices, o->rotation.layout), o->batch, o->tokens, o->heads, keys,
+           o->head_dim, o->seed);
+    if (p->cu_seqlens || p->args.cp_size > 1) {
+        int64_t padding = 0;
+        for (int64_t t = 0; t < o->tokens; t++)
+            padding += p->is_padding[t];
+        printf("# %" PRId64 " sequences, %" PRId64
+               " tokens of padding, context parallel rank %d of %d, positions up to %" PRId64 "\n",
+               p->cu_seqlens ? p->args.sequences : o->batch, padding, p->args.cp_rank,
+               p->args.cp_size ? p->args.cp_size : 1, p->rows - 1);
+    }
+    printf(
+        "# error: of all that a check compares, the difference that is largest beside its bound; bound: what rounding may\n"
+        "# add up to there; dtype: of the calls, f64 where differences are finite\n");
+    printf("# %-28s %-6s %12s %12s  %s\n", "check", "dtype", "error", "bound", "verdict");
+}
+
+static const char *verdict(const finding *found)
+{
+    if (!holds(found))
+        return found->nan ? "NAN" : "FAILED";
+    return found->overflows ? "OVERFLOW" : "ok";
+}
+
+typedef struct verdicts {
+    int failed, overflown;
+} verdicts;
+
+static int run_row(const check_row *row, check_problem *problems, verdicts *count)
 {
     check_problem *p = &problems[row->in_f64];
+    const char *dtype = choice_name(dtype_choices, p->args.dtype);
     finding found = {0};
+    p->progress->name = row->name;
     if (row->run(p, &found))
         return RESULT_REFUSED;
-    printf("%-30s %-6s %12.3g %12.3g  %s\n", row->name, choice_name(dtype_choices, p->args.dtype), found.error, found.bound,
-           holds(&found) ? "ok" : "FAILED");
-    *failed += !holds(&found);
+    check_progress_clear(p->progress);
+    printf("%-30s %-6s %12.3g %12.3g  %s\n", row->name, dtype, found.error, found.bound, verdict(&found));
+    if (found.overflows)
+        printf("# %" PRId64 " results are infinite or NaN, beyond what %s holds, and not compared\n", found.overflows,
+               dtype);
+    if (found.nan)
+        printf("# %" PRId64 " results are NaN and should be finite\n", found.nan);
+    fflush(stdout);
+    count->failed += !holds(&found);
+    count->overflown += holds(&found) && found.overflows;
     return 0;
+}
+
+static int conclude(const check_problem *p, const verdicts *count)
+{
+    printf("# %d of %d checks hold\n", ROW_COUNT - count->failed - count->overflown, ROW_COUNT);
+    if (count->failed)
+        return RESULT_DIFFERS;
+    return count->overflown ? complain("%d of %d checks do not compare all: with mscale %g results are beyond what --dtype "
+                                       "%s holds",
+                                       count->overflown, ROW_COUNT, p->mscale, choice_name(dtype_choices, p->args.dtype))
+                            : RESULT_OK;
 }
 
 static int run_checks(const check_options *options)
 {
     check_problem problems[2] = {0};
-    int failed = 0, done = 0;
+    verdicts count = {0, 0};
+    int calls = 0;
+    for (int i = 0; i < ROW_COUNT; i++)
+        calls += rows[i].calls;
+    check_progress progress = check_progress_begin(options->quiet, calls);
     int result = check_prepare(&problems[0], options, options->dtype);
     if (!result)
         result = check_prepare(&problems[1], options, TROPE_F64);
-    if (!result) {
-        printf("# device %s, batch %" PRId64 ", tokens %" PRId64 ", heads %d, head_dim %d, seed %" PRId64 "\n",
-               options->device->name, options->batch, options->tokens, options->heads, options->head_dim, options->seed);
-        printf("# %-28s %-6s %12s %12s  %s\n", "check", "dtype", "error", "bound", "verdict");
+    if (!result)
+        print_heading(&problems[0]);
+    for (int i = 0; i < ROW_COUNT && !result; i++) {
+        problems[0].progress = problems[1].progress = &progress;
+        result = run_row(&rows[i], problems, &count);
     }
-    for (; done < ROW_COUNT && !result; done++)
-        result = run_row(&rows[done], problems, &failed);
+    check_progress_clear(&progress);
+    result = result ? RESULT_REFUSED : conclude(&problems[0], &count);
     check_release(&problems[0]);
     check_release(&problems[1]);
-    if (result)
-        return result;
-    printf("# %d of %d checks hold\n", ROW_COUNT - failed, ROW_COUNT);
-    return failed ? RESULT_DIFFERS : RESULT_OK;
+    return result;
 }
 
 int command_check(int argc, char **argv)
 {
     check_options options = {.rotation = {ROTATION_DEFAULTS, .pairing = TROPE_PAIRING_HALF, .rope_theta = 10000},
+                             .sequence = {SEQUENCE_DEFAULTS},
                              .machine = {MACHINE_DEFAULTS},
-                             .tokens = 64,
-                             .heads = 4,
-                             .head_dim = 64,
                              .dtype = TROPE_F32,
                              .seed = 1};
     option_group groups[] = {{.specs = check_specs, .target = &options},
                              {.specs = rotation_specs, .target = &options.rotation},
+                             {.specs = sequence_specs, .target = &options.sequence},
                              {.specs = machine_specs, .target = &options.machine},
                              {.specs = NULL}};
     const int first = options_parse(argc, argv, groups, usage);
@@ -332,7 +456,7 @@ int command_check(int argc, char **argv)
         return first == OPTIONS_HELP ? RESULT_OK : RESULT_REFUSED;
     if (first != argc)
         return complain("takes no file, got '%.64s'", argv[first]);
-    options.device = device_find(options.machine.device);
+    options.device = device_find(options.machine.device, options.machine.isa);
     if (!options.device || check_rotation(&options.rotation) || complete_options(&options))
         return RESULT_REFUSED;
     return run_checks(&options);

@@ -81,7 +81,7 @@ extern const tool_device device_cuda;
 #endif
 
 /* The device of that id, or NULL after a complaint. AUTO is CUDA if this build has it and a device is present, otherwise
- * the CPU, as for the library. */
-const tool_device *device_find(int32_t id);
+ * the CPU, as for the library. isa is what --isa says, which is refused on CUDA. */
+const tool_device *device_find(int32_t id, int32_t isa);
 
 #endif

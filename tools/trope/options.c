@@ -83,6 +83,17 @@ typedef struct slot {
     uint64_t mark;
 } slot;
 
+static int add_text(option_texts *texts, const char *text, const char *label)
+{
+    const int32_t most = (int32_t)(sizeof texts->texts / sizeof texts->texts[0]);
+    if (!*text)
+        return complain("%s: must not be empty", label);
+    if (texts->count == most)
+        return complain("%s: is given more than %d times", label, most);
+    texts->texts[texts->count++] = text;
+    return 0;
+}
+
 static int set_field(const option_spec *spec, char *field, const char *text, const char *label)
 {
     int64_t number = 0;
@@ -108,13 +119,15 @@ static int set_field(const option_spec *spec, char *field, const char *text, con
     case OPTION_TEXT:
         *(const char **)(void *)field = text;
         return *text ? 0 : complain("%s: must not be empty", label);
+    case OPTION_TEXTS:
+        return add_text((option_texts *)(void *)field, text, label);
     }
     return RESULT_REFUSED;
 }
 
 static const char *argument_word(const option_spec *spec)
 {
-    static const char *const words[] = {"", " N", " N", " X", " X", " NAME", " TEXT"};
+    static const char *const words[] = {"", " N", " N", " X", " X", " NAME", " TEXT", " TEXT"};
     return words[spec->kind];
 }
 
@@ -238,7 +251,7 @@ static int take(const slot *s, const char *word)
     snprintf(label, sizeof label, "--%s", s->spec->name);
     if (is_abbreviated(s->spec, word))
         return complain("'%.64s' must be written out: %s", word, label);
-    if (*s->given & s->mark)
+    if (*s->given & s->mark && s->spec->kind != OPTION_TEXTS)
         return complain("%s: is given twice", label);
     *s->given |= s->mark;
     return set_field(s->spec, s->field, optarg, label);
@@ -290,6 +303,24 @@ int options_given(const option_group *groups, const char *name)
         for (const option_spec *spec = g->specs; spec->name; spec++)
             if (!strcmp(spec->name, name))
                 return g->given >> (spec - g->specs) & 1;
+    return 0;
+}
+
+static int is_in(const char *name, const char *const *list)
+{
+    while (*list && strcmp(*list, name))
+        list++;
+    return *list != NULL;
+}
+
+int options_refuse_beside(const option_group *groups, const char *mode, const char *const *allowed)
+{
+    if (!options_given(groups, mode))
+        return 0;
+    for (const option_group *g = groups; g->specs; g++)
+        for (const option_spec *spec = g->specs; spec->name; spec++)
+            if (g->given >> (spec - g->specs) & 1 && strcmp(spec->name, mode) && !is_in(spec->name, allowed))
+                return complain("--%s: has no effect with --%s", spec->name, mode);
     return 0;
 }
 

@@ -10,6 +10,12 @@ typedef struct choice {
     int32_t value;
 } choice;
 
+/* What an option says that may be given several times. */
+typedef struct option_texts {
+    int32_t count;
+    const char *texts[16];
+} option_texts;
+
 /* The type of the field that an option sets. */
 typedef enum option_kind {
     OPTION_FLAG,    /* int32_t, becomes 1 */
@@ -18,7 +24,8 @@ typedef enum option_kind {
     OPTION_REAL,    /* double, finite */
     OPTION_NONZERO, /* the same, but not 0, which stands for "not given" */
     OPTION_CHOICE,  /* int32_t, one of choices */
-    OPTION_TEXT     /* const char * */
+    OPTION_TEXT,    /* const char * */
+    OPTION_TEXTS    /* option_texts; may be given several times */
 } option_kind;
 
 typedef struct option_spec {
@@ -41,15 +48,18 @@ enum { OPTIONS_BAD = -1, OPTIONS_HELP = -2 };
 
 /* Sets the fields and returns the index of the first argument that is no option, with all of those moved to the end;
  * OPTIONS_BAD after a complaint; OPTIONS_HELP after printing usage and the options. A name is written out and
- * occurs once. */
+ * occurs once, unless it is of OPTION_TEXTS. */
 int options_parse(int argc, char **argv, option_group *groups, const char *usage);
 
 /* Sets the field of option `name` from text that is not of the command line; `source` says in complaints where it is from.
  * Where the option is on the command line too, the two must say the same. `text` must outlive the field. Returns nonzero
- * after a complaint. */
+ * after a complaint. Not for OPTION_TEXTS. */
 int options_set(option_group *groups, const char *name, const char *text, const char *source);
 /* Whether the option is on the command line. */
 int options_given(const option_group *groups, const char *name);
+/* Refuses what is on the command line beside option `mode` and has no effect then: all but `allowed`, a list that NULL
+ * ends. Returns nonzero after a complaint. */
+int options_refuse_beside(const option_group *groups, const char *mode, const char *const *allowed);
 
 /* Text to values, strictly: no text may be left over. They return 0, or complain, beginning with `label`, and return
  * nonzero. */

@@ -145,7 +145,7 @@ int output_open(output *out, const char *path)
         return complain("out of memory");
     const int failure = follow_links(path, out->target);
     if (failure == EINVAL || is_among_devices(out->target) || (is_there && !S_ISREG(status.st_mode)))
-        return complain_about(path, NULL, "must be a regular file, or a new one; -o - is standard output");
+        return complain_about(path, NULL, "must be a regular file, or a new one");
     if (failure)
         return complain_about(path, NULL, "%m");
     if (is_there && access(path, W_OK))
@@ -198,4 +198,23 @@ void output_close(output *out)
     free(out->temporary);
     free(out->target);
     memset(out, 0, sizeof *out);
+}
+
+int output_is_refused(const char *path)
+{
+    output out;
+    const int failed = output_open(&out, path);
+    output_close(&out);
+    return failed;
+}
+
+int output_line(const char *path, const char *text)
+{
+    output out;
+    if (!path)
+        return printf("%s\n", text) < 0 || fflush(stdout) ? complain("cannot write to standard output") : 0;
+    const int failed = output_open(&out, path) || output_write(&out, text, strlen(text)) || output_write(&out, "\n", 1) ||
+                       output_commit(&out);
+    output_close(&out);
+    return failed ? RESULT_REFUSED : 0;
 }

@@ -158,8 +158,6 @@ template <int DTYPE> struct couple {
             cosine = trope_mul(cosine, p.cosine_scale);
             sine = trope_mul(sine, p.sine_scale);
         }
-        if (p.plan.rounding == TROPE_ROUND_NATIVE)
-            round();
         if (poisoned)
             cosine = sine = (real)NAN;
     }

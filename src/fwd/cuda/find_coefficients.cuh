@@ -120,7 +120,11 @@ template <class R> struct coefficient_run {
             else
                 angle.entries.settle_all();
         }
-        const pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES>(call.plan, found, angle);
+        pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES>(call.plan, found, angle);
+        if (plan.rounding == TROPE_ROUND_NATIVE) {
+            of.first.round();
+            of.second.round();
+        }
         couple_type *const to =
             (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
         *to = of.first;

@@ -16,17 +16,19 @@
 
 /* What a kernel is compiled for: threads of a block at most, how many such blocks a multiprocessor should hold, which leaves
  * registers enough, and heads of an item. A search takes long, and with two heads a thread there is twice as much on its way
- * meanwhile: on an H100 32 + 8 heads of 42 MB reach 0.91 of a copy for 0.85, but 0.97 for 0.99 if there is no search. */
+ * meanwhile: on an H100 32 + 8 heads of 42 MB reach 0.91 of a copy for 0.85, but 0.97 for 0.99 if there is no search. With a
+ * table, too, they would not fit the registers of four blocks, and what is spilled is waited for before the search. */
 struct block_limit {
     int threads, blocks, held;
 };
 
-constexpr block_limit block_limits(int rows, bool is_wide)
+constexpr block_limit block_limits(int rows, int angles, bool is_wide)
 {
-    return is_wide                 ? block_limit{BLOCK_THREADS, 2, 1}
-           : rows == ROWS_ANY      ? block_limit{256, 4, 1}
-           : rows == ROWS_SEARCHED ? block_limit{256, 4, 2}
-                                   : block_limit{384, 4, 1};
+    return is_wide                  ? block_limit{BLOCK_THREADS, 2, 1}
+           : rows == ROWS_ANY       ? block_limit{256, 4, 1}
+           : rows != ROWS_SEARCHED  ? block_limit{384, 4, 1}
+           : angles == ANGLES_TABLE ? block_limit{256, 3, 2}
+                                    : block_limit{256, 4, 2};
 }
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */

@@ -49,7 +49,7 @@ static rotation_choice choose(const trope_plan &plan)
         form.splits = false;
         return {alone, form};
     }
-    form.held = (uint32_t)block_limits(rows, false).held;
+    form.held = (uint32_t)block_limits(rows, has_table ? ANGLES_TABLE : ANGLES_PHASE, false).held;
     form.threads = rows == ROWS_SEARCHED ? SEARCHED_THREADS : USUAL_THREADS;
     form.items = rows == ROWS_SEARCHED ? SEARCHED_THREADS : MOST_ITEMS;
     return {&kernels->vectors[rows][has_table], form};

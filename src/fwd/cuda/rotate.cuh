@@ -11,7 +11,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
     static constexpr uint32_t STEPS = IS_WIDE ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
-    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
+    static constexpr block_limit LIMIT = block_limits(OF_ROWS, OF_ANGLES, IS_WIDE);
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
