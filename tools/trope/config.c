@@ -28,10 +28,9 @@ typedef struct family {
 static const family families[] = {
     {"half", NULL, 0, 1,
      " apertus arcee dbrx dots1 exaone4 falcon falcon_h1 gemma gemma2 gemma3 gemma3n gemma4 gpt_oss granite granitemoe"
-     " granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe lfm2 llama minimax_m2 ministral ministral3 mistral mixtral "
-     "mllama_text_model"
-     " modernbert olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl"
-     " qwen3_vl_moe seed_oss smollm3 starcoder2 "},
+     " granitemoehybrid hunyuan_v1_dense hunyuan_v1_moe lfm2 llama minimax_m2 ministral ministral3 mistral mixtral"
+     " mllama_text_model modernbert olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe"
+     " qwen3_vl qwen3_vl_moe seed_oss smollm3 starcoder2 "},
     {"half", NULL, 0, 0.25, " gpt_neox qwen3_5 qwen3_5_moe qwen3_next stablelm "},
     {"half", NULL, 0, 0.5, " bamba glm4_moe nemotron persimmon phi "},
     {"interleaved", NULL, 0, 1, " codegen cohere cohere2 ernie4_5 ernie4_5_moe gptj helium llama4 "},
