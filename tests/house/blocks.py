@@ -77,6 +77,11 @@ COMMANDS = {
     # examples/README.md
     "cmake -S . -B build && cmake --build build -j --target train_packed && build/examples/train_packed": "example_training",
     "build/examples/train_packed --text FILE": FILES,
+    "python3 examples/torch_train_packed.py --plot loss.svg": "example_torch_train_packed, without a plot, which needs matplotlib",
+    "python3 examples/megatron_style.py --tp 2 --cp 2": "example_megatron_style",
+    "torchrun --nproc-per-node 8 examples/megatron_style.py --device cuda --tp 4 --cp 2": GPU,
+    "python3 examples/transformers_patch.py": "example_transformers_patch",
+    "python3 examples/transformers_patch.py --device cuda --dtype bfloat16 --size small [--compile]": GPU,
 }
 
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
