@@ -63,6 +63,7 @@ COMMANDS = {
     "python3 bench/tables.py result.json": FILES + "; tools_results reads one",
     "python3 bench/plot.py result.json docs/cuda-ratio.svg": "needs matplotlib",
     "tests/cuda/prove build out": GPU,
+    "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",
     "mpirun -n 16 -H node1:8,node2:8 trope_multigpu": CLUSTER,
     "srun -N 2 --ntasks-per-node 8 trope_multigpu": CLUSTER,
