@@ -470,6 +470,8 @@ class Patch:
 def patch(model):
     """Replaces the rotary functions that a model calls, in all modules of Python that have them, so for other models too.
 
+    What methods take from elsewhere than a module (default arguments, closures, dicts) stays eager: count the calls.
+
     What is patched already stays so until the last Patch of it is undone, in whatever order. A module that is imported
     later and takes a replacement by value gets the original with the others.
 

@@ -443,40 +443,36 @@ def test_words(name):
     assert all(word in str(recipe) for word in found)
 
 
-@functools.lru_cache(maxsize=None)
-def find_error(texts):
-    """Why functions of this text are refused, or "". `texts` has the function for which it is asked first."""
+def find_error(function):
+    """Why it is refused, or ""."""
     try:
-        patches._Rotary(texts.function, texts.function.__name__)
+        patches._Rotary(function, function.__name__)
         return ""
     except trope.Error as error:
         return str(error)
 
 
-class Texts(str):
-    """Of a function and of all functions of its module that it names: what it does, but for imports."""
-
-    def __new__(cls, function):
-        called = [function.__globals__.get(name) for name in patches._names_in(function.__code__)]
-        called = [each for each in called if isinstance(each, types.FunctionType)]
-        self = super().__new__(cls, "".join(inspect.getsource(each) for each in (function, *called)))
-        self.function = function
-        return self
+def read_text(function):
+    """Of a function and of all functions of its module that it names: equal texts do the same."""
+    named = [function.__globals__.get(name) for name in patches._names_in(function.__code__)]
+    return "".join(inspect.getsource(each) for each in (function, *named) if isinstance(each, types.FunctionType))
 
 
 def test_all_functions():
     """Of 241 in transformers 5.24, those that are refused are known, by name. Each text is asked once."""
     if not hf.__version__.startswith("5.24."):
         pytest.skip("the list is of transformers 5.24, and this is %s" % hf.__version__)
-    models, refused, count = pathlib.Path(hf.__file__).parent / "models", {}, 0
+    models, errors, names = pathlib.Path(hf.__file__).parent / "models", {}, {}
     for path in sorted(models.glob("*/modeling_*.py")):
         for name in re.findall(r"^def (\w+)", path.read_text(), re.M):
             if patches._NAME.search(name):
                 module = importlib.import_module("transformers.models.%s.%s" % (path.parent.name, path.stem))
-                error, count = find_error(Texts(getattr(module, name))), count + 1
-                if error:
-                    refused["%s.%s" % (path.stem.removeprefix("modeling_"), name)] = error
-    assert count == 241
+                function = getattr(module, name)
+                text = names["%s.%s" % (path.stem.removeprefix("modeling_"), name)] = read_text(function)
+                if text not in errors:
+                    errors[text] = find_error(function)
+    refused = {name: errors[text] for name, text in names.items() if errors[text]}
+    assert len(names) == 241
     assert refused.keys() == REFUSED.keys()
     assert all(message in refused[name] for name, message in REFUSED.items())
 
@@ -696,8 +692,8 @@ class Class(torch.nn.Module):
 def test_functions_by_other_names(made_up):
     """Imported as something else, or called as an attribute of a module."""
     made_up(FUNCTION, "modeling_made_up_1")
-    alias = made_up("from modeling_made_up_1 import apply_rotary_pos_emb as turn\n" + ATTENTION.replace("apply_rotary_pos_emb",
-                    "turn"), "modeling_made_up_2")  # fmt: skip
+    by_alias = ATTENTION.replace("apply_rotary_pos_emb", "turn")
+    alias = made_up("from modeling_made_up_1 import apply_rotary_pos_emb as turn\n" + by_alias, "modeling_made_up_2")
     attribute = made_up(
         "import modeling_made_up_1 as rope\n" + ATTENTION.replace("apply", "rope.apply"), "modeling_made_up_3"
     )
