@@ -1,4 +1,4 @@
-"""A small GPT, trained on packed documents twice from one seed: trope rotates Q and K of the one, eager PyTorch of the other.
+"""A small GPT, trained on packed documents twice from one seed: Q and K are rotated by trope, then by eager PyTorch.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/torch_train_packed.py --plot loss.svg
     python3 examples/torch_train_packed.py --device cuda --dtype bfloat16        after `pip install .`
