@@ -1,12 +1,12 @@
-"""A small GPT, trained on packed documents twice from the same seed: trope rotates Q and K of one, eager PyTorch of the other.
+"""A small GPT, trained on packed documents twice from one seed: Q and K are rotated by trope, then by eager PyTorch.
 
     PYTHONPATH=python TROPE_LIBRARY=build/libtrope.so python3 examples/torch_train_packed.py --plot loss.svg
     python3 examples/torch_train_packed.py --device cuda --dtype bfloat16        after `pip install .`
 
-It shows how trope.torch.rotate goes into a model of one's own: q and k are views of the packed projection, which are read as
-they lie, and cu_seqlens alone says where each document begins; no position ids and no tables are made. The eager way gathers
-rows of cos and sin by the position of each token, as most code does. Both models start from the same weights and see the same
-documents, cut and packed as by train_packed.c, and attention is within a document.
+It shows how trope.torch.rotate goes into a model of one's own: q and k are views of the packed projection, which are read
+as they lie, and cu_seqlens alone says where each document begins; no position ids and no tables are made. The eager way
+gathers rows of cos and sin by the position of each token, as most code does. Both models start from the same weights and
+see the same documents, cut and packed as by train_packed.c, and attention is within a document.
 
 The losses of the two are printed and, with --plot, drawn. They differ by rounding alone, which training amplifies. Exit
 status: 1 if the loss of any step differs by more than BOUNDS has for the dtype, 2 for bad usage.
@@ -52,8 +52,8 @@ def read_sequences(path):
 
 
 class Batch:
-    """Packed sequences: input and target [tokens], cu_seqlens [sequences + 1], who attends to whom [tokens, tokens], and, for
-    the eager way, rows of the tables: cos and sin [tokens, 1, head_dim]."""
+    """Packed sequences: input and target [tokens], cu_seqlens [sequences + 1], who attends to whom [tokens, tokens],
+    and, for the eager way, rows of the tables: cos and sin [tokens, 1, head_dim]."""
 
     def __init__(self, sequences, tables, device):
         lengths = torch.tensor([len(sequence) - 1 for sequence in sequences])

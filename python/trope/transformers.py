@@ -166,7 +166,10 @@ class _Rotary:
 
     def _read_signature(self):
         function = self.original
-        self.signature = _inspect.signature(function.forward if isinstance(function, _torch.nn.Module) else function)
+        try:
+            self.signature = _inspect.signature(function.forward if isinstance(function, _torch.nn.Module) else function)
+        except (TypeError, ValueError):
+            raise Error("its parameters cannot be read: it is a %s" % type(function).__name__) from None
         parameters = self.signature.parameters
         self.names = tuple(parameters)
         self.defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
@@ -375,14 +378,22 @@ class _Search:
         """Whether a function reaches one that is known."""
         if function not in self._reaches:
             self._reaches[function] = False
-            self._reaches[function] = any([self._look_up(function, name) for name in _names_in(function.__code__)])
+            names, own = list(dict.fromkeys(_names_in(function.__code__))), function.__globals__
+            modules = [vars(own[name]) for name in names if isinstance(own.get(name), _types.ModuleType)]
+            looked_up = [self._look_up(function, space, name) for space in (own, *modules) for name in names]
+            self._reaches[function] = any(looked_up)
         return self._reaches[function]
 
-    def _look_up(self, function, name):
-        value = function.__globals__.get(name)
+    def _look_up(self, function, space, name):
+        """The same of what a module, of which `space` are the globals, has by that name."""
+        value = space.get(name)
         is_plain = isinstance(value, _types.FunctionType)
-        if _NAME.search(name) and (is_plain or isinstance(value, _torch.nn.Module)):  # kernels makes modules of functions
-            return self._ask(value, _name_of(value) if is_plain else "%s.%s" % (function.__module__, name))
+        if callable(value) and (_NAME.search(name) or _NAME.search(getattr(value, "__name__", ""))):
+            where = _name_of(value) if is_plain else "%s.%s" % (space["__name__"], name)
+            if space is not getattr(_sys.modules.get(space["__name__"]), "__dict__", None):
+                message = "%s is called by a module that sys.modules does not have (%s): it cannot be replaced there"
+                raise Error(message % (where, space["__name__"]), "model")
+            return self._ask(value, where)
         return is_plain and value.__module__ == function.__module__ and self._visit(value)
 
     def _ask(self, function, where):
@@ -458,6 +469,8 @@ class Patch:
 
 def patch(model):
     """Replaces the rotary functions that a model calls, in all modules of Python that have them, so for other models too.
+
+    What methods take from elsewhere than a module (default arguments, closures, dicts) stays eager: count the calls.
 
     What is patched already stays so until the last Patch of it is undone, in whatever order. A module that is imported
     later and takes a replacement by value gets the original with the others.

@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.utils.checkpoint  # noqa: E402
+
 import trope  # noqa: E402
 import trope.megatron as tm  # noqa: E402
 from trope.torch import _launch  # noqa: E402
@@ -379,6 +381,34 @@ def test_mla_in_place_on_what_autograd_needs(device):
     tm.fused_apply_mla_rope_for_q(kept, cos, sin, NOPE, ROTARY)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         lost.sum().backward()
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_mla_in_place_under_activation_checkpointing(device, use_reentrant):
+    """What is made in the region that runs again may be written; its input may not, and that is noticed."""
+    cos, sin = make_tables(device, torch.float32)
+    x, weight = random(TOKENS, BATCH, 8, device=device), random(8, HEADS * (NOPE + ROTARY), device=device)
+
+    def project(x):
+        return (x @ weight).unflatten(-1, (HEADS, NOPE + ROTARY))
+
+    def rotate(t):
+        return tm.fused_apply_mla_rope_for_q(t, cos, sin, NOPE, ROTARY).sin()
+
+    def run_again(function, t):
+        return torch.utils.checkpoint.checkpoint(function, t, use_reentrant=use_reentrant)
+
+    expected = reference_mla(project(x), cos, sin, torch.arange(TOKENS)[:, None]).sin()
+    dy, gradients = torch.randn(expected.shape, device=device), []
+    for y in (run_again(lambda x: rotate(project(x)), x), expected):
+        x.grad = weight.grad = None
+        y.backward(dy)
+        gradients.append((y.detach(), x.grad, weight.grad))
+    assert all(torch.equal(found, right) for found, right in zip(*gradients))
+    with pytest.raises(
+        (RuntimeError, trope.Error), match="modified by an inplace operation|a leaf that requires a gradient"
+    ):
+        run_again(rotate, project(x)).backward(dy)
 
 
 def test_mla_position_ids(device):

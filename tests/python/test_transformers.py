@@ -2,10 +2,11 @@
 
 import functools
 import importlib
+import inspect
 import logging
-import os
+import pathlib
 import re
-import subprocess
+import runpy
 import sys
 import types
 
@@ -348,6 +349,17 @@ def test_functions_compile(name):
                 assert torch.equal(y, wanted.to(y.dtype)) and (autocast or y.dtype == wanted.dtype)
 
 
+@pytest.mark.parametrize("name", ["llama", "gptj", "deepseek_v4", "llama4"])
+def test_generate(name):
+    """With a cache of keys, one token at a time: the same tokens."""
+    model, ids = family(name).eval(), words(7)["input_ids"]
+    options = dict(attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False, eos_token_id=None)
+    eager = model.generate(ids, **options)
+    with patches.patch(model) as handle:
+        assert torch.equal(model.generate(ids, **options), eager)
+    assert handle.calls >= 5 * FAMILIES[name][2] // 2 and eager.shape == (2, 12)
+
+
 def test_checkpointing():
     model, inputs, weights = family("llama").to(BF16), words(), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights)
@@ -431,26 +443,36 @@ def test_words(name):
     assert all(word in str(recipe) for word in found)
 
 
+def find_error(function):
+    """Why it is refused, or ""."""
+    try:
+        patches._Rotary(function, function.__name__)
+        return ""
+    except trope.Error as error:
+        return str(error)
+
+
+def read_text(function):
+    """Of a function and of all functions of its module that it names: equal texts do the same."""
+    named = [function.__globals__.get(name) for name in patches._names_in(function.__code__)]
+    return "".join(inspect.getsource(each) for each in (function, *named) if isinstance(each, types.FunctionType))
+
+
 def test_all_functions():
-    """Of 241 in transformers 5.24, those that are refused are known, by name."""
+    """Of 241 in transformers 5.24, those that are refused are known, by name. Each text is asked once."""
     if not hf.__version__.startswith("5.24."):
         pytest.skip("the list is of transformers 5.24, and this is %s" % hf.__version__)
-    folder, refused, count = os.path.join(os.path.dirname(hf.__file__), "models"), {}, 0
-    for model in sorted(os.listdir(folder)):
-        for file in sorted(os.listdir(os.path.join(folder, model))) if os.path.isdir(os.path.join(folder, model)) else ():
-            path = os.path.join(folder, model, file)
-            if not (file.startswith("modeling_") and file.endswith(".py")):
-                continue
-            with open(path) as source:
-                names = [each for each in re.findall(r"^def (\w+)", source.read(), re.M) if patches._NAME.search(each)]
-            for name in names:
-                module = importlib.import_module("transformers.models.%s.%s" % (model, file[:-3]))
-                count += 1
-                try:
-                    patches._Rotary(getattr(module, name), name)
-                except trope.Error as error:
-                    refused["%s.%s" % (file[len("modeling_") : -3], name)] = str(error)
-    assert count == 241
+    models, errors, names = pathlib.Path(hf.__file__).parent / "models", {}, {}
+    for path in sorted(models.glob("*/modeling_*.py")):
+        for name in re.findall(r"^def (\w+)", path.read_text(), re.M):
+            if patches._NAME.search(name):
+                module = importlib.import_module("transformers.models.%s.%s" % (path.parent.name, path.stem))
+                function = getattr(module, name)
+                text = names["%s.%s" % (path.stem.removeprefix("modeling_"), name)] = read_text(function)
+                if text not in errors:
+                    errors[text] = find_error(function)
+    refused = {name: errors[text] for name, text in names.items() if errors[text]}
+    assert len(names) == 241
     assert refused.keys() == REFUSED.keys()
     assert all(message in refused[name] for name, message in REFUSED.items())
 
@@ -667,6 +689,36 @@ class Class(torch.nn.Module):
         patches.patch(module.Class())
 
 
+def test_functions_by_other_names(made_up):
+    """Imported as something else, or called as an attribute of a module."""
+    made_up(FUNCTION, "modeling_made_up_1")
+    by_alias = ATTENTION.replace("apply_rotary_pos_emb", "turn")
+    alias = made_up("from modeling_made_up_1 import apply_rotary_pos_emb as turn\n" + by_alias, "modeling_made_up_2")
+    attribute = made_up(
+        "import modeling_made_up_1 as rope\n" + ATTENTION.replace("apply", "rope.apply"), "modeling_made_up_3"
+    )
+    q, k, cos, sin = torch.randn(2, 3, 5, 32), torch.randn(2, 1, 5, 32), torch.randn(2, 5, 32), torch.randn(2, 5, 32)
+    for module in (alias, attribute):
+        model = module.Attention()
+        eager = model(q, k, cos, sin)
+        with patches.patch(model) as handle:
+            patched = model(q, k, cos, sin)
+        assert handle.calls == 1 and all(torch.equal(x, y) for x, y in zip(eager, patched))
+
+
+def test_what_cannot_be_replaced(made_up):
+    """A function that no module of sys.modules has, and one that is no function of Python, are refused by name."""
+    space = dict(torch=torch, __name__="modeling_made_up_nowhere")
+    exec(FUNCTION + ATTENTION, space)
+    with pytest.raises(
+        trope.Error, match="nowhere.apply_rotary_pos_emb is called by a module that sys.modules does not have"
+    ):
+        patches.patch(space["Attention"]())
+    module = made_up("import operator\napply_rotary_pos_emb = operator.itemgetter(0)\n" + ATTENTION)
+    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: its parameters "):
+        patches.patch(module.Attention())
+
+
 KERNEL = FUNCTION.replace("def apply_rotary_pos_emb", "def plain") + """
 class Func(torch.nn.Module):
     kernel_layer_name = "rotary_pos_emb"
@@ -787,13 +839,15 @@ def test_patching_in_odd_places():
 # ---- The command line ----
 
 
-def test_command(tmp_path):
+def test_command(tmp_path, capsys, monkeypatch):
+    """As python -m trope.transformers, without the seconds of a new process."""
     hf.LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
-    command = [sys.executable, "-m", "trope.transformers", str(tmp_path / "config.json")]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    monkeypatch.setattr(sys, "argv", ["trope.transformers", str(tmp_path / "config.json")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("trope.transformers", run_name="__main__")
+    assert not end.value.code
     line = "transformers.models.llama.modeling_llama.apply_rotary_pos_emb: half, columns half, whole heads, bhsd bshd thd;"
-    assert result.stdout == line + " bfloat16 native by bfloat16 tables, float32 by float32 tables\n"
+    assert capsys.readouterr().out == line + " bfloat16 native by bfloat16 tables, float32 by float32 tables\n"
 
 
 @pytest.mark.parametrize("config, message", [
