@@ -155,6 +155,7 @@ def tables():
           "--rotary-offset", -16)
     refused("as many columns as half the elements that are said", full, ["'cos'", "equal halves", "--columns pair"], *said,
             *PAIRED, "--rotary-dim", 32, "--rotary-offset", 0)
+    refused("a table of nothing", {**q, "freqs": Tensor("F32", [0, s, d], [])}, ["'freqs'", "is empty"], *said, *PAIRED)
     random_columns = {**q, "freqs": tensor("F32", s, d)}
     refused("columns of a pair that differ", random_columns, ["'freqs'", "--columns"], *said, *PAIRED)
     refused("equal neighbours where halves are said", {**q, "freqs": freqs}, ["neighbours", "--columns half"], *said,
