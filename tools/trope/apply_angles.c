@@ -431,8 +431,6 @@ static int read_table(apply_call *call, const safetensor *table)
     const int complex = is_complex(call, table), dims = leading_dims(call, table);
     if (check_table_type(call, table))
         return RESULT_REFUSED;
-    if (!table->elements)
-        return apply_refuse(call, table, "is empty, and the tensors beside it are not");
     if (sine && (sine->type != table->type || sine->rank != table->rank ||
                  memcmp(sine->shape, table->shape, (size_t)sine->rank * sizeof *sine->shape)))
         return apply_refuse(call, sine, "must have the dtype and shape of '%.64s'", table->name);
@@ -443,6 +441,8 @@ static int read_table(apply_call *call, const safetensor *table)
     const int64_t columns = table->shape[dims];
     if (columns < 1 || columns > TROPE_MAX_ROTARY_DIM)
         return apply_refuse(call, table, "must have from 1 to %d columns", TROPE_MAX_ROTARY_DIM);
+    if (!table->elements)
+        return apply_refuse(call, table, "is empty, and the tensors beside it are not");
     call->table.columns = (int32_t)columns;
     if (check_finite(call, table) || (sine && check_finite(call, sine)))
         return RESULT_REFUSED;
