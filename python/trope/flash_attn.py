@@ -53,7 +53,7 @@ def _check_table(cos, sin, head_dim, suffix=""):
     for table, word in ((cos, name), (sin, other)):
         if table.requires_grad and _torch.is_grad_enabled():
             raise Error("%s requires a gradient, which there is none of: detach it" % word, word)
-    return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
+    return _rotations._same_strides(cos, sin)
 
 
 def _check_offsets(offsets, sequences, device):

@@ -57,7 +57,7 @@ def _check_tables(cos, sin, dims):
         raise Error("sin has dtype %s, and cos %s" % (sin.dtype, cos.dtype), "sin")
     for table, name in ((cos, "cos"), (sin, "sin")):
         _refuse_gradient(table, name)
-    return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
+    return _rotations._same_strides(cos, sin)
 
 
 def _refuse_gradient(table, name):

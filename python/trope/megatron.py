@@ -44,7 +44,7 @@ from . import pair_axis
 from . import transformer_engine as _te
 from ._abi import COPY, Error
 from ._spec import resolve
-from .torch import _check_gradients, _count_write, _is_eager, _launch, _refuse_transforms, rotate, rotate_
+from .torch import _check_gradients, _count_write, _is_eager, _launch, _refuse_transforms, _same_strides, rotate, rotate_
 from .torch._autograd import Eager, _present, _spread
 
 __all__ = [
@@ -98,10 +98,6 @@ def _table(t, freqs):
     if freqs.dtype == torch.float64 and t.dtype != torch.float64:
         freqs = freqs.float()
     return freqs[:, :, 0].transpose(0, 1)
-
-
-def _same_strides(cos, sin):
-    return (cos, sin) if cos.stride() == sin.stride() else (cos.contiguous(), sin.contiguous())
 
 
 # ---- rope_utils, and what it has of TransformerEngine ----
@@ -219,6 +215,14 @@ def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, i
 # ---- Parts of tensors to parts of others ----
 
 
+def _resolve_eager(count, options):
+    """The Spec, and what is beside `count` operands, as _present has it, for a Function of our own."""
+    spec, side = resolve(count, **options)
+    _refuse_transforms()
+    _check_gradients(side)
+    return (spec, *_present(side))
+
+
 class _Move(Function):
     """Rotates and copies parts of tensors to parts of new ones, in one launch; backward the other way.
 
@@ -244,10 +248,7 @@ class _Move(Function):
 
 def _move(parts, shapes, tensors, options):
     """_Move by options of rotate."""
-    spec, side = resolve(len(options["rotary_dim"]), **options)
-    _refuse_transforms()
-    _check_gradients(side)
-    slots, arrays = _present(side)
+    spec, slots, arrays = _resolve_eager(len(options["rotary_dim"]), options)
     return _Move.apply(False, spec, slots, parts, shapes, *arrays, *tensors)
 
 
@@ -331,10 +332,7 @@ def _rotate_in_place(t, options):
         return rotate_(t, **options)
     if t.is_leaf:
         raise Error("t is a leaf that requires a gradient: autograd needs it as it is", "t")
-    spec, side = resolve(1, **options)
-    _refuse_transforms()
-    _check_gradients(side)
-    slots, arrays = _present(side)
+    spec, slots, arrays = _resolve_eager(1, options)
     return _InPlace.apply(spec, slots, t, *arrays)
 
 

@@ -112,7 +112,7 @@ class _Recipe:
         if self.first_half:
             pairs = cos.shape[-1] // 2
             cos, sin = cos[..., :pairs], sin[..., :pairs]
-        return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
+        return _rotations._same_strides(cos, sin)
 
     def __str__(self):
         options = self.options

@@ -109,6 +109,11 @@ def _table_of(inv_freq, x, max_position, options):
     return (positions[:, None] * inv_freq.double()).to(dtype)
 
 
+def _same_strides(cos, sin):
+    """Both, with the same strides, which is how rotate takes them."""
+    return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
+
+
 def _check_gradients(side):
     if side[1] is None or not torch.is_grad_enabled():
         return
