@@ -5,6 +5,8 @@ import importlib.util
 import os
 import sys
 
+import pytest
+
 collect_ignore = ["test_ffi.py"]  # unittest's, and its first argument is the library
 
 if importlib.util.find_spec("trope") is None:
@@ -13,3 +15,18 @@ if importlib.util.find_spec("trope") is None:
     # Some tests start an interpreter of their own.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
     os.environ.setdefault("TROPE_LIBRARY", os.path.join(root, "build", "libtrope.so"))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The numbers of operands of the calls of the library that trope.torch makes."""
+    from trope.torch import _launch
+
+    counts, launch = [], _launch.launch
+
+    def count(backward, spec, srcs, *rest):
+        counts.append(len(srcs))
+        launch(backward, spec, srcs, *rest)
+
+    monkeypatch.setattr(_launch, "launch", count)
+    return counts

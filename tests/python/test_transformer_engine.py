@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 import trope  # noqa: E402
 import trope.transformer_engine as te  # noqa: E402
-from trope.torch import _launch  # noqa: E402
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 FORMATS = ["sbhd", "bshd", "thd"]
@@ -299,19 +298,6 @@ def test_qkv_in_other_memory(device, tensor_format, how):
     other = rearrange(qkv, how)
     results = te.apply_fused_qkv_rotary_pos_emb(other, freqs, freqs, split, tensor_format, cu_seqlens=cu_seqlens)
     check_qkv(qkv, freqs, freqs, split, find_positions(tensor_format), False, results, make_upstreams(results, "plain"))
-
-
-@pytest.fixture
-def launches(monkeypatch):
-    """The numbers of operands of the calls of the library."""
-    counts, launch = [], _launch.launch
-
-    def count(backward, spec, srcs, *rest):
-        counts.append(len(srcs))
-        launch(backward, spec, srcs, *rest)
-
-    monkeypatch.setattr(_launch, "launch", count)
-    return counts
 
 
 @pytest.mark.parametrize(

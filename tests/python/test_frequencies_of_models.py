@@ -1,0 +1,278 @@
+"""trope.frequencies: configs of many models against transformers.
+
+transformers computes inv_freq in float32, the library in double. RTOL is what float32 may make of it: base^x, with an x
+below 1 that is rounded to 2^-25, is off by ln(base) * 2^-25, 5e-7 for the largest base here (1e7), the power and the
+reciprocal by 1e-7 each, and where llama3 blends f / 8 with f, that counts up to 7 / 3 times. (3.3e-7 is the most that is
+seen.) Attention factors are Python floats there too.
+"""
+
+import copy
+import functools
+import importlib
+import json
+import os
+import sys
+
+import pytest
+from test_frequencies import ORIGINAL, close, divisors, refused
+
+from trope._abi import Error
+from trope.frequencies import OTHER_ROTATION, frequencies
+
+RTOL = 2e-6
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192, "rope_type": "llama3"}
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 2,
+         "num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 500000.0}  # fmt: skip
+PHI3 = {"model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "num_hidden_layers": 2, "max_position_embeddings": 131072, ORIGINAL: 4096, "rope_theta": 10000.0,
+        "pad_token_id": 0}  # fmt: skip
+DEEPSEEK = {"model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128,
+            "num_hidden_layers": 2, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "max_position_embeddings": 163840, "rope_theta": 10000}  # fmt: skip
+OLMO3 = {"model_type": "olmo3", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4,
+         "max_position_embeddings": 65536, "rope_theta": 500000}  # fmt: skip
+YARN_OLMO3 = {"rope_type": "yarn", "factor": 8.0, ORIGINAL: 8192, "beta_fast": 32.0, "beta_slow": 1.0,
+              "attention_factor": 1.2079441541679836}  # fmt: skip
+BOTH = ("full_attention", "sliding_attention")
+
+# Configs as they were released (keys that decide frequencies, with few layers), as transformers 4 or 5 has them: what it is
+# called, the config, and for which layer types or lengths.
+FAMILIES = {
+    "Llama 2": ({**LLAMA, "rope_theta": 10000.0, "rope_scaling": None}, {}),
+    "Llama 3.1": ({**LLAMA, "rope_scaling": LLAMA3}, {}),
+    "Llama, linear by its old name": ({**LLAMA, "rope_scaling": {"type": "linear", "factor": 4.0}}, {}),
+    "Llama, dynamic": ({**LLAMA, "max_position_embeddings": 4096, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+                       {"seq_len": (None, 100, 4096, 4097, 100000)}),
+    "Qwen 2.5, YaRN": ({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 2,
+                        "max_position_embeddings": 32768, "rope_theta": 1000000.0,
+                        "rope_scaling": {"type": "yarn", "factor": 4.0, ORIGINAL: 32768}}, {}),
+    "Qwen 3": ({"model_type": "qwen3", "head_dim": 128, "hidden_size": 1024, "num_attention_heads": 16,
+                "num_hidden_layers": 2, "rope_scaling": None, "max_position_embeddings": 40960, "rope_theta": 1000000}, {}),
+    "Qwen 3 without head_dim": ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16,
+                                 "num_hidden_layers": 2, "rope_theta": 1000000}, {}),
+    "DeepSeek V3": ({**DEEPSEEK, "rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096, "beta_fast": 32,
+                                                  "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}}, {}),
+    "DeepSeek V2's mscale": ({**DEEPSEEK, "rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096, "beta_fast": 32,
+                                                           "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 1.0}}, {}),
+    "DeepSeek, null factor": ({**DEEPSEEK, "rope_scaling": {"rope_type": "yarn", "factor": None, ORIGINAL: 4096}}, {}),
+    "Phi-3-mini-128k": ({**PHI3, "rope_scaling": {"type": "longrope", "short_factor": divisors(48, 3),
+                                                  "long_factor": divisors(48, 4)}},
+                        {"seq_len": (None, 4096, 4097, 131072)}),
+    "Phi-3, yarn that is LongRoPE": ({**PHI3, "rope_scaling": {"type": "yarn", "short_factor": divisors(48, 3),
+                                                               "long_factor": divisors(48, 4)}}, {"seq_len": (None, 4097)}),
+    "Phi-3-mini-4k": ({**PHI3, "max_position_embeddings": 4096, "rope_scaling": None}, {}),
+    "Phi-4-mini": ({**PHI3, "num_attention_heads": 24, "partial_rotary_factor": 0.75,
+                    "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": divisors(48, 5)}},
+                   {"seq_len": (None, 5000)}),
+    "Gemma 3 12B": ({"model_type": "gemma3", "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 3840, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "num_hidden_layers": 12, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}},
+        {"layer_type": BOTH}),
+    "Gemma 3 27B": ({"model_type": "gemma3_text", "head_dim": 128, "hidden_size": 5376, "num_attention_heads": 32,
+                     "num_hidden_layers": 6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+                     "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, {"layer_type": BOTH}),
+    "Gemma 3, transformers 5": ({"model_type": "gemma3_text", "head_dim": 256, "hidden_size": 2560, "num_hidden_layers": 6,
+                                 "num_attention_heads": 8, "rope_parameters": {
+                                     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                                     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+                                {"layer_type": BOTH}),
+    "Gemma 4": ({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size": 2560,
+                 "num_attention_heads": 8, "num_hidden_layers": 6, "rope_parameters": {
+                     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+                     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}, {"layer_type": BOTH}),
+    "Gemma 4, one head_dim": ({"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 256, "hidden_size": 2560,
+                               "num_attention_heads": 8, "num_hidden_layers": 6, "rope_parameters": {
+                                   "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "factor": 4.0,
+                                                      "partial_rotary_factor": 0.5},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+                              {"layer_type": BOTH}),
+    "gpt-oss": ({"model_type": "gpt_oss", "head_dim": 64, "hidden_size": 2880, "num_attention_heads": 64,
+                 "num_hidden_layers": 2, "max_position_embeddings": 131072, "rope_theta": 150000, "rope_scaling": {
+                     "rope_type": "yarn", "factor": 32.0, ORIGINAL: 4096, "beta_fast": 32.0, "beta_slow": 1.0,
+                     "truncate": False}}, {}),
+    "GPT-NeoX 20B": ({"model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "num_hidden_layers": 2,
+                      "max_position_embeddings": 2048, "rotary_emb_base": 10000, "rotary_pct": 0.25}, {}),
+    "Pythia without rotary_pct": ({"model_type": "gpt_neox", "hidden_size": 2048, "num_attention_heads": 16,
+                                   "num_hidden_layers": 2, "rotary_emb_base": 10000}, {}),
+    "GLM-4": ({"model_type": "glm4", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+               "num_hidden_layers": 2, "partial_rotary_factor": 0.5, "rope_theta": 10000.0}, {}),
+    "GLM-4 without partial_rotary_factor": ({"model_type": "glm4", "head_dim": 128, "hidden_size": 4096,
+                                             "num_attention_heads": 32, "num_hidden_layers": 2, "rope_theta": 10000.0}, {}),
+    "Qwen2-VL": ({"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 2,
+                  "max_position_embeddings": 32768, "rope_theta": 1000000.0, "vision_config": {"embed_dim": 1280},
+                  "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}, {}),
+    "Qwen3-VL": ({"model_type": "qwen3_vl", "text_config": {
+        "model_type": "qwen3_vl_text", "head_dim": 128, "hidden_size": 2560, "num_attention_heads": 32,
+        "num_hidden_layers": 2, "rope_theta": 5000000, "rope_scaling": {
+            "mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"}}}, {}),
+    "Qwen3-Next": ({"model_type": "qwen3_next", "head_dim": 256, "hidden_size": 2048, "num_attention_heads": 16,
+                    "num_hidden_layers": 4, "partial_rotary_factor": 0.25, "rope_theta": 10000000}, {}),
+    "StableLM": ({"model_type": "stablelm", "hidden_size": 2560, "num_attention_heads": 32, "num_hidden_layers": 2,
+                  "partial_rotary_factor": 0.25, "rope_theta": 10000}, {}),
+    "Persimmon": ({"model_type": "persimmon", "hidden_size": 4096, "num_attention_heads": 64, "num_hidden_layers": 2,
+                   "partial_rotary_factor": 0.5, "rope_theta": 25000.0}, {}),
+    "Phi-2": ({"model_type": "phi", "hidden_size": 2560, "num_attention_heads": 32, "num_hidden_layers": 2,
+               "partial_rotary_factor": 0.4, "rope_theta": 10000.0}, {}),
+    "MiniMax M2": ({"model_type": "minimax_m2", "head_dim": 128, "hidden_size": 3072, "num_attention_heads": 48,
+                    "num_hidden_layers": 2, "rotary_dim": 64, "rope_theta": 5000000}, {}),
+    "HunYuan": ({"model_type": "hunyuan_v1_dense", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+                 "num_hidden_layers": 2, "max_position_embeddings": 32768, "rope_theta": 10000.0, "rope_scaling": {
+                     "type": "dynamic", "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0,
+                     "mscale_all_dim": 1.0}}, {}),
+    "OLMo 3": ({**OLMO3, "rope_scaling": YARN_OLMO3}, {"layer_type": BOTH}),
+    "OLMo 3, transformers 5": ({**{key: OLMO3[key] for key in OLMO3 if key != "rope_theta"}, "rope_parameters": {
+        "full_attention": {**YARN_OLMO3, "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}}}, {"layer_type": BOTH}),
+    "ModernBERT": ({"model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 4,
+                    "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}, {"layer_type": BOTH}),
+    "Ministral 3": ({"model_type": "ministral3", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+                     "num_hidden_layers": 2, "max_position_embeddings": 262144, "rope_parameters": {
+                         "rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, ORIGINAL: 16384,
+                         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "llama_4_scaling_beta": 0.1, "max_position_embeddings": 262144}}, {}),
+    "JetMoE": ({"model_type": "jetmoe", "hidden_size": 2048, "kv_channels": 128, "num_key_value_heads": 16,
+                "num_hidden_layers": 2, "rope_theta": 10000.0}, {}),
+    "DeepSeek V4": ({"model_type": "deepseek_v4", "head_dim": 512, "qk_rope_head_dim": 64, "hidden_size": 4096,
+                     "num_attention_heads": 64, "num_hidden_layers": 4, "rope_parameters": {
+                         "main": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.125},
+                         "compress": {"rope_type": "yarn", "rope_theta": 160000.0, "factor": 16.0, ORIGINAL: 65536,
+                                      "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0,
+                                      "partial_rotary_factor": 0.125}}}, {"layer_type": ("main", "compress")}),
+    "MiMo V2 Flash": ({"model_type": "mimo_v2_flash", "head_dim": 192, "hidden_size": 4096, "num_attention_heads": 64,
+                       "num_hidden_layers": 6, "rope_parameters": {
+                           "full_attention": {"rope_type": "default", "rope_theta": 5000000.0},
+                           "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}, {"layer_type": BOTH}),
+}  # fmt: skip
+
+
+def transformers_mapping():
+    """The config class of each model_type; skips without transformers 5, which does nothing without PyTorch."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is asked of a network, nor waited for
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers", minversion="5.0")
+    return importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+
+
+def transformers_config(config):
+    """The config as transformers loads it; skips where this version does not have the model."""
+    mapping = transformers_mapping()
+    if config["model_type"] not in mapping:
+        pytest.skip("transformers %s does not have %s" % (sys.modules["transformers"].__version__, config["model_type"]))
+    return mapping[config["model_type"]].from_dict(copy.deepcopy(config))
+
+
+def rotary_class(text):
+    """The class of rotary embeddings of the module that the config's class belongs to."""
+    name = type(text).__module__.replace("configuration_", "modeling_")
+    module = importlib.import_module(name)
+    names = [n for n in vars(module) if n.endswith("RotaryEmbedding") and "Vision" not in n]
+    return next(getattr(module, n) for n in names if getattr(module, n).__module__ == name)
+
+
+def transformers_frequencies(loaded, layer_type, seq_len):
+    """(inv_freq, attention_factor) of a model of this config."""
+    text = copy.deepcopy(loaded.get_text_config())
+    if seq_len is not None:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        inv_freq, factor = ROPE_INIT_FUNCTIONS[text.rope_parameters["rope_type"]](text, "cpu", seq_len=seq_len)
+        return inv_freq.tolist(), factor
+    rotary, prefix = rotary_class(text)(text), layer_type + "_" if layer_type else ""
+    return getattr(rotary, prefix + "inv_freq").tolist(), getattr(rotary, prefix + "attention_scaling")
+
+
+def forms(config, loaded, folder):
+    """The config as a dict, as a file, as transformers has it, and as it writes it: whole, and what is not default."""
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "written.json").write_text(loaded.to_json_string(use_diff=True))
+    (folder / "whole.json").write_text(loaded.to_json_string(use_diff=False))
+    return config, folder / "config.json", loaded, loaded.to_dict(), folder / "written.json", folder / "whole.json"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_models_config_gives_what_transformers_gives(name, tmp_path):
+    config, ways = FAMILIES[name]
+    loaded = transformers_config(config)
+    for given in forms(config, loaded, tmp_path):
+        for layer_type in ways.get("layer_type", (None,)):
+            for seq_len in ways.get("seq_len", (None,)):
+                inv_freq, factor = transformers_frequencies(loaded, layer_type, seq_len)
+                got = frequencies(given, layer_type=layer_type, seq_len=seq_len)
+                close(got, inv_freq, factor, RTOL)
+        if "layer_type" in ways:
+            refused("layer_type", given)
+
+
+def test_the_order_of_pairs_is_the_rules_where_a_model_has_another():
+    config = {"model_type": "ernie4_5_vl_moe_text", "hidden_size": 2560, "num_attention_heads": 20, "num_hidden_layers": 2,
+              "rope_theta": 500000.0, "rope_scaling": {"type": "default", "mrope_section": [22, 22, 20]}}  # fmt: skip
+    inv_freq, _ = transformers_frequencies(transformers_config(config), None, None)
+    close(frequencies(config), sorted(inv_freq, reverse=True), 1.0, RTOL)
+
+
+@functools.lru_cache(None)
+def class_defaults():
+    """(config class, its defaults as a dict) of each model of transformers that has a rotation by rope_parameters."""
+    mapping = transformers_mapping()
+    found = []
+    for model in mapping:
+        try:
+            config = mapping[model]().get_text_config()
+            whole = json.loads(config.to_json_string(use_diff=False))
+        except Exception:  # what cannot be made without arguments, or needs packages that are not here
+            continue
+        rope = whole.get("rope_parameters")
+        if rope and rope.get("rope_type") != "axial" and whole["model_type"] not in OTHER_ROTATION:
+            found.append((type(config), whole))
+    return found
+
+
+def without(whole, key):
+    """A config that does not say `key`."""
+    left = copy.deepcopy(whole)
+    for place in (left, left["rope_parameters"], *left["rope_parameters"].values()):
+        if isinstance(place, dict):
+            place.pop(key, None)
+    if key == "head_dim" and left.get("hidden_size"):
+        left["hidden_size"] *= 2  # else it may be what a class has only by chance
+        left.pop("per_layer_config", None)
+    return left
+
+
+def dim_in_transformers(config_class, left, layer_type):
+    """rotary_dim by the keys that the class has once it has loaded `left`."""
+    config = config_class.from_dict(copy.deepcopy(left))
+    whole = json.loads(config.to_json_string(use_diff=False))
+    rope = whole["rope_parameters"][layer_type] if layer_type else whole["rope_parameters"]
+    of_type = [i for i, name in enumerate(whole.get("layer_types") or ()) if name == layer_type]
+    own = {int(i): values for i, values in whole.get("per_layer_config", {}).items()}.get(of_type[0] if of_type else None)
+    head = (own or whole).get("head_dim") or whole.get("head_dim") or getattr(config, "head_dim", None)
+    head = head or whole["hidden_size"] // config.num_attention_heads
+    partial = 1.0 if rope["rope_type"] == "proportional" else rope.get("partial_rotary_factor") or 1.0
+    return int(head * partial)
+
+
+# Their factor is not in what they load: MiMo's rotary class has it, DeepSeek V4's adds it to old configs alone.
+NOT_LOADED = ("deepseek_v4", "mimo_v2_flash")
+
+
+@pytest.mark.parametrize("key", ["head_dim", "partial_rotary_factor"])
+def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
+    models, wrong = set(), []
+    for config_class, whole in class_defaults():
+        left = without(whole, key)
+        for layer_type in [name for name, value in left["rope_parameters"].items() if isinstance(value, dict)] or [None]:
+            try:
+                expected = dim_in_transformers(config_class, left, layer_type)
+                got = frequencies(left, layer_type=layer_type).rotary_dim
+            except Error:
+                continue
+            except Exception:  # a class that checks sizes against each other
+                continue
+            models.add(whole["model_type"])
+            if got != expected and whole["model_type"] not in NOT_LOADED:
+                wrong.append((whole["model_type"], layer_type, got, expected))
+    assert not wrong
+    assert len(models) > 100

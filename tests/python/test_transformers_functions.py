@@ -1,0 +1,547 @@
+"""trope.transformers: all rotary functions of transformers 5.24, asked and compared; what is refused; undo; the command."""
+
+import functools
+import importlib
+import inspect
+import logging
+import pathlib
+import re
+import runpy
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+hf = pytest.importorskip("transformers", minversion="5")
+
+from test_transformers import (
+    BF16,
+    F16,
+    F32,
+    SIZES,
+    family,
+    modeling,
+    seed,
+    words,
+)  # noqa: E402, F401 (seed is a fixture of all tests)
+
+import trope  # noqa: E402
+from trope import transformers as patches  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+# ---- Functions: all bodies that transformers 5.24 has ----
+
+LLAMA, MLA_WORDS = "half, columns half, whole heads", "interleaved to half, first half of the columns, whole heads"
+NATIVE, WIDE, UPCAST = "native, float32", "native, native_f32", "native_f32, native_f32"
+BODIES = {
+    "llama.apply_rotary_pos_emb": (LLAMA, NATIVE),
+    "blt.apply_rotary_pos_emb": ("interleaved, columns interleaved, whole heads", NATIVE),
+    "cohere.apply_rotary_pos_emb": ("interleaved, columns interleaved, whole heads", UPCAST),
+    "codegen.apply_rotary_pos_emb": ("interleaved, columns pair, whole heads", NATIVE),
+    "deepseek_v2.apply_rotary_emb": ("interleaved, columns pair, whole heads", "native_f32"),
+    "deepseek_v3.apply_rotary_pos_emb_interleave": (MLA_WORDS, NATIVE),
+    "deepseek_v4.apply_rotary_pos_emb": ("interleaved, columns pair, trailing window", UPCAST),
+    "ernie4_5.apply_rotary_pos_emb": ("interleaved, first half of the columns, whole heads", UPCAST),
+    "gemma4.apply_rotary_pos_emb": (LLAMA, NATIVE),
+    "glm4.apply_rotary_pos_emb": ("interleaved, first half of the columns, leading window", NATIVE),
+    "glm4v.apply_rotary_pos_emb": ("interleaved, columns interleaved, leading window", NATIVE),
+    "glm4v.apply_rotary_pos_emb_vision": (LLAMA, UPCAST),
+    "glmasr.apply_rotary_pos_emb": ("half, columns half, leading window", NATIVE),
+    "gpt_neox.apply_rotary_pos_emb": ("half, columns half, leading window", NATIVE),
+    "gpt_oss.apply_rotary_pos_emb": ("half, columns pair, whole heads", NATIVE),
+    "helium.apply_rotary_pos_emb": ("interleaved, first half of the columns, whole heads", NATIVE),
+    "hunyuan_vl.apply_rotary_pos_emb": (LLAMA, UPCAST),
+    "inkling2.apply_rotary_pos_emb_vision": ("interleaved, columns interleaved, whole heads", UPCAST),
+    "llama4.apply_rotary_emb": ("interleaved, columns pair, whole heads", "native_f32"),
+    "llama4.vision_apply_rotary_emb": ("interleaved, columns pair, whole heads", "native_f32"),
+    "minimax_m3_vl.apply_rotary_pos_emb_vision": ("half, columns half, leading window", NATIVE),
+    "mistral_large4.apply_rotary_pos_emb_interleave": (MLA_WORDS, NATIVE),
+    "modernbert.apply_rotary_pos_emb": (LLAMA, UPCAST),
+    "nanochat.apply_rotary_pos_emb": ("half, inverse, columns half, whole heads", NATIVE),
+    "olmo2.apply_rotary_pos_emb": (LLAMA, WIDE),
+    "openai_privacy_filter.apply_rotary_pos_emb": ("interleaved, columns pair, whole heads", NATIVE),
+    "pe_audio.apply_rotary_pos_emb": ("interleaved, first half of the columns, whole heads", NATIVE),
+    "phi3.apply_rotary_pos_emb": ("half, columns half, leading window", NATIVE),
+    "qwen4_exp.apply_rotary_pos_emb": ("half, columns half, leading window", NATIVE),
+    "sam3.apply_rotary_pos_emb_2d": ("interleaved, columns interleaved, whole heads", UPCAST),
+}
+REFUSED = {  # by what in the message
+    "clvp.apply_rotary_pos_emb": "its parameters are",
+    "dinov3_vit.apply_rotary_pos_emb": "its parameters are",
+    "edgetam_video.apply_rotary_pos_emb_2d_cross_attn": "its parameters are",
+    "eomt_dinov3.apply_rotary_pos_emb": "its parameters are",
+    "gemma4.apply_multidimensional_rope": "its parameters are",  # but it calls gemma4.apply_rotary_pos_emb
+    "muse_glimmer_assistant.apply_rotary_pos_emb": "it takes tables of 5 rows for q of 4 tokens",
+    "musicflamingo.apply_rotary_time_emb": "its parameters are",
+    "sam2_video.apply_rotary_pos_emb_2d": "its parameters are",
+    "sam3_tracker_video.apply_rotary_pos_emb_2d": "its parameters are",
+    "sapiens2.apply_rotary_pos_emb": "its parameters are",
+}
+
+
+@functools.lru_cache(maxsize=None)
+def rotary(name):
+    """The _Rotary of "model.function", which patch would make."""
+    model, _, function = name.partition(".")
+    try:
+        return patches._Rotary(getattr(modeling(model), function), name)
+    except (ImportError, AttributeError):
+        pytest.skip("transformers %s has no %s" % (hf.__version__, name))
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_words(name):
+    """How each function turns, as a reader of its body says."""
+    turns, rounds = BODIES[name]
+    recipe = rotary(name).recipe
+    assert str(recipe).startswith(turns + ", ")
+    found = [("float32" if result != BF16 else rounding) for (q, table), (result, rounding) in recipe.roundings.items()
+             if q == BF16 and table in (BF16, F32, torch.complex64)]  # fmt: skip
+    assert ", ".join(found) == rounds
+    assert all(word in str(recipe) for word in found)
+
+
+def find_error(function):
+    """Why it is refused, or ""."""
+    try:
+        patches._Rotary(function, function.__name__)
+        return ""
+    except trope.Error as error:
+        return str(error)
+
+
+def read_text(function):
+    """Of a function and of all functions of its module that it names: equal texts do the same."""
+    named = [function.__globals__.get(name) for name in patches._names_in(function.__code__)]
+    return "".join(inspect.getsource(each) for each in (function, *named) if isinstance(each, types.FunctionType))
+
+
+def test_all_functions():
+    """Of 241 in transformers 5.24, those that are refused are known, by name. Each text is asked once."""
+    if not hf.__version__.startswith("5.24."):
+        pytest.skip("the list is of transformers 5.24, and this is %s" % hf.__version__)
+    models, errors, names = pathlib.Path(hf.__file__).parent / "models", {}, {}
+    for path in sorted(models.glob("*/modeling_*.py")):
+        for name in re.findall(r"^def (\w+)", path.read_text(), re.M):
+            if patches._NAME.search(name):
+                module = importlib.import_module("transformers.models.%s.%s" % (path.parent.name, path.stem))
+                function = getattr(module, name)
+                text = names["%s.%s" % (path.stem.removeprefix("modeling_"), name)] = read_text(function)
+                if text not in errors:
+                    errors[text] = find_error(function)
+    refused = {name: errors[text] for name, text in names.items() if errors[text]}
+    assert len(names) == 241
+    assert refused.keys() == REFUSED.keys()
+    assert all(message in refused[name] for name, message in REFUSED.items())
+
+
+TABLES = {"codegen": 2, "gpt_oss": 2, "openai_privacy_filter": 2, "deepseek_v4": 2}  # two elements a column
+
+
+CAST_ONCE = {  # q and k, by the function, to float32
+    "cohere.apply_rotary_pos_emb", "glm4v.apply_rotary_pos_emb_vision", "hunyuan_vl.apply_rotary_pos_emb",
+    "inkling2.apply_rotary_pos_emb_vision", "sam3.apply_rotary_pos_emb_2d", "llama4.apply_rotary_emb",
+    "llama4.vision_apply_rotary_emb", "deepseek_v2.apply_rotary_emb",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_other_shapes(name):
+    """What patch did not try: heads of 64, views of packed QKV as q and k, tables of batch 1 that are views, other windows.
+    Results have eager's bits. So has dq in f32, where rounding is native, and where q is cast once. Else eager rounds the
+    two terms of dq and their sum, and here the sum is rounded, each by a unit of what is rounded at most."""
+    it = rotary(name)
+    (_, dims, unsqueeze_dim), (layout, has_heads) = next(iter(it.recipe.forms.items()))
+    width = 64 if it.recipe.whole else 32
+    columns = width // 2 if len(it.tables) == 1 else width // TABLES.get(name.partition(".")[0], 1)
+    tokens, combinations = 9, [(F32, F32), (BF16, BF16), (BF16, F32), (F16, F16), (F32, BF16)]
+    for dtype, table in combinations if len(it.tables) == 2 else [(F32, F32), (BF16, F32), (F16, F32)]:
+        packed = torch.randn(2, tokens, 6 + 3, 64, dtype=dtype)
+        packed = packed if layout == "bshd" else packed.transpose(1, 2) if layout == "bhsd" else packed[0]
+        tensors = list(packed.split((6, 3), 1 if layout != "bshd" else 2))[: len(it.tensors)]
+        rows = (1,) * (dims == 3 and not has_heads) + (tokens,) + (1,) * has_heads
+        tables = [torch.randn(*rows, columns + 6, dtype=table)[..., 3:-3] for _ in range(2)]
+        if len(it.tables) == 1:
+            tables = [torch.complex(*tables)]
+        call = dict(zip(it.tables, tables), **(dict(unsqueeze_dim=unsqueeze_dim) if unsqueeze_dim is not None else {}))
+        results, gradients = [], []
+        for function in (it.original, it.replacement):
+            leaves = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors]
+            y = function(**dict(zip(it.tensors, leaves)), **call)
+            y = y if isinstance(y, tuple) else (y,)
+            torch.manual_seed(1)
+            gradients.append(torch.autograd.grad(y, leaves, [torch.randn(each.shape).to(each.dtype) for each in y]))
+            results.append(y)
+        for eager, patched in zip(*results):
+            assert torch.equal(eager, patched) and eager.dtype == patched.dtype
+        for eager, patched in zip(*gradients):
+            if dtype == F32 or name in CAST_ONCE or it.recipe.roundings[dtype, tables[0].dtype] == (dtype, "native"):
+                assert torch.equal(eager, patched)
+            else:
+                unit = 2.0 ** (-8 if dtype == BF16 else -11)
+                terms = 2 * 5 * max(float(t.abs().max()) for t in tables)  # |dy| < 5, two terms
+                assert (eager.double() - patched.double()).abs().max() <= 3 * unit * terms
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3.apply_rotary_pos_emb_interleave", "deepseek_v4.apply_rotary_pos_emb",
+                                  "llama4.apply_rotary_emb", "gptj.apply_rotary_pos_emb"])  # fmt: skip
+def test_functions_compile(name):
+    """Also under autocast."""
+    torch._dynamo.reset()
+    it = rotary(name)
+    tensors = [torch.randn(2, 5, 5, 32, dtype=BF16) for _ in it.tensors]
+    columns = {"deepseek_v3": 32, "deepseek_v4": 8}.get(name.partition(".")[0], 16)
+    tables = [torch.randn(2, 5, columns) for _ in range(2)]
+    tables = [torch.complex(*tables)] if len(it.tables) == 1 else tables
+    given = dict(zip(it.tensors + it.tables, (*tensors, *tables)))
+    for autocast in (False, True):
+        with torch.autocast("cpu", dtype=BF16, enabled=autocast):
+            compiled = torch.compile(it.replacement, fullgraph=True, backend="aot_eager")(**given)
+            for y, wanted in zip(compiled, it.original(**given)):
+                assert torch.equal(y, wanted.to(y.dtype)) and (autocast or y.dtype == wanted.dtype)
+
+
+def test_tables_of_any_strides():
+    """cos and sin that differ; complex ones that are conjugated lazily."""
+    q, k = torch.randn(2, 5, 3, 32), torch.randn(2, 5, 1, 32)
+    cos, sin = torch.randn(2, 5, 32), torch.randn(2, 32, 5).transpose(1, 2)
+    table = torch.complex(torch.randn(1, 5, 16), torch.randn(1, 5, 16)).expand(2, 5, 16).conj()
+    for name, tables in (("llama.apply_rotary_pos_emb", (cos, sin, 2)), ("llama4.apply_rotary_emb", (table,))):
+        it = rotary(name)
+        for x, y in zip(it.original(q, k, *tables), it.replacement(q, k, *tables)):
+            assert torch.equal(x, y)
+
+
+def test_position_ids_are_looked_at_by_nobody():
+    """As in eager."""
+    it = rotary("glmasr.apply_rotary_pos_emb")
+    q, cos = torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32)
+    ids = torch.randperm(5)[None]
+    for function in (it.original, it.replacement):
+        with_ids, without = function(q, q, cos, cos.flip(-1), ids), function(q, q, cos, cos.flip(-1))
+        assert torch.equal(with_ids[0], without[0])
+
+
+@pytest.mark.parametrize("name", ["mistral_large4.apply_rotary_pos_emb_interleave", "qwen4_exp.apply_rotary_pos_emb"])
+def test_without_k(name):
+    it = rotary(name)
+    q, cos, sin = torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32), torch.randn(2, 5, 32)
+    eager, patched = it.original(q, None, cos, sin), it.replacement(q, k=None, cos=cos, sin=sin)
+    assert type(eager) is type(patched)
+    assert torch.equal(*[y[0] if isinstance(y, tuple) else y for y in (eager, patched)])
+    assert not isinstance(eager, tuple) or patched[1] is None
+    with pytest.raises(trope.Error, match="k is None"):
+        rotary("llama.apply_rotary_pos_emb").replacement(q, None, cos, sin)
+
+
+# ---- What is refused ----
+
+CALLS = {  # on Llama's function, of q and k [2, heads, 5, 16] and tables [2, 5, 16]
+    "q or k is .* 5 rows for 16 elements": dict(q=torch.randn(2, 3, 4, 16)),
+    "3 rows for 16": dict(cos=torch.randn(2, 3, 16), sin=torch.randn(2, 3, 16)),
+    "for 8 elements of a head": dict(cos=torch.randn(2, 5, 8), sin=torch.randn(2, 5, 8)),
+    "for 32 elements of a head": dict(cos=torch.randn(2, 5, 32), sin=torch.randn(2, 5, 32)),
+    "is of batch 3": dict(cos=torch.randn(3, 5, 16), sin=torch.randn(3, 5, 16)),
+    "unsqueeze_dim 3": dict(unsqueeze_dim=3),
+    "not tried before patching: q torch.complex64": dict(q=torch.randn(2, 3, 5, 16, dtype=torch.complex64)),
+    r"with tables torch.float32 \[1, 2, 5, 16\]": dict(cos=torch.randn(1, 2, 5, 16), sin=torch.randn(1, 2, 5, 16)),
+    "sin must have the shape": dict(sin=torch.randn(2, 5, 8)),
+    "and dtype of cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
+    "requires a gradient": dict(cos=torch.randn(2, 5, 16, requires_grad=True)),
+    "k is None": dict(k=None),
+}
+
+
+@pytest.mark.parametrize("message", CALLS)
+def test_calls_that_are_refused(message):
+    tensors, tables = [torch.randn(2, heads, 5, 16) for heads in (3, 1)], torch.randn(2, 2, 5, 16)
+    call = dict(q=tensors[0], k=tensors[1], cos=tables[0], sin=tables[1])
+    it = rotary("llama.apply_rotary_pos_emb")
+    it.replacement(**call)
+    with pytest.raises(trope.Error, match=message):
+        it.replacement(**{**call, **CALLS[message]})
+
+
+def test_calls_that_lack_arguments():
+    it = rotary("llama.apply_rotary_pos_emb")
+    q = torch.randn(2, 3, 5, 16)
+    for args, kwargs in (((q, q, q), {}), ((q,) * 4, dict(other=1)), ((q,) * 6, {})):
+        with pytest.raises(TypeError):
+            it.replacement(*args, **kwargs)
+
+
+def load(source, name="modeling_made_up"):
+    """A module of that source, which Python knows until the end of the test."""
+    module = types.ModuleType(name)
+    module.__dict__["torch"] = torch
+    sys.modules[name] = module
+    exec(source, module.__dict__)
+    return module
+
+
+@pytest.fixture
+def made_up():
+    yield load
+    for name in [name for name in sys.modules if name.startswith("modeling_made_up")]:
+        del sys.modules[name]
+
+
+FUNCTION = """
+def rotate_half(x):
+    x1, x2 = x.chunk(2, -1)
+    return torch.cat((-x2, x1), -1)
+
+def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+"""
+ATTENTION = """
+class Attention(torch.nn.Module):
+    def forward(self, q, k, cos, sin):
+        return apply_rotary_pos_emb(q, k, cos, sin)
+"""
+BROKEN = {  # what becomes of Llama's function, and how it is refused
+    "sign": ("(-x2, x1)", "(x2, x1)", "no pairing"),
+    "halves": ("k * cos + rotate_half(k) * sin", "q * cos + rotate_half(q) * sin", "no pairing"),
+    "k": ("k * cos + rotate_half(k) * sin", "k * cos - rotate_half(k) * sin", "no pairing"),
+    "tables": ("cos, sin = cos", "sin = sin / 3\n    cos, sin = cos", "no pairing"),
+    "product": ("q * cos +", "(q * cos).half().to(q.dtype) +", "no pairing"),
+    "sum": ("return q * cos", "return q.bfloat16() * cos", "no pairing"),
+    "bf16": ("return q * cos +", "return (q.double() * cos).to(q.dtype) +", "neither rounding"),
+    "tables of 16 bits": ("cos, sin = cos", "cos = cos.bfloat16().to(cos.dtype)\n    cos, sin = cos", "no pairing"),
+    "rows": ("cos, sin = cos", "cos, sin = cos[..., -q.shape[2]:, :], sin[..., -q.shape[2]:, :]\n    cos, sin = cos",
+             "it takes tables of"),
+    "detached": ("q * cos +", "q.detach() * cos +", "its gradient is not"),
+    "no autograd": ("def apply", "@torch.no_grad()\ndef apply", "autograd does not"),
+    "parameters": ("unsqueeze_dim=1)", "unsqueeze_dim)", "its parameters are"),
+    "nothing": ("cos, sin = cos", "raise NotImplementedError\n    cos, sin = cos", "it takes no q and k"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_functions_that_are_refused(what, made_up):
+    """Llama's function is known; with a change that a patch would get wrong, it is refused by name."""
+    old, new, message = BROKEN[what]
+    with patches.patch(made_up(FUNCTION + ATTENTION).Attention()):
+        pass
+    assert FUNCTION.count(old) >= 1
+    module = made_up(FUNCTION.replace(old, new) + ATTENTION)
+    before = dict(vars(module))
+    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: " + message):
+        patches.patch(module.Attention())
+    assert vars(module) == before
+
+
+def test_one_known_and_one_unknown(made_up):
+    """Nothing is patched."""
+    module = made_up(FUNCTION + "def apply_rotary_2d(q, k, grid):\n    return q, k\n" + ATTENTION + """
+class Vision(torch.nn.Module):
+    def forward(self, q, grid):
+        return [apply_rotary_2d(q, q, g) for g in grid]
+""")  # fmt: skip
+    original = module.apply_rotary_pos_emb
+    both = torch.nn.ModuleList([module.Attention(), module.Vision()])
+    with pytest.raises(trope.Error, match=r"modeling_made_up.apply_rotary_2d: its parameters are \(q, k, grid\)"):
+        patches.patch(both)
+    assert module.apply_rotary_pos_emb is original
+    with patches.patch(both[0]):  # whose methods do not call the other
+        assert module.apply_rotary_pos_emb is not original
+
+
+def test_functions_that_are_held_elsewhere(made_up):
+    """By an instance or a class, where replacing the module's does nothing."""
+    module = made_up(FUNCTION + """
+class Instance(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rotary = apply_rotary_pos_emb
+
+class Class(torch.nn.Module):
+    rotary = staticmethod(apply_rotary_pos_emb)
+""")  # fmt: skip
+    with pytest.raises(trope.Error, match=r"modeling_made_up.Instance.rotary is a rotary function"):
+        patches.patch(torch.nn.Sequential(module.Instance()))
+    with pytest.raises(trope.Error, match=r"modeling_made_up.Class.rotary is a rotary function"):
+        patches.patch(module.Class())
+
+
+def test_functions_by_other_names(made_up):
+    """Imported as something else, or called as an attribute of a module."""
+    made_up(FUNCTION, "modeling_made_up_1")
+    by_alias = ATTENTION.replace("apply_rotary_pos_emb", "turn")
+    alias = made_up("from modeling_made_up_1 import apply_rotary_pos_emb as turn\n" + by_alias, "modeling_made_up_2")
+    attribute = made_up(
+        "import modeling_made_up_1 as rope\n" + ATTENTION.replace("apply", "rope.apply"), "modeling_made_up_3"
+    )
+    q, k, cos, sin = torch.randn(2, 3, 5, 32), torch.randn(2, 1, 5, 32), torch.randn(2, 5, 32), torch.randn(2, 5, 32)
+    for module in (alias, attribute):
+        model = module.Attention()
+        eager = model(q, k, cos, sin)
+        with patches.patch(model) as handle:
+            patched = model(q, k, cos, sin)
+        assert handle.calls == 1 and all(torch.equal(x, y) for x, y in zip(eager, patched))
+
+
+def test_what_cannot_be_replaced(made_up):
+    """A function that no module of sys.modules has, and one that is no function of Python, are refused by name."""
+    space = dict(torch=torch, __name__="modeling_made_up_nowhere")
+    exec(FUNCTION + ATTENTION, space)
+    with pytest.raises(
+        trope.Error, match="nowhere.apply_rotary_pos_emb is called by a module that sys.modules does not have"
+    ):
+        patches.patch(space["Attention"]())
+    module = made_up("import operator\napply_rotary_pos_emb = operator.itemgetter(0)\n" + ATTENTION)
+    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: its parameters "):
+        patches.patch(module.Attention())
+
+
+KERNEL = FUNCTION.replace("def apply_rotary_pos_emb", "def plain") + """
+class Func(torch.nn.Module):
+    kernel_layer_name = "rotary_pos_emb"
+    def forward(self, q, k, cos, sin, unsqueeze_dim=1):
+        return plain(q, k, cos, sin, unsqueeze_dim)
+
+apply_rotary_pos_emb = Func()
+"""
+
+
+def test_functions_of_kernels(made_up):
+    """The package kernels makes such a module of a decorated function. As a global it is replaced; with another forward, as
+    kernelize gives it, it is asked again; as a submodule it is refused."""
+    module = made_up(KERNEL + ATTENTION)
+    model, q, cos = module.Attention(), torch.randn(2, 3, 5, 32), torch.randn(2, 5, 32)
+    eager, original = model(q, q, cos, cos.flip(-1)), module.apply_rotary_pos_emb
+    with patches.patch(model) as handle:
+        patched = model(q, q, cos, cos.flip(-1))
+    assert torch.equal(eager[0], patched[0]) and handle.calls == 1
+    assert "modeling_made_up.apply_rotary_pos_emb: half" in repr(handle)
+    assert module.apply_rotary_pos_emb is original
+    original.forward = lambda q, k, cos, sin, unsqueeze_dim=1: (q.clone(), k.clone())
+    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: no pairing"):
+        patches.patch(model)
+    del original.forward
+    model.rotary = original
+    with pytest.raises(trope.Error, match="modeling_made_up.Attention.rotary is a rotary function"):
+        patches.patch(model)
+
+
+REFUSED_MODELS = {
+    "RoFormer": (dict(embedding_size=64), r"SelfAttention\.apply_rotary_position_embeddings is a method that rotates"),
+    "GPT2": (dict(n_embd=64, n_layer=1, n_head=2), "GPT2Model calls no rotary function"),
+    "DINOv3ViT": (dict(image_size=16, patch_size=4), "modeling_dinov3_vit.apply_rotary_pos_emb: its parameters are"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_MODELS)
+def test_models_that_are_refused(name):
+    options, message = REFUSED_MODELS[name]
+    cls = getattr(hf, name + "Model")
+    with torch.device("meta"):
+        model = cls(cls.config_class(**{**SIZES, **options}))
+    with pytest.raises(trope.Error, match=message):
+        patches.patch(model)
+
+
+# ---- Undo ----
+
+
+def test_undo_gives_back_the_objects(made_up, caplog):
+    """Also to modules that took the function by value, before and after."""
+    llama = modeling("llama")
+    before = dict(vars(llama))
+    importer = "from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as mine"
+    early = made_up(importer, "modeling_made_up_1")
+    original = early.mine
+    with caplog.at_level(logging.INFO, logger="trope.transformers"):
+        handle = patches.patch(family("llama"))
+    assert [record.message.count("modeling_llama.apply_rotary_pos_emb") for record in caplog.records] == [1]
+    assert [name for name in before if vars(llama)[name] is not before[name]] == ["apply_rotary_pos_emb"]
+    late = made_up(importer, "modeling_made_up_2")
+    assert early.mine is late.mine is llama.apply_rotary_pos_emb and early.mine is not original
+    assert early.mine.__name__ == original.__name__ and early.mine.__doc__ == original.__doc__
+    handle.undo()
+    assert vars(llama) == before and early.mine is late.mine is original
+    handle.undo()
+    assert vars(llama) == before
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_patches_of_the_same_function(first):
+    """It stays patched until both are undone, in either order, and each has its count."""
+    llama, model, inputs = modeling("llama"), family("llama"), words()
+    original = llama.apply_rotary_pos_emb
+    handles = [patches.patch(model)]
+    replacement = llama.apply_rotary_pos_emb
+    model(**inputs)
+    handles.append(patches.patch(model))
+    assert llama.apply_rotary_pos_emb is replacement is not original
+    model(**inputs)
+    assert [handle.calls for handle in handles] == [4, 2]
+    handles[first].undo()
+    assert llama.apply_rotary_pos_emb is replacement
+    model(**inputs)
+    assert handles[first].calls == [4, 2][first] and handles[1 - first].calls == [4, 6][first]
+    handles[1 - first].undo()
+    assert llama.apply_rotary_pos_emb is original
+    model(**inputs)
+    assert [handle.calls for handle in handles] == ([4, 4] if first == 0 else [6, 2])
+    assert repr(handles[0]).endswith(": %d calls" % handles[0].calls)
+
+
+def test_undo_leaves_what_others_have_put_there():
+    llama, model = modeling("llama"), family("llama")
+    original = llama.apply_rotary_pos_emb
+    try:
+        with patches.patch(model):
+            llama.apply_rotary_pos_emb = other = lambda *args: None
+        assert llama.apply_rotary_pos_emb is other
+    finally:
+        llama.apply_rotary_pos_emb = original
+
+
+def test_patching_in_odd_places():
+    """In inference mode, under autocast and with another default device and dtype, and the random state stays."""
+    model, state = family("llama"), torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", dtype=BF16), torch.device("meta"):
+            with patches.patch(model) as handle:
+                assert "bfloat16 native by bfloat16 tables, float32 by float32 tables" in repr(handle)
+    finally:
+        torch.set_default_dtype(F32)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# ---- The command line ----
+
+
+def test_command(tmp_path, capsys, monkeypatch):
+    """As python -m trope.transformers, without the seconds of a new process."""
+    hf.LlamaConfig(**SIZES, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trope.transformers", str(tmp_path / "config.json")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("trope.transformers", run_name="__main__")
+    assert not end.value.code
+    line = "transformers.models.llama.modeling_llama.apply_rotary_pos_emb: half, columns half, whole heads, bhsd bshd thd;"
+    assert capsys.readouterr().out == line + " bfloat16 native by bfloat16 tables, float32 by float32 tables\n"
+
+
+@pytest.mark.parametrize("config, message", [
+    ('{"model_type": "llama", "architectures": ["LlamaForNobody"]}', "has no LlamaForNobody"),
+    ('{"model_type": "nobody"}', "nobody"),
+    ('{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2}', "GPT2Model calls no rotary function"),
+])  # fmt: skip
+def test_command_that_fails(config, message, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(config)
+    assert patches.main([str(tmp_path)]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err and not printed.out
+
+
+def test_command_without_a_config(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        patches.main([str(tmp_path / "absent")])
+    assert "there is no" in capsys.readouterr().err
