@@ -127,12 +127,17 @@ static int upload_inputs(const apply_call *call, device_mirror *mirror, trope_ar
     return 0;
 }
 
+/* Of one head of two elements for each token. */
+static size_t bytes_of_unseen(const trope_args *args)
+{
+    return (size_t)(args->batch * args->tokens * 2 * value_size(args->dtype));
+}
+
 /* A tensor that is only copied, in a call in which, as the library demands it, something rotates: a tensor that is in no
  * file, by no angle. So its padding is written as elsewhere. Returns its memory, NULL after a complaint. */
 static void *add_unseen_operand(const apply_call *call, trope_args *args, trope_operand *operand, double *zero)
 {
-    const size_t bytes = (size_t)(args->batch * args->tokens * 2 * value_size(args->dtype));
-    void *memory = calloc(bytes + 1, 1);
+    void *memory = calloc(bytes_of_unseen(args) + 1, 1);
     if (!memory || trope_fill_operand(operand, memory, call->layout, 1, 2, 2)) {
         complain("out of memory");
         free(memory);
@@ -161,8 +166,7 @@ static int run_call(apply_call *call, const safetensor *tensor, device_mirror *m
     if (upload_inputs(call, mirror, args))
         return RESULT_REFUSED;
     for (int32_t i = 0; i < args->operand_count && !on_cpu; i++) {
-        const size_t bytes =
-            i ? (size_t)(args->batch * args->tokens * 2 * value_size(args->dtype)) : (size_t)safetensor_bytes(tensor);
+        const size_t bytes = i ? bytes_of_unseen(args) : (size_t)safetensor_bytes(tensor);
         operands[i].src = mirror_upload(mirror, operands[i].src, bytes);
         operands[i].dst = mirror_reserve(mirror, operands[i].dst, bytes);
         if (!operands[i].src || !operands[i].dst)

@@ -73,7 +73,7 @@ static int others_fit(const apply_call *call, int64_t batch, int64_t tokens)
     if (starts && !ends && starts->elements != (uint64_t)batch)
         return 0;
     if (ends && ends->elements) {
-        const int64_t ranks = call->options->sequence.cp_size ? call->options->sequence.cp_size : 1;
+        const int64_t ranks = cp_ranks(&call->options->sequence);
         if (batch != 1 || value_load(ends->type, ends->data, (int64_t)ends->elements - 1) > (double)(tokens * ranks))
             return 0;
     }
@@ -201,17 +201,22 @@ static double index_at(const safetensor *tensor, uint64_t i)
     return value_load(tensor->type, tensor->data, (int64_t)i);
 }
 
+/* Tokens of all ranks. */
+static double tokens_of_stream(const apply_call *call)
+{
+    return (double)call->args.tokens * (double)cp_ranks(&call->options->sequence);
+}
+
 /* Boundaries begin with 0. Lengths, which are mistaken for them, mostly do not. */
 static int check_boundaries(const apply_call *call, const safetensor *tensor)
 {
-    const double stream = (double)call->args.tokens * (call->args.cp_size ? call->args.cp_size : 1);
     double sum = 0;
     for (uint64_t i = 0; i < tensor->elements; i++)
         sum += index_at(tensor, i);
     if (index_at(tensor, 0) == 0)
         return 0;
     return apply_refuse(call, tensor, "must be boundaries that begin with 0, not with %g%s", index_at(tensor, 0),
-                        sum == stream ? "; these are lengths" : "");
+                        sum == tokens_of_stream(call) ? "; these are lengths" : "");
 }
 
 static int read_cu_seqlens(apply_call *call)
@@ -235,7 +240,7 @@ static int read_cu_seqlens(apply_call *call)
     if (check_boundaries(call, real) || (padded && check_boundaries(call, padded)))
         return RESULT_REFUSED;
     const double end = index_at(real, real->elements - 1);
-    const double stream = (double)args->tokens * (args->cp_size ? args->cp_size : 1);
+    const double stream = tokens_of_stream(call);
     if (!padded && end < stream && !call->options->sequence.padding)
         return apply_refuse(call, real,
                             "ends at %.0f, before the last of %.0f tokens: --padding says what tokens of no "
@@ -402,11 +407,11 @@ static int check_sections(const apply_call *call)
     const sequence_options *sequence = &call->options->sequence;
     const int of_table = call->table.axes > call->args.position_axes;
     const int64_t axes = of_table ? call->table.axes : call->args.position_axes;
-    if (!sequence->axis_map || axes <= axis_section_count(sequence->axis_sections))
+    if (!sequence->axis_map || axes <= list_length(sequence->axis_sections))
         return 0;
     return apply_refuse(call, of_table ? call->angles : call->group->tensors[APPLY_POSITION_IDS],
                         "has %" PRId64 " axes, and --axis-sections the pairs of %d: 0 is that of an axis which drives none",
-                        axes, axis_section_count(sequence->axis_sections));
+                        axes, list_length(sequence->axis_sections));
 }
 
 static int read_axes(apply_call *call)

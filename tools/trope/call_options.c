@@ -114,6 +114,11 @@ int sequence_to_args(const sequence_options *options, trope_args *args)
     return 0;
 }
 
+int64_t cp_ranks(const sequence_options *options)
+{
+    return options->cp_size ? options->cp_size : 1;
+}
+
 int check_rotation(const rotation_options *options)
 {
     const double partial = options->partial_rotary_factor;
@@ -134,19 +139,11 @@ int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim)
     return options->rotary_offset < 0 ? head_dim + options->rotary_offset : options->rotary_offset;
 }
 
-int axis_section_count(const char *text)
-{
-    int count = 1;
-    for (const char *c = text; *c; c++)
-        count += *c == ',';
-    return count;
-}
-
 /* The pairs of each axis, as many as --axis-sections says. */
 static int parse_sections(const char *text, int32_t *sections)
 {
     int64_t given[CALL_MAX_AXES];
-    const int count = axis_section_count(text);
+    const int count = list_length(text);
     if (count < 3 || count > CALL_MAX_AXES)
         return complain("--axis-sections: '%.64s' is not a list of 3 or 4 whole numbers, such as 16,24,24", text);
     if (parse_integers("--axis-sections", text, 0, count, given))

@@ -56,6 +56,8 @@ extern const choice layout_choices[], pairing_choices[], dtype_choices[], device
 void rotation_to_args(const rotation_options *options, trope_args *args);
 /* Returns nonzero after a complaint. */
 int sequence_to_args(const sequence_options *options, trope_args *args);
+/* Ranks that share a stream: 1 without --cp-size. */
+int64_t cp_ranks(const sequence_options *options);
 
 /* What contradicts by itself. Returns nonzero after a complaint. */
 int check_rotation(const rotation_options *options);
@@ -65,8 +67,6 @@ int32_t rotary_dim_in(const rotation_options *options, int32_t head_dim);
  * the head is too small for it. */
 int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim);
 
-/* How many numbers the text of --axis-sections has. */
-int axis_section_count(const char *text);
 /* Has the axes of --axis-map drive the pairs of a call whose parts and ids are known. pair_axis, of `pairs`, must outlive
  * the call. Returns nonzero after a complaint. */
 int axes_to_args(const sequence_options *options, int32_t pairs, uint8_t *pair_axis, trope_args *args);

@@ -339,7 +339,7 @@ static int complete_options(check_options *options)
     options->tokens = options->tokens ? options->tokens : 64;
     options->heads = options->heads ? options->heads : 4;
     options->head_dim = options->head_dim ? options->head_dim : 64;
-    const double stream = (double)options->tokens * (options->sequence.cp_size ? options->sequence.cp_size : 1);
+    const double stream = (double)options->tokens * (double)cp_ranks(&options->sequence);
     const double heads = (double)options->heads + options->k_heads;
     const double elements = (double)options->batch * (double)options->tokens * heads * options->head_dim;
     if (elements > CHECK_LARGEST || stream > CHECK_LARGEST)
@@ -361,10 +361,9 @@ static void print_heading(const check_problem *p)
         int64_t padding = 0;
         for (int64_t t = 0; t < o->tokens; t++)
             padding += p->is_padding[t];
-        printf("# %" PRId64 " sequences, %" PRId64
-               " tokens of padding, context parallel rank %d of %d, positions up to %" PRId64 "\n",
-               p->cu_seqlens ? p->args.sequences : o->batch, padding, p->args.cp_rank,
-               p->args.cp_size ? p->args.cp_size : 1, p->rows - 1);
+        printf("# %" PRId64 " sequences, %" PRId64 " tokens of padding, context parallel rank %d of %" PRId64
+               ", positions up to %" PRId64 "\n",
+               p->cu_seqlens ? p->args.sequences : o->batch, padding, p->args.cp_rank, cp_ranks(&o->sequence), p->rows - 1);
     }
     printf(
         "# error: of all that a check compares, the difference that is largest beside its bound; bound: what rounding may\n"

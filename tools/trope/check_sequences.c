@@ -9,9 +9,7 @@
 /* "0,5,9" to *boundaries, which is to be freed. Returns nonzero after a complaint. */
 static int parse_boundaries(const char *label, const char *text, int64_t **boundaries, int64_t *sequences)
 {
-    int count = 1;
-    for (const char *c = text; *c; c++)
-        count += *c == ',';
+    const int count = list_length(text);
     int64_t *b = *boundaries = malloc((size_t)count * sizeof *b);
     if (!b)
         return complain("out of memory");
@@ -47,7 +45,7 @@ static int parse_sequences(check_problem *p)
 
 int64_t check_tokens_of_sequences(const check_options *options)
 {
-    const int64_t ranks = options->sequence.cp_size ? options->sequence.cp_size : 1;
+    const int64_t ranks = cp_ranks(&options->sequence);
     const char *label = options->cu_seqlens_padded ? "--cu-seqlens-padded" : "--cu-seqlens";
     const char *text = options->cu_seqlens_padded ? options->cu_seqlens_padded : options->cu_seqlens;
     int64_t *boundaries = NULL, sequences, end = 0;
@@ -68,7 +66,7 @@ int64_t check_tokens_of_sequences(const check_options *options)
  * the order of their positions. */
 static int is_mine(const check_problem *p, int64_t position, int64_t length, int64_t place)
 {
-    const int64_t ranks = p->args.cp_size ? p->args.cp_size : 1, rank = p->args.cp_rank;
+    const int64_t ranks = cp_ranks(&p->options->sequence), rank = p->args.cp_rank;
     int64_t chunk;
     if (ranks == 1)
         return 1;
@@ -111,7 +109,7 @@ static void place_rest(check_problem *p, int64_t end, int64_t next)
 
 static void place_all(check_problem *p)
 {
-    const int64_t ranks = p->args.cp_size ? p->args.cp_size : 1;
+    const int64_t ranks = cp_ranks(&p->options->sequence);
     if (!p->cu_seqlens) {
         (void)place_sequence(p, 0, p->args.tokens * ranks, INT64_MAX, 0, 0);
         return;

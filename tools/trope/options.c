@@ -67,6 +67,14 @@ int parse_integers(const char *label, const char *text, int64_t low, int count, 
     return 0;
 }
 
+int list_length(const char *text)
+{
+    int count = 1;
+    for (const char *c = text; *c; c++)
+        count += *c == ',';
+    return count;
+}
+
 const char *choice_name(const choice *choices, int32_t value)
 {
     for (const choice *c = choices; c->name; c++)
@@ -286,9 +294,9 @@ int options_parse(int argc, char **argv, option_group *groups, const char *usage
     return optind;
 }
 
-static const option_spec *find_option(option_group *groups, const char *name, option_group **group)
+static const option_spec *find_option(const option_group *groups, const char *name, const option_group **group)
 {
-    for (option_group *g = groups; g->specs; g++)
+    for (const option_group *g = groups; g->specs; g++)
         for (const option_spec *spec = g->specs; spec->name; spec++)
             if (!strcmp(spec->name, name)) {
                 *group = g;
@@ -299,11 +307,9 @@ static const option_spec *find_option(option_group *groups, const char *name, op
 
 int options_given(const option_group *groups, const char *name)
 {
-    for (const option_group *g = groups; g->specs; g++)
-        for (const option_spec *spec = g->specs; spec->name; spec++)
-            if (!strcmp(spec->name, name))
-                return g->given >> (spec - g->specs) & 1;
-    return 0;
+    const option_group *group;
+    const option_spec *spec = find_option(groups, name, &group);
+    return spec && group->given >> (spec - group->specs) & 1;
 }
 
 static int is_in(const char *name, const char *const *list)
@@ -336,7 +342,7 @@ static int same_value(const option_spec *spec, const void *a, const void *b)
 
 int options_set(option_group *groups, const char *name, const char *text, const char *source)
 {
-    option_group *group = NULL;
+    const option_group *group = NULL;
     const option_spec *spec = find_option(groups, name, &group);
     union {
         int32_t whole;

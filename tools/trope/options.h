@@ -68,6 +68,8 @@ int parse_real(const char *label, const char *text, double *value);
 int parse_choice(const char *label, const char *text, const choice *choices, int32_t *value);
 /* "a,b,c" to exactly `count` integers of at least low. */
 int parse_integers(const char *label, const char *text, int64_t low, int count, int64_t *values);
+/* How many items "a,b,c" has. */
+int list_length(const char *text);
 
 /* The name of a value, "?" if it is in no row. */
 const char *choice_name(const choice *choices, int32_t value);
