@@ -204,14 +204,17 @@ static int take_outcome(call *c, trope_status status, outcome *o)
     return rank_download(c->r, &o->flags, c->flags, sizeof o->flags);
 }
 
-static int put_in_order(call *c, char *result)
+static int put_in_order(call *c, int backward)
 {
+    const int tensor = backward ? PROBLEM_X : PROBLEM_DY;
+    char *result = c->result[backward];
     const size_t first = operand_bytes(c, PROBLEM_Q);
     char *memory = rank_malloc(c->r, c->bytes), *ordered = rank_malloc(c->r, c->bytes);
     int failed = !memory || !ordered || rank_download(c->r, memory, result, c->bytes);
     if (!failed) {
-        share_put_in_order(&c->s, PROBLEM_Q, memory, ordered);
-        share_put_in_order(&c->s, PROBLEM_K, memory + first, ordered + first);
+        memcpy(ordered, memory, c->bytes); /* sums leave room behind them */
+        share_put_in_order(&c->s, tensor, PROBLEM_Q, memory, ordered);
+        share_put_in_order(&c->s, tensor, PROBLEM_K, memory + first, ordered + first);
         failed = rank_upload(c->r, result, ordered, c->bytes);
     }
     free(memory);
@@ -240,14 +243,13 @@ int call_run(call *c, int backward, outcome *o)
 {
     request q = call_request(c, backward);
     const trope_args *a = request_args(&q);
-    char *to = c->result[backward];
     if (prepare_result(c, backward) || clear_flags(c))
         return 1;
     if (take_outcome(c, backward ? trope_backward(a) : trope_forward(a), o))
         return 1;
     if (c->m.kind == MISTAKE_BIT)
-        return turn_a_bit(c, to);
-    return is_in_order(&c->s) ? 0 : put_in_order(c, to);
+        return turn_a_bit(c, c->result[backward]);
+    return is_in_order(&c->s) ? 0 : put_in_order(c, backward);
 }
 
 /* A refused call must not look as if the ranks agreed. */

@@ -1,11 +1,12 @@
 #include "cases.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "call_options.h"
 #include "trope/trope.h"
 
-enum { HEAD_DIM = 64 };
+enum { HEAD_DIM = 64, SPLIT_ALL = SPLIT_DATA | SPLIT_TENSOR | SPLIT_CONTEXT };
 
 /* What a tensor of a case looks like; a variant of each split. */
 typedef struct form {
@@ -103,6 +104,20 @@ static int add_context(split_case *cases, const char *split, int32_t splits, int
     return count;
 }
 
+/* Sums over heads, added to what is there, where context parallel cuts the tokens too. */
+static int add_context_sums(split_case *cases, const char *split, int32_t splits, int form_count)
+{
+    const int count = add_context(cases, split, splits, form_count);
+    for (int i = 0; i < count; i++) {
+        split_case *c = &cases[i];
+        c->keys = CASE_KEYS_SHARED;
+        c->accumulate = 1;
+        const size_t used = strlen(c->variant);
+        snprintf(c->variant + used, sizeof c->variant - used, "-mla-accumulate");
+    }
+    return count;
+}
+
 int cases_list(split_case *cases)
 {
     int n = add_plain(cases, "dp", SPLIT_DATA, UNTIL_PACKED);
@@ -112,6 +127,9 @@ int cases_list(split_case *cases)
     n += add_plain(cases + n, "dp-x-tp", SPLIT_DATA | SPLIT_TENSOR, DENSE_AND_PADDED);
     n += add_context(cases + n, "dp-x-cp", SPLIT_DATA | SPLIT_CONTEXT, UNTIL_PACKED);
     n += add_context(cases + n, "tp-x-cp", SPLIT_TENSOR | SPLIT_CONTEXT, UNTIL_PACKED);
+    n += add_context_sums(cases + n, "tp-x-cp", SPLIT_TENSOR | SPLIT_CONTEXT, UNTIL_PACKED);
+    n += add_context(cases + n, "dp-x-tp-x-cp", SPLIT_ALL, UNTIL_PACKED);
+    n += add_context_sums(cases + n, "dp-x-tp-x-cp", SPLIT_ALL, DENSE_AND_PADDED);
     return n;
 }
 
@@ -135,7 +153,7 @@ static int32_t smallest_factor(int32_t n)
 
 int case_grid(const split_case *c, int32_t ranks, rank_grid *grid)
 {
-    const int32_t first = smallest_factor(ranks), rest = ranks / first;
+    const int32_t first = smallest_factor(ranks), rest = ranks / first, second = smallest_factor(rest);
     *grid = (rank_grid){1, 1, 1};
     switch (c->splits) {
     case SPLIT_DATA:
@@ -153,9 +171,12 @@ int case_grid(const split_case *c, int32_t ranks, rank_grid *grid)
     case SPLIT_DATA | SPLIT_CONTEXT:
         *grid = (rank_grid){first, 1, rest};
         break;
-    default:
+    case SPLIT_TENSOR | SPLIT_CONTEXT:
         *grid = (rank_grid){1, first, rest};
         break;
+    default:
+        *grid = (rank_grid){second, first, rest / second};
+        return grid->cp < 2;
     }
-    return ranks < 2 || rest < 2;
+    return rest < 2;
 }

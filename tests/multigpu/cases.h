@@ -32,7 +32,7 @@ enum { SPLIT_DATA = 1, SPLIT_TENSOR = 2, SPLIT_CONTEXT = 4 };
 
 typedef struct split_case {
     const char *split; /* "tp-x-cp" */
-    char variant[32];  /* "zigzag-packed" */
+    char variant[40];  /* "zigzag-packed" */
     int32_t splits;    /* SPLIT_... of the dimensions that are cut */
     int32_t cp_layout;
     case_packing packing;
@@ -43,7 +43,7 @@ typedef struct split_case {
     int32_t pairing, pairing_out, rotary_dim, rotary_offset;
 } split_case;
 
-#define CASES_MAX 96
+#define CASES_MAX 128
 
 /* Writes all cases and returns their number. */
 int cases_list(split_case *cases);
@@ -54,8 +54,9 @@ int32_t case_pairing_out(const split_case *c);
 /* "split/variant/dtype". */
 void case_name(const split_case *c, int32_t dtype, char *name, size_t size);
 
-/* Cuts `ranks` by the dimensions of the case: one gets all of them; of two, tensor parallel (or else data parallel) gets
- * the smallest factor. Returns nonzero if the number has no two factors. */
+/* Cuts `ranks` by the dimensions of the case: one gets all of them; of several, tensor parallel, or else data parallel,
+ * gets the smallest factor; of three, data parallel the smallest of the rest. Returns nonzero if the number has not as
+ * many factors over 1. */
 typedef struct rank_grid {
     int32_t dp, tp, cp;
 } rank_grid;

@@ -25,6 +25,7 @@ def refusals():
     refused("nothing-like-it", "--list", "--only", "nothing-like-it")
     refused("--only", "--only", "")
     refused("two factors", "--device", "cpu", "--ranks", 2, "--only", "tp-x-cp")
+    refused("three, such as 8", "--device", "cpu", "--ranks", 4, "--only", "dp-x-tp-x-cp")
     refused("--threads: 65536", "--device", "cpu", "--threads", 65536)
     refused("--seed: is given twice", "--seed", 1, "--seed", 2)
     refused("--seed: has no effect with --list", "--list", "--seed", 1)
@@ -48,7 +49,7 @@ def listing():
     result = Result([PROGRAM, "--list"], 60)
     names = result.out.split()
     check(result.status == 0 and len(names) == len(set(names)) > 150, "--list", len(names))
-    for split in ("dp", "tp", "cp", "dp-x-tp", "dp-x-cp", "tp-x-cp"):
+    for split in ("dp", "tp", "cp", "dp-x-tp", "dp-x-cp", "tp-x-cp", "dp-x-tp-x-cp"):
         check(any(name.startswith(split + "/") for name in names), "--list has", split)
     for layout in ("zigzag", "contiguous", "striped", "flat"):
         check(sum("/" + layout in name for name in names) >= 30, "--list has", layout)

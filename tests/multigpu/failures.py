@@ -8,7 +8,7 @@ from program import RANKS, check, finish, launches, run
 LIMIT = 60  # seconds, for any failure
 TIMEOUT = int(os.environ.get("TROPE_MULTIGPU_TIMEOUT", "3"))  # that count as a hang
 # The ranks that are let fail, one at a time.
-FAILING = [int(rank) for rank in os.environ.get("TROPE_MULTIGPU_FAILING", "0 %d" % (RANKS - 1)).split()]
+FAILING = sorted({int(rank) for rank in os.environ.get("TROPE_MULTIGPU_FAILING", "0 %d" % (RANKS - 1)).split()})
 WORDS = {"die": "died", "hang": "hangs", "no-device": "has no device"}
 
 

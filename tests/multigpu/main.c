@@ -12,7 +12,7 @@
 #include "simulate.h"
 
 /* A number that can be split for every case. */
-enum { ANY_RANKS = 4 };
+enum { ANY_RANKS = 8 };
 /* Ranks without a GPU and without a launcher. */
 enum { CPU_RANKS = 4 };
 /* Bytes that a rank moves when it is timed: beyond the cache of a GPU, and little for a CPU, of which ranks share one. */
@@ -330,7 +330,7 @@ static int check_only(const multigpu_options *options)
         const multigpu_options one = {.only = {1, {options->only.texts[i]}}};
         if (!has_any_case(&one, ANY_RANKS))
             return complain("--only: no case has '%.64s' in its name, such as cp/zigzag-packed/bf16; splits: dp, tp, cp, "
-                            "dp-x-tp, dp-x-cp, tp-x-cp; dtypes: bf16, f16, f32; --list prints all",
+                            "dp-x-tp, dp-x-cp, tp-x-cp, dp-x-tp-x-cp; dtypes: bf16, f16, f32; --list prints all",
                             options->only.texts[i]);
     }
     return 0;
@@ -425,7 +425,7 @@ int main(int argc, char **argv)
         launch_cancel(&l);
         return l.rank ? RESULT_REFUSED
                       : complain("--only: %d ranks cannot be split for any of these cases, which need two factors, such as "
-                                 "4 has",
+                                 "4 has, or three, such as 8 has",
                                  l.size);
     }
     run_context run = {&options, &l};

@@ -443,14 +443,14 @@ int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t b
     return (row_in_whole(s, token, batch) * p->heads[operand] + s->first_head[operand]) * p->head_dim;
 }
 
-static int is_one_in_memory(const share *s, int tensor, int operand)
+static int is_one_in_memory(const problem *p, int tensor, int operand)
 {
-    return operand == PROBLEM_K && s->p->c->keys == CASE_KEYS_SHARED && tensor != PROBLEM_DY;
+    return operand == PROBLEM_K && p->c->keys == CASE_KEYS_SHARED && tensor != PROBLEM_DY;
 }
 
 int32_t share_tensor_heads(const share *s, int tensor, int operand)
 {
-    return is_one_in_memory(s, tensor, operand) ? 1 : s->heads[operand];
+    return is_one_in_memory(s->p, tensor, operand) ? 1 : s->heads[operand];
 }
 
 int64_t share_tensor_elements(const share *s, int tensor, int operand)
@@ -458,30 +458,42 @@ int64_t share_tensor_elements(const share *s, int tensor, int operand)
     return s->tokens * s->batch * share_tensor_heads(s, tensor, operand) * s->p->head_dim;
 }
 
-/* Of a sum over all ranks, only one of them has what was there before. */
+int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch)
+{
+    return is_one_in_memory(s->p, tensor, operand) ? row_in_whole(s, token, batch) * s->p->head_dim
+                                                   : share_row_in_whole(s, operand, token, batch);
+}
+
+int64_t problem_tensor_elements(const problem *p, int tensor, int operand)
+{
+    const int32_t heads = is_one_in_memory(p, tensor, operand) ? 1 : p->heads[operand];
+    return p->tokens * p->batch * p->grid.dp * heads * p->head_dim;
+}
+
+/* Of a sum over the tensor parallel ranks, only the first of them has what was there before. */
 static double scale_of(const share *s, int tensor, int operand)
 {
-    return tensor == PROBLEM_BEFORE && is_one_in_memory(s, tensor, operand) && s->place.tp ? 0 : 2;
+    return tensor == PROBLEM_BEFORE && is_one_in_memory(s->p, tensor, operand) && s->place.tp ? 0 : 2;
 }
 
 void share_fill(const share *s, int tensor, int operand, void *memory)
 {
     const uint64_t seed = data_seed(s->p->seed, (uint64_t)(tensor * PROBLEM_OPERANDS + operand));
     const double scale = scale_of(s, tensor, operand);
-    const int is_one = is_one_in_memory(s, tensor, operand);
     const int64_t elements = (int64_t)share_tensor_heads(s, tensor, operand) * s->p->head_dim;
     for (int64_t t = 0; t < s->tokens; t++)
         for (int64_t b = 0; b < s->batch; b++) {
             const int64_t here = (s->in_memory[t] * s->batch + b) * elements;
-            const int64_t there = is_one ? row_in_whole(s, t, b) * elements : share_row_in_whole(s, operand, t, b);
+            const int64_t there = share_tensor_row_in_whole(s, tensor, operand, t, b);
             for (int64_t e = 0; e < elements; e++)
                 value_store(s->p->dtype, memory, here + e, data_real(seed, (uint64_t)(there + e), scale));
         }
 }
 
-void share_put_in_order(const share *s, int operand, const void *memory, void *ordered)
+void share_put_in_order(const share *s, int tensor, int operand, const void *memory, void *ordered)
 {
-    const size_t bytes = (size_t)(share_token_elements(s, operand) * value_size(s->p->dtype));
+    const int64_t elements = s->batch * share_tensor_heads(s, tensor, operand) * s->p->head_dim;
+    const size_t bytes = (size_t)(elements * value_size(s->p->dtype));
     for (int64_t t = 0; t < s->tokens; t++)
         memcpy((char *)ordered + (size_t)t * bytes, (const char *)memory + (size_t)s->in_memory[t] * bytes, bytes);
 }

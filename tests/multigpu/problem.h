@@ -114,9 +114,13 @@ int64_t share_row_in_whole(const share *s, int operand, int64_t token, int64_t b
 int32_t share_tensor_heads(const share *s, int tensor, int operand);
 int64_t share_tensor_elements(const share *s, int tensor, int operand);
 
+/* Where the elements of a token and batch entry begin in the whole tensor, and how many that has. */
+int64_t share_tensor_row_in_whole(const share *s, int tensor, int operand, int64_t token, int64_t batch);
+int64_t problem_tensor_elements(const problem *p, int tensor, int operand);
+
 /* Writes an operand of a tensor as it lies in this share's memory. */
 void share_fill(const share *s, int tensor, int operand, void *memory);
-/* Calls of memory order to right order: undoes what MISTAKE_CHUNK does to y and dx. */
-void share_put_in_order(const share *s, int operand, const void *memory, void *ordered);
+/* From memory order to right order: undoes what MISTAKE_CHUNK does to y, which is shaped like dy, and to dx, like x. */
+void share_put_in_order(const share *s, int tensor, int operand, const void *memory, void *ordered);
 
 #endif

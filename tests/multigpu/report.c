@@ -164,7 +164,7 @@ void report_link(report *p, const rank_context *r, double link_speed, double cop
     printf("\n");
     if (r->copy_speed > 0)
         printf("# copy: rank 0 alone %.2f GB/s (%.1f MB moved)\n", r->copy_speed * 1e-9, copy_bytes * 1e-6);
-    printf("#\n# %-8s %-21s %-5s %-8s %7s %5s %9s %8s %9s %9s %6s %7s %7s %7s %7s  %s\n", "split", "variant", "dtype",
+    printf("#\n# %-12s %-32s %-5s %-8s %7s %5s %9s %8s %9s %9s %6s %7s %7s %7s %7s  %s\n", "split", "variant", "dtype",
            "dpxtpxcp", "tokens", "heads", "compared", "MB/rank", "time us", "GB/s", "ratio", "#wrong", "#scores", "angle",
            "sum", "verdict");
     fflush(stdout);
@@ -228,7 +228,7 @@ static void print_row(const rank_context *r, const problem *of, const case_resul
         snprintf(timed, sizeof timed, "%8.1f %9.1f %9.2f %6.3f", result->bytes * 1e-6, result->seconds * 1e6, speed * 1e-9,
                  speed / r->copy_speed);
     }
-    printf("  %-8s %-21s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7s %7s  %s%s\n", c->split,
+    printf("  %-12s %-32s %-5s %-8s %7" PRId64 " %5s %9" PRId64 " %s %7" PRId64 " %7" PRId64 " %7s %7s  %s%s\n", c->split,
            c->variant, choice_name(dtype_choices, of->dtype), grid, of->batch * of->tokens * of->grid.dp, heads,
            result->compared, timed, result->wrong[0] + result->wrong[1], result->scores_wrong,
            of_bound(result->angle_error, angle, sizeof angle), sum,
@@ -308,7 +308,9 @@ static void print_summary(const report *p)
             print_bound("error of the sums over heads", p->sums_wrong, p->worst_sum);
     }
     if (p->skipped)
-        printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4\n", p->skipped);
+        printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4, or three,"
+               " such as 8\n",
+               p->skipped);
     if (p->broken)
         printf("# %d of %d cases that were broken on purpose were caught\n", p->caught, p->broken);
     if (p->missed_speed)

@@ -1,13 +1,15 @@
 /* Sums over the heads of all ranks: dx of keys that are one in memory, like MLA's k_pe. Forward broadcasts them to every
  * rank's heads, which verify.c compares to the bit. Backward, each rank has the sum over its own heads, rounded, and an
- * all-reduce makes the whole's of them. That is another order of additions, so it is compared within a bound, which
+ * all-reduce makes the whole's of them: over all ranks, each of which has its own tokens in the whole, and zeros, which
+ * change no sum, for those of others. That is another order of additions, so it is compared within a bound, which
  * docs/multigpu.md derives:
  *
- *     |sum of ranks - one device's| <= (epsilon of dtype + (2 ceil(log2 heads) + ranks + 2) 2^-24) * sum |terms|
+ *     |sum of ranks - one device's| <= (epsilon of dtype + (2 ceil(log2 heads) + tp + 2) 2^-24) * sum |terms|
  *
  * The sum of the terms' magnitudes is taken here from dy, not from the library. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "value.h"
 #include "verify.h"
@@ -31,15 +33,29 @@ static int load_sum(const call *c, float *sum)
     return failed;
 }
 
-static int add_ranks(call *mine, float *sum)
+/* A rank's sums, at their place in the whole. */
+static int place_sum(const call *mine, float *whole)
+{
+    const share *s = &mine->s;
+    const size_t row = (size_t)s->p->head_dim * sizeof *whole;
+    float *sum = rank_malloc(mine->r, (size_t)sum_elements(s) * sizeof *sum);
+    const int failed = !sum || load_sum(mine, sum);
+    for (int64_t i = 0; i < s->tokens * s->batch && !failed; i++)
+        memcpy(whole + share_tensor_row_in_whole(s, PROBLEM_X, PROBLEM_K, i / s->batch, i % s->batch),
+               sum + i * s->p->head_dim, row);
+    free(sum);
+    return failed;
+}
+
+static int add_ranks(call *mine, float *whole, int64_t count)
 {
     rank_context *r = mine->r;
-    const int64_t count = sum_elements(&mine->s);
-    const size_t bytes = (size_t)count * sizeof *sum;
+    const size_t bytes = (size_t)count * sizeof *whole;
     const arena_mark mark = rank_mark(r);
     void *on_device = rank_take(r, bytes);
-    const int failed = !on_device || load_sum(mine, sum) || rank_upload(r, on_device, sum, bytes) ||
-                       r->data->sum(r->data, on_device, count, TROPE_F32) || rank_download(r, sum, on_device, bytes);
+    memset(whole, 0, bytes);
+    const int failed = !on_device || place_sum(mine, whole) || rank_upload(r, on_device, whole, bytes) ||
+                       r->data->sum(r->data, on_device, count, TROPE_F32) || rank_download(r, whole, on_device, bytes);
     rank_give_back(r, mark);
     return failed;
 }
@@ -99,7 +115,7 @@ static double largest_error(const call *whole, const float *sum, const float *ex
 {
     const share *s = &whole->s;
     const int32_t rounds = rounds_of_tree(s->heads[PROBLEM_K]);
-    const double part = value_epsilon(s->p->dtype) + (2 * rounds + whole->r->size + 2) * 0x1p-24;
+    const double part = value_epsilon(s->p->dtype) + (2 * rounds + s->p->grid.tp + 2) * 0x1p-24;
     double worst = 0;
     for (int64_t i = 0; i < sum_elements(s); i++) {
         const double error = fabs((double)sum[i] - (double)expected[i]);
@@ -127,9 +143,10 @@ int verify_sums(call *mine, const call *whole, case_result *result)
     rank_context *r = mine->r;
     if (problem_split_operands(mine->s.p, 1) == PROBLEM_OPERANDS)
         return 0;
-    float *sum = rank_malloc(r, (size_t)sum_elements(&mine->s) * sizeof *sum);
+    const int64_t count = problem_tensor_elements(mine->s.p, PROBLEM_X, PROBLEM_K);
+    float *sum = rank_malloc(r, (size_t)count * sizeof *sum);
     watch_phase(r->watch, r->rank, "adding the sums over heads");
-    int failed = !sum || add_ranks(mine, sum);
+    int failed = !sum || add_ranks(mine, sum, count);
     if (!failed && r->rank == 0) {
         watch_note(r->watch, 0, "comparing the sums over heads");
         failed = compare_sums(whole, sum, result);
