@@ -33,7 +33,7 @@ typedef struct shape {
 /* clang-format off */
 static const shape shapes[] = {
     {"one row", "vectors", TROPE_BF16, 32, 128, 128, 0, 0, 0, NO_GRADIENT},
-    {"several rows, freqs", "vectors", TROPE_F32, 3, 64, 32, 0, 1, 0, NO_GRADIENT},
+    {"several rows, freqs", "vectors", TROPE_F32, 9, 32, 16, 0, 1, 0, NO_GRADIENT},
     {"rows of one head", "f16", TROPE_F16, 1, 128, 128, 0, 0, 0, NO_GRADIENT},
     {"windows in place", "vectors", TROPE_BF16, 32, 128, 64, 0, 0, 1, NO_GRADIENT},
     {"pairs", "elements", TROPE_F32, 3, 6, 6, 0, 0, 0, NO_GRADIENT},

@@ -157,7 +157,7 @@ static void check_call(tally *t, config *c, int backward)
 /* ---- seeds ---- */
 
 /* A config of the options `own`, whole vectors, and otherwise usual rows, with `times` the tokens, and as many sequences as
- * in config_choices. */
+ * in config_choices. Every eighth has wider heads than phase steps of usual kernels are for. */
 static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times, int32_t sequences)
 {
     static const uint8_t usual[][2] = {{OPTION_SIZE, SIZE_VECTORS},         {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
@@ -170,6 +170,8 @@ static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int
     config_choices choices = config_choose_with(seed, all, (int)(sizeof usual / sizeof *usual) + count);
     choices.times = times;
     choices.sequences = sequences;
+    if (seed / 128 % 8 == 3)
+        choices.pairs = 136 + (int32_t)(seed / 1024 % 16) * 8;
     return config_make(seed, &choices);
 }
 
@@ -225,7 +227,7 @@ static config *make_windows(uint64_t seed)
     return USUAL(seed, windows, times[random_between(&random, 0, 3)], 0);
 }
 
-/* Rows of one head, whole or a window in place: a warp has all of a row, and finds what it needs alone. */
+/* Rows of one head or few, whole or a window in place: a warp has all of a row, and finds what it needs alone. */
 static config *make_rows(uint64_t seed)
 {
     static const int32_t times[] = {1, 60, 400, 1000};
@@ -236,8 +238,8 @@ static config *make_rows(uint64_t seed)
                                {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
                                {OPTION_WINDOW, is_window ? WINDOW_MIDDLE : WINDOW_WHOLE},
                                {OPTION_PLACE, is_window || random_between(&random, 0, 1) ? PLACE_IN : PLACE_OUT},
-                               {OPTION_HEADS, HEADS_ONE},
-                               {OPTION_OPERANDS, 0},
+                               {OPTION_HEADS, (uint8_t)random_between(&random, HEADS_ONE, HEADS_MANY)},
+                               {OPTION_OPERANDS, (uint8_t)random_between(&random, 0, 1)},
                                {OPTION_SEQUENCES, SEQUENCES_NONE},
                                {OPTION_COLUMNS, COLUMNS_PAIR},
                                {OPTION_TABLE, TABLE_ROWS}};

@@ -162,6 +162,7 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
     int held = 1;
     choices->times = 1;
     choices->sequences = 0;
+    choices->pairs = 0;
     choices->heads = 0;
     choices->specials = 0;
     for (int option = 0; option < OPTION_COUNT; option++)

@@ -104,6 +104,7 @@ typedef struct config_choices {
     uint8_t value[OPTION_COUNT];
     int32_t times;     /* this many times the tokens, 0 = 1: for work that is worth several threads */
     int32_t sequences; /* so many where there are any, 0 = up to 7 */
+    int32_t pairs;     /* of the widest operand, 0 = some */
     int32_t heads;     /* so many a group where there may be many, 0 = some */
     int32_t
         specials; /* 1: infinities, NaNs, subnormals and the largest numbers among the elements, as no reference has them */

@@ -75,6 +75,8 @@ static void make_pair_axis(builder *b, int pairs, int axes)
 static int choose_pairs(builder *b, int parts)
 {
     static const int usual[] = {8, 16, 24, 32, 48, 64};
+    if (b->c->choices.pairs)
+        return b->c->choices.pairs / parts;
     switch (b->v[OPTION_SIZE]) {
     case SIZE_TINY:
         return (int)between(b, 1, 4);

@@ -92,7 +92,7 @@ static const struct {
     (SOME | RANKS | ROWS(FREQS_FULL) | ROWS(TABLE) | ROWS(IDS_I64) | ROWS(MROPE_INTERLEAVED) | ROWS(STARTS) |              \
      ROWS(THD_I64) | ROWS(THD_FREQS))
 #define RARE          (ROWS(STEPS) | ROWS(TABLE_OWN) | ROWS(IDS_TABLE) | ROWS(RANK) | ROWS(PADDED_ZIGZAG))
-#define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG))
+#define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG) | ROWS(THD_FREQS))
 #define OTHER_LENGTHS (ROWS(THD_4) | ROWS(THD_16384) | ROWS(THD_PARETO))
 
 /* ---- shapes ---- */
@@ -121,6 +121,8 @@ static const case_group groups[] = {
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SOME, {2048, 4096, 32768, 262144}},
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SMALL, {256, 512, 1024}},
     {{"qk-8-1-out", QK(8, 1)}, SOME, {8192}},
+    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {16384}}, /* 42 MB: an 8B model so */
+    {{"qk-2-1-dim-64-in", QK(2, 1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {65536}},
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY, {2048}}, /* 42 MB */
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY | RARE, {8192}}, /* 168 MB */
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, SOME, {512, 1024}},
@@ -173,6 +175,7 @@ static const case_group groups[] = {
     {{"h-32-to-half-in", ONE(32), .dtypes = F32 | F16 | BF16, .pairing = INTERLEAVED, .pairing_out = HALF, .in_place = 1},
      ROWS(TOKENS), {8192}},
     {{"h-32-half", ONE(32), .dtypes = BF16 | F32, .rotary_dim = 64}, SMALL, {8192}},
+    {{"h-8-dim-512-out", ONE(8), .dtypes = F32 | F16 | BF16, .head_dim = 512}, ROWS(TOKENS), {8192}},
     {{"h-32-quarter-in", ONE(32), .rotary_dim = 32, .in_place = 1}, SMALL, {32768}},
     {{"h-32-strided", ONE(32), .dtypes = BF16 | F32, .form = BENCH_STRIDED}, ROWS(TOKENS), {8192}},
     {{"h-32-out", ONE(32), .dtypes = F64}, ROWS(TOKENS) | ROWS(THD), {2048}},

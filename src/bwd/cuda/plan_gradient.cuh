@@ -147,7 +147,8 @@ static inline bool gradient_can_be_vectors(const trope_plan &plan)
 {
     head_run runs[3];
     int segments = 0;
-    bool fits = rows_are_usual(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
+    bool fits =
+        rows_are_usual(plan) && pairs_are_usual(plan) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand o = operand_of_pass(plan.operands[i]);
         segments += cut_head(plan, o, runs);

@@ -34,6 +34,7 @@ struct block_form {
     uint32_t threads;  /* that a block should have */
     uint32_t items;    /* of a row that one block may have */
     bool whole_warps;  /* all warps of a block search */
+    bool searches;     /* each row by a warp */
     bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
 };
 
@@ -138,6 +139,16 @@ template <typename STRIDE> static inline uint32_t items_together(const trope_pla
     return s.slot_bits || (s.rotates && rearranges_in_place(plan)) ? s.lanes.divisor << s.slot_bits : 1;
 }
 
+/* What becomes of a segment: it is rotated; copied; or only filled where a row is padding, which is rare, and done by whoever
+ * has items of that row. (Not by the kernel of sums.) */
+enum segment_use { ROTATED, COPIED, FILLED, USES };
+
+static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
+                                 uint32_t rotating)
+{
+    return run.rotates ? ROTATED : o.in_place && rotating && !form.sums ? FILLED : COPIED;
+}
+
 /* Numbers the items of a row, those that rotate first: blocks that only copy find no coefficients. Returns the most that
  * belong together, which are a power of two if any do. */
 template <typename STRIDE, int SEGMENTS>
@@ -149,15 +160,19 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     uint32_t together = 1;
     shape->least_slots = USUAL_THREADS;
     memset(call->first_item, 0xff, sizeof call->first_item);
-    for (bool rotates : {true, false}) {
+    for (int use = ROTATED; use < USES; use++) {
         for (int i = 0; i < plan.operand_count; i++) {
             head_run runs[3];
             const int count = cut_head(plan, plan.operands[i], runs);
             for (int j = 0; j < count; j++) {
-                if (runs[j].rotates != rotates)
+                if (use_of(form, plan.operands[i], runs[j], *rotating) != use)
                     continue;
-                block_segment<STRIDE> *const s = &call->segments[shape->segments];
+                block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->fills];
                 *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], aligned);
+                if (use == FILLED) {
+                    shape->fills++;
+                    continue;
+                }
                 if (form.sums)
                     plan_sum(plan.operands[i], s);
                 const uint32_t of_segment = items_together(plan, *s);
@@ -167,7 +182,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 plan_rounds(*s, shape);
             }
         }
-        if (rotates)
+        if (use == ROTATED)
             *rotating = shape->items;
     }
     return together;
@@ -175,11 +190,11 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
 
 static inline block_form form_of(const trope_plan &plan, bool sums)
 {
-    bool vectors = can_be_vectors(plan);
+    bool vectors = can_be_vectors(plan) && (!sums || pairs_are_usual(plan));
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
-    return {vectors, sums, pairs_of_lane, 1, USUAL_THREADS, USUAL_THREADS, false, vectors && can_split(plan)};
+    return {vectors, sums, pairs_of_lane, 1, USUAL_THREADS, USUAL_THREADS, false, false, vectors && can_split(plan)};
 }
 
 /* ---- blocks ---- */
@@ -251,6 +266,8 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
+    if (form.searches && items > 16 && items < 32) /* or there would be more rows than warps to search for them */
+        items = 32;
     int64_t rows = std::max(form.threads / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);

@@ -77,8 +77,9 @@ struct block_shape {
     trope_divisor inner;     /* these, if they are below 2^31 */
     uint32_t two_dimensions; /* there is more than one outer */
     uint32_t rows_of_block, items_of_block;
-    uint32_t items; /* of a row */
-    uint32_t segments;
+    uint32_t items;             /* of a row */
+    uint16_t segments;          /* that have items */
+    uint16_t fills;             /* segments after these: what stays in place, but is overwritten where it is padding */
     uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */
     uint32_t slices_first;      /* blocks of the same rows follow each other in the grid, and so in time, as in memory */
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
@@ -97,6 +98,9 @@ struct block_shape {
     uint32_t most_lanes;    /* of a head */
     uint32_t levels;        /* sums that may wait for those of other rounds */
 };
+
+/* Two lines of 64 bytes. With 8 bytes more, which move the segments behind it, searched calls of 40 MB take 1 % longer. */
+static_assert(sizeof(block_shape) == 128, "block_shape");
 
 /* Which threads follow each other: lanes of a head, heads, or rows. */
 enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };

@@ -10,7 +10,7 @@
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
-    static constexpr uint32_t STEPS = IS_WIDE ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
+    static constexpr uint32_t STEPS = OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
     static constexpr block_limit LIMIT = block_limits(OF_ROWS, OF_ANGLES, IS_WIDE);
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
@@ -258,6 +258,34 @@ template <class R> struct lane_job {
             store_to(dst, to);
     }
 
+    /* Fills what stays in place, and has no items, of a row that is padding: all threads that have items of the row, in all
+     * its blocks, share it. */
+    __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action)
+    {
+        const block_shape &shape = call.shape;
+        const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
+        const uint32_t thread = !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.x;
+#pragma unroll 1
+        for (item.segment = shape.segments; item.segment < (uint32_t)shape.segments + shape.fills; item.segment++) {
+            const typename R::segment &s = segment(call);
+            const block_tensor<typename R::stride> dst = unrotated_dst(s);
+            const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
+#pragma unroll 1
+            for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
+                 i += blocks * shape.items_of_block) {
+                const uint32_t place = trope_divide(&s.lanes, i);
+                item.head = place * s.held;
+                item.lane = i - place * s.lanes.divisor;
+                has_two = R::HELD > 1 && s.held > 1 && item.head + 1 < s.heads;
+#pragma unroll
+                for (int h = 0; h < R::HELD; h++)
+                    v[h].fill(filling_of<R::DTYPE>(action));
+                if (item.lane < s.working)
+                    store_to(dst, find_dst(call, dst));
+            }
+        }
+    }
+
     __device__ __forceinline__ void store_firsts(const block_tensor<typename R::stride> &dst, char *to) const
     {
         v[0].store_first(to);
@@ -317,8 +345,11 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     lane_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prefetch_dst(call); });
+    const int32_t action = action_of_row<R>(call, job.item.row);
     if (job.item.present)
-        job.finish(call, action_of_row<R>(call, job.item.row), own);
+        job.finish(call, action, own);
+    if (may_search(R::ROWS) && is_filled(action) && job.item.row < rows)
+        job.fill_rest(call, action);
     if (may_search(R::ROWS))
         check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }

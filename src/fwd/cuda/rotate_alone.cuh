@@ -1,5 +1,5 @@
-/* The rotation of rows with one head, which share their coefficients with nobody: each thread makes those of its lane in
- * registers, and nobody waits. */
+/* The rotation of rows with one head, or few: nothing is shared, each thread makes the coefficients of its lane in registers,
+ * and nobody waits. */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
@@ -184,6 +184,8 @@ __global__ void __launch_bounds__(256, 4)
         rotate_alone<R>(call, found, angles, &job);
     else if (job.item.present)
         job.move(call, found.action);
+    if (R::ROWS == ROWS_SEARCHED && is_filled(found.action) && job.item.row < rows)
+        job.fill_rest(call, found.action);
     if (R::ROWS == ROWS_SEARCHED)
         check_sequences<true>(call.plan.plan.sequences, call.plan.plan.status);
 }

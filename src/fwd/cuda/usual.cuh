@@ -77,11 +77,17 @@ static inline bool table_is_usual(const trope_plan &plan)
                INT32_MAX / sizeof(float);
 }
 
-/* Whether the kernels by vectors have room for the rows of a plan: pairs, and what 32 bits can hold. */
+/* Whether 32 bits can hold where the rows of a plan are, as kernels by vectors ask. */
 static inline bool rows_are_usual(const trope_plan &plan)
 {
-    return plan.dtype != TROPE_F64 && plan.pairs <= USUAL_PAIRS && plan.batch * plan.tokens <= INT32_MAX &&
-           table_is_usual(plan) && !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+    return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
+           !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+}
+
+/* Whether usual kernels have room for the phase steps of its pairs. */
+static inline bool pairs_are_usual(const trope_plan &plan)
+{
+    return plan.pairs <= USUAL_PAIRS;
 }
 
 /* Of elements, in bytes of 32 bits. */
@@ -106,12 +112,6 @@ static inline bool can_be_vectors(const trope_plan &plan)
                strides_are_usual(o.dst_stride);
     }
     return fits && segments <= USUAL_SEGMENTS;
-}
-
-/* Whether the usual ones of these can, if any can: usual rows, and no head that is rearranged in place. */
-static inline bool is_usual(const trope_plan &plan)
-{
-    return kind_of_rows(plan) != ROWS_ANY && !rearranges_in_place(plan);
 }
 
 #endif
