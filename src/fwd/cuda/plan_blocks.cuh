@@ -33,6 +33,7 @@ struct block_form {
     uint32_t held;     /* heads of an item at most */
     uint32_t threads;  /* that a block should have */
     uint32_t items;    /* of a row that one block may have */
+    uint32_t most;     /* threads that the kernel is compiled for */
     bool whole_warps;  /* all warps of a block search */
     bool searches;     /* each row by a warp */
     bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
@@ -194,7 +195,8 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
-    return {vectors, sums, pairs_of_lane, 1, USUAL_THREADS, USUAL_THREADS, false, false, vectors && can_split(plan)};
+    const uint32_t most = (uint32_t)block_limits(ROWS_ANY, ANGLES_ANY, !vectors).threads;
+    return {vectors, sums, pairs_of_lane, 1, USUAL_THREADS, USUAL_THREADS, most, false, false, vectors && can_split(plan)};
 }
 
 /* ---- blocks ---- */
@@ -356,7 +358,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
     shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
-    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= BLOCK_THREADS &&
+    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= form.most &&
              l.shared_bytes <= ASKED_SHARED_BYTES;
     return l;
 }

@@ -55,10 +55,13 @@ static rotation_choice choose(const trope_plan &plan)
         form.splits = false;
         return {alone, form};
     }
-    form.held = (uint32_t)block_limits(rows, has_table ? ANGLES_TABLE : ANGLES_PHASE, false).held;
+    const block_limit limit = block_limits(rows, has_table ? ANGLES_TABLE : ANGLES_PHASE, false);
+    form.held = (uint32_t)limit.held;
+    form.most = (uint32_t)limit.threads;
     form.searches = rows == ROWS_SEARCHED;
     form.threads = form.searches ? SEARCHED_THREADS : USUAL_THREADS;
-    form.items = form.searches ? SEARCHED_THREADS : MOST_ITEMS;
+    /* (What must not be cut becomes a power of two.) */
+    form.items = form.searches ? SEARCHED_THREADS : rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
     return {&kernels->vectors[rows][has_table], form};
 }
 
