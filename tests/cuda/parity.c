@@ -157,7 +157,7 @@ static void check_call(tally *t, config *c, int backward)
 /* ---- seeds ---- */
 
 /* A config of the options `own`, whole vectors, and otherwise usual rows, with `times` the tokens, and as many sequences as
- * in config_choices. Every eighth has wider heads than phase steps of usual kernels are for. */
+ * in config_choices. Every eighth has wider heads than phase steps of usual kernels are for, and few tokens. */
 static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times, int32_t sequences)
 {
     static const uint8_t usual[][2] = {{OPTION_SIZE, SIZE_VECTORS},         {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
@@ -170,8 +170,10 @@ static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int
     config_choices choices = config_choose_with(seed, all, (int)(sizeof usual / sizeof *usual) + count);
     choices.times = times;
     choices.sequences = sequences;
-    if (seed / 128 % 8 == 3)
+    if (seed / 128 % 8 == 3) {
         choices.pairs = 136 + (int32_t)(seed / 1024 % 16) * 8;
+        choices.times = 1;
+    }
     return config_make(seed, &choices);
 }
 
