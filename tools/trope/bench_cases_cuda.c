@@ -121,7 +121,7 @@ static const case_group groups[] = {
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SOME, {2048, 4096, 32768, 262144}},
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SMALL, {256, 512, 1024}},
     {{"qk-8-1-out", QK(8, 1)}, SOME, {8192}},
-    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {16384}}, /* 42 MB: an 8B model so */
+    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {16384}}, /* 42 MB: an 8B model's */
     {{"qk-2-1-dim-64-in", QK(2, 1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {65536}},
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY, {2048}}, /* 42 MB */
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY | RARE, {8192}}, /* 168 MB */
