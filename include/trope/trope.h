@@ -115,7 +115,8 @@ enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
  * rotated by the position that trope_positions reports. Without a policy (0) such a token is an
  * error on the CPU; on CUDA it becomes NaN, and status says TROPE_STATUS_PADDING. */
 enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 };
-/* Position of local index i of a sequence with L tokens on this rank, c = cp_size, r = cp_rank:
+/* Position of local index i of a sequence with L tokens on this rank, c = cp_size, r = cp_rank. One
+ * rank (c = 1) holds whole sequences: the position is i, and L may be odd, whatever the layout is.
  *   CONTIGUOUS  r * L + i
  *   ZIGZAG      i < L/2 ? r * L/2 + i : L * c - (r + 1) * L/2 + i - L/2     L even (Megatron-Core)
  *   STRIPED     i * c + r                                 (striped attention, arXiv:2311.09431)
@@ -211,7 +212,7 @@ typedef struct trope_args {
     int32_t angle_columns;      /* TROPE_COLUMNS_... */
     int32_t angle_layout;       /* TROPE_TABLE_...; one with axes needs pair_axis, or parts */
     int32_t out_of_range;       /* TROPE_RANGE_... */
-    int64_t angle_rows;         /* at least 1, also where the row stride is 0 */
+    int64_t angle_rows;         /* 1 to 2^60, also where the row stride is 0 */
     int64_t angle_stride[4];    /* TABLE_STRIDED: of axis, batch, row, column, at least 0 */
 
     /* Positions: the index in the sequence (a batch entry, or one of cu_seqlens); or that plus
@@ -230,7 +231,7 @@ typedef struct trope_args {
     /* Packed sequences, context parallel. Offsets are GLOBAL: in the packed stream of all ranks. */
     const void *cu_seqlens;        /* [sequences + 1]; empty sequences are legal anywhere */
     const void *cu_seqlens_padded; /* where sequences are stored, if not there; needs padding */
-    int64_t sequences;             /* at least 1 with cu_seqlens, unless tokens is 0 */
+    int64_t sequences;             /* 1 to 2^57 - 1 with cu_seqlens; without tokens 0 is legal */
     int32_t cu_seqlens_dtype;      /* of both */
     int32_t padding;               /* TROPE_PADDING_...; 0: no token is outside of a sequence */
     int32_t cp_size;               /* must be given with cp_rank or cp_layout; 0 = 1 */

@@ -29,6 +29,10 @@ trope_status trope_positions(const trope_args *callers, int64_t *positions, int3
     CHECK(trope_validate_positions(function, &args));
     trope_expand_ids(&args);
     REQUIRE(positions, TROPE_ERROR_NULL, "%s", "positions is NULL");
+    const int64_t numbers = args.cu_seqlens ? args.sequences : args.batch;
+    REQUIRE(!sequences || args.tokens == 0 || numbers <= (int64_t)INT32_MAX + 1, TROPE_ERROR_OVERFLOW,
+            "%s (%lld) must be at most 2^31 where the number of each token's sequence is written as int32",
+            args.cu_seqlens ? "sequences" : "batch", (long long)numbers);
     CHECK(trope_validate_position_memory(function, &args, callers, positions, sequences));
     const trope_sequences s = trope_plan_sequences(&args);
     CHECK(trope_check_sequences(function, &s));

@@ -9,8 +9,9 @@
 #include "varlen/position.h"
 #include "varlen/sequences.h"
 
-#define ARGUMENT  TROPE_ERROR_ARGUMENT
-#define MAX_COUNT ((int64_t)1 << 60)
+#define ARGUMENT    TROPE_ERROR_ARGUMENT
+#define MAX_COUNT   ((int64_t)1 << 60)
+#define MAX_ENTRIES ((int64_t)1 << 57) /* of a table or an array of indices: 8 bytes each are 2^60 bytes */
 
 typedef long long ll;
 
@@ -50,7 +51,7 @@ static trope_status validate_shape(const char *function, const trope_args *a)
     REQUIRE(a->batch >= 1, ARGUMENT, "batch (%lld) must be at least 1", (ll)a->batch);
     REQUIRE(a->tokens >= 0, ARGUMENT, "tokens (%lld) must be at least 0", (ll)a->tokens);
     REQUIRE(!__builtin_mul_overflow(a->batch, a->tokens, &rows) && rows <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
-            "batch (%lld) * tokens (%lld) does not fit", (ll)a->batch, (ll)a->tokens);
+            "batch (%lld) * tokens (%lld) must be at most 2^60", (ll)a->batch, (ll)a->tokens);
     return TROPE_OK;
 }
 
@@ -88,7 +89,8 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     CHECK(validate_window(function, a, i));
     REQUIRE(!__builtin_mul_overflow(count, (int64_t)o->groups * o->heads_per_group, &count) &&
                 !__builtin_mul_overflow(count, (int64_t)o->head_dim, &count) && count <= MAX_COUNT,
-            TROPE_ERROR_OVERFLOW, "operands[%d].head_dim (%d): the number of elements does not fit", i, o->head_dim);
+            TROPE_ERROR_OVERFLOW, "operands[%d].head_dim (%d): all elements of all tokens must be at most 2^60", i,
+            o->head_dim);
     return TROPE_OK;
 }
 
@@ -237,9 +239,27 @@ static trope_status validate_table_strides(const char *function, const trope_arg
         REQUIRE(layout == TROPE_TABLE_STRIDED || stride[d] == 0, ARGUMENT,
                 "%s[%d] (%lld) must be 0 with a layout that is not TROPE_TABLE_STRIDED", name, d, (ll)stride[d]);
         REQUIRE(stride[d] >= 0, ARGUMENT, "%s[%d] (%lld) must be at least 0", name, d, (ll)stride[d]);
-        REQUIRE(!__builtin_mul_overflow(sizes[d], stride[d], &reach) && reach <= MAX_COUNT / 8, TROPE_ERROR_OVERFLOW,
-                "%s[%d] (%lld) does not fit", name, d, (ll)stride[d]);
+        REQUIRE(!__builtin_mul_overflow(sizes[d], stride[d], &reach) && reach <= MAX_ENTRIES, TROPE_ERROR_OVERFLOW,
+                "%s[%d] (%lld) times the size of its dimension (%lld) must be at most 2^57", name, d, (ll)stride[d],
+                (ll)sizes[d]);
     }
+    return TROPE_OK;
+}
+
+/* The rows of a table or of d_freqs. Strides are checked above, so that only contiguous layouts need a product. */
+static trope_status validate_rows(const char *function, const trope_args *a, const char *name, int32_t layout)
+{
+    const int64_t planes = layout == TROPE_TABLE_AXES_BATCH_ROWS ? TROPE_MAX_AXES : 1;
+    const int64_t batch = layout == TROPE_TABLE_ROWS ? 1 : a->batch, columns = trope_count_columns(a);
+    int64_t entries;
+    REQUIRE(a->angle_rows <= MAX_COUNT, TROPE_ERROR_OVERFLOW, "angle_rows (%lld) must be at most 2^60", (ll)a->angle_rows);
+    if (layout == TROPE_TABLE_STRIDED)
+        return TROPE_OK;
+    REQUIRE(!__builtin_mul_overflow(a->angle_rows, planes * columns, &entries) &&
+                !__builtin_mul_overflow(entries, batch, &entries) && entries <= MAX_ENTRIES,
+            TROPE_ERROR_OVERFLOW,
+            "angle_rows (%lld) times %lld axes, %lld batch entries and %lld columns of %s must be at most 2^57",
+            (ll)a->angle_rows, (ll)planes, (ll)batch, (ll)columns, name);
     return TROPE_OK;
 }
 
@@ -258,16 +278,13 @@ static trope_status validate_table_layout(const char *function, const trope_args
 
 static trope_status validate_table(const char *function, const trope_args *a)
 {
-    int64_t elements;
     CHECK(require_between(function, "angle_dtype", a->angle_dtype, TROPE_F32, TROPE_F64));
     REQUIRE(a->angle_dtype != TROPE_F64 || a->dtype == TROPE_F64, ARGUMENT,
             "angle_dtype (TROPE_F64) must be F32, F16 or BF16 with operands that are not f64 (dtype %d)", a->dtype);
     CHECK(require_between(function, "angle_columns", a->angle_columns, TROPE_COLUMNS_PAIR, TROPE_COLUMNS_INTERLEAVED));
     CHECK(require_between(function, "angle_layout", a->angle_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED));
     REQUIRE(a->angle_rows >= 1, ARGUMENT, "angle_rows (%lld) must be at least 1", (ll)a->angle_rows);
-    REQUIRE(!__builtin_mul_overflow(a->angle_rows, TROPE_MAX_AXES * 2 * (int64_t)trope_widest_pairs(a), &elements) &&
-                !__builtin_mul_overflow(elements, a->batch, &elements) && elements <= MAX_COUNT / 8,
-            TROPE_ERROR_OVERFLOW, "angle_rows (%lld): the number of angles does not fit", (ll)a->angle_rows);
+    CHECK(validate_rows(function, a, "the table", a->angle_layout));
     CHECK(validate_table_strides(function, a, "angle_stride", a->angle_layout, a->angle_stride));
     return validate_table_layout(function, a, "angle_layout", a->angle_layout, a->angle_stride);
 }
@@ -346,8 +363,9 @@ static trope_status validate_cu_seqlens(const char *function, const trope_args *
     CHECK(require_between(function, "cu_seqlens_dtype", a->cu_seqlens_dtype, TROPE_I32, TROPE_I64));
     CHECK(require_between(function, "padding", a->padding, a->cu_seqlens_padded ? TROPE_PADDING_ZERO : 0,
                           TROPE_PADDING_ROTATE));
-    REQUIRE(a->sequences >= (a->tokens > 0) && a->sequences < MAX_COUNT / 8, ARGUMENT,
-            "sequences (%lld) must be at least 1 with cu_seqlens, and below 2^57", (ll)a->sequences);
+    REQUIRE(a->sequences >= (a->tokens > 0), ARGUMENT, "sequences (%lld) must be at least %d with cu_seqlens",
+            (ll)a->sequences, a->tokens > 0);
+    REQUIRE(a->sequences < MAX_ENTRIES, TROPE_ERROR_OVERFLOW, "sequences (%lld) must be below 2^57", (ll)a->sequences);
     REQUIRE(a->batch == 1, ARGUMENT, "batch (%lld) must be 1 with cu_seqlens", (ll)a->batch);
     return TROPE_OK;
 }
@@ -364,8 +382,8 @@ static trope_status validate_context_parallel(const char *function, const trope_
             size - 1);
     int64_t global;
     REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
-            "tokens (%lld) * cp_size (%d) does not fit", (ll)a->tokens, size);
-    const int64_t divisor = size > 1 ? trope_cp_divisor(a->cp_layout, size) : 1;
+            "tokens (%lld) * cp_size (%d) must be at most 2^60", (ll)a->tokens, size);
+    const int64_t divisor = trope_cp_divisor(a->cp_layout, size);
     REQUIRE(a->cu_seqlens || a->position_ids || global % divisor == 0, ARGUMENT,
             "tokens (%lld) * cp_size (%d) must be divisible by %lld for cp_layout (%d)", (ll)a->tokens, size, (ll)divisor,
             a->cp_layout);
@@ -403,6 +421,7 @@ static trope_status validate_gradient(const char *function, const trope_args *a,
     REQUIRE(!a->d_inv_freq || !trope_has_table(a), ARGUMENT, "%s", "d_inv_freq needs inv_freq or phase_step");
     if (a->d_freqs) {
         CHECK(require_between(function, "d_freqs_layout", a->d_freqs_layout, TROPE_TABLE_ROWS, TROPE_TABLE_STRIDED));
+        CHECK(validate_rows(function, a, "d_freqs", a->d_freqs_layout));
         CHECK(validate_table_strides(function, a, "d_freqs_stride", a->d_freqs_layout, a->d_freqs_stride));
         REQUIRE(a->d_freqs_layout != TROPE_TABLE_STRIDED || a->d_freqs_stride[3] != 0, ARGUMENT, "%s",
                 "d_freqs_stride[3] (0) must be at least 1: sums are over axes, batch entries and rows, not over columns");

@@ -8,10 +8,10 @@
 #include "core/host_device.h"
 #include "core/plan.h"
 
-/* The multiple that the global length of a sequence must have to be split over the ranks. */
+/* The global length of a sequence must be divisible by this to be split over the ranks. One rank splits nothing. */
 TROPE_HD int64_t trope_cp_divisor(int32_t layout, int64_t size)
 {
-    return layout == TROPE_CP_ZIGZAG ? 2 * size : layout == TROPE_CP_FLAT ? 1 : size;
+    return size == 1 || layout == TROPE_CP_FLAT ? 1 : layout == TROPE_CP_ZIGZAG ? 2 * size : size;
 }
 
 /* A sequence as it is in memory: global offsets where it is stored and, in [real_begin, real_end), what is real of it. */

@@ -179,7 +179,11 @@ static void sequences(void)
         ACCEPTED(packed(), (a->padding = policy, in.cu_seqlens[0] = 2)); /* nor do the first two */
     }
     ACCEPTED(dense(), a->cp_size = 1);
-    ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = TROPE_CP_ZIGZAG)); /* one rank, whatever the layout */
+    for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++) { /* one rank splits nothing */
+        ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = layout));
+        ACCEPTED(dense(), (a->cp_size = 1, a->cp_layout = layout, a->tokens = 7));
+        ACCEPTED(packed(), (a->cp_size = 1, a->cp_layout = layout, in.cu_seqlens[1] = in.cu_seqlens[2] = 3));
+    }
     ACCEPTED(zigzag(), (void)q);
 }
 
@@ -197,6 +201,62 @@ static void gradients(void)
     ACCEPTED_BACKWARD(gradient(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_BF16));
     ACCEPTED_BACKWARD(phase_gradient(), (void)q);
     ACCEPTED_BACKWARD(phase_gradient(), (a->inv_freq = NULL, a->phase_step = in.phase_step));
+}
+
+/* The largest counts, at addresses where nothing is: these functions read the structs alone. */
+static void check_shapes(const char *what)
+{
+    char name[64];
+    uint64_t bytes;
+    CHECK_MESSAGE(trope_kernel_name(a, 0, name, sizeof name) == TROPE_OK, "%s: %s", what, trope_last_error());
+    CHECK_MESSAGE(trope_kernel_name(a, 1, name, sizeof name) == TROPE_OK, "%s: %s", what, trope_last_error());
+    CHECK_MESSAGE(trope_workspace_size(a, &bytes) == TROPE_OK, "%s: %s", what, trope_last_error());
+}
+
+#define ACCEPTED_SHAPES(valid, change)                                                                                     \
+    do {                                                                                                                   \
+        begin(valid);                                                                                                      \
+        change;                                                                                                            \
+        check_shapes(#valid ", " #change);                                                                                 \
+    } while (0)
+
+static void largest(void)
+{
+    const int64_t entries = (int64_t)1 << 57;
+    static double expected[Q_COUNT];
+    for (int32_t dtype = TROPE_I32; dtype <= TROPE_I64; dtype++) {
+        ACCEPTED_SHAPES(packed(), (a->cu_seqlens = far_away(), a->cu_seqlens_dtype = dtype, a->sequences = entries - 1));
+        ACCEPTED_SHAPES(packed(), (a->cu_seqlens = far_away(), a->cu_seqlens_dtype = dtype, a->sequences = entries - 2));
+    }
+    ACCEPTED_SHAPES(dense(), (a->freqs = far_away(), a->angle_rows = entries / PAIRS));
+    ACCEPTED_SHAPES(dense(), (a->freqs = far_away(), a->angle_layout = TROPE_TABLE_BATCH_ROWS,
+                              a->angle_rows = entries / PAIRS / BATCH));
+    ACCEPTED_SHAPES(dense(), (a->freqs = far_away(), a->parts = 2, a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS,
+                              a->angle_rows = entries / PAIRS / BATCH / 4));
+    /* One row for any position is the same whatever it is called. */
+    for (int power = 3; power <= 60; power++) {
+        begin(strided_table());
+        for (int i = 0; i < TABLE; i++)
+            ((float *)in.freqs)[i] = (float)i + 0.5f;
+        for (int i = 0; i < Q_COUNT; i++)
+            ((float *)in.q)[i] = (float)i - 17;
+        a->angle_stride[2] = 0;
+        a->angle_rows = (int64_t)1 << power;
+        check_forward("one row for all positions");
+        if (power == 3)
+            memcpy(expected, out.q, sizeof expected);
+        CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "2^%d rows with a row stride of 0 differ from 8", power);
+    }
+    int64_t ids[TOKENS];
+    for (int i = 0; i < TOKENS; i++)
+        ids[i] = (((int64_t)1 << 60) - 1) >> i;
+    a->position_ids = ids;
+    a->position_dtype = TROPE_I64;
+    a->ids_layout = TROPE_IDS_TOKENS;
+    check_forward("positions below 2^60");
+    CHECK_MESSAGE(!memcmp(expected, out.q, sizeof expected), "%s", "positions below 2^60 differ from small ones");
+    ACCEPTED_BACKWARD(with_d_freqs(strided_table()), (a->angle_stride[2] = 0, a->angle_rows = (int64_t)1 << 60,
+                                                      a->d_freqs_layout = TROPE_TABLE_STRIDED, a->d_freqs_stride[3] = 1));
 }
 
 /* trope_positions reads batch, tokens, positions and sequences; whatever else is there does not matter. */
@@ -222,6 +282,7 @@ int main(void)
     positions();
     sequences();
     gradients();
+    largest();
     positions_alone();
     return check_result();
 }

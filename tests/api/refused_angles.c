@@ -36,6 +36,15 @@ static void dtypes(void)
     ROW(table(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(TROPE_F64)");
 }
 
+/* freqs of one row for all positions, and d_freqs with a row for each. */
+static call *strided_table_gradient(void)
+{
+    call *c = with_d_freqs(strided_table());
+    c->args.angle_stride[2] = 0;
+    c->args.d_freqs = far_away();
+    return c;
+}
+
 static void rows_and_columns(void)
 {
     ROW(dense(), a->angle_columns = 0, ARGUMENT, "angle_columns", "(0)");
@@ -47,6 +56,21 @@ static void rows_and_columns(void)
     ROW(dense(), a->angle_rows = TOKENS - 1, ARGUMENT, "angle_rows",
         "(7) must be more than the highest position of this call (7)");
     ROW(strided_table(), (a->angle_rows = TOKENS - 1, a->angle_stride[2] = 0), ARGUMENT, "angle_rows", "(7)");
+    /* Strides of 0 let one row serve any position, up to the largest count; contiguous rows have to be somewhere. */
+    ROW(strided_table(), (a->angle_rows = ((int64_t)1 << 60) + 1, a->angle_stride[2] = 0), TOO_LARGE, "angle_rows",
+        "(1152921504606846977) must be at most 2^60");
+    ROW(dense(), (a->freqs = far_away(), a->angle_rows = ((int64_t)1 << 57) / PAIRS + 1), TOO_LARGE, "angle_rows",
+        "1 batch entries and 4 columns of the table must be at most 2^57");
+    ROW(dense(),
+        (a->freqs = far_away(), a->angle_layout = TROPE_TABLE_BATCH_ROWS,
+         a->angle_rows = ((int64_t)1 << 57) / PAIRS / BATCH + 1),
+        TOO_LARGE, "angle_rows", "2 batch entries");
+    ROW(dense(),
+        (a->freqs = far_away(), a->parts = 2, a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS,
+         a->angle_rows = ((int64_t)1 << 57) / PAIRS / BATCH / 4 + 1),
+        TOO_LARGE, "angle_rows", "4 axes");
+    BACKWARD_ROW(strided_table_gradient(), a->angle_rows = ((int64_t)1 << 57) / PAIRS + 1, TOO_LARGE, "angle_rows",
+                 "of d_freqs must be at most 2^57");
     ROW(zigzag(), a->angle_rows = 11, ARGUMENT, "angle_rows", "(11)");
     ROW(zigzag(), (a->cp_rank = 0, a->angle_rows = 15), ARGUMENT, "angle_rows", "(15)");
     ROW(zigzag(), (a->cp_layout = TROPE_CP_STRIPED, a->angle_rows = 15), ARGUMENT, "angle_rows", "(15)");
@@ -71,7 +95,7 @@ static void layouts(void)
     ROW(dense(), a->angle_layout = TROPE_TABLE_AXES_BATCH_ROWS, ARGUMENT, "angle_layout", "pair_axis");
     ROW(strided_table(), a->angle_stride[0] = TOKENS * PAIRS, ARGUMENT, "angle_layout", "pair_axis");
     ROW(strided_table(), (a->angle_rows = (int64_t)1 << 40, a->angle_stride[2] = (int64_t)1 << 40), TOO_LARGE,
-        "angle_stride[2]", "");
+        "angle_stride[2]", "(1099511627776) times the size of its dimension (1099511627776) must be at most 2^57");
     ROW(strided_table(), a->angle_stride[1] = INT64_MAX, TOO_LARGE, "angle_stride[1]", "");
     ROW(strided_table(), a->angle_stride[3] = INT64_MAX, TOO_LARGE, "angle_stride[3]", "");
     ROW(strided_table(), (a->pair_axis = in.pair_axis, in.pair_axis[1] = 3, a->angle_stride[0] = INT64_MAX / 2), TOO_LARGE,

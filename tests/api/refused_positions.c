@@ -112,7 +112,12 @@ static void packing(void)
     ROW(dense(), a->cu_seqlens_dtype = TROPE_I32, ARGUMENT, "cu_seqlens_dtype", "(1) must be 0");
     ROW(packed(), a->sequences = 0, ARGUMENT, "sequences", "(0)");
     ROW(packed(), a->sequences = -1, ARGUMENT, "sequences", "(-1)");
-    ROW(packed(), a->sequences = INT64_MAX, ARGUMENT, "sequences", "(9223372036854775807)");
+    /* At a place where nothing is: what is refused has not been read. */
+    ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = (int64_t)1 << 57), TOO_LARGE, "sequences",
+        "(144115188075855872) must be below 2^57");
+    ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = ((int64_t)1 << 57) + 1), TOO_LARGE, "sequences", "2^57");
+    ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = INT64_MAX), TOO_LARGE, "sequences", "(9223372036854775807)");
+    ROW(packed(), (a->cu_seqlens = far_away(), a->tokens = 0, a->sequences = INT64_MAX), TOO_LARGE, "sequences", "2^57");
     ROW(dense(), a->sequences = 1, ARGUMENT, "sequences", "(1) must be 0");
     ROW(packed(), a->cu_seqlens = NULL, ARGUMENT, "sequences", "(4)");
     ROW(padded(), a->cu_seqlens = NULL, IS_NULL, "cu_seqlens", "cu_seqlens_padded is not");
@@ -214,6 +219,11 @@ static void positions_query(void)
                   "cu_seqlens", "sequence 2");
     POSITIONS_ROW(zigzag(), a->tokens = 7, ARGUMENT, "tokens", "(7)");
     POSITIONS_ROW(zigzag(), a->cp_rank = 2, ARGUMENT, "cp_rank", "(2)");
+    POSITIONS_ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = (int64_t)1 << 57), TOO_LARGE, "sequences", "2^57");
+    /* The number of a sequence is an int32. */
+    POSITIONS_ROW(packed(), (a->cu_seqlens = far_away(), a->sequences = ((int64_t)1 << 31) + 1), TOO_LARGE, "sequences",
+                  "(2147483649) must be at most 2^31");
+    POSITIONS_ROW(dense(), a->batch = ((int64_t)1 << 31) + 1, TOO_LARGE, "batch", "(2147483649) must be at most 2^31");
     POSITIONS_ROW(dense(), a->reserved = 1, ARGUMENT, "reserved", "(1)");
 }
 

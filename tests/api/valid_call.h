@@ -228,4 +228,10 @@ __attribute__((unused)) static char *plus(const void *pointer, int64_t bytes)
     return (char *)(uintptr_t)pointer + bytes;
 }
 
+/* An address that no memory has, for what must not be read. */
+__attribute__((unused)) static void *far_away(void)
+{
+    return (void *)((uintptr_t)1 << 62);
+}
+
 #endif

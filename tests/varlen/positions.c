@@ -3,6 +3,8 @@
 #include "support/check.h"
 #include "support/config.h"
 #include "support/reference.h"
+#include "varlen/position.h"
+#include "varlen/sequences.h"
 
 /* trope_positions reads no operands and no angles. */
 static trope_args dense(int64_t tokens, int32_t layout, int32_t size, int32_t rank)
@@ -55,6 +57,31 @@ static void check_examples(void)
     check_list(&packed, (const int64_t[]){6, 7, 8, 9, 10, 11}, 6, "packed flat, stream positions");
 }
 
+/* One rank holds whole sequences, of any length, in every layout: with the search of the CPU and the one of 32 bits, which
+ * CUDA has. */
+static void check_one_rank(void)
+{
+    static const int64_t counted[] = {0, 1, 2, 3, 4, 5, 6}, expected[] = {0, 1, 2, 0, 0, 1, 2};
+    static const int32_t cu_seqlens[] = {0, 3, 3, 4, 7};
+    for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++) {
+        const trope_args whole = dense(7, layout, 1, 0);
+        trope_args packed = whole;
+        use_cu_seqlens(&packed, cu_seqlens, 4);
+        check_list(&whole, counted, 7, "one rank");
+        check_list(&packed, expected, 7, "one rank, packed");
+        const trope_sequences s = trope_plan_sequences(&packed);
+        for (int i = 0; i < 4; i++) {
+            const trope_narrow_bounds b = {cu_seqlens[i], cu_seqlens[i + 1], cu_seqlens[i], cu_seqlens[i + 1]};
+            const int32_t local = trope_narrow_local_boundary(&s, b.end) - trope_narrow_local_boundary(&s, b.begin);
+            CHECK_MESSAGE(trope_narrow_fault_of_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
+            CHECK_MESSAGE(trope_sequence_fault(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
+            for (int32_t token = 0; token < local; token++)
+                CHECK_MESSAGE(trope_narrow_cp_position(s.cp_layout, s.cp_size, s.cp_rank, local, token) == token,
+                              "layout %d: token %d of sequence %d", layout, token, i);
+        }
+    }
+}
+
 /* Counts how often each position of each sequence is held by some rank; each must be held once. */
 static void check_permutation(trope_args *args, const int64_t *first, const int64_t *length, int64_t sequences)
 {
@@ -87,7 +114,8 @@ static void check_permutations(random_state *random)
     int64_t first[40], length[40];
     const int32_t layout = (int32_t)random_between(random, TROPE_CP_CONTIGUOUS, TROPE_CP_FLAT);
     const int32_t ranks = (int32_t)random_between(random, 1, 9);
-    const int64_t sequences = random_between(random, 1, 40), unit = layout == TROPE_CP_ZIGZAG ? 2 * ranks : ranks;
+    const int64_t sequences = random_between(random, 1, 40);
+    const int64_t unit = layout == TROPE_CP_ZIGZAG && ranks > 1 ? 2 * ranks : ranks; /* of one rank any length */
     for (int64_t i = 0; i < sequences; i++) {
         first[i] = cu_seqlens[i];
         length[i] = unit * (random_between(random, 0, 2) ? random_between(random, 1, 30) : 0);
@@ -138,6 +166,7 @@ int main(void)
 {
     random_state random = {2026};
     check_examples();
+    check_one_rank();
     for (int i = 0; i < 400; i++)
         check_permutations(&random);
     for (uint64_t seed = 1; seed <= 3000; seed++)
