@@ -89,7 +89,7 @@ static trope_status validate_head(const char *function, const trope_args *a, int
     CHECK(validate_window(function, a, i));
     REQUIRE(!__builtin_mul_overflow(count, (int64_t)o->groups * o->heads_per_group, &count) &&
                 !__builtin_mul_overflow(count, (int64_t)o->head_dim, &count) && count <= MAX_COUNT,
-            TROPE_ERROR_OVERFLOW, "operands[%d].head_dim (%d): all elements of all tokens must be at most 2^60", i,
+            TROPE_ERROR_OVERFLOW, "operands[%d].head_dim (%d): the number of elements must be at most 2^60", i,
             o->head_dim);
     return TROPE_OK;
 }

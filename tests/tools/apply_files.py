@@ -115,23 +115,77 @@ def refused_outputs():
             check(result.returncode == 2 and words in result.stderr and "safetensors" in result.stderr, name, result.stderr)
 
 
+def hard_links():
+    """A file with several names is not replaced: the other names would keep the old contents."""
+    with harness.folder() as directory:
+        source, out, other, link = (os.path.join(directory, name) for name in ("in", "out", "other", "link"))
+        safetensors.write(source, {"q": tensor(4, 1, 2, 8)})
+        before = read(source)
+        os.link(source, out)
+        os.symlink("out", link)
+        for path in (out, link, source):  # another name of the input, a link to it, and the input itself
+            result = run("apply", source, "-o", path, *SAID)
+            check(result.returncode == 2 and result.stderr.count("\n") == 1, path, "is refused", result.stderr)
+            check(os.path.basename(path) + ": has 2 names (hard links)" in result.stderr, "the reason", result.stderr)
+            check(read(source) == read(out) == before, path, "is as it was")
+        with open(other, "w") as file:
+            file.write("before")
+        os.link(other, other + "2")
+        check(run("apply", source, "-o", other, *SAID).returncode == 2, "a file with two names that is not the input")
+        check(read(other) == read(other + "2") == b"before", "both names have what they had")
+        check(harness.files(directory) == ["in", "link", "other", "other2", "out"], "nothing else is there")
+        os.remove(other + "2")
+        os.remove(out)
+        check(run("apply", source, "-o", other, *SAID).returncode == 0, "with one name left")
+        check(run("apply", source, "-o", source, *SAID).returncode == 0, "the input with one name left")
+
+
+# Signals that leave a process running, or that nothing can handle.
+HARMLESS = {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT, signal.SIGCHLD,
+            signal.SIGURG, signal.SIGWINCH}
+
+
+def killed(directory, number, **options):
+    """The exit status of a run that gets the signal while its output is unfinished."""
+    sanitizers = {name: os.environ.get(name, "") + ":handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0"
+                  for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
+    process = subprocess.Popen([TOOL, "apply", os.path.join(directory, "in"), "-o", os.path.join(directory, "out")]
+                               + [str(a) for a in SAID], stderr=subprocess.PIPE, env={**os.environ, **sanitizers}, **options)
+    end = time.monotonic() + 60
+    while len(harness.files(directory)) < 3 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.001)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def without_core():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def interrupted():
-    """A signal, or a disk that is full, leaves what was there and nothing else."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with harness.folder() as directory:
-            source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
-            large_file(source, 64, 2048)
-            with open(out, "w") as file:
-                file.write("before")
-            process = subprocess.Popen([TOOL, "apply", source, "-o", out] + [str(a) for a in SAID], stderr=subprocess.PIPE)
-            end = time.monotonic() + 60
-            while len(harness.files(directory)) < 3 and process.poll() is None and time.monotonic() < end:
-                time.sleep(0.001)
-            process.send_signal(number)
-            process.communicate(timeout=60)
-            check(process.returncode == -number, "signal", number, "ends it", process.returncode)
+    """A signal that ends the program leaves what was there and nothing else, and the program dies by it."""
+    fatal = sorted(signal.valid_signals() - HARMLESS)
+    for name in ("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+                 "XCPU", "XFSZ", "VTALRM", "PROF", "IO", "PWR", "SYS", "RTMIN", "RTMAX"):
+        check(getattr(signal, "SIG" + name) in fatal, "SIG" + name, "is tried")
+    with harness.folder() as directory:
+        source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
+        large_file(source, 64, 2048)
+        with open(out, "w") as file:
+            file.write("before")
+        for number in fatal:
+            status = killed(directory, number, preexec_fn=without_core)
+            check(status == -number, "signal", number, "ends it", status)
             check(read(out) == b"before", "signal", number, "leaves the file as it was")
             check(harness.files(directory) == ["in", "out"], "signal", number, "leaves", harness.files(directory))
+    with harness.folder() as directory:  # nohup's way: a signal that is ignored stays ignored
+        source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
+        large_file(source, 8, 2048)
+        with open(out, "w") as file:
+            file.write("before")
+        status = killed(directory, signal.SIGHUP, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        check(status == 0 and os.path.getsize(out) > 8 * 2048 * 4096, "an ignored signal ends nothing", status)
     with harness.folder() as directory:
         source, out = os.path.join(directory, "in"), os.path.join(directory, "out")
         large_file(source, 4, 64)
@@ -165,6 +219,7 @@ harness.require_apply()
 random.seed(20261128)
 kinds_of_output()
 refused_outputs()
+hard_links()
 interrupted()
 bounded_memory()
 harness.finish()

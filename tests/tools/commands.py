@@ -42,7 +42,18 @@ def help_and_usage():
         result = run(command, "--help")
         check(result.returncode == 0, command, "--help", result.stderr)
         check(result.stdout.startswith("usage: trope " + command), command, "--help", result.stdout)
+        asked = run("help", command)
+        check((asked.returncode, asked.stdout) == (0, result.stdout), "help", command, asked.stdout, asked.stderr)
+    check(run("help").stdout == run("--help").stdout, "help alone lists the commands")
+    asked, listed = run("help", "apply"), run("apply", "--help")  # a build without apply refuses both
+    check((asked.returncode, asked.stdout, asked.stderr) == (listed.returncode, listed.stdout, listed.stderr), "help apply")
+    refused(["'nonsense'", "not a command", "--help"], "help", "nonsense")
+    refused(["one command", "'bench'"], "help", "apply", "bench")
+    refused(["no arguments", "'bench'"], "--version", "bench")
     check(run("--version").stdout.startswith("trope "), "--version")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([TOOL, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    check(result.returncode == 2 and "standard output" in result.stderr, "help that cannot be printed", result.stderr)
     refused(["command"])
     refused(["turn"], "turn")
     refused(["takes no arguments"], "info", "all")

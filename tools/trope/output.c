@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +13,7 @@
 
 enum { MOST_LINKS = 40, PATH_SIZE = 4096 };
 
-/* Signals that end the program. */
-static const int fatal_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGXCPU};
-enum { FATAL_COUNT = sizeof fatal_signals / sizeof fatal_signals[0] };
-
-/* What a handler removes. It changes only while the signals are blocked. */
+/* The file that a signal handler removes. It changes only while all signals are blocked. */
 static const char *unfinished;
 
 static void remove_and_end(int number)
@@ -29,24 +26,33 @@ static void remove_and_end(int number)
 
 static sigset_t block_signals(void)
 {
-    sigset_t blocked, before;
-    sigemptyset(&blocked);
-    for (int i = 0; i < FATAL_COUNT; i++)
-        sigaddset(&blocked, fatal_signals[i]);
-    sigprocmask(SIG_BLOCK, &blocked, &before);
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
     return before;
 }
 
-/* Signals that are ignored stay so, as nohup and Python have them. */
+/* Whether the default action leaves the process running, or no handler can be set. */
+static int is_harmless(int number)
+{
+    static const int harmless[] = {SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT, SIGCHLD, SIGURG, SIGWINCH};
+    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++)
+        if (number == harmless[i])
+            return 1;
+    return 0;
+}
+
+/* Handles every signal that would end the process. The mask makes the first one that arrives the one that does. Signals
+ * that are ignored or handled stay so: nohup, Python and sanitizers rely on that. */
 static void handle_signals(void)
 {
-    for (int i = 0; i < FATAL_COUNT; i++) {
-        struct sigaction action, old;
-        memset(&action, 0, sizeof action);
-        action.sa_handler = remove_and_end;
-        if (!sigaction(fatal_signals[i], NULL, &old) && old.sa_handler == SIG_DFL)
-            sigaction(fatal_signals[i], &action, NULL);
-    }
+    struct sigaction action, old;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = remove_and_end;
+    sigfillset(&action.sa_mask);
+    for (int number = 1; number < NSIG; number++)
+        if (!is_harmless(number) && !sigaction(number, NULL, &old) && old.sa_handler == SIG_DFL)
+            sigaction(number, &action, NULL);
 }
 
 /* Whether a link is one of /proc, which leads to what is open (as /dev/stdout does): its text is no path to it. */
@@ -150,6 +156,11 @@ int output_open(output *out, const char *path)
         return complain_about(path, NULL, "%m");
     if (is_there && access(path, W_OK))
         return complain_about(path, NULL, "cannot be written: %m");
+    if (is_there && status.st_nlink > 1)
+        return complain_about(path, NULL,
+                              "has %ju names (hard links), and the others would keep the old contents: write to another "
+                              "name, or remove this one first",
+                              (uintmax_t)status.st_nlink);
     return open_beside(out, is_there ? &status : NULL);
 }
 
