@@ -43,6 +43,68 @@ def refusals():
     refused("takes no file", "result.json")
     refused("--ranks", "--ranks", "0")
     refused("RANK", "--launch", "torchrun")
+    if DEVICE == "cpu":  # no GPU, or a build without: one line for all ranks
+        refused("--device cuda: ", "--device", "cuda")
+        refused("--device cuda: ", "--device", "cuda", "--ranks", 3)
+
+
+ONE_CASE = ["--bytes", "0", "--only", "dp/dense/f32"]
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+
+
+def in_environment(variables, *options):
+    """A process of its own, with these variables and none of a launcher."""
+    of_launchers = re.compile("RANK$|^WORLD_SIZE$|^LOCAL_|^MASTER_|^OMPI_COMM_|^PMI|^MV2_|^SLURM_|^TROPE_MULTIGPU_PORT$")
+    kept = {name: value for name, value in os.environ.items() if not of_launchers.search(name)}
+    return Result([PROGRAM, "--device", "cpu", *ONE_CASE, *options], 60, {**kept, **variables})
+
+
+def environments():
+    """A process that belongs to others does not check itself alone."""
+    def without(*names):
+        return {name: value for name, value in TORCHRUN.items() if name not in names}
+
+    incomplete = [
+        ("RANK", without("RANK")), ("WORLD_SIZE", without("WORLD_SIZE")), ("MASTER_ADDR", without("MASTER_ADDR")),
+        ("MASTER_PORT", without("MASTER_PORT")), ("WORLD_SIZE", {"RANK": "0"}), ("RANK", {"WORLD_SIZE": "2"}),
+        ("MASTER_ADDR", {"RANK": "0", "WORLD_SIZE": "2"}), ("MASTER_ADDR", {**TORCHRUN, "MASTER_ADDR": ""}),
+    ]
+    for missing, variables in incomplete:
+        result = in_environment(variables)
+        check((result.status, result.out) == (2, ""), variables, "is refused", result.out, result.err)
+        check(result.err.startswith("trope_multigpu: %s: is missing" % missing) and result.err.count("\n") == 1, variables,
+              "names", missing, "in", result.err)
+        result = in_environment(variables, "--launch", "process")
+        check(result.status == 0 and "in one process" in result.out, variables, "by --launch process", result.err)
+    values = [("RANK", "x"), ("RANK", "-1"), ("RANK", "1"), ("RANK", "1.5"), ("WORLD_SIZE", "0"), ("WORLD_SIZE", "two"),
+              ("WORLD_SIZE", "99999999999"), ("LOCAL_RANK", "1"), ("LOCAL_RANK", "gpu0"), ("MASTER_PORT", "0"),
+              ("MASTER_PORT", "65535"), ("MASTER_PORT", "tcp"), ("TROPE_MULTIGPU_PORT", "70000")]
+    for name, value in values:
+        result = in_environment({**TORCHRUN, name: value})
+        check(result.status == 2 and result.err.count("\n") == 1, name, value, "is refused in one line:", result.err)
+        check(result.err.startswith("trope_multigpu: %s: " % name), name, value, "is named in", result.err)
+    result = in_environment(TORCHRUN)
+    check(result.status == 0 and "environment of torchrun" in result.out, "a complete environment", result.err)
+    result = in_environment(TORCHRUN, "--ranks", "2")
+    check(result.status == 2 and "--ranks: has no effect" in result.err, "--ranks under a launcher", result.err)
+    # A shell keeps these, and one task of Slurm is a process alone.
+    for variables in (without("RANK", "WORLD_SIZE"), without("RANK", "WORLD_SIZE", "MASTER_PORT"), {"LOCAL_RANK": "3"},
+                      {"SLURM_NTASKS": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}):
+        result = in_environment(variables)
+        check(result.status == 0 and "in one process" in result.out, variables, "starts threads", result.out, result.err)
+    result = in_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "x"})
+    check(result.status == 2 and "SLURM_NTASKS: 'x'" in result.err, "a number of tasks that is none", result.err)
+    # An MPI that the launcher's variables are unknown to would make each process a run of one rank.
+    for variables in ({"OMPI_COMM_WORLD_SIZE": "4"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):
+        result = in_environment(variables)
+        check(result.status == 2 and ("knows of one rank" if MPIRUN else "no MPI") in result.err, variables, result.err)
+    if MPIRUN:
+        words = [MPIRUN, "--oversubscribe", "-n", "2", PROGRAM, "--device", "cpu", *ONE_CASE]
+        result = Result(words, 60, {**os.environ, "RANK": "0", "WORLD_SIZE": "3"})
+        check(result.status != 0 and "WORLD_SIZE: 3 contradicts MPI, which has 2 ranks" in result.err, "two launchers",
+              result.err)
+        result = Result([*words, "--launch", "mpi"], 60, {**os.environ, "RANK": "0", "WORLD_SIZE": "3"})
+        check(result.status == 0 and "by MPI" in result.out, "--launch mpi", result.err)
 
 
 def listing():
@@ -127,6 +189,8 @@ def speed():
 
 
 refusals()
+if DEVICE == "cpu":
+    environments()
 page(listing())
 words_of_a_person()
 if DEVICE == "cpu":

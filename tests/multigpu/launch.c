@@ -30,41 +30,91 @@ static int number_of(const char *name, int64_t low, int64_t high, int32_t *value
     return 0;
 }
 
-static int is_under_mpi(void)
+/* Launchers of MPI, by the variable that holds the number of their ranks, if it has one. */
+static const char *const mpi_sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
+enum { MPI_SIZES = sizeof mpi_sizes / sizeof mpi_sizes[0] };
+
+/* The variable that says how many ranks MPI has, NULL if there is none. Slurm sets its own without a job step, too. */
+static const char *mpi_size_variable(void)
 {
-    int32_t tasks = 1;
-    if (is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMI_SIZE") || is_set("PMIX_RANK") || is_set("MV2_COMM_WORLD_SIZE"))
-        return 1;
-    return is_set("SLURM_PROCID") && is_set("SLURM_NTASKS") && !number_of("SLURM_NTASKS", 1, INT32_MAX, &tasks) &&
-           tasks > 1;
+    for (int i = 0; i < MPI_SIZES; i++)
+        if (is_set(mpi_sizes[i]))
+            return mpi_sizes[i];
+    return is_set("SLURM_PROCID") && is_set("SLURM_NTASKS") ? "SLURM_NTASKS" : NULL;
 }
 
-static int is_under_torchrun(void)
+/* RANK and WORLD_SIZE say that there are other processes. MASTER_ADDR and MASTER_PORT may be left in a shell, and say
+ * nothing by themselves. */
+static int choose_kind(launch *l)
 {
-    return is_set("RANK") && is_set("WORLD_SIZE") && is_set("MASTER_ADDR") && is_set("MASTER_PORT");
+    const char *variable = mpi_size_variable();
+    int32_t ranks = 1;
+    if (variable && number_of(variable, 1, INT32_MAX, &ranks))
+        return RESULT_REFUSED;
+    const int is_slurm_alone = variable && !strcmp(variable, "SLURM_NTASKS") && ranks == 1;
+    if (is_set("PMIX_RANK") || (variable && !is_slurm_alone))
+        l->kind = LAUNCH_MPI;
+    else
+        l->kind = is_set("RANK") || is_set("WORLD_SIZE") ? LAUNCH_TORCHRUN : LAUNCH_PROCESS;
+    return 0;
 }
 
 static int find_torchrun(launch *l)
 {
-    if (!is_under_torchrun())
-        return complain("--launch torchrun: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set");
-    if (number_of("WORLD_SIZE", 1, INT32_MAX, &l->size) || number_of("RANK", 0, (int64_t)l->size - 1, &l->rank))
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    int32_t port;
+    for (int i = 0; i < 4; i++)
+        if (!is_set(names[i]))
+            return complain("%s: is missing from the environment: torchrun sets RANK, WORLD_SIZE, MASTER_ADDR and "
+                            "MASTER_PORT together; --launch process looks at none of them",
+                            names[i]);
+    if (number_of("WORLD_SIZE", 1, INT32_MAX, &l->size) || number_of("RANK", 0, (int64_t)l->size - 1, &l->rank) ||
+        number_of("MASTER_PORT", 1, 65534, &port) || (is_set(PORT_VARIABLE) && number_of(PORT_VARIABLE, 1, 65535, &port)))
         return RESULT_REFUSED;
-    if (is_set("LOCAL_RANK") && number_of("LOCAL_RANK", 0, INT32_MAX, &l->local_rank))
+    if (is_set("LOCAL_RANK") && number_of("LOCAL_RANK", 0, (int64_t)l->size - 1, &l->local_rank))
         return RESULT_REFUSED;
     snprintf(l->text, sizeof l->text, "a process each, environment of torchrun");
     return 0;
 }
 
-static int find_mpi(launch *l, int *argc, char ***argv)
+#ifdef TROPE_MULTIGPU_HAS_MPI
+/* An MPI that does not know the launcher makes each process the only rank of a run of its own, and each of these holds. */
+static int check_size(const launch *l, int is_chosen)
+{
+    const char *variable = mpi_size_variable();
+    int32_t ranks = 1;
+    if (!is_chosen && is_set("RANK") && is_set("WORLD_SIZE")) { /* torchrun in a job step of Slurm */
+        if (number_of("WORLD_SIZE", 1, INT32_MAX, &ranks))
+            return RESULT_REFUSED;
+        if (ranks != l->size)
+            return l->rank ? RESULT_REFUSED
+                           : complain("WORLD_SIZE: %d contradicts MPI, which has %d rank%s: --launch torchrun or mpi says "
+                                      "which",
+                                      ranks, l->size, l->size > 1 ? "s" : "");
+    }
+    if (variable && number_of(variable, 1, INT32_MAX, &ranks))
+        return RESULT_REFUSED;
+    if (variable && ranks > 1 && l->size == 1)
+        return complain("%s: is %d, but MPI knows of one rank: start it by the MPI that it was built with (srun --mpi), or "
+                        "by --launch process",
+                        variable, ranks);
+    return 0;
+}
+#endif
+
+static int find_mpi(launch *l, int is_chosen, int *argc, char ***argv)
 {
 #ifdef TROPE_MULTIGPU_HAS_MPI
     if (communicator_mpi_begin(argc, argv, &l->rank, &l->size))
         return complain("MPI_Init failed");
+    if (check_size(l, is_chosen)) {
+        communicator_mpi_end();
+        return RESULT_REFUSED;
+    }
     snprintf(l->text, sizeof l->text, "a process each, by MPI");
     return 0;
 #else
-    (void)l, (void)argc, (void)argv;
+    (void)l, (void)is_chosen, (void)argc, (void)argv;
     return complain("this build has no MPI: start it in one process, or by torchrun");
 #endif
 }
@@ -72,10 +122,10 @@ static int find_mpi(launch *l, int *argc, char ***argv)
 int launch_find(launch *l, int32_t kind, int32_t ranks, int *argc, char ***argv)
 {
     *l = (launch){.kind = kind, .size = ranks, .local_rank = -1};
-    if (kind == LAUNCH_AUTO)
-        l->kind = is_under_mpi() ? LAUNCH_MPI : is_under_torchrun() ? LAUNCH_TORCHRUN : LAUNCH_PROCESS;
+    if (kind == LAUNCH_AUTO && choose_kind(l))
+        return RESULT_REFUSED;
     if (l->kind == LAUNCH_MPI)
-        return find_mpi(l, argc, argv);
+        return find_mpi(l, kind != LAUNCH_AUTO, argc, argv);
     if (l->kind == LAUNCH_TORCHRUN)
         return find_torchrun(l);
     snprintf(l->text, sizeof l->text, "a thread each, in one process");

@@ -276,10 +276,14 @@ static int run_rank(void *context, communicator *host)
     rank_card *cards = calloc((size_t)host->size, sizeof *cards);
     report to = {.run = 0};
     int verdict = WATCH_EXIT;
-    r.device = device_find(o->device, TROPE_ISA_AUTO);
-    int failed = !cards || !r.device;
-    if (failed)
-        failed = watch_fail(host->watch, WATCH_CAUSE, "rank %d has no device", host->rank);
+    if (o->device != TROPE_DEVICE_CUDA || gpu_count()) /* what device_find would complain of, all ranks would print */
+        r.device = device_find(o->device, TROPE_ISA_AUTO);
+    int failed = 0;
+    if (!cards)
+        failed = watch_fail(host->watch, WATCH_CAUSE, "rank %d is out of memory", host->rank);
+    else if (!r.device)
+        failed = watch_fail(host->watch, WATCH_CAUSE, "rank %d has no device: no CUDA device was found for --device cuda",
+                            host->rank);
     if (!failed && host->rank == 0)
         failed = report_begin(&to, o->json, o->save) && watch_fail(host->watch, WATCH_CAUSE, "rank 0 cannot report");
     failed = failed || open_device(&r, run, cards) || connect_devices(&r) || run_all(&r, run, cards, &to);
@@ -421,6 +425,12 @@ int main(int argc, char **argv)
         return simulate(options.json, options.save);
     if (launch_find(&l, options.launch, default_ranks(&options), &argc, &argv))
         return RESULT_REFUSED;
+    if (l.kind == LAUNCH_PROCESS && options.device == TROPE_DEVICE_CUDA && !gpu_count())
+        return complain("--device cuda: no CUDA device was found");
+    if (l.kind != LAUNCH_PROCESS && options.ranks) {
+        launch_cancel(&l);
+        return l.rank ? RESULT_REFUSED : complain("--ranks: has no effect where a launcher has started %d", l.size);
+    }
     if (!options.speed && !has_any_case(&options, l.size)) {
         launch_cancel(&l);
         return l.rank ? RESULT_REFUSED

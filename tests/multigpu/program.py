@@ -31,10 +31,10 @@ def launches():
 
 
 class Result:
-    def __init__(self, words, timeout):
+    def __init__(self, words, timeout, environment=None):
         begin = time.monotonic()
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-                              timeout=timeout)
+                              timeout=timeout, env=environment)
         self.seconds = time.monotonic() - begin
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
 
