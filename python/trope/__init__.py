@@ -16,8 +16,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, Sequence
 
 from . import _abi, _arrays, _plan
-from ._abi import COPY, Error
-from ._spec import OPTIONS, Options, resolve, result_shape
+from ._abi import COPY
+from ._errors import Error
+from ._spec import ARRAYS, OPTIONS, Options, resolve, result_shape
+from ._values import flag, integer, integers, one_each, shown, word
 from .frequencies import Frequencies, frequencies
 
 if TYPE_CHECKING:
@@ -46,14 +48,18 @@ def pair_axis(order: Literal["sections", "interleaved", "alternating", "hwt"], s
     Return:
         a tuple of sum(sections) ints, for rotate's pair_axis.
     """
-    sections = tuple(sections)
-    if not 1 <= len(sections) <= _abi.MAX_AXES:
-        raise Error("sections must have 1 to %d numbers, not %d" % (_abi.MAX_AXES, len(sections)), "sections")
-    order, pairs = _abi.choose(_abi.AXIS_ORDERS, order, "order"), sum(sections)
-    axes = (ctypes.c_uint8 * max(pairs, 1))()
+    word(order, _abi.AXIS_ORDERS, "order")
+    given = sections.tolist() if hasattr(sections, "tolist") else sections
+    sections = integers(given, "sections", 0, _abi.MAX_ROTARY_DIM // 2)
+    if not isinstance(sections, tuple) or not 1 <= len(sections) <= _abi.MAX_AXES:
+        raise Error("sections must be a list of 1 to %d integers, not %s" % (_abi.MAX_AXES, shown(given)), "sections")
+    pairs = integer(sum(sections), "the sum of sections", 1, _abi.MAX_ROTARY_DIM // 2)
+    axes = (ctypes.c_uint8 * pairs)()
     padded = (ctypes.c_int32 * _abi.MAX_AXES)(*sections)
-    _abi.check(_abi.lib.trope_fill_pair_axis(axes, pairs, order, padded))
-    return tuple(axes[:pairs])
+    status = _abi.lib.trope_fill_pair_axis(axes, pairs, _abi.AXIS_ORDERS[order], padded)
+    if status != _abi.OK:
+        raise Error("sections %s are not those of order %r: %s" % (list(sections), order, _abi.reason()), "sections")
+    return tuple(axes)
 
 
 def _has_torch(arrays):
@@ -71,16 +77,31 @@ def _describe_all(arrays, name, describe=_arrays.describe):
     return [None if x is None else describe(x, "%s[%d]" % (name, i)) for i, x in enumerate(arrays)]
 
 
-_SIDE = _plan.Side._fields
+def _describe_tensors(tensors, describe=_arrays.describe):
+    if not tensors:
+        raise Error("tensors: none is given", "tensors")
+    return [describe(x, "tensors[%d]" % i) for i, x in enumerate(tensors)]
+
+
+def _describe_options(options):
+    """The options, with an Array for each array among them."""
+    described = {}
+    for name in ARRAYS:
+        x = options.get(name)
+        if x is not None:
+            described[name] = (_arrays.describe_destination if name == "status" else _arrays.describe)(x, name)
+    return {**options, **described}
 
 
 def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
     """One call on Arrays: lists of them (None: not there), and `side` in the order of Side."""
     devices = {array.meta.device for array in srcs + dsts + forward_srcs + side if array is not None}
     if len(devices) != 1:
-        raise Error("the arrays of a call are on several devices: %s" % ", ".join(sorted(devices)))
-    if "cpu" in devices and stream is not None:
-        raise Error("stream is for arrays on CUDA", "stream")
+        raise Error("tensors: the arrays of a call are on several devices: %s" % ", ".join(sorted(devices)), "tensors")
+    if stream is not None:
+        integer(stream, "stream", 0, 2**64 - 1)
+        if "cpu" in devices:
+            raise Error("stream is for arrays on CUDA, and these are on the CPU", "stream")
     arrays = srcs + dsts + forward_srcs + side
     metas = [None if array is None else array.meta for array in arrays]
     key = (backward, id(spec)) + tuple(None if m is None else (m[0], m[1], str(m[2]), m[3]) for m in metas)
@@ -102,39 +123,34 @@ def _allocate(size):
 
 
 def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, stream, options):
-    if not tensors:
-        raise Error("no tensors", "tensors")
-    spec, arrays = resolve(len(tensors), **options)
+    srcs = _describe_tensors(tensors, _arrays.describe_destination if in_place else _arrays.describe)
+    spec, side = resolve(srcs, **_describe_options(options))
     if spec.accumulate and (out is None or not backward):
-        raise Error("accumulate is for backward with `out`, which it adds to", "accumulate")
-    srcs = _describe_all(tensors, "tensors", _arrays.describe_destination if in_place else _arrays.describe)
+        raise Error("accumulate is for rotate_backward with `out`, which it adds to", "accumulate")
     results = None
     if in_place:
         dsts = srcs
     else:
         if out is None:
             out = results = [_new_result(backward, spec, i, x, srcs[i]) for i, x in enumerate(tensors)]
-        if len(out) != len(tensors):
-            raise Error("out has %d arrays for %d tensors" % (len(out), len(tensors)), "out")
-        dsts = _describe_all(out, "out", _arrays.describe_destination)
-    forwards = [None] * len(tensors) if forward_src is None else _describe_all(forward_src, "forward_src")
-    if len(forwards) != len(tensors):
-        raise Error("forward_src has %d arrays for %d tensors" % (len(forwards), len(tensors)), "forward_src")
-    side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays[:-1])]
-    side += [
+        dsts = _describe_all(one_each(out, "out", len(tensors)), "out", _arrays.describe_destination)
+    forwards = _describe_all(one_each(forward_src, "forward_src", len(tensors)), "forward_src")
+    side = list(side) + [
         None if x is None else _arrays.describe_destination(x, name)
-        for name, x in (("status", arrays[-1]), ("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))
+        for name, x in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))
     ]
     _launch(backward, spec, srcs, dsts, forwards, side, stream)
     if in_place:
         return tensors[0] if len(tensors) == 1 else tensors
     if results is not None:
         out = [_arrays.like_source(result, x) for result, x in zip(results, tensors)]
+    out = one_each(out, "out", len(tensors))
     return out[0] if len(tensors) == 1 else tuple(out)
 
 
 def _new_result(backward, spec, i, x, array):
-    return _arrays.empty_like(x, tuple(result_shape(backward, spec, i, array.meta.shape)), "tensors[%d]" % i)
+    shape = tuple(result_shape(backward, spec, i, array.meta.shape))
+    return _arrays.new_result(x, array, shape, "tensors[%d]" % i)
 
 
 def rotate(*tensors: Any, out: Sequence[Any] | None = None, stream: int | None = None, **options: Unpack[Options]) -> Any:
@@ -189,7 +205,8 @@ _ARRAYS = """
         stream: of arrays on CUDA that are not torch's: the address of a cudaStream_t; None: the legacy stream.
 """
 _OUT = """
-        out: arrays to write instead of new ones, one for each tensor; they share no memory with the tensors."""
+        out: arrays to write instead of new ones: a list with one for each tensor, or, for one tensor, an array. They share
+            no memory with the tensors."""
 rotate.__doc__ = (
     "Rotates: y = M x for each pair, all tensors in one call."
     + _ARRAYS.format(tensors="Read alone.", more=_OUT)
@@ -206,7 +223,7 @@ rotate_backward.__doc__ = (
     + _ARRAYS.format(
         tensors="dy.",
         more=_OUT + """
-        forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
+        forward_src: x of the forward call, in the same form as out, for d_freqs and d_inv_freq.
         d_freqs: an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
             and sin) is written to: the sum over tensors, heads and all tokens at a row.
         d_inv_freq: the same for inv_freq, f64 [rotary_dim/2].""",
@@ -228,13 +245,11 @@ rotate_backward_.__doc__ = (
 
 def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options]) -> str:
     """The name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
-    if not tensors:
-        raise Error("no tensors", "tensors")
-    spec, arrays = resolve(len(tensors), **options)
-    srcs = _describe_all(tensors, "tensors")
-    side = [None if x is None else _arrays.describe(x, name) for name, x in zip(_SIDE, arrays)] + [None, None]
+    srcs = _describe_tensors(tensors)
+    spec, side = resolve(srcs, **_describe_options(options))
     metas = [array.meta for array in srcs]
+    side = [*side, None, None]
     plan = _plan.Plan(
         backward, spec, metas, metas, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side))
     )
-    return plan.find_kernel([a.pointer or 0 for a in srcs + srcs + side if a is not None], backward)
+    return plan.find_kernel([a.pointer or 0 for a in srcs + srcs + side if a is not None], flag(backward, "backward"))

@@ -5,6 +5,8 @@ import os
 import sys
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
+from ._errors import Error, from_library
+
 OK = 0
 COPY = -1
 MAX_DIMS, MAX_AXES, MAX_ROTARY_DIM = 5, 4, 1024
@@ -138,23 +140,6 @@ class FrequencyArgs(ctypes.Structure):
 STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_frequency_args": FrequencyArgs}
 
 
-class Error(ValueError):
-    """What the library, or this package before it, refuses.
-
-    str() is the line that names function, argument, value and rule. `argument` is the argument's name ("" if none is
-    named), in the words of C where the library names it (operands[1].src_stride), and `status` the library's status
-    ("TROPE_ERROR_ARGUMENT", ...).
-    """
-
-    def __init__(self, message, argument="", status="TROPE_ERROR_ARGUMENT"):
-        super().__init__(message)
-        self.argument = argument
-        self.status = status
-
-    def __reduce__(self):
-        return type(self), (str(self), self.argument, self.status)
-
-
 def _find_library():
     """libtrope.so in the package, which an editable install has in two folders; TROPE_LIBRARY is another one."""
     files = [os.path.join(folder, "libtrope.so") for folder in sys.modules[__package__].__path__]
@@ -215,15 +200,28 @@ lib = _load()
 
 
 def check(status):
-    """Raises the library's last error unless status is OK."""
+    """Raises the library's last error, in the words of trope.h, unless status is OK."""
     if status != OK:
         name = lib.trope_status_name(status).decode()
         raise Error(lib.trope_last_error().decode(), lib.trope_last_error_argument().decode(), name)
 
 
-def choose(choices, value, argument):
-    """The constant that a word stands for."""
-    try:
-        return choices[value]
-    except (KeyError, TypeError):
-        raise Error("%s must be one of %s, not %r" % (argument, ", ".join(map(repr, choices)), value), argument) from None
+def error_of_call(status, table="freqs", in_place=bool):
+    """The library's last error as an Error in the words of a Python caller (see from_library)."""
+    message, argument = lib.trope_last_error().decode(), lib.trope_last_error_argument().decode()
+    return from_library(message, argument, lib.trope_status_name(status).decode(), table, in_place)
+
+
+def reason():
+    """What the library's last error says, without the name of its function."""
+    return lib.trope_last_error().decode().partition(": ")[2]
+
+
+def make_phase_steps(inv_freq):
+    """trope_phase_steps: a ctypes array of uint64, one for each inv_freq."""
+    count = len(inv_freq)
+    steps = (c_uint64 * count)()
+    status = lib.trope_phase_steps((c_double * count)(*inv_freq), count, steps)
+    if status != OK:
+        raise error_of_call(status)
+    return steps

@@ -4,8 +4,8 @@ import ctypes
 import sys
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-from ._abi import Error
-from ._plan import Meta
+from ._errors import Error
+from ._plan import BYTES, Meta, name_of_dtype
 
 
 class _Device(ctypes.Structure):
@@ -43,14 +43,7 @@ class _Versioned(ctypes.Structure):
     ]
 
 
-_DLPACK_TYPES = {
-    (2, 16): "float16",
-    (2, 32): "float32",
-    (2, 64): "float64",
-    (4, 16): "bfloat16",
-    (0, 32): "int32",
-    (0, 64): "int64",
-}
+_DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}  # and the number of bits
 _DLPACK_DEVICES = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}  # CPU, CUDA, pinned, managed
 _READ_ONLY = 1
 
@@ -63,8 +56,8 @@ _get_name.restype, _get_name.argtypes = c_char_p, [ctypes.py_object]
 class Array:
     """An array as the library sees it.
 
-    meta      its Meta
-    pointer   its address
+    meta      its Meta, whose shape is also `shape`
+    pointer   its address, None if it has no elements
     writable  False: it must not be a destination; None: its library does not say
     kept      what keeps it alive
     """
@@ -74,19 +67,34 @@ class Array:
     def __init__(self, meta, pointer, writable, kept):
         self.meta, self.pointer, self.writable, self.kept = meta, pointer, writable, kept
 
+    @property
+    def shape(self):
+        return self.meta.shape
 
-def _by_interface(x, interface, device):
+
+def _by_interface(x, interface, device, argument):
     """numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba): strides in bytes."""
-    shape = tuple(interface["shape"])
-    size = int(interface["typestr"][2:])
+    shape, code, name = tuple(interface["shape"]), interface["typestr"], name_of_dtype(x.dtype)
+    size = int(code[2:]) or 1
+    if code[0] == ">" and sys.byteorder == "little":
+        raise Error("%s has the byte order of another machine (%s)" % (argument, code), argument)
+    if name in BYTES and size != BYTES[name]:
+        raise Error("%s has dtype %s, and elements of %d bytes (%s)" % (argument, name, size, code), argument)
+    if hasattr(x, "mask"):
+        raise Error("%s is a masked array, whose mask would be lost: give its data" % argument, argument)
     strides = interface.get("strides") or [size * stride for stride in _contiguous_strides(shape)]
     if any(stride % size for stride in strides):
-        raise Error("an array has strides of %s bytes, which elements of %d bytes do not have" % (tuple(strides), size))
-    if interface["typestr"][0] == ">" and sys.byteorder == "little":
-        raise Error("an array has the byte order of another machine (%s)" % interface["typestr"])
+        message = "%s has strides of %s bytes, which are no multiples of its elements' %d bytes"
+        raise Error(message % (argument, tuple(strides), size), argument)
     pointer, read_only = interface["data"]
-    meta = Meta(shape, tuple(stride // size for stride in strides), x.dtype, device)
-    return Array(meta, pointer or None, not read_only, interface)
+    meta = Meta(shape, tuple(stride // size for stride in strides), name, device)
+    return _checked(Array(meta, pointer or None, not read_only, interface), argument)
+
+
+def _checked(array, argument):
+    if array.pointer is None and 0 not in array.shape:
+        raise Error("%s has elements, and no address" % argument, argument)
+    return array
 
 
 def _capsule(x):
@@ -101,21 +109,25 @@ def _by_dlpack(x, argument):
     try:
         capsule = _capsule(x)
     except Exception as error:
-        raise Error("%s is a %s that gives no DLPack: %s" % (argument, type(x).__name__, error), argument) from error
+        message = "%s is a %s that cannot be read by DLPack: %s"
+        raise Error(message % (argument, type(x).__name__, error), argument) from error
     name = _get_name(capsule)
     address = _get_pointer(capsule, name)
     versioned = name == b"dltensor_versioned"
     managed = _Versioned.from_address(address) if versioned else None
     tensor = managed.tensor if versioned else _Tensor.from_address(address)
-    dtype = _DLPACK_TYPES.get((tensor.dtype.code, tensor.dtype.bits)) if tensor.dtype.lanes == 1 else None
+    dtype = "%s%d" % (_DLPACK_CODES.get(tensor.dtype.code, "code %d, bits " % tensor.dtype.code), tensor.dtype.bits)
     device = _DLPACK_DEVICES.get(tensor.device.type)
-    if dtype is None or device is None:
-        raise Error("%s has a dtype or a device that the library does not have" % argument, argument)
+    if tensor.dtype.lanes != 1:
+        raise Error("%s has a dtype of %d lanes, which the library does not have" % (argument, tensor.dtype.lanes), argument)
+    if device is None:
+        message = "%s is on a device that the library does not have (DLPack: %d)"
+        raise Error(message % (argument, tensor.device.type), argument)
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _contiguous_strides(shape)
     writable = not managed.flags & _READ_ONLY if versioned else None
     pointer = tensor.data + tensor.byte_offset if tensor.data else None
-    return Array(Meta(shape, strides, dtype, device), pointer, writable, capsule)
+    return _checked(Array(Meta(shape, strides, dtype, device), pointer, writable, capsule), argument)
 
 
 def _contiguous_strides(shape):
@@ -130,16 +142,14 @@ def describe(x, argument):
     """The Array of x, which has the array interface or DLPack."""
     interface = getattr(x, "__array_interface__", None)
     if interface is not None and hasattr(x, "dtype"):
-        return _by_interface(x, interface, "cpu")
+        return _by_interface(x, interface, "cpu", argument)
     interface = getattr(x, "__cuda_array_interface__", None) if not hasattr(x, "__dlpack__") else None
     if interface is not None:
-        return _by_interface(x, interface, "cuda")
+        return _by_interface(x, interface, "cuda", argument)
     if hasattr(x, "__dlpack__"):
         return _by_dlpack(x, argument)
-    raise Error(
-        "%s must be an array (NumPy, PyTorch, JAX, or anything with DLPack), not %s" % (argument, type(x).__name__),
-        argument,
-    )
+    message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not a %s"
+    raise Error(message % (argument, type(x).__name__), argument)
 
 
 def describe_destination(x, argument):
@@ -149,20 +159,22 @@ def describe_destination(x, argument):
     return array
 
 
-def empty_like(x, shape, argument):
-    """A new array of x's library, dtype and order of dimensions."""
+def new_result(x, array, shape, argument):
+    """A new array of NumPy, of the dtype of x and with its order of dimensions. array: the Array of x."""
     import numpy
 
-    array = describe(x, argument)
     if array.meta.device != "cpu":
-        raise Error("%s is on %s: give `out` (torch tensors have trope.torch)" % (argument, array.meta.device), "out")
+        message = "out is missing: %s is on %s, where only the library that it is of can make a new array"
+        raise Error(message % (argument, array.meta.device), "out")
     if isinstance(x, numpy.ndarray):
         return numpy.empty_like(x, shape=shape, subok=False)
-    return numpy.empty(shape, x.dtype)
+    if array.meta.dtype == "bfloat16" and not hasattr(x, "dtype"):
+        raise Error("out is missing: %s has dtype bfloat16, which NumPy lacks" % argument, "out")
+    return numpy.empty(shape, getattr(x, "dtype", array.meta.dtype))
 
 
 def like_source(result, x):
-    """A result of NumPy as an array of x's library."""
+    """A result of NumPy as an array of x's library, where that has an array namespace."""
     import numpy
 
     if isinstance(x, numpy.ndarray):

@@ -4,14 +4,16 @@ import ctypes
 from typing import NamedTuple
 
 from . import _abi
-from ._abi import Args, Error, Operand, lib
-from ._spec import DIMS
+from ._abi import Args, Operand, lib
+from ._errors import Error
+from ._spec import ARRAYS, DIMS, check_spec
+from ._values import INT32_MAX
 
-_DTYPES = {
-    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64",
-    "int32": "i32", "int64": "i64",
-}  # fmt: skip
+_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
+_INDICES = {"int32": "i32", "int64": "i64"}
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of an element
 _PLANS_MOST = 512
+_NO_ELEMENTS = 64  # the address of arrays without elements, for which libraries have 0: nothing is read there
 
 
 class Side(NamedTuple):
@@ -47,28 +49,31 @@ class Meta(NamedTuple):
     device: object
 
 
+def name_of_dtype(dtype):
+    """"float32" of NumPy's, PyTorch's, JAX's, ... float32."""
+    return str(dtype).rpartition(".")[2]
+
+
 def dtype_of(meta, argument):
-    """The library's word for a dtype of NumPy, PyTorch, JAX, ..."""
-    name = str(meta[2]).rpartition(".")[2]
-    try:
-        return _DTYPES[name]
-    except KeyError:
-        raise Error(
-            "%s has dtype %s, and the library has float32, float16, bfloat16, float64" % (argument, name), argument
-        ) from None
+    """The library's word for the dtype of a tensor or table."""
+    name = name_of_dtype(meta[2])
+    if name not in _DTYPES:
+        message = "%s has dtype %s, and must be float32, float16, bfloat16 or float64"
+        raise Error(message % (argument, name), argument)
+    return _DTYPES[name]
 
 
 def _index_dtype(meta, argument):
-    word = dtype_of(meta, argument)
-    if word not in _abi.INDICES:
-        raise Error("%s must be int32 or int64, not %s" % (argument, meta[2]), argument)
-    return _abi.INDICES[word]
+    name = name_of_dtype(meta[2])
+    if name not in _INDICES:
+        raise Error("%s has dtype %s, and must be int32 or int64" % (argument, name), argument)
+    return _abi.INDICES[_INDICES[name]]
 
 
-def _check_dtype(meta, word, argument):
-    """Of what is written: the library is not told its dtype."""
-    if dtype_of(meta, argument) != word:
-        raise Error("%s has dtype %s, and must be %s" % (argument, meta[2], word), argument)
+def _check_dtype(meta, wanted, argument):
+    """Of an array that is written: the library is not told its dtype."""
+    if name_of_dtype(meta[2]) != wanted:
+        raise Error("%s has dtype %s, and must be %s" % (argument, name_of_dtype(meta[2]), wanted), argument)
 
 
 def _is_contiguous(shape, strides):
@@ -80,35 +85,49 @@ def _is_contiguous(shape, strides):
     return True
 
 
-def _flat(meta, size, argument):
-    """Refuses what is not one contiguous dimension (of `size` elements)."""
-    shape, strides = meta[0], meta[1]
-    if len(shape) != 1 or not _is_contiguous(shape, strides):
-        raise Error("%s must have one contiguous dimension, not shape %s" % (argument, list(shape)), argument)
-    if size is not None and shape[0] != size:
-        raise Error("%s must have %d elements, not %d" % (argument, size, shape[0]), argument)
+def _flat(meta, size, argument, what):
+    """Refuses an array that is not one contiguous dimension of `size` elements (None: of any number), one for each `what`."""
+    shape, strides = tuple(meta[0]), meta[1]
+    if len(shape) != 1 or (size is not None and shape[0] != size):
+        wanted = "[%s]" % what if size is None else "[%d], one for each %s" % (size, what) if what else "[%d]" % size
+        raise Error("%s has shape %s, and must have shape %s" % (argument, list(shape), wanted), argument)
+    if not _is_contiguous(shape, strides):
+        raise Error("%s must be contiguous, and has stride %d" % (argument, strides[0]), argument)
+
+
+_DIMS_OF_OPERAND = ("batch", "tokens", "groups", "heads", "head_dim")
 
 
 def _sizes(layout, meta, argument):
     """[batch, tokens, groups, heads, head_dim] and their strides. A layout without groups has one of all heads."""
     shape, strides = meta[0], meta[1]
     if len(shape) != len(layout):
-        raise Error("%s has shape %s, which is not %s" % (argument, list(shape), layout), argument)
+        message = "%s has shape %s, which is not %s (layout %r)"
+        raise Error(message % (argument, list(shape), list(layout), layout), argument)
     dims = DIMS[layout]
-    return [1 if dim is None else shape[dim] for dim in dims], [0 if dim is None else strides[dim] for dim in dims]
+    sizes = [1 if dim is None else shape[dim] for dim in dims]
+    for word, size in zip(_DIMS_OF_OPERAND[2:], sizes[2:]):
+        if not 1 <= size <= INT32_MAX:
+            raise Error("%s has %s %d, which must be 1 to %d" % (argument, word, size, INT32_MAX), argument)
+    return sizes, [0 if dim is None else strides[dim] for dim in dims]
 
 
 def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
     """One of an operand's tensors, of `expected` sizes. Where heads are shared, they are groups in the operand: of one head
     in the tensor that shares, and of several that are one after another in the other."""
     sizes, strides = _sizes(layout, meta, argument)
-    for word, size, right in zip(("batch", "tokens", "groups", "heads", "head_dim"), sizes, expected):
+    for word, size, right in zip(_DIMS_OF_OPERAND, sizes, expected):
         if size != right:
-            raise Error("%s: %s has %s %d, where %d is wanted" % (argument, name, word, size, right), argument)
+            message = "%s has shape %s, with %s %d where %d is needed"
+            raise Error(message % (argument, list(meta[0]), word, size, right), argument)
     if operand.shared_heads:
         strides[2:4] = (strides[3], 0) if is_sharing else (strides[3] * operand.heads_per_group, strides[3])
     setattr(operand, name + "_layout", _abi.STRIDED)
     getattr(operand, name + "_stride")[:] = strides
+
+
+# What Python calls the tensors of operands[i].
+NAMES = {"src": "tensors[%d]", "dst": "out[%d]", "forward_src": "forward_src[%d]"}
 
 
 class Plan:
@@ -118,6 +137,7 @@ class Plan:
         self.spec = spec  # alive: keys of plans have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
         self.device = str(getattr(srcs[0][3], "type", srcs[0][3]))
+        self.table_name = "freqs" if side.freqs is not None else "cos"
         self.kept = []  # what the structs point into
         self.args = Args(struct_size=ctypes.sizeof(Args), operand_size=ctypes.sizeof(Operand))
         self.operands = (Operand * len(srcs))()
@@ -126,20 +146,25 @@ class Plan:
         self._fill_options(spec, srcs[0])
         self._fill_operands(backward, spec, srcs, dsts, forward_srcs)
         self._fill_angles(spec, side)
-        self._fill_positions(side)
-        self._fill_sequences(side)
+        self._fill_sequences(spec, side)
+        self._fill_positions(spec, side)
         self._fill_gradients(spec, side)
         if side.status is not None:
-            _check_dtype(side.status, "i32", "status")
-            _flat(side.status, 1, "status")
+            _check_dtype(side.status, "int32", "status")
+            _flat(side.status, 1, "status", "")
+        if self.args.batch == 0:  # as without tokens: the library checks the call, and does nothing
+            self.args.batch, self.args.tokens = 1, 0
         self.workspace_size = None
         self.slots = self._find_slots(srcs, dsts, forward_srcs, side)
 
     def _fill_options(self, spec, first):
         args = self.args
-        args.device = _abi.choose(_abi.DEVICES, self.device, "device")
+        if self.device not in _abi.DEVICES:
+            message = "tensors[0] is on device %r, and this library has %s"
+            raise Error(message % (self.device, " and ".join(map(repr, _abi.DEVICES))), "tensors[0]")
+        args.device = _abi.DEVICES[self.device]
         args.threads = spec.threads
-        args.dtype = _abi.choose(_abi.DTYPES, dtype_of(first, "tensors[0]"), "tensors[0]")
+        args.dtype = _abi.DTYPES[dtype_of(first, "tensors[0]")]
         args.rounding = _abi.ROUNDINGS[spec.rounding]
         args.pairing = _abi.PAIRINGS[spec.pairing]
         args.pairing_out = _abi.PAIRINGS[spec.pairing_out] if spec.pairing_out else 0
@@ -158,21 +183,32 @@ class Plan:
         self.kept.append(array)
 
     def _fill_operands(self, backward, spec, srcs, dsts, forward_srcs):
-        args = self.args
+        args, count = self.args, len(srcs)
+        if not len(spec.rotary_dims) == len(spec.rotary_offsets) == len(spec.shared_heads) == count:
+            raise Error("rotary_dim, rotary_offset and shared_heads need one entry for each of %d tensors" % count, "tensors")
         for i, operand in enumerate(self.operands):
-            argument, per_group = "tensors[%d]" % i, spec.shared_heads[i]
+            argument, per_group = NAMES["src"] % i, spec.shared_heads[i]
             metas = {"src": srcs[i], "dst": dsts[i], "forward_src": forward_srcs[i]}
             for name, meta in metas.items():
-                if meta is not None and dtype_of(meta, argument) != dtype_of(srcs[0], argument):
-                    raise Error("%s: %s has dtype %s, and the call %s" % (argument, name, meta[2], srcs[0][2]), argument)
-            sharing = (dsts[i] or forward_srcs[i]) if per_group and backward else srcs[i]
-            batch, tokens, groups, heads, head_dim = _sizes(spec.layout, sharing, argument)[0]
+                named = NAMES[name] % i
+                if meta is not None and dtype_of(meta, named) != dtype_of(srcs[0], "tensors[0]"):
+                    given = named, name_of_dtype(meta[2]), name_of_dtype(srcs[0][2])
+                    raise Error("%s has dtype %s, and tensors[0] %s: all tensors of a call have one" % given, named)
+            shape = _sizes(spec.layout, srcs[i], argument)[0]
+            batch, tokens, groups, heads, head_dim = shape
+            if per_group and backward:
+                if heads % per_group:
+                    message = "%s has %d heads, which is no multiple of shared_heads %d"
+                    raise Error(message % (argument, heads, per_group), argument)
+                heads //= per_group
             if i == 0:
                 args.batch, args.tokens = batch, tokens
             if per_group:
                 operand.groups, operand.heads_per_group, operand.shared_heads = heads, per_group, _abi.SHARED_GROUP
             else:
                 operand.groups, operand.heads_per_group = groups, heads
+            if heads * per_group > INT32_MAX:
+                raise Error("shared_heads (%d) makes too many heads" % per_group, "shared_heads")
             operand.head_dim, operand.rotary_dim = head_dim, spec.rotary_dims[i]
             operand.rotary_offset, operand.accumulate = spec.rotary_offsets[i], spec.accumulate
             for name, meta in metas.items():
@@ -180,89 +216,126 @@ class Plan:
                     is_other = per_group and name == ("src" if backward else "dst")
                     all_heads = heads * per_group if is_other else heads
                     expected = args.batch, args.tokens, groups, all_heads, head_dim
-                    _fill_tensor(operand, name, meta, spec.layout, expected, not is_other, argument)
+                    _fill_tensor(operand, name, meta, spec.layout, expected, not is_other, NAMES[name] % i)
 
     def _table_strides(self, meta, argument):
         """Strides of axis, batch, row and column. A dimension that is not there, or has one entry for all, has 0."""
         shape, strides = tuple(meta[0]), tuple(meta[1])
         if not 2 <= len(shape) <= 4:
-            raise Error(
-                "%s has shape %s: [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
-                % (argument, list(shape)),
-                argument,
-            )
+            message = "%s has shape %s, and must be [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
+            raise Error(message % (argument, list(shape)), argument)
         lacking = 4 - len(shape)
         shape, strides = (1,) * lacking + shape, (0,) * lacking + strides
-        if shape[0] > _abi.MAX_AXES:
-            raise Error(
-                "%s has %d axes (shape %s), and %d is the most" % (argument, shape[0], list(meta[0]), _abi.MAX_AXES),
-                argument,
-            )
+        if not 1 <= shape[0] <= _abi.MAX_AXES:
+            message = "%s has shape %s, and must have 1 to %d axes"
+            raise Error(message % (argument, list(meta[0]), _abi.MAX_AXES), argument)
         if shape[1] not in (1, self.args.batch):
-            raise Error("%s is of batch %d, and the tensors of %d" % (argument, shape[1], self.args.batch), argument)
+            message = "%s has shape %s, with batch %d where the tensors have %d"
+            raise Error(message % (argument, list(meta[0]), shape[1], self.args.batch), argument)
         return shape, tuple(0 if size == 1 and i < 2 else stride for i, (size, stride) in enumerate(zip(shape, strides)))
 
     def _fill_angles(self, spec, side):
-        args = self.args
+        args, name = self.args, self.table_name
         if spec.inv_freq:
+            check_spec(spec, None, None)
+            if spec.out_of_range != "poison":
+                message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
+                raise Error(message % spec.out_of_range, "out_of_range")
             self._keep("phase_step", _phase_steps(spec.inv_freq))
             return
         table = side.freqs if side.freqs is not None else side.cos
-        name = "freqs" if side.freqs is not None else "cos"
+        if table is None:
+            raise Error("the angles are missing: give exactly one of inv_freq, freqs, or cos with sin", "inv_freq")
         shape, strides = self._table_strides(table, name)
+        check_spec(spec, name, shape[3])
         if side.sin is not None and (*self._table_strides(side.sin, "sin"), side.sin[2]) != (shape, strides, table[2]):
-            raise Error("sin must have the shape, strides and dtype of cos", "sin")
-        args.angle_dtype = _abi.choose(_abi.DTYPES, dtype_of(table, name), name)
+            message = "sin has shape %s, strides %s and dtype %s, and cos %s, %s and %s: they must be the same"
+            given = [x for meta in (side.sin, table) for x in (list(meta[0]), list(meta[1]), name_of_dtype(meta[2]))]
+            raise Error(message % tuple(given), "sin")
+        args.angle_dtype = _abi.DTYPES[dtype_of(table, name)]
+        if args.angle_dtype == _abi.DTYPES["f64"] != args.dtype:
+            raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
         args.angle_columns = _abi.COLUMNS[spec.angle_columns]
         args.angle_layout, args.angle_rows = _abi.TABLE_STRIDED, shape[2]
+        if not args.batch * args.tokens:
+            args.angle_rows = max(shape[2], 1)
         args.angle_stride[:] = strides
-        if shape[0] > 1:
-            axes = max(spec.pair_axis, default=spec.parts - 1) + 1
-            if axes != shape[0]:
-                raise Error("%s has %d axes, and pairs use %d (pair_axis, parts)" % (name, shape[0], axes), name)
+        if shape[0] > 1 and self._axes_of_pairs(spec) != shape[0]:
+            message = "%s has shape %s, with %d axes where the pairs use %d (pair_axis, parts)"
+            raise Error(message % (name, list(table[0]), shape[0], self._axes_of_pairs(spec)), name)
 
-    def _fill_positions(self, side):
+    @staticmethod
+    def _axes_of_pairs(spec):
+        """How many axes the pairs use: of pair_axis, else one for each part."""
+        return max(spec.pair_axis, default=spec.parts - 1) + 1
+
+    def _fill_positions(self, spec, side):
         args = self.args
+        given = [name for name in ("position_ids", "start_positions") if getattr(side, name) is not None]
+        given += ["stream_positions"] * spec.stream_positions
+        if len(given) > 1:
+            raise Error("%s is given beside %s: positions come from one of them" % (given[1], given[0]), given[1])
+        if spec.stream_positions and side.cu_seqlens is None:
+            raise Error("stream_positions is True, and cu_seqlens is missing", "stream_positions")
         if side.position_ids is not None:
-            self._fill_ids(side.position_ids)
+            self._fill_ids(spec, side.position_ids)
         if side.start_positions is not None:
-            sequences = args.batch if side.cu_seqlens is None else side.cu_seqlens[0][0] - 1
-            _flat(side.start_positions, sequences, "start_positions")
+            sequences = args.batch if side.cu_seqlens is None else args.sequences
+            what = "batch entry" if side.cu_seqlens is None else "sequence of cu_seqlens"
+            _flat(side.start_positions, sequences, "start_positions", what)
             args.position_dtype = _index_dtype(side.start_positions, "start_positions")
+        planes = self._table_strides(side.freqs or side.cos, self.table_name)[0][0] if not spec.inv_freq else 1
+        ids = side.position_ids[0] if side.position_ids is not None else ()
+        if spec.pair_axis and max(spec.pair_axis) > 0 and planes == 1 and (len(ids) < 3 or ids[0] == 1):
+            message = "pair_axis names %d axes, and neither position_ids nor a table has axes: all pairs would turn alike"
+            raise Error(message % self._axes_of_pairs(spec), "pair_axis")
 
-    def _fill_ids(self, meta):
-        args = self.args
+    def _fill_ids(self, spec, meta):
+        args, name = self.args, "position_ids"
         shape, strides = tuple(meta[0]), tuple(meta[1])
         if not 1 <= len(shape) <= 3:
-            raise Error(
-                "position_ids has shape %s: [tokens], [batch, tokens] or [axes, batch, tokens]" % list(shape),
-                "position_ids",
-            )
+            message = "position_ids has shape %s, and must be [tokens], [batch, tokens] or [axes, batch, tokens]"
+            raise Error(message % list(shape), name)
         lacking = 3 - len(shape)
         axes, batch, tokens = (1,) * lacking + shape
         if tokens != args.tokens or batch not in (1, args.batch):
-            raise Error(
-                "position_ids has shape %s for batch %d with %d tokens" % (list(shape), args.batch, args.tokens),
-                "position_ids",
-            )
+            message = "position_ids has shape %s, and the tensors have batch %d and %d tokens"
+            raise Error(message % (list(shape), args.batch, args.tokens), name)
+        used = self._axes_of_pairs(spec)
+        if axes != 1 and axes != used:
+            message = "position_ids has shape %s, with %d axes where the pairs use %d (pair_axis, parts)%s"
+            text_row = ": leave out the first row, of text positions" if (axes, used) == (4, 3) else ""
+            raise Error(message % (list(shape), axes, used, text_row), name)
         strides = (0,) * lacking + strides
-        args.position_dtype = _index_dtype(meta, "position_ids")
+        args.position_dtype = _index_dtype(meta, name)
+        if strides[0] == 0:  # an expanded dimension: all axes have the same ids
+            axes = 1
         args.ids_layout, args.position_axes = _abi.IDS_STRIDED, axes
         args.ids_stride[:] = (strides[0] if axes > 1 else 0, strides[1] if batch > 1 else 0, strides[2])
 
-    def _fill_sequences(self, side):
+    def _fill_sequences(self, spec, side):
         args = self.args
         if side.cu_seqlens is None:
             if side.cu_seqlens_padded is not None:
-                raise Error("cu_seqlens_padded is given without cu_seqlens", "cu_seqlens")
+                raise Error("cu_seqlens is missing: cu_seqlens_padded is given", "cu_seqlens")
+            if spec.padding:
+                raise Error("padding is %r, and cu_seqlens is missing" % spec.padding, "padding")
             return
-        _flat(side.cu_seqlens, None, "cu_seqlens")
+        _flat(side.cu_seqlens, None, "cu_seqlens", "sequences + 1")
         args.sequences = side.cu_seqlens[0][0] - 1
+        if args.sequences < 0:
+            raise Error("cu_seqlens is empty, and must have shape [sequences + 1]", "cu_seqlens")
         args.cu_seqlens_dtype = _index_dtype(side.cu_seqlens, "cu_seqlens")
+        if args.batch != 1:
+            message = "cu_seqlens is for packed sequences, with batch 1 (layout 'thd'), and tensors[0] has batch %d"
+            raise Error(message % args.batch, "cu_seqlens")
         if side.cu_seqlens_padded is not None:
-            _flat(side.cu_seqlens_padded, args.sequences + 1, "cu_seqlens_padded")
+            _flat(side.cu_seqlens_padded, args.sequences + 1, "cu_seqlens_padded", "entry of cu_seqlens")
             if _index_dtype(side.cu_seqlens_padded, "cu_seqlens_padded") != args.cu_seqlens_dtype:
                 raise Error("cu_seqlens_padded must have the dtype of cu_seqlens", "cu_seqlens_padded")
+            if not spec.padding:
+                words = ", ".join(map(repr, _abi.PADDINGS))
+                raise Error("padding is missing: cu_seqlens_padded needs one of %s" % words, "padding")
 
     def _fill_gradients(self, spec, side):
         args = self.args
@@ -270,16 +343,18 @@ class Plan:
             table = side.freqs if side.freqs is not None else side.cos
             if table is None:
                 raise Error("d_freqs is given, and there is no table: inv_freq has d_inv_freq", "d_freqs")
-            _check_dtype(side.d_freqs, "f64" if args.dtype == _abi.DTYPES["f64"] else "f32", "d_freqs")
+            _check_dtype(side.d_freqs, "float64" if args.dtype == _abi.DTYPES["f64"] else "float32", "d_freqs")
             shape, strides = self._table_strides(side.d_freqs, "d_freqs")
-            axes = max(spec.pair_axis, default=spec.parts - 1) + 1
-            if shape[2:] != tuple(table[0][-2:]) or shape[0] not in (1, axes):
-                raise Error("d_freqs has shape %s, and the table %s" % (list(side.d_freqs[0]), list(table[0])), "d_freqs")
+            if shape[2:] != tuple(table[0][-2:]) or shape[0] not in (1, self._axes_of_pairs(spec)):
+                message = "d_freqs has shape %s, and the table %s"
+                raise Error(message % (list(side.d_freqs[0]), list(table[0])), "d_freqs")
             args.d_freqs_layout = _abi.TABLE_STRIDED
             args.d_freqs_stride[:] = strides
         if side.d_inv_freq is not None:
-            _check_dtype(side.d_inv_freq, "f64", "d_inv_freq")
-            _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq")
+            if not spec.inv_freq:
+                raise Error("d_inv_freq is given, and inv_freq is not: a table has d_freqs", "d_inv_freq")
+            _check_dtype(side.d_inv_freq, "float64", "d_inv_freq")
+            _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq", "pair")
 
     def _find_slots(self, srcs, dsts, forward_srcs, side):
         """Where the addresses go: (words of a struct, index of the word), for the arrays that are there, in their order."""
@@ -293,13 +368,19 @@ class Plan:
         slots += [(args, getattr(Args, name).offset // 8) for name in Side._fields if getattr(side, name) is not None]
         return slots
 
+    def _check(self, status):
+        """Raises the library's last error, in the words of the caller, unless status is OK."""
+        if status != _abi.OK:
+            operands = self.operands
+            raise _abi.error_of_call(status, self.table_name, lambda i: operands[i].src == operands[i].dst)
+
     def run(self, addresses, stream=None, allocate=None):
         """The call, on the addresses of the arrays that are there: src of all operands, dst, forward_src, and of `side`.
 
         allocate(bytes) gives scratch, which gradients of the angles need, as (what keeps it alive, its address).
         """
         for (words, at), address in zip(self.slots, addresses):
-            words[at] = address
+            words[at] = address or _NO_ELEMENTS
         self.args.stream = stream  # None: the legacy stream, whatever an earlier call of this plan had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
@@ -307,20 +388,20 @@ class Plan:
             args.workspace_size = size
         status = self.call(self.reference)
         if status:
-            _abi.check(status)
+            self._check(status)
 
     def find_kernel(self, addresses, backward):
         """trope_kernel_name."""
         name = ctypes.create_string_buffer(128)
         for (words, at), address in zip(self.slots, addresses):
-            words[at] = address
-        _abi.check(lib.trope_kernel_name(self.reference, backward, name, len(name)))
+            words[at] = address or _NO_ELEMENTS
+        self._check(lib.trope_kernel_name(self.reference, backward, name, len(name)))
         return name.value.decode()
 
     def _find_workspace_size(self):
         if self.workspace_size is None:
             size = ctypes.c_uint64()
-            _abi.check(lib.trope_workspace_size(self.reference, ctypes.byref(size)))
+            self._check(lib.trope_workspace_size(self.reference, ctypes.byref(size)))
             self.workspace_size = size.value
         return self.workspace_size
 
@@ -347,12 +428,4 @@ def run(key, make, addresses, stream=None, allocate=None):
 
 def _phase_steps(inv_freq):
     steps = getattr(inv_freq, "phase_steps", None)
-    return make_phase_steps(inv_freq) if steps is None else steps
-
-
-def make_phase_steps(inv_freq):
-    """trope_phase_steps: a ctypes array of uint64, one for each inv_freq."""
-    count = len(inv_freq)
-    steps = (ctypes.c_uint64 * count)()
-    _abi.check(lib.trope_phase_steps((ctypes.c_double * count)(*inv_freq), count, steps))
-    return steps
+    return _abi.make_phase_steps(inv_freq) if steps is None else steps

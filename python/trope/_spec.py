@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
-import operator
-from typing import Any, Literal, NamedTuple, Sequence, Tuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Sequence, Tuple, TypedDict
 
 from . import _abi
-from ._abi import Error
+from ._errors import Error, refuse_unknown
+from ._values import flag, integer, integers, number, shown, word
+from . import frequencies as _f
+frequency_list = getattr(_f, 'frequency_list', None) or _f._frequency_list
+
+if TYPE_CHECKING:
+    from typing_extensions import Required
 
 # Where batch, tokens, groups, heads and head_dim are in the shape of a tensor of each layout.
 DIMS = {
@@ -27,10 +32,10 @@ Pairing = Literal["half", "interleaved"]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of all functions, for type checkers. OPTIONS says what they mean, resolve what is left out."""
+    """The keyword arguments of all functions, for type checkers. OPTIONS says what they mean, and resolve has the defaults."""
 
-    layout: Layout
-    pairing: Pairing
+    layout: Required[Layout]
+    pairing: Required[Pairing]
     pairing_out: Pairing | None
     inv_freq: Any  # Frequencies, or a sequence of float
     freqs: Any  # an array, like cos, sin and all indices
@@ -89,17 +94,8 @@ class Spec(NamedTuple):
     threads: int
 
 
-def _word(value, choices, argument):
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        if value is None:
-            raise Error("%s is missing: one of %s" % (argument, known), argument)
-        raise Error("%s must be one of %s, not %r" % (argument, known, value), argument)
-    return value
-
-
 def _per_tensor(value, count, argument):
-    """An int for all tensors, or one for each of them."""
+    """An integer for all tensors, or one for each of them, as a tuple."""
     if isinstance(value, int):
         return (value,) * count
     if len(value) != count:
@@ -107,50 +103,52 @@ def _per_tensor(value, count, argument):
     return value
 
 
-def _integer(value, argument):
-    """value as an int: of NumPy, too; a float is none, though it is equal to one."""
-    if type(value) is int or value is None:
-        return value
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise Error("%s must be an integer, not %r" % (argument, value), argument) from None
-
-
-def _integers(value, argument):
-    """An int, or a tuple of them."""
-    if isinstance(value, (list, tuple)):
-        return tuple([_integer(each, argument) for each in value])
-    return _integer(value, argument)
-
-
 def _cp(size, rank, layout):
-    """Context parallel options: all of them or none. One rank is none."""
+    """Context parallel options: all of them or none. One rank is the same as none."""
+    if layout is not None:
+        word(layout, _abi.CP_LAYOUTS, "cp_layout")
     if size is None and rank is None and layout is None:
         return 1, 0, ""
     if size is None:
         given = "cp_rank" if rank is not None else "cp_layout"
-        raise Error("%s is given without cp_size" % given, "cp_size")
+        raise Error("cp_size is missing: %s is given" % given, "cp_size")
+    integer(size, "cp_size", 1)
     if rank is None:
-        raise Error("cp_size is given without cp_rank", "cp_rank")
-    if not 0 <= rank < size:
+        raise Error("cp_rank is missing: cp_size is given", "cp_rank")
+    if not 0 <= integer(rank, "cp_rank", -(2**31)) < size:
         raise Error("cp_rank must be 0 to cp_size - 1 = %d, not %d" % (size - 1, rank), "cp_rank")
     if size == 1:
         return 1, 0, ""
-    return size, rank, _word(layout, _abi.CP_LAYOUTS, "cp_layout")
+    return size, rank, word(layout, _abi.CP_LAYOUTS, "cp_layout")
 
 
 def _mscale(mscale, inv_freq):
     """The one given, or the attention factor of Frequencies."""
-    if mscale is not None:
-        if mscale == 0 or mscale != mscale:
-            raise Error("mscale must be finite and not 0, not %r" % mscale, "mscale")
-        return float(mscale)
-    return float(getattr(inv_freq, "attention_factor", 1.0))
+    if mscale is None:
+        return float(getattr(inv_freq, "attention_factor", 1.0))
+    if number(mscale, "mscale") == 0:
+        raise Error("mscale must not be 0", "mscale")
+    return float(mscale)
+
+
+def _whole_heads(head_dims, width, angles):
+    """rotary_dim where it is not given: the angles must cover each head. Which part of a head rotates is not guessed."""
+    for i, head_dim in enumerate(head_dims):
+        if width > head_dim:
+            message = "%s covers %d elements of a head, and a head of tensors[%d] has %d"
+            raise Error(message % (angles, width, i, head_dim), angles)
+        if width < head_dim:
+            message = (
+                "rotary_dim is missing: %s covers %d of the %d elements of a head of tensors[%d]; rotary_dim says how many"
+                " of them rotate, and rotary_offset from which on"
+            )
+            raise Error(message % (angles, width, head_dim, i), "rotary_dim")
+    return (width,) * len(head_dims)
 
 
 def make_spec(
-    count,
+    head_dims,
+    table,
     columns,
     layout,
     pairing,
@@ -174,52 +172,81 @@ def make_spec(
     inv_freq,
     threads,
 ):
-    """The Spec of `count` tensors and a table of so many columns (None: inv_freq)."""
-    _word(layout, DIMS, "layout")
-    _word(pairing, _abi.PAIRINGS, "pairing")
-    if pairing_out is not None:
-        _word(pairing_out, _abi.PAIRINGS, "pairing_out")
-    if padding is not None:
-        _word(padding, _abi.PADDINGS, "padding")
-    if (columns is None) == (inv_freq is None):
-        raise Error("the angles are missing, or given twice: one of inv_freq, freqs, or cos with sin", "inv_freq")
-    if columns is None:
+    """The Spec of tensors with these sizes of a head.
+
+    table, columns: "freqs" or "cos", and how many columns it has; None if the angles are inv_freq.
+    """
+    count = len(head_dims)
+    if (table is None) == (inv_freq is None):
+        message = "the angles are missing" if table is None else "inv_freq is given beside a table"
+        raise Error(message + ": give exactly one of inv_freq, freqs, or cos with sin", "inv_freq")
+    if table is None:
         if angle_columns is not None:
-            raise Error("angle_columns is of tables, and inv_freq is none", "angle_columns")
+            raise Error("angle_columns describes a table (freqs, or cos and sin), and inv_freq is none", "angle_columns")
         width = 2 * len(inv_freq)
     else:
-        _word(angle_columns, _abi.COLUMNS, "angle_columns")
+        word(angle_columns, _abi.COLUMNS, "angle_columns")
         width = 2 * columns if angle_columns == "pair" else columns
-    shared_heads = _per_tensor(shared_heads, count, "shared_heads")
-    if any(shared_heads) and DIMS[layout][2] is not None:
-        raise Error("shared_heads is for layouts without groups, not %s" % layout, "shared_heads")
+    if pair_axis is not None and not pair_axis:
+        raise Error("pair_axis is empty: it needs one entry for each pair", "pair_axis")
     cp_size, cp_rank, cp_layout = _cp(cp_size, cp_rank, cp_layout)
-    return Spec(
-        layout,
-        pairing,
-        pairing_out or "",
-        parts,
-        bool(inverse),
+    spec = Spec(
+        word(layout, DIMS, "layout"),
+        word(pairing, _abi.PAIRINGS, "pairing"),
+        "" if pairing_out is None else word(pairing_out, _abi.PAIRINGS, "pairing_out"),
+        integer(parts, "parts", 1, _abi.MAX_AXES),
+        flag(inverse, "inverse"),
         _mscale(mscale, inv_freq),
-        _word(rounding, _abi.ROUNDINGS, "rounding"),
+        word(rounding, _abi.ROUNDINGS, "rounding"),
         angle_columns or "",
-        _word(out_of_range, _abi.RANGES, "out_of_range"),
-        padding or "",
-        bool(stream_positions),
+        word(out_of_range, _abi.RANGES, "out_of_range"),
+        "" if padding is None else word(padding, _abi.PADDINGS, "padding"),
+        flag(stream_positions, "stream_positions"),
         cp_size,
         cp_rank,
         cp_layout,
-        _per_tensor(width if rotary_dim is None else rotary_dim, count, "rotary_dim"),
-        _per_tensor(rotary_offset, count, "rotary_offset"),
-        shared_heads,
-        bool(accumulate),
-        () if pair_axis is None else tuple(pair_axis),
+        () if rotary_dim is None else _per_tensor(rotary_dim, count, "rotary_dim"),
+        _per_tensor(integers(rotary_offset, "rotary_offset"), count, "rotary_offset"),
+        _per_tensor(integers(shared_heads, "shared_heads"), count, "shared_heads"),
+        flag(accumulate, "accumulate"),
+        () if pair_axis is None else pair_axis,
         () if inv_freq is None else inv_freq,
-        threads,
+        integer(threads, "threads"),
     )
+    if rotary_dim is None:
+        spec = spec._replace(rotary_dims=_whole_heads(head_dims, width, table or "inv_freq"))
+    check_spec(spec, table, columns)
+    return spec
 
 
-cached_spec = functools.lru_cache(maxsize=1024)(make_spec)
+def check_spec(spec, table, columns):
+    """Refuses a Spec whose lists, or whose table, have another length than the call would read.
+
+    table, columns: as of make_spec.
+    """
+    for i, width in enumerate(spec.rotary_dims):
+        if width != _abi.COPY and (width < 2 or width % 2 or width > _abi.MAX_ROTARY_DIM):
+            message = "rotary_dim (%d) of tensors[%d] must be even, 2 to %d, or trope.COPY (-1)"
+            raise Error(message % (width, i, _abi.MAX_ROTARY_DIM), "rotary_dim")
+    widest = max(spec.rotary_dims, default=_abi.COPY)
+    if widest == _abi.COPY:
+        raise Error("rotary_dim: no tensor of the call rotates", "rotary_dim")
+    if spec.inv_freq and len(spec.inv_freq) != widest // 2:
+        message = "inv_freq has %d frequencies, and rotary_dim %d needs %d, one for each pair"
+        raise Error(message % (len(spec.inv_freq), widest, widest // 2), "inv_freq")
+    needed = widest // 2 if spec.angle_columns == "pair" else widest
+    if table is not None and columns != needed:
+        message = "%s has %d columns, and rotary_dim %d needs %d with angle_columns %r"
+        raise Error(message % (table, columns, widest, needed, spec.angle_columns), table)
+    if spec.pair_axis and len(spec.pair_axis) != widest // 2:
+        message = "pair_axis has %d entries, and rotary_dim %d needs %d, one for each pair"
+        raise Error(message % (len(spec.pair_axis), widest, widest // 2), "pair_axis")
+    if any(spec.shared_heads) and DIMS[spec.layout][2] is not None:
+        message = "shared_heads is for layouts without a dimension of groups, and layout is %r"
+        raise Error(message % spec.layout, "shared_heads")
+
+
+cached_spec = functools.lru_cache(maxsize=1024, typed=True)(make_spec)  # typed: 1 is not True
 
 
 def result_shape(backward, spec, i, shape):
@@ -248,9 +275,41 @@ def intern(spec):
     return _specs.setdefault(spec, spec)
 
 
+# Options that are arrays, in the order of plan.Side.
+ARRAYS = ("freqs", "cos", "sin", "position_ids", "start_positions", "cu_seqlens", "cu_seqlens_padded", "status")
+_RANKS = {layout: len(layout) for layout in DIMS}
+
+
+def _refuse_shape(layout, tensors):
+    word(layout, DIMS, "layout")
+    for i, x in enumerate(tensors):
+        if len(x.shape) != len(layout):
+            message = "tensors[%d] has shape %s, which is not %s (layout %r)"
+            raise Error(message % (i, list(x.shape), list(layout), layout), "tensors[%d]" % i)
+
+
+def find_columns(array, name):
+    """The size of the last dimension of a table."""
+    if not 2 <= len(array.shape) <= 4:
+        message = "%s has shape %s, and must be [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
+        raise Error(message % (name, list(array.shape)), name)
+    return array.shape[-1]
+
+
+def _axes_of_pairs(pair_axis):
+    """pair_axis as a tuple of ints, 0 to 3."""
+    if type(pair_axis) is tuple and set(map(type, pair_axis)) == {int} and 0 <= min(pair_axis) and max(pair_axis) < 4:
+        return pair_axis
+    given = pair_axis.tolist() if hasattr(pair_axis, "tolist") else pair_axis
+    if not isinstance(given, (list, tuple)):
+        raise Error("pair_axis must be a list of integers, not %s" % shown(pair_axis), "pair_axis")
+    return tuple([integer(axis, "pair_axis", 0, _abi.MAX_AXES - 1) for axis in given])
+
+
 def resolve(
-    count,
+    tensors,
     make=cached_spec,
+    /,
     *,
     layout=None,
     pairing=None,
@@ -281,49 +340,47 @@ def resolve(
     accumulate=False,
     status=None,
     threads=0,
+    **unknown,
 ):
-    """The Spec of keyword arguments as users give them, and the arrays among them, in the order of plan.Side."""
-    table = freqs
-    if cos is not None or sin is not None:
-        if freqs is not None:
-            raise Error("freqs and cos are given: one of them", "freqs")
+    """The Spec of keyword arguments as users give them, and the arrays among them, in the order of ARRAYS.
+
+    Tensors and arrays need no more than a shape here; of what library they are, the caller checks.
+    """
+    if unknown:
+        refuse_unknown(unknown, Options.__annotations__, "trope.rotate")
+    rank, head_dims = _RANKS.get(layout) if isinstance(layout, str) else None, []
+    for x in tensors:
+        shape = x.shape
+        if len(shape) != rank:
+            _refuse_shape(layout, tensors)
+        head_dims.append(shape[-1])
+    table = columns = None
+    if freqs is not None:
+        if cos is not None or sin is not None:
+            raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
+        table, columns = "freqs", find_columns(freqs, "freqs")
+    elif cos is not None or sin is not None:
         if cos is None or sin is None:
-            raise Error("cos and sin go together", "cos" if cos is None else "sin")
-        table = cos
+            missing = "cos" if cos is None else "sin"
+            raise Error("%s is missing: cos and sin go together" % missing, missing)
+        table, columns = "cos", find_columns(cos, "cos")
     if inv_freq is not None and not hasattr(inv_freq, "phase_steps"):
-        inv_freq = tuple(float(f) for f in inv_freq)
+        inv_freq = frequency_list(inv_freq)
     if pair_axis is not None:
-        pair_axis = tuple([_integer(axis, "pair_axis") for axis in pair_axis])
-    if cp_size is not None or cp_rank is not None:
-        cp_size, cp_rank = _integer(cp_size, "cp_size"), _integer(cp_rank, "cp_rank")
-    if not type(rotary_offset) is type(shared_heads) is type(parts) is type(threads) is int:
-        rotary_offset, shared_heads = _integers(rotary_offset, "rotary_offset"), _integers(shared_heads, "shared_heads")
-        parts, threads = _integer(parts, "parts"), _integer(threads, "threads")
-    spec = make(
-        count,
-        None if table is None else table.shape[-1],
-        layout,
-        pairing,
-        pairing_out,
-        parts,
-        inverse,
-        mscale,
-        rounding,
-        angle_columns,
-        out_of_range,
-        padding,
-        stream_positions,
-        cp_size,
-        cp_rank,
-        cp_layout,
-        None if rotary_dim is None else _integers(rotary_dim, "rotary_dim"),
-        rotary_offset,
-        shared_heads,
-        accumulate,
-        pair_axis,
-        inv_freq,
-        threads,
-    )
+        pair_axis = _axes_of_pairs(pair_axis)
+    if rotary_dim is not None:
+        rotary_dim = integers(rotary_dim, "rotary_dim", _abi.COPY)
+    if type(rotary_offset) is not int or type(shared_heads) is not int:
+        rotary_offset, shared_heads = integers(rotary_offset, "rotary_offset"), integers(shared_heads, "shared_heads")
+    options = (
+        tuple(head_dims), table, columns, layout, pairing, pairing_out, parts, inverse, mscale, rounding, angle_columns,
+        out_of_range, padding, stream_positions, cp_size, cp_rank, cp_layout, rotary_dim, rotary_offset, shared_heads,
+        accumulate, pair_axis, inv_freq, threads,
+    )  # fmt: skip
+    try:
+        spec = make(*options)
+    except TypeError:  # a value that has no hash: make_spec says which
+        spec = make_spec(*options)
     return spec, (freqs, cos, sin, position_ids, start_positions, cu_seqlens, cu_seqlens_padded, status)
 
 
@@ -344,7 +401,7 @@ OPTIONS = """
         rounding: "once" (fp32 inside, rounded at the store), "native" (each operation rounded to the dtype of the tensors,
             as eager PyTorch does on bf16), "native_f32" (each operation in fp32, none fused).
         rotary_dim: elements of a head that turn, for all tensors or one each; -1: none, the tensor is copied (V).
-            Default: as many as there are angles for.
+            Default: all, if the angles cover each head; else it must be given.
         rotary_offset: the first of them, for all tensors or one each.
         parts: equal parts of rotary_dim that are paired within themselves (axial RoPE).
         pair_axis: [rotary_dim/2] the axis of position_ids (or of a table with axes) of each pair: trope.pair_axis.

@@ -18,7 +18,7 @@ import functools
 import torch
 from torch.autograd import Function
 
-from ._abi import Error
+from ._errors import Error
 from ._spec import resolve
 from .torch import _is_eager, _launch, rotate, rotate_backward
 

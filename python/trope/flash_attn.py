@@ -25,7 +25,8 @@ from typing import NamedTuple
 import torch as _torch
 
 from . import torch as _rotations
-from ._abi import COPY, Error
+from ._abi import COPY
+from ._errors import Error
 
 __all__ = [
     "RotaryEmbedding", "apply_rotary", "apply_rotary_emb", "apply_rotary_emb_func", "apply_rotary_emb_kv_",

@@ -22,7 +22,7 @@ for its elements, as the formula has it: q * cos + rotate_half(q) * sin.
 import torch as _torch
 
 from . import torch as _rotations
-from ._abi import Error
+from ._errors import Error
 
 __all__ = [
     "LigerRopeFunction", "liger_llama4_text_rotary_pos_emb", "liger_llama4_vision_rotary_pos_emb",

@@ -42,7 +42,8 @@ from torch.autograd import Function
 
 from . import pair_axis
 from . import transformer_engine as _te
-from ._abi import COPY, Error
+from ._abi import COPY
+from ._errors import Error
 from ._spec import resolve
 from .torch import _check_gradients, _count_write, _is_eager, _launch, _refuse_transforms, _same_strides, rotate, rotate_
 from .torch._autograd import Eager, _present, _spread

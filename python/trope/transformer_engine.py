@@ -15,7 +15,8 @@ gradients of freqs. What is less: freqs of several batch entries [positions, b, 
 import torch
 from torch.autograd import Function
 
-from ._abi import COPY, Error
+from ._abi import COPY
+from ._errors import Error
 from ._spec import resolve
 from .torch import _is_eager, _launch, rotate, rotate_backward
 

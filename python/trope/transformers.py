@@ -37,7 +37,7 @@ import types as _types
 import torch as _torch
 
 from . import torch as _rotations
-from ._abi import Error
+from ._errors import Error
 
 __all__ = ["Patch", "patch"]
 

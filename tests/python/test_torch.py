@@ -33,7 +33,7 @@ def half_turned(x):
 @pytest.mark.parametrize("layout", ["sbhd", "bshd", "bhsd"])
 def test_bits_of_numpy(device, dtype, layout):
     q, k = random(6, 6, 6, 12, device=device, dtype=dtype), random(6, 6, 6, 8, device=device, dtype=dtype, seed=1)
-    options = dict(layout=layout, pairing="interleaved", inv_freq=INV_FREQ, rotary_offset=(4, 0))
+    options = dict(layout=layout, pairing="interleaved", inv_freq=INV_FREQ, rotary_dim=8, rotary_offset=(4, 0))
     y, z = trope.torch.rotate(q, k, **options)
     wanted, also = trope.rotate(q.cpu().numpy(), k.cpu().numpy(), **options)
     if device == "cuda" and dtype == torch.float64:  # whose sine is the C library's
@@ -64,11 +64,12 @@ def test_strides_of_results_are_eagers(device):
             layout="bshd",
             pairing="half",
             inv_freq=INV_FREQ.inv_freq[:1],
-            rotary_dim=2 if view.shape[-1] > 1 else None,
+            rotary_dim=2,
         )
         assert y.stride() == eager.stride() and y.shape == eager.shape
         assert torch.equal(
-            y, trope.torch.rotate(view.clone(), layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1])
+            y,
+            trope.torch.rotate(view.clone(), layout="bshd", pairing="half", inv_freq=INV_FREQ.inv_freq[:1], rotary_dim=2),
         )
 
 
@@ -104,7 +105,7 @@ def test_first_and_second_derivatives(device, case, columns):
     freqs = random(6, 2 if columns == "pair" else 4, device=device, dtype=torch.float64, grad=True)
 
     def call(q, k, freqs):
-        return trope.torch.rotate(q, k, freqs=freqs, angle_columns=columns, **options)
+        return trope.torch.rotate(q, k, freqs=freqs, angle_columns=columns, **{"rotary_dim": 4, **options})
 
     assert torch.autograd.gradcheck(call, (q, k, freqs), fast_mode=False)
     assert torch.autograd.gradgradcheck(call, (q, k, freqs), fast_mode=True)
@@ -131,7 +132,8 @@ def test_derivatives_of_packed_sequences(device, case, index):
 
     def call(x, freqs):
         return trope.torch.rotate(
-            x, layout="thd", pairing="half", freqs=freqs, angle_columns="half", cu_seqlens=cu_seqlens, **options
+            x, layout="thd", pairing="half", freqs=freqs, angle_columns="half", rotary_dim=4, cu_seqlens=cu_seqlens,
+            **options
         )  # fmt: skip
 
     assert torch.autograd.gradcheck(call, (x, freqs)) and torch.autograd.gradgradcheck(call, (x, freqs))
@@ -141,15 +143,16 @@ def test_learned_frequencies(device):
     x = random(5, 2, 2, 6, device=device, dtype=torch.float64, grad=True)
     inv_freq = torch.tensor([1.0, 0.2], dtype=torch.float64, device=device, requires_grad=True)
     ids = torch.tensor([[0, 3, 2, 2, 7]], device=device)
-    for options in (dict(), dict(position_ids=ids, max_position=8)):
+    for options in (dict(rotary_dim=4), dict(rotary_dim=4, position_ids=ids, max_position=8)):
 
         def call(x, inv_freq):
             return trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq, **options)
 
         assert torch.autograd.gradcheck(call, (x, inv_freq)) and torch.autograd.gradgradcheck(call, (x, inv_freq))
         exact = trope.torch.rotate(
-            x.detach(), layout="sbhd", pairing="half", inv_freq=(1.0, 0.2), position_ids=options.get("position_ids")
-        )
+            x.detach(), layout="sbhd", pairing="half", inv_freq=(1.0, 0.2), rotary_dim=4,
+            position_ids=options.get("position_ids"),
+        )  # fmt: skip
         torch.testing.assert_close(call(x, inv_freq), exact)
     with pytest.raises(trope.Error) as caught:
         trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq, position_ids=ids)
@@ -329,7 +332,7 @@ def test_in_place_refuses_what_autograd_needs(device):
         e.sum().backward()
     parts = (x * 1).split(1, 2)
     kept = parts[0].detach().clone()
-    with pytest.raises(RuntimeError, match="multiple views"):
+    with pytest.raises(trope.Error, match="multiple views"):
         trope.torch.rotate_(parts[0], **PLAIN)
     assert torch.equal(parts[0].detach(), kept)
     y = x.detach() * 1
@@ -488,7 +491,7 @@ def test_dtensor_says_that_it_does_not(device):
         )
         try:
             x = distribute_tensor(random(5, 2, 3, 8, device=device), init_device_mesh(device, (1,)), [Replicate()])
-            with pytest.raises((trope.Error, NotImplementedError, RuntimeError), match="trope|DTensor|shard"):
+            with pytest.raises(trope.Error, match="to_local"):
                 trope.torch.rotate(x, **PLAIN)
             local = trope.torch.rotate(x.to_local(), **PLAIN)
             assert local.shape == x.shape

@@ -25,7 +25,9 @@ def random(*shape, device, dtype=torch.float32, seed=0, grad=False):
 CALLS = {
     "frequencies": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ),
     "list": dict(layout="bshd", pairing="interleaved", inv_freq=[1.0, 0.5, 0.25, 0.125], mscale=0.5, inverse=True),
-    "window": dict(layout="bshd", pairing="interleaved", pairing_out="half", inv_freq=[1.0, 0.5], rotary_offset=(4, 2)),
+    "window": dict(
+        layout="bshd", pairing="interleaved", pairing_out="half", inv_freq=[1.0, 0.5], rotary_dim=4, rotary_offset=(4, 2)
+    ),
     "rank": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, cp_size=2, cp_rank=1, cp_layout="zigzag"),
     "shared": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, shared_heads=(0, 3)),
     "native": dict(layout="bshd", pairing="half", inv_freq=INV_FREQ, rounding="native"),
@@ -164,7 +166,8 @@ def test_operators_have_second_derivatives(device):
     freqs = random(3, 4, device=device, dtype=torch.float64, grad=True)
 
     def call(x, freqs):
-        options = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half", inverse=True, rotary_offset=1)
+        options = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half", inverse=True)
+        options.update(rotary_dim=4, rotary_offset=1)
         spec, side = trope.torch._resolve((x,), options)
         return _ops.Operators.rotate(False, spec, side, [x])[0]
 

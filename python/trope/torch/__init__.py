@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.autograd import forward_ad as _forward_ad
 
 from .. import _spec
-from .._abi import Error
-from .._spec import OPTIONS, Options, resolve
-from ..frequencies import Frequencies, frequencies
+from .._errors import Error
+from .._spec import ARRAYS, OPTIONS, Options, resolve
+from .._values import integer, one_each
+from .._spec import frequency_list
 
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
@@ -35,7 +36,6 @@ __all__ = ["RotaryEmbedding", "rotate", "rotate_", "rotate_backward", "rotate_ba
 
 _compiles = torch.compiler.is_compiling
 _count_modes = torch._C._len_torch_dispatch_stack
-_is_transformed = torch._C._are_functorch_transforms_active
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -56,54 +56,88 @@ def _requires_grad(tensors):
     return False
 
 
-def _refuse_transforms():
-    """Their derivatives would be zeros."""
-    if _is_transformed():
-        message = (
-            "torch.func transforms (vmap, grad, jvp, ...) are not supported: let the dimension of a vmap be in batch or"
-        )
-        raise Error(message + " heads, and use torch.autograd.grad", "tensors")
-    if _forward_ad._current_level >= 0:
-        raise Error("forward-mode derivatives are not supported", "tensors")
+def _check_tensor(t, name):
+    """Refuses what is not an ordinary tensor with memory of its own, and says what to pass instead."""
+    if not isinstance(t, torch.Tensor):
+        raise Error("%s must be a torch tensor, as the tensors of the call are, not a %s" % (name, type(t).__name__), name)
+    if t.layout is torch.jagged or t.is_nested:
+        message = "%s is a nested tensor: pass its values(), with layout 'thd' and its offsets() as cu_seqlens"
+        raise Error(message % name, name)
+    if t.layout is not torch.strided:
+        raise Error("%s has layout %s: pass to_dense()" % (name, t.layout), name)
+    if hasattr(t, "to_local"):  # DTensor
+        message = "%s is a DTensor: pass to_local(), and cp_size and cp_rank if its tokens are split over ranks"
+        raise Error(message % name, name)
+
+
+def _check_tensors(tensors, side):
+    """_check_tensor for all of a call, quick for plain tensors."""
+    for i, t in enumerate(tensors):
+        if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
+            _check_tensor(t, "tensors[%d]" % i)
+    for i, t in enumerate(side):
+        if t is not None and (type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested):
+            _check_tensor(t, ARRAYS[i])
 
 
 def _resolve(tensors, options, max_position=None):
     """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient."""
     if not tensors:
-        raise Error("no tensors", "tensors")
-    _refuse_transforms()
-    if max_position is not None and not isinstance(options.get("inv_freq"), Tensor):
-        raise Error("max_position is for an inv_freq that is learned", "max_position")
+        raise Error("tensors: none is given", "tensors")
+    _launch.refuse_transforms()
+    _check_tensors(tensors, ())
+    if max_position is not None:
+        integer(max_position, "max_position", 1)
+        if not isinstance(options.get("inv_freq"), Tensor):
+            raise Error("max_position is for an inv_freq that requires a gradient", "max_position")
     if isinstance(options.get("inv_freq"), Tensor):
         options = _without_inv_freq_as_tensor(options, tensors[0], max_position)
-    return resolve(len(tensors), _spec.make_spec if _compiles() else _spec.cached_spec, **options)
+    for name in ("freqs", "cos", "sin"):
+        if options.get(name) is not None:
+            _check_tensor(options[name], name)
+    spec, side = resolve(tensors, _spec.make_spec if _compiles() else _spec.cached_spec, **options)
+    _check_tensors((), side)
+    return spec, side
 
 
 def _without_inv_freq_as_tensor(options, x, max_position):
     inv_freq = options["inv_freq"]
+    _check_tensor(inv_freq, "inv_freq")
     if inv_freq.requires_grad:
         table = _table_of(inv_freq, x, max_position, options)
         return dict(options, inv_freq=None, freqs=table, angle_columns="pair")
-    if inv_freq.device.type != "cpu":
-        raise Error(
-            "inv_freq is on %s, and reading it would stop the host: give trope.frequencies, a list or a CPU tensor,"
-            " or let it require a gradient" % inv_freq.device,
-            "inv_freq",
-        )
-    return dict(options, inv_freq=tuple(inv_freq.tolist()))
+    if max_position is not None:
+        raise Error("max_position is for an inv_freq that requires a gradient", "max_position")
+    return dict(options, inv_freq=frequency_list(inv_freq))
 
 
 def _table_of(inv_freq, x, max_position, options):
     """freqs [positions, pairs]: products in double, rounded once, which autograd goes through."""
-    if options.get("freqs") is not None or options.get("cos") is not None:
-        raise Error("inv_freq is given beside a table", "inv_freq")
+    for name in ("freqs", "cos", "sin", "angle_columns"):
+        if options.get(name) is not None:
+            raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
+    if inv_freq.dtype not in (torch.float32, torch.float64):
+        message = (
+            "inv_freq has dtype %s, in which a position in the thousands is rotated by a wrong angle: keep it in float32"
+            " (with FSDP: leave it out of mixed precision)"
+        )
+        raise Error(message % inv_freq.dtype, "inv_freq")
+    if inv_freq.dim() != 1:
+        raise Error("inv_freq has shape %s, and must be [rotary_dim / 2]" % list(inv_freq.shape), "inv_freq")
+    if inv_freq.device != x.device:
+        raise Error("inv_freq is on %s, and tensors[0] on %s" % (inv_freq.device, x.device), "inv_freq")
     if max_position is None:
-        if options.get("position_ids") is not None or options.get("start_positions") is not None:
-            raise Error(
-                "max_position is missing: positions up to it have a row of the table for learned inv_freq", "max_position"
-            )
-        tokens = x.shape[_spec.DIMS[options["layout"]][1]] if options.get("layout") in _spec.DIMS else 1
-        max_position = tokens * (options.get("cp_size") or 1)
+        for name in ("position_ids", "start_positions"):
+            if options.get(name) is not None:
+                message = (
+                    "max_position is missing: with an inv_freq that requires a gradient, and %s, it says how many rows the"
+                    " table of angles needs, one more than the largest position"
+                )
+                raise Error(message % name, "max_position")
+        layout, cp_size = options.get("layout"), options.get("cp_size")
+        known = layout in _spec.DIMS and x.dim() == len(layout) if isinstance(layout, str) else False
+        tokens = x.shape[_spec.DIMS[layout][1]] if known else 1
+        max_position = tokens * (1 if cp_size is None else integer(cp_size, "cp_size", 1))
     positions = torch.arange(max_position, device=inv_freq.device, dtype=torch.float64)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     return (positions[:, None] * inv_freq.double()).to(dtype)
@@ -119,7 +153,7 @@ def _check_gradients(side):
         return
     for name, t in (("cos", side[1]), ("sin", side[2])):
         if t is not None and t.requires_grad:
-            raise Error("%s requires a gradient, which there is none of: give freqs, or detach it" % name, name)
+            raise Error("%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name)
 
 
 def rotate(
@@ -132,11 +166,11 @@ def rotate(
         return _rotate_out(False, tensors, out, max_position, options)
     spec, side = _resolve(tensors, options, max_position)
     if spec.accumulate:
-        raise Error("accumulate is for rotate_backward with `out`", "accumulate")
+        raise Error("accumulate is for rotate_backward with `out`, which it adds to", "accumulate")
     _check_gradients(side)
     if not _is_eager(tensors):
         if side[7] is not None:
-            raise Error("status is not for torch.compile, nor for dispatch modes", "status")
+            raise Error("status is for eager calls alone, not for torch.compile or dispatch modes", "status")
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
     elif _requires_grad(tensors) or (side[0] is not None and side[0].requires_grad):
         results = _autograd.Eager.rotate(False, spec, side, tensors)
@@ -175,10 +209,14 @@ def _write_in_place(transposed, spec, side, tensors, needed):
     """Autograd learns of it after the call: of what fails, it must know nothing. What it refuses is refused before."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
-            message = "tensors[%d] is a view that autograd lets nobody change: of a leaf, or one of multiple views (split)"
-            raise RuntimeError(message % i)
-    if needed and any(t is not None and t.is_inference() for t in side):
-        raise RuntimeError("Inference tensors cannot be saved for backward: clone positions, tables and cu_seqlens")
+            message = (
+                "tensors[%d] is a view that autograd does not let change in place: of a leaf, or one of multiple views"
+                " (split, unbind): use rotate"
+            )
+            raise Error(message % i, "tensors[%d]" % i)
+    for name, t in zip(ARRAYS, side) if needed else ():
+        if t is not None and t.is_inference():
+            raise Error("%s is an inference tensor, which cannot be saved for backward: clone it" % name, name)
     data = [t.detach() for t in tensors]
     _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
     for i, t in enumerate(tensors):
@@ -199,20 +237,20 @@ def _may_be_marked(x):
 
 def _rotate_out(backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
     """Without autograd: into `out`."""
-    out = [out] if isinstance(out, torch.Tensor) else list(out)
-    forward_src = (
-        [None] * len(tensors)
-        if forward_src is None
-        else [forward_src] if isinstance(forward_src, torch.Tensor) else list(forward_src)
-    )
-    if len(out) != len(tensors) or len(forward_src) != len(tensors):
-        name = "out" if len(out) != len(tensors) else "forward_src"
-        raise Error("%s must have a tensor for each of the %d" % (name, len(tensors)), name)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, *out)):
-        raise Error("`out` is outside of autograd, and a tensor requires a gradient: use torch.no_grad, or no `out`", "out")
     spec, side = _resolve(tensors, options, max_position)
+    out = one_each(out, "out", len(tensors))
+    forward_src = one_each(forward_src, "forward_src", len(tensors))
+    for name, given in (("out", out), ("forward_src", forward_src)):
+        for i, t in enumerate(given):
+            if t is not None:
+                _check_tensor(t, "%s[%d]" % (name, i))
+    for name, t in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq)):
+        if t is not None:
+            _check_tensor(t, name)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, *out)):
+        raise Error("out is outside of autograd, and a tensor requires a gradient: use torch.no_grad(), or no out", "out")
     if torch.is_grad_enabled() and not backward and side[0] is not None and side[0].requires_grad:
-        raise Error("`out` is outside of autograd, and the frequencies require a gradient: use no `out`", "out")
+        raise Error("out is outside of autograd, and the frequencies require a gradient: use no out", "out")
     _check_gradients(side)
     _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
     for t in (*out, d_freqs, d_inv_freq, side[7]):
@@ -231,8 +269,8 @@ def rotate_backward(
     **options: Unpack[Options],
 ) -> Any:
     if out is None and options.get("accumulate"):
-        raise Error("accumulate is for `out`, which it adds to", "accumulate")
-    if out is None and d_freqs is None and d_inv_freq is None:
+        raise Error("accumulate is for rotate_backward with `out`, which it adds to", "accumulate")
+    if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
         _check_gradients(side)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
@@ -250,36 +288,6 @@ def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **option
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
     _write_in_place(True, spec, side, tensors, ())
     return tensors[0] if len(tensors) == 1 else tensors
-
-
-class RotaryEmbedding(torch.nn.Module):
-    """Rotates q and k, or any tensors, by frequencies that it holds.
-
-    Arguments:
-        config: what trope.frequencies takes (a Hugging Face config, its path, a dict), or Frequencies.
-        layout, pairing: as of rotate.
-        learned: inv_freq is a parameter. It then goes through an f32 table of radians, as in transformers; else angles are
-            exact at any position.
-        layer_type: of a config with several.
-        options: further ones of rotate that are the same in every call (rotary_dim, pair_axis, rounding, ...).
-
-    forward(*tensors, **options) is rotate(*tensors, ...) with them: position_ids, cu_seqlens, ...
-    """
-
-    def __init__(self, config, *, layout, pairing, learned=False, layer_type=None, **options):
-        super().__init__()
-        self.frequencies = config if isinstance(config, Frequencies) else frequencies(config, layer_type=layer_type)
-        self.options = dict(options, layout=layout, pairing=pairing)
-        self.options.setdefault("mscale", self.frequencies.attention_factor)
-        self.inv_freq = torch.nn.Parameter(torch.tensor(self.frequencies.inv_freq)) if learned else None
-
-    def forward(self, *tensors, **options):
-        inv_freq = self.frequencies if self.inv_freq is None else self.inv_freq
-        return rotate(*tensors, inv_freq=inv_freq, **self.options, **options)
-
-    def extra_repr(self):
-        shown = ", ".join("%s=%r" % item for item in self.options.items())
-        return "%s, rotary_dim=%d, %s" % (self.frequencies.rule, self.frequencies.rotary_dim, shown)
 
 
 _MAX_POSITION = """
@@ -331,3 +339,5 @@ rotate_backward_.__doc__ = (
         the tensors themselves.
     """
 )
+
+from ._modules import RotaryEmbedding  # noqa: E402 (it calls rotate)

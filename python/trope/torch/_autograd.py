@@ -8,7 +8,7 @@ of a Function costs, and mostly there are none or one.
 import torch
 from torch.autograd import Function
 
-from .._abi import Error
+from .._errors import Error
 from . import _formulas, _launch
 
 SIDE = 8  # inputs of plan.Side: freqs first

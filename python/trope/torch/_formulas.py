@@ -22,16 +22,20 @@ def subset(spec, keep):
     return intern(spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names}))
 
 
-def _with_one_that_turns(spec, whole, tensors):
-    """A call in which nothing turns is refused, as no call that somebody meant: beside tensors that are only copied (their
-    padding is not), one head of zeros turns."""
-    if any(width > 0 for width in spec.rotary_dims):
+def _as_wide(spec, whole, tensors):
+    """A call of some tensors of `whole`, which reads the same columns of the table, frequencies and axes of pairs.
+
+    Their number is that of the widest rotary_dim. Beside tensors that are narrower, or only copied, one head of zeros has
+    that width.
+    """
+    widest = max(whole.rotary_dims)
+    if max(spec.rotary_dims) == widest:
         return spec, tensors
     _, _, _, heads, element = DIMS[spec.layout]
     shape = list(tensors[0].shape)
-    shape[heads], shape[element] = 1, max(whole.rotary_dims)
+    shape[heads], shape[element] = 1, widest
     spec = spec._replace(
-        rotary_dims=(*spec.rotary_dims, shape[element]),
+        rotary_dims=(*spec.rotary_dims, widest),
         rotary_offsets=(*spec.rotary_offsets, 0),
         shared_heads=(*spec.shared_heads, 0),
     )
@@ -81,7 +85,7 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
     if not keep:
         return None, d_tensors
     of = keep if which is None else [which[i] for i in keep]
-    some, given = _with_one_that_turns(subset(spec, of), spec, [grads[i] for i in keep])
+    some, given = _as_wide(subset(spec, of), spec, [grads[i] for i in keep])
     if any(wants_tensors[i] for i in keep):
         for i, d in zip(keep, api.rotate(not transposed, some, side, given)):
             d_tensors[i] = d
@@ -90,7 +94,8 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
     turning = [i for i in keep if spec.rotary_dims[i] > 0]
     if not turning:
         return torch.zeros_like(side[0]), d_tensors
-    some, given, inputs = subset(spec, turning), [grads[i] for i in turning], [tensors[i] for i in turning]
+    some, given = _as_wide(subset(spec, turning), spec, [grads[i] for i in turning])
+    _, inputs = _as_wide(subset(spec, turning), spec, [tensors[i] for i in turning])
     d_freqs = api.angle_gradient(some, side, inputs, given) if transposed else api.angle_gradient(some, side, given, inputs)
     return d_freqs.to(side[0].dtype), d_tensors
 

@@ -2,8 +2,10 @@
 
 import torch
 
+from torch.autograd import forward_ad
+
 from .. import _plan
-from .._abi import Error
+from .._errors import Error
 from .._plan import Plan, Side
 from .._spec import result_shape
 
@@ -13,18 +15,38 @@ _current_stream = getattr(
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 
 
+_is_transformed = torch._C._are_functorch_transforms_active
+_is_traced = torch._C._get_tracing_state
+
+
+def refuse_transforms():
+    """Refuses what would record or differentiate a call that it cannot see: the results would be garbage, or zeros."""
+    if _is_transformed():
+        raise Error(
+            "tensors: torch.func transforms (vmap, grad, vjp, jvp), is_grads_batched and jacobian(vectorize=True) are not"
+            " supported: call torch.autograd.grad once for each gradient, and make the dimension of a vmap one of batch or"
+            " heads",
+            "tensors",
+        )
+    if forward_ad._current_level >= 0:
+        raise Error("tensors: forward-mode derivatives are not supported: use torch.autograd.grad", "tensors")
+    if _is_traced() is not None:
+        raise Error(
+            "tensors: torch.jit.trace would record a call that computes nothing: use torch.compile or torch.export",
+            "tensors",
+        )
+
+
 def _meta(t):
     return None if t is None else (t.shape, t.stride(), t.dtype, t.device)
 
 
 def _make_plan(backward, spec, srcs, dsts, forward_srcs, side):
     device = srcs[0].device
-    names = ["tensors"] * len(srcs) + ["out"] * len(srcs) + ["forward_src"] * len(srcs) + list(Side._fields)
+    names = [name % i for name in _plan.NAMES.values() for i in range(len(srcs))] + list(Side._fields)
     for name, t in zip(names, (*srcs, *dsts, *forward_srcs, *side)):
         if t is not None and t.device != device:
-            raise Error("%s is on %s, and the tensors on %s" % (name, t.device, device), name)
-        if t is not None and t.layout != torch.strided:
-            raise Error("%s has layout %s, and must be strided" % (name, t.layout), name)
+            raise Error("%s is on %s, and tensors[0] on %s" % (name, t.device, device), name)
     metas = ([_meta(t) for t in tensors] for tensors in (srcs, dsts, forward_srcs))
     return Plan(backward, spec, *metas, Side(*map(_meta, side)))
 
@@ -68,9 +90,7 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
             key += (i, t.shape, t.stride(), t.dtype, t.get_device())
             addresses.append(t.data_ptr())
     if 0 in addresses:
-        _check_memory(spec, (*srcs, *dsts, *forward_srcs, *side))
-        if not any(t.numel() for t in srcs):
-            return _zero(side[-2:])
+        _check_memory(srcs, (*dsts, *forward_srcs, *side))
 
     def make():
         return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
@@ -97,20 +117,12 @@ def _without_negations(srcs, dsts, forward_srcs, side):
     return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
 
 
-def _check_memory(spec, tensors):
-    """Of tensors of which some have no address: those without elements may, others are no ordinary tensors."""
-    for t in tensors:
+def _check_memory(srcs, others):
+    """Some have no address: tensors without elements have none, but others are no ordinary tensors."""
+    for name, t in [("tensors[%d]" % i, t) for i, t in enumerate(srcs)] + [("", t) for t in others]:
         if t is not None and not t.data_ptr() and t.numel():
-            raise Error("a %s on %s has no memory of its own: give it as an ordinary tensor" % (type(t).__name__, t.device))
-    if tensors[0].dim() != len(spec.layout):
-        raise Error("tensors[0] has shape %s, which is not %s" % (list(tensors[0].shape), spec.layout), "tensors[0]")
-
-
-def _zero(gradients):
-    """Those of a call without tokens."""
-    for gradient in gradients:
-        if gradient is not None:
-            gradient.zero_()
+            message = "%s is a %s on %s that has no memory of its own: give an ordinary tensor"
+            raise Error(message % (name or "an array", type(t).__name__, t.device), name)
 
 
 def new_result(backward, spec, i, x):

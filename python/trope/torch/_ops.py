@@ -2,7 +2,7 @@
 
 import torch
 
-from .._spec import Spec, intern
+from .._spec import Spec, cached_spec, find_columns
 from ..frequencies import Frequencies
 from . import _formulas, _launch
 from ._autograd import NoThird
@@ -26,17 +26,20 @@ def _spec_of(options):
     return Spec(*(tuple(option) if isinstance(option, (list, tuple)) else option for option in options))
 
 
-def _ready_spec(options):
-    """The same, interned, and with phase steps that are made once."""
-    spec = _spec_of(options)
-    if not spec.inv_freq:
-        return intern(spec)
-    kept = _frequencies.get(spec.inv_freq)
-    if kept is None:
-        if len(_frequencies) > 64:
-            _frequencies.clear()
-        kept = _frequencies[spec.inv_freq] = Frequencies(spec.inv_freq)
-    return intern(spec._replace(inv_freq=kept))
+def _ready_spec(options, count, side):
+    """The same, checked as the keywords of trope.torch.rotate are, for `count` tensors, and with phase steps made once."""
+    spec, inv_freq = _spec_of(options), None
+    if spec.inv_freq:
+        inv_freq = _frequencies.get(spec.inv_freq)
+        if inv_freq is None:
+            if len(_frequencies) > 64:
+                _frequencies.clear()
+            inv_freq = _frequencies[spec.inv_freq] = Frequencies(spec.inv_freq)
+    table = "freqs" if side[0] is not None else "cos" if side[1] is not None else None
+    columns = None if table is None else find_columns(side[0] if side[0] is not None else side[1], table)
+    words = {name: getattr(spec, name) or None for name in ("pairing_out", "angle_columns", "padding", "cp_layout")}
+    spec = spec._replace(pair_axis=spec.pair_axis or None, inv_freq=inv_freq, **words)
+    return cached_spec((0,) * count, table, columns, *spec)
 
 
 def options_of(spec):
@@ -51,11 +54,15 @@ _library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s, %s) -> Tensor" % 
 
 
 def _rotate(transposed, tensors, *rest):
-    return _launch.rotate(transposed, _ready_spec(rest[SIDE:]), (*rest[:SIDE], None), tensors)
+    _launch.refuse_transforms()
+    side = (*rest[:SIDE], None)
+    return _launch.rotate(transposed, _ready_spec(rest[SIDE:], len(tensors), side), side, tensors)
 
 
 def _angle_gradient(dys, xs, *rest):
-    return _launch.find_angle_gradient(_ready_spec(rest[SIDE:]), (*rest[:SIDE], None), dys, xs)
+    _launch.refuse_transforms()
+    side = (*rest[:SIDE], None)
+    return _launch.find_angle_gradient(_ready_spec(rest[SIDE:], len(dys), side), side, dys, xs)
 
 
 for _device in ("CPU", "CUDA"):

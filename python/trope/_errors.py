@@ -1,0 +1,126 @@
+"""The exception that this package raises, and how a message of the C library is put into the words of a Python caller."""
+
+import difflib
+import re
+
+
+class Error(ValueError):
+    """A call that trope refuses. Nothing has been written.
+
+    str() names the argument, its value and the rule. `argument` is the name of the argument as the caller wrote it
+    ("freqs", "tensors[1]", "" if none is to blame), and `status` the status of the C library ("TROPE_ERROR_ARGUMENT",
+    "TROPE_ERROR_DATA", ...).
+    """
+
+    __module__ = "trope"
+
+    @property
+    def argument(self):
+        return self.args[1] if len(self.args) > 1 else ""
+
+    @property
+    def status(self):
+        return self.args[2] if len(self.args) > 2 else "TROPE_ERROR_ARGUMENT"
+
+    def __str__(self):
+        return str(self.args[0]) if self.args else ""
+
+    def renamed(self, names):
+        """The same error with other names for arguments. `names` maps ours to the caller's: {"tensors[0]": "q"}."""
+        pattern = "|".join(r"(?<![\w.])%s(?![\w])" % re.escape(name) for name in sorted(names, key=len, reverse=True))
+        message = re.sub(pattern, lambda match: names[match.group()], str(self))
+        return Error(message, names.get(self.argument, self.argument), self.status)
+
+
+def refuse_unknown(given, known, function):
+    """Raises an Error about the first keyword in `given` that is not in `known`, with the closest known name."""
+    name = next(name for name in given if name not in known)
+    close = difflib.get_close_matches(name, known, 1)
+    hint = "did you mean %s?" % close[0] if close else "help(%s) lists them" % function
+    raise Error("%s has no argument %s: %s" % (function, name, hint), name)
+
+
+# ---- The words of the C library ----
+
+_ENUMS = {
+    "padding": ("", "zero", "copy", "rotate"),
+    "out_of_range": ("poison", "clamp"),
+    "cp_layout": ("", "contiguous", "zigzag", "striped", "flat"),
+    "pairing": ("", "half", "interleaved"),
+    "pairing_out": ("", "half", "interleaved"),
+    "angle_columns": ("", "pair", "half", "interleaved"),
+    "rounding": ("once", "native", "native_f32"),
+    "dtype": ("", "f32", "f16", "bf16", "f64"),
+    "angle_dtype": ("", "f32", "f16", "bf16", "f64"),
+}
+# Fields of trope_args that describe an array, or a property of it, for the arrays that they describe.
+_FIELDS = {
+    "batch": "tensors[0]",
+    "tokens": "tensors[0]",
+    "operand_count": "tensors",
+    "operands": "tensors",
+    "ids_stride": "position_ids",
+    "ids_layout": "position_ids",
+    "position_axes": "position_ids",
+    "sequences": "cu_seqlens",
+    "d_freqs_stride": "d_freqs",
+    "d_freqs_layout": "d_freqs",
+    "phase_step": "inv_freq",
+    "angle_rows": "{table}",
+    "angle_stride": "{table}",
+    "angle_layout": "{table}",
+    "angle_dtype": "{table}",
+}
+# The tensors of operands[i], for what Python calls them; in place all of them are tensors[i].
+_TENSORS = {"src": "tensors[%d]", "dst": "out[%d]", "forward_src": "forward_src[%d]"}
+_OPERAND = re.compile(r"operands\[(\d+)\](?:\.(\w+))?(?:\[\d+\])?")
+
+
+def _name_operand(match, in_place):
+    """What operands[i].field is in Python: (the argument, how a text names it)."""
+    i, field = int(match[1]), match[2] or "src"
+    tensor, _, property_name = field.rpartition("_")
+    if property_name not in ("stride", "layout"):
+        tensor = field
+    if tensor not in _TENSORS:
+        return field, "%s of tensors[%d]" % (field, i)
+    name = "tensors[%d]" % i if in_place(i) else _TENSORS[tensor] % i
+    return name, "the strides of " + name if property_name == "stride" else name
+
+
+def from_library(message, argument, status, table, in_place):
+    """The Error for a message of the C library.
+
+    Arguments:
+        message: of trope_last_error, "function: argument (value) must ...".
+        argument: of trope_last_error_argument.
+        table: "freqs" or "cos", what the call's table is.
+        in_place: in_place(i) says whether tensors[i] is rotated in place.
+    """
+    text = message.partition(": ")[2] or message
+    named = _OPERAND.match(argument)
+    field = argument.partition("[")[0]
+    if named:
+        argument = _name_operand(named, in_place)[0]
+    else:
+        argument = _FIELDS.get(field, field).format(table=table)
+
+    def value(match):
+        name, number = match[1], int(match[2])
+        words = _ENUMS[name]
+        return "%s (%r)" % (name, words[number]) if number < len(words) and words[number] else "%s (not given)" % name
+
+    text = re.sub(r"\b(%s) \((\d+)\)" % "|".join(_ENUMS), value, text)
+    text = _OPERAND.sub(lambda match: _name_operand(match, in_place)[1], text)
+    text = re.sub(r"\bangle_rows - 1 \((-?\d+)\)", r"\1, the last row of %s" % table, text)
+    text = re.sub(r"\bangle_rows\b", "the number of rows of %s" % table, text)
+    text = re.sub(r"\b(?:angle|d_freqs|ids)_stride\[\d\] \((-?\d+)\)", r"a stride of %s (\1)" % argument, text)
+    text = re.sub(r"\b(?:angle|d_freqs|ids)_stride\b", "the strides of %s" % argument, text)
+    text = re.sub(r"\bposition_axes\b", "the number of axes of position_ids", text)
+    text = re.sub(r"\bsequences \(", "the number of sequences in cu_seqlens (", text)
+    text = re.sub(r"\bangle_dtype\b", "the dtype of %s" % table, text)
+    text = re.sub(r"\boperand_count\b", "the number of tensors", text)
+    text = re.sub(r"\boperands?\b", "tensors", text)
+    text = re.sub(r"\bTROPE_COPY(?: \(-1\))?", "trope.COPY (-1)", text)
+    text = text.replace("NULL", "None").replace("src and dst", "input and result").replace("dst", "the result")
+    return Error(text, argument, status)

@@ -1,0 +1,85 @@
+"""Checks of single values that callers give as options. Each returns the value, or raises an Error that names the argument."""
+
+import math
+import numbers
+import operator
+
+from ._errors import Error
+
+INT32_MAX = 2**31 - 1
+
+
+def shown(value):
+    """What a message shows of a value: its repr, cut to 60 characters."""
+    try:
+        text = repr(value)
+    except Exception:  # a repr of somebody else's
+        text = "a %s" % type(value).__name__
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def word(value, choices, argument):
+    """One of the words in `choices`."""
+    if isinstance(value, str) and value in choices:
+        return value
+    known = ", ".join(map(repr, choices))
+    if value is None:
+        raise Error("%s is missing: it must be one of %s" % (argument, known), argument)
+    raise Error("%s must be one of %s, not %s" % (argument, known, shown(value)), argument)
+
+
+def flag(value, argument):
+    """True or False. Numbers and texts that Python takes for either are refused."""
+    if value is True or value is False:
+        return value
+    raise Error("%s must be True or False, not %s" % (argument, shown(value)), argument)
+
+
+def integer(value, argument, low=0, high=INT32_MAX):
+    """An int of low to high. NumPy's integers are taken; bools, and floats that equal an integer, are not."""
+    try:
+        result = operator.index(value)
+    except TypeError:
+        result = None
+    if result is None or isinstance(value, bool):
+        raise Error("%s must be an integer, not %s" % (argument, shown(value)), argument)
+    if not low <= result <= high:
+        raise Error("%s must be %d to %d, not %d" % (argument, low, high, result), argument)
+    return result
+
+
+def number(value, argument):
+    """A finite number, as a float. Bools, texts and arrays are none."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        try:
+            result = float(value)
+        except OverflowError:
+            result = math.inf
+        if math.isfinite(result):
+            return result
+    raise Error("%s must be a finite number, not %s" % (argument, shown(value)), argument)
+
+
+def integers(value, argument, low=0, high=INT32_MAX):
+    """An integer, or a tuple of those in a list or tuple."""
+    if type(value) is int and low <= value <= high:
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple([integer(each, argument, low, high) for each in value])
+    try:
+        return integer(value, argument, low, high)
+    except Error as error:
+        if "integer, not" in str(error):
+            message = "%s must be an integer, or a list of one integer for each tensor, not %s"
+            raise Error(message % (argument, shown(value)), argument) from None
+        raise
+
+
+def one_each(value, argument, count):
+    """A list of `count` arrays, one for each tensor: of a list or tuple of them, of one array alone, or of None (none)."""
+    if value is None:
+        return [None] * count
+    given = list(value) if isinstance(value, (list, tuple)) else [value]
+    if len(given) != count:
+        raise Error("%s has %d arrays for %d tensors: it needs one for each" % (argument, len(given), count), argument)
+    return given

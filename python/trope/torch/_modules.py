@@ -1,0 +1,226 @@
+"""RotaryEmbedding: a module that holds frequencies, and what a config says about the rotation."""
+
+import types
+
+import torch
+
+from .. import _spec
+from .._abi import COPY
+from .._errors import Error, refuse_unknown
+try:
+    from .._models import model_rotation
+except ImportError:
+    import collections
+    model_rotation = lambda *a: collections.namedtuple("R", "pairing pairing_out is_trailing inverse pair_axis rotary_dim model_type")(None, None, False, False, None, 0, "")
+from .._spec import ARRAYS, Options
+from .._values import flag, integer, shown
+from ..frequencies import Frequencies, frequencies
+from . import _check_tensors, rotate
+
+_BY_LENGTH = ("dynamic", "longrope")  # rules whose frequencies depend on the length of the input
+_OF_ANGLES = ("inv_freq", "freqs", "cos", "sin", "angle_columns")
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Rotates q and k, or any tensors, by frequencies that it holds.
+
+    Arguments:
+        config: a Hugging Face config (model.config, a dict, the path of a config.json or of its folder), of which the
+            frequencies, the pairing, the window and the axes are read; or trope.Frequencies, which say nothing but the
+            frequencies.
+        layout: as of rotate.
+        pairing: as of rotate. Needed where the config does not say it: for Frequencies, and for a model_type that is not
+            known.
+        learned: inv_freq is a parameter, in float32 whatever dtype the module is cast to. It then goes through an f32 table
+            of radians, as in transformers; else angles are exact at any position.
+        layer_type: of a config whose layers rotate differently: "full_attention", "sliding_attention", ...
+        seq_len: the length of the input in tokens, for rope_type "dynamic" and "longrope", whose frequencies depend on it.
+            Left out, it is found in each call.
+        options: further options of rotate that are the same in every call (rotary_dim, rounding, ...). They must not
+            contradict the config. To rotate in another way than it says, pass trope.frequencies(config) in its place.
+
+    Raises:
+        trope.Error: names the argument or the key of the config.
+    """
+
+    def __init__(self, config, *, layout=None, pairing=None, learned=False, layer_type=None, seq_len=None, **options):
+        super().__init__()
+        self.options = dict(options, layout=layout, pairing=pairing)
+        self.trailing_dim = 0  # the last so many elements of a head rotate, 0: those that options say
+        self._config, self._layer_type, self._frequencies = None, layer_type, {}
+        if isinstance(config, Frequencies):
+            for name, value in (("layer_type", layer_type), ("seq_len", seq_len)):
+                if value is not None:
+                    raise Error("%s is for a config, and frequencies are given" % name, name)
+            self.frequencies = config
+        else:
+            self.frequencies = frequencies(config, layer_type=layer_type, seq_len=seq_len)
+            self._adopt(model_rotation(config, layer_type))
+            if self.frequencies.rule in _BY_LENGTH and seq_len is None:
+                self._config = config
+        self._check_options()
+        self.inv_freq = None
+        if flag(learned, "learned"):
+            if self._config is not None:
+                message = "seq_len is missing: with rope_type %r a learned inv_freq begins as that of one length"
+                raise Error(message % self.frequencies.rule, "seq_len")
+            self.options.setdefault("mscale", self.frequencies.attention_factor)
+            self.inv_freq = torch.nn.Parameter(torch.empty(len(self.frequencies), dtype=torch.float32))
+            self.reset_parameters()
+
+    def _adopt(self, rotation):
+        """Sets the options that a config says, and refuses others that contradict it."""
+        said = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
+        if rotation.pairing is not None:
+            said.update(pairing=rotation.pairing, pairing_out=rotation.pairing_out or rotation.pairing)
+            said.update(rotary_dim=rotation.rotary_dim, rotary_offset=0)
+        if rotation.is_trailing:
+            self.trailing_dim = rotation.rotary_dim
+            del said["rotary_offset"]
+            if self.options.get("rotary_offset") is not None:
+                message = "rotary_offset is given, and in a %s the last %d elements of a head rotate: leave it out"
+                raise Error(message % (rotation.model_type, self.trailing_dim), "rotary_offset")
+        for name, value in said.items():
+            given = self.options.get(name)
+            if given is None:
+                self.options[name] = value
+            elif value is not None and not _agrees(name, given, value):
+                message = "%s is %s, and the config (model_type %r) says %r: to use another, pass trope.frequencies(config)"
+                raise Error(message % (name, shown(given), rotation.model_type, value), name)
+        if self.options["pairing"] is None:
+            message = "pairing is missing: it is not known how models of type %r pair elements"
+            raise Error(message % rotation.model_type, "pairing")
+
+    def _check_options(self):
+        """What a call would refuse whatever its tensors are."""
+        known = [name for name in Options.__annotations__ if name not in _OF_ANGLES]
+        if not set(self.options).issubset([*known, "max_position"]):
+            refuse_unknown(self.options, [*known, "max_position"], "trope.torch.RotaryEmbedding")
+        options = {name: v for name, v in self.options.items() if name not in ARRAYS and name != "max_position"}
+        per_tensor = [v for name, v in options.items() if name.startswith("rotary_") and isinstance(v, (list, tuple))]
+        rank = len(options["layout"]) if options["layout"] in _spec.DIMS else 0
+        one = types.SimpleNamespace(shape=(1,) * (rank - 1) + (2 * len(self.frequencies),))
+        _spec.resolve([one] * max(1, *map(len, per_tensor), 1), inv_freq=self.frequencies, **options)
+
+    def reset_parameters(self):
+        """Sets a learned inv_freq to the frequencies that the module was made with."""
+        if self.inv_freq is None:
+            return
+        values = torch.tensor(self.frequencies.inv_freq, dtype=torch.float32, device="cpu")
+        with torch.no_grad():
+            if hasattr(self.inv_freq, "device_mesh"):  # DTensor, of FSDP2
+                from torch.distributed.tensor import distribute_tensor
+
+                mesh, placements = self.inv_freq.device_mesh, self.inv_freq.placements
+                values = distribute_tensor(values.to(mesh.device_type), mesh, placements, src_data_rank=None)
+            self.inv_freq.copy_(values)
+
+    def _apply(self, fn, recurse=True):
+        """Casts to 16 bits leave a learned inv_freq in its dtype, and what leaves the meta device gets its values."""
+        was_meta = self.inv_freq is not None and self.inv_freq.is_meta
+        super()._apply(keep_precision(fn), recurse)
+        if was_meta and not self.inv_freq.is_meta:
+            self.reset_parameters()
+        return self
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
+        name = prefix + "inv_freq"
+        given = state_dict.get(name)
+        if self.inv_freq is not None and given is not None and given.element_size() < 4:
+            errors.append("%s has dtype %s, in which frequencies are rounded: save it in float32" % (name, given.dtype))
+            return
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+
+    def _find_frequencies(self, tensors, seq_len, options):
+        """The Frequencies of a call."""
+        if self._config is None:
+            if seq_len is not None:
+                message = "seq_len is given, and the frequencies (rope_type %r) are the same for every length"
+                raise Error(message % self.frequencies.rule, "seq_len")
+            return self.frequencies
+        if seq_len is None:
+            for name in ("position_ids", "start_positions", "cu_seqlens"):
+                if options.get(name) is not None:
+                    message = (
+                        "seq_len is missing: rope_type %r chooses frequencies by the largest position, which the host does"
+                        " not read from %s; give seq_len, one more than the largest position"
+                    )
+                    raise Error(message % (self.frequencies.rule, name), "seq_len")
+            seq_len = tensors[0].shape[_spec.DIMS[self.options["layout"]][1]] * (options.get("cp_size") or 1)
+        return self._of_length(integer(seq_len, "seq_len", 1, 2**53))
+
+    def _of_length(self, seq_len):
+        known = self._frequencies.get(seq_len)
+        if known is None:
+            if torch.compiler.is_compiling():
+                message = "seq_len %d has not been seen: under torch.compile, give seq_len to RotaryEmbedding itself"
+                raise Error(message % seq_len, "seq_len")
+            if len(self._frequencies) > 4096:
+                self._frequencies.clear()
+            known = frequencies(self._config, layer_type=self._layer_type, seq_len=seq_len)
+            # Equal ones are one object, as which they are found quickly in every call.
+            known = next((f for f in (self.frequencies, *self._frequencies.values()) if f == known), known)
+            self._frequencies[seq_len] = known
+        return known
+
+    def forward(self, *tensors, seq_len=None, **options):
+        """rotate(*tensors, ...) by the frequencies and options of the module.
+
+        Arguments:
+            tensors: as of rotate.
+            seq_len: for rope_type "dynamic" and "longrope": one more than the largest position of the call, by which
+                transformers chooses the frequencies. Left out, it is the number of tokens (times cp_size); with
+                position_ids, start_positions or cu_seqlens it must be given.
+            options: further ones of rotate: position_ids, cu_seqlens, ...
+        """
+        for name in options:
+            if self.options.get(name) is not None:
+                raise Error("%s is an option of the module already, and cannot be given in a call" % name, name)
+        options = {**self.options, **options}
+        _check_tensors(tensors, ())
+        if self.trailing_dim:
+            options["rotary_offset"] = self._trailing_offsets(tensors)
+        ids = options.get("position_ids")
+        if ids is None or ids.dim() < 3:  # one position for all axes, as for texts
+            options.pop("pair_axis", None)
+        if self.inv_freq is None:
+            return rotate(*tensors, inv_freq=self._find_frequencies(tensors, seq_len, options), **options)
+        if seq_len is not None:
+            raise Error("seq_len is given, and inv_freq is learned", "seq_len")
+        return rotate(*tensors, inv_freq=self.inv_freq, **options)
+
+    def _trailing_offsets(self, tensors):
+        """rotary_offset of each tensor, for a window at the end of its heads."""
+        widths = self.options["rotary_dim"]
+        widths = widths if isinstance(widths, (list, tuple)) else [widths] * len(tensors)
+        for i, x in enumerate(tensors):
+            if x.shape[-1] < self.trailing_dim:
+                message = "tensors[%d] has heads of %d elements, and the last %d rotate"
+                raise Error(message % (i, x.shape[-1], self.trailing_dim), "tensors[%d]" % i)
+        return [0 if width == COPY else x.shape[-1] - width for width, x in zip(widths, tensors)]
+
+    def extra_repr(self):
+        options = {"rotary_dim": self.frequencies.rotary_dim, **self.options}
+        given = ["%s=%r" % item for item in options.items() if item[1] is not None and item[1] is not False]
+        return ", ".join([self.frequencies.rule, *given])
+
+
+def _agrees(name, given, said):
+    """Whether an option of the caller says what the config says, for each of its tensors. trope.COPY is for tensors that
+    are not rotated."""
+    if name == "pair_axis":
+        return tuple(given) == tuple(said)
+    each = given if isinstance(given, (list, tuple)) else [given]
+    return all(one == said or (name == "rotary_dim" and one == COPY) for one in each)
+
+
+def keep_precision(fn):
+    """A function for Module._apply that moves tensors as `fn` does, but does not cast them to fewer bits."""
+
+    def move(t):
+        moved = fn(t)
+        if t.is_floating_point() and moved.element_size() < t.element_size():
+            return t.to(moved.device)
+        return moved
+
+    return move
