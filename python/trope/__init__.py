@@ -19,7 +19,7 @@ from . import _abi, _arrays, _plan
 from ._abi import COPY
 from ._errors import Error
 from ._spec import ARRAYS, OPTIONS, Options, resolve, result_shape
-from ._values import flag, integer, integers, one_each, shown, word
+from ._values import flag, integer, integers, listed, one_each, shown, word
 from .frequencies import Frequencies, frequencies
 
 if TYPE_CHECKING:
@@ -49,11 +49,14 @@ def pair_axis(order: Literal["sections", "interleaved", "alternating", "hwt"], s
         a tuple of sum(sections) ints, for rotate's pair_axis.
     """
     word(order, _abi.AXIS_ORDERS, "order")
-    given = sections.tolist() if hasattr(sections, "tolist") else sections
+    given = listed(sections)
+    if given is None or not 1 <= len(given) <= _abi.MAX_AXES:
+        raise Error("sections must be a list of 1 to %d integers, not %s" % (_abi.MAX_AXES, shown(sections)), "sections")
     sections = integers(given, "sections", 0, _abi.MAX_ROTARY_DIM // 2)
-    if not isinstance(sections, tuple) or not 1 <= len(sections) <= _abi.MAX_AXES:
-        raise Error("sections must be a list of 1 to %d integers, not %s" % (_abi.MAX_AXES, shown(given)), "sections")
-    pairs = integer(sum(sections), "the sum of sections", 1, _abi.MAX_ROTARY_DIM // 2)
+    pairs = sum(sections)
+    if not 1 <= pairs <= _abi.MAX_ROTARY_DIM // 2:
+        message = "sections %s add up to %d pairs, and must add up to 1 to %d"
+        raise Error(message % (list(sections), pairs, _abi.MAX_ROTARY_DIM // 2), "sections")
     axes = (ctypes.c_uint8 * pairs)()
     padded = (ctypes.c_int32 * _abi.MAX_AXES)(*sections)
     status = _abi.lib.trope_fill_pair_axis(axes, pairs, _abi.AXIS_ORDERS[order], padded)
@@ -126,7 +129,7 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
     srcs = _describe_tensors(tensors, _arrays.describe_destination if in_place else _arrays.describe)
     spec, side = resolve(srcs, **_describe_options(options))
     if spec.accumulate and (out is None or not backward):
-        raise Error("accumulate is for rotate_backward with `out`, which it adds to", "accumulate")
+        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
     results = None
     if in_place:
         dsts = srcs

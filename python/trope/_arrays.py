@@ -75,7 +75,7 @@ class Array:
 def _by_interface(x, interface, device, argument):
     """numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba): strides in bytes."""
     shape, code, name = tuple(interface["shape"]), interface["typestr"], name_of_dtype(x.dtype)
-    size = int(code[2:]) or 1
+    size = int(code[2:] or 0) or 1
     if code[0] == ">" and sys.byteorder == "little":
         raise Error("%s has the byte order of another machine (%s)" % (argument, code), argument)
     if name in BYTES and size != BYTES[name]:

@@ -209,8 +209,13 @@ class Plan:
                 operand.groups, operand.heads_per_group = groups, heads
             if heads * per_group > INT32_MAX:
                 raise Error("shared_heads (%d) makes too many heads" % per_group, "shared_heads")
-            operand.head_dim, operand.rotary_dim = head_dim, spec.rotary_dims[i]
-            operand.rotary_offset, operand.accumulate = spec.rotary_offsets[i], spec.accumulate
+            width, offset = spec.rotary_dims[i], spec.rotary_offsets[i]
+            if width + offset > head_dim:
+                message = "%s (%d) is too large: %s has heads of %d elements, and rotary_dim is %d"
+                blamed, value = ("rotary_offset", offset) if offset else ("rotary_dim", width)
+                raise Error(message % (blamed, value, argument, head_dim, width), blamed)
+            operand.head_dim, operand.rotary_dim = head_dim, width
+            operand.rotary_offset, operand.accumulate = offset, spec.accumulate
             for name, meta in metas.items():
                 if meta is not None:
                     is_other = per_group and name == ("src" if backward else "dst")
@@ -248,11 +253,11 @@ class Plan:
             raise Error("the angles are missing: give exactly one of inv_freq, freqs, or cos with sin", "inv_freq")
         shape, strides = self._table_strides(table, name)
         check_spec(spec, name, shape[3])
+        args.angle_dtype = _abi.DTYPES[dtype_of(table, name)]
         if side.sin is not None and (*self._table_strides(side.sin, "sin"), side.sin[2]) != (shape, strides, table[2]):
             message = "sin has shape %s, strides %s and dtype %s, and cos %s, %s and %s: they must be the same"
             given = [x for meta in (side.sin, table) for x in (list(meta[0]), list(meta[1]), name_of_dtype(meta[2]))]
             raise Error(message % tuple(given), "sin")
-        args.angle_dtype = _abi.DTYPES[dtype_of(table, name)]
         if args.angle_dtype == _abi.DTYPES["f64"] != args.dtype:
             raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
         args.angle_columns = _abi.COLUMNS[spec.angle_columns]

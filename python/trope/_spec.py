@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Sequence, Tuple, Typ
 
 from . import _abi
 from ._errors import Error, refuse_unknown
-from ._values import flag, integer, integers, number, shown, word
+from ._values import flag, integer, integers, listed, number, shown, word
 from . import frequencies as _f
 frequency_list = getattr(_f, 'frequency_list', None) or _f._frequency_list
 
@@ -300,8 +300,8 @@ def _axes_of_pairs(pair_axis):
     """pair_axis as a tuple of ints, 0 to 3."""
     if type(pair_axis) is tuple and set(map(type, pair_axis)) == {int} and 0 <= min(pair_axis) and max(pair_axis) < 4:
         return pair_axis
-    given = pair_axis.tolist() if hasattr(pair_axis, "tolist") else pair_axis
-    if not isinstance(given, (list, tuple)):
+    given = listed(pair_axis)
+    if given is None:
         raise Error("pair_axis must be a list of integers, not %s" % shown(pair_axis), "pair_axis")
     return tuple([integer(axis, "pair_axis", 0, _abi.MAX_AXES - 1) for axis in given])
 

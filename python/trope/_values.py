@@ -60,6 +60,16 @@ def number(value, argument):
     raise Error("%s must be a finite number, not %s" % (argument, shown(value)), argument)
 
 
+def listed(value):
+    """What a list, a tuple, or an array of NumPy or PyTorch holds, as a list or tuple; None if it is none of these."""
+    if not isinstance(value, (list, tuple)) and hasattr(value, "tolist"):
+        try:
+            value = value.tolist()
+        except Exception:  # of tensors on the meta device, sparse ones, ...
+            return None
+    return value if isinstance(value, (list, tuple)) else None
+
+
 def integers(value, argument, low=0, high=INT32_MAX):
     """An integer, or a tuple of those in a list or tuple."""
     if type(value) is int and low <= value <= high:

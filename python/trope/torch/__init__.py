@@ -156,6 +156,11 @@ def _check_gradients(side):
             raise Error("%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name)
 
 
+def _refuse_accumulate(spec):
+    if spec.accumulate:
+        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
+
+
 def rotate(
     *tensors: Tensor,
     out: Tensor | Sequence[Tensor] | None = None,
@@ -165,8 +170,7 @@ def rotate(
     if out is not None:
         return _rotate_out(False, tensors, out, max_position, options)
     spec, side = _resolve(tensors, options, max_position)
-    if spec.accumulate:
-        raise Error("accumulate is for rotate_backward with `out`, which it adds to", "accumulate")
+    _refuse_accumulate(spec)
     _check_gradients(side)
     if not _is_eager(tensors):
         if side[7] is not None:
@@ -268,16 +272,16 @@ def rotate_backward(
     max_position: int | None = None,
     **options: Unpack[Options],
 ) -> Any:
-    if out is None and options.get("accumulate"):
-        raise Error("accumulate is for rotate_backward with `out`, which it adds to", "accumulate")
     if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
+        _refuse_accumulate(spec)
         _check_gradients(side)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
     if out is None:
         spec, _ = _resolve(tensors, options, max_position)
+        _refuse_accumulate(spec)
         out = [_launch.new_result(True, spec, i, x.detach()) for i, x in enumerate(tensors)]
     return _rotate_out(True, tensors, out, max_position, options, forward_src, d_freqs, d_inv_freq)
 

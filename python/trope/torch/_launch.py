@@ -41,10 +41,14 @@ def _meta(t):
     return None if t is None else (t.shape, t.stride(), t.dtype, t.device)
 
 
+def _names(count):
+    """The names of `count` tensors, of what out and forward_src have for them, and of what is beside them."""
+    return [name % i for name in _plan.NAMES.values() for i in range(count)] + list(Side._fields)
+
+
 def _make_plan(backward, spec, srcs, dsts, forward_srcs, side):
     device = srcs[0].device
-    names = [name % i for name in _plan.NAMES.values() for i in range(len(srcs))] + list(Side._fields)
-    for name, t in zip(names, (*srcs, *dsts, *forward_srcs, *side)):
+    for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side)):
         if t is not None and t.device != device:
             raise Error("%s is on %s, and tensors[0] on %s" % (name, t.device, device), name)
     metas = ([_meta(t) for t in tensors] for tensors in (srcs, dsts, forward_srcs))
@@ -90,7 +94,7 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
             key += (i, t.shape, t.stride(), t.dtype, t.get_device())
             addresses.append(t.data_ptr())
     if 0 in addresses:
-        _check_memory(srcs, (*dsts, *forward_srcs, *side))
+        _check_memory(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side))
 
     def make():
         return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
@@ -117,12 +121,12 @@ def _without_negations(srcs, dsts, forward_srcs, side):
     return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
 
 
-def _check_memory(srcs, others):
-    """Some have no address: tensors without elements have none, but others are no ordinary tensors."""
-    for name, t in [("tensors[%d]" % i, t) for i, t in enumerate(srcs)] + [("", t) for t in others]:
+def _check_memory(names, tensors):
+    """Refuses a tensor without an address, unless it has no elements."""
+    for name, t in zip(names, tensors):
         if t is not None and not t.data_ptr() and t.numel():
-            message = "%s is a %s on %s that has no memory of its own: give an ordinary tensor"
-            raise Error(message % (name or "an array", type(t).__name__, t.device), name)
+            message = "%s is a %s on %s that has no memory of its own: pass an ordinary tensor"
+            raise Error(message % (name, type(t).__name__, t.device), name)
 
 
 def new_result(backward, spec, i, x):

@@ -1,0 +1,372 @@
+"""Every parameter of trope and trope.torch is tried with a wrong type, a wrong length and a wrong value: each call must be
+refused by a trope.Error that names the argument in the caller's words. And no array is read behind its end."""
+
+import ctypes
+import mmap
+import re
+
+import numpy as np
+import pytest
+import trope
+
+torch = pytest.importorskip("torch") if __import__("importlib").util.find_spec("torch") else None
+if torch:
+    import trope.torch
+
+LIBRARIES = ["numpy"] + ["torch"] * bool(torch)
+# Words of the C library, which a Python caller has never seen.
+FOREIGN = re.compile(r"operands?\[|trope_|TROPE_|angle_rows|_stride\b|ids_layout|NULL|\bdst\b|\bsrc\b|struct_size")
+
+f32 = np.float32
+X = np.arange(4 * 2 * 3 * 8, dtype=f32).reshape(4, 2, 3, 8) / 100  # [tokens, batch, heads, head_dim]
+FREQS = np.linspace(0, 3, 32, dtype=f32).reshape(4, 8)
+INV_FREQ = [1.0, 0.5, 0.25, 0.125]
+TABLE = dict(layout="sbhd", pairing="half", freqs=FREQS, angle_columns="half")
+FREQUENCIES = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+CU_SEQLENS = np.array([0, 1, 4], np.int32)
+PACKED = dict(FREQUENCIES, layout="thd", cu_seqlens=CU_SEQLENS)
+PADDED = dict(PACKED, cu_seqlens=np.array([0, 1, 3], np.int32), cu_seqlens_padded=CU_SEQLENS, padding="zero")
+AXES = dict(FREQUENCIES, pair_axis=[0, 1, 2, 0], position_ids=np.zeros((3, 2, 4), np.int64))
+TABLES = dict(TABLE, freqs=None, cos=np.cos(FREQS), sin=np.sin(FREQS))
+RANK = dict(FREQUENCIES, cp_size=2, cp_rank=0, cp_layout="zigzag")
+GOOD = [TABLE, FREQUENCIES, PACKED, PADDED, AXES, TABLES, RANK]
+
+ids, starts = np.zeros((2, 4), np.int64), np.zeros(2, np.int32)
+NOT_ARRAYS = (5, "0123", [0, 1, 2, 3], object(), np.zeros((4, 8), object))
+NOT_FLAGS = (0, 1, "no", None, 1.0, [True])
+NOT_INTEGERS = (True, 1.0, "1", [1.0], {}, None)
+
+
+def rows(kind, option, call, *values):
+    return [(kind, option, call, value) for value in values]
+
+
+# (kind, option, the call that it stands in, the wrong value)
+ROWS = [
+    *rows("type", "layout", TABLE, None, 5, b"sbhd", ["sbhd"]),
+    *rows("value", "layout", TABLE, "shbd", "SBHD", ""),
+    *rows("type", "pairing", TABLE, None, 1, True, ["half"]),
+    *rows("value", "pairing", TABLE, "neox", "Half", ""),
+    *rows("type", "pairing_out", TABLE, 1, ["half"]),
+    *rows("value", "pairing_out", TABLE, "full", ""),
+    *rows("type", "inv_freq", FREQUENCIES, 1.0, "1111", [None] * 4, ["1"] * 4, [[1.0] * 4], {0: 1.0}, [1j] * 4),
+    *rows("type", "inv_freq", FREQUENCIES, np.ones(4, np.float16), np.ones((1, 4)), np.ones(4, complex), [True] * 4),
+    *rows("length", "inv_freq", FREQUENCIES, INV_FREQ + [1.0], [], [1.0] * 513),
+    *rows("length", "inv_freq", dict(FREQUENCIES, rotary_dim=8), INV_FREQ[:3], INV_FREQ + [1.0], trope.Frequencies([1.0])),
+    *rows("value", "inv_freq", FREQUENCIES, [float("nan")] * 4, [float("inf")] * 4, [2.0**64] * 4, None),
+    *rows("value", "inv_freq", TABLE, INV_FREQ),
+    *rows("type", "freqs", TABLE, *NOT_ARRAYS, FREQS.astype(np.int32), FREQS.astype(np.float64), FREQS > 0),
+    *rows("length", "freqs", TABLE, np.tile(FREQS, (1, 2)), FREQS[:3], FREQS[0]),
+    *rows("length", "freqs", dict(TABLE, rotary_dim=8), FREQS[:, :6], FREQS[:, :7], np.tile(FREQS, (1, 2)), FREQS[:, :0]),
+    *rows("length", "freqs", TABLE, FREQS[None, None, None], np.stack([FREQS] * 3), np.stack([FREQS] * 2)[:, None]),
+    *rows("length", "freqs", dict(TABLE, rotary_dim=6), FREQS, FREQS[:, :7], FREQS[:, :5]),
+    *rows("length", "freqs", dict(TABLE, angle_columns="pair", rotary_dim=8), FREQS, FREQS[:, :3], FREQS[:, :5]),
+    *rows("value", "freqs", TABLE, FREQS[:0], FREQS[:, ::-1]),
+    *rows("type", "cos", TABLES, *NOT_ARRAYS, FREQS.astype(np.int64)),
+    *rows("length", "cos", dict(TABLES, rotary_dim=8), FREQS[:, :6], FREQS[0], np.stack([FREQS] * 3)),
+    *rows("value", "cos", TABLES, None),
+    *rows("type", "sin", TABLES, *NOT_ARRAYS, FREQS.astype(np.float16)),
+    *rows("length", "sin", TABLES, FREQS[:, :6], FREQS[:3], np.tile(FREQS, (1, 2)), np.stack([FREQS] * 2)),
+    *rows("value", "sin", TABLES, None, np.asfortranarray(FREQS)),
+    *rows("type", "angle_columns", TABLE, None, 1, ["half"]),
+    *rows("value", "angle_columns", TABLE, "Half", "both"),
+    *rows("value", "angle_columns", FREQUENCIES, "half"),
+    *rows("type", "mscale", TABLE, "1", True, [1.0], np.ones(1), 1j, object()),
+    *rows("value", "mscale", TABLE, 0, float("nan"), float("inf"), 1e-60, 1e60, 10**400),
+    *rows("type", "inverse", TABLE, *NOT_FLAGS),
+    *rows("value", "inverse", TABLE, "yes"),
+    *rows("type", "rounding", TABLE, None, 1, ["once"]),
+    *rows("value", "rounding", TABLE, "twice", "ONCE"),
+    *rows("type", "rotary_dim", TABLE, True, 8.0, "8", [8.0], {8: 8}),
+    *rows("length", "rotary_dim", TABLE, [], [8, 8], (8, -1)),
+    *rows("value", "rotary_dim", TABLE, 0, -1, -2, 2**32 + 8, [-1], 2**70),
+    *rows("value", "rotary_dim", dict(FREQUENCIES, inv_freq=INV_FREQ + [0.1]), 10),
+    *rows("type", "rotary_offset", TABLE, True, 0.0, "0", [0.0], None),
+    *rows("length", "rotary_offset", TABLE, [], [0, 0]),
+    *rows("value", "rotary_offset", TABLE, -1, 1, 2**32, 2**70),
+    *rows("type", "parts", TABLE, *NOT_INTEGERS),
+    *rows("value", "parts", TABLE, 0, -1, 5, 2**32 + 1),
+    *rows("value", "rotary_dim", dict(FREQUENCIES, inv_freq=INV_FREQ[:3], parts=2), 6),
+    *rows("type", "pair_axis", AXES, 0, "0120", [0.0] * 4, [None] * 4, [[0, 1, 2, 0]], [True] * 4, {0, 1, 2}),
+    *rows("length", "pair_axis", AXES, [], [0, 1, 2], [0, 1, 2, 0, 0], [2]),
+    *rows("value", "pair_axis", AXES, [0, 1, 4, 0], [0, 1, -1, 0], [0, 1, 2, 256]),
+    *rows("value", "pair_axis", FREQUENCIES, [0, 1, 2, 0]),
+    *rows("value", "pair_axis", dict(FREQUENCIES, position_ids=ids), [0, 1, 2, 0]),
+    *rows("type", "position_ids", FREQUENCIES, *NOT_ARRAYS, ids.astype(np.int16), ids.astype(f32), ids > 0),
+    *rows("length", "position_ids", FREQUENCIES, ids[:, :3], np.zeros((2, 5), np.int64), np.zeros((3, 4), np.int64)),
+    *rows("length", "position_ids", FREQUENCIES, np.zeros((3, 2, 4), np.int64), ids[0, 0], ids[None, None]),
+    *rows("length", "position_ids", AXES, *[np.zeros((n, 2, 4), np.int64) for n in (2, 4, 5)]),
+    *rows("value", "position_ids", TABLE, ids + 4, ids - 1, ids + 2**40),
+    *rows("type", "start_positions", FREQUENCIES, *NOT_ARRAYS, starts.astype(np.uint8), starts.astype(np.int16)),
+    *rows("length", "start_positions", FREQUENCIES, starts[:1], np.zeros(3, np.int32), starts[None], ids[:, ::4][:, 0]),
+    *rows("length", "start_positions", PACKED, starts[:1], np.zeros(3, np.int32)),
+    *rows("value", "start_positions", TABLE, starts + 1, starts - 1),
+    *rows("value", "start_positions", dict(FREQUENCIES, position_ids=ids), starts),
+    *rows("type", "stream_positions", PACKED, *NOT_FLAGS),
+    *rows("value", "stream_positions", FREQUENCIES, True),
+    *rows("type", "out_of_range", TABLE, None, 0, ["clamp"]),
+    *rows("value", "out_of_range", TABLE, "Clamp", "identity"),
+    *rows("value", "out_of_range", FREQUENCIES, "clamp"),
+    *rows("type", "cu_seqlens", PACKED, *NOT_ARRAYS, CU_SEQLENS.astype(np.int16), CU_SEQLENS.astype(f32)),
+    *rows("length", "cu_seqlens", PACKED, CU_SEQLENS[:0], CU_SEQLENS[:1], CU_SEQLENS[None], np.zeros(8, np.int32)[::2]),
+    *rows("length", "cu_seqlens", PADDED, CU_SEQLENS[:0]),
+    *rows("value", "cu_seqlens", PACKED, CU_SEQLENS + 1, CU_SEQLENS[::-1].copy(), np.int32([0, 3]), np.int32([0, -1, 4])),
+    *rows("value", "cu_seqlens", FREQUENCIES, CU_SEQLENS),
+    *rows("type", "cu_seqlens_padded", PADDED, *NOT_ARRAYS, CU_SEQLENS.astype(np.int64), CU_SEQLENS.astype(np.int8)),
+    *rows("length", "cu_seqlens_padded", PADDED, CU_SEQLENS[:2], np.int32([0, 1, 4, 4]), CU_SEQLENS[None]),
+    *rows("value", "cu_seqlens_padded", PADDED, np.int32([0, 2, 5]), np.int32([1, 0, 4])),
+    *rows("type", "padding", PADDED, 0, True, ["zero"]),
+    *rows("value", "padding", PADDED, None, "none", "Zero"),
+    *rows("value", "padding", FREQUENCIES, "zero"),
+    *rows("type", "cp_size", RANK, True, 2.0, "2", [2]),
+    *rows("value", "cp_size", RANK, None, 0, -1, 2**32 + 2),
+    *rows("type", "cp_rank", RANK, False, 0.0, "0", [0]),
+    *rows("value", "cp_rank", RANK, None, -1, 2, 2**32),
+    *rows("type", "cp_layout", RANK, 2, ["zigzag"], b"zigzag"),
+    *rows("value", "cp_layout", RANK, None, "", "ring"),
+    *rows("type", "shared_heads", FREQUENCIES, True, 1.0, "1", [1.0], None),
+    *rows("length", "shared_heads", FREQUENCIES, [], [0, 0]),
+    *rows("value", "shared_heads", FREQUENCIES, -1, 2**31, 2**32 + 1),
+    *rows("type", "accumulate", FREQUENCIES, *NOT_FLAGS),
+    *rows("value", "accumulate", FREQUENCIES, True),
+    *rows("type", "status", TABLE, 0, [0], np.zeros(1, np.int64), np.zeros(1, f32)),
+    *rows("length", "status", TABLE, np.zeros(0, np.int32), np.zeros(2, np.int32), np.zeros((1, 1), np.int32)),
+    *rows("value", "status", TABLE, "0"),
+    *rows("type", "threads", FREQUENCIES, *NOT_INTEGERS),
+    *rows("value", "threads", FREQUENCIES, -1, 2**31),
+]
+SEQUENCES = {
+    "inv_freq", "freqs", "cos", "sin", "rotary_dim", "rotary_offset", "pair_axis", "position_ids", "start_positions",
+    "cu_seqlens", "cu_seqlens_padded", "shared_heads", "status",
+}  # fmt: skip
+
+
+def of_library(value, library):
+    """Arrays of this library in the place of NumPy's. Those that PyTorch cannot have stay NumPy's, which are refused."""
+    if library == "torch" and isinstance(value, np.ndarray) and value.dtype != object and min(value.strides, default=0) >= 0:
+        return torch.from_numpy(value.copy()) if value.flags.c_contiguous else torch.from_numpy(value)
+    return value
+
+
+def call(function, library, tensors, options):
+    tensors = [of_library(x, library) for x in tensors]
+    return function(*tensors, **{name: of_library(value, library) for name, value in options.items()})
+
+
+def refused(argument, function, *tensors, library="numpy", **options):
+    with pytest.raises(trope.Error) as caught:
+        call(function, library, tensors, options)
+    error, name = caught.value, re.escape(argument)
+    assert re.fullmatch(r"%s(\[\d+\])?" % name, error.argument), (error.argument, str(error))
+    assert re.search(r"\b%s\b" % name, str(error)) and not FOREIGN.search(str(error)), str(error)
+    assert error.status.startswith("TROPE_ERROR_")
+
+
+def tensor_for(options):
+    return X[:, 0].copy() if options.get("layout") == "thd" else X.copy()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_calls_that_the_rows_change_are_good(library):
+    for options in GOOD:
+        x = of_library(tensor_for(options), library)
+        for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_):
+            assert call(function, library, [x], options).shape == x.shape
+
+
+def test_every_option_has_rows():
+    for option in trope.Options.__annotations__:
+        kinds = {kind for kind, name, _, _ in ROWS if name == option}
+        assert kinds == {"type", "value", "length"} if option in SEQUENCES else kinds == {"type", "value"}, option
+
+
+def row_id(row):
+    kind, option, _, value = row
+    text = "%s%s" % (value.dtype, list(value.shape)) if isinstance(value, np.ndarray) else re.sub(r" at 0x\w+", "", repr(value))
+    return "%s-%s-%.30s" % (option, kind, text)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+def test_options_are_refused(row, library):
+    _, option, options, value = row
+    x = tensor_for(options)
+    elsewhere = {("cos", "length"): "sin"}  # where cos and sin differ, sin is named
+    for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_, trope.kernel_name):
+        if function is trope.kernel_name and (option == "accumulate" or row[0] == "value" and option in (
+            "position_ids", "start_positions", "cu_seqlens", "cu_seqlens_padded"
+        )):  # fmt: skip
+            continue  # it looks at no values of arrays, and says what backward would run
+        with pytest.raises(trope.Error) as caught:
+            call(function, library, [x], {**options, option: value})
+        error = caught.value
+        named = error.argument.partition("[")[0]
+        assert named == option or named == elsewhere.get((option, row[0])), (error.argument, str(error))
+        assert re.search(r"\b%s\b" % named, str(error)) and not FOREIGN.search(str(error)), str(error)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("function", ["rotate", "rotate_", "rotate_backward", "rotate_backward_", "kernel_name"])
+def test_tensors_are_refused(function, library):
+    function = getattr(trope, function)
+    for bad in (None, 5, "x", [1.0], object(), X.astype(np.int32), X.astype(complex), X[0], X[0, 0, 0, 0]):
+        refused("tensors", function, bad, library=library, **FREQUENCIES)
+    refused("tensors", function, library=library, **FREQUENCIES)
+    refused("tensors", function, X.copy(), X.astype(np.float64), library=library, **FREQUENCIES)
+    for other in (X[:3].copy(), X[:, :1].copy(), X[0].copy(), None):
+        refused("tensors", function, X.copy(), other, library=library, **FREQUENCIES)
+    refused("inv_freq", function, X[..., :4].copy(), library=library, **FREQUENCIES)
+    refused("rotary_dim", function, np.zeros((4, 2, 3, 12), f32), library=library, **FREQUENCIES)
+    refused("rotary_dim", function, X.copy(), np.zeros((4, 2, 3, 12), f32), library=library, **FREQUENCIES)
+    refused("tensors", function, *[X.copy() for _ in range(17)], library=library, **FREQUENCIES)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_unknown_keywords(library):
+    for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_, trope.kernel_name):
+        refused("positon_ids", function, X.copy(), library=library, positon_ids=None, **FREQUENCIES)
+        with pytest.raises(trope.Error, match="did you mean position_ids"):
+            call(function, library, [X.copy()], dict(FREQUENCIES, positon_ids=None))
+    for name in ("out", "forward_src", "d_freqs"):
+        refused(name, trope.rotate_, X.copy(), library=library, **{name: X.copy()}, **TABLE)
+        if name != "out":
+            refused(name, trope.rotate, X.copy(), library=library, **{name: X.copy()}, **TABLE)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_arrays_that_are_written_are_refused(library):
+    def backward(argument, **options):
+        refused(argument, trope.rotate_backward, X, library=library, **options)
+
+    for function in (trope.rotate, trope.rotate_backward):
+        for bad in (5, "x", [1.0], X[:3].copy(), X[..., :7].copy(), X.astype(np.float64), X[0].copy(), X.astype(np.int32)):
+            refused("out", function, X, library=library, out=of_library(bad, library), **TABLE)
+            refused("out", function, X, library=library, out=[of_library(bad, library)], **TABLE)
+        for bad in ([], [of_library(X.copy(), library)] * 2, [None]):
+            refused("out", function, X, library=library, out=bad, **TABLE)
+    good = dict(forward_src=X, d_freqs=np.zeros((4, 8), f32))
+    call(trope.rotate_backward, library, [X], dict(good, **TABLE))
+    for bad in (5, [5], X[:3].copy(), [], X.astype(np.float16)):
+        backward("forward_src", **dict(good, forward_src=of_library(bad, library)), **TABLE)
+    backward("forward_src", **dict(good, forward_src=None), **TABLE)
+    for shape, dtype in (((3, 8), f32), ((5, 8), f32), ((4, 7), f32), ((4, 9), f32), ((4, 8), np.float64), ((8,), f32)):
+        backward("d_freqs", **dict(good, d_freqs=np.zeros(shape, dtype)), **TABLE)
+    backward("d_freqs", **dict(good, d_freqs=5), **TABLE)
+    backward("d_freqs", **good, **FREQUENCIES)
+    good = dict(forward_src=X, d_inv_freq=np.zeros(4))
+    call(trope.rotate_backward, library, [X], dict(good, **FREQUENCIES))
+    for bad in (np.zeros(3), np.zeros(5), np.zeros(4, f32), np.zeros((1, 4)), 5, [0.0] * 4):
+        backward("d_inv_freq", **dict(good, d_inv_freq=bad), **FREQUENCIES)
+    backward("d_inv_freq", **good, **TABLE)
+
+
+def test_stream_and_other_parameters():
+    for bad in ("x", 1.0, True, -1, 2**64, 0):
+        refused("stream", trope.rotate, X, stream=bad, **TABLE)
+    for bad in (1, "yes", None):
+        refused("backward", trope.kernel_name, X, backward=bad, **TABLE)
+    for bad in (None, 1, "hw", ["sections"]):
+        refused("order", trope.pair_axis, bad, [2, 1, 1])
+    for bad in (None, 4, "4", [], [1] * 5, [1.0], [True], [-1, 2], [None], [0], [513], [2**40], {1: 2}):
+        refused("sections", trope.pair_axis, "sections", bad)
+    refused("sections", trope.pair_axis, "interleaved", [1, 2, 3])
+    assert trope.pair_axis("sections", np.array([2, 1])) == (0, 0, 1)
+
+
+def test_arrays_are_of_one_device_and_library():
+    refused("tensors", trope.rotate, X, np.ma.masked_array(X), **FREQUENCIES)
+    refused("tensors", trope.rotate, X.astype(">f4"), **FREQUENCIES)
+
+    class Lies:
+        """An array that says that its 2 bytes are an f32."""
+
+        __array_interface__ = X.astype(np.float16).__array_interface__
+        dtype, shape = X.dtype, X.shape
+
+    refused("tensors", trope.rotate, Lies(), **FREQUENCIES)
+
+
+# ---- Guard pages ----
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_guards = []
+
+
+def guarded(array):
+    """A copy of an array whose last byte is the last before a page that cannot be read."""
+    array = np.ascontiguousarray(array)
+    page = mmap.PAGESIZE
+    size = -(-max(array.nbytes, 1) // page) * page
+    memory = mmap.mmap(-1, size + page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert _libc.mprotect(ctypes.c_void_p(start + size), ctypes.c_size_t(page), 0) == 0
+    _guards.append(memory)
+    copy = np.frombuffer(memory, array.dtype, array.size, size - array.nbytes).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+# (call, option, axis): with one element fewer or more along the axis the call is refused, or right.
+LENGTHS = [
+    (TABLE, "freqs", 0), (TABLE, "freqs", 1), (TABLES, "cos", 0), (TABLES, "cos", 1), (TABLES, "sin", 0), (TABLES, "sin", 1),
+    (dict(TABLE, freqs=FREQS[:, :4], angle_columns="pair"), "freqs", 1), (dict(TABLE, position_ids=ids), "position_ids", 0),
+    (dict(TABLE, freqs=np.stack([FREQS] * 2)), "freqs", 0), (dict(TABLE, position_ids=ids), "position_ids", 1),
+    (AXES, "position_ids", 0), (AXES, "position_ids", 1), (AXES, "position_ids", 2), (AXES, "pair_axis", 0),
+    (dict(FREQUENCIES, inv_freq=np.array(INV_FREQ)), "inv_freq", 0), (PACKED, "cu_seqlens", 0),
+    (dict(FREQUENCIES, start_positions=starts), "start_positions", 0), (PADDED, "cu_seqlens", 0),
+    (PADDED, "cu_seqlens_padded", 0), (dict(PACKED, start_positions=starts), "start_positions", 0),
+    (dict(TABLE, status=np.zeros(1, np.int32)), "status", 0),
+]  # fmt: skip
+# Rows of a table beyond the last position are not read, and a last sequence may be empty.
+MAY_BE_LONGER = {("freqs", 0), ("cu_seqlens", 0)}
+
+
+def guards(value):
+    return guarded(value) if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("options, option, axis", LENGTHS, ids=lambda v: None if isinstance(v, dict) else str(v))
+def test_no_array_is_read_behind_its_end(options, option, axis, library):
+    given = np.asarray(options[option])
+    x = guarded(tensor_for(options))
+    exact = {name: guards(value) for name, value in options.items()}
+    wanted = call(trope.rotate, "numpy", [tensor_for(options)], options)
+    for function in (trope.rotate, trope.rotate_backward):
+        call(function, library, [x], exact)
+    assert np.array_equal(np.asarray(call_shared(library, x, exact)), wanted)
+    shorter = np.take(given, range(given.shape[axis] - 1), axis)
+    longer = np.concatenate([given, np.take(given, [-1], axis)], axis)
+    for value in (shorter, longer):
+        changed = dict(exact, **{option: value.tolist() if option == "pair_axis" else guarded(value)})
+        try:
+            result = call_shared(library, x, changed)
+        except trope.Error:
+            continue
+        is_for_all = value is shorter and value.ndim > 1 and value.shape[axis] == 1  # one entry for the whole batch
+        assert is_for_all or (value is longer and (option, axis) in MAY_BE_LONGER)
+        assert np.array_equal(np.asarray(result), wanted)
+
+
+def call_shared(library, x, options):
+    """trope.rotate on the very memory of the arrays, for PyTorch too."""
+    if library == "numpy":
+        return trope.rotate(x, **options)
+    shared = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in options.items()}
+    return trope.rotate(torch.from_numpy(x), **shared)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_results_and_sources_end_at_a_guard_page(library):
+    for options in GOOD:
+        x = guarded(tensor_for(options))
+        out, forward_src = guarded(np.zeros_like(x)), guarded(x)
+        more = dict(d_inv_freq=guarded(np.zeros(4))) if "inv_freq" in options else dict(d_freqs=guarded(np.zeros((4, 8), f32)))
+        options = {name: guards(value) for name, value in options.items()}
+        if library == "torch":
+            convert = lambda v: torch.from_numpy(v) if isinstance(v, np.ndarray) else v  # noqa: E731
+            options = {name: convert(v) for name, v in options.items()}
+            x, out, forward_src, more = convert(x), convert(out), convert(forward_src), {n: convert(v) for n, v in more.items()}
+        trope.rotate(x, out=out, **options)
+        trope.rotate_backward(x, out=[out], forward_src=[forward_src], **more, **options)
+        trope.rotate_(x, **options)
