@@ -18,9 +18,10 @@ import functools
 import torch
 from torch.autograd import Function
 
+from ._dropin import arguments, check_table, check_tables, flag, gradients, indices, integer, refuse_gradient, tensor
 from ._errors import Error
 from ._spec import resolve
-from .torch import _is_eager, _launch, rotate, rotate_backward
+from .torch import _is_eager, _launch, _same_strides, rotate, rotate_backward
 
 __all__ = [
     "backward", "backward_2d", "backward_cached", "backward_thd", "forward", "forward_2d", "forward_cached", "forward_thd",
@@ -38,24 +39,26 @@ def _check_dims(x, shape, argument):
         _refuse(argument, "has shape %s, which is not [%s]", list(x.shape), ", ".join(shape))
 
 
-def _table(table, width, argument, rows=None):
+def _table(table, x, argument, x_argument, rows=None):
     """[rows, d2] of [rows, 1, 1, d2]."""
     if table.dim() != 4 or table.shape[1] != 1 or table.shape[2] != 1:
         _refuse(argument, "has shape %s, which is not [positions, 1, 1, d2]", list(table.shape))
-    if table.shape[3] > width or table.shape[3] % 2:
-        _refuse(argument, "has %d columns, which must be even, and at most head_dim %d", table.shape[3], width)
+    if not 2 <= table.shape[3] <= x.shape[-1] or table.shape[3] % 2:
+        _refuse(argument, "has %d columns, which must be even, and 2 to head_dim %d", table.shape[3], x.shape[-1])
     if rows is not None and table.shape[0] != rows:
-        _refuse(argument, "has %d rows, and the tensor %d positions", table.shape[0], rows)
+        _refuse(argument, "has %d rows, and %s %d positions", table.shape[0], x_argument, rows)
+    check_table(table, x, argument, x_argument)
     return table[:, 0, 0]
 
 
 def _run(transposed, x, result, **options):
     """M x or M' x, to `result`. Under torch.compile and dispatch modes by operators, to a new tensor, with autograd."""
     rounding = "native" if x.dtype in (torch.float16, torch.bfloat16) else "once"
-    options.update(pairing="half", angle_columns="half", rounding=rounding)
+    width = options["freqs" if "freqs" in options else "cos"].shape[-1]
+    options.update(pairing="half", angle_columns="half", rounding=rounding, rotary_dim=width)
     if not _is_eager((x,)):
         return (rotate_backward if transposed else rotate)(x, **options)
-    spec, side = resolve(1, **options)
+    spec, side = resolve([x], **options)
     _launch.launch(transposed, spec, [x], [result], [None], (*side, None, None))
     return result
 
@@ -72,29 +75,35 @@ def _run_sbhd(transposed, x, transpose_output, **table):
 
 def _rotate(transposed, x, freqs, transpose_output, argument="t"):
     _check_dims(x, "sbhd", argument)
-    return _run_sbhd(transposed, x, transpose_output, freqs=_table(freqs, x.shape[3], "freqs", x.shape[0]))
+    return _run_sbhd(transposed, x, transpose_output, freqs=_table(freqs, x, "freqs", argument, x.shape[0]))
 
 
-def _rotate_cached(transposed, x, cos, sin, transpose_output, argument="t"):
+def _rotate_cached(transposed, x, cos, sin, transpose_output, argument="t", names=("cos_", "sin_")):
     _check_dims(x, "sbhd", argument)
-    cos, sin = (_table(table, x.shape[3], name, x.shape[0]) for table, name in ((cos, "cos"), (sin, "sin")))
+    tables = [_table(table, x, name, argument, x.shape[0]) for table, name in zip((cos, sin), names)]
+    check_tables(*tables, x, names, argument)
+    cos, sin = _same_strides(*tables)
     return _run_sbhd(transposed, x, transpose_output, cos=cos, sin=sin)
 
 
 def _rotate_thd(transposed, x, cu_seqlens, freqs, argument="t"):
     _check_dims(x, "thd", argument)
+    table = _table(freqs, x, "freqs", argument)
     sequences = dict(layout="thd", cu_seqlens=cu_seqlens, padding="zero")
-    return _run(transposed, x, x.new_empty(x.shape), freqs=_table(freqs, x.shape[2], "freqs"), **sequences).contiguous()
+    return _run(transposed, x, x.new_empty(x.shape), freqs=table, **sequences).contiguous()
 
 
-def _image_tables(cos, sin, half, size, names):
+def _image_tables(cos, sin, x, size, names, argument):
     """[rows, d/2] of cos and sin [1, rows, 1, d/2], with rows for all of `size` positions."""
+    half = x.shape[-1] // 2
     for table, name in zip((cos, sin), names):
         if table.dim() != 4 or table.shape[0] != 1 or table.shape[2] != 1 or table.shape[3] != half:
             _refuse(name, "has shape %s, which is not [1, positions, 1, %d]", list(table.shape), half)
         if table.shape[1] < size:
             _refuse(name, "has %d rows for %d positions", table.shape[1], size)
-    return dict(cos=cos[0, :, 0], sin=sin[0, :, 0])
+    check_tables(cos, sin, x, names, argument)
+    cos, sin = _same_strides(cos[0, :, 0], sin[0, :, 0])
+    return dict(cos=cos, sin=sin)
 
 
 def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
@@ -104,8 +113,8 @@ def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
     if d % 4:
         _refuse(argument, "has head_dim %d, and its halves must be even", d)
     half, device = d // 2, x.device
-    by_row = _image_tables(cos_h, sin_h, half, rows, ("cos_h", "sin_h"))
-    by_column = _image_tables(cos_w, sin_w, half, columns, ("cos_w", "sin_w"))
+    by_row = _image_tables(cos_h, sin_h, x, rows, ("cos_h", "sin_h"), argument)
+    by_column = _image_tables(cos_w, sin_w, x, columns, ("cos_w", "sin_w"), argument)
     row = torch.arange(rows, dtype=torch.int32, device=device)[:, None].expand(rows, columns).flatten()
     column = torch.arange(columns, dtype=torch.int32, device=device).expand(rows, columns).flatten()
     x, result = x.flatten(1, 2), x.new_empty((b, rows * columns, h, d))
@@ -117,6 +126,7 @@ def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
     return result if _is_eager((x,)) else torch.cat(halves, -1)
 
 
+@arguments({"tensors[0]": "input"}, input=tensor, freqs=tensor, transpose_output=flag)
 def forward(input, freqs, transpose_output):
     """Rotates, outside of autograd.
 
@@ -130,21 +140,25 @@ def forward(input, freqs, transpose_output):
     return _rotate(False, input, freqs, transpose_output, "input")
 
 
+@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, freqs=tensor, transpose_output=flag)
 def backward(output_grads, freqs, transpose_output):
     """dx of dy [s, b, h, d]: the transpose of forward with the same arguments."""
     return _rotate(True, output_grads, freqs, transpose_output, "output_grads")
 
 
+@arguments({"tensors[0]": "input"}, input=tensor, cos=tensor, sin=tensor, transpose_output=flag)
 def forward_cached(input, cos, sin, transpose_output):
     """forward with cos and sin [s, 1, 1, d2], of f32 or of the dtype of input, instead of freqs."""
-    return _rotate_cached(False, input, cos, sin, transpose_output, "input")
+    return _rotate_cached(False, input, cos, sin, transpose_output, "input", ("cos", "sin"))
 
 
+@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, cos=tensor, sin=tensor, transpose_output=flag)
 def backward_cached(output_grads, cos, sin, transpose_output):
     """The transpose of forward_cached with the same arguments."""
-    return _rotate_cached(True, output_grads, cos, sin, transpose_output, "output_grads")
+    return _rotate_cached(True, output_grads, cos, sin, transpose_output, "output_grads", ("cos", "sin"))
 
 
+@arguments({"tensors[0]": "input"}, input=tensor, cu_seqlens=indices, freqs=tensor)
 def forward_thd(input, cu_seqlens, freqs):
     """Rotates packed sequences, outside of autograd.
 
@@ -159,11 +173,13 @@ def forward_thd(input, cu_seqlens, freqs):
     return _rotate_thd(False, input, cu_seqlens, freqs, "input")
 
 
+@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, cu_seqlens=indices, freqs=tensor)
 def backward_thd(output_grads, cu_seqlens, freqs):
     """The transpose of forward_thd with the same arguments."""
     return _rotate_thd(True, output_grads, cu_seqlens, freqs, "output_grads")
 
 
+@arguments({"tensors[0]": "input"}, input=tensor, cos_h=tensor, sin_h=tensor, cos_w=tensor, sin_w=tensor)
 def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
     """Rotates images, outside of autograd: the first half of a head by the row of its token, the second by the column.
 
@@ -177,6 +193,7 @@ def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
     return _rotate_2d(False, input, cos_h, sin_h, cos_w, sin_w, "input")
 
 
+@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, cos_h=tensor, sin_h=tensor, cos_w=tensor, sin_w=tensor)
 def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
     """The transpose of forward_2d, of dy [b, img_h, img_w, h, d]; dx is [b, img_h * img_w, h, d]."""
     return _rotate_2d(True, output_grads, cos_h, sin_h, cos_w, sin_w, "output_grads")
@@ -192,6 +209,7 @@ class _Rotation(Function):
         return run(transposed, x, *tables)
 
     @staticmethod
+    @gradients({"tensors[0]": "t"})
     def backward(ctx, grad):
         dx = _Rotation.apply(not ctx.transposed, ctx.run, grad, *ctx.saved_tensors)
         return (None, None, dx) + (None,) * len(ctx.saved_tensors)
@@ -200,21 +218,23 @@ class _Rotation(Function):
 def _apply(run, x, **tables):
     """run(False, x, *tables) with autograd for x."""
     for name, table in tables.items():
-        if table.requires_grad and torch.is_grad_enabled():
-            _refuse(name, "requires a gradient, which apex has none of: detach it, or use trope.torch.rotate")
+        refuse_gradient(table, name)
     return _Rotation.apply(False, run, x, *tables.values()) if _is_eager((x,)) else run(False, x, *tables.values())
 
 
+@arguments({"tensors[0]": "t"}, t=tensor, freqs=tensor, transpose_output_memory=flag)
 def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
     """forward with autograd for t [s, b, h, d]; freqs is [s, 1, 1, d2]."""
     return _apply(functools.partial(_rotate, transpose_output=transpose_output_memory), t, freqs=freqs)
 
 
+@arguments({"tensors[0]": "t"}, t=tensor, cos_=tensor, sin_=tensor, transpose_output_memory=flag)
 def fused_apply_rotary_pos_emb_cached(t, cos_, sin_, transpose_output_memory=False):
     """forward_cached with autograd for t [s, b, h, d]; cos_ and sin_ are [s, 1, 1, d2]."""
     return _apply(functools.partial(_rotate_cached, transpose_output=transpose_output_memory), t, cos_=cos_, sin_=sin_)
 
 
+@arguments({"tensors[0]": "t"}, t=tensor, cu_seqlens=indices, freqs=tensor)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
     """forward_thd with autograd for t [t, h, d]."""
     return _apply(_rotate_thd, t, cu_seqlens=cu_seqlens, freqs=freqs)
@@ -224,6 +244,9 @@ def _rotate_tokens(transposed, x, *tables, img_h, img_w):
     return _rotate_2d(transposed, x.unflatten(1, (img_h, img_w)), *tables)
 
 
+@arguments(
+    {"tensors[0]": "t"}, t=tensor, img_h=integer(1), img_w=integer(1), cos_h=tensor, sin_h=tensor, cos_w=tensor, sin_w=tensor,
+)  # fmt: skip
 def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
     """forward_2d with autograd for t [b, img_h * img_w, h, d].
 

@@ -287,7 +287,7 @@ def test_refusals():
     refused("sin_", apex.fused_apply_rotary_pos_emb_cached, x, freqs, learned)
     refused("input", apex.forward_thd, x, torch.tensor([0, S], dtype=torch.int32), freqs)
     refused("cu_seqlens", apex.forward_thd, x[:, 0], torch.tensor([0.0, S]), freqs)
-    refused("cu_seqlens[1]", apex.forward_thd, x[:, 0], torch.tensor([0, S + 1], dtype=torch.int32), freqs)
+    refused("cu_seqlens", apex.forward_thd, x[:, 0], torch.tensor([0, S + 1], dtype=torch.int32), freqs)
     with pytest.raises(trope.Error, match="row"):  # sequences longer than the table
         apex.forward_thd(x[:, 0], torch.tensor([0, S], dtype=torch.int32), freqs[:-1])
 
@@ -301,7 +301,7 @@ def test_refusals_of_images():
             refused(name, apex.forward_2d, image, *tables[:i], wrong, *tables[i + 1 :])
         learned = tables[i].clone().requires_grad_()
         refused(name, apex.fused_apply_rotary_pos_emb_2d, x, 4, 5, *tables[:i], learned, *tables[i + 1 :])
-    refused("sin", apex.forward_2d, image, tables[0], tables[1].bfloat16(), *tables[2:])
+    refused("sin_h", apex.forward_2d, image, tables[0], tables[1].bfloat16(), *tables[2:])
     refused("input", apex.forward_2d, x, *tables)
     refused("output_grads", apex.backward_2d, image[..., :22], *tables)
     refused("t", apex.fused_apply_rotary_pos_emb_2d, x, 4, 4, *tables)

@@ -1,0 +1,204 @@
+"""Checks of arguments that the drop-in modules share.
+
+    @arguments({"tensors[0]": "x", "start_positions": "seqlen_offsets"}, x=tensor, seqlen_offsets=optional(indices))
+    def apply_rotary(x, seqlen_offsets=None): ...
+
+Each public function checks all its arguments before it calls anything, and every Error that leaves it has the names of its
+own parameters. A check is a function of a value and its name, which raises an Error.
+"""
+
+import functools
+import inspect
+
+import torch
+
+from ._errors import Error
+from ._values import INT32_MAX, flag, number, shown
+from ._values import integer as _integer
+from .torch import _PLAIN
+from .torch._launch import refuse_transforms
+
+_STRIDED = torch.strided
+_INDICES = (torch.int32, torch.int64)
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+
+
+# ---- Checks ----
+
+
+def tensor(value, name):
+    """A torch tensor with memory of its own. This is quick for ordinary ones."""
+    if type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested:
+        _check_other_tensor(value, name)
+
+
+def _check_other_tensor(value, name):
+    if not isinstance(value, torch.Tensor):
+        raise Error("%s must be a torch tensor, not %s" % (name, shown_type(value)), name)
+    if value.layout is torch.jagged or value.is_nested:
+        message = "%s is a nested tensor: pass its values(), and its offsets() as cu_seqlens where the function takes these"
+        raise Error(message % name, name)
+    if value.layout is not _STRIDED:
+        raise Error("%s has layout %s: pass to_dense()" % (name, value.layout), name)
+    if hasattr(value, "to_local"):
+        raise Error("%s is a DTensor: pass to_local(), with the angles of the tokens that it has" % name, name)
+    if torch.nn.parameter.is_lazy(value):
+        raise Error("%s is a parameter that has no values yet: initialize its module first" % name, name)
+
+
+def shown_type(value):
+    """None, or the name of a type."""
+    return "None" if value is None else "a " + type(value).__name__
+
+
+def indices(value, name):
+    """A tensor of one dimension, int32 or int64."""
+    tensor(value, name)
+    if value.dtype not in _INDICES:
+        raise Error("%s has dtype %s, and must be int32 or int64" % (name, value.dtype), name)
+    if value.dim() != 1:
+        raise Error("%s has shape %s, and must have one dimension" % (name, list(value.shape)), name)
+
+
+def optional(check):
+    """The check of an argument that may also be None."""
+
+    def check_if_given(value, name):
+        if value is not None:
+            check(value, name)
+
+    return check_if_given
+
+
+def integer(low=0, high=INT32_MAX):
+    """The check of an integer of low to high."""
+
+    def check(value, name):
+        if type(value) is not int or not low <= value <= high:
+            _integer(value, name, low, high)
+
+    return check
+
+
+def integers(value, name):
+    """A list or tuple of integers that are not negative."""
+    if not isinstance(value, (list, tuple)):
+        raise Error("%s must be a list of integers, not %s" % (name, shown(value)), name)
+    for each in value:
+        if type(each) is not int or each < 0:
+            _integer(each, name)
+
+
+def anything(value, name):
+    """The check of an argument that the function itself looks at."""
+
+
+# ---- Errors ----
+
+
+def rename(error, names):
+    """The Error in the names of the caller. `names` maps the names of trope.torch.rotate to them."""
+    argument = error.argument
+    if argument == "tensors" and "tensors[0]" in names:
+        first = names["tensors[0]"]
+        return Error(str(error).replace("tensors: ", first + ": ", 1), first, error.status)
+    array, bracket, index = argument.partition("[")
+    if bracket and array in names and argument not in names:  # an element, such as start_positions[2]
+        names = {**names, argument: names[array] + bracket + index}
+    return error.renamed(names)
+
+
+def arguments(names=None, /, **checks):
+    """Decorates a function of tensors, or a method: it gets a check for each parameter but self, cls and ctx.
+
+    names: {name of trope.torch.rotate: name of the parameter}. A function that has "tensors[0]" among them refuses
+    torch.func transforms, forward-mode derivatives and torch.jit.trace.
+    """
+    names = dict(names or {})
+    of_tensors = "tensors[0]" in names
+    if "cp_size" not in checks:
+        names.setdefault("tokens * cp_size", "the number of tokens")
+
+    def decorate(function):
+        parameters = list(inspect.signature(function).parameters)
+        if [p for p in parameters if p not in checks] not in ([], ["self"], ["cls"], ["ctx"]):
+            raise TypeError("%s has parameters without a check: %s, of %s" % (function, parameters, list(checks)))
+        ordered = tuple([(checks.get(name, anything), name) for name in parameters])
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            try:
+                if of_tensors:
+                    refuse_transforms()
+                for (check, name), value in zip(ordered, args):
+                    check(value, name)
+                for name in kwargs:
+                    if name in checks:
+                        checks[name](kwargs[name], name)
+                return function(*args, **kwargs)
+            except Error as error:
+                raise rename(error, names) from None
+
+        return call
+
+    return decorate
+
+
+def _check_gradient(grad, name):
+    if _is_batched(grad):
+        message = (
+            "%s is a batch of gradients, of is_grads_batched or jacobian(vectorize=True): call torch.autograd.grad once for"
+            " each of them"
+        )
+        raise Error(message % name, name)
+    tensor(grad, name)
+
+
+def gradients(names):
+    """Decorates backward(ctx, *grads) of an autograd.Function: what arguments does for forward."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def backward(ctx, *grads):
+            try:
+                refuse_transforms()
+                for i, grad in enumerate(grads):
+                    if grad is not None:
+                        _check_gradient(grad, "grad_outputs[%d]" % i)
+                return function(ctx, *grads)
+            except Error as error:
+                raise rename(error, names) from None
+
+        return backward
+
+    return decorate
+
+
+# ---- Tables ----
+
+
+def check_table(table, x, name, x_name):
+    """Refuses a table of another device than x, and of a dtype that tables of x cannot have."""
+    if table.device != x.device:
+        raise Error("%s is on %s, and %s on %s" % (name, table.device, x_name, x.device), name)
+    if not table.is_floating_point() or table.element_size() == 1:
+        raise Error("%s has dtype %s, and must be float32, float16, bfloat16 or float64" % (name, table.dtype), name)
+    if table.dtype == torch.float64 and x.dtype != torch.float64:
+        raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
+
+
+def check_tables(cos, sin, x, names, x_name):
+    """Refuses sin that is not like cos, and tables that x cannot have. names: of cos and of sin."""
+    name, other = names
+    if sin.shape != cos.shape:
+        raise Error("%s has shape %s, and %s %s" % (other, list(sin.shape), name, list(cos.shape)), other)
+    if sin.dtype != cos.dtype:
+        raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
+    check_table(cos, x, name, x_name)
+    check_table(sin, x, other, x_name)
+
+
+def refuse_gradient(table, name):
+    """Of a table that autograd would ask for a gradient."""
+    if table.requires_grad and torch.is_grad_enabled():
+        raise Error("%s requires a gradient, which tables have not here: detach it" % name, name)
