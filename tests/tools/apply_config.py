@@ -32,7 +32,25 @@ BY_LAYER = {"model_type": "gemma3_text", "head_dim": 32, "rope_parameters": {
 PHI3 = {"model_type": "phi3", "rope_theta": 10000.0, "max_position_embeddings": 128, "original_max_position_embeddings": 32,
         "rope_scaling": {"type": "su", "short_factor": [1.0 + i / 8 for i in range(16)],
                          "long_factor": [2.0 + i for i in range(16)]}}
+YARN_BY_LAYER = {"model_type": "olmo3", "rope_parameters": {
+    "full_attention": {"rope_type": "yarn", "rope_theta": 500000, **YARN},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500000}}}
+BARE = {"rope_theta": 10000.0}
 DYNAMIC = {**LLAMA, "max_position_embeddings": 32, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+HYBRID = {"model_type": "granitemoehybrid", **BARE}
+SAID = ["--pairing", "half", "--rotary-dim", 32]  # of models that are not known
+
+
+def beside(config, **keys):
+    """The config with keys beside its dicts of layer types."""
+    return {**config, "rope_parameters": {**config["rope_parameters"], **keys}}
+
+
+def inside(config, **keys):
+    """The config with keys in the dict of its full layers."""
+    return beside(config, full_attention={**config["rope_parameters"]["full_attention"], **keys})
+
+
 FULL, SLIDING = ["--layer-type", "full_attention"], ["--layer-type", "sliding_attention"]
 
 
@@ -95,6 +113,26 @@ RIGHT = [
      Rotation(by_index(rope.proportional(32, 10000.0, 1.0, 0.5)), 32)),
     ("a model that is not known", {"model_type": "mine", "rope_theta": 10000}, ["--pairing", "half", "--rotary-dim", 32],
      Rotation(by_index(rope.default(32)), 32)),
+    ("yarn by layer", YARN_BY_LAYER, FULL,
+     Rotation(by_index(rope.yarn(32, 500000.0, 4.0, 64.0)[0]), 32, mscale=rope.yarn(32, 500000.0, 4.0, 64.0)[1])),
+    ("truncate beside the dicts of layers", beside(YARN_BY_LAYER, truncate=False), FULL,
+     Rotation(by_index(rope.yarn(32, 500000.0, 4.0, 64.0, truncate=False)[0]), 32,
+              mscale=rope.yarn(32, 500000.0, 4.0, 64.0)[1])),
+    ("truncate in one dict", {**LLAMA, "rope_scaling": {"rope_type": "yarn", **YARN, "truncate": False}}, [],
+     Rotation(by_index(rope.yarn(32, 500000.0, 4.0, 64.0, truncate=False)[0]), 32,
+              mscale=rope.yarn(32, 500000.0, 4.0, 64.0)[1])),
+    ("truncate that is the default", inside(YARN_BY_LAYER, truncate=True), FULL,
+     Rotation(by_index(rope.yarn(32, 500000.0, 4.0, 64.0)[0]), 32, mscale=rope.yarn(32, 500000.0, 4.0, 64.0)[1])),
+    ("one base in two places", {**LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, [],
+     Rotation(by_index(rope.default(32, 500000.0)), 32)),
+    ("falcon without alibi", {"model_type": "falcon", "alibi": False, **BARE}, [],
+     Rotation(by_index(rope.default(32)), 32)),
+    ("granite's hybrid with rope", {**HYBRID, "position_embedding_type": "rope"}, [],
+     Rotation(by_index(rope.default(32)), 32)),
+    ("esm with rotary", {"model_type": "esm", "position_embedding_type": "rotary", **BARE}, SAID,
+     Rotation(by_index(rope.default(32)), 32)),
+    ("some layers that do not rotate", {"model_type": "smollm3", "no_rope_layers": [1, 0], **BARE}, [],
+     Rotation(by_index(rope.default(32)), 32)),
     ("the same said twice", LLAMA, ["--pairing", "half", "--rope-theta", 500000],
      Rotation(by_index(rope.default(32, 500000.0)), 32)),
 ]
@@ -141,6 +179,38 @@ WRONG = [
     ("the length of now", PHI3, [], ["--seq-len", "up to 39"]),
     ("a length that nothing reads", LLAMA, ["--seq-len", 50], ["--seq-len", "no effect"]),
     ("bases by layer", {**LLAMA, "swa_rope_theta": 1000.0}, [], ["swa_rope_theta"]),
+    ("a base around the text model", {"rope_theta": 500000.0, "text_config": {
+        "model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}, [],
+     ["rope_theta", "contradicts that of text_config"]),
+    ("another base of full layers", {**OLMO3, "rope_scaling": {**OLMO3["rope_scaling"], "rope_theta": 10000}}, FULL,
+     ["rope_theta", "contradicts the rope_theta of rope_scaling"]),
+    ("alibi", {"model_type": "falcon", "alibi": True, **BARE}, [], ["alibi", "does not rotate"]),
+    ("a hybrid that says nope", {**HYBRID, "position_embedding_type": "nope"}, [],
+     ["position_embedding_type", "does not rotate"]),
+    ("a hybrid that says null", {**HYBRID, "position_embedding_type": None}, [],
+     ["position_embedding_type", "does not rotate without it"]),
+    ("a hybrid that says nothing", HYBRID, [], ["position_embedding_type", "does not rotate without it"]),
+    ("a hybrid in another's words", {**HYBRID, "position_embedding_type": "rotary"}, [], ["position_embedding_type"]),
+    ("esm with a table of positions", {"model_type": "esm", "position_embedding_type": "absolute", **BARE}, SAID,
+     ["position_embedding_type", "does not rotate"]),
+    ("esm that says nothing", {"model_type": "esm", **BARE}, SAID, ["position_embedding_type"]),
+    ("a llama with a table of positions", {**LLAMA, "position_embedding_type": "learned"}, [], ["position_embedding_type"]),
+    ("speech by distances", {"model_type": "wav2vec2-bert", "position_embeddings_type": "relative_key", **BARE}, SAID,
+     ["position_embeddings_type"]),
+    ("zamba 2 as it is", {"model_type": "zamba2", **BARE}, SAID, ["use_mem_rope"]),
+    ("zamba 2 without", {"model_type": "zamba2", "use_mem_rope": False, **BARE}, SAID, ["use_mem_rope"]),
+    ("clvp without", {"model_type": "clvp_encoder", "use_rotary_embedding": False, **BARE}, SAID, ["use_rotary_embedding"]),
+    ("use_rope", {**LLAMA, "use_rope": False}, [], ["use_rope", "does not rotate"]),
+    ("a model without", {"model_type": "nemotron_h", **BARE}, SAID, ["model_type", "without a rotary embedding"]),
+    ("no layer that rotates", {"model_type": "smollm3", "no_rope_layers": [0, 0], **BARE}, [], ["no_rope_layers"]),
+    ("every layer without", {"model_type": "smollm3", "no_rope_layer_interval": 1, **BARE}, [], ["no_rope_layer_interval"]),
+    ("truncate in the dict of a layer", inside(YARN_BY_LAYER, truncate=False), FULL, ["truncate", "does not read it"]),
+    ("truncate in both", beside(inside(YARN_BY_LAYER, truncate=True), truncate=False), FULL, ["truncate", "contradicts"]),
+    ("truncate of null", {**LLAMA, "rope_scaling": {"rope_type": "yarn", **YARN, "truncate": None}}, [],
+     ["truncate", "true or false"]),
+    ("truncate of null beside layers", beside(YARN_BY_LAYER, truncate=None), FULL, ["truncate", "true or false"]),
+    ("a key beside the dicts of layers", beside(YARN_BY_LAYER, partial_rotary_factor=0.5), FULL,
+     ["partial_rotary_factor", "beside the dicts of layer types"]),
     ("two dicts that differ", {**LLAMA, "rope_scaling": LLAMA3, "rope_parameters": {"rope_type": "default"}}, [],
      ["rope_scaling", "contradicts"]),
 ]
@@ -204,12 +274,16 @@ def wrong():
         check(result.returncode == 2 and "--layer-type" in result.stderr, "a layer type alone", result.stderr)
 
 
+SECTIONS = {"type": "mrope", "mrope_section": [6, 5, 5]}
+IN_SECTIONS, MIXED = (lambda i: 0 if i < 6 else 1 if i < 11 else 2), (lambda i: i % 3 if i < 3 * (6, 5, 5)[i % 3] else 0)
+
+
 def axes():
-    """mrope_section is read where there are positions of several axes, and has nothing to say where there are none."""
-    config = {**LLAMA, "model_type": "qwen2_vl", "rope_scaling": {"type": "mrope", "mrope_section": [6, 5, 5]}}
-    mixed = {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True}
+    """mrope_section is read where there are positions of several axes, and has nothing to say where there are none. Which
+    pairs an axis has follows from the class; where that is not known, mrope_interleaved must say it."""
     ids = Tensor("I64", [3, 1, TOKENS], [random.randrange(90) for _ in range(3 * TOKENS)])
     q, frequencies = numbers(1, TOKENS, 2, 32), rope.default(32, 500000.0)
+    four = {"q": q, "position_ids": Tensor("I64", [4, 1, TOKENS], list(range(TOKENS)) + ids.values)}
 
     def of_axis(axis):
         def angles(b, t, i):
@@ -218,15 +292,42 @@ def axes():
 
         return angles
 
-    for name, scaling, axis in (("sections", config["rope_scaling"], lambda i: 0 if i < 6 else 1 if i < 11 else 2),
-                                ("interleaved", mixed, lambda i: i % 3 if i < 3 * (6, 5, 5)[i % 3] else 0)):
+    def refused(name, config, tensors, words, *options):
         with harness.folder() as directory:
-            result, found = apply(directory, {**config, "rope_scaling": scaling}, {"q": q, "position_ids": ids})
+            result, _ = apply(directory, config, tensors, *options)
+            check(result.returncode == 2 and result.stderr.count("\n") == 1, name, "is refused in one line", result.stderr)
+            for word in words:
+                check(word in result.stderr, name, "has no", repr(word), "in", result.stderr)
+
+    whole = {"partial_rotary_factor": 1.0}  # the classes of Qwen3.5 have another one
+    for name, keys, axis, contradiction in (
+            ("qwen2_vl", {}, IN_SECTIONS, True), ("qwen2_vl_text", {}, IN_SECTIONS, True),
+            ("qwen2_5_vl", {"mrope_interleaved": False}, IN_SECTIONS, True), ("qwen3_vl", {}, MIXED, False),
+            ("qwen3_vl_text", {"mrope_interleaved": True}, MIXED, False), ("qwen3_vl_moe", {}, MIXED, False),
+            ("qwen3_5", {}, MIXED, False), ("qwen3_5_text", {"mrope_interleaved": True}, MIXED, False),
+            ("qwen3_5_moe", {}, MIXED, False), ("qwen3_5_moe_text", {}, MIXED, False),
+            ("llama", {"mrope_interleaved": False}, IN_SECTIONS, None),
+            ("llama", {"mrope_interleaved": True}, MIXED, None)):
+        config = {**LLAMA, **whole, "model_type": name, "rope_scaling": {**SECTIONS, **keys}}
+        with harness.folder() as directory:
+            result, found = apply(directory, config, {"q": q, "position_ids": ids})
             if check(result.returncode == 0, name, result.stderr):
                 close(name, found["q"], Rotation(of_axis(axis), 32), q)
-            result, found = apply(directory, {**config, "rope_scaling": scaling}, {"q": q})
+            result, found = apply(directory, config, {"q": q})
             if check(result.returncode == 0, name, result.stderr):
                 close("no axes", found["q"], Rotation(by_index(frequencies), 32), q)
+        refused(name + " of four axes", config, four, ["'position_ids'", "4 axes", "drop it", "position_ids[1:]"])
+        if contradiction is not None:
+            against = {**config, "rope_scaling": {**SECTIONS, "mrope_interleaved": contradiction}}
+            refused(name + " against its class", against, {"q": q, "position_ids": ids}, ["mrope_interleaved", "class"])
+    unknown = {**LLAMA, "rope_scaling": SECTIONS}
+    refused("an order that is not known", unknown, {"q": q, "position_ids": ids}, ["--axis-map", "'llama'"])
+    refused("an order that is no truth", {**LLAMA, "rope_scaling": {**SECTIONS, "mrope_interleaved": 1}},
+            {"q": q, "position_ids": ids}, ["mrope_interleaved", "true or false"])
+    with harness.folder() as directory:
+        result, found = apply(directory, unknown, {"q": q, "position_ids": ids}, "--axis-map", "interleaved")
+        if check(result.returncode == 0, "an order that the command line has", result.stderr):
+            close("an order that the command line has", found["q"], Rotation(of_axis(MIXED), 32), q)
 
 
 def tables():

@@ -97,13 +97,16 @@ def dynamic(dim, base, factor, length, context):
     return default(dim, base * (factor * length / context - (factor - 1)) ** (dim / (dim - 2)))
 
 
-def yarn(dim, base, factor, context, fast=32.0, slow=1.0):
+def yarn(dim, base, factor, context, fast=32.0, slow=1.0, truncate=True):
     """Frequencies and mscale."""
 
     def correction(turns):
         return dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = max(math.floor(correction(fast)), 0), min(math.ceil(correction(slow)), dim - 1)
+    low, high = correction(fast), correction(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
     result = []

@@ -60,6 +60,41 @@ static const char *const unreadable_keys[] = {"swa_rope_theta",  "compress_rope_
                                               "rope_ratio",      "layer_rope_theta",    "rope_scaling_layers",
                                               "per_layer_config"};
 
+/* A key that says whether a model rotates, and the values with which it does. `models`: those that read it so, and do not
+ * rotate without it; "" = all others. As in python/trope/_config_keys.py, with a space before and behind each name. */
+typedef struct rotation_key {
+    const char *key, *values, *models;
+} rotation_key;
+
+static const rotation_key rotation_keys[] = {
+    {"alibi", " false ", ""},
+    {"position_embedding_type", " rotary ", " esm "},
+    {"position_embedding_type", " rope ", " granitemoehybrid "},
+    {"position_embedding_type", " rope rotary ", ""},
+    {"position_embeddings_type", " rotary ", ""},
+    {"use_mem_rope", " true ", " zamba2 "},
+    {"use_mem_rope", " true ", ""},
+    {"use_rope", " true ", ""},
+    {"use_rotary_embedding", " true ", ""},
+};
+
+/* Language models that never rotate, though some of their configs have a rope_theta; and models that rotate by the two axes
+ * of an image, which no rule describes. */
+static const char models_without[] =
+    " albert bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small bloom camembert convbert"
+    " cpmant ctrl data2vec-text deberta deberta-v2 distilbert electra ernie falcon_mamba flaubert fnet fsmt funnel gpt-sw3"
+    " gpt2 gpt_bigcode gpt_neo ibert inkling2_loop inkling2 inkling jamba kimi_linear led longformer longt5 luke m2m_100"
+    " mamba mamba2 marian mbart megatron-bert mobilebert moshi_depth mpnet mpt mra mt5 mvp nemotron_h nllb-moe"
+    " nystromformer openai-gpt opt pegasus pegasus_x plbart prophetnet reformer rembert roberta roberta-prelayernorm"
+    " roc_bert rwkv squeezebert switch_transformers t5 umt5 xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod yoso zamba"
+    " dinov3_vit eomt_dinov3 llama4_vision_model pixtral sapiens2 ";
+
+/* How the classes of models give the axes of mrope_section to pairs, whatever mrope_interleaved says. */
+static const char mixed_models[] = " cohere_compass cosmos3_edge hy_v4_vl qwen3_5 qwen3_5_moe qwen3_omni_moe"
+                                   " qwen3_omni_moe_thinker qwen3_omni_moe_talker qwen3_vl qwen3_vl_moe qwen4_exp ";
+static const char section_models[] = " glm4v glm4v_moe glm_image glm_ocr paddleocr_vl qwen2_5_omni qwen2_5_omni_thinker"
+                                     " qwen2_5_omni_talker qwen2_5_vl qwen2_vl ";
+
 /* Keys of a rope dict that are read elsewhere, or mean nothing for frequencies. */
 static const char *const other_keys[] = {"rope_type",
                                          "type",
@@ -77,6 +112,7 @@ static const char *const other_keys[] = {"rope_type",
 typedef struct config {
     const char *path, *layer_type;
     const cJSON *root, *rope; /* rope: NULL = there is none */
+    const cJSON *layers;      /* the dict that has a rope dict for each layer type; NULL = one is for all */
     const family *family;     /* NULL = not known */
     const char *model_type;   /* "" = there is none */
     const two_bases *two;     /* NULL = one base, or rope dicts by layer type */
@@ -198,6 +234,20 @@ static int differ(const cJSON *a, const cJSON *b)
     return a && b && !cJSON_Compare(a, b, 1);
 }
 
+/* Beside the dicts of layer types transformers reads truncate alone. */
+static int check_beside(const config *c)
+{
+    const cJSON *item, *layer;
+    cJSON_ArrayForEach(item, c->layers)
+    {
+        if (cJSON_IsObject(item) || !is_given(item) || !strcmp(item->string, "truncate"))
+            continue;
+        cJSON_ArrayForEach(layer, c->layers) if (cJSON_IsObject(layer) && !find(layer, item->string)) return refuse(
+            c, item->string, "stands beside the dicts of layer types, where nothing reads it: move it into each of them");
+    }
+    return 0;
+}
+
 static int choose_rope(config *c)
 {
     const cJSON *now = find(c->root, "rope_parameters"), *once = find(c->root, "rope_scaling");
@@ -221,6 +271,9 @@ static int choose_rope(config *c)
     }
     if (!c->layer_type)
         return needs_layer_type(c, names);
+    c->layers = c->rope;
+    if (check_beside(c))
+        return RESULT_REFUSED;
     c->rope = find(c->rope, c->layer_type);
     return cJSON_IsObject(c->rope) ? 0 : complain("--layer-type: must be one of %s, not %.64s", names, c->layer_type);
 }
@@ -317,13 +370,31 @@ static int add_keys(const config *c, FILE *text, const char *rule)
     return 0;
 }
 
+/* Of the dicts of layer types transformers reads none of these, but the one beside them; null would be false there. Adds
+ * that one to the rule. */
+static int add_truncate(const config *c, FILE *text, const char *rule)
+{
+    const cJSON *inner = c->rope ? cJSON_GetObjectItemCaseSensitive(c->rope, "truncate") : NULL;
+    const cJSON *outer = c->layers ? cJSON_GetObjectItemCaseSensitive(c->layers, "truncate") : NULL;
+    if ((inner && !cJSON_IsBool(inner)) || (outer && !cJSON_IsBool(outer)))
+        return refuse(c, "truncate", "must be true or false");
+    if (outer && differ(inner, outer))
+        return refuse(c, "truncate", "contradicts the one beside the dicts of layer types, which transformers reads");
+    if (c->layers && !outer && inner && !cJSON_IsTrue(inner))
+        return refuse(c, "truncate",
+                      "is in the dict of a layer type, where transformers does not read it: move it out of it");
+    if (outer && !inner && !strcmp(rule, "yarn"))
+        fprintf(text, ",truncate=%s", cJSON_IsTrue(outer) ? "true" : "false");
+    return 0;
+}
+
 static int set_scaling(const config *c)
 {
     const char *rule = rule_of(c);
     char *made = NULL;
     size_t size;
     FILE *text = open_memstream(&made, &size);
-    int result = text ? add_keys(c, text, rule) : complain("out of memory");
+    int result = text ? add_keys(c, text, rule) || add_truncate(c, text, rule) : complain("out of memory");
     if (text && fclose(text))
         result = complain("out of memory");
     if (!result && size >= TEXT_SIZE)
@@ -342,6 +413,8 @@ static int set_base(const config *c)
     const char *key = !c->two ? "rope_theta" : c->slides ? c->two->sliding_key : c->two->full_key;
     const double of_class = !c->two ? 0 : c->slides ? c->two->sliding : c->two->full;
     const cJSON *inner = find(c->rope, "rope_theta"), *outer = find(c->root, key);
+    if (c->two && differ(inner, outer))
+        return refuse(c, key, "contradicts the rope_theta of rope_scaling");
     const cJSON *base = inner ? inner : outer || c->two ? outer : find(c->root, "rotary_emb_base");
     if (base)
         return set_number(c, "rope-theta", base);
@@ -432,8 +505,21 @@ static int set_axes(const config *c)
         return 0;
     if (!cJSON_IsArray(sections) || n != 3)
         return refuse(c, "mrope_section", "must be a list of three numbers");
-    const int is_mixed = cJSON_IsTrue(find(c->rope, "mrope_interleaved")) || !strncmp(c->model_type, "qwen3_vl", 8);
-    if (set(c, "axis-map", "mrope_section", "%s", is_mixed ? "interleaved" : "sections"))
+    const cJSON *said = find(c->rope, "mrope_interleaved");
+    const int mixes = names_model(mixed_models, c->model_type),
+              is_known = mixes || names_model(section_models, c->model_type);
+    if (said && !cJSON_IsBool(said))
+        return refuse(c, "mrope_interleaved", "must be true or false");
+    if (said && is_known && (cJSON_IsTrue(said) != 0) != mixes)
+        return refuse(c, "mrope_interleaved",
+                      mixes ? "is false, but the class of this model always interleaves the axes"
+                            : "is true, but the class of this model always has the axes in sections");
+    if (!said && !is_known && !options_given(c->groups, "axis-map"))
+        return complain("--axis-map: is missing: it is not known how models of type '%.64s' (%s) order the axes of "
+                        "mrope_section",
+                        c->model_type, c->path);
+    const int is_mixed = mixes || cJSON_IsTrue(said);
+    if ((said || is_known) && set(c, "axis-map", "mrope_section", "%s", is_mixed ? "interleaved" : "sections"))
         return RESULT_REFUSED;
     return set(c, "axis-sections", "mrope_section", "%.0f,%.0f,%.0f", cJSON_GetArrayItem(sections, 0)->valuedouble,
                cJSON_GetArrayItem(sections, 1)->valuedouble, cJSON_GetArrayItem(sections, 2)->valuedouble);
@@ -483,8 +569,10 @@ static int check_agreement(const config *c, const cJSON *root)
     static const char *const aliases[][2] = {{"rope_theta", "rotary_emb_base"}, {"partial_rotary_factor", "rotary_pct"}};
     const cJSON *now = find(c->rope, "rope_type"), *once = find(c->rope, "type");
     for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
-        if (differ(find(root, shared[i]), find(c->root, shared[i])))
-            return refuse(c, shared[i], "contradicts that of text_config");
+        if (differ(find(root, shared[i]), i < 2 && !c->layer_type ? find_key(c, shared[i]) : find(c->root, shared[i])))
+            return refuse(c, shared[i],
+                          root == c->root ? "contradicts that of rope_parameters or rope_scaling"
+                                          : "contradicts that of text_config");
     for (size_t i = 0; i < 2; i++) {
         if (!c->layer_type && differ(find(c->root, aliases[i][0]), find(c->rope, aliases[i][0])))
             return refuse(c, aliases[i][0], "contradicts that of rope_parameters or rope_scaling");
@@ -510,9 +598,49 @@ static int check_names(const config *c, const cJSON *root)
     return 0;
 }
 
+/* Whether a list of values, with a space before and behind each, has that of a key. */
+static int is_one_of(const char *values, const cJSON *item)
+{
+    char value[64];
+    snprintf(value, sizeof value, " %.60s ", cJSON_IsBool(item) ? cJSON_IsTrue(item) ? "true" : "false" : text_of(item));
+    return strstr(values, value) != NULL;
+}
+
+/* Whether a list is there, and all of it is 0: layers of Llama 4 and SmolLM3 rotate with 1. */
+static int is_all_zero(const cJSON *list)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, list) if (!cJSON_IsNumber(item) || item->valuedouble != 0) return 0;
+    return cJSON_GetArraySize(list) > 0;
+}
+
+/* A model that does not rotate at all is refused by the key that says so. */
+static int check_that_it_rotates(const config *c)
+{
+    const cJSON *rotating = find(c->root, "no_rope_layers"), *interval = find(c->root, "no_rope_layer_interval");
+    if (names_model(models_without, c->model_type))
+        return refuse(c, "model_type", "is one without a rotary embedding that a rule describes");
+    for (size_t i = 0; i < sizeof rotation_keys / sizeof rotation_keys[0]; i++) {
+        const rotation_key *k = &rotation_keys[i];
+        const cJSON *item = find(c->root, k->key);
+        const int is_own = names_model(k->models, c->model_type);
+        if (!item && is_own)
+            return refuse(c, k->key, "is missing, and a model of this type does not rotate without it");
+        if (item && (is_own || !*k->models) && !is_one_of(k->values, item))
+            return refuse(c, k->key, "says that this model does not rotate");
+    }
+    if (is_all_zero(rotating))
+        return refuse(c, "no_rope_layers", "says that no layer rotates");
+    return !rotating && interval && interval->valuedouble == 1
+               ? refuse(c, "no_rope_layer_interval", "says that no layer rotates")
+               : 0;
+}
+
 static int read_keys(config *c, const cJSON *root, const config_use *use)
 {
     choose_root(c, root);
+    if (check_that_it_rotates(c))
+        return RESULT_REFUSED;
     if (names_model(" nanochat ", c->model_type))
         return refuse(c, "model_type", "nanochat turns the other way: leave --config out, and say so by --inverse");
     for (size_t i = 0; i < sizeof unreadable_keys / sizeof unreadable_keys[0]; i++)
