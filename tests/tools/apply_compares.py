@@ -164,9 +164,10 @@ def output_and_comparison():
         back = run("apply", other, "--inverse", "--expect", source, "--ulp", 4096, *ROTATED)
         check(back.returncode == 0, "the inverse gives the input again", back.stdout, back.stderr)
         # The other file may hold what else was dumped, if it is the same.
-        freqs = {"freqs": Tensor("F32", [3, 4], values[:12])}
+        rows = [i // 4 * (i % 4 + 1) / 8 for i in range(12)]  # position 0 has angles of 0
+        freqs = {"freqs": Tensor("F32", [3, 4], rows)}
         for mine, others, status in ((freqs, {}, 0), (freqs, freqs, 0), ({}, freqs, 2),
-                                     (freqs, {"freqs": Tensor("F32", [3, 4], values[1:13])}, 2)):
+                                     (freqs, {"freqs": Tensor("F32", [3, 4], rows[:-1] + [5.0])}, 2)):
             safetensors.write(source, {"x": x, **mine})
             safetensors.write(other, {"x": x, **others})
             result = run("apply", source, "--expect", other, "--rotary-dim", 0, *SBHD)

@@ -149,8 +149,8 @@ def killed(directory, number, **options):
     """The exit status of a run that gets the signal while its output is unfinished."""
     sanitizers = {name: os.environ.get(name, "") + ":handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0"
                   for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
-    process = subprocess.Popen([TOOL, "apply", os.path.join(directory, "in"), "-o", os.path.join(directory, "out")]
-                               + [str(a) for a in SAID], stderr=subprocess.PIPE, env={**os.environ, **sanitizers}, **options)
+    words = [TOOL, "apply", os.path.join(directory, "in"), "-o", os.path.join(directory, "out")] + [str(a) for a in SAID]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, env={**os.environ, **sanitizers}, **options)
     end = time.monotonic() + 60
     while len(harness.files(directory)) < 3 and process.poll() is None and time.monotonic() < end:
         time.sleep(0.001)

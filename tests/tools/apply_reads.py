@@ -20,6 +20,11 @@ def tensor(dtype, *shape):
     return Tensor(dtype, list(shape), safetensors.rounded(dtype, [random.uniform(-2, 2) for _ in range(math.prod(shape))]))
 
 
+def positive(dtype, count):
+    """Frequencies."""
+    return Tensor(dtype, [count], safetensors.rounded(dtype, [random.uniform(0.01, 2) for _ in range(count)]))
+
+
 def apply(tensors, *options):
     """The process, and the tensors that it wrote, {} if it wrote none."""
     with harness.folder() as directory:
@@ -156,13 +161,13 @@ def tables():
     refused("as many columns as half the elements that are said", full, ["'cos'", "equal halves", "--columns pair"], *said,
             *PAIRED, "--rotary-dim", 32, "--rotary-offset", 0)
     refused("a table of nothing", {**q, "freqs": Tensor("F32", [0, s, d], [])}, ["'freqs'", "is empty"], *said, *PAIRED)
-    random_columns = {**q, "freqs": tensor("F32", s, d)}
+    random_columns = {**q, "freqs": Tensor("F32", [s, d], [0.0] * d + tensor("F32", s - 1, d).values)}
     refused("columns of a pair that differ", random_columns, ["'freqs'", "--columns"], *said, *PAIRED)
     refused("equal neighbours where halves are said", {**q, "freqs": freqs}, ["neighbours", "--columns half"], *said,
             *PAIRED,
             "--columns", "half")
-    refused("equal columns", {**q, "freqs": Tensor("F32", [s, 8], [0.5] * 40)}, ["all equal", "--rotary-dim"], *said,
-            *PAIRED)
+    equal = Tensor("F32", [s, 8], [i // 8 / 2 for i in range(40)])
+    refused("equal columns", {**q, "freqs": equal}, ["all equal", "--rotary-dim"], *said, *PAIRED)
     not_a_number = Tensor("F32", [s, 8], [math.nan if i == 17 else i % 8 for i in range(40)])
     refused("NaN in freqs", {**q, "freqs": not_a_number}, ["'freqs'", "NaN", "element 17"], *said, *PAIRED)
     complex_table = [f(p * rope.default(d)[i]) for p in range(s) for i in range(8) for f in (math.cos, math.sin)]
@@ -178,6 +183,7 @@ def table_layouts():
     d = 8
     for s, b in ((5, 2), (3, 3)):
         positions = [[random.randrange(40) for _ in range(b)] for _ in range(s)]
+        positions[0] = [0] * b
         freqs = Tensor("F32", [s, b, 1, d], table(float, [p for row in positions for p in row], halves(4)))
         tensors = {"q": tensor("F32", s, b, 2, d), "freqs": freqs}
         said = ["--layout", "sbhd", *PAIRED]
@@ -186,7 +192,7 @@ def table_layouts():
             refused("[s, b, 1, d] with s = b", tensors, ["'freqs'", "bsd or sbd", "--table-layout"], *said)
             said += ["--table-layout", "sbd"]
         right("[s, b, 1, d], s %d, b %d" % (s, b), tensors, "sbhd", rotation, *said)
-    ids = [7, 2, 9, 4]
+    ids = [0, 2, 9, 4]
     gathered = cos_sin((1, 4, d), ids, halves(4))
     q = {"q": tensor("F32", 1, 4, 2, d), "position_ids": Tensor("I64", [1, 4], [0, 3, 1, 2])}
     said = ["--layout", "bshd", *PAIRED]
@@ -199,7 +205,7 @@ def table_layouts():
           Rotation(angles_of(theta(d), lambda b, t: ids[[0, 3, 1, 2][t]]), d), *said, "--table-rows", "positions")
     refused("too few rows", {"q": q["q"], **cos_sin((1, 3, d), range(3), halves(4))}, ["'cos'", "rows"], *said)
     # Qwen2-VL: a table an axis.
-    axes = [[random.randrange(40) for _ in range(4)] for _ in range(3)]
+    axes = [[0] + [random.randrange(40) for _ in range(3)] for _ in range(3)]
     planes = cos_sin((3, 1, 4, d), [p for axis in axes for p in axis], halves(4))
     refused("a table an axis", {"q": q["q"], **planes}, ["'cos'", "--axis-map"], *said)
     more = {name: Tensor("F32", [4, 1, 4, d], t.values + t.values[:4 * d]) for name, t in planes.items()}
@@ -213,6 +219,86 @@ def table_layouts():
 
     right("[3, b, s, d]", {"q": q["q"], **planes}, "bshd", Rotation(angles, d), *said, "--axis-map", "sections",
           "--axis-sections", "2,1,1", says=["3 axes"])
+    # Each axis of a table drives pairs, and each that drives pairs has a plane: what is behind a table is not read.
+    two = {name: Tensor("F32", [2, 1, 4, d], t.values[:8 * d]) for name, t in planes.items()}
+    refused("fewer axes than sections", {"q": q["q"], **two}, ["'cos'", "2 axes", "--axis-sections has 3", "use 3"], *said,
+            "--axis-map", "sections", "--axis-sections", "2,1,1")
+    refused("more axes than windows", {"q": q["q"], **planes}, ["'cos'", "3 axes", "--windows is 2"], *said, "--windows", 2,
+            "--columns", "half")
+    two = {"q": tensor("F32", 1, 4, 2, 12), **cos_sin((2, 1, 4, 12), [0, 1, 2, 3] * 2, halves(6))}
+    refused("fewer axes than windows", two,
+            ["'cos'", "2 axes", "--windows is 3"], *said, "--windows", 3, "--columns", "half")
+
+
+def tables_that_are_none():
+    """What has the shape of a table, and is none of any model, is refused."""
+    d, s = 16, 5
+    q, said = {"q": tensor("F32", 1, s, 2, d)}, ["--layout", "bshd", *PAIRED]
+    good = cos_sin((s, d), range(s), halves(8))
+
+    def changed(name, index, value, tensors=good):
+        values = list(tensors[name].values)
+        values[index] = value
+        return {**tensors, name: Tensor(tensors[name].dtype, tensors[name].shape, values)}
+
+    def scaled(factor, **only):
+        return {name: Tensor("F32", [s, d], [factor * v for v in t.values]) if only.get(name, True) else t
+                for name, t in good.items()}
+
+    right("a table", {**q, **good}, "bshd", Rotation(angles_of(theta(d)), d), *said)
+    right("with a factor", {**q, **scaled(1.25)}, "bshd", Rotation(angles_of(theta(d)), d, mscale=1.25), *said)
+    none = ["'cos'", "no table of cosines and sines"]
+    refused("a factor of cos alone", {**q, **scaled(1.25, sin=False)}, none, *said)
+    refused("a row of another factor", {**q, **{n: Tensor("F32", [s, d], t.values[:-d] + [1.01 * v for v in t.values[-d:]])
+                                                for n, t in good.items()}}, none, *said)
+    refused("one entry that is off", {**q, **changed("cos", 2 * d + 3, 0.25)}, none, *said)
+    refused("one entry that is a bit off", {**q, **changed("sin", 2 * d, good["sin"].values[2 * d] + 2e-5)}, none, *said)
+    refused("cosines of zeros", {**q, **scaled(0.0)}, none, *said)
+    refused("angles as cosines", {**q, **{n: Tensor("F32", [s, d], table(float, range(s), halves(8))) for n in good}}, none,
+            *said)
+    refused("a number that is too large", {**q, **changed("cos", 3, 3e38)}, none, *said)
+    for name, value in (("cos", math.nan), ("sin", math.nan), ("sin", math.inf)):
+        refused("%s in %s" % (value, name), {**q, **changed(name, 7, value)}, ["'%s'" % name, "element 7"], *said)
+    turned = {"cos": good["sin"], "sin": good["cos"]}
+    refused("cos and sin exchanged", {**q, **turned}, ["'cos'", "exchanged", "row 0"], *said)
+    refused("a cosine of -1", {**q, **scaled(-1.0)}, ["'cos'", "positive cos"], *said)
+    shifted = cos_sin((s, d), range(1, s + 1), halves(8))
+    refused("rows from position 1 on", {**q, **shifted}, ["'cos'", "row 0", "--table-rows tokens"], *said)
+    right("rows of tokens at other positions", {**q, **shifted}, "bshd",
+          Rotation(angles_of(theta(d), lambda b, t: t + 1), d), *said, "--table-rows", "tokens")
+    long = cos_sin((s + 2, d), range(1, s + 3), halves(8))
+    refused("more rows from position 1 on", {**q, **long}, ["'cos'", "begin at another"], *said)
+    first = {"position_ids": Tensor("I64", [s], [3, 4, 0, 1, 2])}
+    refused("tokens whose positions say otherwise", {**q, **first, **shifted}, ["'cos'", "row 2", "position 0"], *said,
+            "--table-rows", "tokens")
+    agreeing = cos_sin((s, d), first["position_ids"].values, halves(8))
+    right("tokens whose positions agree", {**q, **first, **agreeing}, "bshd",
+          Rotation(angles_of(theta(d), lambda b, t: first["position_ids"].values[t]), d), *said, "--table-rows", "tokens")
+    other = {"q": tensor("F32", 2, s, 2, d), **cos_sin((2, s, d), [*range(s), *range(1, s + 1)], halves(8))}
+    refused("one batch entry from position 1 on", other, ["'cos'", "row 0"], *said)
+    from_1, one = table(float, range(1, s + 1), halves(8)), [1e-9] + table(float, range(s), halves(8))[1:]
+    refused("angles from position 1 on", {**q, "freqs": Tensor("F32", [s, d], from_1)}, ["'freqs'", "angles of 0"], *said)
+    refused("one angle at position 0", {**q, "freqs": Tensor("F32", [s, d], one)}, ["'freqs'", "angles of 0"], *said)
+    packed = {"q": tensor("F32", 6, 2, d), "cu_seqlens": Tensor("I32", [3], [0, 4, 6])}
+    places = [0, 1, 2, 3, 0, 1]
+    right("rows of packed tokens", {**packed, **cos_sin((6, d), places, halves(8))}, "thd",
+          Rotation(angles_of(theta(d), lambda b, t: places[t]), d), *PAIRED, "--table-rows", "tokens")
+    refused("rows that count on", {**packed, **cos_sin((6, d), range(6), halves(8))}, ["'cos'", "row 4", "position 0"],
+            *PAIRED, "--table-rows", "tokens")
+    pairs_of = [f(p * rope.default(d)[i]) for p in range(s) for i in range(8) for f in (math.sin, math.cos)]
+    refused("freqs_cis turned round", {**q, "freqs_cis": Tensor("C64", [s, 8], pairs_of)}, ["'freqs_cis'", "row 0"], *said)
+    for bad, where in (([1.0, -0.5, 0.1, 0.1], 1), ([1.0, 0.0, 0.1, 0.0], 1), ([0.0] * 4, 0), ([0.0, 1.0, 0.1, 0.1], 0),
+                       ([1.0, 0.1, 0.0, -0.01], 2)):
+        inv_freq = {"q": tensor("F32", 1, s, 2, 8), "inv_freq": Tensor("F32", [4], bad)}
+        refused("inv_freq of %s" % bad, inv_freq, ["'inv_freq'", "positive", "element %d is" % where], *said)
+    # What rounding does to a table is no reason, by whatever dtype and factor.
+    for dtype in ("F32", "F16", "BF16"):
+        for factor in (1.0, 1.0693, 1.3466, 0.7071):
+            rounded = {n: Tensor(dtype, [400, d], safetensors.rounded(dtype, [
+                factor * v for v in safetensors.rounded(dtype, table(f, range(400), halves(8)))]))
+                       for n, f in (("cos", math.cos), ("sin", math.sin))}
+            result, _ = apply({**q, **rounded}, *said)
+            check(result.returncode == 0, dtype, factor, result.stderr)
 
 
 # Positions and sequences
@@ -297,7 +383,8 @@ def options():
 
 def round_trip():
     """What goes with q is in the output, so that the way back needs no more than the way there."""
-    q = {"q": tensor("F32", 5, 1, 2, 16), "inv_freq": tensor("F64", 8), "position_ids": Tensor("I64", [5], [3, 1, 4, 1, 5])}
+    ids = Tensor("I64", [5], [3, 1, 4, 1, 5])
+    q = {"q": tensor("F32", 5, 1, 2, 16), "inv_freq": positive("F64", 8), "position_ids": ids}
     with harness.folder() as directory:
         source, target = os.path.join(directory, "in"), os.path.join(directory, "out")
         safetensors.write(source, q)
@@ -314,11 +401,11 @@ def several_layers():
         for name, heads in (("q", 4), ("k", 2), ("v", 2)):
             layers["model.layers.%d.self_attn.%s" % (layer, name)] = tensor("F32", 5, 1, heads, 8)
     said = ["--layout", "sbhd", *PAIRED]
-    freqs = tensor("F64", 4)
+    freqs = positive("F64", 4)
     shared = {**layers, "model.rotary_emb.inv_freq": Tensor("F32", [4], safetensors.rounded("F32", freqs.values))}
     rotation = Rotation(angles_of(lambda i: shared["model.rotary_emb.inv_freq"].values[i]), 8)
     right("one inv_freq for two layers", shared, "sbhd", rotation, *said, says=["model.layers.0.self_attn.q: sbhd"])
-    of_layer = {**layers, "model.layers.0.inv_freq": tensor("F32", 4), "model.layers.1.inv_freq": tensor("F32", 4)}
+    of_layer = {**layers, "model.layers.0.inv_freq": positive("F32", 4), "model.layers.1.inv_freq": positive("F32", 4)}
     result, found = apply(of_layer, *said)
     for layer in (0, 1):
         frequencies = of_layer["model.layers.%d.inv_freq" % layer].values
@@ -340,6 +427,7 @@ random.seed(20261126)
 layouts()
 tables()
 table_layouts()
+tables_that_are_none()
 sequences()
 options()
 round_trip()

@@ -27,7 +27,8 @@ BYTES = 4 * 2 * 3 * 8 * 4
 
 def table(rows, columns):
     """F32 [rows, columns] with equal halves."""
-    return Tensor("F32", [rows, columns], [float(r + c % (columns // 2)) for r in range(rows) for c in range(columns)])
+    values = [float(r * (1 + c % (columns // 2))) for r in range(rows) for c in range(columns)]
+    return Tensor("F32", [rows, columns], values)
 
 
 def with_tensors(**tensors):
@@ -177,12 +178,13 @@ FILES = [
     ("freqs of another batch", with_tensors(freqs=zeros("F32", 5, 4, 8)), ["'freqs'", "batch"]),
     ("freqs of a wrong width", with_tensors(freqs=zeros("F32", 4, 6)), ["'freqs'", "--rotary-dim"]),
     ("freqs without columns", with_tensors(freqs=zeros("F32", 4, 0)), ["'freqs'", "columns"]),
-    ("freqs wider than the head", with_tensors(freqs=Tensor("F32", [4, 1, 1, 16], [float(i % 8) for i in range(64)])),
+    ("freqs wider than the head", with_tensors(freqs=Tensor("F32", [4, 1, 1, 16], table(4, 16).values)),
      ["'q'", "at least 16 elements"]),
     ("freqs with too few rows", with_tensors(freqs=zeros("F32", 3, 8)), ["'freqs'", "rows"]),
     ("inv_freq of a wrong dtype", with_tensors(inv_freq=zeros("F16", 4)), ["'inv_freq'", "F16", "dtype"]),
     ("inv_freq of two dims", with_tensors(inv_freq=zeros("F32", 1, 4)), ["'inv_freq'", "rotary_dim / 2"]),
-    ("inv_freq for more than the head", with_tensors(inv_freq=zeros("F32", 5)), ["'q'", "at least 10 elements"]),
+    ("inv_freq for more than the head", with_tensors(inv_freq=Tensor("F32", [5], [1] * 5)),
+     ["'q'", "at least 10 elements"]),
     ("an empty inv_freq", with_tensors(inv_freq=zeros("F32", 0)), ["'inv_freq'", "elements"]),
     ("inv_freq that is not finite", with_tensors(inv_freq=Tensor("F32", [4], [1, math.inf, 1, 1])), ["'inv_freq'"]),
     # Positions
@@ -335,7 +337,7 @@ def bad_options():
         refused("a base beside freqs", directory, ["good.safetensors"], run("apply", path, "-o", out, *SAID),
                 ["'freqs'", "--rope-theta"])
         with open(path, "wb") as file:
-            file.write(with_tensors(inv_freq=zeros("F32", 4)))
+            file.write(with_tensors(inv_freq=Tensor("F32", [4], [1] * 4)))
         refused("inv_freq of another number", directory, ["good.safetensors"],
                 run("apply", path, "-o", out, "--rotary-dim", 4, *SAID[:4]), ["'inv_freq'", "half of --rotary-dim (2)"])
         with open(path, "wb") as file:

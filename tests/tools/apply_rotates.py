@@ -161,41 +161,57 @@ def table_angles(table, rows, cols, dim, pairing="half"):
     return angles
 
 
+def table(dtype, shape, rows, factor=None):
+    """Random angles, which are 0 at position 0; or, with a factor, their cosines and sines times it."""
+    cells = rows * shape[-1]
+    angles = [0.0 if i % cells < shape[-1] else random.uniform(-2, 2) for i in range(math.prod(shape))]
+    if factor is None:
+        return Tensor(dtype, list(shape), safetensors.rounded(dtype, angles))
+    return [Tensor(dtype, list(shape), safetensors.rounded(dtype, [factor * f(a) for a in angles]))
+            for f in (math.cos, math.sin)]
+
+
 def angle_tables():
     s, b, d = 5, 2, 8
     q = tensor("F32", (s, b, 3, d))
     for shape in ((s, d), (s, d // 2), (1, s, d), (b, s, d), (s, 1, 1, d), (b, 1, s, d), (b, s, 1, d), (s + 3, d)):
         rows = [n for n in shape[:-1] if n >= s][0]
-        freqs = tensor("F32", shape)
+        freqs = table("F32", shape, rows)
         angles = table_angles(freqs, rows, shape[-1], d)
         columns = ["--columns", "half"] if shape[-1] == d else []
         expect("freqs %s" % (shape,), "sbhd", {"q": q, "freqs": freqs}, Rotation(angles, d), *columns)
         expect("freqs %s backward" % (shape,), "sbhd", {"q": q, "freqs": freqs}, Rotation(angles, d, backward=True),
                "--backward", *columns)
     wide = tensor("F32", (s, b, 3, 24))
-    freqs = tensor("F32", (s, 1, 1, d))
+    freqs = table("F32", (s, 1, 1, d), s)
     expect("freqs of a part of the head", "sbhd", {"q": wide, "freqs": freqs}, Rotation(table_angles(freqs, s, d, d), d),
            "--columns", "half")
-    freqs = tensor("F32", (s, d))
+    freqs = table("F32", (s, d), s)
     expect("half as many freqs", "sbhd", {"q": wide, "freqs": freqs},
            Rotation(table_angles(freqs, s, d, 2 * d), 2 * d, offset=8), "--rotary-dim", 2 * d, "--rotary-offset", 8)
     expect("interleaved freqs", "sbhd", {"q": q, "freqs": freqs},
            Rotation(table_angles(freqs, s, d, d, "interleaved"), d, pairing="interleaved"), "--pairing", "interleaved",
            "--columns", "interleaved")
-    for operand, table in (("BF16", "BF16"), ("BF16", "F32"), ("F16", "F16"), ("F64", "F64"), ("F64", "F32")):
-        tensors = {"q": tensor(operand, (s, b, 3, d)), "cos": tensor(table, (b, s, d)), "sin": tensor(table, (b, s, d))}
-        angles = table_angles((tensors["cos"], tensors["sin"]), s, d, d)
-        expect("%s cos and sin, %s" % (table, operand), "sbhd", tensors, Rotation(angles, d), "--columns", "half")
-    f64 = {"q": tensor("F64", (s, b, 3, d)), "freqs": tensor("F64", (s, d))}
+    for operand, dtype in (("BF16", "BF16"), ("BF16", "F32"), ("F16", "F16"), ("F64", "F64"), ("F64", "F32")):
+        for factor in (1.0, 1.1719, 0.5):  # of attention
+            cos, sin = table(dtype, (b, s, d), s, factor)
+            tensors = {"q": tensor(operand, (s, b, 3, d)), "cos": cos, "sin": sin}
+            angles = table_angles((cos, sin), s, d, d)
+            expect("%s cos and sin, %s" % (dtype, operand), "sbhd", tensors, Rotation(angles, d), "--columns", "half")
+    cos, sin = table("BF16", (b, s, d), s, 1.1719)  # as F32, which some dumps are
+    tensors = {"q": q, "cos": cos._replace(dtype="F32"), "sin": sin._replace(dtype="F32")}
+    expect("BF16 numbers as F32", "sbhd", tensors, Rotation(table_angles((cos, sin), s, d, d), d), "--columns", "half")
+    f64 = {"q": tensor("F64", (s, b, 3, d)), "freqs": table("F64", (s, d), s)}
     expect("F64 freqs", "sbhd", f64, Rotation(table_angles(f64["freqs"], s, d, d), d),
            "--columns", "half")
 
 
 def inverse_frequencies():
     for dtype in ("F32", "F64"):
-        inv_freq = tensor(dtype, (4,))
-        tensors = {"q": tensor("F64", (9, 1, 2, 12)), "inv_freq": inv_freq}
-        expect("inv_freq %s" % dtype, "sbhd", tensors, Rotation(by_index(inv_freq.values), 8))
+        for values in ([1.5, 0.25, 0.3, 0.001], [1.0, 0.1, 0.0, 0.0]):  # the rule proportional ends with zeros
+            inv_freq = Tensor(dtype, [4], safetensors.rounded(dtype, values))
+            tensors = {"q": tensor("F64", (9, 1, 2, 12)), "inv_freq": inv_freq}
+            expect("inv_freq %s" % dtype, "sbhd", tensors, Rotation(by_index(inv_freq.values), 8))
 
 
 def frequency_rules():
@@ -303,7 +319,7 @@ def packed_sequences():
 
 def out_of_range():
     s, d = 6, 8
-    tensors = {"q": tensor("F32", (s, 1, 2, d)), "freqs": tensor("F32", (4, d))}
+    tensors = {"q": tensor("F32", (s, 1, 2, d)), "freqs": table("F32", (4, d), 4)}
     tensors["position_ids"] = Tensor("I32", [s], [0, 3, 4, 1, -1, 2])
     ids = tensors["position_ids"].values
     by_table = table_angles(tensors["freqs"], 4, d, d)

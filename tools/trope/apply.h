@@ -88,6 +88,7 @@ typedef struct apply_call {
     int64_t first_position, last_position;
     int64_t padding;       /* tokens of no sequence, of all batch entries */
     int32_t counts_tokens; /* whether the position of each token is its index */
+    uint8_t *is_origin;    /* [batch, tokens]: whether it rotates by position 0 of all axes */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
     uint8_t pair_axis[TROPE_MAX_ROTARY_DIM / 2];
     int64_t *token_ids; /* 0, 1, 2, ... where rows are by token; or NULL */

@@ -261,6 +261,92 @@ static int check_finite(const apply_call *call, const safetensor *table)
     return 0;
 }
 
+/* Entry i: cosine and sine, or the angle and 0. */
+static void load_entry(const apply_call *call, int64_t i, double entry[2])
+{
+    const safetensor *table = table_of(call), *sine = call->group->tensors[APPLY_SIN];
+    const int complex = is_complex(call, table);
+    const int32_t type = table->type == VALUE_C64 ? TROPE_F32 : table->type;
+    entry[0] = value_load(type, table->data, complex ? 2 * i : i);
+    entry[1] = complex ? value_load(type, table->data, 2 * i + 1) : sine ? value_load(type, sine->data, i) : 0;
+}
+
+/* The bits of a number from its first 1 to its last. */
+static int significant_bits(double x)
+{
+    int exponent;
+    const uint64_t digits = (uint64_t)ldexp(fabs(frexp(x, &exponent)), 53);
+    return digits ? 53 - __builtin_ctzll(digits) : 0;
+}
+
+/* cos^2 + sin^2 is 1, or the square of an attention factor, in every entry. The entries show how they were rounded: a file
+ * may hold bf16 numbers as F32. */
+static int check_factor(const apply_call *call, const safetensor *table, int64_t entries)
+{
+    double least = INFINITY, most = 0, entry[2];
+    int bits = 8;
+    for (int64_t i = 0; i < entries; i++) {
+        load_entry(call, i, entry);
+        const double square = entry[0] * entry[0] + entry[1] * entry[1];
+        least = square < least ? square : least;
+        most = square > most ? square : most;
+        for (int part = 0; part < 2 && bits < 24; part++)
+            bits = significant_bits(entry[part]) > bits ? significant_bits(entry[part]) : bits;
+    }
+    /* Two roundings of each are up to 8 units, and the sine and cosine of a GPU a few more in F32. */
+    const double rounding = 12 * ldexp(1, -(bits < 24 ? bits : 24)) + 0x1p-18;
+    if (least > 0 && isfinite(most) && most - least <= rounding * most)
+        return 0;
+    return apply_refuse(
+        call, table,
+        "is no table of cosines and sines: cos^2 + sin^2 is %g in one place and %g in another, and must be 1 "
+        "everywhere, or the square of an attention factor",
+        least, most);
+}
+
+/* At position 0 nothing turns. `row` is one of batch entries and axes, too; `number` that among the positions or tokens. */
+static int check_origin(const apply_call *call, const safetensor *table, int64_t row, int64_t number)
+{
+    const apply_table *t = &call->table;
+    const int is_angle = table == call->group->tensors[APPLY_FREQS];
+    double entry[2];
+    int turns = 0;
+    for (int32_t column = 0; column < t->columns; column++) {
+        load_entry(call, row * t->columns + column, entry);
+        turns |= is_angle ? entry[0] != 0 : entry[1] != 0 || entry[0] <= 0;
+    }
+    if (!turns)
+        return 0;
+    return apply_refuse(
+        call, table, "must have %s in row %" PRId64 ", that of position 0%s%s",
+        is_angle ? "angles of 0" : "sin 0 and a positive cos", number,
+        is_angle ? ": rows may begin at another one" : ": cos and sin may be exchanged, or rows begin at another one",
+        !t->by_token && t->rows == call->args.tokens ? ", or be those of tokens, as --table-rows tokens says" : "");
+}
+
+/* Refuses what no model has, though it has the shape of a table. Of a table by tokens it is known which of them are at
+ * position 0 if something in the file says the positions. */
+static int check_table(const apply_call *call, const safetensor *table, int64_t entries)
+{
+    const apply_table *t = &call->table;
+    const trope_args *args = &call->args;
+    const int is_known = args->position_ids || args->start_positions || args->cu_seqlens || args->cp_size > 1;
+    if (table != call->group->tensors[APPLY_FREQS] && check_factor(call, table, entries))
+        return RESULT_REFUSED;
+    for (int64_t axis = 0; axis < t->axes; axis++) {
+        for (int64_t b = 0; b < t->batch && !t->by_token; b++)
+            if (check_origin(call, table, axis * t->stride[0] + b * t->stride[1], 0))
+                return RESULT_REFUSED;
+        for (int64_t i = 0; i < args->batch * args->tokens && t->by_token && is_known; i++) {
+            const int64_t b = i / args->tokens, token = i % args->tokens;
+            if (call->is_origin[i] &&
+                check_origin(call, table, axis * t->stride[0] + b * t->stride[1] + token * t->stride[2], token))
+                return RESULT_REFUSED;
+        }
+    }
+    return 0;
+}
+
 /* The form of the columns where the width of the rotation is known to be as many as there are columns. */
 static int form_of_elements(const apply_call *call, const safetensor *table, const column_signs *signs, int32_t *form)
 {
@@ -444,7 +530,8 @@ static int read_table(apply_call *call, const safetensor *table)
     if (!table->elements)
         return apply_refuse(call, table, "is empty, and the tensors beside it are not");
     call->table.columns = (int32_t)columns;
-    if (check_finite(call, table) || (sine && check_finite(call, sine)))
+    if (check_finite(call, table) || (sine && check_finite(call, sine)) ||
+        check_table(call, table, (int64_t)table->elements / (complex && table->type != VALUE_C64 ? 2 : 1)))
         return RESULT_REFUSED;
     column_signs signs = look_at_columns(table, complex, (int32_t)columns, call->args.parts);
     if (sine) {
@@ -472,6 +559,14 @@ static int read_inv_freq(apply_call *call, const safetensor *inv_freq)
         return apply_refuse(call, inv_freq, "must have half of --rotary-dim (%d) elements", call->rotary_dim / 2);
     for (uint64_t i = 0; i < inv_freq->elements; i++)
         call->inv_freq[i] = value_load(inv_freq->type, inv_freq->data, (int64_t)i);
+    for (uint64_t i = 0; i < inv_freq->elements; i++) {
+        const int ends = i > 0 && (i + 1 == inv_freq->elements || call->inv_freq[i + 1] == 0);
+        if (call->inv_freq[i] < 0 || (call->inv_freq[i] == 0 && !ends))
+            return apply_refuse(call, inv_freq,
+                                "must be positive, and 0 only at the end, behind positive ones (the rule proportional): "
+                                "element %" PRIu64 " is %g",
+                                i, call->inv_freq[i]);
+    }
     call->args.inv_freq = call->inv_freq;
     return 0;
 }

@@ -353,8 +353,10 @@ static void note_positions(apply_call *call, const int64_t *positions, const int
         call->padding += sequences[i] < 0;
         if (sequences[i] < 0 && args->padding != TROPE_PADDING_ROTATE)
             continue;
+        call->is_origin[i] = 1;
         for (int64_t axis = 0; axis < axes; axis++) {
             const int64_t position = positions[axis * count + i];
+            call->is_origin[i] &= position == 0;
             call->first_position = none || position < call->first_position ? position : call->first_position;
             call->last_position = none || position > call->last_position ? position : call->last_position;
             call->counts_tokens &= position == i % args->tokens;
@@ -371,7 +373,8 @@ static int find_positions(apply_call *call)
     int64_t *positions = malloc((size_t)(axes * count + 1) * sizeof *positions);
     int32_t *sequences = malloc((size_t)(count + 1) * sizeof *sequences);
     int result = 0;
-    if (!positions || !sequences)
+    call->is_origin = calloc((size_t)count + 1, 1);
+    if (!positions || !sequences || !call->is_origin)
         result = complain("out of memory for the positions of %" PRId64 " tokens", count);
     else if (trope_positions(&args, positions, sequences))
         result = refuse_positions(call);
@@ -401,17 +404,26 @@ static int refuse_without_rotation(const apply_call *call)
     return 0;
 }
 
-/* An axis without a section would drive no pair, unseen. */
-static int check_sections(const apply_call *call)
+/* Each axis of ids or of a table drives pairs, or a section of 0 says that it does not; and each that drives pairs is there,
+ * or memory behind a table would be read. */
+static int check_axes(const apply_call *call, const safetensor *tensor, int64_t axes)
 {
     const sequence_options *sequence = &call->options->sequence;
-    const int of_table = call->table.axes > call->args.position_axes;
-    const int64_t axes = of_table ? call->table.axes : call->args.position_axes;
-    if (!sequence->axis_map || axes <= list_length(sequence->axis_sections))
-        return 0;
-    return apply_refuse(call, of_table ? call->angles : call->group->tensors[APPLY_POSITION_IDS],
-                        "has %" PRId64 " axes, and --axis-sections the pairs of %d: 0 is that of an axis which drives none",
-                        axes, list_length(sequence->axis_sections));
+    const int listed = sequence->axis_map ? list_length(sequence->axis_sections) : call->args.parts;
+    const char *option = sequence->axis_map ? "--axis-sections has" : "--windows is";
+    int used = sequence->axis_map ? 1 : call->args.parts;
+    for (int32_t i = 0; sequence->axis_map && i < call->rotary_dim / 2; i++)
+        used = call->pair_axis[i] >= used ? call->pair_axis[i] + 1 : used;
+    if (axes > listed)
+        return apply_refuse(call, tensor, "has %" PRId64 " axes, and %s %d%s", axes, option, listed,
+                            axes == 4 && listed == 3
+                                ? ": transformers puts a row of text positions in front: drop it (position_ids[1:]), or "
+                                  "give 0 to an axis that drives no pair"
+                            : sequence->axis_map ? ": 0 is the section of an axis that drives no pair"
+                                                 : "");
+    if (axes > 1 && axes < used)
+        return apply_refuse(call, tensor, "has %" PRId64 " axes, and %s %d: pairs use %d axes", axes, option, listed, used);
+    return 0;
 }
 
 static int read_axes(apply_call *call)
@@ -420,7 +432,12 @@ static int read_axes(apply_call *call)
     const int has_axes = call->args.position_axes > 1 || call->table.axes > 1;
     if (!has_axes && !sequence->axis_map && !sequence->axis_sections)
         return 0;
-    if (axes_to_args(sequence, call->rotary_dim / 2, call->pair_axis, &call->args) || check_sections(call))
+    if (axes_to_args(sequence, call->rotary_dim / 2, call->pair_axis, &call->args))
+        return RESULT_REFUSED;
+    if (call->args.position_axes > 1 &&
+        check_axes(call, call->group->tensors[APPLY_POSITION_IDS], call->args.position_axes))
+        return RESULT_REFUSED;
+    if (call->table.axes > 1 && check_axes(call, call->angles, call->table.axes))
         return RESULT_REFUSED;
     return has_axes || call->options->config
                ? 0
@@ -460,6 +477,7 @@ int apply_prepare(const safetensors *file, const apply_group *group, const apply
 void apply_release(apply_call *call)
 {
     free(call->token_ids);
+    free(call->is_origin);
 }
 
 /* What was understood */
