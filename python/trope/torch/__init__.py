@@ -12,6 +12,7 @@ What it does not do says so: torch.vmap, DTensor, forward-mode derivatives, grad
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
@@ -65,7 +66,8 @@ def _check_tensor(t, name):
         raise Error(message % name, name)
     if t.layout is not torch.strided:
         raise Error("%s has layout %s: pass to_dense()" % (name, t.layout), name)
-    if hasattr(t, "to_local"):  # DTensor
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(t, distributed.DTensor):
         message = "%s is a DTensor: pass to_local(), and cp_size and cp_rank if its tokens are split over ranks"
         raise Error(message % name, name)
 

@@ -16,12 +16,13 @@ _current_device = getattr(torch._C, "_cuda_getDevice", None)
 
 
 _is_transformed = torch._C._are_functorch_transforms_active
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # of is_grads_batched and vectorize
 _is_traced = torch._C._get_tracing_state
 
 
-def refuse_transforms():
+def refuse_transforms(tensors=()):
     """Refuses what would record or differentiate a call that it cannot see: the results would be garbage, or zeros."""
-    if _is_transformed():
+    if _is_transformed() or any(map(_is_batched, tensors)):
         raise Error(
             "tensors: torch.func transforms (vmap, grad, vjp, jvp), is_grads_batched and jacobian(vectorize=True) are not"
             " supported: call torch.autograd.grad once for each gradient, and make the dimension of a vmap one of batch or"
@@ -79,6 +80,7 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
 
     The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
     """
+    refuse_transforms(srcs)  # which reach a backward that was recorded before
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:
         if t.is_neg():  # lazily: its memory has other values

@@ -1,0 +1,201 @@
+"""What of PyTorch's machinery trope.torch does not support: a trope.Error that names the way round, never a wrong result."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trope  # noqa: E402
+import trope.torch  # noqa: E402
+from trope.torch import _ops  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+PLAIN = dict(layout="sbhd", pairing="half", inv_freq=trope.Frequencies([1.0, 0.3, 0.1, 0.03]))
+FUNCTIONS = {
+    "rotate": trope.torch.rotate,
+    "rotate_backward": trope.torch.rotate_backward,
+    "rotate_": lambda x, **options: trope.torch.rotate_(x.clone(), **options),
+    "rotate_backward_": lambda x, **options: trope.torch.rotate_backward_(x.clone(), **options),
+    "trope.rotate": trope.rotate,
+    "module": lambda x, **options: trope.torch.RotaryEmbedding(
+        options.pop("inv_freq"), layout=options.pop("layout"), pairing=options.pop("pairing")
+    )(x, **options),
+}
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+each_function = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def random(*shape, device, dtype=torch.float32, grad=False):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(device, dtype).requires_grad_(grad)
+
+
+def operator(x):
+    """torch.ops.trope.rotate called directly."""
+    spec, side = trope.torch._resolve((x.detach(),), PLAIN)
+    return torch.ops.trope.rotate(False, [x], *side[: _ops.SIDE], *_ops.options_of(spec))[0]
+
+
+@each_function
+def test_functional_transforms(device, name):
+    x, function = random(3, 5, 2, 3, 8, device=device), FUNCTIONS[name]
+
+    def call(x):
+        return function(x, **PLAIN)
+
+    for transformed in (
+        lambda: torch.vmap(call)(x),
+        lambda: torch.func.jvp(call, (x[0],), (x[0],)),
+        lambda: torch.func.vjp(call, x[0]),
+        lambda: torch.func.grad(lambda x: call(x).sum())(x[0]),
+        lambda: torch.func.jacrev(call)(x[0]),
+        lambda: torch.func.jacfwd(call)(x[0]),
+    ):
+        with pytest.raises(trope.Error, match="torch.autograd.grad"):
+            transformed()
+    with forward_ad.dual_level():
+        with pytest.raises(trope.Error, match="forward-mode"):
+            call(forward_ad.make_dual(x[0], x[0]))
+
+
+def test_forward_mode_of_the_operators(device):
+    x = random(5, 2, 3, 8, device=device)
+    assert torch.equal(operator(x), trope.torch.rotate(x, **PLAIN))
+    for requires_grad in (False, True):
+        with forward_ad.dual_level():
+            with pytest.raises((trope.Error, RuntimeError), match="forward-mode|forward mode"):
+                operator(forward_ad.make_dual(x.detach().requires_grad_(requires_grad), x))
+    with pytest.raises((trope.Error, RuntimeError), match="forward-mode|forward mode|torch.func"):
+        torch.func.jvp(operator, (x,), (x,))
+
+
+def test_batched_gradients(device):
+    x = random(3, 2, 2, 8, device=device, grad=True)
+    y = trope.torch.rotate(x, **PLAIN)
+    with pytest.raises(trope.Error, match="is_grads_batched"):
+        torch.autograd.grad(y, x, torch.stack([y.detach()] * 2), is_grads_batched=True)
+    with pytest.raises(trope.Error, match="vectorize"):
+        torch.autograd.functional.jacobian(lambda x: trope.torch.rotate(x, **PLAIN), x, vectorize=True)
+    freqs = random(3, 8, device=device, grad=True)
+    y = trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+    with pytest.raises(trope.Error, match="is_grads_batched"):
+        torch.autograd.grad(y, freqs, torch.stack([y.detach()] * 2), is_grads_batched=True)
+    z = trope.torch.rotate_(x * 1, **PLAIN)
+    with pytest.raises(trope.Error, match="is_grads_batched"):
+        torch.autograd.grad(z, x, torch.stack([z.detach()] * 2), is_grads_batched=True)
+
+
+@each_function
+def test_jit_trace(device, name):
+    x = random(5, 2, 3, 8, device=device)
+    with pytest.raises(trope.Error, match="torch.compile or torch.export"):
+        torch.jit.trace(lambda x: FUNCTIONS[name](x, **PLAIN), (x,))
+
+
+@each_function
+def test_nested_and_sparse_tensors(device, name):
+    parts = [random(n, 3, 8, device=device) for n in (2, 4)]
+    packed = dict(PLAIN, layout="thd")
+    for x, words in (
+        (torch.nested.nested_tensor(parts, layout=torch.jagged), "values.*cu_seqlens"),
+        (torch.nested.nested_tensor(parts), "values.*cu_seqlens"),
+        (random(5, 3, 8, device=device).to_sparse(), "to_dense"),
+    ):
+        with pytest.raises(trope.Error, match=words) as caught:
+            FUNCTIONS[name](x, **packed)
+        assert caught.value.argument == "tensors[0]"
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    way_round = trope.torch.rotate(jagged.values(), cu_seqlens=jagged.offsets(), **packed)
+    assert torch.equal(way_round[2:], trope.torch.rotate(parts[1], **packed))
+
+
+def test_side_tensors_are_ordinary(device):
+    x = random(4, 2, 3, 8, device=device)
+    ids = torch.arange(4, device=device)
+    freqs = random(4, 8, device=device)
+    table = dict(layout="sbhd", pairing="half", angle_columns="half")
+    for change, argument in (
+        (dict(position_ids=ids.to_sparse()), "position_ids"),
+        (dict(position_ids=ids.numpy(force=True)), "position_ids"),
+        (dict(position_ids=ids.tolist()), "position_ids"),
+        (dict(start_positions=5), "start_positions"),
+        (dict(position_ids=ids.to("meta")), "position_ids"),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            trope.torch.rotate(x, **PLAIN, **change)
+        assert caught.value.argument == argument
+    for bad in (freqs.to_sparse(), freqs.numpy(force=True), freqs.to("meta"), [[0.0] * 8] * 4):
+        with pytest.raises(trope.Error) as caught:
+            trope.torch.rotate(x, freqs=bad, **table)
+        assert caught.value.argument == "freqs"
+    with pytest.raises(trope.Error, match="trope.Frequencies|list|float32") as caught:
+        trope.torch.rotate(x, **dict(PLAIN, inv_freq=torch.ones(4, dtype=torch.bfloat16)))
+    assert caught.value.argument == "inv_freq" and "bfloat16" in str(caught.value)
+
+
+def test_tensors_of_two_libraries(device):
+    x = random(4, 2, 3, 8, device=device)
+    for others in ([x, x.numpy(force=True)], [x.numpy(force=True), x], [x, None], [x, [1.0]]):
+        with pytest.raises(trope.Error) as caught:
+            trope.rotate(*others, **PLAIN)
+        assert caught.value.argument.startswith("tensors[")
+
+
+def test_dtensor(device, tmp_path):
+    if not torch.distributed.is_available():
+        pytest.skip("torch without distributed")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    backend = "nccl" if device == "cuda" else "gloo"
+    torch.distributed.init_process_group(backend, init_method="file://%s/store" % tmp_path, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh(device, (1,))
+        x = distribute_tensor(random(5, 2, 3, 8, device=device), mesh, [Replicate()])
+        freqs = distribute_tensor(random(5, 8, device=device), mesh, [Replicate()])
+        for function in FUNCTIONS.values():
+            with pytest.raises(trope.Error, match="to_local") as caught:
+                function(x, **PLAIN)
+            assert caught.value.argument == "tensors[0]"
+        with pytest.raises(trope.Error, match="to_local") as caught:
+            trope.torch.rotate(x.to_local(), layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+        assert caught.value.argument == "freqs"
+        assert trope.torch.rotate(x.to_local(), **PLAIN).shape == x.shape
+        with pytest.raises(trope.Error, match="to_local"):
+            torch.compile(lambda x: trope.torch.rotate(x, **PLAIN), backend="eager")(x)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_operators_check_their_options(device):
+    """torch.ops.trope.rotate without trope.torch.rotate before it."""
+    x = random(4, 2, 3, 8, device=device)
+    spec, side = trope.torch._resolve((x,), PLAIN)
+    options = dict(zip(spec._fields, _ops.options_of(spec)))
+
+    def call(tensors=(x,), freqs=None, **change):
+        return torch.ops.trope.rotate(False, list(tensors), freqs, *side[1 : _ops.SIDE], *{**options, **change}.values())
+
+    assert torch.equal(call()[0], trope.torch.rotate(x, **PLAIN))
+    for change, argument in (
+        (dict(inv_freq=[1.0, 0.5]), "inv_freq"),
+        (dict(inv_freq=[1.0] * 5), "inv_freq"),
+        (dict(inv_freq=[]), "inv_freq"),
+        (dict(rotary_dims=[16]), "inv_freq"),
+        (dict(rotary_dims=[8, 8]), "rotary_dim"),
+        (dict(rotary_offsets=[]), "rotary_offset"),
+        (dict(rotary_offsets=[1]), "rotary_offset"),
+        (dict(pair_axis=[0, 1]), "pair_axis"),
+        (dict(pair_axis=[0, 1, 2, 9]), "pair_axis"),
+        (dict(layout="sdhb"), "layout"),
+        (dict(layout="thd"), "tensors[0]"),
+        (dict(rounding=""), "rounding"),
+        (dict(parts=0), "parts"),
+        (dict(freqs=random(4, 8, device=device)), "inv_freq"),
+        (dict(freqs=random(4, 4, device=device), inv_freq=[], angle_columns="half"), "freqs"),
+        (dict(shared_heads=[-1]), "shared_heads"),
+        (dict(tensors=(x, x)), "rotary_dim"),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            call(**change)
+        assert caught.value.argument == argument, str(caught.value)
