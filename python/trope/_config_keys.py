@@ -1,7 +1,7 @@
 """What trope.frequencies knows of the configs of Hugging Face models: keys, their other names, and what the classes of
 transformers 5.24 have where a config says nothing.
 
-These tables grow with transformers; what reads them, frequencies.py, need not.
+These tables grow with transformers. Their readers, _config.py and frequencies.py, need not.
 """
 
 # ---- Keys of the rope dict (rope_parameters, once rope_scaling) ----
@@ -60,6 +60,27 @@ READS_ROTARY_DIM = (None, "gptj", "codegen", "minimax_m2")
 # Keys that give layers different rotations, or a base of their own, in configs that only the model's own code reads.
 UNREADABLE_KEYS = ("swa_rope_theta", "compress_rope_theta", "partial_rotary_factors", "rope_ratio")
 
+# Keys that say whether a model rotates at all: the values with which it does, and the models whose class reads the key in
+# its own way: {model: the values with which this model rotates}. These do not rotate if the key is missing or null.
+# Other models rotate without the key. (no_rope_layers and layer_rope_theta are about single layers, see _config.py.)
+ROTATES = {
+    "alibi": ((False,), {}),
+    "position_embedding_type": (("rope", "rotary"), {"esm": ("rotary",), "granitemoehybrid": ("rope",)}),
+    "position_embeddings_type": (("rotary",), {}),
+    "use_mem_rope": ((True,), {"zamba2": (True,)}),
+    "use_rope": ((True,), {}),
+    "use_rotary_embedding": ((True,), {}),
+}
+# Language models whose classes never rotate, though some of their configs have rope_theta (Nemotron-H, Kimi Linear).
+NO_ROTATION = frozenset(
+    "albert bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small bloom camembert convbert "
+    "cpmant ctrl data2vec-text deberta deberta-v2 distilbert electra ernie falcon_mamba flaubert fnet fsmt funnel gpt-sw3 "
+    "gpt2 gpt_bigcode gpt_neo ibert inkling2_loop_text inkling2_text inkling_text jamba kimi_linear led longformer longt5 "
+    "luke m2m_100 mamba mamba2 marian mbart megatron-bert mobilebert moshi_depth mpnet mpt mra mt5 mvp nemotron_h nllb-moe "
+    "nystromformer openai-gpt opt pegasus pegasus_x plbart prophetnet reformer rembert roberta roberta-prelayernorm "
+    "roc_bert rwkv squeezebert switch_transformers t5 umt5 xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod yoso "
+    "zamba".split()
+)
 # Models whose frequencies are made otherwise, whatever their rope_type: those of images.
 OTHER_ROTATION = ("dinov3_vit", "eomt_dinov3", "llama4_vision_model", "pixtral", "sapiens2")
 

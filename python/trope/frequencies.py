@@ -12,84 +12,40 @@ here that is an Error that names the key, so that nobody trains with what was fo
 """
 
 import ctypes
-import json
+import itertools
 import math
 import numbers
-import operator
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
-from ._abi import MAX_ROTARY_DIM, RULES, Error, FrequencyArgs, check, lib
+from ._abi import MAX_ROTARY_DIM, RULES, Error, FrequencyArgs, check, make_phase_steps, lib
+from ._config import (
+    fail,
+    hint,
+    language_model,
+    layer_sizes,
+    listed,
+    open_config,
+    optional_integer,
+    optional_number,
+    read_rope,
+    refuse_without_rotation,
+    rule_of,
+    same,
+)
 from ._config_keys import (
     CLASS_HEAD_DIM,
     CLASS_PARTIAL,
     COMMON_KEYS,
-    FALLBACKS,
-    GEMMA3,
-    GLOBAL_HEAD_DIM,
     IGNORED_KEYS,
-    LAYERED,
-    MODERNBERT,
-    OLD_RULES,
     ORIGINAL,
-    OTHER_ROTATION,
     READS_ALPHA,
     READS_ROTARY_DIM,
     ROPE_KEYS,
     RULE_KEYS,
     SIZE_KEYS,
-    UNREADABLE_KEYS,
     UNREAD_KEYS,
-    YARN_IS_LONGROPE,
 )
-from ._plan import make_phase_steps
-
-# ---- Values, and what is said about them ----
-
-
-def _fail(key, text, *values):
-    raise Error("frequencies: %s %s" % (key, text % values), key)
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _number(key, value):
-    """value as a float; None stays."""
-    if value is None:
-        return None
-    try:
-        result = float(value) if _is_number(value) else math.nan
-    except OverflowError:
-        result = math.inf
-    if not math.isfinite(result):
-        _fail(key, "must be a finite number, not %.200r", value)
-    return result
-
-
-def _integer(key, value):
-    """value as an int, 1 to 2^53, which a double holds; None stays."""
-    if value is None:
-        return None
-    try:
-        result = operator.index(value)
-    except TypeError:
-        result = 0
-    if isinstance(value, bool) or not 1 <= result <= 2**53:
-        _fail(key, "must be an integer, 1 to 2^53, not %.200r", value)
-    return result
-
-
-def _same(a, b):
-    """Whether two values of a key say the same: a list and a tuple may, and None says nothing."""
-    both_lists = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
-    return a is None or b is None or (list(a) == list(b) if both_lists else bool(a == b))
-
-
-def _listed(names):
-    return ", ".join(map(repr, names))
-
+from ._values import number, shown
 
 # ---- The result ----
 
@@ -106,17 +62,17 @@ class Frequencies:
     __slots__ = ("inv_freq", "attention_factor", "rotary_dim", "rule", "_phase_steps", "_hash")
 
     def __init__(self, inv_freq, attention_factor=1.0, rule="given"):
-        """inv_freq: numbers, a 1-D array or tensor [pairs], 1 to 512, finite, of magnitude below 2^64.
+        """inv_freq: 1 to 512 finite numbers of magnitude below 2^64, as a list or as a 1-D array of float32 or float64.
 
         Raises Error, whose argument is inv_freq, attention_factor or rule.
         """
-        values = _frequency_list(inv_freq)
+        values = frequency_list(inv_freq)
         steps = make_phase_steps(values)
-        factor = _number("attention_factor", attention_factor)
+        factor = number(attention_factor, "attention_factor")
         if not factor:
-            _fail("attention_factor", "must be a number other than 0, not %r", attention_factor)
+            fail("attention_factor", "must be a number other than 0")
         if not isinstance(rule, str):
-            _fail("rule", "must be a str, not %r", rule)
+            fail("rule", "must be a str, not %s", shown(rule))
         fields = values, factor, 2 * len(values), rule, steps, hash((values, factor, rule))
         for name, value in zip(self.__slots__, fields):
             object.__setattr__(self, name, value)
@@ -151,262 +107,117 @@ class Frequencies:
         return text % (self.rule, self.rotary_dim, self.inv_freq[0], self.inv_freq[-1], self.attention_factor)
 
 
-def _frequency_list(inv_freq):
-    """The tuple of floats [pairs] that inv_freq is."""
-    given = inv_freq.tolist() if hasattr(inv_freq, "tolist") else inv_freq
-    values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)) else ()
-    if not 1 <= len(values) <= MAX_ROTARY_DIM // 2 or not all(map(_is_number, values)):
-        _fail("inv_freq", "must be 1 to %d numbers, not %.200r", MAX_ROTARY_DIM // 2, inv_freq)
-    return tuple(_number("inv_freq", value) for value in values)
+def frequency_list(inv_freq, argument="inv_freq"):
+    """The tuple of floats [pairs] of what a caller gives as inverse frequencies.
 
-
-# ---- A config, by its keys ----
-
-
-class _Keys:
-    """A config: a mapping, or an object by its to_dict() and, for what is not in there, by its attributes.
-
-    A transformers config knows other names (attribute_map) and properties as attributes only. mapping is the mapping;
-    model_type is that of the config, or else the one given.
+    It may be a list or another iterable of numbers, or a 1-D array or tensor of float32 or float64 on the CPU. Fewer bits
+    are refused: bfloat16 keeps 8 of them, so that a token at position 8000 turns by the angle of one at 7985 or 8015.
+    Raises Error, whose argument is `argument`.
     """
-
-    def __init__(self, config, model_type=None):
-        self.object = None if isinstance(config, Mapping) else config
-        self.mapping = config if self.object is None else getattr(config, "to_dict", dict)()
-        self.model_type = self.get("model_type") or model_type
-
-    def _one(self, name):
-        value = self.mapping.get(name)
-        return getattr(self.object, name, None) if value is None and self.object is not None else value
-
-    def get(self, *names):
-        """The value of the first of these names that has one, None if none has. Error if another one contradicts it."""
-        found = [(name, value) for name in names if (value := self._one(name)) is not None]
-        for name, value in found[1:]:
-            if not _same(value, found[0][1]):
-                _fail(name, "(%r) contradicts %s (%r)", value, *found[0])
-        return found[0][1] if found else None
-
-    def sizes(self):
-        """SIZE_KEYS with their values, None where there is none."""
-        sizes = {key: self.get(*names) for key, names in SIZE_KEYS.items()}
-        return {**sizes, "head_dim": self.get("head_dim", "kv_channels")} if self.model_type == "jetmoe" else sizes
-
-    def has_sizes(self):
-        """Whether a head size can be found."""
-        sizes = {key for key, value in self.sizes().items() if value is not None}
-        return bool(sizes & {"head_dim", "qk_rope_head_dim"}) or sizes >= {"hidden_size", "num_attention_heads"}
-
-    def nested_names(self):
-        """Names of the configs in this one that have head sizes."""
-        names = [name for name, value in self.mapping.items() if name.endswith("_config") and isinstance(value, Mapping)]
-        return [name for name in names if _Keys(self.mapping[name]).has_sizes()]
+    if hasattr(inv_freq, "dtype"):
+        _check_dtype(inv_freq, argument)
+        given = _read_array(inv_freq, argument)
+    elif isinstance(inv_freq, Iterable) and not isinstance(inv_freq, (str, bytes, bytearray, Mapping, Set)):
+        given = inv_freq
+    else:
+        fail(argument, "must be a list of numbers, not %s", shown(inv_freq))
+    most = MAX_ROTARY_DIM // 2
+    values = _first(given, most + 1, argument)
+    if not 1 <= len(values) <= most:
+        fail(argument, "must have 1 to %d numbers, one for each pair, not %s", most, len(values) or "none")
+    for value in values:
+        if not isinstance(value, numbers.Integral) and hasattr(value, "dtype"):
+            _check_dtype(value, argument)
+        if not isinstance(value, numbers.Real):
+            fail(argument, "must be a flat list of numbers: %s is none", shown(value))
+    return tuple([number(value, argument) for value in values])
 
 
-def _open(config):
-    """The keys of a mapping, an object, or a JSON file (by its path, or that of a directory with a config.json)."""
-    if isinstance(config, (str, os.PathLike)):
-        path = os.path.join(config, "config.json") if os.path.isdir(config) else config
-        with open(path, encoding="utf-8") as file:
-            try:
-                config = json.load(file)
-            except ValueError as error:
-                _fail("config", "(%s) is not JSON: %s", os.fspath(path), error)
-        if not isinstance(config, dict):
-            _fail("config", "(%s) must be a JSON object, not a %s", os.fspath(path), type(config).__name__)
-    if isinstance(config, (bytes, numbers.Number, list, tuple, set)):
-        _fail("config", "must be a dict, the path of a config.json, or an object with its keys, not %.200r", config)
-    return _Keys({} if config is None else config)
+def _check_dtype(array, argument):
+    """Refuses arrays and scalars of a dtype that does not hold an inverse frequency."""
+    name = str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
+    if name not in ("float32", "float64"):
+        text = "has dtype %s: use float32 or float64, and compute the frequencies in it (a cast does not bring bits back)"
+        fail(argument, text, name)
 
 
-def _language_model(keys):
-    """The keys of text_config where there is one, as in transformers, else the config's own.
-
-    Where the config has sizes too (Qwen2-VL's as transformers 4.5x writes it), none of its keys may say anything else.
-    """
-    text = getattr(keys.object, "text_config", None) or keys.get("text_config")
-    if text is None:
-        return keys
-    text = _Keys(text, keys.model_type and keys.model_type + "_text")
-    names = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", ORIGINAL)
-    for name in names + sum(SIZE_KEYS.values(), ()) if keys.has_sizes() else ():
-        both = keys.get(name), text.get(name)
-        if not _same(*both):
-            _fail(name, "is %r in the config and %r in its text_config: give the one of the two that is meant", *both)
-    return text
-
-
-# ---- The rope dict of one layer type ----
+def _read_array(array, argument):
+    """The elements of a 1-D array or tensor on the CPU."""
+    shape = tuple(getattr(array, "shape", ()))
+    if len(shape) != 1:
+        fail(argument, "must be 1-D, with an element for each pair, not of shape %s", list(shape))
+    device = getattr(getattr(array, "device", None), "type", "cpu")
+    if device != "cpu" or hasattr(array, "__cuda_array_interface__"):
+        place = "cuda" if device == "cpu" else device
+        fail(argument, "is on device %s: pass a CPU tensor, a list, or what trope.frequencies(...) returns", place)
+    try:
+        return array.tolist()
+    except Exception as error:  # a tensor without values, as in tracing
+        text = "has no values to read (%s): pass a CPU tensor, a list, or what trope.frequencies(...) returns"
+        fail(argument, text, type(error).__name__)
 
 
-def _rope_layers(keys):
-    """The rope dict, {} if there is none, and the dicts in it by layer type, {} if it is one for all layers."""
-    rope = keys.get("rope_parameters", "rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        _fail("rope_scaling", "must be a dict or null, not %r", rope)
-    if any(isinstance(value, Mapping) for value in rope.values()):
-        return rope, {key: value for key, value in rope.items() if value is None or isinstance(value, Mapping)}
-    layers = _old_layers(keys, rope)
-    return layers or rope, layers
-
-
-def _old_layers(keys, rope):
-    """The dicts by layer type of a config of transformers 4 whose model has two; {} for any other config.
-
-    As convert_rope_params_to_dict of Gemma3TextConfig, ModernBertConfig and Olmo3Config. (But sliding layers of OLMo 3 have
-    rope_theta, as in transformers 4; 5.24 gives them the 500000 of the class, whatever rope_theta is.)
-    """
-    layout = LAYERED.get(keys.model_type)
-    for sign, model in (("rope_local_base_freq", GEMMA3), ("global_rope_theta", MODERNBERT)):
-        layout = model if layout is None and keys.get(sign) is not None else layout
-    if layout is None:
-        return {}
-    if keys.get("rope_parameters"):
-        _fail("rope_parameters", "of a %s must be by layer type: full_attention, sliding_attention", keys.model_type)
-    full_key, full_base, sliding_key, sliding_base, both_scaled = layout
-    layers = {"full_attention": dict(rope), "sliding_attention": dict(rope) if both_scaled else {}}
-    bases = ((full_key, full_base), (sliding_key, sliding_base))
-    for layer, (key, base) in zip(layers.values(), bases):
-        given = layer["rope_theta"] if layer.get("rope_theta") is not None else keys.get(key)
-        layer["rope_theta"] = base if given is None else given
-        if layer["rope_theta"] is None:
-            _fail(key, "is missing: it is the base of %s", "sliding_attention" if key == sliding_key else "full_attention")
-    return layers
-
-
-def _select(rope, layers, layer_type):
-    """The layer type that is meant, of `layers`, the dicts in `rope`."""
-    turning = [name for name, layer in layers.items() if layer is not None]
-    if layer_type is None and len(turning) == 1:
-        layer_type = turning[0]
-    if layer_type is None:
-        _fail("layer_type", "must be given: one of %s", _listed(turning))
-    if layer_type not in list(layers):
-        _fail("layer_type", "must be one of %s, not %r", _listed(turning), layer_type)
-    if layers[layer_type] is None:
-        _fail("layer_type", "(%r) does not rotate: its rope_parameters are null", layer_type)
-    for key in set(rope).difference(layers):
-        if any(layers[name].get(key) is None for name in turning):
-            _fail(key, "stands beside the dicts of layer types, where nothing reads it: it belongs into them")
-    if layers[layer_type].get("truncate") is False:
-        _fail("truncate", "of a layer type is not read by transformers, which truncates: leave it out if that is meant")
-    return layer_type
-
-
-def _refuse_unreadable(keys, rope):
-    """Refuses keys by which layers differ, in a config with this one rope dict."""
-    for key in UNREADABLE_KEYS:
-        if keys.get(key) is not None:
-            _fail(key, "is not read: give rope_parameters by layer type, or a config without it")
-    bases = keys.get("layer_rope_theta") or ()  # GraniteSWA; 0 is a layer that does not rotate
-    if any(base not in (0, rope["rope_theta"]) for base in bases):
-        _fail("layer_rope_theta", "(%r) gives layers other bases: give each of them as rope_theta, without it", bases)
-    scaled = keys.get("rope_scaling_layers")  # Molmo 2; once loaded, all of them
-    if scaled is not None and rope["rope_type"] not in (None, "default") and len(scaled) != keys.get("num_hidden_layers"):
-        _fail("rope_scaling_layers", "(%r) says that other layers are not scaled: give each sort without it", scaled)
-
-
-def _read_rope(keys, layer_type):
-    """The rope dict of one layer type as a new dict with the config's fallbacks; and that layer type, None for all."""
-    rope, layers = _rope_layers(keys)
-    if layers:
-        layer_type = _select(rope, layers, layer_type)
-        rope = layers[layer_type]
-    elif layer_type is not None:
-        # Not harmless: layers of a type may be without rotation (Cohere 2), or be Mamba's, and nothing here says which.
-        _fail("layer_type", "(%r) is given, but all layers that rotate rotate alike: leave it out", layer_type)
-    rope = dict(rope)
-    for key, names in FALLBACKS.items():
-        rope[key] = keys.get(*names) if rope.get(key) is None else rope[key]
-    rope["rope_type"] = _rope_type(rope, keys.model_type)
-    if not layers:
-        _refuse_unreadable(keys, rope)
-    return rope, layer_type
-
-
-def _rope_type(rope, model_type):
-    """The rule that rope_type and type name; None if neither is there."""
-    names = {key: rope[key] for key in ("rope_type", "type") if rope.get(key) is not None}
-    olds = {**OLD_RULES, "yarn": "longrope"} if model_type in YARN_IS_LONGROPE else OLD_RULES
-    rules = {key: olds.get(name, name) if isinstance(name, str) else None for key, name in names.items()}
-    for key, rule in rules.items():
-        if rule not in RULES:
-            _fail("rope_type", "must be one of %s, not %r", _listed([*RULES, *OLD_RULES]), names[key])
-    if len(set(rules.values())) > 1:
-        _fail("type", "(%r) contradicts rope_type (%r)", names["type"], names["rope_type"])
-    return next(iter(rules.values()), None)
-
-
-def _layer_sizes(keys, layer_type):
-    """Sizes that layers of this type have for the config's: of per_layer_config ({}: none has), or global_head_dim."""
-    given = keys.mapping.get("per_layer_config")
-    if given is None:
-        return _global_head_dim(keys) if layer_type == "full_attention" else {}
-    given = {int(index): values for index, values in given.items()}
-    types = keys.get("layer_types") or ()
-    layers = [given.get(i, {}) for i, name in enumerate(types) if layer_type in (None, name)] or list(given.values())
-    sizes = [{key: layer[key] for key in ("head_dim", "qk_rope_head_dim") if key in layer} for layer in layers]
-    if any(size != sizes[0] for size in sizes):
-        _fail("per_layer_config", "gives layers that rotate alike several sizes: %r", sizes)
-    return sizes[0] if sizes else {}
-
-
-def _global_head_dim(keys):
-    wide = keys.get("global_head_dim")
-    if wide is None and keys.model_type in GLOBAL_HEAD_DIM:
-        _fail("global_head_dim", "is missing: the head_dim of full_attention layers")
-    return {} if wide is None else {"head_dim": wide}
+def _first(given, count, argument):
+    """A list of the first elements, `count` of them at most."""
+    try:
+        return list(itertools.islice(given, count))
+    except Exception as error:  # an iterator is a caller's code
+        fail(argument, "cannot be read: %s: %s", type(error).__name__, error)
 
 
 # ---- One rotation ----
 
 
-class _Rotation:
+class Rotation:
     """The keys of one rotation.
 
-    rope        the rope dict; None, or not there, is not given
+    keys        the Keys of the language model
+    rope        the rope dict; a key that is None, or is missing, is not given
     sizes       SIZE_KEYS, and original_max_position_embeddings where the config itself has it for all layers
-    model_type  decides what a class has where the config says nothing
+    model_type  decides what a class has where the config says nothing; None if it is not known
     nested      names of configs within the config
     rule        "default", ..., "ntk_alpha", once choose_rule() has been called
     """
 
     def __init__(self, config, layer_type):
-        keys = _language_model(_open(config))
-        if keys.model_type in OTHER_ROTATION:
-            _fail("model_type", "(%r) has frequencies of two axes of an image, which no rope_type names", keys.model_type)
-        self.rope, chosen = _read_rope(keys, layer_type)
-        self.sizes = {**keys.sizes(), **_layer_sizes(keys, chosen)}
+        keys = self.keys = language_model(open_config(config))
+        refuse_without_rotation(keys)
+        self.rope, chosen = read_rope(keys, layer_type)
+        self.sizes = {**keys.sizes(), **layer_sizes(keys, chosen)}
         self.sizes[ORIGINAL] = None if chosen else keys.get(ORIGINAL)
         self.model_type = keys.model_type
         self.nested = keys.nested_names()
 
     def add(self, key, value):
         """A keyword argument: says what the config does not, and must not contradict it."""
-        if key not in ROPE_KEYS and key not in SIZE_KEYS:
-            _fail(key, "is not a key of a rotation: those are %s", ", ".join(sorted(ROPE_KEYS.union(SIZE_KEYS))))
+        known = sorted(ROPE_KEYS.union(SIZE_KEYS))
+        if key not in known:
+            fail(key, "is not a key of a rotation%s", hint(key, known) or ": those are " + ", ".join(known))
         if key == "rope_type":
-            value = _rope_type({key: value}, self.model_type)
+            value = rule_of({key: value}, self.model_type)
+        elif key in SIZE_KEYS:
+            optional_integer(key, value)
         for given in (self.rope.get(key), self.sizes.get(key)):
-            if not _same(given, value):
-                _fail(key, "is %r in the config, and cannot be %r", given, value)
+            if not same(given, value):
+                fail(key, "is %s in the config, and cannot be %s", shown(given), shown(value))
         if value is not None:
             (self.rope if key in ROPE_KEYS else self.sizes)[key] = value
 
     def choose_rule(self):
         """Sets rule, and refuses keys that it does not use."""
         self.rule = self.rope["rope_type"] or "default"
-        if self.rule == "dynamic" and self.rope.get("alpha") and self.model_type in READS_ALPHA:
+        if self.rule == "dynamic" and self.rope.get("alpha") is not None and self.model_type in READS_ALPHA:
             self.rule = "ntk_alpha"
         known = {*COMMON_KEYS, *RULE_KEYS[self.rule], *UNREAD_KEYS.get(self.rule, ()), *IGNORED_KEYS}
         for key in self.rope:
-            if key not in known and self.rope[key] is not None:
-                text = "is not used by rope_type %r" if key in ROPE_KEYS else "is not a known key beside rope_type %r"
-                _fail(key, text, self.rule)
+            if key in ROPE_KEYS and key not in known and self.rope[key] is not None:
+                fail(key, "is not used by rope_type %r", self.rule)
+            if key not in ROPE_KEYS and key not in known:
+                fail(key, "is not a known key beside rope_type %r%s", self.rule, hint(key, sorted(ROPE_KEYS)))
 
     def get(self, key):
         """A number of the rope dict, None if it is not there."""
-        return _number(key, self.rope.get(key))
+        return optional_number(key, self.rope.get(key))
 
     def need(self, key):
         value = self.get(key)
@@ -416,20 +227,20 @@ class _Rotation:
         """A number over 0; 0.0, the library's default, if it is not there."""
         value = self.get(key)
         if value is not None and value <= 0:
-            _fail(key, "must be over 0, not %r", value)
+            fail(key, "must be over 0, not %s", shown(value))
         return value or 0.0
 
     def _missing(self, key):
-        _fail(key, "is missing: rope_type %r needs it", self.rule)
+        fail(key, "is missing: rope_type %r needs it", self.rule)
 
     def max_position(self):
         """max_position_embeddings of the config, in tokens."""
         key = "max_position_embeddings"
-        value, inner = _integer(key, self.sizes[key]), _integer(key, self.rope.get(key))
+        value, inner = optional_integer(key, self.sizes[key]), optional_integer(key, self.rope.get(key))
         if value is None:
             self._missing(key)
         if inner not in (None, value):
-            _fail(key, "is %d in the config and %d beside rope_type", value, inner)
+            fail(key, "is %d in the config and %d beside rope_type", value, inner)
         return value
 
     def original(self):
@@ -438,20 +249,22 @@ class _Rotation:
         YaRN falls back to max_position_embeddings, as in transformers 4 and 5, and LongRoPE with factor, as in 4. The
         others fail in 4, and in 5 are not scaled: here it must be given.
         """
-        own = _number(ORIGINAL, self.sizes[ORIGINAL])
-        if own is not None:
-            return own
+        own = optional_number(ORIGINAL, self.sizes[ORIGINAL])
         falls_back = self.rule == "yarn" or self.rule == "longrope" and self.rope.get("factor") is not None
-        return self.max_position() if falls_back and self.rope.get(ORIGINAL) is None else self.need(ORIGINAL)
+        if own is None:
+            own = self.max_position() if falls_back and self.rope.get(ORIGINAL) is None else self.need(ORIGINAL)
+        if own <= 0:
+            fail(ORIGINAL, "must be over 0, not %s", shown(own))
+        return own
 
     def divisors(self, key, pairs):
         """short_factor or long_factor: a ctypes array of double [pairs]."""
         values = self.rope.get(key)
         if values is None:
             self._missing(key)
-        if not isinstance(values, (list, tuple)) or len(values) != pairs or not all(map(_is_number, values)):
-            _fail(key, "must be a list of %d numbers, one for each pair, not %.200r", pairs, values)
-        return (ctypes.c_double * pairs)(*(_number(key, value) for value in values))
+        if not isinstance(values, (list, tuple)) or len(values) != pairs:
+            fail(key, "must be a list of %d numbers, one for each pair, not %s", pairs, shown(values))
+        return (ctypes.c_double * pairs)(*(number(value, key) for value in values))
 
     # -- Sizes --
 
@@ -461,23 +274,23 @@ class _Rotation:
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None
         if value is None and of_class == 0:
-            _fail("partial_rotary_factor", "is missing: a %s has no constant one", self.model_type)
+            fail("partial_rotary_factor", "is missing: a %s has no constant one", self.model_type)
         value = of_class if value is None else value
         if value is not None and not 0 < value <= 1:
-            _fail("partial_rotary_factor", "must be over 0 and at most 1, not %r", value)
+            fail("partial_rotary_factor", "must be over 0 and at most 1, not %r", value)
         return value
 
     def head_dim(self):
         """Elements of a head: head_dim, or that of the model's class, or hidden_size / num_attention_heads."""
         names = ("head_dim", "hidden_size", "num_attention_heads")
-        head, hidden, heads = (_integer(name, self.sizes[name]) for name in names)
+        head, hidden, heads = (optional_integer(name, self.sizes[name]) for name in names)
         head = CLASS_HEAD_DIM.get(self.model_type) if head is None else head
         if head == 0:
-            _fail("head_dim", "is missing: in a %s it is not hidden_size / num_attention_heads", self.model_type)
+            fail("head_dim", "is missing: in a %s it is not hidden_size / num_attention_heads", self.model_type)
         if head is None and None in (hidden, heads):
             looked_for = ["/".join(SIZE_KEYS[name]) for name in ("qk_rope_head_dim",) + names]
-            nested = "; of the nested configs, give the one that is meant: " + _listed(self.nested) if self.nested else ""
-            _fail("head_dim", "not found; looked for %s, %s, %s with %s%s", *looked_for, nested)
+            nested = "; of the nested configs, give the one that is meant: " + listed(self.nested) if self.nested else ""
+            fail("head_dim", "not found; looked for %s, %s, %s with %s%s", *looked_for, nested)
         return hidden // heads if head is None else head
 
     def rotary_dim(self):
@@ -487,7 +300,7 @@ class _Rotation:
         not contradict them, nor may qk_rope_head_dim, but for a head_dim of which no factor says what rotates.
         """
         partial = self.partial()
-        given, pe = (_integer(key, self.sizes[key]) for key in ("rotary_dim", "qk_rope_head_dim"))
+        given, pe = (optional_integer(key, self.sizes[key]) for key in ("rotary_dim", "qk_rope_head_dim"))
         if given and partial is None and self.model_type in READS_ROTARY_DIM:
             dim = given
         elif self.rule == "proportional" or partial in (None, 1):
@@ -496,10 +309,10 @@ class _Rotation:
             dim = int(self.head_dim() * partial)
         for key, other in (("rotary_dim", given), ("qk_rope_head_dim", pe)):
             if other not in (None, dim):
-                _fail(key, "(%d) contradicts the other sizes, by which %d elements of a head rotate", other, dim)
+                fail(key, "(%d) contradicts the other sizes, by which %d elements of a head rotate", other, dim)
         if dim % 2 or not 2 <= dim <= MAX_ROTARY_DIM:
             key = "head_dim" if self.rule == "proportional" or partial in (None, 1) else "partial_rotary_factor"
-            _fail(key, "makes %d elements of a head rotate: that must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
+            fail(key, "makes %d elements of a head rotate: that must be even, and 2 to %d", dim, MAX_ROTARY_DIM)
         return dim
 
 
@@ -521,16 +334,19 @@ def _dynamic(rotation, dim):
 def _ntk_alpha(rotation, dim):
     """HunYuan: the default rule with base * alpha^(d / (d - 2))."""
     if dim < 4:
-        _fail("alpha", "needs a rotary_dim of at least 4, not %d", dim)
-    return {"base": rotation.need("rope_theta") * rotation.positive("alpha") ** (dim / (dim - 2))}
+        fail("alpha", "needs a rotary_dim of at least 4, not %d", dim)
+    try:
+        return {"base": rotation.need("rope_theta") * rotation.positive("alpha") ** (dim / (dim - 2))}
+    except OverflowError:
+        fail("alpha", "(%s) makes a base that is too large", shown(rotation.get("alpha")))
 
 
 def _yarn(rotation, dim):
     if "factor" not in rotation.rope:
         rotation.need("factor")
-    factor, original, truncate = rotation.get("factor"), rotation.original(), rotation.rope.get("truncate")
-    if not isinstance(truncate, (bool, type(None))):
-        _fail("truncate", "must be true or false, not %r", truncate)
+    factor, original, truncate = rotation.get("factor"), rotation.original(), rotation.rope.get("truncate", True)
+    if truncate is not True and truncate is not False:  # transformers reads null, 0 and "" as false
+        fail("truncate", "must be true or false, not %s", shown(truncate))
     scales = rotation.get("mscale"), rotation.get("mscale_all_dim")
     scales = scales if all(scales) else (0.0, 0.0)  # one alone, or 0, has no effect in transformers
     return {
@@ -598,8 +414,17 @@ def _evaluate(rule, dim, fields):
         field = error.argument.split("[")[0]
         of_dynamic = (rule, field) == ("dynamic", "original_max_position")
         key = "max_position_embeddings" if of_dynamic else KEYS_OF_FIELDS.get(field, field)
-        raise Error("frequencies: %s is refused: %s" % (key, error), key, error.status) from None
+        raise Error("%s is refused: %s" % (key, error), key, error.status) from None
     return tuple(inv_freq), attention_factor.value
+
+
+def read_rotation(config, layer_type, keys):
+    """The Rotation of a config with these keywords, its rule chosen."""
+    rotation = Rotation(config, layer_type)
+    for key, value in keys.items():
+        rotation.add(key, value)
+    rotation.choose_rule()
+    return rotation
 
 
 def frequencies(config=None, *, layer_type=None, seq_len=None, **keys):
@@ -619,14 +444,11 @@ def frequencies(config=None, *, layer_type=None, seq_len=None, **keys):
     Raises Error, whose argument is the key: one that is missing, is unknown, is not used by the rule, contradicts another,
     or has a value that cannot be. Raises OSError where a file cannot be read.
     """
-    rotation = _Rotation(config, layer_type)
-    for key, value in keys.items():
-        rotation.add(key, value)
-    rotation.choose_rule()
+    rotation = read_rotation(config, layer_type, keys)
     dim = rotation.rotary_dim()
     fields = {"base": rotation.need("rope_theta"), **FIELDS[rotation.rule](rotation, dim)}
     if seq_len is not None:
         if rotation.rule not in ("dynamic", "longrope"):
-            _fail("seq_len", "(%r) is not used by rope_type %r", seq_len, rotation.rule)
-        fields["seq_len"] = _integer("seq_len", seq_len)
+            fail("seq_len", "(%s) is not used by rope_type %r", shown(seq_len), rotation.rule)
+        fields["seq_len"] = optional_integer("seq_len", seq_len)
     return Frequencies(*_evaluate(rotation.rule, dim, fields), rotation.rule)

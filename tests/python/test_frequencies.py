@@ -5,6 +5,7 @@ This file's formulas are in double, and agree to rounding (EXACT).
 
 import copy
 import ctypes
+import itertools
 import json
 import math
 import os
@@ -18,8 +19,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from trope._abi import Error
-from trope.frequencies import COMMON_KEYS, ROPE_KEYS, RULE_KEYS, Frequencies, frequencies
+from trope import Error
+from trope._config_keys import (
+    COMMON_KEYS, FALLBACKS, IGNORED_KEYS, ROPE_KEYS, ROTATES, RULE_KEYS, SIZE_KEYS, UNREADABLE_KEYS,
+)  # fmt: skip
+from trope.frequencies import Frequencies, frequencies, frequency_list
 
 EXACT = 1e-12
 ORIGINAL = "original_max_position_embeddings"
@@ -210,7 +214,7 @@ def test_head_sizes_come_from_where_transformers_looks():
         ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16}, 128),
         ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "head_dim": 64}, 64),
         ({"model_type": "jetmoe", "hidden_size": 1024, "num_attention_heads": 16, "kv_channels": 128}, 128),
-        ({"model_type": "zamba2", "attention_head_dim": 160, "kv_channels": 80}, 160),
+        ({"model_type": "zamba2", "attention_head_dim": 160, "kv_channels": 80, "use_mem_rope": True}, 160),
         ({"model_type": "glm4", "head_dim": 128}, 64),
         ({"model_type": "glm4", "head_dim": 128, "partial_rotary_factor": 1.0}, 128),
         ({"n_embd": 4096, "n_head": 16, "rotary_dim": 64}, 64),
@@ -379,7 +383,7 @@ def test_original_length_is_the_configs_own_before_the_rope_dicts():
     ({"head_dim": 64, "rope_ratio": 2.0}, "rope_ratio"),
     ({"head_dim": 64, "swa_rope_theta": 2.0}, "swa_rope_theta"),
     ({"head_dim": 64, "layer_rope_theta": [10000.0, 500000.0]}, "layer_rope_theta"),
-    ({"model_type": "zamba2", "hidden_size": 2560, "num_attention_heads": 32}, "head_dim"),
+    ({"model_type": "zamba2", "hidden_size": 2560, "num_attention_heads": 32, "use_mem_rope": True}, "head_dim"),
     ({"model_type": "neomme", "head_dim": 64}, "partial_rotary_factor"),
     ({"model_type": "pixtral", "head_dim": 64}, "model_type"),
 ])  # fmt: skip
@@ -402,15 +406,151 @@ def test_bases_of_layers_may_be_alike_or_none():
     close(frequencies(config), plain(1e4, 64))
 
 
+def config_class(to_dict):
+    return type("Config", (), {"to_dict": to_dict})
+
+
 def test_a_config_is_a_mapping_a_file_or_an_object(tmp_path):
-    for config in (3, [1], b"config.json", (), {1}):
+    for config in (3, 1.5, True, [1], b"config.json", (), {1}, frozenset()):
         refused("config", config)
-    for text in ("[1]", "{", "3"):
+    for text in (b"[1]", b"{", b"3", b"[" * 100000, b'"\xff"'):
         path = tmp_path / "config.json"
-        path.write_text(text)
+        path.write_bytes(text)
         refused("config", path)
+    refused("config", "a\0b")
+    refused("head_dim", object())
+    for missing in ("none.json", "none"):
+        with pytest.raises(FileNotFoundError):
+            frequencies(str(tmp_path / missing))
+    (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError):
-        frequencies(str(tmp_path / "none.json"))
+        frequencies(tmp_path / "empty")
+
+
+def test_a_config_object_that_cannot_be_read_is_refused():
+    for returned in (None, 3, [1], "text"):
+        refused("config", config_class(lambda self, returned=returned: returned)())
+    message = refused("config", config_class(lambda self: 1 / 0)())
+    assert "ZeroDivisionError" in message
+    refused("config", config_class(lambda self: {}))  # the class, not an object of it
+    failing = type("Config", (), {"head_dim": property(lambda self: 1 / 0)})
+    refused("head_dim", failing())
+
+
+@pytest.mark.parametrize("value", [3, True, "text", [], [{}], b"x"])
+def test_nested_configs_and_rope_dicts_must_be_dicts(value):
+    for key in ("text_config", "rope_scaling", "rope_parameters"):
+        refused(key, {"head_dim": 64, "rope_theta": 1e4, key: value})
+
+
+@pytest.mark.parametrize("value", [
+    3, "text", [], {"x": {}}, {"0": 3}, {"-1": {}}, {"7": {"head_dim": 64}}, {None: {}}, {"0": {"head_dim": "64"}}, {"0": None},
+], ids=repr)  # fmt: skip
+def test_a_per_layer_config_that_cannot_be_is_named(value):
+    argument = "head_dim" if value == {"0": {"head_dim": "64"}} else "per_layer_config"
+    refused(argument, {"head_dim": 64, "rope_theta": 1e4, "layer_types": ["a", "b"], "per_layer_config": value})
+
+
+@pytest.mark.parametrize("key", ["layer_types", "layer_rope_theta", "rope_scaling_layers", "no_rope_layers"])
+@pytest.mark.parametrize("value", [3, "text", {}, True])
+def test_keys_about_layers_must_be_lists(key, value):
+    more = {"per_layer_config": {}} if key == "layer_types" else {}
+    refused(key, {"head_dim": 64, "rope_theta": 1e4, **more, key: value})
+
+
+@pytest.mark.parametrize("model_type", [3, [], {}, True, b"llama"])
+def test_a_model_type_must_be_a_string(model_type):
+    refused("model_type", {"head_dim": 64, "rope_theta": 1e4, "model_type": model_type})
+
+
+@pytest.mark.parametrize("layer_type", [5, [], True, b"full_attention", {}])
+def test_a_layer_type_must_be_a_string(layer_type):
+    refused("layer_type", {"head_dim": 64, "rope_theta": 1e4}, layer_type=layer_type)
+
+
+def test_null_layer_types_are_no_keys_of_one_rotation():
+    refused("full_attention", {"head_dim": 64, "rope_theta": 1e4, "rope_parameters": {"full_attention": None}})
+
+
+def test_a_keyword_is_checked_even_if_the_rule_does_not_use_it():
+    for key in ("max_position_embeddings", "hidden_size", "num_attention_heads"):
+        for value in ("x", True, 2.5, 0, -1, []):
+            refused(key, rope_theta=1e4, head_dim=64, **{key: value})
+
+
+def test_an_unknown_keyword_has_a_hint():
+    for wrong, right in (("rope_teta", "rope_theta"), ("headdim", "head_dim"), ("partial_rotary_factors", "partial_rotary_factor")):
+        assert "did you mean %s?" % right in refused(wrong, rope_theta=1e4, head_dim=64, **{wrong: 1})
+    assert "did you mean" not in refused("zzz", zzz=1)
+    config = {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factr": 2.0}}
+    assert "did you mean factor?" in refused("factr", config)
+
+
+def test_numbers_that_overflow_are_named():
+    refused("alpha", rope_type="dynamic", rope_theta=1e4, head_dim=4, alpha=1e300)
+    for rule in ("yarn", "longrope"):
+        lists = {"short_factor": [1.0] * 32, "long_factor": [1.0] * 32} if rule == "longrope" else {}
+        for original in (0, -1, 0.0):
+            rope = {"rope_type": rule, "factor": None, ORIGINAL: original, **lists}
+            refused(ORIGINAL, {"head_dim": 64, "rope_theta": 1e4, "max_position_embeddings": 128, "rope_scaling": rope})
+
+
+class NoAnswer:  # as an array, whose comparisons have no truth value
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise ValueError("no truth value")
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+RUBBISH = [
+    None, True, False, 0, 1, -1, 1.5, 0.0, -0.0, math.nan, math.inf, 10**400, "", "x", "10000", b"x", [], [1], [None], (), {},
+    {"a": 1}, {"full_attention": {}}, {0: None}, {None: {}}, [[]], set(), object(), NoAnswer(), 1j, range(3), type, len,
+]  # fmt: skip
+ANY_KEY = sorted(ROPE_KEYS.union(SIZE_KEYS, IGNORED_KEYS, ROTATES, UNREADABLE_KEYS, *FALLBACKS.values())) + [
+    "model_type", "text_config", "rope_scaling", "rope_parameters", "per_layer_config", "global_head_dim", "layer_types",
+    "layer_rope_theta", "rope_scaling_layers", "num_hidden_layers", "no_rope_layers", "no_rope_layer_interval", "kv_channels",
+    "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "vision_config", "full_attention",
+]  # fmt: skip
+MODEL_TYPES = "gemma3_text gemma4_text hunyuan_vl jetmoe llama modernbert olmo3 phi3 qwen2".split()
+
+
+def spoil(generator, config, depth=0):
+    """The config with some values, here and in its dicts, replaced by rubbish."""
+    spoiled = {}
+    for key, value in config.items():
+        spoiled[key] = spoil(generator, value, depth + 1) if isinstance(value, dict) else value
+    for _ in range(generator.choice([0, 0, 0, 1, 2])):
+        key = generator.choice(ANY_KEY if generator.random() < 0.5 or not spoiled else list(spoiled))
+        nested = depth < 2 and generator.random() < 0.2
+        spoiled[key] = spoil(generator, {}, depth + 1) if nested else generator.choice(RUBBISH)
+    return spoiled
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_config_and_no_keyword_raises_anything_but_an_error(seed):
+    generator = random.Random(seed)
+    taken = refusals = 0
+    for _ in range(300):
+        rule, layered = generator.choice(list(RULES)), generator.random() < 0.5
+        rope = {"rope_type": rule, **{key: value for key, value in RULES[rule].items() if key in ROPE_KEYS}}
+        rope = {"full_attention": rope, "sliding_attention": {"rope_theta": 1e4}} if layered else rope
+        config = {"head_dim": 128, "max_position_embeddings": 2048, "model_type": generator.choice(MODEL_TYPES)}
+        config = spoil(generator, {**config, generator.choice(["rope_scaling", "rope_parameters"]): rope})
+        form = generator.choice([lambda c: c, lambda c: {"text_config": c}, lambda c: config_class(lambda self: c)()])
+        keys = {"layer_type": "full_attention"} if layered else {}
+        if generator.random() < 0.3:
+            keys[generator.choice([*ANY_KEY, "layer_type", "seq_len"])] = generator.choice(RUBBISH)
+        try:
+            frequencies(form(config), **keys)
+            taken += 1
+        except Error as error:
+            assert isinstance(error.argument, str) and error.argument
+            refusals += 1
+    assert taken > 20 and refusals > 100
 
 
 def test_the_forms_of_a_config_are_one(tmp_path):
@@ -475,129 +615,6 @@ def test_old_names_of_rules_are_the_rules():
     assert frequencies({**config, "rope_scaling": {"type": "deepseek_yarn", "factor": 2.0}}).rule == "yarn"
 
 
-# ---- Layer types ----
-
-TWO = {
-    "head_dim": 64,
-    "rope_parameters": {
-        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    },
-}
-
-
-def with_rope(**rope):
-    return {"head_dim": 64, "rope_parameters": rope}
-
-
-def test_a_layer_type_is_chosen_by_name():
-    close(frequencies(TWO, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
-    close(frequencies(TWO, layer_type="sliding_attention"), plain(1e4, 64))
-
-
-def test_layer_types_that_are_forgotten_or_unknown_are_named():
-    assert "'full_attention', 'sliding_attention'" in refused("layer_type", TWO)
-    refused("layer_type", TWO, layer_type="linear_attention")
-    refused("layer_type", {"head_dim": 64, "rope_theta": 1e4}, layer_type="full_attention")
-    refused("layer_type", layer_type="full_attention", head_dim=64, rope_theta=1e4)
-
-
-def test_a_layer_type_without_rotation():
-    config = with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4})
-    refused("layer_type", config, layer_type="full_attention")
-    close(frequencies(config), plain(1e4, 64))
-    close(frequencies(config, layer_type="sliding_attention"), plain(1e4, 64))
-
-
-def test_keys_beside_layer_types_must_be_in_each_of_them():
-    layers = {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": {"rope_theta": 1e4}}
-    close(frequencies(with_rope(**layers, rope_theta=5.0), layer_type="sliding_attention"), plain(1e4, 64))  # not read
-    refused("rope_type", with_rope(**layers, rope_type="default"), layer_type="sliding_attention")
-    refused("factor", with_rope(**layers, factor=2.0), layer_type="sliding_attention")
-
-
-def test_truncate_of_a_layer_type_is_refused_for_transformers_does_not_read_it():
-    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
-    config = with_rope(full_attention={**rope, "truncate": False}, sliding_attention={"rope_theta": 1e4})
-    refused("truncate", config, layer_type="full_attention")
-    config["rope_parameters"]["full_attention"]["truncate"] = True
-    close(frequencies(config, layer_type="full_attention"), yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4))
-
-
-def test_original_length_of_a_layer_type_is_its_own():
-    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
-    config = with_rope(full_attention=rope, sliding_attention={"rope_theta": 1e4})
-    expected = yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4)
-    close(frequencies({**config, ORIGINAL: 8192}, layer_type="full_attention"), *expected)
-    del rope[ORIGINAL]  # transformers, too, reads this one then
-    close(frequencies({**config, ORIGINAL: 8192, "max_position_embeddings": 4096}, layer_type="full_attention"), *expected)
-
-
-def test_layers_of_another_head_dim():
-    config = {**copy.deepcopy(TWO), "layer_types": ["sliding_attention", "full_attention"] * 2}
-    for wide in ({"global_head_dim": 128}, {"per_layer_config": {"1": {"head_dim": 128}, "3": {"head_dim": 128}}}):
-        assert frequencies({**config, **wide}, layer_type="full_attention").rotary_dim == 128
-        assert frequencies({**config, **wide}, layer_type="sliding_attention").rotary_dim == 64
-    refused("per_layer_config", {**config, "per_layer_config": {"1": {"head_dim": 128}}}, layer_type="full_attention")
-    refused("global_head_dim", {**config, "model_type": "gemma4_text"}, layer_type="full_attention")
-
-
-def test_configs_of_transformers_4_with_two_bases():
-    scaled = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-    gemma = {"head_dim": 64, "rope_theta": 1e6, "rope_local_base_freq": 1e4, **scaled}
-    for config in (gemma, {**gemma, "model_type": "gemma3_text"}, {"head_dim": 64, "model_type": "gemma3_text", **scaled}):
-        assert frequencies(config, layer_type="full_attention") == frequencies(TWO, layer_type="full_attention")
-        assert frequencies(config, layer_type="sliding_attention") == frequencies(TWO, layer_type="sliding_attention")
-        refused("layer_type", config)
-    bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
-    close(frequencies(bert, layer_type="full_attention"), plain(160000.0, 64))
-    close(frequencies(bert, layer_type="sliding_attention"), plain(10000.0, 64))
-    refused("rope_theta", {**gemma, "rope_theta": 0.0}, layer_type="full_attention")
-    refused("local_rope_theta", {**bert, "local_rope_theta": None}, layer_type="full_attention")
-    olmo = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, **scaled}
-    close(frequencies(olmo, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
-    close(frequencies(olmo, layer_type="sliding_attention"), plain(1e6, 64))
-    flat = {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
-    refused("rope_parameters", flat, layer_type="full_attention")
-
-
-# ---- Configs in configs ----
-
-
-def test_text_config_is_the_language_models():
-    text = {"head_dim": 64, "rope_theta": 1e4}
-    expected = frequencies(text)
-    vision = {"hidden_size": 1280, "num_attention_heads": 16, "rope_theta": 100.0}
-    assert frequencies({"model_type": "x", "text_config": text, "vision_config": vision}) == expected
-    assert frequencies(SimpleNamespace(text_config=SimpleNamespace(**text), hidden_size=7)) == expected
-    assert frequencies({**text, "text_config": text}) == expected  # Qwen2-VL, as transformers 4.5x writes it
-    refused("rope_theta", {**text, "rope_theta": 5.0, "text_config": text})
-    refused("head_dim", {**text, "head_dim": 128, "text_config": text})
-
-
-def test_text_config_of_an_object_is_its_object():
-    text = SimpleNamespace(head_dim=64, rope_theta=1e4)  # head_dim as an attribute alone, as by attribute_map
-    text.to_dict = lambda: {"rope_theta": 1e4}
-    config = SimpleNamespace(text_config=text, to_dict=lambda: {"text_config": text.to_dict()})
-    close(frequencies(config), plain(1e4, 64))
-
-
-def test_text_config_without_model_type_is_of_the_configs():
-    text = {"hidden_size": 3840, "num_attention_heads": 16}
-    close(frequencies({"model_type": "gemma3", "text_config": text}, layer_type="full_attention"), plain(1e6, 256))
-
-
-def test_nested_configs_of_which_either_could_be_meant_are_named():
-    part = {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}
-    message = refused("head_dim", {"encoder_config": part, "decoder_config": part, "rope_theta": 1e4, "other_config": {}})
-    assert "'encoder_config', 'decoder_config'" in message and "other_config" not in message
-
-
-def test_nothing_at_all_is_refused():
-    refused("head_dim")
-    refused("head_dim", {})
-
-
 # ---- The class ----
 
 
@@ -608,6 +625,87 @@ def test_given_frequencies_are_taken_as_they_are():
     assert type(Frequencies([1.0], numpy.float32(2)).attention_factor) is float
     assert Frequencies(numpy.array([1, 0.5, -0.25, 0.0]), attention_factor=numpy.float32(2)) == got
     assert Frequencies(numpy.array([0.1], dtype="f4")).inv_freq == (float(numpy.float32(0.1)),)
+
+
+class NumPyHasNoSuch:  # an array as ml_dtypes and other libraries have it
+    def __init__(self, dtype, values=(1.0, 0.5), **attributes):
+        self.dtype, self.shape, self.values = dtype, (len(values),), values
+        vars(self).update(attributes)
+
+    def tolist(self):
+        return list(self.values)
+
+
+def refused_list(inv_freq, *words):
+    for make, argument in ((Frequencies, "inv_freq"), (lambda given: frequency_list(given, "angles"), "angles")):
+        with pytest.raises(Error) as caught:
+            make(inv_freq)
+        assert caught.value.argument == argument
+        assert all(word in str(caught.value) for word in (argument, *words)), str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int64", "bool", "complex64", "object"])
+def test_arrays_of_too_few_bits_or_of_no_floats_are_refused_by_their_dtype(dtype):
+    refused_list(NumPyHasNoSuch(dtype), dtype, "float32 or float64")
+    refused_list(NumPyHasNoSuch(SimpleNamespace(name=dtype)), dtype, "float32 or float64")
+    refused_list(NumPyHasNoSuch("torch." + dtype), "has dtype %s:" % dtype)
+
+
+def test_numpy_arrays_are_refused_by_dtype_and_shape():
+    numpy = pytest.importorskip("numpy")
+    for dtype in ("float16", "int32", "int64", "bool", "complex64", "complex128", "object", "U3"):
+        refused_list(numpy.ones(4, dtype=dtype), "float32 or float64")
+    refused_list(numpy.ones((1, 4)), "[1, 4]")
+    refused_list(numpy.ones(()), "[]")
+    refused_list(numpy.ones(0), "1 to 512")
+    refused_list([numpy.float16(1)], "float16")
+    refused_list([numpy.bool_(True)])
+    refused_list([numpy.ones(2)])
+    assert frequency_list([numpy.float32(0.5), numpy.float64(2), numpy.int64(3)]) == (0.5, 2.0, 3.0)
+    for order in "<>":
+        assert frequency_list(numpy.array([0.5, 2], dtype=order + "f4")) == (0.5, 2.0)
+
+
+def test_ml_dtypes_are_refused():
+    numpy, ml_dtypes = pytest.importorskip("numpy"), pytest.importorskip("ml_dtypes")
+    refused_list(numpy.ones(4, dtype=ml_dtypes.bfloat16), "bfloat16")
+    refused_list([ml_dtypes.bfloat16(1)], "bfloat16")
+
+
+def test_torch_tensors_are_refused_by_dtype_shape_and_device():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64, torch.bool, torch.complex64):
+        refused_list(torch.ones(4).to(dtype), str(dtype).rpartition(".")[2], "float32 or float64")
+    refused_list(torch.ones(2, 2), "[2, 2]")
+    refused_list(torch.ones(()), "[]")
+    refused_list(torch.ones(4, device="meta"), "meta", "CPU tensor", "trope.frequencies")
+    refused_list([torch.tensor(1.0)])
+    refused_list(torch.tensor([1.0, math.nan]))
+    assert frequency_list(torch.tensor([0.5, 2.0], requires_grad=True)) == (0.5, 2.0)
+    if torch.cuda.is_available():
+        refused_list(torch.ones(4, device="cuda"), "cuda", "CPU tensor", "trope.frequencies")
+
+
+def test_arrays_on_other_devices_or_without_values_are_refused():
+    refused_list(NumPyHasNoSuch("float32", __cuda_array_interface__={}), "cuda", "CPU tensor")
+    refused_list(NumPyHasNoSuch("float32", device=SimpleNamespace(type="xpu")), "xpu", "CPU tensor")
+    refused_list(NumPyHasNoSuch("float32", tolist=None), "CPU tensor")  # as a traced tensor, whose tolist fails
+
+
+@pytest.mark.parametrize("given", [
+    None, 1.0, 1j, "1.0", b"12", bytearray(b"12"), {1.0: 2.0}, {1.0, 2.0}, frozenset([1.0]), object(), Frequencies, True,
+    [None], ["1"], [1j], [True], [[1.0]], [[1.0, 2.0], [3.0]], [()], [object()], [10**400], [math.nan], [], (), [1.0] * 513,
+    iter("ab"),
+], ids=lambda given: repr(given)[:12])  # fmt: skip
+def test_what_is_no_list_of_numbers_is_refused(given):
+    refused_list(given)
+
+
+def test_iterators_are_read_once_and_may_fail():
+    assert frequency_list(1 / i for i in (1, 2)) == (1.0, 0.5)
+    refused_list(itertools.count(1.0), "1 to 512")
+    with pytest.raises(Error, match="ZeroDivisionError"):
+        frequency_list(1 / i for i in (1, 0))
 
 
 @pytest.mark.parametrize("keys, argument", [

@@ -1,4 +1,4 @@
-"""trope.frequencies: configs of many models against transformers.
+"""trope.frequencies: configs of many models against transformers, and configs of several layer types or nested configs.
 
 transformers computes inv_freq in float32, the library in double. RTOL is what float32 may make of it: base^x, with an x
 below 1 that is rounded to 2^-25, is off by ln(base) * 2^-25, 5e-7 for the largest base here (1e7), the power and the
@@ -10,14 +10,17 @@ import copy
 import functools
 import importlib
 import json
+import math
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
-from test_frequencies import ORIGINAL, close, divisors, refused
+from test_frequencies import ORIGINAL, close, divisors, plain, refused, yarn_of
 
-from trope._abi import Error
-from trope.frequencies import OTHER_ROTATION, frequencies
+from trope import Error
+from trope._config_keys import NO_ROTATION, OTHER_ROTATION, ROTATES
+from trope.frequencies import frequencies
 
 RTOL = 2e-6
 
@@ -276,3 +279,247 @@ def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
                 wrong.append((whole["model_type"], layer_type, got, expected))
     assert not wrong
     assert len(models) > 100
+
+
+# ---- Layer types ----
+
+TWO = {
+    "head_dim": 64,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}
+
+
+def with_rope(**rope):
+    return {"head_dim": 64, "rope_parameters": rope}
+
+
+def test_a_layer_type_is_chosen_by_name():
+    close(frequencies(TWO, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
+    close(frequencies(TWO, layer_type="sliding_attention"), plain(1e4, 64))
+
+
+def test_layer_types_that_are_forgotten_or_unknown_are_named():
+    assert "'full_attention', 'sliding_attention'" in refused("layer_type", TWO)
+    refused("layer_type", TWO, layer_type="linear_attention")
+    refused("layer_type", {"head_dim": 64, "rope_theta": 1e4}, layer_type="full_attention")
+    refused("layer_type", layer_type="full_attention", head_dim=64, rope_theta=1e4)
+
+
+def test_a_layer_type_without_rotation():
+    config = with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4})
+    refused("layer_type", config, layer_type="full_attention")
+    close(frequencies(config), plain(1e4, 64))
+    close(frequencies(config, layer_type="sliding_attention"), plain(1e4, 64))
+
+
+def test_keys_beside_layer_types_must_be_in_each_of_them():
+    layers = {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": {"rope_theta": 1e4}}
+    close(frequencies(with_rope(**layers, rope_theta=5.0), layer_type="sliding_attention"), plain(1e4, 64))  # not read
+    refused("rope_type", with_rope(**layers, rope_type="default"), layer_type="sliding_attention")
+    refused("factor", with_rope(**layers, factor=2.0), layer_type="sliding_attention")
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
+
+
+@pytest.mark.parametrize("others", [{"sliding_attention": {"rope_theta": 1e4}}, {}])
+def test_truncate_in_the_dict_of_a_layer_type_is_refused_since_transformers_does_not_read_it(others):
+    for value in (False, 0, 0.0, "", "false", [], 1, "true"):
+        config = with_rope(full_attention={**YARN, "truncate": value}, **others)
+        refused("truncate", config, layer_type="full_attention")
+    for value in (True, None):  # transformers truncates
+        config = with_rope(full_attention={**YARN, "truncate": value}, **others)
+        expected = yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4)
+        close(frequencies(config, layer_type="full_attention"), *expected)
+
+
+def test_truncate_beside_the_dicts_of_layer_types_is_the_one_that_counts():
+    scale = 1 + 0.1 * math.log(4)
+    for value in (True, False):
+        config = with_rope(full_attention=YARN, sliding_attention={"rope_theta": 1e4}, truncate=value)
+        close(frequencies(config, layer_type="full_attention"), yarn_of(1e6, 64, 4.0, 4096, 32, 1, value), scale)
+        close(frequencies(config, layer_type="sliding_attention"), plain(1e4, 64))
+        inside = with_rope(full_attention={**YARN, "truncate": not value}, truncate=value)
+        refused("truncate", inside)
+    for value in (None, 0, "false"):
+        refused("truncate", with_rope(full_attention=YARN, truncate=value))
+
+
+def test_a_null_truncate_is_refused_since_transformers_reads_it_as_false():
+    refused("truncate", {"head_dim": 64, "rope_parameters": {**YARN, "truncate": None}})
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_transformers_reads_truncate_beside_the_dicts_of_layer_types(truncate):
+    yarn = {key: YARN_OLMO3[key] for key in ("rope_type", "factor", ORIGINAL)}
+    rope = {"full_attention": {**yarn, "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 5e5, "rope_type": "default"}}
+    config = {**OLMO3, "rope_parameters": {**rope, "truncate": truncate}}
+    loaded = transformers_config(config)
+    close(frequencies(config, layer_type="full_attention"), *transformers_frequencies(loaded, "full_attention", None), RTOL)
+
+
+def test_original_length_of_a_layer_type_is_its_own():
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
+    config = with_rope(full_attention=rope, sliding_attention={"rope_theta": 1e4})
+    expected = yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4)
+    close(frequencies({**config, ORIGINAL: 8192}, layer_type="full_attention"), *expected)
+    del rope[ORIGINAL]  # transformers, too, reads this one then
+    close(frequencies({**config, ORIGINAL: 8192, "max_position_embeddings": 4096}, layer_type="full_attention"), *expected)
+
+
+def test_layers_of_another_head_dim():
+    config = {**copy.deepcopy(TWO), "layer_types": ["sliding_attention", "full_attention"] * 2}
+    for wide in ({"global_head_dim": 128}, {"per_layer_config": {"1": {"head_dim": 128}, "3": {"head_dim": 128}}}):
+        assert frequencies({**config, **wide}, layer_type="full_attention").rotary_dim == 128
+        assert frequencies({**config, **wide}, layer_type="sliding_attention").rotary_dim == 64
+    refused("per_layer_config", {**config, "per_layer_config": {"1": {"head_dim": 128}}}, layer_type="full_attention")
+    refused("global_head_dim", {**config, "model_type": "gemma4_text"}, layer_type="full_attention")
+
+
+def test_configs_of_transformers_4_with_two_bases():
+    scaled = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    gemma = {"head_dim": 64, "rope_theta": 1e6, "rope_local_base_freq": 1e4, **scaled}
+    for config in (gemma, {**gemma, "model_type": "gemma3_text"}, {"head_dim": 64, "model_type": "gemma3_text", **scaled}):
+        assert frequencies(config, layer_type="full_attention") == frequencies(TWO, layer_type="full_attention")
+        assert frequencies(config, layer_type="sliding_attention") == frequencies(TWO, layer_type="sliding_attention")
+        refused("layer_type", config)
+    bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    close(frequencies(bert, layer_type="full_attention"), plain(160000.0, 64))
+    close(frequencies(bert, layer_type="sliding_attention"), plain(10000.0, 64))
+    refused("rope_theta", {**gemma, "rope_theta": 0.0}, layer_type="full_attention")
+    refused("local_rope_theta", {**bert, "local_rope_theta": None}, layer_type="full_attention")
+    olmo = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, **scaled}
+    close(frequencies(olmo, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
+    close(frequencies(olmo, layer_type="sliding_attention"), plain(1e6, 64))
+    flat = {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+    refused("rope_parameters", flat, layer_type="full_attention")
+
+
+# ---- Keys of the config and of its rope dict that contradict each other ----
+
+
+@pytest.mark.parametrize("rope_name", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("outer, inner, other", [
+    ("rope_theta", "rope_theta", 5e5), ("rotary_emb_base", "rope_theta", 5e5),
+    ("partial_rotary_factor", "partial_rotary_factor", 0.5), ("rotary_pct", "partial_rotary_factor", 0.5),
+])  # fmt: skip
+def test_a_key_of_the_config_must_not_contradict_its_rope_dict(rope_name, outer, inner, other):
+    rope = {"rope_theta": 1e4, "partial_rotary_factor": 0.25, "rope_type": "default"}
+    config = {"head_dim": 128, rope_name: rope}
+    expected = frequencies(config)
+    assert frequencies({**config, outer: rope[inner]}) == expected
+    message = refused(outer, {**config, outer: other})
+    assert rope_name in message and str(other) in message and str(rope[inner]) in message
+    refused(outer, SimpleNamespace(**config, **{outer: other}))
+
+
+def test_bases_of_a_config_of_transformers_4_must_not_contradict_its_rope_dict():
+    rope = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    gemma = {"model_type": "gemma3_text", "head_dim": 64, "rope_scaling": rope}
+    close(frequencies({**gemma, "rope_theta": 1e6}, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
+    refused("rope_theta", {**gemma, "rope_theta": 1e4}, layer_type="full_attention")
+    bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 1e6, "local_rope_theta": 1e4}
+    refused("local_rope_theta", {**bert, "rope_scaling": rope}, layer_type="full_attention")
+
+
+def test_dicts_of_layer_types_may_differ_from_the_config():
+    assert frequencies({**TWO, "rope_theta": 5.0}, layer_type="full_attention") == frequencies(TWO, layer_type="full_attention")
+
+
+# ---- Models that do not rotate ----
+
+ROTATING = {"head_dim": 64, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize("key, value", [
+    ("alibi", True), ("alibi", 1), ("alibi", "true"), ("use_mem_rope", False), ("use_rotary_embedding", False),
+    ("use_rope", False), ("position_embedding_type", "absolute"), ("position_embedding_type", "nope"),
+    ("position_embedding_type", "alibi"), ("position_embedding_type", []), ("position_embeddings_type", "relative_key"),
+    ("no_rope_layers", [0, 0]), ("no_rope_layer_interval", 1), ("layer_rope_theta", [0, 0]),
+])  # fmt: skip
+def test_a_key_that_switches_the_rotation_off_is_named(key, value):
+    refused(key, {**ROTATING, key: value})
+
+
+@pytest.mark.parametrize("keys", [
+    {"alibi": False}, {"use_mem_rope": True}, {"position_embedding_type": "rope"}, {"position_embedding_type": "rotary"},
+    {"position_embedding_type": None}, {"position_embeddings_type": "rotary"}, {"no_rope_layers": [1, 0]},
+    {"no_rope_layer_interval": 4}, {"no_rope_layers": [1, 1], "no_rope_layer_interval": 1}, {"layer_rope_theta": [0, 1e4]},
+    {"layer_types": ["full_attention", "sliding_attention"]},
+])  # fmt: skip
+def test_keys_of_models_and_layers_that_rotate_are_taken(keys):
+    assert frequencies({**ROTATING, **keys}) == frequencies(ROTATING)
+
+
+@pytest.mark.parametrize("model, key", [(model, key) for key, (_, models) in ROTATES.items() for model in models])
+def test_a_model_whose_class_does_not_rotate_without_a_key_needs_it(model, key):
+    rotating = ROTATES[key][1][model][0]
+    config = {**ROTATING, "model_type": model}
+    assert frequencies({**config, key: rotating}) == frequencies(ROTATING)
+    refused(key, config)
+    refused(key, {**config, key: None})
+    loaded = transformers_config({"model_type": model})
+    assert getattr(loaded, key) != rotating
+    refused(key, loaded)
+
+
+def test_falcon_with_alibi_does_not_rotate():
+    loaded = transformers_config({"model_type": "falcon", "alibi": True})
+    for config in (loaded, loaded.to_dict()):
+        refused("alibi", config)
+    assert frequencies(transformers_config({"model_type": "falcon"})).rotary_dim == 64
+
+
+def test_a_model_without_a_rotary_embedding_is_refused_whatever_its_keys():
+    for model in NO_ROTATION:
+        refused("model_type", {**ROTATING, "model_type": model})
+
+
+def test_models_without_a_rotary_embedding_have_none_in_transformers():
+    mapping, wrong = transformers_mapping(), []
+    for model in NO_ROTATION.intersection(mapping):
+        module = importlib.import_module(mapping[model].__module__.replace("configuration_", "modeling_"))
+        names = [name for name in vars(module) if "Rotary" in name and not name.startswith("apply")]
+        if names and model not in ("inkling2_text", "moshi_depth"):  # of the vision model, of the main decoder
+            wrong.append((model, names))
+    assert not wrong
+
+
+# ---- Configs in configs ----
+
+
+def test_text_config_is_the_language_models():
+    text = {"head_dim": 64, "rope_theta": 1e4}
+    expected = frequencies(text)
+    vision = {"hidden_size": 1280, "num_attention_heads": 16, "rope_theta": 100.0}
+    assert frequencies({"model_type": "x", "text_config": text, "vision_config": vision}) == expected
+    assert frequencies(SimpleNamespace(text_config=SimpleNamespace(**text), hidden_size=7)) == expected
+    assert frequencies({**text, "text_config": text}) == expected  # Qwen2-VL, as transformers 4.5x writes it
+    refused("rope_theta", {**text, "rope_theta": 5.0, "text_config": text})
+    refused("head_dim", {**text, "head_dim": 128, "text_config": text})
+
+
+def test_text_config_of_an_object_is_its_object():
+    text = SimpleNamespace(head_dim=64, rope_theta=1e4)  # head_dim as an attribute alone, as by attribute_map
+    text.to_dict = lambda: {"rope_theta": 1e4}
+    config = SimpleNamespace(text_config=text, to_dict=lambda: {"text_config": text.to_dict()})
+    close(frequencies(config), plain(1e4, 64))
+
+
+def test_text_config_without_model_type_is_of_the_configs():
+    text = {"hidden_size": 3840, "num_attention_heads": 16}
+    close(frequencies({"model_type": "gemma3", "text_config": text}, layer_type="full_attention"), plain(1e6, 256))
+
+
+def test_nested_configs_of_which_either_could_be_meant_are_named():
+    part = {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}
+    message = refused("head_dim", {"encoder_config": part, "decoder_config": part, "rope_theta": 1e4, "other_config": {}})
+    assert "'encoder_config', 'decoder_config'" in message and "other_config" not in message
+
+
+def test_nothing_at_all_is_refused():
+    refused("head_dim")
+    refused("head_dim", {})

@@ -1,0 +1,403 @@
+"""A Hugging Face config as this package reads it: its keys, the language model in it, and the rope dict of one layer type.
+
+frequencies.py and _models.py share this reader. The rope dict is `rope_parameters`, which was `rope_scaling` once.
+"""
+
+import difflib
+import json
+import numbers
+import os
+from collections.abc import Mapping
+
+from ._abi import RULES
+from ._config_keys import (
+    FALLBACKS,
+    GEMMA3,
+    GLOBAL_HEAD_DIM,
+    IGNORED_KEYS,
+    LAYERED,
+    MODERNBERT,
+    NO_ROTATION,
+    OLD_RULES,
+    ORIGINAL,
+    OTHER_ROTATION,
+    ROPE_KEYS,
+    ROTATES,
+    SIZE_KEYS,
+    UNREADABLE_KEYS,
+    YARN_IS_LONGROPE,
+)
+from ._errors import Error
+from ._values import integer, number, shown
+
+# ---- Values ----
+
+
+def fail(key, text, *values):
+    """Raises an Error whose argument is `key`. Its message is the key, followed by the text."""
+    raise Error("%s %s" % (key, text % values), str(key))
+
+
+def optional_number(key, value):
+    """`value` as a float. None stays None."""
+    return None if value is None else number(value, key)
+
+
+def optional_integer(key, value):
+    """`value` as an int from 1 to 2^53, which a double can hold. None stays None."""
+    return None if value is None else integer(value, key, 1, 2**53)
+
+
+def same(a, b):
+    """Whether two values of a key agree. A list agrees with an equal tuple, and None agrees with everything."""
+    if a is None or b is None:
+        return True
+    if isinstance(a, tuple) and isinstance(b, list):
+        a = list(a)
+    elif isinstance(a, list) and isinstance(b, tuple):
+        b = list(b)
+    try:
+        return bool(a == b)
+    except Exception:  # arrays compare to arrays, and a caller's class may do anything
+        return False
+
+
+def listed(names):
+    return ", ".join(map(repr, names))
+
+
+def hint(key, known):
+    """A clause with the known name that is closest to `key`, or "" if none is close."""
+    close = difflib.get_close_matches(str(key), known, 1)
+    return ": did you mean %s?" % close[0] if close else ""
+
+
+def list_of(keys, key):
+    """The list at a key of the config, () if the key is missing or null."""
+    value = keys.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        fail(key, "must be a list, not %s", shown(value))
+    return value
+
+
+# ---- The keys of one config ----
+
+
+def _mapping_of(config, name):
+    """The dict that an object's to_dict() returns, {} if it has no such method."""
+    try:
+        to_dict = getattr(config, "to_dict", None)
+        mapping = {} if to_dict is None else to_dict()
+    except Exception as error:  # to_dict is a caller's method
+        fail(name, "cannot be read: its to_dict() raised %s: %s", type(error).__name__, error)
+    if not isinstance(mapping, Mapping):
+        fail(name, "must have a to_dict() that returns a dict, not %s", shown(mapping))
+    return mapping
+
+
+class Keys:
+    """The keys of a config, which is a mapping or an object.
+
+    An object is read by its to_dict(), and by its attributes for what the dict leaves out: a transformers config has other
+    names (attribute_map) and properties as attributes only.
+
+    mapping     the config as a dict
+    object      the object, None if the config is a mapping
+    model_type  of the config, else the `model_type` argument; None if there is neither
+    """
+
+    def __init__(self, config, name="config", model_type=None):
+        if isinstance(config, (str, bytes, numbers.Number, list, tuple, set, frozenset)):
+            kinds = "a dict, the path of a config.json, or an object" if name == "config" else "a dict or an object"
+            fail(name, "must be %s with the keys of a config, not %s", kinds, shown(config))
+        self.object = None if isinstance(config, Mapping) else config
+        self.mapping = dict(config if self.object is None else _mapping_of(config, name))
+        self.model_type = self.get("model_type")
+        if self.model_type is None:
+            self.model_type = model_type
+        elif not isinstance(self.model_type, str):
+            fail("model_type", "must be a string, not %s", shown(self.model_type))
+
+    def attribute(self, name):
+        """An attribute of the object, None if it has none of this name."""
+        try:
+            return getattr(self.object, name, None)
+        except Exception as error:  # a property is a caller's code
+            fail(name, "cannot be read from the config: %s: %s", type(error).__name__, error)
+
+    def _one(self, name):
+        value = self.mapping.get(name)
+        return self.attribute(name) if value is None and self.object is not None else value
+
+    def find(self, *names):
+        """(name, value) of the first of these names that has a value, (names[0], None) if none has.
+
+        Raises Error if another one of the names has a different value.
+        """
+        found = [(name, value) for name in names if (value := self._one(name)) is not None]
+        for name, value in found[1:]:
+            if not same(value, found[0][1]):
+                fail(name, "(%s) contradicts %s (%s)", shown(value), found[0][0], shown(found[0][1]))
+        return found[0] if found else (names[0], None)
+
+    def get(self, *names):
+        """The value that find() finds."""
+        return self.find(*names)[1]
+
+    def is_null(self, name):
+        """Whether the config has this key with the value null."""
+        return name in self.mapping and self._one(name) is None
+
+    def sizes(self):
+        """The values of SIZE_KEYS, None where the config has no value."""
+        sizes = {key: self.get(*names) for key, names in SIZE_KEYS.items()}
+        return {**sizes, "head_dim": self.get("head_dim", "kv_channels")} if self.model_type == "jetmoe" else sizes
+
+    def has_sizes(self):
+        """Whether a head size can be found."""
+        sizes = {key for key, value in self.sizes().items() if value is not None}
+        return bool(sizes & {"head_dim", "qk_rope_head_dim"}) or sizes >= {"hidden_size", "num_attention_heads"}
+
+    def nested_names(self):
+        """The names of nested configs that have head sizes."""
+        names = [name for name in self.mapping if isinstance(name, str) and name.endswith("_config")]
+        return [name for name in names if isinstance(self.mapping[name], Mapping) and Keys(self.mapping[name]).has_sizes()]
+
+
+def _read_json(path):
+    """The object in a JSON file. A directory stands for the config.json in it."""
+    try:
+        path = os.fsdecode(path)
+        with open(os.path.join(path, "config.json") if os.path.isdir(path) else path, encoding="utf-8") as file:
+            config = json.load(file)
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a path with a null character
+        fail("config", "(%s) is not a JSON file: %s", shown(path), error)
+    if not isinstance(config, dict):
+        fail("config", "(%s) must hold a JSON object, not a %s", path, type(config).__name__)
+    return config
+
+
+def open_config(config):
+    """The Keys of a config: of a mapping, of an object, or of the JSON file at a path. None is an empty config."""
+    if isinstance(config, (str, os.PathLike)):
+        config = _read_json(config)
+    return Keys({} if config is None else config)
+
+
+def language_model(keys):
+    """The Keys of text_config if there is one, as in transformers, else the config's own.
+
+    Some configs repeat keys of their text_config (Qwen2-VL, as transformers 4.5x writes it). These must agree.
+    """
+    text = None if keys.object is None else keys.attribute("text_config")
+    text = keys.get("text_config") if text is None else text
+    if text is None:
+        return keys
+    text = Keys(text, "text_config", keys.model_type and keys.model_type + "_text")
+    names = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", ORIGINAL)
+    for name in names + sum(SIZE_KEYS.values(), ()) if keys.has_sizes() else ():
+        outer, inner = keys.get(name), text.get(name)
+        if not same(outer, inner):
+            text_says = "is %s in the config and %s in its text_config: remove the one that is not meant"
+            fail(name, text_says, shown(outer), shown(inner))
+    return text
+
+
+# ---- Models without a rotation ----
+
+
+def refuse_without_rotation(keys):
+    """Refuses a config of a model that does not rotate at all, by the key that says so."""
+    if keys.model_type in OTHER_ROTATION:
+        fail("model_type", "(%r) rotates by two axes of an image, which no rope_type names", keys.model_type)
+    if keys.model_type in NO_ROTATION:
+        fail("model_type", "(%r) is a model without a rotary embedding", keys.model_type)
+    for key, (rotating, of_models) in ROTATES.items():
+        value, needed = keys.get(key), of_models.get(keys.model_type)
+        if value is None and needed is not None:
+            fail(key, "is missing, and a %s without it does not rotate: %s makes it rotate", keys.model_type, listed(needed))
+        if value is not None and not any(same(value, each) for each in needed or rotating):
+            fail(key, "(%s) says that this model does not rotate", shown(value))
+    # Llama 4 and SmolLM3: 1 is a layer that rotates, 0 one that does not.
+    rotating_layers, interval = list_of(keys, "no_rope_layers"), keys.get("no_rope_layer_interval")
+    if rotating_layers and not any(rotating_layers):
+        fail("no_rope_layers", "(%s) says that no layer rotates", shown(rotating_layers))
+    if not rotating_layers and interval is not None and same(interval, 1):
+        fail("no_rope_layer_interval", "(1) says that no layer rotates")
+
+
+# ---- The rope dict of one layer type ----
+
+
+def _rope_layers(keys):
+    """The rope dict, {} if there is none, and the dicts by layer type in it, {} if one dict is for all layers."""
+    name, rope = keys.find("rope_parameters", "rope_scaling")
+    rope = {} if rope is None else rope
+    if not isinstance(rope, Mapping):
+        fail(name, "must be a dict or null, not %s", shown(rope))
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        known = ROPE_KEYS.union(IGNORED_KEYS)
+        return rope, {
+            key: value for key, value in rope.items() if isinstance(value, Mapping) or value is None and key not in known
+        }
+    for key, names in FALLBACKS.items():
+        _refuse_contradiction(keys, names, name, rope.get(key))
+    layers = _old_layers(keys, name, rope)
+    return layers or rope, layers
+
+
+def _refuse_contradiction(keys, names, rope_name, inner):
+    """Refuses a key of the config that contradicts the one in the rope dict, which all layers have."""
+    outer_name, outer = keys.find(*names)
+    if not same(outer, inner):
+        fail(outer_name, "is %s in the config and %s in %s: remove one of them", shown(outer), shown(inner), rope_name)
+
+
+def _old_layers(keys, rope_name, rope):
+    """The dicts by layer type of a config of transformers 4 whose model has two rotations; {} for any other config.
+
+    transformers 5 converts such configs in the same way (convert_rope_params_to_dict of Gemma3TextConfig, ModernBertConfig
+    and Olmo3Config), except that the sliding layers of OLMo 3 have rope_theta here, as in transformers 4. 5.24 gives them
+    the 500000 of the class, whatever rope_theta is.
+    """
+    layout = LAYERED.get(keys.model_type)
+    for sign, model in (("rope_local_base_freq", GEMMA3), ("global_rope_theta", MODERNBERT)):
+        layout = model if layout is None and keys.get(sign) is not None else layout
+    if layout is None:
+        return {}
+    if keys.get("rope_parameters"):
+        fail("rope_parameters", "of a %s must be by layer type: full_attention, sliding_attention", keys.model_type)
+    full_key, full_base, sliding_key, sliding_base, both_scaled = layout
+    layers = {"full_attention": dict(rope), "sliding_attention": dict(rope) if both_scaled else {}}
+    bases = ((full_key, full_base), (sliding_key, sliding_base))
+    for (layer_type, layer), (key, base) in zip(layers.items(), bases):
+        _refuse_contradiction(keys, (key,), rope_name, layer.get("rope_theta"))
+        given = keys.get(key) if layer.get("rope_theta") is None else layer["rope_theta"]
+        layer["rope_theta"] = base if given is None else given
+        if layer["rope_theta"] is None:
+            fail(key, "is missing: it is the base of %s", layer_type)
+    return layers
+
+
+def _select(rope, layers, layer_type):
+    """The layer type that is meant, of `layers`, the dicts in `rope`."""
+    rotating = [name for name, layer in layers.items() if layer is not None]
+    if layer_type is None and len(rotating) == 1:
+        layer_type = rotating[0]
+    if layer_type is None:
+        fail("layer_type", "must be given: one of %s", listed(rotating))
+    if layer_type not in list(layers):
+        fail("layer_type", "must be one of %s, not %s", listed(rotating), shown(layer_type))
+    if layers[layer_type] is None:
+        fail("layer_type", "(%r) does not rotate: its rope_parameters are null", layer_type)
+    for key in set(rope).difference(layers, ["truncate"]):
+        if rope[key] is not None and any(layers[name].get(key) is None for name in rotating):
+            fail(key, "stands beside the dicts of layer types, where nothing reads it: move it into each of them")
+    return layer_type
+
+
+def _move_truncate(rope, layer):
+    """Gives a layer's dict the `truncate` that transformers uses: it reads the one beside the dicts of layer types only."""
+    inner = layer.pop("truncate", None)
+    if "truncate" in rope:
+        if not same(inner, rope["truncate"]):
+            text = "is %s beside the dicts of layer types, which transformers reads, and %s in one of them: remove one"
+            fail("truncate", text, shown(rope["truncate"]), shown(inner))
+        if layer["rope_type"] == "yarn":
+            layer["truncate"] = rope["truncate"]
+    elif not (inner is None or inner is True):  # True is what transformers does without the key
+        text = "(%s) is in the dict of a layer type, where transformers does not read it: move it out of that dict"
+        fail("truncate", text, shown(inner))
+
+
+def _refuse_unreadable(keys, rope):
+    """Refuses keys by which layers differ, in a config with this one rope dict."""
+    for key in UNREADABLE_KEYS:
+        if keys.get(key) is not None:
+            fail(key, "is not read: give rope_parameters by layer type, or a config without it")
+    bases = list_of(keys, "layer_rope_theta")  # GraniteSWA, Muse: 0 is a layer that does not rotate
+    if bases and all(same(base, 0) for base in bases):
+        fail("layer_rope_theta", "(%s) says that no layer rotates", shown(bases))
+    if not all(same(base, 0) or rope["rope_theta"] is not None and same(base, rope["rope_theta"]) for base in bases):
+        text = "(%s) gives layers other bases: leave it out, and give the base of each kind of layer as rope_theta"
+        fail("layer_rope_theta", text, shown(bases))
+    scaled = list_of(keys, "rope_scaling_layers")  # Molmo 2; once loaded, all of them
+    layers = keys.get("num_hidden_layers")
+    is_for_all = keys.get("rope_scaling_layers") is None or isinstance(layers, int) and layers == len(scaled)
+    if rope["rope_type"] not in (None, "default") and not is_for_all:
+        text = "(%s) says that other layers are not scaled: give each kind of layer a config without it"
+        fail("rope_scaling_layers", text, shown(scaled))
+
+
+def read_rope(keys, layer_type):
+    """(rope, layer_type): the rope dict of one layer type, and that type; None if one dict is for all layers.
+
+    The dict is a new one. It has the rule as rope_type, and what the config itself says of the keys in FALLBACKS.
+    """
+    if not isinstance(layer_type, (str, type(None))):
+        fail("layer_type", "must be a string, not %s", shown(layer_type))
+    outer, layers = _rope_layers(keys)
+    if layers:
+        layer_type = _select(outer, layers, layer_type)
+    elif layer_type is not None:
+        # Layers of this type may not rotate (Cohere 2), or be Mamba's. The config does not say which do.
+        fail("layer_type", "(%r) is given, but all layers that rotate do so alike: leave it out", layer_type)
+    rope = dict(layers[layer_type] if layers else outer)
+    for key, names in FALLBACKS.items():
+        rope[key] = keys.get(*names) if rope.get(key) is None else rope[key]
+    rope["rope_type"] = rule_of(rope, keys.model_type)
+    if layers:
+        _move_truncate(outer, rope)
+    else:
+        _refuse_unreadable(keys, rope)
+    return rope, layer_type
+
+
+def rule_of(rope, model_type):
+    """The rule that rope_type and type name; None if neither is there."""
+    names = {key: rope[key] for key in ("rope_type", "type") if rope.get(key) is not None}
+    olds = {**OLD_RULES, "yarn": "longrope"} if model_type in YARN_IS_LONGROPE else OLD_RULES
+    rules = {key: olds.get(name, name) if isinstance(name, str) else None for key, name in names.items()}
+    for key, rule in rules.items():
+        if rule not in RULES:
+            fail("rope_type", "must be one of %s, not %s", listed([*RULES, *OLD_RULES]), shown(names[key]))
+    if len(set(rules.values())) > 1:
+        fail("type", "(%r) contradicts rope_type (%r)", names["type"], names["rope_type"])
+    return next(iter(rules.values()), None)
+
+
+# ---- Sizes that layers of one type have ----
+
+
+def layer_sizes(keys, layer_type):
+    """The sizes that layers of this type have instead of the config's: by per_layer_config, or by global_head_dim."""
+    given = keys.mapping.get("per_layer_config")
+    if given is None:
+        return _global_head_dim(keys) if layer_type == "full_attention" else {}
+    if not isinstance(given, Mapping) or not all(isinstance(values, Mapping) for values in given.values()):
+        fail("per_layer_config", "must be a dict with a dict for each layer, not %s", shown(given))
+    types = list_of(keys, "layer_types")
+    try:
+        by_index = {int(index): values for index, values in given.items()}
+    except (TypeError, ValueError):
+        by_index = {-1: {}}
+    if any(index < 0 or types and index >= len(types) for index in by_index):
+        fail("per_layer_config", "must have indices of layers for its keys, not %s", listed(given))
+    layers = [by_index.get(i, {}) for i, name in enumerate(types) if layer_type is None or same(name, layer_type)]
+    layers = layers or list(by_index.values())
+    sizes = [
+        {key: optional_integer(key, layer[key]) for key in ("head_dim", "qk_rope_head_dim") if key in layer}
+        for layer in layers
+    ]
+    if any(size != sizes[0] for size in sizes):
+        fail("per_layer_config", "gives layers that rotate alike several sizes: %s", shown(sizes))
+    return sizes[0] if sizes else {}
+
+
+def _global_head_dim(keys):
+    wide = keys.get("global_head_dim")
+    if wide is None and keys.model_type in GLOBAL_HEAD_DIM:
+        fail("global_head_dim", "is missing: it is the head_dim of full_attention layers")
+    return {} if wide is None else {"head_dim": wide}
