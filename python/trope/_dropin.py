@@ -80,6 +80,12 @@ def integer(low=0, high=INT32_MAX):
     return check
 
 
+def positive(value, name):
+    """The check of a number that float32 can have, over 0."""
+    if not 2.0**-126 <= number(value, name) < 2.0**128:
+        raise Error("%s must be over 0, and within the range of float32, not %s" % (name, shown(value)), name)
+
+
 def integers(value, name):
     """A list or tuple of integers that are not negative."""
     if not isinstance(value, (list, tuple)):
@@ -154,24 +160,21 @@ def _check_gradient(grad, name):
     tensor(grad, name)
 
 
-def gradients(names):
-    """Decorates backward(ctx, *grads) of an autograd.Function: what arguments does for forward."""
+def gradients(function):
+    """Decorates backward(ctx, *grads) of an autograd.Function: what `arguments` does for other functions."""
 
-    def decorate(function):
-        @functools.wraps(function)
-        def backward(ctx, *grads):
-            try:
-                refuse_transforms()
-                for i, grad in enumerate(grads):
-                    if grad is not None:
-                        _check_gradient(grad, "grad_outputs[%d]" % i)
-                return function(ctx, *grads)
-            except Error as error:
-                raise rename(error, names) from None
+    @functools.wraps(function)
+    def backward(ctx, *grads):
+        try:
+            refuse_transforms()
+            for i, grad in enumerate(grads):
+                if grad is not None:
+                    _check_gradient(grad, "grad_outputs[%d]" % i)
+            return function(ctx, *grads)
+        except Error as error:
+            raise rename(error, {"tensors[%d]" % i: "grad_outputs[%d]" % i for i in range(len(grads))}) from None
 
-        return backward
-
-    return decorate
+    return backward
 
 
 # ---- Tables ----

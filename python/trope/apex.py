@@ -209,7 +209,7 @@ class _Rotation(Function):
         return run(transposed, x, *tables)
 
     @staticmethod
-    @gradients({"tensors[0]": "t"})
+    @gradients
     def backward(ctx, grad):
         dx = _Rotation.apply(not ctx.transposed, ctx.run, grad, *ctx.saved_tensors)
         return (None, None, dx) + (None,) * len(ctx.saved_tensors)

@@ -25,8 +25,12 @@ from typing import NamedTuple
 import torch as _torch
 
 from . import torch as _rotations
-from ._abi import COPY
+from ._abi import COPY, MAX_ROTARY_DIM
+from ._dropin import (
+    anything, arguments, check_tables, flag, gradients, indices, integer, optional, positive, refuse_gradient, shown, tensor,
+)  # fmt: skip
 from ._errors import Error
+from .torch._modules import keep_precision
 
 __all__ = [
     "RotaryEmbedding", "apply_rotary", "apply_rotary_emb", "apply_rotary_emb_func", "apply_rotary_emb_kv_",
@@ -42,31 +46,35 @@ def _check_rank(x, rank, name, shape):
         raise Error("%s must be %s, not %s" % (name, shape, list(x.shape)), name)
 
 
-def _check_table(cos, sin, head_dim, suffix=""):
+def _check_table(cos, sin, x, x_name, head_dim, suffix=""):
     """The table, with the same strides in both."""
     name, other = "cos" + suffix, "sin" + suffix
-    if sin.shape != cos.shape:
-        raise Error("%s has shape %s, and %s %s" % (other, list(sin.shape), name, list(cos.shape)), other)
-    if sin.dtype != cos.dtype:
-        raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
-    if 2 * cos.shape[-1] > head_dim:
-        raise Error("%s has %d columns, which are pairs, and headdim is %d" % (name, cos.shape[-1], head_dim), name)
+    check_tables(cos, sin, x, (name, other), x_name)
+    if not 1 <= cos.shape[-1] <= head_dim // 2:
+        words = name, cos.shape[-1], head_dim
+        raise Error("%s has %d columns, one for each pair, and headdim is %d" % words, name)
     for table, word in ((cos, name), (sin, other)):
-        if table.requires_grad and _torch.is_grad_enabled():
-            raise Error("%s requires a gradient, which there is none of: detach it" % word, word)
+        refuse_gradient(table, word)
     return _rotations._same_strides(cos, sin)
+
+
+_position = integer(0)
+
+
+def _offsets(value, name):
+    """The check of seqlen_offsets."""
+    if isinstance(value, _torch.Tensor):
+        indices(value, name)
+    elif value is not None:
+        _position(value, name)
 
 
 def _check_offsets(offsets, sequences, device):
     """(offset, start_positions): an integer that is the same for all sequences, or a tensor."""
     if not isinstance(offsets, _torch.Tensor):
-        if offsets is not None and offsets < 0:
-            raise Error("seqlen_offsets must not be negative: %d" % offsets, "seqlen_offsets")
         return offsets or 0, None
-    if offsets.dim() != 1 or offsets.shape[0] != sequences:
+    if offsets.shape[0] != sequences:
         raise Error("seqlen_offsets has shape %s for %d sequences" % (list(offsets.shape), sequences), "seqlen_offsets")
-    if offsets.dtype not in (_torch.int32, _torch.int64):
-        raise Error("seqlen_offsets must be int32 or int64, not %s" % offsets.dtype, "seqlen_offsets")
     if offsets.device != device:
         raise Error("seqlen_offsets is on %s, and what it shifts on %s" % (offsets.device, device), "seqlen_offsets")
     return 0, offsets.contiguous()
@@ -96,24 +104,24 @@ class _Call(NamedTuple):
     cu_seqlens: object
 
 
-def _make_call(shape, device, cos, sin, cos_k, sin_k, interleaved, conjugate, offsets, cu_seqlens, max_seqlen):
-    """Of tensors of this shape, (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens."""
+def _make_call(x, name, shape, cos, sin, cos_k, sin_k, interleaved, conjugate, offsets, cu_seqlens, max_seqlen):
+    """Of x, whose tensors have this shape: (batch, seqlen, heads, head_dim), or (total, heads, head_dim) with cu_seqlens."""
     packed = cu_seqlens is not None
-    if packed:
-        _check_rank(cu_seqlens, 1, "cu_seqlens", "(sequences + 1,)")
+    if packed and not cu_seqlens.shape[0]:
+        raise Error("cu_seqlens is empty, and must be (sequences + 1,)", "cu_seqlens")
     sequences, seqlen = (cu_seqlens.shape[0] - 1, max_seqlen) if packed else (shape[0], shape[1])
-    offset, start_positions = _check_offsets(offsets, sequences, device)
+    offset, start_positions = _check_offsets(offsets, sequences, x.device)
     tables = []
     for c, s, suffix in ((cos, sin, ""), (cos_k, sin_k, "_k")):
         if c is not None:
             _check_rank(c, 2, "cos" + suffix, "(seqlen_ro, rotary_dim / 2)")
-            tables += _cut_table(*_check_table(c, s, shape[-1], suffix), offset, seqlen, cu_seqlens, suffix)
+            tables += _cut_table(*_check_table(c, s, x, name, shape[-1], suffix), offset, seqlen, cu_seqlens, suffix)
         else:
             tables += (None, None)
     options = {
         "layout": "thd" if packed else "bshd",
         "pairing": "interleaved" if interleaved else "half",
-        "inverse": bool(conjugate),
+        "inverse": conjugate,
         "angle_columns": "pair",
         "padding": "copy" if packed else None,
     }
@@ -193,6 +201,7 @@ class _Rotate(_torch.autograd.Function):
         return result
 
     @staticmethod
+    @gradients
     def backward(ctx, grad):
         saved = ctx.saved_tensors
         d = _Rotate.apply(not ctx.transposed, ctx.parts, ctx.form, grad, *saved)
@@ -216,6 +225,7 @@ class _Rotated(_torch.autograd.Function):
         return x
 
     @staticmethod
+    @gradients
     def backward(ctx, grad):
         saved = ctx.saved_tensors
         return (None, None, None, _Rotate.apply(True, ctx.parts, ctx.form, grad, *saved)) + (None,) * len(saved)
@@ -232,7 +242,6 @@ def _tell_autograd(parts, call, x):
 
 def _rotate_in_place(name, parts, call, x):
     """x, or of leaves and of what autograd does not let be changed, another tensor of the same data."""
-    _rotations._refuse_transforms()
     if not _rotations._is_eager((x,)):
         _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x, name))
         return x
@@ -246,6 +255,29 @@ def _rotate_in_place(name, parts, call, x):
 # ---- The functions ----
 
 
+_TENSORS = {"x": tensor, "cos": tensor, "sin": tensor}
+_POSITIONS = {"seqlen_offsets": _offsets, "cu_seqlens": optional(indices), "max_seqlen": optional(integer(0))}
+_NAMES = {"start_positions": "seqlen_offsets"}
+
+
+def _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace, conjugate=False):
+    packed = cu_seqlens is not None
+    if packed:
+        _check_rank(x, 3, "x", "(total_seqlen, nheads, headdim)")
+    else:
+        _check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
+    call = _make_call(
+        x, "x", x.shape, cos, sin, None, None, interleaved, conjugate, seqlen_offsets, cu_seqlens, max_seqlen
+    )  # fmt: skip
+    if inplace:
+        return _rotate_in_place("x", _Parts(), call, x)
+    return _rotations.rotate(
+        x, cos=call.cos, sin=call.sin, rotary_dim=2 * call.cos.shape[1], start_positions=call.start_positions,
+        cu_seqlens=cu_seqlens, **call.options
+    )  # fmt: skip
+
+
+@arguments({"tensors[0]": "x", **_NAMES}, **_TENSORS, **_POSITIONS, interleaved=flag, inplace=flag, conjugate=flag)
 def apply_rotary(
     x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, inplace=False, conjugate=False
 ):  # fmt: skip
@@ -265,21 +297,10 @@ def apply_rotary(
         y: like x; x itself if inplace (see the module for leaves). Unlike theirs it is known to autograd.
     A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
     """
-    packed = cu_seqlens is not None
-    if packed:
-        _check_rank(x, 3, "x", "(total_seqlen, nheads, headdim)")
-    else:
-        _check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
-    call = _make_call(
-        x.shape, x.device, cos, sin, None, None, interleaved, conjugate, seqlen_offsets, cu_seqlens, max_seqlen
-    )  # fmt: skip
-    if inplace:
-        return _rotate_in_place("x", _Parts(), call, x)
-    return _rotations.rotate(
-        x, cos=call.cos, sin=call.sin, start_positions=call.start_positions, cu_seqlens=cu_seqlens, **call.options
-    )
+    return _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace, conjugate)
 
 
+@arguments({"tensors[0]": "x", **_NAMES}, **_TENSORS, **_POSITIONS, interleaved=flag, inplace=flag)
 def apply_rotary_emb(
     x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None
 ):  # fmt: skip
@@ -298,12 +319,13 @@ def apply_rotary_emb(
     rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
     A position beyond seqlen_rotary is NaN or an error; theirs does not rotate it.
     """
-    return apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
+    return _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
 
 
 apply_rotary_emb_func = apply_rotary_emb
 
 
+@arguments({"tensors[0]": "x"}, **_TENSORS, interleaved=flag)
 def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
     """What theirs computes in plain PyTorch, to the bit: each product and each sum is rounded to the dtype of x.
 
@@ -315,21 +337,26 @@ def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
         out: (batch_size, seqlen, nheads, headdim)
     """
     _check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
-    if cos.dim() not in (2, 3) or cos.shape[-2] != x.shape[1]:
-        raise Error("cos must be (seqlen, rotary_dim / 2), with a batch before it or not, not %s" % list(cos.shape), "cos")
+    batch, seqlen = x.shape[:2]
+    if cos.dim() not in (2, 3) or cos.shape[-2] != seqlen or (cos.dim() == 3 and cos.shape[0] not in (1, batch)):
+        message = "cos has shape %s, and must be (%d, rotary_dim / 2), with a batch of 1 or %d before it or not"
+        raise Error(message % (list(cos.shape), seqlen, batch), "cos")
     if cos.dtype != x.dtype:
         raise Error("cos has dtype %s, and x %s: use apply_rotary_emb" % (cos.dtype, x.dtype), "cos")
-    cos, sin = _check_table(cos, sin, x.shape[-1])
+    cos, sin = _check_table(cos, sin, x, "x", x.shape[-1])
     pairing = "interleaved" if interleaved else "half"
-    return _rotations.rotate(x, layout="bshd", pairing=pairing, cos=cos, sin=sin, angle_columns="pair", rounding="native")
+    options = dict(layout="bshd", pairing=pairing, angle_columns="pair", rounding="native", rotary_dim=2 * cos.shape[-1])
+    return _rotations.rotate(x, cos=cos, sin=sin, **options)
 
 
 def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
     """How q, k and v lie in qkv, and the shape of what it would be if its heads were one tensor's."""
     shape, packed = list(qkv.shape), cu_seqlens is not None
     if headdim is not None:
-        if shape[-1] % headdim:
-            raise Error("qkv has %d elements a token, no multiple of headdim %d" % (shape[-1], headdim), "headdim")
+        if not shape or shape[-1] % headdim or not shape[-1]:
+            raise Error(
+                "headdim is %d, and qkv has shape %s, whose last must be a multiple of it" % (headdim, shape), "headdim"
+            )
         shape[-1:] = [shape[-1] // headdim, headdim]
     by_heads = num_heads_q is not None and len(shape) != 5
     merged = packed and len(shape) == (4 if by_heads else 5)
@@ -352,6 +379,23 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
     return parts._replace(heads=(num_heads_q, num_heads_k, num_heads_k)), shape
 
 
+def _table_of_k(value, name):
+    """The check of cos_k."""
+    if isinstance(value, bool):
+        raise Error(
+            "%s is %r: in quack interleaved has its place: pass it and what follows by keyword" % (name, value), name
+        )
+    if value is not None:
+        tensor(value, name)
+
+
+_QKV = {"tensors[%d]" % i: "qkv" for i in range(3)}
+
+
+@arguments(
+    {**_QKV, **_NAMES}, qkv=tensor, cos=tensor, sin=tensor, cos_k=_table_of_k, sin_k=optional(tensor), interleaved=flag,
+    num_heads_q=optional(integer(1)), headdim=optional(integer(1)), **_POSITIONS,
+)  # fmt: skip
 def apply_rotary_emb_qkv_(
     qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None, cu_seqlens=None,
     max_seqlen=None, headdim=None,
@@ -376,19 +420,20 @@ def apply_rotary_emb_qkv_(
     rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
     A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
     """
-    if isinstance(cos_k, bool):
-        raise Error("cos_k is %r: in quack interleaved has its place: give it and what follows by keyword" % cos_k, "cos_k")
     if (cos_k is None) != (sin_k is None):  # theirs takes the other one from cos or sin
         cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
     if cos_k is cos and sin_k is sin:
         cos_k = sin_k = None
     parts, shape = _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim)
     call = _make_call(
-        shape, qkv.device, cos, sin, cos_k, sin_k, interleaved, False, seqlen_offsets, cu_seqlens, max_seqlen
+        qkv, "qkv", shape, cos, sin, cos_k, sin_k, interleaved, False, seqlen_offsets, cu_seqlens, max_seqlen
     )  # fmt: skip
     return _rotate_in_place("qkv", parts, call, qkv)
 
 
+@arguments(
+    {"tensors[0]": "kv", **_NAMES}, kv=tensor, cos=tensor, sin=tensor, interleaved=flag, seqlen_offsets=_offsets
+)  # fmt: skip
 def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
     """Rotates k in place.
 
@@ -406,8 +451,34 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
     if kv.shape[2] != 2:
         raise Error("kv must have 2 in dimension 2, not %d" % kv.shape[2], "kv")
     shape = (*kv.shape[:2], *kv.shape[3:])
-    call = _make_call(shape, kv.device, cos, sin, None, None, interleaved, False, seqlen_offsets, None, None)
+    call = _make_call(kv, "kv", shape, cos, sin, None, None, interleaved, False, seqlen_offsets, None, None)
     return _rotate_in_place("kv", _Parts(2, count=2), call, kv)
+
+
+def _even(value, name):
+    """The check of dim."""
+    integer(2, MAX_ROTARY_DIM)(value, name)
+    if value % 2:
+        raise Error("%s must be even, not %d" % (name, value), name)
+
+
+def _no_scale(value, name):
+    if value is not None:
+        raise Error("%s %s is XPos, which is not here: None is plain RoPE" % (name, shown(value)), name)
+
+
+def _device(value, name):
+    if isinstance(value, bool):
+        message = "%s is %r: pass pos_idx_in_fp32, which older versions have here, by keyword"
+        raise Error(message % (name, value), name)
+    try:
+        _torch.empty(0, device=value)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise Error("%s %s is none that PyTorch has here: %s" % (name, shown(value), reason), name) from None
+
+
+_POSITIONS_MOST = 2**24  # those that float32 has exactly
 
 
 class RotaryEmbedding(_torch.nn.Module):
@@ -423,22 +494,39 @@ class RotaryEmbedding(_torch.nn.Module):
             may have been cast to (older versions of flash-attention).
     """
 
+    @arguments(
+        dim=_even, base=positive, interleaved=flag, scale_base=_no_scale, device=_device, pos_idx_in_fp32=flag
+    )  # fmt: skip
     def __init__(self, dim, base=10000.0, interleaved=False, scale_base=None, device=None, pos_idx_in_fp32=True):
         super().__init__()
-        if scale_base is not None:
-            raise Error("scale_base %r is XPos, which is not here: None is plain RoPE" % scale_base, "scale_base")
-        if isinstance(device, bool):
-            raise Error("device is %r: give pos_idx_in_fp32, which older versions have here, by keyword" % device, "device")
         self.dim, self.base, self.interleaved = dim, float(base), interleaved
         self.scale_base, self.pos_idx_in_fp32 = None, pos_idx_in_fp32
         self.register_buffer("inv_freq", self._compute_inv_freq(device), persistent=False)
         self.register_buffer("scale", None, persistent=False)
-        self._seq_len_cached = 0
-        self._cos_cached = self._sin_cached = self._cos_k_cached = self._sin_k_cached = None
+        self._forget_tables()
 
     def _compute_inv_freq(self, device=None):
         exponents = _torch.arange(0, self.dim, 2, device=device, dtype=_torch.float32) / self.dim
         return 1.0 / self.base**exponents
+
+    def _forget_tables(self):
+        self._seq_len_cached = 0
+        self._cos_cached = self._sin_cached = self._cos_k_cached = self._sin_k_cached = None
+
+    def reset_parameters(self):
+        """Computes inv_freq from dim and base, and forgets the tables."""
+        with _torch.no_grad():
+            self.inv_freq.copy_(self._compute_inv_freq(self.inv_freq.device))
+        self._forget_tables()
+
+    def _apply(self, fn, recurse=True):
+        """With pos_idx_in_fp32, casts leave inv_freq in float32. It gets its values when it leaves the meta device."""
+        was_meta = self.inv_freq.is_meta
+        super()._apply(keep_precision(fn) if self.pos_idx_in_fp32 else fn, recurse)
+        self._forget_tables()
+        if was_meta and not self.inv_freq.is_meta:
+            self.reset_parameters()
+        return self
 
     def _is_cached(self, seqlen, device, dtype):
         cos = self._cos_cached
@@ -458,6 +546,11 @@ class RotaryEmbedding(_torch.nn.Module):
         self._seq_len_cached = seqlen
         self._cos_cached, self._sin_cached = angles.cos().to(dtype), angles.sin().to(dtype)
 
+    @arguments(
+        {"tensors[0]": "qkv", "x": "qkv", "seqlen_offsets": "seqlen_offset", "cos": "the table"}, qkv=tensor,
+        kv=optional(tensor), seqlen_offset=_offsets, max_seqlen=optional(integer(0, _POSITIONS_MOST)),
+        num_heads_q=optional(integer(1)),
+    )  # fmt: skip
     def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
         """
         Arguments:
@@ -471,12 +564,7 @@ class RotaryEmbedding(_torch.nn.Module):
         Return:
             qkv, or (q, kv), rotated in place (see the module for leaves)
         """
-        if max_seqlen is None and not isinstance(seqlen_offset, _torch.Tensor):
-            max_seqlen = qkv.shape[1] + (seqlen_offset or 0)
-        if max_seqlen is not None:
-            self._update_cos_sin_cache(max_seqlen, device=qkv.device, dtype=qkv.dtype)
-        elif self._cos_cached is None:
-            raise Error("max_seqlen is missing: seqlen_offset is a tensor, and there are no tables yet", "max_seqlen")
+        self._make_tables(qkv, self._count_tokens(qkv, kv, num_heads_q), seqlen_offset, max_seqlen)
         cos, sin = self._cos_cached, self._sin_cached
         if kv is None:
             return apply_rotary_emb_qkv_(
@@ -484,3 +572,38 @@ class RotaryEmbedding(_torch.nn.Module):
             )
         q = apply_rotary_emb(qkv, cos, sin, self.interleaved, inplace=True, seqlen_offsets=seqlen_offset)
         return q, apply_rotary_emb_kv_(kv, cos, sin, self.interleaved, seqlen_offset)
+
+    def _count_tokens(self, qkv, kv, num_heads_q):
+        """The longer seqlen of qkv and kv."""
+        if qkv.dim() not in ((4, 5) if kv is None else (4,)):
+            shape = "(batch, seqlen, 3, nheads, headdim) or (batch, seqlen, heads, headdim)"
+            shape = shape if kv is None else "(batch, seqlen, nheads, headdim)"
+            raise Error("qkv must be %s, not %s" % (shape, list(qkv.shape)), "qkv")
+        if kv is not None:
+            _check_rank(kv, 5, "kv", "(batch, seqlen, 2, nheads, headdim)")
+            if kv.device != qkv.device:
+                raise Error("kv is on %s, and qkv on %s" % (kv.device, qkv.device), "kv")
+            if num_heads_q is not None and qkv.shape[2] != num_heads_q:
+                raise Error("num_heads_q is %d, and qkv has %d heads" % (num_heads_q, qkv.shape[2]), "num_heads_q")
+        for x, name in ((qkv, "qkv"), (kv, "kv")):
+            if x is not None and x.shape[-1] < self.dim:
+                raise Error("%s has headdim %d, and the module turns %d elements" % (name, x.shape[-1], self.dim), name)
+        return qkv.shape[1] if kv is None else max(qkv.shape[1], kv.shape[1])
+
+    def _make_tables(self, qkv, seqlen, seqlen_offset, max_seqlen):
+        """Tables for positions below max_seqlen, or as many as the call needs."""
+        if isinstance(seqlen_offset, _torch.Tensor):
+            end, rows = seqlen, self._seq_len_cached if max_seqlen is None else max_seqlen
+            if max_seqlen is None and rows < max(end, 1):
+                message = "max_seqlen is missing: seqlen_offset is a tensor, and there are tables of %d positions yet"
+                raise Error(message % rows, "max_seqlen")
+        else:
+            end = seqlen + (seqlen_offset or 0)
+            rows = end if max_seqlen is None else max_seqlen
+            if end > _POSITIONS_MOST:
+                message = "seqlen_offset is %d, and with %d tokens positions exceed %d, which float32 has not exactly"
+                raise Error(message % (seqlen_offset or 0, seqlen, _POSITIONS_MOST), "seqlen_offset")
+        if rows < end:
+            message = "max_seqlen is %d, and the tokens of the call have positions up to %d"
+            raise Error(message % (rows, end - 1), "max_seqlen")
+        self._update_cos_sin_cache(rows, device=qkv.device, dtype=qkv.dtype)
