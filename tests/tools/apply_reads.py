@@ -327,6 +327,18 @@ def sequences():
         options = [word for name, value in cp.items() if name != missing for word in (name, value)]
         refused("without " + missing, q, [missing, "missing"], *said, *options)
     refused("an end beyond the tokens", with_ends([0, 4, 10]), ["'cu_seqlens'", "at most"], *said[2:])
+    # One rank holds whole sequences, which may be odd, whatever its layout.
+    for layout in ("contiguous", "zigzag", "striped", "flat"):
+        one = ["--cp-size", 1, "--cp-rank", 0, "--cp-layout", layout]
+        where = rope.packed_positions(9, [0, 3, 8, 9])
+        right("one rank, " + layout, with_ends([0, 3, 8, 9]), "thd",
+              Rotation(angles_of(theta(8), lambda b, t: where[t][0]), 8), *said, *one)
+        right("one rank, dense, " + layout, {"q": tensor("F32", 2, 7, 2, 8)}, "bshd", Rotation(angles_of(theta(8)), 8),
+              "--layout", "bshd", *PAIRED, *THETA, *one)
+    last = {"q": tensor("F32", 9, 2, 8), "position_ids": Tensor("I64", [9], [0] * 8 + [2 ** 63 - 1]),
+            **cos_sin((9, 8), range(9), halves(4))}
+    refused("the last number of 64 bits", last, ["'position_ids'", "not in the rows", str(2 ** 63 - 1)], *said[:4],
+            "--table-rows", "positions")
     ids = Tensor("I64", [3, 1, 9], [random.randrange(30) for _ in range(27)])
     x = {"q": tensor("F32", 1, 9, 2, 8), "position_ids": ids}
     refused("three axes without a map", x, ["'position_ids'", "--axis-map"], "--layout", "bshd", *PAIRED, *THETA)

@@ -187,9 +187,8 @@ static int read_rows(apply_call *call, const safetensor *table)
     if (dims < 1 || dims > 4)
         return apply_refuse(call, table, "must be [rows, cols], with batch, axes or dims of 1 before or behind the rows");
     /* First those with rows enough for the positions; one that is too short is told from one that does not fit. */
-    need.rows = call->options->sequence.out_of_range >= 0 || args->position_axes > 1 ? 1 : call->last_position + 1;
-    if (need.rows > args->tokens)
-        need.rows = args->tokens;
+    if (call->options->sequence.out_of_range < 0 && args->position_axes <= 1)
+        need.rows = call->last_position < args->tokens ? call->last_position + 1 : args->tokens;
     int count = table_readings(call, table, &need, &call->table, names, sizeof names);
     if (!count) {
         need.rows = 1;
