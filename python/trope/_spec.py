@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Sequence, Tuple, Typ
 from . import _abi
 from ._errors import Error, refuse_unknown
 from ._values import flag, integer, integers, listed, number, shown, word
-from . import frequencies as _f
-frequency_list = getattr(_f, 'frequency_list', None) or _f._frequency_list
+from .frequencies import frequency_list
 
 if TYPE_CHECKING:
     from typing_extensions import Required

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad as _forward_ad
 
 from .. import _spec
 from .._errors import Error
 from .._spec import ARRAYS, OPTIONS, Options, resolve
 from .._values import integer, one_each
-from .._spec import frequency_list
+from ..frequencies import frequency_list
 
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)

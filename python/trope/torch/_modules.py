@@ -7,15 +7,11 @@ import torch
 from .. import _spec
 from .._abi import COPY
 from .._errors import Error, refuse_unknown
-try:
-    from .._models import model_rotation
-except ImportError:
-    import collections
-    model_rotation = lambda *a: collections.namedtuple("R", "pairing pairing_out is_trailing inverse pair_axis rotary_dim model_type")(None, None, False, False, None, 0, "")
+from .._models import model_rotation
 from .._spec import ARRAYS, Options
 from .._values import flag, integer, shown
 from ..frequencies import Frequencies, frequencies
-from . import _check_tensors, rotate
+from . import _check_tensor, _check_tensors, rotate
 
 _BY_LENGTH = ("dynamic", "longrope")  # rules whose frequencies depend on the length of the input
 _OF_ANGLES = ("inv_freq", "freqs", "cos", "sin", "angle_columns")
@@ -174,13 +170,15 @@ class RotaryEmbedding(torch.nn.Module):
             options: further ones of rotate: position_ids, cu_seqlens, ...
         """
         for name in options:
-            if self.options.get(name) is not None:
-                raise Error("%s is an option of the module already, and cannot be given in a call" % name, name)
+            if name in _OF_ANGLES or self.options.get(name) is not None:
+                raise Error("%s is set by the module, and cannot be given in a call" % name, name)
         options = {**self.options, **options}
         _check_tensors(tensors, ())
         if self.trailing_dim:
             options["rotary_offset"] = self._trailing_offsets(tensors)
         ids = options.get("position_ids")
+        if ids is not None:
+            _check_tensor(ids, "position_ids")
         if ids is None or ids.dim() < 3:  # one position for all axes, as for texts
             options.pop("pair_axis", None)
         if self.inv_freq is None:

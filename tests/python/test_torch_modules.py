@@ -1,0 +1,278 @@
+"""trope.torch.RotaryEmbedding: what it reads of a config, its precision, and how it is made without memory."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trope  # noqa: E402
+import trope.torch  # noqa: E402
+from trope.torch import RotaryEmbedding  # noqa: E402
+
+LLAMA = dict(model_type="llama", rope_theta=10000.0, head_dim=8, max_position_embeddings=64)
+DEEPSEEK = dict(model_type="deepseek_v3", rope_theta=10000.0, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16)
+NEOX = dict(
+    model_type="gpt_neox", rotary_emb_base=10000, rotary_pct=0.25, hidden_size=64, num_attention_heads=2,
+    max_position_embeddings=64,
+)  # fmt: skip
+QWEN2_VL = dict(
+    LLAMA, model_type="qwen2_vl", head_dim=16, rope_scaling=dict(type="mrope", mrope_section=[3, 3, 2])
+)  # fmt: skip
+LONGROPE = dict(
+    LLAMA,
+    model_type="phi3",
+    original_max_position_embeddings=16,
+    rope_scaling=dict(type="longrope", short_factor=[1.0, 1.0, 1.0, 1.0], long_factor=[1.0, 2.0, 4.0, 8.0]),
+)
+DYNAMIC = dict(LLAMA, max_position_embeddings=16, rope_scaling=dict(rope_type="dynamic", factor=2.0))
+PLAIN = dict(layout="bshd", pairing="half")
+
+
+def random(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def refused(argument, call):
+    with pytest.raises(trope.Error) as caught:
+        call()
+    assert caught.value.argument == argument, (caught.value.argument, str(caught.value))
+    return str(caught.value)
+
+
+# ---- What a config says ----
+
+
+def test_deepseek_turns_the_end_of_a_head():
+    q, k_pe = random(2, 5, 3, 24), random(2, 5, 1, 8)
+    y, z = RotaryEmbedding(DEEPSEEK, layout="bshd")(q, k_pe)
+    frequencies = trope.frequencies(DEEPSEEK)
+    wanted = trope.torch.rotate(
+        q, k_pe, layout="bshd", pairing="interleaved", pairing_out="half", inv_freq=frequencies, rotary_dim=8,
+        rotary_offset=(16, 0),
+    )  # fmt: skip
+    assert torch.equal(y, wanted[0]) and torch.equal(z, wanted[1])
+    assert torch.equal(y[..., :16], q[..., :16]) and not torch.equal(y[..., 16:], q[..., 16:])
+    v = random(2, 5, 3, 16)
+    y, same = RotaryEmbedding(DEEPSEEK, layout="bshd", rotary_dim=(8, trope.COPY))(q, v)
+    assert torch.equal(y, wanted[0]) and torch.equal(same, v)
+    refused("tensors[0]", lambda: RotaryEmbedding(DEEPSEEK, layout="bshd")(random(2, 5, 3, 6)))
+
+
+def test_partial_rotation():
+    q = random(2, 5, 3, 32)
+    y = RotaryEmbedding(NEOX, layout="bshd")(q)
+    wanted = trope.torch.rotate(q, inv_freq=trope.frequencies(NEOX), rotary_dim=8, **PLAIN)
+    assert torch.equal(y, wanted) and torch.equal(y[..., 8:], q[..., 8:])
+
+
+def test_axes():
+    q, ids = random(2, 5, 3, 16), torch.stack([torch.arange(5) * n for n in (1, 2, 3)])[:, None].expand(3, 2, 5)
+    module, frequencies = RotaryEmbedding(QWEN2_VL, layout="bshd"), trope.frequencies(QWEN2_VL)
+    axes = trope.pair_axis("sections", [3, 3, 2])
+    wanted = trope.torch.rotate(q, inv_freq=frequencies, position_ids=ids, pair_axis=axes, **PLAIN)
+    assert torch.equal(module(q, position_ids=ids), wanted)
+    text = trope.torch.rotate(q, inv_freq=frequencies, position_ids=ids[0], **PLAIN)
+    assert torch.equal(module(q, position_ids=ids[0]), text)
+    assert torch.equal(module(q, position_ids=ids[:1].expand(3, 2, 5)), text)
+    with_text_row = torch.cat((ids[:1], ids))
+    assert "first row" in refused("position_ids", lambda: module(q, position_ids=with_text_row))
+
+
+@pytest.mark.parametrize(
+    "config, option, value",
+    [
+        (DEEPSEEK, "pairing", "half"),
+        (DEEPSEEK, "pairing_out", "interleaved"),
+        (DEEPSEEK, "rotary_offset", 0),
+        (DEEPSEEK, "rotary_offset", 16),
+        (DEEPSEEK, "rotary_dim", 24),
+        (LLAMA, "pairing", "interleaved"),
+        (LLAMA, "pairing_out", "interleaved"),
+        (LLAMA, "inverse", True),
+        (LLAMA, "rotary_dim", 4),
+        (NEOX, "rotary_dim", 32),
+        (NEOX, "rotary_offset", 8),
+        (QWEN2_VL, "pair_axis", trope.pair_axis("interleaved", [3, 3, 2])),
+    ],
+)
+def test_what_contradicts_a_config_is_refused(config, option, value):
+    message = refused(option, lambda: RotaryEmbedding(config, layout="bshd", **{option: value}))
+    assert option in message
+
+
+def test_what_a_config_says_may_be_said_again():
+    for config, options in (
+        (LLAMA, dict(pairing="half", pairing_out="half", inverse=False, rotary_dim=8, rotary_offset=0)),
+        (DEEPSEEK, dict(pairing="interleaved", pairing_out="half", rotary_dim=8)),
+        (QWEN2_VL, dict(pair_axis=list(trope.pair_axis("sections", [3, 3, 2])))),
+    ):
+        RotaryEmbedding(config, layout="bshd", **options)
+    frequencies = trope.frequencies(DEEPSEEK)  # to turn another window than the config says
+    RotaryEmbedding(frequencies, layout="bshd", pairing="half", rotary_dim=8, rotary_offset=0)(random(2, 5, 3, 24))
+
+
+def test_constructor_refuses():
+    frequencies = trope.frequencies(LLAMA)
+    unknown = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    for argument, make in {
+        "layout": lambda: RotaryEmbedding(LLAMA),
+        "pairing": lambda: RotaryEmbedding(unknown, layout="bshd"),
+        "rotary_dims": lambda: RotaryEmbedding(LLAMA, layout="bshd", rotary_dims=8),
+        "inv_freq": lambda: RotaryEmbedding(LLAMA, layout="bshd", inv_freq=[1.0] * 4),
+        "freqs": lambda: RotaryEmbedding(LLAMA, layout="bshd", freqs=random(5, 8)),
+        "layer_type": lambda: RotaryEmbedding(frequencies, layer_type="full_attention", **PLAIN),
+        "seq_len": lambda: RotaryEmbedding(frequencies, seq_len=5, **PLAIN),
+        "learned": lambda: RotaryEmbedding(LLAMA, layout="bshd", learned="yes"),
+        "mscale": lambda: RotaryEmbedding(LLAMA, layout="bshd", mscale="1"),
+        "rounding": lambda: RotaryEmbedding(LLAMA, layout="bshd", rounding="twice"),
+        "cp_rank": lambda: RotaryEmbedding(LLAMA, layout="bshd", cp_size=2),
+        "padding": lambda: RotaryEmbedding(LLAMA, layout="bshd", padding="none"),
+        "parts": lambda: RotaryEmbedding(LLAMA, layout="bshd", parts=0),
+    }.items():
+        refused(argument, make)
+    refused("layout", lambda: RotaryEmbedding(LLAMA, layout="hsbd"))
+    refused("pairing", lambda: RotaryEmbedding(frequencies, layout="bshd"))
+    refused("config", lambda: RotaryEmbedding(5, **PLAIN))
+    for argument in ("positon_ids", "inv_freq", "freqs"):
+        refused(argument, lambda: RotaryEmbedding(LLAMA, layout="bshd")(random(1, 5, 3, 8), **{argument: None}))
+
+
+def test_an_option_is_given_once():
+    module = RotaryEmbedding(LLAMA, layout="bshd", rounding="native")
+    x = random(2, 5, 3, 8)
+    refused("rounding", lambda: module(x, rounding="native"))
+    refused("rotary_dim", lambda: module(x, rotary_dim=8))
+    refused("seq_len", lambda: module(x, seq_len=5))
+    refused("tensors", lambda: module())
+    refused("tensors[0]", lambda: module(None))
+    refused("tensors[0]", lambda: module(x.numpy()))
+    refused("position_ids", lambda: module(x, position_ids=[0, 1, 2, 3, 4]))
+
+
+# ---- Frequencies that depend on the length ----
+
+
+@pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
+def test_frequencies_are_those_of_the_length(config):
+    module = RotaryEmbedding(config, layout="bshd")
+    for tokens in (5, 16, 17, 40, 12):
+        x = random(1, tokens, 2, 8)
+        wanted = trope.torch.rotate(x, inv_freq=trope.frequencies(config, seq_len=tokens), **PLAIN)
+        assert torch.equal(module(x), wanted)
+        assert torch.equal(module(x, position_ids=torch.arange(tokens), seq_len=tokens), wanted)
+        assert torch.equal(RotaryEmbedding(config, layout="bshd", seq_len=tokens)(x), wanted)
+    short, long = (trope.torch.rotate(random(1, 5, 2, 8), inv_freq=trope.frequencies(config, seq_len=n), **PLAIN) for n in (16, 40))
+    assert not torch.equal(short, long) and torch.equal(module(random(1, 5, 2, 8), seq_len=40), long)
+    half = RotaryEmbedding(config, layout="bshd", cp_size=2, cp_rank=0, cp_layout="contiguous")  # 24 tokens on two ranks
+    x = random(1, 12, 2, 8)
+    assert torch.equal(half(x), trope.torch.rotate(x, inv_freq=trope.frequencies(config, seq_len=24), **PLAIN))
+
+
+@pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
+def test_a_length_that_the_host_cannot_see_is_asked_for(config):
+    module, x = RotaryEmbedding(config, layout="bshd"), random(1, 5, 2, 8)
+    refused("seq_len", lambda: module(x, position_ids=torch.arange(5)))
+    refused("seq_len", lambda: module(x, start_positions=torch.tensor([100])))
+    packed = RotaryEmbedding(config, layout="thd")
+    refused("seq_len", lambda: packed(x[0], cu_seqlens=torch.tensor([0, 2, 5])))
+    assert packed(x[0], cu_seqlens=torch.tensor([0, 2, 5]), seq_len=3).shape == x[0].shape
+    for bad in (0, -1, 1.5, "5", True):
+        refused("seq_len", lambda: module(x, seq_len=bad))
+        refused("seq_len", lambda: RotaryEmbedding(config, layout="bshd", seq_len=bad))
+    refused("seq_len", lambda: RotaryEmbedding(config, layout="bshd", learned=True))
+    RotaryEmbedding(config, layout="bshd", learned=True, seq_len=40)(x)
+
+
+def test_transformers_choose_the_same_frequencies():
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+
+    sizes = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=8, pad_token_id=0)
+    scaled = {name: value for name, value in LONGROPE["rope_scaling"].items()}
+    for cls, config in (
+        (Phi3RotaryEmbedding, transformers.Phi3Config(
+            **sizes, max_position_embeddings=64, original_max_position_embeddings=16, rope_scaling=scaled)),
+        (LlamaRotaryEmbedding, transformers.LlamaConfig(
+            **sizes, max_position_embeddings=16, rope_scaling=dict(rope_type="dynamic", factor=2.0))),
+    ):  # fmt: skip
+        for tokens in (5, 40):
+            x = random(1, tokens, 2, 8)
+            cos, sin = cls(config)(x, torch.arange(tokens)[None])
+            a, b = x.chunk(2, -1)
+            wanted = x * cos[:, :, None] + torch.cat((-b, a), -1) * sin[:, :, None]
+            torch.testing.assert_close(RotaryEmbedding(config, layout="bshd")(x), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_lengths_under_compile():
+    module = RotaryEmbedding(DYNAMIC, layout="bshd", seq_len=40)
+    x = random(1, 5, 2, 8)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), module(x))
+
+
+# ---- Precision ----
+
+
+def learned(**options):
+    return RotaryEmbedding(dict(LLAMA, head_dim=128), layout="bshd", learned=True, **options)
+
+
+def test_a_learned_inv_freq_stays_float32():
+    x = random(1, 2, 1, 128)
+    far = dict(position_ids=torch.tensor([8000, 8191]), max_position=8192)
+    wanted = trope.torch.rotate(x, inv_freq=trope.frequencies(dict(LLAMA, head_dim=128)), position_ids=far["position_ids"], **PLAIN)
+    modules = [learned(), learned().to(torch.bfloat16), learned().half(), torch.nn.Sequential(learned()).bfloat16()[0]]
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        modules.append(learned())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for module in modules:
+        assert module.inv_freq.dtype == torch.float32
+        torch.testing.assert_close(module(x, **far), wanted, atol=4e-3, rtol=0)
+        assert module(x.bfloat16(), **far).dtype == torch.bfloat16
+    assert learned().double().inv_freq.dtype == torch.float64
+    module = learned()
+    module.inv_freq.data = module.inv_freq.data.bfloat16()  # as FSDP2's mixed precision does
+    assert "bfloat16" in refused("inv_freq", lambda: module(x))
+    with pytest.raises(RuntimeError, match="inv_freq has dtype torch.bfloat16"):
+        learned().load_state_dict({"inv_freq": torch.ones(64, dtype=torch.bfloat16)})
+
+
+def test_made_on_the_meta_device():
+    x = random(1, 5, 2, 128)
+    for is_learned in (False, True):
+        wanted = RotaryEmbedding(dict(LLAMA, head_dim=128), layout="bshd", learned=is_learned)(x)
+        with torch.device("meta"):
+            model = torch.nn.Sequential(RotaryEmbedding(dict(LLAMA, head_dim=128), layout="bshd", learned=is_learned))
+        model.to_empty(device="cpu")
+        assert torch.equal(model[0](x), wanted)
+        if is_learned:
+            with torch.no_grad():
+                model[0].inv_freq.fill_(7)
+        model[0].reset_parameters()
+        assert torch.equal(model[0](x), wanted)
+
+
+def test_learned_and_sharded(tmp_path):
+    """FSDP2 shards inv_freq on the meta device, and to_empty gives every shard its values."""
+    if not torch.distributed.is_available():
+        pytest.skip("torch without distributed")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.distributed.init_process_group("gloo", init_method="file://%s/store" % tmp_path, rank=0, world_size=1)
+    try:
+        x, wanted = random(1, 5, 2, 128), learned()(random(1, 5, 2, 128))
+        mesh = init_device_mesh("cpu", (1,))
+        for dtype in (None, torch.bfloat16):
+            with torch.device("meta"):
+                module = learned()
+            fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=dtype, cast_forward_inputs=False))
+            module.to_empty(device="cpu")
+            if dtype is None:
+                assert torch.equal(module(x), wanted)
+            else:
+                assert "FSDP" in refused("inv_freq", lambda: module(x))
+    finally:
+        torch.distributed.destroy_process_group()
