@@ -9,6 +9,7 @@ own parameters. A check is a function of a value and its name, which raises an E
 
 import functools
 import inspect
+import sys
 
 import torch
 
@@ -20,7 +21,6 @@ from .torch._launch import refuse_transforms
 
 _STRIDED = torch.strided
 _INDICES = (torch.int32, torch.int64)
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 # ---- Checks ----
@@ -40,7 +40,8 @@ def _check_other_tensor(value, name):
         raise Error(message % name, name)
     if value.layout is not _STRIDED:
         raise Error("%s has layout %s: pass to_dense()" % (name, value.layout), name)
-    if hasattr(value, "to_local"):
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(value, distributed.DTensor):
         raise Error("%s is a DTensor: pass to_local(), with the angles of the tokens that it has" % name, name)
     if torch.nn.parameter.is_lazy(value):
         raise Error("%s is a parameter that has no values yet: initialize its module first" % name, name)
@@ -150,26 +151,16 @@ def arguments(names=None, /, **checks):
     return decorate
 
 
-def _check_gradient(grad, name):
-    if _is_batched(grad):
-        message = (
-            "%s is a batch of gradients, of is_grads_batched or jacobian(vectorize=True): call torch.autograd.grad once for"
-            " each of them"
-        )
-        raise Error(message % name, name)
-    tensor(grad, name)
-
-
 def gradients(function):
     """Decorates backward(ctx, *grads) of an autograd.Function: what `arguments` does for other functions."""
 
     @functools.wraps(function)
     def backward(ctx, *grads):
         try:
-            refuse_transforms()
+            refuse_transforms([grad for grad in grads if grad is not None])
             for i, grad in enumerate(grads):
                 if grad is not None:
-                    _check_gradient(grad, "grad_outputs[%d]" % i)
+                    tensor(grad, "grad_outputs[%d]" % i)
             return function(ctx, *grads)
         except Error as error:
             raise rename(error, {"tensors[%d]" % i: "grad_outputs[%d]" % i for i in range(len(grads))}) from None

@@ -22,6 +22,8 @@ for its elements, as the formula has it: q * cos + rotate_half(q) * sin.
 import torch as _torch
 
 from . import torch as _rotations
+from ._abi import MAX_AXES
+from ._dropin import anything, arguments, check_tables, integer, integers, optional, refuse_gradient, tensor
 from ._errors import Error
 
 __all__ = [
@@ -43,34 +45,29 @@ def _check_pair(q, k, names, shape):
     for word, n, other in zip(words, q.shape, k.shape):
         if n != other and word != "heads":
             raise Error("%s has %s %d, and %s %d" % (names[1], word, other, names[0], n), names[1])
+    if k.device != q.device:
+        raise Error("%s is on %s, and %s on %s" % (names[1], k.device, names[0], q.device), names[1])
     if k.dtype != q.dtype:
         raise Error("%s has dtype %s, and %s %s: cast one of them" % (names[1], k.dtype, names[0], q.dtype), names[1])
 
 
-def _check_tables(cos, sin, dims):
-    """Both, with the same strides."""
-    if cos.dim() not in dims:
-        raise Error("cos has shape %s" % list(cos.shape), "cos")
-    if sin.shape != cos.shape:
-        raise Error("sin has shape %s, and cos %s" % (list(sin.shape), list(cos.shape)), "sin")
-    if sin.dtype != cos.dtype:
-        raise Error("sin has dtype %s, and cos %s" % (sin.dtype, cos.dtype), "sin")
+def _check_tables(cos, sin, q, q_name, shapes):
+    """Both, with the same strides. shapes: {number of dimensions: the shape that cos may have}."""
+    if cos.dim() not in shapes:
+        raise Error("cos has shape %s, and must be %s" % (list(cos.shape), " or ".join(shapes.values())), "cos")
+    check_tables(cos, sin, q, ("cos", "sin"), q_name)
     for table, name in ((cos, "cos"), (sin, "sin")):
-        _refuse_gradient(table, name)
+        refuse_gradient(table, name)
     return _rotations._same_strides(cos, sin)
 
 
-def _refuse_gradient(table, name):
-    if table.requires_grad and _torch.is_grad_enabled():
-        raise Error("%s requires a gradient, which there is none of: detach it" % name, name)
-
-
-def _check_size(table, batch, tokens, name="cos"):
+def _check_size(table, batch, tokens, name="cos", q_name="q"):
     """Of a table (..., batch or 1, tokens, columns)."""
     if table.shape[-2] != tokens:
         raise Error("%s has %d rows (shape %s) for %d tokens" % (name, table.shape[-2], list(table.shape), tokens), name)
     if table.dim() > 2 and table.shape[-3] not in (1, batch):
-        raise Error("%s is of batch %d (shape %s), q of %d" % (name, table.shape[-3], list(table.shape), batch), name)
+        words = name, table.shape[-3], list(table.shape), q_name, batch
+        raise Error("%s is of batch %d (shape %s), and %s of %d" % words, name)
 
 
 def _squeeze(cos, sin, unsqueeze_dim):
@@ -101,20 +98,21 @@ def _refuse_layout(unsqueeze_dim):
 
 
 def _columns(cos, sin, head_dim, rotary_dim):
-    """The columns that are read, and what they are: a column for each element, or for each pair."""
+    """The options of rotate: the columns that are read, whether there is one for each element or pair, and rotary_dim."""
     width = cos.shape[-1]
     if rotary_dim is None:
         rotary_dim = width
-        if not 0 < width <= head_dim or width % 2:
-            raise Error("cos has %d columns, one for each element that turns: head_dim is %d" % (width, head_dim), "cos")
-    elif not 0 < rotary_dim <= head_dim or rotary_dim % 2:
-        raise Error("rotary_dim must be even and at most %d, not %d" % (head_dim, rotary_dim), "rotary_dim")
+        if not 2 <= width <= head_dim or width % 2:
+            message = "cos has %d columns, one for each element that turns: they must be even, and 2 to head_dim %d"
+            raise Error(message % (width, head_dim), "cos")
+    elif not 2 <= rotary_dim <= head_dim or rotary_dim % 2:
+        raise Error("rotary_dim must be even, and 2 to head_dim %d, not %d" % (head_dim, rotary_dim), "rotary_dim")
     if width == rotary_dim:
-        return cos, sin, "half"
+        return dict(cos=cos, sin=sin, angle_columns="half", rotary_dim=rotary_dim)
     pairs = rotary_dim // 2
     if width < pairs:
         raise Error("cos has %d columns, and rotary_dim / 2 is %d" % (width, pairs), "cos")
-    return cos[..., :pairs], sin[..., :pairs], "pair"
+    return dict(cos=cos[..., :pairs], sin=sin[..., :pairs], angle_columns="pair", rotary_dim=rotary_dim)
 
 
 def _rotate_rope(rotate, names, q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim):
@@ -122,15 +120,25 @@ def _rotate_rope(rotate, names, q, k, cos, sin, position_ids, unsqueeze_dim, rot
     if cos.dim() != 4:
         _refuse_layout(unsqueeze_dim)
     _check_pair(q, k, names, "(batch, heads, seq, head_dim)")
-    cos, sin = _squeeze(*_check_tables(cos, sin, (2, 3, 4)), unsqueeze_dim)
-    _check_size(cos, q.shape[0], q.shape[2])
-    cos, sin, columns = _columns(cos, sin, q.shape[3], rotary_dim)
-    return rotate(q, k, layout="bhsd", pairing="half", cos=cos, sin=sin, angle_columns=columns)
+    cos, sin = _squeeze(*_check_tables(cos, sin, q, names[0], _ROPE_SHAPES), unsqueeze_dim)
+    _check_size(cos, q.shape[0], q.shape[2], q_name=names[0])
+    return rotate(q, k, layout="bhsd", pairing="half", **_columns(cos, sin, q.shape[3], rotary_dim))
+
+
+_ROPE_SHAPES = {
+    2: "(seq, rotary_dim)",
+    3: "(1 or batch, seq, rotary_dim)",
+    4: "(1 or batch, 1, seq, rotary_dim)",
+}
+_TABLES = {"cos": tensor, "sin": tensor}
+_OPTIONS = {"position_ids": anything, "unsqueeze_dim": integer(-4, 3), "rotary_dim": optional(integer(2))}
+_QK = {"tensors[0]": "q", "tensors[1]": "k"}
 
 
 # ---- liger_kernel.transformers.rope ----
 
 
+@arguments(_QK, q=tensor, k=tensor, **_TABLES, **_OPTIONS)
 def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
     """
     Arguments:
@@ -147,6 +155,7 @@ def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rot
     return _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
 
 
+@arguments(_QK, q=tensor, k=tensor, **_TABLES)
 def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
     """liger_rotary_pos_emb that turns whole heads, for tables of gpt-oss.
 
@@ -157,9 +166,13 @@ def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
     Return:
         q, k: new ones
     """
-    return liger_rotary_pos_emb(q, k, cos, sin, rotary_dim=q.shape[-1])
+    rotary_dim = q.shape[-1] if q.dim() == 4 else None
+    if rotary_dim is not None and rotary_dim % 2:
+        raise Error("q has head_dim %d, which must be even" % rotary_dim, "q")
+    return _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, None, 1, rotary_dim)
 
 
+@arguments(_QK, q=tensor, k=tensor, **_TABLES)
 def liger_rotary_pos_emb_vision(q, k, cos, sin):
     """Of Qwen's vision towers.
 
@@ -170,15 +183,15 @@ def liger_rotary_pos_emb_vision(q, k, cos, sin):
         q, k: new ones, with the order of dimensions in memory of the old
     """
     _check_pair(q, k, ("q", "k"), "(seq, heads, head_dim)")
-    cos, sin = _check_tables(cos, sin, (2,))
+    cos, sin = _check_tables(cos, sin, q, "q", {2: "(seq, head_dim)"})
     _check_size(cos, 1, q.shape[0])
-    cos, sin, columns = _columns(cos, sin, q.shape[2], None)
-    return _rotations.rotate(q, k, layout="thd", pairing="half", cos=cos, sin=sin, angle_columns=columns)
+    return _rotations.rotate(q, k, layout="thd", pairing="half", **_columns(cos, sin, q.shape[2], None))
 
 
 # ---- liger_kernel.transformers.qwen2vl_mrope ----
 
 
+@arguments(_QK, q=tensor, k=tensor, **_TABLES, mrope_section=integers, unsqueeze_dim=integer(-4, 3))
 def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim=1):
     """
     Arguments:
@@ -192,17 +205,23 @@ def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim
     """
     _refuse_layout(unsqueeze_dim)
     _check_pair(q, k, ("q", "k"), "(batch, heads, seq, head_dim)")
-    cos, sin = _check_tables(cos, sin, (4,))
+    cos, sin = _check_tables(cos, sin, q, "q", {4: "(axes, 1 or batch, seq, head_dim)"})
     _check_size(cos, q.shape[0], q.shape[2])
-    if cos.shape[-1] != q.shape[3]:
-        raise Error("cos has %d columns, and head_dim is %d" % (cos.shape[-1], q.shape[3]), "cos")
-    sections, pairs = list(mrope_section), q.shape[3] // 2
-    if len(sections) != cos.shape[0] or sum(sections) != pairs or min(sections) < 0:
-        raise Error("mrope_section is %s, for %d tables and %d pairs" % (sections, cos.shape[0], pairs), "mrope_section")
-    axes = tuple([axis for axis, n in enumerate(sections) for _ in range(n)])  # trope.pair_axis("sections", sections)
+    head_dim, pairs = q.shape[3], q.shape[3] // 2
+    if head_dim < 2 or head_dim % 2:
+        raise Error("q has head_dim %d, which must be even, and 2 or more" % head_dim, "q")
+    if cos.shape[-1] != head_dim:
+        raise Error("cos has %d columns, and head_dim is %d" % (cos.shape[-1], head_dim), "cos")
+    if len(mrope_section) != cos.shape[0] or sum(mrope_section) != pairs:
+        words = list(mrope_section), cos.shape[0], pairs
+        raise Error("mrope_section is %s, and must be one number for each of %d tables, %d in all" % words, "mrope_section")
+    if cos.shape[0] > MAX_AXES:
+        raise Error("cos has %d axes (shape %s), and at most %d" % (cos.shape[0], list(cos.shape), MAX_AXES), "cos")
+    axes = tuple([axis for axis, n in enumerate(mrope_section) for _ in range(n)])  # trope.pair_axis("sections", ...)
     used = max(axes) + 1
     return _rotations.rotate(
-        q, k, layout="bhsd", pairing="half", cos=cos[:used], sin=sin[:used], angle_columns="half", pair_axis=axes
+        q, k, layout="bhsd", pairing="half", cos=cos[:used], sin=sin[:used], angle_columns="half", rotary_dim=head_dim,
+        pair_axis=axes,
     )  # fmt: skip
 
 
@@ -213,21 +232,31 @@ def _rotate_llama4(q, k, table):
     """By complex numbers (rows, head_dim / 2) or (batch or 1, rows, head_dim / 2), which are read where they are."""
     table = _torch.view_as_real(table.resolve_conj())
     return _rotations.rotate(
-        q, k, layout="bshd", pairing="interleaved", cos=table[..., 0], sin=table[..., 1], angle_columns="pair"
-    )
+        q, k, layout="bshd", pairing="interleaved", cos=table[..., 0], sin=table[..., 1], angle_columns="pair",
+        rotary_dim=q.shape[3],
+    )  # fmt: skip
 
 
-def _check_complex(table, q, name):
+def _check_complex(table, q, name, q_name):
     if not table.is_complex():
         raise Error(
             "%s is %s, and must be complex: a model that was cast to a real dtype has lost the sines" % (name, table.dtype),
             name,
         )
-    if table.shape[-1] != q.shape[3] // 2:
-        raise Error("%s has %d columns, and head_dim / 2 is %d" % (name, table.shape[-1], q.shape[3] // 2), name)
-    _refuse_gradient(table, name)
+    head_dim = q.shape[3]
+    if head_dim < 2 or head_dim % 2:
+        raise Error("%s has head_dim %d, which must be even, and 2 or more" % (q_name, head_dim), q_name)
+    if not table.dim() or table.shape[-1] != head_dim // 2:
+        message = "%s has shape %s, and must have head_dim / 2 = %d columns"
+        raise Error(message % (name, list(table.shape), head_dim // 2), name)
+    if table.device != q.device:
+        raise Error("%s is on %s, and %s on %s" % (name, table.device, q_name, q.device), name)
+    if table.dtype == _torch.complex128 and q.dtype != _torch.float64:
+        raise Error("%s has dtype complex128, which is for float64 tensors alone: use complex64" % name, name)
+    refuse_gradient(table, name)
 
 
+@arguments({"tensors[0]": "xq", "tensors[1]": "xk", "cos": "freqs_cis"}, xq=tensor, xk=tensor, freqs_cis=tensor)
 def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
     """
     Arguments:
@@ -238,13 +267,15 @@ def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
         xq, xk: new ones, with the order of dimensions in memory of the old
     """
     _check_pair(xq, xk, ("xq", "xk"), "(batch, seq, heads, head_dim)")
-    _check_complex(freqs_cis, xq, "freqs_cis")
+    _check_complex(freqs_cis, xq, "freqs_cis", "xq")
     if freqs_cis.dim() not in (2, 3) or freqs_cis.shape[-2] < xq.shape[1]:
-        raise Error("freqs_cis has shape %s for %d tokens" % (list(freqs_cis.shape), xq.shape[1]), "freqs_cis")
-    _check_size(freqs_cis[..., : xq.shape[1], :], xq.shape[0], xq.shape[1], "freqs_cis")
+        message = "freqs_cis has shape %s, and must be (rows, %d) or (1 or batch, rows, %d), of %d rows or more"
+        raise Error(message % (list(freqs_cis.shape), *[xq.shape[3] // 2] * 2, xq.shape[1]), "freqs_cis")
+    _check_size(freqs_cis[..., : xq.shape[1], :], xq.shape[0], xq.shape[1], "freqs_cis", "xq")
     return _rotate_llama4(xq, xk, freqs_cis)
 
 
+@arguments({"tensors[0]": "query", "tensors[1]": "key", "cos": "freqs_ci"}, query=tensor, key=tensor, freqs_ci=tensor)
 def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
     """
     Arguments:
@@ -255,15 +286,16 @@ def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
         query, key: new ones, with the order of dimensions in memory of the old
     """
     _check_pair(query, key, ("query", "key"), "(batch, seq, heads, head_dim)")
-    _check_complex(freqs_ci, query, "freqs_ci")
+    _check_complex(freqs_ci, query, "freqs_ci", "query")
     tokens, table = query.shape[1], freqs_ci
     if table.dim() == 4 and table.shape[2] == 1:
         table = table.squeeze(2)
     elif table.dim() == 3 and table.shape[:2] == (tokens, 1):
         table = table.squeeze(1)
     if table.dim() not in (2, 3):
-        raise Error("freqs_ci has shape %s" % list(freqs_ci.shape), "freqs_ci")
-    _check_size(table, query.shape[0], tokens, "freqs_ci")
+        message = "freqs_ci has shape %s, and must be (%d, %d), with a dimension of 1 for heads and one of batch or not"
+        raise Error(message % (list(freqs_ci.shape), tokens, query.shape[3] // 2), "freqs_ci")
+    _check_size(table, query.shape[0], tokens, "freqs_ci", "query")
     return _rotate_llama4(query, key, table)
 
 
@@ -280,6 +312,7 @@ class LigerRopeFunction:
     apply = staticmethod(liger_rotary_pos_emb)
 
 
+@arguments(_QK, q=tensor, k=tensor, **_TABLES, **_OPTIONS)
 def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
     """
     Arguments:
@@ -288,11 +321,12 @@ def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=
         q, k: new ones (Liger writes over contiguous ones)
         cos, sin: as rope_backward takes them: (1 or batch, seq_len, columns)
     """
-    rotated = liger_rotary_pos_emb(q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
+    rotated = _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
     cos, sin = _squeeze(cos, sin, unsqueeze_dim)
     return (*rotated, *((cos, sin) if cos.dim() == 3 else (cos[None], sin[None])))
 
 
+@arguments({"tensors[0]": "dq", "tensors[1]": "dk"}, dq=tensor, dk=tensor, **_TABLES, **_OPTIONS)
 def rope_backward(dq, dk, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
     """
     Arguments:
