@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any, Literal, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overload
 
 from . import _abi, _arrays, _plan
 from ._abi import COPY
@@ -25,6 +25,7 @@ from .frequencies import Frequencies, frequencies
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+_Array = TypeVar("_Array")
 __version__ = _abi.lib.trope_version().decode()
 __all__ = [
     "COPY", "Error", "Frequencies", "Options", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
@@ -156,26 +157,71 @@ def _new_result(backward, spec, i, x, array):
     return _arrays.new_result(x, array, shape, "tensors[%d]" % i)
 
 
-def rotate(*tensors: Any, out: Sequence[Any] | None = None, stream: int | None = None, **options: Unpack[Options]) -> Any:
+@overload
+def rotate(
+    x: _Array, /, *, out: _Array | Sequence[_Array] | None = None, stream: int | None = None, **options: Unpack[Options]
+) -> _Array: ...
+@overload
+def rotate(
+    x: _Array,
+    y: _Array,
+    /,
+    *more: _Array,
+    out: Sequence[_Array] | None = None,
+    stream: int | None = None,
+    **options: Unpack[Options],
+) -> Tuple[_Array, ...]: ...
+def rotate(*tensors: Any, out: Any = None, stream: int | None = None, **options: Any) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate(*tensors, out=out, **_without_stream(stream, options))
     return _rotate(False, tensors, out, False, None, None, None, stream, options)
 
 
-def rotate_(*tensors: Any, stream: int | None = None, **options: Unpack[Options]) -> Any:
+@overload
+def rotate_(x: _Array, /, *, stream: int | None = None, **options: Unpack[Options]) -> _Array: ...
+@overload
+def rotate_(
+    x: _Array, y: _Array, /, *more: _Array, stream: int | None = None, **options: Unpack[Options]
+) -> Tuple[_Array, ...]: ...
+def rotate_(*tensors: Any, stream: int | None = None, **options: Any) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate_(*tensors, **_without_stream(stream, options))
     return _rotate(False, tensors, None, True, None, None, None, stream, options)
 
 
+@overload
+def rotate_backward(
+    x: _Array,
+    /,
+    *,
+    out: _Array | Sequence[_Array] | None = None,
+    forward_src: _Array | Sequence[_Array] | None = None,
+    d_freqs: _Array | None = None,
+    d_inv_freq: _Array | None = None,
+    stream: int | None = None,
+    **options: Unpack[Options],
+) -> _Array: ...
+@overload
+def rotate_backward(
+    x: _Array,
+    y: _Array,
+    /,
+    *more: _Array,
+    out: Sequence[_Array] | None = None,
+    forward_src: Sequence[_Array | None] | None = None,
+    d_freqs: _Array | None = None,
+    d_inv_freq: _Array | None = None,
+    stream: int | None = None,
+    **options: Unpack[Options],
+) -> Tuple[_Array, ...]: ...
 def rotate_backward(
     *tensors: Any,
-    out: Sequence[Any] | None = None,
-    forward_src: Sequence[Any] | None = None,
+    out: Any = None,
+    forward_src: Any = None,
     d_freqs: Any = None,
     d_inv_freq: Any = None,
     stream: int | None = None,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate_backward(
@@ -189,7 +235,13 @@ def rotate_backward(
     return _rotate(True, tensors, out, False, forward_src, d_freqs, d_inv_freq, stream, options)
 
 
-def rotate_backward_(*tensors: Any, stream: int | None = None, **options: Unpack[Options]) -> Any:
+@overload
+def rotate_backward_(x: _Array, /, *, stream: int | None = None, **options: Unpack[Options]) -> _Array: ...
+@overload
+def rotate_backward_(
+    x: _Array, y: _Array, /, *more: _Array, stream: int | None = None, **options: Unpack[Options]
+) -> Tuple[_Array, ...]: ...
+def rotate_backward_(*tensors: Any, stream: int | None = None, **options: Any) -> Any:
     if _has_torch(tensors):
         return _torch_functions().rotate_backward_(*tensors, **_without_stream(stream, options))
     return _rotate(True, tensors, None, True, None, None, None, stream, options)
@@ -218,14 +270,20 @@ rotate.__doc__ = (
         y of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is given.
     """
 )
-rotate_.__doc__ = "Rotates in place: x = M x." + _ARRAYS.format(tensors="Written.", more="") + OPTIONS + """    Return:
+rotate_.__doc__ = (
+    "Rotates in place: x = M x."
+    + _ARRAYS.format(tensors="Written.", more="")
+    + OPTIONS
+    + """    Return:
         the tensors themselves.
     """
+)
 rotate_backward.__doc__ = (
     "The transpose: dx = M' dy, with the very arguments of the forward call; and the gradient of its angles."
     + _ARRAYS.format(
         tensors="dy.",
-        more=_OUT + """
+        more=_OUT
+        + """
         forward_src: x of the forward call, in the same form as out, for d_freqs and d_inv_freq.
         d_freqs: an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
             and sin) is written to: the sum over tensors, heads and all tokens at a row.

@@ -119,7 +119,9 @@ def _by_dlpack(x, argument):
     dtype = "%s%d" % (_DLPACK_CODES.get(tensor.dtype.code, "code %d, bits " % tensor.dtype.code), tensor.dtype.bits)
     device = _DLPACK_DEVICES.get(tensor.device.type)
     if tensor.dtype.lanes != 1:
-        raise Error("%s has a dtype of %d lanes, which the library does not have" % (argument, tensor.dtype.lanes), argument)
+        raise Error(
+            "%s has a dtype of %d lanes, which the library does not have" % (argument, tensor.dtype.lanes), argument
+        )
     if device is None:
         message = "%s is on a device that the library does not have (DLPack: %d)"
         raise Error(message % (argument, tensor.device.type), argument)

@@ -50,7 +50,7 @@ class Meta(NamedTuple):
 
 
 def name_of_dtype(dtype):
-    """"float32" of NumPy's, PyTorch's, JAX's, ... float32."""
+    """ "float32" of NumPy's, PyTorch's, JAX's, ... float32."""
     return str(dtype).rpartition(".")[2]
 
 
@@ -185,7 +185,9 @@ class Plan:
     def _fill_operands(self, backward, spec, srcs, dsts, forward_srcs):
         args, count = self.args, len(srcs)
         if not len(spec.rotary_dims) == len(spec.rotary_offsets) == len(spec.shared_heads) == count:
-            raise Error("rotary_dim, rotary_offset and shared_heads need one entry for each of %d tensors" % count, "tensors")
+            raise Error(
+                "rotary_dim, rotary_offset and shared_heads need one entry for each of %d tensors" % count, "tensors"
+            )
         for i, operand in enumerate(self.operands):
             argument, per_group = NAMES["src"] % i, spec.shared_heads[i]
             metas = {"src": srcs[i], "dst": dsts[i], "forward_src": forward_srcs[i]}
@@ -411,7 +413,7 @@ class Plan:
         return self.workspace_size
 
 
-_plans = {}
+_plans: dict = {}
 
 
 def run(key, make, addresses, stream=None, allocate=None):

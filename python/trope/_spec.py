@@ -264,7 +264,7 @@ def result_shape(backward, spec, i, shape):
     return shape
 
 
-_specs = {}
+_specs: dict = {}
 
 
 def intern(spec):

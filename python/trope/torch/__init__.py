@@ -12,8 +12,9 @@ What it does not do says so: torch.vmap, DTensor, forward-mode derivatives, grad
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence, Tuple, overload
 
 import torch
 from torch import Tensor
@@ -154,7 +155,24 @@ def _check_gradients(side):
         return
     for name, t in (("cos", side[1]), ("sin", side[2])):
         if t is not None and t.requires_grad:
-            raise Error("%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name)
+            raise Error(
+                "%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name
+            )
+
+
+def _in_the_callers_words(function):
+    """A learned inv_freq goes through a table of freqs, which errors must not name."""
+
+    @functools.wraps(function)
+    def call(*tensors, **options):
+        try:
+            return function(*tensors, **options)
+        except Error as error:
+            if isinstance(options.get("inv_freq"), Tensor):
+                raise error.renamed({"freqs": "inv_freq"}) from None
+            raise
+
+    return call
 
 
 def _refuse_accumulate(spec):
@@ -162,11 +180,31 @@ def _refuse_accumulate(spec):
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
 
 
+@overload
 def rotate(
-    *tensors: Tensor,
+    x: Tensor,
+    /,
+    *,
     out: Tensor | Sequence[Tensor] | None = None,
     max_position: int | None = None,
     **options: Unpack[Options],
+) -> Tensor: ...
+@overload
+def rotate(
+    x: Tensor,
+    y: Tensor,
+    /,
+    *more: Tensor,
+    out: Sequence[Tensor] | None = None,
+    max_position: int | None = None,
+    **options: Unpack[Options],
+) -> Tuple[Tensor, ...]: ...
+@_in_the_callers_words
+def rotate(
+    *tensors: Tensor,
+    out: Any = None,
+    max_position: int | None = None,
+    **options: Any,
 ) -> Any:
     if out is not None:
         return _rotate_out(False, tensors, out, max_position, options)
@@ -184,7 +222,14 @@ def rotate(
     return results[0] if len(tensors) == 1 else tuple(results)
 
 
-def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Unpack[Options]) -> Any:
+@overload
+def rotate_(x: Tensor, /, *, max_position: int | None = None, **options: Unpack[Options]) -> Tensor: ...
+@overload
+def rotate_(
+    x: Tensor, y: Tensor, /, *more: Tensor, max_position: int | None = None, **options: Unpack[Options]
+) -> Tuple[Tensor, ...]: ...
+@_in_the_callers_words
+def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
     _check_gradients(side)
     if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
@@ -264,14 +309,40 @@ def _rotate_out(backward, tensors, out, max_position, options, forward_src=None,
     return out[0] if len(tensors) == 1 else tuple(out)
 
 
+@overload
 def rotate_backward(
-    *tensors: Tensor,
+    x: Tensor,
+    /,
+    *,
     out: Tensor | Sequence[Tensor] | None = None,
     forward_src: Tensor | Sequence[Tensor] | None = None,
     d_freqs: Tensor | None = None,
     d_inv_freq: Tensor | None = None,
     max_position: int | None = None,
     **options: Unpack[Options],
+) -> Tensor: ...
+@overload
+def rotate_backward(
+    x: Tensor,
+    y: Tensor,
+    /,
+    *more: Tensor,
+    out: Sequence[Tensor] | None = None,
+    forward_src: Sequence[Tensor | None] | None = None,
+    d_freqs: Tensor | None = None,
+    d_inv_freq: Tensor | None = None,
+    max_position: int | None = None,
+    **options: Unpack[Options],
+) -> Tuple[Tensor, ...]: ...
+@_in_the_callers_words
+def rotate_backward(
+    *tensors: Tensor,
+    out: Any = None,
+    forward_src: Any = None,
+    d_freqs: Tensor | None = None,
+    d_inv_freq: Tensor | None = None,
+    max_position: int | None = None,
+    **options: Any,
 ) -> Any:
     if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
@@ -287,7 +358,14 @@ def rotate_backward(
     return _rotate_out(True, tensors, out, max_position, options, forward_src, d_freqs, d_inv_freq)
 
 
-def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Unpack[Options]) -> Any:
+@overload
+def rotate_backward_(x: Tensor, /, *, max_position: int | None = None, **options: Unpack[Options]) -> Tensor: ...
+@overload
+def rotate_backward_(
+    x: Tensor, y: Tensor, /, *more: Tensor, max_position: int | None = None, **options: Unpack[Options]
+) -> Tuple[Tensor, ...]: ...
+@_in_the_callers_words
+def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
@@ -305,8 +383,11 @@ _TENSORS = """
 
 rotate.__doc__ = (
     "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.\n"
-    + _TENSORS.format(more="""
-        out: tensors to write instead of new ones, outside of autograd.""" + _MAX_POSITION)
+    + _TENSORS.format(
+        more="""
+        out: tensors to write instead of new ones, outside of autograd."""
+        + _MAX_POSITION
+    )
     + "\n"
     + OPTIONS
     + """    Return:
@@ -324,11 +405,14 @@ rotate_.__doc__ = (
 )
 rotate_backward.__doc__ = (
     "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.\n"
-    + _TENSORS.format(more=""" They are dy.
+    + _TENSORS.format(
+        more=""" They are dy.
         out: tensors to write (with accumulate: to add to) instead of new ones, outside of autograd.
         forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
         d_freqs: like the table, f32 (f64 with f64 tensors): the gradient of freqs is written to it.
-        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq.""" + _MAX_POSITION)
+        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq."""
+        + _MAX_POSITION
+    )
     + "\n"
     + OPTIONS
     + """    Return:

@@ -1,6 +1,9 @@
 """RotaryEmbedding: a module that holds frequencies, and what a config says about the rotation."""
 
+from __future__ import annotations
+
 import types
+from typing import TYPE_CHECKING, Any, Tuple, overload
 
 import torch
 
@@ -8,7 +11,7 @@ from .. import _spec
 from .._abi import COPY
 from .._errors import Error, refuse_unknown
 from .._models import model_rotation
-from .._spec import ARRAYS, Options
+from .._spec import ARRAYS, Layout, Options, Pairing
 from .._values import flag, integer, shown
 from ..frequencies import Frequencies, frequencies
 from . import _check_tensor, _check_tensors, rotate
@@ -39,8 +42,36 @@ class RotaryEmbedding(torch.nn.Module):
         trope.Error: names the argument or the key of the config.
     """
 
-    def __init__(self, config, *, layout=None, pairing=None, learned=False, layer_type=None, seq_len=None, **options):
-        super().__init__()
+    if TYPE_CHECKING:  # what must be given, and what a call returns
+
+        def __init__(
+            self,
+            config: Any,
+            *,
+            layout: Layout,
+            pairing: Pairing | None = None,
+            learned: bool = False,
+            layer_type: str | None = None,
+            seq_len: int | None = None,
+            **options: Any,
+        ) -> None:
+            ...  # fmt: skip
+
+        @overload
+        def __call__(self, x: torch.Tensor, /, *, seq_len: int | None = None, **options: Any) -> torch.Tensor: ...
+        @overload
+        def __call__(
+            self, x: torch.Tensor, y: torch.Tensor, /, *more: torch.Tensor, seq_len: int | None = None, **options: Any
+        ) -> Tuple[torch.Tensor, ...]: ...
+        def __call__(self, *tensors: Any, seq_len: int | None = None, **options: Any) -> Any: ...
+
+    else:
+
+        def __init__(self, config, **options):
+            super().__init__()
+            self._set_up(config, **options)
+
+    def _set_up(self, config, layout=None, pairing=None, learned=False, layer_type=None, seq_len=None, **options):
         self.options = dict(options, layout=layout, pairing=pairing)
         self.trailing_dim = 0  # the last so many elements of a head rotate, 0: those that options say
         self._config, self._layer_type, self._frequencies = None, layer_type, {}

@@ -18,7 +18,7 @@ _SPEC_SCHEMA = (
     " str out_of_range, str padding, bool stream_positions, int cp_size, int cp_rank, str cp_layout, int[] rotary_dims,"
     " int[] rotary_offsets, int[] shared_heads, bool accumulate, int[] pair_axis, float[] inv_freq, int threads"
 )
-_frequencies = {}  # of the lists that operators get
+_frequencies: dict = {}  # of the lists that operators get
 
 
 def _spec_of(options):
