@@ -150,7 +150,7 @@ def describe(x, argument):
         return _by_interface(x, interface, "cuda", argument)
     if hasattr(x, "__dlpack__"):
         return _by_dlpack(x, argument)
-    message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not a %s"
+    message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not %s"
     raise Error(message % (argument, type(x).__name__), argument)
 
 

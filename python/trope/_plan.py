@@ -257,7 +257,7 @@ class Plan:
         check_spec(spec, name, shape[3])
         args.angle_dtype = _abi.DTYPES[dtype_of(table, name)]
         if side.sin is not None and (*self._table_strides(side.sin, "sin"), side.sin[2]) != (shape, strides, table[2]):
-            message = "sin has shape %s, strides %s and dtype %s, and cos %s, %s and %s: they must be the same"
+            message = "sin has shape %s, strides %s and dtype %s, and cos %s, %s and %s: they must be the same (make both contiguous)"
             given = [x for meta in (side.sin, table) for x in (list(meta[0]), list(meta[1]), name_of_dtype(meta[2]))]
             raise Error(message % tuple(given), "sin")
         if args.angle_dtype == _abi.DTYPES["f64"] != args.dtype:

@@ -60,7 +60,7 @@ def _requires_grad(tensors):
 def _check_tensor(t, name):
     """Refuses what is not an ordinary tensor with memory of its own, and says what to pass instead."""
     if not isinstance(t, torch.Tensor):
-        raise Error("%s must be a torch tensor, as the tensors of the call are, not a %s" % (name, type(t).__name__), name)
+        raise Error("%s must be a torch tensor, as the tensors of the call are, not %s" % (name, type(t).__name__), name)
     if t.layout is torch.jagged or t.is_nested:
         message = "%s is a nested tensor: pass its values(), with layout 'thd' and its offsets() as cu_seqlens"
         raise Error(message % name, name)
@@ -231,6 +231,7 @@ def rotate_(
 @_in_the_callers_words
 def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
+    _refuse_accumulate(spec)
     _check_gradients(side)
     if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
@@ -367,6 +368,7 @@ def rotate_backward_(
 @_in_the_callers_words
 def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
+    _refuse_accumulate(spec)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
     _write_in_place(True, spec, side, tensors, ())
