@@ -15,10 +15,15 @@ gradients of freqs. What is less: freqs of several batch entries [positions, b, 
 import torch
 from torch.autograd import Function
 
-from ._abi import COPY
+from ._abi import COPY, MAX_ROTARY_DIM
+from ._dropin import (
+    arguments, check_table, flag, gradients, indices, integer, number, optional, positive, rename, shown, tensor,
+)  # fmt: skip
 from ._errors import Error
 from ._spec import resolve
 from .torch import _is_eager, _launch, rotate, rotate_backward
+from .torch._launch import refuse_transforms
+from .torch._modules import keep_precision
 
 __all__ = [
     "FusedQKVRoPEFunc", "FusedRoPEFunc", "RotaryPositionEmbedding", "apply_fused_qkv_rotary_pos_emb",
@@ -30,30 +35,37 @@ FORMATS = ("sbhd", "bshd", "thd")
 
 
 def _check_format(value, argument):
-    if value not in FORMATS:
-        raise Error("%s must be one of %s, not %r" % (argument, ", ".join(map(repr, FORMATS)), value), argument)
-    return value
+    if not isinstance(value, str) or value not in FORMATS:
+        raise Error("%s must be one of %s, not %s" % (argument, ", ".join(map(repr, FORMATS)), shown(value)), argument)
 
 
-def _format_of(value):
+def _word_of(value):
     """The word of qkv_format, which may be TransformerEngine's NVTE_QKV_Format: by name, as its numbers have changed."""
-    return _check_format(getattr(value, "name", str(value)).removeprefix("NVTE_").lower(), "qkv_format")
+    word = value if isinstance(value, str) else getattr(value, "name", None)
+    return word.removeprefix("NVTE_").lower() if isinstance(word, str) else value
 
 
-def _table(freqs, head_dim, dtype, argument="freqs"):
+def _check_qkv_format(value, argument):
+    if _word_of(value) not in FORMATS:
+        _check_format(value, argument)
+
+
+def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None):
     """[positions, d2] of [positions, 1, 1, d2]."""
+    head_dim = x.shape[-1] if head_dim is None else head_dim
     if freqs.dim() != 4 or freqs.shape[1] != 1 or freqs.shape[2] != 1:
         raise Error("%s has shape %s, which is not [positions, 1, 1, d2]" % (argument, list(freqs.shape)), argument)
-    if freqs.shape[3] > head_dim or freqs.shape[3] % 2:
+    if not 2 <= freqs.shape[3] <= head_dim or freqs.shape[3] % 2:
         words = argument, freqs.shape[3], head_dim
-        raise Error("%s has %d columns, which must be even, and at most head_dim %d" % words, argument)
-    if freqs.dtype == torch.float64 and dtype != torch.float64:
+        raise Error("%s has %d columns, which must be even, and 2 to head_dim %d" % words, argument)
+    if freqs.dtype == torch.float64 and x.dtype != torch.float64:
         freqs = freqs.float()
+    check_table(freqs, x, argument, x_argument)
     return freqs[:, 0, 0]
 
 
 def _check_rows(x, freqs, tensor_format, start_positions, cp_size, argument="freqs"):
-    """What follows from the shapes. Positions that are read are the library's to check."""
+    """Refuses too few rows for the shape of x. The library checks positions that are read."""
     if tensor_format == "thd" or start_positions is not None:
         return
     positions = x.shape[tensor_format.index("s")] * cp_size
@@ -84,9 +96,10 @@ def _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, c
 def _prepare(x, argument, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank):
     """The options of trope.torch.rotate, freqs among them."""
     _check_dims(x, tensor_format, argument)
-    table = _table(freqs, x.shape[-1], x.dtype)
+    table = _table(freqs, x, "freqs", argument)
     _check_rows(x, freqs, tensor_format, start_positions, cp_size)
-    return dict(_options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank), freqs=table)
+    options = _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank)
+    return dict(options, freqs=table, rotary_dim=table.shape[1])
 
 
 def _rotate(transposed, x, argument, *words):
@@ -94,48 +107,86 @@ def _rotate(transposed, x, argument, *words):
     options = _prepare(x, argument, *words)
     if not _is_eager((x,)):
         return (rotate_backward if transposed else rotate)(x.detach(), **options).contiguous()
-    spec, side = resolve(1, **options)
+    spec, side = resolve([x], **options)
     result = x.new_empty(x.shape)
     _launch.launch(transposed, spec, [x], [result], [None], (*side, None, None))
     return result
 
 
+_WORDS = {
+    "start_positions": optional(indices), "interleaved": flag, "cu_seqlens": optional(indices), "cp_size": integer(1),
+    "cp_rank": integer(0),
+}  # fmt: skip
+
+
+@arguments({"tensors[0]": "input"}, input=tensor, freqs=tensor, qkv_format=_check_qkv_format, **_WORDS)
 def fused_rope_forward(input, freqs, start_positions, qkv_format, interleaved, cu_seqlens, cp_size, cp_rank):
     """apply_rotary_pos_emb outside of autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format."""
-    words = _format_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
+    words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate(False, input, "input", freqs, start_positions, *words)
 
 
+@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, freqs=tensor, qkv_format=_check_qkv_format, **_WORDS)
 def fused_rope_backward(output_grads, freqs, start_positions, qkv_format, interleaved, cu_seqlens, cp_size, cp_rank):
     """dx of dy: the transpose of fused_rope_forward with the same arguments."""
-    words = _format_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
+    words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate(True, output_grads, "output_grads", freqs, start_positions, *words)
 
 
-class FusedRoPEFunc(Function):
-    """apply(t, freqs, start_positions=None, tensor_format="sbhd", interleaved=False, cu_seqlens=None, cp_size=1,
-    cp_rank=0): apply_rotary_pos_emb, whose arguments it has in another order. It gives freqs no gradient."""
+_apply = Function.apply.__func__  # super() stops torch.compile
+
+
+class _Rope(Function):
+    """apply(t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank), of checked arguments."""
 
     @staticmethod
-    def forward(
-        ctx, t, freqs, start_positions=None, tensor_format="sbhd", interleaved=False, cu_seqlens=None, cp_size=1, cp_rank=0
-    ):
-        _check_format(tensor_format, "tensor_format")
-        if ctx.needs_input_grad[1]:
-            raise Error("freqs requires a gradient, which FusedRoPEFunc lacks: use apply_rotary_pos_emb", "freqs")
+    def forward(ctx, t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank):
         ctx.save_for_backward(freqs, start_positions, cu_seqlens)
         ctx.words = tensor_format, interleaved, cp_size, cp_rank
         return _rotate(False, t, "t", freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank)
 
     @staticmethod
+    @gradients
     def backward(ctx, grad_output):
         freqs, start_positions, cu_seqlens = ctx.saved_tensors
         tensor_format, interleaved, cp_size, cp_rank = ctx.words
         words = tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
-        options = _prepare(grad_output, "grad_output", freqs, start_positions, *words)
+        options = _prepare(grad_output, "tensors[0]", freqs, start_positions, *words)
         return (rotate_backward(grad_output, **options),) + (None,) * 7
 
 
+class FusedRoPEFunc(_Rope):
+    """apply(t, freqs, start_positions=None, tensor_format="sbhd", interleaved=False, cu_seqlens=None, cp_size=1,
+    cp_rank=0): apply_rotary_pos_emb, whose arguments it has in another order. It gives freqs no gradient."""
+
+    @classmethod
+    def apply(cls, *args):
+        _refuse_transforms("t")
+        return _apply(cls, *args)
+
+    @staticmethod
+    @arguments({"tensors[0]": "t"}, t=tensor, freqs=tensor, tensor_format=_check_format, **_WORDS)
+    def forward(
+        ctx, t, freqs, start_positions=None, tensor_format="sbhd", interleaved=False, cu_seqlens=None, cp_size=1, cp_rank=0
+    ):
+        _refuse_gradient(ctx.needs_input_grad[1], "freqs", "FusedRoPEFunc", "apply_rotary_pos_emb")
+        return _Rope.forward(ctx, t, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank)
+
+
+def _refuse_transforms(x):
+    """What PyTorch would refuse in words of its own, before forward is called."""
+    try:
+        refuse_transforms()
+    except Error as error:
+        raise rename(error, {"tensors[0]": x}) from None
+
+
+def _refuse_gradient(needed, name, function, other):
+    if needed:
+        raise Error("%s requires a gradient, which %s lacks: use %s" % (name, function, other), name)
+
+
+@arguments({"tensors[0]": "t"}, t=tensor, freqs=tensor, tensor_format=_check_format, fused=flag, **_WORDS)
 def apply_rotary_pos_emb(
     t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False, fused=False, cu_seqlens=None, cp_size=1,
     cp_rank=0,
@@ -160,21 +211,31 @@ def apply_rotary_pos_emb(
         trope.Error: names the argument. On CUDA, tokens whose start_positions leave the table become NaN instead, and so
             do sequences that cu_seqlens has wrong, or that are longer than the table.
     """
-    words = _check_format(tensor_format, "tensor_format"), interleaved, cu_seqlens, cp_size, cp_rank
+    words = tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
     if freqs.requires_grad or not _is_eager((t,)):
         return rotate(t, **_prepare(t, "t", freqs, start_positions, *words)).contiguous()
-    return FusedRoPEFunc.apply(t, freqs, start_positions, *words)
+    return _Rope.apply(t, freqs, start_positions, *words)
 
 
 # ---- Packed QKV: [..., groups, q_per_group * d + d + v_dim] ----
 
 
-def _check_split(split):
+def _check_split(value, name):
+    """The check of qkv_split_arg_list."""
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise Error("%s must be a list of 3 integers, [n * d, d, v_dim], not %s" % (name, shown(value)), name)
+    for each in value:
+        _of_split(each, name)
+    if value[0] % value[1]:
+        message = "%s must be [n * d, d, v_dim], the elements that a group has of q, k and v, not %s"
+        raise Error(message % (name, list(value)), name)
+
+
+_of_split = integer(1)
+
+
+def _sizes_of(split):
     """(q_per_group, d, v_dim) of qkv_split_arg_list."""
-    split = tuple(split)
-    if len(split) != 3 or min(split) < 1 or split[0] % split[1]:
-        name = "qkv_split_arg_list"
-        raise Error("%s must be [n * d, d, v_dim], what a group has of q, k and v, not %s" % (name, list(split)), name)
     return split[0] // split[1], split[1], split[2]
 
 
@@ -197,13 +258,9 @@ def _same(a, b):
     return a.data_ptr() == b.data_ptr() and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
 
 
-def _tables(q_freqs, k_freqs, k):
-    return tuple(_table(freqs, k.shape[-1], k.dtype, name) for freqs, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")))
-
-
 def _calls(q_freqs, k_freqs, parts):
     """What goes into one call: (indices of q, k and v, the table, rotary_dim of each). V is with q."""
-    q_table, k_table = _tables(q_freqs, k_freqs, parts[1])
+    q_table, k_table = (_table(f, parts[1], name) for f, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")))
     q_width, k_width = q_table.shape[-1], k_table.shape[-1]
     if _same(q_freqs, k_freqs):
         return [((0, 1, 2), q_table, (q_width, k_width, COPY))]
@@ -213,10 +270,9 @@ def _calls(q_freqs, k_freqs, parts):
 def _rotate_parts(transposed, srcs, dsts, q_freqs, k_freqs, options):
     """From parts to parts: q and k rotated, v copied, in one launch where q and k have one table."""
     for which, table, widths in _calls(q_freqs, k_freqs, srcs):
-        spec, side = resolve(len(which), freqs=table, rotary_dim=widths, **_with_groups(options))
-        _launch.launch(
-            transposed, spec, [srcs[i] for i in which], [dsts[i] for i in which], (None,) * len(which), (*side, None, None)
-        )
+        from_parts, to_parts = [srcs[i] for i in which], [dsts[i] for i in which]
+        spec, side = resolve(from_parts, freqs=table, rotary_dim=widths, **_with_groups(options))
+        _launch.launch(transposed, spec, from_parts, to_parts, (None,) * len(which), (*side, None, None))
 
 
 def _with_groups(options):
@@ -228,10 +284,12 @@ def _prepare_qkv(
 ):
     """(q_per_group, d, v_dim), and the options but freqs."""
     _check_dims(qkv, tensor_format, argument)
-    sizes = _check_split(split)
+    sizes = _sizes_of(split)
     if qkv.shape[-1] != sum(split):
         name, given = "qkv_split_arg_list", (sum(split), argument, qkv.shape[-1])
         raise Error("%s is of %d elements a group, and %s has %d" % (name, *given), name)
+    for freqs, argument_of_freqs in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")):
+        _table(freqs, qkv, argument_of_freqs, argument, sizes[1])
     _check_rows(qkv, q_freqs, tensor_format, start_positions, cp_size, "q_freqs")
     _check_rows(qkv, k_freqs, tensor_format, start_positions, cp_size, "k_freqs")
     return sizes, _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank)
@@ -263,13 +321,19 @@ def _rotate_qkv_back(
     dq, dk, dv, q_freqs, k_freqs, split, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
 ):
     """The packed gradient, without autograd."""
-    sizes = per_group, d, v_dim = _check_split(split)
+    sizes = per_group, d, v_dim = _sizes_of(split)
     _check_dims(dk, tensor_format, "k_grad_out")
     before, groups = tuple(dk.shape[:-2]), dk.shape[-2]
     expected = (groups * per_group, d), (groups, d), (groups, v_dim)
     for x, ends, name in zip((dq, dk, dv), expected, ("q_grad_out", "k_grad_out", "v_grad_out")):
         if tuple(x.shape) != before + ends:
             raise Error("%s has shape %s, where %s is wanted" % (name, list(x.shape), list(before + ends)), name)
+        if x.dtype != dq.dtype:
+            raise Error("%s has dtype %s, and q_grad_out %s" % (name, x.dtype, dq.dtype), name)
+        if x.device != dq.device:
+            raise Error("%s is on %s, and q_grad_out on %s" % (name, x.device, dq.device), name)
+    for freqs, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")):
+        _table(freqs, dk, name, "k_grad_out")
     _check_rows(dk, q_freqs, tensor_format, start_positions, cp_size, "q_freqs")
     _check_rows(dk, k_freqs, tensor_format, start_positions, cp_size, "k_freqs")
     options = _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank)
@@ -278,55 +342,63 @@ def _rotate_qkv_back(
     return d_qkv
 
 
+def _names(x):
+    """Of calls of q, k and v, or of some of them. _calls says which."""
+    return {"tensors[%d]" % i: x for i in range(3)}
+
+
+_QKV_WORDS = {"q_freqs": tensor, "k_freqs": tensor, "qkv_split_arg_list": _check_split, **_WORDS}
+
+
+@arguments(_names("qkv_input"), qkv_input=tensor, qkv_format=_check_qkv_format, **_QKV_WORDS)
 def fused_qkv_rope_forward(
     qkv_input, q_freqs, k_freqs, start_positions, qkv_split_arg_list, qkv_format, interleaved, cp_size, cp_rank,
     cu_seqlens=None,
 ):  # fmt: skip
     """apply_fused_qkv_rotary_pos_emb outside of autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format. cu_seqlens, which
     TransformerEngine's has not: for thd."""
-    words = _format_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
+    words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate_qkv(qkv_input, "qkv_input", q_freqs, k_freqs, qkv_split_arg_list, start_positions, *words)
 
 
+@arguments(
+    {"tensors[0]": "q_grad_out", "tensors[1]": "k_grad_out", "tensors[2]": "v_grad_out"}, q_grad_out=tensor,
+    k_grad_out=tensor, v_grad_out=tensor, qkv_format=_check_qkv_format, **_QKV_WORDS,
+)  # fmt: skip
 def fused_qkv_rope_backward(
     q_grad_out, k_grad_out, v_grad_out, q_freqs, k_freqs, qkv_split_arg_list, qkv_format, interleaved, cp_size, cp_rank,
     start_positions=None, cu_seqlens=None,
 ):  # fmt: skip
     """The gradient of qkv_input: the transpose of fused_qkv_rope_forward. start_positions and cu_seqlens, which
     TransformerEngine's has not, are those of forward."""
-    words = _format_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
+    words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate_qkv_back(
         q_grad_out, k_grad_out, v_grad_out, q_freqs, k_freqs, qkv_split_arg_list, start_positions, *words
     )  # fmt: skip
 
 
-class FusedQKVRoPEFunc(Function):
-    """apply(qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions=None, tensor_format="sbhd", interleaved=False,
-    cp_size=1, cp_rank=0, cu_seqlens=None): apply_fused_qkv_rotary_pos_emb, with cu_seqlens at the end."""
+class _PackedRope(Function):
+    """apply(qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions, tensor_format, interleaved, cp_size, cp_rank,
+    cu_seqlens), of checked arguments."""
 
     @staticmethod
     def forward(
-        ctx, qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions=None, tensor_format="sbhd", interleaved=False,
-        cp_size=1, cp_rank=0, cu_seqlens=None,
-    ):  # fmt: skip
-        for needed, name in zip(ctx.needs_input_grad[1:3], ("q_freqs", "k_freqs")):
-            if needed:
-                message = "%s requires a gradient, which FusedQKVRoPEFunc lacks: use apply_fused_qkv_rotary_pos_emb"
-                raise Error(message % name, name)
-        _check_format(tensor_format, "tensor_format")
+        ctx, qkv, q_freqs, k_freqs, split, start_positions, tensor_format, interleaved, cp_size, cp_rank, cu_seqlens
+    ):
         ctx.save_for_backward(q_freqs, k_freqs, start_positions, cu_seqlens)
-        ctx.words = tuple(qkv_split_arg_list), tensor_format, interleaved, cp_size, cp_rank
+        ctx.words = split, tensor_format, interleaved, cp_size, cp_rank
         words = tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
-        return _rotate_qkv(qkv, "qkv", q_freqs, k_freqs, ctx.words[0], start_positions, *words)
+        return _rotate_qkv(qkv, "qkv", q_freqs, k_freqs, split, start_positions, *words)
 
     @staticmethod
+    @gradients
     def backward(ctx, grad_output_q, grad_output_k, grad_output_v):
         grads = grad_output_q, grad_output_k, grad_output_v
-        return (_FusedQKVTransposed.apply(*grads, *ctx.saved_tensors, *ctx.words),) + (None,) * 9
+        return (_PackedRopeTransposed.apply(*grads, *ctx.saved_tensors, *ctx.words),) + (None,) * 9
 
 
-class _FusedQKVTransposed(Function):
-    """The backward of FusedQKVRoPEFunc, which has one itself: apply(dq, dk, dv, q_freqs, k_freqs, start_positions,
+class _PackedRopeTransposed(Function):
+    """The backward of _PackedRope, which has one itself: apply(dq, dk, dv, q_freqs, k_freqs, start_positions,
     cu_seqlens, qkv_split_arg_list, tensor_format, interleaved, cp_size, cp_rank)."""
 
     @staticmethod
@@ -339,12 +411,35 @@ class _FusedQKVTransposed(Function):
         return _rotate_qkv_back(dq, dk, dv, q_freqs, k_freqs, split, start_positions, *words)
 
     @staticmethod
+    @gradients
     def backward(ctx, grad):
         q_freqs, k_freqs, start_positions, cu_seqlens = ctx.saved_tensors
         split, *words = ctx.words
-        return FusedQKVRoPEFunc.apply(grad, q_freqs, k_freqs, split, start_positions, *words, cu_seqlens) + (None,) * 9
+        return _PackedRope.apply(grad, q_freqs, k_freqs, split, start_positions, *words, cu_seqlens) + (None,) * 9
 
 
+class FusedQKVRoPEFunc(_PackedRope):
+    """apply(qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions=None, tensor_format="sbhd", interleaved=False,
+    cp_size=1, cp_rank=0, cu_seqlens=None): apply_fused_qkv_rotary_pos_emb, with cu_seqlens at the end."""
+
+    @classmethod
+    def apply(cls, *args):
+        _refuse_transforms("qkv")
+        return _apply(cls, *args)
+
+    @staticmethod
+    @arguments(_names("qkv"), qkv=tensor, tensor_format=_check_format, **_QKV_WORDS)
+    def forward(
+        ctx, qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions=None, tensor_format="sbhd", interleaved=False,
+        cp_size=1, cp_rank=0, cu_seqlens=None,
+    ):  # fmt: skip
+        for needed, name in zip(ctx.needs_input_grad[1:3], ("q_freqs", "k_freqs")):
+            _refuse_gradient(needed, name, "FusedQKVRoPEFunc", "apply_fused_qkv_rotary_pos_emb")
+        words = tensor_format, interleaved, cp_size, cp_rank, cu_seqlens
+        return _PackedRope.forward(ctx, qkv, q_freqs, k_freqs, tuple(qkv_split_arg_list), start_positions, *words)
+
+
+@arguments(_names("qkv"), qkv=tensor, tensor_format=_check_format, **_QKV_WORDS)
 def apply_fused_qkv_rotary_pos_emb(
     qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
     cu_seqlens=None, cp_size=1, cp_rank=0,
@@ -365,16 +460,24 @@ def apply_fused_qkv_rotary_pos_emb(
     Raises:
         trope.Error: names the argument.
     """
-    _check_format(tensor_format, "tensor_format")
     if q_freqs.requires_grad or k_freqs.requires_grad or not _is_eager((qkv,)):
         words = tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
         prepared = _prepare_qkv(qkv, "qkv", q_freqs, k_freqs, qkv_split_arg_list, start_positions, *words)
         return _compose_qkv(qkv, q_freqs, k_freqs, *prepared)
     words = tensor_format, interleaved, cp_size, cp_rank
-    return FusedQKVRoPEFunc.apply(qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions, *words, cu_seqlens)
+    return _PackedRope.apply(qkv, q_freqs, k_freqs, tuple(qkv_split_arg_list), start_positions, *words, cu_seqlens)
 
 
 # ---- The table ----
+
+
+_POSITIONS_MOST = 2**24  # those that float32 has exactly
+
+
+def _percent(value, name):
+    """The check of rotary_percent."""
+    if not 0 < number(value, name) <= 1:
+        raise Error("%s must be over 0, and at most 1, not %s" % (name, shown(value)), name)
 
 
 class RotaryPositionEmbedding(torch.nn.Module):
@@ -392,20 +495,64 @@ class RotaryPositionEmbedding(torch.nn.Module):
     Its buffer inv_freq is on the current CUDA device, if there is one.
     """
 
+    @arguments(
+        dim=integer(2, MAX_ROTARY_DIM), rotary_percent=_percent, seq_len_interpolation_factor=optional(positive),
+        pretrained_max_position_embeddings=optional(integer(1, _POSITIONS_MOST)), rotary_base=positive, interleaved=flag,
+    )  # fmt: skip
     def __init__(
         self, dim, rotary_percent=1.0, seq_len_interpolation_factor=None, pretrained_max_position_embeddings=None,
         rotary_base=10000.0, interleaved=False,
     ):  # fmt: skip
         super().__init__()
-        if rotary_percent < 1.0:
-            dim = int(dim * rotary_percent)
+        if dim % 2:
+            raise Error("dim must be even, not %d" % dim, "dim")
+        self._dim = int(dim * rotary_percent)
+        if self._dim < 2 or self._dim % 2:
+            message = "rotary_percent %s of dim %d are %d elements, which must be even, and 2 or more"
+            raise Error(message % (rotary_percent, dim, self._dim), "rotary_percent")
+        if seq_len_interpolation_factor is not None and pretrained_max_position_embeddings is None:
+            message = (
+                "pretrained_max_position_embeddings is missing: TransformerEngine does not read"
+                " seq_len_interpolation_factor without it"
+            )
+            raise Error(message, "pretrained_max_position_embeddings")
         self.seq_len_interpolation_factor = seq_len_interpolation_factor
         self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
         self.rotary_base = rotary_base
         self.interleaved = interleaved
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        exponents = torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim
-        self.register_buffer("inv_freq", 1.0 / rotary_base**exponents)
+        self.register_buffer("inv_freq", self._compute_inv_freq(device))
+
+    def _compute_inv_freq(self, device):
+        exponents = torch.arange(0, self._dim, 2, dtype=torch.float32, device=device) / self._dim
+        return 1.0 / self.rotary_base**exponents
+
+    def reset_parameters(self):
+        """Computes inv_freq from the arguments of the module."""
+        with torch.no_grad():
+            self.inv_freq.copy_(self._compute_inv_freq(self.inv_freq.device))
+
+    def _apply(self, fn, recurse=True):
+        """Casts leave inv_freq in float32. It gets its values when it leaves the meta device."""
+        was_meta = self.inv_freq.is_meta
+        super()._apply(keep_precision(fn), recurse)
+        if self.inv_freq.dtype != torch.float32:  # float64, of the same values
+            self.inv_freq = self.inv_freq.float()
+        if was_meta and not self.inv_freq.is_meta:
+            self.reset_parameters()
+        return self
+
+    def _load_from_state_dict(self, state_dict, prefix, *others):
+        """Frequencies that a model cast to 16 bits has saved are replaced by those that they were rounded from."""
+        saved = state_dict.get(prefix + "inv_freq")
+        if isinstance(saved, torch.Tensor) and saved.is_floating_point() and saved.element_size() < 4:
+            own = self._compute_inv_freq(saved.device)
+            if saved.is_meta or saved.shape != own.shape or not torch.equal(saved, own.to(saved.dtype)):
+                message = "%sinv_freq has dtype %s, in which frequencies are rounded: save it in float32"
+                others[-1].append(message % (prefix, saved.dtype))
+                return
+            state_dict = {**state_dict, prefix + "inv_freq": own}
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _find_scale(self, max_seq_len):
         """What positions are multiplied by, or None."""
@@ -414,8 +561,17 @@ class RotaryPositionEmbedding(torch.nn.Module):
             return None
         return 1 / (max_seq_len / trained) if max_seq_len > trained * factor else 1 / factor
 
+    @arguments(max_seq_len=integer(0, _POSITIONS_MOST), offset=integer(-_POSITIONS_MOST, _POSITIONS_MOST))
     def forward(self, max_seq_len, offset=0):
         """[max_seq_len, 1, 1, dim] f32: the angles of positions from offset on."""
+        if max_seq_len + offset > _POSITIONS_MOST:
+            message = "offset %d and max_seq_len %d exceed position %d: float32 has no larger ones exactly"
+            raise Error(message % (offset, max_seq_len, _POSITIONS_MOST), "offset")
+        if self.inv_freq.dtype != torch.float32:
+            message = (
+                "inv_freq has dtype %s, in which frequencies are rounded: keep it in float32, and call reset_parameters()"
+            )
+            raise Error(message % self.inv_freq.dtype, "inv_freq")
         positions = torch.arange(max_seq_len, device=self.inv_freq.device, dtype=self.inv_freq.dtype) + offset
         scale = self._find_scale(max_seq_len)
         if scale is not None:

@@ -449,7 +449,7 @@ def test_refusals_of_one_tensor():
     refused("start_positions", call, t, freqs, start_positions=torch.zeros(BATCH + 1, dtype=torch.int32))
     refused("start_positions", call, t, freqs, start_positions=torch.zeros(BATCH))
     refused("start_positions", call, t, freqs, start_positions=torch.tensor([0, 0, ROWS - 15], dtype=torch.int32))
-    refused("tokens", call, t[:15], freqs, cp_size=2)
+    refused("t", call, t[:15], freqs, cp_size=2)
     refused("cu_seqlens", call, t[:, 0], freqs, "thd", cu_seqlens=torch.tensor([0, 6, 32], dtype=torch.int32), cp_size=2)
     refused("qkv_format", te.fused_rope_forward, t, freqs, None, NVTE_QKV_Format.NVTE_BHSD, False, None, 1, 0)
     refused("qkv_format", te.fused_rope_forward, t, freqs, None, 1, False, None, 1, 0)
