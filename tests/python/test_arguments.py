@@ -260,6 +260,51 @@ def test_arrays_that_are_written_are_refused(library):
     backward("d_inv_freq", **good, **TABLE)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_out_and_forward_src_in_every_form(library):
+    wanted = trope.rotate(X, **TABLE)
+    for form in (lambda x: x, lambda x: [x], lambda x: (x,)):
+        out, d_freqs = of_library(np.zeros_like(X), library), np.zeros((4, 8), f32)
+        assert call(trope.rotate, library, [X], dict(TABLE, out=form(out))) is out
+        assert np.array_equal(np.asarray(out), wanted)
+        d = of_library(d_freqs, library)
+        call(trope.rotate_backward, library, [X], dict(TABLE, forward_src=form(of_library(X, library)), d_freqs=d))
+        assert np.asarray(d).any()
+        dx = of_library(np.zeros_like(X), library)
+        call(trope.rotate_backward, library, [X], dict(TABLE, out=form(dx)))
+        assert np.array_equal(np.asarray(dx), trope.rotate_backward(X, **TABLE))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_an_array_with_dlpack_alone(dtype):
+    class Only:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    x = X.astype(dtype)
+    y, z = trope.rotate(Only(x), Only(x[:, :, ::2]), **dict(TABLE, freqs=Only(FREQS)))
+    assert type(y) is np.ndarray and y.dtype == dtype and np.array_equal(y, trope.rotate(x, **TABLE))
+    assert np.array_equal(z, trope.rotate(x[:, :, ::2], **TABLE))
+    assert np.array_equal(trope.rotate_backward(Only(x), **TABLE), trope.rotate_backward(x, **TABLE))
+
+
+def test_rotary_dim_is_asked_for():
+    for angles in (dict(freqs=FREQS, angle_columns="half"), dict(inv_freq=INV_FREQ), dict(inv_freq=trope.Frequencies(INV_FREQ))):
+        options = dict(layout="sbhd", pairing="half", **angles)
+        wide = np.tile(X, (1, 1, 1, 2))
+        refused("rotary_dim", trope.rotate, wide, **options)
+        y = trope.rotate(wide, rotary_dim=8, **options)
+        assert np.array_equal(y[..., 8:], wide[..., 8:]) and np.array_equal(y[..., :8], trope.rotate(X, **options))
+        y, z = trope.rotate(wide, X, rotary_dim=8, rotary_offset=(8, 0), **options)
+        assert np.array_equal(y[..., :8], wide[..., :8]) and np.array_equal(y[..., 8:], z)
+
+
 def test_stream_and_other_parameters():
     for bad in ("x", 1.0, True, -1, 2**64, 0):
         refused("stream", trope.rotate, X, stream=bad, **TABLE)

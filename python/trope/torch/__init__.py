@@ -86,8 +86,8 @@ def _resolve(tensors, options, max_position=None):
     """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient."""
     if not tensors:
         raise Error("tensors: none is given", "tensors")
-    _launch.refuse_transforms()
     _check_tensors(tensors, ())
+    _launch.refuse_transforms()
     if max_position is not None:
         integer(max_position, "max_position", 1)
         if not isinstance(options.get("inv_freq"), Tensor):

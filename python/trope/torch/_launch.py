@@ -21,8 +21,11 @@ _is_traced = torch._C._get_tracing_state
 
 
 def refuse_transforms(tensors=()):
-    """Refuses what would record or differentiate a call that it cannot see: the results would be garbage, or zeros."""
-    if _is_transformed() or any(map(_is_batched, tensors)):
+    """Refuses what would record or differentiate a call that it cannot see: the results would be garbage, or zeros.
+
+    Batched gradients are seen in the first of `tensors`: all of a call are batched, or none is.
+    """
+    if _is_transformed() or (tensors and _is_batched(tensors[0])):
         raise Error(
             "tensors: torch.func transforms (vmap, grad, vjp, jvp), is_grads_batched and jacobian(vectorize=True) are not"
             " supported: call torch.autograd.grad once for each gradient, and make the dimension of a vmap one of batch or"
