@@ -13,7 +13,7 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f
 _INDICES = {"int32": "i32", "int64": "i64"}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of an element
 _PLANS_MOST = 512
-_NO_ELEMENTS = 64  # the address of arrays without elements, for which libraries have 0: nothing is read there
+_NO_ELEMENTS = 64  # times 1, 2, ...: addresses of arrays without elements, for which libraries have 0. Nothing is read there.
 
 
 class Side(NamedTuple):
@@ -364,7 +364,8 @@ class Plan:
             _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq", "pair")
 
     def _find_slots(self, srcs, dsts, forward_srcs, side):
-        """Where the addresses go: (words of a struct, index of the word), for the arrays that are there, in their order."""
+        """Where the addresses go, for the arrays that are there, in their order: (words of a struct, index of the word, the
+        address of an array without elements). That is another for each array: equal ones would mean a call in place."""
         args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
         slots = []
         for name, metas in (("src", srcs), ("dst", dsts), ("forward_src", forward_srcs)):
@@ -373,7 +374,7 @@ class Plan:
                     words = (ctypes.c_uint64 * (ctypes.sizeof(Operand) // 8)).from_buffer(operand)
                     slots.append((words, getattr(Operand, name).offset // 8))
         slots += [(args, getattr(Args, name).offset // 8) for name in Side._fields if getattr(side, name) is not None]
-        return slots
+        return [(words, at, _NO_ELEMENTS * (i + 1)) for i, (words, at) in enumerate(slots)]
 
     def _check(self, status):
         """Raises the library's last error, in the words of the caller, unless status is OK."""
@@ -386,8 +387,8 @@ class Plan:
 
         allocate(bytes) gives scratch, which gradients of the angles need, as (what keeps it alive, its address).
         """
-        for (words, at), address in zip(self.slots, addresses):
-            words[at] = address or _NO_ELEMENTS
+        for (words, at, nothing), address in zip(self.slots, addresses):
+            words[at] = address or nothing
         self.args.stream = stream  # None: the legacy stream, whatever an earlier call of this plan had
         if allocate is not None:
             args, size = self.args, self._find_workspace_size()
@@ -400,8 +401,8 @@ class Plan:
     def find_kernel(self, addresses, backward):
         """trope_kernel_name."""
         name = ctypes.create_string_buffer(128)
-        for (words, at), address in zip(self.slots, addresses):
-            words[at] = address or _NO_ELEMENTS
+        for (words, at, nothing), address in zip(self.slots, addresses):
+            words[at] = address or nothing
         self._check(lib.trope_kernel_name(self.reference, backward, name, len(name)))
         return name.value.decode()
 
