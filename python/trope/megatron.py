@@ -36,16 +36,21 @@ import inspect
 import logging
 import sys
 from types import FunctionType, ModuleType
+from typing import NamedTuple
 
 import torch
 from torch.autograd import Function
 
 from . import pair_axis
 from . import transformer_engine as _te
-from ._abi import COPY
+from ._abi import COPY, MAX_ROTARY_DIM
+from ._dropin import (
+    arguments, check_table, check_tables, flag, gradients, indices, integer, integers, number, optional, refuse_gradient,
+    shown, tensor,
+)  # fmt: skip
 from ._errors import Error
 from ._spec import resolve
-from .torch import _check_gradients, _count_write, _is_eager, _launch, _refuse_transforms, _same_strides, rotate, rotate_
+from .torch import _count_write, _is_eager, _launch, _same_strides, rotate, rotate_
 from .torch._autograd import Eager, _present, _spread
 
 __all__ = [
@@ -58,6 +63,52 @@ __all__ = [
 _NOT_GIVEN = "not given"  # max_seqlen of 0.19.2, which has none
 
 # ---- What is given ----
+
+
+def _config(value, name):
+    """The check of a config of Megatron-Core, of which two options are read."""
+    if not hasattr(value, "rotary_interleaved"):
+        message = "%s must be a TransformerConfig, or an object with rotary_interleaved, not %s"
+        raise Error(message % (name, shown(value)), name)
+    flag(value.rotary_interleaved, "%s.rotary_interleaved" % name)
+
+
+def _group(value, name):
+    """The check of a process group: what it says of its size and rank."""
+    if not (callable(getattr(value, "size", None)) and callable(getattr(value, "rank", None))) or isinstance(value, type):
+        raise Error("%s must be a process group, with size() and rank(), not %s" % (name, shown(value)), name)
+
+
+def _size_and_rank(group):
+    size, rank = group.size(), group.rank()
+    for value in (size, rank):
+        if type(value) is not int or not 0 <= rank < size:
+            message = "cp_group has size %s and rank %s: this process must be one of the group"
+            raise Error(message % (shown(size), shown(rank)), "cp_group")
+    return size, rank
+
+
+def _factor(value, name):
+    """The check of mscale."""
+    if not number(value, name):
+        raise Error("%s must not be 0" % name, name)
+
+
+def _most(value, name):
+    """The check of max_seqlen."""
+    if value is not _NOT_GIVEN and value is not None:
+        _length(value, name)
+
+
+def _emb_dim(value, name):
+    """The check of how many elements turn."""
+    integer(2, MAX_ROTARY_DIM)(value, name)
+    if value % 2:
+        raise Error("%s must be even, not %d" % (name, value), name)
+
+
+_length = integer(1)
+_CP = {"cp_size": integer(1), "cp_rank": integer(0)}
 
 
 def _sequences(cu_seqlens, cp_size, cp_rank):
@@ -78,9 +129,9 @@ def _pairing(rotary_interleaved, mla_rotary_interleaved=False, mla_output_remove
 
 
 def _check_columns(t, columns, argument):
-    if columns > t.shape[-1] or columns % 2:
+    if not 2 <= columns <= t.shape[-1] or columns % 2:
         words = argument, columns, t.shape[-1]
-        raise Error("%s is for %d elements of a head, which must be even and at most %d" % words, argument)
+        raise Error("%s is for %d elements of a head, which must be even, and 2 to %d" % words, argument)
 
 
 def _check_rows(t, rows, argument):
@@ -98,6 +149,7 @@ def _table(t, freqs):
     _check_columns(t, freqs.shape[3], "freqs")
     if freqs.dtype == torch.float64 and t.dtype != torch.float64:
         freqs = freqs.float()
+    check_table(freqs, t, "freqs", "t")
     return freqs[:, :, 0].transpose(0, 1)
 
 
@@ -111,9 +163,18 @@ def _rotate(
     """By the options of a layout."""
     _te._check_dims(t, options["layout"], "t")
     options.update(_pairing(rotary_interleaved, mla_rotary_interleaved, mla_output_remove_interleaving))
-    return rotate(t, freqs=_table(t, freqs), mscale=mscale, inverse=inverse, rounding="native", **options).contiguous()
+    options.update(freqs=_table(t, freqs), rotary_dim=freqs.shape[3], mscale=mscale, inverse=inverse, rounding="native")
+    return rotate(t, **options).contiguous()
 
 
+_T = {"tensors[0]": "t"}
+_ROTATION = {
+    "rotary_interleaved": flag, "mla_rotary_interleaved": flag, "mscale": _factor, "inverse": flag,
+    "mla_output_remove_interleaving": flag, "multi_latent_attention": optional(flag),
+}  # fmt: skip
+
+
+@arguments(_T, t=tensor, freqs=tensor, **_ROTATION)
 def _apply_rotary_pos_emb_bshd(
     t, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
     mla_output_remove_interleaving=False, multi_latent_attention=None,
@@ -121,11 +182,21 @@ def _apply_rotary_pos_emb_bshd(
     """apply_rotary_pos_emb without cu_seqlens. t may be [s, b, d] too, and freqs then [s, 1 or b, d]."""
     if multi_latent_attention is not None:  # the older name
         mla_rotary_interleaved = multi_latent_attention
+    words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
+    return _rotate_sbhd(t, freqs, *words)
+
+
+def _rotate_sbhd(t, freqs, *words):
+    """The same of checked arguments. The words are _rotate's, from rotary_interleaved on."""
     x = t
     if t.dim() == 3:
+        if freqs.dim() not in (3, 4):
+            raise Error("freqs has shape %s, which is not [positions, 1 or batch, columns]" % list(freqs.shape), "freqs")
         x, freqs = t.unsqueeze(2), freqs if freqs.dim() == 4 else freqs.unsqueeze(2)
-    _check_rows(t, freqs.shape[0], "freqs")
-    words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
+    elif t.dim() != 4:
+        raise Error("t has shape %s, which is not [s, b, h, d] or [s, b, d]" % list(t.shape), "t")
+    if not freqs.dim() or freqs.shape[0] < t.shape[0]:
+        raise Error("freqs has shape %s, of too few rows for %d tokens" % (list(freqs.shape), t.shape[0]), "freqs")
     return _rotate(x, freqs, dict(layout="sbhd"), *words).view(t.shape)
 
 
@@ -137,6 +208,13 @@ def _are_stream_positions(rows, tokens, cp_size, max_seqlen):
     return rows > tokens and cp_size == 1 if max_seqlen is None else rows > max_seqlen
 
 
+_OF_GROUP = {**_T, "cp_size": "the size of cp_group", "cp_rank": "the rank of cp_group"}
+_OF_GROUP["tokens * cp_size"] = "the tokens of all ranks of cp_group"
+
+
+@arguments(
+    _OF_GROUP, t=tensor, cu_seqlens=indices, freqs=tensor, cp_group=optional(_group), max_seqlen=_most, **_ROTATION
+)  # fmt: skip
 def _apply_rotary_pos_emb_thd(
     t, cu_seqlens, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
     mla_output_remove_interleaving=False, cp_group=None, multi_latent_attention=None, max_seqlen=_NOT_GIVEN,
@@ -145,15 +223,28 @@ def _apply_rotary_pos_emb_thd(
     if multi_latent_attention is not None:
         mla_rotary_interleaved = multi_latent_attention
     if cp_group is None:
-        raise Error("cp_group is missing: thd has cp_size and cp_rank of it", "cp_group")
-    cp_size = cp_group.size()
-    options = _sequences(cu_seqlens, cp_size, cp_group.rank())
+        raise Error("cp_group is missing: thd needs its size and rank", "cp_group")
+    words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
+    return _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words)
+
+
+def _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words):
+    """The same of checked arguments. The words are _rotate's, from rotary_interleaved on."""
+    _te._check_dims(t, "thd", "t")
+    cp_size, cp_rank = _size_and_rank(cp_group)
+    options = _sequences(cu_seqlens, cp_size, cp_rank)
+    if not freqs.dim():
+        raise Error("freqs has shape [], which is not [positions, 1, 1, columns]", "freqs")
     options["stream_positions"] = _are_stream_positions(freqs.shape[0], t.shape[0], cp_size, max_seqlen)
     options["out_of_range"] = "poison" if max_seqlen is _NOT_GIVEN else "clamp"
-    words = rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
     return _rotate(t, freqs, options, *words)
 
 
+@arguments(
+    _OF_GROUP, t=tensor, freqs=tensor, config=_config, cu_seqlens=optional(indices), mscale=_factor,
+    cp_group=optional(_group), mla_rotary_interleaved=optional(flag), inverse=flag, mla_output_remove_interleaving=flag,
+    max_seqlen=_most,
+)  # fmt: skip
 def apply_rotary_pos_emb(
     t, freqs, config, cu_seqlens=None, mscale=1.0, cp_group=None, mla_rotary_interleaved=False, inverse=False,
     mla_output_remove_interleaving=False, max_seqlen=_NOT_GIVEN,
@@ -179,15 +270,20 @@ def apply_rotary_pos_emb(
         trope.Error: names the argument.
     """
     if mla_rotary_interleaved is None:
-        mla_rotary_interleaved = config.multi_latent_attention
+        mla_rotary_interleaved = getattr(config, "multi_latent_attention", None)
+        if not isinstance(mla_rotary_interleaved, bool):
+            message = "mla_rotary_interleaved is None, and config has no multi_latent_attention of True or False"
+            raise Error(message, "mla_rotary_interleaved")
     words = config.rotary_interleaved, mla_rotary_interleaved, mscale, inverse, mla_output_remove_interleaving
     if cu_seqlens is None:
-        return _apply_rotary_pos_emb_bshd(t, freqs, *words)
+        return _rotate_sbhd(t, freqs, *words)
     if cp_group is None:
         cp_group = importlib.import_module("megatron.core.parallel_state").get_context_parallel_group()
-    return _apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, *words, cp_group, max_seqlen=max_seqlen)
+        _group(cp_group, "cp_group")
+    return _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words)
 
 
+@arguments(_T, t=tensor, cos=tensor, sin=tensor, rotary_interleaved=flag)
 def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
     """Rotates t [s, b, h, d] by cos and sin [s, d2 / 2], one for each pair."""
     _te._check_dims(t, "sbhd", "t")
@@ -196,18 +292,26 @@ def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
             raise Error("%s has shape %s, which is not [s, pairs]" % (name, list(table.shape)), name)
         _check_rows(t, table.shape[0], name)
         _check_columns(t, 2 * table.shape[1], name)
+        refuse_gradient(table, name)
+    check_tables(cos, sin, t, ("cos", "sin"), "t")
     cos, sin = _same_strides(cos, sin)
-    options = dict(_pairing(rotary_interleaved), angle_columns="pair", rounding="native")
+    options = dict(_pairing(rotary_interleaved), angle_columns="pair", rounding="native", rotary_dim=2 * cos.shape[1])
     return rotate(t, layout="sbhd", cos=cos, sin=sin, **options).contiguous()
 
 
+def _no_transposing(value, name):
+    flag(value, name)
+    if value:
+        raise Error("%s is of apex: TransformerEngine has it no longer" % name, name)
+
+
+@arguments(_T, t=tensor, freqs=tensor, transpose_output_memory=_no_transposing, interleaved=flag)
 def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False, interleaved=False):
     """apply_rotary_pos_emb of sbhd without a config."""
-    if transpose_output_memory:
-        raise Error("transpose_output_memory is of apex: TransformerEngine has it no longer", "transpose_output_memory")
-    return _apply_rotary_pos_emb_bshd(t, freqs, interleaved)
+    return _rotate_sbhd(t, freqs, interleaved)
 
 
+@arguments(_T, t=tensor, cu_seqlens=indices, freqs=tensor, **_CP, interleaved=flag)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, interleaved=False):
     """apply_rotary_pos_emb of thd without a config. Positions are those in the sequence, however many rows freqs has."""
     return _rotate(t, freqs, _sequences(cu_seqlens, cp_size, cp_rank), interleaved)
@@ -216,11 +320,15 @@ def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, i
 # ---- Parts of tensors to parts of others ----
 
 
+class _Operand(NamedTuple):
+    """What resolve needs to know of a part of a tensor. As rotary_dim is always given, it reads how many dimensions."""
+
+    shape: tuple
+
+
 def _resolve_eager(count, options):
-    """The Spec, and what is beside `count` operands, as _present has it, for a Function of our own."""
-    spec, side = resolve(count, **options)
-    _refuse_transforms()
-    _check_gradients(side)
+    """The Spec of `count` operands, and what is beside them, as _present has it, for a Function of our own."""
+    spec, side = resolve([_Operand((1,) * len(options["layout"]))] * count, **options)
     return (spec, *_present(side))
 
 
@@ -243,6 +351,7 @@ class _Move(Function):
         return results
 
     @staticmethod
+    @gradients
     def backward(ctx, *grads):
         return (None,) * (5 + len(ctx.saved_tensors)) + _Move.apply(*ctx.words, *ctx.saved_tensors, *grads)
 
@@ -253,13 +362,13 @@ def _move(parts, shapes, tensors, options):
     return _Move.apply(False, spec, slots, parts, shapes, *arrays, *tensors)
 
 
+@arguments(_te._names("qkv"), qkv=tensor, tensor_format=_te._check_format, **_te._QKV_WORDS)
 def apply_fused_qkv_rotary_pos_emb(
     qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
     cu_seqlens=None, cp_size=1, cp_rank=0,
 ):  # fmt: skip
     """trope.transformer_engine's, with Megatron's unfused rounding: q, k, v of packed groups, in one launch where q_freqs
     and k_freqs are one tensor."""
-    _te._check_format(tensor_format, "tensor_format")
     words = start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank
     sizes, options = _te._prepare_qkv(qkv, "qkv", q_freqs, k_freqs, qkv_split_arg_list, *words)
     options["rounding"] = "native"
@@ -267,7 +376,7 @@ def apply_fused_qkv_rotary_pos_emb(
         return _te._compose_qkv(qkv, q_freqs, k_freqs, sizes, options)
     (per_group, d, v_dim), groups = sizes, qkv.shape[-2]
     shapes = [tuple(qkv.shape[:-2]) + ends for ends in ((groups * per_group, d), (groups, d), (groups, v_dim))]
-    table = _te._table(q_freqs, d, qkv.dtype, "q_freqs")
+    table = _te._table(q_freqs, qkv, "q_freqs", "qkv", d)
     width = table.shape[-1]
     options = dict(_te._with_groups(options), freqs=table, rotary_dim=(width, width, COPY))
 
@@ -280,30 +389,52 @@ def apply_fused_qkv_rotary_pos_emb(
 # ---- MLA: fused_mla_yarn_rope_apply ----
 
 
+def _no_interleaving(value, name):
+    """The check of rotary_interleaved."""
+    flag(value, name)
+    if value:
+        raise Error("%s must be False: MLA's pairs are interleaved without it" % name, name)
+
+
+_MLA = {"cos": tensor, "sin": tensor, "emb_dim": _emb_dim, "rotary_interleaved": _no_interleaving, **_CP}
+
+
 def _mla_options(
-    t, argument, head_dim, cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size, rotary_interleaved=False, inverse=False,
-    remove_interleaving=False, position_ids=None,
+    t, argument, head_dim, words, cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size, inverse=False, remove_interleaving=False,
+    position_ids=None,
 ):  # fmt: skip
     """Those of rotate, after looking at t [s, b, h, head_dim] or, with cu_seqlens, [t, h, head_dim]. Without cu_seqlens,
-    cos and sin are already cut for the cp rank."""
-    if rotary_interleaved:
-        raise Error("rotary_interleaved must be False: MLA's pairs are interleaved without it", "rotary_interleaved")
+    cos and sin are already cut for the cp rank. `words` is what head_dim is the sum of."""
     _te._check_dims(t, "sbhd" if cu_seqlens is None else "thd", argument)
     if t.shape[-1] != head_dim:
-        raise Error("%s has head_dim %d, where %d is wanted" % (argument, t.shape[-1], head_dim), argument)
+        raise Error("%s has head_dim %d, and %s is %d" % (argument, t.shape[-1], words, head_dim), argument)
+    if not cp_rank < cp_size:
+        raise Error("cp_rank must be 0 to cp_size - 1 = %d, not %d" % (cp_size - 1, cp_rank), "cp_rank")
     for table, name in ((cos, "cos"), (sin, "sin")):
         if table.dim() != 4 or tuple(table.shape[1:]) != (1, 1, emb_dim):
             raise Error("%s has shape %s, which is not [positions, 1, 1, %d]" % (name, list(table.shape), emb_dim), name)
         if cu_seqlens is None:
             _check_rows(t, table.shape[0], name)
+        refuse_gradient(table, name)
+    check_tables(cos, sin, t, ("cos", "sin"), argument)
     if position_ids is not None:
         if cu_seqlens is None:
             raise Error("position_ids are for thd: cu_seqlens is missing", "position_ids")
+        if position_ids.shape[0] != t.shape[0]:
+            message = "position_ids has shape %s for %d tokens"
+            raise Error(message % (list(position_ids.shape), t.shape[0]), "position_ids")
         options = dict(layout="thd", position_ids=position_ids)
     else:
         options = dict(layout="sbhd") if cu_seqlens is None else _sequences(cu_seqlens, cp_size, cp_rank)
     cos, sin = _same_strides(cos[:, 0, 0], sin[:, 0, 0])
     return dict(options, cos=cos, sin=sin, rounding="native", inverse=inverse, **_pairing(False, True, remove_interleaving))
+
+
+def _check_like(x, name, first, name_of_first):
+    """Refuses a tensor of another dtype or device than the first of the call."""
+    for word, given, wanted in (("dtype", x.dtype, first.dtype), ("device", x.device, first.device)):
+        if given != wanted:
+            raise Error("%s has %s %s, and %s %s" % (name, word, given, name_of_first, wanted), name)
 
 
 class _InPlace(Function):
@@ -322,6 +453,7 @@ class _InPlace(Function):
         return t
 
     @staticmethod
+    @gradients
     def backward(ctx, grad):
         spec, slots = ctx.words
         (d,) = Eager.rotate(True, spec, _spread(slots, ctx.saved_tensors), [grad])
@@ -329,6 +461,7 @@ class _InPlace(Function):
 
 
 def _rotate_in_place(t, options):
+    """t, rotated, which autograd of Megatron-Core's MLA goes on with."""
     if not (t.requires_grad and torch.is_grad_enabled() and _is_eager((t,))):
         return rotate_(t, **options)
     if t.is_leaf:
@@ -337,6 +470,14 @@ def _rotate_in_place(t, options):
     return _InPlace.apply(spec, slots, t, *arrays)
 
 
+_OF_Q = {
+    **_MLA, "t": tensor, "nope_dim": integer(0, MAX_ROTARY_DIM), "cu_seqlens_q": optional(indices), "inverse": flag,
+    "remove_interleaving": flag, "position_ids": optional(indices),
+}  # fmt: skip
+_OF_Q_NAMES = {**_T, "cu_seqlens": "cu_seqlens_q"}
+
+
+@arguments(_OF_Q_NAMES, **_OF_Q)
 def fused_mla_rope_out_of_place(
     t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
     remove_interleaving=False, position_ids=None,
@@ -349,29 +490,41 @@ def fused_mla_rope_out_of_place(
         remove_interleaving: pairs stay 2i and 2i + 1, else become i and i + emb_dim/2.
         position_ids: [t] int32 or int64, of thd: instead of the positions in the sequences.
     """
-    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, rotary_interleaved, inverse
-    options = _mla_options(t, "t", nope_dim + emb_dim, *words, remove_interleaving, position_ids)
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
+    options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
     return rotate(t, rotary_dim=emb_dim, rotary_offset=nope_dim, **options).contiguous()
 
 
+@arguments(_OF_Q_NAMES, **_OF_Q, rope_first=flag)
 def fused_mla_rope_inplace(
     t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
     remove_interleaving=False, position_ids=None, rope_first=False,
 ):  # fmt: skip
     """fused_mla_rope_out_of_place in place: go on with what it returns. rope_first: the first emb_dim elements turn."""
-    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, rotary_interleaved, inverse
-    options = _mla_options(t, "t", nope_dim + emb_dim, *words, remove_interleaving, position_ids)
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
+    options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
     return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=0 if rope_first else nope_dim))
 
 
+@arguments(
+    _OF_Q_NAMES, **_MLA, t=tensor, qk_head_dim=integer(0, MAX_ROTARY_DIM), cu_seqlens_q=optional(indices)
+)  # fmt: skip
 def fused_apply_mla_rope_for_q(
     t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False
 ):
     """fused_mla_rope_inplace by its older name."""
-    words = qk_head_dim, emb_dim, cu_seqlens_q, cp_rank, cp_size, rotary_interleaved
-    return fused_mla_rope_inplace(t, cos, sin, *words)
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size
+    options = _mla_options(t, "t", qk_head_dim + emb_dim, "qk_head_dim + emb_dim", *words)
+    return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=qk_head_dim))
 
 
+_OF_KV = {
+    **_MLA, "kv": tensor, "k_pos_emb": tensor, "k_dim": integer(1), "v_dim": integer(1), "cu_seqlens_kv": optional(indices)
+}  # fmt: skip
+_OF_KV_NAMES = {"tensors[0]": "kv", "tensors[1]": "k_pos_emb", "tensors[2]": "kv", "cu_seqlens": "cu_seqlens_kv"}
+
+
+@arguments(_OF_KV_NAMES, **_OF_KV, remove_interleaving=flag)
 def fused_mla_rope_kv_split(
     kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False,
     remove_interleaving=False,
@@ -383,12 +536,18 @@ def fused_mla_rope_kv_split(
         key [..., h, k_dim + emb_dim], with the rotated k_pos_emb behind each head, and value [..., h, v_dim], contiguous.
     The other arguments are fused_mla_rope_out_of_place's.
     """
-    words = cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size, rotary_interleaved, False, remove_interleaving
-    options = _mla_options(kv, "kv", k_dim + v_dim, *words)
+    words = cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size, False, remove_interleaving
+    return _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words)
+
+
+def _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words):
+    """The same of checked arguments. The words are _mla_options'."""
+    options = _mla_options(kv, "kv", k_dim + v_dim, "k_dim + v_dim", *words)
     *before, heads, _ = kv.shape
     if list(k_pos_emb.shape) != [*before, 1, emb_dim]:
         given = list(k_pos_emb.shape), [*before, 1, emb_dim]
         raise Error("k_pos_emb has shape %s, where %s is wanted" % given, "k_pos_emb")
+    _check_like(k_pos_emb, "k_pos_emb", kv, "kv")
     options.update(rotary_dim=(COPY, emb_dim, COPY), shared_heads=(0, heads, 0))
     if not _is_eager((kv, k_pos_emb)):
         k, k_pos_emb, v = rotate(kv[..., :k_dim], k_pos_emb, kv[..., k_dim:], **options)
@@ -400,20 +559,28 @@ def fused_mla_rope_kv_split(
     return _move(parts, [(*before, heads, k_dim + emb_dim), (*before, heads, v_dim)], (kv, k_pos_emb), options)
 
 
+@arguments(_OF_KV_NAMES, **_OF_KV)
 def fused_apply_mla_rope_for_kv(
     kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False
 ):
     """fused_mla_rope_kv_split by its older name."""
-    words = emb_dim, k_dim, v_dim, cu_seqlens_kv, cp_rank, cp_size, rotary_interleaved
-    return fused_mla_rope_kv_split(kv, k_pos_emb, cos, sin, *words)
+    return _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, (cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size))
 
 
+@arguments(
+    {"tensors[0]": "nope", "tensors[1]": "rope"}, nope=tensor, rope=tensor, cos=tensor, sin=tensor,
+    cu_seqlens=optional(indices), **_CP,
+)  # fmt: skip
 def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1):
     """[..., h, nope_dim + emb_dim], in one launch, of nope [..., h, nope_dim] and the rotated rope [..., h, emb_dim]."""
-    options = _mla_options(rope, "rope", rope.shape[-1], cos, sin, rope.shape[-1], cu_seqlens, cp_rank, cp_size)
-    if nope.shape[:-1] != rope.shape[:-1]:
+    _te._check_dims(rope, "sbhd" if cu_seqlens is None else "thd", "rope")
+    nope_dim, emb_dim = nope.shape[-1] if nope.dim() else 0, rope.shape[-1]
+    if nope.shape[:-1] != rope.shape[:-1] or nope.dim() != rope.dim() or nope_dim < 1:
         raise Error("nope has shape %s, and rope %s" % (list(nope.shape), list(rope.shape)), "nope")
-    nope_dim, emb_dim = nope.shape[-1], rope.shape[-1]
+    _check_like(nope, "nope", rope, "rope")
+    if emb_dim < 2 or emb_dim % 2:
+        raise Error("rope has %d elements, which must be even, and 2 or more" % emb_dim, "rope")
+    options = _mla_options(rope, "rope", emb_dim, "emb_dim", cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size)
     options["rotary_dim"] = COPY, emb_dim
     if not _is_eager((nope, rope)):
         return torch.cat(rotate(nope, rope, **options), -1)
@@ -427,20 +594,41 @@ def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_s
 # ---- fused_mrope ----
 
 
-def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, rotary_interleaved, fp32_compute, options):
-    if rotary_interleaved:
-        raise Error("rotary_interleaved must be False for M-RoPE, as in Megatron-Core", "rotary_interleaved")
+def _not_in_mrope(value, name):
+    """The check of rotary_interleaved."""
+    flag(value, name)
+    if value:
+        raise Error("%s must be False for M-RoPE, as in Megatron-Core" % name, name)
+
+
+def _sections(value, name):
+    """The check of mrope_section."""
+    integers(value, name)
+    if len(value) != 3:
+        raise Error("%s must be 3 integers, of time, height and width, not %s" % (name, shown(value)), name)
+
+
+_MROPE = {
+    "t": tensor, "freqs": tensor, "mrope_section": _sections, "interleaved_mrope": flag, "rotary_interleaved": _not_in_mrope,
+    "fp32_compute": flag,
+}  # fmt: skip
+
+
+def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, fp32_compute, options):
     if freqs.dim() != 4 or tuple(freqs.shape[:3]) != shape:
         raise Error("freqs has shape %s, which is not %s and pairs" % (list(freqs.shape), list(shape)), "freqs")
     _check_columns(t, 2 * freqs.shape[3], "freqs")
-    if len(mrope_section) != 3 or sum(mrope_section) != freqs.shape[3]:
+    check_table(freqs, t, "freqs", "t")
+    if sum(mrope_section) != freqs.shape[3]:
         given = list(mrope_section), freqs.shape[3]
         raise Error("mrope_section is %s, and freqs has %d pairs" % given, "mrope_section")
     axes = pair_axis("interleaved" if interleaved_mrope else "sections", mrope_section)
     options.update(pairing="half", angle_columns="pair", rounding="native_f32" if fp32_compute else "native")
-    return rotate(t, freqs=freqs, pair_axis=axes, **options).contiguous()
+    options.update(freqs=freqs[: max(axes) + 1], pair_axis=axes, rotary_dim=2 * freqs.shape[3])
+    return rotate(t, **options).contiguous()
 
 
+@arguments({**_T, "sections": "mrope_section"}, **_MROPE)
 def fused_apply_mrope(t, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False, fp32_compute=False):
     """Rotates t [s, b, h, d] by freqs [3, b, s, pairs], of time, height and width.
 
@@ -451,17 +639,18 @@ def fused_apply_mrope(t, freqs, mrope_section, interleaved_mrope=False, rotary_i
         fp32_compute: operations are in fp32, and the result rounded; else each is rounded to the dtype of t.
     """
     _te._check_dims(t, "sbhd", "t")
-    words = mrope_section, interleaved_mrope, rotary_interleaved, fp32_compute
+    words = mrope_section, interleaved_mrope, fp32_compute
     return _rotate_mrope(t, freqs, (3, t.shape[1], t.shape[0]), *words, dict(layout="sbhd"))
 
 
+@arguments({**_T, "sections": "mrope_section"}, **_MROPE, cu_seqlens=indices, **_CP)
 def fused_apply_mrope_thd(
     t, cu_seqlens, freqs, mrope_section, interleaved_mrope=False, rotary_interleaved=False, cp_size=1, cp_rank=0,
     fp32_compute=False,
 ):  # fmt: skip
     """The same of t [t, h, d], with freqs [3, 1, tokens of all cp ranks, pairs]."""
     _te._check_dims(t, "thd", "t")
-    words = mrope_section, interleaved_mrope, rotary_interleaved, fp32_compute
+    words = mrope_section, interleaved_mrope, fp32_compute
     options = dict(_sequences(cu_seqlens, cp_size, cp_rank), stream_positions=True)
     return _rotate_mrope(t, freqs, (3, 1, t.shape[0] * cp_size), *words, options)
 
@@ -570,6 +759,9 @@ class Patch:
     """
 
     def __init__(self, originals):
+        if not isinstance(originals, dict) or not set(originals) <= {f for known in _FUNCTIONS.values() for f in known}:
+            message = "originals must be what patch() finds, not %s: call trope.megatron.patch(), which makes a Patch"
+            raise Error(message % shown(originals), "originals")
         self.calls, self.bindings = {}, {}
         self._ours = {_count_calls(function, original, self.calls): original for function, original in originals.items()}
         by_name = {call.__name__: call for call in self._ours}
@@ -631,7 +823,7 @@ class Patch:
         return "; ".join("%s in %s" % (name, ", ".join(modules)) for name, modules in places.items())
 
 
-def patch():
+def patch(*others, **named):
     """Replaces Megatron-Core's RoPE, wherever it has been imported, by the functions of this module.
 
     Modules that are imported later get them from those that are patched. Without TransformerEngine the two functions that
@@ -644,6 +836,10 @@ def patch():
         trope.Error: one of its functions has a signature that is not known here, which is named; or it is patched already.
     """
     global _active
+    if others or named:
+        given = shown(others[0]) if others else next(iter(named))
+        message = "patch takes no argument, and got %s: it replaces functions in all modules, of any model and config"
+        raise Error(message % given, "patch")
     if _active is not None:
         raise Error("patch: Megatron-Core is patched already: undo() that first", "patch")
     _active = Patch(_find_originals())

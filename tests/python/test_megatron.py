@@ -242,7 +242,7 @@ def test_beyond_the_table(device):
     found = apply(t, freqs, {}, max_seqlen=rows, **words)
     check_bits(found, reference_thd(t, freqs, find_rows().clamp(max=rows - 1), {}), t)
     if device == "cpu":
-        refused("angle_rows", apply, t, freqs, {}, **words)
+        refused("freqs", apply, t, freqs, {}, **words)
     else:
         missing = apply(t, freqs, {}, **words)[..., :ROTARY].isnan().all(-1).all(-1)
         assert torch.equal(missing.cpu(), find_rows() >= rows)
