@@ -1,0 +1,414 @@
+"""trope._models: pairing, window, direction and axes of each model, against the attention of its class in transformers.
+
+One attention layer of each model runs with random weights, on tokens that are all equal. Its queries then differ by their
+positions alone: the query of token p is the query of token 0, at position 0, rotated by the position of p. That must be
+what trope.torch.rotate makes of it with model_rotation and frequencies. A wrong pairing or window is off by the order of 1.
+MLA reorders elements while it rotates. So the function that rotates is checked as well, by its own input and output.
+"""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+from test_frequencies_of_models import transformers_mapping
+
+import trope
+from trope import Error, frequencies
+from trope._models import AXES, FAMILIES, READS_INTERLEAVE, READS_PARTIAL, ModelRotation, model_rotation
+
+# Positions of each axis: small, so that the float32 angles of transformers are good to 3e-6.
+POSITIONS = [[0, 3, 11, 17, 29, 38], [0, 5, 2, 31, 8, 23], [0, 1, 36, 9, 19, 4]]
+TOKENS = len(POSITIONS[0])
+TOLERANCE = 1e-5  # of the largest element
+
+# What a model needs besides the sizes that small_config has, to be small, to rotate, or to pass its own checks.
+TWO_TYPES = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
+KEYS = {
+    "cohere_compass": {
+        **TWO_TYPES, "head_dim": 128,
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": None},
+    },
+    "deepseek_v4": {"layer_types": ["sliding_attention", "heavily_compressed_attention"], "num_hidden_layers": 2},
+    "dots3_note": {"num_key_value_heads": 4},
+    "ernie4_5_vl_moe": {"hidden_size": 512},
+    "esm": {"position_embedding_type": "rotary"},
+    "esmc": {"num_key_value_heads": 4},
+    "glm4v": {"hidden_size": 256},
+    "glm_image": {"hidden_size": 256},
+    "glm_ocr": {"head_dim": 64},
+    "gradium_phonon_tts": {"hidden_size": 768},
+    "granitemoehybrid": {"position_embedding_type": "rope"},
+    "helium": {"head_dim": 64},
+    "laguna": TWO_TYPES,
+    "mellum": TWO_TYPES,
+    "minimax_m3_vl": {"rotary_dim": 128},
+    "qwen4_exp": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25}, "indexer_n_heads": 2,
+        "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 8, "indexer_compress_ratio": 4,
+    },
+    "zamba2": {"use_mem_rope": True},
+}  # fmt: skip
+ROPE = {"gptj": {"rope_theta": 10000.0}, "codegen": {"rope_theta": 10000.0}}  # what stands in the classes alone
+# The rotary embedding and the attention of the language model, in modules where other classes have such names.
+CLASSES = {
+    "evolla": ("EvollaRotaryEmbedding", "EvollaAttention"),
+    "glm_image": ("GlmImageTextRotaryEmbedding", "GlmImageTextAttention"),
+    "granite4_vision": ("Granite4VisionTextRotaryEmbedding", "Granite4VisionTextAttention"),
+    "higgs_audio_v2": ("HiggsAudioV2RotaryEmbedding", "HiggsAudioV2Attention"),
+    "longcat_flash": ("LongcatFlashRotaryEmbedding", "LongcatFlashMLA"),
+    "neomme": ("NeoMMERotaryEmbedding", "NeoMMEAttention"),
+    "minimax": ("MiniMaxRotaryEmbedding", "MiniMaxAttention"),
+    "qwen2_5_omni": ("Qwen2_5OmniRotaryEmbedding", "Qwen2_5OmniAttention"),
+    "qwen3_omni_moe_talker": ("Qwen3OmniMoeTalkerRotaryEmbedding", "Qwen3OmniMoeThinkerTextAttention"),
+    "qwen3_omni_moe_talker_code_predictor":
+        ("Qwen3OmniMoeRotaryEmbedding", "Qwen3OmniMoeTalkerCodePredictorAttention"),
+}  # fmt: skip
+# The model_type of another model, whose classes transformers takes for this one.
+CLASSES_OF = {
+    "exaone": "llama", "internlm3": "llama", "iquestcoder": "llama", "sarvam_mla": "deepseek_v3", "sarvam_moe": "glm4_moe",
+}  # fmt: skip
+OTHER_CLASSES = re.compile("Vision|Audio|Cross|Image|Mamba|Linear|Window|Sam|Indexer|Output|Norm")
+
+
+def small_config(model, **keys):
+    """The config of a language model in transformers, with small sizes where its class takes them."""
+    mapping = transformers_mapping()
+    names = [name for name in (model + "_text", model + "_text_model", model) if name in mapping]
+    if not names:
+        pytest.skip("transformers %s does not have %s" % (sys.modules["transformers"].__version__, model))
+    make = mapping[names[0]]
+    known = inspect.signature(make).parameters
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {key: value for key, value in sizes.items() if key in known}
+    if "head_dim" in known and known["head_dim"].default is None:
+        sizes["head_dim"] = 128 if model in AXES else 64
+    elif model in AXES and "head_dim" not in known:
+        sizes["hidden_size"] = 512
+    config = make(**{**sizes, **KEYS.get(model, {}), **keys})
+    config._attn_implementation = "trope_probe"
+    if model == "dbrx":  # its attention looks for rope_theta where 5.24 no longer has it
+        config.attn_config.rope_theta, config.attn_config.clip_qkv = config.rope_parameters["rope_theta"], 1e9
+    return config
+
+
+def class_of(module, model, kind):
+    """The rotary embedding (kind "Embedding") or the attention (kind "Attention") of a language model."""
+    if model in CLASSES:
+        return getattr(module, CLASSES[model][kind == "Attention"])
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+        and ("Rotary" in name if kind == "Embedding" else name.endswith("Attention")) and not OTHER_CLASSES.search(name)
+    ]  # fmt: skip
+    texts = [name for name in names if "Text" in name]
+    return getattr(module, (texts or names)[0])
+
+
+class Probe:
+    """Records one attention layer: (input, output) of the function that rotates in `rotated`, the queries in `queries`."""
+
+    def __init__(self, monkeypatch, module):
+        self.rotated, self.queries = [], []
+        for name, function in list(vars(module).items()):
+            if re.match(r"_?apply_(rotary|.*rope)", name) and "vision" not in name:
+                monkeypatch.setattr(module, name, self.record(function))
+        transformers = importlib.import_module("transformers")
+        transformers.AttentionInterface.register("trope_probe", self.attend)
+
+    def record(self, function):
+        def wrapped(x, *args, **kwargs):
+            result = function(x, *args, **kwargs)
+            self.rotated.append((x, result[0] if isinstance(result, tuple) else result))
+            return result
+
+        return wrapped
+
+    def attend(self, module, query, key, value, *args, **kwargs):
+        self.queries.append(query)
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
+
+
+def layer_index(config, layer_type):
+    """A layer of this type that rotates. In models whose layers do not all rotate, those with a sliding window do."""
+    rotating = getattr(config, "no_rope_layers", None) or getattr(config, "layer_rope_theta", None)
+    if rotating:
+        return [bool(value) for value in rotating].index(True)
+    types = list(getattr(config, "layer_types", None) or ())
+    wanted = {"main": "sliding_attention", "compress": "heavily_compressed_attention"}.get(layer_type, layer_type)
+    return next((types.index(name) for name in (wanted, "sliding_attention") if name in types), 0)
+
+
+def call(function, options):
+    """Calls a function with those of the options that it takes, and None for others that it needs."""
+    known = inspect.signature(function).parameters
+    for name, value in known.items():
+        if value.default is value.empty and value.kind is value.POSITIONAL_OR_KEYWORD:
+            options = {name: None, **options}
+    return function(**{name: value for name, value in options.items() if name in known})
+
+
+def run_attention(monkeypatch, model, config, layer_type, positions):
+    """The Probe of one attention layer on equal tokens at these positions, [axes, 1, tokens] or [1, tokens]."""
+    torch = importlib.import_module("torch")
+    torch.manual_seed(1)
+    owner = transformers_mapping()[CLASSES_OF[model]] if model in CLASSES_OF else type(config)
+    module = importlib.import_module(owner.__module__.replace("configuration_", "modeling_"))
+    probe = Probe(monkeypatch, module)
+    options = {"layer_idx": layer_index(config, layer_type), "layer_type": layer_type, "is_causal": True, "num_heads": 4}
+    attention = call(class_of(module, model, "Attention"), {"config": config, **options}).eval()
+    for weight in attention.parameters():
+        weight.data.normal_(0, 0.05) if weight.dim() > 1 else weight.data.fill_(1)
+    if hasattr(attention, "_attn"):  # GPT-J and others of its time
+        attention._attn = lambda query, *rest, **more: (query, probe.queries.append(query))
+    if hasattr(attention, "softmax_scaling"):  # Mistral Large 4 scales queries by their positions
+        del attention.softmax_scaling
+        attention.softmax_scaling = lambda query, *rest, **more: query
+    width = getattr(config, "attention_hidden_size", config.hidden_size)
+    hidden = torch.randn(1, 1, width).expand(1, TOKENS, -1).contiguous()
+    rotary = class_of(module, model, "Embedding")(config)
+    tables = rotary(hidden, positions, **({"layer_type": layer_type} if layer_type else {}))
+    tables = {layer_type: tables} if model == "deepseek_v4" else tables
+    mask = None if model == "zaya" else torch.zeros(1, 1, TOKENS, TOKENS)
+    given = {"hidden_states": hidden, "position_embeddings": tables, "position_ids": positions, "attention_mask": mask}
+    with torch.no_grad():
+        call(attention.forward, given)
+    return probe
+
+
+def compare(x, y, how, angles, positions, pairing, pairing_out, mscale):
+    """Holds y, which is x rotated by a model, beside trope's rotation of x."""
+    torch = importlib.import_module("torch")
+    trope_torch = importlib.import_module("trope.torch")
+    got = trope_torch.rotate(
+        x.contiguous(), layout="bhsd" if x.shape[2] == TOKENS else "bshd", pairing=pairing, pairing_out=pairing_out,
+        inv_freq=angles, inverse=how.inverse, mscale=mscale, pair_axis=how.pair_axis, position_ids=positions,
+        rotary_dim=how.rotary_dim, rotary_offset=x.shape[-1] - how.rotary_dim if how.is_trailing else 0,
+    )  # fmt: skip
+    error, largest = float((got - y).abs().max()), float(y.abs().max())
+    assert error <= TOLERANCE * largest, (error, largest)
+
+
+def layer_types_of(config):
+    """The layer types that have a rope dict and, if the config has layers of such names, a layer."""
+    rope, types = getattr(config, "rope_parameters", None) or {}, getattr(config, "layer_types", None) or ()
+    names = [name for name, value in rope.items() if isinstance(value, dict)]
+    return [name for name in names if name in types] or names or [None]
+
+
+def check(monkeypatch, model, config):
+    torch = importlib.import_module("torch")
+    for layer_type in layer_types_of(config):
+        keys = ROPE.get(model, {})
+        how, angles = model_rotation(config, layer_type, **keys), frequencies(config, layer_type=layer_type, **keys)
+        positions = torch.tensor(POSITIONS)[:, None] if how.pair_axis else torch.tensor(POSITIONS[:1])
+        probe = run_attention(monkeypatch, model, config, layer_type, positions)
+        x, y = probe.rotated[0]
+        compare(x, y, how, angles, positions, how.pairing, how.pairing_out, angles.attention_factor)
+        query = probe.queries[0] if probe.queries else x
+        if query.shape[-1] != x.shape[-1]:  # the function got the part of the head that rotates
+            first, pairing = query[:, :, :1].expand_as(query), how.pairing_out or how.pairing
+            compare(first, query, how, angles, positions, pairing, None, 1.0)
+        else:
+            assert probe.queries or x.shape[-1] == config.hidden_size // config.num_attention_heads
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_model_rotates_as_its_class_does(monkeypatch, model):
+    check(monkeypatch, model, small_config(model))
+
+
+@pytest.mark.parametrize("model", READS_INTERLEAVE)
+@pytest.mark.parametrize("interleave", [True, False])
+def test_rope_interleave_decides_the_pairing_of_its_models(monkeypatch, model, interleave):
+    config = small_config(model, rope_interleave=interleave)
+    how = model_rotation(config)
+    assert (how.pairing, how.pairing_out) == (("interleaved", "half") if interleave else ("half", None))
+    check(monkeypatch, model, config)
+
+
+@pytest.mark.parametrize("model", AXES)
+def test_mrope_section_says_how_many_pairs_an_axis_has(monkeypatch, model):
+    config = small_config(model)
+    rope = config.rope_parameters["sliding_attention"] if model == "cohere_compass" else config.rope_parameters
+    order, sections = AXES[model]
+    changes = {"hwt": ([0, 0, 0], [-2, -2, 4]), "sections": ([2, -3, 1], [-3, 2, 1])}.get(order, ([2, -1, -1], [3, 0, -3]))
+    for change in changes:
+        rope["mrope_section"] = [section + more for section, more in zip(sections, change)]
+        check(monkeypatch, model, config)
+
+
+@pytest.mark.parametrize("model", sorted(READS_PARTIAL))
+def test_a_part_of_a_head_is_where_the_class_has_it(monkeypatch, model):
+    config = small_config(model, **({"rotary_dim": 64} if model == "minimax_m3_vl" else {}))
+    parts = [value for value in config.rope_parameters.values() if isinstance(value, dict)] or [config.rope_parameters]
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    for rope in parts:
+        rope["partial_rotary_factor"] = 0.5
+        if model in AXES:
+            height = head // 4 // 3
+            rope["mrope_section"] = [head // 4 - 2 * height, height, height]
+    for layer_type in layer_types_of(config):
+        assert model_rotation(config, layer_type).rotary_dim == head // 2
+    check(monkeypatch, model, config)
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen2", "gemma2", "cohere", "nanochat", "llama4"])
+def test_a_class_that_rotates_whole_heads_has_no_partial_rotary_factor(model):
+    refused("partial_rotary_factor", model, partial_rotary_factor=0.5)
+    assert rotation_of(model, partial_rotary_factor=1.0).rotary_dim == 128
+    rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the rule's own factor
+    assert rotation_of("gemma4_text", rope, global_head_dim=None).rotary_dim == 128
+
+
+# ---- Configs as dicts ----
+
+DICT = {"head_dim": 128, "rope_theta": 1e4}
+
+
+def rotation_of(model_type, rope=None, **keys):
+    return model_rotation({**DICT, "model_type": model_type, "rope_scaling": {"type": "default", **(rope or {})}, **keys})
+
+
+def refused(argument, *args, **keys):
+    with pytest.raises(Error) as caught:
+        rotation_of(*args, **keys)
+    assert caught.value.argument == argument, str(caught.value)
+    assert argument in str(caught.value)
+
+
+def test_all_fields_of_some_models():
+    expected = {
+        "llama": ("half", None, False, False, None, 128),
+        "glm4": ("interleaved", None, False, False, None, 64),
+        "nanochat": ("half", None, False, True, None, 128),
+        "minicpm3": ("half", None, True, False, None, 128),
+    }
+    for model, fields in expected.items():
+        assert rotation_of(model) == ModelRotation(*fields, model)
+    how = rotation_of("deepseek_v3", qk_rope_head_dim=64, head_dim=None)
+    assert how == ("interleaved", "half", True, False, None, 64, "deepseek_v3")
+    how = rotation_of("qwen3_vl_text", {"mrope_section": [24, 20, 20]})
+    assert how.pair_axis == trope.pair_axis("interleaved", [24, 20, 20])
+    assert rotation_of("ernie4_5_vl_moe", {"mrope_section": [20, 20, 24]}).pair_axis == (1, 2) * 20 + (0,) * 24
+
+
+def test_a_model_that_is_not_known_has_no_pairing():
+    for config in ({}, {"model_type": "chatglm"}):
+        how = model_rotation({**DICT, **config})
+        assert how == (None, None, False, False, None, 128, config.get("model_type", ""))
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_vl_text", "mllama", "mllama_text_model", "emu3", "emu3_text_model"])
+def test_a_language_model_may_be_named_as_its_multimodal_model(name):
+    assert rotation_of(name).pairing == "half"
+    if not name.endswith("_text_model"):
+        assert model_rotation({"model_type": name.removesuffix("_text"), "text_config": DICT}).pairing == "half"
+
+
+def test_keywords_and_layer_types_are_those_of_frequencies():
+    assert model_rotation({"model_type": "llama"}, rope_theta=1e4, head_dim=64).rotary_dim == 64
+    rope = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+    config = {"model_type": "laguna", "head_dim": 64, "rope_parameters": rope}
+    assert model_rotation(config, "full_attention").rotary_dim == 64
+    assert model_rotation(config, layer_type="sliding_attention").rotary_dim == 32
+    with pytest.raises(Error) as caught:
+        model_rotation(config)
+    assert caught.value.argument == "layer_type"
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "false", []])
+def test_rope_interleave_must_be_a_bool(value):
+    for model in ("deepseek_v3", "llama", "deepseek_v2", "x"):  # transformers reads null as false
+        refused("rope_interleave", model, rope_interleave=value)
+
+
+def test_rope_interleave_must_not_contradict_a_class_that_does_not_read_it():
+    refused("rope_interleave", "llama", rope_interleave=True)
+    refused("rope_interleave", "deepseek_v2", rope_interleave=False)
+    refused("rope_interleave", "deepseek_v32", rope_interleave=False)
+    assert rotation_of("llama", rope_interleave=False).pairing == "half"
+    assert rotation_of("deepseek_v2", rope_interleave=True).pairing == "interleaved"
+
+
+@pytest.mark.parametrize("model", AXES)
+def test_mrope_interleaved_must_not_contradict_the_class(model):
+    (order, sections), keys = AXES[model], {"partial_rotary_factor": 1.0}
+    keys.update({"head_dim": None, "qk_rope_head_dim": 64} if model == "hy_v4_vl" else {"head_dim": 2 * sum(sections)})
+    expected = rotation_of(model, **keys).pair_axis
+    is_interleaved = order == "interleaved"
+    for key in ("mrope_interleaved", "interleaved"):
+        for rope in ({key: is_interleaved}, {key: is_interleaved, "mrope_section": list(sections)}):
+            assert rotation_of(model, rope, **keys).pair_axis == expected
+        refused(key, model, {key: not is_interleaved}, **keys)
+        refused(key, model, {key: not is_interleaved, "mrope_section": list(sections)}, **keys)
+        for value in (0, 1, "true", []):
+            refused(key, model, {key: value}, **keys)
+
+
+def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
+    sections = [24, 20, 20]
+    orders = [({}, "sections"), ({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")]
+    for rope, order in orders:
+        assert rotation_of("x", {**rope, "mrope_section": sections}).pair_axis == trope.pair_axis(order, sections)
+    refused("mrope_section", "x", {"mrope_interleaved": True})
+    refused("interleaved", "x", {"mrope_interleaved": True, "interleaved": False, "mrope_section": sections})
+    assert rotation_of("x", {"mrope_interleaved": False}).pair_axis is None
+
+
+@pytest.mark.parametrize("section", [
+    [64], [32, 32], [16, 16, 16, 16], [16, 24, 25], [16, 24, 23], [-8, 36, 36], [16.0, 24.0, 24.0], [True, 31, 32], [],
+    "16,24,24", 64, [None, 32, 32], [[16], [24], [24]],
+])  # fmt: skip
+def test_an_mrope_section_that_cannot_be_is_refused(section):
+    for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe", "x"):
+        refused("mrope_section", model, {"mrope_section": section})
+
+
+def test_sections_that_an_order_of_axes_does_not_have_are_refused():
+    refused("mrope_section", "ernie4_5_vl_moe", {"mrope_section": [23, 21, 20]})  # height and width alternate
+    refused("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]})  # the last pair of height would be number 178
+    assert rotation_of("qwen2_vl", {"mrope_section": [2, 60, 2]}).pair_axis == (0,) * 2 + (1,) * 60 + (2,) * 2
+
+
+def test_a_missing_mrope_section_is_that_of_the_class_or_refused():
+    for model, (order, sections) in (("qwen2_vl", AXES["qwen2_vl"]), ("qwen3_vl", AXES["qwen3_vl"])):
+        assert rotation_of(model).pair_axis == trope.pair_axis(order, sections)
+        refused("mrope_section", model, head_dim=64)
+
+
+def test_a_model_of_one_axis_has_no_mrope_keys():
+    refused("mrope_section", "llama", {"mrope_section": [16, 24, 24]})
+    refused("mrope_interleaved", "llama", {"mrope_interleaved": True})
+    assert rotation_of("llama", {"mrope_interleaved": False}).pair_axis is None
+
+
+def test_xdrope_is_refused_since_the_elements_of_a_pair_have_different_axes():
+    for model in ("hunyuan_vl", "hunyuan_vl_text", "llama", "x"):
+        refused("xdrope_section", model, {"xdrope_section": [16, 16, 16, 16]})
+    refused("mrope_section", "hunyuan_vl", {"mrope_section": [16, 16, 16, 16]})
+
+
+def test_the_elements_of_a_pair_of_hunyuan_vl_have_different_axes_in_transformers():
+    torch = pytest.importorskip("torch")
+    section = {"mrope_section": [8, 8, 8, 8], "rope_type": "default", "rope_theta": 1e4}
+    config = small_config("hunyuan_vl", rope_parameters=section)
+    module = importlib.import_module("transformers.models.hunyuan_vl.modeling_hunyuan_vl")
+    cos, _ = module.HunYuanVLRotaryEmbedding(config)(torch.zeros(1), torch.arange(4)[:, None, None])
+    assert not torch.allclose(cos[..., :32], cos[..., 32:])
+
+
+PROGRAM = """
+import sys
+import trope._models
+heavy = {"numpy", "torch", "transformers"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_nothing_heavy_is_imported():
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
