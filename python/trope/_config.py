@@ -4,7 +4,6 @@ frequencies.py and _models.py share this reader. The rope dict is `rope_paramete
 """
 
 import difflib
-import json
 import numbers
 import os
 from collections.abc import Mapping
@@ -168,6 +167,8 @@ class Keys:
 
 def _read_json(path):
     """The object in a JSON file. A directory stands for the config.json in it."""
+    import json  # not at the top: it takes a third of the time of `import trope`, and most calls need no file
+
     try:
         path = os.fsdecode(path)
         with open(os.path.join(path, "config.json") if os.path.isdir(path) else path, encoding="utf-8") as file:
@@ -217,7 +218,8 @@ def refuse_without_rotation(keys):
     for key, (rotating, of_models) in ROTATES.items():
         value, needed = keys.get(key), of_models.get(keys.model_type)
         if value is None and needed is not None:
-            fail(key, "is missing, and a %s without it does not rotate: %s makes it rotate", keys.model_type, listed(needed))
+            text = "is missing, and a %s without it does not rotate: %s makes it rotate"
+            fail(key, text, keys.model_type, listed(needed))
         if value is not None and not any(same(value, each) for each in needed or rotating):
             fail(key, "(%s) says that this model does not rotate", shown(value))
     # Llama 4 and SmolLM3: 1 is a layer that rotates, 0 one that does not.

@@ -17,7 +17,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping, Set
 
-from ._abi import MAX_ROTARY_DIM, RULES, Error, FrequencyArgs, check, make_phase_steps, lib
+from ._abi import MAX_ROTARY_DIM, RULES, FrequencyArgs, check, lib, make_phase_steps
 from ._config import (
     fail,
     hint,
@@ -45,6 +45,7 @@ from ._config_keys import (
     SIZE_KEYS,
     UNREAD_KEYS,
 )
+from ._errors import Error
 from ._values import number, shown
 
 # ---- The result ----

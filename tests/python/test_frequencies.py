@@ -444,7 +444,8 @@ def test_nested_configs_and_rope_dicts_must_be_dicts(value):
 
 
 @pytest.mark.parametrize("value", [
-    3, "text", [], {"x": {}}, {"0": 3}, {"-1": {}}, {"7": {"head_dim": 64}}, {None: {}}, {"0": {"head_dim": "64"}}, {"0": None},
+    3, "text", [], {"x": {}}, {"0": 3}, {"-1": {}}, {"7": {"head_dim": 64}}, {None: {}}, {"0": {"head_dim": "64"}},
+    {"0": None},
 ], ids=repr)  # fmt: skip
 def test_a_per_layer_config_that_cannot_be_is_named(value):
     argument = "head_dim" if value == {"0": {"head_dim": "64"}} else "per_layer_config"
@@ -479,7 +480,8 @@ def test_a_keyword_is_checked_even_if_the_rule_does_not_use_it():
 
 
 def test_an_unknown_keyword_has_a_hint():
-    for wrong, right in (("rope_teta", "rope_theta"), ("headdim", "head_dim"), ("partial_rotary_factors", "partial_rotary_factor")):
+    typos = {"rope_teta": "rope_theta", "headdim": "head_dim", "partial_rotary_factors": "partial_rotary_factor"}
+    for wrong, right in typos.items():
         assert "did you mean %s?" % right in refused(wrong, rope_theta=1e4, head_dim=64, **{wrong: 1})
     assert "did you mean" not in refused("zzz", zzz=1)
     config = {"head_dim": 64, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factr": 2.0}}
@@ -507,13 +509,13 @@ class NoAnswer:  # as an array, whose comparisons have no truth value
 
 
 RUBBISH = [
-    None, True, False, 0, 1, -1, 1.5, 0.0, -0.0, math.nan, math.inf, 10**400, "", "x", "10000", b"x", [], [1], [None], (), {},
-    {"a": 1}, {"full_attention": {}}, {0: None}, {None: {}}, [[]], set(), object(), NoAnswer(), 1j, range(3), type, len,
+    None, True, False, 0, 1, -1, 1.5, 0.0, -0.0, math.nan, math.inf, 10**400, "", "x", "10000", b"x", [], [1], [None], (),
+    {}, {"a": 1}, {"full_attention": {}}, {0: None}, {None: {}}, [[]], set(), object(), NoAnswer(), 1j, range(3), type, len,
 ]  # fmt: skip
 ANY_KEY = sorted(ROPE_KEYS.union(SIZE_KEYS, IGNORED_KEYS, ROTATES, UNREADABLE_KEYS, *FALLBACKS.values())) + [
     "model_type", "text_config", "rope_scaling", "rope_parameters", "per_layer_config", "global_head_dim", "layer_types",
-    "layer_rope_theta", "rope_scaling_layers", "num_hidden_layers", "no_rope_layers", "no_rope_layer_interval", "kv_channels",
-    "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "vision_config", "full_attention",
+    "layer_rope_theta", "rope_scaling_layers", "num_hidden_layers", "no_rope_layers", "no_rope_layer_interval",
+    "kv_channels", "rope_local_base_freq", "global_rope_theta", "local_rope_theta", "vision_config", "full_attention",
 ]  # fmt: skip
 MODEL_TYPES = "gemma3_text gemma4_text hunyuan_vl jetmoe llama modernbert olmo3 phi3 qwen2".split()
 
@@ -674,8 +676,8 @@ def test_ml_dtypes_are_refused():
 
 def test_torch_tensors_are_refused_by_dtype_shape_and_device():
     torch = pytest.importorskip("torch")
-    for dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64, torch.bool, torch.complex64):
-        refused_list(torch.ones(4).to(dtype), str(dtype).rpartition(".")[2], "float32 or float64")
+    for dtype in ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "bool", "complex64"):
+        refused_list(torch.ones(4).to(getattr(torch, dtype)), dtype, "float32 or float64")
     refused_list(torch.ones(2, 2), "[2, 2]")
     refused_list(torch.ones(()), "[]")
     refused_list(torch.ones(4, device="meta"), "meta", "CPU tensor", "trope.frequencies")

@@ -426,7 +426,9 @@ def test_bases_of_a_config_of_transformers_4_must_not_contradict_its_rope_dict()
 
 
 def test_dicts_of_layer_types_may_differ_from_the_config():
-    assert frequencies({**TWO, "rope_theta": 5.0}, layer_type="full_attention") == frequencies(TWO, layer_type="full_attention")
+    for layer_type in BOTH:
+        got = frequencies({**TWO, "rope_theta": 5.0}, layer_type=layer_type)
+        assert got == frequencies(TWO, layer_type=layer_type)
 
 
 # ---- Models that do not rotate ----
