@@ -441,7 +441,10 @@ static int set_pairing(const config *c)
                    ? 0
                    : complain("--pairing: is missing: it is not known how models of type '%.64s' (%s) pair elements",
                               c->model_type, c->path);
-    const int by_half = cJSON_IsFalse(turns); /* DeepSeek V3 and its like, whose weights are reordered */
+    const int reads_it = names_model(" deepseek_v3 glm4_moe_lite ", c->model_type); /* false: the weights are reordered */
+    const int by_half = reads_it && cJSON_IsFalse(turns);
+    if (turns && (!cJSON_IsBool(turns) || (!reads_it && !cJSON_IsTrue(turns) != !strcmp(c->family->pairing, "half"))))
+        return refuse(c, "rope_interleave", "contradicts how the class of this model pairs elements");
     if (set(c, "pairing", "model_type", "%s", by_half ? "half" : c->family->pairing))
         return RESULT_REFUSED;
     if (!c->family->pairing_out || by_half)
