@@ -37,7 +37,13 @@ import types as _types
 import torch as _torch
 
 from . import torch as _rotations
+from ._dropin import check_tables as _check_tables
+from ._dropin import refuse_gradient as _refuse_gradient
+from ._dropin import rename as _rename
+from ._dropin import shown as _shown
+from ._dropin import tensor as _check_tensor
 from ._errors import Error
+from .torch._launch import refuse_transforms as _refuse_transforms
 
 __all__ = ["Patch", "patch"]
 
@@ -71,22 +77,28 @@ class _Recipe:
     forms: dict
     roundings: dict
 
-    def rotate(self, tensors, tables, unsqueeze_dim):
-        """A list or tuple of new tensors."""
+    def rotate(self, tensors, tables, unsqueeze_dim, names=("q", "k"), table_names=("cos", "sin")):
+        """A list or tuple of new tensors. The names are those of the tensors and tables."""
         q, table = tensors[0], tables[0]
         form, dtypes = (q.dim(), table.dim(), unsqueeze_dim), (q.dtype, table.dtype)
         if form not in self.forms or dtypes not in self.roundings:
-            message = "not tried before patching: q %s %s with tables %s %s and unsqueeze_dim %s"
-            raise Error(message % (q.dtype, list(q.shape), table.dtype, list(table.shape), unsqueeze_dim), "q")
+            message = "not tried before patching: %s %s %s with tables %s %s and unsqueeze_dim %s"
+            raise Error(
+                message % (names[0], q.dtype, list(q.shape), table.dtype, list(table.shape), unsqueeze_dim), names[0]
+            )
         layout, has_heads = self.forms[form]
         dtype, rounding = self.roundings[dtypes]
-        cos, sin = self._columns(tables, has_heads)
+        cos, sin = self._columns(tables, has_heads, q, names[0], table_names)
         rows, width = cos.shape[-2], self.width(table.shape[-1])
-        for x in tensors:
+        for x, name in zip(tensors, names):
+            if x.dtype != q.dtype or x.device != q.device or x.dim() != q.dim():
+                given = name, x.dtype, list(x.shape), x.device, names[0], q.dtype, list(q.shape), q.device
+                raise Error("%s is %s %s on %s, and %s %s %s on %s" % given, name)
             shape = x.shape
             if shape[_TOKENS[layout]] != rows or shape[-1] < width or (self.whole and shape[-1] != width):
-                message = "q or k is %s (%s), and the tables are of %d rows for %d elements of a head"
-                raise Error(message % (list(shape), layout, rows, width), "cos")
+                message = "%s is of %d rows for %d elements of a head, and %s is %s (%s)"
+                to_blame = table_names[0] if x is q else name
+                raise Error(message % (table_names[0], rows, width, name, list(shape), layout), to_blame)
         if dtype != q.dtype:
             if _torch.is_autocast_enabled(q.device.type) and _torch.get_autocast_dtype(q.device.type) == q.dtype:
                 rounding = "native_f32"
@@ -94,20 +106,29 @@ class _Recipe:
                 tensors = [x.to(dtype) for x in tensors]
         offset = tuple([x.shape[-1] - width for x in tensors]) if self.trailing else 0
         rotated = _rotations.rotate(
-            *tensors, layout=layout, cos=cos, sin=sin, rounding=rounding, rotary_offset=offset, **self.options
-        )
+            *tensors, layout=layout, cos=cos, sin=sin, rounding=rounding, rotary_dim=width, rotary_offset=offset,
+            **self.options
+        )  # fmt: skip
         return rotated if len(tensors) > 1 else (rotated,)
 
     def width(self, columns):
         """How many elements of a head turn by tables of so many columns."""
         return columns * (2 if self.options["angle_columns"] == "pair" and not self.first_half else 1)
 
-    def _columns(self, tables, has_heads):
+    def _columns(self, tables, has_heads, q, q_name, names):
         """The columns of cos and sin that are read, with the same strides."""
+        for table, name in zip(tables, names):
+            _refuse_gradient(table, name)
         if len(tables) == 1:
+            if tables[0].device != q.device:
+                raise Error("%s is on %s, and %s on %s" % (names[0], tables[0].device, q_name, q.device), names[0])
             tables = _torch.view_as_real(tables[0].resolve_conj()).unbind(-1)
+        else:
+            _check_tables(*tables, q, names, q_name)
         cos, sin = tables
         if has_heads:
+            if cos.shape[1] != 1:
+                raise Error("%s has shape %s, and must have 1 in dimension 1" % (names[0], list(cos.shape)), names[0])
             cos, sin = cos.squeeze(1), sin.squeeze(1)
         if self.first_half:
             pairs = cos.shape[-1] // 2
@@ -176,6 +197,9 @@ class _Rotary:
         self.optional = _OPTIONS.intersection(self.defaults)
         for self.tensors, self.tables in _itertools.product(_TENSORS, _TABLES):
             if {*self.tensors, *self.tables} == set(self.names) - self.optional:
+                self.renamed = {"tensors[%d]" % i: name for i, name in enumerate(self.tensors)}
+                if len(self.tables) == 1:
+                    self.renamed["cos"] = self.tables[0]
                 return
         raise Error("its parameters are %s" % self.signature)
 
@@ -303,7 +327,7 @@ class _Rotary:
     # What replaces it.
 
     def _replace(self):
-        recipe, names, defaults = self.recipe, self.names, self.defaults
+        names, defaults = self.names, self.defaults
 
         @_functools.wraps(getattr(self.original, "forward", self.original))
         def rotary(*args, **kwargs):
@@ -312,18 +336,31 @@ class _Rotary:
                 self.signature.bind(*args, **kwargs)  # raises what the original would
             if not _compiles():
                 self.calls += 1
-            tensors = [given[name] for name in self.tensors]
-            no_k = tensors[-1] is None
-            if no_k:
-                if not self.without_k:
-                    raise Error("%s is None" % self.tensors[-1], self.tensors[-1])
-                tensors.pop()
-            rotated = recipe.rotate(tensors, [given[name] for name in self.tables], given.get("unsqueeze_dim"))
-            if no_k and self.without_k == "q, None":
-                return rotated[0], None
-            return rotated if len(rotated) > 1 else rotated[0]
+            return self._rotate(given)
 
         return rotary
+
+    def _rotate(self, given):
+        """The results of the replacement for {parameter: argument}."""
+        try:
+            _refuse_transforms()
+            tensors, no_k = list(self.tensors), given[self.tensors[-1]] is None
+            if no_k:
+                if not self.without_k:
+                    raise Error("%s must be a torch tensor, not None" % tensors[-1], tensors[-1])
+                tensors.pop()
+            for name in (*tensors, *self.tables):
+                _check_tensor(given[name], name)
+            unsqueeze_dim = given.get("unsqueeze_dim")
+            if "unsqueeze_dim" in given and type(unsqueeze_dim) is not int:
+                raise Error("unsqueeze_dim must be an integer, not %s" % _shown(unsqueeze_dim), "unsqueeze_dim")
+            arrays, tables = [given[name] for name in tensors], [given[name] for name in self.tables]
+            rotated = self.recipe.rotate(arrays, tables, unsqueeze_dim, tensors, self.tables)
+        except Error as error:
+            raise _rename(error, self.renamed) from None
+        if no_k and self.without_k == "q, None":
+            return rotated[0], None
+        return rotated if len(rotated) > 1 else rotated[0]
 
 
 # ---- What a model calls ----
@@ -433,6 +470,11 @@ class Patch:
     """
 
     def __init__(self, rotaries):
+        if not isinstance(rotaries, list) or not all(isinstance(rotary, _Rotary) for rotary in rotaries):
+            message = (
+                "rotaries must be what patch() finds, not %s: call trope.transformers.patch(model), which makes a Patch"
+            )
+            raise Error(message % _shown(rotaries), "rotaries")
         self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
         self._ended = None
 
@@ -467,6 +509,20 @@ class Patch:
         return "\n".join("%s: %s: %d calls" % (rotary.where, rotary.recipe, calls) for (rotary, _), calls in counts)
 
 
+def _refuse_model(model):
+    """Says what to pass instead of something that is no model."""
+    what = "a torch.nn.Module of transformers"
+    if isinstance(model, type):
+        hint = "and not the class %s: make one of it" % model.__name__
+    elif hasattr(model, "model_type"):
+        hint = "and not a config: pass the model, which transformers.AutoModel.from_config(config) makes of it"
+    elif isinstance(model, str):
+        hint = "and not the text %s: pass the model that it names, as AutoModel.from_pretrained loads it" % _shown(model)
+    else:
+        hint = "not %s" % _shown(model)
+    raise Error("model must be %s, %s" % (what, hint), "model")
+
+
 def patch(model):
     """Replaces the rotary functions that a model calls, in all modules of Python that have them, so for other models too.
 
@@ -483,6 +539,8 @@ def patch(model):
         trope.Error: names the function that no options of rotate have the bits of, or says that there is none; then nothing
             has been patched. In a call: dtypes, layouts or shapes that the function was not tried with.
     """
+    if not isinstance(model, _torch.nn.Module):
+        _refuse_model(model)
     with _lock:
         rotaries = list(_Search(model).found.values())
         _rebind({rotary.original: rotary.replacement for rotary in rotaries})

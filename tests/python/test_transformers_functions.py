@@ -233,25 +233,25 @@ def test_without_k(name):
     assert type(eager) is type(patched)
     assert torch.equal(*[y[0] if isinstance(y, tuple) else y for y in (eager, patched)])
     assert not isinstance(eager, tuple) or patched[1] is None
-    with pytest.raises(trope.Error, match="k is None"):
+    with pytest.raises(trope.Error, match="k must be a torch tensor, not None"):
         rotary("llama.apply_rotary_pos_emb").replacement(q, None, cos, sin)
 
 
 # ---- What is refused ----
 
 CALLS = {  # on Llama's function, of q and k [2, heads, 5, 16] and tables [2, 5, 16]
-    "q or k is .* 5 rows for 16 elements": dict(q=torch.randn(2, 3, 4, 16)),
+    "cos is of 5 rows for 16 elements .* q is": dict(q=torch.randn(2, 3, 4, 16)),
     "3 rows for 16": dict(cos=torch.randn(2, 3, 16), sin=torch.randn(2, 3, 16)),
     "for 8 elements of a head": dict(cos=torch.randn(2, 5, 8), sin=torch.randn(2, 5, 8)),
     "for 32 elements of a head": dict(cos=torch.randn(2, 5, 32), sin=torch.randn(2, 5, 32)),
-    "is of batch 3": dict(cos=torch.randn(3, 5, 16), sin=torch.randn(3, 5, 16)),
+    "with batch 3 where": dict(cos=torch.randn(3, 5, 16), sin=torch.randn(3, 5, 16)),
     "unsqueeze_dim 3": dict(unsqueeze_dim=3),
     "not tried before patching: q torch.complex64": dict(q=torch.randn(2, 3, 5, 16, dtype=torch.complex64)),
     r"with tables torch.float32 \[1, 2, 5, 16\]": dict(cos=torch.randn(1, 2, 5, 16), sin=torch.randn(1, 2, 5, 16)),
-    "sin must have the shape": dict(sin=torch.randn(2, 5, 8)),
-    "and dtype of cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
+    r"sin has shape \[2, 5, 8\], and cos": dict(sin=torch.randn(2, 5, 8)),
+    "sin has dtype torch.bfloat16, and cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
     "requires a gradient": dict(cos=torch.randn(2, 5, 16, requires_grad=True)),
-    "k is None": dict(k=None),
+    "k must be a torch tensor, not None": dict(k=None),
 }
 
 
