@@ -1,5 +1,6 @@
 /* cuda_commands TROPE: the command line on the GPU. `trope apply` on a file writes, with --device cuda, what it writes with
  * --device cpu, byte for byte, and refuses what it refuses there; `trope check --device cuda` holds. */
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ enum { MAX_DIMS = 4, MAX_TENSORS = 6, MAX_INDICES = 16, PATH_SIZE = 512, COMMAND
 typedef struct tensor {
     const char *name, *dtype;
     int64_t shape[MAX_DIMS];      /* 0 ends it */
-    int64_t indices[MAX_INDICES]; /* of I32 and I64; real numbers are random */
+    int64_t indices[MAX_INDICES]; /* of I32 and I64; operands are random */
 } tensor;
 
 typedef struct configuration {
@@ -40,7 +41,7 @@ static const configuration configurations[] = {
     {"f32 with a complex table", "--layout bshd" HALF,
      {{"q", "F32", {2, 17, 4, 64}, {0}}, {"freqs_cis", "F32", {17, 32, 2}, {0}}}, 0},
     {"rows by token", "--layout bshd --table-rows tokens" HALF,
-     {{"q", "F32", {1, 4, 2, 16}, {0}}, {"freqs", "F32", {4, 8}, {0}}, {"position_ids", "I64", {4}, {5, 6, 1, 0}}}, 0},
+     {{"q", "F32", {1, 4, 2, 16}, {0}}, {"freqs", "F32", {4, 8}, {0}}, {"position_ids", "I64", {4}, {5, 6, 1, 2}}}, 0},
     {"packed f32", HALF BASE, {{"q", "F32", {37, 4, 64}, {0}}, {"k", "F32", {37, 1, 64}, {0}},
                                {"v", "F32", {37, 1, 32}, {0}}, {"cu_seqlens", "I32", {5}, {0, 9, 9, 20, 37}}}, 0},
     {"packed bf16, backward", "--backward --padding copy" HALF BASE,
@@ -130,6 +131,33 @@ static int64_t element_count(const tensor *t)
     return count;
 }
 
+/* Element i of a tensor of angles: position 0 has angles of 0, and cosines go with their sines. Frequencies are positive. */
+static double angle_element(const tensor *t, int64_t i)
+{
+    if (!strcmp(t->name, "inv_freq"))
+        return 1 / (double)(1 + i);
+    const int is_complex = !strcmp(t->name, "freqs_cis");
+    const int64_t columns = t->shape[t->shape[2] && !is_complex ? 3 : 1], entry = is_complex ? i / 2 : i;
+    const double angle = (double)(entry / columns) * (0.1 + (double)(entry % columns) / 8);
+    return !strcmp(t->name, "freqs") ? angle : !strcmp(t->name, "sin") || (is_complex && i % 2) ? sin(angle) : cos(angle);
+}
+
+/* The first bytes of a number in its dtype; bf16 is cut off. */
+static void encode(const char *dtype, double x, unsigned char *bytes)
+{
+    const float single = (float)x;
+    if (!strcmp(dtype, "F64"))
+        memcpy(bytes, &x, sizeof x);
+    else
+        memcpy(bytes, (const char *)&single + (strcmp(dtype, "BF16") ? 0 : 2), strcmp(dtype, "BF16") ? 4 : 2);
+}
+
+static int is_angle(const tensor *t)
+{
+    return !strncmp(t->name, "freqs", 5) || !strcmp(t->name, "cos") || !strcmp(t->name, "sin") ||
+           !strcmp(t->name, "inv_freq");
+}
+
 static void write_elements(const tensor *t, random_state *random, FILE *file)
 {
     const int size = element_size(t);
@@ -139,6 +167,8 @@ static void write_elements(const tensor *t, random_state *random, FILE *file)
         for (int b = 0; b < 8; b++)
             bytes[b] = (unsigned char)random_bits(random);
         bytes[size - 1] = (bytes[size - 1] & 0x80) | 0x3f;
+        if (is_angle(t))
+            encode(t->dtype, angle_element(t, i), bytes);
         fwrite(t->dtype[0] == 'I' ? (const void *)&t->indices[i] : bytes, (size_t)size, 1, file);
     }
 }
