@@ -134,6 +134,8 @@ def _order(rope, name):
     elif is_interleaved and (False in given.values() or not sections):
         key = "interleaved" if sections else "mrope_section"
         fail(key, "contradicts mrope_interleaved" if sections else "is missing beside %s" % next(iter(given)))
+    elif sections and not given:
+        fail("mrope_interleaved", "is missing: it is not known in which order models of type %r have their axes", name)
     return ("interleaved" if is_interleaved else "sections", None) if sections else (None, None)
 
 
@@ -168,7 +170,7 @@ def model_rotation(config: Any, layer_type: str | None = None, **keys: Any) -> M
         config, layer_type, keys: as in trope.frequencies.
     Return:
         a ModelRotation. If the model_type is not known, pairing is None: the caller must know pairing and window. The axes
-        are then those of mrope_section, in the order that mrope_interleaved says ("sections" if it is missing).
+        are then those of mrope_section, in the order that mrope_interleaved says, which must be there.
     Raises:
         trope.Error: also where the config says something that the class of the model does not do.
     """

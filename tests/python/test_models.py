@@ -351,7 +351,8 @@ def test_mrope_interleaved_must_not_contradict_the_class(model):
 
 def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
     sections = [24, 20, 20]
-    orders = [({}, "sections"), ({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")]
+    refused("mrope_interleaved", "x", {"mrope_section": sections})
+    orders = [({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")]
     for rope, order in orders:
         assert rotation_of("x", {**rope, "mrope_section": sections}).pair_axis == trope.pair_axis(order, sections)
     refused("mrope_section", "x", {"mrope_interleaved": True})
@@ -364,8 +365,9 @@ def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
     "16,24,24", 64, [None, 32, 32], [[16], [24], [24]],
 ])  # fmt: skip
 def test_an_mrope_section_that_cannot_be_is_refused(section):
-    for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe", "x"):
+    for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe"):
         refused("mrope_section", model, {"mrope_section": section})
+    refused("mrope_section", "x", {"mrope_section": section, "mrope_interleaved": False})
 
 
 def test_sections_that_an_order_of_axes_does_not_have_are_refused():
