@@ -86,6 +86,8 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
     refuse_transforms(srcs)  # which reach a backward that was recorded before
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:
+        if t.layout is not torch.strided:  # an upstream gradient: what a call gets is looked at before
+            raise Error("tensors: an upstream gradient has layout %s: pass to_dense()" % t.layout, "tensors")
         if t.is_neg():  # lazily: its memory has other values
             return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
         key += (t.shape, t.stride(), t.dtype, t.get_device())
