@@ -191,7 +191,7 @@ def _load():
     try:
         _declare(lib)
     except AttributeError as error:
-        raise ImportError("trope: %s is no library of trope 0.2: %s" % (path, error)) from None
+        raise ImportError("trope: %s is no library of this version of trope: %s" % (path, error)) from None
     _compare_structs(lib, path)
     return lib
 
