@@ -21,6 +21,7 @@ from .torch._launch import refuse_transforms
 
 _STRIDED = torch.strided
 _INDICES = (torch.int32, torch.int64)
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 # ---- Checks ----
@@ -28,15 +29,22 @@ _INDICES = (torch.int32, torch.int64)
 
 def tensor(value, name):
     """A torch tensor with memory of its own. This is quick for ordinary ones."""
-    if type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested:
+    if type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested or value.is_meta:
         _check_other_tensor(value, name)
+
+
+def floats(value, name):
+    """A tensor of one of the four dtypes that rotate."""
+    tensor(value, name)
+    if value.dtype not in _FLOATS:
+        raise Error("%s has dtype %s, and must be float32, float16, bfloat16 or float64" % (name, value.dtype), name)
 
 
 def _check_other_tensor(value, name):
     if not isinstance(value, torch.Tensor):
         raise Error("%s must be a torch tensor, not %s" % (name, shown_type(value)), name)
     if value.layout is torch.jagged or value.is_nested:
-        message = "%s is a nested tensor: pass its values(), and its offsets() as cu_seqlens where the function takes these"
+        message = "%s is a nested tensor: pass its values() where the function takes packed sequences, else pad it"
         raise Error(message % name, name)
     if value.layout is not _STRIDED:
         raise Error("%s has layout %s: pass to_dense()" % (name, value.layout), name)
@@ -45,6 +53,8 @@ def _check_other_tensor(value, name):
         raise Error("%s is a DTensor: pass to_local(), with the angles of the tokens that it has" % name, name)
     if torch.nn.parameter.is_lazy(value):
         raise Error("%s is a parameter that has no values yet: initialize its module first" % name, name)
+    if value.is_meta:
+        raise Error("%s is on the meta device, where tensors have no values: pass an ordinary tensor" % name, name)
 
 
 def shown_type(value):
@@ -123,6 +133,7 @@ def arguments(names=None, /, **checks):
     """
     names = dict(names or {})
     of_tensors = "tensors[0]" in names
+    names.setdefault("cp_layout and cp_size", names.get("cp_size", "cp_size"))
     if "cp_size" not in checks:
         names.setdefault("tokens * cp_size", "the number of tokens")
 
@@ -175,20 +186,18 @@ def check_table(table, x, name, x_name):
     """Refuses a table of another device than x, and of a dtype that tables of x cannot have."""
     if table.device != x.device:
         raise Error("%s is on %s, and %s on %s" % (name, table.device, x_name, x.device), name)
-    if not table.is_floating_point() or table.element_size() == 1:
-        raise Error("%s has dtype %s, and must be float32, float16, bfloat16 or float64" % (name, table.dtype), name)
     if table.dtype == torch.float64 and x.dtype != torch.float64:
         raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
 
 
 def check_tables(cos, sin, x, names, x_name):
-    """Refuses sin that is not like cos, and tables that x cannot have. names: of cos and of sin."""
+    """Refuses tables that x cannot have, and sin that is not like cos. names: of cos and of sin."""
     name, other = names
+    check_table(cos, x, name, x_name)
     if sin.shape != cos.shape:
         raise Error("%s has shape %s, and %s %s" % (other, list(sin.shape), name, list(cos.shape)), other)
     if sin.dtype != cos.dtype:
         raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
-    check_table(cos, x, name, x_name)
     check_table(sin, x, other, x_name)
 
 

@@ -18,7 +18,7 @@ import functools
 import torch
 from torch.autograd import Function
 
-from ._dropin import arguments, check_table, check_tables, flag, gradients, indices, integer, refuse_gradient, tensor
+from ._dropin import arguments, check_table, check_tables, flag, floats, gradients, indices, integer, refuse_gradient
 from ._errors import Error
 from ._spec import resolve
 from .torch import _is_eager, _launch, _same_strides, rotate, rotate_backward
@@ -126,7 +126,7 @@ def _rotate_2d(transposed, x, cos_h, sin_h, cos_w, sin_w, argument="t"):
     return result if _is_eager((x,)) else torch.cat(halves, -1)
 
 
-@arguments({"tensors[0]": "input"}, input=tensor, freqs=tensor, transpose_output=flag)
+@arguments({"tensors[0]": "input"}, input=floats, freqs=floats, transpose_output=flag)
 def forward(input, freqs, transpose_output):
     """Rotates, outside of autograd.
 
@@ -140,25 +140,25 @@ def forward(input, freqs, transpose_output):
     return _rotate(False, input, freqs, transpose_output, "input")
 
 
-@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, freqs=tensor, transpose_output=flag)
+@arguments({"tensors[0]": "output_grads"}, output_grads=floats, freqs=floats, transpose_output=flag)
 def backward(output_grads, freqs, transpose_output):
     """dx of dy [s, b, h, d]: the transpose of forward with the same arguments."""
     return _rotate(True, output_grads, freqs, transpose_output, "output_grads")
 
 
-@arguments({"tensors[0]": "input"}, input=tensor, cos=tensor, sin=tensor, transpose_output=flag)
+@arguments({"tensors[0]": "input"}, input=floats, cos=floats, sin=floats, transpose_output=flag)
 def forward_cached(input, cos, sin, transpose_output):
     """forward with cos and sin [s, 1, 1, d2], of f32 or of the dtype of input, instead of freqs."""
     return _rotate_cached(False, input, cos, sin, transpose_output, "input", ("cos", "sin"))
 
 
-@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, cos=tensor, sin=tensor, transpose_output=flag)
+@arguments({"tensors[0]": "output_grads"}, output_grads=floats, cos=floats, sin=floats, transpose_output=flag)
 def backward_cached(output_grads, cos, sin, transpose_output):
     """The transpose of forward_cached with the same arguments."""
     return _rotate_cached(True, output_grads, cos, sin, transpose_output, "output_grads", ("cos", "sin"))
 
 
-@arguments({"tensors[0]": "input"}, input=tensor, cu_seqlens=indices, freqs=tensor)
+@arguments({"tensors[0]": "input"}, input=floats, cu_seqlens=indices, freqs=floats)
 def forward_thd(input, cu_seqlens, freqs):
     """Rotates packed sequences, outside of autograd.
 
@@ -173,13 +173,13 @@ def forward_thd(input, cu_seqlens, freqs):
     return _rotate_thd(False, input, cu_seqlens, freqs, "input")
 
 
-@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, cu_seqlens=indices, freqs=tensor)
+@arguments({"tensors[0]": "output_grads"}, output_grads=floats, cu_seqlens=indices, freqs=floats)
 def backward_thd(output_grads, cu_seqlens, freqs):
     """The transpose of forward_thd with the same arguments."""
     return _rotate_thd(True, output_grads, cu_seqlens, freqs, "output_grads")
 
 
-@arguments({"tensors[0]": "input"}, input=tensor, cos_h=tensor, sin_h=tensor, cos_w=tensor, sin_w=tensor)
+@arguments({"tensors[0]": "input"}, input=floats, cos_h=floats, sin_h=floats, cos_w=floats, sin_w=floats)
 def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
     """Rotates images, outside of autograd: the first half of a head by the row of its token, the second by the column.
 
@@ -193,7 +193,7 @@ def forward_2d(input, cos_h, sin_h, cos_w, sin_w):
     return _rotate_2d(False, input, cos_h, sin_h, cos_w, sin_w, "input")
 
 
-@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, cos_h=tensor, sin_h=tensor, cos_w=tensor, sin_w=tensor)
+@arguments({"tensors[0]": "output_grads"}, output_grads=floats, cos_h=floats, sin_h=floats, cos_w=floats, sin_w=floats)
 def backward_2d(output_grads, cos_h, sin_h, cos_w, sin_w):
     """The transpose of forward_2d, of dy [b, img_h, img_w, h, d]; dx is [b, img_h * img_w, h, d]."""
     return _rotate_2d(True, output_grads, cos_h, sin_h, cos_w, sin_w, "output_grads")
@@ -222,19 +222,19 @@ def _apply(run, x, **tables):
     return _Rotation.apply(False, run, x, *tables.values()) if _is_eager((x,)) else run(False, x, *tables.values())
 
 
-@arguments({"tensors[0]": "t"}, t=tensor, freqs=tensor, transpose_output_memory=flag)
+@arguments({"tensors[0]": "t"}, t=floats, freqs=floats, transpose_output_memory=flag)
 def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
     """forward with autograd for t [s, b, h, d]; freqs is [s, 1, 1, d2]."""
     return _apply(functools.partial(_rotate, transpose_output=transpose_output_memory), t, freqs=freqs)
 
 
-@arguments({"tensors[0]": "t"}, t=tensor, cos_=tensor, sin_=tensor, transpose_output_memory=flag)
+@arguments({"tensors[0]": "t"}, t=floats, cos_=floats, sin_=floats, transpose_output_memory=flag)
 def fused_apply_rotary_pos_emb_cached(t, cos_, sin_, transpose_output_memory=False):
     """forward_cached with autograd for t [s, b, h, d]; cos_ and sin_ are [s, 1, 1, d2]."""
     return _apply(functools.partial(_rotate_cached, transpose_output=transpose_output_memory), t, cos_=cos_, sin_=sin_)
 
 
-@arguments({"tensors[0]": "t"}, t=tensor, cu_seqlens=indices, freqs=tensor)
+@arguments({"tensors[0]": "t"}, t=floats, cu_seqlens=indices, freqs=floats)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
     """forward_thd with autograd for t [t, h, d]."""
     return _apply(_rotate_thd, t, cu_seqlens=cu_seqlens, freqs=freqs)
@@ -245,7 +245,7 @@ def _rotate_tokens(transposed, x, *tables, img_h, img_w):
 
 
 @arguments(
-    {"tensors[0]": "t"}, t=tensor, img_h=integer(1), img_w=integer(1), cos_h=tensor, sin_h=tensor, cos_w=tensor, sin_w=tensor,
+    {"tensors[0]": "t"}, t=floats, img_h=integer(1), img_w=integer(1), cos_h=floats, sin_h=floats, cos_w=floats, sin_w=floats,
 )  # fmt: skip
 def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
     """forward_2d with autograd for t [b, img_h * img_w, h, d].

@@ -27,7 +27,7 @@ import torch as _torch
 from . import torch as _rotations
 from ._abi import COPY, MAX_ROTARY_DIM
 from ._dropin import (
-    anything, arguments, check_tables, flag, gradients, indices, integer, optional, positive, refuse_gradient, shown, tensor,
+    anything, arguments, check_tables, flag, floats, gradients, indices, integer, optional, positive, refuse_gradient, shown,
 )  # fmt: skip
 from ._errors import Error
 from .torch._modules import keep_precision
@@ -49,10 +49,10 @@ def _check_rank(x, rank, name, shape):
 def _check_table(cos, sin, x, x_name, head_dim, suffix=""):
     """The table, with the same strides in both."""
     name, other = "cos" + suffix, "sin" + suffix
-    check_tables(cos, sin, x, (name, other), x_name)
     if not 1 <= cos.shape[-1] <= head_dim // 2:
         words = name, cos.shape[-1], head_dim
         raise Error("%s has %d columns, one for each pair, and headdim is %d" % words, name)
+    check_tables(cos, sin, x, (name, other), x_name)
     for table, word in ((cos, name), (sin, other)):
         refuse_gradient(table, word)
     return _rotations._same_strides(cos, sin)
@@ -84,7 +84,8 @@ def _cut_table(cos, sin, offset, seqlen, cu_seqlens, suffix=""):
     """Rows from offset on, so that positions begin at 0: views, which cost no memory and no wait for the GPU."""
     rows, name = cos.shape[0], "cos" + suffix
     if offset + (seqlen or 0) > rows:
-        wanted = "seqlen %d" % (seqlen or 0) + (" with seqlen_offsets %d" % offset if offset else "")
+        word = "seqlen" if cu_seqlens is None else "max_seqlen"
+        wanted = "%s %d" % (word, seqlen or 0) + (" with seqlen_offsets %d" % offset if offset else "")
         raise Error("%s has %d rows, too few for %s" % (name, rows, wanted), "seqlen_offsets" if offset else name)
     if not offset:
         return cos, sin
@@ -114,7 +115,7 @@ def _make_call(x, name, shape, cos, sin, cos_k, sin_k, interleaved, conjugate, o
     tables = []
     for c, s, suffix in ((cos, sin, ""), (cos_k, sin_k, "_k")):
         if c is not None:
-            _check_rank(c, 2, "cos" + suffix, "(seqlen_ro, rotary_dim / 2)")
+            _check_rank(c, 2, "cos" + suffix, "(seqlen_ro, pairs)")
             tables += _cut_table(*_check_table(c, s, x, name, shape[-1], suffix), offset, seqlen, cu_seqlens, suffix)
         else:
             tables += (None, None)
@@ -255,7 +256,7 @@ def _rotate_in_place(name, parts, call, x):
 # ---- The functions ----
 
 
-_TENSORS = {"x": tensor, "cos": tensor, "sin": tensor}
+_TENSORS = {"x": floats, "cos": floats, "sin": floats}
 _POSITIONS = {"seqlen_offsets": _offsets, "cu_seqlens": optional(indices), "max_seqlen": optional(integer(0))}
 _NAMES = {"start_positions": "seqlen_offsets"}
 
@@ -339,7 +340,7 @@ def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
     _check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
     batch, seqlen = x.shape[:2]
     if cos.dim() not in (2, 3) or cos.shape[-2] != seqlen or (cos.dim() == 3 and cos.shape[0] not in (1, batch)):
-        message = "cos has shape %s, and must be (%d, rotary_dim / 2), with a batch of 1 or %d before it or not"
+        message = "cos has shape %s, and must be (%d, pairs), with a batch of 1 or %d before it or not"
         raise Error(message % (list(cos.shape), seqlen, batch), "cos")
     if cos.dtype != x.dtype:
         raise Error("cos has dtype %s, and x %s: use apply_rotary_emb" % (cos.dtype, x.dtype), "cos")
@@ -386,14 +387,14 @@ def _table_of_k(value, name):
             "%s is %r: in quack interleaved has its place: pass it and what follows by keyword" % (name, value), name
         )
     if value is not None:
-        tensor(value, name)
+        floats(value, name)
 
 
 _QKV = {"tensors[%d]" % i: "qkv" for i in range(3)}
 
 
 @arguments(
-    {**_QKV, **_NAMES}, qkv=tensor, cos=tensor, sin=tensor, cos_k=_table_of_k, sin_k=optional(tensor), interleaved=flag,
+    {**_QKV, **_NAMES}, qkv=floats, cos=floats, sin=floats, cos_k=_table_of_k, sin_k=optional(floats), interleaved=flag,
     num_heads_q=optional(integer(1)), headdim=optional(integer(1)), **_POSITIONS,
 )  # fmt: skip
 def apply_rotary_emb_qkv_(
@@ -432,7 +433,7 @@ def apply_rotary_emb_qkv_(
 
 
 @arguments(
-    {"tensors[0]": "kv", **_NAMES}, kv=tensor, cos=tensor, sin=tensor, interleaved=flag, seqlen_offsets=_offsets
+    {"tensors[0]": "kv", **_NAMES}, kv=floats, cos=floats, sin=floats, interleaved=flag, seqlen_offsets=_offsets
 )  # fmt: skip
 def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
     """Rotates k in place.
@@ -547,8 +548,8 @@ class RotaryEmbedding(_torch.nn.Module):
         self._cos_cached, self._sin_cached = angles.cos().to(dtype), angles.sin().to(dtype)
 
     @arguments(
-        {"tensors[0]": "qkv", "x": "qkv", "seqlen_offsets": "seqlen_offset", "cos": "the table"}, qkv=tensor,
-        kv=optional(tensor), seqlen_offset=_offsets, max_seqlen=optional(integer(0, _POSITIONS_MOST)),
+        {"tensors[0]": "qkv", "x": "qkv", "seqlen_offsets": "seqlen_offset", "cos": "the table"}, qkv=floats,
+        kv=optional(floats), seqlen_offset=_offsets, max_seqlen=optional(integer(0, _POSITIONS_MOST)),
         num_heads_q=optional(integer(1)),
     )  # fmt: skip
     def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
@@ -575,10 +576,11 @@ class RotaryEmbedding(_torch.nn.Module):
 
     def _count_tokens(self, qkv, kv, num_heads_q):
         """The longer seqlen of qkv and kv."""
-        if qkv.dim() not in ((4, 5) if kv is None else (4,)):
-            shape = "(batch, seqlen, 3, nheads, headdim) or (batch, seqlen, heads, headdim)"
-            shape = shape if kv is None else "(batch, seqlen, nheads, headdim)"
-            raise Error("qkv must be %s, not %s" % (shape, list(qkv.shape)), "qkv")
+        shapes = {4: "(batch, seqlen, nheads, headdim)"}
+        if kv is None:
+            shapes = {4: "(batch, seqlen, heads, headdim) with num_heads_q", 5: "(batch, seqlen, 3, nheads, headdim)"}
+        if qkv.dim() not in shapes or (kv is None and num_heads_q is None and qkv.dim() == 4):
+            raise Error("qkv must be %s, not %s" % (" or ".join(shapes.values()), list(qkv.shape)), "qkv")
         if kv is not None:
             _check_rank(kv, 5, "kv", "(batch, seqlen, 2, nheads, headdim)")
             if kv.device != qkv.device:

@@ -23,7 +23,7 @@ import torch as _torch
 
 from . import torch as _rotations
 from ._abi import MAX_AXES
-from ._dropin import anything, arguments, check_tables, integer, integers, optional, refuse_gradient, tensor
+from ._dropin import anything, arguments, check_tables, floats, integer, integers, optional, refuse_gradient, tensor
 from ._errors import Error
 
 __all__ = [
@@ -126,11 +126,11 @@ def _rotate_rope(rotate, names, q, k, cos, sin, position_ids, unsqueeze_dim, rot
 
 
 _ROPE_SHAPES = {
-    2: "(seq, rotary_dim)",
-    3: "(1 or batch, seq, rotary_dim)",
-    4: "(1 or batch, 1, seq, rotary_dim)",
+    2: "(seq, columns)",
+    3: "(1 or batch, seq, columns)",
+    4: "(1 or batch, 1, seq, columns)",
 }
-_TABLES = {"cos": tensor, "sin": tensor}
+_TABLES = {"cos": floats, "sin": floats}
 _OPTIONS = {"position_ids": anything, "unsqueeze_dim": integer(-4, 3), "rotary_dim": optional(integer(2))}
 _QK = {"tensors[0]": "q", "tensors[1]": "k"}
 
@@ -138,7 +138,7 @@ _QK = {"tensors[0]": "q", "tensors[1]": "k"}
 # ---- liger_kernel.transformers.rope ----
 
 
-@arguments(_QK, q=tensor, k=tensor, **_TABLES, **_OPTIONS)
+@arguments(_QK, q=floats, k=floats, **_TABLES, **_OPTIONS)
 def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
     """
     Arguments:
@@ -155,7 +155,7 @@ def liger_rotary_pos_emb(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rot
     return _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
 
 
-@arguments(_QK, q=tensor, k=tensor, **_TABLES)
+@arguments(_QK, q=floats, k=floats, **_TABLES)
 def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
     """liger_rotary_pos_emb that turns whole heads, for tables of gpt-oss.
 
@@ -172,7 +172,7 @@ def liger_rotary_pos_emb_gpt_oss(q, k, cos, sin):
     return _rotate_rope(_rotations.rotate, ("q", "k"), q, k, cos, sin, None, 1, rotary_dim)
 
 
-@arguments(_QK, q=tensor, k=tensor, **_TABLES)
+@arguments(_QK, q=floats, k=floats, **_TABLES)
 def liger_rotary_pos_emb_vision(q, k, cos, sin):
     """Of Qwen's vision towers.
 
@@ -191,7 +191,7 @@ def liger_rotary_pos_emb_vision(q, k, cos, sin):
 # ---- liger_kernel.transformers.qwen2vl_mrope ----
 
 
-@arguments(_QK, q=tensor, k=tensor, **_TABLES, mrope_section=integers, unsqueeze_dim=integer(-4, 3))
+@arguments(_QK, q=floats, k=floats, **_TABLES, mrope_section=integers, unsqueeze_dim=integer(-4, 3))
 def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim=1):
     """
     Arguments:
@@ -256,7 +256,7 @@ def _check_complex(table, q, name, q_name):
     refuse_gradient(table, name)
 
 
-@arguments({"tensors[0]": "xq", "tensors[1]": "xk", "cos": "freqs_cis"}, xq=tensor, xk=tensor, freqs_cis=tensor)
+@arguments({"tensors[0]": "xq", "tensors[1]": "xk", "cos": "freqs_cis"}, xq=floats, xk=floats, freqs_cis=tensor)
 def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
     """
     Arguments:
@@ -275,7 +275,7 @@ def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
     return _rotate_llama4(xq, xk, freqs_cis)
 
 
-@arguments({"tensors[0]": "query", "tensors[1]": "key", "cos": "freqs_ci"}, query=tensor, key=tensor, freqs_ci=tensor)
+@arguments({"tensors[0]": "query", "tensors[1]": "key", "cos": "freqs_ci"}, query=floats, key=floats, freqs_ci=tensor)
 def liger_llama4_vision_rotary_pos_emb(query, key, freqs_ci):
     """
     Arguments:
@@ -312,7 +312,7 @@ class LigerRopeFunction:
     apply = staticmethod(liger_rotary_pos_emb)
 
 
-@arguments(_QK, q=tensor, k=tensor, **_TABLES, **_OPTIONS)
+@arguments(_QK, q=floats, k=floats, **_TABLES, **_OPTIONS)
 def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
     """
     Arguments:
@@ -326,7 +326,7 @@ def rope_forward(q, k, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=
     return (*rotated, *((cos, sin) if cos.dim() == 3 else (cos[None], sin[None])))
 
 
-@arguments({"tensors[0]": "dq", "tensors[1]": "dk"}, dq=tensor, dk=tensor, **_TABLES, **_OPTIONS)
+@arguments({"tensors[0]": "dq", "tensors[1]": "dk"}, dq=floats, dk=floats, **_TABLES, **_OPTIONS)
 def rope_backward(dq, dk, cos, sin, position_ids=None, unsqueeze_dim=1, rotary_dim=None):
     """
     Arguments:

@@ -45,8 +45,8 @@ from . import pair_axis
 from . import transformer_engine as _te
 from ._abi import COPY, MAX_ROTARY_DIM
 from ._dropin import (
-    arguments, check_table, check_tables, flag, gradients, indices, integer, integers, number, optional, refuse_gradient,
-    shown, tensor,
+    arguments, check_table, check_tables, flag, floats, gradients, indices, integer, integers, number, optional, refuse_gradient,
+    shown,
 )  # fmt: skip
 from ._errors import Error
 from ._spec import resolve
@@ -70,7 +70,9 @@ def _config(value, name):
     if not hasattr(value, "rotary_interleaved"):
         message = "%s must be a TransformerConfig, or an object with rotary_interleaved, not %s"
         raise Error(message % (name, shown(value)), name)
-    flag(value.rotary_interleaved, "%s.rotary_interleaved" % name)
+    if not isinstance(value.rotary_interleaved, bool):
+        given = name, shown(value.rotary_interleaved)
+        raise Error("%s has rotary_interleaved %s, which must be True or False" % given, name)
 
 
 def _group(value, name):
@@ -174,7 +176,7 @@ _ROTATION = {
 }  # fmt: skip
 
 
-@arguments(_T, t=tensor, freqs=tensor, **_ROTATION)
+@arguments(_T, t=floats, freqs=floats, **_ROTATION)
 def _apply_rotary_pos_emb_bshd(
     t, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
     mla_output_remove_interleaving=False, multi_latent_attention=None,
@@ -197,7 +199,8 @@ def _rotate_sbhd(t, freqs, *words):
         raise Error("t has shape %s, which is not [s, b, h, d] or [s, b, d]" % list(t.shape), "t")
     if not freqs.dim() or freqs.shape[0] < t.shape[0]:
         raise Error("freqs has shape %s, of too few rows for %d tokens" % (list(freqs.shape), t.shape[0]), "freqs")
-    return _rotate(x, freqs, dict(layout="sbhd"), *words).view(t.shape)
+    rotated = _rotate(x, freqs, dict(layout="sbhd"), *words)
+    return rotated if x is t else rotated.squeeze(2)
 
 
 def _are_stream_positions(rows, tokens, cp_size, max_seqlen):
@@ -213,7 +216,7 @@ _OF_GROUP["tokens * cp_size"] = "the tokens of all ranks of cp_group"
 
 
 @arguments(
-    _OF_GROUP, t=tensor, cu_seqlens=indices, freqs=tensor, cp_group=optional(_group), max_seqlen=_most, **_ROTATION
+    _OF_GROUP, t=floats, cu_seqlens=indices, freqs=floats, cp_group=optional(_group), max_seqlen=_most, **_ROTATION
 )  # fmt: skip
 def _apply_rotary_pos_emb_thd(
     t, cu_seqlens, freqs, rotary_interleaved=False, mla_rotary_interleaved=False, mscale=1.0, inverse=False,
@@ -241,7 +244,7 @@ def _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words):
 
 
 @arguments(
-    _OF_GROUP, t=tensor, freqs=tensor, config=_config, cu_seqlens=optional(indices), mscale=_factor,
+    _OF_GROUP, t=floats, freqs=floats, config=_config, cu_seqlens=optional(indices), mscale=_factor,
     cp_group=optional(_group), mla_rotary_interleaved=optional(flag), inverse=flag, mla_output_remove_interleaving=flag,
     max_seqlen=_most,
 )  # fmt: skip
@@ -283,7 +286,7 @@ def apply_rotary_pos_emb(
     return _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words)
 
 
-@arguments(_T, t=tensor, cos=tensor, sin=tensor, rotary_interleaved=flag)
+@arguments(_T, t=floats, cos=floats, sin=floats, rotary_interleaved=flag)
 def apply_rotary_pos_emb_with_cos_sin(t, cos, sin, rotary_interleaved=False):
     """Rotates t [s, b, h, d] by cos and sin [s, d2 / 2], one for each pair."""
     _te._check_dims(t, "sbhd", "t")
@@ -305,13 +308,13 @@ def _no_transposing(value, name):
         raise Error("%s is of apex: TransformerEngine has it no longer" % name, name)
 
 
-@arguments(_T, t=tensor, freqs=tensor, transpose_output_memory=_no_transposing, interleaved=flag)
+@arguments(_T, t=floats, freqs=floats, transpose_output_memory=_no_transposing, interleaved=flag)
 def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False, interleaved=False):
     """apply_rotary_pos_emb of sbhd without a config."""
     return _rotate_sbhd(t, freqs, interleaved)
 
 
-@arguments(_T, t=tensor, cu_seqlens=indices, freqs=tensor, **_CP, interleaved=flag)
+@arguments(_T, t=floats, cu_seqlens=indices, freqs=floats, **_CP, interleaved=flag)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs, cp_size=1, cp_rank=0, interleaved=False):
     """apply_rotary_pos_emb of thd without a config. Positions are those in the sequence, however many rows freqs has."""
     return _rotate(t, freqs, _sequences(cu_seqlens, cp_size, cp_rank), interleaved)
@@ -362,7 +365,7 @@ def _move(parts, shapes, tensors, options):
     return _Move.apply(False, spec, slots, parts, shapes, *arrays, *tensors)
 
 
-@arguments(_te._names("qkv"), qkv=tensor, tensor_format=_te._check_format, **_te._QKV_WORDS)
+@arguments(_te._names("qkv"), qkv=floats, tensor_format=_te._check_format, **_te._QKV_WORDS)
 def apply_fused_qkv_rotary_pos_emb(
     qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
     cu_seqlens=None, cp_size=1, cp_rank=0,
@@ -396,7 +399,7 @@ def _no_interleaving(value, name):
         raise Error("%s must be False: MLA's pairs are interleaved without it" % name, name)
 
 
-_MLA = {"cos": tensor, "sin": tensor, "emb_dim": _emb_dim, "rotary_interleaved": _no_interleaving, **_CP}
+_MLA = {"cos": floats, "sin": floats, "emb_dim": _emb_dim, "rotary_interleaved": _no_interleaving, **_CP}
 
 
 def _mla_options(
@@ -471,7 +474,7 @@ def _rotate_in_place(t, options):
 
 
 _OF_Q = {
-    **_MLA, "t": tensor, "nope_dim": integer(0, MAX_ROTARY_DIM), "cu_seqlens_q": optional(indices), "inverse": flag,
+    **_MLA, "t": floats, "nope_dim": integer(0, MAX_ROTARY_DIM), "cu_seqlens_q": optional(indices), "inverse": flag,
     "remove_interleaving": flag, "position_ids": optional(indices),
 }  # fmt: skip
 _OF_Q_NAMES = {**_T, "cu_seqlens": "cu_seqlens_q"}
@@ -507,7 +510,7 @@ def fused_mla_rope_inplace(
 
 
 @arguments(
-    _OF_Q_NAMES, **_MLA, t=tensor, qk_head_dim=integer(0, MAX_ROTARY_DIM), cu_seqlens_q=optional(indices)
+    _OF_Q_NAMES, **_MLA, t=floats, qk_head_dim=integer(0, MAX_ROTARY_DIM), cu_seqlens_q=optional(indices)
 )  # fmt: skip
 def fused_apply_mla_rope_for_q(
     t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False
@@ -519,7 +522,7 @@ def fused_apply_mla_rope_for_q(
 
 
 _OF_KV = {
-    **_MLA, "kv": tensor, "k_pos_emb": tensor, "k_dim": integer(1), "v_dim": integer(1), "cu_seqlens_kv": optional(indices)
+    **_MLA, "kv": floats, "k_pos_emb": floats, "k_dim": integer(1), "v_dim": integer(1), "cu_seqlens_kv": optional(indices)
 }  # fmt: skip
 _OF_KV_NAMES = {"tensors[0]": "kv", "tensors[1]": "k_pos_emb", "tensors[2]": "kv", "cu_seqlens": "cu_seqlens_kv"}
 
@@ -568,7 +571,7 @@ def fused_apply_mla_rope_for_kv(
 
 
 @arguments(
-    {"tensors[0]": "nope", "tensors[1]": "rope"}, nope=tensor, rope=tensor, cos=tensor, sin=tensor,
+    {"tensors[0]": "nope", "tensors[1]": "rope"}, nope=floats, rope=floats, cos=floats, sin=floats,
     cu_seqlens=optional(indices), **_CP,
 )  # fmt: skip
 def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1):
@@ -609,7 +612,7 @@ def _sections(value, name):
 
 
 _MROPE = {
-    "t": tensor, "freqs": tensor, "mrope_section": _sections, "interleaved_mrope": flag, "rotary_interleaved": _not_in_mrope,
+    "t": floats, "freqs": floats, "mrope_section": _sections, "interleaved_mrope": flag, "rotary_interleaved": _not_in_mrope,
     "fp32_compute": flag,
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from ._abi import COPY, MAX_ROTARY_DIM
 from ._dropin import (
-    arguments, check_table, flag, gradients, indices, integer, number, optional, positive, rename, shown, tensor,
+    arguments, check_table, flag, floats, gradients, indices, integer, number, optional, positive, rename, shown,
 )  # fmt: skip
 from ._errors import Error
 from ._spec import resolve
@@ -119,14 +119,14 @@ _WORDS = {
 }  # fmt: skip
 
 
-@arguments({"tensors[0]": "input"}, input=tensor, freqs=tensor, qkv_format=_check_qkv_format, **_WORDS)
+@arguments({"tensors[0]": "input"}, input=floats, freqs=floats, qkv_format=_check_qkv_format, **_WORDS)
 def fused_rope_forward(input, freqs, start_positions, qkv_format, interleaved, cu_seqlens, cp_size, cp_rank):
     """apply_rotary_pos_emb outside of autograd. qkv_format: "sbhd", ..., or a NVTE_QKV_Format."""
     words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
     return _rotate(False, input, "input", freqs, start_positions, *words)
 
 
-@arguments({"tensors[0]": "output_grads"}, output_grads=tensor, freqs=tensor, qkv_format=_check_qkv_format, **_WORDS)
+@arguments({"tensors[0]": "output_grads"}, output_grads=floats, freqs=floats, qkv_format=_check_qkv_format, **_WORDS)
 def fused_rope_backward(output_grads, freqs, start_positions, qkv_format, interleaved, cu_seqlens, cp_size, cp_rank):
     """dx of dy: the transpose of fused_rope_forward with the same arguments."""
     words = _word_of(qkv_format), interleaved, cu_seqlens, cp_size, cp_rank
@@ -165,7 +165,7 @@ class FusedRoPEFunc(_Rope):
         return _apply(cls, *args)
 
     @staticmethod
-    @arguments({"tensors[0]": "t"}, t=tensor, freqs=tensor, tensor_format=_check_format, **_WORDS)
+    @arguments({"tensors[0]": "t"}, t=floats, freqs=floats, tensor_format=_check_format, **_WORDS)
     def forward(
         ctx, t, freqs, start_positions=None, tensor_format="sbhd", interleaved=False, cu_seqlens=None, cp_size=1, cp_rank=0
     ):
@@ -186,7 +186,7 @@ def _refuse_gradient(needed, name, function, other):
         raise Error("%s requires a gradient, which %s lacks: use %s" % (name, function, other), name)
 
 
-@arguments({"tensors[0]": "t"}, t=tensor, freqs=tensor, tensor_format=_check_format, fused=flag, **_WORDS)
+@arguments({"tensors[0]": "t"}, t=floats, freqs=floats, tensor_format=_check_format, fused=flag, **_WORDS)
 def apply_rotary_pos_emb(
     t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False, fused=False, cu_seqlens=None, cp_size=1,
     cp_rank=0,
@@ -259,20 +259,28 @@ def _same(a, b):
 
 
 def _calls(q_freqs, k_freqs, parts):
-    """What goes into one call: (indices of q, k and v, the table, rotary_dim of each). V is with q."""
+    """What goes into one call: (indices of q, k and v, the table, its name, rotary_dim of each). V is with q."""
     q_table, k_table = (_table(f, parts[1], name) for f, name in ((q_freqs, "q_freqs"), (k_freqs, "k_freqs")))
     q_width, k_width = q_table.shape[-1], k_table.shape[-1]
     if _same(q_freqs, k_freqs):
-        return [((0, 1, 2), q_table, (q_width, k_width, COPY))]
-    return [((0, 2), q_table, (q_width, COPY)), ((1,), k_table, (k_width,))]
+        return [((0, 1, 2), q_table, "q_freqs", (q_width, k_width, COPY))]
+    return [((0, 2), q_table, "q_freqs", (q_width, COPY)), ((1,), k_table, "k_freqs", (k_width,))]
+
+
+def _names_of_call(which, table_name):
+    """The names of a call of some of q, k and v, in names of a call of all."""
+    return {"freqs": table_name, **{"tensors[%d]" % i: "tensors[%d]" % part for i, part in enumerate(which)}}
 
 
 def _rotate_parts(transposed, srcs, dsts, q_freqs, k_freqs, options):
     """From parts to parts: q and k rotated, v copied, in one launch where q and k have one table."""
-    for which, table, widths in _calls(q_freqs, k_freqs, srcs):
+    for which, table, name, widths in _calls(q_freqs, k_freqs, srcs):
         from_parts, to_parts = [srcs[i] for i in which], [dsts[i] for i in which]
-        spec, side = resolve(from_parts, freqs=table, rotary_dim=widths, **_with_groups(options))
-        _launch.launch(transposed, spec, from_parts, to_parts, (None,) * len(which), (*side, None, None))
+        try:
+            spec, side = resolve(from_parts, freqs=table, rotary_dim=widths, **_with_groups(options))
+            _launch.launch(transposed, spec, from_parts, to_parts, (None,) * len(which), (*side, None, None))
+        except Error as error:
+            raise rename(error, _names_of_call(which, name)) from None
 
 
 def _with_groups(options):
@@ -310,8 +318,11 @@ def _rotate_qkv(qkv, argument, q_freqs, k_freqs, *words):
 def _compose_qkv(qkv, q_freqs, k_freqs, sizes, options):
     """The same by trope.torch.rotate, with its autograd, whose gradients of q, k and v are put together by PyTorch."""
     parts, results = _packed_parts(qkv, sizes), [None] * 3
-    for which, table, widths in _calls(q_freqs, k_freqs, parts):
-        rotated = rotate(*(parts[i] for i in which), freqs=table, rotary_dim=widths, **_with_groups(options))
+    for which, table, name, widths in _calls(q_freqs, k_freqs, parts):
+        try:
+            rotated = rotate(*(parts[i] for i in which), freqs=table, rotary_dim=widths, **_with_groups(options))
+        except Error as error:
+            raise rename(error, _names_of_call(which, name)) from None
         for i, x in zip(which, rotated if len(which) > 1 else (rotated,)):
             results[i] = x.flatten(-3, -2).contiguous()
     return tuple(results)
@@ -347,10 +358,10 @@ def _names(x):
     return {"tensors[%d]" % i: x for i in range(3)}
 
 
-_QKV_WORDS = {"q_freqs": tensor, "k_freqs": tensor, "qkv_split_arg_list": _check_split, **_WORDS}
+_QKV_WORDS = {"q_freqs": floats, "k_freqs": floats, "qkv_split_arg_list": _check_split, **_WORDS}
 
 
-@arguments(_names("qkv_input"), qkv_input=tensor, qkv_format=_check_qkv_format, **_QKV_WORDS)
+@arguments(_names("qkv_input"), qkv_input=floats, qkv_format=_check_qkv_format, **_QKV_WORDS)
 def fused_qkv_rope_forward(
     qkv_input, q_freqs, k_freqs, start_positions, qkv_split_arg_list, qkv_format, interleaved, cp_size, cp_rank,
     cu_seqlens=None,
@@ -362,8 +373,8 @@ def fused_qkv_rope_forward(
 
 
 @arguments(
-    {"tensors[0]": "q_grad_out", "tensors[1]": "k_grad_out", "tensors[2]": "v_grad_out"}, q_grad_out=tensor,
-    k_grad_out=tensor, v_grad_out=tensor, qkv_format=_check_qkv_format, **_QKV_WORDS,
+    {"tensors[0]": "q_grad_out", "tensors[1]": "k_grad_out", "tensors[2]": "v_grad_out"}, q_grad_out=floats,
+    k_grad_out=floats, v_grad_out=floats, qkv_format=_check_qkv_format, **_QKV_WORDS,
 )  # fmt: skip
 def fused_qkv_rope_backward(
     q_grad_out, k_grad_out, v_grad_out, q_freqs, k_freqs, qkv_split_arg_list, qkv_format, interleaved, cp_size, cp_rank,
@@ -428,7 +439,7 @@ class FusedQKVRoPEFunc(_PackedRope):
         return _apply(cls, *args)
 
     @staticmethod
-    @arguments(_names("qkv"), qkv=tensor, tensor_format=_check_format, **_QKV_WORDS)
+    @arguments(_names("qkv"), qkv=floats, tensor_format=_check_format, **_QKV_WORDS)
     def forward(
         ctx, qkv, q_freqs, k_freqs, qkv_split_arg_list, start_positions=None, tensor_format="sbhd", interleaved=False,
         cp_size=1, cp_rank=0, cu_seqlens=None,
@@ -439,7 +450,7 @@ class FusedQKVRoPEFunc(_PackedRope):
         return _PackedRope.forward(ctx, qkv, q_freqs, k_freqs, tuple(qkv_split_arg_list), start_positions, *words)
 
 
-@arguments(_names("qkv"), qkv=tensor, tensor_format=_check_format, **_QKV_WORDS)
+@arguments(_names("qkv"), qkv=floats, tensor_format=_check_format, **_QKV_WORDS)
 def apply_fused_qkv_rotary_pos_emb(
     qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None, interleaved=False,
     cu_seqlens=None, cp_size=1, cp_rank=0,
