@@ -86,9 +86,16 @@ def integer(low=0, high=INT32_MAX):
 
     def check(value, name):
         if type(value) is not int or not low <= value <= high:
+            _refuse_array(value, name)
             _integer(value, name, low, high)
 
     return check
+
+
+def _refuse_array(value, name):
+    """Of tensors and arrays of one element, which Python takes for an integer: on a GPU it would wait for them."""
+    if isinstance(value, torch.Tensor) or type(value).__name__ == "ndarray":
+        raise Error("%s must be an integer, not %s" % (name, shown_type(value)), name)
 
 
 def positive(value, name):
@@ -103,6 +110,7 @@ def integers(value, name):
         raise Error("%s must be a list of integers, not %s" % (name, shown(value)), name)
     for each in value:
         if type(each) is not int or each < 0:
+            _refuse_array(each, name)
             _integer(each, name)
 
 
@@ -123,6 +131,17 @@ def rename(error, names):
     if bracket and array in names and argument not in names:  # an element, such as start_positions[2]
         names = {**names, argument: names[array] + bracket + index}
     return error.renamed(names)
+
+
+def refuse_inference_tensor(error, given):
+    """What autograd says of a table that it cannot save, in the name of the parameter."""
+    if "Inference tensors cannot be saved" in str(error):
+        for name, value in given.items():
+            if isinstance(value, torch.Tensor) and value.is_inference():
+                message = (
+                    "%s is an inference tensor, which cannot be saved for backward: clone it outside of inference_mode"
+                )
+                raise Error(message % name, name) from None
 
 
 def arguments(names=None, /, **checks):
@@ -156,6 +175,9 @@ def arguments(names=None, /, **checks):
                 return function(*args, **kwargs)
             except Error as error:
                 raise rename(error, names) from None
+            except RuntimeError as error:
+                refuse_inference_tensor(error, {**dict(zip(parameters, args)), **kwargs})
+                raise
 
         return call
 
@@ -199,6 +221,14 @@ def check_tables(cos, sin, x, names, x_name):
     if sin.dtype != cos.dtype:
         raise Error("%s has dtype %s, and %s %s" % (other, sin.dtype, name, cos.dtype), other)
     check_table(sin, x, other, x_name)
+
+
+def check_writable(x, name):
+    """Refuses a tensor that cannot be rotated in place."""
+    if torch._debug_has_internal_overlap(x) == 1:
+        raise Error("%s has elements that are one in memory (an expanded tensor): clone it" % name, name)
+    if x.is_neg():
+        raise Error("%s is negated lazily (imag of a conjugate): resolve_neg() it" % name, name)
 
 
 def refuse_gradient(table, name):

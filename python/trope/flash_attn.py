@@ -27,9 +27,11 @@ import torch as _torch
 from . import torch as _rotations
 from ._abi import COPY, MAX_ROTARY_DIM
 from ._dropin import (
-    anything, arguments, check_tables, flag, floats, gradients, indices, integer, optional, positive, refuse_gradient, shown,
+    arguments, check_tables, check_writable, flag, floats, gradients, indices, integer, optional, positive,
+    refuse_gradient, shown,
 )  # fmt: skip
 from ._errors import Error
+from .torch import _compiles
 from .torch._modules import keep_precision
 
 __all__ = [
@@ -161,11 +163,13 @@ class _Parts(NamedTuple):
 
 
 def _launches(parts, call, in_place):
-    """(places of the tensors, cos, sin) of each launch: one, unless k has its own tables."""
+    """(places of the tensors, cos, sin) of each launch: one, unless k has its own tables. The shorter table is first: if a
+    position is beyond a table, nothing has been written yet."""
     rotated, copied = range(parts.rotated), () if in_place else range(parts.rotated, max(parts.count, len(parts.heads)))
     if call.cos_k is None:
         return [((*rotated, *copied), call.cos, call.sin)]
-    return [((0, *copied), call.cos, call.sin), ((1,), call.cos_k, call.sin_k)]
+    launches = [((0, *copied), call.cos, call.sin), ((1,), call.cos_k, call.sin_k)]
+    return launches[::-1] if call.cos_k.shape[0] < call.cos.shape[0] else launches
 
 
 def _rotate_tensors(function, parts, call, source, out=None):
@@ -244,8 +248,11 @@ def _tell_autograd(parts, call, x):
 def _rotate_in_place(name, parts, call, x):
     """x, or of leaves and of what autograd does not let be changed, another tensor of the same data."""
     if not _rotations._is_eager((x,)):
+        if x.requires_grad and _torch.is_grad_enabled() and not _compiles() and not _rotations._may_be_marked(x):
+            raise Error("%s is a leaf that requires a gradient, or a view of one: clone it" % name, name)
         _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x, name))
         return x
+    check_writable(x, name)
     _rotate_tensors(_rotations.rotate_, parts, call, parts.split(x.data, name))
     if x.requires_grad and _torch.is_grad_enabled():  # of a call that has failed autograd must know nothing
         return _tell_autograd(parts, call, x)
@@ -448,12 +455,18 @@ def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
     rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
     A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
     """
+    return _rotate_in_place("kv", _KV, _make_kv_call(kv, cos, sin, interleaved, seqlen_offsets), kv)
+
+
+_KV = _Parts(2, count=2)
+
+
+def _make_kv_call(kv, cos, sin, interleaved, seqlen_offsets):
     _check_rank(kv, 5, "kv", "(batch, seqlen, 2, nheads, headdim)")
     if kv.shape[2] != 2:
         raise Error("kv must have 2 in dimension 2, not %d" % kv.shape[2], "kv")
     shape = (*kv.shape[:2], *kv.shape[3:])
-    call = _make_call(kv, "kv", shape, cos, sin, None, None, interleaved, False, seqlen_offsets, None, None)
-    return _rotate_in_place("kv", _Parts(2, count=2), call, kv)
+    return _make_call(kv, "kv", shape, cos, sin, None, None, interleaved, False, seqlen_offsets, None, None)
 
 
 def _even(value, name):
@@ -548,7 +561,7 @@ class RotaryEmbedding(_torch.nn.Module):
         self._cos_cached, self._sin_cached = angles.cos().to(dtype), angles.sin().to(dtype)
 
     @arguments(
-        {"tensors[0]": "qkv", "x": "qkv", "seqlen_offsets": "seqlen_offset", "cos": "the table"}, qkv=floats,
+        {**_QKV, "seqlen_offsets": "seqlen_offset", "start_positions": "seqlen_offset", "cos": "the table"}, qkv=floats,
         kv=optional(floats), seqlen_offset=_offsets, max_seqlen=optional(integer(0, _POSITIONS_MOST)),
         num_heads_q=optional(integer(1)),
     )  # fmt: skip
@@ -571,8 +584,27 @@ class RotaryEmbedding(_torch.nn.Module):
             return apply_rotary_emb_qkv_(
                 qkv, cos, sin, interleaved=self.interleaved, seqlen_offsets=seqlen_offset, num_heads_q=num_heads_q
             )
-        q = apply_rotary_emb(qkv, cos, sin, self.interleaved, inplace=True, seqlen_offsets=seqlen_offset)
-        return q, apply_rotary_emb_kv_(kv, cos, sin, self.interleaved, seqlen_offset)
+        return self._rotate_q_and_kv(qkv, kv, cos, sin, seqlen_offset)
+
+    def _rotate_q_and_kv(self, q, kv, cos, sin, offset):
+        """Both in place, after all checks. The longer one is first: if it has a position beyond the tables, nothing has been
+        written yet."""
+        calls = [
+            (
+                "qkv",
+                _Parts(),
+                _make_call(q, "qkv", q.shape, cos, sin, None, None, self.interleaved, False, offset, None, None),
+                q,
+            ),
+            ("kv", _KV, _make_kv_call(kv, cos, sin, self.interleaved, offset), kv),
+        ]
+        if _compiles():
+            return tuple([_rotate_in_place(*call) for call in calls])
+        for name, _, _, x in calls:
+            check_writable(x, name)
+        order = (1, 0) if kv.shape[1] > q.shape[1] else (0, 1)
+        rotated = {i: _rotate_in_place(*calls[i]) for i in order}
+        return rotated[0], rotated[1]
 
     def _count_tokens(self, qkv, kv, num_heads_q):
         """The longer seqlen of qkv and kv."""
@@ -585,6 +617,8 @@ class RotaryEmbedding(_torch.nn.Module):
             _check_rank(kv, 5, "kv", "(batch, seqlen, 2, nheads, headdim)")
             if kv.device != qkv.device:
                 raise Error("kv is on %s, and qkv on %s" % (kv.device, qkv.device), "kv")
+            if (kv.dtype == _torch.float64) != (qkv.dtype == _torch.float64):
+                raise Error("kv has dtype %s, and qkv %s: cast one of them" % (kv.dtype, qkv.dtype), "kv")
             if num_heads_q is not None and qkv.shape[2] != num_heads_q:
                 raise Error("num_heads_q is %d, and qkv has %d heads" % (num_heads_q, qkv.shape[2]), "num_heads_q")
         for x, name in ((qkv, "qkv"), (kv, "kv")):

@@ -45,12 +45,12 @@ from . import pair_axis
 from . import transformer_engine as _te
 from ._abi import COPY, MAX_ROTARY_DIM
 from ._dropin import (
-    arguments, check_table, check_tables, flag, floats, gradients, indices, integer, integers, number, optional, refuse_gradient,
-    shown,
+    arguments, check_table, check_tables, check_writable, flag, floats, gradients, indices, integer, integers, number,
+    optional, refuse_gradient, shown,
 )  # fmt: skip
 from ._errors import Error
 from ._spec import resolve
-from .torch import _count_write, _is_eager, _launch, _same_strides, rotate, rotate_
+from .torch import _count_write, _is_eager, _launch, _may_be_marked, _same_strides, rotate, rotate_
 from .torch._autograd import Eager, _present, _spread
 
 __all__ = [
@@ -243,6 +243,16 @@ def _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words):
     return _rotate(t, freqs, options, *words)
 
 
+def _default_group():
+    """Megatron-Core's context parallel group."""
+    try:
+        group = importlib.import_module("megatron.core.parallel_state").get_context_parallel_group()
+    except (ImportError, AssertionError) as error:
+        raise Error("cp_group is missing, and Megatron-Core has none: %s" % error, "cp_group") from None
+    _group(group, "cp_group")
+    return group
+
+
 @arguments(
     _OF_GROUP, t=floats, freqs=floats, config=_config, cu_seqlens=optional(indices), mscale=_factor,
     cp_group=optional(_group), mla_rotary_interleaved=optional(flag), inverse=flag, mla_output_remove_interleaving=flag,
@@ -281,8 +291,7 @@ def apply_rotary_pos_emb(
     if cu_seqlens is None:
         return _rotate_sbhd(t, freqs, *words)
     if cp_group is None:
-        cp_group = importlib.import_module("megatron.core.parallel_state").get_context_parallel_group()
-        _group(cp_group, "cp_group")
+        cp_group = _default_group()
     return _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words)
 
 
@@ -465,7 +474,11 @@ class _InPlace(Function):
 
 def _rotate_in_place(t, options):
     """t, rotated, which autograd of Megatron-Core's MLA goes on with."""
+    if _is_eager((t,)):
+        check_writable(t, "t")
     if not (t.requires_grad and torch.is_grad_enabled() and _is_eager((t,))):
+        if t.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _may_be_marked(t):
+            raise Error("t is a leaf that requires a gradient, or a view of one: clone it", "t")
         return rotate_(t, **options)
     if t.is_leaf:
         raise Error("t is a leaf that requires a gradient: autograd needs it as it is", "t")

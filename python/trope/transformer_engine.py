@@ -46,8 +46,9 @@ def _word_of(value):
 
 
 def _check_qkv_format(value, argument):
-    if _word_of(value) not in FORMATS:
-        _check_format(value, argument)
+    word = _word_of(value)
+    if not isinstance(word, str) or word not in FORMATS:
+        _check_format(value if isinstance(word, str) else word, argument)
 
 
 def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None):
@@ -536,7 +537,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
     def _compute_inv_freq(self, device):
         exponents = torch.arange(0, self._dim, 2, dtype=torch.float32, device=device) / self._dim
-        return 1.0 / self.rotary_base**exponents
+        return 1.0 / float(self.rotary_base) ** exponents
 
     def reset_parameters(self):
         """Computes inv_freq from the arguments of the module."""

@@ -39,6 +39,7 @@ import torch as _torch
 from . import torch as _rotations
 from ._dropin import check_tables as _check_tables
 from ._dropin import refuse_gradient as _refuse_gradient
+from ._dropin import refuse_inference_tensor as _refuse_inference_tensor
 from ._dropin import rename as _rename
 from ._dropin import shown as _shown
 from ._dropin import tensor as _check_tensor
@@ -90,6 +91,9 @@ class _Recipe:
         dtype, rounding = self.roundings[dtypes]
         cos, sin = self._columns(tables, has_heads, q, names[0], table_names)
         rows, width = cos.shape[-2], self.width(table.shape[-1])
+        if width < 2 or width % 2:
+            message = "%s has %d columns, for %d elements of a head, which must be even, and 2 or more"
+            raise Error(message % (table_names[0], table.shape[-1], width), table_names[0])
         for x, name in zip(tensors, names):
             if x.dtype != q.dtype or x.device != q.device or x.dim() != q.dim():
                 given = name, x.dtype, list(x.shape), x.device, names[0], q.dtype, list(q.shape), q.device
@@ -358,6 +362,9 @@ class _Rotary:
             rotated = self.recipe.rotate(arrays, tables, unsqueeze_dim, tensors, self.tables)
         except Error as error:
             raise _rename(error, self.renamed) from None
+        except RuntimeError as error:
+            _refuse_inference_tensor(error, given)
+            raise
         if no_k and self.without_k == "q, None":
             return rotated[0], None
         return rotated if len(rotated) > 1 else rotated[0]
