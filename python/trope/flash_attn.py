@@ -504,8 +504,9 @@ class RotaryEmbedding(_torch.nn.Module):
         interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
         scale_base: None. Others would be XPos, which is refused.
         device: where the frequencies are
-        pos_idx_in_fp32: False: positions and frequencies are multiplied in the dtype of the frequencies, which the model
-            may have been cast to (older versions of flash-attention).
+        pos_idx_in_fp32: True: tables are computed in fp32, whatever the module is cast to. False: positions and frequencies
+            are multiplied in the dtype of the frequencies, which the model may have been cast to (older versions of
+            flash-attention).
     """
 
     @arguments(

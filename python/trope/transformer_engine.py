@@ -504,7 +504,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
         interleaved: columns are a0 a0 a1 a1 ..., else a0 a1 ... a0 a1 ...
 
     It is computed in fp32, as there: far positions have the rounding of an fp32 product, which trope.frequencies has not.
-    Its buffer inv_freq is on the current CUDA device, if there is one.
+    Its buffer inv_freq is on the current CUDA device, if there is one. Casts of the module leave it in float32, checkpoints
+    that have rounded it to 16 bits do not change it, and it is computed again when it leaves the meta device.
     """
 
     @arguments(

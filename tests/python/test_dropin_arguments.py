@@ -593,6 +593,58 @@ def test_gradients_that_are_no_plain_tensors_are_refused(name):
     assert dx.isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["transformer_engine.apply_rotary_pos_emb", "flash_attn.apply_rotary_emb",
+                                  "megatron.fused_mla_rope_inplace", "megatron.apply_rotary_pos_emb"])  # fmt: skip
+def test_inference_tensors_that_backward_would_need(name):
+    function, given, x = first_tensor(name)
+    table = "cos" if "cos" in given else "freqs"
+    with torch.inference_mode():
+        given[table] = given[table].clone()
+    call(function, given)
+    with pytest.raises(trope.Error) as caught:
+        call(function, {**given, x: given[x].clone().requires_grad_() * 1})
+    assert caught.value.argument == table and "inference tensor" in str(caught.value)
+
+
+def test_nothing_is_written_by_a_refused_call():
+    """Of calls that write several tensors, or by several tables."""
+    module, q, kv = flash_attn.RotaryEmbedding(R), randn(B, 2, H, D), randn(B, S, 2, H, D)
+    qkv, long, short = randn(B, S, 3, H, D), randn(2 * S, R // 2), randn(S, R // 2)
+    late = ints(0, 1)  # beyond the short table, and beyond max_seqlen for kv
+    expanded = randn(B, S, 2, 1, D).expand(-1, -1, -1, H, -1)
+    rotate_qkv = flash_attn.apply_rotary_emb_qkv_
+    for argument, attempt in (
+        ("seqlen_offset", lambda: module(q, kv, seqlen_offset=late, max_seqlen=S)),
+        ("kv", lambda: module(q, kv[:, :, :1])),
+        ("kv", lambda: module(q, expanded)),
+        ("seqlen_offsets", lambda: rotate_qkv(qkv, long, long, short, short, seqlen_offsets=late)),
+        ("seqlen_offsets", lambda: rotate_qkv(qkv, short, short, long, long, seqlen_offsets=late)),
+    ):
+        kept = [x.clone() for x in (q, kv, qkv)]
+        with pytest.raises(trope.Error) as caught:
+            attempt()
+        assert caught.value.argument.partition("[")[0] == argument
+        assert all(map(torch.equal, kept, (q, kv, qkv)))
+
+
+@pytest.mark.parametrize("name", ["flash_attn.apply_rotary_emb", "flash_attn.apply_rotary_emb_qkv_",
+                                  "flash_attn.apply_rotary_emb_kv_", "megatron.fused_mla_rope_inplace"])  # fmt: skip
+def test_expanded_tensors_are_not_rotated_in_place(name):
+    function, given, x = first_tensor(name)
+    if "inplace" in given:
+        given["inplace"] = True
+    with pytest.raises(trope.Error) as caught:
+        call(function, {**given, x: given[x][..., :1, :].expand_as(given[x])})
+    assert caught.value.argument == x
+
+
+def test_compile_of_the_functions_of_autograd():
+    """As PyTorch's own, they can be compiled by name."""
+    t, freqs = randn(S, B, H, D), freqs_of()
+    compiled = torch.compile(lambda t: transformer_engine.FusedRoPEFunc.apply(t, freqs), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(t), transformer_engine.FusedRoPEFunc.apply(t, freqs))
+
+
 # ---- Modules ----
 
 
