@@ -93,7 +93,7 @@ def integer(low=0, high=INT32_MAX):
 
 
 def _refuse_array(value, name):
-    """Of tensors and arrays of one element, which Python takes for an integer: on a GPU it would wait for them."""
+    """Refuses an array of one element. Python would take it for an integer, and wait for it if it is on a GPU."""
     if isinstance(value, torch.Tensor) or type(value).__name__ == "ndarray":
         raise Error("%s must be an integer, not %s" % (name, shown_type(value)), name)
 
@@ -134,7 +134,7 @@ def rename(error, names):
 
 
 def refuse_inference_tensor(error, given):
-    """What autograd says of a table that it cannot save, in the name of the parameter."""
+    """Raises autograd's refusal to save a table as an Error that names the parameter."""
     if "Inference tensors cannot be saved" in str(error):
         for name, value in given.items():
             if isinstance(value, torch.Tensor) and value.is_inference():
@@ -232,6 +232,6 @@ def check_writable(x, name):
 
 
 def refuse_gradient(table, name):
-    """Of a table that autograd would ask for a gradient."""
+    """Refuses a table that requires a gradient, as no gradient is computed for it."""
     if table.requires_grad and torch.is_grad_enabled():
-        raise Error("%s requires a gradient, which tables have not here: detach it" % name, name)
+        raise Error("%s requires a gradient, and no gradient is computed for tables here: detach it" % name, name)

@@ -175,7 +175,7 @@ class FusedRoPEFunc(_Rope):
 
 
 def _refuse_transforms(x):
-    """What PyTorch would refuse in words of its own, before forward is called."""
+    """Refuses what PyTorch would refuse in its own words before it calls forward."""
     try:
         refuse_transforms()
     except Error as error:
@@ -355,7 +355,7 @@ def _rotate_qkv_back(
 
 
 def _names(x):
-    """Of calls of q, k and v, or of some of them. _calls says which."""
+    """The names of q, k and v, which are parts of x."""
     return {"tensors[%d]" % i: x for i in range(3)}
 
 
