@@ -157,21 +157,27 @@ def arguments(names=None, /, **checks):
         names.setdefault("tokens * cp_size", "the number of tokens")
 
     def decorate(function):
-        parameters = list(inspect.signature(function).parameters)
+        signature = inspect.signature(function).parameters
+        parameters = list(signature)
         if [p for p in parameters if p not in checks] not in ([], ["self"], ["cls"], ["ctx"]):
             raise TypeError("%s has parameters without a check: %s, of %s" % (function, parameters, list(checks)))
-        ordered = tuple([(checks.get(name, anything), name) for name in parameters])
+        # A default is right: comparing an argument with it is quicker than its check. (Without one, it is `empty`.)
+        ordered = tuple([(checks.get(name, anything), name, signature[name].default) for name in parameters])
+        by_name = {name: (check, default) for check, name, default in ordered}
 
         @functools.wraps(function)
         def call(*args, **kwargs):
             try:
                 if of_tensors:
                     refuse_transforms()
-                for (check, name), value in zip(ordered, args):
-                    check(value, name)
-                for name in kwargs:
-                    if name in checks:
-                        checks[name](kwargs[name], name)
+                for (check, name, default), value in zip(ordered, args):
+                    if value is not default:
+                        check(value, name)
+                for name, value in kwargs.items():
+                    if name in by_name:
+                        check, default = by_name[name]
+                        if value is not default:
+                            check(value, name)
                 return function(*args, **kwargs)
             except Error as error:
                 raise rename(error, names) from None

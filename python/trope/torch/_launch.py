@@ -122,8 +122,12 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
 
 def _without_negations(srcs, dsts, forward_srcs, side):
     """The imaginary part of a conjugate is such a tensor: a copy of it can be read, but not written."""
-    if any(t is not None and t.is_neg() for t in (*dsts, *side[-3:])):
-        raise Error("a tensor that is written is negated lazily (imag of a conjugate): resolve_neg() it", "out")
+    written = dict(zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side)))
+    for name, t in written.items():
+        is_written = any(t is one for one in (*dsts, *side[-3:]))
+        if t is not None and is_written and t.is_neg():
+            message = "%s is written, and is negated lazily (imag of a conjugate): pass resolve_neg()"
+            raise Error(message % name, name)
     lists = srcs, dsts, forward_srcs, side
     return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
 
