@@ -306,11 +306,26 @@ rotate_backward_.__doc__ = (
 
 def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options]) -> str:
     """The name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
+    flag(backward, "backward")
+    if _has_torch(tensors):
+        tensors = [x.detach() if hasattr(x, "detach") else x for x in tensors]
+        options = {name: x.detach() if hasattr(x, "detach") else x for name, x in options.items() if name != "max_position"}
     srcs = _describe_tensors(tensors)
     spec, side = resolve(srcs, **_describe_options(options))
-    metas = [array.meta for array in srcs]
-    side = [*side, None, None]
+    metas, side = [array.meta for array in srcs], [*side, None, None]
+    dsts = [_contiguous(result_shape(backward, spec, i, meta.shape), meta) for i, meta in enumerate(metas)]
     plan = _plan.Plan(
-        backward, spec, metas, metas, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side))
+        backward, spec, metas, dsts, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side))
     )
-    return plan.find_kernel([a.pointer or 0 for a in srcs + srcs + side if a is not None], flag(backward, "backward"))
+    results = [2**46 + (i << 42) for i in range(len(srcs))]  # addresses that nothing is at: no result is made
+    addresses = [a.pointer or 0 for a in srcs] + results + [a.pointer or 0 for a in side if a is not None]
+    return plan.find_kernel(addresses, backward)
+
+
+def _contiguous(shape, meta):
+    """The Meta of a new array of this shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    return _plan.Meta(tuple(shape), tuple(strides), meta.dtype, meta.device)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import sys
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
@@ -214,7 +215,10 @@ def error_of_call(status, table="freqs", in_place=bool):
 
 def reason():
     """What the library's last error says, without the name of its function."""
-    return lib.trope_last_error().decode().partition(": ")[2]
+    text = lib.trope_last_error().decode().partition(": ")[2]
+    text = re.sub(r"TROPE_RULE_(\w+)", lambda match: "rope_type %r" % match[1].lower(), text)
+    text = re.sub(r"TROPE_AXES_(\w+)", lambda match: "order %r" % match[1].lower(), text)
+    return text.replace("original_max_position ", "original_max_position_embeddings ").replace("base ", "rope_theta ")
 
 
 def make_phase_steps(inv_freq):

@@ -74,6 +74,15 @@ class Array:
 
 def _by_interface(x, interface, device, argument):
     """numpy's __array_interface__, or __cuda_array_interface__ (CuPy, Numba): strides in bytes."""
+    try:
+        return _read_interface(x, interface, device, argument)
+    except Error:
+        raise
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        raise Error("%s has an array interface that cannot be read: %r" % (argument, error), argument) from error
+
+
+def _read_interface(x, interface, device, argument):
     shape, code, name = tuple(interface["shape"]), interface["typestr"], name_of_dtype(x.dtype)
     size = int(code[2:] or 0) or 1
     if code[0] == ">" and sys.byteorder == "little":
@@ -83,10 +92,12 @@ def _by_interface(x, interface, device, argument):
     if hasattr(x, "mask"):
         raise Error("%s is a masked array, whose mask would be lost: give its data" % argument, argument)
     strides = interface.get("strides") or [size * stride for stride in _contiguous_strides(shape)]
-    if any(stride % size for stride in strides):
-        message = "%s has strides of %s bytes, which are no multiples of its elements' %d bytes"
+    if len(strides) != len(shape) or any(stride % size for stride in strides):
+        message = "%s has strides of %s bytes, which are no multiples of its elements' %d bytes, one for each dimension"
         raise Error(message % (argument, tuple(strides), size), argument)
     pointer, read_only = interface["data"]
+    if not isinstance(pointer, int):
+        raise Error("%s has an array interface without an address" % argument, argument)
     meta = Meta(shape, tuple(stride // size for stride in strides), name, device)
     return _checked(Array(meta, pointer or None, not read_only, interface), argument)
 
@@ -149,6 +160,8 @@ def describe(x, argument):
     if interface is not None:
         return _by_interface(x, interface, "cuda", argument)
     if hasattr(x, "__dlpack__"):
+        if hasattr(x, "is_neg") and x.is_neg():  # of PyTorch, lazily: its memory has other signs
+            raise Error("%s is a tensor that is negated lazily: pass resolve_neg()" % argument, argument)
         return _by_dlpack(x, argument)
     message = "%s must be an array (of NumPy, PyTorch, JAX, or anything with DLPack), not %s"
     raise Error(message % (argument, type(x).__name__), argument)
@@ -156,6 +169,9 @@ def describe(x, argument):
 
 def describe_destination(x, argument):
     array = describe(x, argument)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):  # autograd would not know that it is written
+        raise Error("%s is a torch tensor, and the tensors of the call are not: pass its numpy()" % argument, argument)
     if array.writable is False or type(x).__module__.partition(".")[0] in ("jax", "jaxlib"):
         raise Error("%s cannot be written (%s)" % (argument, type(x).__name__), argument)
     return array

@@ -13,7 +13,9 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f
 _INDICES = {"int32": "i32", "int64": "i64"}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of an element
 _PLANS_MOST = 512
-_NO_ELEMENTS = 64  # times 1, 2, ...: addresses of arrays without elements, for which libraries have 0. Nothing is read there.
+_NO_ELEMENTS = (
+    64  # times 1, 2, ...: addresses of arrays without elements, for which libraries have 0. Nothing is read there.
+)
 
 
 class Side(NamedTuple):
@@ -149,6 +151,10 @@ class Plan:
         self._fill_sequences(spec, side)
         self._fill_positions(spec, side)
         self._fill_gradients(spec, side)
+        # A gradient without elements, of a call without tokens: there is nothing to write, nor to read for it.
+        self.has_gradient = side.d_freqs is None or 0 not in side.d_freqs[0]
+        for operand in () if self.has_gradient else self.operands:
+            operand.forward_src_layout, operand.forward_src_stride[:] = 0, [0] * _abi.MAX_DIMS
         if side.status is not None:
             _check_dtype(side.status, "int32", "status")
             _flat(side.status, 1, "status", "")
@@ -239,7 +245,7 @@ class Plan:
         if shape[1] not in (1, self.args.batch):
             message = "%s has shape %s, with batch %d where the tensors have %d"
             raise Error(message % (argument, list(meta[0]), shape[1], self.args.batch), argument)
-        return shape, tuple(0 if size == 1 and i < 2 else stride for i, (size, stride) in enumerate(zip(shape, strides)))
+        return shape, tuple(0 if size == 1 and i < 3 else stride for i, (size, stride) in enumerate(zip(shape, strides)))
 
     def _fill_angles(self, spec, side):
         args, name = self.args, self.table_name
@@ -355,8 +361,9 @@ class Plan:
             if shape[2:] != tuple(table[0][-2:]) or shape[0] not in (1, self._axes_of_pairs(spec)):
                 message = "d_freqs has shape %s, and the table %s"
                 raise Error(message % (list(side.d_freqs[0]), list(table[0])), "d_freqs")
-            args.d_freqs_layout = _abi.TABLE_STRIDED
-            args.d_freqs_stride[:] = strides
+            if 0 not in shape:
+                args.d_freqs_layout = _abi.TABLE_STRIDED
+                args.d_freqs_stride[:] = strides
         if side.d_inv_freq is not None:
             if not spec.inv_freq:
                 raise Error("d_inv_freq is given, and inv_freq is not: a table has d_freqs", "d_inv_freq")
@@ -374,6 +381,10 @@ class Plan:
                     words = (ctypes.c_uint64 * (ctypes.sizeof(Operand) // 8)).from_buffer(operand)
                     slots.append((words, getattr(Operand, name).offset // 8))
         slots += [(args, getattr(Args, name).offset // 8) for name in Side._fields if getattr(side, name) is not None]
+        if not self.has_gradient:  # d_freqs and forward_src go nowhere
+            nowhere = (ctypes.c_uint64 * 1)()
+            unread = Operand.forward_src.offset // 8, Args.d_freqs.offset // 8
+            slots = [(nowhere, 0) if at == unread[words is args] else (words, at) for words, at in slots]
         return [(words, at, _NO_ELEMENTS * (i + 1)) for i, (words, at) in enumerate(slots)]
 
     def _check(self, status):

@@ -227,7 +227,9 @@ def check_spec(spec, table, columns):
         if width != _abi.COPY and (width < 2 or width % 2 or width > _abi.MAX_ROTARY_DIM):
             message = "rotary_dim (%d) of tensors[%d] must be even, 2 to %d, or trope.COPY (-1)"
             raise Error(message % (width, i, _abi.MAX_ROTARY_DIM), "rotary_dim")
-    widest = max(spec.rotary_dims, default=_abi.COPY)
+    widest = _abi.COPY
+    for width in spec.rotary_dims:  # (max has a keyword that torch.compile does not take)
+        widest = width if width > widest else widest
     if widest == _abi.COPY:
         raise Error("rotary_dim: no tensor of the call rotates", "rotary_dim")
     if spec.inv_freq and len(spec.inv_freq) != widest // 2:
@@ -387,7 +389,7 @@ OPTIONS = """
     The angles, exactly one of:
         inv_freq: what trope.frequencies gives, or rotary_dim/2 radians a position. Exact at any position.
         freqs: f32 radians, [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns] (batch may be 1);
-            row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides.
+            row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides that are not negative.
         cos, sin: tables of that shape.
     Keyword arguments:
         layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides. With groups of heads

@@ -1,12 +1,12 @@
 """Checks of single values that callers give as options. Each returns the value, or raises an Error that names the argument."""
 
-import math
 import numbers
-import operator
+import sys
 
 from ._errors import Error
 
 INT32_MAX = 2**31 - 1
+_LARGEST = sys.float_info.max
 
 
 def shown(value):
@@ -36,26 +36,22 @@ def flag(value, argument):
 
 
 def integer(value, argument, low=0, high=INT32_MAX):
-    """An int of low to high. NumPy's integers are taken; bools, and floats that equal an integer, are not."""
-    try:
-        result = operator.index(value)
-    except TypeError:
-        result = None
-    if result is None or isinstance(value, bool):
+    """An int of low to high. NumPy's integers are taken; bools, tensors, and floats that equal an integer, are not."""
+    if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
         raise Error("%s must be an integer, not %s" % (argument, shown(value)), argument)
-    if not low <= result <= high:
-        raise Error("%s must be %d to %d, not %d" % (argument, low, high, result), argument)
-    return result
+    if not low <= value <= high:
+        raise Error("%s must be %d to %d, not %d" % (argument, low, high, value), argument)
+    return int(value)
 
 
 def number(value, argument):
     """A finite number, as a float. Bools, texts and arrays are none."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if isinstance(value, (float, numbers.Real)) and not isinstance(value, bool):
         try:
             result = float(value)
         except OverflowError:
-            result = math.inf
-        if math.isfinite(result):
+            result = _LARGEST * 2
+        if -_LARGEST <= result <= _LARGEST:
             return result
     raise Error("%s must be a finite number, not %s" % (argument, shown(value)), argument)
 

@@ -17,7 +17,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping, Set
 
-from ._abi import MAX_ROTARY_DIM, RULES, FrequencyArgs, check, lib, make_phase_steps
+from ._abi import MAX_ROTARY_DIM, RULES, FrequencyArgs, check, lib, make_phase_steps, reason
 from ._config import (
     fail,
     hint,
@@ -415,7 +415,7 @@ def _evaluate(rule, dim, fields):
         field = error.argument.split("[")[0]
         of_dynamic = (rule, field) == ("dynamic", "original_max_position")
         key = "max_position_embeddings" if of_dynamic else KEYS_OF_FIELDS.get(field, field)
-        raise Error("%s is refused: %s" % (key, error), key, error.status) from None
+        raise Error("%s is refused: %s" % (key, reason()), key, error.status) from None
     return tuple(inv_freq), attention_factor.value
 
 

@@ -415,3 +415,87 @@ def test_results_and_sources_end_at_a_guard_page(library):
         trope.rotate(x, out=out, **options)
         trope.rotate_backward(x, out=[out], forward_src=[forward_src], **more, **options)
         trope.rotate_(x, **options)
+
+
+# ---- Found by attacks on this layer ----
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("shape, rows", [((2, 0, 3, 8), 0), ((2, 0, 3, 8), 4), ((0, 4, 3, 8), 4), ((0, 4, 3, 8), 0)])
+def test_gradients_of_calls_without_tokens(library, shape, rows):
+    """d_freqs gets zeros, and one without elements is not written at all."""
+    table = dict(layout="bshd", pairing="half", angle_columns="half")
+    for batch in ((), (shape[0],)):
+        freqs = np.zeros((*batch, rows, 8), f32)
+        d_freqs = guarded(np.full_like(freqs, 7))
+        x = np.zeros(shape, f32)
+        if library == "torch":
+            x, freqs, d_freqs = (torch.from_numpy(a) if a.size else torch.zeros(a.shape) for a in (x, freqs, d_freqs))
+        trope.rotate_backward(x, forward_src=x, d_freqs=d_freqs, freqs=freqs, **table)
+        assert not np.asarray(d_freqs).any()
+        if library == "torch":
+            freqs.requires_grad_()
+            trope.rotate(x, freqs=freqs, **table).sum().backward()
+            assert freqs.grad.shape == freqs.shape and not freqs.grad.any()
+
+
+@pytest.mark.skipif(not torch, reason="torch is not there")
+def test_torch_tensors_beside_arrays_of_numpy():
+    lazily = torch.complex(torch.ones(4, 8), torch.ones(4, 8)).conj().imag
+    refused("freqs", trope.rotate, X, **dict(TABLE, freqs=lazily))
+    refused("out", trope.rotate, X, out=torch.from_numpy(X.copy()), **TABLE)
+    refused("status", trope.rotate, X, status=torch.zeros(1, dtype=torch.int32), **TABLE)
+    assert np.array_equal(trope.rotate(X, **dict(TABLE, freqs=torch.from_numpy(FREQS))), trope.rotate(X, **TABLE))
+    for name, value in (("cp_rank", 0), ("cp_size", 2), ("parts", 1), ("threads", 1), ("rotary_dim", 8)):
+        refused(name, trope.rotate, X, **dict(RANK, **{name: torch.tensor(value)}))
+
+
+def test_array_interfaces_that_cannot_be_read():
+    good = dict(X.__array_interface__)
+
+    def array(**change):
+        interface = {name: value for name, value in {**good, **change}.items() if value != "absent"}
+        return type("Array", (), {"__array_interface__": interface, "dtype": X.dtype, "shape": X.shape})()
+
+    trope.rotate(array(), out=np.empty_like(X), **TABLE)
+    for change in (
+        dict(data="absent"), dict(data=None), dict(data=b"bytes"), dict(shape="absent"), dict(typestr=5),
+        dict(strides=(4,)), dict(strides=(192, 96, 32)),
+    ):  # fmt: skip
+        refused("tensors", trope.rotate, array(**change), **TABLE)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_kernel_name_takes_what_rotate_takes(library):
+    expanded = np.broadcast_to(X[:, :, :1], X.shape)
+    for x, options in ((X[:, :, :1], dict(FREQUENCIES, shared_heads=3)), (expanded, FREQUENCIES)):
+        call(trope.rotate, library, [x], options)
+        assert call(trope.kernel_name, library, [x], options).startswith("cpu-")
+    if library == "torch":
+        x = torch.from_numpy(X.copy()).requires_grad_()
+        assert trope.kernel_name(x, max_position=9, **FREQUENCIES).startswith("cpu-")
+
+
+def test_tables_of_one_row_may_have_any_strides_of_rows():
+    cos, sin = np.cos(FREQS[:1]), np.asfortranarray(np.sin(FREQS[:1]))[:, :]
+    sin = np.lib.stride_tricks.as_strided(sin, sin.shape, (400, 4))
+    y = trope.rotate(X[:1], layout="sbhd", pairing="half", cos=cos, sin=sin, angle_columns="half")
+    assert np.array_equal(y, trope.rotate(X[:1], layout="sbhd", pairing="half", cos=cos, sin=sin.copy(), angle_columns="half"))
+
+
+def test_messages_of_rules_and_orders_have_no_words_of_c():
+    for make in (
+        lambda: trope.pair_axis("alternating", [1, 2]),
+        lambda: trope.frequencies(rope_type="default", rope_theta=1.0, head_dim=8),
+        lambda: trope.frequencies(rope_type="dynamic", rope_theta=1e4, head_dim=2, factor=2.0, max_position_embeddings=8),
+        lambda: trope.frequencies(
+            rope_type="yarn", rope_theta=1e4, head_dim=8, factor=0.0, original_max_position_embeddings=8
+        ),
+        lambda: trope.frequencies(
+            rope_type="llama3", rope_theta=1e4, head_dim=8, factor=2.0, original_max_position_embeddings=1.0,
+            low_freq_factor=1.0, high_freq_factor=4.0,
+        ),
+    ):  # fmt: skip
+        with pytest.raises(trope.Error) as caught:
+            make()
+        assert not FOREIGN.search(str(caught.value)) and "frequencies:" not in str(caught.value), str(caught.value)

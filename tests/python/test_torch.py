@@ -178,6 +178,52 @@ def test_learned_frequencies(device):
     assert caught.value.argument == "max_position"
 
 
+def test_learned_frequencies_are_named_as_given(device):
+    x, inv_freq = random(4, 2, 2, 8, device=device), torch.ones(4, device=device, requires_grad=True)
+    options, ids = dict(layout="sbhd", pairing="half", inv_freq=inv_freq), torch.arange(4, device=device)
+    for change, argument, words in (
+        (dict(position_ids=ids, max_position=4, out_of_range="clamp"), "out_of_range", "rows"),
+        (dict(inv_freq=torch.ones(3, device=device, requires_grad=True)), "rotary_dim", "inv_freq"),
+        (dict(angle_columns="pair"), "inv_freq", "angle_columns"),
+        (dict(freqs=random(4, 8, device=device)), "inv_freq", "freqs"),
+        (dict(inv_freq=torch.ones(4, device=device, dtype=torch.bfloat16, requires_grad=True)), "inv_freq", "bfloat16"),
+        (dict(inv_freq=torch.ones(1, 4, device=device, requires_grad=True)), "inv_freq", "shape"),
+    ):
+        with pytest.raises(trope.Error, match=words) as caught:
+            trope.torch.rotate(x, **{**options, **change})
+        assert caught.value.argument == argument
+    if device == "cpu":  # on CUDA such a position is NaN
+        with pytest.raises(trope.Error, match="max_position - 1"):
+            trope.torch.rotate(x, position_ids=ids, max_position=3, **options)
+    with pytest.raises(trope.Error) as caught:
+        trope.torch.rotate_backward(x, forward_src=x, d_inv_freq=torch.zeros(4, dtype=torch.float64, device=device), **options)
+    assert caught.value.argument == "d_inv_freq"
+
+
+def test_status_may_be_cleared_before_backward(device):
+    x, status = random(4, 2, 2, 8, device=device, grad=True), torch.zeros(1, dtype=torch.int32, device=device)
+    table = dict(layout="sbhd", pairing="half", freqs=random(4, 4, device=device, grad=True), angle_columns="pair")
+    for function in (lambda: trope.torch.rotate(x, status=status, **table),
+                     lambda: trope.torch.rotate_(x * 1, status=status, **dict(table, freqs=table["freqs"].detach()))):
+        y = function()
+        status.zero_()
+        (dx,) = torch.autograd.grad(y.square().sum(), x)
+        assert torch.allclose(dx, 2 * x.detach(), atol=1e-5)
+
+
+def test_inference_tensors_that_backward_would_need(device):
+    x = random(4, 2, 2, 8, device=device, grad=True)
+    with torch.inference_mode():
+        freqs, ids = random(4, 8, device=device), torch.arange(4, device=device)
+    table = dict(layout="sbhd", pairing="half", angle_columns="half")
+    for function in (trope.torch.rotate, lambda x, **o: trope.torch.rotate_(x * 1, **o)):
+        for change, argument in ((dict(freqs=freqs), "freqs"), (dict(freqs=freqs.clone(), position_ids=ids), "position_ids")):
+            with pytest.raises(trope.Error, match="clone") as caught:
+                function(x, **table, **change)
+            assert caught.value.argument == argument
+            function(x.detach(), **table, **change)
+
+
 def test_upstream_gradients_as_they_come(device):
     x, k = random(5, 2, 3, 8, device=device, grad=True), random(5, 2, 1, 8, device=device, grad=True)
     y, z = trope.torch.rotate(x, k, **PLAIN)

@@ -205,3 +205,37 @@ def test_cuda_graph_trees_with_checkpoint(device):
     (wanted,) = torch.autograd.grad(call(q).float().sum(), q)
     (got,) = torch.autograd.grad(torch.compile(call, fullgraph=True, backend="aot_eager")(q).float().sum(), q)
     assert torch.equal(got, wanted)
+
+
+def test_numbers_and_sizes_that_change(device):
+    """A second value of a number or a size does not break the graph."""
+
+    def call(x, mscale):
+        return trope.torch.rotate(x, mscale=mscale, layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    for tokens, mscale in ((5, 1.5), (6, 2.5), (7, 0.5)):
+        x = random(tokens, 2, 3, 8, device=device)
+        assert torch.equal(compiled(x, mscale), call(x, mscale))
+
+    def window(x, freqs):
+        return trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+
+    compiled = torch.compile(window, fullgraph=True, backend="eager", dynamic=True)
+    for width in (8, 16, 24):
+        x, freqs = random(5, 2, 3, width, device=device), random(5, width, device=device)
+        assert torch.equal(compiled(x, freqs), window(x, freqs))
+
+
+def test_refusals_under_compile_are_errors_of_trope(device):
+    x, cos = random(5, 2, 3, 8, device=device), random(5, 8, device=device, grad=True)
+    status = torch.zeros(1, dtype=torch.int32, device=device)
+    plain = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+    for options in (
+        dict(plain, status=status),
+        dict(plain, accumulate=True),
+        dict(plain, rotary_dim=6),
+        dict(layout="sbhd", pairing="half", cos=cos, sin=cos.detach(), angle_columns="half"),
+    ):
+        with pytest.raises(trope.Error):
+            torch.compile(lambda x: trope.torch.rotate(x, **options), backend="eager")(x)

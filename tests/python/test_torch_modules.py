@@ -276,3 +276,47 @@ def test_learned_and_sharded(tmp_path):
                 assert "FSDP" in refused("inv_freq", lambda: module(x))
     finally:
         torch.distributed.destroy_process_group()
+
+
+# ---- What contradicts the config or the call ----
+
+
+@pytest.mark.parametrize("config", [LONGROPE, DYNAMIC])
+def test_a_seq_len_below_the_tokens_of_the_call_is_refused(config):
+    module, x = RotaryEmbedding(config, layout="bshd"), random(1, 40, 2, 8)
+    refused("seq_len", lambda: module(x, seq_len=39))
+    refused("seq_len", lambda: RotaryEmbedding(config, layout="bshd", seq_len=39)(x))
+    assert torch.equal(module(x, seq_len=40), module(x))
+    assert module(x[:, :0]).shape == (1, 0, 2, 8)
+    refused("cp_size", lambda: module(x, cp_size="2", cp_rank=0))
+
+
+def test_options_that_rotate_otherwise_than_the_config():
+    yarn = dict(LLAMA, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16))
+    for argument, make in {
+        "parts": lambda: RotaryEmbedding(LLAMA, layout="bshd", parts=2),
+        "mscale": lambda: RotaryEmbedding(yarn, layout="bshd", mscale=1.0),
+        "pair_axis": lambda: RotaryEmbedding(QWEN2_VL, layout="bshd", pair_axis=5),
+        "layout": lambda: RotaryEmbedding(LLAMA, layout=["bshd"]),
+        "rotary_dim": lambda: RotaryEmbedding(LLAMA, layout="bshd", rotary_dim="8"),
+    }.items():
+        refused(argument, make)
+    module, x = RotaryEmbedding(LLAMA, layout="bshd"), random(1, 4, 1, 8)
+    for name, value in (("parts", 2), ("mscale", 2.0), ("pair_axis", "garbage"), ("pair_axis", [0, 1, 2, 0])):
+        refused(name, lambda: module(x, **{name: value}))
+    for bad in (torch.tensor(1.0), random(4, 8), random(1, 4, 1, 8).expand(2, 1, 4, 1, 8)):
+        refused("tensors[0]", lambda: module(bad))
+    assert RotaryEmbedding(yarn, layout="bshd")(x).shape == x.shape
+
+
+def test_the_config_is_read_once(tmp_path):
+    import json
+
+    config = json.loads(json.dumps(DYNAMIC))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    x = random(1, 40, 2, 8)
+    modules = [RotaryEmbedding(config, layout="bshd"), RotaryEmbedding(tmp_path, layout="bshd")]
+    wanted = trope.torch.rotate(x, inv_freq=trope.frequencies(DYNAMIC, seq_len=40), **PLAIN)
+    config["rope_scaling"]["factor"] = 64.0
+    (tmp_path / "config.json").unlink()
+    assert all(torch.equal(module(x), wanted) for module in modules)

@@ -195,7 +195,57 @@ def test_operators_check_their_options(device):
         (dict(freqs=random(4, 4, device=device), inv_freq=[], angle_columns="half"), "freqs"),
         (dict(shared_heads=[-1]), "shared_heads"),
         (dict(tensors=(x, x)), "rotary_dim"),
+        (dict(accumulate=True), "accumulate"),
     ):
         with pytest.raises(trope.Error) as caught:
             call(**change)
         assert caught.value.argument == argument, str(caught.value)
+
+
+def test_the_operator_of_gradients_checks_its_options(device):
+    x, freqs = random(4, 2, 3, 8, device=device), random(4, 8, device=device)
+    table = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
+    spec, side = trope.torch._resolve((x,), table)
+    rest, options = side[1 : _ops.SIDE], _ops.options_of(spec)
+    gradient = torch.ops.trope.angle_gradient
+    assert gradient([x], [x], freqs, *rest, *options).shape == freqs.shape
+    for call, argument in (
+        (lambda: gradient([x], [x, x], freqs, *rest, *options), "xs"),
+        (lambda: gradient([x], [], freqs, *rest, *options), "xs"),
+        (lambda: gradient([x], [x], None, *rest, *_ops.options_of(trope.torch._resolve((x,), PLAIN)[0])), "freqs"),
+        (lambda: gradient([x], [x], freqs, freqs, freqs, *rest[2:], *options), "freqs"),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            call()
+        assert caught.value.argument == argument, str(caught.value)
+    cos = freqs.cos().requires_grad_()
+    with pytest.raises(trope.Error) as caught:
+        torch.ops.trope.rotate(False, [x], None, cos, freqs.sin(), *rest[2:], *options)
+    assert caught.value.argument == "cos"
+
+
+def test_what_traces_sees_what_is_written(device):
+    """make_fx records operators. What they cannot say is refused."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, other = random(4, 2, 3, 8, device=device), random(4, 2, 3, 8, device=device) + 1
+
+    def into(x):
+        out = torch.zeros_like(x)
+        trope.torch.rotate(x, out=out, **PLAIN)
+        return out
+
+    def back(x):
+        return trope.torch.rotate_backward_(x * 1, **PLAIN)
+
+    for function in (into, back):
+        assert torch.equal(make_fx(function)(x)(other), function(other))
+        assert torch.equal(torch.compile(function, backend="eager")(other), function(other))
+    gradient = torch.zeros(4, dtype=torch.float64, device=device)
+    for change, argument in (
+        (dict(forward_src=x, d_inv_freq=gradient), "d_inv_freq"),
+        (dict(out=torch.zeros_like(x), accumulate=True), "accumulate"),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            make_fx(lambda x: trope.torch.rotate_backward(x, **PLAIN, **change))(x)
+        assert caught.value.argument == argument

@@ -82,8 +82,12 @@ def _check_tensors(tensors, side):
             _check_tensor(t, ARRAYS[i])
 
 
-def _resolve(tensors, options, max_position=None):
-    """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient."""
+def _resolve(tensors, options, max_position=None, accumulates=False):
+    """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient.
+
+    accumulates: whether the call may add to what is there. (Refusals are here, as torch.compile cannot leave a function with
+    a Spec and then refuse.)
+    """
     if not tensors:
         raise Error("tensors: none is given", "tensors")
     _check_tensors(tensors, ())
@@ -99,6 +103,11 @@ def _resolve(tensors, options, max_position=None):
             _check_tensor(options[name], name)
     spec, side = resolve(tensors, _spec.make_spec if _compiles() else _spec.cached_spec, **options)
     _check_tensors((), side)
+    _check_gradients(side)
+    if spec.accumulate and not accumulates:
+        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
+    if side[7] is not None and not _is_eager(tensors):
+        raise Error("status is for eager calls alone, not for torch.compile or dispatch modes", "status")
     return spec, side
 
 
@@ -118,6 +127,9 @@ def _table_of(inv_freq, x, max_position, options):
     for name in ("freqs", "cos", "sin", "angle_columns"):
         if options.get(name) is not None:
             raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
+    if options.get("out_of_range", "poison") != "poison":
+        message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
+        raise Error(message % (options["out_of_range"],), "out_of_range")
     if inv_freq.dtype not in (torch.float32, torch.float64):
         message = (
             "inv_freq has dtype %s, in which a position in the thousands is rotated by a wrong angle: keep it in float32"
@@ -165,19 +177,23 @@ def _in_the_callers_words(function):
 
     @functools.wraps(function)
     def call(*tensors, **options):
+        if not isinstance(options.get("inv_freq"), Tensor) or options.get("freqs") is not None or _compiles():
+            return function(*tensors, **options)
         try:
             return function(*tensors, **options)
         except Error as error:
-            if isinstance(options.get("inv_freq"), Tensor):
-                raise error.renamed({"freqs": "inv_freq"}) from None
-            raise
+            text = str(error).replace("the last row of freqs", "max_position - 1")
+            raise Error(text, error.argument, error.status).renamed({"freqs": "inv_freq"}) from None
 
     return call
 
 
-def _refuse_accumulate(spec):
-    if spec.accumulate:
-        raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
+def _refuse_inference(tensors, side):
+    """Inference tensors cannot be saved for backward."""
+    named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + list(zip(ARRAYS, side))
+    for name, t in named:
+        if t is not None and t.is_inference():
+            raise Error("%s is an inference tensor, which cannot be saved for backward: clone it" % name, name)
 
 
 @overload
@@ -209,13 +225,11 @@ def rotate(
     if out is not None:
         return _rotate_out(False, tensors, out, max_position, options)
     spec, side = _resolve(tensors, options, max_position)
-    _refuse_accumulate(spec)
-    _check_gradients(side)
     if not _is_eager(tensors):
-        if side[7] is not None:
-            raise Error("status is for eager calls alone, not for torch.compile or dispatch modes", "status")
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
     elif _requires_grad(tensors) or (side[0] is not None and side[0].requires_grad):
+        if torch.is_grad_enabled():
+            _refuse_inference(tensors if side[0] is not None and side[0].requires_grad else (), side)
         results = _autograd.Eager.rotate(False, spec, side, tensors)
     else:
         results = _launch.rotate(False, spec, side, tensors)
@@ -231,12 +245,10 @@ def rotate_(
 @_in_the_callers_words
 def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
-    _refuse_accumulate(spec)
-    _check_gradients(side)
     if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
     if any(spec.shared_heads):
-        raise Error("shared heads have a result of another shape: use rotate", "shared_heads")
+        raise Error("shared_heads makes a result of another shape: use rotate", "shared_heads")
     if not _is_eager(tensors):
         rotated = rotate(*tensors, max_position=max_position, **options)
         for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
@@ -265,9 +277,8 @@ def _write_in_place(transposed, spec, side, tensors, needed):
                 " (split, unbind): use rotate"
             )
             raise Error(message % i, "tensors[%d]" % i)
-    for name, t in zip(ARRAYS, side) if needed else ():
-        if t is not None and t.is_inference():
-            raise Error("%s is an inference tensor, which cannot be saved for backward: clone it" % name, name)
+    if needed:
+        _refuse_inference((), side)
     data = [t.detach() for t in tensors]
     _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
     for i, t in enumerate(tensors):
@@ -286,9 +297,11 @@ def _may_be_marked(x):
     return not of_leaf and metas._get_creation_meta(x) == metas.CreationMeta.DEFAULT
 
 
-def _rotate_out(backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None):
+def _rotate_out(
+    backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None, blamed="out"
+):
     """Without autograd: into `out`."""
-    spec, side = _resolve(tensors, options, max_position)
+    spec, side = _resolve(tensors, options, max_position, accumulates=backward)
     out = one_each(out, "out", len(tensors))
     forward_src = one_each(forward_src, "forward_src", len(tensors))
     for name, given in (("out", out), ("forward_src", forward_src)):
@@ -298,15 +311,32 @@ def _rotate_out(backward, tensors, out, max_position, options, forward_src=None,
     for name, t in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq)):
         if t is not None:
             _check_tensor(t, name)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, *out)):
-        raise Error("out is outside of autograd, and a tensor requires a gradient: use torch.no_grad(), or no out", "out")
+    if d_inv_freq is not None and isinstance(options.get("inv_freq"), Tensor) and options["inv_freq"].requires_grad:
+        message = "d_inv_freq is given, and inv_freq requires a gradient: autograd has it, or detach inv_freq"
+        raise Error(message, "d_inv_freq")
+    for i, t in enumerate((*tensors, *out)) if torch.is_grad_enabled() else ():
+        if t is not None and t.requires_grad:
+            name = "tensors[%d]" % i if i < len(tensors) else "out[%d]" % (i - len(tensors))
+            message = "%s is outside of autograd, and %s requires a gradient: use torch.no_grad(), or no %s"
+            raise Error(message % (blamed, name, blamed), blamed)
     if torch.is_grad_enabled() and not backward and side[0] is not None and side[0].requires_grad:
         raise Error("out is outside of autograd, and the frequencies require a gradient: use no out", "out")
-    _check_gradients(side)
+    if not _is_eager([t for t in (*tensors, *out, d_freqs, d_inv_freq) if t is not None]):
+        for name, t in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq), ("accumulate", spec.accumulate or None)):
+            if t is not None:
+                raise Error("%s is for eager calls alone, not for torch.compile or dispatch modes" % name, name)
+        return _copy_out(backward, spec, side, tensors, out)
     _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
     for t in (*out, d_freqs, d_inv_freq, side[7]):
         if t is not None:
             _count_write(t)
+    return out[0] if len(tensors) == 1 else tuple(out)
+
+
+def _copy_out(backward, spec, side, tensors, out):
+    """Into `out` under torch.compile and dispatch modes, which see operators, and not what a launch writes."""
+    for x, y in zip(out, _ops.Operators.rotate(backward, spec, side, list(tensors))):
+        x.copy_(y)
     return out[0] if len(tensors) == 1 else tuple(out)
 
 
@@ -347,16 +377,15 @@ def rotate_backward(
 ) -> Any:
     if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
-        _refuse_accumulate(spec)
-        _check_gradients(side)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
+    blamed = "out"
     if out is None:
+        blamed = "d_freqs" if d_freqs is not None else "d_inv_freq" if d_inv_freq is not None else "forward_src"
         spec, _ = _resolve(tensors, options, max_position)
-        _refuse_accumulate(spec)
         out = [_launch.new_result(True, spec, i, x.detach()) for i, x in enumerate(tensors)]
-    return _rotate_out(True, tensors, out, max_position, options, forward_src, d_freqs, d_inv_freq)
+    return _rotate_out(True, tensors, out, max_position, options, forward_src, d_freqs, d_inv_freq, blamed)
 
 
 @overload
@@ -368,10 +397,12 @@ def rotate_backward_(
 @_in_the_callers_words
 def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
-    _refuse_accumulate(spec)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
-    _write_in_place(True, spec, side, tensors, ())
+    if not _is_eager(tensors):
+        _copy_out(True, spec, side, tensors, tensors)
+    else:
+        _write_in_place(True, spec, side, tensors, ())
     return tensors[0] if len(tensors) == 1 else tensors
 
 

@@ -11,7 +11,7 @@ from torch.autograd import Function
 from .._errors import Error
 from . import _formulas, _launch
 
-SIDE = 8  # inputs of plan.Side: freqs first
+SIDE, STATUS = 8, 7  # inputs of plan.Side: freqs first, status last
 
 
 def _present(side):
@@ -28,17 +28,27 @@ def _spread(slots, arrays):
     return side
 
 
+def _without_status(slots, arrays):
+    """(slots, arrays) for a backward, which reports nothing: the caller may set the status to 0 meanwhile."""
+    if STATUS not in slots:
+        return slots, arrays
+    at = slots.index(STATUS)
+    return slots[:at] + slots[at + 1 :], (*arrays[:at], *arrays[at + 1 :])
+
+
 class Rotate(Function):
     """M x of tensors, or M' x: apply(transposed, spec, slots, *arrays beside, *tensors) gives a tuple."""
 
     @staticmethod
     def forward(ctx, transposed, spec, slots, *arrays):
         beside = len(slots)
-        ctx.transposed, ctx.spec, ctx.slots = transposed, spec, slots
+        ctx.transposed, ctx.spec = transposed, spec
         ctx.wants_freqs = slots[:1] == (0,) and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
         # The tensors themselves are needed for the gradient of the angles alone.
-        ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[:beside]))
+        ctx.slots, saved = _without_status(slots, arrays)
+        ctx.save_for_backward(*(saved if ctx.wants_freqs else saved[: len(ctx.slots)]))
+        ctx.has_beside, ctx.none = beside > 0, (None,) * (beside - 1)
         return tuple(_launch.rotate(transposed, spec, _spread(slots, arrays), arrays[beside:]))
 
     @staticmethod
@@ -46,9 +56,9 @@ class Rotate(Function):
         saved, slots, beside = ctx.saved_tensors, ctx.slots, len(ctx.slots)
         d_freqs, d_tensors = _formulas.rotation_backward(
             Eager, ctx.transposed, ctx.spec, _spread(slots, saved), saved[beside:], grads, ctx.wants_freqs,
-            ctx.needs_input_grad[3 + beside :],
+            ctx.needs_input_grad[-len(grads) :],
         )  # fmt: skip
-        return (None, None, None) + (d_freqs,) * (beside > 0) + (None,) * (beside - 1) + tuple(d_tensors)
+        return (None, None, None) + (d_freqs,) * ctx.has_beside + ctx.none + tuple(d_tensors)
 
 
 class AngleGradient(Function):
@@ -99,16 +109,17 @@ class Rotated(Function):
 
     @staticmethod
     def forward(ctx, spec, i, slots, x, *arrays):
-        ctx.spec, ctx.i, ctx.slots = spec, i, slots
+        ctx.spec, ctx.i, ctx.none = spec, i, (None,) * len(slots)
         ctx.mark_dirty(x)
-        ctx.save_for_backward(*arrays)
+        ctx.slots, saved = _without_status(slots, arrays)
+        ctx.save_for_backward(*saved)
         return x
 
     @staticmethod
     def backward(ctx, grad):
         side = _spread(ctx.slots, ctx.saved_tensors)
         _, (d,) = _formulas.rotation_backward(Eager, False, ctx.spec, side, (), [grad], False, (True,), [ctx.i])
-        return (None, None, None, d) + (None,) * len(ctx.slots)
+        return (None, None, None, d) + ctx.none
 
 
 class Eager:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import types
 from typing import TYPE_CHECKING, Any, Tuple, overload
 
@@ -9,13 +11,15 @@ import torch
 
 from .. import _spec
 from .._abi import COPY
+from .._config import open_config
 from .._errors import Error, refuse_unknown
 from .._models import model_rotation
 from .._spec import ARRAYS, Layout, Options, Pairing
-from .._values import flag, integer, shown
+from .._values import flag, integer, listed, shown, word
 from ..frequencies import Frequencies, frequencies
 from . import _check_tensor, _check_tensors, rotate
 
+_READ = ("position_ids", "start_positions", "cu_seqlens")  # by which positions are in memory
 _BY_LENGTH = ("dynamic", "longrope")  # rules whose frequencies depend on the length of the input
 _OF_ANGLES = ("inv_freq", "freqs", "cos", "sin", "angle_columns")
 
@@ -75,16 +79,19 @@ class RotaryEmbedding(torch.nn.Module):
         self.options = dict(options, layout=layout, pairing=pairing)
         self.trailing_dim = 0  # the last so many elements of a head rotate, 0: those that options say
         self._config, self._layer_type, self._frequencies = None, layer_type, {}
+        self._seq_len = seq_len
         if isinstance(config, Frequencies):
             for name, value in (("layer_type", layer_type), ("seq_len", seq_len)):
                 if value is not None:
                     raise Error("%s is for a config, and frequencies are given" % name, name)
             self.frequencies = config
         else:
+            if isinstance(config, (str, os.PathLike)):
+                config = open_config(config).mapping
             self.frequencies = frequencies(config, layer_type=layer_type, seq_len=seq_len)
             self._adopt(model_rotation(config, layer_type))
             if self.frequencies.rule in _BY_LENGTH and seq_len is None:
-                self._config = config
+                self._config = copy.deepcopy(config)  # the caller's may change
         self._check_options()
         self.inv_freq = None
         if flag(learned, "learned"):
@@ -98,9 +105,10 @@ class RotaryEmbedding(torch.nn.Module):
     def _adopt(self, rotation):
         """Sets the options that a config says, and refuses others that contradict it."""
         said = {"inverse": rotation.inverse, "pair_axis": rotation.pair_axis}
+        said["mscale"] = self.frequencies.attention_factor
         if rotation.pairing is not None:
             said.update(pairing=rotation.pairing, pairing_out=rotation.pairing_out or rotation.pairing)
-            said.update(rotary_dim=rotation.rotary_dim, rotary_offset=0)
+            said.update(rotary_dim=rotation.rotary_dim, rotary_offset=0, parts=1)
         if rotation.is_trailing:
             self.trailing_dim = rotation.rotary_dim
             del said["rotary_offset"]
@@ -125,7 +133,7 @@ class RotaryEmbedding(torch.nn.Module):
             refuse_unknown(self.options, [*known, "max_position"], "trope.torch.RotaryEmbedding")
         options = {name: v for name, v in self.options.items() if name not in ARRAYS and name != "max_position"}
         per_tensor = [v for name, v in options.items() if name.startswith("rotary_") and isinstance(v, (list, tuple))]
-        rank = len(options["layout"]) if options["layout"] in _spec.DIMS else 0
+        rank = len(word(options["layout"], _spec.DIMS, "layout"))
         one = types.SimpleNamespace(shape=(1,) * (rank - 1) + (2 * len(self.frequencies),))
         _spec.resolve([one] * max(1, *map(len, per_tensor), 1), inv_freq=self.frequencies, **options)
 
@@ -160,21 +168,33 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _find_frequencies(self, tensors, seq_len, options):
         """The Frequencies of a call."""
+        tokens = self._count_tokens(tensors, options)
+        if seq_len is not None:
+            integer(seq_len, "seq_len", 1, 2**53)
+        given = self._seq_len if seq_len is None else seq_len
+        if given is not None and tokens is not None and given < tokens:
+            raise Error("seq_len is %d, and the call has %d positions" % (given, tokens), "seq_len")
         if self._config is None:
             if seq_len is not None:
                 message = "seq_len is given, and the frequencies (rope_type %r) are the same for every length"
                 raise Error(message % self.frequencies.rule, "seq_len")
             return self.frequencies
-        if seq_len is None:
-            for name in ("position_ids", "start_positions", "cu_seqlens"):
-                if options.get(name) is not None:
-                    message = (
-                        "seq_len is missing: rope_type %r chooses frequencies by the largest position, which the host does"
-                        " not read from %s; give seq_len, one more than the largest position"
-                    )
-                    raise Error(message % (self.frequencies.rule, name), "seq_len")
-            seq_len = tensors[0].shape[_spec.DIMS[self.options["layout"]][1]] * (options.get("cp_size") or 1)
-        return self._of_length(integer(seq_len, "seq_len", 1, 2**53))
+        if seq_len is None and tokens is None:
+            name = next(name for name in _READ if options.get(name) is not None)
+            message = (
+                "seq_len is missing: rope_type %r chooses frequencies by the largest position, which the host does not read"
+                " from %s; give seq_len, one more than the largest position"
+            )
+            raise Error(message % (self.frequencies.rule, name), "seq_len")
+        return self._of_length(max(tokens, 1) if seq_len is None else seq_len)
+
+    def _count_tokens(self, tensors, options):
+        """One more than the largest position of a call, None if positions are read from memory."""
+        if any(options.get(name) is not None for name in _READ):
+            return None
+        cp_size = options.get("cp_size")
+        tokens = tensors[0].shape[_spec.DIMS[self.options["layout"]][1]]
+        return tokens * (1 if cp_size is None else integer(cp_size, "cp_size", 1))
 
     def _of_length(self, seq_len):
         known = self._frequencies.get(seq_len)
@@ -203,15 +223,18 @@ class RotaryEmbedding(torch.nn.Module):
         for name in options:
             if name in _OF_ANGLES or self.options.get(name) is not None:
                 raise Error("%s is set by the module, and cannot be given in a call" % name, name)
+        own_axes = self.options.get("pair_axis") is not None
         options = {**self.options, **options}
         _check_tensors(tensors, ())
+        if not tensors or any(x.dim() != len(self.options["layout"]) for x in tensors):
+            return rotate(*tensors, inv_freq=self.frequencies, **options)  # which says what is wrong
         if self.trailing_dim:
             options["rotary_offset"] = self._trailing_offsets(tensors)
         ids = options.get("position_ids")
         if ids is not None:
             _check_tensor(ids, "position_ids")
-        if ids is None or ids.dim() < 3:  # one position for all axes, as for texts
-            options.pop("pair_axis", None)
+        if own_axes and (ids is None or ids.dim() < 3 or ids.shape[0] == 1):  # one position for all axes, as for texts
+            del options["pair_axis"]
         if self.inv_freq is None:
             return rotate(*tensors, inv_freq=self._find_frequencies(tensors, seq_len, options), **options)
         if seq_len is not None:
@@ -237,10 +260,10 @@ class RotaryEmbedding(torch.nn.Module):
 def _agrees(name, given, said):
     """Whether an option of the caller says what the config says, for each of its tensors. trope.COPY is for tensors that
     are not rotated."""
+    each = listed(given)
     if name == "pair_axis":
-        return tuple(given) == tuple(said)
-    each = given if isinstance(given, (list, tuple)) else [given]
-    return all(one == said or (name == "rotary_dim" and one == COPY) for one in each)
+        return each is not None and tuple(each) == tuple(said)
+    return all(one == said or (name == "rotary_dim" and one == COPY) for one in ([given] if each is None else each))
 
 
 def keep_precision(fn):

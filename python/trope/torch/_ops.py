@@ -2,6 +2,7 @@
 
 import torch
 
+from .._errors import Error
 from .._spec import Spec, cached_spec, find_columns
 from ..frequencies import Frequencies
 from . import _formulas, _launch
@@ -29,6 +30,10 @@ def _spec_of(options):
 def _ready_spec(options, count, side):
     """The same, checked as the keywords of trope.torch.rotate are, for `count` tensors, and with phase steps made once."""
     spec, inv_freq = _spec_of(options), None
+    if spec.accumulate:
+        raise Error("accumulate is True, and an operator has only new results", "accumulate")
+    if side[0] is not None and (side[1] is not None or side[2] is not None):
+        raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
     if spec.inv_freq:
         inv_freq = _frequencies.get(spec.inv_freq)
         if inv_freq is None:
@@ -62,6 +67,10 @@ def _rotate(transposed, tensors, *rest):
 def _angle_gradient(dys, xs, *rest):
     _launch.refuse_transforms()
     side = (*rest[:SIDE], None)
+    if len(dys) != len(xs):
+        raise Error("xs has %d tensors for %d dys" % (len(xs), len(dys)), "xs")
+    if side[0] is None and side[1] is None:
+        raise Error("freqs is missing: the gradient is that of a table", "freqs")
     return _launch.find_angle_gradient(_ready_spec(rest[SIDE:], len(dys), side), side, dys, xs)
 
 
@@ -103,6 +112,11 @@ def _no_gradients(spec):
 def _save_rotate(ctx, inputs, output):
     transposed, tensors, *rest = inputs
     ctx.transposed, ctx.spec, ctx.count = transposed, _spec_of(rest[SIDE:]), len(tensors)
+    for name, t in zip(("cos", "sin"), rest[1:3]):
+        if t is not None and t.requires_grad:
+            raise Error(
+                "%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name
+            )
     ctx.wants_freqs = rest[0] is not None and rest[0].requires_grad
     ctx.save_for_backward(*rest[:SIDE], *(tensors if ctx.wants_freqs else ()))
 
