@@ -534,6 +534,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
         self.rotary_base = rotary_base
         self.interleaved = interleaved
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        if torch.get_default_device().type == "meta":  # else to_empty would find memory to empty
+            device = "meta"
         self.register_buffer("inv_freq", self._compute_inv_freq(device))
 
     def _compute_inv_freq(self, device):
