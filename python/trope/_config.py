@@ -3,7 +3,6 @@
 frequencies.py and _models.py share this reader. The rope dict is `rope_parameters`, which was `rope_scaling` once.
 """
 
-import difflib
 import numbers
 import os
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from ._config_keys import (
     UNREADABLE_KEYS,
     YARN_IS_LONGROPE,
 )
-from ._errors import Error
+from ._errors import Error, closest
 from ._values import integer, number, shown
 
 # ---- Values ----
@@ -67,8 +66,8 @@ def listed(names):
 
 def hint(key, known):
     """A clause with the known name that is closest to `key`, or "" if none is close."""
-    close = difflib.get_close_matches(str(key), known, 1)
-    return ": did you mean %s?" % close[0] if close else ""
+    close = closest(str(key), known)
+    return ": did you mean %s?" % close if close else ""
 
 
 def list_of(keys, key):

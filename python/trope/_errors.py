@@ -1,6 +1,5 @@
 """The exception that this package raises, and how a message of the C library is put into the words of a Python caller."""
 
-import difflib
 import re
 
 
@@ -32,11 +31,18 @@ class Error(ValueError):
         return Error(message, names.get(self.argument, self.argument), self.status)
 
 
+def closest(name, known):
+    """The known name that is closest to `name`, None if none is close."""
+    import difflib  # rarely needed
+
+    return next(iter(difflib.get_close_matches(name, known, 1)), None)
+
+
 def refuse_unknown(given, known, function):
     """Raises an Error about the first keyword in `given` that is not in `known`, with the closest known name."""
     name = next(name for name in given if name not in known)
-    close = difflib.get_close_matches(name, known, 1)
-    hint = "did you mean %s?" % close[0] if close else "help(%s) lists them" % function
+    close = closest(name, known)
+    hint = "did you mean %s?" % close if close else "help(%s) lists them" % function
     raise Error("%s has no argument %s: %s" % (function, name, hint), name)
 
 

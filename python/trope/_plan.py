@@ -6,7 +6,7 @@ from typing import NamedTuple
 from . import _abi
 from ._abi import Args, Operand, lib
 from ._errors import Error
-from ._spec import ARRAYS, DIMS, check_spec
+from ._spec import DIMS, check_spec
 from ._values import INT32_MAX
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}

@@ -13,7 +13,6 @@ here that is an Error that names the key, so that nobody trains with what was fo
 
 import ctypes
 import itertools
-import math
 import numbers
 from collections.abc import Iterable, Mapping, Set
 

@@ -181,7 +181,6 @@ def run_attention(monkeypatch, model, config, layer_type, positions):
 
 def compare(x, y, how, angles, positions, pairing, pairing_out, mscale):
     """Holds y, which is x rotated by a model, beside trope's rotation of x."""
-    torch = importlib.import_module("torch")
     trope_torch = importlib.import_module("trope.torch")
     got = trope_torch.rotate(
         x.contiguous(), layout="bhsd" if x.shape[2] == TOKENS else "bshd", pairing=pairing, pairing_out=pairing_out,
