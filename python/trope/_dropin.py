@@ -29,7 +29,9 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def tensor(value, name):
     """A torch tensor with memory of its own. This is quick for ordinary ones."""
-    if type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested or value.is_meta:
+    if torch.compiler.is_compiling():  # which does not let a backward ask for the rest
+        _check_class(value, name)
+    elif type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested or value.is_meta:
         _check_other_tensor(value, name)
 
 
@@ -40,17 +42,21 @@ def floats(value, name):
         raise Error("%s has dtype %s, and must be float32, float16, bfloat16 or float64" % (name, value.dtype), name)
 
 
-def _check_other_tensor(value, name):
+def _check_class(value, name):
     if not isinstance(value, torch.Tensor):
         raise Error("%s must be a torch tensor, not %s" % (name, shown_type(value)), name)
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(value, distributed.DTensor):
+        raise Error("%s is a DTensor: pass to_local(), with the angles of the tokens that it has" % name, name)
+
+
+def _check_other_tensor(value, name):
+    _check_class(value, name)
     if value.layout is torch.jagged or value.is_nested:
         message = "%s is a nested tensor: pass its values() where the function takes packed sequences, else pad it"
         raise Error(message % name, name)
     if value.layout is not _STRIDED:
         raise Error("%s has layout %s: pass to_dense()" % (name, value.layout), name)
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is not None and isinstance(value, distributed.DTensor):
-        raise Error("%s is a DTensor: pass to_local(), with the angles of the tokens that it has" % name, name)
     if torch.nn.parameter.is_lazy(value):
         raise Error("%s is a parameter that has no values yet: initialize its module first" % name, name)
     if value.is_meta:

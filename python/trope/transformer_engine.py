@@ -107,7 +107,8 @@ def _rotate(transposed, x, argument, *words):
     """M x or M' x, contiguous, without autograd. The words are _prepare's."""
     options = _prepare(x, argument, *words)
     if not _is_eager((x,)):
-        return (rotate_backward if transposed else rotate)(x.detach(), **options).contiguous()
+        y = (rotate_backward if transposed else rotate)(x.detach(), **options)
+        return y if y.is_contiguous() else y.contiguous()  # (torch.compile loses the gradient of what is one tensor twice)
     spec, side = resolve([x], **options)
     result = x.new_empty(x.shape)
     _launch.launch(transposed, spec, [x], [result], [None], (*side, None, None))

@@ -639,10 +639,19 @@ def test_expanded_tensors_are_not_rotated_in_place(name):
 
 
 def test_compile_of_the_functions_of_autograd():
-    """As PyTorch's own, they can be compiled by name."""
-    t, freqs = randn(S, B, H, D), freqs_of()
-    compiled = torch.compile(lambda t: transformer_engine.FusedRoPEFunc.apply(t, freqs), backend="eager", fullgraph=True)
-    assert torch.equal(compiled(t), transformer_engine.FusedRoPEFunc.apply(t, freqs))
+    """As TransformerEngine's own, they can be compiled by name, with their gradients. (That of packed QKV breaks the graph.)"""
+    freqs, fused, packed = freqs_of(), transformer_engine.FusedRoPEFunc, transformer_engine.FusedQKVRoPEFunc
+    split = [2 * D, D, D]
+    for x, whole, function in (
+        (randn(S, B, H, D), True, lambda t: (fused.apply(t, freqs),)),
+        (randn(S, B, 2, sum(split)), False, lambda t: packed.apply(t, freqs, freqs, split)),
+    ):
+        x.requires_grad_()
+        results = []
+        for call in (function, torch.compile(function, backend="aot_eager", fullgraph=whole)):
+            ys = call(x)
+            results.append((*ys, *torch.autograd.grad(ys, x, [y.detach().flip(0) for y in ys])))
+        assert all(map(torch.equal, *results)) and results[0][-1].any()
 
 
 # ---- Modules ----

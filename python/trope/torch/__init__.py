@@ -61,11 +61,12 @@ def _check_tensor(t, name):
     """Refuses what is not an ordinary tensor with memory of its own, and says what to pass instead."""
     if not isinstance(t, torch.Tensor):
         raise Error("%s must be a torch tensor, as the tensors of the call are, not %s" % (name, type(t).__name__), name)
-    if t.layout is torch.jagged or t.is_nested:
+    layout = torch.strided if _compiles() else t.layout  # which torch.compile does not let a backward ask for
+    if layout is torch.jagged or t.is_nested:
         message = "%s is a nested tensor: pass its values(), with layout 'thd' and its offsets() as cu_seqlens"
         raise Error(message % name, name)
-    if t.layout is not torch.strided:
-        raise Error("%s has layout %s: pass to_dense()" % (name, t.layout), name)
+    if layout is not torch.strided:
+        raise Error("%s has layout %s: pass to_dense()" % (name, layout), name)
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(t, distributed.DTensor):
         message = "%s is a DTensor: pass to_local(), and cp_size and cp_rank if its tokens are split over ranks"
@@ -74,6 +75,12 @@ def _check_tensor(t, name):
 
 def _check_tensors(tensors, side):
     """_check_tensor for all of a call, quick for plain tensors."""
+    if _compiles():
+        named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + list(zip(ARRAYS, side))
+        for name, t in named:
+            if t is not None or name.startswith("tensors"):
+                _check_tensor(t, name)
+        return
     for i, t in enumerate(tensors):
         if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
             _check_tensor(t, "tensors[%d]" % i)
