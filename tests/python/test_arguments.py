@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import trope
+from test_rotate import OnlyDlpack
 
 torch = pytest.importorskip("torch") if __import__("importlib").util.find_spec("torch") else None
 if torch:
@@ -277,21 +278,11 @@ def test_out_and_forward_src_in_every_form(library):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_an_array_with_dlpack_alone(dtype):
-    class Only:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
     x = X.astype(dtype)
-    y, z = trope.rotate(Only(x), Only(x[:, :, ::2]), **dict(TABLE, freqs=Only(FREQS)))
+    y, z = trope.rotate(OnlyDlpack(x), OnlyDlpack(x[:, :, ::2]), **dict(TABLE, freqs=OnlyDlpack(FREQS)))
     assert type(y) is np.ndarray and y.dtype == dtype and np.array_equal(y, trope.rotate(x, **TABLE))
     assert np.array_equal(z, trope.rotate(x[:, :, ::2], **TABLE))
-    assert np.array_equal(trope.rotate_backward(Only(x), **TABLE), trope.rotate_backward(x, **TABLE))
+    assert np.array_equal(trope.rotate_backward(OnlyDlpack(x), **TABLE), trope.rotate_backward(x, **TABLE))
 
 
 def test_rotary_dim_is_asked_for():
