@@ -313,19 +313,11 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     srcs = _describe_tensors(tensors)
     spec, side = resolve(srcs, **_describe_options(options))
     metas, side = [array.meta for array in srcs], [*side, None, None]
-    dsts = [_contiguous(result_shape(backward, spec, i, meta.shape), meta) for i, meta in enumerate(metas)]
+    shapes = [tuple(result_shape(backward, spec, i, meta.shape)) for i, meta in enumerate(metas)]
+    dsts = [m._replace(shape=shape, strides=_arrays.contiguous_strides(shape)) for m, shape in zip(metas, shapes)]
     plan = _plan.Plan(
         backward, spec, metas, dsts, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side))
     )
     results = [2**46 + (i << 42) for i in range(len(srcs))]  # addresses that nothing is at: no result is made
     addresses = [a.pointer or 0 for a in srcs] + results + [a.pointer or 0 for a in side if a is not None]
     return plan.find_kernel(addresses, backward)
-
-
-def _contiguous(shape, meta):
-    """The Meta of a new array of this shape."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step *= max(size, 1)
-    return _plan.Meta(tuple(shape), tuple(strides), meta.dtype, meta.device)

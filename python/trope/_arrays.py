@@ -91,7 +91,7 @@ def _read_interface(x, interface, device, argument):
         raise Error("%s has dtype %s, and elements of %d bytes (%s)" % (argument, name, size, code), argument)
     if hasattr(x, "mask"):
         raise Error("%s is a masked array, whose mask would be lost: give its data" % argument, argument)
-    strides = interface.get("strides") or [size * stride for stride in _contiguous_strides(shape)]
+    strides = interface.get("strides") or [size * stride for stride in contiguous_strides(shape)]
     if len(strides) != len(shape) or any(stride % size for stride in strides):
         message = "%s has strides of %s bytes, which are no multiples of its elements' %d bytes, one for each dimension"
         raise Error(message % (argument, tuple(strides), size), argument)
@@ -137,17 +137,17 @@ def _by_dlpack(x, argument):
         message = "%s is on a device that the library does not have (DLPack: %d)"
         raise Error(message % (argument, tensor.device.type), argument)
     shape = tuple(tensor.shape[: tensor.ndim])
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _contiguous_strides(shape)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
     writable = not managed.flags & _READ_ONLY if versioned else None
     pointer = tensor.data + tensor.byte_offset if tensor.data else None
     return _checked(Array(Meta(shape, strides, dtype, device), pointer, writable, capsule), argument)
 
 
-def _contiguous_strides(shape):
+def contiguous_strides(shape):
     strides, step = [], 1
     for size in reversed(shape):
         strides.insert(0, step)
-        step *= size
+        step *= max(size, 1)
     return tuple(strides)
 
 

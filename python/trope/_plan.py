@@ -13,9 +13,8 @@ _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f
 _INDICES = {"int32": "i32", "int64": "i64"}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of an element
 _PLANS_MOST = 512
-_NO_ELEMENTS = (
-    64  # times 1, 2, ...: addresses of arrays without elements, for which libraries have 0. Nothing is read there.
-)
+# Times 1, 2, ...: the addresses of arrays without elements, for which libraries have 0. Nothing is read there.
+_NO_ELEMENTS = 64
 
 
 class Side(NamedTuple):
@@ -152,8 +151,8 @@ class Plan:
         self._fill_positions(spec, side)
         self._fill_gradients(spec, side)
         # A gradient without elements, of a call without tokens: there is nothing to write, nor to read for it.
-        self.has_gradient = side.d_freqs is None or 0 not in side.d_freqs[0]
-        for operand in () if self.has_gradient else self.operands:
+        self.skips_gradient = side.d_freqs is not None and 0 in side.d_freqs[0]
+        for operand in self.operands if self.skips_gradient else ():
             operand.forward_src_layout, operand.forward_src_stride[:] = 0, [0] * _abi.MAX_DIMS
         if side.status is not None:
             _check_dtype(side.status, "int32", "status")
@@ -381,7 +380,7 @@ class Plan:
                     words = (ctypes.c_uint64 * (ctypes.sizeof(Operand) // 8)).from_buffer(operand)
                     slots.append((words, getattr(Operand, name).offset // 8))
         slots += [(args, getattr(Args, name).offset // 8) for name in Side._fields if getattr(side, name) is not None]
-        if not self.has_gradient:  # d_freqs and forward_src go nowhere
+        if self.skips_gradient:  # d_freqs and forward_src go nowhere
             nowhere = (ctypes.c_uint64 * 1)()
             unread = Operand.forward_src.offset // 8, Args.d_freqs.offset // 8
             slots = [(nowhere, 0) if at == unread[words is args] else (words, at) for words, at in slots]
