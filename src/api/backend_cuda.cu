@@ -59,7 +59,7 @@ const char *const *trope_cuda_list_kernels(int *count)
 static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARAMETER(trope_plan) plan)
 {
     take_turn();
-    check_sequences<false>(plan.sequences, plan.status);
+    check_sequences<true>(plan.sequences, plan.status);
 }
 
 /* Their sequences may be wrong all the same. */

@@ -147,7 +147,7 @@ static void plan_rows(const trope_args *a, trope_plan *plan)
     plan->sequences = trope_plan_sequences(a);
     plan->angles_shared = !a->cu_seqlens && !a->start_positions && (!trope_has_table(a) || a->angle_stride[1] == 0) &&
                           (!a->position_ids || a->ids_stride[1] == 0);
-    plan->position_is_token = from_tokens && plan->sequences.cp_layout == 0 &&
+    plan->position_is_token = from_tokens && plan->sequences.cp.size == 1 &&
                               (plan->angles.source == TROPE_ANGLES_PHASE || plan->tokens <= plan->angles.rows);
 }
 

@@ -383,7 +383,8 @@ static trope_status validate_context_parallel(const char *function, const trope_
     int64_t global;
     REQUIRE(!__builtin_mul_overflow(a->tokens, (int64_t)size, &global) && global <= MAX_COUNT, TROPE_ERROR_OVERFLOW,
             "tokens (%lld) * cp_size (%d) must be at most 2^60", (ll)a->tokens, size);
-    const int64_t divisor = trope_cp_divisor(a->cp_layout, size);
+    const trope_cp cp = trope_plan_cp(a->cp_layout, size, a->cp_rank, a->tokens);
+    const int64_t divisor = trope_cp_divisor(&cp);
     REQUIRE(a->cu_seqlens || a->position_ids || global % divisor == 0, ARGUMENT,
             "tokens (%lld) * cp_size (%d) must be divisible by %lld for cp_layout (%d)", (ll)a->tokens, size, (ll)divisor,
             a->cp_layout);

@@ -51,6 +51,17 @@ typedef struct trope_plan_angles {
     int32_t out_of_range; /* TROPE_RANGE_... */
 } trope_plan_angles;
 
+/* What a context parallel layout gives a rank of each sequence, or of each batch entry without cu_seqlens: equal chunks of
+ * consecutive positions, or every step-th position. varlen/context_parallel.h fills it in and uses it. */
+typedef struct trope_cp {
+    int32_t size;        /* ranks */
+    int32_t step, first; /* position = (tokens in chunks before it) * step + first */
+    int32_t chunks;      /* of a sequence on one rank: 1 or 2 */
+    int32_t lead[2];     /* how many chunks the positions of each chunk are ahead of its tokens */
+    trope_divisor split; /* the ranks that share each sequence */
+    int64_t skipped;     /* tokens of the stream that are on the ranks before this one */
+} trope_cp;
+
 /* Where tokens belong and which positions they have. */
 typedef struct trope_sequences {
     const void *boundaries; /* cu_seqlens_padded, or else cu_seqlens: where sequences are stored; NULL = dense */
@@ -58,14 +69,13 @@ typedef struct trope_sequences {
     int64_t tokens;  /* per batch entry on this rank */
     int32_t padding; /* TROPE_PADDING_..., 0 = none */
     int32_t axes;
-    const void *real; /* cu_seqlens: how long they are */
+    const void *unpadded; /* cu_seqlens: how long they are */
     const void *starts;
     const void *ids;
     int64_t id_axis_stride, id_batch_stride, id_token_stride;
     int32_t boundaries_64, starts_64, ids_64; /* whether those are int64 */
     int32_t stream;                           /* positions count from the start of the packed stream */
-    int32_t cp_size, cp_rank, cp_layout;      /* layout 0 with size 1 */
-    trope_divisor of_ranks;                   /* cp_size */
+    trope_cp cp;
 } trope_sequences;
 
 typedef struct trope_plan {

@@ -17,30 +17,41 @@ static const char *width(int32_t is_64)
 /* What boundaries are called that say where sequences are stored. */
 static const char *stored_name(const trope_sequences *s)
 {
-    return s->boundaries == s->real ? "cu_seqlens" : "cu_seqlens_padded";
+    return s->boundaries == s->unpadded ? "cu_seqlens" : "cu_seqlens_padded";
 }
 
-static trope_status check_boundary(const char *function, const trope_sequences *s, const char *name, const void *array,
-                                   int64_t i)
+/* Says what is wrong with the boundaries around sequence i. */
+static trope_status refuse_order(const char *function, const trope_sequences *s, const char *name, const void *array,
+                                 int64_t i)
 {
-    const int64_t value = trope_load_index(array, s->boundaries_64, i);
-    const int64_t before = i ? trope_load_index(array, s->boundaries_64, i - 1) : 0;
-    REQUIRE(value >= before, DATA, "%s[%lld] (%lld, read as %s) must be at least %lld%s", name, (ll)i, (ll)value,
-            width(s->boundaries_64), (ll)before, i ? ", the one before it" : "");
-    return TROPE_OK;
+    const int64_t begin = trope_load_index(array, s->boundaries_64, i),
+                  end = s->count ? trope_load_index(array, s->boundaries_64, i + 1) : begin;
+    const int begins_early = i == 0 && begin < 0;
+    return trope_fail(DATA, "%s: %s[%lld] (%lld, read as %s) must be at least %lld%s", function, name,
+                      (ll)(begins_early ? 0 : i + 1), (ll)(begins_early ? begin : end), width(s->boundaries_64),
+                      begins_early ? 0ll : (ll)begin, begins_early ? "" : ", the one before it");
 }
 
 static trope_status check_sequence(const char *function, const trope_sequences *s, int64_t i)
 {
-    const trope_bounds b = trope_load_bounds(s, i);
-    const int64_t stored = b.end - b.begin, real = b.real_end - b.real_begin;
-    const int64_t divisor = trope_cp_divisor(s->cp_layout, s->cp_size);
-    REQUIRE(real <= stored, DATA,
+    const trope_bounds_fault fault = trope_check_sequence(s, i);
+    if (fault == TROPE_BOUNDS_ORDER)
+        return refuse_order(function, s, stored_name(s), s->boundaries, i);
+    if (fault == TROPE_BOUNDS_UNPADDED_ORDER)
+        return refuse_order(function, s, "cu_seqlens", s->unpadded, i);
+    const trope_bounds b = fault ? trope_load_bounds(s, i) : (trope_bounds){0};
+    const int64_t stored = b.end - b.begin;
+    const char *const width_of_boundaries = width(s->boundaries_64);
+    REQUIRE(fault != TROPE_BOUNDS_END, DATA, "%s[%lld] (%lld, read as %s) must be at most tokens * cp_size (%lld)",
+            stored_name(s), (ll)(s->count ? i + 1 : 0), (ll)b.end, width_of_boundaries, (ll)(s->tokens * s->cp.size));
+    REQUIRE(fault != TROPE_BOUNDS_ROOM, DATA,
             "cu_seqlens: sequence %lld has %lld tokens, more than the %lld of cu_seqlens_padded (read as %s)", (ll)i,
-            (ll)real, (ll)stored, width(s->boundaries_64));
-    REQUIRE(stored % divisor == 0, DATA,
+            (ll)(b.unpadded_end - b.unpadded_begin), (ll)stored, width_of_boundaries);
+    REQUIRE(fault != TROPE_BOUNDS_BEGIN_SPLIT, DATA, "%s[%lld] (%lld, read as %s) must be divisible by cp_size (%d)",
+            stored_name(s), (ll)i, (ll)b.begin, width_of_boundaries, s->cp.size);
+    REQUIRE(fault != TROPE_BOUNDS_LENGTH_SPLIT, DATA,
             "%s: sequence %lld has %lld tokens (read as %s), which cp_layout and cp_size (%d) need divisible by %lld",
-            stored_name(s), (ll)i, (ll)stored, width(s->boundaries_64), s->cp_size, (ll)divisor);
+            stored_name(s), (ll)i, (ll)stored, width_of_boundaries, s->cp.size, (ll)trope_cp_divisor(&s->cp));
     return TROPE_OK;
 }
 
@@ -50,39 +61,21 @@ static trope_status check_all_tokens(const char *function, const trope_sequences
     static const char rule[] = "this rank has tokens of no sequence, and padding must say what is written for them";
     if (s->padding || s->tokens == 0)
         return TROPE_OK;
-    REQUIRE(trope_local_boundary(s, first) <= 0, DATA, "%s[0] (%lld, read as %s): %s", stored_name(s), (ll)first,
+    REQUIRE(trope_cp_local(&s->cp, first) <= 0, DATA, "%s[0] (%lld, read as %s): %s", stored_name(s), (ll)first,
             width(s->boundaries_64), rule);
-    REQUIRE(trope_local_boundary(s, last) >= s->tokens, DATA, "%s[%lld] (%lld of %lld, read as %s): %s", stored_name(s),
-            (ll)s->count, (ll)last, (ll)(s->tokens * s->cp_size), width(s->boundaries_64), rule);
+    REQUIRE(trope_cp_local(&s->cp, last) >= s->tokens, DATA, "%s[%lld] (%lld of %lld, read as %s): %s", stored_name(s),
+            (ll)s->count, (ll)last, (ll)(s->tokens * s->cp.size), width(s->boundaries_64), rule);
     return TROPE_OK;
-}
-
-static trope_status check_ends(const char *function, const trope_sequences *s)
-{
-    const int64_t first = trope_load_index(s->boundaries, s->boundaries_64, 0);
-    const int64_t last = trope_load_index(s->boundaries, s->boundaries_64, s->count);
-    const int64_t capacity = s->tokens * s->cp_size;
-    REQUIRE(s->cp_layout == TROPE_CP_FLAT || first % s->cp_size == 0, DATA,
-            "%s[0] (%lld, read as %s) must be divisible by cp_size (%d)", stored_name(s), (ll)first,
-            width(s->boundaries_64), s->cp_size);
-    REQUIRE(last <= capacity, DATA, "%s[%lld] (%lld, read as %s) must be at most tokens * cp_size (%lld)", stored_name(s),
-            (ll)s->count, (ll)last, width(s->boundaries_64), (ll)capacity);
-    return check_all_tokens(function, s, first, last);
 }
 
 trope_status trope_check_sequences(const char *function, const trope_sequences *s)
 {
     if (!s->boundaries)
         return TROPE_OK;
-    for (int64_t i = 0; i <= s->count; i++) {
-        CHECK(check_boundary(function, s, "cu_seqlens", s->real, i));
-        if (s->boundaries != s->real)
-            CHECK(check_boundary(function, s, "cu_seqlens_padded", s->boundaries, i));
-    }
-    CHECK(check_ends(function, s));
-    for (int64_t i = 0; i < s->count; i++)
+    for (int64_t i = 0; i == 0 || i < s->count; i++)
         CHECK(check_sequence(function, s, i));
-    return TROPE_OK;
+    return check_all_tokens(function, s, trope_load_index(s->boundaries, s->boundaries_64, 0),
+                            trope_load_index(s->boundaries, s->boundaries_64, s->count));
 }
 
 /* The first row, in the order of memory, with a position outside the angle rows. */

@@ -1,12 +1,14 @@
-/* Where a token is: token -> sequence -> position. Context parallel layouts, cu_seqlens, padding, ids and start positions
- * live here and nowhere else, for both backends and for trope_positions.
+/* Where a token is: token -> sequence -> position. This header, with the rules of sequence_template.h and the layouts of
+ * context_parallel.h, is the only place that knows cu_seqlens, context parallel ranks, start positions and ids, for both
+ * backends and for trope_positions.
  *
- * A caller walks tokens in order and keeps the span that the last token was found in:
+ * A caller that walks tokens in order keeps the span of the last one:
  *
- *     if (token < span.begin || token >= span.end) span = trope_find_span(&s, token);
+ *     if (token < span.begin || token >= span.end) span = trope_find_span(&s, batch, token);
  *     index = trope_index_in_sequence(&s, &span, token);
  *     position = trope_position(&s, &span, index, batch, token, axis);
- */
+ *
+ * CUDA searches cu_seqlens by a warp (varlen/cuda/search.cuh), and then has the same rules. */
 #ifndef TROPE_VARLEN_POSITION_H
 #define TROPE_VARLEN_POSITION_H
 
@@ -14,49 +16,56 @@
 
 #include "core/host_device.h"
 #include "core/plan.h"
-#include "varlen/offsets.h"
+#include "varlen/context_parallel.h"
 
-/* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
-typedef struct trope_span {
-    int64_t begin, end; /* local tokens; with FLAT the sequence's, which may lie on other ranks */
-    int64_t sequence;   /* -1 for a gap */
-    int64_t real;       /* tokens with an index from here on are padding */
-    int64_t first;      /* added to the index */
-} trope_span;
+#ifdef __CUDACC__
+#include "core/cuda/ptx.cuh"
+#endif
 
-#define TROPE_NO_END INT64_MAX
+/* What is wrong with the bounds of a sequence. */
+typedef enum trope_bounds_fault {
+    TROPE_BOUNDS_VALID,
+    TROPE_BOUNDS_ORDER,          /* it begins before 0, or ends before it begins */
+    TROPE_BOUNDS_UNPADDED_ORDER, /* the same in cu_seqlens, where cu_seqlens_padded says where it is stored */
+    TROPE_BOUNDS_END,            /* it ends behind the stream of all ranks */
+    TROPE_BOUNDS_ROOM,           /* it has more tokens than it has room for */
+    TROPE_BOUNDS_BEGIN_SPLIT,    /* it does not begin where the ranks can begin */
+    TROPE_BOUNDS_LENGTH_SPLIT    /* its length cannot be split over the ranks */
+} trope_bounds_fault;
 
+/* As a bit of `status`. */
+TROPE_HD int32_t trope_status_of_fault(trope_bounds_fault fault)
+{
+    return fault == TROPE_BOUNDS_VALID         ? 0
+           : fault >= TROPE_BOUNDS_BEGIN_SPLIT ? TROPE_STATUS_CP_LENGTH
+                                               : TROPE_STATUS_CU_SEQLENS;
+}
+
+/* Index i of an array of int32 or int64. */
 TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 {
+#ifdef __CUDA_ARCH__
+    return load_index(array, is_64, i);
+#else
     return is_64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
+#endif
 }
 
-/* With begin and end at hand. */
-TROPE_HD trope_bounds trope_add_real_bounds(const trope_sequences *s, int64_t sequence, int64_t begin, int64_t end)
-{
-    trope_bounds b = {begin, end, begin, end};
-    if (s->real != s->boundaries) {
-        b.real_begin = trope_load_index(s->real, s->boundaries_64, sequence);
-        b.real_end = trope_load_index(s->real, s->boundaries_64, sequence + 1);
-    }
-    return b;
-}
+#define INTEGER            int64_t
+#define FN(name)           trope_##name
+#define DIVIDE(divisor, n) trope_divide_wide(divisor, n)
+#define LOAD(s, array, i)  trope_load_index(array, (s)->boundaries_64, i)
+#include "varlen/sequence_template.h"
 
-TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t sequence)
+/* What is wrong with a sequence. Without any there is one boundary, which is checked as one. */
+TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64_t sequence)
 {
-    return trope_add_real_bounds(s, sequence, trope_load_index(s->boundaries, s->boundaries_64, sequence),
-                                 trope_load_index(s->boundaries, s->boundaries_64, sequence + 1));
-}
-
-TROPE_HD trope_span trope_span_of_bounds(const trope_sequences *s, int64_t sequence, trope_bounds b)
-{
-    trope_span span;
-    span.begin = trope_local_boundary(s, b.begin);
-    span.end = trope_local_boundary(s, b.end);
-    span.sequence = sequence;
-    span.real = b.real_end - b.real_begin;
-    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->stream ? b.real_begin : 0;
-    return span;
+    if (s->count)
+        return trope_check_bounds(s, trope_load_bounds(s, sequence));
+    const int64_t begin = trope_load_index(s->boundaries, s->boundaries_64, 0),
+                  unpadded = trope_load_index(s->unpadded, s->boundaries_64, 0);
+    const trope_bounds none = {begin, begin, unpadded, unpadded};
+    return trope_check_bounds(s, none);
 }
 
 TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
@@ -64,66 +73,24 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
     return trope_span_of_bounds(s, sequence, trope_load_bounds(s, sequence));
 }
 
-TROPE_HD int32_t trope_sequence_fault(const trope_sequences *s, int64_t sequence)
-{
-    return trope_fault_of_bounds(s, trope_load_bounds(s, sequence));
-}
-
-/* Those of the one boundary that there is without sequences. */
-TROPE_HD int32_t trope_boundary_fault(const trope_sequences *s)
-{
-    const int64_t boundary = trope_load_index(s->boundaries, s->boundaries_64, 0),
-                  real = trope_load_index(s->real, s->boundaries_64, 0);
-    const trope_bounds none = {boundary, boundary, real, real};
-    return trope_fault_of_bounds(s, none);
-}
-
-/* The span of a batch entry without cu_seqlens that starts at position `first`: all of it. */
-TROPE_HD trope_span trope_span_of_dense(const trope_sequences *s, int64_t first)
-{
-    trope_span span;
-    span.begin = s->cp_layout == TROPE_CP_FLAT ? -s->cp_rank * s->tokens : 0;
-    span.end = s->tokens;
-    span.sequence = 0;
-    span.real = TROPE_NO_END;
-    span.first = first;
-    return span;
-}
-
+/* The span of a batch entry without cu_seqlens: all of it. */
 TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
 {
-    trope_span span = trope_span_of_dense(s, s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0);
+    trope_span span;
+    span.begin = -s->cp.skipped;
+    span.end = s->tokens;
     span.sequence = batch;
+    span.unpadded = INT64_MAX;
+    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0;
     return span;
 }
 
-/* What a token is in that is before the first sequence, or after the last: between two global offsets. */
-TROPE_HD trope_span trope_span_of_gap(const trope_sequences *s, int64_t begin, int64_t end)
+/* How many boundaries are at or before a token: 0, sequence + 1, or count + 1. Empty sequences hold no token and are stepped
+ * over. */
+TROPE_HD int64_t trope_boundaries_before(const trope_sequences *s, int64_t token)
 {
-    trope_span gap;
-    gap.begin = trope_local_boundary(s, begin);
-    gap.end = end < TROPE_NO_END ? trope_local_boundary(s, end) : end;
-    gap.sequence = -1;
-    gap.real = 0;
-    gap.first = 0;
-    return gap;
-}
-
-/* That of a token which has no boundary at or before it (count = 0), or all. */
-TROPE_HD trope_span trope_gap_after(const trope_sequences *s, int64_t count)
-{
-    if (count)
-        return trope_span_of_gap(s, trope_load_index(s->boundaries, s->boundaries_64, s->count), TROPE_NO_END);
-    return trope_span_of_gap(s, 0, trope_load_index(s->boundaries, s->boundaries_64, 0));
-}
-
-/* The span that holds a token, by bisection. Empty sequences hold none and are stepped over. */
-TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int64_t token)
-{
-    if (!s->boundaries)
-        return trope_dense_span(s, batch);
-    const int64_t after = trope_first_after(s, token);
-    int64_t low = 0, high = s->count + 1; /* how many boundaries are at or before the token */
+    const int64_t after = trope_cp_after(&s->cp, token);
+    int64_t low = 0, high = s->count + 1;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (trope_load_index(s->boundaries, s->boundaries_64, middle) < after)
@@ -131,33 +98,34 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
         else
             high = middle;
     }
-    return low > 0 && low <= s->count ? trope_sequence_span(s, low - 1) : trope_gap_after(s, low);
+    return low;
 }
 
-TROPE_HD int64_t trope_index_in_sequence(const trope_sequences *s, const trope_span *span, int64_t token)
+/* The span that holds a token. */
+TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int64_t token)
 {
-    const int64_t i = token - span->begin;
-    return span->sequence < 0 ? i : trope_cp_position(s->cp_layout, s->cp_size, s->cp_rank, span->end - span->begin, i);
+    if (!s->boundaries)
+        return trope_dense_span(s, batch);
+    const int64_t before = trope_boundaries_before(s, token);
+    return before > 0 && before <= s->count ? trope_sequence_span(s, before - 1) : trope_gap_after(s, before);
 }
 
-TROPE_HD int trope_is_padding(const trope_span *span, int64_t index)
-{
-    return index >= span->real;
-}
-
-/* The position of an index in a sequence that starts at `first`. A sum beyond 64 bits is out of any range, and stays so. */
+/* A sum beyond 64 bits is out of any range, and stays so. */
 TROPE_HD int64_t trope_add_position(int64_t first, int64_t index)
 {
     return index > INT64_MAX - (first > 0 ? first : 0) ? INT64_MAX : first + index;
 }
 
+TROPE_HD int64_t trope_load_id(const trope_sequences *s, int64_t batch, int64_t token, int axis)
+{
+    const int64_t plane = s->axes > 1 ? axis * s->id_axis_stride : 0;
+    return trope_load_index(s->ids, s->ids_64, plane + batch * s->id_batch_stride + token * s->id_token_stride);
+}
+
 TROPE_HD int64_t trope_position(const trope_sequences *s, const trope_span *span, int64_t index, int64_t batch,
                                 int64_t token, int axis)
 {
-    if (!s->ids)
-        return trope_add_position(span->first, index);
-    const int64_t row = s->axes > 1 ? axis * s->id_axis_stride : 0;
-    return trope_load_index(s->ids, s->ids_64, row + batch * s->id_batch_stride + token * s->id_token_stride);
+    return s->ids ? trope_load_id(s, batch, token, axis) : trope_add_position(span->first, index);
 }
 
 /* The position of a token without cu_seqlens, ids and start positions. */

@@ -9,7 +9,8 @@ typedef enum trope_row_action {
     TROPE_ROW_ROTATE,
     TROPE_ROW_COPY,
     TROPE_ROW_ZERO,
-    TROPE_ROW_POISON /* CUDA: padding although the call gives no policy for it; the CPU refuses such calls */
+    TROPE_ROW_POISON, /* CUDA: filled with NaN, padding for which the call has no policy; the CPU refuses such calls */
+    TROPE_ROW_INVALID /* CUDA: rotated by NaN, its sequence is not valid; the CPU refuses such calls */
 } trope_row_action;
 
 typedef struct trope_row {
@@ -48,15 +49,29 @@ TROPE_HD void trope_step_row(const trope_plan *plan, trope_row *row)
     }
 }
 
-/* Brings the position of one axis into the angle rows, or poisons it. */
-TROPE_HD void trope_limit_position(const trope_plan *plan, trope_row *row, int axis)
+/* Brings a position into the angle rows. Returns whether it is poisoned instead. */
+TROPE_HD int trope_limit_position(const trope_plan *plan, int64_t *position)
 {
-    const int64_t rows = plan->angles.rows, position = row->position[axis];
-    if (plan->angles.source == TROPE_ANGLES_PHASE || (position >= 0 && position < rows))
-        return;
-    if (plan->angles.out_of_range == TROPE_RANGE_POISON)
-        row->poisoned |= 1u << axis;
-    row->position[axis] = position < 0 ? 0 : rows - 1;
+    const int64_t rows = plan->angles.rows;
+    if (plan->angles.source == TROPE_ANGLES_PHASE || (*position >= 0 && *position < rows))
+        return 0;
+    *position = *position < 0 ? 0 : rows - 1;
+    return plan->angles.out_of_range == TROPE_RANGE_POISON;
+}
+
+/* What is done with a token that is padding. */
+TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
+{
+    switch (s->padding) {
+    case TROPE_PADDING_ROTATE:
+        return TROPE_ROW_ROTATE;
+    case TROPE_PADDING_ZERO:
+        return TROPE_ROW_ZERO;
+    case TROPE_PADDING_COPY:
+        return TROPE_ROW_COPY;
+    default:
+        return TROPE_ROW_POISON;
+    }
 }
 
 /* Fills a row whose batch and token are set. `span` is the one of the row before, or {0}. */
@@ -74,17 +89,15 @@ TROPE_HD void trope_find_row(const trope_plan *plan, trope_span *span, trope_row
     if (!same_sequence)
         *span = trope_find_span(s, row->batch, row->token);
     const int64_t index = trope_index_in_sequence(s, span, row->token);
-    if (trope_is_padding(span, index) && s->padding != TROPE_PADDING_ROTATE) {
-        row->action = s->padding == TROPE_PADDING_ZERO ? TROPE_ROW_ZERO : TROPE_ROW_COPY;
-        return;
-    }
-    if (plan->angles.source == TROPE_ANGLES_NONE)
+    if (trope_is_padding(span, index))
+        row->action = trope_action_of_padding(s);
+    if (row->action != TROPE_ROW_ROTATE || plan->angles.source == TROPE_ANGLES_NONE)
         return;
     for (int axis = 0; axis < plan->axes; axis++) {
         if (!(plan->used_axes >> axis & 1))
             continue;
         row->position[axis] = trope_position(s, span, index, row->batch, row->token, axis);
-        trope_limit_position(plan, row, axis);
+        row->poisoned |= (uint32_t)trope_limit_position(plan, &row->position[axis]) << axis;
     }
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/plan.h"
+#include "varlen/context_parallel.h"
 
 /* The sequences of a valid call whose ids_stride has been filled in. */
 static inline trope_sequences trope_plan_sequences(const trope_args *args)
@@ -12,7 +13,7 @@ static inline trope_sequences trope_plan_sequences(const trope_args *args)
     trope_sequences s;
     memset(&s, 0, sizeof s);
     s.boundaries = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
-    s.real = args->cu_seqlens;
+    s.unpadded = args->cu_seqlens;
     s.boundaries_64 = args->cu_seqlens_dtype == TROPE_I64;
     s.count = args->sequences;
     s.tokens = args->tokens;
@@ -26,10 +27,7 @@ static inline trope_sequences trope_plan_sequences(const trope_args *args)
     s.padding = args->padding;
     s.axes = args->position_axes ? args->position_axes : 1;
     s.stream = args->stream_positions;
-    s.cp_size = args->cp_size ? args->cp_size : 1;
-    s.cp_rank = args->cp_rank;
-    s.cp_layout = s.cp_size > 1 ? args->cp_layout : 0;
-    s.of_ranks = trope_make_divisor((uint32_t)s.cp_size);
+    s.cp = trope_plan_cp(args->cp_layout, args->cp_size ? args->cp_size : 1, args->cp_rank, args->tokens);
     return s;
 }
 

@@ -92,10 +92,7 @@ static trope_sequences dense(int32_t layout, int64_t ranks, int64_t rank, int64_
 {
     return (trope_sequences){.tokens = local,
                              .axes = 1,
-                             .cp_size = (int32_t)ranks,
-                             .cp_rank = (int32_t)rank,
-                             .cp_layout = ranks > 1 ? layout : 0,
-                             .of_ranks = trope_make_divisor((uint32_t)ranks)};
+                             .cp = trope_plan_cp(layout, (int32_t)ranks, (int32_t)rank, local)};
 }
 
 /* The sum must be that of the whole; zigzag gives all ranks the same, striped differs by a token's step a rank. */
@@ -194,7 +191,7 @@ static void make_boundaries(int64_t ranks, int64_t n, int64_t *boundary)
 static trope_sequences packed(int32_t layout, int64_t ranks, int64_t rank, const int64_t *boundary)
 {
     trope_sequences s = dense(layout, ranks, rank, boundary[SEQUENCES] / ranks);
-    s.boundaries = s.real = boundary;
+    s.boundaries = s.unpadded = boundary;
     s.count = SEQUENCES;
     s.boundaries_64 = 1;
     return s;
@@ -212,7 +209,7 @@ static int split_sequences(int32_t layout, int64_t ranks, const int64_t *boundar
             const trope_span span = trope_sequence_span(&s, q);
             run runs[2];
             const int count = make_runs(layout, ranks, rank, local, runs);
-            right &= span.end - span.begin == local && !trope_sequence_fault(&s, q);
+            right &= span.end - span.begin == local && !trope_check_sequence(&s, q);
             for (int i = 0; i < count; i++) {
                 right &= is_run(&s, &span, &runs[i]);
                 mark_run(&p, &runs[i]);

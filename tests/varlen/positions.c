@@ -6,6 +6,13 @@
 #include "varlen/position.h"
 #include "varlen/sequences.h"
 
+/* The rules of 32 bits, which CUDA has. */
+#define INTEGER            int32_t
+#define FN(name)           narrow_##name
+#define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
+#define LOAD(s, array, i)  ((const int32_t *)(array))[i]
+#include "varlen/sequence_template.h"
+
 /* trope_positions reads no operands and no angles. */
 static trope_args dense(int64_t tokens, int32_t layout, int32_t size, int32_t rank)
 {
@@ -57,8 +64,7 @@ static void check_examples(void)
     check_list(&packed, (const int64_t[]){6, 7, 8, 9, 10, 11}, 6, "packed flat, stream positions");
 }
 
-/* One rank holds whole sequences, of any length, in every layout: with the search of the CPU and the one of 32 bits, which
- * CUDA has. */
+/* One rank holds whole sequences, of any length, in every layout: with the rules of 64 bits and of 32. */
 static void check_one_rank(void)
 {
     static const int64_t counted[] = {0, 1, 2, 3, 4, 5, 6}, expected[] = {0, 1, 2, 0, 0, 1, 2};
@@ -71,12 +77,12 @@ static void check_one_rank(void)
         check_list(&packed, expected, 7, "one rank, packed");
         const trope_sequences s = trope_plan_sequences(&packed);
         for (int i = 0; i < 4; i++) {
-            const trope_narrow_bounds b = {cu_seqlens[i], cu_seqlens[i + 1], cu_seqlens[i], cu_seqlens[i + 1]};
-            const int32_t local = trope_narrow_local_boundary(&s, b.end) - trope_narrow_local_boundary(&s, b.begin);
-            CHECK_MESSAGE(trope_narrow_fault_of_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
-            CHECK_MESSAGE(trope_sequence_fault(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
-            for (int32_t token = 0; token < local; token++)
-                CHECK_MESSAGE(trope_narrow_cp_position(s.cp_layout, s.cp_size, s.cp_rank, local, token) == token,
+            const narrow_bounds b = narrow_load_bounds(&s, i);
+            const narrow_span span = narrow_span_of_bounds(&s, i, b);
+            CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
+            CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
+            for (int32_t token = span.begin; token < span.end; token++)
+                CHECK_MESSAGE(narrow_index_in_sequence(&s, &span, token) == token - cu_seqlens[i],
                               "layout %d: token %d of sequence %d", layout, token, i);
         }
     }

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "bwd/angle_term.h"
 #include "core/scalar.h"
 #include "core/threads.h"
 #include "varlen/row.h"
@@ -119,15 +120,15 @@ static double load_second(const gradient *g, const window *w, int32_t pairs, int
     return load_element(&g->plan, w->at + trope_second_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
 }
 
-/* Adds one head: d(y1)/d(a1) = -x1 sin a1 - x2 cos a1 and d(y2)/d(a2) = x1 cos a2 - x2 sin a2, times dy and mscale. The
- * coefficients are those of the transpose: s1 is -sin a2 and s2 is -sin a1, on CUDA as well. */
+/* Adds one head. */
 static void add_head(const gradient *g, int32_t pairs, const window windows[2], const trope_row_angles *t, pair_sums *sums)
 {
     const window *dy = &windows[0], *x = &windows[1];
     for (int32_t i = 0; i < pairs; i++) {
-        const double x1 = load_first(g, x, pairs, i), x2 = load_second(g, x, pairs, i);
-        sums->first[i] += load_first(g, dy, pairs, i) * (x1 * t->s2[i] - x2 * t->c1[i]);
-        sums->second[i] += load_second(g, dy, pairs, i) * (x1 * t->c2[i] + x2 * t->s1[i]);
+        const trope_pair_f64 of_x = {load_first(g, x, pairs, i), load_second(g, x, pairs, i)},
+                             of_dy = {load_first(g, dy, pairs, i), load_second(g, dy, pairs, i)};
+        const trope_coefficients_f64 of_pair = {t->c1[i], t->s1[i], t->c2[i], t->s2[i]};
+        trope_add_angle_terms(of_x, of_dy, of_pair, &sums->first[i], &sums->second[i]);
     }
 }
 

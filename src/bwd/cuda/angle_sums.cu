@@ -36,21 +36,19 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
 
 /* ---- units of packed sequences ---- */
 
-/* Tokens [begin, begin + length) of a sequence, none where boundaries are wrong. What is before the first and after the
- * last sequence are sequences as well. */
+/* Tokens [begin, begin + length) of a sequence or of a gap, none where boundaries are wrong. */
 struct token_run {
     int32_t begin, length;
 };
 
+/* Number 0 is the gap before the first sequence, and the last one is the gap behind the last sequence. */
 __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int32_t number)
 {
-    const int32_t *const boundaries = (const int32_t *)s.boundaries;
-    const int32_t last = (int32_t)s.count + 1, tokens = (int32_t)s.tokens;
-    if (number > last)
+    bool is_valid;
+    if (number > (int32_t)s.count + 1)
         return {0, 0};
-    const int32_t begin = number > 0 ? boundaries[number - 1] : 0,
-                  end = number < last ? min(boundaries[number], tokens) : tokens;
-    return {begin, begin >= 0 && begin < end ? end - begin : 0};
+    const narrow_span span = find_span_after(s, number, &is_valid);
+    return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 
 /* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and

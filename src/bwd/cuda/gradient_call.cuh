@@ -31,7 +31,7 @@ struct gradient_call {
     uint32_t rounds;               /* heads of a slot, at most */
     uint32_t shares;               /* of a unit, each of which leaves sums: its warps, or slots of more than a warp */
     uint32_t rearranges;           /* a head in place is stored elsewhere in itself, when all of it has been loaded */
-    uint32_t found_at, left_at;    /* bytes of shared memory before rows of units, and before what shares leave */
+    uint32_t left_at;              /* bytes of shared memory before what shares leave */
     trope_divisor columns;         /* of sums: the first elements of all pairs, then (per_element) the second ones */
     double *sums;                  /* [units, columns]; TOTAL: [blocks, columns] */
     uint32_t *keys, *values;       /* SORTED: [axes, units] */

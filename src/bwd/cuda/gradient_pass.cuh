@@ -3,6 +3,7 @@
 #ifndef TROPE_BWD_CUDA_GRADIENT_PASS_CUH
 #define TROPE_BWD_CUDA_GRADIENT_PASS_CUH
 
+#include "bwd/angle_term.h"
 #include "bwd/cuda/gradient_call.cuh"
 #include "fwd/cuda/rotate.cuh"
 
@@ -20,7 +21,7 @@ struct unit_thread {
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
         slot = in_unit >> call.lane_bits;
         lane = in_unit & ((1u << call.lane_bits) - 1);
-        row = find_row<int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        row = find_row<false, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
         row.outer *= (int32_t)call.entries;
         heads = unit < units ? min(call.entries, call.batch - (uint32_t)row.outer) * call.heads_of_entry.divisor : 0;
     }
@@ -60,7 +61,7 @@ template <class CALL> struct listed_lane {
 
     __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
-        return find_address(call.shape, segment(), t, row, head, 0);
+        return find_address<false>(call.shape, segment(), t, row, head, 0);
     }
 
     /* Of a piece in the head. */
@@ -108,19 +109,22 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
         }
     }
 
-    __device__ __forceinline__ real get(int which, int e) const
+    template <bool> __device__ __forceinline__ real of_pair(int e, int which) const
     {
-        return of[e / OF_PIECE].get(which, e % OF_PIECE);
+        return of[e / OF_PIECE].template of_pair<false>(e % OF_PIECE, which);
     }
 
     /* Two pairs that follow each other, from an even one on. */
-    __device__ __forceinline__ void set_two(int e, const real values[2][2])
+    __device__ __forceinline__ void set_two(int e, const real y[2][2])
     {
+        if constexpr (PIECES == 1) {
+            of[0].template set_pairs<2, false>(e, y);
+        } else {
 #pragma unroll
-        for (int which = 0; which < 2; which++) {
-            of[e / OF_PIECE].template set<PIECES == 1 ? 2 : 1>(which, e % OF_PIECE, values[which]);
-            if (PIECES > 1)
-                of[(e + 1) / OF_PIECE].template set<1>(which, 0, values[which] + 1);
+            for (int i = 0; i < 2; i++) {
+                const real pair[2][1] = {{y[0][i]}, {y[1][i]}};
+                of[e + i].template set_pairs<1, false>(0, pair);
+            }
         }
     }
 
@@ -132,28 +136,24 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     }
 };
 
-__device__ __forceinline__ found_row *row_of_unit(const gradient_call &call, uint32_t unit, uint32_t axis)
-{
-    return (found_row *)(shared + call.found_at) + unit * TROPE_MAX_AXES + axis;
-}
-
 /* The row of a unit on an axis, and whether its position counts for the pairs of that axis. */
 struct unit_row {
     int64_t position;
     bool counts;
 
-    __device__ __forceinline__ unit_row(const gradient_call &call, uint32_t unit, uint32_t axis)
+    __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows &rows, uint32_t unit, uint32_t axis)
     {
-        const found_row &found = *row_of_unit(call, unit, axis);
-        position = found.position;
-        counts = found.action == TROPE_ROW_ROTATE && !found.poisoned && call.plan.plan.used_axes >> axis & 1;
+        position = rows.position[(unit << rows.axis_bits) + axis];
+        const bool has_actions = plan.sequences.boundaries;
+        counts = !trope_limit_position(&plan, &position) && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) &&
+                 plan.used_axes >> axis & 1;
     }
 };
 
 /* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_ANY, ANGLES = ANGLES_ANY;
-    static constexpr bool VECTORS = OF_VECTORS;
+    static constexpr bool VECTORS = OF_VECTORS, IS_SIMPLE = false;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
     static constexpr bool WIDE = !OF_VECTORS;
@@ -167,13 +167,6 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     /* Of a block at most, and such blocks that a multiprocessor holds. (Two heads a thread on their way at a time, and fewer
      * blocks, are slower.) */
     static constexpr int THREADS = OF_VECTORS ? GRADIENT_THREADS : 2 * GRADIENT_THREADS, BLOCKS = OF_VECTORS ? 6 : 2;
-
-    /* The threads of a warp that find a unit's row have an axis each. */
-    static __device__ __forceinline__ void keep(const gradient_call &call, uint32_t unit, const found_row &found)
-    {
-        if (thread_of_warp() < (uint32_t)call.plan.plan.axes)
-            *row_of_unit(call, unit, thread_of_warp()) = found;
-    }
 };
 
 /* ---- a head ---- */
@@ -195,12 +188,12 @@ template <class R> struct head_job {
     __device__ __forceinline__ void run(const place &at, int32_t action, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
         const auto &s = at.segment();
-        if (action == TROPE_ROW_ROTATE)
+        if (is_rotated(action))
             rotate(at, unit, sum);
         else if (is_filled(action))
             dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
         if (s.dst.base && !(action == TROPE_ROW_COPY && s.in_place))
-            dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
+            dy.store(at, is_rotated(action) ? s.dst : unrotated_dst(s));
     }
 
   private:
@@ -230,22 +223,20 @@ template <class R> struct head_job {
             if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
                 add(at.call.plan.plan, c.first.of[i], c.second.of[i], e + i, sum);
         c.round(rounding);
-        c.rotate(rounding, dy, e, dx);
+        c.template rotate<false>(rounding, dy, e, dx);
         dy.set_two(e, dx);
     }
 
-    /* dy1 (x1 s2 - x2 c1) and dy2 (x1 c2 + x2 s1), with the transpose's coefficients: see bwd/cpu/angle_gradient.c. */
     __device__ __forceinline__ void add(const trope_plan &plan, const couple<R::DTYPE> &c1, const couple<R::DTYPE> &c2,
                                         int e, double sum[R::SUMS][R::PAIRS]) const
     {
         const bool is_one = R::SUMS == 1 || !plan.angles.per_element;
-        const double x1 = (double)x.get(0, e), x2 = (double)x.get(1, e);
-        const double first = fma((double)dy.get(0, e), fma(x1, (double)c2.sine, -(x2 * (double)c1.cosine)), sum[0][e]);
-        const double second = fma((double)dy.get(1, e), fma(x1, (double)c2.cosine, x2 * (double)c1.sine),
-                                  is_one ? first : sum[R::SUMS - 1][e]);
-        sum[0][e] = is_one ? second : first;
-        if (R::SUMS > 1)
-            sum[R::SUMS - 1][e] = second;
+        trope_add_angle_terms({(double)x.template of_pair<false>(e, 0), (double)x.template of_pair<false>(e, 1)},
+                              {(double)dy.template of_pair<false>(e, 0), (double)dy.template of_pair<false>(e, 1)},
+                              {(double)c1.cosine, (double)c1.sine, (double)c2.cosine, (double)c2.sine}, &sum[0][e],
+                              is_one ? &sum[0][e] : &sum[R::SUMS - 1][e]);
+        if (is_one)
+            sum[R::SUMS - 1][e] = sum[0][e];
     }
 };
 
@@ -316,14 +307,14 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
 {
     for (uint32_t unit = 0; unit < units; unit++) {
         const int32_t action = action_of_row<R>(call, unit);
-        block_row<int32_t> row = find_row<int32_t>(call.shape, first_unit + (int32_t)unit);
+        block_row<int32_t> row = find_row<false, int32_t>(call.shape, first_unit + (int32_t)unit);
         row.outer *= (int32_t)call.entries;
         const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
         for (; row.outer < end && (is_filled(action) || !s.in_place); row.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
                 const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
-                const char *const from = find_address(call.shape, s, s.src, row, head, lane);
-                char *const to = find_address(call.shape, s, s.dst, row, head, lane);
+                const char *const from = find_address<false>(call.shape, s, s.src, row, head, lane);
+                char *const to = find_address<false>(call.shape, s, s.dst, row, head, lane);
                 lane_pair<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
                 if (is_filled(action))
@@ -347,14 +338,15 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
 }
 
 /* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
-__device__ __forceinline__ void emit_units(const gradient_call &call, int32_t first_unit, uint32_t units)
+__device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows &rows, int32_t first_unit,
+                                           uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
         const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
-        const unit_row row(call, unit, axis_of_column(plan, column));
+        const unit_row row(plan, rows, unit, axis_of_column(plan, column));
         if (call.mode == GRADIENT_DIRECT)
-            store_angle(plan, find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
+            store_angle(plan, find_row<false, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
                         sum_of_unit(call, unit, column));
         else if (row.counts || call.mode == GRADIENT_SEQUENCES)
             __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
@@ -363,29 +355,31 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, int32_t fi
 }
 
 /* The units of a block are added, for d_inv_freq each times its position. */
-__device__ __forceinline__ void emit_total(const gradient_call &call, uint32_t units)
+__device__ __forceinline__ void emit_total(const gradient_call &call, const block_rows &rows, uint32_t units)
 {
+    const trope_plan &plan = call.plan.plan;
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
         double sum = 0;
         for (uint32_t unit = 0; unit < units; unit++) {
-            const unit_row row(call, unit, axis_of_column(call.plan.plan, column));
+            const unit_row row(plan, rows, unit, axis_of_column(plan, column));
             if (row.counts)
-                sum = fma(call.plan.plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
+                sum = fma(plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
         }
         __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + column, sum);
     }
 }
 
 /* The row of d_freqs of each unit on each axis; units without one go last. */
-__device__ __forceinline__ void emit_keys(const gradient_call &call, int32_t first_unit, uint32_t units)
+__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_rows &rows, int32_t first_unit,
+                                          uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     const uint32_t axes = (uint32_t)plan.axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
-        const unit_row row(call, unit, axis);
+        const unit_row row(plan, rows, unit, axis);
         const int64_t batch =
-            plan.d_freqs_stride.batch ? find_row<int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
+            plan.d_freqs_stride.batch ? find_row<false, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
         const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? row.position : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;
         call.keys[at] = row.counts ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
@@ -403,23 +397,19 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
-    find_coefficients<R>(
-        call, steps, first_unit, units,
-        [&]() {
-            job.load({call, thread, thread.slot});
-        },
-        []() {});
+    find_coefficients<R>(call, steps, first_unit, units, [&]() { job.load({call, thread, thread.slot}); });
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
+    const block_rows rows = rows_of_block<R>(call);
     if (call.mode == GRADIENT_TOTAL)
-        emit_total(call, units);
+        emit_total(call, rows, units);
     else
-        emit_units(call, first_unit, units);
+        emit_units(call, rows, first_unit, units);
     if (call.mode == GRADIENT_SORTED)
-        emit_keys(call, first_unit, units);
-    check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+        emit_keys(call, rows, first_unit, units);
+    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

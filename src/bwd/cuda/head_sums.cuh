@@ -36,12 +36,12 @@ template <class R> struct lane_terms {
         return other;
     }
 
-    __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::lane &held)
+    __device__ __forceinline__ void accumulate(int32_t rounding, const typename R::lane &old_dst)
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++) {
             typename R::real &term = of[i / R::PAIRS][i % R::PAIRS];
-            term = accumulated<R>(rounding, held.get(i / R::PAIRS, i % R::PAIRS), term);
+            term = accumulated<R>(rounding, old_dst.template of_pair<false>(i % R::PAIRS, i / R::PAIRS), term);
         }
     }
 };
@@ -107,13 +107,13 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
+        return find_address<false>(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
     }
 
     /* Who has nothing to load loads what others do: see lane_job. */
     __device__ __forceinline__ void load_term(const typename R::call &call)
     {
-        this->v[0].load(this->from, this->from + this->segment(call).src.second);
+        this->v.load(this->from, this->from + this->segment(call).src.second);
     }
 
     /* The thread's terms of the head that it has loaded. */
@@ -123,15 +123,15 @@ template <class R> struct sum_job : lane_job<R> {
         t.clear();
         if (!is_loaded)
             return t;
-        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates) {
+        if (is_rotated(action) && this->segment(call).rotates) {
             if (call.plan.plan.interleaved_src)
-                this->v[0].separate();
+                this->v.separate();
             lane_coefficients<R> c;
 #pragma unroll
             for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
                 typename R::real y[2][lane_coefficients<R>::TOGETHER];
                 c.load(call.shape, this->item, e, own);
-                c.rotate(call.plan.plan.rounding, this->v[0], e, y);
+                c.template rotate<false>(call.plan.plan.rounding, this->v, e, y);
 #pragma unroll
                 for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {
                     t.of[0][e + i] = y[0][i];
@@ -142,8 +142,8 @@ template <class R> struct sum_job : lane_job<R> {
         }
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
-            t.of[0][e] = term_of(this->v[0].get(0, e));
-            t.of[1][e] = term_of(this->v[0].get(1, e));
+            t.of[0][e] = term_of(this->v.template of_pair<false>(e, 0));
+            t.of[1][e] = term_of(this->v.template of_pair<false>(e, 1));
         }
         return t;
     }
@@ -152,33 +152,32 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void store_lane(char *to, typename R::stride second) const
     {
         if (has_second)
-            this->v[0].store(to, to + second);
+            this->v.store(to, to + second);
         else
-            this->v[0].store_first(to);
+            this->v.store_first(to);
     }
 
     /* Adds to what dst holds if asked to, and stores. */
     __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, lane_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
-        const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
-        const block_tensor<typename R::stride> dst = action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s);
+        const bool rotated = is_rotated(action) && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
+        const block_tensor<typename R::stride> dst = is_rotated(action) ? s.dst : unrotated_dst(s);
         char *const to = find_dst(call, dst);
         if (s.accumulate && action == TROPE_ROW_ZERO)
             return;
         if (s.accumulate) {
-            typename R::lane held;
-            held.load(to, to + dst.second);
+            typename R::lane old_dst;
+            old_dst.load(to, to + dst.second);
             if (joins)
-                held.separate();
-            t.accumulate(call.plan.plan.rounding, held);
+                old_dst.separate();
+            t.accumulate(call.plan.plan.rounding, old_dst);
         }
-        this->v[0].template set<R::PAIRS>(0, 0, t.of[0]);
-        this->v[0].template set<R::PAIRS>(1, 0, t.of[1]);
+        this->v.template set_pairs<R::PAIRS, false>(0, t.of);
         if (joins)
-            this->v[0].join();
+            this->v.join();
         if (is_filled(action))
-            this->v[0].fill(filling_of<R::DTYPE>(action));
+            this->v.fill(filling_of<R::DTYPE>(action));
         store_lane(to, dst.second);
     }
 };
@@ -276,13 +275,12 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
     const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
+    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_term(call); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     const lane_terms<R> t = add_rounds(call, action, own, &job);
     if (job.item.present && job.slot == 0)
         job.store_sum(call, action, t);
-    check_sequences<!R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 
 #endif

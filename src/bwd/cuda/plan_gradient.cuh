@@ -10,7 +10,7 @@
  * of a block. */
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
-#define MOST_UNITS   32
+#define MOST_UNITS   MOST_SEARCHED_ROWS
 /* Heads that a thread has at least, where there are as many: what a unit needs besides them is spread over more of them. */
 #define HEADS_OF_THREAD 4
 /* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
@@ -32,8 +32,7 @@ static inline bool rows_are_known(const trope_plan &plan)
 static inline bool sequences_are_few(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
-    return s.boundaries && s.real == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && !s.stream &&
-           s.cp_size == 1 && plan.tokens < INT32_MAX && s.count <= MOST_SEQUENCES &&
+    return s.boundaries && search_is_usual(s) && !s.stream && s.count <= MOST_SEQUENCES &&
            plan.angles.out_of_range == TROPE_RANGE_POISON;
 }
 
@@ -78,20 +77,25 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
 static inline size_t plan_units(const trope_plan &plan, gradient_call *g)
 {
     block_shape *const shape = &g->shape;
-    const size_t couples = bytes_of_couples(plan, *shape), found = TROPE_MAX_AXES * sizeof(found_row),
-                 left = g->shares * g->columns.divisor * sizeof(double);
-    const int64_t room = (int64_t)std::min<size_t>((UNASKED_SHARED_BYTES - 16) / (couples + found + left + sizeof(int32_t)),
-                                                   MOST_UNITS),
+    const size_t couples = bytes_of_couples(plan, *shape), left = g->shares * g->columns.divisor * sizeof(double);
+    const int64_t room = (int64_t)std::min<size_t>(
+                      (UNASKED_SHARED_BYTES - 16) / (couples + left + bytes_of_block_rows(plan, 1)), MOST_UNITS),
                   small = GRADIENT_THREADS / g->unit_threads.divisor,
                   units = std::max<int64_t>(std::min({room, small, shape->rows / ENOUGH_UNITS}), 1);
     shape->rows_of_block = (uint32_t)units;
     shape->second_at = (uint32_t)units * shape->couples_of_row;
     shape->items_of_block = g->unit_threads.divisor;
-    plan_runs(plan, shape);
-    g->found_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
-    g->left_at = g->found_at + (uint32_t)((size_t)units * found);
+    g->left_at = (uint32_t)quotient_up(units * (int64_t)couples, 16) * 16;
     shape->rows_at = g->left_at + (uint32_t)((size_t)units * left);
-    return shape->rows_at + (size_t)units * sizeof(int32_t);
+    return shape->rows_at + bytes_of_block_rows(plan, (uint32_t)units);
+}
+
+static inline block_form form_of_pass(const trope_plan &plan, bool vectors)
+{
+    block_form form = {};
+    form.vectors = vectors;
+    form.pairs_of_lane = vectors ? 16 / plan.element_size : 1;
+    return form;
 }
 
 /* All but the operands. Returns the bytes of shared memory of a block. */
@@ -116,7 +120,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
-    plan_couples(plan, {true, false, 16 / plan.element_size, 1}, &g->shape);
+    plan_couples(plan, form_of_pass(plan, true), &g->shape);
     plan_slots(plan, rotating_heads(plan) * g->entries, g);
     return plan_units(plan, g);
 }
@@ -172,7 +176,7 @@ static inline void plan_window(const trope_plan &plan, const block_form &form, c
 template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
 {
     const trope_plan &plan = g->plan.plan;
-    const block_form form = {vectors, false, vectors ? 16 / plan.element_size : 1, 1};
+    const block_form form = form_of_pass(plan, vectors);
     head_run runs[3];
     for (int i = 0; i < plan.operand_count; i++)
         if (plan.operands[i].rotary_dim)

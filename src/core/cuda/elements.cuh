@@ -132,25 +132,34 @@ template <int DTYPE> union vector_pair {
         }
     }
 
-    __device__ __forceinline__ real get(int v, int e) const
+    /* The first element (0) or the second one (1) of pair e. INTERLEAVED: they are neighbours; else they are in different
+     * vectors. */
+    template <bool INTERLEAVED> __device__ __forceinline__ real of_pair(int e, int which) const
     {
-        if constexpr (sizeof(element) == 2)
-            return to_real<DTYPE>((uint16_t)(words[v][e / 2] >> 16 * (e % 2)));
+        if constexpr (sizeof(element) == 2 && INTERLEAVED)
+            return to_real<DTYPE>((uint16_t)(words[e / WORDS][e % WORDS] >> 16 * which));
+        else if constexpr (sizeof(element) == 2)
+            return to_real<DTYPE>((uint16_t)(words[which][e / 2] >> 16 * (e % 2)));
+        else if constexpr (INTERLEAVED)
+            return words[(2 * e + which) / WORDS][(2 * e + which) % WORDS];
         else
-            return words[v][e];
+            return words[which][e];
     }
 
-    /* COUNT elements of vector v, from e on: f16 and bf16 are converted two at once. */
-    template <int COUNT> __device__ __forceinline__ void set(int v, int e, const real *values)
+    /* Sets COUNT pairs from e on, 2 or all. f16 and bf16 are converted two at once. */
+    template <int COUNT, bool INTERLEAVED> __device__ __forceinline__ void set_pairs(int e, const real y[2][COUNT])
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            if constexpr (sizeof(element) == 2) {
-                if (i % 2)
-                    words[v][(e + i) / 2] = pack_elements<DTYPE>(values[i - 1], values[i]);
-            } else {
-                words[v][e + i] = from_real<DTYPE>(values[i]);
-            }
+        for (int i = 0; i < 2 * COUNT; i++) {
+            const int which = i % 2, pair = i / 2;
+            if constexpr (sizeof(element) == 4 && INTERLEAVED)
+                words[(2 * e + i) / WORDS][(2 * e + i) % WORDS] = from_real<DTYPE>(y[which][pair]);
+            else if constexpr (sizeof(element) == 4)
+                words[which][e + pair] = from_real<DTYPE>(y[which][pair]);
+            else if constexpr (INTERLEAVED)
+                words[(e + pair) / WORDS][(e + pair) % WORDS] = pack_elements<DTYPE>(y[0][pair], y[1][pair]);
+            else if (pair % 2)
+                words[which][(e + pair) / 2] = pack_elements<DTYPE>(y[which][pair - 1], y[which][pair]);
         }
     }
 
@@ -216,14 +225,15 @@ template <int DTYPE> struct element_pair {
         of[0] = of[1] = value;
     }
 
-    __device__ __forceinline__ real get(int which, int) const
+    template <bool> __device__ __forceinline__ real of_pair(int, int which) const
     {
         return to_real<DTYPE>(of[which]);
     }
 
-    template <int COUNT> __device__ __forceinline__ void set(int which, int, const real *values)
+    template <int COUNT, bool> __device__ __forceinline__ void set_pairs(int, const real y[2][COUNT])
     {
-        of[which] = from_real<DTYPE>(values[0]);
+        of[0] = from_real<DTYPE>(y[0][0]);
+        of[1] = from_real<DTYPE>(y[1][0]);
     }
 
     __device__ __forceinline__ void separate()

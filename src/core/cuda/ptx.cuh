@@ -74,6 +74,14 @@ __device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_
                  : "l"(from), "r"((int32_t)is_8));
 }
 
+/* Index i of an array of int32 or int64. */
+__device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, int64_t i)
+{
+    uint32_t low, high;
+    load_4_or_8((const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
+    return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
+}
+
 __device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
 {
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -10,13 +10,25 @@
 /* What a kernel is compiled for: inverse frequencies (or phase steps), tables (freqs, or cos and sin), or both. */
 enum angle_kind { ANGLES_PHASE, ANGLES_TABLE, ANGLES_ANY };
 
+/* The positions of rows from tokens, on all context parallel ranks: two runs of tokens. */
+struct token_positions {
+    uint32_t step, first, second_run, gap;
+
+    __device__ __forceinline__ uint32_t of(uint32_t token) const
+    {
+        const uint32_t position = token * step + first;
+        return token < second_run ? position : position + gap;
+    }
+};
+
 /* The plan, and what follows from it that threads should not have to work out. */
 struct cuda_plan {
     float cosine_scale, sine_scale;
     int32_t part_pairs; /* of a row of angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
-    row_shape rows;
+    token_positions positions;
+    trope_divisor pairs;
     trope_plan plan; /* what it points to on the host is not for kernels */
 };
 
@@ -72,43 +84,17 @@ __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pa
                                         : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
 
-/* What a table has for a pair: the radians or the cosine of its first element and its second one, and their sines. What a
- * table does not have apart is the same entry, and loaded again: without conditions no load waits for another. */
-struct table_entries {
-    raw_entry cosine[2], sine[2];
+/* What a table has for an element: radians, or a cosine and a sine. */
+struct raw_couple {
+    raw_entry cosine, sine;
 
-    /* OFFSET: what holds where in the table an entry is. */
-    template <int DTYPE, typename OFFSET>
-    __device__ __forceinline__ void request(const cuda_plan &p, OFFSET batch, OFFSET position, int32_t pair)
+    template <int DTYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t at)
     {
-        const trope_table_stride &stride = p.plan.angles.stride;
-        OFFSET row = batch * (OFFSET)stride.batch + position * (OFFSET)stride.row;
-        if (stride.axis)
-            row += trope_pair_plane(&p.plan, pair) * (OFFSET)stride.axis;
-#pragma unroll
-        for (int which = 0; which < 2; which++) {
-            const OFFSET at = (row + column_of_pair(p, pair, which) * (OFFSET)stride.column) * p.entry_bytes;
-            cosine[which].load<DTYPE>(p.table[0] + at, p.entry_bytes);
-            sine[which].load<DTYPE>(p.table[1] + at, p.entry_bytes);
-        }
-    }
-
-    __device__ __forceinline__ void settle_all()
-    {
-#pragma unroll
-        for (int which = 0; which < 2; which++) {
-            settle(&cosine[which].low);
-            settle(&sine[which].low);
-        }
-    }
-
-    __device__ __forceinline__ void await_all(uint32_t *condition) const
-    {
-#pragma unroll
-        for (int which = 0; which < 2; which++) {
-            await(cosine[which].low, condition);
-            await(sine[which].low, condition);
-        }
+        cosine.load<DTYPE>(p.table[0] + at, p.entry_bytes);
+        if (p.plan.angles.source == TROPE_ANGLES_TABLE)
+            sine.load<DTYPE>(p.table[1] + at, p.entry_bytes);
+        else
+            sine = cosine;
     }
 };
 
@@ -169,60 +155,63 @@ template <int DTYPE> struct couple {
     }
 };
 
+template <int DTYPE> __device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const raw_couple &raw)
+{
+    couple<DTYPE> c;
+    c.cosine = raw.cosine.value<DTYPE>(a.dtype);
+    if (a.source == TROPE_ANGLES_FREQS)
+        sincos_of_angle(c.cosine, &c.sine, &c.cosine);
+    else
+        c.sine = raw.sine.value<DTYPE>(a.dtype);
+    return c;
+}
+
 /* Those of a pair. `differ`: its elements have different ones; else the second is not set. */
 template <int DTYPE> struct pair_couples {
     couple<DTYPE> first, second;
     bool differ;
 };
 
-template <int DTYPE>
-__device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const table_entries &entries,
-                                                           int which)
+/* The coefficients of a pair of a row that is rotated. OFFSET: what holds where in a table an entry is. Tables with a column for
+ * each element mostly have the same angle twice, and then one sine is enough. */
+template <int DTYPE, int ANGLES, bool IS_SIMPLE, typename OFFSET>
+__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const uint64_t *step, int64_t batch,
+                                                            int64_t position, bool poisoned, int32_t pair)
 {
-    couple<DTYPE> c;
-    c.cosine = entries.cosine[which].value<DTYPE>(a.dtype);
-    c.sine = entries.sine[which].value<DTYPE>(a.dtype);
-    return c;
-}
-
-/* Tables with a column for each element mostly have the same angle twice, and then one sine is enough. */
-template <int DTYPE>
-__device__ __forceinline__ pair_couples<DTYPE> finish_table(const trope_plan_angles &a, const table_entries &entries)
-{
-    pair_couples<DTYPE> of;
-    of.first = couple_of_entries<DTYPE>(a, entries, 0);
-    of.second = couple_of_entries<DTYPE>(a, entries, 1);
-    of.differ = entries.cosine[0].differs(entries.cosine[1], a.dtype) || entries.sine[0].differs(entries.sine[1], a.dtype);
-    if (a.source == TROPE_ANGLES_FREQS) {
-        sincos_of_angle(of.first.cosine, &of.first.sine, &of.first.cosine);
-        if (of.differ)
-            sincos_of_angle(of.second.cosine, &of.second.sine, &of.second.cosine);
-    }
-    return of;
-}
-
-/* Where the angle of a pair comes from: its phase step, or what the table has. */
-struct angle_source {
-    uint64_t step;
-    table_entries entries;
-};
-
-/* The coefficients of a pair of a row that is rotated. */
-template <int DTYPE, int ANGLES>
-__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const found_row &row,
-                                                            const angle_source &from)
-{
+    const trope_plan &plan = p.plan;
     pair_couples<DTYPE> of;
     of.differ = false;
-    if (has_phases<ANGLES>(p.plan))
-        sincos_of_phase(row.position, from.step, &of.first.sine, &of.first.cosine);
-    else
-        of = finish_table<DTYPE>(p.plan.angles, from.entries);
-    of.first.finish(p, row.poisoned);
-    if (!of.differ)
+    if (has_phases<ANGLES>(plan)) {
+        uint64_t of_pair;
+        load_parameter(step, &of_pair);
+        sincos_of_phase(position, of_pair, &of.first.sine, &of.first.cosine);
+        of.first.finish(p, poisoned);
         return of;
-    of.second.finish(p, row.poisoned);
-    if (p.plan.swap_sines) {
+    }
+    if (trope_limit_position(&plan, &position)) {
+        if (plan.status && !poisoned)
+            atomicOr(plan.status, TROPE_STATUS_POSITION);
+        poisoned = true;
+    }
+    const trope_table_stride &stride = plan.angles.stride;
+    OFFSET row = (OFFSET)batch * (OFFSET)stride.batch + (OFFSET)position * (OFFSET)stride.row;
+    if (!IS_SIMPLE && stride.axis)
+        row += trope_pair_plane(&plan, pair) * (OFFSET)stride.axis;
+    raw_couple first;
+    first.load<DTYPE>(p, (row + (IS_SIMPLE ? pair : column_of_pair(p, pair, 0)) * (OFFSET)stride.column) * p.entry_bytes);
+    if (!IS_SIMPLE && plan.angles.per_element) {
+        raw_couple second;
+        second.load<DTYPE>(p, (row + column_of_pair(p, pair, 1) * (OFFSET)stride.column) * p.entry_bytes);
+        of.differ = first.cosine.differs(second.cosine, plan.angles.dtype) ||
+                    first.sine.differs(second.sine, plan.angles.dtype);
+        if (of.differ) {
+            of.second = couple_of_entries<DTYPE>(plan.angles, second);
+            of.second.finish(p, poisoned);
+        }
+    }
+    of.first = couple_of_entries<DTYPE>(plan.angles, first);
+    of.first.finish(p, poisoned);
+    if (of.differ && plan.swap_sines) {
         const typename elements<DTYPE>::real sine = of.first.sine;
         of.first.sine = of.second.sine;
         of.second.sine = sine;

@@ -4,12 +4,12 @@
 
 #include "core/cuda/kernel.h"
 
-#define ROW_KINDS 3
+#define ROW_KINDS 4
 
 /* By kind of rows (ROWS_...), and with phase steps or tables. */
 typedef struct trope_rotation_kernels {
     trope_cuda_kernel vectors[ROW_KINDS][2]; /* of usual calls */
-    trope_cuda_kernel alone[ROW_KINDS][2];   /* of those, for rows of one head, or few */
+    trope_cuda_kernel alone[2];              /* of those from tokens, for rows of one head, or few */
     trope_cuda_kernel any[2];                /* of any calls, by elements; of more pairs than usual, by vectors */
 } trope_rotation_kernels;
 

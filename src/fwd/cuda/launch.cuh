@@ -2,6 +2,8 @@
 #ifndef TROPE_FWD_CUDA_LAUNCH_CUH
 #define TROPE_FWD_CUDA_LAUNCH_CUH
 
+#include <algorithm>
+
 #include "core/cuda/early_launch.cuh"
 #include "core/error.h"
 #include "fwd/cuda/coefficients.cuh"
@@ -51,18 +53,20 @@ static inline row_kind kind_of_rows(const trope_plan &plan)
 {
     const trope_sequences &s = plan.sequences;
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
-               is_short = s.tokens >= INT32_MAX / s.cp_size || (has_table && s.tokens * s.cp_size > plan.angles.rows);
-    return s.boundaries ? ROWS_SEARCHED : s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
+               is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
+    if (s.boundaries)
+        return ROWS_SEARCHED_GENERIC;
+    return s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
 }
 
 static inline token_positions plan_positions(const trope_sequences &s)
 {
     const int64_t half = s.tokens / 2, first = trope_dense_position(&s, 0);
     token_positions p;
-    p.scale = s.cp_layout == TROPE_CP_STRIPED ? (uint32_t)s.cp_size : 1;
+    p.step = (uint32_t)s.cp.step;
     p.first = (uint32_t)first;
     p.second_run = (uint32_t)half;
-    p.gap = (uint32_t)(trope_dense_position(&s, half) - first - half * p.scale);
+    p.gap = (uint32_t)(trope_dense_position(&s, half) - first - half * p.step);
     return p;
 }
 
@@ -72,16 +76,12 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->cosine_scale = (float)plan.cosine_scale;
     p->sine_scale = (float)plan.sine_scale;
     p->part_pairs = plan.pairs / plan.parts;
+    p->pairs = trope_make_divisor((uint32_t)std::max(plan.pairs, 1));
     const bool has_freqs = plan.angles.source == TROPE_ANGLES_FREQS;
     p->entry_bytes = plan.angles.dtype == TROPE_F64 ? 8 : plan.angles.dtype == TROPE_F32 ? 4 : 2;
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
-    p->rows.from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
-    p->rows.positions = {0, 0, 0, 0};
-    if (p->rows.from_tokens)
-        p->rows.positions = plan_positions(plan.sequences);
-    p->rows.source = plan_source(plan.sequences);
-    p->rows.search = plan_search(plan.sequences);
+    p->positions = plan_positions(plan.sequences);
 }
 
 /* ---- tensors ---- */

@@ -12,8 +12,8 @@
 /* Threads that a block should have, of most calls and where rows are searched: many small blocks are there for as many
  * searches at a time. */
 #define USUAL_THREADS    256
-#define SEARCHED_THREADS 128
-#define MOST_ITEMS       384 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
+#define SEARCHED_THREADS 96
+#define MOST_ITEMS       320 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
 #define MOST_GRID_ROWS 65535
 
@@ -30,12 +30,10 @@ struct block_launch {
 struct block_form {
     bool vectors, sums;
     int pairs_of_lane; /* elements of a vector, or 1 */
-    uint32_t held;     /* heads of an item at most */
     uint32_t threads;  /* that a block should have */
     uint32_t items;    /* of a row that one block may have */
     uint32_t most;     /* threads that the kernel is compiled for */
     bool whole_warps;  /* all warps of a block search */
-    bool searches;     /* each row by a warp */
     bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
 };
 
@@ -93,8 +91,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.moved = s.dst.base - s.src.base;
     s.alike = memcmp(&s.src.inner, &s.dst.inner, sizeof s.src - offsetof(block_tensor<STRIDE>, inner)) == 0;
     s.heads = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
-    s.held = o.groups == 1 || o.heads_per_group % 2 == 0 ? form.held : 1;
-    s.places = (uint32_t)quotient_up(s.heads, s.held);
+    s.places = s.heads;
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);
     s.rotates = run.rotates;
     s.in_place = o.in_place != 0;
@@ -107,7 +104,8 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
     s.accumulate = o.accumulate != 0;
-    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
+    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE &&
+                 plan.interleaved_src == plan.interleaved_dst;
     return s;
 }
 
@@ -195,8 +193,8 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
-    const uint32_t most = (uint32_t)block_limits(ROWS_ANY, ANGLES_ANY, !vectors).threads;
-    return {vectors, sums, pairs_of_lane, 1, USUAL_THREADS, USUAL_THREADS, most, false, false, vectors && can_split(plan)};
+    const uint32_t most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
+    return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan)};
 }
 
 /* ---- blocks ---- */
@@ -268,11 +266,11 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    if (form.searches && items > 16 && items < 32) /* or there would be more rows than warps to search for them */
-        items = 32;
     int64_t rows = std::max(form.threads / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
+    if (plan.sequences.boundaries)
+        rows = std::min<int64_t>(rows, MOST_SEARCHED_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
     if (form.whole_warps)
         make_warps_whole(&shape->rows_of_block, &items);
@@ -298,17 +296,6 @@ static inline size_t bytes_of_real(const trope_plan &plan)
 static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape &shape)
 {
     return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
-}
-
-/* Of searched rows as many runs as warps can have one each of, but one of a row at least; else one of each column. */
-static inline void plan_runs(const trope_plan &plan, block_shape *shape)
-{
-    const uint32_t columns = (uint32_t)quotient_up(plan.pairs, 32),
-                   warps = std::max(shape->rows_of_block * shape->items_of_block / 32, 1u),
-                   runs =
-                       plan.sequences.boundaries ? std::min(std::max(warps / shape->rows_of_block, 1u), columns) : columns;
-    shape->columns_of_run = (uint32_t)quotient_up(columns, runs);
-    shape->runs_of_row = trope_make_divisor((uint32_t)quotient_up(columns, shape->columns_of_run));
 }
 
 /* Room for the terms of sums: those of a block's threads, and those of rounds that wait for others. */
@@ -344,13 +331,12 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     uint32_t rotating = 0;
     const uint32_t together = plan_items(plan, form, call, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
-    cut(plan, form, together, bytes_of_row + sizeof(int32_t), shape);
-    plan_runs(plan, shape);
+    cut(plan, form, together, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
-    shape->terms_at = shape->rows_at + (uint32_t)quotient_up(rows * sizeof(int32_t), 16) * 16;
+    shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
     l.shared_bytes = shape->terms_at;
     if (form.sums)
         l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);

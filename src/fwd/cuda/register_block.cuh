@@ -1,6 +1,5 @@
 /* The register block: a short-lived block takes a row, or a few, with all heads of all operands. Each thread has an item: one
- * lane of two heads or one, the elements of a few pairs in two vectors each (or one pair in two elements), from its loads to
- * its stores.
+ * lane of a head, the elements of a few pairs in two vectors (or one pair in two elements), from its loads to its stores.
  * What is the same for all heads of a row, its coefficients, the threads find together meanwhile: see rotate.cuh.
  *
  * A block lives 1 or 2 us, and what comes before its first load is time lost. So the host cuts operands into segments, in
@@ -14,21 +13,19 @@
 /* Threads of a block at most. */
 #define BLOCK_THREADS 512
 
-/* What a kernel is compiled for: threads of a block at most, how many such blocks a multiprocessor should hold, which leaves
- * registers enough, and heads of an item. A search takes long, and with two heads a thread there is twice as much on its way
- * meanwhile: on an H100 32 + 8 heads of 42 MB reach 0.91 of a copy for 0.85, but 0.97 for 0.99 if there is no search. With a
- * table, too, they would not fit the registers of four blocks, and what is spilled is waited for before the search. */
+/* What a kernel is compiled for: threads of a block at most, and how many such blocks a multiprocessor should hold, which
+ * says how many registers a thread may have. */
 struct block_limit {
-    int threads, blocks, held;
+    int threads, blocks;
 };
 
-constexpr block_limit block_limits(int rows, int angles, bool is_wide)
+constexpr block_limit block_limits(int rows, bool is_wide)
 {
-    return is_wide                  ? block_limit{BLOCK_THREADS, 2, 1}
-           : rows == ROWS_ANY       ? block_limit{256, 4, 1}
-           : rows != ROWS_SEARCHED  ? block_limit{384, 4, 1}
-           : angles == ANGLES_TABLE ? block_limit{256, 3, 2}
-                                    : block_limit{256, 4, 2};
+    return is_wide                 ? block_limit{BLOCK_THREADS, 2}
+           : rows == ROWS_ANY      ? block_limit{256, 4}
+           : rows == ROWS_SEARCHED ? block_limit{320, 5}
+           : may_search(rows)      ? block_limit{320, 4}
+                                   : block_limit{384, 4};
 }
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */
@@ -55,14 +52,13 @@ template <typename STRIDE> struct block_segment {
     trope_divisor lanes;                      /* of a head, and those that idle after them */
     trope_divisor heads_per_group;            /* of as many groups as there are */
     uint32_t heads;                           /* of all groups */
-    uint32_t held;                            /* heads of an item: two that follow each other, or one */
-    uint32_t places;                          /* for these in a row's items (more for sums) */
+    uint32_t places;                          /* for heads in a row's items (more for sums) */
     uint32_t working;                         /* lanes that do not idle */
     uint32_t part_lanes;                      /* of each part of a window */
     uint32_t is_intricate;                    /* it has groups, parts or lanes that idle: one question for what is rare */
     uint32_t is_loaded;                       /* in place, what passes through is only overwritten */
     uint32_t rotates, in_place;
-    uint32_t is_plain; /* it rotates, rounds once, and overwrites dst: one question for what is usual */
+    uint32_t is_plain; /* it rotates in the same pairing, rounds once, and overwrites dst: one question for what is usual */
     uint32_t alike;    /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd;   /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds. */
@@ -87,8 +83,6 @@ struct block_shape {
     uint32_t couples_of_row;    /* that there is room for in shared memory */
     uint32_t lanes_of_row;      /* of the widest window */
     uint32_t splits;            /* the second half of a lane's pairs is so many lanes further: see block_form */
-    trope_divisor runs_of_row;  /* a warp each, */
-    uint32_t columns_of_run;    /* which have so many columns of 32 pairs */
     uint32_t second_at;         /* where couples of second elements begin, in couples */
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */
@@ -98,9 +92,6 @@ struct block_shape {
     uint32_t most_lanes;    /* of a head */
     uint32_t levels;        /* sums that may wait for those of other rounds */
 };
-
-/* Two lines of 64 bytes. With 8 bytes more, which move the segments behind it, searched calls of 40 MB take 1 % longer. */
-static_assert(sizeof(block_shape) == 128, "block_shape");
 
 /* Which threads follow each other: lanes of a head, heads, or rows. */
 enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };
@@ -147,7 +138,7 @@ __device__ __forceinline__ uint32_t threads_of_block()
 }
 
 struct block_item {
-    uint32_t segment, head, lane; /* head: the first */
+    uint32_t segment, head, lane;
     uint32_t row;                 /* of the block */
     bool present;
 };
@@ -161,8 +152,9 @@ template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CAL
     return segment;
 }
 
-/* ANY_ORDER: not only lanes may be neighbours. */
-template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
+/* ANY_ORDER: not only lanes may be neighbours. IS_SIMPLE: no segment is intricate. */
+template <bool ANY_ORDER, bool IS_SIMPLE, class CALL>
+__device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
 {
     const block_shape &shape = call.shape;
     const bool by_rows = ANY_ORDER && shape.neighbours == NEAR_ROWS;
@@ -180,9 +172,8 @@ template <bool ANY_ORDER, class CALL> __device__ __forceinline__ block_item find
         it.lane = of_segment - it.head * s.lanes.divisor;
     }
     it.present = it.row < rows && item < shape.items;
-    if (s.is_intricate)
+    if (!IS_SIMPLE && s.is_intricate)
         it.present = it.present && it.head < s.places && it.lane < s.working;
-    it.head *= s.held;
     return it;
 }
 
@@ -202,10 +193,11 @@ template <typename INDEX> struct block_row {
     }
 };
 
-template <typename INDEX> __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
+template <bool IS_SIMPLE, typename INDEX>
+__device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
 {
     block_row<INDEX> row = {0, number};
-    if (!shape.two_dimensions)
+    if (IS_SIMPLE || !shape.two_dimensions)
         return row;
     if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
         row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
@@ -216,15 +208,15 @@ template <typename INDEX> __device__ __forceinline__ block_row<INDEX> find_row(c
 }
 
 /* Of a lane of a head. */
-template <typename STRIDE, typename INDEX>
+template <bool IS_SIMPLE, typename STRIDE, typename INDEX>
 __device__ __forceinline__ char *find_address(const block_shape &shape, const block_segment<STRIDE> &s,
                                               const block_tensor<STRIDE> &t, const block_row<INDEX> &row, uint32_t head,
                                               uint32_t lane)
 {
     char *p = t.base + (int64_t)row.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
-    if (shape.two_dimensions)
+    if (!IS_SIMPLE && shape.two_dimensions)
         p += (int64_t)row.outer * t.outer;
-    if (s.is_intricate) {
+    if (!IS_SIMPLE && s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);
         p += (int64_t)(int32_t)group * t.group;
         head -= group * s.heads_per_group.divisor;

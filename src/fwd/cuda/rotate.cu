@@ -43,25 +43,22 @@ static bool has_freq_vectors(const trope_plan &plan)
 static rotation_choice choose(const trope_plan &plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
-    const row_kind rows = kind_of_rows(plan);
+    const row_kind rows = plan.sequences.boundaries && is_simple(plan) ? ROWS_SEARCHED : kind_of_rows(plan);
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
     block_form form = form_of(plan, false);
     if (!form.vectors || rows == ROWS_ANY || (!has_table && !pairs_are_usual(plan)))
         return {&kernels->any[form.vectors], form};
-    const trope_cuda_kernel *const alone = &kernels->alone[rows][has_table];
-    if (alone->function && rotates_few_heads_once(plan, has_table ? FEW_HEADS : 1) &&
+    const trope_cuda_kernel *const alone = &kernels->alone[has_table];
+    if (rows == ROWS_FROM_TOKENS && rotates_few_heads_once(plan, has_table ? FEW_HEADS : 1) &&
         (!has_table || has_freq_vectors(plan))) {
         form.whole_warps = true;
         form.splits = false;
         return {alone, form};
     }
-    const block_limit limit = block_limits(rows, has_table ? ANGLES_TABLE : ANGLES_PHASE, false);
-    form.held = (uint32_t)limit.held;
-    form.most = (uint32_t)limit.threads;
-    form.searches = rows == ROWS_SEARCHED;
-    form.threads = form.searches ? SEARCHED_THREADS : USUAL_THREADS;
+    form.most = (uint32_t)block_limits(rows, false).threads;
+    form.threads = may_search(rows) ? SEARCHED_THREADS : USUAL_THREADS;
     /* (What must not be cut becomes a power of two.) */
-    form.items = form.searches ? SEARCHED_THREADS : rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
+    form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
     return {&kernels->vectors[rows][has_table], form};
 }
 

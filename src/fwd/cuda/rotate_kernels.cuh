@@ -9,9 +9,10 @@
     {                                                                                                                      \
         (const void *)rotate_kernel<rotation<DTYPE, true, ROWS, ANGLES, false>>, "cuda-" name "-vectors-" rows "-" angles  \
     }
-#define ALONE_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                              \
+#define ALONE_KERNEL(name, DTYPE, angles, ANGLES)                                                                          \
     {                                                                                                                      \
-        (const void *)rotate_alone_kernel<lone_rotation<DTYPE, ROWS, ANGLES>>, "cuda-" name "-alone-" rows "-" angles      \
+        (const void *)rotate_alone_kernel<rotation<DTYPE, true, ROWS_FROM_TOKENS, ANGLES, false>>,                         \
+            "cuda-" name "-alone-" angles                                                                                  \
     }
 #define ANY_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
@@ -26,11 +27,9 @@
 #define ROTATION_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
         {VECTOR_KERNELS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS), VECTOR_KERNELS(name, DTYPE, "read", ROWS_READ),     \
-         VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED)},                                                          \
-            {{ALONE_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE),                           \
-              ALONE_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "table", ANGLES_TABLE)},                          \
-             {ALONE_KERNEL(name, DTYPE, "read", ROWS_READ, "phase", ANGLES_PHASE), {NULL, NULL}},                          \
-             {ALONE_KERNEL(name, DTYPE, "searched", ROWS_SEARCHED, "phase", ANGLES_PHASE), {NULL, NULL}}},                 \
+         VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
+         VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC)},                                          \
+            {ALONE_KERNEL(name, DTYPE, "phase", ANGLES_PHASE), ALONE_KERNEL(name, DTYPE, "table", ANGLES_TABLE)},          \
         {                                                                                                                  \
             ANY_KERNEL(name, DTYPE, "elements", false), ANY_KERNEL(name, DTYPE, "vectors", true)                           \
         }                                                                                                                  \

@@ -81,7 +81,7 @@ static inline bool table_is_usual(const trope_plan &plan)
 static inline bool rows_are_usual(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
-           !(plan.sequences.boundaries && plan_search(plan.sequences).is_wide);
+           !(plan.sequences.boundaries && is_wide_search(plan.sequences));
 }
 
 /* Whether usual kernels have room for the phase steps of its pairs. */
@@ -112,6 +112,28 @@ static inline bool can_be_vectors(const trope_plan &plan)
                strides_are_usual(o.dst_stride);
     }
     return fits && segments <= USUAL_SEGMENTS;
+}
+
+/* ---- packed calls of the simple kind ---- */
+
+/* Whether an address in an operand is a sum of a token's, a head's and a lane's products. */
+static inline bool addresses_are_simple(const trope_plan_operand &of, int32_t parts)
+{
+    trope_plan_operand o = of;
+    join_groups(&o, false);
+    return o.groups == 1 && (parts == 1 || !o.rotary_dim);
+}
+
+/* Whether a packed call that vectors can take has nothing but one array of cu_seqlens on one rank, simple addresses, the same
+ * coefficients for both elements of a pair, one pairing, one rounding, and no sum. */
+static inline bool is_simple(const trope_plan &plan)
+{
+    bool simple = search_is_usual(plan.sequences) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+                  !plan.angles.stride.axis &&
+                  plan.interleaved_src == plan.interleaved_dst;
+    for (int i = 0; i < plan.operand_count; i++)
+        simple = simple && !plan.operands[i].accumulate && addresses_are_simple(plan.operands[i], plan.parts);
+    return simple;
 }
 
 #endif

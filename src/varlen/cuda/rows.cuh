@@ -1,221 +1,149 @@
-/* Rows on the device: the one policy by which a token's position is found, for the rotation and for the gradient of the angles.
- * A thread asks for what has to be read (request), asks for other things, and then has the row (finish). */
+/* The rows of a block on the device: what is done with each of them, and its position on each axis, in shared memory. */
 #ifndef TROPE_VARLEN_CUDA_ROWS_CUH
 #define TROPE_VARLEN_CUDA_ROWS_CUH
 
-#include "core/cuda/early_launch.cuh"
 #include "varlen/cuda/search.cuh"
 #include "varlen/row.h"
 
-/* How positions are found: they follow from the tokens; they are read (ids, start positions of batch entries); their
- * sequence is searched for, by all threads of a warp for one token; or in whatever way the call asks for. */
-enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_ANY };
+/* How positions are found. ROWS_SEARCHED is for simple calls (is_simple in fwd/cuda/usual.cuh): their kernel has fewer registers
+ * than that of every other packed call (ROWS_SEARCHED_GENERIC), and so more warps at a time. */
+enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_SEARCHED_GENERIC, ROWS_ANY };
 
 __host__ __device__ constexpr bool may_search(int rows)
 {
-    return rows == ROWS_SEARCHED || rows == ROWS_ANY;
+    return rows >= ROWS_SEARCHED;
 }
 
-/* Whether rows have sequences, and so some of them may be padding. */
+/* Whether rows have sequences, so that some of them may be padding. */
 template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_plan &plan)
 {
-    return ROWS == ROWS_SEARCHED || (ROWS == ROWS_ANY && plan.sequences.boundaries);
+    return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.sequences.boundaries);
 }
 
-/* The positions of rows from tokens: of all of them, or of those of a context parallel rank, which are one run, two, or every
- * so manieth. */
-struct token_positions {
-    uint32_t scale, first, second_run, gap;
+/* Whether one array of int32 and one rank are all that a packed call has. */
+static inline bool search_is_usual(const trope_sequences &s)
+{
+    return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
+}
 
-    __device__ __forceinline__ uint32_t of(uint32_t token) const
+/* The same sequences, with what the kernel of ROWS_SEARCHED knows of them as constants. */
+template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(const trope_sequences &s)
+{
+    trope_sequences known = s;
+    if (ROWS == ROWS_SEARCHED) {
+        known.unpadded = s.boundaries;
+        known.boundaries_64 = 0;
+        known.starts = known.ids = NULL;
+        known.cp = {1, 1, 0, 1, {0, 0}, {1, 1, 0}, 0};
+        known.axes = 1;
+    }
+    return known;
+}
+
+__device__ __forceinline__ bool is_rotated(int32_t action)
+{
+    return action == TROPE_ROW_ROTATE || action == TROPE_ROW_INVALID;
+}
+
+/* Where the rows of a block are in shared memory. */
+struct block_rows {
+    int64_t *position; /* of each row, 2^axis_bits of them */
+    int32_t *action;   /* of each row */
+    uint32_t axis_bits;
+
+    __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, int32_t axes)
+        : position((int64_t *)at), axis_bits(axes == 1 ? 0 : 2)
     {
-        const uint32_t position = token * scale + first;
-        return token < second_run ? position : position + gap;
+        static_assert(TROPE_MAX_AXES == 4, "axis_bits");
+        action = (int32_t *)(position + (rows_of_block << axis_bits));
     }
 };
 
-/* What is read for a row: its ids, or where its batch entry starts. Bytes from one to the next. (Searched rows always read
- * something, if only a boundary: a branch would part loads from what waits for them.) */
-struct row_source {
-    const char *base; /* NULL: nothing is */
-    int64_t axis, batch, token;
-    int32_t is_64;
-    int32_t is_id, is_start; /* it is the position; the index is added to it */
-
-    __device__ __forceinline__ void load(int of_axis, int64_t of_batch, int64_t of_token, raw_index *index) const
-    {
-        index->load(base + of_axis * axis + of_batch * batch + of_token * token, is_64);
-    }
-};
-
-static inline row_source plan_source(const trope_sequences &s)
+static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
 {
-    const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4, axis = s.id_axis_stride * size;
-    if (s.ids)
-        return {(const char *)s.ids, axis, s.id_batch_stride * size, s.id_token_stride * size, s.ids_64, 1, 0};
-    if (s.starts && !s.boundaries)
-        return {(const char *)s.starts, 0, size, 0, s.starts_64, 0, 1};
-    return {(const char *)s.boundaries, 0, 0, 0, 0, 0, 0};
+    return rows * (sizeof(int64_t) * (plan.axes == 1 ? 1 : TROPE_MAX_AXES) + sizeof(int32_t));
 }
 
-/* How the rows of a call are found. */
-struct row_shape {
-    int32_t from_tokens;
-    token_positions positions; /* then */
-    row_source source;
-    search_shape search;
-};
-
-/* A row as the pairs of one axis see it. */
-struct found_row {
-    int64_t position; /* of a table: a row that it has */
-    int32_t action;   /* TROPE_ROW_... */
-    int32_t poisoned;
-
-    /* That of another thread of the warp. */
-    __device__ __forceinline__ found_row of_thread(int thread) const
-    {
-        found_row other;
-        other.position = __shfl_sync(UINT32_MAX, position, thread);
-        other.action = action;
-        other.poisoned = __shfl_sync(UINT32_MAX, poisoned, thread);
-        return other;
-    }
-};
-
-/* Brings a position into the rows of a table, if the call has one, or poisons and reports it. */
-__device__ __forceinline__ void limit_position(const trope_plan &plan, found_row *row)
+/* What is done with a token of a sequence, or of a gap, that has this index in it. */
+__device__ __forceinline__ int32_t find_action(const trope_plan &plan, bool is_valid, bool is_padding)
 {
-    const int64_t rows = plan.angles.rows;
-    if (plan.angles.source == TROPE_ANGLES_PHASE || (row->position >= 0 && row->position < rows))
-        return;
-    row->position = row->position < 0 ? 0 : rows - 1;
-    if (plan.angles.out_of_range != TROPE_RANGE_POISON)
-        return;
-    row->poisoned = 1;
-    if (plan.status)
-        atomicOr(plan.status, TROPE_STATUS_POSITION);
-}
-
-__device__ __forceinline__ int32_t action_of_padding(const trope_plan &plan)
-{
-    switch (plan.sequences.padding) {
-    case TROPE_PADDING_ROTATE:
+    if (!is_valid)
+        return TROPE_ROW_INVALID;
+    if (!is_padding)
         return TROPE_ROW_ROTATE;
-    case TROPE_PADDING_ZERO:
-        return TROPE_ROW_ZERO;
-    case TROPE_PADDING_COPY:
-        return TROPE_ROW_COPY;
-    default: /* the caller promised that there is none */
-        if (plan.status)
-            atomicOr(plan.status, TROPE_STATUS_PADDING);
-        return TROPE_ROW_POISON;
-    }
+    const int32_t action = trope_action_of_padding(&plan.sequences);
+    if (action == TROPE_ROW_POISON && plan.status)
+        atomicOr(plan.status, TROPE_STATUS_PADDING);
+    return action;
 }
 
-/* What a token is in, and its index there. */
-struct found_place {
-    int64_t index, first; /* first: added to the index */
-    bool is_padding, faulty;
-};
-
-__device__ __forceinline__ found_place place_of_sequence(const trope_sequences &s, const found_sequence &found,
-                                                         int32_t token)
+/* Leaves the row of a token, and its position where no id says it. */
+__device__ __forceinline__ void leave_row(const trope_sequences &s, int32_t action, int64_t position, uint32_t row,
+                                          const block_rows &rows)
 {
-    const trope_narrow_bounds &b = found.bounds;
-    const int32_t begin = trope_narrow_local_boundary(&s, b.begin), index = token - begin;
-    if (found.number < 0)
-        return {index, 0, true, false};
-    const int32_t local = trope_narrow_local_boundary(&s, b.end) - begin,
-                  in_sequence = trope_narrow_cp_position(s.cp_layout, s.cp_size, s.cp_rank, local, index);
-    const int64_t first = s.starts ? trope_load_index(s.starts, s.starts_64, found.number) : s.stream ? b.real_begin : 0;
-    return {in_sequence, first, in_sequence >= b.real_end - b.real_begin, trope_narrow_fault_of_bounds(&s, b) != 0};
+    rows.action[row] = action;
+    if (s.ids)
+        return;
+#pragma unroll 1
+    for (int axis = 0; axis < 1 << rows.axis_bits; axis++)
+        rows.position[(row << rows.axis_bits) + axis] = position;
 }
 
-/* By each thread alone. Not inline: calls for which 32 bits are too few are rare. */
-static __device__ __noinline__ found_place find_place_widely(const trope_sequences &s, int64_t batch, int64_t token)
+/* By one thread, in 64 bits. Not inline: few calls need it. */
+static __device__ __noinline__ void find_wide_row(const trope_plan &plan, int64_t token, uint32_t row, block_rows rows)
 {
-    const trope_span span = trope_find_span(&s, batch, token);
-    found_place place;
-    place.index = trope_index_in_sequence(&s, &span, token);
-    place.first = span.first;
-    place.is_padding = trope_is_padding(&span, place.index);
-    place.faulty = s.boundaries && span.sequence >= 0 && trope_sequence_fault(&s, span.sequence) != 0;
-    return place;
+    const trope_sequences &s = plan.sequences;
+    const trope_span span = trope_find_span(&s, 0, token);
+    const int64_t index = trope_index_in_sequence(&s, &span, token);
+    const bool is_valid = span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID;
+    leave_row(s, find_action(plan, is_valid, trope_is_padding(&span, index)), trope_add_position(span.first, index), row,
+              rows);
 }
 
-/* One row, by the threads of a warp, each for an axis.
- * ANY_TABLE: positions may be rows of a table, which has an end. ANY_WIDTH: 32 bits may be too few for a search. */
-template <int ROWS, bool ANY_TABLE, bool ANY_WIDTH> struct row_lookup {
-    raw_index read;
-    span_search search;
+#define MOST_SEARCHED_ROWS 32 /* of a block: a thread of the warp that searches has one */
 
-    /* After the kernel before this one has ended. */
-    __device__ __forceinline__ void request(const trope_plan &plan, const row_shape &shape, int64_t batch, int64_t token,
-                                            int axis)
-    {
-        const row_source &from = shape.source;
-        if (ROWS == ROWS_FROM_TOKENS)
-            return;
-        if (ROWS != ROWS_ANY || from.base)
-            from.load(axis, batch, token, &read);
-        if (have_actions<ROWS>(plan) && !(ANY_WIDTH && shape.search.is_wide))
-            search.request(plan.sequences, shape.search, (int32_t)token);
+/* The rows of a packed call, by the first warp of the block. */
+template <int ROWS>
+__device__ __forceinline__ void search_rows(const trope_plan &plan, int64_t first_token, uint32_t count,
+                                            const block_rows &rows)
+{
+    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    const uint32_t row = thread_of_warp();
+    if (ROWS == ROWS_ANY && is_wide_search(plan.sequences)) {
+        if (row < count)
+            find_wide_row(plan, first_token + row, row, rows);
+        return;
     }
+    const int32_t before = search_boundaries(s, (int32_t)first_token, (int32_t)count);
+    if (row >= count)
+        return;
+    bool is_valid;
+    const narrow_span span = find_span_after(s, before, &is_valid);
+    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first_token + (int32_t)row);
+    const int32_t action = find_action(plan, is_valid, narrow_is_padding(&span, index));
+    leave_row(s, action, s.starts ? trope_add_position(span.first, index) : span.first + index, row, rows);
+}
 
-    __device__ __forceinline__ void await_all(uint32_t *condition) const
-    {
-        if (ROWS == ROWS_READ || ROWS == ROWS_SEARCHED)
-            await(read.low, condition);
-        if (ROWS == ROWS_SEARCHED)
-            search.await_all(condition);
-    }
-
-    __device__ __forceinline__ found_row finish(const trope_plan &plan, const row_shape &shape, int64_t token,
-                                                uint32_t axis)
-    {
-        found_place place = {0, 0, false, false};
-        if (have_actions<ROWS>(plan))
-            place = find_place(plan, shape.search, token);
-        return finish_place(plan, shape, read, place, token, axis,
-                            place.is_padding ? action_of_padding(plan) : TROPE_ROW_ROTATE);
-    }
-
-    /* With the place of a searched row at hand. */
-    static __device__ __forceinline__ found_row finish_place(const trope_plan &plan, const row_shape &shape,
-                                                             const raw_index &read, const found_place &place, int64_t token,
-                                                             uint32_t axis, int32_t action)
-    {
-        const trope_sequences &s = plan.sequences;
-        found_row row = {0, action, place.faulty};
-        if (ROWS == ROWS_FROM_TOKENS || (ROWS == ROWS_ANY && shape.from_tokens)) {
-            row.position = shape.positions.of((uint32_t)token);
-            return row;
+/* The positions of rows that have ids, or that belong to batch entries: a thread has a row and an axis. */
+template <class LOCATE>
+__device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count, const block_rows &rows, uint32_t thread,
+                                          uint32_t threads, LOCATE locate)
+{
+    const trope_sequences &s = plan.sequences;
+#pragma unroll 1
+    for (uint32_t i = thread; i < count << rows.axis_bits; i += threads) {
+        const int axis = (int)(i & ((1u << rows.axis_bits) - 1));
+        if (axis >= plan.axes)
+            continue;
+        int64_t batch, token;
+        locate(i >> rows.axis_bits, &batch, &token);
+        if (s.ids) {
+            rows.position[i] = trope_load_id(&s, batch, token, axis);
+        } else {
+            const trope_span span = trope_dense_span(&s, batch);
+            rows.position[i] = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
         }
-        if (shape.source.is_id || shape.source.is_start)
-            row.position = read.value(shape.source.is_64);
-        if (have_actions<ROWS>(plan)) {
-            if (!shape.source.is_id)
-                row.position = trope_add_position(place.first, place.index);
-        } else if (!shape.source.is_id) {
-            const trope_span span = trope_span_of_dense(&s, 0);
-            row.position = trope_add_position(row.position, trope_index_in_sequence(&s, &span, token));
-        }
-        if (ANY_TABLE && row.action == TROPE_ROW_ROTATE && plan.used_axes >> axis & 1)
-            limit_position(plan, &row);
-        return row;
     }
-
-  private:
-    __device__ __forceinline__ found_place find_place(const trope_plan &plan, const search_shape &shape,
-                                                      int64_t token) const
-    {
-        const trope_sequences &s = plan.sequences;
-        if (ANY_WIDTH && shape.is_wide)
-            return find_place_widely(s, 0, token);
-        const int32_t narrow = (int32_t)token;
-        return place_of_sequence(s, search.finish(s, shape, narrow, trope_narrow_first_after(&s, narrow)), narrow);
-    }
-};
+}
 
 #endif

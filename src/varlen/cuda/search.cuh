@@ -1,205 +1,101 @@
-/* cu_seqlens searched on the device: the threads of a warp look for the sequence of one token together, a boundary each, so
- * that each round of loads leaves a thirtieth of the range or less. All that a block does waits for it, so it is in 32 bits,
- * and a call in which those are too few goes by trope_find_span. */
+/* The search of cu_seqlens on the device. The threads of a warp search for a few tokens that follow each other: two dependent
+ * rounds of 32 loads find them among up to 700 sequences. What follows from the place that is found is position.h's. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
 #include "core/cuda/early_launch.cuh"
 #include "varlen/position.h"
 
-/* Boundaries that two loads a thread have all of. */
-#define FEW_BOUNDARIES 63
-
-/* The boundaries that a warp looks at first, two a thread: all of them; or if they are more, every so manieth, and those
- * that would be around the token if sequences were of the same length. */
-struct search_shape {
-    int32_t is_wide; /* 32 bits are too few, or there are no sequences */
-    int32_t few;     /* all */
-    int32_t step;    /* of every so manieth; 1 if few */
-    float per_token; /* sequences */
-};
-
-static inline search_shape plan_search(const trope_sequences &s)
+/* Whether offsets and sequences may need more than 32 bits. Such calls, which are rare, bisect as the CPU does. */
+TROPE_HD bool is_wide_search(const trope_sequences &s)
 {
-    search_shape p;
-    p.is_wide = s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp_size;
-    p.few = s.count < FEW_BOUNDARIES;
-    p.step = p.few || p.is_wide ? 1 : (int32_t)((s.count + 32) / 32);
-    p.per_token = (float)s.count / (float)(s.tokens > 0 ? s.tokens : 1);
-    return p;
+    return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
 
-/* An index as it is in memory. What is made of it waits for the load, and so comes later. */
-struct raw_index {
-    uint32_t low, high; /* high: of int64 */
+/* Element i of cu_seqlens. One that 32 bits cannot hold is wrong, and as wrong as the nearest number that they can hold. */
+TROPE_HD int32_t load_boundary(const trope_sequences *s, const void *array, int32_t i)
+{
+    const int64_t boundary = trope_load_index(array, s->boundaries_64, i);
+    if (!s->boundaries_64 || (int32_t)boundary == boundary)
+        return (int32_t)boundary;
+    return boundary < 0 ? INT32_MIN : INT32_MAX;
+}
 
-    __device__ __forceinline__ void load(const char *from, int32_t is_64)
-    {
-        load_4_or_8(from, is_64, &low, &high);
-    }
+#define INTEGER            int32_t
+#define FN(name)           narrow_##name
+#define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
+#define LOAD(s, array, i)  load_boundary(s, array, i)
+#include "varlen/sequence_template.h"
 
-    __device__ __forceinline__ int64_t value(int32_t is_64) const
-    {
-        return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
-    }
+/* The sequence or gap of tokens that have `before` boundaries at or before them: 0, sequence + 1, or count + 1. */
+__device__ __forceinline__ narrow_span find_span_after(const trope_sequences &s, int32_t before, bool *is_valid)
+{
+    *is_valid = true;
+    if (before <= 0 || before > (int32_t)s.count)
+        return narrow_gap_after(&s, before);
+    const narrow_bounds bounds = narrow_load_bounds(&s, before - 1);
+    *is_valid = narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
+    return narrow_span_of_bounds(&s, before - 1, bounds);
+}
 
-    /* As 32 bits: what these cannot hold becomes INT32_MIN, which is as wrong. */
-    __device__ __forceinline__ int32_t narrow(int32_t is_64) const
-    {
-        return is_64 && high != (uint32_t)((int32_t)low >> 31) ? INT32_MIN : (int32_t)low;
-    }
-};
-
-/* A run of 32 boundaries, one a thread. */
-struct boundary_run {
-    int32_t base, step; /* the first, and from one to the next */
-    int32_t boundary, real;
-
-    __device__ __forceinline__ int32_t index() const
-    {
-        return base + (int32_t)thread_of_warp() * step;
-    }
-};
-
-/* It as it is asked for. */
-struct raw_run {
-    raw_index boundary, real;
-
-    __device__ __forceinline__ void load(const trope_sequences &s, int32_t index)
-    {
-        const int64_t at = min(index, (int32_t)s.count) * (int64_t)(s.boundaries_64 ? 8 : 4);
-        boundary.load((const char *)s.boundaries + at, s.boundaries_64);
-        real.load((const char *)s.real + at, s.boundaries_64); /* (the same again where there are no others) */
-    }
-
-    __device__ __forceinline__ boundary_run finish(const trope_sequences &s, int32_t base, int32_t step) const
-    {
-        boundary_run run = {base, step, boundary.narrow(s.boundaries_64), 0};
-        if (run.index() > (int32_t)s.count)
-            run.boundary = INT32_MAX;
-        run.real = real.narrow(s.boundaries_64);
-        return run;
-    }
-};
-
-/* How many boundaries, from the first thread's on, are before `after`. */
-__device__ __forceinline__ int32_t count_before(int32_t boundary, int32_t after)
+/* How many threads of the warp, from the first on, have a boundary before `after`. */
+__device__ __forceinline__ int32_t threads_before(int32_t boundary, int32_t after)
 {
     const uint32_t later = __ballot_sync(UINT32_MAX, boundary >= after);
     return later ? __ffs((int)later) - 1 : 32;
 }
 
-struct found_sequence {
-    trope_narrow_bounds bounds; /* global; begin and end of a gap are those around it */
-    int32_t number;             /* -1 for a gap */
-};
-
-struct span_search {
-    raw_run runs[2];
-
-    /* Asks for the first boundaries, before anything else that the thread loads. */
-    __device__ __forceinline__ void request(const trope_sequences &s, const search_shape &shape, int32_t token)
-    {
-        const int32_t lane = (int32_t)thread_of_warp();
-        runs[0].load(s, lane * shape.step);
-        runs[1].load(s, second_base(s, shape, token) + lane);
-    }
-
-    __device__ __forceinline__ void await_all(uint32_t *condition) const
-    {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            await(runs[i].boundary.low, condition);
-            await(runs[i].real.low, condition);
-        }
-    }
-
-    /* The sequence that a token is in which has boundary `after` after it. */
-    __device__ __forceinline__ found_sequence finish(const trope_sequences &s, const search_shape &shape, int32_t token,
-                                                     int32_t after) const
-    {
-        boundary_run run = runs[0].finish(s, 0, shape.step);
-        const boundary_run second = runs[1].finish(s, second_base(s, shape, token), 1);
-        int32_t before = count_before(run.boundary, after);
-        const int32_t in_second = count_before(second.boundary, after);
-        if (shape.few ? before == 32 : in_second > 0 && in_second < 32) {
-            run = second;
-            before = in_second;
-        }
-#pragma unroll 1
-        while (run.step > 1 && before > 0) {
-            const int32_t base = run.base + (before - 1) * run.step,
-                          step = (min(run.step, (int32_t)s.count + 1 - base) + 30) / 31;
-            raw_run next;
-            next.load(s, base + (int32_t)thread_of_warp() * step);
-            settle(&next.boundary.low);
-            settle(&next.real.low);
-            run = next.finish(s, base, step);
-            before = count_before(run.boundary, after);
-        }
-        return between(s, run, before);
-    }
-
-  private:
-    static __device__ __forceinline__ int32_t second_base(const trope_sequences &s, const search_shape &shape,
-                                                          int32_t token)
-    {
-        const int32_t guess = (int32_t)((float)token * shape.per_token) - 15;
-        return shape.few ? 31 : max(min(guess, (int32_t)s.count - 31), 0);
-    }
-
-    static __device__ __forceinline__ found_sequence between(const trope_sequences &s, const boundary_run &run,
-                                                             int32_t before)
-    {
-        const int32_t number = run.base + before - 1;
-        found_sequence f;
-        f.number = before > 0 && number < (int32_t)s.count ? number : -1;
-        f.bounds.begin = f.bounds.real_begin = before > 0 ? __shfl_sync(UINT32_MAX, run.boundary, before - 1) : 0;
-        f.bounds.end = f.bounds.real_end = __shfl_sync(UINT32_MAX, run.boundary, before);
-        if (s.real != s.boundaries) {
-            f.bounds.real_begin = __shfl_sync(UINT32_MAX, run.real, before - 1);
-            f.bounds.real_end = __shfl_sync(UINT32_MAX, run.real, before);
-        }
-        return f;
-    }
-};
-
-/* The status bits of sequences first, first + step, ... : in 32 bits. */
-__device__ __forceinline__ int32_t find_fault(const trope_sequences &s, int32_t first, int64_t step)
+/* How many boundaries are at or before each of some tokens that follow each other: thread i of the warp gets the number for token
+ * first + i. */
+__device__ __forceinline__ int32_t search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens)
 {
-    int32_t fault = 0;
+    enum { FEW = 24 }; /* so that the last 32 boundaries are mostly enough for the tokens after the first, too */
+    const int32_t thread = (int32_t)thread_of_warp(), count = (int32_t)s.count + 1;
+    int32_t after = narrow_cp_after(&s.cp, first);
+    int32_t low = 0, left = count; /* the first boundary after the token is in low + 1 .. low + left, or 0 */
 #pragma unroll 1
-    for (int64_t i = first; i < s.count; i += step) {
-        raw_run begin, end;
-        begin.load(s, (int32_t)i);
-        end.load(s, (int32_t)i + 1);
-        const boundary_run from = begin.finish(s, 0, 0), to = end.finish(s, 0, 0);
-        fault |= trope_narrow_fault_of_bounds(&s, {from.boundary, to.boundary, from.real, to.real});
+    while (left > FEW) {
+        const int32_t step = (left + 31) / 32, at = thread * step;
+        const int32_t boundary = at < left ? load_boundary(&s, s.boundaries, low + at) : INT32_MAX;
+        low += max(threads_before(boundary, after) - 1, 0) * step;
+        left = min(step, count - low);
     }
-    return fault;
+    int32_t boundary = low + thread < count ? load_boundary(&s, s.boundaries, low + thread) : INT32_MAX, found = 0;
+#pragma unroll 1
+    for (int32_t i = 0; i < tokens;) {
+        const int32_t before = threads_before(boundary, after);
+        if (before == 32) { /* and perhaps more */
+            low += 31;
+            boundary = low + thread < count ? load_boundary(&s, s.boundaries, low + thread) : INT32_MAX;
+            continue;
+        }
+        if (thread == i)
+            found = low + before;
+        after += (int32_t)s.cp.split.divisor;
+        i++;
+    }
+    return found;
 }
 
-/* Any of them. Not inline: few calls are such, and few of their threads have a sequence to look at. */
-static __device__ __noinline__ int32_t find_any_fault(const trope_sequences &s, int64_t first, int64_t step)
+/* The status bits of a sequence, or of the one boundary that there is without any. */
+template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const trope_sequences &s, int64_t sequence)
 {
-    int32_t fault = 0;
-    for (int64_t i = first; i < s.count; i += step)
-        fault |= trope_sequence_fault(&s, i);
-    return s.count ? fault : trope_boundary_fault(&s);
+    return trope_status_of_fault(WIDE ? trope_check_sequence(&s, sequence)
+                                      : narrow_check_bounds(&s, narrow_load_bounds(&s, (int32_t)sequence)));
 }
 
-/* Every sequence is looked at once by some thread of the grid, also those that hold no token. NARROW: 32 bits are enough,
- * and there are sequences. */
-template <bool NARROW> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
+/* Each sequence is looked at once, by some thread of the grid: also those that hold no token. */
+template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
 {
     const uint32_t threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
-    const int64_t first = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * threads + thread;
-    if (!s.boundaries || !status || first > (s.count ? s.count - 1 : 0))
-        return;
-    const int64_t step = (int64_t)gridDim.x * gridDim.y * threads;
-    const int32_t fault = NARROW ? find_fault(s, (int32_t)first, step) : find_any_fault(s, first, step);
-    if (fault)
-        atomicOr(status, fault);
+    const int64_t end = s.boundaries && status ? max(s.count, (int64_t)1) : 0,
+                  step = (int64_t)gridDim.x * gridDim.y * threads;
+#pragma unroll 1
+    for (int64_t i = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * threads + thread; i < end; i += step) {
+        const int32_t bits = status_of_sequence<WIDE>(s, i);
+        if (bits)
+            atomicOr(status, bits);
+    }
 }
 
 #endif

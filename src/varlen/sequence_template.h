@@ -1,0 +1,108 @@
+/* The rules for one sequence of a packed stream: whether its bounds are valid, which tokens of this rank belong to it, and which
+ * positions they have. position.h includes this once, with integers of 64 bits; CUDA includes it once more with 32, which are
+ * enough for most calls and need half the registers. The includer defines INTEGER, FN(name), DIVIDE(divisor, n) and
+ * LOAD(sequences, array, i), which loads element i of cu_seqlens. */
+
+/* Offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin, unpadded_end) from cu_seqlens. */
+typedef struct FN(bounds) {
+    INTEGER begin, end, unpadded_begin, unpadded_end;
+} FN(bounds);
+
+TROPE_HD FN(bounds) FN(load_bounds)(const trope_sequences *s, INTEGER sequence)
+{
+    FN(bounds) b;
+    b.begin = b.unpadded_begin = LOAD(s, s->boundaries, sequence);
+    b.end = b.unpadded_end = LOAD(s, s->boundaries, sequence + 1);
+    if (s->unpadded != s->boundaries) {
+        b.unpadded_begin = LOAD(s, s->unpadded, sequence);
+        b.unpadded_end = LOAD(s, s->unpadded, sequence + 1);
+    }
+    return b;
+}
+
+TROPE_HD trope_bounds_fault FN(check_bounds)(const trope_sequences *s, FN(bounds) b)
+{
+    const INTEGER split = (INTEGER)s->cp.split.divisor;
+    if (b.begin < 0 || b.end < b.begin)
+        return TROPE_BOUNDS_ORDER;
+    if (b.unpadded_begin < 0 || b.unpadded_end < b.unpadded_begin)
+        return TROPE_BOUNDS_UNPADDED_ORDER;
+    if (b.end > (INTEGER)s->tokens * (INTEGER)s->cp.size)
+        return TROPE_BOUNDS_END;
+    const INTEGER stored = b.end - b.begin;
+    if (b.unpadded_end - b.unpadded_begin > stored)
+        return TROPE_BOUNDS_ROOM;
+    if (split == 1) /* (only sequences that are split have chunks) */
+        return TROPE_BOUNDS_VALID;
+    if ((INTEGER)DIVIDE(&s->cp.split, b.begin) * split != b.begin)
+        return TROPE_BOUNDS_BEGIN_SPLIT;
+    const INTEGER local = (INTEGER)DIVIDE(&s->cp.split, stored);
+    return local * split != stored || (local & (s->cp.chunks - 1)) ? TROPE_BOUNDS_LENGTH_SPLIT : TROPE_BOUNDS_VALID;
+}
+
+/* The token of this rank that has this offset in the stream of all ranks. */
+TROPE_HD INTEGER FN(cp_local)(const trope_cp *cp, INTEGER global)
+{
+    return (INTEGER)DIVIDE(&cp->split, global) - (INTEGER)cp->skipped;
+}
+
+/* The smallest offset in the stream of all ranks that comes after a token of this rank. */
+TROPE_HD INTEGER FN(cp_after)(const trope_cp *cp, INTEGER token)
+{
+    return (token + (INTEGER)cp->skipped + 1) * (INTEGER)cp->split.divisor;
+}
+
+/* The position of token i of a sequence (or batch entry) that has `local` tokens on this rank. */
+TROPE_HD INTEGER FN(cp_position)(const trope_cp *cp, INTEGER local, INTEGER i)
+{
+    const INTEGER chunk = cp->chunks == 1 ? local : local / 2;
+    const int32_t lead = cp->chunks == 1 || i < chunk ? cp->lead[0] : cp->lead[1];
+    return (lead * chunk + i) * (INTEGER)cp->step + (INTEGER)cp->first;
+}
+
+/* Tokens [begin, end) of a batch entry that belong to one sequence, or to a gap between sequences. */
+typedef struct FN(span) {
+    INTEGER begin, end; /* tokens of this rank; with FLAT those of the whole sequence, which may lie on other ranks */
+    INTEGER sequence;   /* -1 for a gap */
+    INTEGER unpadded;   /* tokens with this index in the sequence, or a higher one, are padding */
+    int64_t first;      /* added to the index */
+} FN(span);
+
+TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER sequence, FN(bounds) b)
+{
+    FN(span) span;
+    span.begin = FN(cp_local)(&s->cp, b.begin);
+    span.end = FN(cp_local)(&s->cp, b.end);
+    span.sequence = sequence;
+    span.unpadded = b.unpadded_end - b.unpadded_begin;
+    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->stream ? b.unpadded_begin : 0;
+    return span;
+}
+
+/* The gap of a token that has no boundary at or before it, or all of them. */
+TROPE_HD FN(span) FN(gap_after)(const trope_sequences *s, INTEGER before)
+{
+    FN(span) gap;
+    gap.begin = FN(cp_local)(&s->cp, before > 0 ? LOAD(s, s->boundaries, (INTEGER)s->count) : 0);
+    gap.end = before > 0 ? (INTEGER)s->tokens : FN(cp_local)(&s->cp, LOAD(s, s->boundaries, 0));
+    gap.sequence = -1;
+    gap.unpadded = 0;
+    gap.first = 0;
+    return gap;
+}
+
+TROPE_HD INTEGER FN(index_in_sequence)(const trope_sequences *s, const FN(span) *span, INTEGER token)
+{
+    const INTEGER i = token - span->begin;
+    return span->sequence < 0 ? i : FN(cp_position)(&s->cp, span->end - span->begin, i);
+}
+
+TROPE_HD int FN(is_padding)(const FN(span) *span, INTEGER index)
+{
+    return index >= span->unpadded;
+}
+
+#undef INTEGER
+#undef FN
+#undef DIVIDE
+#undef LOAD
