@@ -39,7 +39,7 @@ static trope_status check_sequence(const char *function, const trope_sequences *
         return refuse_order(function, s, stored_name(s), s->boundaries, i);
     if (fault == TROPE_BOUNDS_UNPADDED_ORDER)
         return refuse_order(function, s, "cu_seqlens", s->unpadded, i);
-    const trope_bounds b = fault ? trope_load_bounds(s, i) : (trope_bounds){0};
+    const trope_bounds b = trope_load_bounds(s, s->count ? i + 1 : 0);
     const int64_t stored = b.end - b.begin;
     const char *const width_of_boundaries = width(s->boundaries_64);
     REQUIRE(fault != TROPE_BOUNDS_END, DATA, "%s[%lld] (%lld, read as %s) must be at most tokens * cp_size (%lld)",

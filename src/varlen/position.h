@@ -51,26 +51,32 @@ TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 #endif
 }
 
+/* 0 where there is no array. */
+TROPE_HD int64_t trope_load_index_if(const void *array, int32_t is_64, int64_t i)
+{
+#ifdef __CUDA_ARCH__
+    return load_index_if(array, is_64, i);
+#else
+    return array ? trope_load_index(array, is_64, i) : 0;
+#endif
+}
+
 #define INTEGER            int64_t
 #define FN(name)           trope_##name
 #define DIVIDE(divisor, n) trope_divide_wide(divisor, n)
 #define LOAD(s, array, i)  trope_load_index(array, (s)->boundaries_64, i)
+#define SETTLE(b)          (void)0
 #include "varlen/sequence_template.h"
 
-/* What is wrong with a sequence. Without any there is one boundary, which is checked as one. */
+/* What is wrong with a sequence. Without any there is one boundary, which is checked as a sequence of no tokens. */
 TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64_t sequence)
 {
-    if (s->count)
-        return trope_check_bounds(s, trope_load_bounds(s, sequence));
-    const int64_t begin = trope_load_index(s->boundaries, s->boundaries_64, 0),
-                  unpadded = trope_load_index(s->unpadded, s->boundaries_64, 0);
-    const trope_bounds none = {begin, begin, unpadded, unpadded};
-    return trope_check_bounds(s, none);
+    return trope_check_bounds(s, trope_load_bounds(s, s->count ? sequence + 1 : 0));
 }
 
 TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
 {
-    return trope_span_of_bounds(s, sequence, trope_load_bounds(s, sequence));
+    return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1));
 }
 
 /* The span of a batch entry without cu_seqlens: all of it. */
@@ -107,7 +113,7 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
     if (!s->boundaries)
         return trope_dense_span(s, batch);
     const int64_t before = trope_boundaries_before(s, token);
-    return before > 0 && before <= s->count ? trope_sequence_span(s, before - 1) : trope_gap_after(s, before);
+    return trope_span_of_bounds(s, before, trope_load_bounds(s, before));
 }
 
 /* A sum beyond 64 bits is out of any range, and stays so. */

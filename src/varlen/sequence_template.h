@@ -1,22 +1,23 @@
 /* The rules for one sequence of a packed stream: whether its bounds are valid, which tokens of this rank belong to it, and which
  * positions they have. position.h includes this once, with integers of 64 bits; CUDA includes it once more with 32, which are
  * enough for most calls and need half the registers. The includer defines INTEGER, FN(name), DIVIDE(divisor, n) and
- * LOAD(sequences, array, i), which loads element i of cu_seqlens. */
+ * LOAD(sequences, array, i), which loads element i of cu_seqlens, and SETTLE(bounds), which is done when they are loaded. */
 
 /* Offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin, unpadded_end) from cu_seqlens. */
 typedef struct FN(bounds) {
     INTEGER begin, end, unpadded_begin, unpadded_end;
 } FN(bounds);
 
-TROPE_HD FN(bounds) FN(load_bounds)(const trope_sequences *s, INTEGER sequence)
+/* The boundaries around tokens that have `before` of them at or before themselves: 0, sequence + 1, or count + 1. */
+TROPE_HD FN(bounds) FN(load_bounds)(const trope_sequences *s, INTEGER before)
 {
+    const INTEGER count = (INTEGER)s->count, first = before > 0 ? before - 1 : 0, second = before < count ? before : count;
     FN(bounds) b;
-    b.begin = b.unpadded_begin = LOAD(s, s->boundaries, sequence);
-    b.end = b.unpadded_end = LOAD(s, s->boundaries, sequence + 1);
-    if (s->unpadded != s->boundaries) {
-        b.unpadded_begin = LOAD(s, s->unpadded, sequence);
-        b.unpadded_end = LOAD(s, s->unpadded, sequence + 1);
-    }
+    b.begin = LOAD(s, s->boundaries, first);
+    b.end = LOAD(s, s->boundaries, second);
+    b.unpadded_begin = LOAD(s, s->unpadded, first);
+    b.unpadded_end = LOAD(s, s->unpadded, second);
+    SETTLE(b);
     return b;
 }
 
@@ -68,27 +69,24 @@ typedef struct FN(span) {
     int64_t first;      /* added to the index */
 } FN(span);
 
-TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER sequence, FN(bounds) b)
+TROPE_HD int FN(is_gap)(const trope_sequences *s, INTEGER before)
 {
-    FN(span) span;
-    span.begin = FN(cp_local)(&s->cp, b.begin);
-    span.end = FN(cp_local)(&s->cp, b.end);
-    span.sequence = sequence;
-    span.unpadded = b.unpadded_end - b.unpadded_begin;
-    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, sequence) : s->stream ? b.unpadded_begin : 0;
-    return span;
+    return before <= 0 || before > (INTEGER)s->count;
 }
 
-/* The gap of a token that has no boundary at or before it, or all of them. */
-TROPE_HD FN(span) FN(gap_after)(const trope_sequences *s, INTEGER before)
+/* The sequence, or the gap before the first one or after the last one, that has these boundaries around it. */
+TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, FN(bounds) b)
 {
-    FN(span) gap;
-    gap.begin = FN(cp_local)(&s->cp, before > 0 ? LOAD(s, s->boundaries, (INTEGER)s->count) : 0);
-    gap.end = before > 0 ? (INTEGER)s->tokens : FN(cp_local)(&s->cp, LOAD(s, s->boundaries, 0));
-    gap.sequence = -1;
-    gap.unpadded = 0;
-    gap.first = 0;
-    return gap;
+    const int is_gap = FN(is_gap)(s, before);
+    const INTEGER sequence = is_gap ? 0 : before - 1;
+    const int64_t start = trope_load_index_if(s->starts, s->starts_64, sequence);
+    FN(span) span;
+    span.begin = FN(cp_local)(&s->cp, before > 0 ? b.begin : 0);
+    span.end = before <= (INTEGER)s->count ? FN(cp_local)(&s->cp, b.end) : (INTEGER)s->tokens;
+    span.sequence = is_gap ? -1 : sequence;
+    span.unpadded = is_gap ? 0 : b.unpadded_end - b.unpadded_begin;
+    span.first = is_gap ? 0 : s->starts ? start : s->stream ? b.unpadded_begin : 0;
+    return span;
 }
 
 TROPE_HD INTEGER FN(index_in_sequence)(const trope_sequences *s, const FN(span) *span, INTEGER token)
@@ -106,3 +104,4 @@ TROPE_HD int FN(is_padding)(const FN(span) *span, INTEGER index)
 #undef FN
 #undef DIVIDE
 #undef LOAD
+#undef SETTLE

@@ -11,6 +11,7 @@
 #define FN(name)           narrow_##name
 #define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
 #define LOAD(s, array, i)  ((const int32_t *)(array))[i]
+#define SETTLE(b)          (void)0
 #include "varlen/sequence_template.h"
 
 /* trope_positions reads no operands and no angles. */
@@ -77,8 +78,8 @@ static void check_one_rank(void)
         check_list(&packed, expected, 7, "one rank, packed");
         const trope_sequences s = trope_plan_sequences(&packed);
         for (int i = 0; i < 4; i++) {
-            const narrow_bounds b = narrow_load_bounds(&s, i);
-            const narrow_span span = narrow_span_of_bounds(&s, i, b);
+            const narrow_bounds b = narrow_load_bounds(&s, i + 1);
+            const narrow_span span = narrow_span_of_bounds(&s, i + 1, b);
             CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
             CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
             for (int32_t token = span.begin; token < span.end; token++)

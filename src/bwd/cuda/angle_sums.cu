@@ -44,10 +44,11 @@ struct token_run {
 /* Number 0 is the gap before the first sequence, and the last one is the gap behind the last sequence. */
 __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int32_t number)
 {
-    bool is_valid;
     if (number > (int32_t)s.count + 1)
         return {0, 0};
-    const narrow_span span = find_span_after(s, number, &is_valid);
+    const narrow_bounds bounds = narrow_load_bounds(&s, number);
+    const bool is_valid = narrow_is_gap(&s, number) || narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
+    const narrow_span span = narrow_span_of_bounds(&s, number, bounds);
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 

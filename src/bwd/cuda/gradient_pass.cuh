@@ -141,12 +141,12 @@ struct unit_row {
     int64_t position;
     bool counts;
 
-    __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows &rows, uint32_t unit, uint32_t axis)
+    __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
     {
         position = rows.position[(unit << rows.axis_bits) + axis];
-        const bool has_actions = plan.sequences.boundaries;
-        counts = !trope_limit_position(&plan, &position) && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) &&
-                 plan.used_axes >> axis & 1;
+        const bool is_nan = plan.angles.source != TROPE_ANGLES_PHASE && position == NO_POSITION,
+                   has_actions = plan.sequences.boundaries;
+        counts = !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
     }
 };
 
@@ -338,7 +338,7 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
 }
 
 /* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
-__device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows &rows, int32_t first_unit,
+__device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
                                            uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
@@ -355,7 +355,7 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
 }
 
 /* The units of a block are added, for d_inv_freq each times its position. */
-__device__ __forceinline__ void emit_total(const gradient_call &call, const block_rows &rows, uint32_t units)
+__device__ __forceinline__ void emit_total(const gradient_call &call, const block_rows<int64_t> &rows, uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
@@ -370,7 +370,7 @@ __device__ __forceinline__ void emit_total(const gradient_call &call, const bloc
 }
 
 /* The row of d_freqs of each unit on each axis; units without one go last. */
-__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_rows &rows, int32_t first_unit,
+__device__ __forceinline__ void emit_keys(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
                                           uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
@@ -402,7 +402,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
     __syncthreads();
-    const block_rows rows = rows_of_block<R>(call);
+    const block_rows<int64_t> rows = rows_of_block<R>(call);
     if (call.mode == GRADIENT_TOTAL)
         emit_total(call, rows, units);
     else

@@ -120,7 +120,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
-    plan_couples(plan, form_of_pass(plan, true), &g->shape);
+    plan_couples(plan, form_of_pass(plan, true), &g->shape); /* lanes are as wide by elements */
     plan_slots(plan, rotating_heads(plan) * g->entries, g);
     return plan_units(plan, g);
 }

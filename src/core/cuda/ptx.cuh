@@ -82,6 +82,20 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
     return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
 }
 
+/* The same, or 0 where there is no array. */
+__device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
+{
+    uint32_t low = 0, high = 0;
+    asm volatile("{\n\t.reg .pred there, wide, narrow;\n\t"
+                 "setp.ne.u64 there, %4, 0;\n\t"
+                 "setp.ne.and.s32 wide|narrow, %3, 0, there;\n\t"
+                 "@narrow ld.global.u32 %0, [%2];\n\t"
+                 "@wide ld.global.v2.u32 {%0, %1}, [%2];\n\t}"
+                 : "+r"(low), "+r"(high)
+                 : "l"((const char *)array + i * (is_64 ? 8 : 4)), "r"(is_64), "l"(array));
+    return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
+}
+
 __device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
 {
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,5 +1,4 @@
-/* The coefficients of one pair of a row: cos and sin of its angle, as it is rotated by them. A thread finds those of one pair at
- * a time, for all heads of its block. */
+/* The coefficients of one pair of a row: cos and sin of its angle, as it is rotated by them. */
 #ifndef TROPE_FWD_CUDA_COEFFICIENTS_CUH
 #define TROPE_FWD_CUDA_COEFFICIENTS_CUH
 
@@ -28,7 +27,7 @@ struct cuda_plan {
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
     token_positions positions;
-    trope_divisor pairs;
+    int32_t has_plain_freqs; /* freqs of fp32 with one column a pair, whose number is even, and the same for all axes */
     trope_plan plan; /* what it points to on the host is not for kernels */
 };
 
@@ -76,10 +75,10 @@ struct raw_entry {
     }
 };
 
-/* The column of a pair's first element (0) or second one (1). */
-__device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
+/* The column of a pair's first element (0) or second one (1). IS_SIMPLE: a pair has one. */
+template <bool IS_SIMPLE> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
-    return !p.plan.angles.per_element   ? pair
+    return IS_SIMPLE || !p.plan.angles.per_element ? pair
            : p.plan.interleaved_columns ? 2 * pair + which
                                         : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
@@ -88,13 +87,18 @@ __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pa
 struct raw_couple {
     raw_entry cosine, sine;
 
+    /* (Both, also where they are the same: without a branch no load waits for another.) */
     template <int DTYPE> __device__ __forceinline__ void load(const cuda_plan &p, int64_t at)
     {
         cosine.load<DTYPE>(p.table[0] + at, p.entry_bytes);
-        if (p.plan.angles.source == TROPE_ANGLES_TABLE)
-            sine.load<DTYPE>(p.table[1] + at, p.entry_bytes);
-        else
-            sine = cosine;
+        sine.load<DTYPE>(p.table[1] + at, p.entry_bytes);
+        settle(&cosine.low);
+        settle(&sine.low);
+    }
+
+    __device__ __forceinline__ bool differs(const raw_couple &other, int32_t dtype) const
+    {
+        return cosine.differs(other.cosine, dtype) || sine.differs(other.sine, dtype);
     }
 };
 
@@ -106,16 +110,32 @@ static __device__ __noinline__ trope_quarter_turns reduce_large_angle(float angl
     return trope_reduce_phase(trope_phase_of_large_angle(angle));
 }
 
-__device__ __forceinline__ void sincos_of_angle(float angle, float *sine, float *cosine)
+/* COUNT angles, of which none is waited for alone: the first branch comes after all have been looked at. */
+template <int COUNT> __device__ __forceinline__ void sincos_of_angles(const float *angle, float *sine, float *cosine)
 {
-    trope_sincos_quarter(__builtin_expect(trope_is_large_angle(angle), 0) ? reduce_large_angle(angle)
-                                                                          : trope_reduce_angle(angle),
-                         sine, cosine);
+    trope_quarter_turns turns[COUNT];
+    bool any_is_large = false;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        turns[i] = trope_reduce_angle(angle[i]);
+        any_is_large = any_is_large || trope_is_large_angle(angle[i]);
+    }
+    if (__builtin_expect(any_is_large, 0)) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (trope_is_large_angle(angle[i]))
+                turns[i] = reduce_large_angle(angle[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        trope_sincos_quarter(turns[i], &sine[i], &cosine[i]);
 }
 
-__device__ __forceinline__ void sincos_of_angle(double angle, double *sine, double *cosine)
+template <int COUNT> __device__ __forceinline__ void sincos_of_angles(const double *angle, double *sine, double *cosine)
 {
-    sincos(angle, sine, cosine);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        sincos(angle[i], &sine[i], &cosine[i]);
 }
 
 __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step, float *sine, float *cosine)
@@ -134,7 +154,8 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    __device__ __forceinline__ void finish(const cuda_plan &p, bool poisoned)
+    /* IS_SIMPLE: of a call that rounds once. */
+    template <bool IS_SIMPLE> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
     {
         typedef typename elements<DTYPE>::real real;
         if constexpr (DTYPE == TROPE_F64) {
@@ -144,8 +165,10 @@ template <int DTYPE> struct couple {
             cosine = trope_mul(cosine, p.cosine_scale);
             sine = trope_mul(sine, p.sine_scale);
         }
-        if (poisoned)
+        if (is_nan)
             cosine = sine = (real)NAN;
+        if (!IS_SIMPLE && p.plan.rounding == TROPE_ROUND_NATIVE)
+            round();
     }
 
     __device__ __forceinline__ void round()
@@ -157,66 +180,13 @@ template <int DTYPE> struct couple {
 
 template <int DTYPE> __device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const raw_couple &raw)
 {
-    couple<DTYPE> c;
-    c.cosine = raw.cosine.value<DTYPE>(a.dtype);
+    const typename elements<DTYPE>::real angle = raw.cosine.value<DTYPE>(a.dtype);
+    couple<DTYPE> c = {angle, 0};
     if (a.source == TROPE_ANGLES_FREQS)
-        sincos_of_angle(c.cosine, &c.sine, &c.cosine);
+        sincos_of_angles<1>(&angle, &c.sine, &c.cosine);
     else
         c.sine = raw.sine.value<DTYPE>(a.dtype);
     return c;
-}
-
-/* Those of a pair. `differ`: its elements have different ones; else the second is not set. */
-template <int DTYPE> struct pair_couples {
-    couple<DTYPE> first, second;
-    bool differ;
-};
-
-/* The coefficients of a pair of a row that is rotated. OFFSET: what holds where in a table an entry is. Tables with a column for
- * each element mostly have the same angle twice, and then one sine is enough. */
-template <int DTYPE, int ANGLES, bool IS_SIMPLE, typename OFFSET>
-__device__ __forceinline__ pair_couples<DTYPE> find_couples(const cuda_plan &p, const uint64_t *step, int64_t batch,
-                                                            int64_t position, bool poisoned, int32_t pair)
-{
-    const trope_plan &plan = p.plan;
-    pair_couples<DTYPE> of;
-    of.differ = false;
-    if (has_phases<ANGLES>(plan)) {
-        uint64_t of_pair;
-        load_parameter(step, &of_pair);
-        sincos_of_phase(position, of_pair, &of.first.sine, &of.first.cosine);
-        of.first.finish(p, poisoned);
-        return of;
-    }
-    if (trope_limit_position(&plan, &position)) {
-        if (plan.status && !poisoned)
-            atomicOr(plan.status, TROPE_STATUS_POSITION);
-        poisoned = true;
-    }
-    const trope_table_stride &stride = plan.angles.stride;
-    OFFSET row = (OFFSET)batch * (OFFSET)stride.batch + (OFFSET)position * (OFFSET)stride.row;
-    if (!IS_SIMPLE && stride.axis)
-        row += trope_pair_plane(&plan, pair) * (OFFSET)stride.axis;
-    raw_couple first;
-    first.load<DTYPE>(p, (row + (IS_SIMPLE ? pair : column_of_pair(p, pair, 0)) * (OFFSET)stride.column) * p.entry_bytes);
-    if (!IS_SIMPLE && plan.angles.per_element) {
-        raw_couple second;
-        second.load<DTYPE>(p, (row + column_of_pair(p, pair, 1) * (OFFSET)stride.column) * p.entry_bytes);
-        of.differ = first.cosine.differs(second.cosine, plan.angles.dtype) ||
-                    first.sine.differs(second.sine, plan.angles.dtype);
-        if (of.differ) {
-            of.second = couple_of_entries<DTYPE>(plan.angles, second);
-            of.second.finish(p, poisoned);
-        }
-    }
-    of.first = couple_of_entries<DTYPE>(plan.angles, first);
-    of.first.finish(p, poisoned);
-    if (of.differ && plan.swap_sines) {
-        const typename elements<DTYPE>::real sine = of.first.sine;
-        of.first.sine = of.second.sine;
-        of.second.sine = sine;
-    }
-    return of;
 }
 
 #endif

@@ -8,73 +8,240 @@
 
 extern __shared__ __align__(16) char shared[];
 
-/* The place of a pair's couple in a row of them: the threads of a head's lanes read neighbouring couples. */
-template <class R> __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t pair)
+/* Whether positions of 32 bits are enough: without start positions, or rows of a table that vectors can be rotated with. */
+template <class R>
+using position_type =
+    std::conditional_t<R::ROWS == ROWS_SEARCHED || (!R::WIDE && R::ANGLES == ANGLES_TABLE), int32_t, int64_t>;
+
+template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_of_block(const typename R::call &call)
 {
-    if constexpr (R::PAIRS > 1) {
-        if (shape.splits) { /* as if pairs were in the order in which lanes have them */
-            const uint32_t half = R::PAIRS / 2, vector = pair / half, is_second = vector >= shape.lanes_of_row;
-            pair = (vector - is_second * shape.lanes_of_row) * R::PAIRS + is_second * half + pair % half;
-        }
-        return (pair % R::PAIRS / 2 * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
-    }
-    return pair;
+    return block_rows<position_type<R>>(shared + call.shape.rows_at, call.shape.rows_of_block,
+                                        R::IS_SIMPLE ? 1 : call.plan.plan.axes);
 }
 
-template <class R> __device__ __forceinline__ block_rows rows_of_block(const typename R::call &call)
+template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
 {
-    return block_rows(shared + call.shape.rows_at, call.shape.rows_of_block, R::IS_SIMPLE ? 1 : call.plan.plan.axes);
+    return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
 /* Leaves the rows of a block in shared memory. */
 template <class R>
 __device__ __forceinline__ void find_rows(const typename R::call &call, typename R::index first_row, uint32_t count)
 {
+    constexpr bool ANY_TABLE = R::ANGLES != ANGLES_PHASE;
     const trope_plan &plan = call.plan.plan;
-    const block_rows rows = rows_of_block<R>(call);
-    if (have_actions<R::ROWS>(plan) && thread_of_block() < 32)
-        search_rows<R::ROWS>(plan, first_row, count, rows);
-    if (R::ROWS != ROWS_FROM_TOKENS && R::ROWS != ROWS_SEARCHED && (!have_actions<R::ROWS>(plan) || plan.sequences.ids))
-        read_rows(plan, count, rows, thread_of_block(), threads_of_block(), [&](uint32_t row, int64_t *batch, int64_t *token) {
-            const block_row<typename R::index> at = find_row<R::IS_SIMPLE, typename R::index>(call.shape, first_row + (typename R::index)row);
-            *batch = at.batch(call.shape);
-            *token = at.token(call.shape);
-        });
+    const block_rows<position_type<R>> rows = rows_of_block<R>(call);
+    const auto locate = [&](uint32_t row, int64_t *batch, int64_t *token) {
+        const block_row<typename R::index> at =
+            find_row<R::IS_SIMPLE, typename R::index>(call.shape, first_row + (typename R::index)row);
+        *batch = at.batch(call.shape);
+        *token = at.token(call.shape);
+    };
+    if (have_actions<R::ROWS>(plan)) {
+        if (thread_of_block() < 32)
+            search_rows<R::ROWS, ANY_TABLE>(plan, first_row, count, rows, locate);
+    } else if (R::ROWS != ROWS_FROM_TOKENS) {
+        read_rows<R::ROWS, ANY_TABLE>(plan, count, rows, thread_of_block(), threads_of_block(), locate);
+    }
 }
 
-/* Makes the coefficients of a pair of a row. Returns whether its elements have different ones. */
-template <class R>
-__device__ __forceinline__ bool make_coefficients(const typename R::call &call, const uint64_t *step,
-                                                  typename R::index first_row, const block_rows &rows, uint32_t row,
-                                                  uint32_t pair)
+/* COUNT couples that follow each other in shared memory. Threads that rotate read them so. */
+template <class R, int COUNT> struct alignas(sizeof(couple<R::DTYPE>) * COUNT) couples {
+    couple<R::DTYPE> of[COUNT];
+};
+
+template <class R> constexpr int COUPLES_TOGETHER = R::PAIRS == 1 ? 1 : 2;
+
+/* The place of a pair's couple in a row of them: the threads of a head's lanes read neighbouring ones. */
+template <class R> __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t pair)
 {
-    typedef couple<R::DTYPE> couple_type;
-    const trope_plan &plan = call.plan.plan;
-    const block_row<typename R::index> at = find_row<R::IS_SIMPLE, typename R::index>(call.shape, first_row + (typename R::index)row);
-    int64_t position;
-    bool poisoned = false;
-    if (have_actions<R::ROWS>(plan)) {
-        if (!is_rotated(rows.action[row]))
-            return false;
-        poisoned = rows.action[row] == TROPE_ROW_INVALID;
+    if (R::PAIRS == 1)
+        return pair;
+    constexpr uint32_t half = R::PAIRS == 1 ? 1 : R::PAIRS / 2;
+    if (shape.splits) { /* as if pairs were in the order in which lanes have them */
+        const uint32_t vector = pair / half, is_second = vector >= shape.lanes_of_row;
+        pair = (vector - is_second * shape.lanes_of_row) * R::PAIRS + is_second * half + pair % half;
     }
-    if (R::ROWS == ROWS_FROM_TOKENS)
-        position = call.plan.positions.of((uint32_t)at.token(call.shape));
+    return (pair / 2 % half * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
+}
+
+/* What the coefficients of a row are made of. */
+template <class R> struct row_position {
+    typedef typename R::stride stride;
+    int64_t batch;
+    const position_type<R> *of_axis; /* NULL: the position is the token's */
+    int64_t of_token;
+    bool is_invalid; /* all are NaN */
+
+    __device__ __forceinline__ row_position(const typename R::call &call, typename R::index number, uint32_t row)
+        : of_axis(NULL), of_token(0), is_invalid(false)
+    {
+        const block_row<typename R::index> at = find_row<R::IS_SIMPLE, typename R::index>(call.shape, number);
+        const block_rows<position_type<R>> rows = rows_of_block<R>(call);
+        batch = R::IS_SIMPLE ? 0 : at.batch(call.shape);
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            of_token = call.plan.positions.of((uint32_t)at.token(call.shape));
+        else
+            of_axis = rows.position + (row << rows.axis_bits);
+        if (sizeof(position_type<R>) == 8 && have_actions<R::ROWS>(call.plan.plan))
+            is_invalid = rows.action[row] == TROPE_ROW_INVALID;
+    }
+
+    __device__ __forceinline__ int64_t of_pair(const trope_plan &plan, uint32_t pair) const
+    {
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            return of_token;
+        return of_axis[R::IS_SIMPLE ? 0 : trope_pair_axis(&plan, (int32_t)pair)];
+    }
+
+    /* Whether a position makes NaN. */
+    __device__ __forceinline__ bool is_nan(const trope_plan &plan, int64_t position) const
+    {
+        const bool is_marked = sizeof(position_type<R>) == 4 || !has_phases<R::ANGLES>(plan);
+        return R::ROWS != ROWS_FROM_TOKENS && (is_invalid || (is_marked && position == NO_POSITION));
+    }
+
+    /* Bytes from the beginning of a table to what it has for a row at a position. */
+    __device__ __forceinline__ stride offset_in_table(const trope_plan &plan, int64_t position) const
+    {
+        const stride of_row = (stride)(position == NO_POSITION ? 0 : position) * (stride)plan.angles.stride.row;
+        return (R::IS_SIMPLE ? 0 : (stride)batch * (stride)plan.angles.stride.batch) + of_row;
+    }
+};
+
+/* Makes the couples of two pairs, or one, from phase steps. */
+template <class R, int COUNT>
+__device__ __forceinline__ void couples_of_phases(const typename R::call &call, const typename R::steps &steps,
+                                                  const row_position<R> &row, uint32_t pair, couples<R, COUNT> *made)
+{
+    uint64_t step[2];
+    if (COUNT == 2)
+        load_two_parameters(steps.of + pair, &step[0], &step[1]);
     else
-        position = R::IS_SIMPLE ? rows.position[row]
-                                : rows.position[(row << rows.axis_bits) + (uint32_t)trope_pair_axis(&plan, (int32_t)pair)];
-    pair_couples<R::DTYPE> of = find_couples<R::DTYPE, R::ANGLES, R::IS_SIMPLE, typename R::stride>(
-        call.plan, step, at.batch(call.shape), position, poisoned, (int32_t)pair);
-    if (!R::IS_SIMPLE && plan.rounding == TROPE_ROUND_NATIVE) {
-        of.first.round();
-        of.second.round();
+        load_parameter(steps.of + pair, &step[0]);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const int64_t position = row.of_pair(call.plan.plan, pair + i);
+        /* (Positions of 32 bits are not negative.) */
+        sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, step[i], &made->of[i].sine,
+                        &made->of[i].cosine);
+        made->of[i].template finish<R::IS_SIMPLE>(call.plan, row.is_nan(call.plan.plan, position));
     }
-    couple_type *const to =
-        (couple_type *)shared + row * call.shape.couples_of_row + place_of_couple<R>(call.shape, pair);
-    *to = of.first;
-    if (!R::IS_SIMPLE && R::ANGLES != ANGLES_PHASE && plan.angles.per_element)
-        to[call.shape.second_at] = of.differ ? of.second : of.first;
-    return of.differ;
+}
+
+/* The same from freqs of fp32, one column a pair (cuda_plan.has_plain_freqs). */
+template <class R, int COUNT>
+__device__ __forceinline__ void couples_of_freqs(const typename R::call &call, const row_position<R> &row, uint32_t pair,
+                                                 couples<R, COUNT> *made)
+{
+    typedef typename R::stride stride;
+    const trope_plan &plan = call.plan.plan;
+    const stride column = (stride)plan.angles.stride.column;
+    int64_t position[COUNT];
+    raw_entry raw[COUNT];
+    typename R::real angle[COUNT], sine[COUNT], cosine[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        position[i] = row.of_pair(plan, pair + i);
+        const stride at = row.offset_in_table(plan, position[i]) + (stride)(pair + i) * column;
+        raw[i].template load<TROPE_F32>(call.plan.table[0] + at * (stride)sizeof(float), sizeof(float));
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        angle[i] = trope_float_from_bits(raw[i].low);
+    sincos_of_angles<COUNT>(angle, sine, cosine);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        made->of[i] = {cosine[i], sine[i]};
+        made->of[i].template finish<R::IS_SIMPLE>(call.plan, row.is_nan(plan, position[i]));
+    }
+}
+
+/* Makes the couples of one pair from any table. Returns whether its elements have different ones. */
+template <class R>
+__device__ __forceinline__ bool couples_of_table(const typename R::call &call, const row_position<R> &row, uint32_t pair,
+                                                 couple<R::DTYPE> *first, couple<R::DTYPE> *second)
+{
+    typedef typename R::stride stride;
+    const cuda_plan &p = call.plan;
+    const trope_table_stride &strides = p.plan.angles.stride;
+    const int64_t position = row.of_pair(p.plan, pair);
+    const bool is_nan = row.is_nan(p.plan, position);
+    const stride of_row = row.offset_in_table(p.plan, position) +
+                          (!R::IS_SIMPLE && strides.axis ? trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis : 0);
+    raw_couple of_first, of_second;
+    of_first.template load<R::DTYPE>(
+        p, (of_row + column_of_pair<R::IS_SIMPLE>(p, (int32_t)pair, 0) * (stride)strides.column) * p.entry_bytes);
+    bool differ = false;
+    if (!R::IS_SIMPLE && p.plan.angles.per_element) {
+        of_second.template load<R::DTYPE>(
+            p, (of_row + column_of_pair<R::IS_SIMPLE>(p, (int32_t)pair, 1) * (stride)strides.column) * p.entry_bytes);
+        differ = of_first.differs(of_second, p.plan.angles.dtype);
+    }
+    *first = couple_of_entries<R::DTYPE>(p.plan.angles, of_first);
+    first->template finish<R::IS_SIMPLE>(p, is_nan);
+    *second = *first;
+    if (differ) {
+        *second = couple_of_entries<R::DTYPE>(p.plan.angles, of_second);
+        second->template finish<R::IS_SIMPLE>(p, is_nan);
+    }
+    if (differ && p.plan.swap_sines) {
+        const typename R::real sine = first->sine;
+        first->sine = second->sine;
+        second->sine = sine;
+    }
+    return differ;
+}
+
+/* Where the couple of a pair of a row is in shared memory. */
+template <class R>
+__device__ __forceinline__ couple<R::DTYPE> *couple_of(const block_shape &shape, uint32_t row, uint32_t pair)
+{
+    return (couple<R::DTYPE> *)shared + row * shape.couples_of_row + place_of_couple<R>(shape, pair);
+}
+
+/* Calls make(row, its number in the block, pair) for all pairs of a block, by all its threads: for each COUNT-th pair. */
+template <class R, int COUNT, class MAKE>
+__device__ __forceinline__ void each_pair(const typename R::call &call, typename R::index first_row, uint32_t count,
+                                          MAKE make)
+{
+    const block_shape &shape = call.shape;
+    const trope_divisor &runs = shape.runs_of_row[COUNT - 1];
+#pragma unroll 1
+    for (uint32_t i = thread_of_block(); i < count * runs.divisor; i += threads_of_block()) {
+        const uint32_t row = trope_divide(&runs, i), pair = (i - row * runs.divisor) * COUNT;
+        make(row_position<R>(call, first_row + (typename R::index)row, row), row, pair);
+    }
+}
+
+/* All couples of the block, from steps or plain freqs, COUNT by a thread at a time. */
+template <class R, int COUNT>
+__device__ __forceinline__ void make_couples(const typename R::call &call, const typename R::steps &steps,
+                                             typename R::index first_row, uint32_t count)
+{
+    each_pair<R, COUNT>(call, first_row, count, [&](const row_position<R> &row, uint32_t number, uint32_t pair) {
+        couples<R, COUNT> made;
+        if (has_phases<R::ANGLES>(call.plan.plan))
+            couples_of_phases<R, COUNT>(call, steps, row, pair, &made);
+        else
+            couples_of_freqs<R, COUNT>(call, row, pair, &made);
+        *(couples<R, COUNT> *)couple_of<R>(call.shape, number, pair) = made;
+    });
+}
+
+/* From any table. Returns whether the thread has found elements of a pair that have different ones. */
+template <class R>
+__device__ __forceinline__ bool make_couples_of_table(const typename R::call &call, typename R::index first_row,
+                                                      uint32_t count)
+{
+    bool differ = false;
+    each_pair<R, 1>(call, first_row, count, [&](const row_position<R> &row, uint32_t number, uint32_t pair) {
+        couple<R::DTYPE> *const to = couple_of<R>(call.shape, number, pair), second;
+        differ = couples_of_table<R>(call, row, pair, to, &second) || differ;
+        if (!R::IS_SIMPLE && call.plan.plan.angles.per_element)
+            to[call.shape.second_at] = second;
+    });
+    return differ;
 }
 
 /* Issues the thread's loads of data and then finds the coefficients of all rows of the block, up to the barrier after which all
@@ -83,31 +250,26 @@ template <class R, class ISSUE_LOADS>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t count, ISSUE_LOADS issue_loads)
 {
-    const uint32_t thread = thread_of_block(), pairs = call.plan.pairs.divisor;
+    const uint32_t pairs = (uint32_t)call.plan.plan.pairs;
+    bool differ = false;
     await_previous();
     issue_loads();
     find_rows<R>(call, first_row, count);
     admit_next();
     if (R::ROWS != ROWS_FROM_TOKENS)
         __syncthreads();
-    const block_rows rows = rows_of_block<R>(call);
-    const bool only_copies = slice_of_block(call.shape) >= call.shape.rotating_slices;
-    const uint32_t end = only_copies ? 0 : count * pairs;
-    bool differ = false;
-#pragma unroll 1
-    for (uint32_t i = thread; i < end; i += threads_of_block()) {
-        const uint32_t row = trope_divide(&call.plan.pairs, i), pair = i - row * pairs;
-        differ = make_coefficients<R>(call, steps.of + pair, first_row, rows, row, pair) || differ;
+    if (slice_of_block(call.shape) < call.shape.rotating_slices) { /* the others only copy */
+        if (!has_phases<R::ANGLES>(call.plan.plan) && !call.plan.has_plain_freqs)
+            differ = make_couples_of_table<R>(call, first_row, count);
+        else if (R::PAIRS == 1 || count * pairs <= threads_of_block())
+            make_couples<R, 1>(call, steps, first_row, count);
+        else
+            make_couples<R, COUPLES_TOGETHER<R>>(call, steps, first_row, count);
     }
     if (!R::IS_SIMPLE && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
     __syncthreads();
     return false;
-}
-
-template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
-{
-    return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
 #endif

@@ -55,7 +55,7 @@ static inline row_kind kind_of_rows(const trope_plan &plan)
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
-        return ROWS_SEARCHED_GENERIC;
+        return search_is_usual(s) ? ROWS_SEARCHED : ROWS_SEARCHED_GENERIC;
     return s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
 }
 
@@ -76,11 +76,12 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->cosine_scale = (float)plan.cosine_scale;
     p->sine_scale = (float)plan.sine_scale;
     p->part_pairs = plan.pairs / plan.parts;
-    p->pairs = trope_make_divisor((uint32_t)std::max(plan.pairs, 1));
     const bool has_freqs = plan.angles.source == TROPE_ANGLES_FREQS;
     p->entry_bytes = plan.angles.dtype == TROPE_F64 ? 8 : plan.angles.dtype == TROPE_F32 ? 4 : 2;
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
+    p->has_plain_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
+                         !plan.angles.stride.axis && plan.pairs % 2 == 0;
     p->positions = plan_positions(plan.sequences);
 }
 

@@ -83,6 +83,7 @@ struct block_shape {
     uint32_t couples_of_row;    /* that there is room for in shared memory */
     uint32_t lanes_of_row;      /* of the widest window */
     uint32_t splits;            /* the second half of a lane's pairs is so many lanes further: see block_form */
+    trope_divisor runs_of_row[2]; /* of one couple, of two (see find_coefficients.cuh) */
     uint32_t second_at;         /* where couples of second elements begin, in couples */
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */

@@ -43,7 +43,7 @@ static bool has_freq_vectors(const trope_plan &plan)
 static rotation_choice choose(const trope_plan &plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
-    const row_kind rows = plan.sequences.boundaries && is_simple(plan) ? ROWS_SEARCHED : kind_of_rows(plan);
+    const row_kind rows = plan.sequences.boundaries && !is_simple(plan) ? ROWS_ANY : kind_of_rows(plan);
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
     block_form form = form_of(plan, false);
     if (!form.vectors || rows == ROWS_ANY || (!has_table && !pairs_are_usual(plan)))

@@ -21,28 +21,25 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH;
     /* Whether the kernel can only do what is_simple (usual.cuh) says. */
-    static constexpr bool IS_SIMPLE = OF_ROWS == ROWS_SEARCHED;
+    static constexpr bool IS_SIMPLE = OF_ROWS == ROWS_SEARCHED || OF_ROWS == ROWS_SEARCHED_GENERIC;
 };
 
 /* ---- the rotation of a lane ---- */
 
 /* The coefficients of a few pairs of a lane at a time. */
 template <class R> struct lane_coefficients {
-    typedef couple<R::DTYPE> couple_type;
-    static constexpr int TOGETHER = R::PAIRS == 1 ? 1 : 2;
-    struct alignas(sizeof(couple_type) * TOGETHER) couples {
-        couple_type of[TOGETHER];
-    } first, second;
+    static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
+    couples<R, TOGETHER> first, second;
 
     /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
-        const couple_type *const from = (const couple_type *)shared + item.row * shape.couples_of_row +
-                                        (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
-        first = *(const couples *)from;
+        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + item.row * shape.couples_of_row +
+                                             (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
+        first = *(const couples<R, TOGETHER> *)from;
         second = first;
         if (own)
-            second = *(const couples *)(from + shape.second_at);
+            second = *(const couples<R, TOGETHER> *)(from + shape.second_at);
     }
 
     /* As NATIVE does, for a caller whose plan says ONCE because it needs them unrounded first. */
@@ -119,6 +116,7 @@ template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
     typename R::lane v;
+    char *to;   /* of simple calls: it is found before the loads, so that nothing else has to be kept for it */
     char *from; /* (who has nothing to load loads what others do: a branch would part loads from what waits for them) */
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
@@ -129,6 +127,9 @@ template <class R> struct lane_job {
         from = s.src.base;
         if (item.present && s.is_loaded)
             from = find_src(call, item.head);
+        to = NULL;
+        if (R::IS_SIMPLE)
+            to = find_to(call);
     }
 
     __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
@@ -150,9 +151,14 @@ template <class R> struct lane_job {
 
     __device__ __forceinline__ void store(const typename R::call &call) const
     {
+        char *const at = R::IS_SIMPLE ? to : find_to(call);
+        v.store(at, at + segment(call).dst.second);
+    }
+
+    __device__ __forceinline__ char *find_to(const typename R::call &call) const
+    {
         const typename R::segment &s = segment(call);
-        char *const to = s.alike ? from + s.moved : find_dst(call, s.dst);
-        v.store(to, to + s.dst.second);
+        return s.alike ? from + s.moved : find_dst(call, s.dst);
     }
 
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
@@ -225,24 +231,29 @@ template <class R> struct lane_job {
         const bool rotates = is_rotated(action) && s.rotates, fills = is_filled(action), adds = !R::IS_SIMPLE && s.accumulate;
         if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
             return; /* dst has it */
-        const block_tensor<typename R::stride> dst = R::IS_SIMPLE || rotates ? s.dst : unrotated_dst(s);
-        char *const to = find_dst(call, dst);
+        if (R::IS_SIMPLE) {
+            if (fills)
+                v.fill(filling_of<R::DTYPE>(action));
+            return store(call);
+        }
+        const block_tensor<typename R::stride> dst = rotates ? s.dst : unrotated_dst(s);
+        char *const at = find_dst(call, dst);
         typename R::lane old_dst;
         if (adds) {
-            old_dst.load(to, to + dst.second);
+            old_dst.load(at, at + dst.second);
             if (rotates && call.plan.plan.interleaved_dst)
                 old_dst.separate();
         }
         if (fills)
             v.fill(filling_of<R::DTYPE>(action));
-        else if (!R::IS_SIMPLE && rotates)
+        else if (rotates)
             rotate(call, own, old_dst);
         else if (adds)
             add_unrotated(old_dst);
         if (!rotates && adds && s.is_odd && item.lane == 0) /* what two lanes have is added to once */
-            v.store_first(to);
+            v.store_first(at);
         else
-            v.store(to, to + dst.second);
+            v.store(at, at + dst.second);
     }
 
     /* Fills what stays in place, and has no items, of a row that is padding: all threads that have items of the row, in all
@@ -263,9 +274,9 @@ template <class R> struct lane_job {
                  i += blocks * shape.items_of_block) {
                 item.head = trope_divide(&s.lanes, i);
                 item.lane = i - item.head * s.lanes.divisor;
-                char *const to = find_dst(call, dst);
+                char *const at = find_dst(call, dst);
                 if (item.lane < s.working)
-                    v.store(to, to + dst.second);
+                    v.store(at, at + dst.second);
             }
         }
     }

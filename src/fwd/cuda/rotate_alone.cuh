@@ -39,11 +39,12 @@ template <class R> struct lone_angles {
         if constexpr (HAS_FREQS) {
             const uint4 &v = freqs[e / 4];
             const uint32_t bits = e % 4 == 0 ? v.x : e % 4 == 1 ? v.y : e % 4 == 2 ? v.z : v.w;
-            sincos_of_angle(trope_float_from_bits(bits), &c.sine, &c.cosine);
+            const float angle = trope_float_from_bits(bits);
+            sincos_of_angles<1>(&angle, &c.sine, &c.cosine);
         } else {
             sincos_of_phase(position, step[e], &c.sine, &c.cosine);
         }
-        c.finish(p, false);
+        c.template finish<true>(p, false);
         return c;
     }
 };

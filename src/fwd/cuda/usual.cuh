@@ -124,13 +124,12 @@ static inline bool addresses_are_simple(const trope_plan_operand &of, int32_t pa
     return o.groups == 1 && (parts == 1 || !o.rotary_dim);
 }
 
-/* Whether a packed call that vectors can take has nothing but one array of cu_seqlens on one rank, simple addresses, the same
- * coefficients for both elements of a pair, one pairing, one rounding, and no sum. */
+/* Whether a packed call that vectors can take has simple addresses, the same position for all pairs, the same coefficients for
+ * both elements of a pair, one pairing, one rounding, and no sum. */
 static inline bool is_simple(const trope_plan &plan)
 {
-    bool simple = search_is_usual(plan.sequences) && plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-                  !plan.angles.stride.axis &&
-                  plan.interleaved_src == plan.interleaved_dst;
+    bool simple = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element && !plan.angles.stride.axis &&
+                  plan.axes == 1 && plan.interleaved_src == plan.interleaved_dst;
     for (int i = 0; i < plan.operand_count; i++)
         simple = simple && !plan.operands[i].accumulate && addresses_are_simple(plan.operands[i], plan.parts);
     return simple;

@@ -5,8 +5,8 @@
 #include "varlen/cuda/search.cuh"
 #include "varlen/row.h"
 
-/* How positions are found. ROWS_SEARCHED is for simple calls (is_simple in fwd/cuda/usual.cuh): their kernel has fewer registers
- * than that of every other packed call (ROWS_SEARCHED_GENERIC), and so more warps at a time. */
+/* How positions are found. Those of packed sequences are searched: with ROWS_SEARCHED in one array of int32, on one rank, which
+ * needs fewer registers than ROWS_SEARCHED_GENERIC and so leaves room for more warps. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_SEARCHED_GENERIC, ROWS_ANY };
 
 __host__ __device__ constexpr bool may_search(int rows)
@@ -45,23 +45,48 @@ __device__ __forceinline__ bool is_rotated(int32_t action)
     return action == TROPE_ROW_ROTATE || action == TROPE_ROW_INVALID;
 }
 
-/* Where the rows of a block are in shared memory. */
-struct block_rows {
-    int64_t *position; /* of each row, 2^axis_bits of them */
-    int32_t *action;   /* of each row */
+/* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
+template <typename POSITION> struct block_rows {
+    POSITION *position; /* of each row, 2^axis_bits of them. With a table: a row that it has. NO_POSITION makes NaN. */
+    int32_t *action;    /* of each row: TROPE_ROW_... */
     uint32_t axis_bits;
 
     __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, int32_t axes)
-        : position((int64_t *)at), axis_bits(axes == 1 ? 0 : 2)
+        : position((POSITION *)at), axis_bits(axes == 1 ? 0 : 2)
     {
         static_assert(TROPE_MAX_AXES == 4, "axis_bits");
         action = (int32_t *)(position + (rows_of_block << axis_bits));
     }
 };
 
+/* What no table has as a row, nor a simple call as a position. */
+#define NO_POSITION (-1)
+
 static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
 {
     return rows * (sizeof(int64_t) * (plan.axes == 1 ? 1 : TROPE_MAX_AXES) + sizeof(int32_t));
+}
+
+/* The row of a table that is at a position: its own, the nearest one, or NO_POSITION, which is reported. */
+__device__ __forceinline__ int64_t row_of_table(const trope_plan &plan, int64_t position)
+{
+    if (!trope_limit_position(&plan, &position))
+        return position;
+    if (plan.status)
+        atomicOr(plan.status, TROPE_STATUS_POSITION);
+    return NO_POSITION;
+}
+
+/* Leaves what the coefficients of a row are made of. ANY_TABLE: there may be a table. */
+template <bool ANY_TABLE, typename POSITION>
+__device__ __forceinline__ void leave_position(const trope_plan &plan, int32_t action, int axis, int64_t position,
+                                               POSITION *to)
+{
+    if (ANY_TABLE && plan.angles.source != TROPE_ANGLES_PHASE) /* (other axes and rows have no use for it) */
+        position = plan.used_axes >> axis & 1 && action == TROPE_ROW_ROTATE ? row_of_table(plan, position) : 0;
+    if ((ANY_TABLE || sizeof(POSITION) == 4) && action == TROPE_ROW_INVALID)
+        position = NO_POSITION;
+    *to = (POSITION)position;
 }
 
 /* What is done with a token of a sequence, or of a gap, that has this index in it. */
@@ -77,72 +102,83 @@ __device__ __forceinline__ int32_t find_action(const trope_plan &plan, bool is_v
     return action;
 }
 
-/* Leaves the row of a token, and its position where no id says it. */
-__device__ __forceinline__ void leave_row(const trope_sequences &s, int32_t action, int64_t position, uint32_t row,
-                                          const block_rows &rows)
-{
-    rows.action[row] = action;
-    if (s.ids)
-        return;
-#pragma unroll 1
-    for (int axis = 0; axis < 1 << rows.axis_bits; axis++)
-        rows.position[(row << rows.axis_bits) + axis] = position;
-}
+/* A token of a packed call: its action, and its position if no id says it. */
+struct packed_token {
+    int32_t action;
+    int64_t position;
+};
 
 /* By one thread, in 64 bits. Not inline: few calls need it. */
-static __device__ __noinline__ void find_wide_row(const trope_plan &plan, int64_t token, uint32_t row, block_rows rows)
+static __device__ __noinline__ packed_token find_wide_token(const trope_plan &plan, int64_t token)
 {
     const trope_sequences &s = plan.sequences;
     const trope_span span = trope_find_span(&s, 0, token);
     const int64_t index = trope_index_in_sequence(&s, &span, token);
     const bool is_valid = span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID;
-    leave_row(s, find_action(plan, is_valid, trope_is_padding(&span, index)), trope_add_position(span.first, index), row,
-              rows);
+    return {find_action(plan, is_valid, trope_is_padding(&span, index)), trope_add_position(span.first, index)};
+}
+
+/* Thread i of a warp gets token first + i, for `count` of them. */
+template <int ROWS>
+__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t count)
+{
+    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    const int32_t thread = (int32_t)thread_of_warp();
+    if (ROWS == ROWS_ANY && is_wide_search(plan.sequences))
+        return find_wide_token(plan, first + min(thread, count - 1));
+    const int32_t before = search_boundaries(s, (int32_t)first, count);
+    const narrow_bounds bounds = narrow_load_bounds(&s, before);
+    const bool is_valid = narrow_is_gap(&s, before) || narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
+    const narrow_span span = narrow_span_of_bounds(&s, before, bounds);
+    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + thread);
+    return {thread < count ? find_action(plan, is_valid, narrow_is_padding(&span, index)) : 0,
+            s.starts ? trope_add_position(span.first, index) : span.first + index};
+}
+
+/* The positions of rows that have ids, or that belong to batch entries: each of `threads` threads has a row and an axis. */
+template <int ROWS, bool ANY_TABLE, typename POSITION, class LOCATE>
+__device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
+                                          uint32_t thread, uint32_t threads, LOCATE locate)
+{
+    const trope_sequences &s = plan.sequences;
+#pragma unroll 1
+    for (uint32_t i = thread; i < count << rows.axis_bits; i += threads) {
+        const uint32_t row = i >> rows.axis_bits;
+        const int axis = (int)(i - (row << rows.axis_bits));
+        if (axis >= plan.axes)
+            continue;
+        int64_t batch, token, position;
+        locate(row, &batch, &token);
+        if (s.ids) {
+            position = trope_load_id(&s, batch, token, axis);
+        } else {
+            const trope_span span = trope_dense_span(&s, batch);
+            position = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
+        }
+        leave_position<ANY_TABLE>(plan, have_actions<ROWS>(plan) ? rows.action[row] : (int32_t)TROPE_ROW_ROTATE, axis,
+                                  position, rows.position + i);
+    }
 }
 
 #define MOST_SEARCHED_ROWS 32 /* of a block: a thread of the warp that searches has one */
 
 /* The rows of a packed call, by the first warp of the block. */
-template <int ROWS>
+template <int ROWS, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, int64_t first_token, uint32_t count,
-                                            const block_rows &rows)
+                                            const block_rows<POSITION> &rows, LOCATE locate)
 {
-    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     const uint32_t row = thread_of_warp();
-    if (ROWS == ROWS_ANY && is_wide_search(plan.sequences)) {
-        if (row < count)
-            find_wide_row(plan, first_token + row, row, rows);
-        return;
-    }
-    const int32_t before = search_boundaries(s, (int32_t)first_token, (int32_t)count);
-    if (row >= count)
-        return;
-    bool is_valid;
-    const narrow_span span = find_span_after(s, before, &is_valid);
-    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first_token + (int32_t)row);
-    const int32_t action = find_action(plan, is_valid, narrow_is_padding(&span, index));
-    leave_row(s, action, s.starts ? trope_add_position(span.first, index) : span.first + index, row, rows);
-}
-
-/* The positions of rows that have ids, or that belong to batch entries: a thread has a row and an axis. */
-template <class LOCATE>
-__device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count, const block_rows &rows, uint32_t thread,
-                                          uint32_t threads, LOCATE locate)
-{
-    const trope_sequences &s = plan.sequences;
+    const packed_token token = find_packed_token<ROWS>(plan, first_token, (int32_t)count);
+    const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
+    if (row < count)
+        rows.action[row] = token.action;
 #pragma unroll 1
-    for (uint32_t i = thread; i < count << rows.axis_bits; i += threads) {
-        const int axis = (int)(i & ((1u << rows.axis_bits) - 1));
-        if (axis >= plan.axes)
-            continue;
-        int64_t batch, token;
-        locate(i >> rows.axis_bits, &batch, &token);
-        if (s.ids) {
-            rows.position[i] = trope_load_id(&s, batch, token, axis);
-        } else {
-            const trope_span span = trope_dense_span(&s, batch);
-            rows.position[i] = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
-        }
+    for (int axis = 0; axis < 1 << rows.axis_bits && row < count && !has_ids; axis++)
+        leave_position<ANY_TABLE>(plan, token.action, axis, token.position,
+                                  rows.position + (row << rows.axis_bits) + axis);
+    if (has_ids) {
+        __syncwarp();
+        read_rows<ROWS, ANY_TABLE>(plan, count, rows, row, 32, locate);
     }
 }
 

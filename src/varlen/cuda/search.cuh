@@ -21,21 +21,29 @@ TROPE_HD int32_t load_boundary(const trope_sequences *s, const void *array, int3
     return boundary < 0 ? INT32_MIN : INT32_MAX;
 }
 
+/* See settle in core/cuda/ptx.cuh. */
+TROPE_HD void settle_bounds(int32_t *bounds)
+{
+#ifdef __CUDA_ARCH__
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        settle((uint32_t *)bounds + i);
+#endif
+}
+
 #define INTEGER            int32_t
 #define FN(name)           narrow_##name
 #define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
 #define LOAD(s, array, i)  load_boundary(s, array, i)
+#define SETTLE(b)          settle_bounds(&(b).begin)
 #include "varlen/sequence_template.h"
 
-/* The sequence or gap of tokens that have `before` boundaries at or before them: 0, sequence + 1, or count + 1. */
-__device__ __forceinline__ narrow_span find_span_after(const trope_sequences &s, int32_t before, bool *is_valid)
+/* Boundary i, or INT32_MAX from `end` on. All threads load one and use it at once: behind a branch the compiler would make them
+ * wait for all loads, and so for the data. */
+__device__ __forceinline__ int32_t boundary_before(const trope_sequences &s, int32_t i, int32_t end)
 {
-    *is_valid = true;
-    if (before <= 0 || before > (int32_t)s.count)
-        return narrow_gap_after(&s, before);
-    const narrow_bounds bounds = narrow_load_bounds(&s, before - 1);
-    *is_valid = narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
-    return narrow_span_of_bounds(&s, before - 1, bounds);
+    const int32_t boundary = load_boundary(&s, s.boundaries, min(i, end - 1));
+    return i < end ? boundary : INT32_MAX;
 }
 
 /* How many threads of the warp, from the first on, have a boundary before `after`. */
@@ -55,18 +63,18 @@ __device__ __forceinline__ int32_t search_boundaries(const trope_sequences &s, i
     int32_t low = 0, left = count; /* the first boundary after the token is in low + 1 .. low + left, or 0 */
 #pragma unroll 1
     while (left > FEW) {
-        const int32_t step = (left + 31) / 32, at = thread * step;
-        const int32_t boundary = at < left ? load_boundary(&s, s.boundaries, low + at) : INT32_MAX;
-        low += max(threads_before(boundary, after) - 1, 0) * step;
+        const int32_t step = (left + 31) / 32;
+        const int32_t before = threads_before(boundary_before(s, low + thread * step, low + left), after);
+        low += max(before - 1, 0) * step;
         left = min(step, count - low);
     }
-    int32_t boundary = low + thread < count ? load_boundary(&s, s.boundaries, low + thread) : INT32_MAX, found = 0;
+    int32_t boundary = boundary_before(s, low + thread, count), found = 0;
 #pragma unroll 1
     for (int32_t i = 0; i < tokens;) {
         const int32_t before = threads_before(boundary, after);
         if (before == 32) { /* and perhaps more */
             low += 31;
-            boundary = low + thread < count ? load_boundary(&s, s.boundaries, low + thread) : INT32_MAX;
+            boundary = boundary_before(s, low + thread, count);
             continue;
         }
         if (thread == i)
@@ -81,15 +89,16 @@ __device__ __forceinline__ int32_t search_boundaries(const trope_sequences &s, i
 template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const trope_sequences &s, int64_t sequence)
 {
     return trope_status_of_fault(WIDE ? trope_check_sequence(&s, sequence)
-                                      : narrow_check_bounds(&s, narrow_load_bounds(&s, (int32_t)sequence)));
+                                      : narrow_check_bounds(&s, narrow_load_bounds(&s, (int32_t)sequence + 1)));
 }
 
 /* Each sequence is looked at once, by some thread of the grid: also those that hold no token. */
 template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
 {
+    if (!s.boundaries || !status)
+        return;
     const uint32_t threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
-    const int64_t end = s.boundaries && status ? max(s.count, (int64_t)1) : 0,
-                  step = (int64_t)gridDim.x * gridDim.y * threads;
+    const int64_t end = max(s.count, (int64_t)1), step = (int64_t)gridDim.x * gridDim.y * threads;
 #pragma unroll 1
     for (int64_t i = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * threads + thread; i < end; i += step) {
         const int32_t bits = status_of_sequence<WIDE>(s, i);
