@@ -46,6 +46,24 @@ __device__ __forceinline__ uint32_t thread_of_warp()
     return lane;
 }
 
+/* The number of a thread in its block, and of a block in the grid. They are made where they are wanted: the compiler would make
+ * them once, and keep them in registers through the search. */
+__device__ __forceinline__ uint32_t thread_of_block()
+{
+    uint32_t x, y;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    asm volatile("mov.u32 %0, %%tid.y;" : "=r"(y));
+    return y * blockDim.x + x;
+}
+
+__device__ __forceinline__ int64_t block_of_grid()
+{
+    uint32_t x, y;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+    return (int64_t)y * gridDim.x + x;
+}
+
 /* ---- loads and stores ---- */
 
 /* Loads of what the call does not write that stay where they are: the compiler would put off those whose values are wanted

@@ -52,17 +52,22 @@ template <class R, int COUNT> struct alignas(sizeof(couple<R::DTYPE>) * COUNT) c
 
 template <class R> constexpr int COUPLES_TOGETHER = R::PAIRS == 1 ? 1 : 2;
 
-/* The place of a pair's couple in a row of them: the threads of a head's lanes read neighbouring ones. */
-template <class R> __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t pair)
+/* Pair e of a lane. */
+template <class R> __device__ __forceinline__ uint32_t pair_of_lane(const block_shape &shape, uint32_t lane, uint32_t e)
 {
-    if (R::PAIRS == 1)
-        return pair;
     constexpr uint32_t half = R::PAIRS == 1 ? 1 : R::PAIRS / 2;
-    if (shape.splits) { /* as if pairs were in the order in which lanes have them */
-        const uint32_t vector = pair / half, is_second = vector >= shape.lanes_of_row;
-        pair = (vector - is_second * shape.lanes_of_row) * R::PAIRS + is_second * half + pair % half;
-    }
-    return (pair / 2 % half * shape.lanes_of_row + pair / R::PAIRS) * 2 + pair % 2;
+    if (R::PAIRS > 1 && shape.splits) /* a vector in each half of the window */
+        return (lane + e / half * shape.lanes.divisor) * half + e % half;
+    return lane * R::PAIRS + e;
+}
+
+/* Where in shared memory the couples of pair e of a lane are, in couples. Two pairs of a lane are neighbours, and beside them are
+ * those of the next lane, which is the next thread. */
+template <class R>
+__device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, uint32_t row, uint32_t lane, uint32_t e)
+{
+    constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>;
+    return ((row * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.lanes.divisor + lane) * TOGETHER;
 }
 
 /* What the coefficients of a row are made of. */
@@ -193,24 +198,21 @@ __device__ __forceinline__ bool couples_of_table(const typename R::call &call, c
     return differ;
 }
 
-/* Where the couple of a pair of a row is in shared memory. */
-template <class R>
-__device__ __forceinline__ couple<R::DTYPE> *couple_of(const block_shape &shape, uint32_t row, uint32_t pair)
-{
-    return (couple<R::DTYPE> *)shared + row * shape.couples_of_row + place_of_couple<R>(shape, pair);
-}
-
-/* Calls make(row, its number in the block, pair) for all pairs of a block, by all its threads: for each COUNT-th pair. */
+/* Calls make(row, pair, where its couple is) for all pairs of a block, by all its threads: for each COUNT-th pair. What threads
+ * make is in the order of shared memory, so that little has to be found for it. */
 template <class R, int COUNT, class MAKE>
 __device__ __forceinline__ void each_pair(const typename R::call &call, typename R::index first_row, uint32_t count,
                                           MAKE make)
 {
+    constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>, OF_LANE = R::PAIRS / TOGETHER;
     const block_shape &shape = call.shape;
-    const trope_divisor &runs = shape.runs_of_row[COUNT - 1];
 #pragma unroll 1
-    for (uint32_t i = thread_of_block(); i < count * runs.divisor; i += threads_of_block()) {
-        const uint32_t row = trope_divide(&runs, i), pair = (i - row * runs.divisor) * COUNT;
-        make(row_position<R>(call, first_row + (typename R::index)row, row), row, pair);
+    for (uint32_t i = thread_of_block(); i < count * shape.couples_of_row / COUNT; i += threads_of_block()) {
+        const uint32_t place = i * COUNT, run = trope_divide(&shape.lanes, place / TOGETHER),
+                       lane = place / TOGETHER - run * shape.lanes.divisor, row = run / OF_LANE,
+                       pair = pair_of_lane<R>(shape, lane, run % OF_LANE * TOGETHER + place % TOGETHER);
+        if (R::VECTORS || R::PAIRS == 1 || pair < (uint32_t)call.plan.plan.pairs)
+            make(row_position<R>(call, first_row + (typename R::index)row, row), pair, (couple<R::DTYPE> *)shared + place);
     }
 }
 
@@ -219,13 +221,13 @@ template <class R, int COUNT>
 __device__ __forceinline__ void make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_row, uint32_t count)
 {
-    each_pair<R, COUNT>(call, first_row, count, [&](const row_position<R> &row, uint32_t number, uint32_t pair) {
+    each_pair<R, COUNT>(call, first_row, count, [&](const row_position<R> &row, uint32_t pair, couple<R::DTYPE> *to) {
         couples<R, COUNT> made;
         if (has_phases<R::ANGLES>(call.plan.plan))
             couples_of_phases<R, COUNT>(call, steps, row, pair, &made);
         else
             couples_of_freqs<R, COUNT>(call, row, pair, &made);
-        *(couples<R, COUNT> *)couple_of<R>(call.shape, number, pair) = made;
+        *(couples<R, COUNT> *)to = made;
     });
 }
 
@@ -235,8 +237,8 @@ __device__ __forceinline__ bool make_couples_of_table(const typename R::call &ca
                                                       uint32_t count)
 {
     bool differ = false;
-    each_pair<R, 1>(call, first_row, count, [&](const row_position<R> &row, uint32_t number, uint32_t pair) {
-        couple<R::DTYPE> *const to = couple_of<R>(call.shape, number, pair), second;
+    each_pair<R, 1>(call, first_row, count, [&](const row_position<R> &row, uint32_t pair, couple<R::DTYPE> *to) {
+        couple<R::DTYPE> second;
         differ = couples_of_table<R>(call, row, pair, to, &second) || differ;
         if (!R::IS_SIMPLE && call.plan.plan.angles.per_element)
             to[call.shape.second_at] = second;
@@ -250,7 +252,6 @@ template <class R, class ISSUE_LOADS>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t count, ISSUE_LOADS issue_loads)
 {
-    const uint32_t pairs = (uint32_t)call.plan.plan.pairs;
     bool differ = false;
     await_previous();
     issue_loads();
@@ -261,7 +262,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     if (slice_of_block(call.shape) < call.shape.rotating_slices) { /* the others only copy */
         if (!has_phases<R::ANGLES>(call.plan.plan) && !call.plan.has_plain_freqs)
             differ = make_couples_of_table<R>(call, first_row, count);
-        else if (R::PAIRS == 1 || count * pairs <= threads_of_block())
+        else if (R::PAIRS == 1 || count * call.shape.couples_of_row <= threads_of_block())
             make_couples<R, 1>(call, steps, first_row, count);
         else
             make_couples<R, COUPLES_TOGETHER<R>>(call, steps, first_row, count);

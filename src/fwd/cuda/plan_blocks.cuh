@@ -282,10 +282,8 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
 static inline void plan_couples(const trope_plan &plan, const block_form &form, block_shape *shape)
 {
     const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
-    for (int i = 0; i < 2; i++)
-        shape->runs_of_row[i] = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, 1 + i), 1));
-    shape->lanes_of_row = (uint32_t)quotient_up(plan.pairs, of_lane);
-    shape->couples_of_row = shape->lanes_of_row * of_lane;
+    shape->lanes = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_lane), 1));
+    shape->couples_of_row = shape->lanes.divisor * of_lane;
     shape->splits = form.splits;
 }
 

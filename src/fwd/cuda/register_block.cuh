@@ -24,7 +24,6 @@ constexpr block_limit block_limits(int rows, bool is_wide)
     return is_wide                 ? block_limit{BLOCK_THREADS, 2}
            : rows == ROWS_ANY      ? block_limit{256, 4}
            : rows == ROWS_SEARCHED ? block_limit{320, 5}
-           : may_search(rows)      ? block_limit{320, 4}
                                    : block_limit{384, 4};
 }
 
@@ -81,9 +80,8 @@ struct block_shape {
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */
     uint32_t neighbours;        /* what is nearest in memory: NEAR_... */
     uint32_t couples_of_row;    /* that there is room for in shared memory */
-    uint32_t lanes_of_row;      /* of the widest window */
+    trope_divisor lanes;        /* of the widest window */
     uint32_t splits;            /* the second half of a lane's pairs is so many lanes further: see block_form */
-    trope_divisor runs_of_row[2]; /* of one couple, of two (see find_coefficients.cuh) */
     uint32_t second_at;         /* where couples of second elements begin, in couples */
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */
@@ -126,12 +124,6 @@ __device__ __forceinline__ uint32_t slice_of_block(const block_shape &shape)
 }
 
 /* ---- what a thread has ---- */
-
-/* Of the block. */
-__device__ __forceinline__ uint32_t thread_of_block()
-{
-    return threadIdx.y * blockDim.x + threadIdx.x;
-}
 
 __device__ __forceinline__ uint32_t threads_of_block()
 {

@@ -56,7 +56,7 @@ static rotation_choice choose(const trope_plan &plan)
         return {alone, form};
     }
     form.most = (uint32_t)block_limits(rows, false).threads;
-    form.threads = may_search(rows) ? SEARCHED_THREADS : USUAL_THREADS;
+    form.threads = SEARCHED_THREADS;
     /* (What must not be cut becomes a power of two.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
     return {&kernels->vectors[rows][has_table], form};

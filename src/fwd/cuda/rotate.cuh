@@ -34,8 +34,8 @@ template <class R> struct lane_coefficients {
     /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
-        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + item.row * shape.couples_of_row +
-                                             (item.lane * TOGETHER + (uint32_t)e * shape.lanes_of_row);
+        const couple<R::DTYPE> *const from =
+            (const couple<R::DTYPE> *)shared + place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e);
         first = *(const couples<R, TOGETHER> *)from;
         second = first;
         if (own)

@@ -97,10 +97,10 @@ template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope
 {
     if (!s.boundaries || !status)
         return;
-    const uint32_t threads = blockDim.x * blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
+    const uint32_t threads = blockDim.x * blockDim.y;
     const int64_t end = max(s.count, (int64_t)1), step = (int64_t)gridDim.x * gridDim.y * threads;
 #pragma unroll 1
-    for (int64_t i = ((int64_t)blockIdx.y * gridDim.x + blockIdx.x) * threads + thread; i < end; i += step) {
+    for (int64_t i = block_of_grid() * threads + thread_of_block(); i < end; i += step) {
         const int32_t bits = status_of_sequence<WIDE>(s, i);
         if (bits)
             atomicOr(status, bits);

@@ -30,6 +30,16 @@ static inline uint32_t thread_of_warp()
     return emulated_lane();
 }
 
+static inline uint32_t thread_of_block()
+{
+    return threadIdx.y * blockDim.x + threadIdx.x;
+}
+
+static inline int64_t block_of_grid()
+{
+    return (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
+}
+
 /* ---- loads, stores, conversions ---- */
 
 static inline void load_4_or_2(const void *from, bool is_2, uint32_t *to)
