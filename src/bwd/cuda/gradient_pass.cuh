@@ -21,7 +21,7 @@ struct unit_thread {
         const uint32_t in_unit = threadIdx.x - unit * call.unit_threads.divisor;
         slot = in_unit >> call.lane_bits;
         lane = in_unit & ((1u << call.lane_bits) - 1);
-        row = find_row<false, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
+        row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)min(unit, units - 1));
         row.outer *= (int32_t)call.entries;
         heads = unit < units ? min(call.entries, call.batch - (uint32_t)row.outer) * call.heads_of_entry.divisor : 0;
     }
@@ -61,7 +61,7 @@ template <class CALL> struct listed_lane {
 
     __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
-        return find_address<false>(call.shape, segment(), t, row, head, 0);
+        return find_address<ADDRESSES_ANY>(call.shape, segment(), t, row, head, 0);
     }
 
     /* Of a piece in the head. */
@@ -153,7 +153,8 @@ struct unit_row {
 /* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     static constexpr int DTYPE = OF_DTYPE, ROWS = ROWS_ANY, ANGLES = ANGLES_ANY;
-    static constexpr bool VECTORS = OF_VECTORS, IS_SIMPLE = false;
+    static constexpr bool VECTORS = OF_VECTORS, PLAIN = false;
+    static constexpr int ADDRESSES = ADDRESSES_ANY;
     typedef typename elements<OF_DTYPE>::real real;
     typedef gradient_lane<OF_DTYPE, OF_VECTORS> lane;
     static constexpr bool WIDE = !OF_VECTORS;
@@ -307,14 +308,14 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
 {
     for (uint32_t unit = 0; unit < units; unit++) {
         const int32_t action = action_of_row<R>(call, unit);
-        block_row<int32_t> row = find_row<false, int32_t>(call.shape, first_unit + (int32_t)unit);
+        block_row<int32_t> row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit);
         row.outer *= (int32_t)call.entries;
         const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
         for (; row.outer < end && (is_filled(action) || !s.in_place); row.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
                 const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
-                const char *const from = find_address<false>(call.shape, s, s.src, row, head, lane);
-                char *const to = find_address<false>(call.shape, s, s.dst, row, head, lane);
+                const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, row, head, lane);
+                char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, row, head, lane);
                 lane_pair<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
                 if (is_filled(action))
@@ -346,7 +347,7 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
         const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
         const unit_row row(plan, rows, unit, axis_of_column(plan, column));
         if (call.mode == GRADIENT_DIRECT)
-            store_angle(plan, find_row<false, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
+            store_angle(plan, find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
                         sum_of_unit(call, unit, column));
         else if (row.counts || call.mode == GRADIENT_SEQUENCES)
             __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
@@ -379,7 +380,7 @@ __device__ __forceinline__ void emit_keys(const gradient_call &call, const block
         const uint32_t unit = i / axes, axis = i - unit * axes;
         const unit_row row(plan, rows, unit, axis);
         const int64_t batch =
-            plan.d_freqs_stride.batch ? find_row<false, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
+            plan.d_freqs_stride.batch ? find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
         const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? row.position : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;
         call.keys[at] = row.counts ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;

@@ -107,7 +107,7 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<false>(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
+        return find_address<ADDRESSES_ANY>(call.shape, this->segment(call), dst, this->row, first_head, this->item.lane);
     }
 
     /* Who has nothing to load loads what others do: see lane_job. */

@@ -75,10 +75,10 @@ struct raw_entry {
     }
 };
 
-/* The column of a pair's first element (0) or second one (1). IS_SIMPLE: a pair has one. */
-template <bool IS_SIMPLE> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
+/* The column of a pair's first element (0) or second one (1). PLAIN: a pair has one. */
+template <bool PLAIN> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
-    return IS_SIMPLE || !p.plan.angles.per_element ? pair
+    return PLAIN || !p.plan.angles.per_element ? pair
            : p.plan.interleaved_columns ? 2 * pair + which
                                         : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
@@ -154,8 +154,8 @@ __device__ __forceinline__ void sincos_of_phase(int64_t position, uint64_t step,
 template <int DTYPE> struct couple {
     typename elements<DTYPE>::real cosine, sine;
 
-    /* IS_SIMPLE: of a call that rounds once. */
-    template <bool IS_SIMPLE> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
+    /* PLAIN: of a call that rounds once. */
+    template <bool PLAIN> __device__ __forceinline__ void finish(const cuda_plan &p, bool is_nan)
     {
         typedef typename elements<DTYPE>::real real;
         if constexpr (DTYPE == TROPE_F64) {
@@ -167,7 +167,7 @@ template <int DTYPE> struct couple {
         }
         if (is_nan)
             cosine = sine = (real)NAN;
-        if (!IS_SIMPLE && p.plan.rounding == TROPE_ROUND_NATIVE)
+        if (!PLAIN && p.plan.rounding == TROPE_ROUND_NATIVE)
             round();
     }
 

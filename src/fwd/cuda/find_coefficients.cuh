@@ -16,7 +16,7 @@ using position_type =
 template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_of_block(const typename R::call &call)
 {
     return block_rows<position_type<R>>(shared + call.shape.rows_at, call.shape.rows_of_block,
-                                        R::IS_SIMPLE ? 1 : call.plan.plan.axes);
+                                        R::ROWS == ROWS_SEARCHED ? 1 : call.plan.plan.axes);
 }
 
 template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
@@ -33,13 +33,13 @@ __device__ __forceinline__ void find_rows(const typename R::call &call, typename
     const block_rows<position_type<R>> rows = rows_of_block<R>(call);
     const auto locate = [&](uint32_t row, int64_t *batch, int64_t *token) {
         const block_row<typename R::index> at =
-            find_row<R::IS_SIMPLE, typename R::index>(call.shape, first_row + (typename R::index)row);
+            find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)row);
         *batch = at.batch(call.shape);
         *token = at.token(call.shape);
     };
     if (have_actions<R::ROWS>(plan)) {
         if (thread_of_block() < 32)
-            search_rows<R::ROWS, ANY_TABLE>(plan, first_row, count, rows, locate);
+            search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, first_row, count, rows, locate);
     } else if (R::ROWS != ROWS_FROM_TOKENS) {
         read_rows<R::ROWS, ANY_TABLE>(plan, count, rows, thread_of_block(), threads_of_block(), locate);
     }
@@ -81,9 +81,9 @@ template <class R> struct row_position {
     __device__ __forceinline__ row_position(const typename R::call &call, typename R::index number, uint32_t row)
         : of_axis(NULL), of_token(0), is_invalid(false)
     {
-        const block_row<typename R::index> at = find_row<R::IS_SIMPLE, typename R::index>(call.shape, number);
+        const block_row<typename R::index> at = find_row<R::ADDRESSES, typename R::index>(call.shape, number);
         const block_rows<position_type<R>> rows = rows_of_block<R>(call);
-        batch = R::IS_SIMPLE ? 0 : at.batch(call.shape);
+        batch = R::ADDRESSES != ADDRESSES_ANY ? 0 : at.batch(call.shape);
         if (R::ROWS == ROWS_FROM_TOKENS)
             of_token = call.plan.positions.of((uint32_t)at.token(call.shape));
         else
@@ -96,7 +96,7 @@ template <class R> struct row_position {
     {
         if (R::ROWS == ROWS_FROM_TOKENS)
             return of_token;
-        return of_axis[R::IS_SIMPLE ? 0 : trope_pair_axis(&plan, (int32_t)pair)];
+        return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : trope_pair_axis(&plan, (int32_t)pair)];
     }
 
     /* Whether a position makes NaN. */
@@ -110,7 +110,7 @@ template <class R> struct row_position {
     __device__ __forceinline__ stride offset_in_table(const trope_plan &plan, int64_t position) const
     {
         const stride of_row = (stride)(position == NO_POSITION ? 0 : position) * (stride)plan.angles.stride.row;
-        return (R::IS_SIMPLE ? 0 : (stride)batch * (stride)plan.angles.stride.batch) + of_row;
+        return (R::ADDRESSES != ADDRESSES_ANY ? 0 : (stride)batch * (stride)plan.angles.stride.batch) + of_row;
     }
 };
 
@@ -119,18 +119,24 @@ template <class R, int COUNT>
 __device__ __forceinline__ void couples_of_phases(const typename R::call &call, const typename R::steps &steps,
                                                   const row_position<R> &row, uint32_t pair, couples<R, COUNT> *made)
 {
+    int64_t position[COUNT];
     uint64_t step[2];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        position[i] = row.of_pair(call.plan.plan, pair + i);
     if (COUNT == 2)
         load_two_parameters(steps.of + pair, &step[0], &step[1]);
     else
         load_parameter(steps.of + pair, &step[0]);
 #pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        settle(&step[i]);
+#pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        const int64_t position = row.of_pair(call.plan.plan, pair + i);
         /* (Positions of 32 bits are not negative.) */
-        sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, step[i], &made->of[i].sine,
-                        &made->of[i].cosine);
-        made->of[i].template finish<R::IS_SIMPLE>(call.plan, row.is_nan(call.plan.plan, position));
+        sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position[i] : position[i], step[i],
+                        &made->of[i].sine, &made->of[i].cosine);
+        made->of[i].template finish<R::PLAIN>(call.plan, row.is_nan(call.plan.plan, position[i]));
     }
 }
 
@@ -158,7 +164,7 @@ __device__ __forceinline__ void couples_of_freqs(const typename R::call &call, c
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         made->of[i] = {cosine[i], sine[i]};
-        made->of[i].template finish<R::IS_SIMPLE>(call.plan, row.is_nan(plan, position[i]));
+        made->of[i].template finish<R::PLAIN>(call.plan, row.is_nan(plan, position[i]));
     }
 }
 
@@ -173,22 +179,22 @@ __device__ __forceinline__ bool couples_of_table(const typename R::call &call, c
     const int64_t position = row.of_pair(p.plan, pair);
     const bool is_nan = row.is_nan(p.plan, position);
     const stride of_row = row.offset_in_table(p.plan, position) +
-                          (!R::IS_SIMPLE && strides.axis ? trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis : 0);
+                          (strides.axis ? trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis : 0);
     raw_couple of_first, of_second;
     of_first.template load<R::DTYPE>(
-        p, (of_row + column_of_pair<R::IS_SIMPLE>(p, (int32_t)pair, 0) * (stride)strides.column) * p.entry_bytes);
+        p, (of_row + column_of_pair<R::PLAIN>(p, (int32_t)pair, 0) * (stride)strides.column) * p.entry_bytes);
     bool differ = false;
-    if (!R::IS_SIMPLE && p.plan.angles.per_element) {
+    if (!R::PLAIN && p.plan.angles.per_element) {
         of_second.template load<R::DTYPE>(
-            p, (of_row + column_of_pair<R::IS_SIMPLE>(p, (int32_t)pair, 1) * (stride)strides.column) * p.entry_bytes);
+            p, (of_row + column_of_pair<R::PLAIN>(p, (int32_t)pair, 1) * (stride)strides.column) * p.entry_bytes);
         differ = of_first.differs(of_second, p.plan.angles.dtype);
     }
     *first = couple_of_entries<R::DTYPE>(p.plan.angles, of_first);
-    first->template finish<R::IS_SIMPLE>(p, is_nan);
+    first->template finish<R::PLAIN>(p, is_nan);
     *second = *first;
     if (differ) {
         *second = couple_of_entries<R::DTYPE>(p.plan.angles, of_second);
-        second->template finish<R::IS_SIMPLE>(p, is_nan);
+        second->template finish<R::PLAIN>(p, is_nan);
     }
     if (differ && p.plan.swap_sines) {
         const typename R::real sine = first->sine;
@@ -240,7 +246,7 @@ __device__ __forceinline__ bool make_couples_of_table(const typename R::call &ca
     each_pair<R, 1>(call, first_row, count, [&](const row_position<R> &row, uint32_t pair, couple<R::DTYPE> *to) {
         couple<R::DTYPE> second;
         differ = couples_of_table<R>(call, row, pair, to, &second) || differ;
-        if (!R::IS_SIMPLE && call.plan.plan.angles.per_element)
+        if (!R::PLAIN && call.plan.plan.angles.per_element)
             to[call.shape.second_at] = second;
     });
     return differ;
@@ -267,7 +273,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         else
             make_couples<R, COUPLES_TOGETHER<R>>(call, steps, first_row, count);
     }
-    if (!R::IS_SIMPLE && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
+    if (!R::PLAIN && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
     __syncthreads();
     return false;

@@ -4,13 +4,12 @@
 
 #include "core/cuda/kernel.h"
 
-#define ROW_KINDS 4
+#define ROW_KINDS 5
 
-/* By kind of rows (ROWS_...), and with phase steps or tables. */
 typedef struct trope_rotation_kernels {
-    trope_cuda_kernel vectors[ROW_KINDS][2]; /* of usual calls */
-    trope_cuda_kernel alone[2];              /* of those from tokens, for rows of one head, or few */
-    trope_cuda_kernel any[2];                /* of any calls, by elements; of more pairs than usual, by vectors */
+    trope_cuda_kernel vectors[ROW_KINDS][2]; /* by kind of rows (ROWS_...), and with phase steps or tables */
+    trope_cuda_kernel alone;                 /* rows of one head, from tokens, with phase steps */
+    trope_cuda_kernel elements;              /* what is not made of vectors */
 } trope_rotation_kernels;
 
 extern const trope_rotation_kernels trope_rotations_f32, trope_rotations_f16, trope_rotations_bf16, trope_rotations_f64;

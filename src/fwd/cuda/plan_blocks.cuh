@@ -9,11 +9,11 @@
 #include "core/require.h"
 #include "fwd/cuda/usual.cuh"
 
-/* Threads that a block should have, of most calls and where rows are searched: many small blocks are there for as many
- * searches at a time. */
-#define USUAL_THREADS    256
-#define SEARCHED_THREADS 96
-#define MOST_ITEMS       320 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
+/* Threads that a block should have. While some of them find a row the others wait, so that many small blocks are better than a
+ * few large ones; sums of heads need more. */
+#define USUAL_THREADS 256
+#define SMALL_THREADS 96
+#define MOST_ITEMS    320 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
 #define MOST_GRID_ROWS 65535
 

@@ -22,8 +22,8 @@ struct block_limit {
 constexpr block_limit block_limits(int rows, bool is_wide)
 {
     return is_wide                 ? block_limit{BLOCK_THREADS, 2}
-           : rows == ROWS_ANY      ? block_limit{256, 4}
-           : rows == ROWS_SEARCHED ? block_limit{320, 5}
+           : rows == ROWS_ANY      ? block_limit{320, 4}
+           : rows == ROWS_SEARCHED || rows == ROWS_READ ? block_limit{320, 5}
                                    : block_limit{384, 4};
 }
 
@@ -145,8 +145,12 @@ template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CAL
     return segment;
 }
 
-/* ANY_ORDER: not only lanes may be neighbours. IS_SIMPLE: no segment is intricate. */
-template <bool ANY_ORDER, bool IS_SIMPLE, class CALL>
+/* What an address may be made of: the token, head and lane of one batch entry (addresses_are_simple in usual.cuh); also of a group
+ * and a part of the window; and of a batch entry. */
+enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_ANY };
+
+/* ANY_ORDER: not only lanes may be neighbours. */
+template <bool ANY_ORDER, int ADDRESSES, class CALL>
 __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
 {
     const block_shape &shape = call.shape;
@@ -165,7 +169,7 @@ __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
         it.lane = of_segment - it.head * s.lanes.divisor;
     }
     it.present = it.row < rows && item < shape.items;
-    if (!IS_SIMPLE && s.is_intricate)
+    if (ADDRESSES != ADDRESSES_SIMPLE && s.is_intricate)
         it.present = it.present && it.head < s.places && it.lane < s.working;
     return it;
 }
@@ -186,11 +190,11 @@ template <typename INDEX> struct block_row {
     }
 };
 
-template <bool IS_SIMPLE, typename INDEX>
+template <int ADDRESSES, typename INDEX>
 __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
 {
     block_row<INDEX> row = {0, number};
-    if (IS_SIMPLE || !shape.two_dimensions)
+    if (ADDRESSES != ADDRESSES_ANY || !shape.two_dimensions)
         return row;
     if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
         row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
@@ -201,15 +205,15 @@ __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, I
 }
 
 /* Of a lane of a head. */
-template <bool IS_SIMPLE, typename STRIDE, typename INDEX>
+template <int ADDRESSES, typename STRIDE, typename INDEX>
 __device__ __forceinline__ char *find_address(const block_shape &shape, const block_segment<STRIDE> &s,
                                               const block_tensor<STRIDE> &t, const block_row<INDEX> &row, uint32_t head,
                                               uint32_t lane)
 {
     char *p = t.base + (int64_t)row.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
-    if (!IS_SIMPLE && shape.two_dimensions)
+    if (ADDRESSES == ADDRESSES_ANY && shape.two_dimensions)
         p += (int64_t)row.outer * t.outer;
-    if (!IS_SIMPLE && s.is_intricate) {
+    if (ADDRESSES != ADDRESSES_SIMPLE && s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);
         p += (int64_t)(int32_t)group * t.group;
         head -= group * s.heads_per_group.divisor;

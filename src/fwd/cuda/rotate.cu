@@ -12,51 +12,40 @@ static const trope_rotation_kernels *kernels_of(int32_t dtype)
                                  : &trope_rotations_f64;
 }
 
-/* Heads that are rotated alone where each thread may load its pairs' freqs as vectors. In blocks, so few heads wait for one row
- * after another: on an H100 4 + 1 heads reach 0.95 of a copy for 0.80, 6 + 1 0.94 for 0.86, but 8 + 1 0.89 for 0.98. */
-enum { FEW_HEADS = 7 };
-
 /* The kernel of a plan, and what is asked of its blocks. */
 struct rotation_choice {
     const trope_cuda_kernel *kernel;
     block_form form;
 };
 
-/* Threads that wait for nobody can take no head apart whose pairs change their places in it. */
-static bool rotates_few_heads_once(const trope_plan &plan, int64_t most)
+/* Whether one head alone rotates. Threads that wait for nobody can take no head apart whose pairs change their places in it. */
+static bool rotates_one_head(const trope_plan &plan)
 {
-    const int64_t heads = rotating_heads(plan);
     bool accumulates = false;
     for (int i = 0; i < plan.operand_count; i++)
         accumulates = accumulates || plan.operands[i].accumulate;
-    return heads >= 1 && heads <= most && plan.rounding == TROPE_ROUND_ONCE && !accumulates && !rearranges_in_place(plan);
-}
-
-/* Whether a thread can load the freqs of its pairs as vectors. */
-static bool has_freq_vectors(const trope_plan &plan)
-{
-    const trope_plan_angles &a = plan.angles;
-    return a.source == TROPE_ANGLES_FREQS && !a.per_element && a.dtype == TROPE_F32 && a.stride.column == 1 &&
-           !a.stride.axis && a.stride.row % 4 == 0 && a.stride.batch % 4 == 0 && (uintptr_t)a.freqs % 16 == 0;
+    return rotating_heads(plan) == 1 && plan.rounding == TROPE_ROUND_ONCE && !accumulates && !rearranges_in_place(plan);
 }
 
 static rotation_choice choose(const trope_plan &plan)
 {
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
-    const row_kind rows = plan.sequences.boundaries && !is_simple(plan) ? ROWS_ANY : kind_of_rows(plan);
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
+    row_kind rows = kind_of_rows(plan);
     block_form form = form_of(plan, false);
-    if (!form.vectors || rows == ROWS_ANY || (!has_table && !pairs_are_usual(plan)))
-        return {&kernels->any[form.vectors], form};
-    const trope_cuda_kernel *const alone = &kernels->alone[has_table];
-    if (rows == ROWS_FROM_TOKENS && rotates_few_heads_once(plan, has_table ? FEW_HEADS : 1) &&
-        (!has_table || has_freq_vectors(plan))) {
+    if (!form.vectors)
+        return {&kernels->elements, form};
+    if (rows == ROWS_FROM_TOKENS && !has_table && pairs_are_usual(plan) && rotates_one_head(plan)) {
         form.whole_warps = true;
         form.splits = false;
-        return {alone, form};
+        return {&kernels->alone, form};
     }
+    if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
+        rows = ROWS_ANY;
+    else if (rows == ROWS_SEARCHED && !addresses_are_simple(plan))
+        rows = ROWS_SEARCHED_GENERIC;
     form.most = (uint32_t)block_limits(rows, false).threads;
-    form.threads = SEARCHED_THREADS;
+    form.threads = SMALL_THREADS;
     /* (What must not be cut becomes a power of two.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
     return {&kernels->vectors[rows][has_table], form};

@@ -10,7 +10,7 @@
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
-    static constexpr uint32_t STEPS = OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : OF_ANGLES == ANGLES_TABLE ? 1 : USUAL_PAIRS;
+    static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE ? 1 : OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : USUAL_PAIRS;
     static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
@@ -20,8 +20,11 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     typedef block_segment<stride> segment;
     typedef phase_steps<STEPS> steps;
     static constexpr int PAIRS = lane::WIDTH;
-    /* Whether the kernel can only do what is_simple (usual.cuh) says. */
-    static constexpr bool IS_SIMPLE = OF_ROWS == ROWS_SEARCHED || OF_ROWS == ROWS_SEARCHED_GENERIC;
+    /* Whether the kernel rotates plainly (rotates_plainly in usual.cuh) and in no other way. */
+    static constexpr bool PLAIN = OF_ROWS != ROWS_FROM_TOKENS && OF_ROWS != ROWS_ANY;
+    static constexpr int ADDRESSES = OF_ROWS == ROWS_SEARCHED           ? ADDRESSES_SIMPLE
+                                     : OF_ROWS == ROWS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
+                                                                        : ADDRESSES_ANY;
 };
 
 /* ---- the rotation of a lane ---- */
@@ -116,19 +119,19 @@ template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
     typename R::lane v;
-    char *to;   /* of simple calls: it is found before the loads, so that nothing else has to be kept for it */
+    char *to;   /* with PLAIN: it is found before the loads, so that nothing else has to be kept for it */
     char *from; /* (who has nothing to load loads what others do: a branch would part loads from what waits for them) */
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
-        item = find_item<!R::VECTORS, R::IS_SIMPLE>(call, rows);
-        row = find_row<R::IS_SIMPLE, typename R::index>(call.shape, first_row + (typename R::index)item.row);
+        item = find_item<!R::VECTORS, R::ADDRESSES>(call, rows);
+        row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
         const typename R::segment &s = segment(call);
         from = s.src.base;
         if (item.present && s.is_loaded)
             from = find_src(call, item.head);
         to = NULL;
-        if (R::IS_SIMPLE)
+        if (R::PLAIN)
             to = find_to(call);
     }
 
@@ -140,7 +143,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
     {
         const typename R::segment &s = segment(call);
-        return found_here(find_address<R::IS_SIMPLE>(call.shape, s, s.src, row, head, item.lane));
+        return found_here(find_address<R::ADDRESSES>(call.shape, s, s.src, row, head, item.lane));
     }
 
     /* After the kernel before this one has ended. */
@@ -151,7 +154,7 @@ template <class R> struct lane_job {
 
     __device__ __forceinline__ void store(const typename R::call &call) const
     {
-        char *const at = R::IS_SIMPLE ? to : find_to(call);
+        char *const at = R::PLAIN ? to : find_to(call);
         v.store(at, at + segment(call).dst.second);
     }
 
@@ -164,14 +167,14 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
                                               const block_tensor<typename R::stride> &dst) const
     {
-        return find_address<R::IS_SIMPLE>(call.shape, segment(call), dst, row, item.head, item.lane);
+        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
     }
 
     /* Whether rotate_usually does all that is to be done: one rounding, no sum, the pairings of src and dst are the same, and so
      * are the coefficients of both elements of a pair. */
     __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
     {
-        return is_rotated(action) && (R::IS_SIMPLE ? segment(call).rotates : segment(call).is_plain) && !own;
+        return is_rotated(action) && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
     }
 
     template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
@@ -228,10 +231,10 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const bool rotates = is_rotated(action) && s.rotates, fills = is_filled(action), adds = !R::IS_SIMPLE && s.accumulate;
+        const bool rotates = is_rotated(action) && s.rotates, fills = is_filled(action), adds = !R::PLAIN && s.accumulate;
         if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
             return; /* dst has it */
-        if (R::IS_SIMPLE) {
+        if (R::PLAIN) {
             if (fills)
                 v.fill(filling_of<R::DTYPE>(action));
             return store(call);
@@ -267,7 +270,7 @@ template <class R> struct lane_job {
 #pragma unroll 1
         for (item.segment = shape.segments; item.segment < (uint32_t)shape.segments + shape.fills; item.segment++) {
             const typename R::segment &s = segment(call);
-            const block_tensor<typename R::stride> dst = R::IS_SIMPLE ? s.dst : unrotated_dst(s);
+            const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
             const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
 #pragma unroll 1
             for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;

@@ -1,49 +1,28 @@
-/* The rotation of rows with one head, or few, whose positions follow from the tokens: nothing is shared, each thread makes the
- * coefficients of its lane in registers, and nobody waits. */
+/* The rotation of rows with one head, whose positions follow from the tokens: nothing is shared, each thread makes the coefficients
+ * of its lane in registers, and nobody waits. */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
 #include "fwd/cuda/rotate.cuh"
 
-/* Where the angles of a thread's pairs come from: their steps, or freqs as vectors (see has_freq_vectors). */
+/* The angles of a thread's pairs. */
 template <class R> struct lone_angles {
-    static constexpr bool HAS_FREQS = R::ANGLES == ANGLES_TABLE;
+    uint64_t step[R::PAIRS];
+    uint32_t position;
 
-    uint64_t step[HAS_FREQS ? 1 : R::PAIRS];
-    uint4 freqs[HAS_FREQS ? R::PAIRS / 4 : 1];
-    int32_t position;
-
-    /* `batch`, `token`: of a row that is. */
     __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &steps, uint32_t lane,
-                                            int32_t batch, uint32_t token)
+                                            uint32_t token)
     {
-        const cuda_plan &p = call.plan;
-        const trope_table_stride &stride = p.plan.angles.stride;
-        position = (int32_t)p.positions.of(token);
-        if (HAS_FREQS) {
-            const int32_t at =
-                batch * (int32_t)stride.batch + position * (int32_t)stride.row + (int32_t)(lane * R::PAIRS);
+        position = call.plan.positions.of(token);
 #pragma unroll
-            for (int e = 0; e < R::PAIRS; e += 4)
-                load_16((const uint4 *)(p.table[0] + (at + e) * (int64_t)sizeof(float)), &freqs[e / 4]);
-        } else {
-#pragma unroll
-            for (int e = 0; e < R::PAIRS; e += 2)
-                load_two_parameters(steps.of + lane * R::PAIRS + e, &step[e], &step[e + 1]);
-        }
+        for (int e = 0; e < R::PAIRS; e += 2)
+            load_two_parameters(steps.of + lane * R::PAIRS + e, &step[e], &step[e + 1]);
     }
 
     __device__ __forceinline__ couple<R::DTYPE> find(const cuda_plan &p, int e) const
     {
         couple<R::DTYPE> c;
-        if constexpr (HAS_FREQS) {
-            const uint4 &v = freqs[e / 4];
-            const uint32_t bits = e % 4 == 0 ? v.x : e % 4 == 1 ? v.y : e % 4 == 2 ? v.z : v.w;
-            const float angle = trope_float_from_bits(bits);
-            sincos_of_angles<1>(&angle, &c.sine, &c.cosine);
-        } else {
-            sincos_of_phase(position, step[e], &c.sine, &c.cosine);
-        }
+        sincos_of_phase(position, step[e], &c.sine, &c.cosine);
         c.template finish<true>(p, false);
         return c;
     }
@@ -87,8 +66,7 @@ __global__ void __launch_bounds__(256, 4)
     const bool rotates = job.segment(call).rotates;
     lone_angles<R> angles;
     await_previous();
-    angles.request(call, steps, rotates ? job.item.lane : 0, (int32_t)job.row.batch(shape),
-                   job.item.row < rows ? (uint32_t)job.row.token(shape) : 0);
+    angles.request(call, steps, rotates ? job.item.lane : 0, job.item.row < rows ? (uint32_t)job.row.token(shape) : 0);
     job.load(call);
     admit_next();
     if (rotates)

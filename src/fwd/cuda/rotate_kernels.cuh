@@ -9,30 +9,27 @@
     {                                                                                                                      \
         (const void *)rotate_kernel<rotation<DTYPE, true, ROWS, ANGLES, false>>, "cuda-" name "-vectors-" rows "-" angles  \
     }
-#define ALONE_KERNEL(name, DTYPE, angles, ANGLES)                                                                          \
-    {                                                                                                                      \
-        (const void *)rotate_alone_kernel<rotation<DTYPE, true, ROWS_FROM_TOKENS, ANGLES, false>>,                         \
-            "cuda-" name "-alone-" angles                                                                                  \
-    }
-#define ANY_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
-    {                                                                                                                      \
-        (const void *)rotate_kernel<rotation<DTYPE, VECTORS, ROWS_ANY, ANGLES_ANY, !VECTORS>>,                             \
-            "cuda-" name "-" form "-any"                                                                                   \
-    }
 #define VECTOR_KERNELS(name, DTYPE, rows, ROWS)                                                                            \
     {                                                                                                                      \
         VECTOR_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                     \
             VECTOR_KERNEL(name, DTYPE, rows, ROWS, "table", ANGLES_TABLE)                                                  \
     }
+#define ALONE_KERNEL(name, DTYPE)                                                                                          \
+    {                                                                                                                      \
+        (const void *)rotate_alone_kernel<rotation<DTYPE, true, ROWS_FROM_TOKENS, ANGLES_PHASE, false>>,                   \
+            "cuda-" name "-alone"                                                                                          \
+    }
+#define ELEMENT_KERNEL(name, DTYPE)                                                                                        \
+    {                                                                                                                      \
+        (const void *)rotate_kernel<rotation<DTYPE, false, ROWS_ANY, ANGLES_ANY, true>>, "cuda-" name "-elements"          \
+    }
 #define ROTATION_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
         {VECTOR_KERNELS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS), VECTOR_KERNELS(name, DTYPE, "read", ROWS_READ),     \
          VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
-         VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC)},                                          \
-            {ALONE_KERNEL(name, DTYPE, "phase", ANGLES_PHASE), ALONE_KERNEL(name, DTYPE, "table", ANGLES_TABLE)},          \
-        {                                                                                                                  \
-            ANY_KERNEL(name, DTYPE, "elements", false), ANY_KERNEL(name, DTYPE, "vectors", true)                           \
-        }                                                                                                                  \
+         VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC),                                           \
+         VECTOR_KERNELS(name, DTYPE, "any", ROWS_ANY)},                                                                    \
+            ALONE_KERNEL(name, DTYPE), ELEMENT_KERNEL(name, DTYPE)                                                         \
     }
 
 #endif

@@ -114,24 +114,25 @@ static inline bool can_be_vectors(const trope_plan &plan)
     return fits && segments <= USUAL_SEGMENTS;
 }
 
-/* ---- packed calls of the simple kind ---- */
-
-/* Whether an address in an operand is a sum of a token's, a head's and a lane's products. */
-static inline bool addresses_are_simple(const trope_plan_operand &of, int32_t parts)
+/* Whether a plan rounds once, has one pairing, the same coefficients for both elements of a pair, and overwrites dst. */
+static inline bool rotates_plainly(const trope_plan &plan)
 {
-    trope_plan_operand o = of;
-    join_groups(&o, false);
-    return o.groups == 1 && (parts == 1 || !o.rotary_dim);
+    bool plain = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+                 plan.interleaved_src == plan.interleaved_dst;
+    for (int i = 0; i < plan.operand_count; i++)
+        plain = plain && !plan.operands[i].accumulate;
+    return plain;
 }
 
-/* Whether a packed call that vectors can take has simple addresses, the same position for all pairs, the same coefficients for
- * both elements of a pair, one pairing, one rounding, and no sum. */
-static inline bool is_simple(const trope_plan &plan)
+/* Whether addresses are sums of the products of a token, a head and a lane: of one batch entry, without groups or parts. */
+static inline bool addresses_are_simple(const trope_plan &plan)
 {
-    bool simple = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element && !plan.angles.stride.axis &&
-                  plan.axes == 1 && plan.interleaved_src == plan.interleaved_dst;
-    for (int i = 0; i < plan.operand_count; i++)
-        simple = simple && !plan.operands[i].accumulate && addresses_are_simple(plan.operands[i], plan.parts);
+    bool simple = plan.batch == 1 && plan.parts == 1;
+    for (int i = 0; i < plan.operand_count; i++) {
+        trope_plan_operand o = plan.operands[i];
+        join_groups(&o, false);
+        simple = simple && (o.groups == 1 || !moves_operand(plan, o));
+    }
     return simple;
 }
 

@@ -20,7 +20,7 @@ template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_pla
     return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.sequences.boundaries);
 }
 
-/* Whether one array of int32 and one rank are all that a packed call has. */
+/* Whether one array of int32 and one rank are all that the sequences of a packed call have. */
 static inline bool search_is_usual(const trope_sequences &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
@@ -118,13 +118,13 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
     return {find_action(plan, is_valid, trope_is_padding(&span, index)), trope_add_position(span.first, index)};
 }
 
-/* Thread i of a warp gets token first + i, for `count` of them. */
-template <int ROWS>
+/* Thread i of a warp gets token first + i, for `count` of them. WIDE: 32 bits may be too few. */
+template <int ROWS, bool WIDE>
 __device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t count)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     const int32_t thread = (int32_t)thread_of_warp();
-    if (ROWS == ROWS_ANY && is_wide_search(plan.sequences))
+    if (WIDE && is_wide_search(plan.sequences))
         return find_wide_token(plan, first + min(thread, count - 1));
     const int32_t before = search_boundaries(s, (int32_t)first, count);
     const narrow_bounds bounds = narrow_load_bounds(&s, before);
@@ -163,12 +163,12 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
 #define MOST_SEARCHED_ROWS 32 /* of a block: a thread of the warp that searches has one */
 
 /* The rows of a packed call, by the first warp of the block. */
-template <int ROWS, bool ANY_TABLE, typename POSITION, class LOCATE>
+template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, int64_t first_token, uint32_t count,
                                             const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
-    const packed_token token = find_packed_token<ROWS>(plan, first_token, (int32_t)count);
+    const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count);
     const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
     if (row < count)
         rows.action[row] = token.action;
