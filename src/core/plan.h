@@ -138,7 +138,7 @@ TROPE_HD int trope_is_summed(const trope_plan_operand *o)
 /* The axis that was said for a pair: the plane of a table that has planes. `pair` counts through all parts. */
 TROPE_HD int32_t trope_pair_plane(const trope_plan *plan, int32_t pair)
 {
-    return (int32_t)(plan->axis_bits[pair / 16] >> (2 * (pair % 16)) & 3);
+    return (int32_t)(plan->axis_bits[(uint32_t)pair / 16] >> (2 * ((uint32_t)pair % 16)) & 3);
 }
 
 /* The position axis that drives a pair. */

@@ -64,9 +64,18 @@ TROPE_HD int64_t trope_load_index_if(const void *array, int32_t is_64, int64_t i
 #define INTEGER            int64_t
 #define FN(name)           trope_##name
 #define DIVIDE(divisor, n) trope_divide_wide(divisor, n)
-#define LOAD(s, array, i)  trope_load_index(array, (s)->boundaries_64, i)
-#define SETTLE(b)          (void)0
 #include "varlen/sequence_template.h"
+
+TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t before)
+{
+    const int64_t first = before > 0 ? before - 1 : 0, second = before < s->count ? before : s->count;
+    trope_bounds b;
+    b.begin = trope_load_index(s->boundaries, s->boundaries_64, first);
+    b.end = trope_load_index(s->boundaries, s->boundaries_64, second);
+    b.unpadded_begin = trope_load_index(s->unpadded, s->boundaries_64, first);
+    b.unpadded_end = trope_load_index(s->unpadded, s->boundaries_64, second);
+    return b;
+}
 
 /* What is wrong with a sequence. Without any there is one boundary, which is checked as a sequence of no tokens. */
 TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64_t sequence)

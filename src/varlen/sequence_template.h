@@ -1,25 +1,14 @@
 /* The rules for one sequence of a packed stream: whether its bounds are valid, which tokens of this rank belong to it, and which
  * positions they have. position.h includes this once, with integers of 64 bits; CUDA includes it once more with 32, which are
- * enough for most calls and need half the registers. The includer defines INTEGER, FN(name), DIVIDE(divisor, n) and
- * LOAD(sequences, array, i), which loads element i of cu_seqlens, and SETTLE(bounds), which is done when they are loaded. */
+ * enough for most calls and need half the registers. The includer defines INTEGER, FN(name) and DIVIDE(divisor, n).
+ *
+ * `before` is the number of boundaries that are at or before some tokens: 0 for those before the first sequence, sequence + 1, or
+ * count + 1 for those after the last one. */
 
-/* Offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin, unpadded_end) from cu_seqlens. */
+/* The boundaries around tokens, offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin, unpadded_end) from cu_seqlens. */
 typedef struct FN(bounds) {
     INTEGER begin, end, unpadded_begin, unpadded_end;
 } FN(bounds);
-
-/* The boundaries around tokens that have `before` of them at or before themselves: 0, sequence + 1, or count + 1. */
-TROPE_HD FN(bounds) FN(load_bounds)(const trope_sequences *s, INTEGER before)
-{
-    const INTEGER count = (INTEGER)s->count, first = before > 0 ? before - 1 : 0, second = before < count ? before : count;
-    FN(bounds) b;
-    b.begin = LOAD(s, s->boundaries, first);
-    b.end = LOAD(s, s->boundaries, second);
-    b.unpadded_begin = LOAD(s, s->unpadded, first);
-    b.unpadded_end = LOAD(s, s->unpadded, second);
-    SETTLE(b);
-    return b;
-}
 
 TROPE_HD trope_bounds_fault FN(check_bounds)(const trope_sequences *s, FN(bounds) b)
 {
@@ -103,5 +92,3 @@ TROPE_HD int FN(is_padding)(const FN(span) *span, INTEGER index)
 #undef INTEGER
 #undef FN
 #undef DIVIDE
-#undef LOAD
-#undef SETTLE

@@ -116,6 +116,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
+    g->shape.any_is_intricate = 1; /* (it may be) */
     g->shape.rotating_slices = 1; /* all */
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;

@@ -50,10 +50,16 @@ __device__ __forceinline__ uint32_t thread_of_warp()
  * them once, and keep them in registers through the search. */
 __device__ __forceinline__ uint32_t thread_of_block()
 {
-    uint32_t x, y;
+    uint32_t x, y, z;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     asm volatile("mov.u32 %0, %%tid.y;" : "=r"(y));
-    return y * blockDim.x + x;
+    asm volatile("mov.u32 %0, %%tid.z;" : "=r"(z));
+    return (z * blockDim.y + y) * blockDim.x + x;
+}
+
+__device__ __forceinline__ uint32_t threads_of_block()
+{
+    return blockDim.x * blockDim.y * blockDim.z;
 }
 
 __device__ __forceinline__ int64_t block_of_grid()
@@ -114,11 +120,14 @@ __device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_6
     return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
 }
 
-__device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
+__device__ __forceinline__ void load_4(const void *from, uint32_t *to)
 {
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from));
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
+}
+
+__device__ __forceinline__ void load_8(const void *from, uint32_t *low, uint32_t *high)
+{
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
 }
 
 /* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,
@@ -148,11 +157,6 @@ __device__ __forceinline__ void settle(uint64_t *loaded)
     uint32_t low = (uint32_t)*loaded;
     settle(&low);
     *loaded = *loaded >> 32 << 32 | low;
-}
-
-__device__ __forceinline__ void await(uint32_t loaded, uint32_t *condition)
-{
-    asm volatile("mad.lo.u32 %0, %1, %2, %0;" : "+r"(*condition) : "r"(loaded), "r"(gridDim.z - 1));
 }
 
 /* Brings what is loaded later into L2, which has no older data than memory, whoever is writing it. */

@@ -26,6 +26,7 @@ struct cuda_plan {
     int32_t part_pairs; /* of a row of angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
+    int32_t axis_mask; /* a pair's plane with this mask is its axis */
     token_positions positions;
     int32_t has_plain_freqs; /* freqs of fp32 with one column a pair, whose number is even, and the same for all axes */
     trope_plan plan; /* what it points to on the host is not for kernels */

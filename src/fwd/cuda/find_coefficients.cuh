@@ -92,11 +92,12 @@ template <class R> struct row_position {
             is_invalid = rows.action[row] == TROPE_ROW_INVALID;
     }
 
-    __device__ __forceinline__ int64_t of_pair(const trope_plan &plan, uint32_t pair) const
+    /* (Without a branch for calls with one axis: it would part loads from what waits for them.) */
+    __device__ __forceinline__ int64_t of_pair(const cuda_plan &p, uint32_t pair) const
     {
         if (R::ROWS == ROWS_FROM_TOKENS)
             return of_token;
-        return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : trope_pair_axis(&plan, (int32_t)pair)];
+        return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : trope_pair_plane(&p.plan, (int32_t)pair) & p.axis_mask];
     }
 
     /* Whether a position makes NaN. */
@@ -123,7 +124,7 @@ __device__ __forceinline__ void couples_of_phases(const typename R::call &call, 
     uint64_t step[2];
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
-        position[i] = row.of_pair(call.plan.plan, pair + i);
+        position[i] = row.of_pair(call.plan, pair + i);
     if (COUNT == 2)
         load_two_parameters(steps.of + pair, &step[0], &step[1]);
     else
@@ -153,7 +154,7 @@ __device__ __forceinline__ void couples_of_freqs(const typename R::call &call, c
     typename R::real angle[COUNT], sine[COUNT], cosine[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        position[i] = row.of_pair(plan, pair + i);
+        position[i] = row.of_pair(call.plan, pair + i);
         const stride at = row.offset_in_table(plan, position[i]) + (stride)(pair + i) * column;
         raw[i].template load<TROPE_F32>(call.plan.table[0] + at * (stride)sizeof(float), sizeof(float));
     }
@@ -176,7 +177,7 @@ __device__ __forceinline__ bool couples_of_table(const typename R::call &call, c
     typedef typename R::stride stride;
     const cuda_plan &p = call.plan;
     const trope_table_stride &strides = p.plan.angles.stride;
-    const int64_t position = row.of_pair(p.plan, pair);
+    const int64_t position = row.of_pair(p, pair);
     const bool is_nan = row.is_nan(p.plan, position);
     const stride of_row = row.offset_in_table(p.plan, position) +
                           (strides.axis ? trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis : 0);

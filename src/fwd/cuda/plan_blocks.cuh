@@ -16,6 +16,7 @@
 #define MOST_ITEMS    320 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
 #define MOST_GRID_ROWS 65535
+#define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
 
 /* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
 #define MOST_SUM_BYTES 2048
@@ -158,7 +159,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     block_shape *const shape = &call->shape;
     uint32_t together = 1;
     shape->least_slots = USUAL_THREADS;
-    memset(call->first_item, 0xff, sizeof call->first_item);
+    memset(call->first_unit, 0xff, sizeof call->first_unit);
     for (int use = ROTATED; use < USES; use++) {
         for (int i = 0; i < plan.operand_count; i++) {
             head_run runs[3];
@@ -175,8 +176,8 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 if (form.sums)
                     plan_sum(plan.operands[i], s);
                 const uint32_t of_segment = items_together(plan, *s);
-                call->first_item[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
-                shape->items = call->first_item[shape->segments - 1] + s->places * s->lanes.divisor;
+                call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
+                shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
                 together = std::max(together, of_segment);
                 plan_rounds(*s, shape);
             }
@@ -254,28 +255,58 @@ static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
     *rows = std::max(threads / *items, 1u);
 }
 
-/* Rows and items of a block. */
-static inline void cut(const trope_plan &plan, const block_form &form, uint32_t together, size_t bytes_of_row,
-                       block_shape *shape)
+/* Whether a thread can be a lane, a head and a row: all segments have the same number of lanes. */
+template <typename STRIDE, int SEGMENTS>
+static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
+{
+    bool uniform = form.vectors && !form.sums && !form.whole_warps;
+    for (int i = 0; i < call.shape.segments; i++)
+        uniform = uniform && call.segments[i].lanes.divisor == call.segments[0].lanes.divisor;
+    return uniform;
+}
+
+/* Rows and items of a block. OF_HEAD: items of a head, if heads must not be cut, or 1. */
+static inline void cut(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
+                       size_t bytes_of_row, block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
     const uint32_t several = rows_together(plan, shape->neighbours),
-                   most = std::max((several > 1 ? form.threads : form.items) / several, 1u);
+                   most = std::max((several > 1 ? form.threads : form.items) / several / of_head, 1u) * of_head;
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
-    if (together > 1)
+    if (of_head > 1)
+        items = (uint32_t)quotient_up(items, of_head) * of_head;
+    else if (together > 1)
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
     int64_t rows = std::max(form.threads / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
-    if (plan.sequences.boundaries)
-        rows = std::min<int64_t>(rows, MOST_SEARCHED_ROWS);
+    rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
     if (form.whole_warps)
         make_warps_whole(&shape->rows_of_block, &items);
     const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has a warp at least */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
+    if (of_head > 1)
+        shape->items_of_block = (uint32_t)quotient_up(std::max(items, of_warp), of_head) * of_head;
+}
+
+/* What threads count: heads, or items. */
+template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_call<STRIDE, SEGMENTS> *call)
+{
+    block_shape *const shape = &call->shape;
+    const uint32_t of_unit = shape->is_uniform ? call->segments[0].lanes.divisor : 1;
+    shape->units = shape->items / of_unit;
+    shape->units_of_block = shape->items_of_block / of_unit;
+    shape->all_are_alike = 1;
+    for (int i = 0; i < shape->segments + shape->fills; i++) {
+        const block_segment<STRIDE> &s = call->segments[i];
+        shape->any_is_intricate = shape->any_is_intricate || s.is_intricate;
+        shape->all_are_alike = shape->all_are_alike && (i >= shape->segments || (s.alike && s.is_loaded));
+        if (i < shape->segments)
+            call->first_unit[i] /= of_unit;
+    }
 }
 
 /* OF_LANE: pairs of a lane. */
@@ -332,8 +363,10 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     uint32_t rotating = 0;
     const uint32_t together = plan_items(plan, form, call, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
-    cut(plan, form, together, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
-    const uint32_t rows = shape->rows_of_block, items = shape->items_of_block;
+    shape->is_uniform = is_uniform(form, *call);
+    cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
+    plan_units(call);
+    const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
@@ -342,7 +375,9 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     if (form.sums)
         l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows), slices = quotient_up(shape->items, items);
-    l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items) : dim3(items, rows);
+    l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
+                : shape->is_uniform            ? dim3(lanes, items / lanes, rows)
+                                               : dim3(items, 1, rows);
     shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
     l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= form.most &&

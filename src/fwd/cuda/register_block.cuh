@@ -72,7 +72,12 @@ struct block_shape {
     trope_divisor inner;     /* these, if they are below 2^31 */
     uint32_t two_dimensions; /* there is more than one outer */
     uint32_t rows_of_block, items_of_block;
-    uint32_t items;             /* of a row */
+    uint32_t items;            /* of a row */
+    uint32_t is_uniform;       /* all heads have the same number of lanes: a thread is a lane, a head and a row, without divisions */
+    uint32_t units;            /* of a row: its heads, or else its items */
+    uint32_t units_of_block;   /* of a row */
+    uint32_t any_is_intricate; /* of the segments */
+    uint32_t all_are_alike;    /* of the segments that have items; and all of these are loaded */
     uint16_t segments;          /* that have items */
     uint16_t fills;             /* segments after these: what stays in place, but is overwritten where it is padding */
     uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */
@@ -97,7 +102,7 @@ enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };
 
 template <typename STRIDE, int SEGMENTS> struct block_call {
     block_shape shape;
-    uint32_t first_item[SEGMENTS]; /* of each segment; UINT32_MAX where there is none */
+    uint32_t first_unit[SEGMENTS]; /* of each segment; UINT32_MAX where there is none */
     block_segment<STRIDE> segments[SEGMENTS];
     cuda_plan plan;
 };
@@ -125,23 +130,18 @@ __device__ __forceinline__ uint32_t slice_of_block(const block_shape &shape)
 
 /* ---- what a thread has ---- */
 
-__device__ __forceinline__ uint32_t threads_of_block()
-{
-    return blockDim.x * blockDim.y;
-}
-
 struct block_item {
     uint32_t segment, head, lane;
     uint32_t row;                 /* of the block */
     bool present;
 };
 
-template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CALL &call, uint32_t item)
+template <class CALL> __device__ __forceinline__ uint32_t find_segment(const CALL &call, uint32_t unit)
 {
-    uint32_t segment = (item >= call.first_item[1]) + (item >= call.first_item[2]);
+    uint32_t segment = (unit >= call.first_unit[1]) + (unit >= call.first_unit[2]);
 #pragma unroll 1
     for (uint32_t i = 3; i < call.shape.segments; i++)
-        segment += item >= call.first_item[i];
+        segment += unit >= call.first_unit[i];
     return segment;
 }
 
@@ -154,22 +154,27 @@ template <bool ANY_ORDER, int ADDRESSES, class CALL>
 __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
 {
     const block_shape &shape = call.shape;
-    const bool by_rows = ANY_ORDER && shape.neighbours == NEAR_ROWS;
-    const uint32_t item = slice_of_block(shape) * shape.items_of_block + (by_rows ? threadIdx.y : threadIdx.x);
+    const bool is_uniform = ADDRESSES == ADDRESSES_SIMPLE || shape.is_uniform,
+               by_rows = ANY_ORDER && shape.neighbours == NEAR_ROWS;
+    const uint32_t unit =
+        slice_of_block(shape) * shape.units_of_block + (is_uniform || by_rows ? threadIdx.y : threadIdx.x);
     block_item it;
-    it.row = by_rows ? threadIdx.x : threadIdx.y;
-    it.segment = find_segment(call, item);
+    it.row = by_rows ? threadIdx.x : threadIdx.z;
+    it.segment = find_segment(call, unit);
     const auto &s = call.segments[it.segment];
-    const uint32_t of_segment = item - call.first_item[it.segment];
-    if (ANY_ORDER && shape.neighbours == NEAR_HEADS) {
+    const uint32_t of_segment = unit - call.first_unit[it.segment];
+    if (is_uniform) {
+        it.lane = threadIdx.x;
+        it.head = of_segment;
+    } else if (ANY_ORDER && shape.neighbours == NEAR_HEADS) {
         it.lane = of_segment / s.heads;
         it.head = of_segment - it.lane * s.heads;
     } else {
         it.head = trope_divide(&s.lanes, of_segment);
         it.lane = of_segment - it.head * s.lanes.divisor;
     }
-    it.present = it.row < rows && item < shape.items;
-    if (ADDRESSES != ADDRESSES_SIMPLE && s.is_intricate)
+    it.present = it.row < rows && unit < shape.units;
+    if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate)
         it.present = it.present && it.head < s.places && it.lane < s.working;
     return it;
 }
@@ -213,7 +218,7 @@ __device__ __forceinline__ char *find_address(const block_shape &shape, const bl
     char *p = t.base + (int64_t)row.inner * t.inner + (int64_t)(int32_t)lane * t.lane;
     if (ADDRESSES == ADDRESSES_ANY && shape.two_dimensions)
         p += (int64_t)row.outer * t.outer;
-    if (ADDRESSES != ADDRESSES_SIMPLE && s.is_intricate) {
+    if (ADDRESSES != ADDRESSES_SIMPLE && shape.any_is_intricate && s.is_intricate) {
         const uint32_t group = trope_divide(&s.heads_per_group, head);
         p += (int64_t)(int32_t)group * t.group;
         head -= group * s.heads_per_group.divisor;

@@ -128,7 +128,7 @@ template <class R> struct lane_job {
         row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
         const typename R::segment &s = segment(call);
         from = s.src.base;
-        if (item.present && s.is_loaded)
+        if (item.present && (call.shape.all_are_alike || s.is_loaded))
             from = find_src(call, item.head);
         to = NULL;
         if (R::PLAIN)
@@ -161,7 +161,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_to(const typename R::call &call) const
     {
         const typename R::segment &s = segment(call);
-        return s.alike ? from + s.moved : find_dst(call, s.dst);
+        return call.shape.all_are_alike || s.alike ? from + s.moved : find_dst(call, s.dst);
     }
 
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
@@ -265,7 +265,8 @@ template <class R> struct lane_job {
     {
         const block_shape &shape = call.shape;
         const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
-        const uint32_t thread = !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.x;
+        const uint32_t thread =
+            !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
         v.fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
         for (item.segment = shape.segments; item.segment < (uint32_t)shape.segments + shape.fills; item.segment++) {

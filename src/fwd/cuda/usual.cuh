@@ -124,14 +124,17 @@ static inline bool rotates_plainly(const trope_plan &plan)
     return plain;
 }
 
-/* Whether addresses are sums of the products of a token, a head and a lane: of one batch entry, without groups or parts. */
+/* Whether addresses are sums of the products of a token, a head and a lane: of one batch entry, without groups or parts, with
+ * windows of one size that are all that is moved. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
     bool simple = plan.batch == 1 && plan.parts == 1;
     for (int i = 0; i < plan.operand_count; i++) {
+        head_run runs[3];
         trope_plan_operand o = plan.operands[i];
         join_groups(&o, false);
-        simple = simple && (o.groups == 1 || !moves_operand(plan, o));
+        if (moves_operand(plan, o))
+            simple = simple && o.groups == 1 && o.rotary_dim == 2 * plan.pairs && (o.in_place || cut_head(plan, o, runs) == 1);
     }
     return simple;
 }

@@ -127,7 +127,7 @@ __device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan
     if (WIDE && is_wide_search(plan.sequences))
         return find_wide_token(plan, first + min(thread, count - 1));
     const int32_t before = search_boundaries(s, (int32_t)first, count);
-    const narrow_bounds bounds = narrow_load_bounds(&s, before);
+    const narrow_bounds bounds = narrow_load_bounds(s, before);
     const bool is_valid = narrow_is_gap(&s, before) || narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
     const narrow_span span = narrow_span_of_bounds(&s, before, bounds);
     const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + thread);

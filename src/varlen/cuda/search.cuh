@@ -12,37 +12,65 @@ TROPE_HD bool is_wide_search(const trope_sequences &s)
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
 
-/* Element i of cu_seqlens. One that 32 bits cannot hold is wrong, and as wrong as the nearest number that they can hold. */
-TROPE_HD int32_t load_boundary(const trope_sequences *s, const void *array, int32_t i)
+/* One that 32 bits cannot hold is wrong, and as wrong as the nearest number that they can hold. */
+__device__ __forceinline__ int32_t narrow_boundary(int64_t boundary)
 {
-    const int64_t boundary = trope_load_index(array, s->boundaries_64, i);
-    if (!s->boundaries_64 || (int32_t)boundary == boundary)
-        return (int32_t)boundary;
-    return boundary < 0 ? INT32_MIN : INT32_MAX;
+    return boundary > INT32_MAX ? INT32_MAX : boundary < INT32_MIN ? INT32_MIN : (int32_t)boundary;
 }
 
-/* See settle in core/cuda/ptx.cuh. */
-TROPE_HD void settle_bounds(int32_t *bounds)
+/* COUNT elements of cu_seqlens, which are waited for before any branch: see settle in core/cuda/ptx.cuh. */
+template <int COUNT>
+__device__ __forceinline__ void load_boundaries(const trope_sequences &s, const void *array, const int32_t *i, int32_t *to)
 {
-#ifdef __CUDA_ARCH__
+    uint32_t low[COUNT], high[COUNT];
+    if (!s.boundaries_64) {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        settle((uint32_t *)bounds + i);
-#endif
+        for (int j = 0; j < COUNT; j++)
+            load_4((const int32_t *)array + i[j], &low[j]);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            settle(&low[j]);
+#pragma unroll
+        for (int j = 0; j < COUNT; j++)
+            to[j] = (int32_t)low[j];
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        load_8((const int64_t *)array + i[j], &low[j], &high[j]);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        settle(&low[j]);
+#pragma unroll
+    for (int j = 0; j < COUNT; j++)
+        to[j] = narrow_boundary((int64_t)((uint64_t)high[j] << 32 | low[j]));
 }
 
 #define INTEGER            int32_t
 #define FN(name)           narrow_##name
 #define DIVIDE(divisor, n) trope_divide(divisor, (uint32_t)(n))
-#define LOAD(s, array, i)  load_boundary(s, array, i)
-#define SETTLE(b)          settle_bounds(&(b).begin)
 #include "varlen/sequence_template.h"
+
+/* As trope_load_bounds. */
+__device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequences &s, int32_t before)
+{
+    const int32_t i[2] = {max(before - 1, 0), min(before, (int32_t)s.count)};
+    int32_t stored[2], unpadded[2];
+    load_boundaries<2>(s, s.boundaries, i, stored);
+    unpadded[0] = stored[0];
+    unpadded[1] = stored[1];
+    if (s.unpadded != s.boundaries)
+        load_boundaries<2>(s, s.unpadded, i, unpadded);
+    return {stored[0], stored[1], unpadded[0], unpadded[1]};
+}
 
 /* Boundary i, or INT32_MAX from `end` on. All threads load one and use it at once: behind a branch the compiler would make them
  * wait for all loads, and so for the data. */
 __device__ __forceinline__ int32_t boundary_before(const trope_sequences &s, int32_t i, int32_t end)
 {
-    const int32_t boundary = load_boundary(&s, s.boundaries, min(i, end - 1));
+    const int32_t at = min(i, end - 1);
+    int32_t boundary;
+    load_boundaries<1>(s, s.boundaries, &at, &boundary);
     return i < end ? boundary : INT32_MAX;
 }
 
@@ -89,7 +117,7 @@ __device__ __forceinline__ int32_t search_boundaries(const trope_sequences &s, i
 template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const trope_sequences &s, int64_t sequence)
 {
     return trope_status_of_fault(WIDE ? trope_check_sequence(&s, sequence)
-                                      : narrow_check_bounds(&s, narrow_load_bounds(&s, (int32_t)sequence + 1)));
+                                      : narrow_check_bounds(&s, narrow_load_bounds(s, (int32_t)sequence + 1)));
 }
 
 /* Each sequence is looked at once, by some thread of the grid: also those that hold no token. */
@@ -97,7 +125,7 @@ template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope
 {
     if (!s.boundaries || !status)
         return;
-    const uint32_t threads = blockDim.x * blockDim.y;
+    const uint32_t threads = threads_of_block();
     const int64_t end = max(s.count, (int64_t)1), step = (int64_t)gridDim.x * gridDim.y * threads;
 #pragma unroll 1
     for (int64_t i = block_of_grid() * threads + thread_of_block(); i < end; i += step) {

@@ -43,7 +43,7 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 /* Its number in its warp. */
 static inline uint32_t emulated_lane()
 {
-    return (threadIdx.y * blockDim.x + threadIdx.x) % 32;
+    return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
 }
 
 /* ---- threads that wait for each other ---- */

@@ -104,7 +104,8 @@ static void resume(unsigned number)
     thread &t = block.threads[number];
     running = number;
     threadIdx.x = number % blockDim.x;
-    threadIdx.y = number / blockDim.x;
+    threadIdx.y = number / blockDim.x % blockDim.y;
+    threadIdx.z = number / blockDim.x / blockDim.y;
     if (_setjmp(scheduler))
         return;
     if (t.started)
@@ -214,7 +215,7 @@ static void run_block(unsigned threads)
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)
 {
-    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x * config->blockDim.y > 1024 || config->gridDim.x == 0)
+    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x * config->blockDim.y * config->blockDim.z > 1024 || config->blockDim.z > 64 || config->gridDim.x == 0)
         return cudaErrorInvalidValue;
     running_kernel = kernel;
     running_arguments = arguments;
@@ -222,7 +223,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ke
     blockDim = config->blockDim;
     for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
         for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
-            run_block(blockDim.x * blockDim.y);
+            run_block(blockDim.x * blockDim.y * blockDim.z);
     return cudaSuccess;
 }
 

@@ -32,7 +32,12 @@ static inline uint32_t thread_of_warp()
 
 static inline uint32_t thread_of_block()
 {
-    return threadIdx.y * blockDim.x + threadIdx.x;
+    return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+}
+
+static inline uint32_t threads_of_block()
+{
+    return blockDim.x * blockDim.y * blockDim.z;
 }
 
 static inline int64_t block_of_grid()
@@ -56,17 +61,20 @@ static inline void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint3
         *high = ((const uint32_t *)from)[1];
 }
 
-static inline void load_16(const uint4 *from, uint4 *to)
+static inline void load_4(const void *from, uint32_t *to)
 {
-    emulated_aligned(from, sizeof *from);
-    *to = *from;
+    emulated_aligned(from, 4);
+    *to = *(const uint32_t *)from;
+}
+
+static inline void load_8(const void *from, uint32_t *low, uint32_t *high)
+{
+    emulated_aligned(from, 8);
+    *low = *(const uint32_t *)from;
+    *high = ((const uint32_t *)from)[1];
 }
 
 template <typename T> static inline void settle(T *)
-{
-}
-
-static inline void await(uint32_t, uint32_t *)
 {
 }
 
