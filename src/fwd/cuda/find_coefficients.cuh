@@ -205,21 +205,41 @@ __device__ __forceinline__ bool couples_of_table(const typename R::call &call, c
     return differ;
 }
 
-/* Calls make(row, pair, where its couple is) for all pairs of a block, by all its threads: for each COUNT-th pair. What threads
- * make is in the order of shared memory, so that little has to be found for it. */
+/* What a thread makes at a time: the couples of COUNT pairs of a row. All that it is given follows from `number`, which counts
+ * couples in the order of shared memory, so that neighbours are made by neighbouring threads. */
+template <class R, int COUNT> struct couple_run {
+    uint32_t row, pair;
+
+    __device__ __forceinline__ couple_run(const block_shape &shape, uint32_t number)
+    {
+        constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>, OF_LANE = R::PAIRS / TOGETHER;
+        const uint32_t place = number * COUNT, group = trope_divide(&shape.lanes, place / TOGETHER),
+                       lane = place / TOGETHER - group * shape.lanes.divisor;
+        row = group / OF_LANE;
+        pair = pair_of_lane<R>(shape, lane, group % OF_LANE * TOGETHER + place % TOGETHER);
+    }
+};
+
+/* Calls make(row, pair, where its couple is) for each COUNT-th pair of a block, by all threads of the block, after a barrier. What
+ * does not depend on positions comes before the barrier. */
 template <class R, int COUNT, class MAKE>
 __device__ __forceinline__ void each_pair(const typename R::call &call, typename R::index first_row, uint32_t count,
                                           MAKE make)
 {
-    constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>, OF_LANE = R::PAIRS / TOGETHER;
     const block_shape &shape = call.shape;
+    const uint32_t threads = threads_of_block(), end = count * shape.couples_of_row / COUNT;
+    uint32_t number = thread_of_block();
+    couple_run<R, COUNT> run(shape, number);
+    if (R::ROWS != ROWS_FROM_TOKENS)
+        __syncthreads();
 #pragma unroll 1
-    for (uint32_t i = thread_of_block(); i < count * shape.couples_of_row / COUNT; i += threads_of_block()) {
-        const uint32_t place = i * COUNT, run = trope_divide(&shape.lanes, place / TOGETHER),
-                       lane = place / TOGETHER - run * shape.lanes.divisor, row = run / OF_LANE,
-                       pair = pair_of_lane<R>(shape, lane, run % OF_LANE * TOGETHER + place % TOGETHER);
-        if (R::VECTORS || R::PAIRS == 1 || pair < (uint32_t)call.plan.plan.pairs)
-            make(row_position<R>(call, first_row + (typename R::index)row, row), pair, (couple<R::DTYPE> *)shared + place);
+    while (number < end) {
+        if (R::VECTORS || R::PAIRS == 1 || run.pair < (uint32_t)call.plan.plan.pairs)
+            make(row_position<R>(call, first_row + (typename R::index)run.row, run.row), run.pair,
+                 (couple<R::DTYPE> *)shared + number * COUNT);
+        number += threads;
+        if (number < end)
+            run = couple_run<R, COUNT>(shape, number);
     }
 }
 
@@ -264,16 +284,14 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     issue_loads();
     find_rows<R>(call, first_row, count);
     admit_next();
-    if (R::ROWS != ROWS_FROM_TOKENS)
-        __syncthreads();
-    if (slice_of_block(call.shape) < call.shape.rotating_slices) { /* the others only copy */
-        if (!has_phases<R::ANGLES>(call.plan.plan) && !call.plan.has_plain_freqs)
-            differ = make_couples_of_table<R>(call, first_row, count);
-        else if (R::PAIRS == 1 || count * call.shape.couples_of_row <= threads_of_block())
-            make_couples<R, 1>(call, steps, first_row, count);
-        else
-            make_couples<R, COUPLES_TOGETHER<R>>(call, steps, first_row, count);
-    }
+    if (slice_of_block(call.shape) >= call.shape.rotating_slices)
+        count = 0; /* it only copies */
+    if (!has_phases<R::ANGLES>(call.plan.plan) && !call.plan.has_plain_freqs)
+        differ = make_couples_of_table<R>(call, first_row, count);
+    else if (R::PAIRS == 1 || count * call.shape.couples_of_row <= threads_of_block())
+        make_couples<R, 1>(call, steps, first_row, count);
+    else
+        make_couples<R, COUPLES_TOGETHER<R>>(call, steps, first_row, count);
     if (!R::PLAIN && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);
     __syncthreads();

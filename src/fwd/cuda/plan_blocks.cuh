@@ -303,7 +303,7 @@ template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_cal
     for (int i = 0; i < shape->segments + shape->fills; i++) {
         const block_segment<STRIDE> &s = call->segments[i];
         shape->any_is_intricate = shape->any_is_intricate || s.is_intricate;
-        shape->all_are_alike = shape->all_are_alike && (i >= shape->segments || (s.alike && s.is_loaded));
+        shape->all_are_alike = shape->all_are_alike && (i >= shape->segments || s.alike);
         if (i < shape->segments)
             call->first_unit[i] /= of_unit;
     }

@@ -77,7 +77,7 @@ struct block_shape {
     uint32_t units;            /* of a row: its heads, or else its items */
     uint32_t units_of_block;   /* of a row */
     uint32_t any_is_intricate; /* of the segments */
-    uint32_t all_are_alike;    /* of the segments that have items; and all of these are loaded */
+    uint32_t all_are_alike;    /* of the segments that have items */
     uint16_t segments;          /* that have items */
     uint16_t fills;             /* segments after these: what stays in place, but is overwritten where it is padding */
     uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */

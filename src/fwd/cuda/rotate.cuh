@@ -119,7 +119,7 @@ template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
     typename R::lane v;
-    char *to;   /* with PLAIN: it is found before the loads, so that nothing else has to be kept for it */
+    char *to;   /* with PLAIN: found early, so that nothing else has to be kept for it */
     char *from; /* (who has nothing to load loads what others do: a branch would part loads from what waits for them) */
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
@@ -128,11 +128,9 @@ template <class R> struct lane_job {
         row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
         const typename R::segment &s = segment(call);
         from = s.src.base;
-        if (item.present && (call.shape.all_are_alike || s.is_loaded))
+        if (item.present)
             from = find_src(call, item.head);
         to = NULL;
-        if (R::PLAIN)
-            to = find_to(call);
     }
 
     __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
@@ -150,6 +148,8 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         v.load(from, from + segment(call).src.second);
+        if (R::PLAIN)
+            to = find_to(call);
     }
 
     __device__ __forceinline__ void store(const typename R::call &call) const
@@ -161,7 +161,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ char *find_to(const typename R::call &call) const
     {
         const typename R::segment &s = segment(call);
-        return call.shape.all_are_alike || s.alike ? from + s.moved : find_dst(call, s.dst);
+        return call.shape.all_are_alike ? from + s.moved : find_dst(call, s.dst);
     }
 
     __device__ __forceinline__ char *find_dst(const typename R::call &call,
