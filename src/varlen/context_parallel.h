@@ -15,7 +15,7 @@ static inline trope_cp trope_plan_cp(int32_t layout, int32_t size, int32_t rank,
     trope_cp cp = {size, 1, 0, 1, {0, 0}, {(uint32_t)size, 0, 0}, 0};
     switch (size > 1 ? layout : 0) {
     case TROPE_CP_CONTIGUOUS:
-        cp.lead[0] = rank;
+        cp.lead[0] = cp.lead[1] = rank;
         break;
     case TROPE_CP_ZIGZAG: /* chunks rank and 2 * size - 1 - rank of 2 * size */
         cp.chunks = 2;

@@ -45,8 +45,8 @@ TROPE_HD INTEGER FN(cp_after)(const trope_cp *cp, INTEGER token)
 /* The position of token i of a sequence (or batch entry) that has `local` tokens on this rank. */
 TROPE_HD INTEGER FN(cp_position)(const trope_cp *cp, INTEGER local, INTEGER i)
 {
-    const INTEGER chunk = cp->chunks == 1 ? local : local / 2;
-    const int32_t lead = cp->chunks == 1 || i < chunk ? cp->lead[0] : cp->lead[1];
+    const INTEGER chunk = local >> (cp->chunks - 1);
+    const int32_t lead = i < chunk ? cp->lead[0] : cp->lead[1]; /* the same where there is one chunk */
     return (lead * chunk + i) * (INTEGER)cp->step + (INTEGER)cp->first;
 }
 

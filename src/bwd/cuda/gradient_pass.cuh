@@ -143,7 +143,7 @@ struct unit_row {
 
     __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
     {
-        position = rows.position[(unit << rows.axis_bits) + axis];
+        position = rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
         const bool is_nan = plan.angles.source != TROPE_ANGLES_PHASE && position == NO_POSITION,
                    has_actions = plan.sequences.boundaries;
         counts = !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
@@ -161,7 +161,8 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
     typedef int32_t index;
     typedef std::conditional_t<OF_VECTORS, usual_gradient, wide_gradient> call;
     typedef typename call::stride stride;
-    typedef phase_steps<OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS> steps;
+    static constexpr uint32_t STEPS = OF_VECTORS ? USUAL_PAIRS : TROPE_MAX_PAIRS;
+    typedef phase_steps<STEPS> steps;
     /* By vectors angles are of pairs, so both elements of one add to one sum, and dx is rounded once. */
     static constexpr int SUMS = OF_VECTORS ? 1 : 2;
     static constexpr int PAIRS = lane::PAIRS;
@@ -189,12 +190,12 @@ template <class R> struct head_job {
     __device__ __forceinline__ void run(const place &at, int32_t action, uint32_t unit, double sum[R::SUMS][R::PAIRS])
     {
         const auto &s = at.segment();
-        if (is_rotated(action))
+        if (action == TROPE_ROW_ROTATE)
             rotate(at, unit, sum);
-        else if (is_filled(action))
+        else if (is_filled(action, true))
             dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
         if (s.dst.base && !(action == TROPE_ROW_COPY && s.in_place))
-            dy.store(at, is_rotated(action) ? s.dst : unrotated_dst(s));
+            dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
     }
 
   private:
@@ -311,14 +312,14 @@ __device__ __forceinline__ void copy_segment(const typename R::call &call, const
         block_row<int32_t> row = find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit);
         row.outer *= (int32_t)call.entries;
         const int32_t end = (int32_t)min((uint32_t)row.outer + call.entries, call.batch);
-        for (; row.outer < end && (is_filled(action) || !s.in_place); row.outer++) {
+        for (; row.outer < end && (is_filled(action, false) || !s.in_place); row.outer++) {
             for (uint32_t i = threadIdx.x; i < s.heads * s.working; i += blockDim.x) {
                 const uint32_t head = trope_divide(&s.lanes, i), lane = i - head * s.working;
                 const char *const from = find_address<ADDRESSES_ANY>(call.shape, s, s.src, row, head, lane);
                 char *const to = find_address<ADDRESSES_ANY>(call.shape, s, s.dst, row, head, lane);
                 lane_pair<R::DTYPE, R::VECTORS> v;
                 v.load(from, from + s.src.second);
-                if (is_filled(action))
+                if (is_filled(action, false))
                     v.fill(filling_of<R::DTYPE>(action));
                 v.store(to, to + s.dst.second);
             }

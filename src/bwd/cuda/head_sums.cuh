@@ -123,7 +123,7 @@ template <class R> struct sum_job : lane_job<R> {
         t.clear();
         if (!is_loaded)
             return t;
-        if (is_rotated(action) && this->segment(call).rotates) {
+        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates) {
             if (call.plan.plan.interleaved_src)
                 this->v.separate();
             lane_coefficients<R> c;
@@ -161,8 +161,8 @@ template <class R> struct sum_job : lane_job<R> {
     __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, lane_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
-        const bool rotated = is_rotated(action) && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
-        const block_tensor<typename R::stride> dst = is_rotated(action) ? s.dst : unrotated_dst(s);
+        const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
+        const block_tensor<typename R::stride> dst = action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s);
         char *const to = find_dst(call, dst);
         if (s.accumulate && action == TROPE_ROW_ZERO)
             return;
@@ -176,7 +176,7 @@ template <class R> struct sum_job : lane_job<R> {
         this->v.template set_pairs<R::PAIRS, false>(0, t.of);
         if (joins)
             this->v.join();
-        if (is_filled(action))
+        if (is_filled(action, s.rotates))
             this->v.fill(filling_of<R::DTYPE>(action));
         store_lane(to, dst.second);
     }

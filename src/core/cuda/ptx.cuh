@@ -130,6 +130,13 @@ __device__ __forceinline__ void load_8(const void *from, uint32_t *low, uint32_t
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
 }
 
+__device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
+{
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
+                 : "l"(from));
+}
+
 /* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,
  * serves one address after another: 32 cycles of the multiprocessor for a warp.) */
 __device__ __forceinline__ void load_parameter(const uint64_t *from, uint64_t *to)

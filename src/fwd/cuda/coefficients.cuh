@@ -26,7 +26,10 @@ struct cuda_plan {
     int32_t part_pairs; /* of a row of angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
-    int32_t axis_mask; /* a pair's plane with this mask is its axis */
+    uint32_t axis_bits; /* of block_rows */
+    int32_t axis_mask;  /* a pair's plane with this mask is its axis there */
+    int32_t of_padding; /* TROPE_ROW_...: what is done with padding */
+    int32_t from_tokens; /* positions follow from them: */
     token_positions positions;
     int32_t has_plain_freqs; /* freqs of fp32 with one column a pair, whose number is even, and the same for all axes */
     trope_plan plan; /* what it points to on the host is not for kernels */
@@ -93,6 +96,10 @@ struct raw_couple {
     {
         cosine.load<DTYPE>(p.table[0] + at, p.entry_bytes);
         sine.load<DTYPE>(p.table[1] + at, p.entry_bytes);
+    }
+
+    __device__ __forceinline__ void settle_all()
+    {
         settle(&cosine.low);
         settle(&sine.low);
     }

@@ -82,7 +82,10 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
     p->has_plain_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
                          !plan.angles.stride.axis && plan.pairs % 2 == 0;
-    p->axis_mask = plan.axes == 1 ? 0 : TROPE_MAX_AXES - 1;
+    p->axis_bits = axis_bits_of_rows(plan);
+    p->axis_mask = (1 << p->axis_bits) - 1;
+    p->of_padding = trope_action_of_padding(&plan.sequences);
+    p->from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
     p->positions = plan_positions(plan.sequences);
 }
 

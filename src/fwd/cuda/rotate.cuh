@@ -106,12 +106,7 @@ __device__ __forceinline__ double term_of(double x)
 template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
 {
     typedef typename elements<DTYPE>::real real;
-    return action == TROPE_ROW_POISON ? from_real<DTYPE>((real)NAN) : (typename elements<DTYPE>::type)0;
-}
-
-__device__ __forceinline__ bool is_filled(int32_t action)
-{
-    return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON;
+    return action == TROPE_ROW_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
 }
 
 /* What a thread has of the call. */
@@ -174,7 +169,7 @@ template <class R> struct lane_job {
      * are the coefficients of both elements of a pair. */
     __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
     {
-        return is_rotated(action) && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
+        return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
     }
 
     template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
@@ -231,7 +226,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const bool rotates = is_rotated(action) && s.rotates, fills = is_filled(action), adds = !R::PLAIN && s.accumulate;
+        const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates), adds = !R::PLAIN && s.accumulate;
         if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
             return; /* dst has it */
         if (R::PLAIN) {
@@ -304,7 +299,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     } else {
         job.template rotate_usually<false>(call);
     }
-    if (may_search(R::ROWS) && is_filled(action) && job.item.row < rows)
+    if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
         job.fill_rest(call, action);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);

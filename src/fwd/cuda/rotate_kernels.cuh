@@ -16,8 +16,7 @@
     }
 #define ALONE_KERNEL(name, DTYPE)                                                                                          \
     {                                                                                                                      \
-        (const void *)rotate_alone_kernel<rotation<DTYPE, true, ROWS_FROM_TOKENS, ANGLES_PHASE, false>>,                   \
-            "cuda-" name "-alone"                                                                                          \
+        (const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"                                     \
     }
 #define ELEMENT_KERNEL(name, DTYPE)                                                                                        \
     {                                                                                                                      \

@@ -40,9 +40,11 @@ template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(c
     return known;
 }
 
-__device__ __forceinline__ bool is_rotated(int32_t action)
+/* What becomes of the heads of a row: they are rotated; or filled, with zeros, or with NaN; or copied. Of a row whose sequence is
+ * invalid only what would be rotated is filled. */
+__device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 {
-    return action == TROPE_ROW_ROTATE || action == TROPE_ROW_INVALID;
+    return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
 }
 
 /* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
@@ -51,20 +53,26 @@ template <typename POSITION> struct block_rows {
     int32_t *action;    /* of each row: TROPE_ROW_... */
     uint32_t axis_bits;
 
-    __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, int32_t axes)
-        : position((POSITION *)at), axis_bits(axes == 1 ? 0 : 2)
+    __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, uint32_t axis_bits_of_rows)
+        : position((POSITION *)at), axis_bits(axis_bits_of_rows)
     {
-        static_assert(TROPE_MAX_AXES == 4, "axis_bits");
         action = (int32_t *)(position + (rows_of_block << axis_bits));
     }
 };
 
-/* What no table has as a row, nor a simple call as a position. */
+/* What no table has as a row. */
 #define NO_POSITION (-1)
+
+/* Without ids all axes have the same positions. */
+static inline uint32_t axis_bits_of_rows(const trope_plan &plan)
+{
+    static_assert(TROPE_MAX_AXES == 4, "axis_bits_of_rows");
+    return plan.sequences.ids && plan.axes > 1 ? 2 : 0;
+}
 
 static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
 {
-    return rows * (sizeof(int64_t) * (plan.axes == 1 ? 1 : TROPE_MAX_AXES) + sizeof(int32_t));
+    return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + sizeof(int32_t));
 }
 
 /* The row of a table that is at a position: its own, the nearest one, or NO_POSITION, which is reported. */
@@ -77,35 +85,19 @@ __device__ __forceinline__ int64_t row_of_table(const trope_plan &plan, int64_t 
     return NO_POSITION;
 }
 
-/* Leaves what the coefficients of a row are made of. ANY_TABLE: there may be a table. */
-template <bool ANY_TABLE, typename POSITION>
-__device__ __forceinline__ void leave_position(const trope_plan &plan, int32_t action, int axis, int64_t position,
-                                               POSITION *to)
+/* What the coefficients of a row are made of. ANY_TABLE: there may be a table. */
+template <bool ANY_TABLE>
+__device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool rotates, int axis, int64_t position)
 {
-    if (ANY_TABLE && plan.angles.source != TROPE_ANGLES_PHASE) /* (other axes and rows have no use for it) */
-        position = plan.used_axes >> axis & 1 && action == TROPE_ROW_ROTATE ? row_of_table(plan, position) : 0;
-    if ((ANY_TABLE || sizeof(POSITION) == 4) && action == TROPE_ROW_INVALID)
-        position = NO_POSITION;
-    *to = (POSITION)position;
+    if (!ANY_TABLE || plan.angles.source == TROPE_ANGLES_PHASE || (uint64_t)position < (uint64_t)plan.angles.rows)
+        return position;
+    return rotates && plan.used_axes >> axis & 1 ? row_of_table(plan, position) : 0; /* (nobody has use for the others) */
 }
 
-/* What is done with a token of a sequence, or of a gap, that has this index in it. */
-__device__ __forceinline__ int32_t find_action(const trope_plan &plan, bool is_valid, bool is_padding)
-{
-    if (!is_valid)
-        return TROPE_ROW_INVALID;
-    if (!is_padding)
-        return TROPE_ROW_ROTATE;
-    const int32_t action = trope_action_of_padding(&plan.sequences);
-    if (action == TROPE_ROW_POISON && plan.status)
-        atomicOr(plan.status, TROPE_STATUS_PADDING);
-    return action;
-}
-
-/* A token of a packed call: its action, and its position if no id says it. */
+/* A token of a packed call. */
 struct packed_token {
-    int32_t action;
-    int64_t position;
+    bool is_padding, is_valid;
+    int64_t position; /* if no id says it */
 };
 
 /* By one thread, in 64 bits. Not inline: few calls need it. */
@@ -114,8 +106,9 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
     const trope_sequences &s = plan.sequences;
     const trope_span span = trope_find_span(&s, 0, token);
     const int64_t index = trope_index_in_sequence(&s, &span, token);
-    const bool is_valid = span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID;
-    return {find_action(plan, is_valid, trope_is_padding(&span, index)), trope_add_position(span.first, index)};
+    return {(bool)trope_is_padding(&span, index),
+            span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID,
+            trope_add_position(span.first, index)};
 }
 
 /* Thread i of a warp gets token first + i, for `count` of them. WIDE: 32 bits may be too few. */
@@ -126,12 +119,11 @@ __device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan
     const int32_t thread = (int32_t)thread_of_warp();
     if (WIDE && is_wide_search(plan.sequences))
         return find_wide_token(plan, first + min(thread, count - 1));
-    const int32_t before = search_boundaries(s, (int32_t)first, count);
-    const narrow_bounds bounds = narrow_load_bounds(s, before);
-    const bool is_valid = narrow_is_gap(&s, before) || narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
-    const narrow_span span = narrow_span_of_bounds(&s, before, bounds);
+    const found_bounds found = search_boundaries(s, (int32_t)first, count);
+    const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds);
     const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + thread);
-    return {thread < count ? find_action(plan, is_valid, narrow_is_padding(&span, index)) : 0,
+    return {(bool)narrow_is_padding(&span, index),
+            narrow_is_gap(&s, found.before) || narrow_check_bounds(&s, found.bounds) == TROPE_BOUNDS_VALID,
             s.starts ? trope_add_position(span.first, index) : span.first + index};
 }
 
@@ -155,27 +147,30 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
             const trope_span span = trope_dense_span(&s, batch);
             position = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
         }
-        leave_position<ANY_TABLE>(plan, have_actions<ROWS>(plan) ? rows.action[row] : (int32_t)TROPE_ROW_ROTATE, axis,
-                                  position, rows.position + i);
+        const bool rotates = !have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE;
+        rows.position[i] = (POSITION)finish_position<ANY_TABLE>(plan, rotates, axis, position);
     }
 }
 
 #define MOST_SEARCHED_ROWS 32 /* of a block: a thread of the warp that searches has one */
 
-/* The rows of a packed call, by the first warp of the block. */
+/* The rows of a packed call, by the first warp of the block. `of_padding`: what is done with padding. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void search_rows(const trope_plan &plan, int64_t first_token, uint32_t count,
-                                            const block_rows<POSITION> &rows, LOCATE locate)
+__device__ __forceinline__ void search_rows(const trope_plan &plan, int32_t of_padding, int64_t first_token,
+                                            uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
     const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count);
     const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
-    if (row < count)
-        rows.action[row] = token.action;
-#pragma unroll 1
-    for (int axis = 0; axis < 1 << rows.axis_bits && row < count && !has_ids; axis++)
-        leave_position<ANY_TABLE>(plan, token.action, axis, token.position,
-                                  rows.position + (row << rows.axis_bits) + axis);
+    if (row < count) {
+        const int32_t action = token.is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
+        rows.action[row] = token.is_valid ? action : (int32_t)TROPE_ROW_INVALID;
+        if (action == TROPE_ROW_POISON && plan.status)
+            atomicOr(plan.status, TROPE_STATUS_PADDING);
+        if (!has_ids)
+            rows.position[row] =
+                (POSITION)finish_position<ANY_TABLE>(plan, action == TROPE_ROW_ROTATE, 0, token.position);
+    }
     if (has_ids) {
         __syncwarp();
         read_rows<ROWS, ANY_TABLE>(plan, count, rows, row, 32, locate);

@@ -12,38 +12,12 @@ TROPE_HD bool is_wide_search(const trope_sequences &s)
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
 
-/* One that 32 bits cannot hold is wrong, and as wrong as the nearest number that they can hold. */
-__device__ __forceinline__ int32_t narrow_boundary(int64_t boundary)
+/* Boundary i of an array of them. One that 32 bits cannot hold is wrong, and INT32_MIN is as wrong. */
+__device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const void *array, int32_t i)
 {
-    return boundary > INT32_MAX ? INT32_MAX : boundary < INT32_MIN ? INT32_MIN : (int32_t)boundary;
-}
-
-/* COUNT elements of cu_seqlens, which are waited for before any branch: see settle in core/cuda/ptx.cuh. */
-template <int COUNT>
-__device__ __forceinline__ void load_boundaries(const trope_sequences &s, const void *array, const int32_t *i, int32_t *to)
-{
-    uint32_t low[COUNT], high[COUNT];
-    if (!s.boundaries_64) {
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            load_4((const int32_t *)array + i[j], &low[j]);
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            settle(&low[j]);
-#pragma unroll
-        for (int j = 0; j < COUNT; j++)
-            to[j] = (int32_t)low[j];
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < COUNT; j++)
-        load_8((const int64_t *)array + i[j], &low[j], &high[j]);
-#pragma unroll
-    for (int j = 0; j < COUNT; j++)
-        settle(&low[j]);
-#pragma unroll
-    for (int j = 0; j < COUNT; j++)
-        to[j] = narrow_boundary((int64_t)((uint64_t)high[j] << 32 | low[j]));
+    uint32_t low, high;
+    load_4_or_8((const char *)array + (int64_t)i * (s.boundaries_64 ? 8 : 4), s.boundaries_64, &low, &high);
+    return s.boundaries_64 && high != (uint32_t)((int32_t)low >> 31) ? INT32_MIN : (int32_t)low;
 }
 
 #define INTEGER            int32_t
@@ -54,23 +28,16 @@ __device__ __forceinline__ void load_boundaries(const trope_sequences &s, const 
 /* As trope_load_bounds. */
 __device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequences &s, int32_t before)
 {
-    const int32_t i[2] = {max(before - 1, 0), min(before, (int32_t)s.count)};
-    int32_t stored[2], unpadded[2];
-    load_boundaries<2>(s, s.boundaries, i, stored);
-    unpadded[0] = stored[0];
-    unpadded[1] = stored[1];
-    if (s.unpadded != s.boundaries)
-        load_boundaries<2>(s, s.unpadded, i, unpadded);
-    return {stored[0], stored[1], unpadded[0], unpadded[1]};
+    const int32_t first = max(before - 1, 0), second = min(before, (int32_t)s.count);
+    return {load_boundary(s, s.boundaries, first), load_boundary(s, s.boundaries, second),
+            load_boundary(s, s.unpadded, first), load_boundary(s, s.unpadded, second)};
 }
 
 /* Boundary i, or INT32_MAX from `end` on. All threads load one and use it at once: behind a branch the compiler would make them
  * wait for all loads, and so for the data. */
 __device__ __forceinline__ int32_t boundary_before(const trope_sequences &s, int32_t i, int32_t end)
 {
-    const int32_t at = min(i, end - 1);
-    int32_t boundary;
-    load_boundaries<1>(s, s.boundaries, &at, &boundary);
+    const int32_t boundary = load_boundary(s, s.boundaries, min(i, end - 1));
     return i < end ? boundary : INT32_MAX;
 }
 
@@ -81,12 +48,18 @@ __device__ __forceinline__ int32_t threads_before(int32_t boundary, int32_t afte
     return later ? __ffs((int)later) - 1 : 32;
 }
 
-/* How many boundaries are at or before each of some tokens that follow each other: thread i of the warp gets the number for token
- * first + i. */
-__device__ __forceinline__ int32_t search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens)
+/* What is found for a token: the number of boundaries at or before it, and the boundaries around it. */
+struct found_bounds {
+    int32_t before;
+    narrow_bounds bounds;
+};
+
+/* Searches for tokens that follow each other: thread i of the warp gets token first + i, for `tokens` of them. */
+__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens)
 {
     enum { FEW = 24 }; /* so that the last 32 boundaries are mostly enough for the tokens after the first, too */
     const int32_t thread = (int32_t)thread_of_warp(), count = (int32_t)s.count + 1;
+    const bool has_unpadded = s.unpadded != s.boundaries;
     int32_t after = narrow_cp_after(&s.cp, first);
     int32_t low = 0, left = count; /* the first boundary after the token is in low + 1 .. low + left, or 0 */
 #pragma unroll 1
@@ -96,17 +69,25 @@ __device__ __forceinline__ int32_t search_boundaries(const trope_sequences &s, i
         low += max(before - 1, 0) * step;
         left = min(step, count - low);
     }
-    int32_t boundary = boundary_before(s, low + thread, count), found = 0;
+    found_bounds found;
+    int32_t boundary = boundary_before(s, low + thread, count), unpadded = 0;
+    if (has_unpadded)
+        unpadded = load_boundary(s, s.unpadded, min(low + thread, count - 1));
 #pragma unroll 1
     for (int32_t i = 0; i < tokens;) {
         const int32_t before = threads_before(boundary, after);
         if (before == 32) { /* and perhaps more */
             low += 31;
             boundary = boundary_before(s, low + thread, count);
+            if (has_unpadded)
+                unpadded = load_boundary(s, s.unpadded, min(low + thread, count - 1));
             continue;
         }
+        narrow_bounds b = {__shfl_sync(UINT32_MAX, boundary, before - 1), __shfl_sync(UINT32_MAX, boundary, before), 0, 0};
+        b.unpadded_begin = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before - 1) : b.begin;
+        b.unpadded_end = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before) : b.end;
         if (thread == i)
-            found = low + before;
+            found = {low + before, b};
         after += (int32_t)s.cp.split.divisor;
         i++;
     }

@@ -74,6 +74,12 @@ static inline void load_8(const void *from, uint32_t *low, uint32_t *high)
     *high = ((const uint32_t *)from)[1];
 }
 
+static inline void load_16(const uint4 *from, uint4 *to)
+{
+    emulated_aligned(from, sizeof *from);
+    *to = *from;
+}
+
 template <typename T> static inline void settle(T *)
 {
 }
