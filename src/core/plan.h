@@ -3,6 +3,7 @@
 #ifndef TROPE_CORE_PLAN_H
 #define TROPE_CORE_PLAN_H
 
+#include <stdalign.h>
 #include <stdint.h>
 
 #include "core/divide.h"
@@ -121,7 +122,7 @@ typedef struct trope_plan {
 typedef struct trope_planned_call {
     trope_plan plan;
     trope_plan_operand operands[TROPE_MAX_OPERANDS];
-    uint64_t step[TROPE_MAX_PAIRS];
+    alignas(16) uint64_t step[TROPE_MAX_PAIRS]; /* (CUDA reads two at once) */
 } trope_planned_call;
 
 TROPE_HD int trope_has_angle_gradient(const trope_plan *plan)

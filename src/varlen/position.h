@@ -88,15 +88,22 @@ TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequen
     return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1));
 }
 
-/* The span of a batch entry without cu_seqlens: all of it. */
-TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
+/* The span of a batch entry without cu_seqlens that starts at position `start`: all of it. */
+TROPE_HD trope_span trope_span_of_start(const trope_sequences *s, int64_t start)
 {
     trope_span span;
     span.begin = -s->cp.skipped;
     span.end = s->tokens;
-    span.sequence = batch;
+    span.sequence = 0;
     span.unpadded = INT64_MAX;
-    span.first = s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0;
+    span.first = start;
+    return span;
+}
+
+TROPE_HD trope_span trope_dense_span(const trope_sequences *s, int64_t batch)
+{
+    trope_span span = trope_span_of_start(s, s->starts ? trope_load_index(s->starts, s->starts_64, batch) : 0);
+    span.sequence = batch;
     return span;
 }
 

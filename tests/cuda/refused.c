@@ -59,7 +59,7 @@ static void check_columns(int32_t heads, int32_t head_dim)
     char name[64] = "";
     c.operands[0].src = (char *)ADDRESS(1) + 2; /* no vector begins there */
     CHECK(trope_kernel_name(call_args(&c), 0, name, sizeof name) == TROPE_OK);
-    CHECK_MESSAGE(!strcmp(name, "cuda-bf16-elements-any"), "%d heads of %d: goes by %s", heads, head_dim, name);
+    CHECK_MESSAGE(!strcmp(name, "cuda-bf16-elements"), "%d heads of %d: goes by %s", heads, head_dim, name);
     CHECK_MESSAGE(trope_forward(call_args(&c)) == TROPE_ERROR_UNSUPPORTED, "%d heads of %d are not refused", heads,
                   head_dim);
 }

@@ -106,17 +106,23 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
     return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
 }
 
-/* The same, or 0 where there is no array. */
-__device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
+/* 4 bytes, or 8; nothing where there is no array. */
+__device__ __forceinline__ void load_4_or_8_if(const void *array, const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
-    uint32_t low = 0, high = 0;
     asm volatile("{\n\t.reg .pred there, wide, narrow;\n\t"
                  "setp.ne.u64 there, %4, 0;\n\t"
                  "setp.ne.and.s32 wide|narrow, %3, 0, there;\n\t"
                  "@narrow ld.global.u32 %0, [%2];\n\t"
                  "@wide ld.global.v2.u32 {%0, %1}, [%2];\n\t}"
-                 : "+r"(low), "+r"(high)
-                 : "l"((const char *)array + i * (is_64 ? 8 : 4)), "r"(is_64), "l"(array));
+                 : "+r"(*low), "+r"(*high)
+                 : "l"(from), "r"((int32_t)is_8), "l"(array));
+}
+
+/* Index i of an array, or 0 where there is none. */
+__device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
+{
+    uint32_t low = 0, high = 0;
+    load_4_or_8_if(array, (const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
     return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
 }
 
@@ -135,6 +141,16 @@ __device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
                  : "l"(from));
+}
+
+/* From any memory; nothing where there is no such vector. */
+__device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uint4 *to)
+{
+    asm volatile("{\n\t.reg .pred there;\n\t"
+                 "setp.ne.s32 there, %5, 0;\n\t"
+                 "@there ld.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
+                 : "+r"(to->x), "+r"(to->y), "+r"(to->z), "+r"(to->w)
+                 : "l"(from), "r"((int32_t)is_there));
 }
 
 /* Parameters of which the threads of a warp want different ones: as from other memory. (The constant bank, where they are,

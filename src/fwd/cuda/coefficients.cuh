@@ -29,6 +29,7 @@ struct cuda_plan {
     uint32_t axis_bits; /* of block_rows */
     int32_t axis_mask;  /* a pair's plane with this mask is its axis there */
     int32_t of_padding; /* TROPE_ROW_...: what is done with padding */
+    index_source source; /* of what is read */
     int32_t from_tokens; /* positions follow from them: */
     token_positions positions;
     int32_t has_plain_freqs; /* freqs of fp32 with one column a pair, whose number is even, and the same for all axes */

@@ -40,7 +40,7 @@ __device__ __forceinline__ void find_rows(const typename R::call &call, typename
     if (have_actions<R::ROWS>(plan)) {
         if (thread_of_block() < 32)
             search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, call.plan.of_padding, first_row, count, rows, locate);
-    } else if (R::ROWS != ROWS_FROM_TOKENS) {
+    } else {
         read_rows<R::ROWS, ANY_TABLE>(plan, count, rows, thread_of_block(), threads_of_block(), locate);
     }
 }
@@ -70,159 +70,10 @@ __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, ui
     return ((row * (R::PAIRS / TOGETHER) + e / TOGETHER) * shape.lanes.divisor + lane) * TOGETHER;
 }
 
-/* What the coefficients of a row are made of. */
-template <class R> struct row_position {
-    typedef typename R::stride stride;
-    int64_t batch;
-    const position_type<R> *of_axis; /* NULL: the position is the token's */
-    int64_t of_token;
+/* ---- what a thread makes at a time ---- */
 
-    __device__ __forceinline__ row_position(const typename R::call &call, typename R::index number, uint32_t row)
-        : of_axis(NULL), of_token(0)
-    {
-        const block_row<typename R::index> at = find_row<R::ADDRESSES, typename R::index>(call.shape, number);
-        const block_rows<position_type<R>> rows = rows_of_block<R>(call);
-        batch = R::ADDRESSES != ADDRESSES_ANY ? 0 : at.batch(call.shape);
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            of_token = call.plan.positions.of((uint32_t)at.token(call.shape));
-        else
-            of_axis = rows.position + (row << rows.axis_bits);
-    }
-
-    /* (Without a branch for calls with one axis: it would part loads from what waits for them.) */
-    __device__ __forceinline__ int64_t of_pair(const cuda_plan &p, uint32_t pair) const
-    {
-        if (R::ROWS == ROWS_FROM_TOKENS)
-            return of_token;
-        return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : trope_pair_plane(&p.plan, (int32_t)pair) & p.axis_mask];
-    }
-
-    /* Whether a position makes NaN: one that a table does not have. */
-    __device__ __forceinline__ bool is_nan(const trope_plan &plan, int64_t position) const
-    {
-        return R::ROWS != ROWS_FROM_TOKENS && !has_phases<R::ANGLES>(plan) && position == NO_POSITION;
-    }
-
-    /* Bytes from the beginning of a table to what it has for a row at a position. */
-    __device__ __forceinline__ stride offset_in_table(const trope_plan &plan, int64_t position) const
-    {
-        const stride of_row = (stride)(position == NO_POSITION ? 0 : position) * (stride)plan.angles.stride.row;
-        return (R::ADDRESSES != ADDRESSES_ANY ? 0 : (stride)batch * (stride)plan.angles.stride.batch) + of_row;
-    }
-};
-
-/* The phase steps of two pairs, or one. They are used in the instructions that follow: see settle in core/cuda/ptx.cuh. */
-template <class R, int COUNT>
-__device__ __forceinline__ void load_steps(const typename R::steps &steps, uint32_t pair, uint64_t step[2])
-{
-    if (COUNT == 2)
-        load_two_parameters(steps.of + pair, &step[0], &step[1]);
-    else
-        load_parameter(steps.of + pair, &step[0]);
-}
-
-template <int COUNT> __device__ __forceinline__ void settle_steps(uint64_t step[2])
-{
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        settle(&step[i]);
-}
-
-/* Makes the couples of two pairs, or one, from phase steps. */
-template <class R, int COUNT>
-__device__ __forceinline__ void couples_of_phases(const typename R::call &call, const typename R::steps &steps,
-                                                  const row_position<R> &row, uint32_t pair, uint64_t step[2],
-                                                  couples<R, COUNT> *made)
-{
-    int64_t position[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        position[i] = row.of_pair(call.plan, pair + i);
-    if (R::ROWS != ROWS_FROM_TOKENS) {
-        load_steps<R, COUNT>(steps, pair, step);
-        settle_steps<COUNT>(step);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        /* (Positions of 32 bits are not negative.) */
-        sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position[i] : position[i], step[i],
-                        &made->of[i].sine, &made->of[i].cosine);
-        made->of[i].template finish<R::PLAIN>(call.plan, false);
-    }
-}
-
-/* The same from freqs of fp32, one column a pair (cuda_plan.has_plain_freqs). */
-template <class R, int COUNT>
-__device__ __forceinline__ void couples_of_freqs(const typename R::call &call, const row_position<R> &row, uint32_t pair,
-                                                 couples<R, COUNT> *made)
-{
-    typedef typename R::stride stride;
-    const trope_plan &plan = call.plan.plan;
-    const stride column = (stride)plan.angles.stride.column;
-    int64_t position[COUNT];
-    raw_entry raw[COUNT];
-    typename R::real angle[COUNT], sine[COUNT], cosine[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        position[i] = row.of_pair(call.plan, pair + i);
-        const stride at = row.offset_in_table(plan, position[i]) + (stride)(pair + i) * column;
-        raw[i].template load<TROPE_F32>(call.plan.table[0] + at * (stride)sizeof(float), sizeof(float));
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        angle[i] = trope_float_from_bits(raw[i].low);
-    sincos_of_angles<COUNT>(angle, sine, cosine);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        made->of[i] = {cosine[i], sine[i]};
-        made->of[i].template finish<R::PLAIN>(call.plan, row.is_nan(plan, position[i]));
-    }
-}
-
-/* Makes the couples of one pair from any table. Returns whether its elements have different ones. */
-template <class R>
-__device__ __forceinline__ bool couples_of_table(const typename R::call &call, const row_position<R> &row, uint32_t pair,
-                                                 couple<R::DTYPE> *first, couple<R::DTYPE> *second)
-{
-    typedef typename R::stride stride;
-    const cuda_plan &p = call.plan;
-    const trope_table_stride &strides = p.plan.angles.stride;
-    const int64_t position = row.of_pair(p, pair);
-    const bool is_nan = row.is_nan(p.plan, position);
-    const stride of_row = row.offset_in_table(p.plan, position) +
-                          (strides.axis ? trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis : 0);
-    const stride column = (stride)strides.column, at[2] = {
-        (of_row + column_of_pair<R::PLAIN>(p, (int32_t)pair, 0) * column) * p.entry_bytes,
-        (of_row + column_of_pair<R::PLAIN>(p, (int32_t)pair, 1) * column) * p.entry_bytes};
-    raw_couple of_first, of_second;
-    bool differ = false;
-    if (!R::PLAIN && p.plan.angles.per_element) {
-        of_first.template load<R::DTYPE>(p, at[0]);
-        of_second.template load<R::DTYPE>(p, at[1]);
-        of_first.settle_all();
-        of_second.settle_all();
-        differ = of_first.differs(of_second, p.plan.angles.dtype);
-    } else {
-        of_first.template load<R::DTYPE>(p, at[0]);
-        of_first.settle_all();
-    }
-    *first = couple_of_entries<R::DTYPE>(p.plan.angles, of_first);
-    first->template finish<R::PLAIN>(p, is_nan);
-    *second = *first;
-    if (differ) {
-        *second = couple_of_entries<R::DTYPE>(p.plan.angles, of_second);
-        second->template finish<R::PLAIN>(p, is_nan);
-    }
-    if (differ && p.plan.swap_sines) {
-        const typename R::real sine = first->sine;
-        first->sine = second->sine;
-        second->sine = sine;
-    }
-    return differ;
-}
-
-/* What a thread makes at a time: the couples of COUNT pairs of a row. It follows from `number`, which counts couples in the order
- * of shared memory, so that neighbours are made by neighbouring threads. */
+/* The couples of COUNT pairs of a row. It follows from `number`, which counts couples in the order of shared memory, so that
+ * neighbours are made by neighbouring threads. */
 template <class R, int COUNT> struct couple_run {
     uint32_t row, pair;
 
@@ -234,89 +85,301 @@ template <class R, int COUNT> struct couple_run {
         row = group / OF_LANE;
         pair = pair_of_lane<R>(shape, lane, group % OF_LANE * TOGETHER + place % TOGETHER);
     }
+
+    /* Whether there is such a pair: by elements the last lane may be no whole one. */
+    __device__ __forceinline__ bool is_there(const trope_plan &plan) const
+    {
+        return R::VECTORS || R::PAIRS == 1 || pair < (uint32_t)plan.pairs;
+    }
 };
 
-/* Calls make(row, pair, step, where its couple is) for each COUNT-th pair of a block, by all threads of the block. Where positions
- * follow from the tokens, load() comes before that, with phase steps asked for at the same time; else there is a barrier. */
-template <class R, int COUNT, class LOAD, class MAKE>
-__device__ __forceinline__ void each_pair(const typename R::call &call, const typename R::steps &steps,
-                                          typename R::index first_row, uint32_t count, LOAD load, MAKE make)
+/* Where the positions of rows are known without shared memory: they follow from the tokens, or each thread reads what it needs. */
+template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::ROWS == ROWS_READ;
+
+/* The positions of a run. */
+template <class R, int COUNT> struct run_positions {
+    typedef typename R::stride stride;
+    int64_t batch, token;
+    raw_index read[COUNT];
+    const position_type<R> *of_axis;
+
+    __device__ __forceinline__ run_positions(const typename R::call &call, typename R::index first_row,
+                                             const couple_run<R, COUNT> &run)
+        : batch(0), token(0), of_axis(NULL)
+    {
+        const block_row<typename R::index> at =
+            find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)run.row);
+        const block_rows<position_type<R>> rows = rows_of_block<R>(call);
+        if (R::ADDRESSES == ADDRESSES_ANY) {
+            batch = at.batch(call.shape);
+            token = at.token(call.shape);
+        }
+        if (!IS_DIRECT<R>)
+            of_axis = rows.position + (run.row << rows.axis_bits);
+    }
+
+    /* (Of a run that may be none: row 0 is read then. Without branches: they would part loads from what waits for them.) */
+    __device__ __forceinline__ void request(const cuda_plan &p, const couple_run<R, COUNT> &run, uint32_t rows)
+    {
+        const bool is_there = run.row < rows;
+#pragma unroll
+        for (int i = 0; i < COUNT && R::ROWS == ROWS_READ; i++)
+            p.source.load(is_there ? batch : 0, is_there ? token : 0, axis_of(p, run.pair + i), &read[i]);
+    }
+
+    __device__ __forceinline__ void settle_all()
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT && R::ROWS == ROWS_READ; i++)
+            settle(&read[i].low);
+    }
+
+    /* Of pair i of the run. With a table: a row that it has, or NO_POSITION. */
+    __device__ __forceinline__ int64_t of(const cuda_plan &p, uint32_t pair, int i) const
+    {
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            return p.positions.of((uint32_t)token);
+        if (R::ROWS != ROWS_READ)
+            return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : axis_of(p, pair + i)];
+        const int64_t position = position_of_index(p.plan.sequences, p.source, read[i], token);
+        return finish_position<R::ANGLES != ANGLES_PHASE>(p.plan, true, position);
+    }
+
+    /* Bytes from the beginning of a table to column 0 of what it has for a pair. */
+    __device__ __forceinline__ stride offset_in_table(const cuda_plan &p, int64_t position, uint32_t pair) const
+    {
+        const trope_table_stride &strides = p.plan.angles.stride;
+        const stride of_row = (stride)(position == NO_POSITION ? 0 : position) * (stride)strides.row;
+        if (R::ROWS == ROWS_SEARCHED)
+            return of_row;
+        return of_row + (stride)batch * (stride)strides.batch +
+               trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis;
+    }
+
+  private:
+    static __device__ __forceinline__ int32_t axis_of(const cuda_plan &p, uint32_t pair)
+    {
+        return trope_pair_plane(&p.plan, (int32_t)pair) & p.axis_mask;
+    }
+};
+
+/* Whether a position makes NaN: one that a table does not have. */
+template <class R> __device__ __forceinline__ bool is_nan_position(int64_t position)
 {
-    constexpr bool ASKS_FIRST = R::ROWS == ROWS_FROM_TOKENS && R::ANGLES == ANGLES_PHASE;
-    const uint32_t threads = threads_of_block(), end = count * call.shape.couples_of_row / COUNT;
-    uint32_t number = thread_of_block();
-    couple_run<R, COUNT> run(call.shape, number);
+    return R::ROWS != ROWS_FROM_TOKENS && position == NO_POSITION;
+}
+
+/* ---- where angles come from ---- */
+
+/* Phase steps. */
+template <class R, int COUNT> struct phase_source {
     uint64_t step[2];
-    if (R::ROWS == ROWS_FROM_TOKENS)
-        await_previous();
-    if (ASKS_FIRST)
-        load_steps<R, COUNT>(steps, min(run.pair, (uint32_t)(R::STEPS - COUNT)), step); /* (it may be no pair) */
-    load();
-    if (ASKS_FIRST)
-        settle_steps<COUNT>(step);
-    if (R::ROWS == ROWS_FROM_TOKENS)
-        admit_next();
-    else
-        __syncthreads();
-#pragma unroll 1
-    while (number < end) {
-        if (R::VECTORS || R::PAIRS == 1 || run.pair < (uint32_t)call.plan.plan.pairs)
-            make(row_position<R>(call, first_row + (typename R::index)run.row, run.row), run.pair, step,
-                 (couple<R::DTYPE> *)shared + number * COUNT);
-        number += threads;
-        if (number < end) {
-            run = couple_run<R, COUNT>(call.shape, number);
-            if (ASKS_FIRST) {
-                load_steps<R, COUNT>(steps, run.pair, step);
-                settle_steps<COUNT>(step);
-            }
+
+    __device__ __forceinline__ void request(const typename R::call &, const typename R::steps &steps,
+                                            const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &, uint32_t)
+    {
+        const uint64_t *const of_pair = steps.of + min(run.pair, (uint32_t)(R::STEPS - COUNT)); /* (it may be no pair) */
+        if (COUNT == 2)
+            load_two_parameters(of_pair, &step[0], &step[1]);
+        else
+            load_parameter(of_pair, &step[0]);
+    }
+
+    __device__ __forceinline__ void settle_all()
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            settle(&step[i]);
+    }
+
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &run,
+                                         const run_positions<R, COUNT> &positions, couple<R::DTYPE> *to) const
+    {
+        couples<R, COUNT> made;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int64_t position = positions.of(call.plan, run.pair, i);
+            /* (Positions of 32 bits are not negative.) */
+            sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, step[i],
+                            &made.of[i].sine, &made.of[i].cosine);
+            made.of[i].template finish<R::PLAIN>(call.plan, false);
+        }
+        *(couples<R, COUNT> *)to = made;
+        return false;
+    }
+};
+
+/* Freqs of fp32, one column a pair (cuda_plan.has_plain_freqs). */
+template <class R, int COUNT> struct freqs_source {
+    raw_entry raw[COUNT];
+    bool is_nan[COUNT];
+
+    /* `rows`: those that there are; a run of another one reads the beginning of the table. */
+    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
+                                            const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &positions,
+                                            uint32_t rows)
+    {
+        typedef typename R::stride stride;
+        const stride column = (stride)call.plan.plan.angles.stride.column;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int64_t position = positions.of(call.plan, run.pair, i);
+            const stride at = positions.offset_in_table(call.plan, position, run.pair + i) + (stride)(run.pair + i) * column;
+            is_nan[i] = is_nan_position<R>(position);
+            raw[i].template load<TROPE_F32>(
+                call.plan.table[0] + (run.row < rows ? at : 0) * (stride)sizeof(float), sizeof(float));
         }
     }
-}
 
-/* All couples of the block, from steps or plain freqs, COUNT by a thread at a time. */
-template <class R, int COUNT, class LOAD>
-__device__ __forceinline__ void make_couples(const typename R::call &call, const typename R::steps &steps,
-                                             typename R::index first_row, uint32_t count, LOAD load)
-{
-    each_pair<R, COUNT>(call, steps, first_row, count, load,
-                        [&](const row_position<R> &row, uint32_t pair, uint64_t step[2], couple<R::DTYPE> *to) {
-                            couples<R, COUNT> made;
-                            if (has_phases<R::ANGLES>(call.plan.plan))
-                                couples_of_phases<R, COUNT>(call, steps, row, pair, step, &made);
-                            else
-                                couples_of_freqs<R, COUNT>(call, row, pair, &made);
-                            *(couples<R, COUNT> *)to = made;
-                        });
-}
+    __device__ __forceinline__ void settle_all()
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            settle(&raw[i].low);
+    }
 
-/* From any table. Returns whether the thread has found elements of a pair that have different ones. */
-template <class R, class LOAD>
-__device__ __forceinline__ bool make_couples_of_table(const typename R::call &call, const typename R::steps &steps,
-                                                      typename R::index first_row, uint32_t count, LOAD load)
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &,
+                                         const run_positions<R, COUNT> &, couple<R::DTYPE> *to) const
+    {
+        typename R::real angle[COUNT], sine[COUNT], cosine[COUNT];
+        couples<R, COUNT> made;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            angle[i] = trope_float_from_bits(raw[i].low);
+        sincos_of_angles<COUNT>(angle, sine, cosine);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            made.of[i] = {cosine[i], sine[i]};
+            made.of[i].template finish<R::PLAIN>(call.plan, is_nan[i]);
+        }
+        *(couples<R, COUNT> *)to = made;
+        return false;
+    }
+};
+
+/* Any table, for one pair at a time. */
+template <class R, int COUNT> struct table_source {
+    raw_couple first, second; /* of the elements of the pair; the same again where they have one column */
+    bool is_nan;
+
+    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
+                                            const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &positions,
+                                            uint32_t rows)
+    {
+        typedef typename R::stride stride;
+        const cuda_plan &p = call.plan;
+        const int64_t position = positions.of(p, run.pair, 0);
+        const stride of_row = positions.offset_in_table(p, position, run.pair), column = (stride)p.plan.angles.stride.column;
+        const bool is_there = run.row < rows && run.is_there(p.plan);
+        is_nan = is_nan_position<R>(position);
+        first.load<R::DTYPE>(
+            p, is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, 0) * column) * p.entry_bytes : 0);
+        if (!R::PLAIN)
+            second.load<R::DTYPE>(
+                p, is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, 1) * column) * p.entry_bytes : 0);
+    }
+
+    __device__ __forceinline__ void settle_all()
+    {
+        first.settle_all();
+        if (!R::PLAIN)
+            second.settle_all();
+    }
+
+    /* Returns whether the elements of the pair have different coefficients. */
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &,
+                                         const run_positions<R, COUNT> &, couple<R::DTYPE> *to) const
+    {
+        const cuda_plan &p = call.plan;
+        const bool differ = !R::PLAIN && p.plan.angles.per_element && first.differs(second, p.plan.angles.dtype);
+        couple<R::DTYPE> of_first = couple_of_entries<R::DTYPE>(p.plan.angles, first);
+        of_first.template finish<R::PLAIN>(p, is_nan);
+        couple<R::DTYPE> of_second = of_first;
+        if (differ) {
+            of_second = couple_of_entries<R::DTYPE>(p.plan.angles, second);
+            of_second.template finish<R::PLAIN>(p, is_nan);
+        }
+        if (differ && p.plan.swap_sines) {
+            const typename R::real sine = of_first.sine;
+            of_first.sine = of_second.sine;
+            of_second.sine = sine;
+        }
+        *to = of_first;
+        if (!R::PLAIN && p.plan.angles.per_element)
+            to[call.shape.second_at] = of_second;
+        return differ;
+    }
+};
+
+/* ---- the couples of a block ---- */
+
+/* Makes all couples of a block, COUNT by a thread at a time. load() asks for the data. Direct positions and what needs no others is
+ * asked for at the same time; else the positions come before it, in shared memory, and there is a barrier. Returns whether the
+ * thread has found elements of a pair that have different coefficients. */
+template <class R, int COUNT, template <class, int> class SOURCE, class LOAD>
+__device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
+                                             typename R::index first_row, uint32_t rows, LOAD load)
 {
+    constexpr bool SOURCE_IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || (R::ROWS == ROWS_READ && R::ANGLES == ANGLES_PHASE);
+    const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / COUNT;
+    uint32_t number = thread_of_block();
+    couple_run<R, COUNT> run(call.shape, number);
+    SOURCE<R, COUNT> source;
     bool differ = false;
-    each_pair<R, 1>(call, steps, first_row, count, load,
-                    [&](const row_position<R> &row, uint32_t pair, uint64_t *, couple<R::DTYPE> *to) {
-                        couple<R::DTYPE> second;
-                        differ = couples_of_table<R>(call, row, pair, to, &second) || differ;
-                        if (!R::PLAIN && call.plan.plan.angles.per_element)
-                            to[call.shape.second_at] = second;
-                    });
+    if constexpr (IS_DIRECT<R>) {
+        run_positions<R, COUNT> positions(call, first_row, run);
+        await_previous();
+        positions.request(call.plan, run, rows);
+        if (SOURCE_IS_DIRECT)
+            source.request(call, steps, run, positions, rows);
+        load();
+        positions.settle_all();
+        if (SOURCE_IS_DIRECT)
+            source.settle_all();
+        admit_next();
+        if (number < end) {
+            if (!SOURCE_IS_DIRECT) {
+                source.request(call, steps, run, positions, rows);
+                source.settle_all();
+            }
+            if (run.is_there(call.plan.plan))
+                differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
+        }
+        number += threads;
+    } else {
+        __syncthreads();
+    }
+#pragma unroll 1
+    while (number < end) {
+        if (IS_DIRECT<R>)
+            run = couple_run<R, COUNT>(call.shape, number);
+        run_positions<R, COUNT> positions(call, first_row, run);
+        positions.request(call.plan, run, rows);
+        positions.settle_all();
+        source.request(call, steps, run, positions, rows);
+        source.settle_all();
+        if (run.is_there(call.plan.plan))
+            differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT) || differ;
+        number += threads;
+        if (!IS_DIRECT<R> && number < end)
+            run = couple_run<R, COUNT>(call.shape, number);
+    }
     return differ;
 }
 
 template <class R, class LOAD>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
-                                                 typename R::index first_row, uint32_t count, LOAD load)
+                                                 typename R::index first_row, uint32_t rows, LOAD load)
 {
-    if (!has_phases<R::ANGLES>(call.plan.plan) && !call.plan.has_plain_freqs)
-        return make_couples_of_table<R>(call, steps, first_row, count, load);
-    if (R::PAIRS == 1 || count * call.shape.couples_of_row <= threads_of_block())
-        make_couples<R, 1>(call, steps, first_row, count, load);
-    else
-        make_couples<R, COUPLES_TOGETHER<R>>(call, steps, first_row, count, load);
-    return false;
+    constexpr int TOGETHER = COUPLES_TOGETHER<R>;
+    const bool are_few = TOGETHER == 1 || rows * call.shape.couples_of_row <= threads_of_block(); /* one a thread */
+    if (has_phases<R::ANGLES>(call.plan.plan))
+        return are_few ? make_couples<R, 1, phase_source>(call, steps, first_row, rows, load)
+                       : make_couples<R, TOGETHER, phase_source>(call, steps, first_row, rows, load);
+    if (!call.plan.has_plain_freqs)
+        return make_couples<R, 1, table_source>(call, steps, first_row, rows, load);
+    return are_few ? make_couples<R, 1, freqs_source>(call, steps, first_row, rows, load)
+                   : make_couples<R, TOGETHER, freqs_source>(call, steps, first_row, rows, load);
 }
 
 /* Issues the thread's loads of data and then finds the coefficients of all rows of the block, up to the barrier after which all
@@ -327,7 +390,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const uint32_t rotating = slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
     bool differ;
-    if constexpr (R::ROWS == ROWS_FROM_TOKENS) {
+    if constexpr (IS_DIRECT<R>) {
         differ = make_any_couples<R>(call, steps, first_row, rotating, issue_loads);
     } else {
         await_previous();

@@ -85,6 +85,7 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->axis_bits = axis_bits_of_rows(plan);
     p->axis_mask = (1 << p->axis_bits) - 1;
     p->of_padding = trope_action_of_padding(&plan.sequences);
+    p->source = plan_source(plan.sequences);
     p->from_tokens = kind_of_rows(plan) == ROWS_FROM_TOKENS;
     p->positions = plan_positions(plan.sequences);
 }

@@ -34,7 +34,7 @@ struct block_form {
     uint32_t threads;  /* that a block should have */
     uint32_t items;    /* of a row that one block may have */
     uint32_t most;     /* threads that the kernel is compiled for */
-    bool whole_warps;  /* all warps of a block search */
+    bool alone;        /* threads share nothing, and all warps of a block search */
     bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
 };
 
@@ -259,7 +259,7 @@ static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
-    bool uniform = form.vectors && !form.sums && !form.whole_warps;
+    bool uniform = form.vectors && !form.sums && !form.alone;
     for (int i = 0; i < call.shape.segments; i++)
         uniform = uniform && call.segments[i].lanes.divisor == call.segments[0].lanes.divisor;
     return uniform;
@@ -284,7 +284,7 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
-    if (form.whole_warps)
+    if (form.alone)
         make_warps_whole(&shape->rows_of_block, &items);
     const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has a warp at least */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
@@ -314,7 +314,7 @@ static inline void plan_couples(const trope_plan &plan, const block_form &form, 
 {
     const uint32_t of_lane = (uint32_t)form.pairs_of_lane;
     shape->lanes = trope_make_divisor((uint32_t)std::max<int64_t>(quotient_up(plan.pairs, of_lane), 1));
-    shape->couples_of_row = shape->lanes.divisor * of_lane;
+    shape->couples_of_row = form.alone ? 0 : shape->lanes.divisor * of_lane;
     shape->splits = form.splits;
 }
 

@@ -23,7 +23,7 @@ constexpr block_limit block_limits(int rows, bool is_wide)
 {
     return is_wide                 ? block_limit{BLOCK_THREADS, 2}
            : rows == ROWS_ANY      ? block_limit{320, 4}
-           : rows == ROWS_SEARCHED || rows == ROWS_READ ? block_limit{320, 5}
+           : rows == ROWS_SEARCHED || rows == ROWS_SEARCHED_GENERIC ? block_limit{320, 5}
                                    : block_limit{384, 4};
 }
 

@@ -35,8 +35,8 @@ static bool rotates_few_heads(const trope_plan &plan, row_kind rows)
     const bool has_vectors = has_freq_vectors(plan);
     const int64_t heads = rotating_heads(plan), most = has_vectors && rows == ROWS_FROM_TOKENS ? FEW_HEADS : 1;
     return heads >= 1 && heads <= most && rotates_plainly(plan) && rows != ROWS_ANY &&
-           (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan)
-                                                     : has_vectors && (plan.axes == 1 || !plan.sequences.ids));
+           (plan.axes == 1 || !plan.sequences.ids) &&
+           (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_vectors);
 }
 
 static rotation_choice choose(const trope_plan &plan)
@@ -48,7 +48,7 @@ static rotation_choice choose(const trope_plan &plan)
     if (!form.vectors)
         return {&kernels->elements, form};
     if (rotates_few_heads(plan, rows)) {
-        form.whole_warps = true;
+        form.alone = true;
         form.splits = false;
         return {&kernels->alone, form};
     }

@@ -1,5 +1,6 @@
-/* The rotation of rows with one head, or few: nothing is shared but positions, and each thread makes the coefficients of its lane in
- * registers. The kernel takes any kind of rows, phase steps, and freqs that a thread can load as vectors; it rotates plainly. */
+/* The rotation of rows with one head, or few: nothing is shared, and each thread finds its row and makes the coefficients of its lane
+ * in registers. The kernel takes rows with one position, of any kind, phase steps, and freqs that a thread can load as vectors; it
+ * rotates plainly. */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
@@ -11,40 +12,52 @@ template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY
     typedef phase_steps<STEPS> steps;
 };
 
-/* The angles of a lane's pairs: steps and positions, or radians. */
+/* What the angles of a lane's pairs are made of: phase steps, or radians. */
 template <class R> struct lone_angles {
-    uint64_t step[R::PAIRS];
-    float radians[R::PAIRS];
+    uint4 raw[R::PAIRS / 2];
 
-    /* Loads radians of a row of the table. */
-    __device__ __forceinline__ void load(const cuda_plan &p, int64_t batch, int64_t position, uint32_t lane)
+    /* Loads steps where `has_phases`, and otherwise radians of a row of the table, if `is_wanted`. */
+    __device__ __forceinline__ void load(const cuda_plan &p, const typename R::steps &steps, bool has_phases, bool is_wanted,
+                                         int64_t batch, int64_t position, uint32_t lane)
     {
         const trope_table_stride &stride = p.plan.angles.stride;
         const int32_t row = position == NO_POSITION ? 0 : (int32_t)position,
                       at = (int32_t)batch * (int32_t)stride.batch + row * (int32_t)stride.row + (int32_t)(lane * R::PAIRS);
-        uint4 of_four[R::PAIRS / 4];
+        const uint4 *const from = has_phases ? (const uint4 *)(steps.of + lane * R::PAIRS)
+                                             : (const uint4 *)(p.table[0] + at * (int64_t)sizeof(float));
 #pragma unroll
-        for (int e = 0; e < R::PAIRS; e += 4)
-            load_16((const uint4 *)(p.table[0] + (at + e) * (int64_t)sizeof(float)), &of_four[e / 4]);
-#pragma unroll
-        for (int e = 0; e < R::PAIRS; e++) {
-            const uint4 &v = of_four[e / 4];
-            radians[e] = trope_float_from_bits(e % 4 == 0 ? v.x : e % 4 == 1 ? v.y : e % 4 == 2 ? v.z : v.w);
-        }
+        for (int i = 0; i < R::PAIRS / 2; i++)
+            load_16_if(is_wanted && (has_phases || i < R::PAIRS / 4), from + i, &raw[i]);
     }
 
-    __device__ __forceinline__ void load(const typename R::steps &steps, uint32_t lane)
+    __device__ __forceinline__ void settle_all()
     {
 #pragma unroll
-        for (int e = 0; e < R::PAIRS; e += 2)
-            load_two_parameters(steps.of + lane * R::PAIRS + e, &step[e], &step[e + 1]);
+        for (int i = 0; i < R::PAIRS / 2; i++)
+            settle(&raw[i].x);
+    }
+
+    __device__ __forceinline__ uint32_t word(int i) const
+    {
+        const uint4 &v = raw[i / 4];
+        return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
+    }
+
+    __device__ __forceinline__ float radians(int pair) const
+    {
+        return trope_float_from_bits(word(pair));
+    }
+
+    __device__ __forceinline__ uint64_t step(int pair) const
+    {
+        return (uint64_t)word(2 * pair + 1) << 32 | word(2 * pair);
     }
 };
 
 /* Rotates the lane of a row. */
 template <class R>
-__device__ __forceinline__ void rotate_alone(const typename R::call &call, const row_position<R> &row, int64_t first_position,
-                                             const lone_angles<R> &angles, lane_job<R> *job)
+__device__ __forceinline__ void rotate_alone(const typename R::call &call, int64_t position, const lone_angles<R> &angles,
+                                             lane_job<R> *job)
 {
     typedef typename R::real real;
     const cuda_plan &p = call.plan;
@@ -58,18 +71,16 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, const
         real y[2][2];
         if (has_phases) {
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t pair = job->item.lane * R::PAIRS + e + i;
-                const int64_t position = p.axis_mask ? row.of_pair(p, pair) : first_position;
-                sincos_of_phase(position, angles.step[e + i], &sine[i], &cosine[i]);
-            }
+            for (int i = 0; i < 2; i++)
+                sincos_of_phase(position, angles.step(e + i), &sine[i], &cosine[i]);
         } else {
-            sincos_of_angles<2>(angles.radians + e, sine, cosine);
+            const float radians[2] = {angles.radians(e), angles.radians(e + 1)};
+            sincos_of_angles<2>(radians, sine, cosine);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             couple<R::DTYPE> c = {cosine[i], sine[i]};
-            c.template finish<true>(p, !has_phases && first_position == NO_POSITION);
+            c.template finish<true>(p, !has_phases && position == NO_POSITION);
             const auto rotated = rotate_pair<R::DTYPE>(
                 TROPE_ROUND_ONCE, {(real)v.template of_pair<false>(e + i, 0), (real)v.template of_pair<false>(e + i, 1)},
                 {c.cosine, c.sine, c.cosine, c.sine});
@@ -83,44 +94,53 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, const
     job->store(call);
 }
 
+/* (All threads of a block are whole warps, which search for their rows.) */
 template <class R>
 __global__ void __launch_bounds__(256, 4)
     rotate_alone_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
     const cuda_plan &p = call.plan;
+    const trope_sequences &s = p.plan.sequences;
     const int32_t first_row = (int32_t)block_of_rows(shape) * (int32_t)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
-    const bool rotates = job.item.present && job.segment(call).rotates, has_phases = p.plan.angles.source == TROPE_ANGLES_PHASE;
-    const uint32_t lane = rotates ? job.item.lane : 0, number = min(job.item.row, rows - 1);
-    lone_angles<R> angles;
+    const bool rotates = job.item.present && job.segment(call).rotates, has_phases = p.plan.angles.source == TROPE_ANGLES_PHASE,
+               is_early = has_phases || p.from_tokens;
+    const uint32_t lane = rotates ? job.item.lane : 0;
+    const block_row<int32_t> row =
+        find_row<R::ADDRESSES, int32_t>(shape, first_row + (int32_t)min(job.item.row, rows - 1));
+    const int64_t batch = row.batch(shape), token = row.token(shape);
+    int64_t position = p.positions.of((uint32_t)token);
+    lone_angles<R> angles = {};
+    raw_index index = {0, 0};
     await_previous();
-    int64_t position = p.positions.of((uint32_t)job.row.token(shape));
-    if (has_phases)
-        angles.load(steps, lane);
-    else if (p.from_tokens)
-        angles.load(p, job.row.batch(shape), rotates ? position : 0, lane);
+    p.source.load_if(batch, token, &index);
+    angles.load(p, steps, has_phases, is_early, batch, position, lane);
     job.load(call);
-    if (!p.from_tokens)
-        find_rows<R>(call, first_row, rows);
+    settle(&index.low);
+    angles.settle_all();
     admit_next();
-    const row_position<R> row(call, first_row + (int32_t)number, number);
     int32_t action = TROPE_ROW_ROTATE;
-    if (!p.from_tokens) {
-        __syncthreads();
-        action = action_of_row<R>(call, number);
-        position = *row.of_axis;
-        if (!has_phases)
-            angles.load(p, row.batch, position, lane);
+    if (s.boundaries) {
+        const packed_token packed =
+            find_packed_token<R::ROWS, false>(p.plan, __shfl_sync(UINT32_MAX, (int32_t)token, 0), token);
+        action = packed.action(p.plan, p.of_padding);
+        position = packed.position;
+    }
+    if (s.ids || (s.starts && !s.boundaries))
+        position = position_of_index(s, p.source, index, token);
+    if (!is_early) {
+        position = finish_position<true>(p.plan, action == TROPE_ROW_ROTATE, position);
+        angles.load(p, steps, false, true, batch, position, lane);
     }
     if (rotates && action == TROPE_ROW_ROTATE)
-        rotate_alone<R>(call, row, position, angles, &job);
+        rotate_alone<R>(call, position, angles, &job);
     else if (job.item.present)
         job.finish(call, action, false);
     if (is_filled(action, false) && job.item.row < rows)
         job.fill_rest(call, action);
-    check_sequences<false>(p.plan.sequences, p.plan.status);
+    check_sequences<false>(s, p.plan.status);
 }
 
 #endif

@@ -47,6 +47,16 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
     return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
 }
 
+/* An index as it is in memory. What is made of it waits for the load, and so comes later. */
+struct raw_index {
+    uint32_t low, high; /* high: of int64 */
+
+    __device__ __forceinline__ int64_t value(int32_t is_64) const
+    {
+        return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
+    }
+};
+
 /* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
 template <typename POSITION> struct block_rows {
     POSITION *position; /* of each row, 2^axis_bits of them. With a table: a row that it has. NO_POSITION makes NaN. */
@@ -87,17 +97,64 @@ __device__ __forceinline__ int64_t row_of_table(const trope_plan &plan, int64_t 
 
 /* What the coefficients of a row are made of. ANY_TABLE: there may be a table. */
 template <bool ANY_TABLE>
-__device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool rotates, int axis, int64_t position)
+__device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool is_used, int64_t position)
 {
     if (!ANY_TABLE || plan.angles.source == TROPE_ANGLES_PHASE || (uint64_t)position < (uint64_t)plan.angles.rows)
         return position;
-    return rotates && plan.used_axes >> axis & 1 ? row_of_table(plan, position) : 0; /* (nobody has use for the others) */
+    return is_used ? row_of_table(plan, position) : 0;
+}
+
+/* What each thread reads for a pair of a row without sequences: its id, or where its batch entry starts. Bytes from one to the
+ * next. */
+struct index_source {
+    const char *base;
+    int64_t batch, token, axis;
+    int32_t is_64, is_id;
+
+    __device__ __forceinline__ void load(int64_t of_batch, int64_t of_token, int32_t of_axis, raw_index *index) const
+    {
+        load_4_or_8(base + of_batch * batch + of_token * token + of_axis * axis, is_64, &index->low, &index->high);
+    }
+
+    /* Nothing if there is nothing to be read; of axis 0. */
+    __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, raw_index *index) const
+    {
+        load_4_or_8_if(base, base + of_batch * batch + of_token * token, is_64, &index->low, &index->high);
+    }
+};
+
+static inline index_source plan_source(const trope_sequences &s)
+{
+    const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
+    if (s.ids)
+        return {(const char *)s.ids, s.id_batch_stride * size, s.id_token_stride * size, s.id_axis_stride * size, s.ids_64, 1};
+    return {(const char *)s.starts, size, 0, 0, s.starts_64, 0};
+}
+
+/* The position that an index says which was read for a token. */
+__device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, const index_source &source,
+                                                     const raw_index &index, int64_t token)
+{
+    const int64_t value = index.value(source.is_64);
+    if (source.is_id)
+        return value;
+    const trope_span span = trope_span_of_start(&s, value);
+    return trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
 }
 
 /* A token of a packed call. */
 struct packed_token {
     bool is_padding, is_valid;
     int64_t position; /* if no id says it */
+
+    /* What is done with it, TROPE_ROW_... `of_padding`: with padding. */
+    __device__ __forceinline__ int32_t action(const trope_plan &plan, int32_t of_padding) const
+    {
+        if (is_padding && of_padding == TROPE_ROW_POISON && plan.status)
+            atomicOr(plan.status, TROPE_STATUS_PADDING);
+        const int32_t action = is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
+        return is_valid ? action : (int32_t)TROPE_ROW_INVALID;
+    }
 };
 
 /* By one thread, in 64 bits. Not inline: few calls need it. */
@@ -111,17 +168,16 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
             trope_add_position(span.first, index)};
 }
 
-/* Thread i of a warp gets token first + i, for `count` of them. WIDE: 32 bits may be too few. */
+/* For all threads of a warp: each gets its token, `first` or one of the 31 after it. WIDE: 32 bits may be too few. */
 template <int ROWS, bool WIDE>
-__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t count)
+__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int64_t token)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
-    const int32_t thread = (int32_t)thread_of_warp();
     if (WIDE && is_wide_search(plan.sequences))
-        return find_wide_token(plan, first + min(thread, count - 1));
-    const found_bounds found = search_boundaries(s, (int32_t)first, count);
+        return find_wide_token(plan, token);
+    const found_bounds found = search_boundaries(s, (int32_t)first, (int32_t)token);
     const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds);
-    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + thread);
+    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)token);
     return {(bool)narrow_is_padding(&span, index),
             narrow_is_gap(&s, found.before) || narrow_check_bounds(&s, found.bounds) == TROPE_BOUNDS_VALID,
             s.starts ? trope_add_position(span.first, index) : span.first + index};
@@ -147,8 +203,8 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
             const trope_span span = trope_dense_span(&s, batch);
             position = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
         }
-        const bool rotates = !have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE;
-        rows.position[i] = (POSITION)finish_position<ANY_TABLE>(plan, rotates, axis, position);
+        const bool is_used = (!have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
+        rows.position[i] = (POSITION)finish_position<ANY_TABLE>(plan, is_used, position);
     }
 }
 
@@ -160,16 +216,13 @@ __device__ __forceinline__ void search_rows(const trope_plan &plan, int32_t of_p
                                             uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
-    const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count);
+    const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, first_token + min(row, count - 1));
     const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
     if (row < count) {
-        const int32_t action = token.is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
-        rows.action[row] = token.is_valid ? action : (int32_t)TROPE_ROW_INVALID;
-        if (action == TROPE_ROW_POISON && plan.status)
-            atomicOr(plan.status, TROPE_STATUS_PADDING);
+        const int32_t action = token.action(plan, of_padding);
+        rows.action[row] = action;
         if (!has_ids)
-            rows.position[row] =
-                (POSITION)finish_position<ANY_TABLE>(plan, action == TROPE_ROW_ROTATE, 0, token.position);
+            rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, action == TROPE_ROW_ROTATE, token.position);
     }
     if (has_ids) {
         __syncwarp();

@@ -61,6 +61,13 @@ static inline void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint3
         *high = ((const uint32_t *)from)[1];
 }
 
+static inline void load_4_or_8_if(const void *array, const void *from, bool is_8, uint32_t *low, uint32_t *high)
+{
+    if (array)
+        load_4_or_8(from, is_8, low, high);
+}
+
+
 static inline void load_4(const void *from, uint32_t *to)
 {
     emulated_aligned(from, 4);
@@ -78,6 +85,12 @@ static inline void load_16(const uint4 *from, uint4 *to)
 {
     emulated_aligned(from, sizeof *from);
     *to = *from;
+}
+
+static inline void load_16_if(bool is_there, const uint4 *from, uint4 *to)
+{
+    if (is_there)
+        load_16(from, to);
 }
 
 template <typename T> static inline void settle(T *)
