@@ -399,7 +399,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
-    find_coefficients<R>(call, steps, first_unit, units, [&]() { job.load({call, thread, thread.slot}); });
+    find_coefficients<R>(call, steps, first_unit, units, [&]() { job.load({call, thread, thread.slot}); }, []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);

@@ -36,6 +36,18 @@ template <typename T> __device__ __forceinline__ T *found_here(T *address)
     return address;
 }
 
+__device__ __forceinline__ int64_t found_here(int64_t number)
+{
+    asm volatile("" : "+l"(number));
+    return number;
+}
+
+__device__ __forceinline__ int32_t found_here(int32_t number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
 /* ---- threads ---- */
 
 /* The number of a thread in its warp. */
@@ -180,6 +192,11 @@ __device__ __forceinline__ void settle(uint64_t *loaded)
     uint32_t low = (uint32_t)*loaded;
     settle(&low);
     *loaded = *loaded >> 32 << 32 | low;
+}
+
+__device__ __forceinline__ void await(uint32_t loaded, uint32_t *condition)
+{
+    asm volatile("mad.lo.u32 %0, %1, %2, %0;" : "+r"(*condition) : "r"(loaded), "r"(gridDim.z >> 1));
 }
 
 /* Brings what is loaded later into L2, which has no older data than memory, whoever is writing it. */

@@ -99,6 +99,12 @@ struct raw_couple {
         sine.load<DTYPE>(p.table[1] + at, p.entry_bytes);
     }
 
+    __device__ __forceinline__ void await_all(uint32_t *condition)
+    {
+        await(cosine.low, condition);
+        await(sine.low, condition);
+    }
+
     __device__ __forceinline__ void settle_all()
     {
         settle(&cosine.low);

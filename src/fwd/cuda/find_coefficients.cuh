@@ -99,8 +99,9 @@ template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::
 /* The positions of a run. */
 template <class R, int COUNT> struct run_positions {
     typedef typename R::stride stride;
+    static constexpr int DIFFERENT = R::ANGLES == ANGLES_PHASE ? COUNT : 1; /* freqs_source: one position for all */
     int64_t batch, token;
-    raw_index read[COUNT];
+    raw_index read[DIFFERENT];
     const position_type<R> *of_axis;
 
     __device__ __forceinline__ run_positions(const typename R::call &call, typename R::index first_row,
@@ -111,8 +112,8 @@ template <class R, int COUNT> struct run_positions {
             find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)run.row);
         const block_rows<position_type<R>> rows = rows_of_block<R>(call);
         if (R::ADDRESSES == ADDRESSES_ANY) {
-            batch = at.batch(call.shape);
-            token = at.token(call.shape);
+            batch = found_here(at.batch(call.shape));
+            token = found_here(at.token(call.shape));
         }
         if (!IS_DIRECT<R>)
             of_axis = rows.position + (run.row << rows.axis_bits);
@@ -123,15 +124,15 @@ template <class R, int COUNT> struct run_positions {
     {
         const bool is_there = run.row < rows;
 #pragma unroll
-        for (int i = 0; i < COUNT && R::ROWS == ROWS_READ; i++)
+        for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
             p.source.load(is_there ? batch : 0, is_there ? token : 0, axis_of(p, run.pair + i), &read[i]);
     }
 
-    __device__ __forceinline__ void settle_all()
+    __device__ __forceinline__ void await_all(uint32_t *condition)
     {
 #pragma unroll
-        for (int i = 0; i < COUNT && R::ROWS == ROWS_READ; i++)
-            settle(&read[i].low);
+        for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
+            await(read[i].low, condition);
     }
 
     /* Of pair i of the run. With a table: a row that it has, or NO_POSITION. */
@@ -175,14 +176,23 @@ template <class R> __device__ __forceinline__ bool is_nan_position(int64_t posit
 template <class R, int COUNT> struct phase_source {
     uint64_t step[2];
 
+    template <bool MAY_BE_NONE>
     __device__ __forceinline__ void request(const typename R::call &, const typename R::steps &steps,
                                             const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &, uint32_t)
     {
-        const uint64_t *const of_pair = steps.of + min(run.pair, (uint32_t)(R::STEPS - COUNT)); /* (it may be no pair) */
+        const uint64_t *const of_pair =
+            steps.of + (MAY_BE_NONE ? min(run.pair, (uint32_t)(R::STEPS - COUNT)) : run.pair);
         if (COUNT == 2)
             load_two_parameters(of_pair, &step[0], &step[1]);
         else
             load_parameter(of_pair, &step[0]);
+    }
+
+    __device__ __forceinline__ void await_all(uint32_t *condition)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            await((uint32_t)step[i], condition);
     }
 
     __device__ __forceinline__ void settle_all()
@@ -209,33 +219,37 @@ template <class R, int COUNT> struct phase_source {
     }
 };
 
-/* Freqs of fp32, one column a pair (cuda_plan.has_plain_freqs). */
+/* Freqs of fp32, one column a pair, and one position for all pairs of a row (cuda_plan.has_plain_freqs). */
 template <class R, int COUNT> struct freqs_source {
     raw_entry raw[COUNT];
-    bool is_nan[COUNT];
+    position_type<R> position;
 
     /* `rows`: those that there are; a run of another one reads the beginning of the table. */
+    template <bool MAY_BE_NONE>
     __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
                                             const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &positions,
                                             uint32_t rows)
     {
         typedef typename R::stride stride;
         const stride column = (stride)call.plan.plan.angles.stride.column;
+        position = (position_type<R>)positions.of(call.plan, run.pair, 0);
+        const stride first = positions.offset_in_table(call.plan, position, run.pair) + (stride)run.pair * column;
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            const int64_t position = positions.of(call.plan, run.pair, i);
-            const stride at = positions.offset_in_table(call.plan, position, run.pair + i) + (stride)(run.pair + i) * column;
-            is_nan[i] = is_nan_position<R>(position);
+        for (int i = 0; i < COUNT; i++)
             raw[i].template load<TROPE_F32>(
-                call.plan.table[0] + (run.row < rows ? at : 0) * (stride)sizeof(float), sizeof(float));
-        }
+                call.plan.table[0] + (!MAY_BE_NONE || run.row < rows ? first + i * column : 0) * (stride)sizeof(float), sizeof(float));
     }
 
-    __device__ __forceinline__ void settle_all()
+    __device__ __forceinline__ void await_all(uint32_t *condition)
     {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            settle(&raw[i].low);
+            await(raw[i].low, condition);
+    }
+
+    /* (They are used in what follows.) */
+    __device__ __forceinline__ void settle_all()
+    {
     }
 
     __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &,
@@ -250,7 +264,7 @@ template <class R, int COUNT> struct freqs_source {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             made.of[i] = {cosine[i], sine[i]};
-            made.of[i].template finish<R::PLAIN>(call.plan, is_nan[i]);
+            made.of[i].template finish<R::PLAIN>(call.plan, is_nan_position<R>(position));
         }
         *(couples<R, COUNT> *)to = made;
         return false;
@@ -262,6 +276,7 @@ template <class R, int COUNT> struct table_source {
     raw_couple first, second; /* of the elements of the pair; the same again where they have one column */
     bool is_nan;
 
+    template <bool MAY_BE_NONE>
     __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
                                             const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &positions,
                                             uint32_t rows)
@@ -270,13 +285,23 @@ template <class R, int COUNT> struct table_source {
         const cuda_plan &p = call.plan;
         const int64_t position = positions.of(p, run.pair, 0);
         const stride of_row = positions.offset_in_table(p, position, run.pair), column = (stride)p.plan.angles.stride.column;
-        const bool is_there = run.row < rows && run.is_there(p.plan);
+        const bool is_there = !MAY_BE_NONE || (run.row < rows && run.is_there(p.plan));
+        stride at[2];
         is_nan = is_nan_position<R>(position);
-        first.load<R::DTYPE>(
-            p, is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, 0) * column) * p.entry_bytes : 0);
+#pragma unroll
+        for (int i = 0; i < (R::PLAIN ? 1 : 2); i++) /* (their branches come before the first load) */
+            at[i] = found_here(
+                is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, i) * column) * p.entry_bytes : 0);
+        first.load<R::DTYPE>(p, at[0]);
         if (!R::PLAIN)
-            second.load<R::DTYPE>(
-                p, is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, 1) * column) * p.entry_bytes : 0);
+            second.load<R::DTYPE>(p, at[1]);
+    }
+
+    __device__ __forceinline__ void await_all(uint32_t *condition)
+    {
+        first.await_all(condition);
+        if (!R::PLAIN)
+            second.await_all(condition);
     }
 
     __device__ __forceinline__ void settle_all()
@@ -316,9 +341,9 @@ template <class R, int COUNT> struct table_source {
 /* Makes all couples of a block, COUNT by a thread at a time. load() asks for the data. Direct positions and what needs no others is
  * asked for at the same time; else the positions come before it, in shared memory, and there is a barrier. Returns whether the
  * thread has found elements of a pair that have different coefficients. */
-template <class R, int COUNT, template <class, int> class SOURCE, class LOAD>
+template <class R, int COUNT, template <class, int> class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
-                                             typename R::index first_row, uint32_t rows, LOAD load)
+                                             typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare)
 {
     constexpr bool SOURCE_IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || (R::ROWS == ROWS_READ && R::ANGLES == ANGLES_PHASE);
     const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / COUNT;
@@ -331,20 +356,19 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         await_previous();
         positions.request(call.plan, run, rows);
         if (SOURCE_IS_DIRECT)
-            source.request(call, steps, run, positions, rows);
+            source.template request<true>(call, steps, run, positions, rows);
         load();
-        positions.settle_all();
+        positions.await_all(&number);
         if (SOURCE_IS_DIRECT)
-            source.settle_all();
+            source.await_all(&number);
+        prepare();
         admit_next();
-        if (number < end) {
-            if (!SOURCE_IS_DIRECT) {
-                source.request(call, steps, run, positions, rows);
-                source.settle_all();
-            }
-            if (run.is_there(call.plan.plan))
-                differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
+        if (!SOURCE_IS_DIRECT && number < end) {
+            source.template request<true>(call, steps, run, positions, rows);
+            source.await_all(&number);
         }
+        if (number < end && run.is_there(call.plan.plan))
+            differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
         number += threads;
     } else {
         __syncthreads();
@@ -353,13 +377,13 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     while (number < end) {
         if (IS_DIRECT<R>)
             run = couple_run<R, COUNT>(call.shape, number);
-        run_positions<R, COUNT> positions(call, first_row, run);
-        positions.request(call.plan, run, rows);
-        positions.settle_all();
-        source.request(call, steps, run, positions, rows);
-        source.settle_all();
-        if (run.is_there(call.plan.plan))
+        if (run.is_there(call.plan.plan)) {
+            run_positions<R, COUNT> positions(call, first_row, run);
+            positions.request(call.plan, run, rows);
+            source.template request<false>(call, steps, run, positions, rows);
+            source.settle_all();
             differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT) || differ;
+        }
         number += threads;
         if (!IS_DIRECT<R> && number < end)
             run = couple_run<R, COUNT>(call.shape, number);
@@ -367,37 +391,39 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     return differ;
 }
 
-template <class R, class LOAD>
+template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
-                                                 typename R::index first_row, uint32_t rows, LOAD load)
+                                                 typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare)
 {
     constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     const bool are_few = TOGETHER == 1 || rows * call.shape.couples_of_row <= threads_of_block(); /* one a thread */
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return are_few ? make_couples<R, 1, phase_source>(call, steps, first_row, rows, load)
-                       : make_couples<R, TOGETHER, phase_source>(call, steps, first_row, rows, load);
+        return are_few ? make_couples<R, 1, phase_source>(call, steps, first_row, rows, load, prepare)
+                       : make_couples<R, TOGETHER, phase_source>(call, steps, first_row, rows, load, prepare);
     if (!call.plan.has_plain_freqs)
-        return make_couples<R, 1, table_source>(call, steps, first_row, rows, load);
-    return are_few ? make_couples<R, 1, freqs_source>(call, steps, first_row, rows, load)
-                   : make_couples<R, TOGETHER, freqs_source>(call, steps, first_row, rows, load);
+        return make_couples<R, 1, table_source>(call, steps, first_row, rows, load, prepare);
+    return are_few ? make_couples<R, 1, freqs_source>(call, steps, first_row, rows, load, prepare)
+                   : make_couples<R, TOGETHER, freqs_source>(call, steps, first_row, rows, load, prepare);
 }
 
-/* Issues the thread's loads of data and then finds the coefficients of all rows of the block, up to the barrier after which all
- * threads may read them. Returns whether elements of any pair of the block have different ones. */
-template <class R, class ISSUE_LOADS>
+/* Asks for the data by load() and then finds the coefficients of all rows of the block, up to the barrier after which all threads
+ * may read them. prepare() comes as soon as what it has branches for cannot part loads from what waits for them. Returns whether
+ * elements of any pair of the block have different ones. */
+template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
-                                                  typename R::index first_row, uint32_t count, ISSUE_LOADS issue_loads)
+                                                  typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare)
 {
     const uint32_t rotating = slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
     bool differ;
     if constexpr (IS_DIRECT<R>) {
-        differ = make_any_couples<R>(call, steps, first_row, rotating, issue_loads);
+        differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     } else {
         await_previous();
-        issue_loads();
+        load();
+        prepare();
         find_rows<R>(call, first_row, count);
         admit_next();
-        differ = make_any_couples<R>(call, steps, first_row, rotating, []() {});
+        differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     }
     if (!R::PLAIN && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);

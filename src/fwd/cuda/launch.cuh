@@ -81,7 +81,7 @@ static inline void fill_cuda_plan(const trope_plan &plan, cuda_plan *p)
     p->table[0] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.cos);
     p->table[1] = (const char *)(has_freqs ? plan.angles.freqs : plan.angles.sin);
     p->has_plain_freqs = has_freqs && plan.angles.dtype == TROPE_F32 && !plan.angles.per_element &&
-                         !plan.angles.stride.axis && plan.pairs % 2 == 0;
+                         !plan.angles.stride.axis && !axis_bits_of_rows(plan) && plan.pairs % 2 == 0;
     p->axis_bits = axis_bits_of_rows(plan);
     p->axis_mask = (1 << p->axis_bits) - 1;
     p->of_padding = trope_action_of_padding(&plan.sequences);

@@ -23,7 +23,7 @@ constexpr block_limit block_limits(int rows, bool is_wide)
 {
     return is_wide                 ? block_limit{BLOCK_THREADS, 2}
            : rows == ROWS_ANY      ? block_limit{320, 4}
-           : rows == ROWS_SEARCHED || rows == ROWS_SEARCHED_GENERIC ? block_limit{320, 5}
+           : rows == ROWS_SEARCHED ? block_limit{320, 5}
                                    : block_limit{384, 4};
 }
 
@@ -199,8 +199,9 @@ template <int ADDRESSES, typename INDEX>
 __device__ __forceinline__ block_row<INDEX> find_row(const block_shape &shape, INDEX number)
 {
     block_row<INDEX> row = {0, number};
-    if (ADDRESSES != ADDRESSES_ANY || !shape.two_dimensions)
+    if (ADDRESSES != ADDRESSES_ANY)
         return row;
+    /* (With one outer, too: the compiler would load the divisor under a condition, and wait for it with the data.) */
     if (sizeof(INDEX) == 4 || shape.rows <= INT32_MAX)
         row.outer = (INDEX)trope_divide(&shape.inner, (uint32_t)number);
     else

@@ -20,7 +20,7 @@ struct rotation_choice {
 
 /* Heads that are rotated alone where each thread may load its pairs' freqs as vectors. In blocks, so few heads wait for one row
  * after another: on an H100 4 + 1 heads reach 0.95 of a copy for 0.80, 6 + 1 0.94 for 0.86, but 8 + 1 0.89 for 0.98. */
-enum { FEW_HEADS = 7 };
+enum { FEW_HEADS = 1 };
 
 /* Whether a thread can load the freqs of its pairs as vectors. */
 static bool has_freq_vectors(const trope_plan &plan)

@@ -143,6 +143,11 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void load(const typename R::call &call)
     {
         v.load(from, from + segment(call).src.second);
+    }
+
+    /* After what else was asked for has settled. */
+    __device__ __forceinline__ void prepare(const typename R::call &call)
+    {
         if (R::PLAIN)
             to = find_to(call);
     }
@@ -289,7 +294,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load(call); });
+    const bool own = find_coefficients<R>(
+        call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prepare(call); });
     const int32_t action = action_of_row<R>(call, job.item.row);
     if (!job.item.present || !job.is_usual(call, action, own)) {
         if (job.item.present)

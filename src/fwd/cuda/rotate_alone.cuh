@@ -120,11 +120,13 @@ __global__ void __launch_bounds__(256, 4)
     job.load(call);
     settle(&index.low);
     angles.settle_all();
+    job.prepare(call);
     admit_next();
     int32_t action = TROPE_ROW_ROTATE;
     if (s.boundaries) {
+        const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0), last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
         const packed_token packed =
-            find_packed_token<R::ROWS, false>(p.plan, __shfl_sync(UINT32_MAX, (int32_t)token, 0), token);
+            find_packed_token<R::ROWS, false>(p.plan, first, last - first + 1, (int32_t)token - first);
         action = packed.action(p.plan, p.of_padding);
         position = packed.position;
     }

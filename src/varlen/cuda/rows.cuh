@@ -168,16 +168,17 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
             trope_add_position(span.first, index)};
 }
 
-/* For all threads of a warp: each gets its token, `first` or one of the 31 after it. WIDE: 32 bits may be too few. */
+/* For all threads of a warp: each gets token number `which` of those that follow each other from `first` on. WIDE: 32 bits may be
+ * too few. */
 template <int ROWS, bool WIDE>
-__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int64_t token)
+__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t tokens, int32_t which)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     if (WIDE && is_wide_search(plan.sequences))
-        return find_wide_token(plan, token);
-    const found_bounds found = search_boundaries(s, (int32_t)first, (int32_t)token);
+        return find_wide_token(plan, first + which);
+    const found_bounds found = search_boundaries(s, (int32_t)first, tokens, which);
     const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds);
-    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)token);
+    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + which);
     return {(bool)narrow_is_padding(&span, index),
             narrow_is_gap(&s, found.before) || narrow_check_bounds(&s, found.bounds) == TROPE_BOUNDS_VALID,
             s.starts ? trope_add_position(span.first, index) : span.first + index};
@@ -216,7 +217,7 @@ __device__ __forceinline__ void search_rows(const trope_plan &plan, int32_t of_p
                                             uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
-    const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, first_token + min(row, count - 1));
+    const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count, (int32_t)min(row, count - 1));
     const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
     if (row < count) {
         const int32_t action = token.action(plan, of_padding);

@@ -54,56 +54,42 @@ struct found_bounds {
     narrow_bounds bounds;
 };
 
-/* How many of the warp's boundaries, which ascend, come before `after`: of each thread its own number, 31 for more. */
-__device__ __forceinline__ int32_t boundaries_before(int32_t boundary, int32_t after)
-{
-    int32_t before = 0;
-#pragma unroll
-    for (int32_t step = 16; step; step /= 2)
-        before += __shfl_sync(UINT32_MAX, boundary, before + step - 1) < after ? step : 0;
-    return before;
-}
-
-/* How many boundaries come before `after`, if at least `before` do. By one thread, for the few tokens that 32 boundaries are not
- * enough for. */
-__device__ __forceinline__ int32_t bisect_boundaries(const trope_sequences &s, int32_t before, int32_t after)
-{
-    int32_t end = (int32_t)s.count + 1;
-#pragma unroll 1
-    while (before < end) {
-        const int32_t middle = before + (end - before) / 2;
-        if (load_boundary(s, s.boundaries, middle) < after)
-            before = middle + 1;
-        else
-            end = middle;
-    }
-    return before;
-}
-
-/* For all threads of a warp: each searches for its token, `first` or one of the 31 after it. */
-__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, int32_t first, int32_t token)
+/* For all threads of a warp: each searches for a token, number `which` of those that follow each other from `first` on. */
+__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens, int32_t which)
 {
     enum { FEW = 24 }; /* so that the last 32 boundaries are mostly enough for the tokens after the first, too */
     const int32_t thread = (int32_t)thread_of_warp(), count = (int32_t)s.count + 1;
     const bool has_unpadded = s.unpadded != s.boundaries;
-    int32_t low = 0, left = count; /* the first boundary after the first token is in low + 1 .. low + left, or 0 */
-    const int32_t after_first = narrow_cp_after(&s.cp, first), after = narrow_cp_after(&s.cp, token);
+    int32_t after = narrow_cp_after(&s.cp, first);
+    int32_t low = 0, left = count; /* the first boundary after the token is in low + 1 .. low + left, or 0 */
 #pragma unroll 1
     while (left > FEW) {
         const int32_t step = (left + 31) / 32;
-        const int32_t before = threads_before(boundary_before(s, low + thread * step, low + left), after_first);
+        const int32_t before = threads_before(boundary_before(s, low + thread * step, low + left), after);
         low += max(before - 1, 0) * step;
         left = min(step, count - low);
     }
-    const int32_t boundary = boundary_before(s, low + thread, count);
-    const int32_t unpadded = has_unpadded ? load_boundary(s, s.unpadded, min(low + thread, count - 1)) : boundary;
-    const int32_t before = boundaries_before(boundary, after);
-    found_bounds found = {low + before,
-                          {__shfl_sync(UINT32_MAX, boundary, before - 1), __shfl_sync(UINT32_MAX, boundary, before),
-                           __shfl_sync(UINT32_MAX, unpadded, before - 1), __shfl_sync(UINT32_MAX, unpadded, before)}};
-    if (__builtin_expect(found.bounds.end < after, 0)) {
-        found.before = bisect_boundaries(s, found.before, after);
-        found.bounds = narrow_load_bounds(s, found.before);
+    found_bounds found;
+    int32_t boundary = boundary_before(s, low + thread, count), unpadded = 0;
+    if (has_unpadded)
+        unpadded = load_boundary(s, s.unpadded, min(low + thread, count - 1));
+#pragma unroll 1
+    for (int32_t i = 0; i < tokens;) {
+        const int32_t before = threads_before(boundary, after);
+        if (before == 32) { /* and perhaps more */
+            low += 31;
+            boundary = boundary_before(s, low + thread, count);
+            if (has_unpadded)
+                unpadded = load_boundary(s, s.unpadded, min(low + thread, count - 1));
+            continue;
+        }
+        narrow_bounds b = {__shfl_sync(UINT32_MAX, boundary, before - 1), __shfl_sync(UINT32_MAX, boundary, before), 0, 0};
+        b.unpadded_begin = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before - 1) : b.begin;
+        b.unpadded_end = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before) : b.end;
+        if (which == i)
+            found = {low + before, b};
+        after += (int32_t)s.cp.split.divisor;
+        i++;
     }
     return found;
 }

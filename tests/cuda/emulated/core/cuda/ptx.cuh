@@ -24,6 +24,16 @@ template <typename T> static inline T *found_here(T *address)
     return address;
 }
 
+static inline int64_t found_here(int64_t number)
+{
+    return number;
+}
+
+static inline int32_t found_here(int32_t number)
+{
+    return number;
+}
+
 /* The number of a thread in its warp. */
 static inline uint32_t thread_of_warp()
 {
@@ -94,6 +104,10 @@ static inline void load_16_if(bool is_there, const uint4 *from, uint4 *to)
 }
 
 template <typename T> static inline void settle(T *)
+{
+}
+
+static inline void await(uint32_t, uint32_t *)
 {
 }
 
