@@ -78,13 +78,13 @@ TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, F
     return span;
 }
 
-TROPE_HD INTEGER FN(index_in_sequence)(const trope_sequences *s, const FN(span) *span, INTEGER token)
+TROPE_HD INTEGER FN(index_in_sequence)(const trope_sequences *s, const FN(span) * span, INTEGER token)
 {
     const INTEGER i = token - span->begin;
     return span->sequence < 0 ? i : FN(cp_position)(&s->cp, span->end - span->begin, i);
 }
 
-TROPE_HD int FN(is_padding)(const FN(span) *span, INTEGER index)
+TROPE_HD int FN(is_padding)(const FN(span) * span, INTEGER index)
 {
     return index >= span->unpadded;
 }

@@ -90,9 +90,7 @@ static int end_partition(partition *p)
 
 static trope_sequences dense(int32_t layout, int64_t ranks, int64_t rank, int64_t local)
 {
-    return (trope_sequences){.tokens = local,
-                             .axes = 1,
-                             .cp = trope_plan_cp(layout, (int32_t)ranks, (int32_t)rank, local)};
+    return (trope_sequences){.tokens = local, .axes = 1, .cp = trope_plan_cp(layout, (int32_t)ranks, (int32_t)rank, local)};
 }
 
 /* The sum must be that of the whole; zigzag gives all ranks the same, striped differs by a token's step a rank. */

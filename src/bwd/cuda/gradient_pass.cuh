@@ -141,7 +141,8 @@ struct unit_row {
     int64_t position;
     bool counts;
 
-    __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
+    __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
+                                        uint32_t axis)
     {
         position = rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
         const bool is_nan = plan.angles.source != TROPE_ANGLES_PHASE && position == NO_POSITION,
@@ -348,8 +349,8 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
         const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
         const unit_row row(plan, rows, unit, axis_of_column(plan, column));
         if (call.mode == GRADIENT_DIRECT)
-            store_angle(plan, find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position, column,
-                        sum_of_unit(call, unit, column));
+            store_angle(plan, find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position,
+                        column, sum_of_unit(call, unit, column));
         else if (row.counts || call.mode == GRADIENT_SEQUENCES)
             __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
                    row.counts ? sum_of_unit(call, unit, column) : 0);
@@ -399,7 +400,12 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
-    find_coefficients<R>(call, steps, first_unit, units, [&]() { job.load({call, thread, thread.slot}); }, []() {});
+    find_coefficients<R>(
+        call, steps, first_unit, units,
+        [&]() {
+            job.load({call, thread, thread.slot});
+        },
+        []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);

@@ -275,7 +275,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
     const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
-    const bool own = find_coefficients<R>(call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
+    const bool own = find_coefficients<R>(
+        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     const lane_terms<R> t = add_rounds(call, action, own, &job);
     if (job.item.present && job.slot == 0)

@@ -117,7 +117,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
     g->shape.any_is_intricate = 1; /* (it may be) */
-    g->shape.rotating_slices = 1; /* all */
+    g->shape.rotating_slices = 1;  /* all */
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));

@@ -119,7 +119,8 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
 }
 
 /* 4 bytes, or 8; nothing where there is no array. */
-__device__ __forceinline__ void load_4_or_8_if(const void *array, const void *from, bool is_8, uint32_t *low, uint32_t *high)
+__device__ __forceinline__ void load_4_or_8_if(const void *array, const void *from, bool is_8, uint32_t *low,
+                                               uint32_t *high)
 {
     asm volatile("{\n\t.reg .pred there, wide, narrow;\n\t"
                  "setp.ne.u64 there, %4, 0;\n\t"

@@ -26,14 +26,14 @@ struct cuda_plan {
     int32_t part_pairs; /* of a row of angles */
     int32_t entry_bytes;
     const char *table[2]; /* freqs twice, or cos and sin */
-    uint32_t axis_bits; /* of block_rows */
-    int32_t axis_mask;  /* a pair's plane with this mask is its axis there */
-    int32_t of_padding; /* TROPE_ROW_...: what is done with padding */
-    index_source source; /* of what is read */
-    int32_t from_tokens; /* positions follow from them: */
+    uint32_t axis_bits;   /* of block_rows */
+    int32_t axis_mask;    /* a pair's plane with this mask is its axis there */
+    int32_t of_padding;   /* TROPE_ROW_...: what is done with padding */
+    index_source source;  /* of what is read */
+    int32_t from_tokens;  /* positions follow from them: */
     token_positions positions;
     int32_t has_plain_freqs; /* freqs of fp32 with one column a pair, whose number is even, and the same for all axes */
-    trope_plan plan; /* what it points to on the host is not for kernels */
+    trope_plan plan;         /* what it points to on the host is not for kernels */
 };
 
 template <int ANGLES> __device__ __forceinline__ bool has_phases(const trope_plan &plan)
@@ -84,8 +84,8 @@ struct raw_entry {
 template <bool PLAIN> __device__ __forceinline__ int32_t column_of_pair(const cuda_plan &p, int32_t pair, int which)
 {
     return PLAIN || !p.plan.angles.per_element ? pair
-           : p.plan.interleaved_columns ? 2 * pair + which
-                                        : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
+           : p.plan.interleaved_columns        ? 2 * pair + which
+                                               : pair + (part_of_pair(p.part_pairs, pair) + which) * p.part_pairs;
 }
 
 /* What a table has for an element: radians, or a cosine and a sine. */
@@ -193,7 +193,8 @@ template <int DTYPE> struct couple {
     }
 };
 
-template <int DTYPE> __device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const raw_couple &raw)
+template <int DTYPE>
+__device__ __forceinline__ couple<DTYPE> couple_of_entries(const trope_plan_angles &a, const raw_couple &raw)
 {
     const typename elements<DTYPE>::real angle = raw.cosine.value<DTYPE>(a.dtype);
     couple<DTYPE> c = {angle, 0};

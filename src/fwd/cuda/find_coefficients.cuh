@@ -180,8 +180,7 @@ template <class R, int COUNT> struct phase_source {
     __device__ __forceinline__ void request(const typename R::call &, const typename R::steps &steps,
                                             const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &, uint32_t)
     {
-        const uint64_t *const of_pair =
-            steps.of + (MAY_BE_NONE ? min(run.pair, (uint32_t)(R::STEPS - COUNT)) : run.pair);
+        const uint64_t *const of_pair = steps.of + (MAY_BE_NONE ? min(run.pair, (uint32_t)(R::STEPS - COUNT)) : run.pair);
         if (COUNT == 2)
             load_two_parameters(of_pair, &step[0], &step[1]);
         else
@@ -236,8 +235,9 @@ template <class R, int COUNT> struct freqs_source {
         const stride first = positions.offset_in_table(call.plan, position, run.pair) + (stride)run.pair * column;
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            raw[i].template load<TROPE_F32>(
-                call.plan.table[0] + (!MAY_BE_NONE || run.row < rows ? first + i * column : 0) * (stride)sizeof(float), sizeof(float));
+            raw[i].template load<TROPE_F32>(call.plan.table[0] + (!MAY_BE_NONE || run.row < rows ? first + i * column : 0) *
+                                                                     (stride)sizeof(float),
+                                            sizeof(float));
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
@@ -284,7 +284,8 @@ template <class R, int COUNT> struct table_source {
         typedef typename R::stride stride;
         const cuda_plan &p = call.plan;
         const int64_t position = positions.of(p, run.pair, 0);
-        const stride of_row = positions.offset_in_table(p, position, run.pair), column = (stride)p.plan.angles.stride.column;
+        const stride of_row = positions.offset_in_table(p, position, run.pair),
+                     column = (stride)p.plan.angles.stride.column;
         const bool is_there = !MAY_BE_NONE || (run.row < rows && run.is_there(p.plan));
         stride at[2];
         is_nan = is_nan_position<R>(position);
@@ -413,7 +414,8 @@ template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare)
 {
-    const uint32_t rotating = slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
+    const uint32_t rotating =
+        slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
     bool differ;
     if constexpr (IS_DIRECT<R>) {
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);

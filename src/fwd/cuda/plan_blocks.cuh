@@ -105,8 +105,8 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
     s.accumulate = o.accumulate != 0;
-    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE &&
-                 plan.interleaved_src == plan.interleaved_dst;
+    s.is_plain =
+        run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && plan.interleaved_src == plan.interleaved_dst;
     return s;
 }
 
@@ -364,7 +364,8 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const uint32_t together = plan_items(plan, form, call, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
-    cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
+    cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1,
+        bytes_of_row + bytes_of_block_rows(plan, 1), shape);
     plan_units(call);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);

@@ -72,12 +72,13 @@ struct block_shape {
     trope_divisor inner;     /* these, if they are below 2^31 */
     uint32_t two_dimensions; /* there is more than one outer */
     uint32_t rows_of_block, items_of_block;
-    uint32_t items;            /* of a row */
-    uint32_t is_uniform;       /* all heads have the same number of lanes: a thread is a lane, a head and a row, without divisions */
-    uint32_t units;            /* of a row: its heads, or else its items */
-    uint32_t units_of_block;   /* of a row */
-    uint32_t any_is_intricate; /* of the segments */
-    uint32_t all_are_alike;    /* of the segments that have items */
+    uint32_t items; /* of a row */
+    uint32_t
+        is_uniform; /* all heads have the same number of lanes: a thread is a lane, a head and a row, without divisions */
+    uint32_t units; /* of a row: its heads, or else its items */
+    uint32_t units_of_block;    /* of a row */
+    uint32_t any_is_intricate;  /* of the segments */
+    uint32_t all_are_alike;     /* of the segments that have items */
     uint16_t segments;          /* that have items */
     uint16_t fills;             /* segments after these: what stays in place, but is overwritten where it is padding */
     uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */
@@ -132,7 +133,7 @@ __device__ __forceinline__ uint32_t slice_of_block(const block_shape &shape)
 
 struct block_item {
     uint32_t segment, head, lane;
-    uint32_t row;                 /* of the block */
+    uint32_t row; /* of the block */
     bool present;
 };
 

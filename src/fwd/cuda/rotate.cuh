@@ -64,7 +64,8 @@ template <class R> struct lane_coefficients {
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
             const auto rotated = rotate_pair<R::DTYPE>(
-                rounding, {(real)v.template of_pair<INTERLEAVED>(e + i, 0), (real)v.template of_pair<INTERLEAVED>(e + i, 1)},
+                rounding,
+                {(real)v.template of_pair<INTERLEAVED>(e + i, 0), (real)v.template of_pair<INTERLEAVED>(e + i, 1)},
                 {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
             y[0][i] = rotated.first;
             y[1][i] = rotated.second;
@@ -231,7 +232,8 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
-        const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates), adds = !R::PLAIN && s.accumulate;
+        const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
+                   adds = !R::PLAIN && s.accumulate;
         if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
             return; /* dst has it */
         if (R::PLAIN) {

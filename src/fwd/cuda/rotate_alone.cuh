@@ -17,8 +17,8 @@ template <class R> struct lone_angles {
     uint4 raw[R::PAIRS / 2];
 
     /* Loads steps where `has_phases`, and otherwise radians of a row of the table, if `is_wanted`. */
-    __device__ __forceinline__ void load(const cuda_plan &p, const typename R::steps &steps, bool has_phases, bool is_wanted,
-                                         int64_t batch, int64_t position, uint32_t lane)
+    __device__ __forceinline__ void load(const cuda_plan &p, const typename R::steps &steps, bool has_phases,
+                                         bool is_wanted, int64_t batch, int64_t position, uint32_t lane)
     {
         const trope_table_stride &stride = p.plan.angles.stride;
         const int32_t row = position == NO_POSITION ? 0 : (int32_t)position,
@@ -105,11 +105,10 @@ __global__ void __launch_bounds__(256, 4)
     const int32_t first_row = (int32_t)block_of_rows(shape) * (int32_t)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
-    const bool rotates = job.item.present && job.segment(call).rotates, has_phases = p.plan.angles.source == TROPE_ANGLES_PHASE,
-               is_early = has_phases || p.from_tokens;
+    const bool rotates = job.item.present && job.segment(call).rotates,
+               has_phases = p.plan.angles.source == TROPE_ANGLES_PHASE, is_early = has_phases || p.from_tokens;
     const uint32_t lane = rotates ? job.item.lane : 0;
-    const block_row<int32_t> row =
-        find_row<R::ADDRESSES, int32_t>(shape, first_row + (int32_t)min(job.item.row, rows - 1));
+    const block_row<int32_t> row = find_row<R::ADDRESSES, int32_t>(shape, first_row + (int32_t)min(job.item.row, rows - 1));
     const int64_t batch = row.batch(shape), token = row.token(shape);
     int64_t position = p.positions.of((uint32_t)token);
     lone_angles<R> angles = {};
@@ -124,7 +123,8 @@ __global__ void __launch_bounds__(256, 4)
     admit_next();
     int32_t action = TROPE_ROW_ROTATE;
     if (s.boundaries) {
-        const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0), last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
+        const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0),
+                      last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
         const packed_token packed =
             find_packed_token<R::ROWS, false>(p.plan, first, last - first + 1, (int32_t)token - first);
         action = packed.action(p.plan, p.of_padding);

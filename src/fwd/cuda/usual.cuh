@@ -117,8 +117,8 @@ static inline bool can_be_vectors(const trope_plan &plan)
 /* Whether a plan rounds once, has one pairing, the same coefficients for both elements of a pair, and overwrites dst. */
 static inline bool rotates_plainly(const trope_plan &plan)
 {
-    bool plain = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-                 plan.interleaved_src == plan.interleaved_dst;
+    bool plain =
+        plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element && plan.interleaved_src == plan.interleaved_dst;
     for (int i = 0; i < plan.operand_count; i++)
         plain = plain && !plan.operands[i].accumulate;
     return plain;
@@ -134,7 +134,8 @@ static inline bool addresses_are_simple(const trope_plan &plan)
         trope_plan_operand o = plan.operands[i];
         join_groups(&o, false);
         if (moves_operand(plan, o))
-            simple = simple && o.groups == 1 && o.rotary_dim == 2 * plan.pairs && (o.in_place || cut_head(plan, o, runs) == 1);
+            simple =
+                simple && o.groups == 1 && o.rotary_dim == 2 * plan.pairs && (o.in_place || cut_head(plan, o, runs) == 1);
     }
     return simple;
 }

@@ -127,7 +127,8 @@ static inline index_source plan_source(const trope_sequences &s)
 {
     const int64_t size = (s.ids ? s.ids_64 : s.starts_64) ? 8 : 4;
     if (s.ids)
-        return {(const char *)s.ids, s.id_batch_stride * size, s.id_token_stride * size, s.id_axis_stride * size, s.ids_64, 1};
+        return {
+            (const char *)s.ids, s.id_batch_stride * size, s.id_token_stride * size, s.id_axis_stride * size, s.ids_64, 1};
     return {(const char *)s.starts, size, 0, 0, s.starts_64, 0};
 }
 
@@ -171,7 +172,8 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
 /* For all threads of a warp: each gets token number `which` of those that follow each other from `first` on. WIDE: 32 bits may be
  * too few. */
 template <int ROWS, bool WIDE>
-__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t tokens, int32_t which)
+__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t tokens,
+                                                          int32_t which)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     if (WIDE && is_wide_search(plan.sequences))
@@ -204,7 +206,8 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
             const trope_span span = trope_dense_span(&s, batch);
             position = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
         }
-        const bool is_used = (!have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
+        const bool is_used =
+            (!have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
         rows.position[i] = (POSITION)finish_position<ANY_TABLE>(plan, is_used, position);
     }
 }
@@ -213,11 +216,12 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
 
 /* The rows of a packed call, by the first warp of the block. `of_padding`: what is done with padding. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void search_rows(const trope_plan &plan, int32_t of_padding, int64_t first_token,
-                                            uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
+__device__ __forceinline__ void search_rows(const trope_plan &plan, int32_t of_padding, int64_t first_token, uint32_t count,
+                                            const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
-    const packed_token token = find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count, (int32_t)min(row, count - 1));
+    const packed_token token =
+        find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count, (int32_t)min(row, count - 1));
     const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
     if (row < count) {
         const int32_t action = token.action(plan, of_padding);

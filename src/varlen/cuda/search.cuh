@@ -55,7 +55,8 @@ struct found_bounds {
 };
 
 /* For all threads of a warp: each searches for a token, number `which` of those that follow each other from `first` on. */
-__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens, int32_t which)
+__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens,
+                                                          int32_t which)
 {
     enum { FEW = 24 }; /* so that the last 32 boundaries are mostly enough for the tokens after the first, too */
     const int32_t thread = (int32_t)thread_of_warp(), count = (int32_t)s.count + 1;

@@ -215,7 +215,8 @@ static void run_block(unsigned threads)
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **arguments)
 {
-    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x * config->blockDim.y * config->blockDim.z > 1024 || config->blockDim.z > 64 || config->gridDim.x == 0)
+    if (config->dynamicSmemBytes > SHARED_BYTES || config->blockDim.x * config->blockDim.y * config->blockDim.z > 1024 ||
+        config->blockDim.z > 64 || config->gridDim.x == 0)
         return cudaErrorInvalidValue;
     running_kernel = kernel;
     running_arguments = arguments;

@@ -77,7 +77,6 @@ static inline void load_4_or_8_if(const void *array, const void *from, bool is_8
         load_4_or_8(from, is_8, low, high);
 }
 
-
 static inline void load_4(const void *from, uint32_t *to)
 {
     emulated_aligned(from, 4);
