@@ -80,7 +80,7 @@ static int visit(void *context, const bench_made_call *made)
 /* Heads that are not made of vectors go by elements or not at all. */
 static int only_way(const char *name)
 {
-    return strstr(name, "-elements-") != NULL;
+    return strstr(name, "-elements") != NULL;
 }
 
 int main(int argc, char **argv)

@@ -26,6 +26,7 @@ typedef enum row_kind {
     RANK,
     IDS,
     IDS_I64,
+    IDS_FREQS,
     IDS_TABLE,
     MROPE,
     MROPE_INTERLEAVED,
@@ -37,6 +38,7 @@ typedef enum row_kind {
     THD_16384,
     THD_PARETO,
     PADDED,
+    PADDED_FREQS,
     PADDED_ZIGZAG,
     THD_CONTIGUOUS,
     THD_ZIGZAG,
@@ -64,6 +66,7 @@ static const struct {
     /* Ids do. */
     [IDS] = {"ids", {.positions = BENCH_IDS}},
     [IDS_I64] = {"ids-i64", {.positions = BENCH_IDS, .index_dtype = TROPE_I64}},
+    [IDS_FREQS] = {"ids-freqs", {.positions = BENCH_IDS, .angles = BENCH_FREQS_HALF}},
     [IDS_TABLE] = {"ids-table", {.positions = BENCH_IDS, .angles = BENCH_TABLE_OWN, .index_dtype = TROPE_I64}},
     [MROPE] = {"mrope", {.positions = BENCH_IDS_SECTIONS}},
     [MROPE_INTERLEAVED] = {"mrope-interleaved", {.positions = BENCH_IDS_INTERLEAVED}},
@@ -76,6 +79,7 @@ static const struct {
     [THD_16384] = {"thd-16384", {.lengths = BENCH_SEQS_16384}},
     [THD_PARETO] = {"thd-pareto", {.lengths = BENCH_SEQS_PARETO}},
     [PADDED] = {"padded", {.lengths = SEQS, .padded = 1}},
+    [PADDED_FREQS] = {"padded-freqs", {.lengths = SEQS, .angles = BENCH_FREQS_HALF, .padded = 1}},
     [PADDED_ZIGZAG] = {"padded-zigzag", {.lengths = SEQS, .padded = 1, .cp_size = 4}},
     [THD_CONTIGUOUS] = {"thd-contiguous", {.lengths = SEQS, .cp_size = 4, .cp_layout = TROPE_CP_CONTIGUOUS}},
     [THD_ZIGZAG] = {"thd-zigzag", {.lengths = SEQS, .cp_size = 4}},
@@ -90,9 +94,10 @@ static const struct {
 #define RANKS      (ROWS(THD_CONTIGUOUS) | ROWS(THD_ZIGZAG) | ROWS(THD_STRIPED) | ROWS(THD_FLAT))
 #define MANY                                                                                                               \
     (SOME | RANKS | ROWS(FREQS_FULL) | ROWS(TABLE) | ROWS(IDS_I64) | ROWS(MROPE_INTERLEAVED) | ROWS(STARTS) |              \
-     ROWS(THD_I64) | ROWS(THD_FREQS))
+     ROWS(THD_I64) | WITH_FREQS)
 #define RARE          (ROWS(STEPS) | ROWS(TABLE_OWN) | ROWS(IDS_TABLE) | ROWS(RANK) | ROWS(PADDED_ZIGZAG))
 #define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG) | ROWS(THD_FREQS))
+#define WITH_FREQS    (ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS))
 #define OTHER_LENGTHS (ROWS(THD_4) | ROWS(THD_16384) | ROWS(THD_PARETO))
 
 /* ---- shapes ---- */
@@ -121,7 +126,9 @@ static const case_group groups[] = {
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SOME, {2048, 4096, 32768, 262144}},
     {{"qk-8-1-in", QK(8, 1), .in_place = 1}, SMALL, {256, 512, 1024}},
     {{"qk-8-1-out", QK(8, 1)}, SOME, {8192}},
-    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {16384}}, /* 42 MB: an 8B model's */
+    {{"qk-8-1-in", QK(8, 1), .in_place = 1}, WITH_FREQS, {32768}}, /* 151 MB */
+    {{"qk-4-1-in", QK(4, 1), .in_place = 1}, SOME | WITH_FREQS, {16384, 65536}}, /* 42 and 168 MB: an 8B model's */
+    {{"qk-2-1-in", QK(2, 1), .in_place = 1}, SOME | WITH_FREQS, {32768}}, /* 50 MB */
     {{"qk-2-1-dim-64-in", QK(2, 1), .head_dim = 64, .in_place = 1}, SMALL | ROWS(THD_FREQS) | ROWS(PADDED), {65536}},
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY, {2048}}, /* 42 MB */
     {{"qk-32-8-in", QK(32, 8), .in_place = 1}, MANY | RARE, {8192}}, /* 168 MB */
@@ -133,6 +140,7 @@ static const case_group groups[] = {
     {{"qk-64-8-in", QK(64, 8), .in_place = 1}, SOME, {4096, 32768}},
     {{"qk-64-8-out", QK(64, 8)}, SOME, {4096}},
     {{"qk-32-8-in", QK(32, 8), .dtypes = F16 | F32, .in_place = 1}, SOME, {1024, 8192}},
+    {{"qk-32-8-in", QK(32, 8), .dtypes = F16 | F32, .in_place = 1}, WITH_FREQS, {8192}},
     {{"qk-32-8-bwd-in", QK(32, 8), .in_place = 1, .backward = 1}, SOME, {8192}},
     {{"qk-32-8-bshd-in", QK(32, 8), .layout = TROPE_BSHD, .batch = 2, .in_place = 1},
      ROWS(TOKENS) | ROWS(FREQS) | ROWS(IDS) | ROWS(MROPE) | ROWS(TABLE_OWN) | ROWS(TABLE_AXES), {4096}},
