@@ -110,6 +110,18 @@ __device__ __forceinline__ void load_4_or_8(const void *from, bool is_8, uint32_
                  : "l"(from), "r"((int32_t)is_8));
 }
 
+/* Nothing if it is not there. (One load for all 8 would write a register that the other one writes, and wait for it.) */
+__device__ __forceinline__ void load_4_or_8_if(bool is_there, const void *from, bool is_8, uint32_t *low, uint32_t *high)
+{
+    asm volatile("{\n\t.reg .pred there, wide;\n\t"
+                 "setp.ne.s32 there, %4, 0;\n\t"
+                 "setp.ne.and.s32 wide, %3, 0, there;\n\t"
+                 "@there ld.global.u32 %0, [%2];\n\t"
+                 "@wide ld.global.u32 %1, [%2+4];\n\t}"
+                 : "+r"(*low), "+r"(*high)
+                 : "l"(from), "r"((int32_t)is_8), "r"((int32_t)is_there));
+}
+
 /* Index i of an array of int32 or int64. */
 __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, int64_t i)
 {
@@ -118,24 +130,11 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
     return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
 }
 
-/* 4 bytes, or 8; nothing where there is no array. */
-__device__ __forceinline__ void load_4_or_8_if(const void *array, const void *from, bool is_8, uint32_t *low,
-                                               uint32_t *high)
-{
-    asm volatile("{\n\t.reg .pred there, wide, narrow;\n\t"
-                 "setp.ne.u64 there, %4, 0;\n\t"
-                 "setp.ne.and.s32 wide|narrow, %3, 0, there;\n\t"
-                 "@narrow ld.global.u32 %0, [%2];\n\t"
-                 "@wide ld.global.v2.u32 {%0, %1}, [%2];\n\t}"
-                 : "+r"(*low), "+r"(*high)
-                 : "l"(from), "r"((int32_t)is_8), "l"(array));
-}
-
-/* Index i of an array, or 0 where there is none. */
+/* The same, or 0 where there is no array. */
 __device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
 {
     uint32_t low = 0, high = 0;
-    load_4_or_8_if(array, (const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
+    load_4_or_8_if(array != NULL, (const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
     return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
 }
 

@@ -24,9 +24,10 @@ template <class R> __device__ __forceinline__ int32_t action_of_row(const typena
     return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
-/* Leaves the rows of a block in shared memory. */
+/* Leaves the rows of a block in shared memory. `thread`: of the block, which has awaited the beginning of a search. */
 template <class R>
-__device__ __forceinline__ void find_rows(const typename R::call &call, typename R::index first_row, uint32_t count)
+__device__ __forceinline__ void find_rows(const typename R::call &call, const boundary_round &round,
+                                          typename R::index first_row, uint32_t count, uint32_t thread)
 {
     constexpr bool ANY_TABLE = R::ANGLES != ANGLES_PHASE;
     const trope_plan &plan = call.plan.plan;
@@ -38,10 +39,10 @@ __device__ __forceinline__ void find_rows(const typename R::call &call, typename
         *token = at.token(call.shape);
     };
     if (have_actions<R::ROWS>(plan)) {
-        if (thread_of_block() < 32)
-            search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, call.plan.of_padding, first_row, count, rows, locate);
+        if (thread < 32)
+            search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, round, call.plan.of_padding, first_row, count, rows, locate);
     } else {
-        read_rows<R::ROWS, ANY_TABLE>(plan, count, rows, thread_of_block(), threads_of_block(), locate);
+        read_rows<R::ROWS, ANY_TABLE>(plan, count, rows, thread, threads_of_block(), locate);
     }
 }
 
@@ -421,9 +422,12 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     } else {
         await_previous();
+        uint32_t thread = thread_of_block();
+        const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < 32);
         load();
+        round.await_all(&thread);
         prepare();
-        find_rows<R>(call, first_row, count);
+        find_rows<R>(call, round, first_row, count, thread);
         admit_next();
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     }

@@ -47,16 +47,6 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
     return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
 }
 
-/* An index as it is in memory. What is made of it waits for the load, and so comes later. */
-struct raw_index {
-    uint32_t low, high; /* high: of int64 */
-
-    __device__ __forceinline__ int64_t value(int32_t is_64) const
-    {
-        return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
-    }
-};
-
 /* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
 template <typename POSITION> struct block_rows {
     POSITION *position; /* of each row, 2^axis_bits of them. With a table: a row that it has. NO_POSITION makes NaN. */
@@ -119,7 +109,7 @@ struct index_source {
     /* Nothing if there is nothing to be read; of axis 0. */
     __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, raw_index *index) const
     {
-        load_4_or_8_if(base, base + of_batch * batch + of_token * token, is_64, &index->low, &index->high);
+        load_4_or_8_if(base != NULL, base + of_batch * batch + of_token * token, is_64, &index->low, &index->high);
     }
 };
 
@@ -169,16 +159,25 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
             trope_add_position(span.first, index)};
 }
 
-/* For all threads of a warp: each gets token number `which` of those that follow each other from `first` on. WIDE: 32 bits may be
- * too few. */
+/* Asks for what the search of a warp begins with. WIDE: 32 bits may be too few for it. */
 template <int ROWS, bool WIDE>
-__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, int64_t first, int32_t tokens,
-                                                          int32_t which)
+__device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, bool is_wanted)
+{
+    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    boundary_round round;
+    round.begin(s, is_wanted && (ROWS != ROWS_ANY || s.boundaries) && !(WIDE && is_wide_search(s)));
+    return round;
+}
+
+/* For all threads of a warp: each gets token number `which` of those that follow each other from `first` on. */
+template <int ROWS, bool WIDE>
+__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, const boundary_round &round, int64_t first,
+                                                          int32_t tokens, int32_t which)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     if (WIDE && is_wide_search(plan.sequences))
         return find_wide_token(plan, first + which);
-    const found_bounds found = search_boundaries(s, (int32_t)first, tokens, which);
+    const found_bounds found = search_boundaries(s, round, (int32_t)first, tokens, which);
     const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds);
     const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + which);
     return {(bool)narrow_is_padding(&span, index),
@@ -216,12 +215,12 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
 
 /* The rows of a packed call, by the first warp of the block. `of_padding`: what is done with padding. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void search_rows(const trope_plan &plan, int32_t of_padding, int64_t first_token, uint32_t count,
+__device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int32_t of_padding, int64_t first_token, uint32_t count,
                                             const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
     const packed_token token =
-        find_packed_token<ROWS, WIDE>(plan, first_token, (int32_t)count, (int32_t)min(row, count - 1));
+        find_packed_token<ROWS, WIDE>(plan, round, first_token, (int32_t)count, (int32_t)min(row, count - 1));
     const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
     if (row < count) {
         const int32_t action = token.action(plan, of_padding);

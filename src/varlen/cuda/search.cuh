@@ -12,12 +12,28 @@ TROPE_HD bool is_wide_search(const trope_sequences &s)
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
 
-/* Boundary i of an array of them. One that 32 bits cannot hold is wrong, and INT32_MIN is as wrong. */
+/* An index as it is in memory. What is made of it waits for the load, and so comes later. */
+struct raw_index {
+    uint32_t low, high; /* high: of int64 */
+
+    __device__ __forceinline__ int64_t value(int32_t is_64) const
+    {
+        return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
+    }
+};
+
+/* A boundary in 32 bits. One that these cannot hold is wrong, and INT32_MIN is as wrong. */
+__device__ __forceinline__ int32_t narrow(const trope_sequences &s, const raw_index &boundary)
+{
+    return s.boundaries_64 && boundary.high != (uint32_t)((int32_t)boundary.low >> 31) ? INT32_MIN : (int32_t)boundary.low;
+}
+
+/* Boundary i of an array of them. */
 __device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const void *array, int32_t i)
 {
-    uint32_t low, high;
-    load_4_or_8((const char *)array + (int64_t)i * (s.boundaries_64 ? 8 : 4), s.boundaries_64, &low, &high);
-    return s.boundaries_64 && high != (uint32_t)((int32_t)low >> 31) ? INT32_MIN : (int32_t)low;
+    raw_index raw;
+    load_4_or_8((const char *)array + (int64_t)i * (s.boundaries_64 ? 8 : 4), s.boundaries_64, &raw.low, &raw.high);
+    return narrow(s, raw);
 }
 
 #define INTEGER            int32_t
@@ -33,14 +49,6 @@ __device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequence
             load_boundary(s, s.unpadded, first), load_boundary(s, s.unpadded, second)};
 }
 
-/* Boundary i, or INT32_MAX from `end` on. All threads load one and use it at once: behind a branch the compiler would make them
- * wait for all loads, and so for the data. */
-__device__ __forceinline__ int32_t boundary_before(const trope_sequences &s, int32_t i, int32_t end)
-{
-    const int32_t boundary = load_boundary(s, s.boundaries, min(i, end - 1));
-    return i < end ? boundary : INT32_MAX;
-}
-
 /* How many threads of the warp, from the first on, have a boundary before `after`. */
 __device__ __forceinline__ int32_t threads_before(int32_t boundary, int32_t after)
 {
@@ -54,41 +62,103 @@ struct found_bounds {
     narrow_bounds bounds;
 };
 
+/* Boundaries low, low + step, ... of a search, one a thread of the warp. */
+struct boundary_round {
+    int32_t low, step;
+    raw_index boundary, unpadded;
+
+    /* The first one, which is asked for before the data: of all boundaries. It loads only if `is_wanted`. */
+    __device__ __forceinline__ void begin(const trope_sequences &s, bool is_wanted)
+    {
+        low = 0;
+        step = step_of((int32_t)s.count + 1);
+        boundary = unpadded = {0, 0};
+        load(s, is_wanted);
+    }
+
+    __device__ __forceinline__ void await_all(uint32_t *condition) const
+    {
+        await(boundary.low, condition);
+        await(boundary.high, condition);
+        await(unpadded.low, condition);
+        await(unpadded.high, condition);
+    }
+
+    /* One that is finer, if the first boundary after a token is not before that of thread `before` - 1. */
+    __device__ __forceinline__ void refine(const trope_sequences &s, int32_t before)
+    {
+        low += max(before - 1, 0) * step;
+        step = step_of(min(step, (int32_t)s.count + 1 - low));
+        load(s, true);
+        await_all((uint32_t *)&step);
+    }
+
+    /* The same as many boundaries later. */
+    __device__ __forceinline__ void advance(const trope_sequences &s, int32_t boundaries)
+    {
+        low += boundaries;
+        load(s, true);
+        await_all((uint32_t *)&low);
+    }
+
+    /* That of the thread, or INT32_MAX after the last one. */
+    __device__ __forceinline__ int32_t value(const trope_sequences &s) const
+    {
+        return index() <= (int32_t)s.count ? narrow(s, boundary) : INT32_MAX;
+    }
+
+    __device__ __forceinline__ int32_t unpadded_value(const trope_sequences &s) const
+    {
+        return narrow(s, unpadded);
+    }
+
+  private:
+    /* So few are left that the 32 from the first of them on are mostly enough for the tokens after the first one, too. */
+    static __device__ __forceinline__ int32_t step_of(int32_t left)
+    {
+        return left > 24 ? (left + 31) / 32 : 1;
+    }
+
+    __device__ __forceinline__ int32_t index() const
+    {
+        return low + (int32_t)thread_of_warp() * step;
+    }
+
+    /* (All threads load: behind a branch the compiler would make them wait for all loads, and so for the data.) */
+    __device__ __forceinline__ void load(const trope_sequences &s, bool is_wanted)
+    {
+        const int64_t at = min(index(), (int32_t)s.count) * (int64_t)(s.boundaries_64 ? 8 : 4);
+        const char *const first = (const char *)s.boundaries, *const second = (const char *)s.unpadded;
+        load_4_or_8_if(is_wanted, first + at, s.boundaries_64, &boundary.low, &boundary.high);
+        load_4_or_8_if(is_wanted && second != first, second + at, s.boundaries_64, &unpadded.low, &unpadded.high);
+    }
+};
+
 /* For all threads of a warp: each searches for a token, number `which` of those that follow each other from `first` on. */
-__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, int32_t first, int32_t tokens,
-                                                          int32_t which)
+__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, boundary_round round, int32_t first,
+                                                          int32_t tokens, int32_t which)
 {
-    enum { FEW = 24 }; /* so that the last 32 boundaries are mostly enough for the tokens after the first, too */
-    const int32_t thread = (int32_t)thread_of_warp(), count = (int32_t)s.count + 1;
     const bool has_unpadded = s.unpadded != s.boundaries;
     int32_t after = narrow_cp_after(&s.cp, first);
-    int32_t low = 0, left = count; /* the first boundary after the token is in low + 1 .. low + left, or 0 */
 #pragma unroll 1
-    while (left > FEW) {
-        const int32_t step = (left + 31) / 32;
-        const int32_t before = threads_before(boundary_before(s, low + thread * step, low + left), after);
-        low += max(before - 1, 0) * step;
-        left = min(step, count - low);
-    }
+    while (round.step > 1)
+        round.refine(s, threads_before(round.value(s), after));
     found_bounds found;
-    int32_t boundary = boundary_before(s, low + thread, count), unpadded = 0;
-    if (has_unpadded)
-        unpadded = load_boundary(s, s.unpadded, min(low + thread, count - 1));
+    int32_t boundary = round.value(s), unpadded = round.unpadded_value(s);
 #pragma unroll 1
     for (int32_t i = 0; i < tokens;) {
         const int32_t before = threads_before(boundary, after);
         if (before == 32) { /* and perhaps more */
-            low += 31;
-            boundary = boundary_before(s, low + thread, count);
-            if (has_unpadded)
-                unpadded = load_boundary(s, s.unpadded, min(low + thread, count - 1));
+            round.advance(s, 31);
+            boundary = round.value(s);
+            unpadded = round.unpadded_value(s);
             continue;
         }
         narrow_bounds b = {__shfl_sync(UINT32_MAX, boundary, before - 1), __shfl_sync(UINT32_MAX, boundary, before), 0, 0};
         b.unpadded_begin = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before - 1) : b.begin;
         b.unpadded_end = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before) : b.end;
         if (which == i)
-            found = {low + before, b};
+            found = {round.low + before, b};
         after += (int32_t)s.cp.split.divisor;
         i++;
     }

@@ -71,9 +71,9 @@ static inline void load_4_or_8(const void *from, bool is_8, uint32_t *low, uint3
         *high = ((const uint32_t *)from)[1];
 }
 
-static inline void load_4_or_8_if(const void *array, const void *from, bool is_8, uint32_t *low, uint32_t *high)
+static inline void load_4_or_8_if(bool is_there, const void *from, bool is_8, uint32_t *low, uint32_t *high)
 {
-    if (array)
+    if (is_there)
         load_4_or_8(from, is_8, low, high);
 }
 
