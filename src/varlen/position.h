@@ -18,8 +18,9 @@
 #include "core/plan.h"
 #include "varlen/context_parallel.h"
 
-#ifdef __CUDACC__
-#include "core/cuda/ptx.cuh"
+#ifdef __CUDACC__ /* core/cuda/ptx.cuh */
+__device__ int64_t load_index(const void *array, int32_t is_64, int64_t i);
+__device__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i);
 #endif
 
 /* What is wrong with the bounds of a sequence. */

@@ -340,14 +340,14 @@ template <class R, int COUNT> struct table_source {
 
 /* ---- the couples of a block ---- */
 
-/* Makes all couples of a block, COUNT by a thread at a time. load() asks for the data. Direct positions and what needs no others is
- * asked for at the same time; else the positions come before it, in shared memory, and there is a barrier. Returns whether the
+/* Makes all couples of a block, COUNT by a thread at a time. load() asks for the data. What needs no position that is found in
+ * shared memory is asked for before that, or else before the barrier after which the positions are there. Returns whether the
  * thread has found elements of a pair that have different coefficients. */
 template <class R, int COUNT, template <class, int> class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare)
 {
-    constexpr bool SOURCE_IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || (R::ROWS == ROWS_READ && R::ANGLES == ANGLES_PHASE);
+    constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
     const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / COUNT;
     uint32_t number = thread_of_block();
     couple_run<R, COUNT> run(call.shape, number);
@@ -357,15 +357,15 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         run_positions<R, COUNT> positions(call, first_row, run);
         await_previous();
         positions.request(call.plan, run, rows);
-        if (SOURCE_IS_DIRECT)
+        if (IS_EARLY)
             source.template request<true>(call, steps, run, positions, rows);
         load();
         positions.await_all(&number);
-        if (SOURCE_IS_DIRECT)
+        if (IS_EARLY)
             source.await_all(&number);
         prepare();
         admit_next();
-        if (!SOURCE_IS_DIRECT && number < end) {
+        if (!IS_EARLY && number < end) {
             source.template request<true>(call, steps, run, positions, rows);
             source.await_all(&number);
         }
@@ -373,7 +373,12 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
         number += threads;
     } else {
+        run_positions<R, COUNT> positions(call, first_row, run);
+        if (IS_EARLY)
+            source.template request<true>(call, steps, run, positions, rows);
         __syncthreads();
+        if (IS_EARLY)
+            source.await_all(&number);
     }
 #pragma unroll 1
     while (number < end) {
@@ -382,13 +387,21 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (run.is_there(call.plan.plan)) {
             run_positions<R, COUNT> positions(call, first_row, run);
             positions.request(call.plan, run, rows);
-            source.template request<false>(call, steps, run, positions, rows);
-            source.settle_all();
+            if (IS_DIRECT<R> || !IS_EARLY) {
+                source.template request<false>(call, steps, run, positions, rows);
+                source.settle_all();
+            }
             differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT) || differ;
         }
         number += threads;
-        if (!IS_DIRECT<R> && number < end)
+        if (!IS_DIRECT<R> && number < end) {
             run = couple_run<R, COUNT>(call.shape, number);
+            if (IS_EARLY) {
+                run_positions<R, COUNT> positions(call, first_row, run);
+                source.template request<true>(call, steps, run, positions, rows);
+                source.await_all(&number);
+            }
+        }
     }
     return differ;
 }

@@ -255,11 +255,12 @@ static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
     *rows = std::max(threads / *items, 1u);
 }
 
-/* Whether a thread can be a lane, a head and a row: all segments have the same number of lanes. */
+/* Whether a thread can be a lane, a head and a row: all segments have the same number of lanes, and a warp of threads that are alone
+ * has whole heads. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
-    bool uniform = form.vectors && !form.sums && !form.alone;
+    bool uniform = form.vectors && !form.sums && (!form.alone || 32 % call.segments[0].lanes.divisor == 0);
     for (int i = 0; i < call.shape.segments; i++)
         uniform = uniform && call.segments[i].lanes.divisor == call.segments[0].lanes.divisor;
     return uniform;

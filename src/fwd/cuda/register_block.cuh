@@ -21,10 +21,7 @@ struct block_limit {
 
 constexpr block_limit block_limits(int rows, bool is_wide)
 {
-    return is_wide                 ? block_limit{BLOCK_THREADS, 2}
-           : rows == ROWS_ANY      ? block_limit{320, 4}
-           : rows == ROWS_SEARCHED ? block_limit{320, 5}
-                                   : block_limit{384, 4};
+    return is_wide ? block_limit{BLOCK_THREADS, 2} : rows == ROWS_ANY ? block_limit{320, 4} : block_limit{384, 4};
 }
 
 /* What the parameters of the usual kernels have room for: every kilobyte of them costs the host 0.1 to 0.3 us. */

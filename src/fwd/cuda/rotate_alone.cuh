@@ -114,13 +114,11 @@ __global__ void __launch_bounds__(256, 4)
     lone_angles<R> angles = {};
     raw_index index = {0, 0};
     await_previous();
-    boundary_round round = begin_search<R::ROWS, false>(p.plan, true);
+    job.load(call);
     p.source.load_if(batch, token, &index);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
-    job.load(call);
-    settle(&round.boundary.low);
-    settle(&round.unpadded.low);
     settle(&index.low);
+    settle(&index.high);
     angles.settle_all();
     job.prepare(call);
     admit_next();
@@ -129,7 +127,7 @@ __global__ void __launch_bounds__(256, 4)
         const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0),
                       last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
         const packed_token packed =
-            find_packed_token<R::ROWS, false>(p.plan, round, first, last - first + 1, (int32_t)token - first);
+            find_packed_token<R::ROWS, false>(p.plan, begin_search<R::ROWS, false>(p.plan, true), first, last - first + 1, (int32_t)token - first);
         action = packed.action(p.plan, p.of_padding);
         position = packed.position;
     }
