@@ -126,7 +126,8 @@ template <class R, int COUNT> struct run_positions {
         const bool is_there = run.row < rows;
 #pragma unroll
         for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
-            p.source.load(is_there ? batch : 0, is_there ? token : 0, axis_of(p, run.pair + i), &read[i]);
+            p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0,
+                                          R::ANGLES == ANGLES_PHASE || !p.has_plain_freqs ? axis_of(p, run.pair + i) : 0, &read[i]);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)

@@ -365,6 +365,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const uint32_t together = plan_items(plan, form, call, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
+    shape->is_simple = shape->is_uniform && addresses_are_simple(plan);
     cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1,
         bytes_of_row + bytes_of_block_rows(plan, 1), shape);
     plan_units(call);

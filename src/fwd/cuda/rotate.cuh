@@ -120,12 +120,10 @@ template <class R> struct lane_job {
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
-        item = find_item<!R::VECTORS, R::ADDRESSES>(call, rows);
-        row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
-        const typename R::segment &s = segment(call);
-        from = s.src.base;
-        if (item.present)
-            from = find_src(call, item.head);
+        if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
+            find<ADDRESSES_SIMPLE>(call, first_row, rows);
+        else
+            find<R::ADDRESSES>(call, first_row, rows);
         to = NULL;
     }
 
@@ -136,8 +134,7 @@ template <class R> struct lane_job {
 
     __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
     {
-        const typename R::segment &s = segment(call);
-        return found_here(find_address<R::ADDRESSES>(call.shape, s, s.src, row, head, item.lane));
+        return find_src<R::ADDRESSES>(call, head);
     }
 
     /* After the kernel before this one has ended. */
@@ -285,6 +282,24 @@ template <class R> struct lane_job {
                     v.store(at, at + dst.second);
             }
         }
+    }
+
+  private:
+    template <int ADDRESSES>
+    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    {
+        item = find_item<!R::VECTORS, ADDRESSES>(call, rows);
+        row = find_row<ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
+        from = segment(call).src.base;
+        if (item.present)
+            from = find_src<ADDRESSES>(call, item.head);
+    }
+
+    template <int ADDRESSES>
+    __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
+    {
+        const typename R::segment &s = segment(call);
+        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, row, head, item.lane));
     }
 };
 

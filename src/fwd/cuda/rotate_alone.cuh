@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(256, 4)
     raw_index index = {0, 0};
     await_previous();
     job.load(call);
-    p.source.load_if(batch, token, &index);
+    p.source.load_if<int32_t>(batch, token, &index);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
     settle(&index.low);
     settle(&index.high);

@@ -77,10 +77,18 @@ static inline bool table_is_usual(const trope_plan &plan)
                INT32_MAX / sizeof(float);
 }
 
+/* Whether 32 bits can hold the strides of ids, in bytes. */
+static inline bool strides_of_ids_are_usual(const trope_sequences &s)
+{
+    return !s.ids || (magnitude(s.id_batch_stride) <= INT32_MAX / 8 && magnitude(s.id_token_stride) <= INT32_MAX / 8 &&
+                      magnitude(s.id_axis_stride) <= INT32_MAX / 8);
+}
+
 /* Whether 32 bits can hold where the rows of a plan are, as kernels by vectors ask. */
 static inline bool rows_are_usual(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
+           strides_of_ids_are_usual(plan.sequences) &&
            !(plan.sequences.boundaries && is_wide_search(plan.sequences));
 }
 

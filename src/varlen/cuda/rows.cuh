@@ -101,15 +101,25 @@ struct index_source {
     int64_t batch, token, axis;
     int32_t is_64, is_id;
 
+    /* STRIDE: int32_t if that is enough for strides (strides_of_ids_are_usual). */
+    template <typename STRIDE>
+    __device__ __forceinline__ const char *address(int64_t of_batch, int64_t of_token, int32_t of_axis) const
+    {
+        return base + (STRIDE)of_batch * (int64_t)(STRIDE)batch + (STRIDE)of_token * (int64_t)(STRIDE)token +
+               of_axis * (int64_t)(STRIDE)axis;
+    }
+
+    template <typename STRIDE>
     __device__ __forceinline__ void load(int64_t of_batch, int64_t of_token, int32_t of_axis, raw_index *index) const
     {
-        load_4_or_8(base + of_batch * batch + of_token * token + of_axis * axis, is_64, &index->low, &index->high);
+        load_4_or_8(address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
     }
 
     /* Nothing if there is nothing to be read; of axis 0. */
+    template <typename STRIDE>
     __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, raw_index *index) const
     {
-        load_4_or_8_if(base != NULL, base + of_batch * batch + of_token * token, is_64, &index->low, &index->high);
+        load_4_or_8_if(base != NULL, address<STRIDE>(of_batch, of_token, 0), is_64, &index->low, &index->high);
     }
 };
 
