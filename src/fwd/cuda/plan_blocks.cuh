@@ -266,6 +266,16 @@ static inline bool is_uniform(const block_form &form, const block_call<STRIDE, S
     return uniform;
 }
 
+/* Whether a thread's item and its addresses are sums of products (ADDRESSES_SIMPLE): no lane idles either. */
+template <typename STRIDE, int SEGMENTS>
+static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SEGMENTS> &call)
+{
+    bool simple = call.shape.is_uniform && addresses_are_simple(plan);
+    for (int i = 0; i < call.shape.segments; i++)
+        simple = simple && call.segments[i].lanes.divisor == call.segments[i].working;
+    return simple;
+}
+
 /* Rows and items of a block. OF_HEAD: items of a head, if heads must not be cut, or 1. */
 static inline void cut(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
                        size_t bytes_of_row, block_shape *shape)
@@ -365,10 +375,10 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const uint32_t together = plan_items(plan, form, call, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
-    shape->is_simple = shape->is_uniform && addresses_are_simple(plan);
     cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1,
         bytes_of_row + bytes_of_block_rows(plan, 1), shape);
     plan_units(call);
+    shape->is_simple = is_simple(plan, *call);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->second_at = rows * shape->couples_of_row;
