@@ -356,7 +356,8 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     bool differ = false;
     if constexpr (IS_DIRECT<R>) {
         run_positions<R, COUNT> positions(call, first_row, run);
-        await_previous();
+        if (R::ROWS == ROWS_READ)
+            await_previous();
         positions.request(call.plan, run, rows);
         if (IS_EARLY)
             source.template request<true>(call, steps, run, positions, rows);
@@ -431,9 +432,15 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const uint32_t rotating =
         slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
+    const auto nothing = []() {};
     bool differ;
-    if constexpr (IS_DIRECT<R>) {
+    if constexpr (R::ROWS == ROWS_READ) {
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
+    } else if constexpr (R::ROWS == ROWS_FROM_TOKENS) {
+        await_previous();
+        load(); /* (before a branch, or the compiler would first do what is not to be waited for) */
+        prepare();
+        differ = make_any_couples<R>(call, steps, first_row, rotating, nothing, nothing);
     } else {
         await_previous();
         uint32_t thread = thread_of_block();
@@ -443,7 +450,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         prepare();
         find_rows<R>(call, round, first_row, count, thread);
         admit_next();
-        differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
+        differ = make_any_couples<R>(call, steps, first_row, rotating, nothing, nothing);
     }
     if (!R::PLAIN && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);

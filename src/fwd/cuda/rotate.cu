@@ -18,10 +18,6 @@ struct rotation_choice {
     block_form form;
 };
 
-/* Heads that are rotated alone where each thread may load its pairs' freqs as vectors. In blocks, so few heads wait for one row
- * after another: on an H100 4 + 1 heads reach 0.95 of a copy for 0.80, 6 + 1 0.94 for 0.86, but 8 + 1 0.89 for 0.98. */
-enum { FEW_HEADS = 1 };
-
 /* Whether a thread can load the freqs of its pairs as vectors. */
 static bool has_freq_vectors(const trope_plan &plan)
 {
@@ -30,13 +26,21 @@ static bool has_freq_vectors(const trope_plan &plan)
            !a.stride.axis && a.stride.row % 4 == 0 && a.stride.batch % 4 == 0 && (uintptr_t)a.freqs % 16 == 0;
 }
 
-static bool rotates_few_heads(const trope_plan &plan, row_kind rows)
+/* Whether the pairs of each lane have one axis. */
+static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 {
-    const bool has_vectors = has_freq_vectors(plan);
-    const int64_t heads = rotating_heads(plan), most = has_vectors && rows == ROWS_FROM_TOKENS ? FEW_HEADS : 1;
-    return heads >= 1 && heads <= most && rotates_plainly(plan) && rows != ROWS_ANY &&
-           (plan.axes == 1 || !plan.sequences.ids) &&
-           (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_vectors);
+    bool have = true;
+    for (int pair = 0; pair < plan.pairs && plan.sequences.ids && plan.axes > 1; pair++)
+        have = have && trope_pair_plane(&plan, pair) == trope_pair_plane(&plan, pair - pair % pairs_of_lane);
+    return have;
+}
+
+/* One head shares its coefficients with none. */
+static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
+{
+    return rotating_heads(plan) == 1 && rotates_plainly(plan) && rows != ROWS_ANY &&
+           lanes_have_one_axis(plan, pairs_of_lane) &&
+           (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }
 
 static rotation_choice choose(const trope_plan &plan)
@@ -47,7 +51,7 @@ static rotation_choice choose(const trope_plan &plan)
     block_form form = form_of(plan, false);
     if (!form.vectors)
         return {&kernels->elements, form};
-    if (rotates_few_heads(plan, rows)) {
+    if (rotates_alone(plan, rows, form.pairs_of_lane)) {
         form.alone = true;
         form.splits = false;
         return {&kernels->alone, form};

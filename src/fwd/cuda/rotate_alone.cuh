@@ -1,5 +1,5 @@
-/* The rotation of rows with one head, or few: nothing is shared, and each thread finds its row and makes the coefficients of its lane
- * in registers. The kernel takes rows with one position, of any kind, phase steps, and freqs that a thread can load as vectors; it
+/* The rotation of rows with one head: nothing is shared, and each thread finds its row and makes the coefficients of its lane
+ * in registers. The kernel takes rows of any kind, with one position for the pairs of a lane, phase steps, and freqs that a thread can load as vectors; it
  * rotates plainly. */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(256, 4)
     raw_index index = {0, 0};
     await_previous();
     job.load(call);
-    p.source.load_if<int32_t>(batch, token, &index);
+    p.source.load_if<int32_t>(batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask, &index);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
     settle(&index.low);
     settle(&index.high);

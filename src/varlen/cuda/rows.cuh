@@ -115,11 +115,11 @@ struct index_source {
         load_4_or_8(address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
     }
 
-    /* Nothing if there is nothing to be read; of axis 0. */
+    /* Nothing if there is nothing to be read. */
     template <typename STRIDE>
-    __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, raw_index *index) const
+    __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, int32_t of_axis, raw_index *index) const
     {
-        load_4_or_8_if(base != NULL, address<STRIDE>(of_batch, of_token, 0), is_64, &index->low, &index->high);
+        load_4_or_8_if(base != NULL, address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
     }
 };
 
