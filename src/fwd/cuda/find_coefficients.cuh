@@ -97,10 +97,10 @@ template <class R, int COUNT> struct couple_run {
 /* Where the positions of rows are known without shared memory: they follow from the tokens, or each thread reads what it needs. */
 template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::ROWS == ROWS_READ;
 
-/* The positions of a run. */
-template <class R, int COUNT> struct run_positions {
+/* The positions of a run. ONE_AXIS: the source has the same for all axes (freqs_source). */
+template <class R, int COUNT, bool ONE_AXIS> struct run_positions {
     typedef typename R::stride stride;
-    static constexpr int DIFFERENT = R::ANGLES == ANGLES_PHASE ? COUNT : 1; /* freqs_source: one position for all */
+    static constexpr int DIFFERENT = ONE_AXIS ? 1 : COUNT;
     int64_t batch, token;
     raw_index read[DIFFERENT];
     const position_type<R> *of_axis;
@@ -126,8 +126,7 @@ template <class R, int COUNT> struct run_positions {
         const bool is_there = run.row < rows;
 #pragma unroll
         for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
-            p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0,
-                                          R::ANGLES == ANGLES_PHASE || !p.has_plain_freqs ? axis_of(p, run.pair + i) : 0, &read[i]);
+            p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0, axis_of(p, run.pair + i), &read[i]);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
@@ -156,13 +155,13 @@ template <class R, int COUNT> struct run_positions {
         if (R::ROWS == ROWS_SEARCHED)
             return of_row;
         return of_row + (stride)batch * (stride)strides.batch +
-               trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis;
+               (ONE_AXIS ? 0 : trope_pair_plane(&p.plan, (int32_t)pair) * (stride)strides.axis);
     }
 
   private:
     static __device__ __forceinline__ int32_t axis_of(const cuda_plan &p, uint32_t pair)
     {
-        return trope_pair_plane(&p.plan, (int32_t)pair) & p.axis_mask;
+        return ONE_AXIS || !p.axis_mask ? 0 : trope_pair_plane(&p.plan, (int32_t)pair) & p.axis_mask;
     }
 };
 
@@ -176,11 +175,12 @@ template <class R> __device__ __forceinline__ bool is_nan_position(int64_t posit
 
 /* Phase steps. */
 template <class R, int COUNT> struct phase_source {
+    typedef run_positions<R, COUNT, false> positions_type;
     uint64_t step[2];
 
     template <bool MAY_BE_NONE>
     __device__ __forceinline__ void request(const typename R::call &, const typename R::steps &steps,
-                                            const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &, uint32_t)
+                                            const couple_run<R, COUNT> &run, const positions_type &, uint32_t)
     {
         const uint64_t *const of_pair = steps.of + (MAY_BE_NONE ? min(run.pair, (uint32_t)(R::STEPS - COUNT)) : run.pair);
         if (COUNT == 2)
@@ -204,7 +204,7 @@ template <class R, int COUNT> struct phase_source {
     }
 
     __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &run,
-                                         const run_positions<R, COUNT> &positions, couple<R::DTYPE> *to) const
+                                         const positions_type &positions, couple<R::DTYPE> *to) const
     {
         couples<R, COUNT> made;
 #pragma unroll
@@ -222,14 +222,14 @@ template <class R, int COUNT> struct phase_source {
 
 /* Freqs of fp32, one column a pair, and one position for all pairs of a row (cuda_plan.has_plain_freqs). */
 template <class R, int COUNT> struct freqs_source {
+    typedef run_positions<R, COUNT, true> positions_type;
     raw_entry raw[COUNT];
     position_type<R> position;
 
     /* `rows`: those that there are; a run of another one reads the beginning of the table. */
     template <bool MAY_BE_NONE>
     __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
-                                            const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &positions,
-                                            uint32_t rows)
+                                            const couple_run<R, COUNT> &run, const positions_type &positions, uint32_t rows)
     {
         typedef typename R::stride stride;
         const stride column = (stride)call.plan.plan.angles.stride.column;
@@ -254,8 +254,8 @@ template <class R, int COUNT> struct freqs_source {
     {
     }
 
-    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &,
-                                         const run_positions<R, COUNT> &, couple<R::DTYPE> *to) const
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &, const positions_type &,
+                                         couple<R::DTYPE> *to) const
     {
         typename R::real angle[COUNT], sine[COUNT], cosine[COUNT];
         couples<R, COUNT> made;
@@ -275,13 +275,13 @@ template <class R, int COUNT> struct freqs_source {
 
 /* Any table, for one pair at a time. */
 template <class R, int COUNT> struct table_source {
+    typedef run_positions<R, COUNT, false> positions_type;
     raw_couple first, second; /* of the elements of the pair; the same again where they have one column */
     bool is_nan;
 
     template <bool MAY_BE_NONE>
     __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
-                                            const couple_run<R, COUNT> &run, const run_positions<R, COUNT> &positions,
-                                            uint32_t rows)
+                                            const couple_run<R, COUNT> &run, const positions_type &positions, uint32_t rows)
     {
         typedef typename R::stride stride;
         const cuda_plan &p = call.plan;
@@ -315,8 +315,8 @@ template <class R, int COUNT> struct table_source {
     }
 
     /* Returns whether the elements of the pair have different coefficients. */
-    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &,
-                                         const run_positions<R, COUNT> &, couple<R::DTYPE> *to) const
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &, const positions_type &,
+                                         couple<R::DTYPE> *to) const
     {
         const cuda_plan &p = call.plan;
         const bool differ = !R::PLAIN && p.plan.angles.per_element && first.differs(second, p.plan.angles.dtype);
@@ -355,9 +355,8 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     SOURCE<R, COUNT> source;
     bool differ = false;
     if constexpr (IS_DIRECT<R>) {
-        run_positions<R, COUNT> positions(call, first_row, run);
-        if (R::ROWS == ROWS_READ)
-            await_previous();
+        typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
+        await_previous();
         positions.request(call.plan, run, rows);
         if (IS_EARLY)
             source.template request<true>(call, steps, run, positions, rows);
@@ -375,7 +374,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
         number += threads;
     } else {
-        run_positions<R, COUNT> positions(call, first_row, run);
+        typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
         if (IS_EARLY)
             source.template request<true>(call, steps, run, positions, rows);
         __syncthreads();
@@ -387,7 +386,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (IS_DIRECT<R>)
             run = couple_run<R, COUNT>(call.shape, number);
         if (run.is_there(call.plan.plan)) {
-            run_positions<R, COUNT> positions(call, first_row, run);
+            typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
             positions.request(call.plan, run, rows);
             if (IS_DIRECT<R> || !IS_EARLY) {
                 source.template request<false>(call, steps, run, positions, rows);
@@ -399,7 +398,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (!IS_DIRECT<R> && number < end) {
             run = couple_run<R, COUNT>(call.shape, number);
             if (IS_EARLY) {
-                run_positions<R, COUNT> positions(call, first_row, run);
+                typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
                 source.template request<true>(call, steps, run, positions, rows);
                 source.await_all(&number);
             }
@@ -432,15 +431,9 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const uint32_t rotating =
         slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
-    const auto nothing = []() {};
     bool differ;
-    if constexpr (R::ROWS == ROWS_READ) {
+    if constexpr (IS_DIRECT<R>) {
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
-    } else if constexpr (R::ROWS == ROWS_FROM_TOKENS) {
-        await_previous();
-        load(); /* (before a branch, or the compiler would first do what is not to be waited for) */
-        prepare();
-        differ = make_any_couples<R>(call, steps, first_row, rotating, nothing, nothing);
     } else {
         await_previous();
         uint32_t thread = thread_of_block();
@@ -450,7 +443,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         prepare();
         find_rows<R>(call, round, first_row, count, thread);
         admit_next();
-        differ = make_any_couples<R>(call, steps, first_row, rotating, nothing, nothing);
+        differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     }
     if (!R::PLAIN && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
         return __syncthreads_or(differ);

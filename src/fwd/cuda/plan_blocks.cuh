@@ -281,8 +281,8 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
                        size_t bytes_of_row, block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
-    const uint32_t several = rows_together(plan, shape->neighbours),
-                   most = std::max((several > 1 ? form.threads : form.items) / several / of_head, 1u) * of_head;
+    const uint32_t several = rows_together(plan, shape->neighbours), threads = several > 1 ? USUAL_THREADS : form.threads,
+                   most = std::max((several > 1 ? threads : form.items) / several / of_head, 1u) * of_head;
     uint32_t items = (uint32_t)quotient_up(shape->items, quotient_up(shape->items, most));
     if (of_head > 1)
         items = (uint32_t)quotient_up(items, of_head) * of_head;
@@ -290,7 +290,7 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    int64_t rows = std::max((form.threads + items / 2) / items, 1u);
+    int64_t rows = std::max((threads + items / 2) / items, 1u);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);

@@ -72,8 +72,8 @@ struct block_shape {
     uint32_t items; /* of a row */
     uint32_t
         is_uniform; /* all heads have the same number of lanes: a thread is a lane, a head and a row, without divisions */
-    uint32_t is_simple; /* it is uniform, and addresses are simple (ADDRESSES_SIMPLE) */
-    uint32_t units; /* of a row: its heads, or else its items */
+    uint32_t is_simple;         /* it is uniform, and addresses are simple (ADDRESSES_SIMPLE) */
+    uint32_t units;             /* of a row: its heads, or else its items */
     uint32_t units_of_block;    /* of a row */
     uint32_t any_is_intricate;  /* of the segments */
     uint32_t all_are_alike;     /* of the segments that have items */

@@ -295,8 +295,7 @@ template <class R> struct lane_job {
             from = find_src<ADDRESSES>(call, item.head);
     }
 
-    template <int ADDRESSES>
-    __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
+    template <int ADDRESSES> __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
     {
         const typename R::segment &s = segment(call);
         return found_here(find_address<ADDRESSES>(call.shape, s, s.src, row, head, item.lane));

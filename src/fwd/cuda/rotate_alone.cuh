@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(256, 4)
     if (s.boundaries) {
         const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0),
                       last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
-        const packed_token packed =
-            find_packed_token<R::ROWS, false>(p.plan, begin_search<R::ROWS, false>(p.plan, true), first, last - first + 1, (int32_t)token - first);
+        const packed_token packed = find_packed_token<R::ROWS, false>(p.plan, begin_search<R::ROWS, false>(p.plan, true),
+                                                                      first, last - first + 1, (int32_t)token - first);
         action = packed.action(p.plan, p.of_padding);
         position = packed.position;
     }

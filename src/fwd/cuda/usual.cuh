@@ -88,8 +88,7 @@ static inline bool strides_of_ids_are_usual(const trope_sequences &s)
 static inline bool rows_are_usual(const trope_plan &plan)
 {
     return plan.dtype != TROPE_F64 && plan.batch * plan.tokens <= INT32_MAX && table_is_usual(plan) &&
-           strides_of_ids_are_usual(plan.sequences) &&
-           !(plan.sequences.boundaries && is_wide_search(plan.sequences));
+           strides_of_ids_are_usual(plan.sequences) && !(plan.sequences.boundaries && is_wide_search(plan.sequences));
 }
 
 /* Whether usual kernels have room for the phase steps of its pairs. */

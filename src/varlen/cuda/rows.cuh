@@ -181,8 +181,8 @@ __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, b
 
 /* For all threads of a warp: each gets token number `which` of those that follow each other from `first` on. */
 template <int ROWS, bool WIDE>
-__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, const boundary_round &round, int64_t first,
-                                                          int32_t tokens, int32_t which)
+__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, const boundary_round &round,
+                                                          int64_t first, int32_t tokens, int32_t which)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     if (WIDE && is_wide_search(plan.sequences))
@@ -225,8 +225,9 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
 
 /* The rows of a packed call, by the first warp of the block. `of_padding`: what is done with padding. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int32_t of_padding, int64_t first_token, uint32_t count,
-                                            const block_rows<POSITION> &rows, LOCATE locate)
+__device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int32_t of_padding,
+                                            int64_t first_token, uint32_t count, const block_rows<POSITION> &rows,
+                                            LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
     const packed_token token =
