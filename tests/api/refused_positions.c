@@ -101,7 +101,7 @@ static void other_widths(void)
     DATA_ROW(ids(), ids_of_another_width(), "position_ids", "as int64");
     DATA_ROW(packed(), use_int64_boundaries(), "cu_seqlens[3]", "as int32");
     DATA_ROW(packed(), use_one_int64_sequence(), "cu_seqlens[1]", "as int32");
-    DATA_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[2]", "as int64");
+    DATA_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[1]", "as int64");
     ROW(packed(), (use_int64_boundaries(), a->cu_seqlens_dtype = 0), ARGUMENT, "cu_seqlens_dtype", "(0)");
 }
 

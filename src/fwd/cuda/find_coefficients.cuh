@@ -445,10 +445,12 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         admit_next();
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     }
-    if (!R::PLAIN && R::ANGLES != ANGLES_PHASE && call.plan.plan.angles.per_element)
-        return __syncthreads_or(differ);
-    __syncthreads();
-    return false;
+    __syncwarp(); /* the lanes of a warp may come here by different branches; a barrier needs them together */
+    if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
+        __syncthreads();
+        return false;
+    }
+    return __syncthreads_or(differ);
 }
 
 #endif
