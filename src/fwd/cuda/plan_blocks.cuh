@@ -105,8 +105,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.is_loaded = run.rotates || !o.in_place;
     s.terms = s.rounds = 1;
     s.accumulate = o.accumulate != 0;
-    s.is_plain =
-        run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE && plan.interleaved_src == plan.interleaved_dst;
+    s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
     return s;
 }
 

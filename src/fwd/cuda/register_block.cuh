@@ -54,7 +54,7 @@ template <typename STRIDE> struct block_segment {
     uint32_t is_intricate;                    /* it has groups, parts or lanes that idle: one question for what is rare */
     uint32_t is_loaded;                       /* in place, what passes through is only overwritten */
     uint32_t rotates, in_place;
-    uint32_t is_plain; /* it rotates in the same pairing, rounds once, and overwrites dst: one question for what is usual */
+    uint32_t is_plain; /* it rotates, rounds once, and overwrites dst: one question for what is usual */
     uint32_t alike;    /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd;   /* copied: lane 0 has one vector, and its second is another lane's first */
     /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds. */

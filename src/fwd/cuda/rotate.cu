@@ -35,10 +35,10 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
     return have;
 }
 
-/* One head shares its coefficients with none. */
+/* One head shares its coefficients with none. (It is not rearranged in place: that takes a barrier.) */
 static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
 {
-    return rotating_heads(plan) == 1 && rotates_plainly(plan) && rows != ROWS_ANY &&
+    return rotating_heads(plan) == 1 && rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
            lanes_have_one_axis(plan, pairs_of_lane) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }

@@ -168,16 +168,19 @@ template <class R> struct lane_job {
         return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
     }
 
-    /* Whether rotate_usually does all that is to be done: one rounding, no sum, the pairings of src and dst are the same, and so
-     * are the coefficients of both elements of a pair. */
+    /* Whether rotate_usually does all that is to be done: one rounding, no sum, and the same coefficients for both elements of a
+     * pair. */
     __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
     {
         return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
     }
 
+    /* INTERLEAVED: src and dst are, and so is the lane meanwhile. */
     template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
     {
         constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        if (!INTERLEAVED && call.plan.plan.interleaved_src)
+            v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += TOGETHER) {
             lane_coefficients<R> c;
@@ -186,6 +189,8 @@ template <class R> struct lane_job {
             c.template rotate<INTERLEAVED>(TROPE_ROUND_ONCE, v, e, y);
             v.template set_pairs<TOGETHER, INTERLEAVED>(e, y);
         }
+        if (!INTERLEAVED && call.plan.plan.interleaved_dst)
+            v.join();
         store(call);
     }
 
@@ -316,7 +321,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     if (!job.item.present || !job.is_usual(call, action, own)) {
         if (job.item.present)
             job.finish(call, action, own);
-    } else if (R::VECTORS && call.plan.plan.interleaved_src) {
+    } else if (R::VECTORS && call.plan.plan.interleaved_src && call.plan.plan.interleaved_dst) {
         job.template rotate_usually<true>(call);
     } else {
         job.template rotate_usually<false>(call);

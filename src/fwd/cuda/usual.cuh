@@ -121,21 +121,25 @@ static inline bool can_be_vectors(const trope_plan &plan)
     return fits && segments <= USUAL_SEGMENTS;
 }
 
-/* Whether a plan rounds once, has one pairing, the same coefficients for both elements of a pair, and overwrites dst. */
+/* Whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. Padding that is copied
+ * where pairs change their places is rare: its elements do not. */
 static inline bool rotates_plainly(const trope_plan &plan)
 {
-    bool plain =
-        plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element && plan.interleaved_src == plan.interleaved_dst;
+    bool plain = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+                 (plan.interleaved_src == plan.interleaved_dst ||
+                  trope_action_of_padding(&plan.sequences) != TROPE_ROW_COPY);
     for (int i = 0; i < plan.operand_count; i++)
         plain = plain && !plan.operands[i].accumulate;
     return plain;
 }
 
 /* Whether addresses are sums of the products of a token, a head and a lane: of one batch entry, without groups or parts, with
- * windows of one size that are all that is moved. */
+ * windows of one size that are all that is moved. Heads that are rearranged in place have a power of two of lanes, and so some
+ * may idle. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
-    bool simple = plan.batch == 1 && plan.parts == 1;
+    const uint32_t lanes = (uint32_t)(plan.pairs * plan.element_size / 16);
+    bool simple = plan.batch == 1 && plan.parts == 1 && (!rearranges_in_place(plan) || power_of_two(lanes) == lanes);
     for (int i = 0; i < plan.operand_count; i++) {
         head_run runs[3];
         trope_plan_operand o = plan.operands[i];
