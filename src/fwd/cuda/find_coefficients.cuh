@@ -101,7 +101,7 @@ template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::
 template <class R, int COUNT, bool ONE_AXIS> struct run_positions {
     typedef typename R::stride stride;
     static constexpr int DIFFERENT = ONE_AXIS ? 1 : COUNT;
-    int64_t batch, token;
+    typename R::index batch, token;
     raw_index read[DIFFERENT];
     const position_type<R> *of_axis;
 
@@ -113,8 +113,8 @@ template <class R, int COUNT, bool ONE_AXIS> struct run_positions {
             find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)run.row);
         const block_rows<position_type<R>> rows = rows_of_block<R>(call);
         if (R::ADDRESSES == ADDRESSES_ANY) {
-            batch = found_here(at.batch(call.shape));
-            token = found_here(at.token(call.shape));
+            batch = found_here((typename R::index)at.batch(call.shape));
+            token = found_here((typename R::index)at.token(call.shape));
         }
         if (!IS_DIRECT<R>)
             of_axis = rows.position + (run.row << rows.axis_bits);
@@ -429,11 +429,18 @@ template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare)
 {
-    const uint32_t rotating =
-        slice_of_block(call.shape) < call.shape.rotating_slices ? count : 0; /* the others only copy */
-    bool differ;
+    const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
+    const uint32_t rotating = rotates ? count : 0; /* other slices are only copied */
+    bool differ = false;
     if constexpr (IS_DIRECT<R>) {
-        differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
+        if (rotates) {
+            differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
+        } else {
+            await_previous();
+            load();
+            prepare();
+            admit_next();
+        }
     } else {
         await_previous();
         uint32_t thread = thread_of_block();
