@@ -145,7 +145,7 @@ struct unit_row {
                                         uint32_t axis)
     {
         position = rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
-        const bool is_nan = plan.angles.source != TROPE_ANGLES_PHASE && position == NO_POSITION,
+        const bool is_nan = is_missing<true>(plan, position),
                    has_actions = plan.sequences.boundaries;
         counts = !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
     }

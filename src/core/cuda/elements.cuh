@@ -205,8 +205,8 @@ template <int DTYPE> struct element_pair {
 
     __device__ __forceinline__ void load(const char *first, const char *second)
     {
-        of[0] = *(const volatile element *)first;
-        of[1] = *(const volatile element *)second;
+        load_element(first, &of[0]);
+        load_element(second, &of[1]);
     }
 
     __device__ __forceinline__ void store(char *first, char *second) const

@@ -205,6 +205,23 @@ __device__ __forceinline__ void prefetch(const char *from)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
+/* Elements of what the call moves. (Not by a volatile pointer: in a loop with such loads the compiler lets the threads of a warp
+ * part, see report_if_missing.) */
+__device__ __forceinline__ void load_element(const char *from, uint16_t *to)
+{
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(*to) : "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void load_element(const char *from, float *to)
+{
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(*to) : "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void load_element(const char *from, double *to)
+{
+    asm volatile("ld.global.f64 %0, [%1];" : "=d"(*to) : "l"(from) : "memory");
+}
+
 /* Vectors of what the call moves: streaming, since what is needed once should not push other things out of L2. (A policy
  * that says evict-first does the same and costs an instruction: 2 to 3 % of calls that have few.) */
 __device__ __forceinline__ void load_vector(const char *from, uint4 *to)

@@ -203,6 +203,11 @@ template <class R, int COUNT> struct phase_source {
             settle(&step[i]);
     }
 
+    __device__ __forceinline__ bool is_missing() const
+    {
+        return false;
+    }
+
     __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &run,
                                          const positions_type &positions, couple<R::DTYPE> *to) const
     {
@@ -252,6 +257,11 @@ template <class R, int COUNT> struct freqs_source {
     /* (They are used in what follows.) */
     __device__ __forceinline__ void settle_all()
     {
+    }
+
+    __device__ __forceinline__ bool is_missing() const
+    {
+        return is_nan_position<R>(position);
     }
 
     __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &, const positions_type &,
@@ -314,6 +324,11 @@ template <class R, int COUNT> struct table_source {
             second.settle_all();
     }
 
+    __device__ __forceinline__ bool is_missing() const
+    {
+        return is_nan;
+    }
+
     /* Returns whether the elements of the pair have different coefficients. */
     __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &, const positions_type &,
                                          couple<R::DTYPE> *to) const
@@ -353,7 +368,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     uint32_t number = thread_of_block();
     couple_run<R, COUNT> run(call.shape, number);
     SOURCE<R, COUNT> source;
-    bool differ = false;
+    bool differ = false, any_is_missing = false;
     if constexpr (IS_DIRECT<R>) {
         typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
         await_previous();
@@ -369,6 +384,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (!IS_EARLY && number < end) {
             source.template request<true>(call, steps, run, positions, rows);
             source.await_all(&number);
+            any_is_missing = source.is_missing();
         }
         if (number < end && run.is_there(call.plan.plan))
             differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
@@ -391,6 +407,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             if (IS_DIRECT<R> || !IS_EARLY) {
                 source.template request<false>(call, steps, run, positions, rows);
                 source.settle_all();
+                any_is_missing = any_is_missing || source.is_missing();
             }
             differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT) || differ;
         }
@@ -404,6 +421,8 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             }
         }
     }
+    if (R::ROWS == ROWS_READ) /* others are found in shared memory, and have been reported there */
+        report_if_missing(call.plan.plan, any_is_missing);
     return differ;
 }
 
@@ -452,7 +471,6 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         admit_next();
         differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     }
-    __syncwarp(); /* the lanes of a warp may come here by different branches; a barrier needs them together */
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;

@@ -8,7 +8,7 @@
 
 typedef struct trope_rotation_kernels {
     trope_cuda_kernel vectors[ROW_KINDS][2]; /* by kind of rows (ROWS_...), and with phase steps or tables */
-    trope_cuda_kernel alone;                 /* rows of one head, or few */
+    trope_cuda_kernel alone[2];              /* rows of one head; of packed sequences */
     trope_cuda_kernel elements;              /* what is not made of vectors */
 } trope_rotation_kernels;
 

@@ -55,7 +55,7 @@ static inline row_kind kind_of_rows(const trope_plan &plan)
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE,
                is_short = s.tokens >= INT32_MAX / s.cp.size || (has_table && s.tokens * s.cp.size > plan.angles.rows);
     if (s.boundaries)
-        return search_is_usual(s) ? ROWS_SEARCHED : ROWS_SEARCHED_GENERIC;
+        return s.ids ? ROWS_ANY : search_is_usual(s) ? ROWS_SEARCHED : ROWS_SEARCHED_GENERIC;
     return s.ids || s.starts ? ROWS_READ : is_short ? ROWS_ANY : ROWS_FROM_TOKENS;
 }
 

@@ -54,7 +54,7 @@ static rotation_choice choose(const trope_plan &plan)
     if (rotates_alone(plan, rows, form.pairs_of_lane)) {
         form.alone = true;
         form.splits = false;
-        return {&kernels->alone, form};
+        return {&kernels->alone[plan.sequences.boundaries != NULL], form};
     }
     if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
         rows = ROWS_ANY;

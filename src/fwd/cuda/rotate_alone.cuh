@@ -1,13 +1,14 @@
-/* The rotation of rows with one head: nothing is shared, and each thread finds its row and makes the coefficients of its lane
- * in registers. The kernel takes rows of any kind, with one position for the pairs of a lane, phase steps, and freqs that a thread can load as vectors; it
- * rotates plainly. */
+/* The rotation of rows with one head: threads share nothing. Each finds the position of its row, and makes the coefficients of its
+ * lane in registers, from phase steps, or from freqs that it loads as vectors. The pairs of a lane have one position. It rotates
+ * plainly (rotates_plainly in usual.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
 #include "fwd/cuda/rotate.cuh"
 
-template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY, ANGLES_ANY, false> {
-    static constexpr bool PLAIN = true;
+/* MAY_SEARCH: for packed sequences. Else positions are the tokens', or read. */
+template <int OF_DTYPE, bool MAY_SEARCH> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY, ANGLES_ANY, false> {
+    static constexpr bool SEARCHES = MAY_SEARCH, PLAIN = true;
     static constexpr uint32_t STEPS = USUAL_PAIRS;
     typedef phase_steps<STEPS> steps;
 };
@@ -80,7 +81,7 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, int64
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             couple<R::DTYPE> c = {cosine[i], sine[i]};
-            c.template finish<true>(p, !has_phases && position == NO_POSITION);
+            c.template finish<true>(p, is_missing<true>(p.plan, position));
             const auto rotated = rotate_pair<R::DTYPE>(
                 TROPE_ROUND_ONCE, {(real)v.template of_pair<false>(e + i, 0), (real)v.template of_pair<false>(e + i, 1)},
                 {c.cosine, c.sine, c.cosine, c.sine});
@@ -96,7 +97,7 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, int64
 
 /* (All threads of a block are whole warps, which search for their rows.) */
 template <class R>
-__global__ void __launch_bounds__(256, 4)
+__global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     rotate_alone_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
@@ -115,35 +116,39 @@ __global__ void __launch_bounds__(256, 4)
     raw_index index = {0, 0};
     await_previous();
     job.load(call);
-    p.source.load_if<int32_t>(batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask, &index);
+    if (!R::SEARCHES) {
+        p.source.load_if<int32_t>(batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask, &index);
+        settle(&index.low);
+        settle(&index.high);
+    }
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
-    settle(&index.low);
-    settle(&index.high);
     angles.settle_all();
     job.prepare(call);
     admit_next();
     int32_t action = TROPE_ROW_ROTATE;
-    if (s.boundaries) {
+    if (R::SEARCHES) {
         const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0),
                       last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
         const packed_token packed = find_packed_token<R::ROWS, false>(p.plan, begin_search<R::ROWS, false>(p.plan, true),
                                                                       first, last - first + 1, (int32_t)token - first);
         action = packed.action(p.plan, p.of_padding);
         position = packed.position;
-    }
-    if (s.ids || (s.starts && !s.boundaries))
+    } else if (!p.from_tokens) {
         position = position_of_index(s, p.source, index, token);
+    }
     if (!is_early) {
         position = finish_position<true>(p.plan, action == TROPE_ROW_ROTATE, position);
+        report_if_missing(p.plan, is_missing<true>(p.plan, position));
         angles.load(p, steps, false, true, batch, position, lane);
     }
     if (rotates && action == TROPE_ROW_ROTATE)
         rotate_alone<R>(call, position, angles, &job);
     else if (job.item.present)
         job.finish(call, action, false);
-    if (is_filled(action, false) && job.item.row < rows)
+    if (R::SEARCHES && is_filled(action, false) && job.item.row < rows)
         job.fill_rest(call, action);
-    check_sequences<false>(s, p.plan.status);
+    if (R::SEARCHES)
+        check_sequences<false>(s, p.plan.status);
 }
 
 #endif

@@ -14,9 +14,12 @@
         VECTOR_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                     \
             VECTOR_KERNEL(name, DTYPE, rows, ROWS, "table", ANGLES_TABLE)                                                  \
     }
-#define ALONE_KERNEL(name, DTYPE)                                                                                          \
+#define ALONE_KERNELS(name, DTYPE)                                                                                         \
     {                                                                                                                      \
-        (const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"                                     \
+        {(const void *)rotate_alone_kernel<lone_rotation<DTYPE, false>>, "cuda-" name "-alone"},                           \
+        {                                                                                                                  \
+            (const void *)rotate_alone_kernel<lone_rotation<DTYPE, true>>, "cuda-" name "-alone-searched"                  \
+        }                                                                                                                  \
     }
 #define ELEMENT_KERNEL(name, DTYPE)                                                                                        \
     {                                                                                                                      \
@@ -28,7 +31,7 @@
          VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
          VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC),                                           \
          VECTOR_KERNELS(name, DTYPE, "any", ROWS_ANY)},                                                                    \
-            ALONE_KERNEL(name, DTYPE), ELEMENT_KERNEL(name, DTYPE)                                                         \
+            ALONE_KERNELS(name, DTYPE), ELEMENT_KERNEL(name, DTYPE)                                                         \
     }
 
 #endif

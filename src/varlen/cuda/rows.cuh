@@ -6,7 +6,7 @@
 #include "varlen/row.h"
 
 /* How positions are found. Those of packed sequences are searched: with ROWS_SEARCHED in one array of int32, on one rank, which
- * needs fewer registers than ROWS_SEARCHED_GENERIC and so leaves room for more warps. */
+ * needs fewer registers than ROWS_SEARCHED_GENERIC and so leaves room for more warps. Packed sequences with ids are ROWS_ANY. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_SEARCHED_GENERIC, ROWS_ANY };
 
 __host__ __device__ constexpr bool may_search(int rows)
@@ -75,23 +75,28 @@ static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
     return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + sizeof(int32_t));
 }
 
-/* The row of a table that is at a position: its own, the nearest one, or NO_POSITION, which is reported. */
-__device__ __forceinline__ int64_t row_of_table(const trope_plan &plan, int64_t position)
-{
-    if (!trope_limit_position(&plan, &position))
-        return position;
-    if (plan.status)
-        atomicOr(plan.status, TROPE_STATUS_POSITION);
-    return NO_POSITION;
-}
-
-/* What the coefficients of a row are made of. ANY_TABLE: there may be a table. */
+/* What the coefficients of a row are made of: a position, or where ANY_TABLE, if there is a table, the row of it: the position's
+ * own, the nearest one, or NO_POSITION. */
 template <bool ANY_TABLE>
 __device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool is_used, int64_t position)
 {
     if (!ANY_TABLE || plan.angles.source == TROPE_ANGLES_PHASE || (uint64_t)position < (uint64_t)plan.angles.rows)
         return position;
-    return is_used ? row_of_table(plan, position) : 0;
+    return is_used && trope_limit_position(&plan, &position) ? NO_POSITION : is_used ? position : 0;
+}
+
+/* Whether a finished position is one that the table does not have. */
+template <bool ANY_TABLE> __device__ __forceinline__ bool is_missing(const trope_plan &plan, int64_t position)
+{
+    return ANY_TABLE && position == NO_POSITION && plan.angles.source != TROPE_ANGLES_PHASE;
+}
+
+/* Reports a missing position. Never in a loop: where a loop has an atomic operation, the compiler lets the threads of a warp part
+ * for good (YIELD), and barriers and branches behind it then go wrong. */
+__device__ __forceinline__ void report_if_missing(const trope_plan &plan, bool is_missing)
+{
+    if (is_missing && plan.status)
+        atomicOr(plan.status, TROPE_STATUS_POSITION);
 }
 
 /* What each thread reads for a pair of a row without sequences: its id, or where its batch entry starts. Bytes from one to the
@@ -201,6 +206,7 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
                                           uint32_t thread, uint32_t threads, LOCATE locate)
 {
     const trope_sequences &s = plan.sequences;
+    bool any_is_missing = false;
 #pragma unroll 1
     for (uint32_t i = thread; i < count << rows.axis_bits; i += threads) {
         const uint32_t row = i >> rows.axis_bits;
@@ -217,8 +223,11 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
         }
         const bool is_used =
             (!have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
-        rows.position[i] = (POSITION)finish_position<ANY_TABLE>(plan, is_used, position);
+        position = finish_position<ANY_TABLE>(plan, is_used, position);
+        any_is_missing = any_is_missing || is_missing<ANY_TABLE>(plan, position);
+        rows.position[i] = (POSITION)position;
     }
+    report_if_missing(plan, any_is_missing);
 }
 
 #define MOST_SEARCHED_ROWS 32 /* of a block: a thread of the warp that searches has one */
@@ -232,12 +241,15 @@ __device__ __forceinline__ void search_rows(const trope_plan &plan, const bounda
     const uint32_t row = thread_of_warp();
     const packed_token token =
         find_packed_token<ROWS, WIDE>(plan, round, first_token, (int32_t)count, (int32_t)min(row, count - 1));
-    const bool has_ids = ROWS != ROWS_SEARCHED && plan.sequences.ids;
+    const bool has_ids = ROWS == ROWS_ANY && plan.sequences.ids;
     if (row < count) {
         const int32_t action = token.action(plan, of_padding);
         rows.action[row] = action;
-        if (!has_ids)
-            rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, action == TROPE_ROW_ROTATE, token.position);
+        if (!has_ids) {
+            const int64_t position = finish_position<ANY_TABLE>(plan, action == TROPE_ROW_ROTATE, token.position);
+            report_if_missing(plan, is_missing<ANY_TABLE>(plan, position));
+            rows.position[row] = (POSITION)position;
+        }
     }
     if (has_ids) {
         __syncwarp();

@@ -179,12 +179,12 @@ template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope
         return;
     const uint32_t threads = threads_of_block();
     const int64_t end = max(s.count, (int64_t)1), step = (int64_t)gridDim.x * gridDim.y * threads;
+    int32_t bits = 0;
 #pragma unroll 1
-    for (int64_t i = block_of_grid() * threads + thread_of_block(); i < end; i += step) {
-        const int32_t bits = status_of_sequence<WIDE>(s, i);
-        if (bits)
-            atomicOr(status, bits);
-    }
+    for (int64_t i = block_of_grid() * threads + thread_of_block(); i < end; i += step)
+        bits |= status_of_sequence<WIDE>(s, i);
+    if (bits)
+        atomicOr(status, bits);
 }
 
 #endif

@@ -125,6 +125,12 @@ static inline void prefetch(const char *)
 {
 }
 
+template <typename ELEMENT> static inline void load_element(const char *from, ELEMENT *to)
+{
+    emulated_aligned(from, sizeof *to);
+    *to = *(const ELEMENT *)from;
+}
+
 static inline void load_vector(const char *from, uint4 *to)
 {
     emulated_aligned(from, 16);
