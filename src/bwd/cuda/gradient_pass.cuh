@@ -145,8 +145,7 @@ struct unit_row {
                                         uint32_t axis)
     {
         position = rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
-        const bool is_nan = is_missing<true>(plan, position),
-                   has_actions = plan.sequences.boundaries;
+        const bool is_nan = is_missing<true>(plan, position), has_actions = plan.sequences.boundaries;
         counts = !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
     }
 };

@@ -4,12 +4,13 @@
 
 #include "core/cuda/kernel.h"
 
-#define ROW_KINDS 5
+#define FAST_ROW_KINDS 4 /* all but ROWS_ANY */
 
 typedef struct trope_rotation_kernels {
-    trope_cuda_kernel vectors[ROW_KINDS][2]; /* by kind of rows (ROWS_...), and with phase steps or tables */
-    trope_cuda_kernel alone[2];              /* rows of one head; of packed sequences */
-    trope_cuda_kernel elements;              /* what is not made of vectors */
+    trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* by vectors; by kind of rows (ROWS_...), and with phase steps or tables */
+    trope_cuda_kernel vectors;                 /* what no other kernel by vectors can do */
+    trope_cuda_kernel alone[2];                /* rows of one head; of packed sequences */
+    trope_cuda_kernel elements;                /* what is not made of vectors */
 } trope_rotation_kernels;
 
 extern const trope_rotation_kernels trope_rotations_f32, trope_rotations_f16, trope_rotations_bf16, trope_rotations_f64;

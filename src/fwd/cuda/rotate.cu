@@ -64,7 +64,7 @@ static rotation_choice choose(const trope_plan &plan)
     form.threads = SMALL_THREADS;
     /* (What must not be cut becomes a power of two.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
-    return {&kernels->vectors[rows][has_table], form};
+    return {rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table], form};
 }
 
 const trope_cuda_kernel *trope_cuda_find_rotation(const trope_plan *plan)

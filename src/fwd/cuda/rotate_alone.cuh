@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     await_previous();
     job.load(call);
     if (!R::SEARCHES) {
-        p.source.load_if<int32_t>(batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask, &index);
+        p.source.load_if<int32_t>(batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask,
+                                  &index);
         settle(&index.low);
         settle(&index.high);
     }

@@ -29,9 +29,9 @@
     {                                                                                                                      \
         {VECTOR_KERNELS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS), VECTOR_KERNELS(name, DTYPE, "read", ROWS_READ),     \
          VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
-         VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC),                                           \
-         VECTOR_KERNELS(name, DTYPE, "any", ROWS_ANY)},                                                                    \
-            ALONE_KERNELS(name, DTYPE), ELEMENT_KERNEL(name, DTYPE)                                                         \
+         VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC)},                                          \
+            {(const void *)rotate_kernel<rotation<DTYPE, true, ROWS_ANY, ANGLES_ANY, false>>, "cuda-" name "-vectors"},    \
+            ALONE_KERNELS(name, DTYPE), ELEMENT_KERNEL(name, DTYPE)                                                        \
     }
 
 #endif

@@ -125,9 +125,9 @@ static inline bool can_be_vectors(const trope_plan &plan)
  * where pairs change their places is rare: its elements do not. */
 static inline bool rotates_plainly(const trope_plan &plan)
 {
-    bool plain = plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
-                 (plan.interleaved_src == plan.interleaved_dst ||
-                  trope_action_of_padding(&plan.sequences) != TROPE_ROW_COPY);
+    bool plain =
+        plan.rounding == TROPE_ROUND_ONCE && !plan.angles.per_element &&
+        (plan.interleaved_src == plan.interleaved_dst || trope_action_of_padding(&plan.sequences) != TROPE_ROW_COPY);
     for (int i = 0; i < plan.operand_count; i++)
         plain = plain && !plan.operands[i].accumulate;
     return plain;

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Checks the machine code of the kernels for compute capability 9.0, without a GPU.
+
+    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which is nvcc 13.0's
+
+It needs cuobjdump and nvdisasm: NVIDIA's toolkit, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI. Status 77, skipped,
+without them, and for a library that has no such code.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+ARCHITECTURE = "sm_90"
+
+# Kernels by a pattern of their name: registers, and instructions at most, of any dtype. The first pattern that matches counts.
+# Raise a number only with a measurement on a GPU: calls with few heads wait for instructions first.
+BUDGET = [
+    (r"rotate_kernel<\d,vectors,from-tokens", 40, 2450),
+    (r"rotate_kernel<\d,vectors,read", 40, 2250),
+    (r"rotate_kernel<\d,vectors,searched-generic", 40, 1850),
+    (r"rotate_kernel<\d,vectors,searched", 40, 1280),
+    (r"rotate_kernel<\d,vectors,any", 48, 3550),
+    (r"rotate_kernel<\d,elements", 64, 4200),
+    (r"rotate_alone_kernel<\d,direct", 48, 1180),
+    (r"rotate_alone_kernel<\d,searched", 64, 1850),
+    (r"sum_heads_kernel<\d,vectors", 48, 3700),
+    (r"sum_heads_kernel<\d,elements", 80, 4300),
+    (r"angle_gradient_kernel<\d,vectors", 80, 4600),
+    (r"angle_gradient_kernel<\d,elements", 128, 7800),
+    (r"", 64, 1500),
+]
+
+ROWS = ["from-tokens", "read", "searched", "searched-generic", "any"]
+
+
+def find_tools():
+    """The folder that has both tools, or None."""
+    folders = os.environ.get("PATH", "").split(os.pathsep) + ["/usr/local/cuda/bin"]
+    folders.append(str(pathlib.Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin"))
+    for folder in folders:
+        if all(shutil.which(tool, path=folder) for tool in ("cuobjdump", "nvdisasm")):
+            return folder
+    return None
+
+
+def run(folder, *arguments):
+    environment = dict(os.environ, PATH=folder + os.pathsep + os.environ.get("PATH", ""))
+    return subprocess.run(
+        [os.path.join(folder, "cuobjdump"), "-arch", ARCHITECTURE, *arguments],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    ).stdout
+
+
+def readable(symbol):
+    """A kernel as KERNEL<DTYPE,...>, with the words of BUDGET for template arguments."""
+    name = re.match(r"_Z[L]?(\d+)", symbol)
+    if not name:
+        return symbol
+    start = name.end()
+    kernel = symbol[start : start + int(name[1])]
+    arguments = [int(value) for value in re.findall(r"L[ib](\d+)E", symbol)]
+    if len(arguments) < 2:
+        return kernel
+    dtype, flag = arguments[:2]
+    if kernel == "rotate_alone_kernel":
+        kind = ["direct", "searched"][flag]
+    else:
+        kind = ["elements", "vectors"][flag]
+        if len(arguments) > 2:
+            kind += f",{ROWS[arguments[2]]},{['phase', 'table', 'any'][arguments[3]]}"
+    return f"{kernel}<{dtype},{kind}>"
+
+
+def read_kernels(folder, library):
+    """Of each kernel: how many instructions it has, whether one is YIELD, and its registers."""
+    kernels, current = {}, None
+    for line in run(folder, "-sass", library).splitlines():
+        function = re.search(r"Function : (\S+)", line)
+        instruction = re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", line)
+        if function:
+            current = kernels.setdefault(function[1], {"instructions": 0, "yields": False, "registers": 0})
+        elif current is not None and instruction and instruction[1].strip() != "NOP":
+            current["instructions"] += 1
+            current["yields"] = current["yields"] or bool(re.search(r"\bYIELD\b", instruction[1]))
+    for symbol, registers in re.findall(r"Function (\S+):\s*\n?\s*REG:(\d+)", run(folder, "-res-usage", library)):
+        if symbol in kernels:
+            kernels[symbol]["registers"] = int(registers)
+    return kernels
+
+
+def faults(name, kernel, has_budget):
+    if kernel["yields"]:
+        yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp do not meet again"
+    if not kernel["registers"]:
+        yield "has no line in cuobjdump -res-usage"
+    registers, instructions = next((r, i) for pattern, r, i in BUDGET if re.match(pattern, name))
+    for what, limit in (("registers", registers), ("instructions", instructions)):
+        if has_budget and kernel[what] > limit:
+            yield f"has {kernel[what]} {what}, more than {limit}"
+
+
+def main():
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["budget"]):
+        sys.exit("usage: machine_code.py LIBRARY [budget]")
+    folder = find_tools()
+    if folder is None:
+        print("there is no cuobjdump with nvdisasm")
+        sys.exit(77)
+    kernels = read_kernels(folder, sys.argv[1])
+    if not kernels:
+        print(f"{sys.argv[1]} has no machine code for {ARCHITECTURE}")
+        sys.exit(77)
+    failed = 0
+    for symbol, kernel in sorted(kernels.items(), key=lambda item: readable(item[0])):
+        name = readable(symbol)
+        print(f"{name:60} {kernel['registers']:4} registers {kernel['instructions']:6} instructions")
+        for fault in faults(name, kernel, len(sys.argv) == 3):
+            print(f"FAILED: {name} {fault}")
+            failed += 1
+    print(f"{len(kernels)} kernels, {failed} faults")
+    sys.exit(failed > 0)
+
+
+main()
