@@ -1,5 +1,5 @@
 /* Why runs suffice. For one rank, the library's position of local token i is an affine function of i, but with zigzag,
- * where it is one in each half (src/varlen/position.h). So it has at most two runs of evenly spaced positions. What the
+ * where it is one in each half (src/varlen/sequence_template.h). So it has at most two runs of evenly spaced positions. What the
  * runs should be is written down here from the layouts' descriptions; the library's function is asked for the first, second
  * and last of each and for two between them. An affine function that is right in two places is right everywhere, unless an
  * intermediate result overflows: those grow with i and the rank, so that the last ones would show it. That it is affine is

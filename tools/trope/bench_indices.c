@@ -4,8 +4,9 @@
 #include "bench_problem.h"
 #include "random_bits.h"
 
-#define LONGEST  16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
-#define SHORTEST 64
+#define LONGEST   16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define SHORTEST  64
+#define ID_PERIOD 4096 /* tokens after which ids of one axis begin again */
 
 static void store_index(int32_t dtype, void *array, int64_t i, int64_t value)
 {
@@ -83,7 +84,7 @@ static int next_sequence(const bench_problem *p, sequence *s)
 
 void bench_count_sequences(bench_problem *p)
 {
-    p->longest = p->tokens;
+    p->longest = bench_id_axes(p->c) == 1 && p->tokens > ID_PERIOD ? ID_PERIOD : p->tokens;
     if (!p->c->rows.lengths)
         return;
     p->longest = 0;
@@ -120,11 +121,11 @@ int64_t bench_index_count(const bench_problem *p)
     return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
-/* Of one axis: from 0 again at every 4096th token. Of three: frames of 16 x 16 patches. Below the tokens, for tables. */
+/* Of one axis: from 0 again after ID_PERIOD tokens. Of three: frames of 16 x 16 patches. Below the tokens, for tables. */
 static int64_t id_of(int32_t axes, int32_t axis, int64_t token)
 {
     if (axes == 1)
-        return token % 4096;
+        return token % ID_PERIOD;
     return axis == 0 ? token / 256 : axis == 1 ? token / 16 % 16 : token % 16;
 }
 
