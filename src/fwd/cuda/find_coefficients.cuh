@@ -73,21 +73,27 @@ __device__ __forceinline__ uint32_t place_of_couple(const block_shape &shape, ui
 
 /* ---- what a thread makes at a time ---- */
 
-/* The couples of COUNT pairs of a row. It follows from `number`, which counts couples in the order of shared memory, so that
- * neighbours are made by neighbouring threads. */
-template <class R, int COUNT> struct couple_run {
-    uint32_t row, pair;
+/* The couples of a row that a thread makes at a time: `count` pairs that follow each other, one or all that lie together. The run
+ * follows from its number, in the order of shared memory, so that neighbours are made by neighbouring threads. */
+template <class R> struct couple_run {
+    static constexpr uint32_t MOST = COUPLES_TOGETHER<R>;
+    uint32_t row = 0, pair = 0, count = 1;
 
-    __device__ __forceinline__ couple_run(const block_shape &shape, uint32_t number)
+    __device__ __forceinline__ void find(const block_shape &shape, uint32_t number)
     {
-        constexpr uint32_t TOGETHER = COUPLES_TOGETHER<R>, OF_LANE = R::PAIRS / TOGETHER;
-        const uint32_t place = number * COUNT, group = trope_divide(&shape.lanes, place / TOGETHER),
-                       lane = place / TOGETHER - group * shape.lanes.divisor;
+        constexpr uint32_t OF_LANE = R::PAIRS / MOST;
+        const uint32_t place = number * count, group = trope_divide(&shape.lanes, place / MOST),
+                       lane = place / MOST - group * shape.lanes.divisor;
         row = group / OF_LANE;
-        pair = pair_of_lane<R>(shape, lane, group % OF_LANE * TOGETHER + place % TOGETHER);
+        pair = pair_of_lane<R>(shape, lane, group % OF_LANE * MOST + place % MOST);
     }
 
-    /* Whether there is such a pair: by elements the last lane may be no whole one. */
+    __device__ __forceinline__ uint32_t last_pair() const
+    {
+        return pair + count - 1;
+    }
+
+    /* Whether there is such a pair: by elements the last lane may not be whole. */
     __device__ __forceinline__ bool is_there(const trope_plan &plan) const
     {
         return R::VECTORS || R::PAIRS == 1 || pair < (uint32_t)plan.pairs;
@@ -98,16 +104,15 @@ template <class R, int COUNT> struct couple_run {
 template <class R> constexpr bool IS_DIRECT = R::ROWS == ROWS_FROM_TOKENS || R::ROWS == ROWS_READ;
 
 /* The positions of a run. ONE_AXIS: the source has the same for all axes (freqs_source). */
-template <class R, int COUNT, bool ONE_AXIS> struct run_positions {
+template <class R, bool ONE_AXIS> struct run_positions {
     typedef typename R::stride stride;
-    static constexpr int DIFFERENT = ONE_AXIS ? 1 : COUNT;
-    typename R::index batch, token;
+    static constexpr int DIFFERENT = ONE_AXIS ? 1 : COUPLES_TOGETHER<R>;
+    typename R::index batch = 0, token = 0;
     raw_index read[DIFFERENT];
-    const position_type<R> *of_axis;
+    const position_type<R> *of_axis = NULL;
 
-    __device__ __forceinline__ run_positions(const typename R::call &call, typename R::index first_row,
-                                             const couple_run<R, COUNT> &run)
-        : batch(0), token(0), of_axis(NULL)
+    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row,
+                                         const couple_run<R> &run)
     {
         const block_row<typename R::index> at =
             find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)run.row);
@@ -120,13 +125,14 @@ template <class R, int COUNT, bool ONE_AXIS> struct run_positions {
             of_axis = rows.position + (run.row << rows.axis_bits);
     }
 
-    /* (Of a run that may be none: row 0 is read then. Without branches: they would part loads from what waits for them.) */
-    __device__ __forceinline__ void request(const cuda_plan &p, const couple_run<R, COUNT> &run, uint32_t rows)
+    /* A row that is not there reads what row 0 does. (Without branches: they would part loads from what waits for them.) */
+    __device__ __forceinline__ void request(const cuda_plan &p, const couple_run<R> &run, uint32_t rows)
     {
         const bool is_there = run.row < rows;
 #pragma unroll
         for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
-            p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0, axis_of(p, run.pair + i), &read[i]);
+            p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0, axis_of(p, i ? run.last_pair() : run.pair),
+                                  &read[i]);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
@@ -137,12 +143,12 @@ template <class R, int COUNT, bool ONE_AXIS> struct run_positions {
     }
 
     /* Of pair i of the run. With a table: a row that it has, or NO_POSITION. */
-    __device__ __forceinline__ int64_t of(const cuda_plan &p, uint32_t pair, int i) const
+    __device__ __forceinline__ int64_t of(const cuda_plan &p, const couple_run<R> &run, int i) const
     {
         if (R::ROWS == ROWS_FROM_TOKENS)
             return p.positions.of((uint32_t)token);
         if (R::ROWS != ROWS_READ)
-            return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : axis_of(p, pair + i)];
+            return of_axis[R::ROWS == ROWS_SEARCHED ? 0 : axis_of(p, run.pair + i)];
         const int64_t position = position_of_index(p.plan.sequences, p.source, read[i], token);
         return finish_position<R::ANGLES != ANGLES_PHASE>(p.plan, true, position);
     }
@@ -171,35 +177,41 @@ template <class R> __device__ __forceinline__ bool is_nan_position(int64_t posit
     return R::ROWS != ROWS_FROM_TOKENS && position == NO_POSITION;
 }
 
-/* ---- where angles come from ---- */
+/* ---- where angles come from ----
+ *
+ * find() computes where the entries of a run are, ask() loads them, and make() makes couples of them, after await_all() or
+ * settle_all(). A run that was not found loads the first entries. */
 
 /* Phase steps. */
-template <class R, int COUNT> struct phase_source {
-    typedef run_positions<R, COUNT, false> positions_type;
-    uint64_t step[2];
+template <class R> struct phase_source {
+    typedef run_positions<R, false> positions_type;
+    static constexpr int MOST = COUPLES_TOGETHER<R>;
+    uint64_t step[MOST]; /* of the pairs that lie together */
 
-    template <bool MAY_BE_NONE>
-    __device__ __forceinline__ void request(const typename R::call &, const typename R::steps &steps,
-                                            const couple_run<R, COUNT> &run, const positions_type &, uint32_t)
+    __device__ __forceinline__ void find(const typename R::call &, const couple_run<R> &, const positions_type &, uint32_t)
     {
-        const uint64_t *const of_pair = steps.of + (MAY_BE_NONE ? min(run.pair, (uint32_t)(R::STEPS - COUNT)) : run.pair);
-        if (COUNT == 2)
-            load_two_parameters(of_pair, &step[0], &step[1]);
+    }
+
+    __device__ __forceinline__ void ask(const typename R::call &, const typename R::steps &steps, const couple_run<R> &run)
+    {
+        const uint64_t *const from = steps.of + min(run.pair / MOST * MOST, (uint32_t)(R::STEPS - MOST));
+        if constexpr (MOST == 2)
+            load_two_parameters(from, &step[0], &step[1]);
         else
-            load_parameter(of_pair, &step[0]);
+            load_parameter(from, &step[0]);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < MOST; i++)
             await((uint32_t)step[i], condition);
     }
 
     __device__ __forceinline__ void settle_all()
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < MOST; i++)
             settle(&step[i]);
     }
 
@@ -208,15 +220,17 @@ template <class R, int COUNT> struct phase_source {
         return false;
     }
 
-    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &run,
+    template <int COUNT>
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R> &run,
                                          const positions_type &positions, couple<R::DTYPE> *to) const
     {
         couples<R, COUNT> made;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            const int64_t position = positions.of(call.plan, run.pair, i);
+            const int64_t position = positions.of(call.plan, run, i);
+            const uint64_t of_pair = COUNT == MOST ? step[i] : run.pair % MOST ? step[MOST - 1] : step[0];
             /* (Positions of 32 bits are not negative.) */
-            sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, step[i],
+            sincos_of_phase(sizeof(position_type<R>) == 4 ? (int64_t)(uint32_t)position : position, of_pair,
                             &made.of[i].sine, &made.of[i].cosine);
             made.of[i].template finish<R::PLAIN>(call.plan, false);
         }
@@ -226,37 +240,44 @@ template <class R, int COUNT> struct phase_source {
 };
 
 /* Freqs of fp32, one column a pair, and one position for all pairs of a row (cuda_plan.has_plain_freqs). */
-template <class R, int COUNT> struct freqs_source {
-    typedef run_positions<R, COUNT, true> positions_type;
-    raw_entry raw[COUNT];
-    position_type<R> position;
+template <class R> struct freqs_source {
+    typedef run_positions<R, true> positions_type;
+    typedef typename R::stride stride;
+    static constexpr int MOST = COUPLES_TOGETHER<R>;
+    raw_entry raw[MOST];
+    stride first = 0; /* of the first pair, in entries */
+    position_type<R> position = 0;
 
-    /* `rows`: those that there are; a run of another one reads the beginning of the table. */
-    template <bool MAY_BE_NONE>
-    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
-                                            const couple_run<R, COUNT> &run, const positions_type &positions, uint32_t rows)
+    __device__ __forceinline__ void find(const typename R::call &call, const couple_run<R> &run,
+                                         const positions_type &positions, uint32_t rows)
     {
-        typedef typename R::stride stride;
-        const stride column = (stride)call.plan.plan.angles.stride.column;
-        position = (position_type<R>)positions.of(call.plan, run.pair, 0);
-        const stride first = positions.offset_in_table(call.plan, position, run.pair) + (stride)run.pair * column;
+        position = (position_type<R>)positions.of(call.plan, run, 0);
+        first = positions.offset_in_table(call.plan, position, run.pair) +
+                (stride)run.pair * (stride)call.plan.plan.angles.stride.column;
+        first = run.row < rows ? first : 0;
+    }
+
+    __device__ __forceinline__ void ask(const typename R::call &call, const typename R::steps &, const couple_run<R> &run)
+    {
+        const stride second = (stride)call.plan.plan.angles.stride.column * (stride)(run.count - 1);
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            raw[i].template load<TROPE_F32>(call.plan.table[0] + (!MAY_BE_NONE || run.row < rows ? first + i * column : 0) *
-                                                                     (stride)sizeof(float),
+        for (int i = 0; i < MOST; i++)
+            raw[i].template load<TROPE_F32>(call.plan.table[0] + (first + i * second) * (stride)sizeof(float),
                                             sizeof(float));
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
+        for (int i = 0; i < MOST; i++)
             await(raw[i].low, condition);
     }
 
-    /* (They are used in what follows.) */
     __device__ __forceinline__ void settle_all()
     {
+#pragma unroll
+        for (int i = 0; i < MOST; i++)
+            settle(&raw[i].low);
     }
 
     __device__ __forceinline__ bool is_missing() const
@@ -264,7 +285,8 @@ template <class R, int COUNT> struct freqs_source {
         return is_nan_position<R>(position);
     }
 
-    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &, const positions_type &,
+    template <int COUNT>
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R> &, const positions_type &,
                                          couple<R::DTYPE> *to) const
     {
         typename R::real angle[COUNT], sine[COUNT], cosine[COUNT];
@@ -276,7 +298,7 @@ template <class R, int COUNT> struct freqs_source {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             made.of[i] = {cosine[i], sine[i]};
-            made.of[i].template finish<R::PLAIN>(call.plan, is_nan_position<R>(position));
+            made.of[i].template finish<R::PLAIN>(call.plan, is_missing());
         }
         *(couples<R, COUNT> *)to = made;
         return false;
@@ -284,30 +306,34 @@ template <class R, int COUNT> struct freqs_source {
 };
 
 /* Any table, for one pair at a time. */
-template <class R, int COUNT> struct table_source {
-    typedef run_positions<R, COUNT, false> positions_type;
+template <class R> struct table_source {
+    typedef run_positions<R, false> positions_type;
+    typedef typename R::stride stride;
+    static constexpr int MOST = 1;
     raw_couple first, second; /* of the elements of the pair; the same again where they have one column */
-    bool is_nan;
+    stride at[2] = {0, 0};    /* bytes to them */
+    bool is_nan = false;
 
-    template <bool MAY_BE_NONE>
-    __device__ __forceinline__ void request(const typename R::call &call, const typename R::steps &,
-                                            const couple_run<R, COUNT> &run, const positions_type &positions, uint32_t rows)
+    __device__ __forceinline__ void find(const typename R::call &call, const couple_run<R> &run,
+                                         const positions_type &positions, uint32_t rows)
     {
-        typedef typename R::stride stride;
         const cuda_plan &p = call.plan;
-        const int64_t position = positions.of(p, run.pair, 0);
+        const int64_t position = positions.of(p, run, 0);
         const stride of_row = positions.offset_in_table(p, position, run.pair),
                      column = (stride)p.plan.angles.stride.column;
-        const bool is_there = !MAY_BE_NONE || (run.row < rows && run.is_there(p.plan));
-        stride at[2];
+        const bool is_there = run.row < rows && run.is_there(p.plan);
         is_nan = is_nan_position<R>(position);
 #pragma unroll
-        for (int i = 0; i < (R::PLAIN ? 1 : 2); i++) /* (their branches come before the first load) */
+        for (int i = 0; i < (R::PLAIN ? 1 : 2); i++)
             at[i] = found_here(
                 is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, i) * column) * p.entry_bytes : 0);
-        first.load<R::DTYPE>(p, at[0]);
+    }
+
+    __device__ __forceinline__ void ask(const typename R::call &call, const typename R::steps &, const couple_run<R> &)
+    {
+        first.load<R::DTYPE>(call.plan, at[0]);
         if (!R::PLAIN)
-            second.load<R::DTYPE>(p, at[1]);
+            second.load<R::DTYPE>(call.plan, at[1]);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
@@ -330,7 +356,8 @@ template <class R, int COUNT> struct table_source {
     }
 
     /* Returns whether the elements of the pair have different coefficients. */
-    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R, COUNT> &, const positions_type &,
+    template <int>
+    __device__ __forceinline__ bool make(const typename R::call &call, const couple_run<R> &, const positions_type &,
                                          couple<R::DTYPE> *to) const
     {
         const cuda_plan &p = call.plan;
@@ -356,25 +383,43 @@ template <class R, int COUNT> struct table_source {
 
 /* ---- the couples of a block ---- */
 
-/* Makes all couples of a block, COUNT by a thread at a time. load() asks for the data. What needs no position that is found in
- * shared memory is asked for before that, or else before the barrier after which the positions are there. Returns whether the
+template <class R, class SOURCE>
+__device__ __forceinline__ bool make_run(const typename R::call &call, const SOURCE &source, const couple_run<R> &run,
+                                         const typename SOURCE::positions_type &positions, uint32_t number)
+{
+    couple<R::DTYPE> *const to = (couple<R::DTYPE> *)shared + number * run.count;
+    if (SOURCE::MOST > 1 && run.count > 1)
+        return source.template make<SOURCE::MOST>(call, run, positions, to);
+    return source.template make<1>(call, run, positions, to);
+}
+
+/* Makes all couples of a block, `count` by a thread at a time. load() asks for the data. Entries whose addresses are known without
+ * shared memory are asked for before that, or else before the barrier after which the positions are there. Returns whether the
  * thread has found elements of a pair that have different coefficients. */
-template <class R, int COUNT, template <class, int> class SOURCE, class LOAD, class PREPARE>
+template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
-                                             typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare)
+                                             typename R::index first_row, uint32_t rows, uint32_t count, LOAD load,
+                                             PREPARE prepare)
 {
     constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
-    const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / COUNT;
+    const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / count;
     uint32_t number = thread_of_block();
-    couple_run<R, COUNT> run(call.shape, number);
-    SOURCE<R, COUNT> source;
+    couple_run<R> run;
+    typename SOURCE::positions_type positions;
+    SOURCE source;
     bool differ = false, any_is_missing = false;
+    run.count = count;
+    if ((number & ~31u) < end) { /* other warps make none */
+        run.find(call.shape, number);
+        positions.find(call, first_row, run);
+        if (R::ROWS == ROWS_FROM_TOKENS)
+            source.find(call, run, positions, rows);
+    }
     if constexpr (IS_DIRECT<R>) {
-        typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
         await_previous();
         positions.request(call.plan, run, rows);
         if (IS_EARLY)
-            source.template request<true>(call, steps, run, positions, rows);
+            source.ask(call, steps, run);
         load();
         positions.await_all(&number);
         if (IS_EARLY)
@@ -382,17 +427,17 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         prepare();
         admit_next();
         if (!IS_EARLY && number < end) {
-            source.template request<true>(call, steps, run, positions, rows);
+            source.find(call, run, positions, rows);
+            source.ask(call, steps, run);
             source.await_all(&number);
             any_is_missing = source.is_missing();
         }
         if (number < end && run.is_there(call.plan.plan))
-            differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT);
+            differ = make_run<R>(call, source, run, positions, number);
         number += threads;
     } else {
-        typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
         if (IS_EARLY)
-            source.template request<true>(call, steps, run, positions, rows);
+            source.ask(call, steps, run);
         __syncthreads();
         if (IS_EARLY)
             source.await_all(&number);
@@ -400,23 +445,23 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
 #pragma unroll 1
     while (number < end) {
         if (IS_DIRECT<R>)
-            run = couple_run<R, COUNT>(call.shape, number);
+            run.find(call.shape, number);
         if (run.is_there(call.plan.plan)) {
-            typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
+            positions.find(call, first_row, run);
             positions.request(call.plan, run, rows);
             if (IS_DIRECT<R> || !IS_EARLY) {
-                source.template request<false>(call, steps, run, positions, rows);
+                source.find(call, run, positions, rows);
+                source.ask(call, steps, run);
                 source.settle_all();
                 any_is_missing = any_is_missing || source.is_missing();
             }
-            differ = source.make(call, run, positions, (couple<R::DTYPE> *)shared + number * COUNT) || differ;
+            differ = make_run<R>(call, source, run, positions, number) || differ;
         }
         number += threads;
         if (!IS_DIRECT<R> && number < end) {
-            run = couple_run<R, COUNT>(call.shape, number);
+            run.find(call.shape, number);
             if (IS_EARLY) {
-                typename SOURCE<R, COUNT>::positions_type positions(call, first_row, run);
-                source.template request<true>(call, steps, run, positions, rows);
+                source.ask(call, steps, run);
                 source.await_all(&number);
             }
         }
@@ -430,15 +475,13 @@ template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
                                                  typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare)
 {
-    constexpr int TOGETHER = COUPLES_TOGETHER<R>;
-    const bool are_few = TOGETHER == 1 || rows * call.shape.couples_of_row <= threads_of_block(); /* one a thread */
+    /* One couple a thread if the block has threads for that. */
+    const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() ? 1 : COUPLES_TOGETHER<R>;
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return are_few ? make_couples<R, 1, phase_source>(call, steps, first_row, rows, load, prepare)
-                       : make_couples<R, TOGETHER, phase_source>(call, steps, first_row, rows, load, prepare);
-    if (!call.plan.has_plain_freqs)
-        return make_couples<R, 1, table_source>(call, steps, first_row, rows, load, prepare);
-    return are_few ? make_couples<R, 1, freqs_source>(call, steps, first_row, rows, load, prepare)
-                   : make_couples<R, TOGETHER, freqs_source>(call, steps, first_row, rows, load, prepare);
+        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, count, load, prepare);
+    if (call.plan.has_plain_freqs)
+        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, count, load, prepare);
+    return make_couples<R, table_source<R>>(call, steps, first_row, rows, 1, load, prepare);
 }
 
 /* Asks for the data by load() and then finds the coefficients of all rows of the block, up to the barrier after which all threads
@@ -450,17 +493,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
     const uint32_t rotating = rotates ? count : 0; /* other slices are only copied */
-    bool differ = false;
-    if constexpr (IS_DIRECT<R>) {
-        if (rotates) {
-            differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
-        } else {
-            await_previous();
-            load();
-            prepare();
-            admit_next();
-        }
-    } else {
+    if constexpr (!IS_DIRECT<R>) {
         await_previous();
         uint32_t thread = thread_of_block();
         const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < 32);
@@ -469,8 +502,8 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         prepare();
         find_rows<R>(call, round, first_row, count, thread);
         admit_next();
-        differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     }
+    const bool differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;
