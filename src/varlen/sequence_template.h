@@ -5,7 +5,8 @@
  * `before` is the number of boundaries that are at or before some tokens: 0 for those before the first sequence, sequence + 1, or
  * count + 1 for those after the last one. */
 
-/* The boundaries around tokens, offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin, unpadded_end) from cu_seqlens. */
+/* The boundaries around tokens, offsets in the stream of all ranks: where the sequence is stored, and [unpadded_begin,
+ * unpadded_end) from cu_seqlens. */
 typedef struct FN(bounds) {
     INTEGER begin, end, unpadded_begin, unpadded_end;
 } FN(bounds);
