@@ -24,7 +24,8 @@ template <class R> __device__ __forceinline__ int32_t action_of_row(const typena
     return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
-/* Leaves the rows of a block in shared memory. `thread`: of the block, which has awaited the beginning of a search. */
+/* Finds the rows of a block, and leaves them in shared memory. `thread` is the thread's number in the block, after the wait for the
+ * first round of a search. */
 template <class R>
 __device__ __forceinline__ void find_rows(const typename R::call &call, const boundary_round &round,
                                           typename R::index first_row, uint32_t count, uint32_t thread)
@@ -46,7 +47,7 @@ __device__ __forceinline__ void find_rows(const typename R::call &call, const bo
     }
 }
 
-/* COUNT couples that follow each other in shared memory. Threads that rotate read them so. */
+/* COUNT couples that follow each other in shared memory, as the threads that rotate read them. */
 template <class R, int COUNT> struct alignas(sizeof(couple<R::DTYPE>) * COUNT) couples {
     couple<R::DTYPE> of[COUNT];
 };
@@ -142,7 +143,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
             await(read[i].low, condition);
     }
 
-    /* Of pair i of the run. With a table: a row that it has, or NO_POSITION. */
+    /* The position of pair i of the run. With a table: one of its rows, or NO_POSITION. */
     __device__ __forceinline__ int64_t of(const cuda_plan &p, const couple_run<R> &run, int i) const
     {
         if (R::ROWS == ROWS_FROM_TOKENS)
@@ -153,7 +154,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
         return finish_position<R::ANGLES != ANGLES_PHASE>(p.plan, true, position);
     }
 
-    /* Bytes from the beginning of a table to column 0 of what it has for a pair. */
+    /* The offset of column 0 of a pair's row in a table, in entries. */
     __device__ __forceinline__ stride offset_in_table(const cuda_plan &p, int64_t position, uint32_t pair) const
     {
         const trope_table_stride &strides = p.plan.angles.stride;
@@ -171,7 +172,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
     }
 };
 
-/* Whether a position makes NaN: one that a table does not have. */
+/* Whether a position gives NaN. */
 template <class R> __device__ __forceinline__ bool is_nan_position(int64_t position)
 {
     return R::ROWS != ROWS_FROM_TOKENS && position == NO_POSITION;
@@ -310,7 +311,7 @@ template <class R> struct table_source {
     typedef run_positions<R, false> positions_type;
     typedef typename R::stride stride;
     static constexpr int MOST = 1;
-    raw_couple first, second; /* of the elements of the pair; the same again where they have one column */
+    raw_couple first, second; /* of each element of the pair; the same twice if a pair has one column */
     stride at[2] = {0, 0};    /* bytes to them */
     bool is_nan = false;
 
@@ -393,9 +394,9 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
     return source.template make<1>(call, run, positions, to);
 }
 
-/* Makes all couples of a block, `count` by a thread at a time. load() asks for the data. Entries whose addresses are known without
- * shared memory are asked for before that, or else before the barrier after which the positions are there. Returns whether the
- * thread has found elements of a pair that have different coefficients. */
+/* Makes all couples of a block, `count` by a thread at a time. load() loads the data. Entries whose addresses do not depend on
+ * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. Returns whether
+ * the thread has found a pair whose elements have different coefficients. */
 template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_row, uint32_t rows, uint32_t count, LOAD load,
@@ -484,9 +485,9 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
     return make_couples<R, table_source<R>>(call, steps, first_row, rows, 1, load, prepare);
 }
 
-/* Asks for the data by load() and then finds the coefficients of all rows of the block, up to the barrier after which all threads
- * may read them. prepare() comes as soon as what it has branches for cannot part loads from what waits for them. Returns whether
- * elements of any pair of the block have different ones. */
+/* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
+ * them. prepare() has branches, so it comes after the waits for all small loads. Returns whether the elements of any pair of the
+ * block have different coefficients. */
 template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
                                                   typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare)

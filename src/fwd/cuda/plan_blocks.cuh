@@ -254,8 +254,8 @@ static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
     *rows = std::max(threads / *items, 1u);
 }
 
-/* Whether a thread can be a lane, a head and a row: all segments have the same number of lanes, and a warp of threads that are alone
- * has whole heads. */
+/* Whether a thread is a lane, a head and a row by its three indices: all segments have the same number of lanes. With one head, a
+ * warp has whole rows. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {

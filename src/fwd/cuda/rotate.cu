@@ -1,4 +1,4 @@
-/* Which kernel rotates a call, and its launch. */
+/* Chooses the kernel that rotates a call, and launches it. */
 #include "fwd/cuda/rotate.h"
 
 #include "fwd/cuda/kernels.h"
@@ -12,7 +12,7 @@ static const trope_rotation_kernels *kernels_of(int32_t dtype)
                                  : &trope_rotations_f64;
 }
 
-/* The kernel of a plan, and what is asked of its blocks. */
+/* The kernel of a plan, and the form of its blocks. */
 struct rotation_choice {
     const trope_cuda_kernel *kernel;
     block_form form;
@@ -35,7 +35,7 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
     return have;
 }
 
-/* One head shares its coefficients with none. (It is not rearranged in place: that takes a barrier.) */
+/* Whether the kernels for one head can take the plan. (They have no barrier, so they cannot rearrange pairs in place.) */
 static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
 {
     return rotating_heads(plan) == 1 && rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
@@ -62,7 +62,7 @@ static rotation_choice choose(const trope_plan &plan)
         rows = ROWS_SEARCHED_GENERIC;
     form.most = (uint32_t)block_limits(rows, false).threads;
     form.threads = SMALL_THREADS;
-    /* (What must not be cut becomes a power of two.) */
+    /* (Heads that are rearranged in place must not be cut, and have a power of two of items.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
     return {rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table], form};
 }

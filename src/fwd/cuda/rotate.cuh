@@ -1,12 +1,12 @@
-/* The rotation on CUDA, as a register block: all loads of the data are issued first; the coefficients of the block's rows, each
- * once for all heads, are found meanwhile; one barrier; then each thread rotates its lane and stores it. */
+/* The rotation on CUDA, as a register block. All threads load their lanes first, then make the coefficients of the block's rows,
+ * once for all heads, and after one barrier each thread rotates its lane and stores it. */
 #ifndef TROPE_FWD_CUDA_ROTATE_CUH
 #define TROPE_FWD_CUDA_ROTATE_CUH
 
 #include "fwd/cuda/find_coefficients.cuh"
 
-/* What the kernels of a dtype differ in. IS_WIDE: strides, rows and sequences that 32 bits may be too few for, any number of
- * operands and pairs. */
+/* The template parameters of a kernel, and what follows from them. IS_WIDE: strides, rows and sequences may need 64 bits, and
+ * there may be any number of operands and pairs. */
 template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
     static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
@@ -34,7 +34,7 @@ template <class R> struct lane_coefficients {
     static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     couples<R, TOGETHER> first, second;
 
-    /* Those of pairs e, e + 1 of the lane. `own`: the elements of a pair may have different ones. */
+    /* Loads those of pairs e and e + 1. `own`: the two elements of a pair may have different coefficients. */
     __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
     {
         const couple<R::DTYPE> *const from =
@@ -73,14 +73,14 @@ template <class R> struct lane_coefficients {
     }
 };
 
-/* What an element of dst becomes that a term is added to: NATIVE rounds the term before. */
+/* An element of dst after a term is added to it. NATIVE rounds the term first. */
 template <class R>
 __device__ __forceinline__ typename R::real accumulated(int32_t rounding, typename R::real old_dst, typename R::real term)
 {
     return old_dst + (rounding == TROPE_ROUND_NATIVE ? round_to<R::DTYPE>(term) : term);
 }
 
-/* Adds what dst holds to what a few pairs of a lane have become. */
+/* Adds old_dst to the results of a few pairs. */
 template <class R>
 __device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane &old_dst, int e,
                                        typename R::real y[2][lane_coefficients<R>::TOGETHER])
@@ -92,7 +92,7 @@ __device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane 
     }
 }
 
-/* What passes through as a term: in fp32 a sum, so that a NaN has the bits of one that arithmetic gives. */
+/* An element that passes through, as a term. The addition gives a NaN of fp32 the bits that arithmetic would. */
 __device__ __forceinline__ float term_of(float x)
 {
     return trope_add(x, -0.0f);
@@ -110,13 +110,13 @@ template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type f
     return action == TROPE_ROW_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
 }
 
-/* What a thread has of the call. */
+/* The item of a thread, from its load to its store. */
 template <class R> struct lane_job {
     block_item item;
     block_row<typename R::index> row;
     typename R::lane v;
-    char *to;   /* with PLAIN: found early, so that nothing else has to be kept for it */
-    char *from; /* (who has nothing to load loads what others do: a branch would part loads from what waits for them) */
+    char *to;   /* with PLAIN: found early, which frees the registers that it is made of */
+    char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
@@ -143,7 +143,7 @@ template <class R> struct lane_job {
         v.load(from, from + segment(call).src.second);
     }
 
-    /* After what else was asked for has settled. */
+    /* Comes after the waits for all small loads, because it has branches. */
     __device__ __forceinline__ void prepare(const typename R::call &call)
     {
         if (R::PLAIN)
@@ -168,14 +168,14 @@ template <class R> struct lane_job {
         return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
     }
 
-    /* Whether rotate_usually does all that is to be done: one rounding, no sum, and the same coefficients for both elements of a
-     * pair. */
+    /* Whether rotate_usually is enough: the item is rotated, rounded once and not accumulated, and both elements of each pair have
+     * the same coefficients. */
     __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
     {
         return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
     }
 
-    /* INTERLEAVED: src and dst are, and so is the lane meanwhile. */
+    /* INTERLEAVED: src and dst are interleaved, and the lane stays so. */
     template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
     {
         constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
@@ -229,8 +229,8 @@ template <class R> struct lane_job {
         }
     }
 
-    /* What is done with the item, but for the rotation of usual calls. Elements of a row that is padding stay where they are in a
-     * head, whatever the pairings. */
+    /* All other work on an item: copies, padding, sums, and rotation by any rule. Elements of padding that is copied keep their
+     * places in the head, whatever the pairings. */
     __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
     {
         const typename R::segment &s = segment(call);
@@ -257,14 +257,14 @@ template <class R> struct lane_job {
             rotate(call, own, old_dst);
         else if (adds)
             add_unrotated(old_dst);
-        if (!rotates && adds && s.is_odd && item.lane == 0) /* what two lanes have is added to once */
+        if (!rotates && adds && s.is_odd && item.lane == 0) /* lane 0's second vector is another lane's first */
             v.store_first(at);
         else
             v.store(at, at + dst.second);
     }
 
-    /* Fills what stays in place, and has no items, of a row that is padding: all threads that have items of the row, in all
-     * its blocks, share it. */
+    /* Fills the elements of a padding row that pass through in place and so have no items. All threads with items of the row, in
+     * all its blocks, share the work. */
     __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action)
     {
         const block_shape &shape = call.shape;

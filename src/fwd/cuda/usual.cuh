@@ -1,12 +1,11 @@
-/* Which calls are usual: those that kernels by 16-byte vectors take, whose parameters are small and whose addresses are found in
- * 32 bits. Host only. */
+/* Which calls the kernels by 16-byte vectors can take: their parameters are small, and 32 bits hold all addresses. Host only. */
 #ifndef TROPE_FWD_CUDA_USUAL_CUH
 #define TROPE_FWD_CUDA_USUAL_CUH
 
 #include "fwd/cuda/launch.cuh"
 #include "fwd/cuda/register_block.cuh"
 
-/* ---- what is moved of a head ---- */
+/* ---- the parts of a head ---- */
 
 /* A run of the elements of each head. */
 struct head_run {
@@ -14,7 +13,7 @@ struct head_run {
     bool rotates;
 };
 
-/* The window of an operand and, if it is written, what is before and after it. Returns how many there are. */
+/* Cuts a head into its window and, if they are written, the elements before and after it. Returns the number of runs. */
 static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
 {
     const int32_t end = o.rotary_offset + o.rotary_dim;
@@ -121,8 +120,8 @@ static inline bool can_be_vectors(const trope_plan &plan)
     return fits && segments <= USUAL_SEGMENTS;
 }
 
-/* Whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. Padding that is copied
- * where pairs change their places is rare: its elements do not. */
+/* Whether a plan rounds once, has the same coefficients for both elements of a pair, and overwrites dst. (Padding is not copied
+ * where src and dst have different pairings: its elements keep their places.) */
 static inline bool rotates_plainly(const trope_plan &plan)
 {
     bool plain =
@@ -133,9 +132,8 @@ static inline bool rotates_plainly(const trope_plan &plan)
     return plain;
 }
 
-/* Whether addresses are sums of the products of a token, a head and a lane: of one batch entry, without groups or parts, with
- * windows of one size that are all that is moved. Heads that are rearranged in place have a power of two of lanes, and so some
- * may idle. */
+/* Whether an address is base + token * a + head * b + lane * c: there is one batch entry, no group and one part, all windows have
+ * one size, and nothing else is moved. Heads that are rearranged in place have a power of two of lanes, of which none may idle. */
 static inline bool addresses_are_simple(const trope_plan &plan)
 {
     const uint32_t lanes = (uint32_t)(plan.pairs * plan.element_size / 16);

@@ -1,12 +1,12 @@
-/* The rows of a block on the device: what is done with each of them, and its position on each axis, in shared memory. */
+/* The rows of a block: their positions on each axis, and whether they are rotated or padding. They lie in shared memory. */
 #ifndef TROPE_VARLEN_CUDA_ROWS_CUH
 #define TROPE_VARLEN_CUDA_ROWS_CUH
 
 #include "varlen/cuda/search.cuh"
 #include "varlen/row.h"
 
-/* How positions are found. Those of packed sequences are searched: with ROWS_SEARCHED in one array of int32, on one rank, which
- * needs fewer registers than ROWS_SEARCHED_GENERIC and so leaves room for more warps. Packed sequences with ids are ROWS_ANY. */
+/* How the positions of rows are found. ROWS_SEARCHED takes cu_seqlens in one array of int32, on one rank, so that its kernels
+ * need fewer registers and instructions than those of ROWS_SEARCHED_GENERIC. Packed sequences with ids are ROWS_ANY. */
 enum row_kind { ROWS_FROM_TOKENS, ROWS_READ, ROWS_SEARCHED, ROWS_SEARCHED_GENERIC, ROWS_ANY };
 
 __host__ __device__ constexpr bool may_search(int rows)
@@ -20,13 +20,13 @@ template <int ROWS> __device__ __forceinline__ bool have_actions(const trope_pla
     return ROWS == ROWS_SEARCHED || ROWS == ROWS_SEARCHED_GENERIC || (ROWS == ROWS_ANY && plan.sequences.boundaries);
 }
 
-/* Whether one array of int32 and one rank are all that the sequences of a packed call have. */
+/* Whether ROWS_SEARCHED can take the sequences of a packed call. */
 static inline bool search_is_usual(const trope_sequences &s)
 {
     return !is_wide_search(s) && s.unpadded == s.boundaries && !s.boundaries_64 && !s.starts && !s.ids && s.cp.size == 1;
 }
 
-/* The same sequences, with what the kernel of ROWS_SEARCHED knows of them as constants. */
+/* The same sequences. The fields that are the same in all calls of ROWS_SEARCHED become constants. */
 template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(const trope_sequences &s)
 {
     trope_sequences known = s;
@@ -40,8 +40,8 @@ template <int ROWS> __device__ __forceinline__ trope_sequences known_sequences(c
     return known;
 }
 
-/* What becomes of the heads of a row: they are rotated; or filled, with zeros, or with NaN; or copied. Of a row whose sequence is
- * invalid only what would be rotated is filled. */
+/* Whether the elements of a row are filled, with zeros or NaN, instead of rotated or copied. If the row's sequence is invalid,
+ * only the elements that would be rotated are filled. */
 __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 {
     return action == TROPE_ROW_ZERO || action == TROPE_ROW_POISON || (action == TROPE_ROW_INVALID && rotates);
@@ -49,7 +49,7 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 
 /* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
 template <typename POSITION> struct block_rows {
-    POSITION *position; /* of each row, 2^axis_bits of them. With a table: a row that it has. NO_POSITION makes NaN. */
+    POSITION *position; /* 2^axis_bits of each row. With a table: a row of the table, or NO_POSITION, which gives NaN */
     int32_t *action;    /* of each row: TROPE_ROW_... */
     uint32_t axis_bits;
 
@@ -60,7 +60,7 @@ template <typename POSITION> struct block_rows {
     }
 };
 
-/* What no table has as a row. */
+/* The position that stands for one beyond the table. */
 #define NO_POSITION (-1)
 
 /* Without ids all axes have the same positions. */
@@ -75,8 +75,8 @@ static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
     return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + sizeof(int32_t));
 }
 
-/* What the coefficients of a row are made of: a position, or where ANY_TABLE, if there is a table, the row of it: the position's
- * own, the nearest one, or NO_POSITION. */
+/* The position that coefficients are made of. With a table (only if ANY_TABLE) it is limited to the rows of the table as the call
+ * says: to the nearest row, or to NO_POSITION. */
 template <bool ANY_TABLE>
 __device__ __forceinline__ int64_t finish_position(const trope_plan &plan, bool is_used, int64_t position)
 {
@@ -99,8 +99,7 @@ __device__ __forceinline__ void report_if_missing(const trope_plan &plan, bool i
         atomicOr(plan.status, TROPE_STATUS_POSITION);
 }
 
-/* What each thread reads for a pair of a row without sequences: its id, or where its batch entry starts. Bytes from one to the
- * next. */
+/* The array of ids, or of start positions of batch entries, that each thread reads for its pairs. Strides are in bytes. */
 struct index_source {
     const char *base;
     int64_t batch, token, axis;
@@ -120,7 +119,7 @@ struct index_source {
         load_4_or_8(address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
     }
 
-    /* Nothing if there is nothing to be read. */
+    /* Loads nothing if there is no array. */
     template <typename STRIDE>
     __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, int32_t of_axis, raw_index *index) const
     {
@@ -137,7 +136,7 @@ static inline index_source plan_source(const trope_sequences &s)
     return {(const char *)s.starts, size, 0, 0, s.starts_64, 0};
 }
 
-/* The position that an index says which was read for a token. */
+/* The position of a token for which this index was read: an id, or the start of its batch entry. */
 __device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, const index_source &source,
                                                      const raw_index &index, int64_t token)
 {
@@ -151,9 +150,9 @@ __device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, c
 /* A token of a packed call. */
 struct packed_token {
     bool is_padding, is_valid;
-    int64_t position; /* if no id says it */
+    int64_t position; /* without ids */
 
-    /* What is done with it, TROPE_ROW_... `of_padding`: with padding. */
+    /* Whether it is rotated, filled or copied: TROPE_ROW_... `of_padding` is the action for padding. */
     __device__ __forceinline__ int32_t action(const trope_plan &plan, int32_t of_padding) const
     {
         if (is_padding && of_padding == TROPE_ROW_POISON && plan.status)
@@ -163,7 +162,7 @@ struct packed_token {
     }
 };
 
-/* By one thread, in 64 bits. Not inline: few calls need it. */
+/* The search of one thread, in 64 bits. Not inline: few calls need it. */
 static __device__ __noinline__ packed_token find_wide_token(const trope_plan &plan, int64_t token)
 {
     const trope_sequences &s = plan.sequences;
@@ -174,7 +173,7 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
             trope_add_position(span.first, index)};
 }
 
-/* Asks for what the search of a warp begins with. WIDE: 32 bits may be too few for it. */
+/* Issues the first loads of a warp's search. WIDE: 32 bits may be too few for the call. */
 template <int ROWS, bool WIDE>
 __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, bool is_wanted)
 {
@@ -184,7 +183,7 @@ __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, b
     return round;
 }
 
-/* For all threads of a warp: each gets token number `which` of those that follow each other from `first` on. */
+/* All threads of the warp call this. Each gets token first + which. */
 template <int ROWS, bool WIDE>
 __device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, const boundary_round &round,
                                                           int64_t first, int32_t tokens, int32_t which)
@@ -200,7 +199,7 @@ __device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan
             s.starts ? trope_add_position(span.first, index) : span.first + index};
 }
 
-/* The positions of rows that have ids, or that belong to batch entries: each of `threads` threads has a row and an axis. */
+/* Reads the positions of rows: ids, or positions in batch entries. Each thread takes a row and an axis at a time. */
 template <int ROWS, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
                                           uint32_t thread, uint32_t threads, LOCATE locate)
@@ -230,9 +229,9 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
     report_if_missing(plan, any_is_missing);
 }
 
-#define MOST_SEARCHED_ROWS 32 /* of a block: a thread of the warp that searches has one */
+#define MOST_SEARCHED_ROWS 32 /* of a block: one for each thread of the warp that searches */
 
-/* The rows of a packed call, by the first warp of the block. `of_padding`: what is done with padding. */
+/* The first warp of the block finds the rows of a packed call. `of_padding` is the action for padding. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int32_t of_padding,
                                             int64_t first_token, uint32_t count, const block_rows<POSITION> &rows,

@@ -1,5 +1,5 @@
-/* The search of cu_seqlens on the device. The threads of a warp search for a few tokens that follow each other: two dependent
- * rounds of 32 loads find them among up to 700 sequences. What follows from the place that is found is position.h's. */
+/* The search of cu_seqlens by a warp, for a few tokens that follow each other. Two dependent rounds of 32 loads find them among
+ * up to 700 sequences. The rules that make a position of the result are in position.h. */
 #ifndef TROPE_VARLEN_CUDA_SEARCH_CUH
 #define TROPE_VARLEN_CUDA_SEARCH_CUH
 
@@ -12,7 +12,7 @@ TROPE_HD bool is_wide_search(const trope_sequences &s)
     return s.count == 0 || s.count >= INT32_MAX || s.tokens >= INT32_MAX / s.cp.size;
 }
 
-/* An index as it is in memory. What is made of it waits for the load, and so comes later. */
+/* An index as loaded. Any use of it waits for the load, so it stays raw until then. */
 struct raw_index {
     uint32_t low, high; /* high: of int64 */
 
@@ -22,7 +22,7 @@ struct raw_index {
     }
 };
 
-/* A boundary in 32 bits. One that these cannot hold is wrong, and INT32_MIN is as wrong. */
+/* A boundary in 32 bits. A boundary beyond them is invalid, and becomes INT32_MIN, which is invalid too. */
 __device__ __forceinline__ int32_t narrow(const trope_sequences &s, const raw_index &boundary)
 {
     return s.boundaries_64 && boundary.high != (uint32_t)((int32_t)boundary.low >> 31) ? INT32_MIN : (int32_t)boundary.low;
@@ -49,25 +49,25 @@ __device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequence
             load_boundary(s, s.unpadded, first), load_boundary(s, s.unpadded, second)};
 }
 
-/* How many threads of the warp, from the first on, have a boundary before `after`. */
+/* The number of threads, from the first of the warp on, whose boundary is before `after`. */
 __device__ __forceinline__ int32_t threads_before(int32_t boundary, int32_t after)
 {
     const uint32_t later = __ballot_sync(UINT32_MAX, boundary >= after);
     return later ? __ffs((int)later) - 1 : 32;
 }
 
-/* What is found for a token: the number of boundaries at or before it, and the boundaries around it. */
+/* The result for a token: the number of boundaries at or before it, and the boundaries around it. */
 struct found_bounds {
     int32_t before;
     narrow_bounds bounds;
 };
 
-/* Boundaries low, low + step, ... of a search, one a thread of the warp. */
+/* One round of a search: each thread of the warp has one of the boundaries low, low + step, ... */
 struct boundary_round {
     int32_t low, step;
     raw_index boundary, unpadded;
 
-    /* The first one, which is asked for before the data: of all boundaries. It loads only if `is_wanted`. */
+    /* The first round covers all boundaries. It is issued before the data is loaded, and loads nothing unless `is_wanted`. */
     __device__ __forceinline__ void begin(const trope_sequences &s, bool is_wanted)
     {
         low = 0;
@@ -84,7 +84,7 @@ struct boundary_round {
         await(unpadded.high, condition);
     }
 
-    /* One that is finer, if the first boundary after a token is not before that of thread `before` - 1. */
+    /* A finer round, from the boundary of thread before - 1 on. */
     __device__ __forceinline__ void refine(const trope_sequences &s, int32_t before)
     {
         low += max(before - 1, 0) * step;
@@ -93,7 +93,7 @@ struct boundary_round {
         await_all((uint32_t *)&step);
     }
 
-    /* The same as many boundaries later. */
+    /* The same round, so many boundaries later. */
     __device__ __forceinline__ void advance(const trope_sequences &s, int32_t boundaries)
     {
         low += boundaries;
@@ -101,7 +101,7 @@ struct boundary_round {
         await_all((uint32_t *)&low);
     }
 
-    /* That of the thread, or INT32_MAX after the last one. */
+    /* The thread's boundary, or INT32_MAX behind the last one. */
     __device__ __forceinline__ int32_t value(const trope_sequences &s) const
     {
         return index() <= (int32_t)s.count ? narrow(s, boundary) : INT32_MAX;
@@ -113,7 +113,7 @@ struct boundary_round {
     }
 
   private:
-    /* So few are left that the 32 from the first of them on are mostly enough for the tokens after the first one, too. */
+    /* Steps of 1 cover 32 boundaries. That begins at 24, so that the round mostly has those of the next tokens as well. */
     static __device__ __forceinline__ int32_t step_of(int32_t left)
     {
         return left > 24 ? (left + 31) / 32 : 1;
@@ -124,7 +124,7 @@ struct boundary_round {
         return low + (int32_t)thread_of_warp() * step;
     }
 
-    /* (All threads load: behind a branch the compiler would make them wait for all loads, and so for the data.) */
+    /* (Loads are predicated, not behind a branch: there the compiler would wait for all loads, and so for the data.) */
     __device__ __forceinline__ void load(const trope_sequences &s, bool is_wanted)
     {
         const int64_t at = min(index(), (int32_t)s.count) * (int64_t)(s.boundaries_64 ? 8 : 4);
@@ -134,7 +134,7 @@ struct boundary_round {
     }
 };
 
-/* For all threads of a warp: each searches for a token, number `which` of those that follow each other from `first` on. */
+/* All threads of the warp call this. Each searches for token first + which, of `tokens` tokens. */
 __device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, boundary_round round, int32_t first,
                                                           int32_t tokens, int32_t which)
 {
@@ -148,7 +148,7 @@ __device__ __forceinline__ found_bounds search_boundaries(const trope_sequences 
 #pragma unroll 1
     for (int32_t i = 0; i < tokens;) {
         const int32_t before = threads_before(boundary, after);
-        if (before == 32) { /* and perhaps more */
+        if (before == 32) { /* all boundaries of the round are before the token */
             round.advance(s, 31);
             boundary = round.value(s);
             unpadded = round.unpadded_value(s);
@@ -172,7 +172,7 @@ template <bool WIDE> __device__ __forceinline__ int32_t status_of_sequence(const
                                       : narrow_check_bounds(&s, narrow_load_bounds(s, (int32_t)sequence + 1)));
 }
 
-/* Each sequence is looked at once, by some thread of the grid: also those that hold no token. */
+/* Some thread of the grid checks each sequence, also those that hold no token, and reports in `status`. */
 template <bool WIDE> __device__ __forceinline__ void check_sequences(const trope_sequences &s, int32_t *status)
 {
     if (!s.boundaries || !status)
