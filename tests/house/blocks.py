@@ -62,6 +62,7 @@ COMMANDS = {
     "trope bench --save result.json": LONG,
     "python3 bench/tables.py result.json": FILES + "; tools_results reads one",
     "python3 bench/plot.py result.json docs/cuda-ratio.svg": "needs matplotlib",
+    "python3 bench/interleave.py build/tools/trope OLD NEW": LONG + "; tools_interleave runs it with numbers of its own",
     "tests/cuda/prove build out": GPU,
     "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",

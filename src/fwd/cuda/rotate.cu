@@ -35,10 +35,16 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
     return have;
 }
 
-/* Whether the kernels for one head can take the plan. (They have no barrier, so they cannot rearrange pairs in place.) */
+/* Up to so many heads with freqs of all tokens are faster if each thread makes the coefficients of its own lane. */
+#define FEW_HEADS 3
+
+/* Whether the kernels in which threads share nothing can take the plan. (They have no barrier, so they cannot rearrange pairs in
+ * place.) */
 static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
 {
-    return rotating_heads(plan) == 1 && rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
+    const bool has_freqs_of_tokens = rows == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
+    return rotating_heads(plan) <= (has_freqs_of_tokens ? FEW_HEADS : 1) && rotating_heads(plan) > 0 &&
+           rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
            lanes_have_one_axis(plan, pairs_of_lane) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }

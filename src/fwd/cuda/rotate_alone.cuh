@@ -114,15 +114,17 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     int64_t position = p.positions.of((uint32_t)token);
     lone_angles<R> angles = {};
     raw_index index = {0, 0};
+    const char *of_index = NULL;
+    if (!R::SEARCHES && p.source.base) /* (before the first load, where a branch parts nothing) */
+        of_index = found_here(p.source.template address<int32_t>(
+            batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask));
     await_previous();
     job.load(call);
-    if (!R::SEARCHES) {
-        p.source.load_if<int32_t>(batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask,
-                                  &index);
-        settle(&index.low);
-        settle(&index.high);
-    }
+    if (!R::SEARCHES)
+        load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
+    settle(&index.low);
+    settle(&index.high);
     angles.settle_all();
     job.prepare(call);
     admit_next();

@@ -118,13 +118,6 @@ struct index_source {
     {
         load_4_or_8(address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
     }
-
-    /* Loads nothing if there is no array. */
-    template <typename STRIDE>
-    __device__ __forceinline__ void load_if(int64_t of_batch, int64_t of_token, int32_t of_axis, raw_index *index) const
-    {
-        load_4_or_8_if(base != NULL, address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
-    }
 };
 
 static inline index_source plan_source(const trope_sequences &s)
