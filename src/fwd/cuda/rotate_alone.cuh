@@ -118,11 +118,19 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     if (!R::SEARCHES && p.source.base) /* (before the first load, where a branch parts nothing) */
         of_index = found_here(p.source.template address<int32_t>(
             batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask));
+    boundary_round round = {};
+    uint32_t first = 0; /* token of the warp, and with it all that a search branches for */
     await_previous();
+    if (R::SEARCHES)
+        round = begin_search<R::ROWS, false>(p.plan, true);
     job.load(call);
     if (!R::SEARCHES)
         load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
+    if (R::SEARCHES) {
+        first = (uint32_t)__shfl_sync(UINT32_MAX, (int32_t)token, 0);
+        round.await_all(&first);
+    }
     settle(&index.low);
     settle(&index.high);
     angles.settle_all();
@@ -130,10 +138,9 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     admit_next();
     int32_t action = TROPE_ROW_ROTATE;
     if (R::SEARCHES) {
-        const int32_t first = __shfl_sync(UINT32_MAX, (int32_t)token, 0),
-                      last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
-        const packed_token packed = find_packed_token<R::ROWS, false>(p.plan, begin_search<R::ROWS, false>(p.plan, true),
-                                                                      first, last - first + 1, (int32_t)token - first);
+        const int32_t last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
+        const packed_token packed =
+            find_packed_token<R::ROWS, false>(p.plan, round, first, last - (int32_t)first + 1, (int32_t)(token - first));
         action = packed.action(p.plan, p.of_padding);
         position = packed.position;
     } else if (!p.from_tokens) {
