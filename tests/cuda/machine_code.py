@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the machine code of the kernels for compute capability 9.0, without a GPU.
 
-    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which is nvcc 13.0's
+    machine_code.py LIBRARY [budget]    budget: also compares registers and instructions with BUDGET, which is nvcc 13.0's, and
+                                        looks for waits that make a kernel slow
 
 It needs cuobjdump and nvdisasm: NVIDIA's toolkit, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI. Status 77, skipped,
 without them, and for a library that has no such code.
@@ -80,32 +81,66 @@ def readable(symbol):
     return f"{kernel}<{dtype},{kind}>"
 
 
+class Instruction:
+    """One line of cuobjdump -sass, and what the control bits of its encoding say: the scoreboard that its result sets, if any, and
+    the scoreboards that it waits for."""
+
+    def __init__(self, text, upper_half):
+        self.text = text.strip()
+        control = int(upper_half, 16) >> 41
+        self.sets = control >> 5 & 7
+        self.waits = {scoreboard for scoreboard in range(6) if control >> 11 >> scoreboard & 1}
+
+
 def read_kernels(folder, library):
-    """Of each kernel: how many instructions it has, whether one is YIELD, and its registers."""
-    kernels, current = {}, None
+    """The instructions of each kernel, and its registers."""
+    kernels, current, text = {}, None, None
     for line in run(folder, "-sass", library).splitlines():
         function = re.search(r"Function : (\S+)", line)
-        instruction = re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", line)
+        first_half = re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?);\s+/\* 0x[0-9a-f]{16} \*/", line)
+        second_half = re.match(r"\s+/\* (0x[0-9a-f]{16}) \*/", line)
         if function:
-            current = kernels.setdefault(function[1], {"instructions": 0, "yields": False, "registers": 0})
-        elif current is not None and instruction and instruction[1].strip() != "NOP":
-            current["instructions"] += 1
-            current["yields"] = current["yields"] or bool(re.search(r"\bYIELD\b", instruction[1]))
+            current = kernels.setdefault(function[1], {"code": [], "registers": 0})
+        elif current is not None and first_half:
+            text = first_half[1]
+        elif current is not None and second_half and text is not None:
+            current["code"].append(Instruction(text, second_half[1]))
+            text = None
     for symbol, registers in re.findall(r"Function (\S+):\s*\n?\s*REG:(\d+)", run(folder, "-res-usage", library)):
         if symbol in kernels:
             kernels[symbol]["registers"] = int(registers)
+    for kernel in kernels.values():
+        kernel["instructions"] = sum(instruction.text != "NOP" for instruction in kernel["code"])
     return kernels
 
 
+def waits_for_data(code):
+    """The first instruction that waits for the data (the streaming vectors) before coefficients are stored in shared memory. Calls
+    are rare, and wait for all."""
+    scoreboards = set()
+    for instruction in code:
+        if instruction.text.startswith("STS"):
+            return None
+        if "LDG.E.EF.128" in instruction.text:
+            scoreboards.add(instruction.sets)
+        elif instruction.waits & scoreboards and "CALL" not in instruction.text:
+            return instruction.text
+    return None
+
+
 def faults(name, kernel, has_budget):
-    if kernel["yields"]:
+    if any(re.search(r"\bYIELD\b", instruction.text) for instruction in kernel["code"]):
         yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp do not meet again"
     if not kernel["registers"]:
         yield "has no line in cuobjdump -res-usage"
+    if not has_budget:
+        return
     registers, instructions = next((r, i) for pattern, r, i in BUDGET if re.match(pattern, name))
     for what, limit in (("registers", registers), ("instructions", instructions)):
-        if has_budget and kernel[what] > limit:
+        if kernel[what] > limit:
             yield f"has {kernel[what]} {what}, more than {limit}"
+    if re.match(r"rotate_kernel<\d,vectors", name) and waits_for_data(kernel["code"]):
+        yield f"waits for the data before the coefficients: {waits_for_data(kernel['code'])}"
 
 
 def main():
