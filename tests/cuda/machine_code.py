@@ -139,7 +139,7 @@ def faults(name, kernel, has_budget):
     for what, limit in (("registers", registers), ("instructions", instructions)):
         if kernel[what] > limit:
             yield f"has {kernel[what]} {what}, more than {limit}"
-    if re.match(r"rotate_kernel<\d,vectors", name) and waits_for_data(kernel["code"]):
+    if re.match(r"(rotate|angle_gradient)_kernel<\d,vectors", name) and waits_for_data(kernel["code"]):
         yield f"waits for the data before the coefficients: {waits_for_data(kernel['code'])}"
 
 

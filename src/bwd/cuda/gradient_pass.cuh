@@ -83,15 +83,21 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
 
     piece of[PIECES];
 
-    /* (Who has nothing to load loads what others do: see lane_job.) */
+    /* Idle threads load a dummy address, as in lane_job. */
+    template <class PLACE>
+    static __device__ __forceinline__ const char *find(const PLACE &at, const block_tensor<typename PLACE::stride> &t,
+                                                       const char *head, uint32_t piece)
+    {
+        return at.has(piece) ? head + at.offset(t, piece) : t.base;
+    }
+
     template <class PLACE>
     __device__ __forceinline__ void load(const PLACE &at, const block_tensor<typename PLACE::stride> &t)
     {
         const char *const head = at.head_of(t);
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            const uint32_t number = at.lane * PIECES + i;
-            const char *const from = at.has(number) ? head + at.offset(t, number) : t.base;
+            const char *const from = find(at, t, head, at.lane * PIECES + i);
             of[i].load(from, from + t.second);
         }
     }
@@ -179,6 +185,28 @@ template <class R> struct head_job {
 
     bool present;
     typename R::lane dy, x;
+    const char *first_dy, *first_x; /* by vectors */
+
+    /* Finds what load_first loads. It has branches, so it comes before all loads. */
+    __device__ __forceinline__ void find_first(const place &at)
+    {
+        const auto &dy_tensor = at.segment().src, &x_tensor = at.call.x[at.window];
+        present = at.has(at.lane * R::lane::PIECES);
+        if constexpr (R::VECTORS) {
+            first_dy = found_here(R::lane::find(at, dy_tensor, at.head_of(dy_tensor), at.lane));
+            first_x = found_here(R::lane::find(at, x_tensor, at.head_of(x_tensor), at.lane));
+        }
+    }
+
+    __device__ __forceinline__ void load_first(const place &at)
+    {
+        if constexpr (R::VECTORS) {
+            dy.of[0].load(first_dy, first_dy + at.segment().src.second);
+            x.of[0].load(first_x, first_x + at.call.x[at.window].second);
+        } else {
+            load(at);
+        }
+    }
 
     __device__ __forceinline__ void load(const place &at)
     {
@@ -399,12 +427,10 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
+    const typename head_job<R>::place first(call, thread, thread.slot);
+    job.find_first(first);
     find_coefficients<R>(
-        call, steps, first_unit, units,
-        [&]() {
-            job.load({call, thread, thread.slot});
-        },
-        []() {});
+        call, steps, first_unit, units, [&]() { job.load_first(first); }, []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);
