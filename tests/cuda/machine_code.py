@@ -130,7 +130,7 @@ def waits_for_data(code):
 
 def faults(name, kernel, has_budget):
     if any(re.search(r"\bYIELD\b", instruction.text) for instruction in kernel["code"]):
-        yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp do not meet again"
+        yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp may run apart"
     if not kernel["registers"]:
         yield "has no line in cuobjdump -res-usage"
     if not has_budget:

@@ -91,8 +91,8 @@ template <bool ANY_TABLE> __device__ __forceinline__ bool is_missing(const trope
     return ANY_TABLE && position == NO_POSITION && plan.angles.source != TROPE_ANGLES_PHASE;
 }
 
-/* Reports a missing position. Never in a loop: where a loop has an atomic operation, the compiler lets the threads of a warp part
- * for good (YIELD), and barriers and branches behind it then go wrong. */
+/* Reports a missing position. Never in a loop: in a loop with an atomic operation the compiler lets the threads of a warp part
+ * (YIELD), and barriers and branches behind it may go wrong. */
 __device__ __forceinline__ void report_if_missing(const trope_plan &plan, bool is_missing)
 {
     if (is_missing && plan.status)
