@@ -18,7 +18,7 @@
 #include "core/plan.h"
 #include "varlen/context_parallel.h"
 
-#ifdef __CUDACC__ /* core/cuda/ptx.cuh */
+#ifdef __CUDACC__ /* varlen/cuda/search.cuh */
 __device__ int64_t load_index(const void *array, int32_t is_64, int64_t i);
 __device__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i);
 #endif

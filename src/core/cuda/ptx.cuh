@@ -122,39 +122,6 @@ __device__ __forceinline__ void load_4_or_8_if(bool is_there, const void *from, 
                  : "l"(from), "r"((int32_t)is_8), "r"((int32_t)is_there));
 }
 
-/* Index i of an array of int32 or int64. */
-__device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, int64_t i)
-{
-    uint32_t low, high;
-    load_4_or_8((const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
-    return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
-}
-
-/* The same, or 0 where there is no array. */
-__device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
-{
-    uint32_t low = 0, high = 0;
-    load_4_or_8_if(array != NULL, (const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
-    return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
-}
-
-__device__ __forceinline__ void load_4(const void *from, uint32_t *to)
-{
-    asm volatile("ld.global.u32 %0, [%1];" : "=r"(*to) : "l"(from));
-}
-
-__device__ __forceinline__ void load_8(const void *from, uint32_t *low, uint32_t *high)
-{
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(*low), "=r"(*high) : "l"(from));
-}
-
-__device__ __forceinline__ void load_16(const uint4 *from, uint4 *to)
-{
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to->x), "=r"(to->y), "=r"(to->z), "=r"(to->w)
-                 : "l"(from));
-}
-
 /* From any memory; nothing where there is no such vector. */
 __device__ __forceinline__ void load_16_if(bool is_there, const uint4 *from, uint4 *to)
 {
@@ -197,12 +164,6 @@ __device__ __forceinline__ void settle(uint64_t *loaded)
 __device__ __forceinline__ void await(uint32_t loaded, uint32_t *condition)
 {
     asm volatile("mad.lo.u32 %0, %1, %2, %0;" : "+r"(*condition) : "r"(loaded), "r"(gridDim.z >> 1));
-}
-
-/* Brings what is loaded later into L2, which has no older data than memory, whoever is writing it. */
-__device__ __forceinline__ void prefetch(const char *from)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 /* Elements of what the call moves. (Not by a volatile pointer: in a loop with such loads the compiler lets the threads of a warp

@@ -172,7 +172,7 @@ template <class R, bool ONE_AXIS> struct run_positions {
     }
 };
 
-/* Whether a position gives NaN. */
+/* Whether a row of a table is NO_POSITION: is_missing of a source that is a table. Rows from tokens never are. */
 template <class R> __device__ __forceinline__ bool is_nan_position(int64_t position)
 {
     return R::ROWS != ROWS_FROM_TOKENS && position == NO_POSITION;

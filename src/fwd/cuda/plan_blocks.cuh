@@ -34,7 +34,7 @@ struct block_form {
     uint32_t threads;  /* that a block should have */
     uint32_t items;    /* of a row that one block may have */
     uint32_t most;     /* threads that the kernel is compiled for */
-    bool alone;        /* threads share nothing, and all warps of a block search */
+    bool alone;        /* threads share nothing: rotate_alone.cuh */
     bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
 };
 

@@ -69,9 +69,8 @@ struct block_shape {
     trope_divisor inner;     /* these, if they are below 2^31 */
     uint32_t two_dimensions; /* there is more than one outer */
     uint32_t rows_of_block, items_of_block;
-    uint32_t items; /* of a row */
-    uint32_t
-        is_uniform; /* all heads have the same number of lanes: a thread is a lane, a head and a row, without divisions */
+    uint32_t items;             /* of a row */
+    uint32_t is_uniform;        /* all heads have the same number of lanes, so that no thread divides */
     uint32_t is_simple;         /* it is uniform, and addresses are simple (ADDRESSES_SIMPLE) */
     uint32_t units;             /* of a row: its heads, or else its items */
     uint32_t units_of_block;    /* of a row */

@@ -29,10 +29,12 @@ static bool has_freq_vectors(const trope_plan &plan)
 /* Whether the pairs of each lane have one axis. */
 static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 {
-    bool have = true;
-    for (int pair = 0; pair < plan.pairs && plan.sequences.ids && plan.axes > 1; pair++)
-        have = have && trope_pair_plane(&plan, pair) == trope_pair_plane(&plan, pair - pair % pairs_of_lane);
-    return have;
+    if (!axis_bits_of_rows(plan))
+        return true;
+    for (int pair = 0; pair < plan.pairs; pair++)
+        if (trope_pair_plane(&plan, pair) != trope_pair_plane(&plan, pair - pair % pairs_of_lane))
+            return false;
+    return true;
 }
 
 /* Up to so many heads with freqs of all tokens are faster if each thread makes the coefficients of its own lane. */
@@ -43,8 +45,8 @@ static bool lanes_have_one_axis(const trope_plan &plan, int pairs_of_lane)
 static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_lane)
 {
     const bool has_freqs_of_tokens = rows == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
-    return rotating_heads(plan) <= (has_freqs_of_tokens ? FEW_HEADS : 1) && rotating_heads(plan) > 0 &&
-           rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
+    const int64_t heads = rotating_heads(plan), most = has_freqs_of_tokens ? FEW_HEADS : 1;
+    return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
            lanes_have_one_axis(plan, pairs_of_lane) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }

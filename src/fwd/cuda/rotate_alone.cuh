@@ -1,4 +1,4 @@
-/* The rotation of rows with one head: threads share nothing. Each finds the position of its row, and makes the coefficients of its
+/* The rotation of rows with one head, or few: threads share nothing. Each finds the position of its row, and makes the coefficients of its
  * lane in registers, from phase steps, or from freqs that it loads as vectors. The pairs of a lane have one position. It rotates
  * plainly (rotates_plainly in usual.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
@@ -95,7 +95,7 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, int64
     job->store(call);
 }
 
-/* (All threads of a block are whole warps, which search for their rows.) */
+/* A block has whole warps. In packed calls each warp searches for its own rows. */
 template <class R>
 __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     rotate_alone_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)

@@ -16,11 +16,33 @@ TROPE_HD bool is_wide_search(const trope_sequences &s)
 struct raw_index {
     uint32_t low, high; /* high: of int64 */
 
+    /* Index i of an array of int32 or int64. */
+    __device__ __forceinline__ void load(const void *array, int32_t is_64, int64_t i)
+    {
+        load_4_or_8((const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
+    }
+
     __device__ __forceinline__ int64_t value(int32_t is_64) const
     {
         return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
     }
 };
+
+/* Index i of an array, as position.h loads it. */
+__device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, int64_t i)
+{
+    raw_index raw;
+    raw.load(array, is_64, i);
+    return raw.value(is_64);
+}
+
+/* The same, or 0 where there is no array. */
+__device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
+{
+    raw_index raw = {0, 0};
+    load_4_or_8_if(array != NULL, (const char *)array + i * (is_64 ? 8 : 4), is_64, &raw.low, &raw.high);
+    return raw.value(is_64);
+}
 
 /* A boundary in 32 bits. A boundary beyond them is invalid, and becomes INT32_MIN, which is invalid too. */
 __device__ __forceinline__ int32_t narrow(const trope_sequences &s, const raw_index &boundary)
@@ -32,7 +54,7 @@ __device__ __forceinline__ int32_t narrow(const trope_sequences &s, const raw_in
 __device__ __forceinline__ int32_t load_boundary(const trope_sequences &s, const void *array, int32_t i)
 {
     raw_index raw;
-    load_4_or_8((const char *)array + (int64_t)i * (s.boundaries_64 ? 8 : 4), s.boundaries_64, &raw.low, &raw.high);
+    raw.load(array, s.boundaries_64, i);
     return narrow(s, raw);
 }
 

@@ -77,29 +77,12 @@ static inline void load_4_or_8_if(bool is_there, const void *from, bool is_8, ui
         load_4_or_8(from, is_8, low, high);
 }
 
-static inline void load_4(const void *from, uint32_t *to)
-{
-    emulated_aligned(from, 4);
-    *to = *(const uint32_t *)from;
-}
-
-static inline void load_8(const void *from, uint32_t *low, uint32_t *high)
-{
-    emulated_aligned(from, 8);
-    *low = *(const uint32_t *)from;
-    *high = ((const uint32_t *)from)[1];
-}
-
-static inline void load_16(const uint4 *from, uint4 *to)
-{
-    emulated_aligned(from, sizeof *from);
-    *to = *from;
-}
-
 static inline void load_16_if(bool is_there, const uint4 *from, uint4 *to)
 {
-    if (is_there)
-        load_16(from, to);
+    if (!is_there)
+        return;
+    emulated_aligned(from, sizeof *from);
+    *to = *from;
 }
 
 template <typename T> static inline void settle(T *)
@@ -119,10 +102,6 @@ static inline void load_two_parameters(const uint64_t *from, uint64_t *first, ui
 {
     *first = from[0];
     *second = from[1];
-}
-
-static inline void prefetch(const char *)
-{
 }
 
 template <typename ELEMENT> static inline void load_element(const char *from, ELEMENT *to)
