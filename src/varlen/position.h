@@ -20,7 +20,6 @@
 
 #ifdef __CUDACC__ /* varlen/cuda/search.cuh */
 __device__ int64_t load_index(const void *array, int32_t is_64, int64_t i);
-__device__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i);
 #endif
 
 /* What is wrong with the bounds of a sequence. */
@@ -52,16 +51,6 @@ TROPE_HD int64_t trope_load_index(const void *array, int32_t is_64, int64_t i)
 #endif
 }
 
-/* 0 where there is no array. */
-TROPE_HD int64_t trope_load_index_if(const void *array, int32_t is_64, int64_t i)
-{
-#ifdef __CUDA_ARCH__
-    return load_index_if(array, is_64, i);
-#else
-    return array ? trope_load_index(array, is_64, i) : 0;
-#endif
-}
-
 #define INTEGER            int64_t
 #define FN(name)           trope_##name
 #define DIVIDE(divisor, n) trope_divide_wide(divisor, n)
@@ -78,6 +67,12 @@ TROPE_HD trope_bounds trope_load_bounds(const trope_sequences *s, int64_t before
     return b;
 }
 
+/* The start position of a sequence, 0 without start positions and for a gap. */
+TROPE_HD int64_t trope_load_start(const trope_sequences *s, int64_t before)
+{
+    return s->starts && !trope_is_gap(s, before) ? trope_load_index(s->starts, s->starts_64, before - 1) : 0;
+}
+
 /* What is wrong with a sequence. Without any there is one boundary, which is checked as a sequence of no tokens. */
 TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64_t sequence)
 {
@@ -86,7 +81,7 @@ TROPE_HD trope_bounds_fault trope_check_sequence(const trope_sequences *s, int64
 
 TROPE_HD trope_span trope_sequence_span(const trope_sequences *s, int64_t sequence)
 {
-    return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1));
+    return trope_span_of_bounds(s, sequence + 1, trope_load_bounds(s, sequence + 1), trope_load_start(s, sequence + 1));
 }
 
 /* The span of a batch entry without cu_seqlens that starts at position `start`: all of it. */
@@ -130,7 +125,7 @@ TROPE_HD trope_span trope_find_span(const trope_sequences *s, int64_t batch, int
     if (!s->boundaries)
         return trope_dense_span(s, batch);
     const int64_t before = trope_boundaries_before(s, token);
-    return trope_span_of_bounds(s, before, trope_load_bounds(s, before));
+    return trope_span_of_bounds(s, before, trope_load_bounds(s, before), trope_load_start(s, before));
 }
 
 /* A sum beyond 64 bits is out of any range, and stays so. */

@@ -64,18 +64,17 @@ TROPE_HD int FN(is_gap)(const trope_sequences *s, INTEGER before)
     return before <= 0 || before > (INTEGER)s->count;
 }
 
-/* The sequence, or the gap before the first one or after the last one, that has these boundaries around it. */
-TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, FN(bounds) b)
+/* The sequence, or the gap before the first one or after the last one, that has these boundaries around it. `start` is its start
+ * position, 0 without start positions. */
+TROPE_HD FN(span) FN(span_of_bounds)(const trope_sequences *s, INTEGER before, FN(bounds) b, int64_t start)
 {
     const int is_gap = FN(is_gap)(s, before);
-    const INTEGER sequence = is_gap ? 0 : before - 1;
-    const int64_t start = trope_load_index_if(s->starts, s->starts_64, sequence);
     FN(span) span;
     span.begin = FN(cp_local)(&s->cp, before > 0 ? b.begin : 0);
     span.end = before <= (INTEGER)s->count ? FN(cp_local)(&s->cp, b.end) : (INTEGER)s->tokens;
-    span.sequence = is_gap ? -1 : sequence;
+    span.sequence = is_gap ? -1 : before - 1;
     span.unpadded = is_gap ? 0 : b.unpadded_end - b.unpadded_begin;
-    span.first = is_gap ? 0 : s->starts ? start : s->stream ? b.unpadded_begin : 0;
+    span.first = is_gap ? 0 : s->stream ? b.unpadded_begin : start;
     return span;
 }
 

@@ -77,7 +77,7 @@ static void check_one_rank(void)
         const trope_sequences s = trope_plan_sequences(&packed);
         for (int i = 0; i < 4; i++) {
             const narrow_bounds b = {cu_seqlens[i], cu_seqlens[i + 1], cu_seqlens[i], cu_seqlens[i + 1]};
-            const narrow_span span = narrow_span_of_bounds(&s, i + 1, b);
+            const narrow_span span = narrow_span_of_bounds(&s, i + 1, b, 0);
             CHECK_MESSAGE(narrow_check_bounds(&s, b) == 0, "layout %d: sequence %d is at fault", layout, i);
             CHECK_MESSAGE(trope_check_sequence(&s, i) == 0, "layout %d: sequence %d is at fault", layout, i);
             for (int32_t token = span.begin; token < span.end; token++)

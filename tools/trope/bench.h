@@ -35,7 +35,8 @@ typedef enum bench_form {
 typedef enum bench_positions {
     BENCH_INDEX = 0,      /* of a token in its sequence */
     BENCH_STARTS,         /* the same from a start of each sequence on */
-    BENCH_IDS,            /* read */
+    BENCH_IDS,            /* read, of 64 sequences of equal length */
+    BENCH_IDS_DISTINCT,   /* read, all different */
     BENCH_IDS_SECTIONS,   /* read, of three axes in sections (Qwen2-VL) */
     BENCH_IDS_INTERLEAVED /* read, of three axes, pair by pair (Qwen3-VL) */
 } bench_positions;

@@ -27,6 +27,7 @@ typedef enum row_kind {
     IDS,
     IDS_I64,
     IDS_FREQS,
+    IDS_DISTINCT,
     IDS_TABLE,
     MROPE,
     MROPE_INTERLEAVED,
@@ -67,6 +68,7 @@ static const struct {
     [IDS] = {"ids", {.positions = BENCH_IDS}},
     [IDS_I64] = {"ids-i64", {.positions = BENCH_IDS, .index_dtype = TROPE_I64}},
     [IDS_FREQS] = {"ids-freqs", {.positions = BENCH_IDS, .angles = BENCH_FREQS_HALF}},
+    [IDS_DISTINCT] = {"ids-freqs-distinct", {.positions = BENCH_IDS_DISTINCT, .angles = BENCH_FREQS_HALF}},
     [IDS_TABLE] = {"ids-table", {.positions = BENCH_IDS, .angles = BENCH_TABLE_OWN, .index_dtype = TROPE_I64}},
     [MROPE] = {"mrope", {.positions = BENCH_IDS_SECTIONS}},
     [MROPE_INTERLEAVED] = {"mrope-interleaved", {.positions = BENCH_IDS_INTERLEAVED}},
@@ -97,7 +99,7 @@ static const struct {
      ROWS(THD_I64) | WITH_FREQS)
 #define RARE          (ROWS(STEPS) | ROWS(TABLE_OWN) | ROWS(IDS_TABLE) | ROWS(RANK) | ROWS(PADDED_ZIGZAG))
 #define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG) | ROWS(THD_FREQS))
-#define WITH_FREQS    (ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS))
+#define WITH_FREQS    (ROWS(IDS_FREQS) | ROWS(IDS_DISTINCT) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS))
 #define OTHER_LENGTHS (ROWS(THD_4) | ROWS(THD_16384) | ROWS(THD_PARETO))
 
 /* ---- shapes ---- */

@@ -30,6 +30,7 @@ typedef enum row_class {
     TABLES, /* of cos and sin */
     IDS,
     IDS_FREQS, /* ids with a table */
+    IDS_DISTINCT_FREQS,
     AXES,
     SEARCHED,
     SEARCHED_FREQS, /* the same with a table */
@@ -62,6 +63,8 @@ static row_class class_of_row(const bench_problem *p)
         return p->cols ? SEARCHED_FREQS : SEARCHED;
     if (bench_has_cos_and_sin(p->c))
         return TABLES;
+    if (p->c->rows.positions == BENCH_IDS_DISTINCT)
+        return IDS_DISTINCT_FREQS;
     if (bench_id_axes(p->c))
         return bench_id_axes(p->c) > 1 ? AXES : p->cols ? IDS_FREQS : IDS;
     return p->cols ? FREQS : FROM_TOKENS;
@@ -80,22 +83,22 @@ typedef struct goal_rule {
 
 /* The first that fits. */
 /* clang-format off */
-#define ALL_ROWS(x) {x, x, x, x, x, x, x, x}
+#define ALL_ROWS(x) {x, x, x, x, x, x, x, x, x}
 static const goal_rule rules[] = {
-    /* calls                                       MB              heads     tokens, freqs, tables, ids, ids + freqs, axes, searched, searched + freqs */
-    {CLASS(QK_IN),                                  128, NO_LIMIT,  10, 40,   {0.98, 0.98, 0, 0.98, 0.985, 0.97, 0.98, 0.98}},
-    {CLASS(QK_IN),                                  128, NO_LIMIT,  8, 9,     {0.98, 0.98, 0, 0.98, 0.98, 0.97, 0.975, 0.98}},
-    {CLASS(QK_IN),                                  128, NO_LIMIT,  4, 7,     {0.98, 0, 0, 0.98, 0.98, 0.97, 0.975, 0.975}},
-    {CLASS(ONE_OUT) | CLASS(QK_IN) | CLASS(OTHER),  128, NO_LIMIT,  FROM(8),  {0.98, 0.98, 0, 0.98, 0.98, 0.97, 0.96, 0.96}},
-    {CLASS(QK_IN),                                  34, 64,         10, 40,   {0.965, 0.95, 0, 0.95, 0.98, 0.94, 0.955, 0.96}},
-    {CLASS(QK_IN),                                  34, 64,         8, 9,     {0.95, 0.95, 0, 0.95, 0.985, 0.94, 0.955, 0.965}},
-    {CLASS(QK_IN),                                  34, 64,         4, 7,     {0.95, 0.94, 0, 0.95, 0.97, 0.94, 0.955, 0.94}},
-    {CLASS(QK_IN),                                  34, 64,         3, 3,     {0.95, 0.95, 0, 0.95, 0.945, 0.94, 0.935, 0.91}},
-    {CLASS(ONE_OUT),                                16.5, 64,       FROM(8),  {0.94, 0.94, 0, 0.94, 0.94, 0.93, 0.91, 0.91}},
-    {CLASS(ONE_HEAD),                               64, NO_LIMIT,   1, 1,     {0.95, 0.95, 0, 0.94, 0, 0.90, 0, 0}},
+    /* calls                                       MB              heads     tokens, freqs, tables, ids, ids + freqs, the same with distinct ids, axes, searched, searched + freqs */
+    {CLASS(QK_IN),                                  128, NO_LIMIT,  10, 40,   {0.98, 0.98, 0, 0.98, 0.985, 0.965, 0.97, 0.98, 0.98}},
+    {CLASS(QK_IN),                                  128, NO_LIMIT,  8, 9,     {0.98, 0.98, 0, 0.98, 0.98, 0.965, 0.97, 0.975, 0.98}},
+    {CLASS(QK_IN),                                  128, NO_LIMIT,  4, 7,     {0.98, 0, 0, 0.98, 0.98, 0.965, 0.97, 0.975, 0.975}},
+    {CLASS(ONE_OUT) | CLASS(QK_IN) | CLASS(OTHER),  128, NO_LIMIT,  FROM(8),  {0.98, 0.98, 0, 0.98, 0.98, 0, 0.97, 0.96, 0.96}},
+    {CLASS(QK_IN),                                  34, 64,         10, 40,   {0.965, 0.95, 0, 0.95, 0.98, 0.965, 0.94, 0.955, 0.96}},
+    {CLASS(QK_IN),                                  34, 64,         8, 9,     {0.95, 0.95, 0, 0.95, 0.985, 0.965, 0.94, 0.955, 0.965}},
+    {CLASS(QK_IN),                                  34, 64,         4, 7,     {0.95, 0.94, 0, 0.95, 0.97, 0.965, 0.94, 0.955, 0.94}},
+    {CLASS(QK_IN),                                  34, 64,         3, 3,     {0.95, 0.95, 0, 0.95, 0.945, 0.965, 0.94, 0.935, 0.91}},
+    {CLASS(ONE_OUT),                                16.5, 64,       FROM(8),  {0.94, 0.94, 0, 0.94, 0.94, 0, 0.93, 0.91, 0.91}},
+    {CLASS(ONE_HEAD),                               64, NO_LIMIT,   1, 1,     {0.95, 0.95, 0, 0.94, 0, 0, 0.90, 0, 0}},
     {CLASS(MLA_FORWARD),                            128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.97)},
     {CLASS(MLA_BACKWARD),                           128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.93)},
-    {CLASS(ANGLE_GRADIENT),                         128, NO_LIMIT,  FROM(8),  {0.80, 0.90, 0, 0.80, 0.90, 0.80, 0.80, 0.86}},
+    {CLASS(ANGLE_GRADIENT),                         128, NO_LIMIT,  FROM(8),  {0.80, 0.90, 0, 0.80, 0.90, 0, 0.80, 0.80, 0.86}},
     {CLASS(ACCUMULATE),                             128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},
     {CLASS(STRIDED),                                128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.75)},
     {CLASS(NATIVE),                                 128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},

@@ -4,9 +4,9 @@
 #include "bench_problem.h"
 #include "random_bits.h"
 
-#define LONGEST   16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
-#define SHORTEST  64
-#define ID_PERIOD 4096 /* tokens after which ids of one axis begin again */
+#define LONGEST      16384 /* tokens of a sequence of BENCH_SEQS_PARETO */
+#define SHORTEST     64
+#define ID_SEQUENCES 64 /* of equal length, whose tokens BENCH_IDS counts */
 
 static void store_index(int32_t dtype, void *array, int64_t i, int64_t value)
 {
@@ -82,9 +82,15 @@ static int next_sequence(const bench_problem *p, sequence *s)
     return 1;
 }
 
+/* Tokens after which ids begin again. */
+static int64_t id_period(const bench_problem *p)
+{
+    return p->tokens > ID_SEQUENCES ? p->tokens / ID_SEQUENCES : 1;
+}
+
 void bench_count_sequences(bench_problem *p)
 {
-    p->longest = bench_id_axes(p->c) == 1 && p->tokens > ID_PERIOD ? ID_PERIOD : p->tokens;
+    p->longest = p->c->rows.positions == BENCH_IDS ? id_period(p) : p->tokens;
     if (!p->c->rows.lengths)
         return;
     p->longest = 0;
@@ -121,19 +127,19 @@ int64_t bench_index_count(const bench_problem *p)
     return bench_id_axes(p->c) * bench_all_tokens(p);
 }
 
-/* Of one axis: from 0 again after ID_PERIOD tokens. Of three: frames of 16 x 16 patches. Below the tokens, for tables. */
-static int64_t id_of(int32_t axes, int32_t axis, int64_t token)
+/* Of three axes: frames of 16 x 16 patches. Below the tokens, for tables. */
+static int64_t id_of(const bench_problem *p, int32_t axis, int64_t token)
 {
-    if (axes == 1)
-        return token % ID_PERIOD;
+    if (bench_id_axes(p->c) == 1)
+        return p->c->rows.positions == BENCH_IDS ? token % id_period(p) : token;
     return axis == 0 ? token / 256 : axis == 1 ? token / 16 % 16 : token % 16;
 }
 
 static void write_ids(const bench_problem *p, void *ids)
 {
-    const int32_t axes = bench_id_axes(p->c), batch = bench_batch(p->c);
+    const int32_t batch = bench_batch(p->c);
     for (int64_t i = 0; i < bench_index_count(p); i++)
-        store_index(bench_index_dtype(p->c), ids, i, id_of(axes, (int32_t)(i / p->tokens / batch), i % p->tokens));
+        store_index(bench_index_dtype(p->c), ids, i, id_of(p, (int32_t)(i / p->tokens / batch), i % p->tokens));
 }
 
 void bench_write_indices(const bench_problem *p, void *const *area)

@@ -59,7 +59,7 @@ int32_t bench_id_axes(const bench_case *c)
 {
     if (c->rows.positions == BENCH_IDS_SECTIONS || c->rows.positions == BENCH_IDS_INTERLEAVED)
         return BENCH_AXES;
-    return c->rows.positions == BENCH_IDS;
+    return c->rows.positions == BENCH_IDS || c->rows.positions == BENCH_IDS_DISTINCT;
 }
 
 /* Elements of a token */

@@ -48,7 +48,7 @@ __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int
         return {0, 0};
     const narrow_bounds bounds = narrow_load_bounds(s, number);
     const bool is_valid = narrow_is_gap(&s, number) || narrow_check_bounds(&s, bounds) == TROPE_BOUNDS_VALID;
-    const narrow_span span = narrow_span_of_bounds(&s, number, bounds);
+    const narrow_span span = narrow_span_of_bounds(&s, number, bounds, 0);
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 

@@ -19,13 +19,16 @@ template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_
                                         R::ROWS == ROWS_SEARCHED ? 0 : call.plan.axis_bits);
 }
 
+/* The threads of the block that search for its rows: its first warp. */
+#define SEARCHERS 32
+
 template <class R> __device__ __forceinline__ int32_t action_of_row(const typename R::call &call, uint32_t row)
 {
     return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
-/* Finds the rows of a block, and leaves them in shared memory. `thread` is the thread's number in the block, after the wait for the
- * first round of a search. */
+/* Finds the positions of a block's rows, and leaves them in shared memory. `thread` is the thread's number in the block, after the
+ * wait for the first round of a search. */
 template <class R>
 __device__ __forceinline__ void find_rows(const typename R::call &call, const boundary_round &round,
                                           typename R::index first_row, uint32_t count, uint32_t thread)
@@ -39,12 +42,10 @@ __device__ __forceinline__ void find_rows(const typename R::call &call, const bo
         *batch = at.batch(call.shape);
         *token = at.token(call.shape);
     };
-    if (have_actions<R::ROWS>(plan)) {
-        if (thread < 32)
-            search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, round, call.plan.of_padding, first_row, count, rows, locate);
-    } else {
-        read_rows<R::ROWS, ANY_TABLE>(plan, count, rows, thread, threads_of_block(), locate);
-    }
+    if (!have_actions<R::ROWS>(plan))
+        report_if_missing(plan, read_rows<ANY_TABLE>(plan, count, rows, thread, threads_of_block(), locate));
+    else if (thread < SEARCHERS)
+        search_rows<R::ROWS, R::WIDE, ANY_TABLE>(plan, round, first_row, count, rows, locate);
 }
 
 /* COUNT couples that follow each other in shared memory, as the threads that rotate read them. */
@@ -394,17 +395,27 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
     return source.template make<1>(call, run, positions, to);
 }
 
+/* The thread's number among those that make couples. The warp that searches comes last, since it has other work. */
+template <class R> __device__ __forceinline__ uint32_t number_of_maker()
+{
+    const uint32_t thread = thread_of_block();
+    if (IS_DIRECT<R>)
+        return thread;
+    const uint32_t threads = threads_of_block(), others = threads - min(threads, (uint32_t)SEARCHERS);
+    return thread >= SEARCHERS ? thread - SEARCHERS : thread + others;
+}
+
 /* Makes all couples of a block, `count` by a thread at a time. load() loads the data. Entries whose addresses do not depend on
- * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. Returns whether
- * the thread has found a pair whose elements have different coefficients. */
-template <class R, class SOURCE, class LOAD, class PREPARE>
+ * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. decide() follows
+ * this barrier. Returns whether the thread has found a pair whose elements have different coefficients. */
+template <class R, class SOURCE, class LOAD, class PREPARE, class DECIDE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_row, uint32_t rows, uint32_t count, LOAD load,
-                                             PREPARE prepare)
+                                             PREPARE prepare, DECIDE decide)
 {
     constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
     const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / count;
-    uint32_t number = thread_of_block();
+    uint32_t number = number_of_maker<R>();
     couple_run<R> run;
     typename SOURCE::positions_type positions;
     SOURCE source;
@@ -412,7 +423,8 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     run.count = count;
     if ((number & ~31u) < end) { /* other warps make none */
         run.find(call.shape, number);
-        positions.find(call, first_row, run);
+        if (IS_DIRECT<R>)
+            positions.find(call, first_row, run);
         if (R::ROWS == ROWS_FROM_TOKENS)
             source.find(call, run, positions, rows);
     }
@@ -427,30 +439,18 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             source.await_all(&number);
         prepare();
         admit_next();
-        if (!IS_EARLY && number < end) {
-            source.find(call, run, positions, rows);
-            source.ask(call, steps, run);
-            source.await_all(&number);
-            any_is_missing = source.is_missing();
-        }
-        if (number < end && run.is_there(call.plan.plan))
-            differ = make_run<R>(call, source, run, positions, number);
-        number += threads;
-    } else {
-        if (IS_EARLY)
-            source.ask(call, steps, run);
+    } else if (IS_EARLY) {
+        source.ask(call, steps, run);
         __syncthreads();
-        if (IS_EARLY)
-            source.await_all(&number);
+        source.await_all(&number);
+        decide();
     }
 #pragma unroll 1
     while (number < end) {
-        if (IS_DIRECT<R>)
-            run.find(call.shape, number);
         if (run.is_there(call.plan.plan)) {
-            positions.find(call, first_row, run);
-            positions.request(call.plan, run, rows);
-            if (IS_DIRECT<R> || !IS_EARLY) {
+            if (!IS_DIRECT<R>)
+                positions.find(call, first_row, run);
+            if (!IS_EARLY) {
                 source.find(call, run, positions, rows);
                 source.ask(call, steps, run);
                 source.settle_all();
@@ -459,8 +459,15 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             differ = make_run<R>(call, source, run, positions, number) || differ;
         }
         number += threads;
-        if (!IS_DIRECT<R> && number < end) {
+        if (number < end) {
             run.find(call.shape, number);
+            if (IS_DIRECT<R>) {
+                positions.find(call, first_row, run);
+                positions.request(call.plan, run, rows);
+                positions.await_all(&number);
+            }
+            if (R::ROWS == ROWS_FROM_TOKENS)
+                source.find(call, run, positions, rows);
             if (IS_EARLY) {
                 source.ask(call, steps, run);
                 source.await_all(&number);
@@ -472,17 +479,23 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     return differ;
 }
 
-template <class R, class LOAD, class PREPARE>
+template <class R, class LOAD, class PREPARE, class DECIDE>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
-                                                 typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare)
+                                                 typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare,
+                                                 DECIDE decide)
 {
-    /* One couple a thread if the block has threads for that. */
-    const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() ? 1 : COUPLES_TOGETHER<R>;
+    /* One couple a thread if the block has threads for that, beside those that search. */
+    const uint32_t makers = threads_of_block() - (IS_DIRECT<R> ? 0 : min(threads_of_block(), (uint32_t)SEARCHERS)),
+                   count = rows * call.shape.couples_of_row <= makers ? 1 : COUPLES_TOGETHER<R>;
+    if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE) {
+        __syncthreads();
+        decide();
+    }
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, count, load, prepare);
+        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, count, load, prepare, decide);
     if (call.plan.has_plain_freqs)
-        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, count, load, prepare);
-    return make_couples<R, table_source<R>>(call, steps, first_row, rows, 1, load, prepare);
+        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, count, load, prepare, decide);
+    return make_couples<R, table_source<R>>(call, steps, first_row, rows, 1, load, prepare, decide);
 }
 
 /* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
@@ -504,7 +517,11 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         find_rows<R>(call, round, first_row, count, thread);
         admit_next();
     }
-    const bool differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare);
+    const auto decide = [&]() {
+        if (have_actions<R::ROWS>(call.plan.plan) && thread_of_block() < SEARCHERS)
+            decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call));
+    };
+    const bool differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare, decide);
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;

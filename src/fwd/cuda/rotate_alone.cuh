@@ -139,10 +139,11 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     int32_t action = TROPE_ROW_ROTATE;
     if (R::SEARCHES) {
         const int32_t last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
-        const packed_token packed =
-            find_packed_token<R::ROWS, false>(p.plan, round, first, last - (int32_t)first + 1, (int32_t)(token - first));
-        action = packed.action(p.plan, p.of_padding);
-        position = packed.position;
+        packed_token own = {};
+        find_packed_tokens<R::ROWS, false>(p.plan, round, first, last - (int32_t)first + 1, (int32_t)(token - first),
+                                           [&](const packed_token &found) { own = found; });
+        action = decide_action<R::ROWS>(p.plan, own.bounds, own.is_padding, p.of_padding);
+        position = own.position;
     } else if (!p.from_tokens) {
         position = position_of_index(s, p.source, index, token);
     }

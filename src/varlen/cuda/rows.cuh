@@ -49,12 +49,13 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 
 /* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
 template <typename POSITION> struct block_rows {
+    int2 *bounds;       /* of packed calls, until actions are decided: where each row's sequence is stored, and what cu_seqlens say */
     POSITION *position; /* 2^axis_bits of each row. With a table: a row of the table, or NO_POSITION, which gives NaN */
-    int32_t *action;    /* of each row: TROPE_ROW_... */
+    int32_t *action;    /* of each row: TROPE_ROW_...; until they are decided, whether it is padding */
     uint32_t axis_bits;
 
     __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, uint32_t axis_bits_of_rows)
-        : position((POSITION *)at), axis_bits(axis_bits_of_rows)
+        : bounds((int2 *)at), position((POSITION *)(bounds + 2 * rows_of_block)), axis_bits(axis_bits_of_rows)
     {
         action = (int32_t *)(position + (rows_of_block << axis_bits));
     }
@@ -72,7 +73,7 @@ static inline uint32_t axis_bits_of_rows(const trope_plan &plan)
 
 static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
 {
-    return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + sizeof(int32_t));
+    return rows * (2 * sizeof(int2) + (sizeof(int64_t) << axis_bits_of_rows(plan)) + sizeof(int32_t));
 }
 
 /* The position that coefficients are made of. With a table (only if ANY_TABLE) it is limited to the rows of the table as the call
@@ -142,18 +143,23 @@ __device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, c
 
 /* A token of a packed call. */
 struct packed_token {
-    bool is_padding, is_valid;
     int64_t position; /* without ids */
-
-    /* Whether it is rotated, filled or copied: TROPE_ROW_... `of_padding` is the action for padding. */
-    __device__ __forceinline__ int32_t action(const trope_plan &plan, int32_t of_padding) const
-    {
-        if (is_padding && of_padding == TROPE_ROW_POISON && plan.status)
-            atomicOr(plan.status, TROPE_STATUS_PADDING);
-        const int32_t action = is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
-        return is_valid ? action : (int32_t)TROPE_ROW_INVALID;
-    }
+    bool is_padding;
+    narrow_bounds bounds; /* of a gap 0, which is valid */
 };
+
+/* What is done with a token: TROPE_ROW_... `of_padding` is the action for padding. */
+template <int ROWS>
+__device__ __forceinline__ int32_t decide_action(const trope_plan &plan, const narrow_bounds &bounds, bool is_padding,
+                                                 int32_t of_padding)
+{
+    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
+    if (is_padding && of_padding == TROPE_ROW_POISON && plan.status)
+        atomicOr(plan.status, TROPE_STATUS_PADDING);
+    if (narrow_check_bounds(&s, bounds) != TROPE_BOUNDS_VALID)
+        return TROPE_ROW_INVALID;
+    return is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
+}
 
 /* The search of one thread, in 64 bits. Not inline: few calls need it. */
 static __device__ __noinline__ packed_token find_wide_token(const trope_plan &plan, int64_t token)
@@ -161,9 +167,9 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
     const trope_sequences &s = plan.sequences;
     const trope_span span = trope_find_span(&s, 0, token);
     const int64_t index = trope_index_in_sequence(&s, &span, token);
-    return {(bool)trope_is_padding(&span, index),
-            span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID,
-            trope_add_position(span.first, index)};
+    const bool is_valid = span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID;
+    /* (Bounds of 0 are valid, and one before 0 is not.) */
+    return {trope_add_position(span.first, index), (bool)trope_is_padding(&span, index), {is_valid ? 0 : -1, 0, 0, 0}};
 }
 
 /* Issues the first loads of a warp's search. WIDE: 32 bits may be too few for the call. */
@@ -176,25 +182,30 @@ __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, b
     return round;
 }
 
-/* All threads of the warp call this. Each gets token first + which. */
-template <int ROWS, bool WIDE>
-__device__ __forceinline__ packed_token find_packed_token(const trope_plan &plan, const boundary_round &round,
-                                                          int64_t first, int32_t tokens, int32_t which)
+/* All threads of the warp call this. Each hands token first + which, if that is one of `tokens` tokens, to take(). */
+template <int ROWS, bool WIDE, class TAKE>
+__device__ __forceinline__ void find_packed_tokens(const trope_plan &plan, const boundary_round &round, int64_t first,
+                                                   int32_t tokens, int32_t which, TAKE take)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
-    if (WIDE && is_wide_search(plan.sequences))
-        return find_wide_token(plan, first + which);
-    const found_bounds found = search_boundaries(s, round, (int32_t)first, tokens, which);
-    const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds);
-    const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + which);
-    return {(bool)narrow_is_padding(&span, index),
-            narrow_is_gap(&s, found.before) || narrow_check_bounds(&s, found.bounds) == TROPE_BOUNDS_VALID,
-            s.starts ? trope_add_position(span.first, index) : span.first + index};
+    if (WIDE && is_wide_search(plan.sequences)) {
+        if (which < tokens)
+            take(find_wide_token(plan, first + which));
+        return;
+    }
+    search_boundaries(s, round, (int32_t)first, tokens, which, [&](const found_bounds &found) {
+        const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds, found.start);
+        const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + which);
+        const narrow_bounds bounds = narrow_is_gap(&s, found.before) ? narrow_bounds{0, 0, 0, 0} : found.bounds;
+        take({s.starts ? trope_add_position(span.first, index) : span.first + index,
+              (bool)narrow_is_padding(&span, index), bounds});
+    });
 }
 
-/* Reads the positions of rows: ids, or positions in batch entries. Each thread takes a row and an axis at a time. */
-template <int ROWS, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
+/* Reads the positions of rows: ids, or positions in batch entries. Each thread takes a row and an axis at a time. Returns whether any
+ * is missing. */
+template <bool ANY_TABLE, typename POSITION, class LOCATE>
+__device__ __forceinline__ bool read_rows(const trope_plan &plan, uint32_t count, const block_rows<POSITION> &rows,
                                           uint32_t thread, uint32_t threads, LOCATE locate)
 {
     const trope_sequences &s = plan.sequences;
@@ -213,40 +224,53 @@ __device__ __forceinline__ void read_rows(const trope_plan &plan, uint32_t count
             const trope_span span = trope_dense_span(&s, batch);
             position = trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
         }
-        const bool is_used =
-            (!have_actions<ROWS>(plan) || rows.action[row] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
-        position = finish_position<ANY_TABLE>(plan, is_used, position);
+        position = finish_position<ANY_TABLE>(plan, plan.used_axes >> axis & 1, position);
         any_is_missing = any_is_missing || is_missing<ANY_TABLE>(plan, position);
         rows.position[i] = (POSITION)position;
     }
-    report_if_missing(plan, any_is_missing);
+    return any_is_missing;
 }
 
 #define MOST_SEARCHED_ROWS 32 /* of a block: one for each thread of the warp that searches */
 
-/* The first warp of the block finds the rows of a packed call. `of_padding` is the action for padding. */
+/* The first warp of the block finds the positions of the rows of a packed call. The other warps wait for them, so what is done with
+ * the rows is decided later, by decide_rows. */
 template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
-__device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int32_t of_padding,
-                                            int64_t first_token, uint32_t count, const block_rows<POSITION> &rows,
-                                            LOCATE locate)
+__device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int64_t first_token,
+                                            uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
 {
     const uint32_t row = thread_of_warp();
-    const packed_token token =
-        find_packed_token<ROWS, WIDE>(plan, round, first_token, (int32_t)count, (int32_t)min(row, count - 1));
     const bool has_ids = ROWS == ROWS_ANY && plan.sequences.ids;
-    if (row < count) {
-        const int32_t action = token.action(plan, of_padding);
-        rows.action[row] = action;
-        if (!has_ids) {
-            const int64_t position = finish_position<ANY_TABLE>(plan, action == TROPE_ROW_ROTATE, token.position);
-            report_if_missing(plan, is_missing<ANY_TABLE>(plan, position));
-            rows.position[row] = (POSITION)position;
-        }
-    }
-    if (has_ids) {
-        __syncwarp();
-        read_rows<ROWS, ANY_TABLE>(plan, count, rows, row, 32, locate);
-    }
+    find_packed_tokens<ROWS, WIDE>(plan, round, first_token, (int32_t)count, (int32_t)row, [&](const packed_token &token) {
+        if (!has_ids)
+            rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, true, token.position);
+        rows.bounds[2 * row] = {token.bounds.begin, token.bounds.end};
+        rows.bounds[2 * row + 1] = {token.bounds.unpadded_begin, token.bounds.unpadded_end};
+        rows.action[row] = token.is_padding;
+    });
+    if (has_ids)
+        read_rows<ANY_TABLE>(plan, count, rows, row, 32, locate);
+}
+
+/* Then the same warp decides what is done with each row, and reports positions that are missing. `of_padding` is the action for
+ * padding. */
+template <int ROWS, bool ANY_TABLE, typename POSITION>
+__device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_padding, uint32_t count,
+                                            const block_rows<POSITION> &rows)
+{
+    const uint32_t row = thread_of_warp();
+    if (row >= count)
+        return;
+    const int2 stored = rows.bounds[2 * row], unpadded = rows.bounds[2 * row + 1];
+    const int32_t action =
+        decide_action<ROWS>(plan, {stored.x, stored.y, unpadded.x, unpadded.y}, rows.action[row], of_padding);
+    bool any_is_missing = false;
+#pragma unroll 1
+    for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.axes : 1); axis++)
+        any_is_missing =
+            any_is_missing || is_missing<ANY_TABLE>(plan, rows.position[(row << rows.axis_bits) + (uint32_t)axis]);
+    rows.action[row] = action;
+    report_if_missing(plan, any_is_missing && action == TROPE_ROW_ROTATE);
 }
 
 #endif

@@ -22,6 +22,11 @@ struct raw_index {
         load_4_or_8((const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
     }
 
+    __device__ __forceinline__ void load_if(bool is_there, const void *array, int32_t is_64, int64_t i)
+    {
+        load_4_or_8_if(is_there, (const char *)array + i * (is_64 ? 8 : 4), is_64, &low, &high);
+    }
+
     __device__ __forceinline__ int64_t value(int32_t is_64) const
     {
         return is_64 ? (int64_t)((uint64_t)high << 32 | low) : (int64_t)(int32_t)low;
@@ -33,14 +38,6 @@ __device__ __forceinline__ int64_t load_index(const void *array, int32_t is_64, 
 {
     raw_index raw;
     raw.load(array, is_64, i);
-    return raw.value(is_64);
-}
-
-/* The same, or 0 where there is no array. */
-__device__ __forceinline__ int64_t load_index_if(const void *array, int32_t is_64, int64_t i)
-{
-    raw_index raw = {0, 0};
-    load_4_or_8_if(array != NULL, (const char *)array + i * (is_64 ? 8 : 4), is_64, &raw.low, &raw.high);
     return raw.value(is_64);
 }
 
@@ -71,30 +68,25 @@ __device__ __forceinline__ narrow_bounds narrow_load_bounds(const trope_sequence
             load_boundary(s, s.unpadded, first), load_boundary(s, s.unpadded, second)};
 }
 
-/* The number of threads, from the first of the warp on, whose boundary is before `after`. */
-__device__ __forceinline__ int32_t threads_before(int32_t boundary, int32_t after)
-{
-    const uint32_t later = __ballot_sync(UINT32_MAX, boundary >= after);
-    return later ? __ffs((int)later) - 1 : 32;
-}
-
-/* The result for a token: the number of boundaries at or before it, and the boundaries around it. */
+/* The result for a token: the number of boundaries at or before it, the boundaries around it, and the sequence's start position. */
 struct found_bounds {
     int32_t before;
     narrow_bounds bounds;
+    int64_t start; /* 0 without start positions */
 };
 
-/* One round of a search: each thread of the warp has one of the boundaries low, low + step, ... */
+/* One round of a search: each thread of the warp has one of the boundaries low, low + step, ..., and what another array has there:
+ * cu_seqlens, where `boundaries` is cu_seqlens_padded, or else start positions. */
 struct boundary_round {
     int32_t low, step;
-    raw_index boundary, unpadded;
+    raw_index boundary, other;
 
     /* The first round covers all boundaries. It is issued before the data is loaded, and loads nothing unless `is_wanted`. */
     __device__ __forceinline__ void begin(const trope_sequences &s, bool is_wanted)
     {
         low = 0;
         step = step_of((int32_t)s.count + 1);
-        boundary = unpadded = {0, 0};
+        boundary = other = {0, 0};
         load(s, is_wanted);
     }
 
@@ -102,8 +94,8 @@ struct boundary_round {
     {
         await(boundary.low, condition);
         await(boundary.high, condition);
-        await(unpadded.low, condition);
-        await(unpadded.high, condition);
+        await(other.low, condition);
+        await(other.high, condition);
     }
 
     /* A finer round, from the boundary of thread before - 1 on. */
@@ -113,6 +105,7 @@ struct boundary_round {
         step = step_of(min(step, (int32_t)s.count + 1 - low));
         load(s, true);
         await_all((uint32_t *)&step);
+        narrow_all(s);
     }
 
     /* The same round, so many boundaries later. */
@@ -121,20 +114,56 @@ struct boundary_round {
         low += boundaries;
         load(s, true);
         await_all((uint32_t *)&low);
+        narrow_all(s);
     }
 
-    /* The thread's boundary, or INT32_MAX behind the last one. */
-    __device__ __forceinline__ int32_t value(const trope_sequences &s) const
+    /* After the wait: boundaries in 32 bits. Behind the last one they are INT32_MAX. */
+    __device__ __forceinline__ void narrow_all(const trope_sequences &s)
     {
-        return index() <= (int32_t)s.count ? narrow(s, boundary) : INT32_MAX;
+        boundary.low = (uint32_t)(index() <= (int32_t)s.count ? narrow(s, boundary) : INT32_MAX);
+        if (has_unpadded(s))
+            other.low = (uint32_t)narrow(s, other);
     }
 
-    __device__ __forceinline__ int32_t unpadded_value(const trope_sequences &s) const
+    /* The number of threads, from the first of the warp on, whose boundary is before `after`. */
+    __device__ __forceinline__ int32_t threads_before(int32_t after) const
     {
-        return narrow(s, unpadded);
+        const uint32_t later = __ballot_sync(UINT32_MAX, (int32_t)boundary.low >= after);
+        return later ? __ffs((int)later) - 1 : 32;
+    }
+
+    /* The result for a token whose first boundary behind it is that of thread `before`. */
+    __device__ __forceinline__ found_bounds found_at(const trope_sequences &s, int32_t before) const
+    {
+        found_bounds found;
+        narrow_bounds &b = found.bounds;
+        found.before = low + before;
+        b.begin = __shfl_sync(UINT32_MAX, (int32_t)boundary.low, before - 1);
+        b.end = __shfl_sync(UINT32_MAX, (int32_t)boundary.low, before);
+        b.unpadded_begin = b.begin;
+        b.unpadded_end = b.end;
+        raw_index start = {0, 0};
+        if (has_unpadded(s)) {
+            b.unpadded_begin = __shfl_sync(UINT32_MAX, (int32_t)other.low, before - 1);
+            b.unpadded_end = __shfl_sync(UINT32_MAX, (int32_t)other.low, before);
+            if (s.starts) { /* rare */
+                start.load_if(true, s.starts, s.starts_64, min(max(found.before - 1, 0), (int32_t)s.count - 1));
+                await(start.low, (uint32_t *)&found.before);
+                await(start.high, (uint32_t *)&found.before);
+            }
+        } else if (s.starts) {
+            start = {__shfl_sync(UINT32_MAX, other.low, before - 1), __shfl_sync(UINT32_MAX, other.high, before - 1)};
+        }
+        found.start = start.value(s.starts_64);
+        return found;
     }
 
   private:
+    static __device__ __forceinline__ bool has_unpadded(const trope_sequences &s)
+    {
+        return s.unpadded != s.boundaries;
+    }
+
     /* Steps of 1 cover 32 boundaries. That begins at 24, so that the round mostly has those of the next tokens as well. */
     static __device__ __forceinline__ int32_t step_of(int32_t left)
     {
@@ -149,42 +178,45 @@ struct boundary_round {
     /* (Loads are predicated, not behind a branch: there the compiler would wait for all loads, and so for the data.) */
     __device__ __forceinline__ void load(const trope_sequences &s, bool is_wanted)
     {
-        const int64_t at = min(index(), (int32_t)s.count) * (int64_t)(s.boundaries_64 ? 8 : 4);
-        const char *const first = (const char *)s.boundaries, *const second = (const char *)s.unpadded;
-        load_4_or_8_if(is_wanted, first + at, s.boundaries_64, &boundary.low, &boundary.high);
-        load_4_or_8_if(is_wanted && second != first, second + at, s.boundaries_64, &unpadded.low, &unpadded.high);
+        const void *const second = has_unpadded(s) ? s.unpadded : s.starts;
+        const int32_t second_64 = has_unpadded(s) ? s.boundaries_64 : s.starts_64,
+                      last = (int32_t)s.count - (has_unpadded(s) ? 0 : 1);
+        boundary.load_if(is_wanted, s.boundaries, s.boundaries_64, min(index(), (int32_t)s.count));
+        other.load_if(is_wanted && second, second, second_64, min(index(), last));
     }
 };
 
-/* All threads of the warp call this. Each searches for token first + which, of `tokens` tokens. */
-__device__ __forceinline__ found_bounds search_boundaries(const trope_sequences &s, boundary_round round, int32_t first,
-                                                          int32_t tokens, int32_t which)
+/* All threads of the warp call this. Each searches for token first + which, if that is one of `tokens` tokens, and hands its result to
+ * take(). (A result that were returned would need registers through the loop.) */
+template <class TAKE>
+__device__ __forceinline__ void search_boundaries(const trope_sequences &s, boundary_round round, int32_t first,
+                                                  int32_t tokens, int32_t which, TAKE take)
 {
-    const bool has_unpadded = s.unpadded != s.boundaries;
     int32_t after = narrow_cp_after(&s.cp, first);
+    round.narrow_all(s);
 #pragma unroll 1
     while (round.step > 1)
-        round.refine(s, threads_before(round.value(s), after));
-    found_bounds found;
-    int32_t boundary = round.value(s), unpadded = round.unpadded_value(s);
+        round.refine(s, round.threads_before(after));
+    int32_t i = 0;
 #pragma unroll 1
-    for (int32_t i = 0; i < tokens;) {
-        const int32_t before = threads_before(boundary, after);
-        if (before == 32) { /* all boundaries of the round are before the token */
-            round.advance(s, 31);
-            boundary = round.value(s);
-            unpadded = round.unpadded_value(s);
-            continue;
+    for (;;) {
+        int32_t own = 32; /* the thread that has the first boundary behind the token; 32: the round has none */
+#pragma unroll 1
+        while (i < tokens) {
+            const int32_t before = round.threads_before(after);
+            if (before == 32)
+                break;
+            own = which == i ? before : own;
+            after += (int32_t)s.cp.split.divisor;
+            i++;
         }
-        narrow_bounds b = {__shfl_sync(UINT32_MAX, boundary, before - 1), __shfl_sync(UINT32_MAX, boundary, before), 0, 0};
-        b.unpadded_begin = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before - 1) : b.begin;
-        b.unpadded_end = has_unpadded ? __shfl_sync(UINT32_MAX, unpadded, before) : b.end;
-        if (which == i)
-            found = {round.low + before, b};
-        after += (int32_t)s.cp.split.divisor;
-        i++;
+        const found_bounds found = round.found_at(s, own);
+        if (own < 32)
+            take(found);
+        if (i == tokens)
+            return;
+        round.advance(s, 31);
     }
-    return found;
 }
 
 /* The status bits of a sequence, or of the one boundary that there is without any. */

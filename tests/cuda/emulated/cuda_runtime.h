@@ -21,6 +21,10 @@
 
 /* ---- types ---- */
 
+struct int2 {
+    int x, y;
+};
+
 struct uint2 {
     unsigned x, y;
 };
