@@ -16,6 +16,7 @@ using position_type =
 template <class R> __device__ __forceinline__ block_rows<position_type<R>> rows_of_block(const typename R::call &call)
 {
     return block_rows<position_type<R>>(shared + call.shape.rows_at, call.shape.rows_of_block,
+                                        have_actions<R::ROWS>(call.plan.plan),
                                         R::ROWS == ROWS_SEARCHED ? 0 : call.plan.axis_bits);
 }
 
@@ -128,9 +129,8 @@ template <class R, bool ONE_AXIS> struct run_positions {
     }
 
     /* A row that is not there reads what row 0 does. (Without branches: they would part loads from what waits for them.) */
-    __device__ __forceinline__ void request(const cuda_plan &p, const couple_run<R> &run, uint32_t rows)
+    __device__ __forceinline__ void request(const cuda_plan &p, const couple_run<R> &run, bool is_there)
     {
-        const bool is_there = run.row < rows;
 #pragma unroll
         for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
             p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0, axis_of(p, i ? run.last_pair() : run.pair),
@@ -182,7 +182,7 @@ template <class R> __device__ __forceinline__ bool is_nan_position(int64_t posit
 /* ---- where angles come from ----
  *
  * find() computes where the entries of a run are, ask() loads them, and make() makes couples of them, after await_all() or
- * settle_all(). A run that was not found loads the first entries. */
+ * settle_all(). A run whose row is not there, or that was not found, loads the first entries. */
 
 /* Phase steps. */
 template <class R> struct phase_source {
@@ -190,7 +190,7 @@ template <class R> struct phase_source {
     static constexpr int MOST = COUPLES_TOGETHER<R>;
     uint64_t step[MOST]; /* of the pairs that lie together */
 
-    __device__ __forceinline__ void find(const typename R::call &, const couple_run<R> &, const positions_type &, uint32_t)
+    __device__ __forceinline__ void find(const typename R::call &, const couple_run<R> &, const positions_type &, bool)
     {
     }
 
@@ -251,12 +251,12 @@ template <class R> struct freqs_source {
     position_type<R> position = 0;
 
     __device__ __forceinline__ void find(const typename R::call &call, const couple_run<R> &run,
-                                         const positions_type &positions, uint32_t rows)
+                                         const positions_type &positions, bool is_there)
     {
         position = (position_type<R>)positions.of(call.plan, run, 0);
         first = positions.offset_in_table(call.plan, position, run.pair) +
                 (stride)run.pair * (stride)call.plan.plan.angles.stride.column;
-        first = run.row < rows ? first : 0;
+        first = is_there ? first : 0;
     }
 
     __device__ __forceinline__ void ask(const typename R::call &call, const typename R::steps &, const couple_run<R> &run)
@@ -317,18 +317,18 @@ template <class R> struct table_source {
     bool is_nan = false;
 
     __device__ __forceinline__ void find(const typename R::call &call, const couple_run<R> &run,
-                                         const positions_type &positions, uint32_t rows)
+                                         const positions_type &positions, bool is_there)
     {
         const cuda_plan &p = call.plan;
         const int64_t position = positions.of(p, run, 0);
         const stride of_row = positions.offset_in_table(p, position, run.pair),
                      column = (stride)p.plan.angles.stride.column;
-        const bool is_there = run.row < rows && run.is_there(p.plan);
+        const bool has_entries = is_there && run.is_there(p.plan);
         is_nan = is_nan_position<R>(position);
 #pragma unroll
         for (int i = 0; i < (R::PLAIN ? 1 : 2); i++)
             at[i] = found_here(
-                is_there ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, i) * column) * p.entry_bytes : 0);
+                has_entries ? (of_row + column_of_pair<R::PLAIN>(p, (int32_t)run.pair, i) * column) * p.entry_bytes : 0);
     }
 
     __device__ __forceinline__ void ask(const typename R::call &call, const typename R::steps &, const couple_run<R> &)
@@ -395,27 +395,34 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
     return source.template make<1>(call, run, positions, to);
 }
 
-/* The thread's number among those that make couples. The warp that searches comes last, since it has other work. */
-template <class R> __device__ __forceinline__ uint32_t number_of_maker()
-{
-    const uint32_t thread = thread_of_block();
-    if (IS_DIRECT<R>)
-        return thread;
-    const uint32_t threads = threads_of_block(), others = threads - min(threads, (uint32_t)SEARCHERS);
-    return thread >= SEARCHERS ? thread - SEARCHERS : thread + others;
-}
+/* The order in which the threads of a block make couples. */
+struct makers {
+    uint32_t first; /* thread 0, or the one behind those that search, if the others are enough */
+
+    __device__ __forceinline__ uint32_t number() const
+    {
+        const uint32_t thread = thread_of_block();
+        return thread >= first ? thread - first : thread + threads_of_block() - first;
+    }
+
+    /* The last warp has the least to make, and so decides what is done with the rows of a packed call. Returns its first thread. */
+    __device__ __forceinline__ uint32_t last_warp() const
+    {
+        return first ? 0 : (threads_of_block() - 1) & ~31u;
+    }
+};
 
 /* Makes all couples of a block, `count` by a thread at a time. load() loads the data. Entries whose addresses do not depend on
  * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. decide() follows
- * this barrier. Returns whether the thread has found a pair whose elements have different coefficients. */
+ * that barrier. Returns whether the thread has found a pair whose elements have different coefficients. */
 template <class R, class SOURCE, class LOAD, class PREPARE, class DECIDE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
-                                             typename R::index first_row, uint32_t rows, uint32_t count, LOAD load,
-                                             PREPARE prepare, DECIDE decide)
+                                             typename R::index first_row, uint32_t rows, makers order,
+                                             uint32_t count, LOAD load, PREPARE prepare, DECIDE decide)
 {
     constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
     const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / count;
-    uint32_t number = number_of_maker<R>();
+    uint32_t number = order.number();
     couple_run<R> run;
     typename SOURCE::positions_type positions;
     SOURCE source;
@@ -426,11 +433,11 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (IS_DIRECT<R>)
             positions.find(call, first_row, run);
         if (R::ROWS == ROWS_FROM_TOKENS)
-            source.find(call, run, positions, rows);
+            source.find(call, run, positions, run.row < rows);
     }
     if constexpr (IS_DIRECT<R>) {
         await_previous();
-        positions.request(call.plan, run, rows);
+        positions.request(call.plan, run, run.row < rows);
         if (IS_EARLY)
             source.ask(call, steps, run);
         load();
@@ -443,7 +450,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         source.ask(call, steps, run);
         __syncthreads();
         source.await_all(&number);
-        decide();
+        decide(order);
     }
 #pragma unroll 1
     while (number < end) {
@@ -451,7 +458,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             if (!IS_DIRECT<R>)
                 positions.find(call, first_row, run);
             if (!IS_EARLY) {
-                source.find(call, run, positions, rows);
+                source.find(call, run, positions, true);
                 source.ask(call, steps, run);
                 source.settle_all();
                 any_is_missing = any_is_missing || source.is_missing();
@@ -463,11 +470,11 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             run.find(call.shape, number);
             if (IS_DIRECT<R>) {
                 positions.find(call, first_row, run);
-                positions.request(call.plan, run, rows);
+                positions.request(call.plan, run, true);
                 positions.await_all(&number);
             }
             if (R::ROWS == ROWS_FROM_TOKENS)
-                source.find(call, run, positions, rows);
+                source.find(call, run, positions, true);
             if (IS_EARLY) {
                 source.ask(call, steps, run);
                 source.await_all(&number);
@@ -484,18 +491,20 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
                                                  typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare,
                                                  DECIDE decide)
 {
-    /* One couple a thread if the block has threads for that, beside those that search. */
-    const uint32_t makers = threads_of_block() - (IS_DIRECT<R> ? 0 : min(threads_of_block(), (uint32_t)SEARCHERS)),
-                   count = rows * call.shape.couples_of_row <= makers ? 1 : COUPLES_TOGETHER<R>;
+    const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
+    const bool others_are_enough = have_actions<R::ROWS>(call.plan.plan) && threads > SEARCHERS &&
+                                   couples <= (threads - SEARCHERS) * COUPLES_TOGETHER<R>;
+    const makers order = {others_are_enough ? (uint32_t)SEARCHERS : 0};
+    const uint32_t count = couples <= threads - order.first ? 1 : COUPLES_TOGETHER<R>;
     if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE) {
         __syncthreads();
-        decide();
+        decide(order);
     }
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, count, load, prepare, decide);
+        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, order, count, load, prepare, decide);
     if (call.plan.has_plain_freqs)
-        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, count, load, prepare, decide);
-    return make_couples<R, table_source<R>>(call, steps, first_row, rows, 1, load, prepare, decide);
+        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, order, count, load, prepare, decide);
+    return make_couples<R, table_source<R>>(call, steps, first_row, rows, order, 1, load, prepare, decide);
 }
 
 /* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
@@ -517,9 +526,11 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         find_rows<R>(call, round, first_row, count, thread);
         admit_next();
     }
-    const auto decide = [&]() {
-        if (have_actions<R::ROWS>(call.plan.plan) && thread_of_block() < SEARCHERS)
-            decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call));
+    const auto decide = [&](makers order) {
+        const uint32_t first = order.last_warp();
+        if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == first)
+            decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),
+                                                            min(threads_of_block() - first, 32u));
     };
     const bool differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare, decide);
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {

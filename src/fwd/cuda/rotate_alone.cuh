@@ -136,26 +136,27 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     angles.settle_all();
     job.prepare(call);
     admit_next();
-    int32_t action = TROPE_ROW_ROTATE;
+    int32_t action = TROPE_ROW_ROTATE, status = 0;
     if (R::SEARCHES) {
         const int32_t last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
         packed_token own = {};
         find_packed_tokens<R::ROWS, false>(p.plan, round, first, last - (int32_t)first + 1, (int32_t)(token - first),
                                            [&](const packed_token &found) { own = found; });
-        action = decide_action<R::ROWS>(p.plan, own.bounds, own.is_padding, p.of_padding);
+        action = decide_action<R::ROWS>(p.plan, own.bounds, own.is_padding, p.of_padding, &status);
         position = own.position;
     } else if (!p.from_tokens) {
         position = position_of_index(s, p.source, index, token);
     }
     if (!is_early) {
         position = finish_position<true>(p.plan, action == TROPE_ROW_ROTATE, position);
-        report_if_missing(p.plan, is_missing<true>(p.plan, position));
+        status |= is_missing<true>(p.plan, position) ? TROPE_STATUS_POSITION : 0;
         angles.load(p, steps, false, true, batch, position, lane);
     }
     if (rotates && action == TROPE_ROW_ROTATE)
         rotate_alone<R>(call, position, angles, &job);
     else if (job.item.present)
         job.finish(call, action, false);
+    report(p.plan, status);
     if (R::SEARCHES && is_filled(action, false) && job.item.row < rows)
         job.fill_rest(call, action);
     if (R::SEARCHES)

@@ -49,13 +49,13 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 
 /* The rows of a block, in shared memory. POSITION: int64_t, or int32_t where that is enough. */
 template <typename POSITION> struct block_rows {
-    int2 *bounds;       /* of packed calls, until actions are decided: where each row's sequence is stored, and what cu_seqlens say */
+    int2 *bounds;       /* of packed calls, two of each row: where its sequence is stored, and what cu_seqlens say */
     POSITION *position; /* 2^axis_bits of each row. With a table: a row of the table, or NO_POSITION, which gives NaN */
-    int32_t *action;    /* of each row: TROPE_ROW_...; until they are decided, whether it is padding */
+    int32_t *action;    /* of packed calls: first whether each row is padding, then TROPE_ROW_... */
     uint32_t axis_bits;
 
-    __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, uint32_t axis_bits_of_rows)
-        : bounds((int2 *)at), position((POSITION *)(bounds + 2 * rows_of_block)), axis_bits(axis_bits_of_rows)
+    __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, bool is_packed, uint32_t axis_bits_of_rows)
+        : bounds((int2 *)at), position((POSITION *)(bounds + (is_packed ? 2 * rows_of_block : 0))), axis_bits(axis_bits_of_rows)
     {
         action = (int32_t *)(position + (rows_of_block << axis_bits));
     }
@@ -73,7 +73,8 @@ static inline uint32_t axis_bits_of_rows(const trope_plan &plan)
 
 static inline size_t bytes_of_block_rows(const trope_plan &plan, uint32_t rows)
 {
-    return rows * (2 * sizeof(int2) + (sizeof(int64_t) << axis_bits_of_rows(plan)) + sizeof(int32_t));
+    const size_t of_packed = plan.sequences.boundaries ? 2 * sizeof(int2) + sizeof(int32_t) : 0;
+    return rows * ((sizeof(int64_t) << axis_bits_of_rows(plan)) + of_packed);
 }
 
 /* The position that coefficients are made of. With a table (only if ANY_TABLE) it is limited to the rows of the table as the call
@@ -92,12 +93,17 @@ template <bool ANY_TABLE> __device__ __forceinline__ bool is_missing(const trope
     return ANY_TABLE && position == NO_POSITION && plan.angles.source != TROPE_ANGLES_PHASE;
 }
 
-/* Reports a missing position. Never in a loop: in a loop with an atomic operation the compiler lets the threads of a warp part
+/* Reports bits of `status`. Never in a loop: in a loop with an atomic operation the compiler lets the threads of a warp part
  * (YIELD), and barriers and branches behind it may go wrong. */
+__device__ __forceinline__ void report(const trope_plan &plan, int32_t bits)
+{
+    if (bits && plan.status)
+        atomicOr(plan.status, bits);
+}
+
 __device__ __forceinline__ void report_if_missing(const trope_plan &plan, bool is_missing)
 {
-    if (is_missing && plan.status)
-        atomicOr(plan.status, TROPE_STATUS_POSITION);
+    report(plan, is_missing ? TROPE_STATUS_POSITION : 0);
 }
 
 /* The array of ids, or of start positions of batch entries, that each thread reads for its pairs. Strides are in bytes. */
@@ -148,14 +154,13 @@ struct packed_token {
     narrow_bounds bounds; /* of a gap 0, which is valid */
 };
 
-/* What is done with a token: TROPE_ROW_... `of_padding` is the action for padding. */
+/* What is done with a token: TROPE_ROW_... `of_padding` is the action for padding. Adds what is to be reported to `status`. */
 template <int ROWS>
 __device__ __forceinline__ int32_t decide_action(const trope_plan &plan, const narrow_bounds &bounds, bool is_padding,
-                                                 int32_t of_padding)
+                                                 int32_t of_padding, int32_t *status)
 {
     const trope_sequences s = known_sequences<ROWS>(plan.sequences);
-    if (is_padding && of_padding == TROPE_ROW_POISON && plan.status)
-        atomicOr(plan.status, TROPE_STATUS_PADDING);
+    *status |= is_padding && of_padding == TROPE_ROW_POISON ? TROPE_STATUS_PADDING : 0;
     if (narrow_check_bounds(&s, bounds) != TROPE_BOUNDS_VALID)
         return TROPE_ROW_INVALID;
     return is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
@@ -252,25 +257,26 @@ __device__ __forceinline__ void search_rows(const trope_plan &plan, const bounda
         read_rows<ANY_TABLE>(plan, count, rows, row, 32, locate);
 }
 
-/* Then the same warp decides what is done with each row, and reports positions that are missing. `of_padding` is the action for
- * padding. */
+/* Decides what is done with each row, and reports what is wrong. Behind a barrier a warp, or what the block has of one, calls this with
+ * its number of threads. `of_padding` is the action for padding. */
 template <int ROWS, bool ANY_TABLE, typename POSITION>
 __device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_padding, uint32_t count,
-                                            const block_rows<POSITION> &rows)
+                                            const block_rows<POSITION> &rows, uint32_t threads)
 {
-    const uint32_t row = thread_of_warp();
-    if (row >= count)
-        return;
-    const int2 stored = rows.bounds[2 * row], unpadded = rows.bounds[2 * row + 1];
-    const int32_t action =
-        decide_action<ROWS>(plan, {stored.x, stored.y, unpadded.x, unpadded.y}, rows.action[row], of_padding);
-    bool any_is_missing = false;
+    int32_t status = 0;
 #pragma unroll 1
-    for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.axes : 1); axis++)
-        any_is_missing =
-            any_is_missing || is_missing<ANY_TABLE>(plan, rows.position[(row << rows.axis_bits) + (uint32_t)axis]);
-    rows.action[row] = action;
-    report_if_missing(plan, any_is_missing && action == TROPE_ROW_ROTATE);
+    for (uint32_t row = thread_of_warp(); row < count; row += threads) {
+        const int2 stored = rows.bounds[2 * row], unpadded = rows.bounds[2 * row + 1];
+        const int32_t action =
+            decide_action<ROWS>(plan, {stored.x, stored.y, unpadded.x, unpadded.y}, rows.action[row], of_padding, &status);
+#pragma unroll 1
+        for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.axes : 1); axis++)
+            if (action == TROPE_ROW_ROTATE &&
+                is_missing<ANY_TABLE>(plan, rows.position[(row << rows.axis_bits) + (uint32_t)axis]))
+                status |= TROPE_STATUS_POSITION;
+        rows.action[row] = action;
+    }
+    report(plan, status);
 }
 
 #endif
