@@ -441,11 +441,11 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         if (IS_EARLY)
             source.ask(call, steps, run);
         load();
+        admit_next();
         positions.await_all(&number);
         if (IS_EARLY)
             source.await_all(&number);
         prepare();
-        admit_next();
     } else if (IS_EARLY) {
         source.ask(call, steps, run);
         __syncthreads();
@@ -521,10 +521,10 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         uint32_t thread = thread_of_block();
         const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < 32);
         load();
+        admit_next();
         round.await_all(&thread);
         prepare();
         find_rows<R>(call, round, first_row, count, thread);
-        admit_next();
     }
     const auto decide = [&](makers order) {
         const uint32_t first = order.last_warp();

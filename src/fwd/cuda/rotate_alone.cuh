@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     if (!R::SEARCHES)
         load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
+    admit_next();
     if (R::SEARCHES) {
         first = (uint32_t)__shfl_sync(UINT32_MAX, (int32_t)token, 0);
         round.await_all(&first);
@@ -135,7 +136,6 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     settle(&index.high);
     angles.settle_all();
     job.prepare(call);
-    admit_next();
     int32_t action = TROPE_ROW_ROTATE, status = 0;
     if (R::SEARCHES) {
         const int32_t last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
