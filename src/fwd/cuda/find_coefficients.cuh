@@ -397,7 +397,16 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
 
 /* The order in which the threads of a block make couples. */
 struct makers {
-    uint32_t first; /* thread 0, or the one behind those that search, if the others are enough */
+    uint32_t first; /* thread 0, or the one behind those that search, if there are enough others */
+
+    template <class R> __device__ __forceinline__ void find(const typename R::call &call, uint32_t rows)
+    {
+        const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
+        first = have_actions<R::ROWS>(call.plan.plan) && threads > SEARCHERS &&
+                        couples <= (threads - SEARCHERS) * COUPLES_TOGETHER<R>
+                    ? SEARCHERS
+                    : 0;
+    }
 
     __device__ __forceinline__ uint32_t number() const
     {
@@ -413,12 +422,12 @@ struct makers {
 };
 
 /* Makes all couples of a block, `count` by a thread at a time. load() loads the data. Entries whose addresses do not depend on
- * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. decide() follows
- * that barrier. Returns whether the thread has found a pair whose elements have different coefficients. */
-template <class R, class SOURCE, class LOAD, class PREPARE, class DECIDE>
+ * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. Returns whether
+ * the thread has found a pair whose elements have different coefficients. */
+template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
                                              typename R::index first_row, uint32_t rows, makers order,
-                                             uint32_t count, LOAD load, PREPARE prepare, DECIDE decide)
+                                             uint32_t count, LOAD load, PREPARE prepare)
 {
     constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
     const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / count;
@@ -450,7 +459,6 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
         source.ask(call, steps, run);
         __syncthreads();
         source.await_all(&number);
-        decide(order);
     }
 #pragma unroll 1
     while (number < end) {
@@ -486,25 +494,20 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     return differ;
 }
 
-template <class R, class LOAD, class PREPARE, class DECIDE>
+template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
-                                                 typename R::index first_row, uint32_t rows, LOAD load, PREPARE prepare,
-                                                 DECIDE decide)
+                                                 typename R::index first_row, uint32_t rows, makers order, LOAD load,
+                                                 PREPARE prepare)
 {
-    const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
-    const bool others_are_enough = have_actions<R::ROWS>(call.plan.plan) && threads > SEARCHERS &&
-                                   couples <= (threads - SEARCHERS) * COUPLES_TOGETHER<R>;
-    const makers order = {others_are_enough ? (uint32_t)SEARCHERS : 0};
-    const uint32_t count = couples <= threads - order.first ? 1 : COUPLES_TOGETHER<R>;
-    if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE) {
+    /* One couple a thread if the block has threads for that. */
+    const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() - order.first ? 1 : COUPLES_TOGETHER<R>;
+    if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE)
         __syncthreads();
-        decide(order);
-    }
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, order, count, load, prepare, decide);
+        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, order, count, load, prepare);
     if (call.plan.has_plain_freqs)
-        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, order, count, load, prepare, decide);
-    return make_couples<R, table_source<R>>(call, steps, first_row, rows, order, 1, load, prepare, decide);
+        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, order, count, load, prepare);
+    return make_couples<R, table_source<R>>(call, steps, first_row, rows, order, 1, load, prepare);
 }
 
 /* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
@@ -526,13 +529,13 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         prepare();
         find_rows<R>(call, round, first_row, count, thread);
     }
-    const auto decide = [&](makers order) {
-        const uint32_t first = order.last_warp();
-        if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == first)
-            decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),
-                                                            min(threads_of_block() - first, 32u));
-    };
-    const bool differ = make_any_couples<R>(call, steps, first_row, rotating, load, prepare, decide);
+    makers order;
+    order.template find<R>(call, rotating);
+    const bool differ = make_any_couples<R>(call, steps, first_row, rotating, order, load, prepare);
+    const uint32_t last = order.last_warp();
+    if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == last)
+        decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),
+                                                        min(threads_of_block() - last, 32u));
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;
