@@ -111,11 +111,20 @@ template <class R, bool ONE_AXIS> struct run_positions {
     typedef typename R::stride stride;
     static constexpr int DIFFERENT = ONE_AXIS ? 1 : COUPLES_TOGETHER<R>;
     typename R::index batch = 0, token = 0;
+    const char *from[DIFFERENT]; /* what is read of the row */
     raw_index read[DIFFERENT];
     const position_type<R> *of_axis = NULL;
 
+    __device__ __forceinline__ explicit run_positions(const cuda_plan &p)
+    {
+#pragma unroll
+        for (int i = 0; i < DIFFERENT; i++)
+            from[i] = p.source.base;
+    }
+
+    /* A row that is not there has the positions of row 0. */
     __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row,
-                                         const couple_run<R> &run)
+                                         const couple_run<R> &run, bool is_there)
     {
         const block_row<typename R::index> at =
             find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)run.row);
@@ -126,15 +135,17 @@ template <class R, bool ONE_AXIS> struct run_positions {
         }
         if (!IS_DIRECT<R>)
             of_axis = rows.position + (run.row << rows.axis_bits);
+#pragma unroll
+        for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
+            from[i] = found_here(call.plan.source.template address<stride>(
+                is_there ? batch : 0, is_there ? token : 0, axis_of(call.plan, i ? run.last_pair() : run.pair)));
     }
 
-    /* A row that is not there reads what row 0 does. (Without branches: they would part loads from what waits for them.) */
-    __device__ __forceinline__ void request(const cuda_plan &p, const couple_run<R> &run, bool is_there)
+    __device__ __forceinline__ void request(const cuda_plan &p)
     {
 #pragma unroll
         for (int i = 0; i < DIFFERENT && R::ROWS == ROWS_READ; i++)
-            p.source.load<stride>(is_there ? batch : 0, is_there ? token : 0, axis_of(p, i ? run.last_pair() : run.pair),
-                                  &read[i]);
+            load_4_or_8(from[i], p.source.is_64, &read[i].low, &read[i].high);
     }
 
     __device__ __forceinline__ void await_all(uint32_t *condition)
@@ -395,62 +406,45 @@ __device__ __forceinline__ bool make_run(const typename R::call &call, const SOU
     return source.template make<1>(call, run, positions, to);
 }
 
-/* The order in which the threads of a block make couples. */
-struct makers {
-    uint32_t first; /* thread 0, or the one behind those that search, if there are enough others */
-
-    template <class R> __device__ __forceinline__ void find(const typename R::call &call, uint32_t rows)
-    {
-        const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
-        first = have_actions<R::ROWS>(call.plan.plan) && threads > SEARCHERS &&
-                        couples <= (threads - SEARCHERS) * COUPLES_TOGETHER<R>
-                    ? SEARCHERS
-                    : 0;
-    }
-
-    __device__ __forceinline__ uint32_t number() const
-    {
-        const uint32_t thread = thread_of_block();
-        return thread >= first ? thread - first : thread + threads_of_block() - first;
-    }
-
-    /* The last warp has the least to make, and so decides what is done with the rows of a packed call. Returns its first thread. */
-    __device__ __forceinline__ uint32_t last_warp() const
-    {
-        return first ? 0 : (threads_of_block() - 1) & ~31u;
-    }
-};
+/* The first thread of a block that makes couples: in packed calls the one behind those that search, if there are enough others. */
+template <class R> __device__ __forceinline__ uint32_t find_first_maker(const typename R::call &call, uint32_t rows)
+{
+    const uint32_t threads = threads_of_block(), couples = rows * call.shape.couples_of_row;
+    const bool others_are_enough = have_actions<R::ROWS>(call.plan.plan) && threads > SEARCHERS &&
+                                   couples <= (threads - SEARCHERS) * COUPLES_TOGETHER<R>;
+    return others_are_enough ? SEARCHERS : 0;
+}
 
 /* Makes all couples of a block, `count` by a thread at a time. load() loads the data. Entries whose addresses do not depend on
  * shared memory are loaded before it, or, in packed calls, before the barrier behind which the positions are there. Returns whether
  * the thread has found a pair whose elements have different coefficients. */
 template <class R, class SOURCE, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_couples(const typename R::call &call, const typename R::steps &steps,
-                                             typename R::index first_row, uint32_t rows, makers order,
+                                             typename R::index first_row, uint32_t rows, uint32_t first_maker,
                                              uint32_t count, LOAD load, PREPARE prepare)
 {
     constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
-    const uint32_t threads = threads_of_block(), end = rows * call.shape.couples_of_row / count;
-    uint32_t number = order.number();
+    const uint32_t makers = threads_of_block() - first_maker, end = rows * call.shape.couples_of_row / count;
+    uint32_t number = thread_of_block() - first_maker;
     couple_run<R> run;
-    typename SOURCE::positions_type positions;
+    typename SOURCE::positions_type positions(call.plan);
     SOURCE source;
     bool differ = false, any_is_missing = false;
     run.count = count;
     if ((number & ~31u) < end) { /* other warps make none */
         run.find(call.shape, number);
         if (IS_DIRECT<R>)
-            positions.find(call, first_row, run);
+            positions.find(call, first_row, run, run.row < rows);
         if (R::ROWS == ROWS_FROM_TOKENS)
             source.find(call, run, positions, run.row < rows);
     }
     if constexpr (IS_DIRECT<R>) {
         await_previous();
-        positions.request(call.plan, run, run.row < rows);
+        admit_next();
+        positions.request(call.plan);
         if (IS_EARLY)
             source.ask(call, steps, run);
         load();
-        admit_next();
         positions.await_all(&number);
         if (IS_EARLY)
             source.await_all(&number);
@@ -464,7 +458,7 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     while (number < end) {
         if (run.is_there(call.plan.plan)) {
             if (!IS_DIRECT<R>)
-                positions.find(call, first_row, run);
+                positions.find(call, first_row, run, true);
             if (!IS_EARLY) {
                 source.find(call, run, positions, true);
                 source.ask(call, steps, run);
@@ -473,12 +467,12 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
             }
             differ = make_run<R>(call, source, run, positions, number) || differ;
         }
-        number += threads;
+        number += makers;
         if (number < end) {
             run.find(call.shape, number);
             if (IS_DIRECT<R>) {
-                positions.find(call, first_row, run);
-                positions.request(call.plan, run, true);
+                positions.find(call, first_row, run, true);
+                positions.request(call.plan);
                 positions.await_all(&number);
             }
             if (R::ROWS == ROWS_FROM_TOKENS)
@@ -496,18 +490,18 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
 
 template <class R, class LOAD, class PREPARE>
 __device__ __forceinline__ bool make_any_couples(const typename R::call &call, const typename R::steps &steps,
-                                                 typename R::index first_row, uint32_t rows, makers order, LOAD load,
-                                                 PREPARE prepare)
+                                                 typename R::index first_row, uint32_t rows, uint32_t first_maker,
+                                                 LOAD load, PREPARE prepare)
 {
     /* One couple a thread if the block has threads for that. */
-    const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() - order.first ? 1 : COUPLES_TOGETHER<R>;
+    const uint32_t count = rows * call.shape.couples_of_row <= threads_of_block() - first_maker ? 1 : COUPLES_TOGETHER<R>;
     if (!IS_DIRECT<R> && R::ANGLES != ANGLES_PHASE)
         __syncthreads();
     if (has_phases<R::ANGLES>(call.plan.plan))
-        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, order, count, load, prepare);
+        return make_couples<R, phase_source<R>>(call, steps, first_row, rows, first_maker, count, load, prepare);
     if (call.plan.has_plain_freqs)
-        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, order, count, load, prepare);
-    return make_couples<R, table_source<R>>(call, steps, first_row, rows, order, 1, load, prepare);
+        return make_couples<R, freqs_source<R>>(call, steps, first_row, rows, first_maker, count, load, prepare);
+    return make_couples<R, table_source<R>>(call, steps, first_row, rows, first_maker, 1, load, prepare);
 }
 
 /* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
@@ -519,23 +513,29 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
 {
     const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
     const uint32_t rotating = rotates ? count : 0; /* other slices are only copied */
+    uint32_t first_maker = 0;
+    bool only_searches = false, differ = false;
     if constexpr (!IS_DIRECT<R>) {
-        await_previous();
         uint32_t thread = thread_of_block();
-        const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < 32);
-        load();
+        first_maker = (uint32_t)found_here((int32_t)find_first_maker<R>(call, rotating));
+        await_previous();
         admit_next();
+        const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < SEARCHERS);
+        load();
         round.await_all(&thread);
+        only_searches = thread < first_maker;
         prepare();
         find_rows<R>(call, round, first_row, count, thread);
     }
-    makers order;
-    order.template find<R>(call, rotating);
-    const bool differ = make_any_couples<R>(call, steps, first_row, rotating, order, load, prepare);
-    const uint32_t last = order.last_warp();
-    if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == last)
+    if (only_searches)
+        __syncthreads();
+    else
+        differ = make_any_couples<R>(call, steps, first_row, rotating, first_maker, load, prepare);
+    /* The warp that only searches, or else the last one, which has the least to make. */
+    const uint32_t decider = first_maker ? 0 : (threads_of_block() - 1) & ~31u;
+    if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == decider)
         decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),
-                                                        min(threads_of_block() - last, 32u));
+                                                        min(threads_of_block() - decider, 32u));
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;

@@ -121,13 +121,13 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     boundary_round round = {};
     uint32_t first = 0; /* token of the warp, and with it all that a search branches for */
     await_previous();
+    admit_next();
     if (R::SEARCHES)
         round = begin_search<R::ROWS, false>(p.plan, true);
     job.load(call);
     if (!R::SEARCHES)
         load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
-    admit_next();
     if (R::SEARCHES) {
         first = (uint32_t)__shfl_sync(UINT32_MAX, (int32_t)token, 0);
         round.await_all(&first);
