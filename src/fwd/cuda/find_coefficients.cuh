@@ -423,7 +423,8 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
                                              typename R::index first_row, uint32_t rows, uint32_t first_maker,
                                              uint32_t count, LOAD load, PREPARE prepare)
 {
-    constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE;
+    constexpr bool IS_EARLY = R::ROWS == ROWS_FROM_TOKENS || R::ANGLES == ANGLES_PHASE,
+                   WAITS_FOR_MEMORY = R::ROWS != ROWS_FROM_TOKENS || R::ANGLES != ANGLES_PHASE; /* not just parameters */
     const uint32_t makers = threads_of_block() - first_maker, end = rows * call.shape.couples_of_row / count;
     uint32_t number = thread_of_block() - first_maker;
     couple_run<R> run;
@@ -440,15 +441,18 @@ __device__ __forceinline__ bool make_couples(const typename R::call &call, const
     }
     if constexpr (IS_DIRECT<R>) {
         await_previous();
-        admit_next();
         positions.request(call.plan);
         if (IS_EARLY)
             source.ask(call, steps, run);
+        if (WAITS_FOR_MEMORY)
+            admit_next();
         load();
         positions.await_all(&number);
         if (IS_EARLY)
             source.await_all(&number);
         prepare();
+        if (!WAITS_FOR_MEMORY)
+            admit_next();
     } else if (IS_EARLY) {
         source.ask(call, steps, run);
         __syncthreads();
@@ -519,8 +523,8 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
         uint32_t thread = thread_of_block();
         first_maker = (uint32_t)found_here((int32_t)find_first_maker<R>(call, rotating));
         await_previous();
-        admit_next();
         const boundary_round round = begin_search<R::ROWS, R::WIDE>(call.plan.plan, thread < SEARCHERS);
+        admit_next();
         load();
         round.await_all(&thread);
         only_searches = thread < first_maker;

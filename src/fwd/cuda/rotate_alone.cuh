@@ -121,13 +121,16 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     boundary_round round = {};
     uint32_t first = 0; /* token of the warp, and with it all that a search branches for */
     await_previous();
-    admit_next();
+    if (!R::SEARCHES && !has_phases) /* it waits for them */
+        admit_next();
     if (R::SEARCHES)
         round = begin_search<R::ROWS, false>(p.plan, true);
     job.load(call);
     if (!R::SEARCHES)
         load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
+    if (!R::SEARCHES)
+        admit_next();
     if (R::SEARCHES) {
         first = (uint32_t)__shfl_sync(UINT32_MAX, (int32_t)token, 0);
         round.await_all(&first);
@@ -136,6 +139,8 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     settle(&index.high);
     angles.settle_all();
     job.prepare(call);
+    if (R::SEARCHES)
+        admit_next();
     int32_t action = TROPE_ROW_ROTATE, status = 0;
     if (R::SEARCHES) {
         const int32_t last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
