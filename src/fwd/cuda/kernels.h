@@ -9,7 +9,7 @@
 typedef struct trope_rotation_kernels {
     trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* by vectors; by kind of rows (ROWS_...), and with phase steps or tables */
     trope_cuda_kernel vectors;                 /* what no other kernel by vectors can do */
-    trope_cuda_kernel alone[2];                /* rows of one head, or few; of packed sequences */
+    trope_cuda_kernel alone;                   /* rows of one head, or few, without sequences */
     trope_cuda_kernel elements;                /* what is not made of vectors */
 } trope_rotation_kernels;
 

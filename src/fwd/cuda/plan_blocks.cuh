@@ -240,26 +240,11 @@ static inline uint32_t rows_together(const trope_plan &plan, uint32_t neighbours
     return o.groups * o.heads_per_group > 1 && head > magnitude(o.src_stride[inner_dim(plan)]) ? 4 : 1;
 }
 
-/* Fewer rows, or else items that idle, and only then rows of whole warps. */
-static inline void make_warps_whole(uint32_t *rows, uint32_t *items)
-{
-    const uint32_t even = *items & (0 - *items),
-                   step = even < 32 ? 32 / even : 1; /* rows that make a whole number of warps */
-    if (*rows >= step) {
-        *rows -= *rows % step;
-        return;
-    }
-    const uint32_t threads = *rows * *items;
-    *items = (uint32_t)quotient_up(*items, 32) * 32;
-    *rows = std::max(threads / *items, 1u);
-}
-
-/* Whether a thread is a lane, a head and a row by its three indices: all segments have the same number of lanes. With one head, a
- * warp has whole rows. */
+/* Whether a thread is a lane, a head and a row by its three indices: all segments have the same number of lanes. */
 template <typename STRIDE, int SEGMENTS>
 static inline bool is_uniform(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
-    bool uniform = form.vectors && !form.sums && (!form.alone || 32 % call.segments[0].lanes.divisor == 0);
+    bool uniform = form.vectors && !form.sums;
     for (int i = 0; i < call.shape.segments; i++)
         uniform = uniform && call.segments[i].lanes.divisor == call.segments[0].lanes.divisor;
     return uniform;
@@ -294,8 +279,6 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
     shape->rows_of_block = (uint32_t)std::max<int64_t>(rows, 1);
-    if (form.alone)
-        make_warps_whole(&shape->rows_of_block, &items);
     const uint32_t of_warp = (uint32_t)quotient_up(32, shape->rows_of_block); /* a block has a warp at least */
     shape->items_of_block = std::max(items, together > 1 ? power_of_two(of_warp) : of_warp);
     if (of_head > 1)

@@ -46,7 +46,8 @@ static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_la
 {
     const bool has_freqs_of_tokens = rows == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
     const int64_t heads = rotating_heads(plan), most = has_freqs_of_tokens ? FEW_HEADS : 1;
-    return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) && rows != ROWS_ANY &&
+    return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) &&
+           (rows == ROWS_FROM_TOKENS || rows == ROWS_READ) &&
            lanes_have_one_axis(plan, pairs_of_lane) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }
@@ -62,7 +63,7 @@ static rotation_choice choose(const trope_plan &plan)
     if (rotates_alone(plan, rows, form.pairs_of_lane)) {
         form.alone = true;
         form.splits = false;
-        return {&kernels->alone[plan.sequences.boundaries != NULL], form};
+        return {&kernels->alone, form};
     }
     if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
         rows = ROWS_ANY;

@@ -1,14 +1,13 @@
-/* The rotation of rows with one head, or few: threads share nothing. Each finds the position of its row, and makes the coefficients of its
- * lane in registers, from phase steps, or from freqs that it loads as vectors. The pairs of a lane have one position. It rotates
- * plainly (rotates_plainly in usual.cuh). */
+/* The rotation of rows with one head, or few, which are not packed: threads share nothing. Each makes the coefficients of its lane in
+ * registers, from phase steps, or from freqs that it loads as vectors. The pairs of a lane have one position. It rotates plainly
+ * (rotates_plainly in usual.cuh). */
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
 #include "fwd/cuda/rotate.cuh"
 
-/* MAY_SEARCH: for packed sequences. Else positions are the tokens', or read. */
-template <int OF_DTYPE, bool MAY_SEARCH> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY, ANGLES_ANY, false> {
-    static constexpr bool SEARCHES = MAY_SEARCH, PLAIN = true;
+template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY, ANGLES_ANY, false> {
+    static constexpr bool PLAIN = true;
     static constexpr uint32_t STEPS = USUAL_PAIRS;
     typedef phase_steps<STEPS> steps;
 };
@@ -95,14 +94,12 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, int64
     job->store(call);
 }
 
-/* A block has whole warps. In packed calls each warp searches for its own rows. */
 template <class R>
-__global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
+__global__ void __launch_bounds__(256, 5)
     rotate_alone_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
     const cuda_plan &p = call.plan;
-    const trope_sequences &s = p.plan.sequences;
     const int32_t first_row = (int32_t)block_of_rows(shape) * (int32_t)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
@@ -115,57 +112,31 @@ __global__ void __launch_bounds__(256, R::SEARCHES ? 4 : 5)
     lone_angles<R> angles = {};
     raw_index index = {0, 0};
     const char *of_index = NULL;
-    if (!R::SEARCHES && p.source.base) /* (before the first load, where a branch parts nothing) */
+    if (p.source.base) /* (before the first load, where a branch parts nothing) */
         of_index = found_here(p.source.template address<int32_t>(
             batch, token, trope_pair_plane(&p.plan, (int32_t)(lane * R::PAIRS)) & p.axis_mask));
-    boundary_round round = {};
-    uint32_t first = 0; /* token of the warp, and with it all that a search branches for */
     await_previous();
-    if (!R::SEARCHES && !has_phases) /* it waits for them */
+    if (!has_phases) /* it waits for a table */
         admit_next();
-    if (R::SEARCHES)
-        round = begin_search<R::ROWS, false>(p.plan, true);
     job.load(call);
-    if (!R::SEARCHES)
-        load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
+    load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
-    if (!R::SEARCHES)
-        admit_next();
-    if (R::SEARCHES) {
-        first = (uint32_t)__shfl_sync(UINT32_MAX, (int32_t)token, 0);
-        round.await_all(&first);
-    }
+    admit_next();
     settle(&index.low);
     settle(&index.high);
     angles.settle_all();
     job.prepare(call);
-    if (R::SEARCHES)
-        admit_next();
-    int32_t action = TROPE_ROW_ROTATE, status = 0;
-    if (R::SEARCHES) {
-        const int32_t last = __shfl_sync(UINT32_MAX, (int32_t)token, 31);
-        packed_token own = {};
-        find_packed_tokens<R::ROWS, false>(p.plan, round, first, last - (int32_t)first + 1, (int32_t)(token - first),
-                                           [&](const packed_token &found) { own = found; });
-        action = decide_action<R::ROWS>(p.plan, own.bounds, own.is_padding, p.of_padding, &status);
-        position = own.position;
-    } else if (!p.from_tokens) {
-        position = position_of_index(s, p.source, index, token);
-    }
+    if (!p.from_tokens)
+        position = position_of_index(p.plan.sequences, p.source, index, token);
     if (!is_early) {
-        position = finish_position<true>(p.plan, action == TROPE_ROW_ROTATE, position);
-        status |= is_missing<true>(p.plan, position) ? TROPE_STATUS_POSITION : 0;
+        position = finish_position<true>(p.plan, true, position);
+        report_if_missing(p.plan, is_missing<true>(p.plan, position));
         angles.load(p, steps, false, true, batch, position, lane);
     }
-    if (rotates && action == TROPE_ROW_ROTATE)
+    if (rotates)
         rotate_alone<R>(call, position, angles, &job);
     else if (job.item.present)
-        job.finish(call, action, false);
-    report(p.plan, status);
-    if (R::SEARCHES && is_filled(action, false) && job.item.row < rows)
-        job.fill_rest(call, action);
-    if (R::SEARCHES)
-        check_sequences<false>(s, p.plan.status);
+        job.finish(call, TROPE_ROW_ROTATE, false);
 }
 
 #endif

@@ -14,13 +14,6 @@
         VECTOR_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                     \
             VECTOR_KERNEL(name, DTYPE, rows, ROWS, "table", ANGLES_TABLE)                                                  \
     }
-#define ALONE_KERNELS(name, DTYPE)                                                                                         \
-    {                                                                                                                      \
-        {(const void *)rotate_alone_kernel<lone_rotation<DTYPE, false>>, "cuda-" name "-alone"},                           \
-        {                                                                                                                  \
-            (const void *)rotate_alone_kernel<lone_rotation<DTYPE, true>>, "cuda-" name "-alone-searched"                  \
-        }                                                                                                                  \
-    }
 #define ELEMENT_KERNEL(name, DTYPE)                                                                                        \
     {                                                                                                                      \
         (const void *)rotate_kernel<rotation<DTYPE, false, ROWS_ANY, ANGLES_ANY, true>>, "cuda-" name "-elements"          \
@@ -31,7 +24,8 @@
          VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
          VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC)},                                          \
             {(const void *)rotate_kernel<rotation<DTYPE, true, ROWS_ANY, ANGLES_ANY, false>>, "cuda-" name "-vectors"},    \
-            ALONE_KERNELS(name, DTYPE), ELEMENT_KERNEL(name, DTYPE)                                                        \
+            {(const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"},                             \
+            ELEMENT_KERNEL(name, DTYPE)                                                                                    \
     }
 
 #endif

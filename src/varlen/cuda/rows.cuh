@@ -119,12 +119,6 @@ struct index_source {
         return base + (STRIDE)of_batch * (int64_t)(STRIDE)batch + (STRIDE)of_token * (int64_t)(STRIDE)token +
                of_axis * (int64_t)(STRIDE)axis;
     }
-
-    template <typename STRIDE>
-    __device__ __forceinline__ void load(int64_t of_batch, int64_t of_token, int32_t of_axis, raw_index *index) const
-    {
-        load_4_or_8(address<STRIDE>(of_batch, of_token, of_axis), is_64, &index->low, &index->high);
-    }
 };
 
 static inline index_source plan_source(const trope_sequences &s)
@@ -154,18 +148,6 @@ struct packed_token {
     narrow_bounds bounds; /* of a gap 0, which is valid */
 };
 
-/* What is done with a token: TROPE_ROW_... `of_padding` is the action for padding. Adds what is to be reported to `status`. */
-template <int ROWS>
-__device__ __forceinline__ int32_t decide_action(const trope_plan &plan, const narrow_bounds &bounds, bool is_padding,
-                                                 int32_t of_padding, int32_t *status)
-{
-    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
-    *status |= is_padding && of_padding == TROPE_ROW_POISON ? TROPE_STATUS_PADDING : 0;
-    if (narrow_check_bounds(&s, bounds) != TROPE_BOUNDS_VALID)
-        return TROPE_ROW_INVALID;
-    return is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
-}
-
 /* The search of one thread, in 64 bits. Not inline: few calls need it. */
 static __device__ __noinline__ packed_token find_wide_token(const trope_plan &plan, int64_t token)
 {
@@ -185,26 +167,6 @@ __device__ __forceinline__ boundary_round begin_search(const trope_plan &plan, b
     boundary_round round;
     round.begin(s, is_wanted && (ROWS != ROWS_ANY || s.boundaries) && !(WIDE && is_wide_search(s)));
     return round;
-}
-
-/* All threads of the warp call this. Each hands token first + which, if that is one of `tokens` tokens, to take(). */
-template <int ROWS, bool WIDE, class TAKE>
-__device__ __forceinline__ void find_packed_tokens(const trope_plan &plan, const boundary_round &round, int64_t first,
-                                                   int32_t tokens, int32_t which, TAKE take)
-{
-    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
-    if (WIDE && is_wide_search(plan.sequences)) {
-        if (which < tokens)
-            take(find_wide_token(plan, first + which));
-        return;
-    }
-    search_boundaries(s, round, (int32_t)first, tokens, which, [&](const found_bounds &found) {
-        const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds, found.start);
-        const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first + which);
-        const narrow_bounds bounds = narrow_is_gap(&s, found.before) ? narrow_bounds{0, 0, 0, 0} : found.bounds;
-        take({s.starts ? trope_add_position(span.first, index) : span.first + index,
-              (bool)narrow_is_padding(&span, index), bounds});
-    });
 }
 
 /* Reads the positions of rows: ids, or positions in batch entries. Each thread takes a row and an axis at a time. Returns whether any
@@ -244,31 +206,45 @@ template <int ROWS, bool WIDE, bool ANY_TABLE, typename POSITION, class LOCATE>
 __device__ __forceinline__ void search_rows(const trope_plan &plan, const boundary_round &round, int64_t first_token,
                                             uint32_t count, const block_rows<POSITION> &rows, LOCATE locate)
 {
+    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     const uint32_t row = thread_of_warp();
     const bool has_ids = ROWS == ROWS_ANY && plan.sequences.ids;
-    find_packed_tokens<ROWS, WIDE>(plan, round, first_token, (int32_t)count, (int32_t)row, [&](const packed_token &token) {
+    const auto take = [&](const packed_token &token) {
         if (!has_ids)
             rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, true, token.position);
         rows.bounds[2 * row] = {token.bounds.begin, token.bounds.end};
         rows.bounds[2 * row + 1] = {token.bounds.unpadded_begin, token.bounds.unpadded_end};
         rows.action[row] = token.is_padding;
-    });
+    };
+    if (!WIDE || !is_wide_search(s))
+        search_boundaries(s, round, (int32_t)first_token, (int32_t)count, (int32_t)row, [&](const found_bounds &found) {
+            const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds, found.start);
+            const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first_token + (int32_t)row);
+            take({s.starts ? trope_add_position(span.first, index) : span.first + index,
+                  (bool)narrow_is_padding(&span, index),
+                  narrow_is_gap(&s, found.before) ? narrow_bounds{0, 0, 0, 0} : found.bounds});
+        });
+    else if (row < count)
+        take(find_wide_token(plan, first_token + row));
     if (has_ids)
         read_rows<ANY_TABLE>(plan, count, rows, row, 32, locate);
 }
 
-/* Decides what is done with each row, and reports what is wrong. Behind a barrier a warp, or what the block has of one, calls this with
- * its number of threads. `of_padding` is the action for padding. */
+/* Decides what is done with each row, TROPE_ROW_..., and reports what is wrong. A warp calls this behind a barrier, with its number of
+ * threads. `of_padding` is the action for padding. */
 template <int ROWS, bool ANY_TABLE, typename POSITION>
 __device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_padding, uint32_t count,
                                             const block_rows<POSITION> &rows, uint32_t threads)
 {
+    const trope_sequences s = known_sequences<ROWS>(plan.sequences);
     int32_t status = 0;
 #pragma unroll 1
     for (uint32_t row = thread_of_warp(); row < count; row += threads) {
         const int2 stored = rows.bounds[2 * row], unpadded = rows.bounds[2 * row + 1];
-        const int32_t action =
-            decide_action<ROWS>(plan, {stored.x, stored.y, unpadded.x, unpadded.y}, rows.action[row], of_padding, &status);
+        const bool is_padding = rows.action[row],
+                   is_valid = narrow_check_bounds(&s, {stored.x, stored.y, unpadded.x, unpadded.y}) == TROPE_BOUNDS_VALID;
+        const int32_t action = !is_valid ? TROPE_ROW_INVALID : is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
+        status |= is_padding && of_padding == TROPE_ROW_POISON ? TROPE_STATUS_PADDING : 0;
 #pragma unroll 1
         for (int axis = 0; axis < (ROWS == ROWS_ANY && rows.axis_bits ? plan.axes : 1); axis++)
             if (action == TROPE_ROW_ROTATE &&
