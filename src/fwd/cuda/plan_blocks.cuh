@@ -274,7 +274,7 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    int64_t rows = std::max((threads + items / 2) / items, 1u);
+    int64_t rows = std::min(std::max((threads + items / 2) / items, 1u), form.most / items);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);

@@ -10,8 +10,9 @@
 #include "core/divide.h"
 #include "fwd/cuda/coefficients.cuh"
 
-/* Threads of a block at most. */
+/* Threads of a block at most; with rows of one head, or few (rotate_alone.cuh). */
 #define BLOCK_THREADS 512
+#define ALONE_THREADS 256
 
 /* What a kernel is compiled for: threads of a block at most, and how many such blocks a multiprocessor should hold, which
  * says how many registers a thread may have. */

@@ -47,8 +47,7 @@ static bool rotates_alone(const trope_plan &plan, row_kind rows, int pairs_of_la
     const bool has_freqs_of_tokens = rows == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_FREQS;
     const int64_t heads = rotating_heads(plan), most = has_freqs_of_tokens ? FEW_HEADS : 1;
     return heads > 0 && heads <= most && rotates_plainly(plan) && !rearranges_in_place(plan) &&
-           (rows == ROWS_FROM_TOKENS || rows == ROWS_READ) &&
-           lanes_have_one_axis(plan, pairs_of_lane) &&
+           (rows == ROWS_FROM_TOKENS || rows == ROWS_READ) && lanes_have_one_axis(plan, pairs_of_lane) &&
            (plan.angles.source == TROPE_ANGLES_PHASE ? pairs_are_usual(plan) : has_freq_vectors(plan));
 }
 
@@ -62,6 +61,7 @@ static rotation_choice choose(const trope_plan &plan)
         return {&kernels->elements, form};
     if (rotates_alone(plan, rows, form.pairs_of_lane)) {
         form.alone = true;
+        form.most = ALONE_THREADS;
         form.splits = false;
         return {&kernels->alone, form};
     }

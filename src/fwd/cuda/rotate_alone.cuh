@@ -95,7 +95,7 @@ __device__ __forceinline__ void rotate_alone(const typename R::call &call, int64
 }
 
 template <class R>
-__global__ void __launch_bounds__(256, 5)
+__global__ void __launch_bounds__(ALONE_THREADS, 5)
     rotate_alone_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;

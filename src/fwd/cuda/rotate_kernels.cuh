@@ -24,8 +24,7 @@
          VECTOR_KERNELS(name, DTYPE, "searched", ROWS_SEARCHED),                                                           \
          VECTOR_KERNELS(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC)},                                          \
             {(const void *)rotate_kernel<rotation<DTYPE, true, ROWS_ANY, ANGLES_ANY, false>>, "cuda-" name "-vectors"},    \
-            {(const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"},                             \
-            ELEMENT_KERNEL(name, DTYPE)                                                                                    \
+            {(const void *)rotate_alone_kernel<lone_rotation<DTYPE>>, "cuda-" name "-alone"}, ELEMENT_KERNEL(name, DTYPE)  \
     }
 
 #endif

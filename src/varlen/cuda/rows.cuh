@@ -55,7 +55,8 @@ template <typename POSITION> struct block_rows {
     uint32_t axis_bits;
 
     __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, bool is_packed, uint32_t axis_bits_of_rows)
-        : bounds((int2 *)at), position((POSITION *)(bounds + (is_packed ? 2 * rows_of_block : 0))), axis_bits(axis_bits_of_rows)
+        : bounds((int2 *)at), position((POSITION *)(bounds + (is_packed ? 2 * rows_of_block : 0))),
+          axis_bits(axis_bits_of_rows)
     {
         action = (int32_t *)(position + (rows_of_block << axis_bits));
     }
