@@ -45,7 +45,7 @@ static const family families[] = {
     {"rows of one head, freqs", TROPE_F16, TROPE_THD, 1, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 60, 30000},
     {"windows in place", TROPE_BF16, TROPE_THD, 32, 0, 128, 64, INV_FREQ, FROM_TOKENS, 1, 1, 40, 4096},
     {"windows in place, packed freqs", TROPE_F16, TROPE_THD, 16, 0, 192, 64, FREQS, PACKED, 1, 1, 40, 3000},
-    {"few heads, freqs", TROPE_BF16, TROPE_THD, 2, 1, 128, 128, FREQS, FROM_TOKENS, 0, 1, 100, 60000},
+    {"few heads, freqs", TROPE_BF16, TROPE_THD, 2, 1, 128, 128, FREQS, FROM_TOKENS, 0, 1, 100, 20000},
     {"in place", TROPE_F32, TROPE_THD, 16, 4, 128, 128, INV_FREQ, FROM_TOKENS, 1, 1, 40, 3000},
     {"elements", TROPE_F32, TROPE_THD, 3, 0, 6, 6, INV_FREQ, FROM_TOKENS, 0, 1, 60, 100000},
     {"elements, in place, packed", TROPE_BF16, TROPE_THD, 5, 0, 20, 12, FREQS, PACKED, 1, 1, 60, 40000},
