@@ -143,9 +143,9 @@ enum { TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
  *
  * shared_heads (MLA's k_pe; refused in place): forward, src has one head (of each group, or of all)
  * that every head of dst starts from. Backward, forward_src and dst have that one head, and dst
- * receives the sum over the heads of M' dy, what passes through and what padding copies included:
- * in fp32 (f64: double) by a binary tree, t[i] = t[2i] + t[2i + 1], padded with +0 to a power of
- * two, then rounded once. The strides of dimensions that a shared tensor lacks must be 0.
+ * receives M' of the sum of dy over the heads; what passes through, and padding that is copied, is
+ * the sum. It is in fp32 (f64: double), a binary tree, t[i] = t[2i] + t[2i + 1], padded with +0 to
+ * a power of two; NATIVE rounds it before M'. Strides of dimensions that a shared tensor lacks: 0.
  *
  * accumulate (backward only; refused in place): what would be written is added to dst, which stays
  * as it is where padding is ZERO. dst + dx is rounded once; with NATIVE, dx is rounded before. */

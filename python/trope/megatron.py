@@ -23,7 +23,7 @@ What differs from Megatron-Core:
   the last row, as there.
 - fused_apply_mla_rope_for_q and fused_mla_rope_inplace write into t, as there, but not into the gradient. Who needs t as it
   was for backward is told by autograd; there, it gets wrong gradients.
-- The gradient of k_pos_emb: each head's is rotated back before they are summed in fp32.
+- The gradient of k_pos_emb is summed over the heads in fp32, by a tree, and then rotated back.
 - fused_single_qkv_rope needs no TransformerEngine. Megatron never tells it rotary_interleaved, nor can it be guessed here.
 
 Not replaced: get_pos_emb_on_this_cp_rank, which cuts tables; mla_rope_apply_raw_ and mla_rope_unapply_raw; what classes,

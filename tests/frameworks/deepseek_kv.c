@@ -1,6 +1,7 @@
 /* DeepSeek's key and value as Megatron-Core's fused_mla_rope_kv_split makes them: kv [.., heads, k + v] is cut in two, and
  * k_pos_emb [.., 1, emb], rotated once, becomes the end of every head's key [.., heads, k + emb]. One call with three
- * operands; backward, the gradient of k_pos_emb is the sum over the heads, in fp32, by a binary tree. */
+ * operands; backward, dy of k_pos_emb is summed over the heads, in fp32, by a binary tree, and rotated back once: autograd's order of a head that
+ * is rotated and then expanded. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,18 +114,19 @@ static void split_backward(const sizes *s, const rotation *r, const tensors *t)
 {
     for (int64_t row = 0; row < rows_of(s); row++) {
         const int64_t p = position_of(s, row);
-        float terms[MAX_HEADS][MAX_EMB], sum[MAX_EMB];
+        float terms[MAX_HEADS][MAX_EMB], sum[MAX_EMB], rotated[MAX_EMB];
         for (int h = 0; h < s->heads; h++) {
             const int64_t head = row * s->heads + h;
-            float dy[MAX_EMB];
             copy_elements(r->dtype, t->kv, head * (s->k + s->v), t->key, head * (s->k + s->emb), s->k);
             copy_elements(r->dtype, t->kv, head * (s->k + s->v) + s->k, t->value, head * s->v, s->v);
-            load_elements(r->dtype, t->key, head * (s->k + s->emb) + s->k, s->emb, dy);
-            eager_rotate_back(r, cos_table + p * s->emb, sin_table + p * s->emb, dy, terms[h]);
+            load_elements(r->dtype, t->key, head * (s->k + s->emb) + s->k, s->emb, terms[h]);
         }
-        for (int e = 0; e < s->emb; e++)
-            sum[e] = tree(terms, s->heads, e);
-        store_elements(r->dtype, t->k_pos_emb, row * s->emb, s->emb, sum);
+        for (int e = 0; e < s->emb; e++) {
+            const float exact = tree(terms, s->heads, e);
+            sum[e] = r->rounding == TROPE_ROUND_NATIVE ? (float)number_round(r->dtype, exact) : exact;
+        }
+        eager_rotate_back(r, cos_table + p * s->emb, sin_table + p * s->emb, sum, rotated);
+        store_elements(r->dtype, t->k_pos_emb, row * s->emb, s->emb, rotated);
     }
 }
 

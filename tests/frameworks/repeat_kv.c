@@ -1,7 +1,7 @@
 /* transformers' repeat_kv behind the rotation: k [b, kv_heads, s, d] becomes [b, kv_heads * n_rep, s, d], each head n_rep
  * times; with one head for all (MQA) it is the same with shared_heads ALL. Forward each head is rotated once and has eager's
- * bits. Backward the gradient of k is the sum over its copies, by the library's order: M' dy of each in fp32, neighbours
- * first, added to what dk holds where that is asked for. */
+ * bits. Backward the gradient of k is that of the sum over its copies, which is rotated once: dy of each is added in fp32, neighbours
+ * first, and the result to what dk holds where that is asked for. */
 #include <stdio.h>
 
 #include "frameworks/checks.h"
@@ -50,17 +50,18 @@ static void copies_backward(const repeats *n, const rotation *r, const void *ups
     static float terms[MAX_COPIES][D];
     for (int kv = 0; kv < n->kv_heads; kv++) {
         const int64_t at = head_at(b, n->kv_heads, kv, s);
-        float held[D];
+        float held[D], sum[D], rotated[D];
         for (int h = 0; h < n->n_rep; h++) {
-            float dy[D];
-            load_elements(r->dtype, upstream, head_at(b, n->kv_heads * n->n_rep, kv * n->n_rep + h, s), D, dy);
-            memcpy(terms[h], dy, sizeof dy);
-            eager_rotate_back(r, cos_sin[0][s], cos_sin[1][s], dy, terms[h]);
+            load_elements(r->dtype, upstream, head_at(b, n->kv_heads * n->n_rep, kv * n->n_rep + h, s), D, terms[h]);
         }
         sum_copies(terms, n->n_rep);
+        for (int e = 0; e < D; e++)
+            sum[e] = r->rounding == TROPE_ROUND_NATIVE ? eager_round(r->dtype, terms[0][e]) : terms[0][e];
+        memcpy(rotated, sum, sizeof rotated);
+        eager_rotate_back(r, cos_sin[0][s], cos_sin[1][s], sum, rotated);
         load_elements(r->dtype, dk, at, D, held);
         for (int e = 0; e < D; e++)
-            held[e] += r->rounding == TROPE_ROUND_NATIVE ? eager_round(r->dtype, terms[0][e]) : terms[0][e];
+            held[e] += r->rounding == TROPE_ROUND_NATIVE ? eager_round(r->dtype, rotated[e]) : rotated[e];
         store_elements(r->dtype, dk, at, D, held);
     }
 }

@@ -4,7 +4,7 @@
  * change no sum, for those of others. That is another order of additions, so it is compared within a bound, which
  * docs/multigpu.md derives:
  *
- *     |sum of ranks - one device's| <= (epsilon of dtype + (2 ceil(log2 heads) + tp + 2) 2^-24) * sum |terms|
+ *     |sum of ranks - one device's| <= (epsilon of dtype + (2 ceil(log2 heads) + tp + 6) 2^-24) * sum |terms|
  *
  * The sum of the terms' magnitudes is taken here from dy, not from the library. */
 #include <math.h>
@@ -115,7 +115,7 @@ static double largest_error(const call *whole, const float *sum, const float *ex
 {
     const share *s = &whole->s;
     const int32_t rounds = rounds_of_tree(s->heads[PROBLEM_K]);
-    const double part = value_epsilon(s->p->dtype) + (2 * rounds + s->p->grid.tp + 2) * 0x1p-24;
+    const double part = value_epsilon(s->p->dtype) + (2 * rounds + s->p->grid.tp + 6) * 0x1p-24;
     double worst = 0;
     for (int64_t i = 0; i < sum_elements(s); i++) {
         const double error = fabs((double)sum[i] - (double)expected[i]);

@@ -365,27 +365,13 @@ static void round_to_dtype(const trope_args *args, reference_element *y)
     y->tolerance = (greatest - least) / 2;
 }
 
-/* What a sum in the arithmetic is off by, of numbers of these magnitudes added in so many levels. */
-static double sum_error(const trope_args *args, double magnitude, int levels)
-{
-    return levels * unit(args) * magnitude * (1 + 1e-4) + number_half_ulp(is_double(args) ? TROPE_F64 : TROPE_F32, 0);
-}
-
-/* Adds the term of one more head. */
-static void add_term(reference_element *sum, const reference_element *y)
-{
-    sum->value += y->value;
-    sum->tolerance += y->tolerance;
-    sum->magnitude += fabs((double)y->value) + y->tolerance;
-    sum->kind = y->kind == REFERENCE_NAN || sum->kind == REFERENCE_NAN ? REFERENCE_NAN : REFERENCE_NUMBER;
-}
-
 static void accumulate(const trope_args *args, double before, reference_element *y)
 {
     if (args->rounding == TROPE_ROUND_NATIVE)
         round_to_dtype(args, y);
     y->value += before;
-    y->tolerance += sum_error(args, fabs((double)y->value) + y->tolerance, 1);
+    y->tolerance += unit(args) * (fabs((double)y->value) + y->tolerance) * (1 + 1e-4) +
+                    number_half_ulp(is_double(args) ? TROPE_F64 : TROPE_F32, 0);
     y->kind = y->kind == REFERENCE_NAN ? REFERENCE_NAN : REFERENCE_NUMBER;
 }
 
@@ -425,6 +411,42 @@ static double element_at(const walk *w, const tensor *t, int64_t number)
     return number_load(w->args->dtype, element_address(w, t, number));
 }
 
+/* Whether the heads of an operand are summed, those of each head of dst. */
+static int is_summed(const walk *w, int operand)
+{
+    return w->backward && w->args->operands[operand].shared_heads;
+}
+
+/* t[i] = t[2i] + t[2i+1], from i = first on, over `size` heads, a power of two, of which there are `heads`: in the arithmetic. The
+ * heads of a group follow each other. */
+static double sum_tree(const walk *w, head h, const tensor *t, int64_t element, int64_t first, int64_t size, int64_t heads)
+{
+    if (first >= heads)
+        return 0;
+    if (size == 1) {
+        const int64_t of_group = t->size[TROPE_DIM_HEAD];
+        return element_at(w, t,
+                          head_number(w, (head){h.operand, h.group + first / of_group, first % of_group}, t) + element);
+    }
+    const double sum =
+        sum_tree(w, h, t, element, first, size / 2, heads) + sum_tree(w, h, t, element, first + size / 2, size / 2, heads);
+    return is_double(w->args) ? sum : (double)(float)sum;
+}
+
+/* An element of a head of the source; where heads are summed, of their sum. NATIVE rounds it to the dtype. */
+static double source_at(const walk *w, head h, const tensor *t, int64_t element)
+{
+    if (!is_summed(w, h.operand))
+        return element_at(w, t, head_number(w, h, t) + element);
+    const int all = w->args->operands[h.operand].shared_heads == TROPE_SHARED_ALL;
+    const int64_t heads = t->size[TROPE_DIM_HEAD] * (all ? t->size[TROPE_DIM_GROUP] : 1);
+    int64_t size = 1;
+    while (size < heads)
+        size *= 2;
+    const double sum = sum_tree(w, h, t, element, 0, size, heads);
+    return w->args->rounding == TROPE_ROUND_NATIVE ? number_round(w->args->dtype, sum) : sum;
+}
+
 static int rotates(const walk *w)
 {
     return !w->place.is_padding || w->args->padding == TROPE_PADDING_ROTATE;
@@ -449,8 +471,10 @@ static void copy_head(const walk *w, head h)
         w->head[i] = (reference_element){.kind = REFERENCE_BITS};
         if (is_zeroed(w))
             continue;
-        w->head[i].value = element_at(w, &src, first + i);
+        w->head[i].value = source_at(w, h, &src, i);
         w->head[i].bits = number_bits(w->args->dtype, element_address(w, &src, first + i));
+        if (is_summed(w, h.operand))
+            w->head[i].kind = REFERENCE_NUMBER;
     }
 }
 
@@ -458,7 +482,6 @@ static void rotate_head(const walk *w, head h)
 {
     const trope_operand *o = &w->args->operands[h.operand];
     const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
-    const int64_t window = head_number(w, h, &src) + o->rotary_offset;
     const int32_t in = w->backward ? pairing_out(w->args) : w->args->pairing;
     const int32_t out = w->backward ? w->args->pairing : pairing_out(w->args);
     for (int pair = 0; pair < pairs_of(o); pair++) {
@@ -466,37 +489,26 @@ static void rotate_head(const walk *w, head h)
         reference_element rotated[2];
         pair_elements(w->args, in, o->rotary_dim, pair, from);
         pair_elements(w->args, out, o->rotary_dim, pair, to);
-        const double x[2] = {element_at(w, &src, window + from[0]), element_at(w, &src, window + from[1])};
+        const double x[2] = {source_at(w, h, &src, o->rotary_offset + from[0]),
+                             source_at(w, h, &src, o->rotary_offset + from[1])};
         rotate_pair(w->args, w->backward, &w->turns[pair], x, rotated);
         for (int i = 0; i < 2; i++)
             w->head[o->rotary_offset + to[i]] = rotated[i];
     }
 }
 
-/* What one head of the source gives, alone or as a term of a sum. */
+/* What a head of dst becomes, of which `h` is the first in the source. */
 static void write_head(const walk *w, head h)
 {
     const tensor dst = tensor_of(w->args, h.operand, TENSOR_DST, w->backward);
-    reference_element *y = w->result->operands[h.operand] + head_number(w, h, &dst);
+    const int32_t shared = is_summed(w, h.operand) ? w->args->operands[h.operand].shared_heads : TROPE_SHARED_NONE;
+    if (shared && (h.head > 0 || (shared == TROPE_SHARED_ALL && h.group > 0)))
+        return;
     copy_head(w, h);
     if (rotates(w))
         rotate_head(w, h);
-    for (int64_t i = 0; i < dst.size[TROPE_DIM_ELEMENT]; i++)
-        if (w->backward && w->args->operands[h.operand].shared_heads && !is_zeroed(w))
-            add_term(&y[i], &w->head[i]);
-        else
-            y[i] = w->head[i];
-}
-
-/* Levels of the tree over the heads of this operand that are one in dst. */
-static int tree_levels(const trope_operand *o)
-{
-    int64_t heads = o->heads_per_group, levels = 0;
-    if (o->shared_heads == TROPE_SHARED_ALL)
-        heads *= o->groups ? o->groups : 1;
-    while ((1 << levels) < heads)
-        levels++;
-    return o->shared_heads ? (int)levels : 0;
+    memcpy(w->result->operands[h.operand] + head_number(w, h, &dst), w->head,
+           (size_t)dst.size[TROPE_DIM_ELEMENT] * sizeof *w->head);
 }
 
 /* From the arithmetic to what is stored, of one token of an operand. */
@@ -512,8 +524,6 @@ static void store_token(const walk *w, int operand)
             y->bits = w->backward && o->accumulate ? number_bits(w->args->dtype, element_address(w, &dst, i)) : 0;
             continue;
         }
-        if (w->backward && o->shared_heads)
-            y->tolerance += sum_error(w->args, y->magnitude, tree_levels(o));
         if (w->backward && o->accumulate)
             accumulate(w->args, element_at(w, &dst, i), y);
         round_to_dtype(w->args, y);

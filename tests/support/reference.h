@@ -13,9 +13,7 @@
  * for the least and the greatest value that cos and sin may have: nearly always both round to the same number and the
  * tolerance is 0. So is the store to f16 and bf16, for the least and the greatest y.
  *
- * A sum over heads is off by what its terms are, and u of the sum of their magnitudes for each level of the tree. (That
- * the tree is the one that trope.h says, bit for bit, is for tests/parity/head_sums.c.) Adding to dst is off by u of the
- * sum. */
+ * A sum over heads is the tree that trope.h says, bit for bit, and is rotated as one head. Adding to dst is off by u of the sum. */
 #ifndef TESTS_SUPPORT_REFERENCE_H
 #define TESTS_SUPPORT_REFERENCE_H
 
@@ -39,7 +37,6 @@ typedef enum reference_kind {
 typedef struct reference_element {
     long double value;
     double tolerance;
-    double magnitude; /* of the terms of a sum over heads */
     uint64_t bits;
     reference_kind kind;
 } reference_element;

@@ -1,6 +1,6 @@
-/* One destination head at a time: its terms are M' dy of one head, or of all heads that share it, and their sum is a binary
- * tree, neighbours first, padded with +0 to a power of two. Terms come in order, so that the tree is a binary counter: a level
- * holds a sum that waits for its neighbour. */
+/* One destination head at a time: M' of the sum of dy over one head, or over all heads that share it. The sum is a binary tree,
+ * neighbours first, padded with +0 to a power of two. Terms come in order, so that the tree is a binary counter: a level holds a
+ * sum that waits for its neighbour. */
 
 typedef struct FN(terms) {
     REAL value[SUM_WIDTH];
@@ -89,25 +89,34 @@ static void FN(sum_run)(const FN(sum) * s, int begin, int end)
         FN(sum_elements)(s, first, end - first < SUM_WIDTH ? end - first : SUM_WIDTH);
 }
 
-/* Pairs of one head, rotated: `pair` is the first of `count`, all in one part. */
-static FN(terms) FN(rotated_pairs)(const FN(sum) * s, const char *window, int pair, int count)
+/* Pairs of one head: `pair` is the first of `count`, all in one part. The first elements, and from half the width on the second
+ * ones. */
+static FN(terms) FN(load_pairs)(const FN(sum) * s, const char *window, int pair, int count)
 {
     const trope_plan *plan = s->plan;
-    const int pairs = s->operand->rotary_dim / 2, half = SUM_WIDTH / 2, native = FN(native_kind)(plan);
+    const int pairs = s->operand->rotary_dim / 2, half = SUM_WIDTH / 2;
     const int64_t stride = s->operand->src_stride[TROPE_DIM_ELEMENT], step = plan->interleaved_src ? 2 * stride : stride;
     const int first = trope_first_of_pair(plan->interleaved_src, plan->parts, pairs, pair),
               second = trope_second_of_pair(plan->interleaved_src, plan->parts, pairs, pair);
-    FN(terms) x = {{0}}, y = {{0}};
+    FN(terms) x = {{0}};
     FN(load_strided)(x.value, window + first * stride * plan->element_size, step, plan->dtype, count);
     FN(load_strided)(x.value + half, window + second * stride * plan->element_size, step, plan->dtype, count);
+    return x;
+}
+
+/* Rotates the sum of such pairs. NATIVE rounds it to the dtype first, as eager code stores it. */
+static void FN(rotate_sum)(const FN(sum) * s, int pair, int count, FN(terms) * sum)
+{
+    const int half = SUM_WIDTH / 2, native = FN(native_kind)(s->plan);
+    if (s->plan->rounding == TROPE_ROUND_NATIVE)
+        FN(round_values)(s->plan->dtype, SUM_WIDTH, sum->value);
     for (int i = 0; i < count; i++) {
         const FN(pair_coefficients) c = {s->coefficients.c1[pair + i], s->coefficients.s1[pair + i],
                                          s->coefficients.c2[pair + i], s->coefficients.s2[pair + i]};
-        const FN(pair) out = FN(rotate_pair)(native, (FN(pair)){x.value[i], x.value[half + i]}, c);
-        y.value[i] = out.first;
-        y.value[half + i] = out.second;
+        const FN(pair) out = FN(rotate_pair)(native, (FN(pair)){sum->value[i], sum->value[half + i]}, c);
+        sum->value[i] = out.first;
+        sum->value[half + i] = out.second;
     }
-    return y;
 }
 
 static void FN(sum_pairs)(const FN(sum) * s, int pair, int count)
@@ -119,8 +128,9 @@ static void FN(sum_pairs)(const FN(sum) * s, int pair, int count)
     FN(tree) tree;
     tree.count = 0;
     for (int64_t head = 0; head < s->heads; head++)
-        FN(push)(&tree, 0, FN(rotated_pairs)(s, FN(source_head)(s, head) + offset, pair, count));
+        FN(push)(&tree, 0, FN(load_pairs)(s, FN(source_head)(s, head) + offset, pair, count));
     FN(terms) sum = FN(finish)(&tree);
+    FN(rotate_sum)(s, pair, count, &sum);
     FN(store_sum)
     (s, sum.value, o->rotary_offset + trope_first_of_pair(plan->interleaved_dst, plan->parts, pairs, pair), step, count);
     FN(store_sum)

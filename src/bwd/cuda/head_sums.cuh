@@ -1,4 +1,4 @@
-/* Sums on CUDA: dst receives the sum of M' dy over the heads that share it, plus what it holds if it accumulates. An item is a
+/* Sums on CUDA: dst receives M' of the sum of dy over the heads that share it, plus what it holds if it accumulates. An item is a
  * lane of one head of a sum; the heads of a sum, as many at once as a block has slots for, are added as a binary tree,
  * neighbours first, and these subtrees in turn as a binary counter. (Operands that are no sums are another launch's.) */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
@@ -23,6 +23,32 @@ template <class R> struct lane_terms {
         for (int e = 0; e < R::PAIRS; e++) {
             of[0][e] = other.of[0][e] + of[0][e];
             of[1][e] = other.of[1][e] + of[1][e];
+        }
+    }
+
+    template <bool> __device__ __forceinline__ typename R::real of_pair(int e, int which) const
+    {
+        return of[which][e];
+    }
+
+    /* NATIVE rounds the sum to the dtype first, as eager code stores it. */
+    __device__ __forceinline__ void rotate(const block_shape &shape, const block_item &item, int32_t rounding, bool own)
+    {
+        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+#pragma unroll
+        for (int i = 0; i < 2 * R::PAIRS && rounding == TROPE_ROUND_NATIVE; i++)
+            of[i / R::PAIRS][i % R::PAIRS] = round_to<R::DTYPE>(of[i / R::PAIRS][i % R::PAIRS]);
+#pragma unroll
+        for (int e = 0; e < R::PAIRS; e += TOGETHER) {
+            lane_coefficients<R> c;
+            typename R::real y[2][TOGETHER];
+            c.load(shape, item, e, own);
+            c.template rotate<false>(rounding, *this, e, y);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                of[0][e + i] = y[0][i];
+                of[1][e + i] = y[1][i];
+            }
         }
     }
 
@@ -117,29 +143,14 @@ template <class R> struct sum_job : lane_job<R> {
     }
 
     /* The thread's terms of the head that it has loaded. */
-    __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, int32_t action, bool own)
+    __device__ __forceinline__ lane_terms<R> find_terms(const typename R::call &call, int32_t action)
     {
         lane_terms<R> t;
         t.clear();
         if (!is_loaded)
             return t;
-        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates) {
-            if (call.plan.plan.interleaved_src)
-                this->v.separate();
-            lane_coefficients<R> c;
-#pragma unroll
-            for (int e = 0; e < R::PAIRS; e += lane_coefficients<R>::TOGETHER) {
-                typename R::real y[2][lane_coefficients<R>::TOGETHER];
-                c.load(call.shape, this->item, e, own);
-                c.template rotate<false>(call.plan.plan.rounding, this->v, e, y);
-#pragma unroll
-                for (int i = 0; i < lane_coefficients<R>::TOGETHER; i++) {
-                    t.of[0][e + i] = y[0][i];
-                    t.of[1][e + i] = y[1][i];
-                }
-            }
-            return t;
-        }
+        if (action == TROPE_ROW_ROTATE && this->segment(call).rotates && call.plan.plan.interleaved_src)
+            this->v.separate();
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e++) {
             t.of[0][e] = term_of(this->v.template of_pair<false>(e, 0));
@@ -157,8 +168,8 @@ template <class R> struct sum_job : lane_job<R> {
             this->v.store_first(to);
     }
 
-    /* Adds to what dst holds if asked to, and stores. */
-    __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, lane_terms<R> t)
+    /* Rotates the sum, adds it to what dst holds if asked to, and stores. */
+    __device__ __forceinline__ void store_sum(const typename R::call &call, int32_t action, bool own, lane_terms<R> t)
     {
         const typename R::segment &s = this->segment(call);
         const bool rotated = action == TROPE_ROW_ROTATE && s.rotates, joins = rotated && call.plan.plan.interleaved_dst;
@@ -166,6 +177,8 @@ template <class R> struct sum_job : lane_job<R> {
         char *const to = find_dst(call, dst);
         if (s.accumulate && action == TROPE_ROW_ZERO)
             return;
+        if (rotated)
+            t.rotate(call.shape, this->item, call.plan.plan.rounding, own);
         if (s.accumulate) {
             typename R::lane old_dst;
             old_dst.load(to, to + dst.second);
@@ -246,7 +259,7 @@ template <class R> struct round_counter {
 
 /* What the thread's slot adds to its sum. Who is in slot 0 has the sum in the end. */
 template <class R>
-__device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call, int32_t action, bool own, sum_job<R> *job)
+__device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call, int32_t action, sum_job<R> *job)
 {
     const typename R::segment &s = job->segment(call);
     const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + call.shape.terms_at), threads_of_block()};
@@ -255,7 +268,7 @@ __device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call
     for (uint32_t round = 0; round < call.shape.rounds; round++) {
         const bool adds = round < s.rounds;
         if (adds)
-            t = job->find_terms(call, action, own);
+            t = job->find_terms(call, action);
         if (round + 1 < s.rounds) {
             job->select(call, round + 1);
             job->load_term(call);
@@ -278,9 +291,9 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const lane_terms<R> t = add_rounds(call, action, own, &job);
+    const lane_terms<R> t = add_rounds(call, action, &job);
     if (job.item.present && job.slot == 0)
-        job.store_sum(call, action, t);
+        job.store_sum(call, action, own, t);
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

@@ -56,9 +56,8 @@ template <class R> struct lane_coefficients {
     }
 
     /* Rotates pairs e, e + 1 of a lane. */
-    template <bool INTERLEAVED>
-    __device__ __forceinline__ void rotate(int32_t rounding, const typename R::lane &v, int e,
-                                           typename R::real y[2][TOGETHER]) const
+    template <bool INTERLEAVED, class LANE>
+    __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const
     {
         typedef typename R::real real;
 #pragma unroll
