@@ -1,6 +1,7 @@
 /* Sums on CUDA: dst receives M' of the sum of dy over the heads that share it, plus what it holds if it accumulates. An item is a
  * lane of one head of a sum; the heads of a sum, as many at once as a block has slots for, are added as a binary tree,
- * neighbours first, and these subtrees in turn as a binary counter. (Operands that are no sums are another launch's.) */
+ * neighbours first, and these subtrees in turn as a binary counter. Operands that are no sums are rotated and copied in the same launch,
+ * by blocks of their own. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
@@ -291,9 +292,17 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    const lane_terms<R> t = add_rounds(call, action, &job);
-    if (job.item.present && job.slot == 0)
-        job.store_sum(call, action, own, t);
+    lane_terms<R> t;
+    if (slice_of_block(shape) < shape.summing_slices)
+        t = add_rounds(call, action, &job);
+    if (job.item.present && job.segment(call).rounds) {
+        if (job.slot == 0)
+            job.store_sum(call, action, own, t);
+    } else if (job.item.present) {
+        job.finish(call, action, own);
+    }
+    if (is_filled(action, false) && job.item.row < rows)
+        job.fill_rest(call, action);
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

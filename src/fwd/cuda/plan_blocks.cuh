@@ -103,7 +103,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.lanes = trope_make_divisor(aligned ? power_of_two(s.working) : s.working);
     s.is_intricate = o.groups > 1 || s.part_lanes < s.working || aligned;
     s.is_loaded = run.rotates || !o.in_place;
-    s.terms = s.rounds = 1;
+    s.terms = 1;
     s.accumulate = o.accumulate != 0;
     s.is_plain = run.rotates && !o.accumulate && plan.rounding == TROPE_ROUND_ONCE;
     return s;
@@ -124,7 +124,6 @@ template <typename STRIDE> static inline void plan_sum(const trope_plan_operand 
 /* Sums of several rounds. */
 template <typename STRIDE> static inline void plan_rounds(const block_segment<STRIDE> &s, block_shape *shape)
 {
-    shape->accumulates = shape->accumulates || s.accumulate;
     shape->slots = std::max(shape->slots, 1u << s.slot_bits);
     shape->most_lanes = std::max(shape->most_lanes, s.lanes.divisor);
     shape->rounds = std::max(shape->rounds, s.rounds);
@@ -138,49 +137,51 @@ template <typename STRIDE> static inline uint32_t items_together(const trope_pla
     return s.slot_bits || (s.rotates && rearranges_in_place(plan)) ? s.lanes.divisor << s.slot_bits : 1;
 }
 
-/* What becomes of a segment: it is rotated; copied; or only filled where a row is padding, which is rare, and done by whoever
- * has items of that row. (Not by the kernel of sums.) */
-enum segment_use { ROTATED, COPIED, FILLED, USES };
+/* What becomes of a segment: its heads are summed; it is rotated; copied; or only filled where a row is padding, which is rare, and
+ * done by whoever has items of that row. */
+enum segment_use { SUMMED, ROTATED, COPIED, FILLED, USES };
 
-static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
-                                 uint32_t rotating)
+static inline segment_use use_of(const trope_plan_operand &o, const head_run &run, uint32_t rotating)
 {
-    return run.rotates ? ROTATED : o.in_place && rotating && !form.sums ? FILLED : COPIED;
+    return o.summed_heads ? SUMMED : run.rotates ? ROTATED : o.in_place && rotating ? FILLED : COPIED;
 }
 
-/* Numbers the items of a row, those that rotate first: blocks that only copy find no coefficients. Returns the most that
- * belong together, which are a power of two if any do. */
+/* Numbers the items of a row by their use: blocks that only copy find no coefficients. Returns the most that belong together, which
+ * are a power of two if any do. */
 template <typename STRIDE, int SEGMENTS>
 static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call,
-                                  uint32_t *rotating)
+                                  uint32_t *summing, uint32_t *rotating)
 {
-    const bool aligned = form.sums || rearranges_in_place(plan);
     block_shape *const shape = &call->shape;
     uint32_t together = 1;
     shape->least_slots = USUAL_THREADS;
     memset(call->first_unit, 0xff, sizeof call->first_unit);
-    for (int use = ROTATED; use < USES; use++) {
+    for (int use = SUMMED; use < USES; use++) {
         for (int i = 0; i < plan.operand_count; i++) {
             head_run runs[3];
             const int count = cut_head(plan, plan.operands[i], runs);
             for (int j = 0; j < count; j++) {
-                if (use_of(form, plan.operands[i], runs[j], *rotating) != use)
+                if (use_of(plan.operands[i], runs[j], *rotating) != use)
                     continue;
                 block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->fills];
-                *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], aligned);
+                *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j],
+                                          use == SUMMED || rearranges_in_place(plan));
                 if (use == FILLED) {
                     shape->fills++;
                     continue;
                 }
-                if (form.sums)
+                if (use == SUMMED) {
                     plan_sum(plan.operands[i], s);
+                    plan_rounds(*s, shape);
+                }
                 const uint32_t of_segment = items_together(plan, *s);
                 call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
                 together = std::max(together, of_segment);
-                plan_rounds(*s, shape);
             }
         }
+        if (use == SUMMED)
+            *summing = shape->items;
         if (use == ROTATED)
             *rotating = shape->items;
     }
@@ -191,7 +192,8 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
 {
     bool vectors = can_be_vectors(plan) && (!sums || pairs_are_usual(plan));
     for (int i = 0; i < plan.operand_count; i++)
-        vectors = vectors && (!sums || (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
+        vectors = vectors && (!plan.operands[i].summed_heads ||
+                              (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
     const uint32_t most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
     return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan)};
@@ -353,8 +355,8 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     fill_cuda_plan(plan, &call->plan);
     shape->neighbours = find_neighbours(plan, form);
     plan_couples(plan, form, shape);
-    uint32_t rotating = 0;
-    const uint32_t together = plan_items(plan, form, call, &rotating);
+    uint32_t summing = 0, rotating = 0;
+    const uint32_t together = plan_items(plan, form, call, &summing, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
     cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1,
@@ -363,6 +365,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->is_simple = is_simple(plan, *call);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
+    shape->summing_slices = (uint32_t)quotient_up(summing, items);
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
