@@ -1,7 +1,7 @@
 /* Sums on CUDA: dst receives M' of the sum of dy over the heads that share it, plus what it holds if it accumulates. An item is a
- * lane of one head of a sum; the heads of a sum, as many at once as a block has slots for, are added as a binary tree,
- * neighbours first, and these subtrees in turn as a binary counter. Operands that are no sums are rotated and copied in the same launch,
- * by blocks of their own. */
+ * lane and a slot of a sum. A slot has heads that follow each other, a power of two of them: its threads add them, one head a round,
+ * and then the slots are added. Both are parts of the binary tree. Operands that are no sums are rotated and copied in the same
+ * launch, by blocks of their own. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
@@ -104,7 +104,7 @@ template <class R> struct shared_terms {
     }
 };
 
-/* An item of a sum: the lane of one of its heads in each round. */
+/* An item of a sum: a lane of the heads of a slot, one head in each round. */
 template <class R> struct sum_job : lane_job<R> {
     uint32_t first_head, slot; /* of the sum's heads */
     bool is_loaded, has_second;
@@ -120,11 +120,11 @@ template <class R> struct sum_job : lane_job<R> {
         select(call, 0);
     }
 
-    /* The head of a round. */
+    /* The head of a round. A slot may have heads that are not there. */
     __device__ __forceinline__ void select(const typename R::call &call, uint32_t round)
     {
         const typename R::segment &s = this->segment(call);
-        const uint32_t in_sum = (round << s.slot_bits) + slot;
+        const uint32_t in_sum = slot * max(s.rounds, 1u) + round;
         is_loaded = this->item.present && s.is_loaded && in_sum < s.terms;
         this->item.head = first_head + in_sum;
         this->from = is_loaded ? this->find_src(call, this->item.head) : s.src.base;
@@ -196,13 +196,39 @@ template <class R> struct sum_job : lane_job<R> {
     }
 };
 
-/* Adds the heads of all slots: slot 0 has their sum. For all threads of the block, of which some only wait for the others:
- * within a warp they hand each other their terms, and then through shared memory. */
+/* The sum of the heads of the thread's slot, as a binary counter: level l of shared memory holds the sum of 2^l heads, which waits for
+ * its neighbour. */
 template <class R>
-__device__ __forceinline__ void add_slots(const typename R::call &call, const sum_job<R> &s, bool adds,
-                                          const shared_terms<R> &terms, lane_terms<R> *t)
+__device__ __forceinline__ lane_terms<R> add_heads(const typename R::call &call, int32_t action,
+                                                   const shared_terms<R> &terms, sum_job<R> *job)
 {
-    const uint32_t lanes = s.segment(call).lanes.divisor, slots = adds ? 1u << s.segment(call).slot_bits : 1;
+    const uint32_t rounds = job->segment(call).rounds, threads = threads_of_block(), thread = thread_of_block();
+    lane_terms<R> t;
+    t.clear();
+#pragma unroll 1
+    for (uint32_t round = 0; round < rounds; round++) {
+        t = job->find_terms(call, action);
+        if (round + 1 < rounds) {
+            job->select(call, round + 1);
+            job->load_term(call);
+        }
+        uint32_t level = 0;
+#pragma unroll 1
+        for (; round >> level & 1; level++)
+            t.add(terms.get(level * threads + thread));
+        if (round + 1 < rounds)
+            terms.put(level * threads + thread, t);
+    }
+    return t;
+}
+
+/* Adds the slots: slot 0 has the sum. For all threads of the block, of which some only wait for the others: within a warp they hand
+ * each other their terms, and then through shared memory. */
+template <class R>
+__device__ __forceinline__ void add_slots(const typename R::call &call, const shared_terms<R> &terms, const sum_job<R> &s,
+                                          lane_terms<R> *t)
+{
+    const uint32_t lanes = s.segment(call).lanes.divisor, slots = 1u << s.segment(call).slot_bits;
     uint32_t half = 1;
     for (; half < call.shape.slots && half * call.shape.most_lanes < 32; half *= 2) {
         const lane_terms<R> other = t->of_thread(thread_of_warp() ^ (half * lanes));
@@ -216,69 +242,6 @@ __device__ __forceinline__ void add_slots(const typename R::call &call, const su
         if (half < slots && s.slot % (2 * half) == 0)
             t->add(terms.get(thread_of_block() + half * lanes));
     }
-    __syncthreads(); /* or the next round would overwrite what is still to be read */
-}
-
-/* The rounds of a sum as a binary counter: level l holds the sum of 2^l rounds, which waits for its neighbour. */
-template <class R> struct round_counter {
-    shared_terms<R> levels;
-    uint32_t of_level, at; /* terms of a level, and which of them are the thread's */
-
-    /* Behind `terms`, those of the threads. */
-    __device__ __forceinline__ round_counter(const typename R::call &call, const sum_job<R> &job,
-                                             const shared_terms<R> &terms)
-    {
-        const block_segment<typename R::stride> &s = job.segment(call);
-        const uint32_t of_sum = s.lanes.divisor << s.slot_bits;
-        of_level = threads_of_block() / call.shape.least_slots;
-        at = s.slot_bits ? thread_of_block() / of_sum * of_sum / call.shape.least_slots + job.item.lane : thread_of_block();
-        levels = {terms.first + shared_terms<R>::VECTORS * terms.count, of_level * call.shape.levels};
-    }
-
-    __device__ __forceinline__ void push(uint32_t round, lane_terms<R> t) const
-    {
-        uint32_t level = 0;
-        for (; round >> level & 1; level++)
-            t.add(levels.get(level * of_level + at));
-        levels.put(level * of_level + at, t);
-    }
-
-    /* The sum, padded with +0 to a power of two. */
-    __device__ __forceinline__ lane_terms<R> finish(uint32_t rounds) const
-    {
-        const uint32_t first = (uint32_t)__ffs((int)rounds) - 1;
-        uint32_t level = first;
-        lane_terms<R> t = levels.get(first * of_level + at), zero;
-        zero.clear();
-        for (; rounds >> level > 1; level++)
-            t.add(level > first && rounds >> level & 1 ? levels.get(level * of_level + at) : zero);
-        if (level > first)
-            t.add(levels.get(level * of_level + at));
-        return t;
-    }
-};
-
-/* What the thread's slot adds to its sum. Who is in slot 0 has the sum in the end. */
-template <class R>
-__device__ __forceinline__ lane_terms<R> add_rounds(const typename R::call &call, int32_t action, sum_job<R> *job)
-{
-    const typename R::segment &s = job->segment(call);
-    const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + call.shape.terms_at), threads_of_block()};
-    const round_counter<R> counter(call, *job, terms);
-    lane_terms<R> t;
-    for (uint32_t round = 0; round < call.shape.rounds; round++) {
-        const bool adds = round < s.rounds;
-        if (adds)
-            t = job->find_terms(call, action);
-        if (round + 1 < s.rounds) {
-            job->select(call, round + 1);
-            job->load_term(call);
-        }
-        add_slots(call, *job, adds, terms, &t);
-        if (adds && s.rounds > 1 && job->slot == 0)
-            counter.push(round, t);
-    }
-    return s.rounds > 1 && job->slot == 0 ? counter.finish(s.rounds) : t;
 }
 
 template <class R>
@@ -292,9 +255,12 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
+    const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + shape.terms_at), shape.terms};
     lane_terms<R> t;
-    if (slice_of_block(shape) < shape.summing_slices)
-        t = add_rounds(call, action, &job);
+    if (slice_of_block(shape) < shape.summing_slices) {
+        t = add_heads(call, action, terms, &job);
+        add_slots(call, terms, job, &t);
+    }
     if (job.item.present && job.segment(call).rounds) {
         if (job.slot == 0)
             job.store_sum(call, action, own, t);

@@ -5,7 +5,7 @@
 #include "core/cuda/kernel.h"
 #include "core/plan.h"
 
-/* Queues a plan some of whose operands may be sums: these by one launch, and the others by another. */
+/* Queues a plan some of whose operands are sums, by one launch. */
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan);
 
 /* The kernel of the sums of a plan that has some. */

@@ -18,8 +18,8 @@
 #define MOST_GRID_ROWS 65535
 #define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
 
-/* Sums of heads of more bytes than this go by elements: what waits for other heads of the sum would not fit. */
-#define MOST_SUM_BYTES 2048
+/* Sums whose heads have more bytes than this go by elements: what waits for other heads would not fit. */
+#define MOST_SUM_BYTES 65536
 
 struct block_launch {
     dim3 blocks, threads;
@@ -109,26 +109,26 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     return s;
 }
 
-/* Sums: as many heads at once as a block has room for. */
-template <typename STRIDE> static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s)
+/* Heads of one sum, 1 of what is no sum. */
+static inline uint32_t terms_of(const trope_plan_operand &o)
 {
-    s->terms = o.summed_heads == TROPE_SHARED_ALL     ? s->heads
-               : o.summed_heads == TROPE_SHARED_GROUP ? (uint32_t)o.heads_per_group
-                                                      : 1;
-    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
-    s->slot_bits = (uint32_t)__builtin_ctz(slots);
-    s->rounds = (uint32_t)quotient_up(s->terms, slots);
-    s->places = s->heads / s->terms * slots;
+    return o.summed_heads == TROPE_SHARED_ALL     ? (uint32_t)o.groups * (uint32_t)o.heads_per_group
+           : o.summed_heads == TROPE_SHARED_GROUP ? (uint32_t)o.heads_per_group
+                                                  : 1;
 }
 
-/* Sums of several rounds. */
-template <typename STRIDE> static inline void plan_rounds(const block_segment<STRIDE> &s, block_shape *shape)
+/* Sums: as many slots as a block has room for. */
+template <typename STRIDE>
+static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
 {
-    shape->slots = std::max(shape->slots, 1u << s.slot_bits);
-    shape->most_lanes = std::max(shape->most_lanes, s.lanes.divisor);
-    shape->rounds = std::max(shape->rounds, s.rounds);
-    if (s.rounds > 1)
-        shape->least_slots = std::min(shape->least_slots, 1u << s.slot_bits);
+    s->terms = terms_of(o);
+    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
+    s->slot_bits = (uint32_t)__builtin_ctz(slots);
+    s->rounds = power_of_two(s->terms) / slots;
+    s->places = s->heads / s->terms * slots;
+    shape->slots = std::max(shape->slots, slots);
+    shape->rounds = std::max(shape->rounds, s->rounds);
+    shape->most_lanes = std::max(shape->most_lanes, s->lanes.divisor);
 }
 
 /* Items of a segment that one block must have. */
@@ -154,7 +154,6 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
 {
     block_shape *const shape = &call->shape;
     uint32_t together = 1;
-    shape->least_slots = USUAL_THREADS;
     memset(call->first_unit, 0xff, sizeof call->first_unit);
     for (int use = SUMMED; use < USES; use++) {
         for (int i = 0; i < plan.operand_count; i++) {
@@ -164,16 +163,14 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 if (use_of(plan.operands[i], runs[j], *rotating) != use)
                     continue;
                 block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->fills];
-                *s = plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j],
-                                          use == SUMMED || rearranges_in_place(plan));
+                *s =
+                    plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], use == SUMMED || rearranges_in_place(plan));
                 if (use == FILLED) {
                     shape->fills++;
                     continue;
                 }
-                if (use == SUMMED) {
-                    plan_sum(plan.operands[i], s);
-                    plan_rounds(*s, shape);
-                }
+                if (use == SUMMED)
+                    plan_sum(plan.operands[i], s, shape);
                 const uint32_t of_segment = items_together(plan, *s);
                 call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
@@ -188,12 +185,17 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
+/* Of the heads of a sum, both powers of two. */
+static inline int64_t bytes_of_sum(const trope_plan &plan, const trope_plan_operand &o)
+{
+    return (int64_t)power_of_two(terms_of(o)) * power_of_two((uint32_t)(o.head_dim * plan.element_size));
+}
+
 static inline block_form form_of(const trope_plan &plan, bool sums)
 {
     bool vectors = can_be_vectors(plan) && (!sums || pairs_are_usual(plan));
     for (int i = 0; i < plan.operand_count; i++)
-        vectors = vectors && (!plan.operands[i].summed_heads ||
-                              (int64_t)plan.operands[i].head_dim * plan.element_size <= MOST_SUM_BYTES);
+        vectors = vectors && (!plan.operands[i].summed_heads || bytes_of_sum(plan, plan.operands[i]) <= MOST_SUM_BYTES);
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
     const uint32_t most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
     return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan)};
@@ -325,13 +327,12 @@ static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape 
     return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
 }
 
-/* Room for the terms of sums: those of a block's threads, and those of rounds that wait for others. */
+/* Room for the terms of sums: of each thread those that wait for others, and what it hands to another slot. */
 static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads, block_shape *shape)
 {
-    const size_t bytes_of_lane = 2 * form.pairs_of_lane * bytes_of_real(plan);
-    while (shape->rounds > 1 && shape->rounds >> shape->levels)
-        shape->levels++;
-    return bytes_of_lane * (threads + shape->levels * threads / shape->least_slots);
+    const uint32_t levels = (uint32_t)__builtin_ctz(std::max(shape->rounds, 1u));
+    shape->terms = threads * std::max(levels, 1u);
+    return 2 * form.pairs_of_lane * bytes_of_real(plan) * shape->terms;
 }
 
 static inline void plan_rows(const trope_plan &plan, block_shape *shape)

@@ -58,7 +58,7 @@ template <typename STRIDE> struct block_segment {
     uint32_t is_plain; /* it rotates, rounds once, and overwrites dst: one question for what is usual */
     uint32_t alike;    /* lanes of dst are as far apart as those of src, and have the same elements */
     uint32_t is_odd;   /* copied: lane 0 has one vector, and its second is another lane's first */
-    /* Of sums (bwd/cuda/head_sums.cuh): heads of one; as many at once as there are slots, in so many rounds, 0 of what is no sum. */
+    /* Of sums (bwd/cuda/head_sums.cuh): heads of one; slots that share them; rounds, heads of a slot, 0 of what is no sum. */
     uint32_t terms, slot_bits, rounds;
     uint32_t accumulate;
 };
@@ -90,10 +90,9 @@ struct block_shape {
     uint32_t rows_at, terms_at; /* bytes of shared memory before the rows, and before the terms of sums */
     /* Of sums: */
     uint32_t summing_slices; /* the first ones, which have items of sums */
-    uint32_t slots, rounds;  /* the most of any operand */
-    uint32_t least_slots;   /* of those with several rounds */
-    uint32_t most_lanes;    /* of a head */
-    uint32_t levels;        /* sums that may wait for those of other rounds */
+    uint32_t slots, rounds;  /* the most of any operand, powers of two */
+    uint32_t most_lanes;     /* of a head */
+    uint32_t terms;          /* that shared memory has room for */
 };
 
 /* Which threads follow each other: lanes of a head, heads, or rows. */
