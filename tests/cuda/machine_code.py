@@ -124,6 +124,20 @@ def waits_for_data(code):
     return None
 
 
+def waits_before_barrier(code):
+    """The first instruction that waits for a parameter (LD, loaded as from other memory) before the first barrier, if the load is
+    before it too. The warp that searches for positions would wait as well, and the others for it."""
+    scoreboards = set()
+    for instruction in code:
+        if instruction.text.startswith("BAR"):
+            return None
+        if instruction.waits & scoreboards:
+            return instruction.text
+        if instruction.text.startswith("LD.E"):
+            scoreboards.add(instruction.sets)
+    return None
+
+
 def faults(name, kernel, has_budget):
     if any(re.search(r"\bYIELD\b", instruction.text) for instruction in kernel["code"]):
         yield "has YIELD: a loop with an atomic operation or a volatile load, after which threads of a warp may run apart"
@@ -137,6 +151,8 @@ def faults(name, kernel, has_budget):
             yield f"has {kernel[what]} {what}, more than {limit}"
     if re.match(r"(rotate|angle_gradient)_kernel<\d,vectors", name) and waits_for_data(kernel["code"]):
         yield f"waits for the data before the coefficients: {waits_for_data(kernel['code'])}"
+    if re.match(r"rotate_kernel<\d,vectors,searched", name) and waits_before_barrier(kernel["code"]):
+        yield f"waits for a parameter before the barrier of positions: {waits_before_barrier(kernel['code'])}"
 
 
 def main():
