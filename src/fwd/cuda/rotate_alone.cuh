@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
     job.load(call);
     load_4_or_8_if(of_index != NULL, of_index, p.source.is_64, &index.low, &index.high);
     angles.load(p, steps, has_phases, is_early, batch, position, lane);
-    admit_next();
+    admit_next(); /* (a second time it does nothing) */
     settle(&index.low);
     settle(&index.high);
     angles.settle_all();
