@@ -1,5 +1,6 @@
 /* One wrong sequence among few or many, up to 70,000: its bit is set wherever it is, by every kernel of packed calls, and
- * its tokens are NaN.
+ * its tokens are NaN. And a right one that needs 64 bits, because so many ranks share it: nothing is reported, and the result has the
+ * CPU's bits.
  *
  *     cuda_wrong_sequence [--part N]        an N-th of the tokens, for devices that are as much smaller */
 #include <math.h>
@@ -164,11 +165,55 @@ static void check_one_among_many(packed_shape shape, int64_t part)
     }
 }
 
+enum { WIDE_TOKENS = 64, WIDE_HEADS = 3, WIDE_DIM = 20, WIDE_RANKS = 1 << 25 }; /* 2^31 tokens in all */
+
+static call make_wide_call(int32_t device, void *x, void *y, void *cu_seqlens, const double *inv_freq, int32_t layout)
+{
+    call c = call_make(TROPE_BF16, 1, WIDE_TOKENS);
+    call_add(&c, y, TROPE_THD, WIDE_HEADS, WIDE_DIM, WIDE_DIM)->src = x;
+    call_cu_seqlens(&c, cu_seqlens, TROPE_I64, 1);
+    c.args.device = device;
+    c.args.inv_freq = inv_freq;
+    c.args.padding = TROPE_PADDING_ZERO;
+    c.args.cp_size = WIDE_RANKS;
+    c.args.cp_rank = WIDE_RANKS - 1;
+    c.args.cp_layout = layout;
+    return c;
+}
+
+static void check_wide_stream(int32_t layout)
+{
+    enum { COUNT = WIDE_TOKENS * WIDE_HEADS * WIDE_DIM };
+    static uint16_t x[COUNT], expected[COUNT], found[COUNT];
+    int64_t cu_seqlens[] = {0, (int64_t)WIDE_TOKENS * WIDE_RANKS};
+    const double inv_freq[WIDE_DIM / 2] = {1, 0.5, 0.25};
+    int32_t status;
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (uint16_t)(0x3f80 + i % 64);
+    void *const on_device[] = {device_bytes(sizeof x), device_bytes(sizeof x), device_bytes(sizeof cu_seqlens),
+                               device_bytes(sizeof status)};
+    CUDA_MUST(cudaMemcpy(on_device[0], x, sizeof x, cudaMemcpyHostToDevice));
+    CUDA_MUST(cudaMemcpy(on_device[2], cu_seqlens, sizeof cu_seqlens, cudaMemcpyHostToDevice));
+    call on_host = make_wide_call(TROPE_DEVICE_CPU, x, expected, cu_seqlens, inv_freq, layout);
+    call c = make_wide_call(TROPE_DEVICE_CUDA, on_device[0], on_device[1], on_device[2], inv_freq, layout);
+    call_args(&c)->status = on_device[3];
+    CHECK_MESSAGE(trope_forward(call_args(&on_host)) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(trope_forward(call_args(&c)) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaMemcpy(found, on_device[1], sizeof found, cudaMemcpyDeviceToHost));
+    CUDA_MUST(cudaMemcpy(&status, on_device[3], sizeof status, cudaMemcpyDeviceToHost));
+    CHECK_MESSAGE(status == 0 && !memcmp(found, expected, sizeof found), "cp_layout %d, 2^31 tokens: status is 0x%x",
+                  (int)layout, status);
+    for (size_t i = 0; i < sizeof on_device / sizeof on_device[0]; i++)
+        CUDA_MUST(cudaFree(on_device[i]));
+}
+
 int main(int argc, char **argv)
 {
     device_require();
     const long part = device_option(argc, argv, "--part", 1);
     for (size_t i = 0; i < sizeof packed_shapes / sizeof packed_shapes[0]; i++)
         check_one_among_many(packed_shapes[i], part);
+    for (int32_t layout = TROPE_CP_CONTIGUOUS; layout <= TROPE_CP_FLAT; layout++)
+        check_wide_stream(layout);
     return check_result();
 }

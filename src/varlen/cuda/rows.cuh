@@ -51,7 +51,7 @@ __device__ __forceinline__ bool is_filled(int32_t action, bool rotates)
 template <typename POSITION> struct block_rows {
     int2 *bounds;       /* of packed calls, two of each row: where its sequence is stored, and what cu_seqlens say */
     POSITION *position; /* 2^axis_bits of each row. With a table: a row of the table, or NO_POSITION, which gives NaN */
-    int32_t *action;    /* of packed calls: first whether each row is padding, then TROPE_ROW_... */
+    int32_t *action;    /* of packed calls: first what is known of each row, IS_..., then TROPE_ROW_... */
     uint32_t axis_bits;
 
     __device__ __forceinline__ block_rows(char *at, uint32_t rows_of_block, bool is_packed, uint32_t axis_bits_of_rows)
@@ -142,11 +142,15 @@ __device__ __forceinline__ int64_t position_of_index(const trope_sequences &s, c
     return trope_add_position(span.first, trope_index_in_sequence(&s, &span, token));
 }
 
+/* What is known of a row before its sequence is checked. */
+enum { IS_PADDING = 1, IS_VALID = 2 };
+
 /* A token of a packed call. */
 struct packed_token {
     int64_t position; /* without ids */
     bool is_padding;
-    narrow_bounds bounds; /* of a gap 0, which is valid */
+    bool is_valid;        /* it is in no sequence, or in one that was checked in 64 bits */
+    narrow_bounds bounds; /* to be checked otherwise */
 };
 
 /* The search of one thread, in 64 bits. Not inline: few calls need it. */
@@ -156,8 +160,10 @@ static __device__ __noinline__ packed_token find_wide_token(const trope_plan &pl
     const trope_span span = trope_find_span(&s, 0, token);
     const int64_t index = trope_index_in_sequence(&s, &span, token);
     const bool is_valid = span.sequence < 0 || trope_check_sequence(&s, span.sequence) == TROPE_BOUNDS_VALID;
-    /* (Bounds of 0 are valid, and one before 0 is not.) */
-    return {trope_add_position(span.first, index), (bool)trope_is_padding(&span, index), {is_valid ? 0 : -1, 0, 0, 0}};
+    return {trope_add_position(span.first, index),
+            (bool)trope_is_padding(&span, index),
+            is_valid,
+            {-1, 0, 0, 0}}; /* bounds that are wrong */
 }
 
 /* Issues the first loads of a warp's search. WIDE: 32 bits may be too few for the call. */
@@ -215,15 +221,14 @@ __device__ __forceinline__ void search_rows(const trope_plan &plan, const bounda
             rows.position[row] = (POSITION)finish_position<ANY_TABLE>(plan, true, token.position);
         rows.bounds[2 * row] = {token.bounds.begin, token.bounds.end};
         rows.bounds[2 * row + 1] = {token.bounds.unpadded_begin, token.bounds.unpadded_end};
-        rows.action[row] = token.is_padding;
+        rows.action[row] = (token.is_padding ? IS_PADDING : 0) | (token.is_valid ? IS_VALID : 0);
     };
     if (!WIDE || !is_wide_search(s))
         search_boundaries(s, round, (int32_t)first_token, (int32_t)count, (int32_t)row, [&](const found_bounds &found) {
             const narrow_span span = narrow_span_of_bounds(&s, found.before, found.bounds, found.start);
             const int32_t index = narrow_index_in_sequence(&s, &span, (int32_t)first_token + (int32_t)row);
             take({s.starts ? trope_add_position(span.first, index) : span.first + index,
-                  (bool)narrow_is_padding(&span, index),
-                  narrow_is_gap(&s, found.before) ? narrow_bounds{0, 0, 0, 0} : found.bounds});
+                  (bool)narrow_is_padding(&span, index), (bool)narrow_is_gap(&s, found.before), found.bounds});
         });
     else if (row < count)
         take(find_wide_token(plan, first_token + row));
@@ -242,8 +247,10 @@ __device__ __forceinline__ void decide_rows(const trope_plan &plan, int32_t of_p
 #pragma unroll 1
     for (uint32_t row = thread_of_warp(); row < count; row += threads) {
         const int2 stored = rows.bounds[2 * row], unpadded = rows.bounds[2 * row + 1];
-        const bool is_padding = rows.action[row],
-                   is_valid = narrow_check_bounds(&s, {stored.x, stored.y, unpadded.x, unpadded.y}) == TROPE_BOUNDS_VALID;
+        const int32_t state = rows.action[row];
+        const bool is_padding = state & IS_PADDING,
+                   is_valid = state & IS_VALID ||
+                              narrow_check_bounds(&s, {stored.x, stored.y, unpadded.x, unpadded.y}) == TROPE_BOUNDS_VALID;
         const int32_t action = !is_valid ? TROPE_ROW_INVALID : is_padding ? of_padding : (int32_t)TROPE_ROW_ROTATE;
         status |= is_padding && of_padding == TROPE_ROW_POISON ? TROPE_STATUS_PADDING : 0;
 #pragma unroll 1
