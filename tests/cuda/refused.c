@@ -64,6 +64,22 @@ static void check_columns(int32_t heads, int32_t head_dim)
                   head_dim);
 }
 
+/* So are the heads of a sum. dy is expanded: one head in memory. */
+static void check_sum(int32_t groups, int32_t heads)
+{
+    static const double inv_freq[8];
+    call c = make_call(heads, 16, 1, inv_freq); /* two vectors */
+    char name[64] = "";
+    c.operands[0].groups = groups;
+    c.operands[0].shared_heads = TROPE_SHARED_ALL;
+    c.operands[0].src_layout = TROPE_STRIDED;
+    c.operands[0].src_stride[4] = 1;
+    CHECK_MESSAGE(trope_kernel_name(call_args(&c), 1, name, sizeof name) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(!strcmp(name, "cuda-bf16-elements-sums"), "%d groups of %d heads: goes by %s", groups, heads, name);
+    CHECK_MESSAGE(trope_backward(call_args(&c)) == TROPE_ERROR_UNSUPPORTED, "%d groups of %d heads are not refused", groups,
+                  heads);
+}
+
 int main(void)
 {
     device_require();
@@ -76,5 +92,8 @@ int main(void)
     check_columns(1 << 28, 128);              /* 2^31 columns */
     check_columns(1 << 30, 64);               /* 2^32, which is 0 in 32 bits */
     check_columns((1 << 28) - (1 << 3), 128); /* a few less than 2^31 */
+    check_sum(1, INT32_MAX);
+    check_sum(3, 1 << 30); /* more than 2^31 */
+    check_sum(4, 1 << 30); /* 2^32 */
     return check_result();
 }

@@ -12,7 +12,7 @@ const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan)
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
     const block_form form = form_of(*plan, true);
-    const void *const kernel = trope_cuda_find_sums(plan)->function;
+    const void *const kernel = trope_backward_kernels_of(plan->dtype)->sums[form.vectors].function;
     return form.vectors ? launch_blocks<usual_call>(function, *plan, form, kernel)
                         : launch_blocks<wide_call>(function, *plan, form, kernel);
 }

@@ -110,10 +110,10 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
 }
 
 /* Heads of one sum, 1 of what is no sum. */
-static inline uint32_t terms_of(const trope_plan_operand &o)
+static inline int64_t terms_of(const trope_plan_operand &o)
 {
-    return o.summed_heads == TROPE_SHARED_ALL     ? (uint32_t)o.groups * (uint32_t)o.heads_per_group
-           : o.summed_heads == TROPE_SHARED_GROUP ? (uint32_t)o.heads_per_group
+    return o.summed_heads == TROPE_SHARED_ALL     ? (int64_t)o.groups * o.heads_per_group
+           : o.summed_heads == TROPE_SHARED_GROUP ? o.heads_per_group
                                                   : 1;
 }
 
@@ -121,7 +121,7 @@ static inline uint32_t terms_of(const trope_plan_operand &o)
 template <typename STRIDE>
 static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
 {
-    s->terms = terms_of(o);
+    s->terms = (uint32_t)terms_of(o);
     const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
     s->slot_bits = (uint32_t)__builtin_ctz(slots);
     s->rounds = power_of_two(s->terms) / slots;
@@ -185,17 +185,19 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Of the heads of a sum, both powers of two. */
-static inline int64_t bytes_of_sum(const trope_plan &plan, const trope_plan_operand &o)
+/* Whether vectors can sum the heads of an operand: their number and their bytes count as powers of two. */
+static inline bool sum_is_usual(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return (int64_t)power_of_two(terms_of(o)) * power_of_two((uint32_t)(o.head_dim * plan.element_size));
+    const int64_t terms = terms_of(o), bytes = (int64_t)o.head_dim * plan.element_size;
+    return terms <= MOST_SUM_BYTES && bytes <= MOST_SUM_BYTES &&
+           (int64_t)power_of_two((uint32_t)terms) * power_of_two((uint32_t)bytes) <= MOST_SUM_BYTES;
 }
 
 static inline block_form form_of(const trope_plan &plan, bool sums)
 {
     bool vectors = can_be_vectors(plan) && (!sums || pairs_are_usual(plan));
     for (int i = 0; i < plan.operand_count; i++)
-        vectors = vectors && (!plan.operands[i].summed_heads || bytes_of_sum(plan, plan.operands[i]) <= MOST_SUM_BYTES);
+        vectors = vectors && (!plan.operands[i].summed_heads || sum_is_usual(plan, plan.operands[i]));
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
     const uint32_t most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
     return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan)};
