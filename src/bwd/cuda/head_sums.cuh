@@ -1,7 +1,7 @@
 /* Sums on CUDA: dst receives M' of the sum of dy over the heads that share it, plus what it holds if it accumulates. An item is a
  * lane and a slot of a sum. A slot has heads that follow each other, a power of two of them: its threads add them, one head a round,
- * and then the slots are added. Both are parts of the binary tree. Operands that are no sums are rotated and copied in the same
- * launch, by blocks of their own. */
+ * and then the slots are added. Both are parts of the binary tree. In the same launch operands that are no sums are rotated, as items,
+ * and what passes through is copied, by all threads that have items of its row. */
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
@@ -103,6 +103,104 @@ template <class R> struct shared_terms {
         return t;
     }
 };
+
+/* Lanes that a thread copies at a time. */
+#define COPIED_TOGETHER 4
+
+/* Whether pass_heads can take a segment: a thread, whose lanes are `step` apart, has the same lane of heads that are equally far
+ * apart. */
+template <class R> __device__ __forceinline__ bool can_pass_heads(const typename R::segment &s, uint32_t step)
+{
+    return !s.accumulate && !s.is_intricate && trope_divide(&s.lanes, step) * s.lanes.divisor == step;
+}
+
+/* Copies heads of a segment, or fills them, from the job's head on, every step_heads-th one. */
+template <class R>
+__device__ __forceinline__ void pass_heads(const typename R::call &call, const lane_job<R> &job, uint32_t step_heads,
+                                           int32_t action)
+{
+    const bool fills = is_filled(action, false);
+    const typename R::segment &s = job.segment(call);
+    const typename R::stride src_step = (typename R::stride)step_heads * s.src.head,
+                             dst_step = (typename R::stride)step_heads * s.dst.head;
+    const char *from = job.find_src(call, job.item.head);
+    char *to = job.find_dst(call, s.dst);
+#pragma unroll 1
+    for (uint32_t head = job.item.head; head < s.places; head += COPIED_TOGETHER * step_heads) {
+        typename R::lane v[COPIED_TOGETHER];
+#pragma unroll
+        for (int i = 0; i < COPIED_TOGETHER; i++)
+            if (fills) {
+                v[i].fill(filling_of<R::DTYPE>(action));
+            } else if (head + (uint32_t)i * step_heads < s.places) {
+                v[i].load(from, from + s.src.second);
+                from += src_step;
+            }
+#pragma unroll
+        for (int i = 0; i < COPIED_TOGETHER; i++)
+            if (head + (uint32_t)i * step_heads < s.places) {
+                v[i].store(to, to + s.dst.second);
+                to += dst_step;
+            }
+    }
+}
+
+/* The rest of a row. All threads with items of the row, in all its blocks, share the work. */
+struct rest_share {
+    uint32_t first, step; /* the thread's first lane of a segment, and from one to the next */
+
+    __device__ __forceinline__ explicit rest_share(const block_shape &shape)
+    {
+        first = slice_of_block(shape) * shape.items_of_block + threadIdx.x;
+        step = (shape.slices_first ? gridDim.x : gridDim.y) * shape.items_of_block;
+    }
+};
+
+template <class R>
+__device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t action, block_row<typename R::index> row)
+{
+    const block_shape &shape = call.shape;
+    const rest_share share(shape);
+    lane_job<R> job;
+    job.row = row;
+#pragma unroll 1
+    for (job.item.segment = shape.segments; job.item.segment < (uint32_t)shape.segments + shape.rest; job.item.segment++) {
+        const typename R::segment &s = job.segment(call);
+        if (can_pass_heads<R>(s, share.step) && job.find_lane(s, share.first) && (s.is_loaded || is_filled(action, false)))
+            pass_heads(call, job, trope_divide(&s.lanes, share.step), action);
+    }
+}
+
+/* Finishes the job's item, if it has one that is no sum, and what of the rest pass_rest leaves. */
+template <class R>
+__device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own, lane_job<R> *job)
+{
+    const block_shape &shape = call.shape;
+    const rest_share share(shape);
+    uint32_t i = share.first, segment = shape.segments;
+    bool is_there = job->item.present && !job->segment(call).rounds;
+#pragma unroll 1
+    for (;;) {
+        if (is_there)
+            job->finish(call, action, own);
+#pragma unroll 1
+        for (; segment < (uint32_t)shape.segments + shape.rest; segment++, i = share.first)
+            if (!can_pass_heads<R>(call.segments[segment], share.step) &&
+                i < call.segments[segment].places * call.segments[segment].lanes.divisor)
+                break;
+        if (segment == (uint32_t)shape.segments + shape.rest)
+            break;
+        const typename R::segment &s = call.segments[segment];
+        job->item.segment = segment;
+        is_there = job->find_lane(s, i);
+        i += share.step;
+        if (is_there) {
+            job->from = job->find_src(call, job->item.head);
+            if (s.is_loaded)
+                job->load(call);
+        }
+    }
+}
 
 /* An item of a sum: a lane of the heads of a slot, one head in each round. */
 template <class R> struct sum_job : lane_job<R> {
@@ -245,7 +343,7 @@ __device__ __forceinline__ void add_slots(const typename R::call &call, const sh
 }
 
 template <class R>
-__global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
+__global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE ? 1 : 4)
     sum_heads_kernel(KERNEL_PARAMETER(typename R::call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
@@ -261,14 +359,12 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::WIDE ? 1 : 4)
         t = add_heads(call, action, terms, &job);
         add_slots(call, terms, job, &t);
     }
-    if (job.item.present && job.segment(call).rounds) {
-        if (job.slot == 0)
-            job.store_sum(call, action, own, t);
-    } else if (job.item.present) {
-        job.finish(call, action, own);
+    if (job.item.present && job.segment(call).rounds && job.slot == 0)
+        job.store_sum(call, action, own, t);
+    if (job.item.row < rows) {
+        finish_others<R>(call, action, own, &job);
+        pass_rest<R>(call, action, job.row);
     }
-    if (is_filled(action, false) && job.item.row < rows)
-        job.fill_rest(call, action);
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

@@ -15,6 +15,11 @@
 #define SMALL_THREADS 96
 #define MOST_ITEMS    320 /* of a row in one block: 40 heads as one, not as two with coefficients of their own */
 
+/* A generic search is long, and worth a few rows at a time where the device cannot have all rows of the call at once. */
+#define LONG_SEARCH_THREADS 128
+#define LONG_SEARCH_ROWS    4
+#define DEVICE_THREADS      2048 /* of a multiprocessor */
+
 #define MOST_GRID_ROWS 65535
 #define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
 
@@ -30,12 +35,13 @@ struct block_launch {
 /* What is asked of a plan's blocks. */
 struct block_form {
     bool vectors, sums;
-    int pairs_of_lane; /* elements of a vector, or 1 */
-    uint32_t threads;  /* that a block should have */
-    uint32_t items;    /* of a row that one block may have */
-    uint32_t most;     /* threads that the kernel is compiled for */
-    bool alone;        /* threads share nothing: rotate_alone.cuh */
-    bool splits;       /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
+    int pairs_of_lane;  /* elements of a vector, or 1 */
+    uint32_t threads;   /* that a block should have */
+    uint32_t items;     /* of a row that one block may have */
+    uint32_t most;      /* threads that the kernel is compiled for */
+    bool alone;         /* threads share nothing: rotate_alone.cuh */
+    bool splits;        /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
+    bool searches_long; /* ROWS_SEARCHED_GENERIC */
 };
 
 /* Whether they can be: it is the same for all operands. */
@@ -122,7 +128,7 @@ template <typename STRIDE>
 static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
 {
     s->terms = (uint32_t)terms_of(o);
-    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
+    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)SUM_THREADS / s->lanes.divisor, 1u));
     s->slot_bits = (uint32_t)__builtin_ctz(slots);
     s->rounds = power_of_two(s->terms) / slots;
     s->places = s->heads / s->terms * slots;
@@ -137,13 +143,14 @@ template <typename STRIDE> static inline uint32_t items_together(const trope_pla
     return s.slot_bits || (s.rotates && rearranges_in_place(plan)) ? s.lanes.divisor << s.slot_bits : 1;
 }
 
-/* What becomes of a segment: its heads are summed; it is rotated; copied; or only filled where a row is padding, which is rare, and
- * done by whoever has items of that row. */
-enum segment_use { SUMMED, ROTATED, COPIED, FILLED, USES };
+/* What becomes of a segment: its heads are summed; it is rotated; copied; or it is the rest, which whoever has items of that row does
+ * besides: in place it is only filled where the row is padding, which is rare, and beside sums it is copied as well. */
+enum segment_use { SUMMED, ROTATED, COPIED, REST, USES };
 
-static inline segment_use use_of(const trope_plan_operand &o, const head_run &run, uint32_t rotating)
+static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
+                                 uint32_t rotating)
 {
-    return o.summed_heads ? SUMMED : run.rotates ? ROTATED : o.in_place && rotating ? FILLED : COPIED;
+    return o.summed_heads ? SUMMED : run.rotates ? ROTATED : rotating && (form.sums || o.in_place) ? REST : COPIED;
 }
 
 /* Numbers the items of a row by their use: blocks that only copy find no coefficients. Returns the most that belong together, which
@@ -160,13 +167,13 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
             head_run runs[3];
             const int count = cut_head(plan, plan.operands[i], runs);
             for (int j = 0; j < count; j++) {
-                if (use_of(plan.operands[i], runs[j], *rotating) != use)
+                if (use_of(form, plan.operands[i], runs[j], *rotating) != use)
                     continue;
-                block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->fills];
+                block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->rest];
                 *s =
                     plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], use == SUMMED || rearranges_in_place(plan));
-                if (use == FILLED) {
-                    shape->fills++;
+                if (use == REST) {
+                    shape->rest++;
                     continue;
                 }
                 if (use == SUMMED)
@@ -188,7 +195,7 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
 /* Whether vectors can sum the heads of an operand: their number and their bytes count as powers of two. */
 static inline bool sum_is_usual(const trope_plan &plan, const trope_plan_operand &o)
 {
-    const int64_t terms = terms_of(o), bytes = (int64_t)o.head_dim * plan.element_size;
+    const int64_t terms = terms_of(o), bytes = std::max<int64_t>((int64_t)o.head_dim * plan.element_size, 32);
     return terms <= MOST_SUM_BYTES && bytes <= MOST_SUM_BYTES &&
            (int64_t)power_of_two((uint32_t)terms) * power_of_two((uint32_t)bytes) <= MOST_SUM_BYTES;
 }
@@ -199,8 +206,8 @@ static inline block_form form_of(const trope_plan &plan, bool sums)
     for (int i = 0; i < plan.operand_count; i++)
         vectors = vectors && (!plan.operands[i].summed_heads || sum_is_usual(plan, plan.operands[i]));
     const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
-    const uint32_t most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
-    return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan)};
+    const uint32_t most = sums && vectors ? SUM_THREADS : (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
+    return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan), false};
 }
 
 /* ---- blocks ---- */
@@ -280,7 +287,10 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
         items = std::max(power_of_two(items), together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
-    int64_t rows = std::min(std::max((threads + items / 2) / items, 1u), form.most / items);
+    int64_t rows = std::max((threads + items / 2) / items, 1u);
+    if (form.searches_long && shape->rows * items > (int64_t)DEVICE_THREADS * multiprocessors)
+        rows = std::max<int64_t>(rows, std::min((LONG_SEARCH_THREADS + items / 2) / items, (uint32_t)LONG_SEARCH_ROWS));
+    rows = std::min<int64_t>(rows, form.most / items);
     rows = std::min<int64_t>(rows, UNASKED_SHARED_BYTES / bytes_of_row);
     rows = std::min<int64_t>(rows, shape->rows * quotient_up(shape->items, items) / multiprocessors);
     rows = std::min<int64_t>(rows, plan.sequences.boundaries ? MOST_SEARCHED_ROWS : MOST_ROWS);
@@ -299,7 +309,7 @@ template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_cal
     shape->units = shape->items / of_unit;
     shape->units_of_block = shape->items_of_block / of_unit;
     shape->all_are_alike = 1;
-    for (int i = 0; i < shape->segments + shape->fills; i++) {
+    for (int i = 0; i < shape->segments + shape->rest; i++) {
         const block_segment<STRIDE> &s = call->segments[i];
         shape->any_is_intricate = shape->any_is_intricate || s.is_intricate;
         shape->all_are_alike = shape->all_are_alike && (i >= shape->segments || s.alike);

@@ -10,9 +10,10 @@
 #include "core/divide.h"
 #include "fwd/cuda/coefficients.cuh"
 
-/* Threads of a block at most; with rows of one head, or few (rotate_alone.cuh). */
+/* Threads of a block at most; with rows of one head, or few (rotate_alone.cuh); with sums by vectors (bwd/cuda/head_sums.cuh). */
 #define BLOCK_THREADS 512
 #define ALONE_THREADS 256
+#define SUM_THREADS   256
 
 /* What a kernel is compiled for: threads of a block at most, and how many such blocks a multiprocessor should hold, which
  * says how many registers a thread may have. */
@@ -78,7 +79,7 @@ struct block_shape {
     uint32_t any_is_intricate;  /* of the segments */
     uint32_t all_are_alike;     /* of the segments that have items */
     uint16_t segments;          /* that have items */
-    uint16_t fills;             /* segments after these: what stays in place, but is overwritten where it is padding */
+    uint16_t rest;              /* segments after these, which have none: REST in plan_blocks.cuh */
     uint32_t rotating_slices;   /* of items_of_block each, the first ones: after them items are only copied */
     uint32_t slices_first;      /* blocks of the same rows follow each other in the grid, and so in time, as in memory */
     uint32_t batch_outermost;   /* outer is batch, inner token; else the other way */

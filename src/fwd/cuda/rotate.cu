@@ -71,6 +71,7 @@ static rotation_choice choose(const trope_plan &plan)
         rows = ROWS_SEARCHED_GENERIC;
     form.most = (uint32_t)block_limits(rows, false).threads;
     form.threads = SMALL_THREADS;
+    form.searches_long = rows == ROWS_SEARCHED_GENERIC;
     /* (Heads that are rearranged in place must not be cut, and have a power of two of items.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
     return {rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table], form};

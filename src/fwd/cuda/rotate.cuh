@@ -117,6 +117,8 @@ template <class R> struct lane_job {
     char *to;   /* with PLAIN: found early, which frees the registers that it is made of */
     char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
 
+    lane_job() = default;
+
     __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
         if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
@@ -262,8 +264,15 @@ template <class R> struct lane_job {
             v.store(at, at + dst.second);
     }
 
-    /* Fills the elements of a padding row that pass through in place and so have no items. All threads with items of the row, in
-     * all its blocks, share the work. */
+    /* Takes lane i of the heads of a segment. Returns whether it is there. */
+    __device__ __forceinline__ bool find_lane(const typename R::segment &s, uint32_t i)
+    {
+        item.head = trope_divide(&s.lanes, i);
+        item.lane = i - item.head * s.lanes.divisor;
+        return item.head < s.places && item.lane < s.working;
+    }
+
+    /* Fills the rest of a padding row. All threads with items of the row, in all its blocks, share the work. */
     __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action)
     {
         const block_shape &shape = call.shape;
@@ -272,7 +281,7 @@ template <class R> struct lane_job {
             !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
         v.fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
-        for (item.segment = shape.segments; item.segment < (uint32_t)shape.segments + shape.fills; item.segment++) {
+        for (item.segment = shape.segments; item.segment < (uint32_t)shape.segments + shape.rest; item.segment++) {
             const typename R::segment &s = segment(call);
             const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
             const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
