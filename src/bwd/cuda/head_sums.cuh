@@ -125,14 +125,15 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
                              dst_step = (typename R::stride)step_heads * s.dst.head;
     const char *from = job.find_src(call, job.item.head);
     char *to = job.find_dst(call, s.dst);
+    typename R::lane v[COPIED_TOGETHER];
+#pragma unroll
+    for (int i = 0; i < COPIED_TOGETHER; i++)
+        v[i].fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
     for (uint32_t head = job.item.head; head < s.places; head += COPIED_TOGETHER * step_heads) {
-        typename R::lane v[COPIED_TOGETHER];
 #pragma unroll
         for (int i = 0; i < COPIED_TOGETHER; i++)
-            if (fills) {
-                v[i].fill(filling_of<R::DTYPE>(action));
-            } else if (head + (uint32_t)i * step_heads < s.places) {
+            if (head + (uint32_t)i * step_heads < s.places && !fills) {
                 v[i].load(from, from + s.src.second);
                 from += src_step;
             }
