@@ -58,9 +58,9 @@ CASES = (
     Case("thd-64-sequences", "thd", 65536, (4, 1), 500000.0, lengths="64"),
     Case("thd-pareto", "thd", 65536, (4, 1), 500000.0, lengths="pareto"),
     Case("thd-4-tokens", "thd", 65536, (4, 1), 500000.0, lengths="4"),
-    Case("thd-1-gb-64-sequences", "thd", 65536, (32,), 500000.0, lengths="64"),
-    Case("thd-1-gb-pareto", "thd", 65536, (32,), 500000.0, lengths="pareto"),
-    Case("thd-1-gb-4-tokens", "thd", 65536, (32,), 500000.0, lengths="4"),
+    Case("thd-1-gb-64-sequences", "thd", 65536, (24, 8), 500000.0, lengths="64"),
+    Case("thd-1-gb-pareto", "thd", 65536, (24, 8), 500000.0, lengths="pareto"),
+    Case("thd-1-gb-4-tokens", "thd", 65536, (24, 8), 500000.0, lengths="4"),
 )
 
 

@@ -381,8 +381,9 @@ def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
         if shape[dim] != 3:
             raise Error("qkv must have 3 in dimension %d, not %d" % (qkv.dim() - 3, shape[dim]), "qkv")
         return parts._replace(count=3), shape
-    num_heads_k, odd = divmod(shape[dim] - num_heads_q, 2)
-    if odd or num_heads_k < 1 or num_heads_q < 1:
+    heads_of_kv = shape[dim] - num_heads_q
+    num_heads_k = heads_of_kv // 2  # (torch.compile does not know divmod)
+    if heads_of_kv % 2 or num_heads_k < 1 or num_heads_q < 1:
         raise Error("qkv has %d heads, not num_heads_q %d + 2 * num_heads_k" % (shape[dim], num_heads_q), "num_heads_q")
     return parts._replace(heads=(num_heads_q, num_heads_k, num_heads_k)), shape
 

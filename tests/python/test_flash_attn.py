@@ -491,18 +491,22 @@ def test_embedding_from_inference_to_training():
 
 
 @by_device
-@pytest.mark.parametrize("call", ["new", "in place", "qkv", "module"])
-def test_compile(device, call):
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("call", ["new", "in place", "qkv", "qkv of heads", "kv", "module"])
+def test_compile(device, call, dynamic):
     cos, sin, x = rand(4, 4, device=device), rand(4, 4, device=device), rand(2, 4, 3, 2, 8, device=device)
     module = fa.RotaryEmbedding(8, device=device)
     function = {
         "new": lambda t: fa.apply_rotary_emb(t[:, :, 0], cos, sin) * 2,
         "in place": lambda t: fa.apply_rotary_emb((t * 1)[:, :, 0], cos, sin, inplace=True) * 2,
         "qkv": lambda t: fa.apply_rotary_emb_qkv_(t * 1, cos, sin) * 2,
+        "qkv of heads": lambda t: fa.apply_rotary_emb_qkv_((t * 1).flatten(2, 3), cos, sin, num_heads_q=2) * 2,
+        "kv": lambda t: fa.apply_rotary_emb_kv_((t * 1)[:, :, :2], cos, sin) * 2,
         "module": lambda t: module(t * 1) * 2,
     }[call]
     results = []
-    for f in (function, torch.compile(function, backend="aot_eager", fullgraph=True)):
+    torch._dynamo.reset()
+    for f in (function, torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)):
         leaf = x.clone().requires_grad_()
         y = f(leaf)
         y.square().sum().backward()
