@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import types
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
@@ -299,11 +300,13 @@ def _trope_backward(p, *gradients):
 
 
 def _trope_in_place(p, *tensors):
-    return trope.torch.rotate_(*tensors, **p.options)
+    results = trope.torch.rotate_(*tensors, **p.options)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _trope_in_place_backward(p, *gradients):
-    return trope.torch.rotate_backward_(*gradients, **p.options)
+    results = trope.torch.rotate_backward_(*gradients, **p.options)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _table_options(p):
@@ -370,7 +373,7 @@ def _trope_ways():
         way("trope", plain + ("mla-q",), _trope, _trope_backward),
         way("trope", ("mla-kv",), _trope_kv, _trope_kv_backward, autograd=False),
         way("trope, k_pe alone, cat by torch", ("mla-kv",), _trope_kv_autograd, None),
-        way("trope, in place", plain, _trope_in_place, _trope_in_place_backward, autograd=False),
+        way("trope, in place", plain + ("mla-q",), _trope_in_place, _trope_in_place_backward, autograd=False),
         way("trope, tables a token", tables, _trope_tables, _trope_tables_backward),
         way("trope, to bhsd", ("rope", "mrope"), _trope_to_bhsd, _trope_from_bhsd, autograd=False, memory="bhsd"),
     ]
@@ -615,6 +618,43 @@ def _apex_ways():
     ]
 
 
+# Megatron-Core's kernels of latent attention, in tensors of [tokens, batch, heads, elements]; q and its gradient in place
+
+
+def _megatron_ways():
+    module = importlib.import_module("megatron.core.fusions.fused_mla_yarn_rope_apply")
+
+    def tables(p):
+        return p.row_cos[:, None, None], p.row_sin[:, None, None]
+
+    def q_forward(p, q):
+        return (module.fused_apply_mla_rope_for_q(q.unsqueeze(1), *tables(p), NOPE, ROPE).squeeze(1),)
+
+    def kv_forward(p, kv, k_pe):
+        key, value = module.fused_apply_mla_rope_for_kv(kv.unsqueeze(1), k_pe.unsqueeze(1), *tables(p), ROPE, NOPE, VALUE)
+        return key.squeeze(1), value.squeeze(1)
+
+    def backward(function, sizes, sequences):
+        """The gradient by the autograd function itself: autograd does not call an in-place one on a leaf."""
+
+        def call(p, *gradients):
+            context = types.SimpleNamespace(
+                saved_tensors=tables(p), emb_dim=ROPE, cp_rank=0, cp_size=1, rotary_interleaved=False, **sizes, **sequences
+            )
+            results = function.backward(context, *(g.unsqueeze(1) for g in gradients))
+            results = results if isinstance(results, tuple) else (results,)
+            return tuple(g.squeeze(1) for g in results if g is not None)
+
+        return call
+
+    q_backward = backward(module.ApplyMLARotaryEmbQ, {"qk_head_dim": NOPE}, {"cu_seqlens_q": None})
+    kv_backward = backward(module.ApplyMLARotaryEmbKV, {"k_dim": NOPE, "v_dim": VALUE}, {"cu_seqlens_kv": None})
+    return [
+        Way("megatron", "megatron, in place", ("mla-q",), q_forward, q_backward, autograd=False),
+        Way("megatron", "megatron", ("mla-kv",), kv_forward, kv_backward, autograd=False),
+    ]
+
+
 # unsloth, in place; flashinfer, for inference
 
 
@@ -649,10 +689,11 @@ PEERS = {  # unsloth last: its import changes torch and transformers
     "flash-attention": ("flash_attn", _flash_ways),
     "liger": ("liger_kernel", _liger_ways),
     "quack": ("quack", _quack_ways),
+    "megatron": ("megatron", _megatron_ways),
     "flashinfer": ("flashinfer", _flashinfer_ways),
     "unsloth": ("unsloth", _unsloth_ways),
 }
-DISTRIBUTIONS = {"flash-attention": "flash-attn", "liger": "liger-kernel", "quack": "quack-kernels",
+DISTRIBUTIONS = {"flash-attention": "flash-attn", "liger": "liger-kernel", "quack": "quack-kernels", "megatron": "megatron-core",
                  "transformer_engine": "transformer-engine", "flashinfer": "flashinfer-python"}  # fmt: skip
 
 

@@ -37,6 +37,7 @@ struct gradient_call {
     uint32_t *keys, *values;       /* SORTED: [axes, units] */
     uint32_t buckets;              /* rows of d_freqs, of all batch entries that have their own */
     uint32_t windows, segments;    /* these are windows first, then what passes through */
+    uint32_t equally_far;          /* the heads of each window, in the list of a unit */
 };
 
 /* With what the pass moves. */

@@ -67,8 +67,10 @@ template <class CALL> struct listed_lane {
     /* Of a piece in the head. */
     __device__ __forceinline__ int64_t offset(const block_tensor<stride> &t, uint32_t piece) const
     {
-        return (int64_t)(int32_t)piece * t.lane +
-               part_of_pair((int32_t)segment().part_lanes, (int32_t)piece) * (int64_t)t.part;
+        const int64_t of_piece = (int64_t)(int32_t)piece * t.lane;
+        return segment().is_intricate
+                   ? of_piece + part_of_pair((int32_t)segment().part_lanes, (int32_t)piece) * (int64_t)t.part
+                   : of_piece;
     }
 };
 
@@ -185,34 +187,39 @@ template <class R> struct head_job {
 
     bool present;
     typename R::lane dy, x;
-    const char *first_dy, *first_x; /* by vectors */
+    const char *of_dy, *of_x; /* by vectors: where they are */
 
-    /* Finds what load_first loads. It has branches, so it comes before all loads. */
-    __device__ __forceinline__ void find_first(const place &at)
+    /* Finds what load() loads. It has branches, so it comes before all loads. */
+    __device__ __forceinline__ void find(const place &at)
     {
         const auto &dy_tensor = at.segment().src, &x_tensor = at.call.x[at.window];
         present = at.has(at.lane * R::lane::PIECES);
         if constexpr (R::VECTORS) {
-            first_dy = found_here(R::lane::find(at, dy_tensor, at.head_of(dy_tensor), at.lane));
-            first_x = found_here(R::lane::find(at, x_tensor, at.head_of(x_tensor), at.lane));
+            of_dy = found_here(R::lane::find(at, dy_tensor, at.head_of(dy_tensor), at.lane));
+            of_x = found_here(R::lane::find(at, x_tensor, at.head_of(x_tensor), at.lane));
         }
     }
 
-    __device__ __forceinline__ void load_first(const place &at)
+    /* The same for the next place of the slot. */
+    __device__ __forceinline__ void find_next(const place &before, const place &at)
     {
-        if constexpr (R::VECTORS) {
-            dy.of[0].load(first_dy, first_dy + at.segment().src.second);
-            x.of[0].load(first_x, first_x + at.call.x[at.window].second);
+        if (R::VECTORS && at.call.equally_far && at.window == before.window && at.present) {
+            of_dy += (int32_t)at.call.slots * (int64_t)at.segment().src.head;
+            of_x += (int32_t)at.call.slots * (int64_t)at.call.x[at.window].head;
         } else {
-            load(at);
+            find(at);
         }
     }
 
     __device__ __forceinline__ void load(const place &at)
     {
-        present = at.has(at.lane * R::lane::PIECES);
-        dy.load(at, at.segment().src);
-        x.load(at, at.call.x[at.window]);
+        if constexpr (R::VECTORS) {
+            dy.of[0].load(of_dy, of_dy + at.segment().src.second);
+            x.of[0].load(of_x, of_x + at.call.x[at.window].second);
+        } else {
+            dy.load(at, at.segment().src);
+            x.load(at, at.call.x[at.window]);
+        }
     }
 
     __device__ __forceinline__ void run(const place &at, int32_t action, uint32_t unit, double sum[R::SUMS][R::PAIRS])
@@ -222,8 +229,15 @@ template <class R> struct head_job {
             rotate(at, unit, sum);
         else if (is_filled(action, true))
             dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
-        if (s.dst.base && !(action == TROPE_ROW_COPY && s.in_place))
-            dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
+        if (!s.dst.base || (action == TROPE_ROW_COPY && s.in_place))
+            return;
+        if constexpr (R::VECTORS) {
+            if (s.alike && action == TROPE_ROW_ROTATE) {
+                char *const to = const_cast<char *>(of_dy) + s.moved;
+                return dy.of[0].store(to, to + s.dst.second);
+            }
+        }
+        dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
     }
 
   private:
@@ -320,8 +334,11 @@ __device__ __forceinline__ void rotate_heads(const typename R::call &call, const
             __syncthreads();
         if (job->present)
             job->run(at, action, thread.unit, sum);
-        if (round + 1 < call.rounds)
-            job->load({call, thread, number + call.slots});
+        if (round + 1 < call.rounds) {
+            const typename head_job<R>::place next(call, thread, number + call.slots);
+            job->find_next(at, next);
+            job->load(next);
+        }
     }
     leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
     if (R::SUMS > 1 && call.plan.plan.angles.per_element)
@@ -428,9 +445,9 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
     const typename head_job<R>::place first(call, thread, thread.slot);
-    job.find_first(first);
+    job.find(first);
     find_coefficients<R>(
-        call, steps, first_unit, units, [&]() { job.load_first(first); }, []() {});
+        call, steps, first_unit, units, [&]() { job.load(first); }, []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);

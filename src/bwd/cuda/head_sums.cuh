@@ -104,9 +104,6 @@ template <class R> struct shared_terms {
     }
 };
 
-/* Lanes that a thread copies at a time. */
-#define COPIED_TOGETHER 4
-
 /* Whether pass_heads can take a segment: a thread, whose lanes are `step` apart, has the same lane of heads that are equally far
  * apart. */
 template <class R> __device__ __forceinline__ bool can_pass_heads(const typename R::segment &s, uint32_t step)
@@ -125,20 +122,20 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
                              dst_step = (typename R::stride)step_heads * s.dst.head;
     const char *from = job.find_src(call, job.item.head);
     char *to = job.find_dst(call, s.dst);
-    typename R::lane v[COPIED_TOGETHER];
+    typename R::lane v[SUM_COPIES];
 #pragma unroll
-    for (int i = 0; i < COPIED_TOGETHER; i++)
+    for (int i = 0; i < SUM_COPIES; i++)
         v[i].fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
-    for (uint32_t head = job.item.head; head < s.places; head += COPIED_TOGETHER * step_heads) {
+    for (uint32_t head = job.item.head; head < s.places; head += SUM_COPIES * step_heads) {
 #pragma unroll
-        for (int i = 0; i < COPIED_TOGETHER; i++)
+        for (int i = 0; i < SUM_COPIES; i++)
             if (head + (uint32_t)i * step_heads < s.places && !fills) {
                 v[i].load(from, from + s.src.second);
                 from += src_step;
             }
 #pragma unroll
-        for (int i = 0; i < COPIED_TOGETHER; i++)
+        for (int i = 0; i < SUM_COPIES; i++)
             if (head + (uint32_t)i * step_heads < s.places) {
                 v[i].store(to, to + s.dst.second);
                 to += dst_step;

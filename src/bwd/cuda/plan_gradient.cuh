@@ -116,8 +116,7 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
     g->buckets = plan.d_freqs ? (uint32_t)(rows_of_gradient(plan) * (plan.d_freqs_stride.batch ? plan.batch : 1)) : 0;
     g->shape.batch_outermost = 1;
     g->shape.two_dimensions = plan.batch > 1;
-    g->shape.any_is_intricate = 1; /* (it may be) */
-    g->shape.rotating_slices = 1;  /* all */
+    g->shape.rotating_slices = 1; /* all */
     g->shape.rows = units_of_token * plan.tokens;
     g->shape.inner_rows = plan.tokens;
     g->shape.inner = trope_make_divisor((uint32_t)std::max<int64_t>(plan.tokens, 1));
@@ -189,6 +188,9 @@ template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
             g->segment[g->segments++] = plan_segment<typename CALL::stride>(plan, form, o, runs[j], false);
     }
     g->rearranges = rearranges_in_place(plan);
+    for (uint32_t i = 0; i < g->segments; i++)
+        g->shape.any_is_intricate = g->shape.any_is_intricate || g->segment[i].is_intricate;
+    g->equally_far = g->entries == 1 && !g->shape.any_is_intricate;
 }
 
 /* ---- workspace ---- */

@@ -20,8 +20,9 @@
 #define LONG_SEARCH_ROWS    4
 #define DEVICE_THREADS      2048 /* of a multiprocessor */
 
-#define MOST_GRID_ROWS 65535
-#define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
+#define MOST_GRID_ROWS      65535
+#define MOST_COPYING_SLICES 64
+#define MOST_ROWS           64 /* of a block: CUDA's limit of its third dimension */
 
 /* Sums whose heads have more bytes than this go by elements: what waits for other heads would not fit. */
 #define MOST_SUM_BYTES 65536
@@ -357,6 +358,19 @@ static inline void plan_rows(const trope_plan &plan, block_shape *shape)
     shape->batch_outermost = plan.batch_outermost != 0;
 }
 
+/* Slices that a row of sums is cut into: those that have items, so many times that a thread copies SUM_COPIES lanes of the rest. */
+template <typename STRIDE, int SEGMENTS>
+static inline int64_t copying_slices(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
+{
+    const block_shape &shape = call.shape;
+    int64_t lanes = 0;
+    for (int i = shape.segments; i < shape.segments + shape.rest && form.sums; i++)
+        lanes += call.segments[i].is_loaded ? (int64_t)call.segments[i].places * call.segments[i].lanes.divisor : 0;
+    return std::min<int64_t>(
+        std::max<int64_t>(lanes / (SUM_COPIES * quotient_up(shape.items, shape.items_of_block) * shape.items_of_block), 1),
+        MOST_COPYING_SLICES);
+}
+
 template <typename STRIDE, int SEGMENTS>
 static inline block_launch plan_blocks(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call)
 {
@@ -385,7 +399,8 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     l.shared_bytes = shape->terms_at;
     if (form.sums)
         l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);
-    const int64_t blocks = quotient_up(shape->rows, rows), slices = quotient_up(shape->items, items);
+    const int64_t blocks = quotient_up(shape->rows, rows),
+                  slices = quotient_up(shape->items, items) * copying_slices(form, *call);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
                 : shape->is_uniform            ? dim3(lanes, items / lanes, rows)
                                                : dim3(items, 1, rows);

@@ -14,6 +14,7 @@
 #define BLOCK_THREADS 512
 #define ALONE_THREADS 256
 #define SUM_THREADS   256
+#define SUM_COPIES    4 /* lanes of what passes through beside sums that a thread copies at a time */
 
 /* What a kernel is compiled for: threads of a block at most, and how many such blocks a multiprocessor should hold, which
  * says how many registers a thread may have. */
