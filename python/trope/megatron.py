@@ -203,12 +203,18 @@ def _rotate_sbhd(t, freqs, *words):
     return rotated if x is t else rotated.squeeze(2)
 
 
-def _are_stream_positions(rows, tokens, cp_size, max_seqlen):
+def _are_stream_positions(rows, tokens, cp_size, max_seqlen, cu_seqlens):
     """Whether freqs has a row for each token of the stream, not of a sequence. (0.19.2 compares with cu_seqlens[-1], which
     is tokens * cp_size: else its split of t fails.)"""
     if max_seqlen is _NOT_GIVEN:
         return rows == tokens * cp_size
-    return rows > tokens and cp_size == 1 if max_seqlen is None else rows > max_seqlen
+    if max_seqlen is not None:
+        return rows > max_seqlen
+    if rows > tokens * cp_size:  # more than cu_seqlens[-1] can be
+        return False
+    if cu_seqlens.dim() != 1 or not len(cu_seqlens):  # (the call is refused)
+        return False
+    return rows == int(cu_seqlens[-1])
 
 
 _OF_GROUP = {**_T, "cp_size": "the size of cp_group", "cp_rank": "the rank of cp_group"}
@@ -238,7 +244,7 @@ def _rotate_thd(t, cu_seqlens, freqs, cp_group, max_seqlen, *words):
     options = _sequences(cu_seqlens, cp_size, cp_rank)
     if not freqs.dim():
         raise Error("freqs has shape [], which is not [positions, 1, 1, columns]", "freqs")
-    options["stream_positions"] = _are_stream_positions(freqs.shape[0], t.shape[0], cp_size, max_seqlen)
+    options["stream_positions"] = _are_stream_positions(freqs.shape[0], t.shape[0], cp_size, max_seqlen, cu_seqlens)
     options["out_of_range"] = "poison" if max_seqlen is _NOT_GIVEN else "clamp"
     return _rotate(t, freqs, options, *words)
 
@@ -275,8 +281,9 @@ def apply_rotary_pos_emb(
         mla_rotary_interleaved: elements 2i and 2i + 1 turn, by columns i and i + d2/2, and become i and i + d2/2.
         inverse: turns the other way.
         mla_output_remove_interleaving: with mla_rotary_interleaved, the result stays in 2i and 2i + 1.
-        max_seqlen: of thd. freqs with more rows have one for each token of the stream, not of a sequence. (None: with more
-            rows than t has tokens, if cp_size is 1.) Left out, as in 0.19.2: those with as many rows as the stream.
+        max_seqlen: of thd. freqs with more rows have one for each token of the stream, not of a sequence. None: those with
+            cu_seqlens[-1] rows, for which the call may wait for the GPU, as main does. Left out, as in 0.19.2: those with as
+            many rows as the stream.
     Return:
         like t, contiguous.
     Raises:

@@ -219,7 +219,8 @@ def test_padded_cu_seqlens(device):
 
 
 RULES = [  # rows of freqs, max_seqlen, cp_size, whether they are one for each token of the stream
-    (TOTAL, None, 1, False), (TOTAL + 1, None, 1, True), (TOTAL + 1, None, 2, False),
+    (TOTAL, None, 1, True), (TOTAL, None, 2, True), (TOTAL + 1, None, 1, False), (TOTAL + 1, None, 2, False),
+    (max(LENGTHS), None, 1, False), (max(LENGTHS), None, 2, False), (TOTAL - 1, None, 1, False),
     (max(LENGTHS), max(LENGTHS), 1, False), (max(LENGTHS), max(LENGTHS), 2, False),
     (TOTAL, max(LENGTHS), 1, True), (TOTAL, max(LENGTHS), 2, True), (TOTAL, TOTAL, 1, False),
     (TOTAL, "not given", 1, True), (TOTAL, "not given", 2, True), (TOTAL + 1, "not given", 1, False),
@@ -232,6 +233,28 @@ def test_whose_positions_freqs_have(device, rows, max_seqlen, cp_size, in_stream
     others = {} if max_seqlen == "not given" else dict(max_seqlen=max_seqlen)
     found = apply(t, freqs, {}, cu_seqlens=make_cu_seqlens(device), cp_group=Group(cp_size, 1 % cp_size), **others)
     check_bits(found, reference_thd(t, freqs, find_rows(cp_size, 1 % cp_size, in_stream), {}), t)
+
+
+def test_freqs_of_the_stream_end_with_cu_seqlens(device):
+    """Without max_seqlen, tokens behind the last sequence do not count."""
+    t, freqs = random(TOTAL + 5, HEADS, DIM, device=device), make_freqs(device, TOTAL)
+    words = dict(cu_seqlens=make_cu_seqlens(device), cp_group=Group(), max_seqlen=None)
+    found = apply(t, freqs, {}, **words)
+    assert torch.equal(found[:TOTAL], reference_thd(t[:TOTAL], freqs, find_rows(in_stream=True), {}))
+
+
+@pytest.mark.parametrize("max_seqlen", [None, TOTAL])
+def test_whose_positions_freqs_have_if_compiled(device, max_seqlen):
+    """Without max_seqlen, torch.compile breaks the graph where the last of cu_seqlens is read."""
+    t, freqs = make_thd(device, torch.bfloat16, 1, TOTAL)
+    cu_seqlens, config, group = make_cu_seqlens(device), make_config(), Group()
+
+    def call(t):
+        return tm.apply_rotary_pos_emb(t, freqs, config, cu_seqlens, cp_group=group, max_seqlen=max_seqlen)
+
+    compiled = torch.compile(call, backend="eager", fullgraph=max_seqlen is not None)
+    assert torch.equal(compiled(t), call(t))
+    assert torch.equal(call(t), reference_thd(t, freqs, find_rows(in_stream=max_seqlen is None), {}))
 
 
 def test_beyond_the_table(device):

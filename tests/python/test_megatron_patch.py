@@ -171,25 +171,25 @@ def test_arguments_by_the_signature_that_is_there(build):
     t, freqs = make_thd("cpu", torch.bfloat16, 1, TOTAL)
     words = t, make_cu_seqlens("cpu"), freqs
     sbhd, table = torch.randn(TOKENS, BATCH, HEADS, DIM), make_freqs("cpu")
-    for source, in_stream, thd in (
+    for source, is_old, thd in (
         (OF_0_19_2, True, (False, True, 1.3, Group())),
         (MAIN[UTILS], False, (False, True, 1.3, True, True, Group())),
     ):
-        options = OPTIONS["mla"] if in_stream else dict(OPTIONS["remove"], inverse=True)
+        options = OPTIONS["mla"] if is_old else dict(OPTIONS["remove"], inverse=True)
         utils = build.all(dict(MAIN, **{UTILS: source}))[UTILS]
         with tm.patch() as handle:
             found = utils._apply_rotary_pos_emb_thd(*words, *thd)
-            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=in_stream), options))
+            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=True), options))
             found = utils.apply_rotary_pos_emb(t, freqs, make_config(), words[1], 1.3, cp_group=thd[-1])
-            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=in_stream), {"mscale": 1.3}))
-            if in_stream:  # the sixth is multi_latent_attention
+            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=True), {"mscale": 1.3}))
+            if is_old:  # the sixth is multi_latent_attention
                 found = utils._apply_rotary_pos_emb_bshd(sbhd, table, False, False, 1.3, True)
                 assert torch.equal(found, reference(sbhd, *find_cos_sin(table), **OPTIONS["mla"]))
                 with pytest.raises(TypeError):
                     utils.apply_rotary_pos_emb(sbhd, table, make_config(), None, 1.0, None, False, True)
             else:
-                found = utils.apply_rotary_pos_emb(*words[::2], make_config(), words[1], cp_group=Group(), max_seqlen=40)
-                assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=True), {}))
+                found = utils.apply_rotary_pos_emb(*words[::2], make_config(), words[1], cp_group=Group(), max_seqlen=TOTAL)
+                assert torch.equal(found, reference_thd(t, freqs, find_rows(), {}))
             with pytest.raises(TypeError):
                 utils.apply_rotary_pos_emb(sbhd, table, make_config(), t=sbhd)
         assert handle.calls["apply_rotary_pos_emb"] >= 3 and handle.calls["_apply_rotary_pos_emb_thd"] == 1
