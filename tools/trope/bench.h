@@ -57,6 +57,7 @@ typedef struct bench_rows {
     bench_positions positions;
     bench_lengths lengths;
     int32_t index_dtype; /* of ids, starts and cu_seqlens; 0 = TROPE_I32 */
+    int32_t stream;      /* 1: positions go on from one sequence to the next (stream_positions) */
     int32_t padded;      /* 1: a 64th of each sequence's storage is padding, which becomes 0 */
     int32_t cp_size;     /* the last of these ranks; 0 = 1 */
     int32_t cp_layout;   /* 0 = zigzag */

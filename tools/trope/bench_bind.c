@@ -210,6 +210,7 @@ static void bind_sequences(const bench_problem *p, void *const *area, trope_args
         args->cu_seqlens = area[AREA_CU_SEQLENS];
         args->cu_seqlens_padded = rows->padded ? area[AREA_CU_SEQLENS_PADDED] : NULL;
         args->sequences = p->sequences;
+        args->stream_positions = rows->stream;
         args->cu_seqlens_dtype = bench_index_dtype(p->c);
         args->padding = TROPE_PADDING_ZERO; /* without any, too: CUDA wants to be told */
     }

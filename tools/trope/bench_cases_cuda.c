@@ -35,6 +35,7 @@ typedef enum row_kind {
     THD,
     THD_I64,
     THD_FREQS,
+    THD_STREAM,
     THD_4,
     THD_16384,
     THD_PARETO,
@@ -77,6 +78,7 @@ static const struct {
     [THD] = {"thd", {.lengths = SEQS}},
     [THD_I64] = {"thd-i64", {.lengths = SEQS, .index_dtype = TROPE_I64}},
     [THD_FREQS] = {"thd-freqs", {.lengths = SEQS, .angles = BENCH_FREQS_HALF}},
+    [THD_STREAM] = {"thd-stream", {.lengths = SEQS, .stream = 1}},
     [THD_4] = {"thd-4", {.lengths = BENCH_SEQS_4}},
     [THD_16384] = {"thd-16384", {.lengths = BENCH_SEQS_16384}},
     [THD_PARETO] = {"thd-pareto", {.lengths = BENCH_SEQS_PARETO}},
@@ -96,7 +98,7 @@ static const struct {
 #define RANKS      (ROWS(THD_CONTIGUOUS) | ROWS(THD_ZIGZAG) | ROWS(THD_STRIPED) | ROWS(THD_FLAT))
 #define MANY                                                                                                               \
     (SOME | RANKS | ROWS(FREQS_FULL) | ROWS(TABLE) | ROWS(IDS_I64) | ROWS(MROPE_INTERLEAVED) | ROWS(STARTS) |              \
-     ROWS(THD_I64) | WITH_FREQS)
+     ROWS(THD_I64) | ROWS(THD_STREAM) | WITH_FREQS)
 #define RARE          (ROWS(STEPS) | ROWS(TABLE_OWN) | ROWS(IDS_TABLE) | ROWS(RANK) | ROWS(PADDED_ZIGZAG))
 #define SOME_OF_MLA   (SMALL | ROWS(TABLE) | ROWS(IDS) | ROWS(PADDED) | ROWS(THD_ZIGZAG) | ROWS(THD_FREQS))
 #define WITH_FREQS    (ROWS(IDS_FREQS) | ROWS(IDS_DISTINCT) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS))
