@@ -118,8 +118,8 @@ __device__ __forceinline__ void pass_heads(const typename R::call &call, const l
 {
     const bool fills = is_filled(action, false);
     const typename R::segment &s = job.segment(call);
-    const typename R::stride src_step = (typename R::stride)step_heads * s.src.head,
-                             dst_step = (typename R::stride)step_heads * s.dst.head;
+    const int64_t src_step = (int64_t)(int32_t)step_heads * s.src.head,
+                  dst_step = (int64_t)(int32_t)step_heads * s.dst.head;
     const char *from = job.find_src(call, job.item.head);
     char *to = job.find_dst(call, s.dst);
     typename R::lane v[SUM_COPIES];

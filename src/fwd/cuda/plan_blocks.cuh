@@ -20,9 +20,8 @@
 #define LONG_SEARCH_ROWS    4
 #define DEVICE_THREADS      2048 /* of a multiprocessor */
 
-#define MOST_GRID_ROWS      65535
-#define MOST_COPYING_SLICES 64
-#define MOST_ROWS           64 /* of a block: CUDA's limit of its third dimension */
+#define MOST_GRID_ROWS 65535
+#define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
 
 /* Sums whose heads have more bytes than this go by elements: what waits for other heads would not fit. */
 #define MOST_SUM_BYTES 65536
@@ -363,12 +362,11 @@ template <typename STRIDE, int SEGMENTS>
 static inline int64_t copying_slices(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
 {
     const block_shape &shape = call.shape;
+    const int64_t slices = quotient_up(shape.items, shape.items_of_block);
     int64_t lanes = 0;
     for (int i = shape.segments; i < shape.segments + shape.rest && form.sums; i++)
         lanes += call.segments[i].is_loaded ? (int64_t)call.segments[i].places * call.segments[i].lanes.divisor : 0;
-    return std::min<int64_t>(
-        std::max<int64_t>(lanes / (SUM_COPIES * quotient_up(shape.items, shape.items_of_block) * shape.items_of_block), 1),
-        MOST_COPYING_SLICES);
+    return std::max<int64_t>(std::min(lanes / (SUM_COPIES * slices * shape.items_of_block), MOST_GRID_ROWS / slices), 1);
 }
 
 template <typename STRIDE, int SEGMENTS>
