@@ -40,8 +40,7 @@ static call make_call(const tensors *t, int64_t far)
 {
     call c = call_make(TROPE_BF16, 1, TOKENS);
     for (int i = 0; i < 2; i++) {
-        trope_operand *const o =
-            call_add(&c, t->dy[i], TROPE_BHSD, HEADS, width_of(i), i ? SUMMED : TROPE_COPY);
+        trope_operand *const o = call_add(&c, t->dy[i], TROPE_BHSD, HEADS, width_of(i), i ? SUMMED : TROPE_COPY);
         o->dst = t->dx[i];
         if (i)
             o->shared_heads = TROPE_SHARED_ALL;
@@ -62,8 +61,7 @@ static void move_heads(int i, int heads, uint16_t *to, int64_t to_far, const uin
     const size_t of_head = (size_t)TOKENS * (size_t)width_of(i);
     for (int h = 0; h < heads; h++)
         CUDA_MUST(cudaMemcpy(to + (to_far ? h * to_far : h * (int64_t)of_head),
-                             from + (from_far ? h * from_far : h * (int64_t)of_head), of_head * sizeof *to,
-                             kind));
+                             from + (from_far ? h * from_far : h * (int64_t)of_head), of_head * sizeof *to, kind));
 }
 
 int main(void)
@@ -92,8 +90,8 @@ int main(void)
     for (int i = 0; i < 2; i++) {
         const int results = i ? 1 : HEADS;
         move_heads(i, results, found[i], 0, far.dx[i], i ? 0 : FAR, cudaMemcpyDeviceToHost);
-        CHECK_MESSAGE(!memcmp(found[i], near.dx[i], elements_of(i, results, 0) * sizeof(uint16_t)), "%s differs from the CPU's",
-              names[i]);
+        CHECK_MESSAGE(!memcmp(found[i], near.dx[i], elements_of(i, results, 0) * sizeof(uint16_t)),
+                      "%s differs from the CPU's", names[i]);
         CUDA_MUST(cudaFree(far.dy[i]));
         CUDA_MUST(cudaFree(far.dx[i]));
         free(near.dy[i]);
