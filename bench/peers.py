@@ -289,24 +289,24 @@ class Way:
 # This library
 
 
-def _trope(p, *tensors):
-    results = trope.torch.rotate(*tensors, **p.options)
+def _tuple(results):
     return results if isinstance(results, tuple) else (results,)
+
+
+def _trope(p, *tensors):
+    return _tuple(trope.torch.rotate(*tensors, **p.options))
 
 
 def _trope_backward(p, *gradients):
-    results = trope.torch.rotate_backward(*gradients, **p.options)
-    return results if isinstance(results, tuple) else (results,)
+    return _tuple(trope.torch.rotate_backward(*gradients, **p.options))
 
 
 def _trope_in_place(p, *tensors):
-    results = trope.torch.rotate_(*tensors, **p.options)
-    return results if isinstance(results, tuple) else (results,)
+    return _tuple(trope.torch.rotate_(*tensors, **p.options))
 
 
 def _trope_in_place_backward(p, *gradients):
-    results = trope.torch.rotate_backward_(*gradients, **p.options)
-    return results if isinstance(results, tuple) else (results,)
+    return _tuple(trope.torch.rotate_backward_(*gradients, **p.options))
 
 
 def _table_options(p):
@@ -634,21 +634,20 @@ def _megatron_ways():
         key, value = module.fused_apply_mla_rope_for_kv(kv.unsqueeze(1), k_pe.unsqueeze(1), *tables(p), ROPE, NOPE, VALUE)
         return key.squeeze(1), value.squeeze(1)
 
-    def backward(function, sizes, sequences):
+    def backward(function, **of_function):
         """The gradient by the autograd function itself: autograd does not call an in-place one on a leaf."""
 
         def call(p, *gradients):
             context = types.SimpleNamespace(
-                saved_tensors=tables(p), emb_dim=ROPE, cp_rank=0, cp_size=1, rotary_interleaved=False, **sizes, **sequences
+                saved_tensors=tables(p), emb_dim=ROPE, cp_rank=0, cp_size=1, rotary_interleaved=False, **of_function
             )
             results = function.backward(context, *(g.unsqueeze(1) for g in gradients))
-            results = results if isinstance(results, tuple) else (results,)
             return tuple(g.squeeze(1) for g in results if g is not None)
 
         return call
 
-    q_backward = backward(module.ApplyMLARotaryEmbQ, {"qk_head_dim": NOPE}, {"cu_seqlens_q": None})
-    kv_backward = backward(module.ApplyMLARotaryEmbKV, {"k_dim": NOPE, "v_dim": VALUE}, {"cu_seqlens_kv": None})
+    q_backward = backward(module.ApplyMLARotaryEmbQ, qk_head_dim=NOPE, cu_seqlens_q=None)
+    kv_backward = backward(module.ApplyMLARotaryEmbKV, k_dim=NOPE, v_dim=VALUE, cu_seqlens_kv=None)
     return [
         Way("megatron", "megatron, in place", ("mla-q",), q_forward, q_backward, autograd=False),
         Way("megatron", "megatron", ("mla-kv",), kv_forward, kv_backward, autograd=False),

@@ -7,7 +7,7 @@
 #include "support/call.h"
 #include "support/check.h"
 
-enum { HEADS = 64, TOKENS = 3, COPIED = 128, SUMMED = 64, FAR = 48 << 20 /* elements from one head to the next */ };
+enum { HEADS = 64, TOKENS = 3, COPIED = 128, SUMMED = 64, FAR = 34 << 20 /* elements from one head to the next */ };
 
 static const char *const names[] = {"a copy beside the sum", "the sum"};
 static double inv_freq[SUMMED / 2];

@@ -164,7 +164,8 @@ __device__ __forceinline__ void pass_rest(const typename R::call &call, int32_t 
 #pragma unroll 1
     for (job.item.segment = shape.segments; job.item.segment < (uint32_t)shape.segments + shape.rest; job.item.segment++) {
         const typename R::segment &s = job.segment(call);
-        if (can_pass_heads<R>(s, share.step) && job.find_lane(s, share.first) && (s.is_loaded || is_filled(action, false)))
+        job.take_lane(s, share.first);
+        if (can_pass_heads<R>(s, share.step) && job.item.head < s.places && (s.is_loaded || is_filled(action, false)))
             pass_heads(call, job, trope_divide(&s.lanes, share.step), action);
     }
 }
@@ -190,7 +191,8 @@ __device__ __forceinline__ void finish_others(const typename R::call &call, int3
             break;
         const typename R::segment &s = call.segments[segment];
         job->item.segment = segment;
-        is_there = job->find_lane(s, i);
+        job->take_lane(s, i);
+        is_there = job->item.lane < s.working;
         i += share.step;
         if (is_there) {
             job->from = job->find_src(call, job->item.head);

@@ -128,7 +128,7 @@ template <typename STRIDE>
 static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
 {
     s->terms = (uint32_t)terms_of(o);
-    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)SUM_THREADS / s->lanes.divisor, 1u));
+    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
     s->slot_bits = (uint32_t)__builtin_ctz(slots);
     s->rounds = power_of_two(s->terms) / slots;
     s->places = s->heads / s->terms * slots;
@@ -364,7 +364,9 @@ static inline int64_t copying_slices(const block_form &form, const block_call<ST
     const block_shape &shape = call.shape;
     const int64_t slices = quotient_up(shape.items, shape.items_of_block);
     int64_t lanes = 0;
-    for (int i = shape.segments; i < shape.segments + shape.rest && form.sums; i++)
+    if (!form.sums)
+        return 1;
+    for (int i = shape.segments; i < shape.segments + shape.rest; i++)
         lanes += call.segments[i].is_loaded ? (int64_t)call.segments[i].places * call.segments[i].lanes.divisor : 0;
     return std::max<int64_t>(std::min(lanes / (SUM_COPIES * slices * shape.items_of_block), MOST_GRID_ROWS / slices), 1);
 }

@@ -264,12 +264,11 @@ template <class R> struct lane_job {
             v.store(at, at + dst.second);
     }
 
-    /* Takes lane i of the heads of a segment. Returns whether it is there. */
-    __device__ __forceinline__ bool find_lane(const typename R::segment &s, uint32_t i)
+    /* Takes lane i of the heads of a segment. */
+    __device__ __forceinline__ void take_lane(const typename R::segment &s, uint32_t i)
     {
         item.head = trope_divide(&s.lanes, i);
         item.lane = i - item.head * s.lanes.divisor;
-        return item.head < s.places && item.lane < s.working;
     }
 
     /* Fills the rest of a padding row. All threads with items of the row, in all its blocks, share the work. */
@@ -288,8 +287,7 @@ template <class R> struct lane_job {
 #pragma unroll 1
             for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
                  i += blocks * shape.items_of_block) {
-                item.head = trope_divide(&s.lanes, i);
-                item.lane = i - item.head * s.lanes.divisor;
+                take_lane(s, i);
                 char *const at = find_dst(call, dst);
                 if (item.lane < s.working)
                     v.store(at, at + dst.second);
