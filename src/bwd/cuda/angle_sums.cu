@@ -30,8 +30,8 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
     if (s.plan.d_inv_freq)
         s.plan.d_inv_freq[at] = signed_sum(s.plan, lanes[threadIdx.x]);
     else /* of one row, whatever the position is */
-        store_angle(s.plan, 0, trope_dense_position(&s.plan.sequences, token), (uint32_t)(at - token * columns),
-                    lanes[threadIdx.x]);
+        angle_column(s.plan, (uint32_t)(at - token * columns))
+            .store(0, trope_dense_position(&s.plan.sequences, token), lanes[threadIdx.x]);
 }
 
 /* ---- units of packed sequences ---- */
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERN
 #pragma unroll 8
         for (uint32_t i = 0; i < count; i++)
             sum += row < list[i].length ? __ldcs(s.sums + (list[i].begin + row) * columns + column) : 0;
-        store_angle(plan, 0, row, column, sum);
+        angle_column(plan, column).store(0, row, sum);
     }
 }
 
@@ -249,7 +249,7 @@ static __global__ void __launch_bounds__(SUMS_THREADS) sum_rows_kernel(KERNEL_PA
             double sum = add_units(s, column, 0, first, runs, 1);
             sum = add_units(s, column, sum, runs, rest, RUN_ITEMS);
             sum = add_units(s, column, sum, rest, last, 1);
-            store_angle(plan, batch, row, column, sum);
+            angle_column(plan, column).store(batch, row, sum);
         }
     }
 }

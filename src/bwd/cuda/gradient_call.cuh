@@ -37,7 +37,6 @@ struct gradient_call {
     uint32_t *keys, *values;       /* SORTED: [axes, units] */
     uint32_t buckets;              /* rows of d_freqs, of all batch entries that have their own */
     uint32_t windows, segments;    /* these are windows first, then what passes through */
-    uint32_t equally_far;          /* the heads of each window, in the list of a unit */
 };
 
 /* With what the pass moves. */
@@ -76,25 +75,43 @@ __device__ __forceinline__ double signed_sum(const trope_plan &plan, double sum)
     return plan.inverse ? 0 - sum : sum;
 }
 
-/* A column of a row of d_freqs: the sum in the plane that drives the pair, and 0 in the others. Results should not stay in
- * L2 (nor should sums of units, although they are read once). */
-__device__ __forceinline__ void store_angle(const trope_plan &plan, int64_t batch, int64_t row, uint32_t column, double sum)
-{
-    const trope_table_stride &stride = plan.d_freqs_stride;
-    const int32_t pair = (int32_t)pair_of_column(plan, column);
-    int32_t at = pair;
-    if (plan.angles.per_element)
-        at = column < (uint32_t)plan.pairs ? trope_first_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair)
-                                           : trope_second_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair);
-    for (int32_t plane = 0; plane < (stride.axis ? plan.planes : 1); plane++) {
-        const int64_t offset = plane * stride.axis + batch * stride.batch + row * stride.row + at * stride.column;
-        const double value = !stride.axis || plane == trope_pair_plane(&plan, pair) ? signed_sum(plan, sum) : 0;
-        if (plan.dtype == TROPE_F64)
-            __stcs((double *)plan.d_freqs + offset, value);
-        else
-            __stcs((float *)plan.d_freqs + offset, (float)value);
+/* A column of d_freqs. */
+struct angle_column {
+    const trope_plan &plan;
+    int32_t planes, plane; /* all, and the one that drives the pair */
+    int64_t offset;
+
+    __device__ __forceinline__ angle_column(const trope_plan &of, uint32_t column) : plan(of), planes(1), plane(0)
+    {
+        const int32_t pair = (int32_t)pair_of_column(plan, column);
+        int32_t at = pair;
+        if (plan.angles.per_element)
+            at = column < (uint32_t)plan.pairs
+                     ? trope_first_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair)
+                     : trope_second_of_pair(plan.interleaved_columns, plan.parts, plan.pairs, pair);
+        if (plan.d_freqs_stride.axis) {
+            planes = plan.planes;
+            plane = trope_pair_plane(&plan, pair);
+        }
+        offset = at * plan.d_freqs_stride.column;
     }
-}
+
+    /* Stores the sum of a row in the plane that drives the pair, and 0 in the others. Results should not stay in L2 (nor should
+     * sums of units, although they are read once). */
+    __device__ __forceinline__ void store(int64_t batch, int64_t row, double sum) const
+    {
+        const trope_table_stride &stride = plan.d_freqs_stride;
+#pragma unroll 1
+        for (int32_t i = 0; i < planes; i++) {
+            const int64_t at = offset + i * stride.axis + batch * stride.batch + row * stride.row;
+            const double value = i == plane ? signed_sum(plan, sum) : 0;
+            if (plan.dtype == TROPE_F64)
+                __stcs((double *)plan.d_freqs + at, value);
+            else
+                __stcs((float *)plan.d_freqs + at, (float)value);
+        }
+    }
+};
 
 __device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint32_t column)
 {

@@ -59,6 +59,12 @@ template <class CALL> struct listed_lane {
         return present && piece < segment().working;
     }
 
+    /* The numbers below this one have heads that are equally far from each other. */
+    __device__ __forceinline__ uint32_t end(uint32_t number) const
+    {
+        return !present ? UINT32_MAX : segment().is_intricate ? number + 1 : number + segment().heads - head;
+    }
+
     __device__ __forceinline__ char *head_of(const block_tensor<stride> &t) const
     {
         return find_address<ADDRESSES_ANY>(call.shape, segment(), t, row, head, 0);
@@ -181,68 +187,108 @@ template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
 
 /* ---- a head ---- */
 
-/* What a thread has loaded at a place in the list. */
+/* Where a thread has its lane of a head, by vectors. */
+struct stepping_lane {
+    char *at;
+    int32_t second, head; /* bytes to the second vector, and to the next head */
+
+    /* (A lane that is not there stays at a dummy address.) */
+    template <class PLACE>
+    __device__ __forceinline__ void find(const PLACE &place, const block_tensor<typename PLACE::stride> &t)
+    {
+        const bool is_there = place.has(place.lane);
+        at = found_here(is_there ? place.head_of(t) + place.offset(t, place.lane) : t.base);
+        second = t.second;
+        head = is_there ? t.head : 0;
+    }
+
+    __device__ __forceinline__ void go(uint32_t heads)
+    {
+        at += (int32_t)heads * (int64_t)head;
+    }
+};
+
+/* What a thread has loaded of a head of its slot. */
 template <class R> struct head_job {
     typedef listed_lane<typename R::call> place;
 
+    uint32_t number; /* in the list */
     bool present;
     typename R::lane dy, x;
-    const char *of_dy, *of_x; /* by vectors: where they are */
+    uint32_t first_couple; /* where the couples of the lane begin */
+    /* By vectors: */
+    uint32_t end;
+    stepping_lane at_dy, at_x, at_dst;
+    bool is_stored;
 
     /* Finds what load() loads. It has branches, so it comes before all loads. */
-    __device__ __forceinline__ void find(const place &at)
+    __device__ __forceinline__ void find(const typename R::call &call, const unit_thread &thread, uint32_t of_number)
     {
-        const auto &dy_tensor = at.segment().src, &x_tensor = at.call.x[at.window];
+        const place at(call, thread, of_number);
+        number = of_number;
         present = at.has(at.lane * R::lane::PIECES);
         if constexpr (R::VECTORS) {
-            of_dy = found_here(R::lane::find(at, dy_tensor, at.head_of(dy_tensor), at.lane));
-            of_x = found_here(R::lane::find(at, x_tensor, at.head_of(x_tensor), at.lane));
+            end = at.end(number);
+            at_dy.find(at, at.segment().src);
+            at_x.find(at, call.x[at.window]);
         }
     }
 
-    /* The same for the next place of the slot. */
-    __device__ __forceinline__ void find_next(const place &before, const place &at)
+    /* Finds where run() stores. */
+    __device__ __forceinline__ void find_dst(const typename R::call &call, const unit_thread &thread, int32_t action)
     {
-        if (R::VECTORS && at.call.equally_far && at.window == before.window && at.present) {
-            of_dy += (int32_t)at.call.slots * (int64_t)at.segment().src.head;
-            of_x += (int32_t)at.call.slots * (int64_t)at.call.x[at.window].head;
+        const place at(call, thread, number);
+        const auto &s = at.segment();
+        is_stored = s.dst.base && !(action == TROPE_ROW_COPY && s.in_place);
+        if constexpr (R::VECTORS)
+            at_dst.find(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
+    }
+
+    /* Goes on to the next head of the slot. */
+    __device__ __forceinline__ void go(const typename R::call &call, const unit_thread &thread, int32_t action)
+    {
+        if (R::VECTORS && number + call.slots < end) {
+            number += call.slots;
+            at_dy.go(call.slots);
+            at_x.go(call.slots);
+            at_dst.go(call.slots);
         } else {
-            find(at);
+            find(call, thread, number + call.slots);
+            find_dst(call, thread, action);
         }
     }
 
-    __device__ __forceinline__ void load(const place &at)
+    __device__ __forceinline__ void load(const typename R::call &call, const unit_thread &thread)
     {
         if constexpr (R::VECTORS) {
-            dy.of[0].load(of_dy, of_dy + at.segment().src.second);
-            x.of[0].load(of_x, of_x + at.call.x[at.window].second);
+            dy.of[0].load(at_dy.at, at_dy.at + at_dy.second);
+            x.of[0].load(at_x.at, at_x.at + at_x.second);
         } else {
+            const place at(call, thread, number);
             dy.load(at, at.segment().src);
-            x.load(at, at.call.x[at.window]);
+            x.load(at, call.x[at.window]);
         }
     }
 
-    __device__ __forceinline__ void run(const place &at, int32_t action, uint32_t unit, double sum[R::SUMS][R::PAIRS])
+    __device__ __forceinline__ void run(const typename R::call &call, const unit_thread &thread, int32_t action,
+                                        double sum[R::SUMS][R::PAIRS])
     {
-        const auto &s = at.segment();
+        const place at(call, thread, number);
         if (action == TROPE_ROW_ROTATE)
-            rotate(at, unit, sum);
+            rotate(at, sum);
         else if (is_filled(action, true))
             dy.each([=](auto &p) { p.fill(filling_of<R::DTYPE>(action)); });
-        if (!s.dst.base || (action == TROPE_ROW_COPY && s.in_place))
+        if (!is_stored)
             return;
-        if constexpr (R::VECTORS) {
-            if (s.alike && action == TROPE_ROW_ROTATE) {
-                char *const to = const_cast<char *>(of_dy) + s.moved;
-                return dy.of[0].store(to, to + s.dst.second);
-            }
-        }
-        dy.store(at, action == TROPE_ROW_ROTATE ? s.dst : unrotated_dst(s));
+        if constexpr (R::VECTORS)
+            dy.of[0].store(at_dst.at, at_dst.at + at_dst.second);
+        else
+            dy.store(at, action == TROPE_ROW_ROTATE ? at.segment().dst : unrotated_dst(at.segment()));
     }
 
   private:
     /* Rotates dy into dx, and adds what the head has for the angles. */
-    __device__ __forceinline__ void rotate(const place &at, uint32_t unit, double sum[R::SUMS][R::PAIRS])
+    __device__ __forceinline__ void rotate(const place &at, double sum[R::SUMS][R::PAIRS])
     {
         const trope_plan &plan = at.call.plan.plan;
         if (plan.interleaved_src)
@@ -251,17 +297,18 @@ template <class R> struct head_job {
             x.each([](auto &p) { p.separate(); });
 #pragma unroll
         for (int e = 0; e < R::PAIRS; e += 2)
-            rotate_two(at, unit, e, sum);
+            rotate_two(at, e, sum);
         if (plan.interleaved_dst)
             dy.each([](auto &p) { p.join(); });
     }
 
-    __device__ __forceinline__ void rotate_two(const place &at, uint32_t unit, int e, double sum[R::SUMS][R::PAIRS])
+    __device__ __forceinline__ void rotate_two(const place &at, int e, double sum[R::SUMS][R::PAIRS])
     {
         const int32_t rounding = R::VECTORS ? (int32_t)TROPE_ROUND_ONCE : at.call.rounding;
         lane_coefficients<R> c;
         typename R::real dx[2][2];
-        c.load(at.call.shape, {0, 0, at.lane, unit, true}, e, R::SUMS > 1 && at.call.plan.plan.angles.per_element);
+        c.load_from(at.call.shape, first_couple + (uint32_t)e * at.call.shape.lanes.divisor,
+                    R::SUMS > 1 && at.call.plan.plan.angles.per_element);
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
@@ -326,18 +373,16 @@ __device__ __forceinline__ void rotate_heads(const typename R::call &call, const
 {
     double sum[R::SUMS][R::PAIRS] = {};
     const int32_t action = action_of_row<R>(call, thread.heads ? thread.unit : 0);
+    job->find_dst(call, thread, action);
 #pragma unroll 1
-    for (uint32_t round = 0; round < call.rounds; round++) {
-        const uint32_t number = thread.slot + round * call.slots;
-        const typename head_job<R>::place at(call, thread, number);
+    for (uint32_t left = call.rounds; left > 0; left--) {
         if (call.rearranges)
             __syncthreads();
         if (job->present)
-            job->run(at, action, thread.unit, sum);
-        if (round + 1 < call.rounds) {
-            const typename head_job<R>::place next(call, thread, number + call.slots);
-            job->find_next(at, next);
-            job->load(next);
+            job->run(call, thread, action, sum);
+        if (left > 1) {
+            job->go(call, thread, action);
+            job->load(call, thread);
         }
     }
     leave_sums<R::PAIRS>(call, thread, 0, sum[0]);
@@ -384,20 +429,26 @@ __device__ __forceinline__ double sum_of_unit(const gradient_call &call, uint32_
     return sum;
 }
 
-/* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. */
+/* Each unit has sums of its own. SEQUENCES looks at those that count for nothing as well. A thread has a column of as many units
+ * as the block has threads for. */
 __device__ __forceinline__ void emit_units(const gradient_call &call, const block_rows<int64_t> &rows, int32_t first_unit,
                                            uint32_t units)
 {
     const trope_plan &plan = call.plan.plan;
-    for (uint32_t i = threadIdx.x; i < units * call.columns.divisor; i += blockDim.x) {
-        const uint32_t unit = trope_divide(&call.columns, i), column = i - unit * call.columns.divisor;
-        const unit_row row(plan, rows, unit, axis_of_column(plan, column));
-        if (call.mode == GRADIENT_DIRECT)
-            store_angle(plan, find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position,
-                        column, sum_of_unit(call, unit, column));
-        else if (row.counts || call.mode == GRADIENT_SEQUENCES)
-            __stcs(call.sums + (int64_t)first_unit * call.columns.divisor + i,
-                   row.counts ? sum_of_unit(call, unit, column) : 0);
+    const uint32_t columns = call.columns.divisor, first = trope_divide(&call.columns, threadIdx.x),
+                   together = max(trope_divide(&call.columns, blockDim.x), 1u);
+    for (uint32_t column = threadIdx.x - first * columns; column < columns; column += blockDim.x) {
+        const uint32_t axis = axis_of_column(plan, column);
+        const angle_column angle(plan, column);
+        for (uint32_t unit = first; first < together && unit < units; unit += together) {
+            const unit_row row(plan, rows, unit, axis);
+            if (call.mode == GRADIENT_DIRECT)
+                angle.store(find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position,
+                            sum_of_unit(call, unit, column));
+            else if (row.counts || call.mode == GRADIENT_SEQUENCES)
+                __stcs(call.sums + ((int64_t)first_unit + unit) * columns + column,
+                       row.counts ? sum_of_unit(call, unit, column) : 0);
+        }
     }
 }
 
@@ -444,10 +495,10 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     const uint32_t units = min(call.shape.rows_of_block, (uint32_t)call.shape.rows - (uint32_t)first_unit);
     const unit_thread thread(call, first_unit, units);
     head_job<R> job;
-    const typename head_job<R>::place first(call, thread, thread.slot);
-    job.find(first);
+    job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.lane, 0));
+    job.find(call, thread, thread.slot);
     find_coefficients<R>(
-        call, steps, first_unit, units, [&]() { job.load(first); }, []() {});
+        call, steps, first_unit, units, [&]() { job.load(call, thread); }, []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);

@@ -190,7 +190,6 @@ template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
     g->rearranges = rearranges_in_place(plan);
     for (uint32_t i = 0; i < g->segments; i++)
         g->shape.any_is_intricate = g->shape.any_is_intricate || g->segment[i].is_intricate;
-    g->equally_far = g->entries == 1 && !g->shape.any_is_intricate;
 }
 
 /* ---- workspace ---- */

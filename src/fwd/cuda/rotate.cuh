@@ -34,15 +34,20 @@ template <class R> struct lane_coefficients {
     static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
     couples<R, TOGETHER> first, second;
 
-    /* Loads those of pairs e and e + 1. `own`: the two elements of a pair may have different coefficients. */
-    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
+    /* Loads those from a place on. `own`: the two elements of a pair may have different coefficients. */
+    __device__ __forceinline__ void load_from(const block_shape &shape, uint32_t place, bool own)
     {
-        const couple<R::DTYPE> *const from =
-            (const couple<R::DTYPE> *)shared + place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e);
+        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + place;
         first = *(const couples<R, TOGETHER> *)from;
         second = first;
         if (own)
             second = *(const couples<R, TOGETHER> *)(from + shape.second_at);
+    }
+
+    /* Loads those of pairs e and e + 1. */
+    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
+    {
+        load_from(shape, place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e), own);
     }
 
     /* As NATIVE does, for a caller whose plan says ONCE because it needs them unrounded first. */
