@@ -105,7 +105,7 @@ static void launch_all(const gradient_call &g, bool vectors, size_t shared_bytes
     if (g.mode == GRADIENT_TOTAL || g.mode == GRADIENT_TOKENS)
         launch_adder(l, trope_angle_sums.add_rows, s->width, WIDE_THREADS / s->lanes, *s);
     else if (g.mode == GRADIENT_SEQUENCES && g.shape.rows > 0)
-        launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS, *s);
+        launch_adder(l, trope_angle_sums.add_sequences, s->buckets, SUMS_WARPS / s->row_warps, *s);
     else if (g.mode == GRADIENT_SORTED && g.shape.rows > 0)
         launch_sorted(s, l);
 }

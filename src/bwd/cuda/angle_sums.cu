@@ -6,6 +6,19 @@
 #include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/kernels.h"
 
+/* Adds numbers that are loaded together, in their order: a loop that adds each when it has come waits for every one. */
+template <typename LOAD> __device__ __forceinline__ double add_together(double sum, LOAD load)
+{
+    double loaded[LOADED_TOGETHER];
+#pragma unroll
+    for (int i = 0; i < LOADED_TOGETHER; i++)
+        loaded[i] = load((uint32_t)i);
+#pragma unroll
+    for (int i = 0; i < LOADED_TOGETHER; i++)
+        sum += loaded[i];
+    return sum;
+}
+
 /* ---- units that follow each other in a known way ---- */
 
 /* Adds rows of sums: each of a column's lanes every so many of them, then the lanes by halves. */
@@ -16,9 +29,11 @@ static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PA
     const uint32_t of_block = WIDE_THREADS / s.lanes, columns = columns_of(s.plan);
     const int64_t at = (int64_t)blockIdx.x * of_block + threadIdx.x % of_block, token = at / columns;
     double sum = 0;
-#pragma unroll 8
-    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.lanes)
-        sum += at < s.width ? __ldcs(s.sums + row * s.width + at) : 0;
+    for (int64_t row = threadIdx.x / of_block; row < s.rows; row += s.lanes * LOADED_TOGETHER)
+        sum = add_together(sum, [&](uint32_t i) {
+            const int64_t of_lane = row + i * s.lanes;
+            return of_lane < s.rows && at < s.width ? __ldcs(s.sums + of_lane * s.row_stride + at * s.column_stride) : 0;
+        });
     lanes[threadIdx.x] = sum;
     for (uint32_t half = WIDE_THREADS / 2; half >= of_block; half /= 2) {
         __syncthreads();
@@ -52,16 +67,19 @@ __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 
-/* The sum of each row of d_freqs over the sequences that have a token there. A block has a row for each of its warps, and
- * lists the sequences that reach the first of them. cu_seqlens are read before the kernel before this one has ended, which
- * is of the same call: see early_launch.cuh. */
+/* The sum of each row of d_freqs over the sequences that have a token there. A block has as many rows as its warps are enough
+ * for, and lists the sequences that reach the first of them; a warp of a row has every so manieth of the list, and the warps are
+ * added in order. cu_seqlens are read before the kernel before this one has ended, which is of the same call: see
+ * early_launch.cuh. */
 static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ token_run list[SUMS_THREADS];
     __shared__ uint32_t counts[SUMS_WARPS];
+    __shared__ double sums[SUMS_THREADS];
     const trope_plan &plan = s.plan;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan);
-    const int64_t first_row = (int64_t)blockIdx.x * SUMS_WARPS, row = first_row + warp;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, columns = columns_of(plan),
+                   number = warp / s.row_warps, share = warp % s.row_warps;
+    const int64_t first_row = (int64_t)blockIdx.x * (SUMS_WARPS / s.row_warps), row = first_row + number;
     const token_run own = load_sequence(plan.sequences, (int32_t)threadIdx.x);
     take_turn();
     const uint32_t reach = __ballot_sync(UINT32_MAX, own.length > first_row);
@@ -75,12 +93,22 @@ static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERN
     if (own.length > first_row)
         list[at] = own;
     __syncthreads();
-    for (uint32_t column = lane; column < columns && row < plan.angles.rows; column += 32) {
+    for (uint32_t first = 0; first < columns; first += 32) {
+        const uint32_t column = first + lane;
         double sum = 0;
-#pragma unroll 8
-        for (uint32_t i = 0; i < count; i++)
-            sum += row < list[i].length ? __ldcs(s.sums + (list[i].begin + row) * columns + column) : 0;
-        angle_column(plan, column).store(0, row, sum);
+        for (uint32_t i = share; i < count; i += s.row_warps * LOADED_TOGETHER)
+            sum = add_together(sum, [&](uint32_t j) {
+                const token_run run = list[min(i + j * s.row_warps, count - 1)];
+                const bool is_there = i + j * s.row_warps < count && row < run.length && column < columns;
+                return is_there ? __ldcs(s.sums + (run.begin + row) * columns + column) : 0;
+            });
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        for (uint32_t w = 1; w < s.row_warps && share == 0; w++)
+            sum += sums[threadIdx.x + w * 32];
+        if (share == 0 && column < columns && row < plan.angles.rows)
+            angle_column(plan, column).store(0, row, sum);
+        __syncthreads();
     }
 }
 

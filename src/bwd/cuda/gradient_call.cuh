@@ -33,7 +33,7 @@ struct gradient_call {
     uint32_t rearranges;           /* a head in place is stored elsewhere in itself, when all of it has been loaded */
     uint32_t left_at;              /* bytes of shared memory before what shares leave */
     trope_divisor columns;         /* of sums: the first elements of all pairs, then (per_element) the second ones */
-    double *sums;                  /* [units, columns]; TOTAL: [blocks, columns] */
+    double *sums;                  /* [units, columns]; TOTAL: [columns, blocks] */
     uint32_t *keys, *values;       /* SORTED: [axes, units] */
     uint32_t buckets;              /* rows of d_freqs, of all batch entries that have their own */
     uint32_t windows, segments;    /* these are windows first, then what passes through */
@@ -127,15 +127,18 @@ __device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint3
 #define SUMS_WARPS    (SUMS_THREADS / 32)
 #define WIDE_THREADS  1024
 #define MOST_LANES    256 /* of a column: with fewer columns a block would read less than a sector of a row */
+#define LOADED_TOGETHER 8
 #define SORT_MAX_BITS 10  /* a digit: a warp's counters are 4 KiB */
 #define RUN_ITEMS     32  /* sorted units that are added first, where they have one key */
 
 /* What the kernels that add sums are told. Those that sort look at keys[from] and values[from], and write the others. */
 struct angle_sums {
     trope_plan plan;
-    double *sums;                  /* [units or blocks, columns] */
+    double *sums;
     int64_t rows, width;           /* of what is added in order: blocks; TOKENS: units of a token, all tokens' columns */
+    int64_t row_stride, column_stride;
     uint32_t lanes;                /* that add one column of it: a power of two */
+    uint32_t row_warps;            /* SEQUENCES: that add one row: a power of two */
     uint32_t *keys[2], *values[2]; /* [axes, units] */
     uint32_t *counts;              /* [digits, tiles] */
     uint32_t from, items, buckets;

@@ -463,7 +463,7 @@ __device__ __forceinline__ void emit_total(const gradient_call &call, const bloc
             if (row.counts)
                 sum = fma(plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
         }
-        __stcs(call.sums + (int64_t)blockIdx.x * call.columns.divisor + column, sum);
+        call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* in L2 it meets those of its neighbours */
     }
 }
 

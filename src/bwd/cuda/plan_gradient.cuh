@@ -11,8 +11,9 @@
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   MOST_SEARCHED_ROWS
-/* Heads that a thread has at least, where there are as many: what a unit needs besides them is spread over more of them. */
-#define HEADS_OF_THREAD 4
+/* Heads that a thread has: what a unit needs besides them is spread over more of them. Few heads are for two threads. */
+#define HEADS_OF_THREAD     8
+#define FEW_HEADS_OF_THREAD 4
 /* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
  * thread. */
 #define MOST_SEQUENCES (SUMS_THREADS - 2)
@@ -61,7 +62,8 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
     const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
                    lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
     const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(GRADIENT_THREADS / lanes, 1u);
-    const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
+    const int64_t of_thread = heads > HEADS_OF_THREAD ? HEADS_OF_THREAD : FEW_HEADS_OF_THREAD,
+                  wanted = std::min<int64_t>(quotient_up(heads, of_thread), most);
     while (1u << g->lane_bits < lanes)
         g->lane_bits++;
     g->slots = power_of_two((uint32_t)wanted);
@@ -214,7 +216,12 @@ static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
     s->plan = g.plan.plan;
     s->rows = g.mode == GRADIENT_TOKENS ? quotient_up(g.batch, g.entries) : rows;
     s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_TOKENS ? s->plan.tokens : 1);
-    s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), MOST_LANES));
+    s->row_stride = g.mode == GRADIENT_TOTAL ? 1 : s->width;
+    s->column_stride = g.mode == GRADIENT_TOTAL ? s->rows : 1;
+    s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2),
+                                                        g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_LANES));
+    s->row_warps = power_of_two((uint32_t)std::min<int64_t>(
+        std::max<int64_t>(ENOUGH_UNITS * SUMS_WARPS / std::max<int64_t>(g.buckets, 1), 1), SUMS_WARPS));
     s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
     s->buckets = g.buckets;
     s->warp_items = s->items <= 1u << 17 ? 64 : 256;
