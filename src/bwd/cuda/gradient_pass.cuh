@@ -150,19 +150,20 @@ template <int DTYPE, bool VECTORS> struct gradient_lane {
     }
 };
 
-/* The row of a unit on an axis, and whether its position counts for the pairs of that axis. */
-struct unit_row {
-    int64_t position;
-    bool counts;
+/* The row of a unit on an axis. */
+__device__ __forceinline__ int64_t position_of_unit(const block_rows<int64_t> &rows, uint32_t unit, uint32_t axis)
+{
+    return rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
+}
 
-    __device__ __forceinline__ unit_row(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
-                                        uint32_t axis)
-    {
-        position = rows.position[rows.axis_bits ? (unit << rows.axis_bits) + axis : unit];
-        const bool is_nan = is_missing<true>(plan, position), has_actions = plan.sequences.boundaries;
-        counts = !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
-    }
-};
+/* Whether it counts for the pairs of that axis. */
+__device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
+                                                uint32_t axis)
+{
+    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)),
+               has_actions = plan.sequences.boundaries;
+    return !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
+}
 
 /* What the kernels of a dtype differ in, and all that find_coefficients asks for. */
 template <int OF_DTYPE, bool OF_VECTORS> struct gradient_pass {
@@ -441,13 +442,15 @@ __device__ __forceinline__ void emit_units(const gradient_call &call, const bloc
         const uint32_t axis = axis_of_column(plan, column);
         const angle_column angle(plan, column);
         for (uint32_t unit = first; first < together && unit < units; unit += together) {
-            const unit_row row(plan, rows, unit, axis);
-            if (call.mode == GRADIENT_DIRECT)
-                angle.store(find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer, row.position,
-                            sum_of_unit(call, unit, column));
-            else if (row.counts || call.mode == GRADIENT_SEQUENCES)
+            if (call.mode == GRADIENT_DIRECT) {
+                angle.store(find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer,
+                            position_of_unit(rows, unit, axis), sum_of_unit(call, unit, column));
+                continue;
+            }
+            const bool counts = counts_for_axis(plan, rows, unit, axis);
+            if (counts || call.mode == GRADIENT_SEQUENCES)
                 __stcs(call.sums + ((int64_t)first_unit + unit) * columns + column,
-                       row.counts ? sum_of_unit(call, unit, column) : 0);
+                       counts ? sum_of_unit(call, unit, column) : 0);
         }
     }
 }
@@ -457,12 +460,12 @@ __device__ __forceinline__ void emit_total(const gradient_call &call, const bloc
 {
     const trope_plan &plan = call.plan.plan;
     for (uint32_t column = threadIdx.x; column < call.columns.divisor; column += blockDim.x) {
+        const uint32_t axis = axis_of_column(plan, column);
         double sum = 0;
-        for (uint32_t unit = 0; unit < units; unit++) {
-            const unit_row row(plan, rows, unit, axis_of_column(plan, column));
-            if (row.counts)
-                sum = fma(plan.d_inv_freq ? (double)row.position : 1, sum_of_unit(call, unit, column), sum);
-        }
+        for (uint32_t unit = 0; unit < units; unit++)
+            if (counts_for_axis(plan, rows, unit, axis))
+                sum = fma(plan.d_inv_freq ? (double)position_of_unit(rows, unit, axis) : 1, sum_of_unit(call, unit, column),
+                          sum);
         call.sums[(int64_t)column * gridDim.x + blockIdx.x] = sum; /* in L2 it meets those of its neighbours */
     }
 }
@@ -475,12 +478,13 @@ __device__ __forceinline__ void emit_keys(const gradient_call &call, const block
     const uint32_t axes = (uint32_t)plan.axes;
     for (uint32_t i = threadIdx.x; i < units * axes; i += blockDim.x) {
         const uint32_t unit = i / axes, axis = i - unit * axes;
-        const unit_row row(plan, rows, unit, axis);
         const int64_t batch =
             plan.d_freqs_stride.batch ? find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
-        const int64_t bucket = batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? row.position : 0);
+        const int64_t bucket = batch * rows_of_gradient(plan) +
+                               (plan.d_freqs_stride.row ? position_of_unit(rows, unit, axis) : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;
-        call.keys[at] = row.counts ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
+        call.keys[at] = counts_for_axis(plan, rows, unit, axis) ? axis * call.buckets + (uint32_t)bucket
+                                                                 : axes * call.buckets;
         call.values[at] = (uint32_t)first_unit + unit;
     }
 }

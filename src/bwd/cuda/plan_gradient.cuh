@@ -11,9 +11,8 @@
 #define ENOUGH_UNITS 1024
 #define MOST_ENTRIES 64
 #define MOST_UNITS   MOST_SEARCHED_ROWS
-/* Heads that a thread has: what a unit needs besides them is spread over more of them. Few heads are for two threads. */
-#define HEADS_OF_THREAD     8
-#define FEW_HEADS_OF_THREAD 4
+/* Heads that a thread has at least, where there are as many: what a unit needs besides them is spread over more of them. */
+#define HEADS_OF_THREAD 4
 /* Sequences that a block looks at for its rows of d_freqs: with those before the first and after the last one, one a
  * thread. */
 #define MOST_SEQUENCES (SUMS_THREADS - 2)
@@ -62,13 +61,10 @@ static inline void plan_slots(const trope_plan &plan, int64_t heads, gradient_ca
     const uint32_t of_lane = 16 / (uint32_t)plan.element_size,
                    lanes = power_of_two((uint32_t)quotient_up(plan.pairs, of_lane));
     const uint32_t of_warp = std::max(32 / lanes, 1u), most = std::max(GRADIENT_THREADS / lanes, 1u);
-    const int64_t of_thread = heads > HEADS_OF_THREAD ? HEADS_OF_THREAD : FEW_HEADS_OF_THREAD,
-                  wanted = std::min<int64_t>(quotient_up(heads, of_thread), most);
+    const int64_t wanted = std::min<int64_t>(quotient_up(heads, HEADS_OF_THREAD), most);
     while (1u << g->lane_bits < lanes)
         g->lane_bits++;
-    g->slots = power_of_two((uint32_t)wanted);
-    if (wanted > of_warp)
-        g->slots = (uint32_t)quotient_up(quotient_up(heads, quotient_up(heads, wanted)), of_warp) * of_warp;
+    g->slots = wanted < of_warp ? power_of_two((uint32_t)wanted) : (uint32_t)wanted / of_warp * of_warp;
     g->slots_of_warp = std::min(g->slots, of_warp);
     g->shares = g->slots / g->slots_of_warp;
     g->rounds = (uint32_t)quotient_up(heads, g->slots);
