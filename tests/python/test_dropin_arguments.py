@@ -577,20 +577,24 @@ def has_autograd(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OF_TENSORS if has_autograd(name)])
-def test_gradients_that_are_no_plain_tensors_are_refused(name):
+def test_gradients_that_are_no_plain_tensors(name):
+    """Sparse gradients are refused. Batched ones are refused, or right."""
     function, given, x = first_tensor(name)
     leaf = given[x].clone().requires_grad_()
     given[x] = leaf * 1
     y = next(y for y in results_of(function, given) if y.requires_grad)
-    for upstream, options in (
-        (torch.stack([torch.ones_like(y)] * 2), dict(is_grads_batched=True)),
-        (torch.ones_like(y).to_sparse(), {}),
-    ):
-        composed = upstream.is_sparse and name == "megatron.apply_fused_qkv_rotary_pos_emb"  # whose last step is PyTorch's
-        with pytest.raises(RuntimeError if composed else trope.Error):
-            torch.autograd.grad(y, leaf, upstream, retain_graph=True, **options)
-    (dx,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
-    assert dx.isfinite().all()
+    composed = name == "megatron.apply_fused_qkv_rotary_pos_emb"  # whose last step is PyTorch's
+    with pytest.raises(RuntimeError if composed else trope.Error):
+        torch.autograd.grad(y, leaf, torch.ones_like(y).to_sparse(), retain_graph=True)
+    upstream = torch.stack([torch.randn_like(y), torch.randn_like(y)])
+    alone = [torch.autograd.grad(y, leaf, g, retain_graph=True)[0] for g in upstream]
+    assert all(dx.isfinite().all() for dx in alone)
+    try:
+        (batch,) = torch.autograd.grad(y, leaf, upstream, is_grads_batched=True)
+    except trope.Error as error:
+        assert "is_grads_batched" in str(error)
+    else:
+        assert torch.equal(batch, torch.stack(alone))
 
 
 @pytest.mark.parametrize("name", ["transformer_engine.apply_rotary_pos_emb", "flash_attn.apply_rotary_emb",

@@ -504,7 +504,7 @@ def test_refusals(device):
         (lambda: trope.torch.rotate(x, **dict(PLAIN, inv_freq=random(4, device="meta"))), "inv_freq"),
         (
             lambda: trope.torch.rotate(x.to("meta"), **dict(PLAIN, start_positions=torch.zeros(2, dtype=torch.int32))),
-            "tensors[0]",
+            "start_positions",
         ),
         (lambda: trope.rotate(x, stream=1, **PLAIN), "stream"),
         (lambda: trope.torch.rotate(x, max_position=9, **PLAIN), "max_position"),

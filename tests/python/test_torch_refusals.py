@@ -36,28 +36,6 @@ def operator(x):
     return torch.ops.trope.rotate(False, [x], *side[: _ops.SIDE], *_ops.options_of(spec))[0]
 
 
-@each_function
-def test_functional_transforms(device, name):
-    x, function = random(3, 5, 2, 3, 8, device=device), FUNCTIONS[name]
-
-    def call(x):
-        return function(x, **PLAIN)
-
-    for transformed in (
-        lambda: torch.vmap(call)(x),
-        lambda: torch.func.jvp(call, (x[0],), (x[0],)),
-        lambda: torch.func.vjp(call, x[0]),
-        lambda: torch.func.grad(lambda x: call(x).sum())(x[0]),
-        lambda: torch.func.jacrev(call)(x[0]),
-        lambda: torch.func.jacfwd(call)(x[0]),
-    ):
-        with pytest.raises(trope.Error, match="torch.autograd.grad"):
-            transformed()
-    with forward_ad.dual_level():
-        with pytest.raises(trope.Error, match="forward-mode"):
-            call(forward_ad.make_dual(x[0], x[0]))
-
-
 def test_forward_mode_of_the_operators(device):
     x = random(5, 2, 3, 8, device=device)
     assert torch.equal(operator(x), trope.torch.rotate(x, **PLAIN))
@@ -67,22 +45,6 @@ def test_forward_mode_of_the_operators(device):
                 operator(forward_ad.make_dual(x.detach().requires_grad_(requires_grad), x))
     with pytest.raises((trope.Error, RuntimeError), match="forward-mode|forward mode|torch.func"):
         torch.func.jvp(operator, (x,), (x,))
-
-
-def test_batched_gradients(device):
-    x = random(3, 2, 2, 8, device=device, grad=True)
-    y = trope.torch.rotate(x, **PLAIN)
-    with pytest.raises(trope.Error, match="is_grads_batched"):
-        torch.autograd.grad(y, x, torch.stack([y.detach()] * 2), is_grads_batched=True)
-    with pytest.raises(trope.Error, match="vectorize"):
-        torch.autograd.functional.jacobian(lambda x: trope.torch.rotate(x, **PLAIN), x, vectorize=True)
-    freqs = random(3, 8, device=device, grad=True)
-    y = trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
-    with pytest.raises(trope.Error, match="is_grads_batched"):
-        torch.autograd.grad(y, freqs, torch.stack([y.detach()] * 2), is_grads_batched=True)
-    z = trope.torch.rotate_(x * 1, **PLAIN)
-    with pytest.raises(trope.Error, match="is_grads_batched"):
-        torch.autograd.grad(z, x, torch.stack([z.detach()] * 2), is_grads_batched=True)
 
 
 @each_function

@@ -7,7 +7,9 @@ QKV, transposed and expanded ones (as upstream gradients are) are read as they l
 memory that eager PyTorch's would have. The bits do not depend on any of it, nor on whether activation checkpointing runs a
 call again, nor on torch.compile, but with frequencies that are learned.
 
-What it does not do says so: torch.vmap, DTensor, forward-mode derivatives, gradients of cos and sin (give freqs).
+`rotate`, `rotate_` and `rotate_backward` also work under torch.func (grad, vjp, jvp, vmap), in forward mode, with batched gradients
+(is_grads_batched, vectorize=True), and on meta tensors. Transforms inside torch.compile, and gradients of cos and sin, are refused:
+give freqs instead of cos and sin.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from ..frequencies import frequency_list
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
-from . import _autograd, _launch, _ops  # noqa: E402
+from . import _autograd, _launch, _ops, _transforms  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,13 +43,13 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_eager(tensors):
-    """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor."""
+    """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor, no meta tensor."""
     if _compiles() or _count_modes():
         return False
     for t in tensors:
         if type(t) not in _PLAIN:
             return False
-    return True
+    return not tensors[0].is_meta
 
 
 def _requires_grad(tensors):
@@ -71,6 +73,15 @@ def _check_tensor(t, name):
     if distributed is not None and isinstance(t, distributed.DTensor):
         message = "%s is a DTensor: pass to_local(), and cp_size and cp_rank if its tokens are split over ranks"
         raise Error(message % name, name)
+
+
+def _check_meta(tensors):
+    """Refuses a tensor with memory beside meta tensors. (The operator would take it for one of them.)"""
+    count = len(tensors) - len(ARRAYS)
+    for i, t in enumerate(tensors):
+        if t is not None and not t.is_meta:
+            name = "tensors[%d]" % i if i < count else ARRAYS[i - count]
+            raise Error("%s is on %s, and tensors[0] on meta" % (name, t.device), name)
 
 
 def _check_tensors(tensors, side):
@@ -98,7 +109,8 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     if not tensors:
         raise Error("tensors: none is given", "tensors")
     _check_tensors(tensors, ())
-    _launch.refuse_transforms()
+    if _compiles():
+        _launch.refuse_transforms()
     if max_position is not None:
         integer(max_position, "max_position", 1)
         if not isinstance(options.get("inv_freq"), Tensor):
@@ -110,22 +122,26 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
             _check_tensor(options[name], name)
     spec, side = resolve(tensors, _spec.make_spec if _compiles() else _spec.cached_spec, **options)
     _check_tensors((), side)
+    if tensors[0].is_meta:
+        _check_meta((*tensors, *side))
     _check_gradients(side)
     if spec.accumulate and not accumulates:
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
-    if side[7] is not None and not _is_eager(tensors):
-        raise Error("status is for eager calls alone, not for torch.compile or dispatch modes", "status")
+    if side[7] is not None and (not _is_eager(tensors) or _transforms.are_active()):
+        raise Error("status is for eager calls alone, not for torch.compile, dispatch modes or transforms", "status")
     return spec, side
 
 
 def _without_inv_freq_as_tensor(options, x, max_position):
     inv_freq = options["inv_freq"]
     _check_tensor(inv_freq, "inv_freq")
-    if inv_freq.requires_grad:
+    if inv_freq.requires_grad or _transforms.is_followed(inv_freq):
         table = _table_of(inv_freq, x, max_position, options)
         return dict(options, inv_freq=None, freqs=table, angle_columns="pair")
     if max_position is not None:
         raise Error("max_position is for an inv_freq that requires a gradient", "max_position")
+    if inv_freq.is_meta and x.is_meta:  # it has no values, and the result needs none
+        return dict(options, inv_freq=[1.0] * inv_freq.numel())
     return dict(options, inv_freq=frequency_list(inv_freq))
 
 
@@ -234,6 +250,8 @@ def rotate(
     spec, side = _resolve(tensors, options, max_position)
     if not _is_eager(tensors):
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
+    elif _transforms.are_active((*tensors, *side)):
+        results = _transforms.Transformed.rotate(False, spec, side, list(tensors))
     elif _requires_grad(tensors) or (side[0] is not None and side[0].requires_grad):
         if torch.is_grad_enabled():
             _refuse_inference(tensors if side[0] is not None and side[0].requires_grad else (), side)
@@ -256,7 +274,7 @@ def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
     if any(spec.shared_heads):
         raise Error("shared_heads makes a result of another shape: use rotate", "shared_heads")
-    if not _is_eager(tensors):
+    if not _is_eager(tensors) or _transforms.are_active((*tensors, *side)):
         rotated = rotate(*tensors, max_position=max_position, **options)
         for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
             x.copy_(y)
@@ -308,6 +326,9 @@ def _rotate_out(
     backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None, blamed="out"
 ):
     """Without autograd: into `out`."""
+    if not _compiles() and _transforms.are_active(tensors):
+        message = "%s is written, which torch.func transforms, forward mode and batched gradients do not see: leave it out"
+        raise Error(message % blamed, blamed)
     spec, side = _resolve(tensors, options, max_position, accumulates=backward)
     out = one_each(out, "out", len(tensors))
     forward_src = one_each(forward_src, "forward_src", len(tensors))
@@ -342,6 +363,9 @@ def _rotate_out(
 
 def _copy_out(backward, spec, side, tensors, out):
     """Into `out` under torch.compile and dispatch modes, which see operators, and not what a launch writes."""
+    for i, x in enumerate(out):
+        if x.device != tensors[0].device:
+            raise Error("out[%d] is on %s, and tensors[0] on %s" % (i, x.device, tensors[0].device), "out[%d]" % i)
     for x, y in zip(out, _ops.Operators.rotate(backward, spec, side, list(tensors))):
         x.copy_(y)
     return out[0] if len(tensors) == 1 else tuple(out)
@@ -384,7 +408,11 @@ def rotate_backward(
 ) -> Any:
     if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
-        apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
+        apply = _autograd.Eager
+        if not _is_eager(tensors):
+            apply = _ops.Operators
+        elif _transforms.are_active((*tensors, *side)):
+            apply = _transforms.Transformed
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
     blamed = "out"
@@ -408,6 +436,9 @@ def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **option
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
     if not _is_eager(tensors):
         _copy_out(True, spec, side, tensors, tensors)
+    elif _transforms.are_active((*tensors, *side)):
+        for x, y in zip(tensors, _transforms.Transformed.rotate(True, spec, side, list(tensors))):
+            x.copy_(y)
     else:
         _write_in_place(True, spec, side, tensors, ())
     return tensors[0] if len(tensors) == 1 else tensors
@@ -423,11 +454,8 @@ _TENSORS = """
 
 rotate.__doc__ = (
     "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.\n"
-    + _TENSORS.format(
-        more="""
-        out: tensors to write instead of new ones, outside of autograd."""
-        + _MAX_POSITION
-    )
+    + _TENSORS.format(more="""
+        out: tensors to write instead of new ones, outside of autograd.""" + _MAX_POSITION)
     + "\n"
     + OPTIONS
     + """    Return:
@@ -445,14 +473,11 @@ rotate_.__doc__ = (
 )
 rotate_backward.__doc__ = (
     "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.\n"
-    + _TENSORS.format(
-        more=""" They are dy.
+    + _TENSORS.format(more=""" They are dy.
         out: tensors to write (with accumulate: to add to) instead of new ones, outside of autograd.
         forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
         d_freqs: like the table, f32 (f64 with f64 tensors): the gradient of freqs is written to it.
-        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq."""
-        + _MAX_POSITION
-    )
+        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq.""" + _MAX_POSITION)
     + "\n"
     + OPTIONS
     + """    Return:

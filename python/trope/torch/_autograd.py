@@ -1,5 +1,5 @@
 """Eager autograd: cheaper than the operators of torch.library, which torch.compile takes. (So are Functions without
-setup_context: with it, torch looks at the signature of forward in every call, which takes 50 us.)
+setup_context: with it, torch looks at the signature of forward in every call, which takes 50 us. _transforms.py has such ones.)
 
 Functions get those of the arrays beside the tensors that are there, and `slots`, their places in plan.Side: each argument
 of a Function costs, and mostly there are none or one.
@@ -75,7 +75,9 @@ class AngleGradient(Function):
         arrays, slots = ctx.saved_tensors, ctx.slots
         dys, xs = _cut(slots, arrays)
         with torch.no_grad():
-            d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Eager, ctx.spec, _spread(slots, arrays), dys, xs, g)
+            d_freqs, d_dys, d_xs = _transforms.each_entry(
+                _formulas.angle_gradient_backward, Eager, ctx.spec, _spread(slots, arrays), dys, xs, g
+            )
         grads = [d_freqs, *d_dys, *d_xs]
         if torch.is_grad_enabled():
             grads = NoThird.apply(len(grads), *grads, g, *arrays)
@@ -127,6 +129,8 @@ class Eager:
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
+        if _transforms.are_active((*tensors, *side)):
+            return _transforms.Transformed.rotate(transposed, spec, side, tensors)
         if not torch.is_grad_enabled():
             return _launch.rotate(transposed, spec, side, tensors)
         slots, arrays = _present(side)
@@ -134,6 +138,8 @@ class Eager:
 
     @staticmethod
     def angle_gradient(spec, side, dys, xs):
+        if _transforms.are_active((*dys, *xs, *side)):
+            return _transforms.Transformed.angle_gradient(spec, side, dys, xs)
         if not torch.is_grad_enabled():
             return _launch.find_angle_gradient(spec, side, dys, xs)
         slots, arrays = _present(side)
@@ -143,3 +149,6 @@ class Eager:
     def mark_rotated(spec, i, side, x):
         slots, arrays = _present(side)
         Rotated.apply(spec, i, slots, x, *arrays)
+
+
+from . import _transforms  # noqa: E402 (it is made of what is above)

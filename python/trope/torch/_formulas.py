@@ -56,10 +56,13 @@ def quarter_turn(x, spec, i, pairing, sign):
     width, offset = spec.rotary_dims[i], spec.rotary_offsets[i]
     if width <= 0:
         return torch.zeros_like(x)
-    first, second = _halves(x[..., offset : offset + width], spec, pairing)
+    is_whole = width == x.shape[-1]  # (batched gradients have no rule for a slice that takes all)
+    first, second = _halves(x if is_whole else x[..., offset : offset + width], spec, pairing)
     turned = (-sign * second, sign * first)
     window = torch.stack(turned, -1).flatten(-3) if pairing == "interleaved" else torch.cat(turned, -1).flatten(-2)
-    return torch.nn.functional.pad(window, (offset, x.shape[-1] - offset - width))
+    if is_whole:
+        return window
+    return torch.cat([torch.zeros_like(x[..., :offset]), window, torch.zeros_like(x[..., offset + width :])], -1)
 
 
 def _scale(api, spec, side, g, tensors):
@@ -77,19 +80,26 @@ def _scale(api, spec, side, g, tensors):
     return api.rotate(False, intern(plain), (None, g, torch.zeros_like(g), *side[3:]), tensors)
 
 
+def rotate_some(api, transposed, spec, side, tensors, of=None):
+    """M x (or M' x) of the tensors that are there, which are tensors `of` of the spec; None of those that are None."""
+    keep = [i for i, t in enumerate(tensors) if t is not None]
+    results = [None] * len(tensors)
+    if keep:
+        some = subset(spec, keep if of is None else [of[i] for i in keep])
+        some, given = _as_wide(some, spec, [tensors[i] for i in keep])
+        for i, y in zip(keep, api.rotate(transposed, some, side, given)):
+            results[i] = y
+    return results
+
+
 def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, wants_tensors, which=None):
     """Gradients of y = M x (or M' x): (d_freqs or None, [d_tensor or None, ...]). A grad of None is 0. `which` of the
     spec's tensors the grads are of: all, unless given."""
     keep = [i for i, grad in enumerate(grads) if grad is not None]
     d_tensors = [None] * len(grads)
-    if not keep:
-        return None, d_tensors
-    of = keep if which is None else [which[i] for i in keep]
-    some, given = _as_wide(subset(spec, of), spec, [grads[i] for i in keep])
     if any(wants_tensors[i] for i in keep):
-        for i, d in zip(keep, api.rotate(not transposed, some, side, given)):
-            d_tensors[i] = d
-    if not wants_freqs:
+        d_tensors = rotate_some(api, not transposed, spec, side, grads, which)
+    if not wants_freqs or not keep:
         return None, d_tensors
     turning = [i for i in keep if spec.rotary_dims[i] > 0]
     if not turning:
@@ -100,14 +110,25 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
     return d_freqs.to(side[0].dtype), d_tensors
 
 
+def along_freqs(api, transposed, spec, side, g, tensors):
+    """The derivative of M x, or M' x, by the angles in the direction g, which has the shape of the table."""
+    sign = -1 if spec.inverse else 1
+    if transposed:
+        back = api.rotate(True, spec, side, _scale(api, spec, side, g, list(tensors)))
+        return [quarter_turn(x, spec, i, spec.pairing, -sign) for i, x in enumerate(back)]
+    turned = [quarter_turn(x, spec, i, spec.pairing, sign) for i, x in enumerate(tensors)]
+    return _scale(api, spec, side, g, api.rotate(False, spec, side, turned))
+
+
+def angle_gradient_along_freqs(api, spec, side, dys, xs, g):
+    """The derivative of d_freqs(dy, x, freqs) by freqs in the direction g: an element depends on its own angle alone."""
+    sign = -1 if spec.inverse else 1
+    minus_turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(xs)]
+    return -g * sign * api.angle_gradient(spec, side, list(dys), minus_turned).to(g.dtype)
+
+
 def angle_gradient_backward(api, spec, side, dys, xs, g):
     """Gradients of <g, d_freqs(dy, x, freqs)>: (d_freqs, [d_dy, ...], [d_x, ...])."""
-    sign = -1 if spec.inverse else 1
-    count, pairing = len(xs), spec.pairing
-    turned = [quarter_turn(x, spec, i, pairing, sign) for i, x in enumerate(xs)]
-    d_dys = _scale(api, spec, side, g, api.rotate(False, spec, side, turned))
-    back = api.rotate(True, spec, side, _scale(api, spec, side, g, list(dys)))
-    d_xs = [quarter_turn(x, spec, i, pairing, -sign) for i, x in enumerate(back)]
-    minus_turned = [quarter_turn(x, spec, i, pairing, -1) for i, x in enumerate(xs)]
-    d_freqs = -g * sign * api.angle_gradient(spec, side, list(dys), minus_turned).to(g.dtype)
-    return d_freqs, d_dys[:count], d_xs
+    d_dys = along_freqs(api, False, spec, side, g, xs)
+    d_xs = along_freqs(api, True, spec, side, g, dys)
+    return angle_gradient_along_freqs(api, spec, side, dys, xs, g), d_dys, d_xs

@@ -15,9 +15,23 @@ _current_stream = getattr(
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
 
 
-_is_transformed = torch._C._are_functorch_transforms_active
+are_functions_transformed = torch._C._are_functorch_transforms_active
 _is_batched = torch._C._functorch.is_legacy_batchedtensor  # of is_grads_batched and vectorize
 _is_traced = torch._C._get_tracing_state
+_follows_tangents = torch._C._is_fwd_grad_enabled
+
+
+def are_transforms_active():
+    """Whether a transform of torch.func or forward mode is at work. (In the forward of a Function neither is.)"""
+    return are_functions_transformed() or (forward_ad._current_level >= 0 and _follows_tangents())
+
+
+def are_batched(tensors):
+    """Whether one is a batch of gradients (is_grads_batched, vectorize)."""
+    for t in tensors:
+        if t is not None and _is_batched(t):
+            return True
+    return False
 
 
 def refuse_transforms(tensors=()):
@@ -25,15 +39,13 @@ def refuse_transforms(tensors=()):
 
     Batched gradients are seen in the first of `tensors`: all of a call are batched, or none is.
     """
-    if _is_transformed() or (tensors and _is_batched(tensors[0])):
+    if are_transforms_active() or (tensors and _is_batched(tensors[0])):
         raise Error(
-            "tensors: torch.func transforms (vmap, grad, vjp, jvp), is_grads_batched and jacobian(vectorize=True) are not"
-            " supported: call torch.autograd.grad once for each gradient, and make the dimension of a vmap one of batch or"
-            " heads",
+            "tensors: torch.func transforms, forward-mode derivatives, is_grads_batched and jacobian(vectorize=True) are for"
+            " trope.torch.rotate without out, outside of torch.compile. Here, call torch.autograd.grad once for each gradient,"
+            " and make the dimension of a vmap one of batch or heads",
             "tensors",
         )
-    if forward_ad._current_level >= 0:
-        raise Error("tensors: forward-mode derivatives are not supported: use torch.autograd.grad", "tensors")
     if _is_traced() is not None:
         raise Error(
             "tensors: torch.jit.trace would record a call that computes nothing: use torch.compile or torch.export",

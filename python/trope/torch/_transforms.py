@@ -1,0 +1,279 @@
+"""torch.func transforms (grad, vjp, jvp, vmap), forward-mode derivatives and batched gradients.
+
+The Functions here have setup_context, jvp and vmap, which these transforms need. Those of _autograd have not, and cost 50 us less a
+call, so this module is for calls in which a transform is active.
+
+A rotation is linear in its tensors: jvp is the call itself, and the dimension of a vmap joins that of the heads.
+"""
+
+import functools
+
+import torch
+from torch.autograd import Function, forward_ad
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from .._errors import Error
+from .._spec import DIMS
+from . import _autograd, _formulas, _launch
+
+
+def are_active(tensors=()):
+    """Whether a call of these tensors is transformed. Batched gradients show in the tensors alone."""
+    return _launch.are_transforms_active() or _launch.are_batched(tensors)
+
+
+def is_followed(t):
+    """Whether a transform differentiates by t, or has a batch of it, so that its values must not leave the graph."""
+    if not _launch.are_transforms_active():
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(t) or forward_ad.unpack_dual(t).tangent is not None
+
+
+# ---- vmap ----
+
+
+def _unbatch(arrays, dims, b):
+    return [t if d is None else t.select(d, b) for t, d in zip(arrays, dims)]
+
+
+def _each(apply, size, slots, arrays, dims):
+    """A call for each entry of the batch. Gives results that are stacked in dimension 0."""
+    if size == 0:
+        raise Error(
+            "tensors: vmap over an empty dimension, with angles or shared_heads that need a call for each entry", "tensors"
+        )
+    results = [apply(slots, _unbatch(arrays, dims, b)) for b in range(size)]
+    return tuple(torch.stack(of_one) for of_one in zip(*results))
+
+
+def _as_heads(apply, size, layout, slots, arrays, dims):
+    """One call, in which an entry of the batch has heads of its own. Gives (results, their dimensions)."""
+    heads, beside = DIMS[layout][3], len(slots)
+    moved = [t if d is None else t.movedim(d, heads) for t, d in zip(arrays, dims)]
+    if size == 0:
+        empty = [t.clone() for t in moved[beside:]]
+        return tuple(empty), tuple(None if d is None else heads for d in dims[beside:])
+    folded = [t if d is None else t.flatten(heads, heads + 1) for t, d in zip(moved, dims)]
+    results = [
+        y if d is None else y.unflatten(heads, x.shape[heads : heads + 2])
+        for y, x, d in zip(apply(slots, folded), moved[beside:], dims[beside:])
+    ]
+    return tuple(results), tuple(None if d is None else heads for d in dims[beside:])
+
+
+def _vmap_rotation(apply, size, spec, slots, arrays, dims):
+    """(results, their dimensions) of a rotation whose arrays (beside the tensors, then the tensors) have batch dimensions `dims`."""
+    shares_angles = all(d is None for d in dims[: len(slots)])
+    if shares_angles and not any(spec.shared_heads):
+        return _as_heads(apply, size, spec.layout, slots, arrays, dims)
+    results = _each(apply, size, slots, arrays, dims)
+    return results, (0,) * len(results)
+
+
+# ---- the Functions ----
+
+
+def _refuse_tangents_of_tables(slots, tangents):
+    for slot, tangent in zip(slots, tangents):
+        if slot in (1, 2) and tangent is not None:
+            name = ("cos", "sin")[slot - 1]
+            raise Error(
+                "%s has a tangent, and tables of cos and sin have no derivative: give freqs, or detach it" % name, name
+            )
+
+
+def _sum(parts):
+    """The sum of derivatives, of which None is 0."""
+    present = [part for part in parts if part is not None]
+    return None if not present else sum(present[1:], present[0])
+
+
+def _with_outer_tangents(jvp):
+    """Lets the jvp of a Function see tangents of the transforms around it.
+
+    PyTorch switches forward mode off in a jvp, for all levels of torch.func, so that forward mode over forward mode gives zeros without an
+    error (seen in 2.11). Here it is on, and the level itself is taken off what the jvp computes with.
+    """
+
+    @functools.wraps(jvp)
+    def call(ctx, *tangents):
+        arrays = ctx.saved_tensors
+        if not _launch.are_functions_transformed():
+            return jvp(ctx, arrays, tangents)
+        with forward_ad._set_fwd_grad_enabled(True):
+            arrays, tangents = (
+                [t if t is None else forward_ad.unpack_dual(t).primal for t in ts] for ts in (arrays, tangents)
+            )
+            return jvp(ctx, arrays, tangents)
+
+    return call
+
+
+class Rotate(Function):
+    """M x of tensors, or M' x: apply(transposed, spec, slots, *arrays beside, *tensors) gives a tuple."""
+
+    @staticmethod
+    def forward(transposed, spec, slots, *arrays):
+        side = _autograd._spread(slots, arrays)
+        return tuple(_launch.rotate(transposed, spec, side, arrays[len(slots) :]))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.transposed, ctx.spec, slots, *arrays = inputs
+        ctx.slots, ctx.wants_freqs = slots, slots[:1] == (0,) and ctx.needs_input_grad[3]
+        ctx.set_materialize_grads(False)
+        # The tensors themselves are needed for the gradient of the angles alone: a caller may change them.
+        ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[: len(slots)]))
+        ctx.save_for_forward(*arrays)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        slots, saved = ctx.slots, ctx.saved_tensors
+        d_freqs, d_tensors = _formulas.rotation_backward(
+            Transformed, ctx.transposed, ctx.spec, _autograd._spread(slots, saved), saved[len(slots) :], grads,
+            ctx.wants_freqs, ctx.needs_input_grad[-len(grads) :],
+        )  # fmt: skip
+        of_beside = [None] * len(slots)
+        if ctx.wants_freqs:
+            of_beside[0] = d_freqs
+        return (None, None, None, *of_beside, *d_tensors)
+
+    @staticmethod
+    @_with_outer_tangents
+    def jvp(ctx, saved, tangents):
+        slots, transposed, spec = ctx.slots, ctx.transposed, ctx.spec
+        side, tensors = _autograd._spread(slots, saved), saved[len(slots) :]
+        _refuse_tangents_of_tables(slots, tangents[3:])
+        results = _formulas.rotate_some(Transformed, transposed, spec, side, tangents[3 + len(slots) :])
+        if slots[:1] == (0,) and tangents[3] is not None:
+            along = each_entry(_formulas.along_freqs, Transformed, transposed, spec, side, tangents[3], list(tensors))
+            results = [_sum(parts) for parts in zip(results, along)]
+        for i, x in enumerate(tensors):
+            if results[i] is None:
+                results[i] = torch.zeros_like(_launch.new_result(transposed, spec, i, x))
+        return tuple(results)
+
+    @staticmethod
+    def vmap(info, in_dims, transposed, spec, slots, *arrays):
+        def apply(slots, arrays):
+            return Rotate.apply(transposed, spec, slots, *arrays)
+
+        return _vmap_rotation(apply, info.batch_size, spec, slots, arrays, in_dims[3:])
+
+
+class AngleGradient(Function):
+    """dL/d freqs: apply(spec, slots, *arrays beside, *dys, *xs); the first beside is freqs."""
+
+    @staticmethod
+    def forward(spec, slots, *arrays):
+        return _launch.find_angle_gradient(spec, _autograd._spread(slots, arrays), *_autograd._cut(slots, arrays))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.spec, ctx.slots, *arrays = inputs
+        ctx.save_for_backward(*arrays)
+        ctx.save_for_forward(*arrays)
+
+    @staticmethod
+    def backward(ctx, g):
+        slots, arrays = ctx.slots, ctx.saved_tensors
+        dys, xs = _autograd._cut(slots, arrays)
+        side = _autograd._spread(slots, arrays)
+        d_freqs, d_dys, d_xs = each_entry(_formulas.angle_gradient_backward, Transformed, ctx.spec, side, dys, xs, g)
+        return (None, None, d_freqs) + (None,) * (len(slots) - 1) + (*d_dys, *d_xs)
+
+    @staticmethod
+    @_with_outer_tangents
+    def jvp(ctx, arrays, tangents):
+        slots, spec = ctx.slots, ctx.spec
+        side = _autograd._spread(slots, arrays)
+        dys, xs = _autograd._cut(slots, arrays)
+        parts = []
+        of_dys, of_xs = _autograd._cut(slots, tangents[2:])
+        for tangents_of, is_dy in ((of_dys, True), (of_xs, False)):
+            if any(t is not None for t in tangents_of):
+                given = [torch.zeros_like(x) if t is None else t for t, x in zip(tangents_of, dys if is_dy else xs)]
+                parts.append(Transformed.angle_gradient(spec, side, given if is_dy else dys, xs if is_dy else given))
+        if tangents[2] is not None:
+            parts.append(each_entry(_formulas.angle_gradient_along_freqs, Transformed, spec, side, dys, xs, tangents[2]))
+        return _sum(parts)
+
+    @staticmethod
+    def vmap(info, in_dims, spec, slots, *arrays):
+        def apply(slots, arrays):
+            return (AngleGradient.apply(spec, slots, *arrays),)
+
+        (result,) = _each(apply, info.batch_size, slots, arrays, in_dims[2:])
+        return result, 0
+
+
+# ---- batched gradients ----
+
+
+def _level():
+    """The level of the innermost batch of gradients. PyTorch tells it only to who changes it."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return level
+
+
+def _of_batches(arrays, call):
+    """call(size, arrays, their batch dimensions) gives (results, their dimensions); with batched arrays, batched results."""
+    level = _level()
+    dims = [0 if isinstance(t, torch.Tensor) and _launch.are_batched((t,)) else None for t in arrays]
+    arrays = [t if d is None else torch._remove_batch_dim(t, level, 1, 0) for t, d in zip(arrays, dims)]
+    size = next(t.shape[0] for t, d in zip(arrays, dims) if d == 0)
+    results, dims = call(size, arrays, dims)
+    # In forward mode, PyTorch asks for the batch to come first in memory.
+    return [y if d is None else torch._add_batch_dim(y.movedim(d, 0).contiguous(), 0, level) for y, d in zip(results, dims)]
+
+
+def each_entry(function, *arguments):
+    """function(*arguments), with a call for each entry if some of them are batches of gradients.
+
+    These have rules for few operations of PyTorch, so a formula must not see them. Arguments may be lists, and so may the result.
+    """
+    leaves, tree = tree_flatten(arguments)
+    if not any(isinstance(t, torch.Tensor) and _launch.are_batched((t,)) for t in leaves):
+        return function(*arguments)
+    trees = []
+
+    def call(size, leaves, dims):
+        entries = []
+        for b in range(size):
+            entry, of_result = tree_flatten(each_entry(function, *tree_unflatten(_unbatch(leaves, dims, b), tree)))
+            entries.append(entry)
+            trees.append(of_result)
+        stacked = [None if parts[0] is None else torch.stack(parts) for parts in zip(*entries)]
+        return stacked, [None if y is None else 0 for y in stacked]
+
+    return tree_unflatten(_of_batches(leaves, call), trees[0])
+
+
+class Transformed:
+    """The calls that the formulas are made of."""
+
+    @staticmethod
+    def rotate(transposed, spec, side, tensors):
+        slots, arrays = _autograd._present(side)
+        arrays = [*arrays, *tensors]
+        if not _launch.are_batched(arrays):
+            return list(Rotate.apply(transposed, spec, slots, *arrays))
+
+        def apply(slots, arrays):
+            return Transformed.rotate(transposed, spec, _autograd._spread(slots, arrays), arrays[len(slots) :])
+
+        return _of_batches(arrays, lambda size, arrays, dims: _vmap_rotation(apply, size, spec, slots, arrays, dims))
+
+    @staticmethod
+    def angle_gradient(spec, side, dys, xs):
+        slots, arrays = _autograd._present(side)
+        arrays = [*arrays, *dys, *xs]
+        if not _launch.are_batched(arrays):
+            return AngleGradient.apply(spec, slots, *arrays)
+
+        def apply(slots, arrays):
+            return (Transformed.angle_gradient(spec, _autograd._spread(slots, arrays), *_autograd._cut(slots, arrays)),)
+
+        (result,) = _of_batches(arrays, lambda size, arrays, dims: (_each(apply, size, slots, arrays, dims), (0,)))
+        return result

@@ -1,0 +1,331 @@
+"""torch.func transforms, forward mode, batched gradients and meta tensors."""
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trope  # noqa: E402
+import trope.torch  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+INV_FREQ = [1.0, 0.3, 0.1, 0.03]
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+def random(*shape, device, dtype=torch.float64, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device, dtype)
+
+
+class Case:
+    """Tensors of a call, its options, and the arrays beside them."""
+
+    def __init__(self, *shapes, **options):
+        self.shapes, self.options = shapes, dict(dict(layout="sbhd", pairing="half"), **options)
+        self.arrays = {name: option for name, option in options.items() if callable(option)}
+
+    def make(self, device):
+        tensors = [random(*shape, device=device, seed=i) for i, shape in enumerate(self.shapes)]
+        arrays = {name: make(device) for name, make in self.arrays.items()}
+        return tensors, {**self.options, **arrays}
+
+
+def freqs(*shape):
+    return lambda device: random(*shape, device=device, seed=9)
+
+
+def integers(*values):
+    return lambda device: torch.tensor(values, dtype=torch.int32, device=device)
+
+
+CASES = {
+    "sbhd": Case((3, 2, 2, 8), inv_freq=INV_FREQ),
+    "bshd, interleaved, two tensors": Case(
+        (2, 3, 2, 8), (2, 3, 1, 8), layout="bshd", pairing="interleaved", inv_freq=INV_FREQ
+    ),
+    "bghsd": Case((2, 2, 2, 3, 8), layout="bghsd", inv_freq=INV_FREQ),
+    "thd": Case((5, 2, 8), layout="thd", inv_freq=INV_FREQ, cu_seqlens=integers(0, 2, 5)),
+    "freqs": Case((3, 2, 2, 8), freqs=freqs(3, 4), angle_columns="pair"),
+    "freqs for each element": Case((3, 2, 2, 8), freqs=freqs(3, 8), angle_columns="half"),
+    "freqs, inverse, mscale": Case((3, 2, 2, 8), freqs=freqs(3, 4), angle_columns="pair", inverse=True, mscale=1.5),
+    "freqs, interleaved to half": Case(
+        (3, 2, 2, 8), pairing="interleaved", pairing_out="half", freqs=freqs(3, 4), angle_columns="pair"
+    ),
+    "freqs, position_ids": Case(
+        (3, 2, 2, 8),
+        freqs=freqs(5, 4),
+        angle_columns="pair",
+        position_ids=lambda device: torch.tensor([[0, 4, 2], [1, 1, 3]], device=device),
+    ),
+    "freqs, a part of two widths": Case(
+        (3, 2, 2, 10), (3, 2, 1, 8), freqs=freqs(3, 4), angle_columns="pair", rotary_dim=[8, 4], rotary_offset=[1, 0]
+    ),
+    "freqs, shared heads": Case((3, 2, 1, 8), freqs=freqs(3, 4), angle_columns="pair", shared_heads=3),
+    "cos and sin": Case((3, 2, 2, 8), cos=freqs(3, 4), sin=freqs(3, 4), angle_columns="pair"),
+    "padding": Case(
+        (6, 2, 8),
+        layout="thd",
+        freqs=freqs(3, 4),
+        angle_columns="pair",
+        cu_seqlens=integers(0, 2, 4),
+        cu_seqlens_padded=integers(0, 3, 6),
+        padding="zero",
+    ),
+}
+each_case = pytest.mark.parametrize("name", CASES)
+each_function = pytest.mark.parametrize("function", ["rotate", "rotate_backward"])
+
+
+def as_function(name, case, device, function="rotate"):
+    """(call, its arguments): of the tensors, and of freqs if there are any."""
+    tensors, options = CASES[name].make(device) if case is None else case.make(device)
+    if function == "rotate_backward" and options.get("shared_heads"):
+        tensors = [x.expand(*x.shape[:2], options["shared_heads"], x.shape[3]).clone() for x in tensors]
+    learned = [options.pop("freqs")] if "freqs" in options else []
+
+    def call(*arguments):
+        arguments = list(arguments)
+        angles = {"freqs": arguments.pop()} if learned else {}
+        return getattr(trope.torch, function)(*arguments, **options, **angles)
+
+    return call, tensors + learned
+
+
+@each_case
+@each_function
+def test_finite_differences_in_all_modes(device, name, function):
+    """gradcheck compares backward and forward mode, and batches of both, with finite differences."""
+    call, arguments = as_function(name, None, device, function)
+    arguments = [t.requires_grad_() for t in arguments]
+    assert torch.autograd.gradcheck(
+        call, arguments, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+    )
+
+
+@each_case
+def test_finite_differences_of_second_derivatives(device, name):
+    call, arguments = as_function(name, None, device)
+    arguments = [t.requires_grad_() for t in arguments]
+    assert torch.autograd.gradgradcheck(call, arguments, check_fwd_over_rev=True, check_batched_grad=True)
+
+
+def one(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+@each_case
+@each_function
+@pytest.mark.parametrize("batched", ["tensors", "all", "first"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_vmap_has_the_bits_of_a_loop(device, name, function, batched, dtype):
+    call, arguments = as_function(name, None, device, function)
+    count = len(CASES[name].shapes)
+    arguments = [t.to(dtype) if i < count else t.float() if dtype != torch.float64 else t for i, t in enumerate(arguments)]
+    if dtype != torch.float64 and "cos" in CASES[name].arrays:
+        pytest.skip("tables of f64 are for tensors of f64")
+    is_batched = [batched == "all" or (i < count if batched == "tensors" else i == 0) for i in range(len(arguments))]
+    batches = [torch.stack([t, t * 0.5, t - 1]) if b else t for t, b in zip(arguments, is_batched)]
+    in_dims = tuple(0 if b else None for b in is_batched)
+    results = one(torch.vmap(call, in_dims)(*batches))
+    for b in range(3):
+        alone = one(call(*[t[b] if i else t for t, i in zip(batches, is_batched)]))
+        for y, wanted in zip(results, alone):
+            assert torch.equal(y[b], wanted)
+
+
+def test_vmap_of_any_dimensions(device):
+    x = random(3, 4, 2, 2, 8, device=device)
+
+    def call(x):
+        return trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+
+    wanted = torch.stack([call(x[:, b]) for b in range(4)], 2)
+    assert torch.equal(torch.vmap(call, 1, 2)(x), wanted)
+    assert torch.equal(torch.vmap(torch.vmap(call, 1), 0)(random(2, 3, 4, 2, 2, 8, device=device))[1, 2],
+                       call(random(2, 3, 4, 2, 2, 8, device=device)[1, :, 2]))  # fmt: skip
+    assert torch.vmap(call, 1)(x[:, :0]).shape == (0, 3, 2, 2, 8)
+
+
+@each_case
+def test_torch_func_agrees_with_autograd(device, name):
+    call, arguments = as_function(name, None, device)
+    upstream = [random(*y.shape, device=device, seed=20 + i) for i, y in enumerate(one(call(*arguments)))]
+    tangents = [random(*t.shape, device=device, seed=30 + i) for i, t in enumerate(arguments)]
+
+    def loss(*arguments):
+        return sum((y.sin() * g).sum() for y, g in zip(one(call(*arguments)), upstream))
+
+    leaves = [t.clone().requires_grad_() for t in arguments]
+    wanted = torch.autograd.grad(loss(*leaves), leaves, create_graph=True)
+    which = tuple(range(len(arguments)))
+    for ours, theirs in zip(torch.func.grad(loss, which)(*arguments), wanted):
+        torch.testing.assert_close(ours, theirs)
+    _, pull = torch.func.vjp(loss, *arguments)
+    for ours, theirs in zip(pull(torch.tensor(2.0, dtype=torch.float64, device=device)), wanted):
+        torch.testing.assert_close(ours, 2 * theirs)
+    along = sum((g * t).sum() for g, t in zip(wanted, tangents))
+    value, tangent = torch.func.jvp(loss, tuple(arguments), tuple(tangents))
+    torch.testing.assert_close(value, loss(*arguments))
+    torch.testing.assert_close(tangent, along)
+    seconds = torch.autograd.grad(along, leaves)
+    _, of_gradients = torch.func.jvp(torch.func.grad(loss, which), tuple(arguments), tuple(tangents))
+    for ours, theirs in zip(of_gradients, seconds):
+        torch.testing.assert_close(ours, theirs)
+
+
+def reference(x, freqs):
+    """sbhd, pairs by halves, freqs [tokens, pairs]."""
+    cos, sin = (torch.cat([t, t], -1)[:, None, None] for t in (freqs.cos(), freqs.sin()))
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def test_third_derivatives_by_freqs(device):
+    x, angles, g = (random(*shape, device=device, seed=i) for i, shape in enumerate([(2, 1, 1, 4), (2, 2), (2, 1, 1, 4)]))
+
+    def ours(angles):
+        y = trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=angles, angle_columns="pair")
+        return (y * y * y * g).sum()
+
+    def theirs(angles):
+        return (reference(x, angles) ** 3 * g).sum()
+
+    for transforms in itertools.product((torch.func.jacfwd, torch.func.jacrev), repeat=3):
+        result, wanted = ours, theirs
+        for transform in transforms:
+            result, wanted = transform(result), transform(wanted)
+        torch.testing.assert_close(result(angles), wanted(angles))
+
+
+def test_frequencies_that_are_learned(device):
+    """The tangent of inv_freq is not lost, and each entry of a batch has its own frequencies."""
+    x, tangent = random(3, 2, 2, 8, device=device), random(4, device=device)
+    inv_freq = torch.tensor(INV_FREQ, dtype=torch.float64, device=device)
+    positions = torch.arange(3, device=device)[:, None]
+
+    def ours(inv_freq):
+        return trope.torch.rotate(x, layout="sbhd", pairing="half", inv_freq=inv_freq)
+
+    def theirs(inv_freq):
+        return reference(x, positions * inv_freq)
+
+    for result, wanted in zip(*(torch.func.jvp(f, (inv_freq,), (tangent,)) for f in (ours, theirs))):
+        torch.testing.assert_close(result, wanted)
+    torch.testing.assert_close(torch.func.jacrev(ours)(inv_freq), torch.func.jacrev(theirs)(inv_freq))
+    batch = torch.stack([inv_freq, 2 * inv_freq])
+    torch.testing.assert_close(torch.vmap(ours)(batch), torch.stack([theirs(one) for one in batch]))
+    wanted = torch.func.jvp(theirs, (inv_freq,), (tangent,))[1]
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(ours(forward_ad.make_dual(inv_freq, tangent)))
+        torch.testing.assert_close(dual.tangent, wanted)
+
+
+def test_module_by_functional_call(device):
+    module = trope.torch.RotaryEmbedding(trope.Frequencies(INV_FREQ), layout="sbhd", pairing="half", learned=True).to(
+        device
+    )
+    x, g = random(3, 2, 2, 8, device=device, dtype=torch.float32), random(3, 2, 2, 8, device=device, dtype=torch.float32)
+
+    def loss(parameters):
+        return (torch.func.functional_call(module, parameters, (x,)) * g).sum()
+
+    parameters = dict(module.named_parameters())
+    (ours,) = torch.func.grad(loss)({name: p.detach() for name, p in parameters.items()}).values()
+    (wanted,) = torch.autograd.grad(loss(parameters), tuple(parameters.values()))
+    assert torch.equal(ours, wanted)
+
+
+def test_in_place_calls(device):
+    options = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+    x, t = random(2, 3, 2, 2, 8, device=device), random(3, 2, 2, 8, device=device, seed=2)
+
+    def call(x):
+        return trope.torch.rotate_(x * 2, **options)
+
+    def wanted(x):
+        return trope.torch.rotate(x * 2, **options)
+
+    assert torch.equal(torch.vmap(call)(x), torch.vmap(wanted)(x))
+    for ours, theirs in zip(torch.func.jvp(call, (x[0],), (t,)), torch.func.jvp(wanted, (x[0],), (t,))):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(
+        torch.func.grad(lambda x: (call(x) * t).sum())(x[0]), torch.func.grad(lambda x: (wanted(x) * t).sum())(x[0])
+    )
+    back = torch.vmap(lambda y: trope.torch.rotate_backward_(y.clone(), **options))(torch.vmap(wanted)(x))
+    torch.testing.assert_close(back, 2 * x)
+    leaf = x[0].clone().requires_grad_()
+    z = call(leaf)
+    gradients = torch.autograd.grad(z, leaf, x, is_grads_batched=True)[0]
+    for g, upstream in zip(gradients, x):
+        assert torch.equal(g, torch.autograd.grad(wanted(leaf), leaf, upstream)[0])
+
+
+def test_transforms_that_are_refused(device):
+    options = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+    x = random(2, 3, 2, 2, 8, device=device)
+    cos, sin = random(3, 4, device=device).cos(), random(3, 4, device=device).sin()
+    table = dict(layout="sbhd", pairing="half", angle_columns="pair")
+    status = torch.zeros(1, dtype=torch.int32, device=device)
+    for call, argument in (
+        (lambda x: trope.torch.rotate(x, out=torch.empty_like(x), **options), "out"),
+        (
+            lambda x: trope.torch.rotate_backward(x, forward_src=x, d_inv_freq=torch.zeros(4).double(), **options),
+            "d_inv_freq",
+        ),
+        (lambda x: trope.torch.rotate(x, status=status, **options), "status"),
+    ):
+        for transform in (torch.vmap(call), torch.func.grad(lambda x: call(x[0]).sum())):
+            with pytest.raises(trope.Error) as caught:
+                transform(x)
+            assert caught.value.argument == argument, str(caught.value)
+    for transform in (
+        lambda call: torch.func.jvp(call, (cos,), (cos,)),
+        lambda call: torch.func.vjp(call, cos),
+    ):
+        with pytest.raises(trope.Error, match="give freqs") as caught:
+            transform(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))
+        assert caught.value.argument == "cos"
+    with pytest.raises(trope.Error, match="empty dimension"):
+        torch.vmap(lambda x: trope.torch.rotate(x[:, :, :1], shared_heads=2, **options))(x[:0])
+    for transform in (torch.vmap, lambda call: torch.func.grad(lambda x: call(x[0]).sum())):
+        with pytest.raises(Exception, match="outside of torch.compile"):
+            torch.compile(transform(lambda x: trope.torch.rotate(x, **options)), backend="eager", fullgraph=True)(x)
+
+
+@each_case
+@each_function
+def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
+    call, arguments = as_function(name, CASES[name], device, function)
+    tensors, options = CASES[name].make("meta")
+    if function == "rotate_backward" and options.get("shared_heads"):
+        tensors = [x.expand(*x.shape[:2], options["shared_heads"], x.shape[3]) for x in tensors]
+    tensors = [x.requires_grad_() for x in tensors]
+    results = one(getattr(trope.torch, function)(*tensors, **options))
+    for y, wanted in zip(results, one(call(*arguments))):
+        assert y.is_meta and y.shape == wanted.shape and y.dtype == wanted.dtype and y.stride() == wanted.stride()
+    gradients = torch.autograd.grad([y.sum() for y in results], tensors)
+    assert [g.shape for g in gradients] == [x.shape for x in tensors]
+
+
+def test_meta_tensors_in_place_and_with_tensors_on_a_device(device):
+    options = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+    x, real = torch.empty(3, 2, 2, 8, device="meta"), random(3, 2, 2, 8, device=device, dtype=torch.float32)
+    assert trope.torch.rotate_(x, **options) is x
+    assert trope.torch.rotate(x, out=x, **options) is x
+    assert trope.torch.rotate(x, **dict(options, inv_freq=torch.empty(4, device="meta"))).is_meta
+    for call, argument in (
+        (lambda: trope.torch.rotate(x, real, **options), "tensors[1]"),
+        (lambda: trope.torch.rotate(real, x, **options), "tensors[1]"),
+        (
+            lambda: trope.torch.rotate(x, position_ids=torch.zeros(2, 3, dtype=torch.long, device=device), **options),
+            "position_ids",
+        ),
+        (lambda: trope.torch.rotate(x, out=real, **options), "out"),
+        (lambda: trope.torch.rotate(x, **dict(options, inv_freq=torch.empty(5, device="meta"))), "inv_freq"),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            call()
+        assert caught.value.argument.startswith(argument), str(caught.value)
