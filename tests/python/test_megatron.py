@@ -13,6 +13,7 @@ import torch.utils.checkpoint  # noqa: E402
 
 import trope  # noqa: E402
 import trope.megatron as tm  # noqa: E402
+from trope.megatron._rope import _apply_rotary_pos_emb_bshd, _apply_rotary_pos_emb_thd  # noqa: E402
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -152,7 +153,7 @@ def test_sbhd(device, dtype, batch, options):
     t = random(TOKENS, BATCH, HEADS, DIM, device=device, dtype=dtype)
     expected = reference(t, *find_cos_sin(freqs), **options)
     check_bits(apply(t, freqs, options), expected, t)
-    check_bits(tm._apply_rotary_pos_emb_bshd(t, freqs, **options), expected, t)
+    check_bits(_apply_rotary_pos_emb_bshd(t, freqs, **options), expected, t)
     longer = torch.cat((freqs, make_freqs(device, 5, batch)))  # already cut tables, of which fused RoPE reads the first
     assert torch.equal(apply(t, longer, options), expected)
 
@@ -170,7 +171,7 @@ def test_sbd(device, dims):
     """Of no heads, with freqs of as many dimensions or one more."""
     freqs, t = make_freqs(device, batch=BATCH), random(TOKENS, BATCH, DIM, device=device, dtype=torch.bfloat16)
     cos, sin = find_cos_sin(freqs)
-    found = tm._apply_rotary_pos_emb_bshd(t, freqs[:, :, 0] if dims == 3 else freqs)
+    found = _apply_rotary_pos_emb_bshd(t, freqs[:, :, 0] if dims == 3 else freqs)
     check_bits(found, reference(t, cos[:, :, 0], sin[:, :, 0]), t)
 
 
@@ -194,7 +195,7 @@ def test_thd(device, dtype, cp_size, in_stream, options):
         expected = reference_thd(t, freqs, find_rows(cp_size, cp_rank, in_stream), options)
         group = Group(cp_size, cp_rank)
         check_bits(apply(t, freqs, options, cu_seqlens=cu_seqlens, cp_group=group), expected, t)
-        found = tm._apply_rotary_pos_emb_thd(t, cu_seqlens.long(), freqs, cp_group=group, **options)
+        found = _apply_rotary_pos_emb_thd(t, cu_seqlens.long(), freqs, cp_group=group, **options)
         assert torch.equal(found, expected)
 
 
@@ -307,7 +308,7 @@ def test_config_says_multi_latent_attention(device):
         expected = reference(t, *find_cos_sin(freqs), mla_rotary_interleaved=mla)
         config = make_config(multi_latent_attention=mla)
         assert torch.equal(tm.apply_rotary_pos_emb(t, freqs, config, mla_rotary_interleaved=None), expected)
-        assert torch.equal(tm._apply_rotary_pos_emb_bshd(t, freqs, multi_latent_attention=mla), expected)
+        assert torch.equal(_apply_rotary_pos_emb_bshd(t, freqs, multi_latent_attention=mla), expected)
 
 
 def test_gradient_of_freqs_and_second_derivatives(device):
@@ -624,7 +625,7 @@ def test_refusals_of_freqs():
     refused("freqs", call, t, make_freqs("cpu", columns=7), config)
     refused("freqs", call, t, freqs[:-1], config)
     refused("freqs", call, t[:, 0], make_freqs("cpu", 80, 2), config, **thd)
-    refused("cp_group", tm._apply_rotary_pos_emb_thd, t[:, 0], thd["cu_seqlens"], freqs)
+    refused("cp_group", _apply_rotary_pos_emb_thd, t[:, 0], thd["cu_seqlens"], freqs)
     refused("mla_rotary_interleaved", call, t, freqs, make_config(rotary_interleaved=True), mla_rotary_interleaved=True)
     refused("mscale", call, t, freqs, config, mscale=0.0)
     refused("transpose_output_memory", tm.fused_apply_rotary_pos_emb, t, freqs, True)

@@ -16,6 +16,7 @@ from test_megatron import (  # noqa: E402
 )  # fmt: skip
 
 import trope.megatron as tm  # noqa: E402
+from trope.megatron import _patch  # noqa: E402
 
 # ---- patch, on modules with Megatron's names ----
 
@@ -91,8 +92,8 @@ def build(monkeypatch):
         return modules
 
     yield types.SimpleNamespace(all=build_all, one=build_module)
-    if tm._active is not None:
-        tm._active.undo()
+    if _patch._active is not None:
+        _patch._active.undo()
 
 
 def snapshot(modules):
@@ -156,14 +157,14 @@ def test_unknown_signatures_are_refused(build, name, line):
     modules = build.all(dict(MAIN, **{name: MAIN[name] + "\n" + line}))
     before = snapshot(modules)
     refused(line.split()[1].partition("(")[0], tm.patch)
-    assert snapshot(modules) == before and tm._active is None
+    assert snapshot(modules) == before and _patch._active is None
 
 
 def test_no_megatron(build):
     with pytest.raises(ImportError, match="rope_utils"):
         build.all({ATTENTION: ""})
         tm.patch()
-    assert tm._active is None
+    assert _patch._active is None
 
 
 def test_arguments_by_the_signature_that_is_there(build):

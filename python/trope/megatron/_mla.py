@@ -1,0 +1,230 @@
+"""Replacements for Megatron-Core's fused_mla_yarn_rope_apply, the RoPE of multi-latent attention."""
+
+import torch
+from torch.autograd import Function
+
+from .. import transformer_engine as _te
+from .._abi import COPY, MAX_ROTARY_DIM
+from .._dropin import (
+    arguments, check_tables, check_writable, flag, floats, gradients, indices, integer, optional, refuse_gradient,
+)  # fmt: skip
+from .._errors import Error
+from ..torch import _count_write, _is_eager, _launch, _may_be_marked, _same_strides, rotate, rotate_
+from ..torch._autograd import Eager, _spread
+from ._move import _move, _resolve_eager
+from ._options import _CP, _T, _check_rows, _pairing, _sequences
+
+# ---- Checks and options ----
+
+
+def _emb_dim(value, name):
+    """The check of how many elements turn."""
+    integer(2, MAX_ROTARY_DIM)(value, name)
+    if value % 2:
+        raise Error("%s must be even, not %d" % (name, value), name)
+
+
+def _no_interleaving(value, name):
+    """The check of rotary_interleaved."""
+    flag(value, name)
+    if value:
+        raise Error("%s must be False: MLA's pairs are interleaved without it" % name, name)
+
+
+_MLA = {"cos": floats, "sin": floats, "emb_dim": _emb_dim, "rotary_interleaved": _no_interleaving, **_CP}
+
+
+def _mla_options(
+    t, argument, head_dim, words, cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size, inverse=False, remove_interleaving=False,
+    position_ids=None,
+):  # fmt: skip
+    """Those of rotate, after looking at t [s, b, h, head_dim] or, with cu_seqlens, [t, h, head_dim]. Without cu_seqlens,
+    cos and sin are already cut for the cp rank. `words` is what head_dim is the sum of."""
+    _te._check_dims(t, "sbhd" if cu_seqlens is None else "thd", argument)
+    if t.shape[-1] != head_dim:
+        raise Error("%s has head_dim %d, and %s is %d" % (argument, t.shape[-1], words, head_dim), argument)
+    if not cp_rank < cp_size:
+        raise Error("cp_rank must be 0 to cp_size - 1 = %d, not %d" % (cp_size - 1, cp_rank), "cp_rank")
+    for table, name in ((cos, "cos"), (sin, "sin")):
+        if table.dim() != 4 or tuple(table.shape[1:]) != (1, 1, emb_dim):
+            raise Error("%s has shape %s, which is not [positions, 1, 1, %d]" % (name, list(table.shape), emb_dim), name)
+        if cu_seqlens is None:
+            _check_rows(t, table.shape[0], name)
+        refuse_gradient(table, name)
+    check_tables(cos, sin, t, ("cos", "sin"), argument)
+    if position_ids is not None:
+        if cu_seqlens is None:
+            raise Error("position_ids are for thd: cu_seqlens is missing", "position_ids")
+        if position_ids.shape[0] != t.shape[0]:
+            message = "position_ids has shape %s for %d tokens"
+            raise Error(message % (list(position_ids.shape), t.shape[0]), "position_ids")
+        options = dict(layout="thd", position_ids=position_ids)
+    else:
+        options = dict(layout="sbhd") if cu_seqlens is None else _sequences(cu_seqlens, cp_size, cp_rank)
+    cos, sin = _same_strides(cos[:, 0, 0], sin[:, 0, 0])
+    return dict(options, cos=cos, sin=sin, rounding="native", inverse=inverse, **_pairing(False, True, remove_interleaving))
+
+
+def _check_like(x, name, first, name_of_first):
+    """Refuses a tensor of another dtype or device than the first of the call."""
+    for word, given, wanted in (("dtype", x.dtype, first.dtype), ("device", x.device, first.device)):
+        if given != wanted:
+            raise Error("%s has %s %s, and %s %s" % (name, word, given, name_of_first, wanted), name)
+
+
+class _InPlace(Function):
+    """Rotates t and gives it: apply(spec, slots, t, *arrays beside).
+
+    As in Megatron-Core, autograd is not told of the write: of a view, which q is in MLA, it would copy the whole gradient
+    twice. By the version of t it notices still if it needs t as it was.
+    """
+
+    @staticmethod
+    def forward(ctx, spec, slots, t, *arrays):
+        ctx.words = spec, slots
+        ctx.save_for_backward(*arrays)
+        _launch.launch(False, spec, [t], [t], (None,), (*_spread(slots, arrays), None, None))
+        _count_write(t)
+        return t
+
+    @staticmethod
+    @gradients
+    def backward(ctx, grad):
+        spec, slots = ctx.words
+        (d,) = Eager.rotate(True, spec, _spread(slots, ctx.saved_tensors), [grad])
+        return (None, None, d) + (None,) * len(slots)
+
+
+def _rotate_in_place(t, options):
+    """t, rotated, which autograd of Megatron-Core's MLA goes on with."""
+    if _is_eager((t,)):
+        check_writable(t, "t")
+    if not (t.requires_grad and torch.is_grad_enabled() and _is_eager((t,))):
+        if t.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _may_be_marked(t):
+            raise Error("t is a leaf that requires a gradient, or a view of one: clone it", "t")
+        return rotate_(t, **options)
+    if t.is_leaf:
+        raise Error("t is a leaf that requires a gradient: autograd needs it as it is", "t")
+    spec, slots, arrays = _resolve_eager(1, options)
+    return _InPlace.apply(spec, slots, t, *arrays)
+
+
+_OF_Q = {
+    **_MLA, "t": floats, "nope_dim": integer(0, MAX_ROTARY_DIM), "cu_seqlens_q": optional(indices), "inverse": flag,
+    "remove_interleaving": flag, "position_ids": optional(indices),
+}  # fmt: skip
+_OF_Q_NAMES = {**_T, "cu_seqlens": "cu_seqlens_q"}
+
+
+@arguments(_OF_Q_NAMES, **_OF_Q)
+def fused_mla_rope_out_of_place(
+    t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
+    remove_interleaving=False, position_ids=None,
+):  # fmt: skip
+    """Rotates the last emb_dim elements of each head of t, [s, b, h, nope_dim + emb_dim] or [t, h, nope_dim + emb_dim].
+
+    Arguments:
+        cos, sin: [positions, 1, 1, emb_dim], one for each element of the result in halves.
+        cu_seqlens_q: [sequences + 1]: t is thd. cp_rank and cp_size are read with it alone.
+        remove_interleaving: pairs stay 2i and 2i + 1, else become i and i + emb_dim/2.
+        position_ids: [t] int32 or int64, of thd: instead of the positions in the sequences.
+    """
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
+    options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
+    return rotate(t, rotary_dim=emb_dim, rotary_offset=nope_dim, **options).contiguous()
+
+
+@arguments(_OF_Q_NAMES, **_OF_Q, rope_first=flag)
+def fused_mla_rope_inplace(
+    t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
+    remove_interleaving=False, position_ids=None, rope_first=False,
+):  # fmt: skip
+    """fused_mla_rope_out_of_place in place: go on with what it returns. rope_first: the first emb_dim elements turn."""
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
+    options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
+    return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=0 if rope_first else nope_dim))
+
+
+@arguments(
+    _OF_Q_NAMES, **_MLA, t=floats, qk_head_dim=integer(0, MAX_ROTARY_DIM), cu_seqlens_q=optional(indices)
+)  # fmt: skip
+def fused_apply_mla_rope_for_q(
+    t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False
+):
+    """fused_mla_rope_inplace by its older name."""
+    words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size
+    options = _mla_options(t, "t", qk_head_dim + emb_dim, "qk_head_dim + emb_dim", *words)
+    return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=qk_head_dim))
+
+
+_OF_KV = {
+    **_MLA, "kv": floats, "k_pos_emb": floats, "k_dim": integer(1), "v_dim": integer(1), "cu_seqlens_kv": optional(indices)
+}  # fmt: skip
+_OF_KV_NAMES = {"tensors[0]": "kv", "tensors[1]": "k_pos_emb", "tensors[2]": "kv", "cu_seqlens": "cu_seqlens_kv"}
+
+
+@arguments(_OF_KV_NAMES, **_OF_KV, remove_interleaving=flag)
+def fused_mla_rope_kv_split(
+    kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False,
+    remove_interleaving=False,
+):  # fmt: skip
+    """key and value, in one launch, of kv [s, b, h, k_dim + v_dim] and k_pos_emb [s, b, 1, emb_dim] (or [t, ...] each),
+    which all heads share.
+
+    Return:
+        key [..., h, k_dim + emb_dim], with the rotated k_pos_emb behind each head, and value [..., h, v_dim], contiguous.
+    The other arguments are fused_mla_rope_out_of_place's.
+    """
+    words = cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size, False, remove_interleaving
+    return _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words)
+
+
+def _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, words):
+    """The same of checked arguments. The words are _mla_options'."""
+    options = _mla_options(kv, "kv", k_dim + v_dim, "k_dim + v_dim", *words)
+    *before, heads, _ = kv.shape
+    if list(k_pos_emb.shape) != [*before, 1, emb_dim]:
+        given = list(k_pos_emb.shape), [*before, 1, emb_dim]
+        raise Error("k_pos_emb has shape %s, where %s is wanted" % given, "k_pos_emb")
+    _check_like(k_pos_emb, "k_pos_emb", kv, "kv")
+    options.update(rotary_dim=(COPY, emb_dim, COPY), shared_heads=(0, heads, 0))
+    if not _is_eager((kv, k_pos_emb)):
+        k, k_pos_emb, v = rotate(kv[..., :k_dim], k_pos_emb, kv[..., k_dim:], **options)
+        return torch.cat((k, k_pos_emb), -1), v.contiguous()
+
+    def parts(kv, k_pos_emb, key, value):
+        return (kv[..., :k_dim], key[..., :k_dim]), (k_pos_emb, key[..., k_dim:]), (kv[..., k_dim:], value)
+
+    return _move(parts, [(*before, heads, k_dim + emb_dim), (*before, heads, v_dim)], (kv, k_pos_emb), options)
+
+
+@arguments(_OF_KV_NAMES, **_OF_KV)
+def fused_apply_mla_rope_for_kv(
+    kv, k_pos_emb, cos, sin, emb_dim, k_dim, v_dim, cu_seqlens_kv=None, cp_rank=0, cp_size=1, rotary_interleaved=False
+):
+    """fused_mla_rope_kv_split by its older name."""
+    return _split_kv(kv, k_pos_emb, k_dim, v_dim, emb_dim, (cos, sin, emb_dim, cu_seqlens_kv, cp_rank, cp_size))
+
+
+@arguments(
+    {"tensors[0]": "nope", "tensors[1]": "rope"}, nope=floats, rope=floats, cos=floats, sin=floats,
+    cu_seqlens=optional(indices), **_CP,
+)  # fmt: skip
+def fused_mla_rope_concat(nope, rope, cos, sin, cu_seqlens=None, cp_rank=0, cp_size=1):
+    """[..., h, nope_dim + emb_dim], in one launch, of nope [..., h, nope_dim] and the rotated rope [..., h, emb_dim]."""
+    _te._check_dims(rope, "sbhd" if cu_seqlens is None else "thd", "rope")
+    nope_dim, emb_dim = nope.shape[-1] if nope.dim() else 0, rope.shape[-1]
+    if nope.shape[:-1] != rope.shape[:-1] or nope.dim() != rope.dim() or nope_dim < 1:
+        raise Error("nope has shape %s, and rope %s" % (list(nope.shape), list(rope.shape)), "nope")
+    _check_like(nope, "nope", rope, "rope")
+    if emb_dim < 2 or emb_dim % 2:
+        raise Error("rope has %d elements, which must be even, and 2 or more" % emb_dim, "rope")
+    options = _mla_options(rope, "rope", emb_dim, "emb_dim", cos, sin, emb_dim, cu_seqlens, cp_rank, cp_size)
+    options["rotary_dim"] = COPY, emb_dim
+    if not _is_eager((nope, rope)):
+        return torch.cat(rotate(nope, rope, **options), -1)
+
+    def parts(nope, rope, out):
+        return (nope, out[..., :nope_dim]), (rope, out[..., nope_dim:])
+
+    return _move(parts, [(*nope.shape[:-1], nope_dim + emb_dim)], (nope, rope), options)[0]

@@ -1,0 +1,210 @@
+"""patch() puts the functions of this package in the place of Megatron-Core's."""
+
+import functools
+import importlib
+import inspect
+import logging
+import sys
+from types import FunctionType, ModuleType
+
+import torch
+
+from .._dropin import shown
+from .._errors import Error
+from ._mla import (
+    fused_apply_mla_rope_for_kv, fused_apply_mla_rope_for_q, fused_mla_rope_concat, fused_mla_rope_inplace,
+    fused_mla_rope_kv_split, fused_mla_rope_out_of_place,
+)  # fmt: skip
+from ._mrope import fused_apply_mrope, fused_apply_mrope_thd
+from ._rope import (
+    _apply_rotary_pos_emb_bshd, _apply_rotary_pos_emb_thd, apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb,
+    apply_rotary_pos_emb_with_cos_sin, fused_apply_rotary_pos_emb, fused_apply_rotary_pos_emb_thd,
+)  # fmt: skip
+
+_logger = logging.getLogger("trope.megatron")
+_ABSENT = object()  # the value of a global that is not there
+
+_ROPE_UTILS = "megatron.core.models.common.embeddings.rope_utils"
+_SHIMS = "megatron.core.extensions.transformer_engine"
+_ATTENTION, _HAVE_QKV = "megatron.core.transformer.attention", "HAVE_FUSED_QKV_ROPE"
+_FUNCTIONS = {
+    _ROPE_UTILS: (
+        apply_rotary_pos_emb, apply_rotary_pos_emb_with_cos_sin, _apply_rotary_pos_emb_bshd, _apply_rotary_pos_emb_thd,
+    ),
+    _SHIMS: (fused_apply_rotary_pos_emb, fused_apply_rotary_pos_emb_thd),
+    _ATTENTION: (apply_fused_qkv_rotary_pos_emb,),
+    "megatron.core.fusions.fused_mla_yarn_rope_apply": (
+        fused_apply_mla_rope_for_q, fused_apply_mla_rope_for_kv, fused_mla_rope_inplace, fused_mla_rope_out_of_place,
+        fused_mla_rope_kv_split, fused_mla_rope_concat,
+    ),
+    "megatron.core.fusions.fused_mrope": (fused_apply_mrope, fused_apply_mrope_thd),
+}  # fmt: skip
+
+# The signatures that are known beside those above, which are main's: of 0.19.2, or without an option that came later.
+_OTHER_SIGNATURES = {
+    "apply_rotary_pos_emb": "t freqs config cu_seqlens mscale cp_group mla_rotary_interleaved",
+    "_apply_rotary_pos_emb_bshd": "t freqs rotary_interleaved mla_rotary_interleaved mscale multi_latent_attention",
+    "_apply_rotary_pos_emb_thd": "t cu_seqlens freqs rotary_interleaved mla_rotary_interleaved mscale cp_group"
+    " multi_latent_attention",
+    "fused_mla_rope_inplace": "t cos sin nope_dim emb_dim cu_seqlens_q cp_rank cp_size rotary_interleaved inverse"
+    " remove_interleaving position_ids",
+    "fused_apply_mrope": "t freqs mrope_section interleaved_mrope rotary_interleaved",
+    "fused_apply_mrope_thd": "t cu_seqlens freqs mrope_section interleaved_mrope rotary_interleaved cp_size cp_rank",
+}
+
+
+def _import(name):
+    """The module, or None if there is none of this name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if name == error.name or name.startswith("%s." % error.name):
+            return None
+        raise
+
+
+def _check_signature(function, original):
+    name, given = function.__name__, list(inspect.signature(original).parameters)
+    if given not in (list(inspect.signature(function).parameters), _OTHER_SIGNATURES.get(name, "").split()):
+        message = "%s of Megatron-Core has the signature (%s), which is not known here: nothing has been patched"
+        raise Error(message % (name, ", ".join(given)), name)
+
+
+def _find_originals():
+    """{function: Megatron's} of what the installed Megatron-Core has. None: it would have it of TransformerEngine."""
+    originals = {}
+    for module_name, functions in _FUNCTIONS.items():
+        module = _import(module_name)
+        if module is None and module_name == _ROPE_UTILS:
+            raise ImportError("%s cannot be imported: is Megatron-Core installed?" % _ROPE_UTILS)
+        for function in functions:
+            original = getattr(module, function.__name__, None)
+            if original is not None:
+                _check_signature(function, original)
+            if original is not None or module_name == _SHIMS or hasattr(module, _HAVE_QKV):
+                originals[function] = original
+    return originals
+
+
+def _count_calls(function, original, calls):
+    """`function` by the signature of the original, counted in calls[its name]."""
+    name, names = function.__name__, tuple(inspect.signature(original or function).parameters)
+    rotated = functools.partial(function, max_seqlen=None) if "max_seqlen" in names else function
+    calls[name] = 0
+
+    @functools.wraps(original or function)
+    def call(*args, **kwargs):
+        if not torch.compiler.is_compiling():
+            calls[name] += 1
+        if len(args) > len(names):
+            raise TypeError("%s takes %d arguments, and %d are given" % (name, len(names), len(args)))
+        return rotated(**dict(zip(names, args)), **kwargs)
+
+    return call
+
+
+def _loaded_globals():
+    """(name of the module, name of the global, value) of all modules but TransformerEngine's."""
+    for module_name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and module_name.partition(".")[0] != "transformer_engine":
+            for name, value in list(vars(module).items()):
+                yield module_name, name, value
+
+
+_active = None
+
+
+class Patch:
+    """What patch() has done. A context manager, whose end is undo().
+
+    Attributes:
+        calls: {name of a function: how often it has been called}. What torch.compile traces is not counted.
+        bindings: {(name of a module, name of a global): what it was}.
+    """
+
+    def __init__(self, originals):
+        if not isinstance(originals, dict) or not set(originals) <= {f for known in _FUNCTIONS.values() for f in known}:
+            message = "originals must be what patch() finds, not %s: call trope.megatron.patch(), which makes a Patch"
+            raise Error(message % shown(originals), "originals")
+        self.calls, self.bindings = {}, {}
+        self._ours = {_count_calls(function, original, self.calls): original for function, original in originals.items()}
+        by_name = {call.__name__: call for call in self._ours}
+        by_original = {id(original): call for call, original in self._ours.items() if original is not None}
+        for module_name, name, value in _loaded_globals():
+            is_lacking = value is None and module_name.startswith("megatron.")
+            call = by_name.get(name) if is_lacking else by_original.get(id(value))
+            if call is not None:
+                self._bind(module_name, name, call)
+        for module_name in (_SHIMS, _ATTENTION):  # which lack the names
+            for function in _FUNCTIONS[module_name]:
+                if function in originals:
+                    self._bind(module_name, function.__name__, by_name[function.__name__])
+        if apply_fused_qkv_rotary_pos_emb in originals:
+            self._bind(_ATTENTION, _HAVE_QKV, True)
+        _logger.info("%s", self)
+
+    def _bind(self, module_name, name, value):
+        module = sys.modules.get(module_name)
+        if module is not None:
+            self.bindings.setdefault((module_name, name), getattr(module, name, _ABSENT))
+            setattr(module, name, value)
+
+    def undo(self):
+        """Megatron's own functions again, also in modules that were imported meanwhile. A second time: nothing."""
+        global _active
+        if _active is not self:
+            return
+        for module_name, name, value in _loaded_globals():
+            if type(value) is FunctionType and value in self._ours:
+                self._restore(module_name, name, self._ours[value])
+        if (_ATTENTION, _HAVE_QKV) in self.bindings:
+            self._restore(_ATTENTION, _HAVE_QKV, _ABSENT)
+        _active = None
+        counts = ", ".join("%s %d" % item for item in self.calls.items() if item[1])
+        _logger.info("undone, after %d calls: %s", sum(self.calls.values()), counts or "none")
+
+    def _restore(self, module_name, name, otherwise):
+        before = self.bindings.get((module_name, name), otherwise)
+        if before is _ABSENT:
+            delattr(sys.modules[module_name], name)
+        else:
+            setattr(sys.modules[module_name], name, before)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.undo()
+
+    def __repr__(self):
+        state = "active" if _active is self else "undone"
+        return "<trope.megatron.Patch: %s, %d names, %d calls>" % (state, len(self.bindings), sum(self.calls.values()))
+
+    def __str__(self):
+        places = {}
+        for module_name, name in self.bindings:
+            places.setdefault(name, []).append(module_name.removeprefix("megatron.core."))
+        return "; ".join("%s in %s" % (name, ", ".join(modules)) for name, modules in places.items())
+
+
+def patch(*others, **named):
+    """Replaces Megatron-Core's RoPE, wherever it has been imported, by the functions of this module.
+
+    Modules that are imported later get them from those that are patched. Without TransformerEngine the two functions that
+    Megatron has of it, and fused_single_qkv_rope, are there afterwards, so that such configs are valid.
+
+    Return:
+        a Patch.
+    Raises:
+        ImportError: there is no Megatron-Core.
+        trope.Error: one of its functions has a signature that is not known here, which is named; or it is patched already.
+    """
+    global _active
+    if others or named:
+        given = shown(others[0]) if others else next(iter(named))
+        message = "patch takes no argument, and got %s: it replaces functions in all modules, of any model and config"
+        raise Error(message % given, "patch")
+    if _active is not None:
+        raise Error("patch: Megatron-Core is patched already: undo() that first", "patch")
+    _active = Patch(_find_originals())
+    return _active
