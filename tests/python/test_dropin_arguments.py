@@ -353,8 +353,7 @@ def of_mla_q(**more):
 
 MLA_Q = dict(OF_Q, nope_dim=NOPES, inverse=FLAG, remove_interleaving=FLAG, position_ids=NOT_READ)
 row("megatron.fused_mla_rope_out_of_place", of_mla_q, **MLA_Q)
-row("megatron.fused_mla_rope_inplace", lambda: of_mla_q(rope_first=False), **dict(MLA_Q, t=[*FLOATS, learned]),
-    rope_first=FLAG)  # fmt: skip
+row("megatron.fused_mla_rope_inplace", lambda: of_mla_q(rope_first=False), **MLA_Q, rope_first=FLAG)
 row("megatron.fused_mla_rope_out_of_place thd",
     lambda: dict(of_mla_q(), t=randn(S, H, D), cu_seqlens_q=ints(0, 4, S), position_ids=ints(*range(S))), t=FLOATS,
     position_ids=[*NO_INDICES[:8], ints(0, 1), ints(*range(1, S + 1)), ints(-1, *range(1, S))], cu_seqlens_q=NO_INDICES[:9])  # fmt: skip

@@ -21,8 +21,10 @@ What differs from Megatron-Core:
   memory as it was, main gives them some position.)
 - Positions that the table has no row for are an error on the CPU and NaN on CUDA; with max_seqlen, in main's thd, they have
   the last row, as there.
-- fused_apply_mla_rope_for_q and fused_mla_rope_inplace write into t, as there, but not into the gradient. Who needs t as it
-  was for backward is told by autograd; there, it gets wrong gradients.
+- fused_apply_mla_rope_for_q and fused_mla_rope_inplace write into t, as there, but not into the gradient. If another operation
+  saved t for its backward, autograd raises an error; there, that operation gets wrong gradients. A leaf that requires a
+  gradient, or a view of one, is refused while autograd runs a backward: an activation checkpoint that begins with the rotation
+  would rotate it twice, as it does there.
 - The gradient of k_pos_emb is summed over the heads in fp32, by a tree, and then rotated back.
 - fused_single_qkv_rope needs no TransformerEngine. Megatron never tells it rotary_interleaved, nor can it be guessed here.
 

@@ -73,10 +73,10 @@ def _check_like(x, name, first, name_of_first):
 
 
 class _InPlace(Function):
-    """Rotates t and gives it: apply(spec, slots, t, *arrays beside).
+    """Rotates t and returns it: apply(spec, slots, t, *arrays beside).
 
-    As in Megatron-Core, autograd is not told of the write: of a view, which q is in MLA, it would copy the whole gradient
-    twice. By the version of t it notices still if it needs t as it was.
+    As in Megatron-Core, autograd is not told of the write. It would refuse leaves, and of a view, which q is in MLA, it would
+    copy the whole gradient twice. The version of t is counted, so autograd still notices if it needs t as it was.
     """
 
     @staticmethod
@@ -95,16 +95,38 @@ class _InPlace(Function):
         return (None, None, d) + (None,) * len(slots)
 
 
+def _is_of_leaf(t):
+    """Whether t, which requires a gradient, is a leaf or a view of one."""
+    return t.is_leaf or (t._is_view() and t._base.is_leaf and t._base.requires_grad)
+
+
 def _rotate_in_place(t, options):
-    """t, rotated, which autograd of Megatron-Core's MLA goes on with."""
-    if _is_eager((t,)):
+    """Rotates t and returns it with autograd, also if t is a leaf."""
+    eager = _is_eager((t,))
+    if eager:
         check_writable(t, "t")
-    if not (t.requires_grad and torch.is_grad_enabled() and _is_eager((t,))):
-        if t.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _may_be_marked(t):
-            raise Error("t is a leaf that requires a gradient, or a view of one: clone it", "t")
+    if not (t.requires_grad and torch.is_grad_enabled()):
         return rotate_(t, **options)
-    if t.is_leaf:
-        raise Error("t is a leaf that requires a gradient: autograd needs it as it is", "t")
+    if torch.compiler.is_compiling():
+        if t.is_leaf:  # A graph has no write of a leaf, and cannot ask whether a backward is running: break it here.
+            return torch.compiler.disable(_rotate_in_place)(t, options)
+        return rotate_(t, **options)
+    if not eager:
+        if not _may_be_marked(t):
+            message = (
+                "t is a leaf that requires a gradient, or a view that autograd does not let change in place, which a dispatch"
+                " mode or a subclass of Tensor cannot write: clone it, or rotate out of place"
+            )
+            raise Error(message, "t")
+        return rotate_(t, **options)
+    # In its backward, a reentrant checkpoint runs again with detached inputs, in memory that the first run has rotated.
+    if torch._C._current_graph_task_id() != -1 and _is_of_leaf(t):
+        message = (
+            "t is a leaf that requires a gradient, or a view of one, and autograd is running a backward: a checkpoint that runs"
+            " again would rotate memory that is rotated already. Rotate out of place (fused_mla_rope_out_of_place), or let the"
+            " checkpoint begin before the operation that computes t"
+        )
+        raise Error(message, "t")
     spec, slots, arrays = _resolve_eager(1, options)
     return _InPlace.apply(spec, slots, t, *arrays)
 
@@ -139,7 +161,17 @@ def fused_mla_rope_inplace(
     t, cos, sin, nope_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False, inverse=False,
     remove_interleaving=False, position_ids=None, rope_first=False,
 ):  # fmt: skip
-    """fused_mla_rope_out_of_place in place: go on with what it returns. rope_first: the first emb_dim elements turn."""
+    """fused_mla_rope_out_of_place in place: go on with the tensor that it returns, which has the gradient.
+
+    t may be a leaf that requires a gradient, or a view of one. Its data is rotated, and its gradient is with respect to t as
+    the call found it. If another operation saved t for its backward, autograd raises an error.
+
+    Arguments:
+        rope_first: the first emb_dim elements of each head turn, not the last.
+    Raises:
+        trope.Error: names the argument. A leaf, or a view of one, is refused while autograd runs a backward: a reentrant
+            activation checkpoint would rotate it a second time.
+    """
     words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size, inverse, remove_interleaving, position_ids
     options = _mla_options(t, "t", nope_dim + emb_dim, "nope_dim + emb_dim", *words)
     return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=0 if rope_first else nope_dim))
@@ -151,7 +183,7 @@ def fused_mla_rope_inplace(
 def fused_apply_mla_rope_for_q(
     t, cos, sin, qk_head_dim, emb_dim, cu_seqlens_q=None, cp_rank=0, cp_size=1, rotary_interleaved=False
 ):
-    """fused_mla_rope_inplace by its older name."""
+    """fused_mla_rope_inplace by its older name, for leaves, too."""
     words = cos, sin, emb_dim, cu_seqlens_q, cp_rank, cp_size
     options = _mla_options(t, "t", qk_head_dim + emb_dim, "qk_head_dim + emb_dim", *words)
     return _rotate_in_place(t, dict(options, rotary_dim=emb_dim, rotary_offset=qk_head_dim))
