@@ -103,32 +103,6 @@ def test_tensors_of_two_libraries(device):
         assert caught.value.argument.startswith("tensors[")
 
 
-def test_dtensor(device, tmp_path):
-    if not torch.distributed.is_available():
-        pytest.skip("torch without distributed")
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    backend = "nccl" if device == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, init_method="file://%s/store" % tmp_path, rank=0, world_size=1)
-    try:
-        mesh = init_device_mesh(device, (1,))
-        x = distribute_tensor(random(5, 2, 3, 8, device=device), mesh, [Replicate()])
-        freqs = distribute_tensor(random(5, 8, device=device), mesh, [Replicate()])
-        for function in FUNCTIONS.values():
-            with pytest.raises(trope.Error, match="to_local") as caught:
-                function(x, **PLAIN)
-            assert caught.value.argument == "tensors[0]"
-        with pytest.raises(trope.Error, match="to_local") as caught:
-            trope.torch.rotate(x.to_local(), layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
-        assert caught.value.argument == "freqs"
-        assert trope.torch.rotate(x.to_local(), **PLAIN).shape == x.shape
-        with pytest.raises(trope.Error, match="to_local"):
-            torch.compile(lambda x: trope.torch.rotate(x, **PLAIN), backend="eager")(x)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_operators_check_their_options(device):
     """torch.ops.trope.rotate without trope.torch.rotate before it."""
     x = random(4, 2, 3, 8, device=device)

@@ -59,6 +59,11 @@ def _requires_grad(tensors):
     return False
 
 
+def _is_distributed(t):
+    distributed = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(t, distributed.DTensor)
+
+
 def _check_tensor(t, name):
     """Refuses what is not an ordinary tensor with memory of its own, and says what to pass instead."""
     if not isinstance(t, torch.Tensor):
@@ -69,9 +74,8 @@ def _check_tensor(t, name):
         raise Error(message % name, name)
     if layout is not torch.strided:
         raise Error("%s has layout %s: pass to_dense()" % (name, layout), name)
-    distributed = sys.modules.get("torch.distributed.tensor")
-    if distributed is not None and isinstance(t, distributed.DTensor):
-        message = "%s is a DTensor: pass to_local(), and cp_size and cp_rank if its tokens are split over ranks"
+    if _is_distributed(t):
+        message = "%s is a DTensor, and the tensors are not: pass to_local(), and cp_size and cp_rank if its tokens are split over ranks"
         raise Error(message % name, name)
 
 
@@ -195,11 +199,21 @@ def _check_gradients(side):
             )
 
 
+def _call_locally(function, tensors, options):
+    from . import _distributed  # which imports torch.distributed
+
+    name = function.__name__
+    return _distributed.call(function, name.startswith("rotate_backward"), name.endswith("_"), tensors, options)
+
+
 def _in_the_callers_words(function):
-    """A learned inv_freq goes through a table of freqs, which errors must not name."""
+    """A learned inv_freq goes through a table of freqs, which errors must not name. DTensors go to what ranks have."""
 
     @functools.wraps(function)
     def call(*tensors, **options):
+        for t in tensors:
+            if type(t) not in _PLAIN and _is_distributed(t):
+                return _call_locally(call, tensors, options)
         if not isinstance(options.get("inv_freq"), Tensor) or options.get("freqs") is not None or _compiles():
             return function(*tensors, **options)
         try:

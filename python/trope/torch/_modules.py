@@ -17,7 +17,7 @@ from .._models import model_rotation
 from .._spec import ARRAYS, Layout, Options, Pairing
 from .._values import flag, integer, listed, shown, word
 from ..frequencies import Frequencies, frequencies
-from . import _check_tensor, _check_tensors, rotate
+from . import _check_tensor, _is_distributed, rotate
 
 _READ = ("position_ids", "start_positions", "cu_seqlens")  # by which positions are in memory
 _BY_LENGTH = ("dynamic", "longrope")  # rules whose frequencies depend on the length of the input
@@ -225,13 +225,15 @@ class RotaryEmbedding(torch.nn.Module):
                 raise Error("%s is set by the module, and cannot be given in a call" % name, name)
         own_axes = self.options.get("pair_axis") is not None
         options = {**self.options, **options}
-        _check_tensors(tensors, ())
+        for i, x in enumerate(tensors):
+            if not _is_distributed(x):  # which rotate checks
+                _check_tensor(x, "tensors[%d]" % i)
         if not tensors or any(x.dim() != len(self.options["layout"]) for x in tensors):
             return rotate(*tensors, inv_freq=self.frequencies, **options)  # which says what is wrong
         if self.trailing_dim:
             options["rotary_offset"] = self._trailing_offsets(tensors)
         ids = options.get("position_ids")
-        if ids is not None:
+        if ids is not None and not _is_distributed(ids):
             _check_tensor(ids, "position_ids")
         if own_axes and (ids is None or ids.dim() < 3 or ids.shape[0] == 1):  # one position for all axes, as for texts
             del options["pair_axis"]

@@ -1,0 +1,178 @@
+"""Calls of DTensors: each rank rotates its local tensors, and the results have the placements of the inputs.
+
+A rotation mixes elements of one head of one token alone. So any split of batch and heads is right, and one of tokens is if each rank
+is told the positions of its own.
+"""
+
+import math
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from .._errors import Error
+from .._spec import ARRAYS, DIMS
+from .._values import integers, word
+
+_WAY_ROUND = "pass to_local(), and cp_size, cp_rank and cp_layout if the tokens are split over ranks"
+_BATCH, _TOKENS, _HEADS, _WHOLE = "batch", "tokens", "heads", "whole"
+
+
+def is_distributed(t):
+    return isinstance(t, DTensor)
+
+
+def _refuse(name, reason):
+    raise Error("%s is a DTensor %s: %s" % (name, reason, _WAY_ROUND), name)
+
+
+def _kind(layout, x, name, placement):
+    """What a dimension of the mesh splits of a tensor: one of the four words above."""
+    batch, tokens, groups, heads, element = DIMS[layout]
+    if type(placement) is Replicate:
+        return _WHOLE
+    if type(placement) is not Shard:
+        _refuse(name, "with placement %s, which is not Replicate or Shard" % (placement,))
+    dim = placement.dim % x.dim()
+    if dim == element:
+        _refuse(name, "that is split within its heads")
+    return _BATCH if dim == batch else _TOKENS if dim == tokens else _HEADS
+
+
+def _kinds(layout, tensors, names):
+    """For each dimension of the mesh, the kinds of all tensors. Batch and tokens are split for all of them or for none."""
+    for x, name in zip(tensors, names):
+        if not is_distributed(x):
+            raise Error("%s is an ordinary tensor beside DTensors: pass DTensors, or to_local() of all" % name, name)
+        if x.device_mesh != tensors[0].device_mesh:
+            _refuse(name, "on another mesh than %s" % names[0])
+        if x.dim() != len(layout):
+            raise Error("%s has shape %s, which is not %s (layout %r)" % (name, list(x.shape), list(layout), layout), name)
+    of_mesh = []
+    for m in range(tensors[0].device_mesh.ndim):
+        kinds = [_kind(layout, x, name, x.placements[m]) for x, name in zip(tensors, names)]
+        for kind, name in zip(kinds, names):
+            if kind != kinds[0] and {kind, kinds[0]} & {_BATCH, _TOKENS}:
+                _refuse(name, "whose batch and tokens are not split as those of %s" % names[0])
+        of_mesh.append(kinds)
+    for i, (x, name) in enumerate(zip(tensors, names)):
+        for dim in {x.placements[m].dim % x.dim() for m, kinds in enumerate(of_mesh) if kinds[i] == _HEADS}:
+            ranks = math.prod([x.device_mesh.size(m) for m, p in enumerate(x.placements) if p.is_shard(dim)])
+            if x.shape[dim] < ranks:
+                _refuse(name, "with %d heads, which are split over %d ranks" % (x.shape[dim], ranks))
+    return of_mesh
+
+
+def _dim_of(array, name, kind, has_sequences):
+    """The dimension of an array beside the tensors that is split with batch or tokens, or None."""
+    dims = array.dim()
+    if name == "position_ids":
+        dim = dims - 1 if kind == _TOKENS else dims - 2
+    elif kind == _TOKENS or name in ("cu_seqlens", "cu_seqlens_padded", "inv_freq"):
+        return None
+    elif name == "start_positions":
+        dim = None if has_sequences else 0
+    else:
+        dim = dims - 3  # of tables
+    if dim is None or dim < 0 or (kind == _BATCH and array.shape[dim] == 1):
+        return None
+    return dim
+
+
+def _local_array(array, name, of_mesh, mesh, has_sequences):
+    """What a rank has of an array beside the tensors. Its gradient is summed over the ranks that have different tensors."""
+    placements, gradients = [], []
+    for kinds in of_mesh:
+        kind = ([kind for kind in kinds if kind != _WHOLE] or [_WHOLE])[0]
+        dim = _dim_of(array, name, kind, has_sequences) if kind in (_BATCH, _TOKENS) else None
+        placements.append(Replicate() if dim is None else Shard(dim))
+        if dim is not None:
+            gradients.append(Shard(dim))
+        elif len(set(kinds)) == 1:
+            gradients.append(Replicate() if kind == _WHOLE else Partial())
+        elif array.requires_grad and torch.is_grad_enabled():
+            _refuse(
+                name,
+                "that requires a gradient, and the mesh splits the heads of some tensors of the call and not of others",
+            )
+        else:
+            gradients.append(Replicate())
+    if not is_distributed(array):
+        if any([type(p) is Shard for p in placements]):
+            message = "%s is an ordinary tensor, and must be a DTensor that is split as the tensors are: %s"
+            raise Error(message % (name, _WAY_ROUND), name)
+        if array.requires_grad and torch.is_grad_enabled() and any([type(g) is Partial for g in gradients]):
+            message = "%s requires a gradient, which is a sum over ranks: make it a DTensor that is replicated"
+            raise Error(message % name, name)
+        return array
+    if array.device_mesh != mesh:
+        _refuse(name, "on another mesh than tensors[0]")
+    given = [Shard(p.dim % array.dim()) if type(p) is Shard else p for p in array.placements]
+    if given != placements:
+        _refuse(name, "with placements %s, and must have %s beside these tensors" % (tuple(given), tuple(placements)))
+    return array.to_local(grad_placements=gradients)
+
+
+def _result(local, x, placements, shape):
+    """The DTensor of a local result. `shape`: of the whole."""
+    stride = x.stride() if tuple(shape) == tuple(x.shape) else torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(local, x.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
+
+
+def _shared(value, count):
+    return (value,) * count if type(value) is int else tuple(integers(value, "shared_heads"))
+
+
+def _results_of_sums(layout, dys, shared, locals_):
+    """For rotate_backward: (placements of each result, shared_heads of the rank). A sum over split heads is Partial."""
+    heads, placements, own = DIMS[layout][3], [], []
+    for i, (dy, per_head) in enumerate(zip(dys, shared)):
+        split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]
+        of_result = list(dy.placements)
+        if per_head and split:
+            if locals_[i].shape[heads] % per_head:
+                if dy.shape[heads] != per_head or not locals_[i].shape[heads]:
+                    _refuse("tensors[%d]" % i, "whose split of heads cuts the heads that shared_heads sums")
+                per_head = locals_[i].shape[heads]
+                for m in split:
+                    of_result[m] = Partial()
+        placements.append(of_result)
+        own.append(per_head)
+    return placements, own
+
+
+def call(function, transposed, in_place, tensors, options):
+    """function(*tensors, **options), one of rotate, rotate_, rotate_backward and rotate_backward_, of DTensors."""
+    layout = word(options.get("layout"), DIMS, "layout")
+    names = ["tensors[%d]" % i for i in range(len(tensors))]
+    of_mesh = _kinds(layout, tensors, names)
+    mesh, options = tensors[0].device_mesh, dict(options)
+    for name in ("out", "forward_src", "d_freqs", "d_inv_freq", "status"):
+        if options.get(name) is not None:
+            raise Error("%s is not for DTensors: %s" % (name, _WAY_ROUND), name)
+    if any([_TOKENS in kinds for kinds in of_mesh]) and options.get("position_ids") is None:
+        _refuse("tensors[0]", "whose tokens are split, and position_ids, which would tell where they are, is missing")
+    has_sequences = options.get("cu_seqlens") is not None
+    for name in ("inv_freq", *ARRAYS):
+        if isinstance(options.get(name), torch.Tensor):
+            options[name] = _local_array(options[name], name, of_mesh, mesh, has_sequences)
+    if in_place:
+        for x, name in zip(tensors, names):
+            if x.requires_grad and torch.is_grad_enabled():
+                _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
+    local = [x.to_local() for x in tensors]
+    shared = _shared(options.get("shared_heads", 0), len(tensors))
+    placements = [x.placements for x in tensors]
+    if transposed and len(shared) == len(tensors):
+        placements, own = _results_of_sums(layout, tensors, shared, local)
+        options["shared_heads"] = own
+    results = function(*local, **options)
+    if in_place:
+        return tensors[0] if len(tensors) == 1 else tensors
+    results = [results] if len(tensors) == 1 else results
+    wrapped, heads = [], DIMS[layout][3]
+    for x, y, of_result, per_head in zip(tensors, results, placements, shared):
+        shape = list(x.shape)
+        if per_head:
+            shape[heads] = shape[heads] // per_head if transposed else shape[heads] * per_head
+        wrapped.append(_result(y, x, of_result, shape))
+    return wrapped[0] if len(tensors) == 1 else tuple(wrapped)

@@ -1,0 +1,240 @@
+"""DTensors on two processes: results, gradients and refusals, beside one process that has everything.
+
+python test_torch_distributed.py RANK STORE DEVICE      what each process runs
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
+
+import trope  # noqa: E402
+import trope.torch  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
+
+WORLD = 2
+INV_FREQ = [1.0, 0.3, 0.1, 0.03]
+PLAIN = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
+TABLE = dict(layout="sbhd", pairing="half", angle_columns="pair")
+BATCH, HEADS, TOKENS, WHOLE = Shard(1), Shard(2), Shard(0), Replicate()  # of sbhd
+
+
+def random(*shape, device, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device)
+
+
+def placed(t, mesh, *placements):
+    return distribute_tensor(t, mesh, list(placements))
+
+
+def whole(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def tuple_of(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+def check(tensors, options, function=trope.torch.rotate, expected=None):
+    """Results and gradients of DTensors (also among options) are those of full_tensor(), and have the placements of the inputs."""
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    names = [name for name, t in options.items() if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    learned = {name: options[name].detach().requires_grad_() for name in names}
+    ours = tuple_of(function(*leaves, **{**options, **learned}))
+    full_leaves = [whole(t).detach().requires_grad_() for t in leaves]
+    full_options = {name: whole(t) if isinstance(t, torch.Tensor) else t for name, t in options.items()}
+    full_learned = {name: whole(t).detach().requires_grad_() for name, t in learned.items()}
+    theirs = tuple_of(function(*full_leaves, **{**full_options, **full_learned}))
+    for i, (y, wanted) in enumerate(zip(ours, theirs)):
+        assert y.shape == wanted.shape and y.stride() == wanted.stride()
+        assert tuple(y.placements) == tuple(expected or tensors[i].placements), (y.placements, expected)
+        torch.testing.assert_close(y.full_tensor(), wanted, rtol=1e-12, atol=1e-12)
+    upstream = [random(*y.shape, device=y.device.type, seed=40 + i) for i, y in enumerate(theirs)]
+    losses = [(y.full_tensor() * g).sum() for y, g in zip(ours, upstream)]
+    gradients = torch.autograd.grad(sum(losses), [*leaves, *learned.values()])
+    wanted = torch.autograd.grad(theirs, [*full_leaves, *full_learned.values()], upstream)
+    for ours_, theirs_ in zip(gradients, wanted):
+        torch.testing.assert_close(whole(ours_), theirs_, rtol=1e-12, atol=1e-12)
+    plain = function(*[t.detach() for t in tensors], **options)
+    for y, wanted in zip(tuple_of(plain), theirs):
+        torch.testing.assert_close(y.full_tensor(), wanted, rtol=1e-12, atol=1e-12)
+
+
+def check_heads_and_batch(device, mesh):
+    q, k = random(5, 4, 4, 8, device=device), random(5, 4, 2, 8, device=device, seed=2)
+    for of_q, of_k in ((HEADS, HEADS), (HEADS, WHOLE), (WHOLE, WHOLE), (BATCH, BATCH)):
+        tensors = [placed(q, mesh, of_q), placed(k, mesh, of_k)]
+        check(tensors, PLAIN)
+        check(tensors, PLAIN, trope.torch.rotate_backward)
+    uneven = placed(random(5, 3, 3, 8, device=device), mesh, BATCH)
+    check([uneven], PLAIN)
+    check([placed(random(5, 3, 3, 8, device=device), mesh, HEADS)], PLAIN)
+    check([placed(random(2, 4, 5, 8, device=device), mesh, Shard(-3))], dict(PLAIN, layout="bhsd"))
+    groups = placed(random(6, 2, 3, 8, device=device), mesh, Shard(1))
+    ends = torch.tensor([0, 2, 6], device=device)
+    check([groups], dict(PLAIN, layout="tghd", cu_seqlens=ends))
+    check([groups], dict(PLAIN, layout="tghd", cu_seqlens=placed(ends, mesh, WHOLE)))
+
+
+def check_tokens(device, mesh):
+    ids = torch.tensor([[0, 4, 2, 3, 1], [1, 1, 3, 0, 2]], device=device)
+    x = placed(random(5, 2, 2, 8, device=device), mesh, TOKENS)
+    check([x], dict(PLAIN, position_ids=placed(ids, mesh, Shard(1))))
+    check([x], dict(PLAIN, position_ids=placed(ids[0], mesh, Shard(0))))
+    freqs = placed(random(6, 4, device=device), mesh, WHOLE)
+    check([x], dict(TABLE, freqs=freqs, position_ids=placed(ids, mesh, Shard(-1))))
+
+
+def check_arrays(device, mesh):
+    x = random(5, 4, 2, 8, device=device)
+    starts = torch.tensor([0, 7, 2, 3], dtype=torch.int32, device=device)
+    ids = torch.arange(20, device=device).reshape(4, 5)
+    by_batch, by_heads = placed(x, mesh, BATCH), placed(x, mesh, HEADS)
+    check([by_batch], dict(PLAIN, start_positions=placed(starts, mesh, Shard(0))))
+    check([by_batch], dict(PLAIN, position_ids=placed(ids, mesh, Shard(0))))
+    check([by_batch], dict(PLAIN, position_ids=ids[:1]))
+    check([by_heads], dict(PLAIN, start_positions=starts, position_ids=None))
+    for freqs in (random(5, 4, device=device), random(4, 5, 4, device=device), random(1, 5, 4, device=device)):
+        has_batch = freqs.dim() == 3 and freqs.shape[0] > 1
+        check([by_batch], dict(TABLE, freqs=placed(freqs, mesh, Shard(0) if has_batch else WHOLE)))
+        check([by_heads], dict(TABLE, freqs=placed(freqs, mesh, WHOLE)))
+        check([placed(x, mesh, WHOLE)], dict(TABLE, freqs=placed(freqs, mesh, WHOLE)))
+    inv_freq = torch.tensor(INV_FREQ, dtype=torch.float64, device=device)
+    check([by_heads], dict(PLAIN, inv_freq=placed(inv_freq, mesh, WHOLE)))
+    cos, sin = random(5, 4, device=device), random(5, 4, device=device, seed=3)
+    with torch.no_grad():
+        table = dict(TABLE, cos=placed(cos, mesh, WHOLE), sin=sin)
+        assert torch.equal(whole(trope.torch.rotate(by_heads, **table)), trope.torch.rotate(x, **dict(table, cos=cos)))
+
+
+def check_shared_heads(device, mesh):
+    one = random(5, 2, 1, 8, device=device)
+    options = dict(PLAIN, shared_heads=4)
+    check([placed(one, mesh, WHOLE)], options)
+    check([placed(random(5, 2, 2, 8, device=device), mesh, HEADS)], options)
+    check(
+        [placed(random(5, 2, 4, 8, device=device), mesh, HEADS), placed(one, mesh, WHOLE)], dict(PLAIN, shared_heads=[0, 4])
+    )
+    dy = random(5, 2, 4, 8, device=device)
+    check([placed(dy, mesh, HEADS)], options, trope.torch.rotate_backward, expected=[Partial()])
+    check([placed(dy, mesh, HEADS)], dict(PLAIN, shared_heads=2), trope.torch.rotate_backward)
+
+
+def check_meshes(device):
+    """Two dimensions, of which each in turn has both ranks."""
+    x = random(5, 4, 4, 8, device=device)
+    for sizes in ((1, WORLD), (WORLD, 1)):
+        mesh = init_device_mesh(device, sizes, mesh_dim_names=("data", "tensor"))
+        check([placed(x, mesh, BATCH, HEADS)], PLAIN)
+        check([placed(x, mesh, WHOLE, HEADS)], PLAIN)
+        check([placed(x, mesh, HEADS, HEADS)], dict(TABLE, freqs=placed(random(5, 4, device=device), mesh, WHOLE, WHOLE)))
+
+
+def check_in_place_and_compile(device, mesh):
+    x = random(5, 4, 2, 8, device=device)
+    wanted = trope.torch.rotate(x, **PLAIN)
+    y = placed(x.clone(), mesh, HEADS)
+    assert trope.torch.rotate_(y, **PLAIN) is y and torch.equal(y.full_tensor(), wanted)
+    trope.torch.rotate_backward_(y, **PLAIN)
+    torch.testing.assert_close(y.full_tensor(), x)
+    compiled = torch.compile(lambda x: trope.torch.rotate(x, **PLAIN), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(placed(x, mesh, HEADS)).full_tensor(), wanted)
+    module = trope.torch.RotaryEmbedding(trope.Frequencies(INV_FREQ), layout="sbhd", pairing="half")
+    assert torch.equal(module(placed(x, mesh, BATCH)).full_tensor(), wanted)
+
+
+def check_refusals(device, mesh):
+    x = random(4, 4, 4, 8, device=device)
+    split, ids = placed(x, mesh, TOKENS), torch.arange(4, device=device)
+    by_heads, by_batch, all_of_it = placed(x, mesh, HEADS), placed(x, mesh, BATCH), placed(x, mesh, WHOLE)
+    partial = DTensor.from_local(x, mesh, [Partial()])
+    other = init_device_mesh(device, (WORLD, 1))
+    freqs = random(4, 4, device=device).requires_grad_()
+    one = random(4, 4, 1, 8, device=device)
+    rotate, rotate_backward = trope.torch.rotate, trope.torch.rotate_backward
+    for call, argument in (
+        (lambda: rotate(split, **PLAIN), "tensors[0]"),
+        (lambda: rotate(split, position_ids=ids, **PLAIN), "position_ids"),
+        (lambda: rotate(split, position_ids=placed(ids, mesh, WHOLE), **PLAIN), "position_ids"),
+        (lambda: rotate(placed(x, mesh, Shard(3)), **PLAIN), "tensors[0]"),
+        (lambda: rotate(partial, **PLAIN), "tensors[0]"),
+        (lambda: rotate(by_heads, x, **PLAIN), "tensors[1]"),
+        (lambda: rotate(x, by_heads, **PLAIN), "tensors[0]"),
+        (lambda: rotate(by_batch, all_of_it, **PLAIN), "tensors[1]"),
+        (lambda: rotate(by_batch, by_heads, **PLAIN), "tensors[1]"),
+        (lambda: rotate(by_heads, placed(x, other, HEADS, WHOLE), **PLAIN), "tensors[1]"),
+        (lambda: rotate(placed(one, mesh, HEADS), **PLAIN), "tensors[0]"),
+        (
+            lambda: rotate(by_batch, start_positions=torch.zeros(4, dtype=torch.int32, device=device), **PLAIN),
+            "start_positions",
+        ),
+        (lambda: rotate(by_heads, position_ids=placed(ids, mesh, Shard(0)), **PLAIN), "position_ids"),
+        (lambda: rotate(by_heads, freqs=freqs, **TABLE), "freqs"),
+        (lambda: rotate(by_heads, all_of_it, freqs=placed(freqs.detach(), mesh, WHOLE).requires_grad_(), **TABLE), "freqs"),
+        (lambda: rotate(by_heads, freqs=placed(freqs.detach(), other, WHOLE, WHOLE), **TABLE), "freqs"),
+        (lambda: rotate(x, freqs=placed(freqs.detach(), mesh, WHOLE), **TABLE), "freqs"),
+        (lambda: rotate(by_heads, out=by_heads, **PLAIN), "out"),
+        (lambda: rotate_backward(by_heads, forward_src=by_heads, **PLAIN), "forward_src"),
+        (lambda: trope.torch.rotate_(by_heads * placed(x, mesh, HEADS).requires_grad_(), **PLAIN), "tensors[0]"),
+        (
+            lambda: rotate_backward(placed(random(4, 4, 6, 8, device=device), mesh, HEADS), shared_heads=2, **PLAIN),
+            "tensors[0]",
+        ),
+        (lambda: rotate(by_heads, **dict(PLAIN, layout="shbd")), "layout"),
+        (lambda: rotate(by_heads, **dict(PLAIN, layout="thd")), "tensors[0]"),
+        (lambda: rotate(by_heads, shared_heads=[0, 1], **PLAIN), "shared_heads"),
+    ):
+        with pytest.raises(trope.Error) as caught:
+            call()
+        assert caught.value.argument == argument, (argument, str(caught.value))
+
+
+def run_rank(rank, store, device):
+    backend = "nccl" if device == "cuda" else "gloo"
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    torch.distributed.init_process_group(backend, init_method="file://" + store, rank=rank, world_size=WORLD)
+    try:
+        mesh = init_device_mesh(device, (WORLD,))
+        for part in (
+            check_heads_and_batch,
+            check_tokens,
+            check_arrays,
+            check_shared_heads,
+            check_in_place_and_compile,
+            check_refusals,
+        ):
+            part(device, mesh)
+            print(part.__name__, "ok", flush=True)
+        check_meshes(device)
+        print("check_meshes ok", flush=True)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * (torch.cuda.device_count() >= WORLD))
+def test_dtensors_on_two_processes(device, tmp_path):
+    command = [sys.executable, os.path.abspath(__file__)]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store"), device], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for rank in range(WORLD)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=240)[0].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank, output in zip(ranks, outputs):
+        assert rank.returncode == 0 and output.count(" ok") == 7, output
+
+
+if __name__ == "__main__":
+    run_rank(int(sys.argv[1]), sys.argv[2], sys.argv[3])
