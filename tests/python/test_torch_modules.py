@@ -160,7 +160,9 @@ def test_frequencies_are_those_of_the_length(config):
         assert torch.equal(module(x), wanted)
         assert torch.equal(module(x, position_ids=torch.arange(tokens), seq_len=tokens), wanted)
         assert torch.equal(RotaryEmbedding(config, layout="bshd", seq_len=tokens)(x), wanted)
-    short, long = (trope.torch.rotate(random(1, 5, 2, 8), inv_freq=trope.frequencies(config, seq_len=n), **PLAIN) for n in (16, 40))
+    short, long = (
+        trope.torch.rotate(random(1, 5, 2, 8), inv_freq=trope.frequencies(config, seq_len=n), **PLAIN) for n in (16, 40)
+    )
     assert not torch.equal(short, long) and torch.equal(module(random(1, 5, 2, 8), seq_len=40), long)
     half = RotaryEmbedding(config, layout="bshd", cp_size=2, cp_rank=0, cp_layout="contiguous")  # 24 tokens on two ranks
     x = random(1, 12, 2, 8)
@@ -187,7 +189,9 @@ def test_transformers_choose_the_same_frequencies():
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
-    sizes = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=8, pad_token_id=0)
+    sizes = dict(
+        hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=8, pad_token_id=0
+    )
     scaled = {name: value for name, value in LONGROPE["rope_scaling"].items()}
     for cls, config in (
         (Phi3RotaryEmbedding, transformers.Phi3Config(
@@ -220,7 +224,9 @@ def learned(**options):
 def test_a_learned_inv_freq_stays_float32():
     x = random(1, 2, 1, 128)
     far = dict(position_ids=torch.tensor([8000, 8191]), max_position=8192)
-    wanted = trope.torch.rotate(x, inv_freq=trope.frequencies(dict(LLAMA, head_dim=128)), position_ids=far["position_ids"], **PLAIN)
+    wanted = trope.torch.rotate(
+        x, inv_freq=trope.frequencies(dict(LLAMA, head_dim=128)), position_ids=far["position_ids"], **PLAIN
+    )
     modules = [learned(), learned().to(torch.bfloat16), learned().half(), torch.nn.Sequential(learned()).bfloat16()[0]]
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -320,3 +326,24 @@ def test_the_config_is_read_once(tmp_path):
     config["rope_scaling"]["factor"] = 64.0
     (tmp_path / "config.json").unlink()
     assert all(torch.equal(module(x), wanted) for module in modules)
+
+
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+def test_a_frozen_learned_module_has_the_bits_of_the_one_that_learns(device):
+    """A reference model keeps its table when it is frozen, on the device where it is, and has no gradient."""
+    options = dict(layout="sbhd", pairing="half", learned=True)
+    module = trope.torch.RotaryEmbedding(trope.Frequencies([1.0, 0.3, 0.1, 0.03]), **options).to(device)
+    x = torch.randn(50, 2, 3, 8, generator=torch.Generator().manual_seed(1)).to(device)
+    ids = torch.randint(90, (2, 50), generator=torch.Generator().manual_seed(2)).to(device)
+    learns, reads = module(x), module(x, position_ids=ids, max_position=90)
+    detached = {name: p.detach() for name, p in module.named_parameters()}
+    module.requires_grad_(False)
+    frozen = module(x.clone().requires_grad_())
+    assert torch.equal(frozen, learns) and torch.equal(module(x, position_ids=ids, max_position=90), reads)
+    assert torch.equal(torch.func.functional_call(module, detached, (x,)), learns)
+    frozen.sum().backward()
+    assert module.inv_freq.grad is None and not module(x).requires_grad
+    with pytest.raises(trope.Error, match="max_position is missing"):
+        module(x, position_ids=ids)
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), learns)

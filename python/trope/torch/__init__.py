@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RotaryEmbedding", "rotate", "rotate_", "rotate_backward", "rotate_backward_"]
 
+_MAX_POSITION_ALONE = "max_position is for an inv_freq that is learned: a Parameter, or a tensor that requires a gradient"
 _compiles = torch.compiler.is_compiling
 _count_modes = torch._C._len_torch_dispatch_stack
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -118,7 +119,7 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     if max_position is not None:
         integer(max_position, "max_position", 1)
         if not isinstance(options.get("inv_freq"), Tensor):
-            raise Error("max_position is for an inv_freq that requires a gradient", "max_position")
+            raise Error(_MAX_POSITION_ALONE, "max_position")
     if isinstance(options.get("inv_freq"), Tensor):
         options = _without_inv_freq_as_tensor(options, tensors[0], max_position)
     for name in ("freqs", "cos", "sin"):
@@ -139,11 +140,11 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
 def _without_inv_freq_as_tensor(options, x, max_position):
     inv_freq = options["inv_freq"]
     _check_tensor(inv_freq, "inv_freq")
-    if inv_freq.requires_grad or _transforms.is_followed(inv_freq):
+    if isinstance(inv_freq, torch.nn.Parameter) or inv_freq.requires_grad or _transforms.is_followed(inv_freq):
         table = _table_of(inv_freq, x, max_position, options)
         return dict(options, inv_freq=None, freqs=table, angle_columns="pair")
     if max_position is not None:
-        raise Error("max_position is for an inv_freq that requires a gradient", "max_position")
+        raise Error(_MAX_POSITION_ALONE, "max_position")
     if inv_freq.is_meta and x.is_meta:  # it has no values, and the result needs none
         return dict(options, inv_freq=[1.0] * inv_freq.numel())
     return dict(options, inv_freq=frequency_list(inv_freq))
@@ -171,7 +172,7 @@ def _table_of(inv_freq, x, max_position, options):
         for name in ("position_ids", "start_positions"):
             if options.get(name) is not None:
                 message = (
-                    "max_position is missing: with an inv_freq that requires a gradient, and %s, it says how many rows the"
+                    "max_position is missing: with an inv_freq that is learned, and %s, it says how many rows the"
                     " table of angles needs, one more than the largest position"
                 )
                 raise Error(message % name, "max_position")
@@ -459,8 +460,8 @@ def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **option
 
 
 _MAX_POSITION = """
-        max_position: with an inv_freq that requires a gradient and positions that are read (position_ids,
-            start_positions): one more than the largest."""
+        max_position: one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
+            tensor that requires a gradient) and positions are read (position_ids, start_positions)."""
 _TENSORS = """
     Arguments:
         tensors: one or several, [tokens, batch, heads, head_dim] and so on, as layout says, of one dtype (f32, f16, bf16,

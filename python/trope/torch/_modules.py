@@ -18,6 +18,7 @@ from .._spec import ARRAYS, Layout, Options, Pairing
 from .._values import flag, integer, listed, shown, word
 from ..frequencies import Frequencies, frequencies
 from . import _check_tensor, _is_distributed, rotate
+from ._transforms import is_followed
 
 _READ = ("position_ids", "start_positions", "cu_seqlens")  # by which positions are in memory
 _BY_LENGTH = ("dynamic", "longrope")  # rules whose frequencies depend on the length of the input
@@ -241,7 +242,14 @@ class RotaryEmbedding(torch.nn.Module):
             return rotate(*tensors, inv_freq=self._find_frequencies(tensors, seq_len, options), **options)
         if seq_len is not None:
             raise Error("seq_len is given, and inv_freq is learned", "seq_len")
-        return rotate(*tensors, inv_freq=self.inv_freq, **options)
+        return rotate(*tensors, inv_freq=self._learned(), **options)
+
+    def _learned(self):
+        """inv_freq as a Parameter: torch.func.functional_call puts ordinary tensors in its place."""
+        inv_freq = self.inv_freq
+        if isinstance(inv_freq, torch.nn.Parameter) or inv_freq.requires_grad or is_followed(inv_freq):
+            return inv_freq
+        return torch.nn.Parameter(inv_freq, requires_grad=False)
 
     def _trailing_offsets(self, tensors):
         """rotary_offset of each tensor, for a window at the end of its heads."""
