@@ -265,7 +265,7 @@ def rotate(
     spec, side = _resolve(tensors, options, max_position)
     if not _is_eager(tensors):
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
-    elif _transforms.are_active((*tensors, *side)):
+    elif _transforms.are_active(tensors):
         results = _transforms.Transformed.rotate(False, spec, side, list(tensors))
     elif _requires_grad(tensors) or (side[0] is not None and side[0].requires_grad):
         if torch.is_grad_enabled():
@@ -289,7 +289,7 @@ def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
     if any(spec.shared_heads):
         raise Error("shared_heads makes a result of another shape: use rotate", "shared_heads")
-    if not _is_eager(tensors) or _transforms.are_active((*tensors, *side)):
+    if not _is_eager(tensors) or _transforms.are_active(tensors):
         rotated = rotate(*tensors, max_position=max_position, **options)
         for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
             x.copy_(y)
@@ -426,7 +426,7 @@ def rotate_backward(
         apply = _autograd.Eager
         if not _is_eager(tensors):
             apply = _ops.Operators
-        elif _transforms.are_active((*tensors, *side)):
+        elif _transforms.are_active(tensors):
             apply = _transforms.Transformed
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
@@ -451,7 +451,7 @@ def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **option
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
     if not _is_eager(tensors):
         _copy_out(True, spec, side, tensors, tensors)
-    elif _transforms.are_active((*tensors, *side)):
+    elif _transforms.are_active(tensors):
         for x, y in zip(tensors, _transforms.Transformed.rotate(True, spec, side, list(tensors))):
             x.copy_(y)
     else:
