@@ -123,19 +123,19 @@ __device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint3
 /* Threads of a block of the pass; lanes of f64 may be twice as many. */
 #define GRADIENT_THREADS 128
 
-#define SUMS_THREADS  256
-#define SUMS_WARPS    (SUMS_THREADS / 32)
-#define WIDE_THREADS  1024
-#define MOST_LANES    256 /* of a column: with fewer columns a block would read less than a sector of a row */
+#define SUMS_THREADS    256
+#define SUMS_WARPS      (SUMS_THREADS / 32)
+#define WIDE_THREADS    1024
+#define MOST_LANES      256 /* of a column: with fewer columns a block would read less than a sector of a row */
 #define LOADED_TOGETHER 8
-#define SORT_MAX_BITS 10  /* a digit: a warp's counters are 4 KiB */
-#define RUN_ITEMS     32  /* sorted units that are added first, where they have one key */
+#define SORT_MAX_BITS   10 /* a digit: a warp's counters are 4 KiB */
+#define RUN_ITEMS       32 /* sorted units that are added first, where they have one key */
 
 /* What the kernels that add sums are told. Those that sort look at keys[from] and values[from], and write the others. */
 struct angle_sums {
     trope_plan plan;
     double *sums;
-    int64_t rows, width;           /* of what is added in order: blocks; TOKENS: units of a token, all tokens' columns */
+    int64_t rows, width; /* of what is added in order: blocks; TOKENS: units of a token, all tokens' columns */
     int64_t row_stride, column_stride;
     uint32_t lanes;                /* that add one column of it: a power of two */
     uint32_t row_warps;            /* SEQUENCES: that add one row: a power of two */

@@ -160,8 +160,7 @@ __device__ __forceinline__ int64_t position_of_unit(const block_rows<int64_t> &r
 __device__ __forceinline__ bool counts_for_axis(const trope_plan &plan, const block_rows<int64_t> &rows, uint32_t unit,
                                                 uint32_t axis)
 {
-    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)),
-               has_actions = plan.sequences.boundaries;
+    const bool is_nan = is_missing<true>(plan, position_of_unit(rows, unit, axis)), has_actions = plan.sequences.boundaries;
     return !is_nan && (!has_actions || rows.action[unit] == TROPE_ROW_ROTATE) && plan.used_axes >> axis & 1;
 }
 
@@ -480,11 +479,11 @@ __device__ __forceinline__ void emit_keys(const gradient_call &call, const block
         const uint32_t unit = i / axes, axis = i - unit * axes;
         const int64_t batch =
             plan.d_freqs_stride.batch ? find_row<ADDRESSES_ANY, int32_t>(call.shape, first_unit + (int32_t)unit).outer : 0;
-        const int64_t bucket = batch * rows_of_gradient(plan) +
-                               (plan.d_freqs_stride.row ? position_of_unit(rows, unit, axis) : 0);
+        const int64_t bucket =
+            batch * rows_of_gradient(plan) + (plan.d_freqs_stride.row ? position_of_unit(rows, unit, axis) : 0);
         const int64_t at = axis * call.shape.rows + first_unit + unit;
-        call.keys[at] = counts_for_axis(plan, rows, unit, axis) ? axis * call.buckets + (uint32_t)bucket
-                                                                 : axes * call.buckets;
+        call.keys[at] =
+            counts_for_axis(plan, rows, unit, axis) ? axis * call.buckets + (uint32_t)bucket : axes * call.buckets;
         call.values[at] = (uint32_t)first_unit + unit;
     }
 }

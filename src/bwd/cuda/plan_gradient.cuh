@@ -214,8 +214,8 @@ static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)
     s->width = (int64_t)g.columns.divisor * (g.mode == GRADIENT_TOKENS ? s->plan.tokens : 1);
     s->row_stride = g.mode == GRADIENT_TOTAL ? 1 : s->width;
     s->column_stride = g.mode == GRADIENT_TOTAL ? s->rows : 1;
-    s->lanes = power_of_two((uint32_t)std::min<int64_t>(quotient_up(s->rows, 2),
-                                                        g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_LANES));
+    s->lanes = power_of_two(
+        (uint32_t)std::min<int64_t>(quotient_up(s->rows, 2), g.mode == GRADIENT_TOTAL ? WIDE_THREADS : MOST_LANES));
     s->row_warps = power_of_two((uint32_t)std::min<int64_t>(
         std::max<int64_t>(ENOUGH_UNITS * SUMS_WARPS / std::max<int64_t>(g.buckets, 1), 1), SUMS_WARPS));
     s->items = g.mode == GRADIENT_SORTED ? (uint32_t)g.shape.rows * (uint32_t)s->plan.axes : 0;
