@@ -1,7 +1,9 @@
 """trope.transformers: tiny random models of each family, eager and patched, bit for bit."""
 
+import copy
 import functools
 import importlib
+import pickle
 
 import pytest
 
@@ -9,6 +11,7 @@ torch = pytest.importorskip("torch")
 hf = pytest.importorskip("transformers", minversion="5")
 
 import trope  # noqa: E402
+from trope import torch as rotations  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -266,7 +269,7 @@ def test_images(name, dtype):
     with patches.patch(model) as handle:
         patched, others = run(model, inputs, weights)
     assert torch.equal(patched, eager)
-    assert handle._counts() == calls
+    assert [count for count, _ in handle._counts()] == calls
     assert agree(name, gradients, others)
 
 
@@ -283,13 +286,13 @@ def test_autocast(name):
     assert eager.dtype == BF16
     seen = []
     with patches.patch(model) as handle:
-        rotate = patches._rotations.rotate
+        rotate = rotations.rotate
         spy = functools.wraps(rotate)(lambda *x, **o: seen.append((x[0].dtype, o["rounding"])) or rotate(*x, **o))
-        patches._rotations.rotate = spy
+        rotations.rotate = spy
         try:
             patched, others = run(model, inputs, weights, autocast=True)
         finally:
-            patches._rotations.rotate = rotate
+            rotations.rotate = rotate
     assert torch.equal(patched, eager) and handle.calls == 2
     assert set(seen) == {(BF16, "native_f32")}
     for each, gradient in gradients.items():
@@ -311,17 +314,91 @@ def test_promotes_outside_autocast():
 
 
 def test_compile():
-    """No graph break, the bits of eager; what is compiled notices undo. Calls that are compiled are not counted."""
+    """No graph break, the bits of eager; what is compiled notices undo. Calls of compiled code are traced, not counted."""
     torch._dynamo.reset()
     model, inputs, weights = family("llama").to(BF16), dict(words(), use_cache=False), torch.randn(2, 11, 64)
     eager, gradients = run(model, inputs, weights)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with patches.patch(model) as handle:
-        patched, others = run(compiled, inputs, weights)
-        assert torch.equal(patched, eager) and handle.calls == 0
+        assert handle.traced == handle.calls == 0
+        for _ in range(3):
+            patched, others = run(compiled, inputs, weights)
+        assert torch.equal(patched, eager)
         assert not differing(gradients, {each.removeprefix("_orig_mod."): g for each, g in others.items()})
-    assert torch.equal(run(compiled, inputs, weights)[0], eager)
+        assert handle.traced == 2
+        with pytest.warns(
+            UserWarning, match="calls counts no calls of compiled code, and torch.compile has traced 2 calls"
+        ):
+            assert handle.calls == 0
+        assert repr(handle).endswith("0 calls, and those of compiled code, which are not counted (2 traced)")
+        run(model, inputs, weights)
+        with patches.patch(model) as later:
+            assert later.traced == 0
+        with pytest.warns(UserWarning, match="traced 2 calls"):
+            assert handle.calls == 2
+    assert torch.equal(run(compiled, inputs, weights)[0], eager) and handle.traced == 2
     torch._dynamo.reset()
+
+
+# ---- The meta device ----
+
+
+def test_a_patched_model_on_the_meta_device():
+    """The shapes, dtypes and devices of eager, forward and backward, with no value looked at."""
+    with torch.device("meta"):
+        model = family("llama").to(BF16)
+        mask, weights = torch.zeros(2, 1, 11, 11, dtype=BF16), torch.randn(2, 11, 64)
+        inputs = dict(input_ids=torch.zeros(2, 11, dtype=torch.long), attention_mask=mask, use_cache=False)
+        eager, gradients = run(model, inputs, weights)
+        with patches.patch(model) as handle:
+            patched, others = run(model, inputs, weights)
+        assert handle.calls == 2
+        assert patched.is_meta and (patched.shape, patched.dtype, patched.stride()) == (eager.shape, BF16, eager.stride())
+        assert gradients.keys() == others.keys() and all(others[each].is_meta for each in others)
+        assert all(others[each].shape == gradient.shape for each, gradient in gradients.items())
+
+
+# ---- Other models of the same class; copies ----
+
+
+def test_classes_names_all_models_that_a_patch_changes():
+    """Also classes of other modules that inherit, or took the function by value; not those that have their own function."""
+
+    class Derived(modeling("llama").LlamaAttention):
+        pass
+
+    class Overridden(modeling("llama").LlamaAttention):
+        def forward(self, *args, **kwargs):
+            return None
+
+    model, other, inputs = family("llama"), family("llama"), words()
+    modeling("qwen2")
+    handle = patches.patch(model)
+    assert "transformers.models.llama.modeling_llama.LlamaAttention" in handle.classes
+    assert [name.rpartition(".")[2] for name in handle.classes if "test_transformers" in name] == ["Derived"]
+    assert not any("qwen2" in name or "LlamaMLP" in name for name in handle.classes)
+    other(**inputs)
+    assert handle.calls == 2
+    with patches.patch(other) as second:
+        handle.undo()
+        assert "transformers.models.llama.modeling_llama.LlamaAttention" in second.classes
+        assert handle.classes == second.classes
+    assert handle.classes == second.classes == ()
+
+
+def test_copies_and_pickles_of_a_patched_model():
+    """A model has no trace of a patch: a copy is patched as long as its class is, and a pickle loads without trope's help."""
+    model, inputs = family("llama").eval(), words()
+    eager, before = model(**inputs).logits, pickle.dumps(model)
+    with patches.patch(model) as handle:
+        copied, pickled = copy.deepcopy(model), pickle.dumps(model)
+        assert pickled == before
+        for each in (copied, pickle.loads(pickled)):
+            assert torch.equal(each(**inputs).logits, eager)
+        assert handle.calls == 4
+    for each in (copied, pickle.loads(pickled)):
+        assert torch.equal(each(**inputs).logits, eager)
+    assert handle.calls == 4
 
 
 @pytest.mark.parametrize("name", ["llama", "gptj", "deepseek_v4", "llama4"])
