@@ -153,6 +153,14 @@ def _gives(function, call, wanted):
 # of the first of these tensors among all.
 
 
+def _check_argument(value, name, dims=2):
+    """Refuses what is no tensor of so many dimensions or more. rotate itself knows the meta device."""
+    if not (isinstance(value, torch.Tensor) and value.is_meta):
+        check_tensor(value, name)
+    if value.dim() < dims:
+        raise Error("%s has shape %s, and must have %d dimensions or more" % (name, list(value.shape), dims), name)
+
+
 def _all_tokens(turn, tensors, tables, more):
     return turn(tensors, tables)
 
@@ -210,7 +218,7 @@ def _spatial_tokens(turn, tensors, tables, more):
         message = "repeat_freqs_k must be an integer that divides the %d tokens of k that may turn, not %s"
         raise Error(message % (turning.shape[-2], shown(times)), "repeat_freqs_k")
     for name, table in zip(("cos_k", "sin_k"), tables_k):
-        check_tensor(table, name)
+        _check_argument(table, name)
     groups = turning.unflatten(-2, (times, -1))
     before = groups.shape[-2] - tables_k[0].shape[-2]
     if before < 0:
@@ -223,7 +231,7 @@ def _spatial_tokens(turn, tensors, tables, more):
 
 def _taken_rows(turn, tensors, tables, more):
     """Tables have a row for each position, and position_ids says which (CLVP)."""
-    check_tensor(more["position_ids"], "position_ids")
+    _check_argument(more["position_ids"], "position_ids", 0)
     return turn(tensors, [table[more["position_ids"]] for table in tables])
 
 
@@ -254,19 +262,10 @@ _ARRANGEMENTS = {
 
 # ---- Asking a function ----
 
-_KINDS = {
-    "batch": (3, None),
-    "rows": (2, None),
-    "heads": (3, 1),
-    "one": (3, 0),
-}  # of tables: dimensions, and which must be 1
-_PLAIN = {
-    _EXCLUDED: 0,
-    "repeat_freqs_k": 1,
-    "cos_k": 0,
-    "sin_k": 0,
-    "position_ids": None,
-}  # arguments of a call without groups
+# Shapes of tables: the number of dimensions, and the dimension that must be 1.
+_KINDS = {"batch": (3, None), "rows": (2, None), "heads": (3, 1), "one": (3, 0)}
+# The other arguments of a call in which all tokens turn; _make has tensors for 0 and None.
+_PLAIN = {_EXCLUDED: 0, "repeat_freqs_k": 1, "cos_k": 0, "sin_k": 0, "position_ids": None}
 
 
 class Rotary:
@@ -274,8 +273,8 @@ class Rotary:
 
     original, where: the function and its name
     without_k: what it gives if k is None: "q", "q, None", or "" if it raises
-    calls: how often what replaces it was called, but by compiled code
-    traced: how many calls torch.compile has traced. It runs them without Python, which could count them
+    calls: how often the replacement was called, without the calls of compiled code, in which no Python runs that could count
+    traced: how many calls torch.compile has traced
     handles: how many of Patch want it to be replaced
     """
 
@@ -486,6 +485,7 @@ class Rotary:
 
     def _replace(self):
         names, defaults, rotate = self.names, self.defaults, self._rotate_by(self.recipe)
+        known = frozenset(names)
 
         @torch.compiler.assume_constant_result  # runs while torch.compile traces, and is no part of what it makes
         def count_traced():
@@ -494,9 +494,9 @@ class Rotary:
         @functools.wraps(getattr(self.original, "forward", self.original))
         def rotary(*args, **kwargs):
             given = {**defaults, **dict(zip(names, args)), **kwargs}
-            if len(given) != len(names) or len(args) > len(names):
+            if given.keys() != known or len(args) > len(names):
                 self.signature.bind(*args, **kwargs)  # raises what the original would
-                name = next(name for name in kwargs if name not in names)
+                name = next(name for name in kwargs if name not in known)
                 raise Error(_NOT_TRIED % "keyword %s" % name, name)
             if _compiles():
                 count_traced()
@@ -516,8 +516,7 @@ class Rotary:
                     raise Error("%s must be a torch tensor, not None" % tensors[-1], tensors[-1])
                 tensors.pop()
             for name in (*tensors, *self.tables):
-                if not (isinstance(given[name], torch.Tensor) and given[name].is_meta):  # which rotate knows
-                    check_tensor(given[name], name)
+                _check_argument(given[name], name)
             unsqueeze_dim = given.get("unsqueeze_dim")
             if "unsqueeze_dim" in given and type(unsqueeze_dim) is not int:
                 raise Error("unsqueeze_dim must be an integer, not %s" % shown(unsqueeze_dim), "unsqueeze_dim")

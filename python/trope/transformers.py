@@ -207,12 +207,12 @@ class Patch:
                 "rotaries must be what patch() finds, not %s: call trope.transformers.patch(model), which makes a Patch"
             )
             raise Error(message % _shown(rotaries), "rotaries")
-        self._rotaries = [(rotary, rotary.calls, rotary.traced) for rotary in rotaries]
+        self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
         self._ended = None
 
     def _counts(self):
-        """(calls, traced calls) of each function."""
-        return self._ended or [(rotary.calls - calls, rotary.traced - traced) for rotary, calls, traced in self._rotaries]
+        """(calls, traced calls) of each function. Code that was compiled for an earlier Patch of it runs in this one, too."""
+        return self._ended or [(rotary.calls - before, rotary.traced) for rotary, before in self._rotaries]
 
     @property
     def calls(self):
@@ -227,7 +227,7 @@ class Patch:
 
     @property
     def classes(self):
-        replacements = {rotary.replacement for rotary, *_ in self._rotaries if rotary.replacement in _patched}
+        replacements = {rotary.replacement for rotary, _ in self._rotaries if rotary.replacement in _patched}
         return tuple(sorted(_name_of(cls) for cls in _classes_of(replacements)))
 
     def undo(self):
@@ -236,7 +236,7 @@ class Patch:
             if self._ended:
                 return
             self._ended, free = self._counts(), {}
-            for rotary, *_ in self._rotaries:
+            for rotary, _ in self._rotaries:
                 rotary.handles -= 1
                 if not rotary.handles:
                     del _patched[rotary.original], _patched[rotary.replacement]
@@ -251,7 +251,7 @@ class Patch:
 
     def __repr__(self):
         lines = []
-        for (rotary, *_), (calls, traced) in zip(self._rotaries, self._counts()):
+        for (rotary, _), (calls, traced) in zip(self._rotaries, self._counts()):
             compiled = ", and those of compiled code, which are not counted (%d traced)" % traced if traced else ""
             lines.append("%s: %s: %d calls%s" % (rotary.where, rotary.recipe, calls, compiled))
         return "\n".join(lines)

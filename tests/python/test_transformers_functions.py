@@ -333,6 +333,7 @@ CALLS = {  # on Llama's function, of q and k [2, heads, 5, 16] and tables [2, 5,
     "sin has dtype torch.bfloat16, and cos": dict(sin=torch.randn(2, 5, 16, dtype=BF16)),
     "requires a gradient": dict(cos=torch.randn(2, 5, 16, requires_grad=True)),
     "k must be a torch tensor, not None": dict(k=None),
+    r"q has shape \[16\], and must have 2 dimensions": dict(q=torch.randn(16)),
 }
 
 
@@ -349,7 +350,7 @@ def test_calls_that_are_refused(message):
 def test_calls_that_lack_arguments():
     it = rotary("llama.apply_rotary_pos_emb")
     q = torch.randn(2, 3, 5, 16)
-    for args, kwargs in (((q, q, q), {}), ((q,) * 4, dict(other=1)), ((q,) * 6, {})):
+    for args, kwargs in (((q, q, q), {}), ((q,) * 4, dict(other=1)), ((q, q, q), dict(other=1)), ((q,) * 6, {})):
         with pytest.raises(TypeError):
             it.replacement(*args, **kwargs)
 
