@@ -389,7 +389,9 @@ OPTIONS = """
     The angles, exactly one of:
         inv_freq: what trope.frequencies gives, or rotary_dim/2 radians a position. Exact at any position.
         freqs: f32 radians, [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns] (batch may be 1);
-            row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides that are not negative.
+            row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides that are not negative. A table has no
+            dimension of heads: [heads, tokens, pairs] is read as [batch, rows, columns] where batch equals heads. For angles
+            of each head, pass the heads as the batch (q.transpose(0, 1) with layout "bhsd").
         cos, sin: tables of that shape.
     Keyword arguments:
         layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides. With groups of heads

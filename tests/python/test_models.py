@@ -393,6 +393,25 @@ def test_xdrope_is_refused_since_the_elements_of_a_pair_have_different_axes():
     refused("mrope_section", "hunyuan_vl", {"mrope_section": [16, 16, 16, 16]})
 
 
+@pytest.mark.parametrize("model", ["qwen2_vl", "qwen3_vl"])
+def test_tables_of_qwen_vl_have_their_axes_selected(model):
+    """docs/recipes.md: [batch, tokens, head_dim] by halves, where each pair has the angle of its axis."""
+    torch = pytest.importorskip("torch")
+    config = small_config(model)
+    version = tuple(int(part) for part in sys.modules["transformers"].__version__.split(".")[:2])
+    if version < (5, 17):
+        pytest.skip("Qwen2-VL's tables are [3, batch, tokens, head_dim] before transformers 5.17")
+    module = importlib.import_module("transformers.models.%s.modeling_%s" % (model, model))
+    positions = torch.tensor(POSITIONS)[:, None].expand(3, 2, TOKENS)
+    tables = class_of(module, model, "Embedding")(config)(torch.zeros(1), positions)
+    axes = model_rotation(config).pair_axis
+    inv_freq = torch.tensor(frequencies(config).inv_freq, dtype=torch.float64)
+    angles = positions[list(axes)].permute(1, 2, 0) * inv_freq
+    for table, function in zip(tables, (torch.cos, torch.sin)):
+        assert table.shape == (2, TOKENS, 2 * len(axes))
+        assert (table - function(torch.cat((angles, angles), -1))).abs().max() < 1e-5
+
+
 def test_the_elements_of_a_pair_of_hunyuan_vl_have_different_axes_in_transformers():
     torch = pytest.importorskip("torch")
     section = {"mrope_section": [8, 8, 8, 8], "rope_type": "default", "rope_theta": 1e4}

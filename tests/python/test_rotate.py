@@ -149,6 +149,27 @@ def test_packed_sequences_ranks_and_ids():
     assert np.array_equal(starts, trope.rotate(x[None, :4], position_ids=np.arange(7, 11), **dict(options, layout="bshd")))
 
 
+def test_angles_of_each_head_have_the_heads_as_the_batch():
+    """As the docs say. Without the transposition, the same table is of the batch entries, if there are as many."""
+    rng = np.random.default_rng(4)
+    freqs = rng.uniform(-8, 8, (3, 5, 6)).astype("float32")
+    options = dict(layout="bhsd", pairing="half", freqs=freqs, angle_columns="pair")
+    for batch in (2, 3):
+        q = rng.standard_normal((batch, 3, 5, 12)).astype("float32")
+        y = trope.rotate(q.transpose(1, 0, 2, 3), **options).transpose(1, 0, 2, 3)
+        for head in range(3):
+            angles = np.concatenate([freqs[head, None]] * 2, -1)
+            wanted = rotated(q[:, head, :, None], angles, "half")[:, :, 0]
+            np.testing.assert_allclose(y[:, head], wanted, atol=1e-5)
+        if batch == 2:
+            with pytest.raises(trope.Error, match="freqs has shape .*, with batch 3 where the tensors have 2"):
+                trope.rotate(q, **options)
+        else:
+            angles = np.concatenate([freqs] * 2, -1)
+            wanted = rotated(q.transpose(0, 2, 1, 3), angles, "half").transpose(0, 2, 1, 3)
+            np.testing.assert_allclose(trope.rotate(q, **options), wanted, atol=1e-5)
+
+
 def test_axes_of_pairs():
     assert trope.pair_axis("sections", [2, 1, 1]) == (0, 0, 1, 2)
     assert trope.pair_axis("interleaved", [2, 1, 1]) == (0, 1, 2, 0)
