@@ -209,7 +209,10 @@ def test_compile_of_what_is_patched(build):
     with tm.patch() as handle:
         call = torch.compile(lambda t: utils.apply_rotary_pos_emb(t, freqs, config), backend="aot_eager", fullgraph=True)
         assert torch.equal(call(t), reference(t, *find_cos_sin(freqs)))
-        assert handle.calls["apply_rotary_pos_emb"] == 0
+        assert torch.equal(call(t), reference(t, *find_cos_sin(freqs)))
+        assert handle.traced["apply_rotary_pos_emb"] == 1 and "1 traced" in repr(handle)
+        with pytest.warns(UserWarning, match="torch.compile has traced 1 calls"):
+            assert handle.calls["apply_rotary_pos_emb"] == 0
 
 
 # ---- Megatron-Core itself ----

@@ -5,6 +5,7 @@ import importlib
 import inspect
 import logging
 import sys
+import warnings
 from types import FunctionType, ModuleType
 
 import torch
@@ -86,15 +87,21 @@ def _find_originals():
     return originals
 
 
-def _count_calls(function, original, calls):
-    """`function` by the signature of the original, counted in calls[its name]."""
+def _count_calls(function, original, calls, traced):
+    """`function` by the signature of the original, counted in calls[its name], or while torch.compile traces it in traced."""
     name, names = function.__name__, tuple(inspect.signature(original or function).parameters)
     rotated = functools.partial(function, max_seqlen=None) if "max_seqlen" in names else function
-    calls[name] = 0
+    calls[name] = traced[name] = 0
+
+    @torch.compiler.assume_constant_result  # runs while torch.compile traces, and is no part of what it makes
+    def count_traced():
+        traced[name] += 1
 
     @functools.wraps(original or function)
     def call(*args, **kwargs):
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            count_traced()
+        else:
             calls[name] += 1
         if len(args) > len(names):
             raise TypeError("%s takes %d arguments, and %d are given" % (name, len(names), len(args)))
@@ -118,7 +125,9 @@ class Patch:
     """What patch() has done. A context manager, whose end is undo().
 
     Attributes:
-        calls: {name of a function: how often it has been called}. What torch.compile traces is not counted.
+        calls: {name of a function: how often it has been called}. Compiled code does not count its calls: if there is any,
+            reading this gives a UserWarning.
+        traced: {name of a function: how many calls torch.compile has traced}. Above 0, the function is in compiled code.
         bindings: {(name of a module, name of a global): what it was}.
     """
 
@@ -126,8 +135,10 @@ class Patch:
         if not isinstance(originals, dict) or not set(originals) <= {f for known in _FUNCTIONS.values() for f in known}:
             message = "originals must be what patch() finds, not %s: call trope.megatron.patch(), which makes a Patch"
             raise Error(message % shown(originals), "originals")
-        self.calls, self.bindings = {}, {}
-        self._ours = {_count_calls(function, original, self.calls): original for function, original in originals.items()}
+        self._calls, self.traced, self.bindings = {}, {}, {}
+        self._ours = {
+            _count_calls(function, original, self._calls, self.traced): original for function, original in originals.items()
+        }
         by_name = {call.__name__: call for call in self._ours}
         by_original = {id(original): call for call, original in self._ours.items() if original is not None}
         for module_name, name, value in _loaded_globals():
@@ -142,6 +153,21 @@ class Patch:
         if apply_fused_qkv_rotary_pos_emb in originals:
             self._bind(_ATTENTION, _HAVE_QKV, True)
         _logger.info("%s", self)
+
+    @property
+    def calls(self):
+        traced = sum(self.traced.values())
+        if traced:
+            message = "calls counts no calls of compiled code, and torch.compile has traced %d calls (traced)"
+            warnings.warn(message % traced, stacklevel=2)
+        return self._calls
+
+    def _counts(self):
+        """The number of calls, in words."""
+        traced, calls = sum(self.traced.values()), sum(self._calls.values())
+        return "%d calls" % calls + (
+            ", and those of compiled code, which are not counted (%d traced)" % traced if traced else ""
+        )
 
     def _bind(self, module_name, name, value):
         module = sys.modules.get(module_name)
@@ -160,8 +186,8 @@ class Patch:
         if (_ATTENTION, _HAVE_QKV) in self.bindings:
             self._restore(_ATTENTION, _HAVE_QKV, _ABSENT)
         _active = None
-        counts = ", ".join("%s %d" % item for item in self.calls.items() if item[1])
-        _logger.info("undone, after %d calls: %s", sum(self.calls.values()), counts or "none")
+        counts = ", ".join("%s %d" % item for item in self._calls.items() if item[1])
+        _logger.info("undone, after %s: %s", self._counts(), counts or "none")
 
     def _restore(self, module_name, name, otherwise):
         before = self.bindings.get((module_name, name), otherwise)
@@ -178,7 +204,7 @@ class Patch:
 
     def __repr__(self):
         state = "active" if _active is self else "undone"
-        return "<trope.megatron.Patch: %s, %d names, %d calls>" % (state, len(self.bindings), sum(self.calls.values()))
+        return "<trope.megatron.Patch: %s, %d names, %s>" % (state, len(self.bindings), self._counts())
 
     def __str__(self):
         places = {}
