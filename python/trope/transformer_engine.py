@@ -9,7 +9,8 @@ element, d2 <= head_dim; the rest of a head is copied. Backward is the transpose
 as in forward, and can be differentiated again.
 
 What is more than there: tensors on the CPU, f64, packed QKV of any strides, in thd, and with V heads of another width, and
-gradients of freqs. What is less: freqs of several batch entries [positions, b, 1, d2], which its unfused code takes.
+gradients of freqs. apply_rotary_pos_emb also takes freqs of each batch entry, [positions, b, 1, d2], as TransformerEngine's
+unfused code does, but not for packed QKV.
 """
 
 import torch
@@ -51,18 +52,19 @@ def _check_qkv_format(value, argument):
         _check_format(value if isinstance(word, str) else word, argument)
 
 
-def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None):
-    """[positions, d2] of [positions, 1, 1, d2]."""
+def _table(freqs, x, argument="freqs", x_argument="t", head_dim=None, batch=1):
+    """[positions, d2] of [positions, 1, 1, d2], and [b, positions, d2] of [positions, b, 1, d2] if `batch` is b."""
     head_dim = x.shape[-1] if head_dim is None else head_dim
-    if freqs.dim() != 4 or freqs.shape[1] != 1 or freqs.shape[2] != 1:
-        raise Error("%s has shape %s, which is not [positions, 1, 1, d2]" % (argument, list(freqs.shape)), argument)
+    if freqs.dim() != 4 or freqs.shape[1] not in (1, batch) or freqs.shape[2] != 1:
+        shapes = "[positions, 1, 1, d2]" + (" or [positions, %d, 1, d2]" % batch if batch != 1 else "")
+        raise Error("%s has shape %s, which is not %s" % (argument, list(freqs.shape), shapes), argument)
     if not 2 <= freqs.shape[3] <= head_dim or freqs.shape[3] % 2:
         words = argument, freqs.shape[3], head_dim
         raise Error("%s has %d columns, which must be even, and 2 to head_dim %d" % words, argument)
     if freqs.dtype == torch.float64 and x.dtype != torch.float64:
         freqs = freqs.float()
     check_table(freqs, x, argument, x_argument)
-    return freqs[:, 0, 0]
+    return freqs[:, 0, 0] if freqs.shape[1] == 1 else freqs[:, :, 0].transpose(0, 1)
 
 
 def _check_rows(x, freqs, tensor_format, start_positions, cp_size, argument="freqs"):
@@ -97,10 +99,18 @@ def _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, c
 def _prepare(x, argument, freqs, start_positions, tensor_format, interleaved, cu_seqlens, cp_size, cp_rank):
     """The options of trope.torch.rotate, freqs among them."""
     _check_dims(x, tensor_format, argument)
-    table = _table(freqs, x, "freqs", argument)
+    has_batch = freqs.dim() == 4 and freqs.shape[1] != 1
+    if has_batch and (tensor_format == "thd" or start_positions is not None):
+        reason = (
+            "thd has no batch" if tensor_format == "thd" else "start_positions are given, which shift one table for all"
+        )
+        message = "freqs has shape %s, and %s: pass [positions, 1, 1, d2]"
+        raise Error(message % (list(freqs.shape), reason), "freqs")
+    batch = x.shape[tensor_format.index("b")] if has_batch else 1
+    table = _table(freqs, x, "freqs", argument, batch=batch)
     _check_rows(x, freqs, tensor_format, start_positions, cp_size)
     options = _options(tensor_format, interleaved, start_positions, cu_seqlens, cp_size, cp_rank)
-    return dict(options, freqs=table, rotary_dim=table.shape[1])
+    return dict(options, freqs=table, rotary_dim=table.shape[-1])
 
 
 def _rotate(transposed, x, argument, *words):
@@ -197,7 +207,8 @@ def apply_rotary_pos_emb(
 
     Arguments:
         t: [s, b, h, d], [b, s, h, d] or [t, h, d], as tensor_format says. Any strides.
-        freqs: [positions, 1, 1, d2] radians, d2 <= d; f32 (f16, bf16: converted exactly; f64: f32 unless t is f64).
+        freqs: [positions, 1, 1, d2] radians, d2 <= d; f32 (f16, bf16: converted exactly; f64: f32 unless t is f64). For
+            sbhd and bshd without start_positions also [positions, b, 1, d2], an angle for each batch entry.
         tensor_format: "sbhd", "bshd" or "thd".
         start_positions: [b] int32 or int64, with thd [sequences]: added to the index in the sequence.
         interleaved: element 2i turns with 2i + 1, else i with i + d2/2. Columns of freqs are paired likewise.

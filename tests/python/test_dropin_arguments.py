@@ -242,7 +242,7 @@ row("liger.liger_llama4_vision_rotary_pos_emb",
 
 # transformer_engine
 
-TE = [*FLOATS, odd, wide, lambda t: t.to(torch.complex64), lambda t: t.expand(-1, B, -1, -1)]
+TE = [*FLOATS, odd, wide, lambda t: t.to(torch.complex64), lambda t: t.expand(-1, B + 1, -1, -1)]
 CP = dict(cp_size=[*INTEGER, 0, -1], cp_rank=[*INTEGER, -1, 1])
 STARTS = [*NO_INDICES, ints(0), ints(0, 2 * S), ints(-1, 0)]
 NOT_READ = [3, "text", [0, 1], numpy.zeros(2, numpy.int32), *(ints(0, S, dtype=dtype) for dtype in (

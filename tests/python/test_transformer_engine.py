@@ -215,6 +215,36 @@ def test_gradient_of_freqs(device, tensor_format, interleaved):
         assert torch.equal(te.apply_rotary_pos_emb(t, freqs, tensor_format, None, interleaved, cu_seqlens=cu_seqlens), y)
 
 
+@pytest.mark.parametrize("tensor_format", ["sbhd", "bshd"])
+@pytest.mark.parametrize("cp_size", [1, 2])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_freqs_of_each_batch_entry(device, tensor_format, cp_size, interleaved):
+    """As TransformerEngine's unfused code takes them: each entry is rotated as it is alone with its own freqs."""
+    freqs = (torch.rand(ROWS, BATCH, 1, ROTARY, device=device) - 0.5) * 8
+    freqs.requires_grad_()
+    t = torch.randn(make_shape(tensor_format, cp_size, HEADS, DIM), device=device, requires_grad=True)
+    y = te.apply_rotary_pos_emb(t, freqs, tensor_format, interleaved=interleaved, cp_size=cp_size, cp_rank=cp_size - 1)
+    positions = zigzag(16, cp_size, cp_size - 1)
+    batch, tokens = tensor_format.index("b"), tensor_format.index("s")
+    expected = torch.stack(
+        [reference(t.select(batch, i), freqs[:, i : i + 1], positions, interleaved) for i in range(BATCH)],
+        batch,
+    )
+    check(y, expected, torch.float32)
+    dy = torch.randn_like(y)
+    wanted = [grad.double() for grad in torch.autograd.grad(expected, (t, freqs), dy.double())]
+    got = torch.autograd.grad(y, (t, freqs), dy)
+    check(got[0], wanted[0], torch.float32)
+    torch.testing.assert_close(got[1].double(), wanted[1], rtol=1e-4, atol=1e-4)
+    given = t.detach().requires_grad_()
+    compact = te.apply_rotary_pos_emb(
+        given, freqs.detach(), tensor_format, None, interleaved, True, None, cp_size, cp_size - 1
+    )
+    assert torch.equal(compact, y) and y.shape[tokens] == 16 // cp_size
+    (dx,) = torch.autograd.grad(compact, given, dy)
+    check(dx, wanted[0], torch.float32)
+
+
 def test_derivatives_of_derivatives(device):
     freqs, start = make_freqs(device, 8, 4), torch.tensor([3], dtype=torch.int32, device=device)
     t = torch.randn(4, 1, 2, 6, dtype=torch.float64, device=device, requires_grad=True)
@@ -439,7 +469,11 @@ def test_refusals_of_one_tensor():
     refused("t", call, t[0], freqs)
     refused("t", call, t, freqs, "thd", cu_seqlens=make_cu_seqlens("cpu"))
     refused("freqs", call, t, freqs[:, 0])
-    refused("freqs", call, t, freqs.expand(-1, BATCH, -1, -1))
+    of_entries, starts = freqs.expand(-1, BATCH, -1, -1), torch.zeros(BATCH, dtype=torch.int32)
+    refused("freqs", call, t, freqs.expand(-1, BATCH + 1, -1, -1))
+    refused("freqs", call, t, of_entries[:15])
+    refused("freqs", call, t, of_entries, start_positions=starts)
+    refused("freqs", call, t[:, 0], of_entries, "thd", cu_seqlens=torch.tensor([0, 16], dtype=torch.int32))
     refused("freqs", call, t, make_freqs("cpu", columns=DIM + 2))
     refused("freqs", call, t, make_freqs("cpu", columns=7))
     refused("freqs", call, t, freqs[:15])
