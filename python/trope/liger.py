@@ -27,7 +27,7 @@ from ._dropin import anything, arguments, check_tables, floats, integer, integer
 from ._errors import Error
 
 __all__ = [
-    "LigerRopeFunction", "liger_llama4_text_rotary_pos_emb", "liger_llama4_vision_rotary_pos_emb",
+    "LigerLlama4RopeFunction", "LigerQwen2VLMRopeFunction", "LigerRopeFunction", "liger_llama4_text_rotary_pos_emb", "liger_llama4_vision_rotary_pos_emb",
     "liger_multimodal_rotary_pos_emb", "liger_qwen2vl_mrope", "liger_rope", "liger_rotary_pos_emb",
     "liger_rotary_pos_emb_gpt_oss", "liger_rotary_pos_emb_vision", "rope_backward", "rope_forward",
 ]  # fmt: skip
@@ -266,13 +266,17 @@ def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
     Return:
         xq, xk: new ones, with the order of dimensions in memory of the old
     """
-    _check_pair(xq, xk, ("xq", "xk"), "(batch, seq, heads, head_dim)")
-    _check_complex(freqs_cis, xq, "freqs_cis", "xq")
-    if freqs_cis.dim() not in (2, 3) or freqs_cis.shape[-2] < xq.shape[1]:
+    return _rotate_llama4_text(("xq", "xk"), xq, xk, freqs_cis)
+
+
+def _rotate_llama4_text(names, q, k, freqs_cis):
+    _check_pair(q, k, names, "(batch, seq, heads, head_dim)")
+    _check_complex(freqs_cis, q, "freqs_cis", names[0])
+    if freqs_cis.dim() not in (2, 3) or freqs_cis.shape[-2] < q.shape[1]:
         message = "freqs_cis has shape %s, and must be (rows, %d) or (1 or batch, rows, %d), of %d rows or more"
-        raise Error(message % (list(freqs_cis.shape), *[xq.shape[3] // 2] * 2, xq.shape[1]), "freqs_cis")
-    _check_size(freqs_cis[..., : xq.shape[1], :], xq.shape[0], xq.shape[1], "freqs_cis", "xq")
-    return _rotate_llama4(xq, xk, freqs_cis)
+        raise Error(message % (list(freqs_cis.shape), *[q.shape[3] // 2] * 2, q.shape[1]), "freqs_cis")
+    _check_size(freqs_cis[..., : q.shape[1], :], q.shape[0], q.shape[1], "freqs_cis", names[0])
+    return _rotate_llama4(q, k, freqs_cis)
 
 
 @arguments({"tensors[0]": "query", "tensors[1]": "key", "cos": "freqs_ci"}, query=floats, key=floats, freqs_ci=tensor)
@@ -310,6 +314,29 @@ class LigerRopeFunction:
     """LigerRopeFunction.apply is liger_rotary_pos_emb; it is no autograd.Function."""
 
     apply = staticmethod(liger_rotary_pos_emb)
+
+
+class LigerQwen2VLMRopeFunction:
+    """LigerQwen2VLMRopeFunction.apply is liger_multimodal_rotary_pos_emb; it is no autograd.Function."""
+
+    apply = staticmethod(liger_multimodal_rotary_pos_emb)
+
+
+class LigerLlama4RopeFunction:
+    """apply(q, k, freqs_cis, BLOCK_SIZE=None) is liger_llama4_text_rotary_pos_emb; it is no autograd.Function."""
+
+    @staticmethod
+    @arguments({**_QK, "cos": "freqs_cis"}, q=floats, k=floats, freqs_cis=tensor, BLOCK_SIZE=optional(integer(1)))
+    def apply(q, k, freqs_cis, BLOCK_SIZE=None):
+        """
+        Arguments:
+            q, k: (batch, seq_len, num_heads, head_dim)
+            freqs_cis: complex, as of liger_llama4_text_rotary_pos_emb
+            BLOCK_SIZE: not read: it is for Liger's kernel.
+        Return:
+            q, k: new ones, with the order of dimensions in memory of the old
+        """
+        return _rotate_llama4_text(("q", "k"), q, k, freqs_cis)
 
 
 @arguments(_QK, q=floats, k=floats, **_TABLES, **_OPTIONS)

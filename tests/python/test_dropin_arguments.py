@@ -225,7 +225,7 @@ row("liger.liger_rotary_pos_emb_vision",
     lambda: dict(q=randn(S, H, D), k=randn(S, H, D), cos=randn(S, D), sin=randn(S, D)),
     q=Q, k=[*FLOATS, odd, wrong_dtype], cos=[*LIGER, few_rows], sin=[*FLOATS, odd, learned])  # fmt: skip
 SECTIONS = [None, 3, "text", [2, 2], [2, 1, 2], [4, 1, -1], [2.0, 1, 1], [True, 1, 2], lambda v: torch.tensor(v), []]
-for name in ("liger_multimodal_rotary_pos_emb", "liger_qwen2vl_mrope"):
+for name in ("liger_multimodal_rotary_pos_emb", "liger_qwen2vl_mrope", "LigerQwen2VLMRopeFunction"):
     row("liger." + name,
         lambda: dict(qk(), cos=randn(3, B, S, D), sin=randn(3, B, S, D), mrope_section=[2, 1, 1], unsqueeze_dim=1),
         q=Q, k=HEADS,
@@ -235,6 +235,10 @@ for name in ("liger_multimodal_rotary_pos_emb", "liger_qwen2vl_mrope"):
 row("liger.liger_llama4_text_rotary_pos_emb",
     lambda: dict(xq=randn(B, S, H, D), xk=randn(B, S, 1, D), freqs_cis=torch.complex(randn(S, D // 2), randn(S, D // 2))),
     xq=Q, xk=[*FLOATS, odd], freqs_cis=COMPLEX)  # fmt: skip
+row("liger.LigerLlama4RopeFunction",
+    lambda: dict(q=randn(B, S, H, D), k=randn(B, S, 1, D), freqs_cis=torch.complex(randn(S, D // 2), randn(S, D // 2)),
+                 BLOCK_SIZE=None),
+    q=Q, k=[*FLOATS, odd], freqs_cis=COMPLEX, BLOCK_SIZE=[0, -1, "text"])  # fmt: skip
 row("liger.liger_llama4_vision_rotary_pos_emb",
     lambda: dict(query=randn(B, S, H, D), key=randn(B, S, 1, D), freqs_ci=torch.complex(randn(S, 1, D // 2), randn(S, 1, D // 2))),
     query=Q, key=[*FLOATS, odd], freqs_ci=COMPLEX)  # fmt: skip

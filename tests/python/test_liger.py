@@ -256,6 +256,27 @@ def test_llama4_tables_as_they_lie(device):
 
 
 @by_device
+@pytest.mark.parametrize("more", [(), (32,), (None,)])
+def test_llama4_function(device, more):
+    """By the order of its arguments, with the block size of Liger's kernel, which changes nothing."""
+    table = complex_table(9, 4, device=device)
+    q, k = rand(2, 5, 6, 8, device=device), rand(2, 5, 2, 8, device=device)
+    rows = table[None, :5, None]
+    check(lambda *qk: liger.LigerLlama4RopeFunction.apply(*qk, table, *more), q, k, lambda t: multiply(t, rows))
+
+
+@by_device
+def test_multimodal_function(device):
+    """By the order of its arguments."""
+    cos, sin = rand(3, 2, 5, 8, device=device), rand(3, 2, 5, 8, device=device)
+    q, k = heads_of(2, 4, 5, 8, device=device), heads_of(2, 2, 5, 8, device=device)
+    axes = [0, 1, 2, 2, 0, 1, 2, 2]  # of the eight elements
+    c, s = (torch.stack([t[axis, ..., i] for i, axis in enumerate(axes)], -1)[:, None] for t in (cos, sin))
+    function = liger.LigerQwen2VLMRopeFunction.apply
+    check(lambda *qk: function(*qk, cos, sin, [1, 1, 2], 1), q, k, lambda t: in_double(t, c, s))
+
+
+@by_device
 @pytest.mark.parametrize("shape", [(5, 8), (1, 5, 8), (2, 1, 5, 8)])
 @pytest.mark.parametrize("expand", [False, True])
 def test_forward_and_backward(device, shape, expand):
@@ -330,7 +351,14 @@ def zeros():
     return torch.zeros(2, 5, 3, 8)
 
 
+def table_of():
+    return torch.zeros(5, 4, dtype=torch.complex64)
+
+
 REFUSALS = {
+    "BLOCK_SIZE": (lambda c, s: liger.LigerLlama4RopeFunction.apply(zeros(), zeros(), table_of(), 0), "BLOCK_SIZE"),
+    "rank of q of the function": (lambda c, s: liger.LigerLlama4RopeFunction.apply(zeros()[0], zeros(), table_of()), "q"),
+    "real freqs": (lambda c, s: liger.LigerLlama4RopeFunction.apply(zeros(), zeros(), table_of().real), "freqs_cis"),
     "position_ids": (lambda c, s: rope(*qk(), c, s, torch.arange(5)), "position_ids"),
     "position_ids backward": (lambda c, s: liger.rope_backward(*qk(), c, s, torch.arange(5)), "position_ids"),
     "unsqueeze_dim": (lambda c, s: rope(*qk(), c, s, unsqueeze_dim=2), "unsqueeze_dim"),
