@@ -157,7 +157,7 @@ def of_packed_x():
     return dict(of_x(), x=randn(S, H, D), seqlen_offsets=0, cu_seqlens=ints(0, 2, S), max_seqlen=4)
 
 
-for name in ("apply_rotary_emb", "apply_rotary_emb_func"):
+for name in ("apply_rotary_emb", "apply_rotary_emb_func", "ApplyRotaryEmb"):
     row("flash_attn." + name, of_x, x=FLOATS, cu_seqlens=NO_INDICES[:3], **LIKE_X)
     row("flash_attn.%s packed" % name, of_packed_x, x=FLOATS, cu_seqlens=OF_CU, max_seqlen=NO_INTEGER)
 row("flash_attn.apply_rotary", lambda: dict(of_x(), conjugate=False), x=FLOATS, cu_seqlens=NO_INDICES[:3], conjugate=FLAG,
@@ -167,26 +167,30 @@ row("flash_attn.apply_rotary_emb_torch",
     lambda: dict(x=randn(B, S, H, D), cos=randn(B, S, R // 2), sin=randn(B, S, R // 2), interleaved=False),
     x=FLOATS, cos=[*FA[:-4], lambda t: t[:, 1:], lambda t: torch.cat([t, t]), wide, learned, wrong_dtype],
     sin=[*FLOATS[:-2], odd, learned, wrong_dtype], interleaved=FLAG)  # fmt: skip
-row("flash_attn.apply_rotary_emb_qkv_",
-    lambda: dict(qkv=randn(B, S, 3, H, D), cos=randn(S, R // 2), sin=randn(S, R // 2), cos_k=randn(S, R // 2),
-                 sin_k=randn(S, R // 2), interleaved=False, seqlen_offsets=ints(0, 0), num_heads_q=None, cu_seqlens=None,
-                 max_seqlen=None, headdim=None),
-    qkv=[*FLOATS, lambda t: t[:, :, :2]], cos=FA, sin=[*FA, wrong_dtype], cos_k=[*FA[1:], True, False],
-    sin_k=[*FA[1:], wrong_dtype], interleaved=FLAG, seqlen_offsets=OFFSETS, num_heads_q=[*NO_INTEGER, 0, -1],
-    cu_seqlens=NO_INDICES[:3], max_seqlen=[*NO_INTEGER, -1], headdim=[*NO_INTEGER, 0, -8, 3])  # fmt: skip
+for name in ("apply_rotary_emb_qkv_", "ApplyRotaryEmbQKV_"):
+    row("flash_attn." + name,
+        lambda: dict(qkv=randn(B, S, 3, H, D), cos=randn(S, R // 2), sin=randn(S, R // 2), cos_k=randn(S, R // 2),
+                     sin_k=randn(S, R // 2), interleaved=False, seqlen_offsets=ints(0, 0), num_heads_q=None, cu_seqlens=None,
+                     max_seqlen=None, headdim=None),
+        qkv=[*FLOATS, lambda t: t[:, :, :2]], cos=FA, sin=[*FA, wrong_dtype], cos_k=[*FA[1:], True, False],
+        sin_k=[*FA[1:], wrong_dtype], interleaved=FLAG, seqlen_offsets=OFFSETS, num_heads_q=[*NO_INTEGER, 0, -1],
+        cu_seqlens=NO_INDICES[:3], max_seqlen=[*NO_INTEGER, -1], headdim=[*NO_INTEGER, 0, -8, 3])  # fmt: skip
 row("flash_attn.apply_rotary_emb_qkv_ by heads",
     lambda: dict(qkv=randn(B, S, 5 * D), cos=randn(S, R // 2), sin=randn(S, R // 2), num_heads_q=3, headdim=D),
     qkv=[lambda t: t[0]], num_heads_q=[2, 5, 4], headdim=[7, 16, 3])  # fmt: skip
-row("flash_attn.apply_rotary_emb_kv_",
-    lambda: dict(kv=randn(B, S, 2, H, D), cos=randn(S, R // 2), sin=randn(S, R // 2), interleaved=False,
-                 seqlen_offsets=ints(0, 0)),
-    kv=[*FLOATS, lambda t: t[:, :, :1]], cos=FA, sin=[*FA, wrong_dtype], interleaved=FLAG, seqlen_offsets=OFFSETS)  # fmt: skip
+for name in ("apply_rotary_emb_kv_", "ApplyRotaryEmbKV_"):
+    row("flash_attn." + name,
+        lambda: dict(kv=randn(B, S, 2, H, D), cos=randn(S, R // 2), sin=randn(S, R // 2), interleaved=False,
+                     seqlen_offsets=ints(0, 0)),
+        kv=[*FLOATS, lambda t: t[:, :, :1]], cos=FA, sin=[*FA, wrong_dtype], interleaved=FLAG, seqlen_offsets=OFFSETS)  # fmt: skip
+
+row("flash_attn.rotate_half", None)  # plain PyTorch
 
 SIZES = [None, "8", 8.0, True, 0, -8, 7, 2**40]
 BASES = [None, "1e4", True, 0, -1.0, float("inf"), float("nan"), 1e300, 1e-300]
 row("flash_attn.RotaryEmbedding",
     lambda: dict(dim=R, base=1e4, interleaved=False, scale_base=None, device=None, pos_idx_in_fp32=True),
-    dim=SIZES, base=BASES, interleaved=FLAG, scale_base=[512, False, "text"], device=[True, False, "nowhere", 1.5, [0]],
+    dim=SIZES, base=BASES, interleaved=FLAG, scale_base=[*BASES[2:], "text"], device=[True, False, "nowhere", 1.5, [0]],
     pos_idx_in_fp32=FLAG)  # fmt: skip
 row("flash_attn.RotaryEmbedding.forward",
     lambda: dict(qkv=randn(B, S, H, D), kv=randn(B, S, 2, H, D), seqlen_offset=ints(0, 0), max_seqlen=S, num_heads_q=H),

@@ -213,6 +213,17 @@ def test_what_was_given_is_rotated_for_autograd(device):
 
 
 @by_device
+def test_gradient_that_others_share_is_not_written_over(device):
+    """A sum gives the same gradient to both of its terms, which flash-attention's backward in place would rotate for both."""
+    cos, sin, d = rand(4, 4, device=device), rand(4, 4, device=device), rand(2, 4, 3, 8, device=device)
+    x, z = (rand(2, 4, 3, 8, device=device).requires_grad_() for _ in range(2))
+    scaled = z * 2  # made first, so that its backward is last
+    (fa.apply_rotary_emb(x * 1, cos, sin, inplace=True) + scaled).backward(d.clone())
+    assert torch.equal(z.grad, 2 * d)
+    assert same(x.grad, gradient(lambda t: expected(t, cos, sin, False, positions_of(2, 4, 0, device)), x, d))
+
+
+@by_device
 @pytest.mark.parametrize("is_leaf", [False, True])
 def test_what_autograd_has_saved_is_not_lost(device, is_leaf):
     cos, sin, leaf = rand(4, 4, device=device), rand(4, 4, device=device), rand(1, 4, 2, 8, device=device).requires_grad_()
@@ -394,7 +405,7 @@ def test_kv(device, interleaved, expand):
     assert same(leaf.grad, gradient(reference, x, torch.ones_like(d) if expand else d))
 
 
-# ---- apply_rotary_emb_torch, RotaryEmbedding ----
+# ---- apply_rotary_emb_torch ----
 
 
 @by_device
@@ -415,103 +426,32 @@ def test_torch_has_the_same_bits(device, interleaved, dtype, batched):
     assert torch.equal(fa.apply_rotary_emb_torch(x, cos, sin, interleaved), reference)
 
 
-def tables_of(seqlen, dim, base, dtype, device):
-    inv_freq = 1.0 / (float(base) ** (torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim))
-    angles = torch.outer(torch.arange(seqlen, device=device, dtype=torch.float32), inv_freq)
-    return torch.cos(angles).to(dtype), torch.sin(angles).to(dtype)
+# ---- The names of autograd Functions, and rotate_half ----
+
+
+@by_device
+def test_functions_have_the_order_of_flash_attention(device):
+    cos, sin, cos_k, sin_k = (rand(9, 4, device=device) for _ in range(4))
+    x, qkv, kv = (rand(*shape, device=device) for shape in ((2, 4, 3, 8), (2, 4, 7, 8), (2, 4, 2, 3, 8)))
+    rows, rotated = positions_of(2, 4, 3, device), x.clone()
+    y = fa.ApplyRotaryEmb.apply(rotated, cos, sin, True, True, 3, None, None)
+    assert y is rotated and same(y, expected(x, cos, sin, True, rows))
+    y = fa.ApplyRotaryEmbQKV_.apply(qkv.clone(), cos, sin, cos_k, sin_k, True, 3, 3)
+    assert same(y, rotate_parts(qkv, [3, 2, 2], [(cos, sin), (cos_k, sin_k)], True, rows))
+    y = fa.ApplyRotaryEmbKV_.apply(kv.clone(), cos, sin, True, 3)
+    assert same(y[:, :, 0], expected(kv[:, :, 0], cos, sin, True, rows)) and torch.equal(y[:, :, 1], kv[:, :, 1])
 
 
 @by_device
 @by_pairing
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_embedding_of_qkv(device, interleaved, dtype):
-    module = fa.RotaryEmbedding(6, base=500.0, interleaved=interleaved, device=device)
-    rows, qkv = positions_of(2, 4, 0, device), rand(2, 4, 3, 2, 8, dtype=dtype, device=device)
-    table = tables_of(4, 6, 500.0, dtype, device)
-    reference = rotate_parts(qkv.reshape(2, 4, 6, 8), [2, 2, 2], [table] * 2, interleaved, rows)
-    assert same(module(qkv).reshape(2, 4, 6, 8), reference)
-    gqa = rand(2, 4, 7, 8, dtype=dtype, device=device)
-    table = tables_of(7, 6, 500.0, dtype, device)
-    reference = rotate_parts(gqa, [3, 2, 2], [table] * 2, interleaved, rows + 3)
-    assert same(module(gqa, seqlen_offset=3, num_heads_q=3), reference)
-
-
-@by_device
-@pytest.mark.parametrize("offset", [0, 3, "tensor"])
-def test_embedding_of_q_and_kv(device, offset):
-    module, table = fa.RotaryEmbedding(8, device=device), tables_of(9, 8, 10000.0, torch.float32, device)
-    q, kv = rand(2, 4, 5, 8, device=device), rand(2, 4, 2, 2, 8, device=device)
-    offset = torch.tensor([5, 1], device=device) if offset == "tensor" else offset
-    rows = positions_of(2, 4, offset, device)
-    references = expected(q, *table, False, rows), expected(kv[:, :, 0], *table, False, rows)
-    leaves = q.clone().requires_grad_(), kv.clone().requires_grad_()
-    new_q, new_kv = module(leaves[0] * 1, leaves[1] * 1, seqlen_offset=offset, max_seqlen=9)
-    assert same(new_q, references[0]) and same(new_kv[:, :, 0], references[1]) and torch.equal(new_kv[:, :, 1], kv[:, :, 1])
-    (new_q.sum() + new_kv.sum()).backward()
-    ones = torch.ones_like(q)
-    assert same(leaves[0].grad, gradient(lambda t: expected(t, *table, False, rows), q, ones))
-    assert same(leaves[1].grad[:, :, 0], gradient(lambda t: expected(t, *table, False, rows), kv[:, :, 0], ones[:, :, :2]))
-    assert torch.equal(leaves[1].grad[:, :, 1], torch.ones_like(kv[:, :, 1]))
-
-
-def test_embedding_keeps_its_tables():
-    module = fa.RotaryEmbedding(8)
-    module(rand(1, 6, 3, 2, 8))
-    kept = module._cos_cached
-    module(rand(1, 5, 3, 2, 8))
-    assert module._cos_cached is kept and kept.shape == (6, 4)
-    module(rand(1, 5, 3, 2, 8), seqlen_offset=2)
-    assert module._cos_cached.shape == (7, 4)
-    module(rand(1, 5, 3, 2, 8, dtype=torch.bfloat16))
-    assert module._cos_cached.dtype == torch.bfloat16 and module._cos_cached.shape == (5, 4)
-    assert module.state_dict() == {} and module.inv_freq.shape == (4,)
-
-
-def test_embedding_of_a_cast_model():
-    """Frequencies in bfloat16 would be other ones; only positions and frequencies of older versions are."""
-    module = fa.RotaryEmbedding(8).bfloat16()
-    module._update_cos_sin_cache(300, torch.device("cpu"), torch.float32)
-    assert torch.equal(module._cos_cached, tables_of(300, 8, 10000.0, torch.float32, "cpu")[0])
-    older = fa.RotaryEmbedding(8, pos_idx_in_fp32=False).bfloat16()
-    older._update_cos_sin_cache(300, torch.device("cpu"), torch.float32)
-    positions = torch.arange(300, dtype=torch.bfloat16)
-    assert torch.equal(older._cos_cached, torch.outer(positions, older.inv_freq).cos().float())
-
-
-def test_embedding_from_inference_to_training():
-    module, x = fa.RotaryEmbedding(8), rand(1, 4, 3, 2, 8)
-    with torch.inference_mode():
-        module.eval()(x.clone())
-    leaf = x.clone().requires_grad_()
-    module.train()(leaf * 1).sum().backward()
-    assert not module._cos_cached.is_inference() and torch.isfinite(leaf.grad).all()
-
-
-# ---- torch.compile ----
-
-
-@by_device
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("call", ["new", "in place", "qkv", "qkv of heads", "kv", "module"])
-def test_compile(device, call, dynamic):
-    cos, sin, x = rand(4, 4, device=device), rand(4, 4, device=device), rand(2, 4, 3, 2, 8, device=device)
-    module = fa.RotaryEmbedding(8, device=device)
-    function = {
-        "new": lambda t: fa.apply_rotary_emb(t[:, :, 0], cos, sin) * 2,
-        "in place": lambda t: fa.apply_rotary_emb((t * 1)[:, :, 0], cos, sin, inplace=True) * 2,
-        "qkv": lambda t: fa.apply_rotary_emb_qkv_(t * 1, cos, sin) * 2,
-        "qkv of heads": lambda t: fa.apply_rotary_emb_qkv_((t * 1).flatten(2, 3), cos, sin, num_heads_q=2) * 2,
-        "kv": lambda t: fa.apply_rotary_emb_kv_((t * 1)[:, :, :2], cos, sin) * 2,
-        "module": lambda t: module(t * 1) * 2,
-    }[call]
-    results = []
-    torch._dynamo.reset()
-    for f in (function, torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)):
-        leaf = x.clone().requires_grad_()
-        y = f(leaf)
-        y.square().sum().backward()
-        results.append((y.detach(), leaf.grad))
-    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+def test_rotate_half(device, interleaved):
+    """A rotation is x cos + rotate_half(x) sin; with cos 0 and sin 1 it is rotate_half alone."""
+    x, d = rand(2, 4, 3, 8, device=device).requires_grad_(), rand(2, 4, 3, 8, device=device)
+    zeros, ones = torch.zeros(4, 4, device=device), torch.ones(4, 4, device=device)
+    y = fa.rotate_half(x, interleaved)
+    assert same(y, expected(x.detach(), zeros, ones, interleaved, positions_of(2, 4, 0, device)))
+    y.backward(d)
+    assert torch.equal(x.grad, -fa.rotate_half(d, interleaved))
 
 
 # ---- Refusals ----
@@ -567,7 +507,10 @@ REFUSALS = {
     "three in kv": (lambda c, s: fa.apply_rotary_emb_kv_(make(*QKV), c, s), "kv"),
     "rows for torch": (lambda c, s: fa.apply_rotary_emb_torch(make(*X), c, s), "cos"),
     "dtype for torch": (lambda c, s: fa.apply_rotary_emb_torch(make(*X).bfloat16(), c[:4], s[:4]), "cos"),
-    "XPos": (lambda c, s: fa.RotaryEmbedding(8, scale_base=512), "scale_base"),
+    "scale_base": (lambda c, s: fa.RotaryEmbedding(8, scale_base=0), "scale_base"),
+    "odd headdim": (lambda c, s: fa.rotate_half(make(2, 5)), "x"),
+    "no headdim": (lambda c, s: fa.rotate_half(torch.tensor(1.0)), "x"),
+    "integers": (lambda c, s: fa.rotate_half(torch.ones(2, 4, dtype=torch.int32)), "x"),
     "older order": (lambda c, s: fa.RotaryEmbedding(8, 10000.0, False, None, True), "device"),
     "no max_seqlen": (lambda c, s: fa.RotaryEmbedding(8)(make(*QKV), seqlen_offset=torch.tensor([0, 1])), "max_seqlen"),
 }  # fmt: skip

@@ -1,0 +1,279 @@
+"""The rotary functions of flash-attention (flash_attn.layers.rotary, flash_attn.ops.triton.rotary) and of quack, by their
+names.
+
+    from trope.flash_attn import RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_qkv_
+
+Shapes, arguments and numbers are theirs: tables of half width, fp32 inside, one rounding at the store (last bits may
+differ: which product of a sum is fused). Strides may be any, tables float32, float16 or bfloat16 whatever the tensors are,
+devices the CPU too, and head_dim over 256. What differs:
+
+- A POSITION BEYOND THE TABLE. Theirs leaves such tokens as they are, unrotated. Here the call is an error where the host
+  can see it (seqlen, integer offsets, anything on the CPU), else the token becomes NaN (seqlen_offsets and cu_seqlens on a
+  GPU).
+- A sequence of cu_seqlens that is longer than max_seqlen is rotated to its end; theirs stops at max_seqlen. Tokens after
+  the last sequence stay, or are copied; theirs leaves those of a new result unset.
+- Under autograd in place: what is returned is the tensor that was given, which autograd knows to be rotated, so that it may
+  be used further by either name. Only of leaves, of their views, and of what unbind, split or chunk gave, use what is
+  returned: autograd does not let these be changed, so that they are changed without it, as theirs are. A view of a larger
+  tensor (a reshaped projection) costs autograd copies of the gradient; headdim= spares them, and so does inplace=False.
+- Under torch.compile in place: a leaf that requires a gradient is rotated in its own memory, and Inductor returns that
+  memory, as for theirs. PyTorch's Inductor (2.11) may use this memory again in the backward if the compiled region does not
+  return the rotated tensor itself: then read a leaf's values before backward. What unbind, split or chunk gave inside the
+  compiled region is refused by PyTorch: use inplace=False.
+- Gradients are never written over, in place either: autograd may have given the same one to others. (Theirs rotate the
+  upstream gradient in its own memory.) They can be differentiated again. None are for cos and sin: those that require one
+  are refused.
+- headdim and rotary_dim may be any even numbers; quack refuses those that 8 does not divide.
+"""
+
+import torch as _torch
+
+from .. import torch as _rotations
+from .._dropin import arguments, flag, floats, indices, integer, optional
+from .._errors import Error
+from ._rotary import (
+    KV, Parts, check_rank, check_seqlen_offsets, check_table, make_call, make_kv_call, rotate_in_place,
+)  # fmt: skip
+
+__all__ = [
+    "ApplyRotaryEmb", "ApplyRotaryEmbKV_", "ApplyRotaryEmbQKV_", "RotaryEmbedding", "apply_rotary", "apply_rotary_emb",
+    "apply_rotary_emb_func", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_", "apply_rotary_emb_torch", "rotate_half",
+]  # fmt: skip
+
+
+# ---- The functions ----
+
+
+_TENSORS = {"x": floats, "cos": floats, "sin": floats}
+_POSITIONS = {"seqlen_offsets": check_seqlen_offsets, "cu_seqlens": optional(indices), "max_seqlen": optional(integer(0))}
+_NAMES = {"start_positions": "seqlen_offsets"}
+
+
+def _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace, conjugate=False):
+    packed = cu_seqlens is not None
+    if packed:
+        check_rank(x, 3, "x", "(total_seqlen, nheads, headdim)")
+    else:
+        check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
+    call = make_call(
+        x, "x", x.shape, cos, sin, None, None, interleaved, conjugate, seqlen_offsets, cu_seqlens, max_seqlen
+    )  # fmt: skip
+    if inplace:
+        return rotate_in_place("x", Parts(), call, x)
+    return _rotations.rotate(
+        x, cos=call.cos, sin=call.sin, rotary_dim=2 * call.cos.shape[1], start_positions=call.start_positions,
+        cu_seqlens=cu_seqlens, **call.options
+    )  # fmt: skip
+
+
+@arguments({"tensors[0]": "x", **_NAMES}, **_TENSORS, **_POSITIONS, interleaved=flag, inplace=flag, conjugate=flag)
+def apply_rotary(
+    x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, inplace=False, conjugate=False
+):  # fmt: skip
+    """
+    Arguments:
+        x: (batch, seqlen, nheads, headdim) if cu_seqlens is None
+            else (total_seqlen, nheads, headdim).
+        cos: (seqlen_ro, rotary_dim / 2)
+        sin: (seqlen_ro, rotary_dim / 2)
+        seqlen_offsets: integer, or integer tensor of size (batch,): where each sequence begins in the table. None: 0.
+        cu_seqlens: (batch + 1,) or None
+        max_seqlen: integer: that the table has rows for as many is checked; needless otherwise.
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        inplace: write the result to x.
+        conjugate: turn the other way.
+    Return:
+        y: like x; x itself if inplace (see the module for leaves). Unlike theirs it is known to autograd.
+    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    """
+    return _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace, conjugate)
+
+
+@arguments({"tensors[0]": "x", **_NAMES}, **_TENSORS, **_POSITIONS, interleaved=flag, inplace=flag)
+def apply_rotary_emb(
+    x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None
+):  # fmt: skip
+    """
+    Arguments:
+        x: (batch_size, seqlen, nheads, headdim) if cu_seqlens is None
+            else (total_seqlen, nheads, headdim)
+        cos, sin: (seqlen_rotary, rotary_dim / 2)
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        inplace: write the result to x.
+        seqlen_offsets: (batch_size,) or int. Each sequence in x is shifted by this amount. None: 0.
+        cu_seqlens: (batch + 1,) or None
+        max_seqlen: int: that the table has rows for as many is checked; needless otherwise.
+    Return:
+        out: like x; x itself if inplace (see the module for leaves).
+    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
+    A position beyond seqlen_rotary is NaN or an error; theirs does not rotate it.
+    """
+    return _apply_rotary(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace)
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+class ApplyRotaryEmb:
+    """ApplyRotaryEmb.apply is apply_rotary_emb; it is no autograd.Function."""
+
+    apply = staticmethod(apply_rotary_emb)
+
+
+@arguments(x=floats, interleaved=flag)
+def rotate_half(x, interleaved=False):
+    """The other element of each pair, the first of a pair with the sign changed, in plain PyTorch.
+
+    Arguments:
+        x: (..., headdim) with an even headdim
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+    Return:
+        (-x2, x1) of the pairs (x1, x2), like x. The rotation is x * cos + rotate_half(x) * sin.
+    """
+    if not x.dim() or x.shape[-1] % 2:
+        raise Error("x has shape %s, whose last must be even" % list(x.shape), "x")
+    if interleaved:
+        return _torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    x1, x2 = x.chunk(2, -1)
+    return _torch.cat((-x2, x1), -1)
+
+
+@arguments({"tensors[0]": "x"}, **_TENSORS, interleaved=flag)
+def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
+    """What theirs computes in plain PyTorch, to the bit: each product and each sum is rounded to the dtype of x.
+
+    Arguments:
+        x: (batch_size, seqlen, nheads, headdim)
+        cos, sin: (seqlen, rotary_dim / 2) or (batch_size, seqlen, rotary_dim / 2), of the dtype of x
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+    Return:
+        out: (batch_size, seqlen, nheads, headdim)
+    """
+    check_rank(x, 4, "x", "(batch, seqlen, nheads, headdim)")
+    batch, seqlen = x.shape[:2]
+    if cos.dim() not in (2, 3) or cos.shape[-2] != seqlen or (cos.dim() == 3 and cos.shape[0] not in (1, batch)):
+        message = "cos has shape %s, and must be (%d, pairs), with a batch of 1 or %d before it or not"
+        raise Error(message % (list(cos.shape), seqlen, batch), "cos")
+    if cos.dtype != x.dtype:
+        raise Error("cos has dtype %s, and x %s: use apply_rotary_emb" % (cos.dtype, x.dtype), "cos")
+    cos, sin = check_table(cos, sin, x, "x", x.shape[-1])
+    pairing = "interleaved" if interleaved else "half"
+    options = dict(layout="bshd", pairing=pairing, angle_columns="pair", rounding="native", rotary_dim=2 * cos.shape[-1])
+    return _rotations.rotate(x, cos=cos, sin=sin, **options)
+
+
+def _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim):
+    """How q, k and v lie in qkv, and the shape of what it would be if its heads were one tensor's."""
+    shape, packed = list(qkv.shape), cu_seqlens is not None
+    if headdim is not None:
+        if not shape or shape[-1] % headdim or not shape[-1]:
+            raise Error(
+                "headdim is %d, and qkv has shape %s, whose last must be a multiple of it" % (headdim, shape), "headdim"
+            )
+        shape[-1:] = [shape[-1] // headdim, headdim]
+    by_heads = num_heads_q is not None and len(shape) != 5
+    merged = packed and len(shape) == (4 if by_heads else 5)
+    if merged:
+        shape[:2] = [shape[0] * shape[1]]
+    dim = 1 if packed else 2
+    if len(shape) != (3 if by_heads else 4) + (not packed):
+        raise Error("qkv has shape %s%s%s: %s" % (
+            list(qkv.shape), ", with cu_seqlens" if packed else "", "" if by_heads else ", without num_heads_q",
+            "(batch, seqlen, 3, nheads, headdim), or (batch, seqlen, num_heads_q + 2 * num_heads_k, headdim) with"
+            " num_heads_q; with cu_seqlens one total_seqlen for batch and seqlen"), "qkv")  # fmt: skip
+    parts = Parts(dim, rotated=2, head_dim=headdim or 0, merged=merged)
+    if not by_heads:
+        if shape[dim] != 3:
+            raise Error("qkv must have 3 in dimension %d, not %d" % (qkv.dim() - 3, shape[dim]), "qkv")
+        return parts._replace(count=3), shape
+    heads_of_kv = shape[dim] - num_heads_q
+    num_heads_k = heads_of_kv // 2  # (torch.compile does not know divmod)
+    if heads_of_kv % 2 or num_heads_k < 1 or num_heads_q < 1:
+        raise Error("qkv has %d heads, not num_heads_q %d + 2 * num_heads_k" % (shape[dim], num_heads_q), "num_heads_q")
+    return parts._replace(heads=(num_heads_q, num_heads_k, num_heads_k)), shape
+
+
+def _table_of_k(value, name):
+    """The check of cos_k."""
+    if isinstance(value, bool):
+        raise Error(
+            "%s is %r: in quack interleaved has its place: pass it and what follows by keyword" % (name, value), name
+        )
+    if value is not None:
+        floats(value, name)
+
+
+_QKV = {"tensors[%d]" % i: "qkv" for i in range(3)}
+
+
+@arguments(
+    {**_QKV, **_NAMES}, qkv=floats, cos=floats, sin=floats, cos_k=_table_of_k, sin_k=optional(floats), interleaved=flag,
+    num_heads_q=optional(integer(1)), headdim=optional(integer(1)), **_POSITIONS,
+)  # fmt: skip
+def apply_rotary_emb_qkv_(
+    qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None, cu_seqlens=None,
+    max_seqlen=None, headdim=None,
+):  # fmt: skip
+    """Rotates q and k in place, in one launch (two if cos_k and sin_k are other tables). The order is flash-attention's;
+    of quack's, (qkv, cos, sin, interleaved, ...), give interleaved and what follows as keywords.
+
+    Arguments:
+        qkv: (batch_size, seqlen, 3, nheads, headdim), or (batch_size, seqlen, num_heads_q + 2 * num_heads_k, headdim)
+            with num_heads_q (MQA, GQA). With headdim the last two may be one: (..., heads * headdim). With cu_seqlens:
+            (total_seqlen, ...), or (batch_size, seqlen, ...), which is read as one stream.
+        cos, sin: (seqlen_ro, rotary_dim / 2)
+        cos_k, sin_k: (seqlen_ro, rotary_dim / 2), for k if given
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        seqlen_offsets: (batch_size,) or int. Each sequence in q and k is shifted by this amount. None: 0.
+        num_heads_q: int, if qkv has a dimension of all heads
+        cu_seqlens: (batch + 1,) or None
+        max_seqlen: int: that the table has rows for as many is checked; needless otherwise.
+        headdim: int, if qkv is (..., heads * headdim)
+    Return:
+        qkv (see the module for leaves)
+    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
+    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    """
+    if (cos_k is None) != (sin_k is None):  # theirs takes the other one from cos or sin
+        cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
+    if cos_k is cos and sin_k is sin:
+        cos_k = sin_k = None
+    parts, shape = _qkv_parts(qkv, num_heads_q, cu_seqlens, headdim)
+    call = make_call(
+        qkv, "qkv", shape, cos, sin, cos_k, sin_k, interleaved, False, seqlen_offsets, cu_seqlens, max_seqlen
+    )  # fmt: skip
+    return rotate_in_place("qkv", parts, call, qkv)
+
+
+class ApplyRotaryEmbQKV_:
+    """ApplyRotaryEmbQKV_.apply is apply_rotary_emb_qkv_; it is no autograd.Function."""
+
+    apply = staticmethod(apply_rotary_emb_qkv_)
+
+
+@arguments(
+    {"tensors[0]": "kv", **_NAMES}, kv=floats, cos=floats, sin=floats, interleaved=flag, seqlen_offsets=check_seqlen_offsets,
+)  # fmt: skip
+def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+    """Rotates k in place.
+
+    Arguments:
+        kv: (batch_size, seqlen, 2, nheads, headdim)
+        cos, sin: (seqlen_ro, rotary_dim / 2)
+        interleaved: pairs of even and odd elements (GPT-J), instead of 1st and 2nd half (GPT-NeoX).
+        seqlen_offsets: (batch_size,) or int. Each sequence in k is shifted by this amount. None: 0.
+    Return:
+        kv (see the module for leaves)
+    rotary_dim must be <= headdim; the first rotary_dim elements of each head turn.
+    A position beyond seqlen_ro is NaN or an error; theirs does not rotate it.
+    """
+    return rotate_in_place("kv", KV, make_kv_call(kv, cos, sin, interleaved, seqlen_offsets), kv)
+
+
+class ApplyRotaryEmbKV_:
+    """ApplyRotaryEmbKV_.apply is apply_rotary_emb_kv_; it is no autograd.Function."""
+
+    apply = staticmethod(apply_rotary_emb_kv_)
+
+
+from ._module import RotaryEmbedding  # noqa: E402 (it calls apply_rotary_emb_qkv_)
