@@ -23,7 +23,7 @@ devices the CPU too, and head_dim over 256. What differs:
 - Gradients are never written over, in place either: autograd may have given the same one to others. (Theirs rotate the
   upstream gradient in its own memory.) They can be differentiated again. None are for cos and sin: those that require one
   are refused.
-- headdim and rotary_dim may be any even numbers; quack refuses those that 8 does not divide.
+- headdim may be any number and rotary_dim any even one; quack refuses those that 8 does not divide.
 """
 
 import torch as _torch
