@@ -61,7 +61,8 @@ def check(tensors, options, function=trope.torch.rotate, expected=None):
     wanted = torch.autograd.grad(theirs, [*full_leaves, *full_learned.values()], upstream)
     for ours_, theirs_ in zip(gradients, wanted):
         torch.testing.assert_close(whole(ours_), theirs_, rtol=1e-12, atol=1e-12)
-    plain = function(*[t.detach() for t in tensors], **options)
+    frozen = {name: t.detach() for name, t in learned.items() if name != "inv_freq"}  # which is learned, or on the CPU
+    plain = function(*[t.detach() for t in tensors], **{**options, **learned, **frozen})
     for y, wanted in zip(tuple_of(plain), theirs):
         torch.testing.assert_close(y.full_tensor(), wanted, rtol=1e-12, atol=1e-12)
 

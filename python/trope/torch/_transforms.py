@@ -209,18 +209,23 @@ class AngleGradient(Function):
 
 # ---- batched gradients ----
 
+MOST_LEVELS = 8  # of batches within batches
 
-def _level():
-    """The level of the innermost batch of gradients. PyTorch tells it only to who changes it."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    return level
+
+def _level_of(t):
+    """The level of the innermost batch of t. PyTorch does not tell it, and a backward on CUDA is in a thread that does not know it.
+
+    To take a level that t lacks gives as many entries as the call asks for, which is none here.
+    """
+    return max(level for level in range(1, MOST_LEVELS) if torch._remove_batch_dim(t, level, 0, 0).shape[0])
 
 
 def _of_batches(arrays, call):
     """call(size, arrays, their batch dimensions) gives (results, their dimensions); with batched arrays, batched results."""
-    level = _level()
-    dims = [0 if isinstance(t, torch.Tensor) and _launch.are_batched((t,)) else None for t in arrays]
+    are_batched = [isinstance(t, torch.Tensor) and _launch.are_batched((t,)) for t in arrays]
+    levels = [_level_of(t) if b else 0 for t, b in zip(arrays, are_batched)]
+    level = max(levels)
+    dims = [0 if of_one == level else None for of_one in levels]
     arrays = [t if d is None else torch._remove_batch_dim(t, level, 1, 0) for t, d in zip(arrays, dims)]
     size = next(t.shape[0] for t, d in zip(arrays, dims) if d == 0)
     results, dims = call(size, arrays, dims)
