@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .. import _spec
 from .._errors import Error
-from .._spec import ARRAYS, OPTIONS, Options, resolve
+from .._spec import ARRAYS, OPTIONS, Options, resolve, result_shape
 from .._values import integer, one_each
 from ..frequencies import frequency_list
 
@@ -44,13 +44,13 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_eager(tensors):
-    """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor, no meta tensor."""
+    """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor."""
     if _compiles() or _count_modes():
         return False
     for t in tensors:
         if type(t) not in _PLAIN:
             return False
-    return not tensors[0].is_meta
+    return True
 
 
 def _requires_grad(tensors):
@@ -80,15 +80,6 @@ def _check_tensor(t, name):
         raise Error(message % name, name)
 
 
-def _check_meta(tensors):
-    """Refuses a tensor with memory beside meta tensors. (The operator would take it for one of them.)"""
-    count = len(tensors) - len(ARRAYS)
-    for i, t in enumerate(tensors):
-        if t is not None and not t.is_meta:
-            name = "tensors[%d]" % i if i < count else ARRAYS[i - count]
-            raise Error("%s is on %s, and tensors[0] on meta" % (name, t.device), name)
-
-
 def _check_tensors(tensors, side):
     """_check_tensor for all of a call, quick for plain tensors."""
     if _compiles():
@@ -114,7 +105,7 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     if not tensors:
         raise Error("tensors: none is given", "tensors")
     _check_tensors(tensors, ())
-    if _compiles():
+    if _compiles() or _count_modes():
         _launch.refuse_transforms()
     if max_position is not None:
         integer(max_position, "max_position", 1)
@@ -127,8 +118,6 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
             _check_tensor(options[name], name)
     spec, side = resolve(tensors, _spec.make_spec if _compiles() else _spec.cached_spec, **options)
     _check_tensors((), side)
-    if tensors[0].is_meta:
-        _check_meta((*tensors, *side))
     _check_gradients(side)
     if spec.accumulate and not accumulates:
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
@@ -287,8 +276,7 @@ def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -
     spec, side = _resolve(tensors, options, max_position)
     if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
-    if any(spec.shared_heads):
-        raise Error("shared_heads makes a result of another shape: use rotate", "shared_heads")
+    _check_in_place(spec, tensors, "rotate")
     if not _is_eager(tensors) or _transforms.are_active(tensors):
         rotated = rotate(*tensors, max_position=max_position, **options)
         for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
@@ -300,6 +288,15 @@ def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -
             raise Error("tensors[%d] is a leaf that requires a gradient: autograd needs it as it is" % i, "tensors[%d]" % i)
     _write_in_place(False, spec, side, tensors, needed or ())
     return tensors[0] if len(tensors) == 1 else tensors
+
+
+def _check_in_place(spec, tensors, otherwise):
+    if any(spec.shared_heads):
+        raise Error("shared_heads makes a result of another shape: use %s" % otherwise, "shared_heads")
+    for i, x in enumerate(tensors):
+        for j in range(i):
+            if x is tensors[j]:
+                raise Error("tensors[%d] is tensors[%d], which would be rotated twice" % (i, j), "tensors[%d]" % i)
 
 
 def _count_write(t):
@@ -379,8 +376,14 @@ def _rotate_out(
 def _copy_out(backward, spec, side, tensors, out):
     """Into `out` under torch.compile and dispatch modes, which see operators, and not what a launch writes."""
     for i, x in enumerate(out):
-        if x.device != tensors[0].device:
-            raise Error("out[%d] is on %s, and tensors[0] on %s" % (i, x.device, tensors[0].device), "out[%d]" % i)
+        shape = tuple(result_shape(backward, spec, i, tensors[i].shape))
+        for what, given, needed in (
+            ("is on", x.device, tensors[0].device),
+            ("has dtype", x.dtype, tensors[i].dtype),
+            ("has shape", tuple(x.shape), shape),
+        ):
+            if given != needed:
+                raise Error("out[%d] %s %s, and must have %s" % (i, what, given, needed), "out[%d]" % i)
     for x, y in zip(out, _ops.Operators.rotate(backward, spec, side, list(tensors))):
         x.copy_(y)
     return out[0] if len(tensors) == 1 else tuple(out)
@@ -447,6 +450,7 @@ def rotate_backward_(
 @_in_the_callers_words
 def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
+    _check_in_place(spec, tensors, "rotate_backward")
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")
     if not _is_eager(tensors):

@@ -146,6 +146,12 @@ class Eager:
         return AngleGradient.apply(spec, slots, *arrays, *dys, *xs)
 
     @staticmethod
+    def scale(spec, g, side, tensors):
+        if _transforms.are_active((g, *tensors, *side)):
+            return _transforms.Transformed.scale(spec, g, side, tensors)
+        return Eager.rotate(False, spec, (None, g, torch.zeros_like(g), *side[3:]), tensors)
+
+    @staticmethod
     def mark_rotated(spec, i, side, x):
         slots, arrays = _present(side)
         Rotated.apply(spec, i, slots, x, *arrays)

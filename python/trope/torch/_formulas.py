@@ -77,7 +77,13 @@ def _scale(api, spec, side, g, tensors):
         shared_heads=(0,) * len(spec.rotary_dims),
     )
     g = g.to(torch.float64 if tensors[0].dtype == torch.float64 else torch.float32).contiguous()
-    return api.rotate(False, intern(plain), (None, g, torch.zeros_like(g), *side[3:]), tensors)
+    return api.scale(intern(plain), g, side, tensors)
+
+
+def scale_gradient(api, spec, g, side, tensors, grads):
+    """dL/dg of what api.scale computes: the gradient of angles of 0, at which M J x = J x, for x turned back by a quarter."""
+    turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(tensors)]
+    return api.angle_gradient(spec, (torch.zeros_like(g), None, None, *side[3:]), grads, turned).to(g.dtype)
 
 
 def rotate_some(api, transposed, spec, side, tensors, of=None):

@@ -54,7 +54,8 @@ def refuse_transforms(tensors=()):
 
 
 def _meta(t):
-    return None if t is None else (t.shape, t.stride(), t.dtype, t.device)
+    """What a plan needs of a tensor. A call of meta tensors is checked as one on the CPU."""
+    return None if t is None else (t.shape, t.stride(), t.dtype, "cpu" if t.is_meta else t.device)
 
 
 def _names(count):
@@ -96,6 +97,9 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
     The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
     """
     refuse_transforms(srcs)  # which reach a backward that was recorded before
+    if srcs[0].is_meta:
+        _make_plan(backward, spec, srcs, dsts, forward_srcs, side)  # checks the call, which there is nothing to run of
+        return
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:
         if t.layout is not torch.strided:  # an upstream gradient: what a call gets is looked at before

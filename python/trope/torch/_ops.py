@@ -100,6 +100,10 @@ class Operators:
         return torch.ops.trope.rotate(transposed, tensors, *side[:SIDE], *options_of(spec))
 
     @staticmethod
+    def scale(spec, g, side, tensors):
+        return Operators.rotate(False, spec, (None, g, torch.zeros_like(g), *side[3:]), tensors)
+
+    @staticmethod
     def angle_gradient(spec, side, dys, xs):
         return torch.ops.trope.angle_gradient(dys, xs, *side[:SIDE], *options_of(spec))
 

@@ -73,13 +73,14 @@ def _vmap_rotation(apply, size, spec, slots, arrays, dims):
 # ---- the Functions ----
 
 
+def _refuse_table(name, what):
+    raise Error("%s %s, and tables of cos and sin have none: give freqs, or detach it" % (name, what), name)
+
+
 def _refuse_tangents_of_tables(slots, tangents):
     for slot, tangent in zip(slots, tangents):
         if slot in (1, 2) and tangent is not None:
-            name = ("cos", "sin")[slot - 1]
-            raise Error(
-                "%s has a tangent, and tables of cos and sin have no derivative: give freqs, or detach it" % name, name
-            )
+            _refuse_table(("cos", "sin")[slot - 1], "has a tangent")
 
 
 def _sum(parts):
@@ -120,6 +121,9 @@ class Rotate(Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.transposed, ctx.spec, slots, *arrays = inputs
+        for slot, needed in zip(slots, ctx.needs_input_grad[3:]):
+            if slot in (1, 2) and needed:
+                _refuse_table(("cos", "sin")[slot - 1], "requires a gradient")
         ctx.slots, ctx.wants_freqs = slots, slots[:1] == (0,) and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
         # The tensors themselves are needed for the gradient of the angles alone: a caller may change them.
@@ -207,6 +211,56 @@ class AngleGradient(Function):
         return result, 0
 
 
+class Scale(Function):
+    """g x, of the elements that rotate: apply(spec, slots, g, *arrays beside, *tensors) gives a tuple. Slots are of the arrays.
+
+    This is a rotation with cos = g and sin = 0 that has derivatives by g, which the formulas of higher derivatives are made of.
+    """
+
+    @staticmethod
+    def forward(spec, slots, g, *arrays):
+        side = _autograd._spread(slots, arrays)
+        return tuple(_launch.rotate(False, spec, (None, g, torch.zeros_like(g), *side[3:]), arrays[len(slots) :]))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.spec, ctx.slots, *arrays = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*arrays)
+        ctx.save_for_forward(*arrays)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        g, *arrays = ctx.saved_tensors
+        beside = len(ctx.slots)
+        side, tensors = _autograd._spread(ctx.slots, arrays), arrays[beside:]
+        grads = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(grads, tensors)]
+        d_g = None
+        if ctx.needs_input_grad[2]:
+            d_g = each_entry(_formulas.scale_gradient, Transformed, ctx.spec, g, side, tensors, grads)
+        return (None, None, d_g) + (None,) * beside + tuple(Transformed.scale(ctx.spec, g, side, grads))
+
+    @staticmethod
+    @_with_outer_tangents
+    def jvp(ctx, saved, tangents):
+        g, *arrays = saved
+        beside = len(ctx.slots)
+        side, tensors = _autograd._spread(ctx.slots, arrays), arrays[beside:]
+        given = [torch.zeros_like(x) if t is None else t for t, x in zip(tangents[3 + beside :], tensors)]
+        results = each_entry(Transformed.scale, ctx.spec, g, side, given)
+        if tangents[2] is not None:
+            along = each_entry(Transformed.scale, ctx.spec, tangents[2], side, list(tensors))
+            results = [y + d for y, d in zip(results, along)]
+        return tuple(results)
+
+    @staticmethod
+    def vmap(info, in_dims, spec, slots, g, *arrays):
+        def apply(_, arrays):
+            return Scale.apply(spec, slots, *arrays)
+
+        return _vmap_rotation(apply, info.batch_size, spec, (1, *slots), (g, *arrays), in_dims[2:])
+
+
 # ---- batched gradients ----
 
 MOST_LEVELS = 8  # of batches within batches
@@ -269,6 +323,11 @@ class Transformed:
             return Transformed.rotate(transposed, spec, _autograd._spread(slots, arrays), arrays[len(slots) :])
 
         return _of_batches(arrays, lambda size, arrays, dims: _vmap_rotation(apply, size, spec, slots, arrays, dims))
+
+    @staticmethod
+    def scale(spec, g, side, tensors):
+        slots, arrays = _autograd._present((None, None, None, *side[3:]))
+        return list(Scale.apply(spec, slots, g, *arrays, *tensors))
 
     @staticmethod
     def angle_gradient(spec, side, dys, xs):
