@@ -150,6 +150,39 @@ def check_in_place_and_compile(device, mesh):
     assert torch.equal(module(placed(x, mesh, BATCH)).full_tensor(), wanted)
 
 
+def check_second_derivatives(device, mesh):
+    """A penalty of gradients, whose losses are DTensors: nothing of the second order is lost."""
+    x, freqs = random(5, 4, 4, 8, device=device), random(5, 4, device=device, seed=2)
+    for placement in (HEADS, BATCH, WHOLE):
+        found = []
+        for make in (lambda t, p: placed(t, mesh, p).requires_grad_(), lambda t, p: t.clone().requires_grad_()):
+            a, b = make(x, placement), make(freqs, WHOLE)
+            y = trope.torch.rotate(a, freqs=b, **TABLE)
+            g, h = torch.autograd.grad((y**3).sum(), [a, b], create_graph=True)
+            penalty = (g**2).sum() + (h**2).sum()
+            found.append([whole(t) for t in torch.autograd.grad(penalty, [a, b])])
+        for ours, wanted in zip(*found):
+            torch.testing.assert_close(ours, wanted)
+
+
+def check_versions_and_frozen_frequencies(device, mesh):
+    w, x = (placed(random(5, 4, 4, 8, device=device, seed=i), mesh, HEADS) for i in (1, 2))
+    y = w.requires_grad_() * x
+    trope.torch.rotate_(x, **PLAIN)
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        y.sum().backward()
+    options = dict(layout="sbhd", pairing="half", inv_freq=torch.nn.Parameter(torch.tensor(INV_FREQ, device=device)))
+    x = random(50, 2, 2, 8, device=device).float()
+    wanted = trope.torch.rotate(x, **options)
+    for requires_grad in (True, False):
+        of_mesh = distribute_tensor(options["inv_freq"].detach(), mesh, [WHOLE])
+        learned = torch.nn.Parameter(of_mesh, requires_grad=requires_grad)
+        for context in (torch.no_grad, torch.enable_grad):
+            with context():
+                y = trope.torch.rotate(placed(x, mesh, HEADS), **dict(options, inv_freq=learned))
+                assert torch.equal(y.full_tensor(), wanted)
+
+
 def check_refusals(device, mesh):
     x = random(4, 4, 4, 8, device=device)
     split, ids = placed(x, mesh, TOKENS), torch.arange(4, device=device)
@@ -171,6 +204,17 @@ def check_refusals(device, mesh):
         (lambda: rotate(by_batch, by_heads, **PLAIN), "tensors[1]"),
         (lambda: rotate(by_heads, placed(x, other, HEADS, WHOLE), **PLAIN), "tensors[1]"),
         (lambda: rotate(placed(one, mesh, HEADS), **PLAIN), "tensors[0]"),
+        (lambda: rotate(placed(x[:, :1], mesh, BATCH), **PLAIN), "tensors[0]"),
+        (lambda: rotate(placed(x[:, :, :3], mesh, HEADS), shared_heads=2, **PLAIN), "tensors[0]"),
+        (lambda: rotate_backward(placed(x[:, :, :3], mesh, HEADS), shared_heads=3, **PLAIN), "tensors[0]"),
+        (lambda: torch.func.grad(lambda x: rotate(x, **PLAIN).sum())(by_heads), "tensors[0]"),
+        (
+            lambda: rotate(
+                placed(x[:, 0], mesh, Shard(0)),
+                **dict(PLAIN, layout="thd", position_ids=placed(ids, mesh, Shard(0)), cu_seqlens=torch.tensor([0, 2])),
+            ),
+            "cu_seqlens",
+        ),
         (
             lambda: rotate(by_batch, start_positions=torch.zeros(4, dtype=torch.int32, device=device), **PLAIN),
             "start_positions",
@@ -209,6 +253,8 @@ def run_rank(rank, store, device):
             check_arrays,
             check_shared_heads,
             check_in_place_and_compile,
+            check_second_derivatives,
+            check_versions_and_frozen_frequencies,
             check_refusals,
         ):
             part(device, mesh)
@@ -234,7 +280,7 @@ def test_dtensors_on_two_processes(device, tmp_path):
         for rank in ranks:
             rank.kill()
     for rank, output in zip(ranks, outputs):
-        assert rank.returncode == 0 and output.count(" ok") == 7, output
+        assert rank.returncode == 0 and output.count(" ok") == 9, output
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad  # noqa: E402
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
+TABLE = dict(angle_columns="pair")
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
@@ -200,6 +201,45 @@ def test_third_derivatives_by_freqs(device):
         torch.testing.assert_close(result(angles), wanted(angles))
 
 
+def test_derivatives_by_a_tangent_of_freqs(device):
+    """A derivative of freqs is linear in its direction, which may be differentiated itself."""
+    x, angles, g = (random(*shape, device=device, seed=i) for i, shape in enumerate([(3, 2, 1, 8), (3, 4), (3, 2, 1, 8)]))
+
+    def ours(angles):
+        return trope.torch.rotate(x, layout="sbhd", pairing="half", freqs=angles, angle_columns="pair")
+
+    def theirs(angles):
+        return reference(x, angles)
+
+    def along(rotate):
+        return lambda u: (torch.func.jvp(rotate, (angles,), (u * u,))[1].sin() * g).sum()
+
+    def of_gradient(rotate):
+        def loss(a):
+            return (rotate(a).sum(0, keepdim=True).sin() * rotate(a) * g).sum()
+
+        return lambda u: torch.func.jvp(torch.func.grad(loss), (u,), (u.cos(),))[1].sin().sum()
+
+    def third(rotate):
+        def loss(a):
+            return (rotate(a).sum(0, keepdim=True) ** 3 * g).sum()
+
+        first = torch.func.grad(loss)
+        second = torch.func.grad(lambda a: (first(a).sin() * a).sum())
+        return lambda a: (second(a).sin() * a).sum()
+
+    for make in (along, of_gradient, third):
+        for transform in (torch.func.grad, torch.func.jacfwd):
+            torch.testing.assert_close(transform(make(ours))(angles), transform(make(theirs))(angles))
+    found = []
+    for rotate in (ours, theirs):
+        u = random(3, 4, device=device, seed=7).requires_grad_()
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(rotate(forward_ad.make_dual(angles, u))).tangent
+            found.append(torch.autograd.grad((tangent * g).sum(), u)[0])
+    torch.testing.assert_close(*found)
+
+
 def test_frequencies_that_are_learned(device):
     """The tangent of inv_freq is not lost, and each entry of a batch has its own frequencies."""
     x, tangent = random(3, 2, 2, 8, device=device), random(4, device=device)
@@ -288,6 +328,21 @@ def test_transforms_that_are_refused(device):
         with pytest.raises(trope.Error, match="give freqs") as caught:
             transform(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))
         assert caught.value.argument == "cos"
+    batch = torch.stack([cos, cos])
+    for call in (
+        lambda cos: torch.vmap(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))(cos).sum(),
+        lambda cos: torch.vmap(
+            torch.vmap(lambda x, cos: trope.torch.rotate(x, cos=cos, sin=sin, **table), (0, None)), (None, 0)
+        )(x, cos).sum(),
+    ):
+        with pytest.raises(trope.Error, match="give freqs"):
+            torch.func.grad(call)(batch)
+        with pytest.raises(trope.Error, match="give freqs"):
+            call(batch.clone().requires_grad_())
+    with pytest.raises(trope.Error, match="tensors.1. is tensors.0."):
+        torch.vmap(lambda x: trope.torch.rotate_(x, x, **options))(x)
+    with pytest.raises(trope.Error, match="shared_heads"):
+        torch.vmap(lambda x: trope.torch.rotate_backward_(x, shared_heads=2, **options))(x)
     with pytest.raises(trope.Error, match="empty dimension"):
         torch.vmap(lambda x: trope.torch.rotate(x[:, :, :1], shared_heads=2, **options))(x[:0])
     for transform in (torch.vmap, lambda call: torch.func.grad(lambda x: call(x[0]).sum())):
@@ -308,6 +363,36 @@ def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
         assert y.is_meta and y.shape == wanted.shape and y.dtype == wanted.dtype and y.stride() == wanted.stride()
     gradients = torch.autograd.grad([y.sum() for y in results], tensors)
     assert [g.shape for g in gradients] == [x.shape for x in tensors]
+
+
+def test_meta_calls_are_refused_as_real_ones(device):
+    for change in (
+        dict(freqs=(3, 3, 4)),
+        dict(freqs=(3, 4), dtype=torch.int32),
+        dict(inv_freq=INV_FREQ, position_ids=(2, 4)),
+        dict(inv_freq=INV_FREQ, position_ids=(2, 2, 3)),
+        dict(inv_freq=INV_FREQ, start_positions=(3,)),
+        dict(inv_freq=INV_FREQ, rotary_offset=1),
+        dict(inv_freq=INV_FREQ, others=((3, 5, 1, 8),)),
+    ):
+        found = []
+        for place in (device, "meta"):
+            dtype = change.get("dtype", torch.float32)
+            options = dict(TABLE if "freqs" in change else {}, layout="sbhd", pairing="half")
+            for name, value in change.items():
+                if name == "freqs":
+                    options[name] = torch.zeros(value, dtype=dtype, device=place)
+                elif name in ("position_ids", "start_positions"):
+                    options[name] = torch.zeros(value, dtype=torch.int64, device=place)
+                elif name not in ("dtype", "others"):
+                    options[name] = value
+            tensors = [torch.zeros(shape, device=place) for shape in ((3, 2, 2, 8), *change.get("others", ()))]
+            try:
+                trope.torch.rotate(*tensors, **options)
+                found.append(None)
+            except trope.Error as error:
+                found.append(error.argument)
+        assert found[0] is not None and found[0] == found[1], (change, found)
 
 
 def test_meta_tensors_in_place_and_with_tensors_on_a_device(device):

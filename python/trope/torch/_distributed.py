@@ -7,11 +7,13 @@ is told the positions of its own.
 import math
 
 import torch
+from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from .._errors import Error
 from .._spec import ARRAYS, DIMS
 from .._values import integers, word
+from . import _launch
 
 _WAY_ROUND = "pass to_local(), and cp_size, cp_rank and cp_layout if the tokens are split over ranks"
 _BATCH, _TOKENS, _HEADS, _WHOLE = "batch", "tokens", "heads", "whole"
@@ -19,6 +21,46 @@ _BATCH, _TOKENS, _HEADS, _WHOLE = "batch", "tokens", "heads", "whole"
 
 def is_distributed(t):
     return isinstance(t, DTensor)
+
+
+class _ToLocal(Function):
+    """What a rank has of x. Unlike DTensor.to_local (torch 2.11), it can be differentiated twice."""
+
+    @staticmethod
+    def forward(ctx, x, gradients):
+        ctx.mesh, ctx.gradients, ctx.shape, ctx.stride = x.device_mesh, gradients, x.shape, x.stride()
+        return x.to_local().view_as(x.to_local())
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _FromLocal.apply(grad, ctx.mesh, ctx.gradients, ctx.shape, ctx.stride), None
+
+
+class _FromLocal(Function):
+    """The DTensor of what the ranks have."""
+
+    @staticmethod
+    def forward(ctx, local, mesh, placements, shape, stride):
+        ctx.placements = tuple([Replicate() if type(p) is Partial else p for p in placements])
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if not is_distributed(grad):
+            raise Error("tensors: is_grads_batched and vectorize=True are not for DTensors: %s" % _WAY_ROUND, "tensors")
+        return _ToLocal.apply(grad.redistribute(placements=ctx.placements), ctx.placements), None, None, None, None
+
+
+def _to_local(x, gradients):
+    if torch.compiler.is_compiling() or not (x.requires_grad and torch.is_grad_enabled()):
+        return x.to_local(grad_placements=gradients)
+    return _ToLocal.apply(x, tuple(gradients))
+
+
+def _from_local(local, mesh, placements, shape, stride):
+    if torch.compiler.is_compiling() or not (local.requires_grad and torch.is_grad_enabled()):
+        return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+    return _FromLocal.apply(local, mesh, placements, shape, stride)
 
 
 def _refuse(name, reason):
@@ -54,12 +96,18 @@ def _kinds(layout, tensors, names):
             if kind != kinds[0] and {kind, kinds[0]} & {_BATCH, _TOKENS}:
                 _refuse(name, "whose batch and tokens are not split as those of %s" % names[0])
         of_mesh.append(kinds)
-    for i, (x, name) in enumerate(zip(tensors, names)):
-        for dim in {x.placements[m].dim % x.dim() for m, kinds in enumerate(of_mesh) if kinds[i] == _HEADS}:
-            ranks = math.prod([x.device_mesh.size(m) for m, p in enumerate(x.placements) if p.is_shard(dim)])
-            if x.shape[dim] < ranks:
-                _refuse(name, "with %d heads, which are split over %d ranks" % (x.shape[dim], ranks))
     return of_mesh
+
+
+def _check_shards(x, name, shares_heads, heads):
+    """All ranks decide alike: a rank that has nothing would be refused alone, and shared heads need equal shards."""
+    for dim, size in enumerate(x.shape):
+        split = [m for m, p in enumerate(x.placements) if p.is_shard(dim) or p.is_shard(dim - x.dim())]
+        ranks = math.prod([x.device_mesh.size(m) for m in split])
+        needs_equal = len(split) > 1 or (shares_heads and dim == heads)
+        if size % ranks if needs_equal else ranks > 1 and -(-size // ranks) * (ranks - 1) >= size:
+            words = dim, size, ranks, "not alike" if needs_equal else "so that one of them has nothing"
+            _refuse(name, "whose dimension %d, of size %d, is split over %d ranks %s" % words)
 
 
 def _dim_of(array, name, kind, has_sequences):
@@ -109,13 +157,17 @@ def _local_array(array, name, of_mesh, mesh, has_sequences):
     given = [Shard(p.dim % array.dim()) if type(p) is Shard else p for p in array.placements]
     if given != placements:
         _refuse(name, "with placements %s, and must have %s beside these tensors" % (tuple(given), tuple(placements)))
-    return array.to_local(grad_placements=gradients)
+    local = _to_local(array, gradients)
+    is_learned = isinstance(array, torch.nn.Parameter) or array.requires_grad
+    if name == "inv_freq" and is_learned and not local.requires_grad:  # it has a table, frozen or not
+        return torch.nn.Parameter(local, requires_grad=False)
+    return local
 
 
 def _result(local, x, placements, shape):
     """The DTensor of a local result. `shape`: of the whole."""
     stride = x.stride() if tuple(shape) == tuple(x.shape) else torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(local, x.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
+    return _from_local(local, x.device_mesh, tuple(placements), torch.Size(shape), stride)
 
 
 def _shared(value, count):
@@ -130,7 +182,7 @@ def _results_of_sums(layout, dys, shared, locals_):
         of_result = list(dy.placements)
         if per_head and split:
             if locals_[i].shape[heads] % per_head:
-                if dy.shape[heads] != per_head or not locals_[i].shape[heads]:
+                if dy.shape[heads] != per_head:
                     _refuse("tensors[%d]" % i, "whose split of heads cuts the heads that shared_heads sums")
                 per_head = locals_[i].shape[heads]
                 for m in split:
@@ -142,6 +194,10 @@ def _results_of_sums(layout, dys, shared, locals_):
 
 def call(function, transposed, in_place, tensors, options):
     """function(*tensors, **options), one of rotate, rotate_, rotate_backward and rotate_backward_, of DTensors."""
+    if not torch.compiler.is_compiling() and _launch.are_transforms_active():
+        raise Error(
+            "tensors[0] is a DTensor under a torch.func transform or in forward mode: %s" % _WAY_ROUND, "tensors[0]"
+        )
     layout = word(options.get("layout"), DIMS, "layout")
     names = ["tensors[%d]" % i for i in range(len(tensors))]
     of_mesh = _kinds(layout, tensors, names)
@@ -149,8 +205,12 @@ def call(function, transposed, in_place, tensors, options):
     for name in ("out", "forward_src", "d_freqs", "d_inv_freq", "status"):
         if options.get(name) is not None:
             raise Error("%s is not for DTensors: %s" % (name, _WAY_ROUND), name)
-    if any([_TOKENS in kinds for kinds in of_mesh]) and options.get("position_ids") is None:
-        _refuse("tensors[0]", "whose tokens are split, and position_ids, which would tell where they are, is missing")
+    if any([_TOKENS in kinds for kinds in of_mesh]):
+        if options.get("position_ids") is None:
+            _refuse("tensors[0]", "whose tokens are split, and position_ids, which would tell where they are, is missing")
+        if options.get("cu_seqlens") is not None:
+            message = "cu_seqlens is for all tokens, and those of tensors[0], a DTensor, are split: %s"
+            raise Error(message % _WAY_ROUND, "cu_seqlens")
     has_sequences = options.get("cu_seqlens") is not None
     for name in ("inv_freq", *ARRAYS):
         if isinstance(options.get(name), torch.Tensor):
@@ -159,14 +219,19 @@ def call(function, transposed, in_place, tensors, options):
         for x, name in zip(tensors, names):
             if x.requires_grad and torch.is_grad_enabled():
                 _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
-    local = [x.to_local() for x in tensors]
     shared = _shared(options.get("shared_heads", 0), len(tensors))
+    for x, name, per_head in zip(tensors, names, shared):
+        _check_shards(x, name, per_head > 0, DIMS[layout][3])
+    local = [_to_local(x, x.placements) for x in tensors]
     placements = [x.placements for x in tensors]
     if transposed and len(shared) == len(tensors):
         placements, own = _results_of_sums(layout, tensors, shared, local)
         options["shared_heads"] = own
     results = function(*local, **options)
     if in_place:
+        for x in tensors:
+            if not x.is_inference() and not torch.compiler.is_compiling():
+                torch.autograd.graph.increment_version(x)
         return tensors[0] if len(tensors) == 1 else tensors
     results = [results] if len(tensors) == 1 else results
     wrapped, heads = [], DIMS[layout][3]
