@@ -80,9 +80,9 @@ each_case = pytest.mark.parametrize("name", CASES)
 each_function = pytest.mark.parametrize("function", ["rotate", "rotate_backward"])
 
 
-def as_function(name, case, device, function="rotate"):
+def as_function(name, device, function="rotate"):
     """(call, its arguments): of the tensors, and of freqs if there are any."""
-    tensors, options = CASES[name].make(device) if case is None else case.make(device)
+    tensors, options = CASES[name].make(device)
     if function == "rotate_backward" and options.get("shared_heads"):
         tensors = [x.expand(*x.shape[:2], options["shared_heads"], x.shape[3]).clone() for x in tensors]
     learned = [options.pop("freqs")] if "freqs" in options else []
@@ -99,7 +99,7 @@ def as_function(name, case, device, function="rotate"):
 @each_function
 def test_finite_differences_in_all_modes(device, name, function):
     """gradcheck compares backward and forward mode, and batches of both, with finite differences."""
-    call, arguments = as_function(name, None, device, function)
+    call, arguments = as_function(name, device, function)
     arguments = [t.requires_grad_() for t in arguments]
     assert torch.autograd.gradcheck(
         call, arguments, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
@@ -108,7 +108,7 @@ def test_finite_differences_in_all_modes(device, name, function):
 
 @each_case
 def test_finite_differences_of_second_derivatives(device, name):
-    call, arguments = as_function(name, None, device)
+    call, arguments = as_function(name, device)
     arguments = [t.requires_grad_() for t in arguments]
     assert torch.autograd.gradgradcheck(call, arguments, check_fwd_over_rev=True, check_batched_grad=True)
 
@@ -122,7 +122,7 @@ def one(results):
 @pytest.mark.parametrize("batched", ["tensors", "all", "first"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_vmap_has_the_bits_of_a_loop(device, name, function, batched, dtype):
-    call, arguments = as_function(name, None, device, function)
+    call, arguments = as_function(name, device, function)
     count = len(CASES[name].shapes)
     arguments = [t.to(dtype) if i < count else t.float() if dtype != torch.float64 else t for i, t in enumerate(arguments)]
     if dtype != torch.float64 and "cos" in CASES[name].arrays:
@@ -152,7 +152,7 @@ def test_vmap_of_any_dimensions(device):
 
 @each_case
 def test_torch_func_agrees_with_autograd(device, name):
-    call, arguments = as_function(name, None, device)
+    call, arguments = as_function(name, device)
     upstream = [random(*y.shape, device=device, seed=20 + i) for i, y in enumerate(one(call(*arguments)))]
     tangents = [random(*t.shape, device=device, seed=30 + i) for i, t in enumerate(arguments)]
 
@@ -353,7 +353,7 @@ def test_transforms_that_are_refused(device):
 @each_case
 @each_function
 def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
-    call, arguments = as_function(name, CASES[name], device, function)
+    call, arguments = as_function(name, device, function)
     tensors, options = CASES[name].make("meta")
     if function == "rotate_backward" and options.get("shared_heads"):
         tensors = [x.expand(*x.shape[:2], options["shared_heads"], x.shape[3]) for x in tensors]

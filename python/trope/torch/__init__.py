@@ -426,11 +426,7 @@ def rotate_backward(
 ) -> Any:
     if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
-        apply = _autograd.Eager
-        if not _is_eager(tensors):
-            apply = _ops.Operators
-        elif _transforms.are_active(tensors):
-            apply = _transforms.Transformed
+        apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
     blamed = "out"

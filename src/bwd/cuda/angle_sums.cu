@@ -21,7 +21,7 @@ template <typename LOAD> __device__ __forceinline__ double add_together(double s
 
 /* ---- units that follow each other in a known way ---- */
 
-/* Adds rows of sums: each of a column's lanes every so many of them, then the lanes by halves. */
+/* Adds rows of sums. Several threads share a column: each adds every n-th row, and then they are added by halves. */
 static __global__ void __launch_bounds__(WIDE_THREADS) add_rows_kernel(KERNEL_PARAMETER(angle_sums) s)
 {
     __shared__ double lanes[WIDE_THREADS];
@@ -67,9 +67,9 @@ __device__ __forceinline__ token_run load_sequence(const trope_sequences &s, int
     return {span.begin, is_valid && span.begin >= 0 && span.begin < span.end ? span.end - span.begin : 0};
 }
 
-/* The sum of each row of d_freqs over the sequences that have a token there. A block has as many rows as its warps are enough
- * for, and lists the sequences that reach the first of them; a warp of a row has every so manieth of the list, and the warps are
- * added in order. cu_seqlens are read before the kernel before this one has ended, which is of the same call: see
+/* Adds each row of d_freqs over the sequences that have a token there. A block has one row or a few, which share its warps evenly,
+ * and it lists the sequences that reach the first of them. Each warp of a row adds every n-th sequence of the list, and then the
+ * warps are added in order. The kernel reads cu_seqlens before the kernel before it, of the same call, has ended: see
  * early_launch.cuh. */
 static __global__ void __launch_bounds__(SUMS_THREADS) add_sequences_kernel(KERNEL_PARAMETER(angle_sums) s)
 {

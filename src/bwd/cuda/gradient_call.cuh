@@ -127,9 +127,9 @@ __device__ __forceinline__ uint32_t axis_of_column(const trope_plan &plan, uint3
 #define SUMS_WARPS      (SUMS_THREADS / 32)
 #define WIDE_THREADS    1024
 #define MOST_LANES      256 /* of a column: with fewer columns a block would read less than a sector of a row */
-#define LOADED_TOGETHER 8
-#define SORT_MAX_BITS   10 /* a digit: a warp's counters are 4 KiB */
-#define RUN_ITEMS       32 /* sorted units that are added first, where they have one key */
+#define LOADED_TOGETHER 8   /* numbers that a thread loads before it adds the first of them */
+#define SORT_MAX_BITS   10  /* a digit: a warp's counters are 4 KiB */
+#define RUN_ITEMS       32  /* sorted units that are added first, where they have one key */
 
 /* What the kernels that add sums are told. Those that sort look at keys[from] and values[from], and write the others. */
 struct angle_sums {
