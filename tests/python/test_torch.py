@@ -623,4 +623,4 @@ def test_device_of_the_tensors(device):
     assert y.device == x.device and torch.equal(y.cpu(), trope.torch.rotate(x.detach().cpu(), **PLAIN))
     with pytest.raises(trope.Error) as caught:
         trope.torch.rotate(x, x.detach().to("cuda:0"), **PLAIN)
-    assert caught.value.argument == "tensors"
+    assert caught.value.argument == "tensors[1]"
