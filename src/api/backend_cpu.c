@@ -67,4 +67,5 @@ static void kernel_name(const trope_plan *plan, char *name, size_t size)
              trope_pairing_name(plan));
 }
 
-const trope_backend trope_backend_cpu = {check, trope_angle_gradient_workspace, run, kernel_name};
+const trope_backend trope_backend_cpu = {
+    .check = check, .workspace = trope_angle_gradient_workspace, .run = run, .kernel_name = kernel_name};

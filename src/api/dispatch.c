@@ -1,5 +1,4 @@
-#include "api/dispatch.h"
-
+/* From a caller's args to the backend that runs them, in the default floating-point environment. */
 #include "api/args.h"
 #include "api/backend.h"
 #include "api/plan.h"
@@ -94,10 +93,18 @@ static trope_status find_kernel_name(const char *function, const trope_args *arg
     return TROPE_OK;
 }
 
-trope_status trope_run(const char *function, const trope_args *args, int backward)
+trope_status trope_forward(const trope_args *args)
 {
     const trope_environment saved = trope_set_default_environment();
-    const trope_status status = run(function, args, backward);
+    const trope_status status = run("trope_forward", args, 0);
+    trope_restore_environment(saved);
+    return status;
+}
+
+trope_status trope_backward(const trope_args *args)
+{
+    const trope_environment saved = trope_set_default_environment();
+    const trope_status status = run("trope_backward", args, 1);
     trope_restore_environment(saved);
     return status;
 }

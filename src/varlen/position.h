@@ -4,9 +4,9 @@
  *
  * A caller that walks tokens in order keeps the span of the last one:
  *
- *     if (token < span.begin || token >= span.end) span = trope_find_span(&s, batch, token);
- *     index = trope_index_in_sequence(&s, &span, token);
- *     position = trope_position(&s, &span, index, batch, token, axis);
+ *     if (token < span.begin || token >= span.end) span = trope_find_span(s, batch, token);
+ *     index = trope_index_in_sequence(s, &span, token);
+ *     position = trope_position(s, &span, index, batch, token, axis);
  *
  * CUDA searches cu_seqlens by a warp (varlen/cuda/search.cuh), and then has the same rules. */
 #ifndef TROPE_VARLEN_POSITION_H

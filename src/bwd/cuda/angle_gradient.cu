@@ -52,8 +52,10 @@ static void launch_adder(gradient_launches *l, const void *kernel, int64_t count
 {
     const bool is_wide = kernel == trope_angle_sums.add_rows || kernel == trope_angle_sums.scan_counts;
     const uint32_t counted = kernel == trope_angle_sums.move_items ? SUMS_WARPS : kernel == trope_angle_sums.count_digits;
-    const block_launch size = {(unsigned)quotient_up(count, of_block), is_wide ? WIDE_THREADS : (unsigned)SUMS_THREADS,
-                               counted * sizeof(uint32_t) << s.bits, true};
+    block_launch size = {};
+    size.blocks = dim3((unsigned)quotient_up(count, of_block));
+    size.threads = dim3(is_wide ? WIDE_THREADS : (unsigned)SUMS_THREADS);
+    size.shared_bytes = counted * sizeof(uint32_t) << s.bits;
     void *arguments[] = {(void *)&s};
     launch(l, kernel, size, arguments);
 }
@@ -65,10 +67,12 @@ static void launch_kernel_of_pass(const gradient_call &of, bool vectors, size_t 
     static_cast<gradient_call &>(g) = of;
     plan_segments(vectors, &g);
     const uint32_t units = g.shape.rows_of_block, threads = units * g.unit_threads.divisor;
+    block_launch size = {};
+    size.blocks = dim3((unsigned)quotient_up(g.shape.rows, units));
+    size.threads = dim3((unsigned)quotient_up(threads, 32) * 32);
+    size.shared_bytes = shared_bytes;
     void *arguments[] = {&g, g.plan.plan.step};
-    launch(l, trope_backward_kernels_of(g.plan.plan.dtype)->gradient[vectors].function,
-           {(unsigned)quotient_up(g.shape.rows, units), (unsigned)quotient_up(threads, 32) * 32, shared_bytes, true},
-           arguments);
+    launch(l, trope_backward_kernels_of(g.plan.plan.dtype)->gradient[vectors].function, size, arguments);
 }
 
 static void launch_pass(const gradient_call &g, bool vectors, size_t shared_bytes, gradient_launches *l)
@@ -136,7 +140,9 @@ trope_status trope_cuda_run_gradient(const char *function, const trope_plan *pla
     const trope_status status = run_sums(function, *plan);
     if (status)
         return status;
-    gradient_launches launches = {facts_of_device(), plan->stream, cudaSuccess};
+    gradient_launches launches = {};
+    launches.device = facts_of_device();
+    launches.stream = plan->stream;
     launch_all(g, gradient_can_be_vectors(*plan), shared_bytes, &sums, &launches);
     return launches.error == cudaSuccess ? TROPE_OK : fail_cuda(function, launches.error);
 }

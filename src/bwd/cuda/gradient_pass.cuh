@@ -5,7 +5,7 @@
 
 #include "bwd/angle_term.h"
 #include "bwd/cuda/gradient_call.cuh"
-#include "fwd/cuda/rotate.cuh"
+#include "fwd/cuda/lane_job.cuh"
 
 /* ---- a place in the call ---- */
 

@@ -2,17 +2,17 @@
 #include "bwd/cuda/head_sums.h"
 
 #include "bwd/cuda/kernels.h"
-#include "fwd/cuda/plan_blocks.cuh"
+#include "bwd/cuda/plan_sums.cuh"
 
 const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan)
 {
-    return &trope_backward_kernels_of(plan->dtype)->sums[form_of(*plan, true).vectors];
+    return &trope_backward_kernels_of(plan->dtype)->sums[form_of_sums(*plan).vectors];
 }
 
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan)
 {
-    const block_form form = form_of(*plan, true);
+    const block_form form = form_of_sums(*plan);
     const void *const kernel = trope_backward_kernels_of(plan->dtype)->sums[form.vectors].function;
-    return form.vectors ? launch_blocks<usual_call>(function, *plan, form, kernel)
-                        : launch_blocks<wide_call>(function, *plan, form, kernel);
+    return form.vectors ? launch_blocks<usual_call, sum_blocks>(function, *plan, form, kernel)
+                        : launch_blocks<wide_call, sum_blocks>(function, *plan, form, kernel);
 }

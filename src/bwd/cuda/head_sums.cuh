@@ -5,7 +5,7 @@
 #ifndef TROPE_BWD_CUDA_HEAD_SUMS_CUH
 #define TROPE_BWD_CUDA_HEAD_SUMS_CUH
 
-#include "fwd/cuda/rotate.cuh"
+#include "fwd/cuda/lane_job.cuh"
 
 /* What one lane adds: the elements of its two vectors in fp32 (f64 in double), rounded once at the end. */
 template <class R> struct lane_terms {

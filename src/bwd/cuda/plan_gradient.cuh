@@ -125,15 +125,13 @@ static inline size_t plan_gradient(const trope_plan &of, gradient_call *g)
 
 /* ---- operands ---- */
 
-/* What the pass has of an operand: a sum is stored by a launch of its own. (plan_segment would join groups without a look
- * at forward_src, but not of what is summed.) */
+/* What the pass has of an operand: a sum is stored by a launch of its own. */
 static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
 {
     trope_plan_operand o = of;
     if (trope_is_summed(&o))
         o.dst = NULL;
     join_groups(&o, true);
-    o.summed_heads = TROPE_SHARED_ALL;
     return o;
 }
 
@@ -163,7 +161,10 @@ template <class CALL>
 static inline void plan_window(const trope_plan &plan, const block_form &form, const trope_plan_operand &o, CALL *g)
 {
     typedef typename CALL::stride stride;
-    const head_run window = {o.rotary_offset, o.rotary_dim, true};
+    head_run window = {};
+    window.begin = o.rotary_offset;
+    window.count = o.rotary_dim;
+    window.rotates = true;
     block_segment<stride> *const s = &g->segment[g->segments++];
     *s = plan_segment<stride>(plan, form, o, window, false);
     s->dst.base = moves_operand(plan, o) ? s->dst.base : NULL;

@@ -329,7 +329,12 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
     const int64_t size = trope_element_size(kind.dtype);
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
-    const vector_job job = {plan, o, chunk, streamed ? stage : NULL, FN(prefetch_distance)(plan, o), o->rotary_dim * size};
+    const vector_job job = {.plan = plan,
+                            .operand = o,
+                            .chunk = chunk,
+                            .stage = streamed ? stage : NULL,
+                            .ahead = FN(prefetch_distance)(plan, o),
+                            .window = o->rotary_dim * size};
     if (!heads_outside) {
         for (int r = 0; r < chunk->rows; r++)
             for (int group = 0; group < o->groups; group++)

@@ -36,7 +36,7 @@ static inline bool writes_rest(const trope_plan &plan, const trope_plan_operand 
 
 static inline bool moves_operand(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return o.dst && o.groups > 0 && o.heads_per_group > 0 && (o.rotary_dim > 0 || writes_rest(plan, o));
+    return o.dst && (o.rotary_dim > 0 || writes_rest(plan, o));
 }
 
 static inline bool moves_something(const trope_plan &plan)
@@ -44,7 +44,7 @@ static inline bool moves_something(const trope_plan &plan)
     bool moves = false;
     for (int i = 0; i < plan.operand_count; i++)
         moves = moves || moves_operand(plan, plan.operands[i]);
-    return moves && plan.batch > 0 && plan.tokens > 0;
+    return moves && plan.tokens > 0;
 }
 
 /* ---- rows ---- */

@@ -23,9 +23,6 @@
 #define MOST_GRID_ROWS 65535
 #define MOST_ROWS      64 /* of a block: CUDA's limit of its third dimension */
 
-/* Sums whose heads have more bytes than this go by elements: what waits for other heads would not fit. */
-#define MOST_SUM_BYTES 65536
-
 struct block_launch {
     dim3 blocks, threads;
     size_t shared_bytes;
@@ -82,13 +79,10 @@ static inline block_tensor<STRIDE> plan_tensor(const trope_plan &plan, const blo
 /* ALIGNED: lanes are a power of two, for heads that must not be cut. */
 template <typename STRIDE>
 static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const block_form &form,
-                                                 const trope_plan_operand &of, const head_run &run, bool aligned)
+                                                 const trope_plan_operand &o, const head_run &run, bool aligned)
 {
-    trope_plan_operand o = of;
     block_segment<STRIDE> s;
     memset(&s, 0, sizeof s);
-    if (!o.summed_heads)
-        join_groups(&o, false);
     s.src = plan_tensor<STRIDE>(plan, form, o, run, o.src, o.src_stride, plan.interleaved_src);
     s.dst = plan_tensor<STRIDE>(plan, form, o, run, o.dst, o.dst_stride, plan.interleaved_dst);
     const block_tensor<STRIDE> kept = plan_tensor<STRIDE>(plan, form, o, run, o.dst, o.dst_stride, plan.interleaved_src);
@@ -115,28 +109,6 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     return s;
 }
 
-/* Heads of one sum, 1 of what is no sum. */
-static inline int64_t terms_of(const trope_plan_operand &o)
-{
-    return o.summed_heads == TROPE_SHARED_ALL     ? (int64_t)o.groups * o.heads_per_group
-           : o.summed_heads == TROPE_SHARED_GROUP ? o.heads_per_group
-                                                  : 1;
-}
-
-/* Sums: as many slots as a block has room for. */
-template <typename STRIDE>
-static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
-{
-    s->terms = (uint32_t)terms_of(o);
-    const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
-    s->slot_bits = (uint32_t)__builtin_ctz(slots);
-    s->rounds = power_of_two(s->terms) / slots;
-    s->places = s->heads / s->terms * slots;
-    shape->slots = std::max(shape->slots, slots);
-    shape->rounds = std::max(shape->rounds, s->rounds);
-    shape->most_lanes = std::max(shape->most_lanes, s->lanes.divisor);
-}
-
 /* Items of a segment that one block must have. */
 template <typename STRIDE> static inline uint32_t items_together(const trope_plan &plan, const block_segment<STRIDE> &s)
 {
@@ -153,9 +125,27 @@ static inline segment_use use_of(const block_form &form, const trope_plan_operan
     return o.summed_heads ? SUMMED : run.rotates ? ROTATED : rotating && (form.sums || o.in_place) ? REST : COPIED;
 }
 
+/* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) has the same functions. */
+struct rotation_blocks {
+    template <typename STRIDE>
+    static inline void plan_sum(const trope_plan_operand &, block_segment<STRIDE> *, block_shape *)
+    {
+    }
+
+    template <typename STRIDE, int SEGMENTS> static inline int64_t copying_slices(const block_call<STRIDE, SEGMENTS> &)
+    {
+        return 1;
+    }
+
+    static inline size_t bytes_of_terms(const trope_plan &, const block_form &, unsigned, block_shape *)
+    {
+        return 0;
+    }
+};
+
 /* Numbers the items of a row by their use: blocks that only copy find no coefficients. Returns the most that belong together, which
  * are a power of two if any do. */
-template <typename STRIDE, int SEGMENTS>
+template <class BLOCKS, typename STRIDE, int SEGMENTS>
 static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call,
                                   uint32_t *summing, uint32_t *rotating)
 {
@@ -164,20 +154,22 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     memset(call->first_unit, 0xff, sizeof call->first_unit);
     for (int use = SUMMED; use < USES; use++) {
         for (int i = 0; i < plan.operand_count; i++) {
+            trope_plan_operand o = plan.operands[i];
             head_run runs[3];
-            const int count = cut_head(plan, plan.operands[i], runs);
+            const int count = cut_head(plan, o, runs);
+            if (!o.summed_heads)
+                join_groups(&o, false);
             for (int j = 0; j < count; j++) {
-                if (use_of(form, plan.operands[i], runs[j], *rotating) != use)
+                if (use_of(form, o, runs[j], *rotating) != use)
                     continue;
                 block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->rest];
-                *s =
-                    plan_segment<STRIDE>(plan, form, plan.operands[i], runs[j], use == SUMMED || rearranges_in_place(plan));
+                *s = plan_segment<STRIDE>(plan, form, o, runs[j], use == SUMMED || rearranges_in_place(plan));
                 if (use == REST) {
                     shape->rest++;
                     continue;
                 }
                 if (use == SUMMED)
-                    plan_sum(plan.operands[i], s, shape);
+                    BLOCKS::plan_sum(o, s, shape);
                 const uint32_t of_segment = items_together(plan, *s);
                 call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
@@ -192,22 +184,17 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
     return together;
 }
 
-/* Whether vectors can sum the heads of an operand: their number and their bytes count as powers of two. */
-static inline bool sum_is_usual(const trope_plan &plan, const trope_plan_operand &o)
+/* The form of a rotation's blocks, by vectors or by elements. */
+static inline block_form form_of(const trope_plan &plan, bool vectors)
 {
-    const int64_t terms = terms_of(o), bytes = std::max<int64_t>((int64_t)o.head_dim * plan.element_size, 32);
-    return terms <= MOST_SUM_BYTES && bytes <= MOST_SUM_BYTES &&
-           (int64_t)power_of_two((uint32_t)terms) * power_of_two((uint32_t)bytes) <= MOST_SUM_BYTES;
-}
-
-static inline block_form form_of(const trope_plan &plan, bool sums)
-{
-    bool vectors = can_be_vectors(plan) && (!sums || pairs_are_usual(plan));
-    for (int i = 0; i < plan.operand_count; i++)
-        vectors = vectors && (!plan.operands[i].summed_heads || sum_is_usual(plan, plan.operands[i]));
-    const int pairs_of_lane = vectors ? 16 / plan.element_size : 1;
-    const uint32_t most = sums && vectors ? SUM_THREADS : (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
-    return {vectors, sums, pairs_of_lane, USUAL_THREADS, USUAL_THREADS, most, false, vectors && can_split(plan), false};
+    block_form form = {};
+    form.vectors = vectors;
+    form.pairs_of_lane = vectors ? 16 / plan.element_size : 1;
+    form.threads = USUAL_THREADS;
+    form.items = USUAL_THREADS;
+    form.most = (uint32_t)block_limits(ROWS_ANY, !vectors).threads;
+    form.splits = vectors && can_split(plan);
+    return form;
 }
 
 /* ---- blocks ---- */
@@ -339,14 +326,6 @@ static inline size_t bytes_of_couples(const trope_plan &plan, const block_shape 
     return shape.couples_of_row * (plan.angles.per_element ? 2 : 1) * 2 * bytes_of_real(plan);
 }
 
-/* Room for the terms of sums: of each thread those that wait for others, and what it hands to another slot. */
-static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads, block_shape *shape)
-{
-    const uint32_t levels = (uint32_t)__builtin_ctz(std::max(shape->rounds, 1u));
-    shape->terms = threads * std::max(levels, 1u);
-    return 2 * form.pairs_of_lane * bytes_of_real(plan) * shape->terms;
-}
-
 static inline void plan_rows(const trope_plan &plan, block_shape *shape)
 {
     memset(shape, 0, sizeof *shape);
@@ -357,25 +336,12 @@ static inline void plan_rows(const trope_plan &plan, block_shape *shape)
     shape->batch_outermost = plan.batch_outermost != 0;
 }
 
-/* Slices that a row of sums is cut into: those that have items, so many times that a thread copies SUM_COPIES lanes of the rest. */
-template <typename STRIDE, int SEGMENTS>
-static inline int64_t copying_slices(const block_form &form, const block_call<STRIDE, SEGMENTS> &call)
-{
-    const block_shape &shape = call.shape;
-    const int64_t slices = quotient_up(shape.items, shape.items_of_block);
-    int64_t lanes = 0;
-    if (!form.sums)
-        return 1;
-    for (int i = shape.segments; i < shape.segments + shape.rest; i++)
-        lanes += call.segments[i].is_loaded ? (int64_t)call.segments[i].places * call.segments[i].lanes.divisor : 0;
-    return std::max<int64_t>(std::min(lanes / (SUM_COPIES * slices * shape.items_of_block), MOST_GRID_ROWS / slices), 1);
-}
-
-template <typename STRIDE, int SEGMENTS>
+template <class BLOCKS, typename STRIDE, int SEGMENTS>
 static inline block_launch plan_blocks(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call)
 {
     block_shape *const shape = &call->shape;
-    block_launch l = {dim3(1), dim3(1), 0, elements_of_row(plan) <= INT32_MAX / 8};
+    block_launch l = {};
+    l.fits = elements_of_row(plan) <= INT32_MAX / 8;
     if (!l.fits)
         return l;
     plan_rows(plan, shape);
@@ -383,7 +349,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->neighbours = find_neighbours(plan, form);
     plan_couples(plan, form, shape);
     uint32_t summing = 0, rotating = 0;
-    const uint32_t together = plan_items(plan, form, call, &summing, &rotating);
+    const uint32_t together = plan_items<BLOCKS>(plan, form, call, &summing, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
     cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1,
@@ -396,11 +362,9 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
-    l.shared_bytes = shape->terms_at;
-    if (form.sums)
-        l.shared_bytes += bytes_of_terms(plan, form, rows * items, shape);
+    l.shared_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows),
-                  slices = quotient_up(shape->items, items) * copying_slices(form, *call);
+                  slices = quotient_up(shape->items, items) * BLOCKS::copying_slices(*call);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
                 : shape->is_uniform            ? dim3(lanes, items / lanes, rows)
                                                : dim3(items, 1, rows);
@@ -411,17 +375,15 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     return l;
 }
 
-/* KERNEL: NULL only asks whether one launch can take it. */
-template <class CALL>
+/* Launches a kernel that has BLOCKS. */
+template <class CALL, class BLOCKS>
 static inline trope_status launch_blocks(const char *function, const trope_plan &plan, const block_form &form,
                                          const void *kernel)
 {
     CALL call;
-    const block_launch l = plan_blocks(plan, form, &call);
+    const block_launch l = plan_blocks<BLOCKS>(plan, form, &call);
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
             (long long)(plan.batch * plan.tokens));
-    if (!kernel)
-        return TROPE_OK;
     void *arguments[] = {&call, plan.step};
     const cudaError_t error =
         launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments);

@@ -56,14 +56,16 @@ static rotation_choice choose(const trope_plan &plan)
     const trope_rotation_kernels *const kernels = kernels_of(plan.dtype);
     const bool has_table = plan.angles.source != TROPE_ANGLES_PHASE;
     row_kind rows = kind_of_rows(plan);
-    block_form form = form_of(plan, false);
+    rotation_choice choice = {&kernels->elements, form_of(plan, can_be_vectors(plan))};
+    block_form &form = choice.form;
     if (!form.vectors)
-        return {&kernels->elements, form};
+        return choice;
     if (rotates_alone(plan, rows, form.pairs_of_lane)) {
         form.alone = true;
         form.most = ALONE_THREADS;
         form.splits = false;
-        return {&kernels->alone, form};
+        choice.kernel = &kernels->alone;
+        return choice;
     }
     if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || (!has_table && !pairs_are_usual(plan)))
         rows = ROWS_ANY;
@@ -74,7 +76,8 @@ static rotation_choice choose(const trope_plan &plan)
     form.searches_long = rows == ROWS_SEARCHED_GENERIC;
     /* (Heads that are rearranged in place must not be cut, and have a power of two of items.) */
     form.items = rearranges_in_place(plan) ? USUAL_THREADS : MOST_ITEMS;
-    return {rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table], form};
+    choice.kernel = rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table];
+    return choice;
 }
 
 const trope_cuda_kernel *trope_cuda_find_rotation(const trope_plan *plan)
@@ -85,6 +88,7 @@ const trope_cuda_kernel *trope_cuda_find_rotation(const trope_plan *plan)
 trope_status trope_cuda_rotate(const char *function, const trope_plan *plan)
 {
     const rotation_choice chosen = choose(*plan);
-    return chosen.form.vectors ? launch_blocks<usual_call>(function, *plan, chosen.form, chosen.kernel->function)
-                               : launch_blocks<wide_call>(function, *plan, chosen.form, chosen.kernel->function);
+    return chosen.form.vectors
+               ? launch_blocks<usual_call, rotation_blocks>(function, *plan, chosen.form, chosen.kernel->function)
+               : launch_blocks<wide_call, rotation_blocks>(function, *plan, chosen.form, chosen.kernel->function);
 }

@@ -3,320 +3,33 @@
 #ifndef TROPE_FWD_CUDA_ROTATE_CUH
 #define TROPE_FWD_CUDA_ROTATE_CUH
 
-#include "fwd/cuda/find_coefficients.cuh"
+#include "fwd/cuda/lane_job.cuh"
 
-/* The template parameters of a kernel, and what follows from them. IS_WIDE: strides, rows and sequences may need 64 bits, and
- * there may be any number of operands and pairs. */
-template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WIDE> struct rotation {
-    static constexpr int DTYPE = OF_DTYPE, ROWS = OF_ROWS, ANGLES = OF_ANGLES;
-    static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
-    static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE ? 1 : OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : USUAL_PAIRS;
-    static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
-    typedef typename elements<OF_DTYPE>::type element;
-    typedef typename elements<OF_DTYPE>::real real;
-    typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
-    typedef std::conditional_t<IS_WIDE, int64_t, int32_t> index, stride;
-    typedef std::conditional_t<IS_WIDE, wide_call, usual_call> call;
-    typedef block_segment<stride> segment;
-    typedef phase_steps<STEPS> steps;
-    static constexpr int PAIRS = lane::WIDTH;
-    /* Whether the kernel rotates plainly (rotates_plainly in usual.cuh) and in no other way. */
-    static constexpr bool PLAIN = OF_ROWS != ROWS_FROM_TOKENS && OF_ROWS != ROWS_ANY;
-    static constexpr int ADDRESSES = OF_ROWS == ROWS_SEARCHED           ? ADDRESSES_SIMPLE
-                                     : OF_ROWS == ROWS_SEARCHED_GENERIC ? ADDRESSES_OF_ONE_ENTRY
-                                                                        : ADDRESSES_ANY;
-};
-
-/* ---- the rotation of a lane ---- */
-
-/* The coefficients of a few pairs of a lane at a time. */
-template <class R> struct lane_coefficients {
-    static constexpr int TOGETHER = COUPLES_TOGETHER<R>;
-    couples<R, TOGETHER> first, second;
-
-    /* Loads those from a place on. `own`: the two elements of a pair may have different coefficients. */
-    __device__ __forceinline__ void load_from(const block_shape &shape, uint32_t place, bool own)
-    {
-        const couple<R::DTYPE> *const from = (const couple<R::DTYPE> *)shared + place;
-        first = *(const couples<R, TOGETHER> *)from;
-        second = first;
-        if (own)
-            second = *(const couples<R, TOGETHER> *)(from + shape.second_at);
-    }
-
-    /* Loads those of pairs e and e + 1. */
-    __device__ __forceinline__ void load(const block_shape &shape, const block_item &item, int e, bool own)
-    {
-        load_from(shape, place_of_couple<R>(shape, item.row, item.lane, (uint32_t)e), own);
-    }
-
-    /* As NATIVE does, for a caller whose plan says ONCE because it needs them unrounded first. */
-    __device__ __forceinline__ void round(int32_t rounding)
-    {
-#pragma unroll
-        for (int i = 0; i < TOGETHER && rounding == TROPE_ROUND_NATIVE; i++) {
-            first.of[i].round();
-            second.of[i].round();
-        }
-    }
-
-    /* Rotates pairs e, e + 1 of a lane. */
-    template <bool INTERLEAVED, class LANE>
-    __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const
-    {
-        typedef typename R::real real;
-#pragma unroll
-        for (int i = 0; i < TOGETHER; i++) {
-            const auto rotated = rotate_pair<R::DTYPE>(
-                rounding,
-                {(real)v.template of_pair<INTERLEAVED>(e + i, 0), (real)v.template of_pair<INTERLEAVED>(e + i, 1)},
-                {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
-            y[0][i] = rotated.first;
-            y[1][i] = rotated.second;
-        }
-    }
-};
-
-/* An element of dst after a term is added to it. NATIVE rounds the term first. */
-template <class R>
-__device__ __forceinline__ typename R::real accumulated(int32_t rounding, typename R::real old_dst, typename R::real term)
+/* Fills the rest of a padding row, which has no items. All threads with items of the row, in all its blocks, share the work. The job
+ * is spent. */
+template <class R> __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action, lane_job<R> *job)
 {
-    return old_dst + (rounding == TROPE_ROUND_NATIVE ? round_to<R::DTYPE>(term) : term);
-}
-
-/* Adds old_dst to the results of a few pairs. */
-template <class R>
-__device__ __forceinline__ void add_to(int32_t rounding, const typename R::lane &old_dst, int e,
-                                       typename R::real y[2][lane_coefficients<R>::TOGETHER])
-{
-#pragma unroll
-    for (int i = 0; i < 2 * lane_coefficients<R>::TOGETHER; i++) {
-        const int which = i / lane_coefficients<R>::TOGETHER, pair = i % lane_coefficients<R>::TOGETHER;
-        y[which][pair] = accumulated<R>(rounding, old_dst.template of_pair<false>(e + pair, which), y[which][pair]);
-    }
-}
-
-/* An element that passes through, as a term. The addition gives a NaN of fp32 the bits that arithmetic would. */
-__device__ __forceinline__ float term_of(float x)
-{
-    return trope_add(x, -0.0f);
-}
-
-__device__ __forceinline__ double term_of(double x)
-{
-    return x;
-}
-
-/* The bits that padding is filled with. */
-template <int DTYPE> __device__ __forceinline__ typename elements<DTYPE>::type filling_of(int32_t action)
-{
-    typedef typename elements<DTYPE>::real real;
-    return action == TROPE_ROW_ZERO ? (typename elements<DTYPE>::type)0 : from_real<DTYPE>((real)NAN);
-}
-
-/* The item of a thread, from its load to its store. */
-template <class R> struct lane_job {
-    block_item item;
-    block_row<typename R::index> row;
-    typename R::lane v;
-    char *to;   /* with PLAIN: found early, which frees the registers that it is made of */
-    char *from; /* idle threads load a dummy address: a branch would make the compiler wait for the loads too early */
-
-    lane_job() = default;
-
-    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
-    {
-        if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
-            find<ADDRESSES_SIMPLE>(call, first_row, rows);
-        else
-            find<R::ADDRESSES>(call, first_row, rows);
-        to = NULL;
-    }
-
-    __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
-    {
-        return call.segments[item.segment];
-    }
-
-    __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
-    {
-        return find_src<R::ADDRESSES>(call, head);
-    }
-
-    /* After the kernel before this one has ended. */
-    __device__ __forceinline__ void load(const typename R::call &call)
-    {
-        v.load(from, from + segment(call).src.second);
-    }
-
-    /* Comes after the waits for all small loads, because it has branches. */
-    __device__ __forceinline__ void prepare(const typename R::call &call)
-    {
-        if (R::PLAIN)
-            to = find_to(call);
-    }
-
-    __device__ __forceinline__ void store(const typename R::call &call) const
-    {
-        char *const at = R::PLAIN ? to : find_to(call);
-        v.store(at, at + segment(call).dst.second);
-    }
-
-    __device__ __forceinline__ char *find_to(const typename R::call &call) const
-    {
-        const typename R::segment &s = segment(call);
-        return call.shape.all_are_alike ? from + s.moved : find_dst(call, s.dst);
-    }
-
-    __device__ __forceinline__ char *find_dst(const typename R::call &call,
-                                              const block_tensor<typename R::stride> &dst) const
-    {
-        return find_address<R::ADDRESSES>(call.shape, segment(call), dst, row, item.head, item.lane);
-    }
-
-    /* Whether rotate_usually is enough: the item is rotated, rounded once and not accumulated, and both elements of each pair have
-     * the same coefficients. */
-    __device__ __forceinline__ bool is_usual(const typename R::call &call, int32_t action, bool own) const
-    {
-        return action == TROPE_ROW_ROTATE && (R::PLAIN ? segment(call).rotates : segment(call).is_plain) && !own;
-    }
-
-    /* INTERLEAVED: src and dst are interleaved, and the lane stays so. */
-    template <bool INTERLEAVED> __device__ __forceinline__ void rotate_usually(const typename R::call &call)
-    {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
-        if (!INTERLEAVED && call.plan.plan.interleaved_src)
-            v.separate();
-#pragma unroll
-        for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
-            typename R::real y[2][TOGETHER];
-            c.load(call.shape, item, e, false);
-            c.template rotate<INTERLEAVED>(TROPE_ROUND_ONCE, v, e, y);
-            v.template set_pairs<TOGETHER, INTERLEAVED>(e, y);
-        }
-        if (!INTERLEAVED && call.plan.plan.interleaved_dst)
-            v.join();
-        store(call);
-    }
-
-    /* Rotates by any rule. OWN: the elements of a pair may have different coefficients. */
-    __device__ __forceinline__ void rotate(const typename R::call &call, bool own, const typename R::lane &old_dst)
-    {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
-        const trope_plan &plan = call.plan.plan;
-        if (plan.interleaved_src)
-            v.separate();
-#pragma unroll
-        for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
-            typename R::real y[2][TOGETHER];
-            c.load(call.shape, item, e, own);
-            c.template rotate<false>(plan.rounding, v, e, y);
-            if (segment(call).accumulate)
-                add_to<R>(plan.rounding, old_dst, e, y);
-            v.template set_pairs<TOGETHER, false>(e, y);
-        }
-        if (plan.interleaved_dst)
-            v.join();
-    }
-
-    __device__ __forceinline__ void add_unrotated(const typename R::lane &old_dst)
-    {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
-#pragma unroll
-        for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            typename R::real y[2][TOGETHER];
-#pragma unroll
-            for (int i = 0; i < 2 * TOGETHER; i++)
-                y[i / TOGETHER][i % TOGETHER] = term_of(v.template of_pair<false>(e + i % TOGETHER, i / TOGETHER));
-            add_to<R>(TROPE_ROUND_ONCE, old_dst, e, y);
-            v.template set_pairs<TOGETHER, false>(e, y);
-        }
-    }
-
-    /* All other work on an item: copies, padding, sums, and rotation by any rule. Elements of padding that is copied keep their
-     * places in the head, whatever the pairings. */
-    __device__ __forceinline__ void finish(const typename R::call &call, int32_t action, bool own)
-    {
-        const typename R::segment &s = segment(call);
-        const bool rotates = action == TROPE_ROW_ROTATE && s.rotates, fills = is_filled(action, s.rotates),
-                   adds = !R::PLAIN && s.accumulate;
-        if (fills ? action == TROPE_ROW_ZERO && adds : !rotates && s.in_place)
-            return; /* dst has it */
-        if (R::PLAIN) {
-            if (fills)
-                v.fill(filling_of<R::DTYPE>(action));
-            return store(call);
-        }
-        const block_tensor<typename R::stride> dst = rotates ? s.dst : unrotated_dst(s);
-        char *const at = find_dst(call, dst);
-        typename R::lane old_dst;
-        if (adds) {
-            old_dst.load(at, at + dst.second);
-            if (rotates && call.plan.plan.interleaved_dst)
-                old_dst.separate();
-        }
-        if (fills)
-            v.fill(filling_of<R::DTYPE>(action));
-        else if (rotates)
-            rotate(call, own, old_dst);
-        else if (adds)
-            add_unrotated(old_dst);
-        if (!rotates && adds && s.is_odd && item.lane == 0) /* lane 0's second vector is another lane's first */
-            v.store_first(at);
-        else
-            v.store(at, at + dst.second);
-    }
-
-    /* Takes lane i of the heads of a segment. */
-    __device__ __forceinline__ void take_lane(const typename R::segment &s, uint32_t i)
-    {
-        item.head = trope_divide(&s.lanes, i);
-        item.lane = i - item.head * s.lanes.divisor;
-    }
-
-    /* Fills the rest of a padding row. All threads with items of the row, in all its blocks, share the work. */
-    __device__ __forceinline__ void fill_rest(const typename R::call &call, int32_t action)
-    {
-        const block_shape &shape = call.shape;
-        const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
-        const uint32_t thread =
-            !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
-        v.fill(filling_of<R::DTYPE>(action));
+    const block_shape &shape = call.shape;
+    const uint32_t blocks = shape.slices_first ? gridDim.x : gridDim.y;
+    const uint32_t thread =
+        !R::VECTORS && shape.neighbours == NEAR_ROWS ? threadIdx.y : threadIdx.y * blockDim.x + threadIdx.x;
+    job->v.fill(filling_of<R::DTYPE>(action));
 #pragma unroll 1
-        for (item.segment = shape.segments; item.segment < (uint32_t)shape.segments + shape.rest; item.segment++) {
-            const typename R::segment &s = segment(call);
-            const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
-            const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
+    for (job->item.segment = shape.segments; job->item.segment < (uint32_t)shape.segments + shape.rest;
+         job->item.segment++) {
+        const typename R::segment &s = job->segment(call);
+        const block_tensor<typename R::stride> dst = R::PLAIN ? s.dst : unrotated_dst(s);
+        const uint32_t end = action == TROPE_ROW_ZERO && s.accumulate ? 0 : s.places * s.lanes.divisor;
 #pragma unroll 1
-            for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
-                 i += blocks * shape.items_of_block) {
-                take_lane(s, i);
-                char *const at = find_dst(call, dst);
-                if (item.lane < s.working)
-                    v.store(at, at + dst.second);
-            }
+        for (uint32_t i = slice_of_block(shape) * shape.items_of_block + thread; i < end;
+             i += blocks * shape.items_of_block) {
+            job->take_lane(s, i);
+            char *const at = job->find_dst(call, dst);
+            if (job->item.lane < s.working)
+                job->v.store(at, at + dst.second);
         }
     }
-
-  private:
-    template <int ADDRESSES>
-    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows)
-    {
-        item = find_item<!R::VECTORS, ADDRESSES>(call, rows);
-        row = find_row<ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
-        from = segment(call).src.base;
-        if (item.present)
-            from = find_src<ADDRESSES>(call, item.head);
-    }
-
-    template <int ADDRESSES> __device__ __forceinline__ char *find_src(const typename R::call &call, uint32_t head) const
-    {
-        const typename R::segment &s = segment(call);
-        return found_here(find_address<ADDRESSES>(call.shape, s, s.src, row, head, item.lane));
-    }
-};
+}
 
 template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
@@ -338,7 +51,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         job.template rotate_usually<false>(call);
     }
     if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
-        job.fill_rest(call, action);
+        fill_rest<R>(call, action, &job);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }

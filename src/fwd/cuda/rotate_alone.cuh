@@ -4,7 +4,7 @@
 #ifndef TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 #define TROPE_FWD_CUDA_ROTATE_ALONE_CUH
 
-#include "fwd/cuda/rotate.cuh"
+#include "fwd/cuda/lane_job.cuh"
 
 template <int OF_DTYPE> struct lone_rotation : rotation<OF_DTYPE, true, ROWS_ANY, ANGLES_ANY, false> {
     static constexpr bool PLAIN = true;

@@ -3,6 +3,7 @@
 #define TROPE_FWD_CUDA_ROTATE_KERNELS_CUH
 
 #include "fwd/cuda/kernels.h"
+#include "fwd/cuda/rotate.cuh"
 #include "fwd/cuda/rotate_alone.cuh"
 
 #define VECTOR_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                             \

@@ -1,0 +1,75 @@
+/* How a call that sums heads is cut into blocks: those of a rotation, with slots that share a sum. Host only. */
+#ifndef TROPE_BWD_CUDA_PLAN_SUMS_CUH
+#define TROPE_BWD_CUDA_PLAN_SUMS_CUH
+
+#include "fwd/cuda/plan_blocks.cuh"
+
+/* Sums whose heads have more bytes than this go by elements: what waits for other heads would not fit. */
+#define MOST_SUM_BYTES 65536
+
+/* Heads of one sum, 1 of what is no sum. */
+static inline int64_t terms_of(const trope_plan_operand &o)
+{
+    return o.summed_heads == TROPE_SHARED_ALL     ? (int64_t)o.groups * o.heads_per_group
+           : o.summed_heads == TROPE_SHARED_GROUP ? o.heads_per_group
+                                                  : 1;
+}
+
+/* Whether vectors can sum the heads of an operand: their number and their bytes count as powers of two. */
+static inline bool sum_fits_vectors(const trope_plan &plan, const trope_plan_operand &o)
+{
+    const int64_t terms = terms_of(o), bytes = std::max<int64_t>((int64_t)o.head_dim * plan.element_size, 32);
+    return terms <= MOST_SUM_BYTES && bytes <= MOST_SUM_BYTES &&
+           (int64_t)power_of_two((uint32_t)terms) * power_of_two((uint32_t)bytes) <= MOST_SUM_BYTES;
+}
+
+static inline block_form form_of_sums(const trope_plan &plan)
+{
+    bool vectors = can_be_vectors(plan) && pairs_are_usual(plan);
+    for (int i = 0; i < plan.operand_count; i++)
+        vectors = vectors && (!plan.operands[i].summed_heads || sum_fits_vectors(plan, plan.operands[i]));
+    block_form form = form_of(plan, vectors);
+    form.sums = true;
+    if (vectors)
+        form.most = SUM_THREADS;
+    return form;
+}
+
+struct sum_blocks {
+    /* As many slots as a block has room for. */
+    template <typename STRIDE>
+    static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
+    {
+        s->terms = (uint32_t)terms_of(o);
+        const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
+        s->slot_bits = (uint32_t)__builtin_ctz(slots);
+        s->rounds = power_of_two(s->terms) / slots;
+        s->places = s->heads / s->terms * slots;
+        shape->slots = std::max(shape->slots, slots);
+        shape->rounds = std::max(shape->rounds, s->rounds);
+        shape->most_lanes = std::max(shape->most_lanes, s->lanes.divisor);
+    }
+
+    /* Slices that a row is cut into: those that have items, so many times that a thread copies SUM_COPIES lanes of the rest. */
+    template <typename STRIDE, int SEGMENTS> static inline int64_t copying_slices(const block_call<STRIDE, SEGMENTS> &call)
+    {
+        const block_shape &shape = call.shape;
+        const int64_t slices = quotient_up(shape.items, shape.items_of_block);
+        int64_t lanes = 0;
+        for (int i = shape.segments; i < shape.segments + shape.rest; i++)
+            lanes += call.segments[i].is_loaded ? (int64_t)call.segments[i].places * call.segments[i].lanes.divisor : 0;
+        return std::max<int64_t>(std::min(lanes / (SUM_COPIES * slices * shape.items_of_block), MOST_GRID_ROWS / slices),
+                                 1);
+    }
+
+    /* Room for the terms of sums: of each thread those that wait for others, and what it hands to another slot. */
+    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
+                                        block_shape *shape)
+    {
+        const uint32_t levels = (uint32_t)__builtin_ctz(std::max(shape->rounds, 1u));
+        shape->terms = threads * std::max(levels, 1u);
+        return 2 * form.pairs_of_lane * bytes_of_real(plan) * shape->terms;
+    }
+};
+
+#endif
