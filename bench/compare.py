@@ -437,9 +437,9 @@ class Host:
         from trope._spec import resolve
         from trope.torch import _launch
 
-        spec, side = resolve(self.tensors, **self.problem.options)
+        spec, side = resolve(self.tensors, self.problem.options)
         into = [torch.empty_like(t) for t in self.tensors]
-        return _launch, (False, spec, self.tensors, into, (None,) * len(into), (*side, None, None), True)
+        return _launch, (False, spec, self.tensors, into, (None,) * len(into), side, True)
 
     def _launch(self):
         module, arguments = self._without_autograd()

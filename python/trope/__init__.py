@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overlo
 from . import _abi, _arrays, _plan
 from ._abi import COPY
 from ._errors import Error
-from ._spec import ARRAYS, OPTIONS, Options, resolve, result_shape
+from ._options import ARRAYS, Options, document
+from ._spec import resolve, result_shape
 from ._values import flag, integer, integers, listed, one_each, shown, word
 from .frequencies import Frequencies, frequencies
 
@@ -98,15 +99,15 @@ def _describe_options(options):
 
 
 def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
-    """One call on Arrays: lists of them (None: not there), and `side` in the order of Side."""
-    devices = {array.meta.device for array in srcs + dsts + forward_srcs + side if array is not None}
+    """One call on Arrays: lists of them (None: not there), and a Side of them."""
+    arrays = srcs + dsts + forward_srcs + list(side)
+    devices = {array.meta.device for array in arrays if array is not None}
     if len(devices) != 1:
         raise Error("tensors: the arrays of a call are on several devices: %s" % ", ".join(sorted(devices)), "tensors")
     if stream is not None:
         integer(stream, "stream", 0, 2**64 - 1)
         if "cpu" in devices:
             raise Error("stream is for arrays on CUDA, and these are on the CPU", "stream")
-    arrays = srcs + dsts + forward_srcs + side
     metas = [None if array is None else array.meta for array in arrays]
     key = (backward, id(spec)) + tuple(None if m is None else (m[0], m[1], str(m[2]), m[3]) for m in metas)
 
@@ -115,7 +116,7 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
         cut = metas[:count], metas[count : 2 * count], metas[2 * count : 3 * count]
         return _plan.Plan(backward, spec, *cut, _plan.Side(*metas[3 * count :]))
 
-    has_gradient = side[-2] is not None or side[-1] is not None
+    has_gradient = side.d_freqs is not None or side.d_inv_freq is not None
     addresses = [array.pointer or 0 for array in arrays if array is not None]
     _plan.run(key, make, addresses, stream, _allocate if has_gradient else None)
 
@@ -128,7 +129,7 @@ def _allocate(size):
 
 def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, stream, options):
     srcs = _describe_tensors(tensors, _arrays.describe_destination if in_place else _arrays.describe)
-    spec, side = resolve(srcs, **_describe_options(options))
+    spec, side = resolve(srcs, _describe_options(options))
     if spec.accumulate and (out is None or not backward):
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
     results = None
@@ -139,10 +140,10 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
             out = results = [_new_result(backward, spec, i, x, srcs[i]) for i, x in enumerate(tensors)]
         dsts = _describe_all(one_each(out, "out", len(tensors)), "out", _arrays.describe_destination)
     forwards = _describe_all(one_each(forward_src, "forward_src", len(tensors)), "forward_src")
-    side = list(side) + [
-        None if x is None else _arrays.describe_destination(x, name)
-        for name, x in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq))
-    ]
+    if d_freqs is not None:
+        side = side._replace(d_freqs=_arrays.describe_destination(d_freqs, "d_freqs"))
+    if d_inv_freq is not None:
+        side = side._replace(d_inv_freq=_arrays.describe_destination(d_inv_freq, "d_inv_freq"))
     _launch(backward, spec, srcs, dsts, forwards, side, stream)
     if in_place:
         return tensors[0] if len(tensors) == 1 else tensors
@@ -253,54 +254,54 @@ def _without_stream(stream, options):
     return options
 
 
-_ARRAYS = """
-    Arguments:
+_TENSORS = """\
         tensors: one array or several ([tokens, batch, heads, head_dim] and so on, as layout says), of one dtype: f32, f16,
-            bf16 or f64. They share batch, tokens and angles; heads and head_dim may differ. {tensors}{more}
+            bf16 or f64. They share batch, tokens and angles; heads and head_dim may differ. %s
+"""
+_OUT = """\
+        out: arrays to write instead of new ones: a list with one for each tensor, or, for one tensor, an array. They share
+            no memory with the tensors.
+"""
+_STREAM = """\
         stream: of arrays on CUDA that are not torch's: the address of a cudaStream_t; None: the legacy stream.
 """
-_OUT = """
-        out: arrays to write instead of new ones: a list with one for each tensor, or, for one tensor, an array. They share
-            no memory with the tensors."""
-rotate.__doc__ = (
-    "Rotates: y = M x for each pair, all tensors in one call."
-    + _ARRAYS.format(tensors="Read alone.", more=_OUT)
-    + OPTIONS
-    + """    Return:
-        y of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is given.
-    """
-)
-rotate_.__doc__ = (
-    "Rotates in place: x = M x."
-    + _ARRAYS.format(tensors="Written.", more="")
-    + OPTIONS
-    + """    Return:
-        the tensors themselves.
-    """
-)
-rotate_backward.__doc__ = (
-    "The transpose: dx = M' dy, with the very arguments of the forward call; and the gradient of its angles."
-    + _ARRAYS.format(
-        tensors="dy.",
-        more=_OUT
-        + """
+_GRADIENTS = """\
         forward_src: x of the forward call, in the same form as out, for d_freqs and d_inv_freq.
         d_freqs: an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
             and sin) is written to: the sum over tensors, heads and all tokens at a row.
-        d_inv_freq: the same for inv_freq, f64 [rotary_dim/2].""",
-    )
-    + OPTIONS
-    + """    Return:
-        dx of one tensor, or a tuple of them, as rotate does.
-    """
+        d_inv_freq: the same for inv_freq, f64 [rotary_dim/2].
+"""
+_EXAMPLE = """
+    Example:
+        >>> import numpy, trope
+        >>> q = numpy.ones((1, 3, 2, 4), "float32")  # batch, tokens, heads, head_dim
+        >>> k = numpy.ones((1, 3, 1, 4), "float32")
+        >>> frequencies = trope.frequencies(rope_type="default", rope_theta=10000.0, head_dim=4)
+        >>> q, k = trope.rotate(q, k, layout="bshd", pairing="half", inv_freq=frequencies)
+        >>> print(k[0, :, 0].round(2))
+        [[ 1.    1.    1.    1.  ]
+         [-0.3   0.99  1.38  1.01]
+         [-1.33  0.98  0.49  1.02]]
+"""
+document(
+    rotate,
+    "Rotates: y = M x for each pair, all tensors in one call.",
+    _TENSORS % "Read alone." + _OUT + _STREAM,
+    "y of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is given.",
+    _EXAMPLE,
 )
-rotate_backward_.__doc__ = (
-    "The transpose in place: x = M' x. With mscale 1 the way back from rotate_."
-    + _ARRAYS.format(tensors="Written.", more="")
-    + OPTIONS
-    + """    Return:
-        the tensors themselves.
-    """
+document(rotate_, "Rotates in place: x = M x.", _TENSORS % "Written." + _STREAM, "the tensors themselves.")
+document(
+    rotate_backward,
+    "The transpose: dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.",
+    _TENSORS % "They are dy." + _OUT + _GRADIENTS + _STREAM,
+    "dx of one tensor, or a tuple of them, as rotate does.",
+)
+document(
+    rotate_backward_,
+    "The transpose in place: x = M' x. With mscale 1 the way back from rotate_.",
+    _TENSORS % "Written." + _STREAM,
+    "the tensors themselves.",
 )
 
 
@@ -311,13 +312,12 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
         tensors = [x.detach() if hasattr(x, "detach") else x for x in tensors]
         options = {name: x.detach() if hasattr(x, "detach") else x for name, x in options.items() if name != "max_position"}
     srcs = _describe_tensors(tensors)
-    spec, side = resolve(srcs, **_describe_options(options))
-    metas, side = [array.meta for array in srcs], [*side, None, None]
+    spec, side = resolve(srcs, _describe_options(options))
+    metas = [array.meta for array in srcs]
     shapes = [tuple(result_shape(backward, spec, i, meta.shape)) for i, meta in enumerate(metas)]
     dsts = [m._replace(shape=shape, strides=_arrays.contiguous_strides(shape)) for m, shape in zip(metas, shapes)]
-    plan = _plan.Plan(
-        backward, spec, metas, dsts, [None] * len(srcs), _plan.Side(*(None if a is None else a.meta for a in side))
-    )
+    side_metas = _plan.Side(*(None if array is None else array.meta for array in side))
+    plan = _plan.Plan(backward, spec, metas, dsts, [None] * len(srcs), side_metas)
     results = [2**46 + (i << 42) for i in range(len(srcs))]  # addresses that nothing is at: no result is made
     addresses = [a.pointer or 0 for a in srcs] + results + [a.pointer or 0 for a in side if a is not None]
     return plan.find_kernel(addresses, backward)

@@ -16,15 +16,22 @@ DTYPES = {"f32": 1, "f16": 2, "bf16": 3, "f64": 4}
 INDICES = {"i32": 1, "i64": 2}
 DEVICES = {"cpu": 1, "cuda": 2}
 STRIDED = 5  # of a tensor: Python says every layout by its strides
-PAIRINGS = {"half": 1, "interleaved": 2}
 SHARED_GROUP = 1
-ROUNDINGS = {"once": 0, "native": 1, "native_f32": 2}
-COLUMNS = {"pair": 1, "half": 2, "interleaved": 3}
 TABLE_STRIDED = 4
 IDS_STRIDED = 4
-RANGES = {"poison": 0, "clamp": 1}
-PADDINGS = {"zero": 1, "copy": 2, "rotate": 3}
-CP_LAYOUTS = {"contiguous": 1, "zigzag": 2, "striped": 3, "flat": 4}
+PAIRINGS = {"half": 1, "interleaved": 2}
+# What Python calls the values of these fields.
+WORDS = {
+    "pairing": PAIRINGS,
+    "pairing_out": PAIRINGS,
+    "angle_columns": {"pair": 1, "half": 2, "interleaved": 3},
+    "rounding": {"once": 0, "native": 1, "native_f32": 2},
+    "out_of_range": {"poison": 0, "clamp": 1},
+    "padding": {"zero": 1, "copy": 2, "rotate": 3},
+    "cp_layout": {"contiguous": 1, "zigzag": 2, "striped": 3, "flat": 4},
+    "dtype": DTYPES,
+    "angle_dtype": DTYPES,
+}
 AXIS_ORDERS = {"sections": 1, "interleaved": 2, "alternating": 3, "hwt": 4}
 RULES = {"default": 1, "linear": 2, "dynamic": 3, "yarn": 4, "longrope": 5, "llama3": 6, "proportional": 7}
 
@@ -210,7 +217,7 @@ def check(status):
 def error_of_call(status, table="freqs", in_place=bool):
     """The library's last error as an Error in the words of a Python caller (see from_library)."""
     message, argument = lib.trope_last_error().decode(), lib.trope_last_error_argument().decode()
-    return from_library(message, argument, lib.trope_status_name(status).decode(), table, in_place)
+    return from_library(message, argument, lib.trope_status_name(status).decode(), WORDS, table, in_place)
 
 
 def reason():

@@ -48,17 +48,6 @@ def refuse_unknown(given, known, function):
 
 # ---- The words of the C library ----
 
-_ENUMS = {
-    "padding": ("", "zero", "copy", "rotate"),
-    "out_of_range": ("poison", "clamp"),
-    "cp_layout": ("", "contiguous", "zigzag", "striped", "flat"),
-    "pairing": ("", "half", "interleaved"),
-    "pairing_out": ("", "half", "interleaved"),
-    "angle_columns": ("", "pair", "half", "interleaved"),
-    "rounding": ("once", "native", "native_f32"),
-    "dtype": ("", "f32", "f16", "bf16", "f64"),
-    "angle_dtype": ("", "f32", "f16", "bf16", "f64"),
-}
 # Fields of trope_args that describe an array, or a property of it, for the arrays that they describe.
 _FIELDS = {
     "batch": "tensors[0]",
@@ -94,12 +83,13 @@ def _name_operand(match, in_place):
     return name, "the strides of " + name if property_name == "stride" else name
 
 
-def from_library(message, argument, status, table, in_place):
+def from_library(message, argument, status, words, table, in_place):
     """The Error for a message of the C library.
 
     Arguments:
         message: of trope_last_error, "function: argument (value) must ...".
         argument: of trope_last_error_argument.
+        words: for each field whose values have names, {name: value}.
         table: "freqs" or "cos", what the call's table is.
         in_place: in_place(i) says whether tensors[i] is rotated in place.
     """
@@ -112,11 +102,10 @@ def from_library(message, argument, status, table, in_place):
         argument = _FIELDS.get(field, field).format(table=table)
 
     def value(match):
-        name, number = match[1], int(match[2])
-        words = _ENUMS[name]
-        return "%s (%r)" % (name, words[number]) if number < len(words) and words[number] else "%s (not given)" % name
+        word = next((word for word, number in words[match[1]].items() if number == int(match[2])), None)
+        return "%s (%s)" % (match[1], "not given" if word is None else repr(word))
 
-    text = re.sub(r"\b(%s) \((\d+)\)" % "|".join(_ENUMS), value, text)
+    text = re.sub(r"\b(%s) \((\d+)\)" % "|".join(words), value, text)
     text = _OPERAND.sub(lambda match: _name_operand(match, in_place)[1], text)
     text = re.sub(r"\bangle_rows - 1 \((-?\d+)\)", r"\1, the last row of %s" % table, text)
     text = re.sub(r"\bangle_rows\b", "the number of rows of %s" % table, text)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from . import _abi
 from ._abi import Args, Operand, lib
 from ._errors import Error
+from ._options import Side, Spec
 from ._spec import DIMS, check_spec
 from ._values import INT32_MAX
 
@@ -15,30 +16,8 @@ BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "i
 _PLANS_MOST = 512
 # Times 1, 2, ...: the addresses of arrays without elements, for which libraries have 0. Nothing is read there.
 _NO_ELEMENTS = 64
-
-
-class Side(NamedTuple):
-    """What a call reads and writes beside its tensors, each an array or None.
-
-    freqs, cos, sin  tables [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]
-    position_ids     int [tokens], [batch, tokens] or [axes, batch, tokens]
-    start_positions  int [sequences], or [batch]
-    cu_seqlens(_padded)  int [sequences + 1]
-    status           int32, one element
-    d_freqs          like the table, f32 (f64 with f64 tensors)
-    d_inv_freq       f64 [rotary_dim / 2]
-    """
-
-    freqs: object = None
-    cos: object = None
-    sin: object = None
-    position_ids: object = None
-    start_positions: object = None
-    cu_seqlens: object = None
-    cu_seqlens_padded: object = None
-    status: object = None
-    d_freqs: object = None
-    d_inv_freq: object = None
+# The settings that are numbers in trope_args. (Of cp_size 1, the others are 0.)
+_NUMBERS = [name for name, type_ in Args._fields_ if name in Spec._fields and type_ is not ctypes.c_void_p]
 
 
 class Meta(NamedTuple):
@@ -168,18 +147,10 @@ class Plan:
             message = "tensors[0] is on device %r, and this library has %s"
             raise Error(message % (self.device, " and ".join(map(repr, _abi.DEVICES))), "tensors[0]")
         args.device = _abi.DEVICES[self.device]
-        args.threads = spec.threads
         args.dtype = _abi.DTYPES[dtype_of(first, "tensors[0]")]
-        args.rounding = _abi.ROUNDINGS[spec.rounding]
-        args.pairing = _abi.PAIRINGS[spec.pairing]
-        args.pairing_out = _abi.PAIRINGS[spec.pairing_out] if spec.pairing_out else 0
-        args.parts, args.inverse, args.mscale = spec.parts, spec.inverse, spec.mscale
-        args.out_of_range = _abi.RANGES[spec.out_of_range]
-        args.padding = _abi.PADDINGS[spec.padding] if spec.padding else 0
-        args.stream_positions = spec.stream_positions
-        if spec.cp_size > 1:
-            args.cp_size, args.cp_rank = spec.cp_size, spec.cp_rank
-            args.cp_layout = _abi.CP_LAYOUTS[spec.cp_layout]
+        for name in _NUMBERS:
+            value = getattr(spec, name)
+            setattr(args, name, _abi.WORDS[name].get(value, 0) if name in _abi.WORDS else value)
         if spec.pair_axis:
             self._keep("pair_axis", (ctypes.c_uint8 * len(spec.pair_axis))(*spec.pair_axis))
 
@@ -267,7 +238,6 @@ class Plan:
             raise Error(message % tuple(given), "sin")
         if args.angle_dtype == _abi.DTYPES["f64"] != args.dtype:
             raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
-        args.angle_columns = _abi.COLUMNS[spec.angle_columns]
         args.angle_layout, args.angle_rows = _abi.TABLE_STRIDED, shape[2]
         if not args.batch * args.tokens:
             args.angle_rows = max(shape[2], 1)
@@ -346,7 +316,7 @@ class Plan:
             if _index_dtype(side.cu_seqlens_padded, "cu_seqlens_padded") != args.cu_seqlens_dtype:
                 raise Error("cu_seqlens_padded must have the dtype of cu_seqlens", "cu_seqlens_padded")
             if not spec.padding:
-                words = ", ".join(map(repr, _abi.PADDINGS))
+                words = ", ".join(map(repr, _abi.WORDS["padding"]))
                 raise Error("padding is missing: cu_seqlens_padded needs one of %s" % words, "padding")
 
     def _fill_gradients(self, spec, side):

@@ -1,17 +1,12 @@
-"""The options of a call: what its keyword arguments mean, whatever library the arrays are of."""
-
-from __future__ import annotations
+"""What the options of a call mean, whatever library the arrays are of. What options there are, _options.py says."""
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Sequence, Tuple, TypedDict
 
 from . import _abi
 from ._errors import Error, refuse_unknown
+from ._options import ARRAYS, DEFAULTS, SETTINGS, Side, Spec
 from ._values import flag, integer, integers, listed, number, shown, word
 from .frequencies import frequency_list
-
-if TYPE_CHECKING:
-    from typing_extensions import Required
 
 # Where batch, tokens, groups, heads and head_dim are in the shape of a tensor of each layout.
 DIMS = {
@@ -24,73 +19,68 @@ DIMS = {
     "bghsd": (0, 3, 1, 2, 4),
     "tghd": (None, 0, 1, 2, 3),
 }
+_RANKS = {layout: len(layout) for layout in DIMS}
+_WORDS = {**_abi.WORDS, "layout": DIMS}
 
 
-Layout = Literal["sbhd", "bshd", "bhsd", "thd", "sbghd", "bsghd", "bghsd", "tghd"]
-Pairing = Literal["half", "interleaved"]
+# ---- The value of each setting ----
 
 
-class Options(TypedDict, total=False):
-    """The keyword arguments of all functions, for type checkers. OPTIONS says what they mean, and resolve has the defaults."""
-
-    layout: Required[Layout]
-    pairing: Required[Pairing]
-    pairing_out: Pairing | None
-    inv_freq: Any  # Frequencies, or a sequence of float
-    freqs: Any  # an array, like cos, sin and all indices
-    cos: Any
-    sin: Any
-    angle_columns: Literal["pair", "half", "interleaved"] | None
-    mscale: float | None
-    inverse: bool
-    rounding: Literal["once", "native", "native_f32"]
-    rotary_dim: int | Sequence[int] | None
-    rotary_offset: int | Sequence[int]
-    parts: int
-    pair_axis: Sequence[int] | None
-    position_ids: Any
-    start_positions: Any
-    stream_positions: bool
-    out_of_range: Literal["poison", "clamp"]
-    cu_seqlens: Any
-    cu_seqlens_padded: Any
-    padding: Literal["zero", "copy", "rotate"] | None
-    cp_size: int | None
-    cp_rank: int | None
-    cp_layout: Literal["contiguous", "zigzag", "striped", "flat"] | None
-    shared_heads: int | Sequence[int]
-    accumulate: bool
-    status: Any
-    threads: int
+def _check_word(value, name):
+    return word(value, _WORDS[name], name)
 
 
-class Spec(NamedTuple):
-    """All options but the arrays, complete: "" and () stand for what is not given, tuples have an entry a tensor.
+def _check_parts(parts, name):
+    return integer(parts, name, 1, _abi.MAX_AXES)
 
-    The order is that of the arguments of the torch operators.
-    """
 
-    layout: str
-    pairing: str
-    pairing_out: str
-    parts: int
-    inverse: bool
-    mscale: float
-    rounding: str
-    angle_columns: str
-    out_of_range: str
-    padding: str
-    stream_positions: bool
-    cp_size: int
-    cp_rank: int
-    cp_layout: str
-    rotary_dims: Tuple[int, ...]
-    rotary_offsets: Tuple[int, ...]
-    shared_heads: Tuple[int, ...]
-    accumulate: bool
-    pair_axis: Tuple[int, ...]
-    inv_freq: Tuple[float, ...]  # or Frequencies, which hash quicker
-    threads: int
+def _check_mscale(mscale, name):
+    mscale = number(mscale, name)
+    if mscale == 0:
+        raise Error("mscale must not be 0", name)
+    return mscale
+
+
+def _check_rotary_dim(rotary_dim, name):
+    return integers(rotary_dim, name, _abi.COPY)
+
+
+def _check_pair_axis(pair_axis, name):
+    """pair_axis as a tuple of ints, 0 to 3."""
+    if type(pair_axis) is tuple and set(map(type, pair_axis)) == {int} and 0 <= min(pair_axis) and max(pair_axis) < 4:
+        return pair_axis
+    given = listed(pair_axis)
+    if given is None:
+        raise Error("pair_axis must be a list of integers, not %s" % shown(pair_axis), name)
+    return tuple([integer(axis, name, 0, _abi.MAX_AXES - 1) for axis in given])
+
+
+def _check_inv_freq(inv_freq, name):
+    """Frequencies, which hash quicker, or a tuple of floats."""
+    return inv_freq if hasattr(inv_freq, "phase_steps") else frequency_list(inv_freq)
+
+
+_CHECKS_OF_TYPES = {"str": _check_word, "bool": flag, "int": integer, "float": number, "int[]": integers}
+_OWN_CHECKS = {
+    "parts": _check_parts,
+    "mscale": _check_mscale,
+    "rotary_dim": _check_rotary_dim,
+    "pair_axis": _check_pair_axis,
+    "inv_freq": _check_inv_freq,
+}
+# check(value, name) gives the value that Spec has.
+_CHECKS = {name: _OWN_CHECKS.get(name) or _CHECKS_OF_TYPES[option.type] for name, option in SETTINGS.items()}
+_NOT_GIVEN = {"str": "", "int[]": (), "float[]": ()}
+_LISTS = sorted(name for name, option in SETTINGS.items() if option.type.endswith("[]"))
+
+
+def _complete(name, value, count):
+    """What the Spec of `count` tensors has for the value of a setting."""
+    option = SETTINGS[name]
+    if value is None and option.default is None:
+        return _NOT_GIVEN[option.type]
+    value = _CHECKS[name](value, name)
+    return _per_tensor(value, count, name) if option.per_tensor else value
 
 
 def _per_tensor(value, count, argument):
@@ -104,10 +94,11 @@ def _per_tensor(value, count, argument):
 
 def _cp(size, rank, layout):
     """Context parallel options: all of them or none. One rank is the same as none."""
+    none = dict(cp_size=1, cp_rank=0, cp_layout=None)
     if layout is not None:
-        word(layout, _abi.CP_LAYOUTS, "cp_layout")
+        _check_word(layout, "cp_layout")
     if size is None and rank is None and layout is None:
-        return 1, 0, ""
+        return none
     if size is None:
         given = "cp_rank" if rank is not None else "cp_layout"
         raise Error("cp_size is missing: %s is given" % given, "cp_size")
@@ -116,18 +107,10 @@ def _cp(size, rank, layout):
         raise Error("cp_rank is missing: cp_size is given", "cp_rank")
     if not 0 <= integer(rank, "cp_rank", -(2**31)) < size:
         raise Error("cp_rank must be 0 to cp_size - 1 = %d, not %d" % (size - 1, rank), "cp_rank")
-    if size == 1:
-        return 1, 0, ""
-    return size, rank, word(layout, _abi.CP_LAYOUTS, "cp_layout")
+    return none if size == 1 else dict(cp_size=size, cp_rank=rank, cp_layout=_check_word(layout, "cp_layout"))
 
 
-def _mscale(mscale, inv_freq):
-    """The one given, or the attention factor of Frequencies."""
-    if mscale is None:
-        return float(getattr(inv_freq, "attention_factor", 1.0))
-    if number(mscale, "mscale") == 0:
-        raise Error("mscale must not be 0", "mscale")
-    return float(mscale)
+# ---- All of them ----
 
 
 def _whole_heads(head_dims, width, angles):
@@ -145,37 +128,14 @@ def _whole_heads(head_dims, width, angles):
     return (width,) * len(head_dims)
 
 
-def make_spec(
-    head_dims,
-    table,
-    columns,
-    layout,
-    pairing,
-    pairing_out,
-    parts,
-    inverse,
-    mscale,
-    rounding,
-    angle_columns,
-    out_of_range,
-    padding,
-    stream_positions,
-    cp_size,
-    cp_rank,
-    cp_layout,
-    rotary_dim,
-    rotary_offset,
-    shared_heads,
-    accumulate,
-    pair_axis,
-    inv_freq,
-    threads,
-):
+def make_spec(head_dims, table, columns, *values):
     """The Spec of tensors with these sizes of a head.
 
     table, columns: "freqs" or "cos", and how many columns it has; None if the angles are inv_freq.
+    values: of SETTINGS, in their order; None if there is none.
     """
-    count = len(head_dims)
+    given = dict(zip(SETTINGS, values))
+    inv_freq, angle_columns = given["inv_freq"], given["angle_columns"]
     if (table is None) == (inv_freq is None):
         message = "the angles are missing" if table is None else "inv_freq is given beside a table"
         raise Error(message + ": give exactly one of inv_freq, freqs, or cos with sin", "inv_freq")
@@ -184,35 +144,15 @@ def make_spec(
             raise Error("angle_columns describes a table (freqs, or cos and sin), and inv_freq is none", "angle_columns")
         width = 2 * len(inv_freq)
     else:
-        word(angle_columns, _abi.COLUMNS, "angle_columns")
+        _check_word(angle_columns, "angle_columns")
         width = 2 * columns if angle_columns == "pair" else columns
-    if pair_axis is not None and not pair_axis:
+    if given["pair_axis"] is not None and not given["pair_axis"]:
         raise Error("pair_axis is empty: it needs one entry for each pair", "pair_axis")
-    cp_size, cp_rank, cp_layout = _cp(cp_size, cp_rank, cp_layout)
-    spec = Spec(
-        word(layout, DIMS, "layout"),
-        word(pairing, _abi.PAIRINGS, "pairing"),
-        "" if pairing_out is None else word(pairing_out, _abi.PAIRINGS, "pairing_out"),
-        integer(parts, "parts", 1, _abi.MAX_AXES),
-        flag(inverse, "inverse"),
-        _mscale(mscale, inv_freq),
-        word(rounding, _abi.ROUNDINGS, "rounding"),
-        angle_columns or "",
-        word(out_of_range, _abi.RANGES, "out_of_range"),
-        "" if padding is None else word(padding, _abi.PADDINGS, "padding"),
-        flag(stream_positions, "stream_positions"),
-        cp_size,
-        cp_rank,
-        cp_layout,
-        () if rotary_dim is None else _per_tensor(rotary_dim, count, "rotary_dim"),
-        _per_tensor(integers(rotary_offset, "rotary_offset"), count, "rotary_offset"),
-        _per_tensor(integers(shared_heads, "shared_heads"), count, "shared_heads"),
-        flag(accumulate, "accumulate"),
-        () if pair_axis is None else pair_axis,
-        () if inv_freq is None else inv_freq,
-        integer(threads, "threads"),
-    )
-    if rotary_dim is None:
+    given.update(_cp(given["cp_size"], given["cp_rank"], given["cp_layout"]))
+    if given["mscale"] is None:
+        given["mscale"] = getattr(inv_freq, "attention_factor", 1.0)
+    spec = Spec(*[_complete(name, value, len(head_dims)) for name, value in given.items()])
+    if given["rotary_dim"] is None:
         spec = spec._replace(rotary_dims=_whole_heads(head_dims, width, table or "inv_freq"))
     check_spec(spec, table, columns)
     return spec
@@ -250,6 +190,59 @@ def check_spec(spec, table, columns):
 cached_spec = functools.lru_cache(maxsize=1024, typed=True)(make_spec)  # typed: 1 is not True
 
 
+def _refuse_shape(layout, tensors):
+    word(layout, DIMS, "layout")
+    for i, x in enumerate(tensors):
+        if len(x.shape) != len(layout):
+            message = "tensors[%d] has shape %s, which is not %s (layout %r)"
+            raise Error(message % (i, list(x.shape), list(layout), layout), "tensors[%d]" % i)
+
+
+def find_columns(array, name):
+    """The size of the last dimension of a table."""
+    if not 2 <= len(array.shape) <= 4:
+        message = "%s has shape %s, and must be [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
+        raise Error(message % (name, list(array.shape)), name)
+    return array.shape[-1]
+
+
+def resolve(tensors, options, make=cached_spec):
+    """The Spec and the Side of keyword arguments as users give them.
+
+    Tensors and arrays need no more than a shape here; of what library they are, the caller checks.
+    """
+    given = {**DEFAULTS, **options}
+    if len(given) > len(DEFAULTS):
+        refuse_unknown(options, DEFAULTS, "trope.rotate")
+    layout, freqs, cos, sin = given["layout"], given["freqs"], given["cos"], given["sin"]
+    rank, head_dims = _RANKS.get(layout) if isinstance(layout, str) else None, []
+    for x in tensors:
+        shape = x.shape
+        if len(shape) != rank:
+            _refuse_shape(layout, tensors)
+        head_dims.append(shape[-1])
+    table = columns = None
+    if freqs is not None:
+        if cos is not None or sin is not None:
+            raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
+        table, columns = "freqs", find_columns(freqs, "freqs")
+    elif cos is not None or sin is not None:
+        if cos is None or sin is None:
+            missing = "cos" if cos is None else "sin"
+            raise Error("%s is missing: cos and sin go together" % missing, missing)
+        table, columns = "cos", find_columns(cos, "cos")
+    for name in _LISTS:  # whose tuples have a hash
+        if given[name] is not DEFAULTS[name]:
+            given[name] = _CHECKS[name](given[name], name)
+    values = tuple(given.values())
+    side, settings = Side(*values[: len(ARRAYS)]), values[len(ARRAYS) :]
+    try:
+        spec = make(tuple(head_dims), table, columns, *settings)
+    except TypeError:  # a value that has no hash: make_spec says which
+        spec = make_spec(tuple(head_dims), table, columns, *settings)
+    return spec, side
+
+
 def result_shape(backward, spec, i, shape):
     """The shape of the result of tensors[i]: another one only if heads are shared."""
     per_group = spec.shared_heads[i]
@@ -274,155 +267,3 @@ def intern(spec):
     if len(_specs) > 1024:
         _specs.clear()
     return _specs.setdefault(spec, spec)
-
-
-# Options that are arrays, in the order of plan.Side.
-ARRAYS = ("freqs", "cos", "sin", "position_ids", "start_positions", "cu_seqlens", "cu_seqlens_padded", "status")
-_RANKS = {layout: len(layout) for layout in DIMS}
-
-
-def _refuse_shape(layout, tensors):
-    word(layout, DIMS, "layout")
-    for i, x in enumerate(tensors):
-        if len(x.shape) != len(layout):
-            message = "tensors[%d] has shape %s, which is not %s (layout %r)"
-            raise Error(message % (i, list(x.shape), list(layout), layout), "tensors[%d]" % i)
-
-
-def find_columns(array, name):
-    """The size of the last dimension of a table."""
-    if not 2 <= len(array.shape) <= 4:
-        message = "%s has shape %s, and must be [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
-        raise Error(message % (name, list(array.shape)), name)
-    return array.shape[-1]
-
-
-def _axes_of_pairs(pair_axis):
-    """pair_axis as a tuple of ints, 0 to 3."""
-    if type(pair_axis) is tuple and set(map(type, pair_axis)) == {int} and 0 <= min(pair_axis) and max(pair_axis) < 4:
-        return pair_axis
-    given = listed(pair_axis)
-    if given is None:
-        raise Error("pair_axis must be a list of integers, not %s" % shown(pair_axis), "pair_axis")
-    return tuple([integer(axis, "pair_axis", 0, _abi.MAX_AXES - 1) for axis in given])
-
-
-def resolve(
-    tensors,
-    make=cached_spec,
-    /,
-    *,
-    layout=None,
-    pairing=None,
-    pairing_out=None,
-    inv_freq=None,
-    freqs=None,
-    cos=None,
-    sin=None,
-    angle_columns=None,
-    mscale=None,
-    inverse=False,
-    rounding="once",
-    rotary_dim=None,
-    rotary_offset=0,
-    parts=1,
-    pair_axis=None,
-    position_ids=None,
-    start_positions=None,
-    stream_positions=False,
-    out_of_range="poison",
-    cu_seqlens=None,
-    cu_seqlens_padded=None,
-    padding=None,
-    cp_size=None,
-    cp_rank=None,
-    cp_layout=None,
-    shared_heads=0,
-    accumulate=False,
-    status=None,
-    threads=0,
-    **unknown,
-):
-    """The Spec of keyword arguments as users give them, and the arrays among them, in the order of ARRAYS.
-
-    Tensors and arrays need no more than a shape here; of what library they are, the caller checks.
-    """
-    if unknown:
-        refuse_unknown(unknown, Options.__annotations__, "trope.rotate")
-    rank, head_dims = _RANKS.get(layout) if isinstance(layout, str) else None, []
-    for x in tensors:
-        shape = x.shape
-        if len(shape) != rank:
-            _refuse_shape(layout, tensors)
-        head_dims.append(shape[-1])
-    table = columns = None
-    if freqs is not None:
-        if cos is not None or sin is not None:
-            raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
-        table, columns = "freqs", find_columns(freqs, "freqs")
-    elif cos is not None or sin is not None:
-        if cos is None or sin is None:
-            missing = "cos" if cos is None else "sin"
-            raise Error("%s is missing: cos and sin go together" % missing, missing)
-        table, columns = "cos", find_columns(cos, "cos")
-    if inv_freq is not None and not hasattr(inv_freq, "phase_steps"):
-        inv_freq = frequency_list(inv_freq)
-    if pair_axis is not None:
-        pair_axis = _axes_of_pairs(pair_axis)
-    if rotary_dim is not None:
-        rotary_dim = integers(rotary_dim, "rotary_dim", _abi.COPY)
-    if type(rotary_offset) is not int or type(shared_heads) is not int:
-        rotary_offset, shared_heads = integers(rotary_offset, "rotary_offset"), integers(shared_heads, "shared_heads")
-    options = (
-        tuple(head_dims), table, columns, layout, pairing, pairing_out, parts, inverse, mscale, rounding, angle_columns,
-        out_of_range, padding, stream_positions, cp_size, cp_rank, cp_layout, rotary_dim, rotary_offset, shared_heads,
-        accumulate, pair_axis, inv_freq, threads,
-    )  # fmt: skip
-    try:
-        spec = make(*options)
-    except TypeError:  # a value that has no hash: make_spec says which
-        spec = make_spec(*options)
-    return spec, (freqs, cos, sin, position_ids, start_positions, cu_seqlens, cu_seqlens_padded, status)
-
-
-OPTIONS = """
-    The angles, exactly one of:
-        inv_freq: what trope.frequencies gives, or rotary_dim/2 radians a position. Exact at any position.
-        freqs: f32 radians, [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns] (batch may be 1);
-            row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides that are not negative. A table has no
-            dimension of heads: [heads, tokens, pairs] is read as [batch, rows, columns] where batch equals heads. For angles
-            of each head, pass the heads as the batch (q.transpose(0, 1) with layout "bhsd").
-        cos, sin: tables of that shape.
-    Keyword arguments:
-        layout: "sbhd", "bshd", "bhsd" or "thd": what the dimensions of the tensors are. Any strides. With groups of heads
-            as a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd".
-        pairing: "half": element i turns with i + rotary_dim/2 (GPT-NeoX, Llama); "interleaved": 2i with 2i + 1 (GPT-J).
-        pairing_out: how the result is paired, if not as the input (MLA: interleaved in, half out).
-        angle_columns: of tables: "pair": a column a pair; "half", "interleaved": one an element, paired so.
-        mscale: cos and sin are multiplied by it. Default: the attention factor of inv_freq from trope.frequencies, else 1.
-        inverse: turns the other way.
-        rounding: "once" (fp32 inside, rounded at the store), "native" (each operation rounded to the dtype of the tensors,
-            as eager PyTorch does on bf16), "native_f32" (each operation in fp32, none fused).
-        rotary_dim: elements of a head that turn, for all tensors or one each; -1: none, the tensor is copied (V).
-            Default: all, if the angles cover each head; else it must be given.
-        rotary_offset: the first of them, for all tensors or one each.
-        parts: equal parts of rotary_dim that are paired within themselves (axial RoPE).
-        pair_axis: [rotary_dim/2] the axis of position_ids (or of a table with axes) of each pair: trope.pair_axis.
-        position_ids: int32 or int64 [tokens], [batch, tokens] or [axes, batch, tokens] (batch may be 1).
-        start_positions: [batch], or [sequences] with cu_seqlens: added to the index.
-        stream_positions: the index in the packed stream instead of that in the sequence.
-        out_of_range: positions that a table has no row for are NaN ("poison"; an error where the host can see it), or have
-            the nearest row ("clamp").
-        cu_seqlens: int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets in the stream of all context
-            parallel ranks.
-        cu_seqlens_padded: where the sequences are stored, if not there; needs padding.
-        padding: what becomes of tokens of no sequence: "zero", "copy", "rotate". Without it there must be none.
-        cp_size, cp_rank, cp_layout: context parallel; "contiguous", "zigzag" (Megatron-Core), "striped", "flat".
-        shared_heads: for all tensors or one each: a head of the input stands for so many of the result (MLA's k_pe, GQA),
-            0: none. Backward sums over them.
-        accumulate: backward with `out`: adds to what is there.
-        status: one int32 on the device of the tensors, which bits of what was wrong with indices are ORed into.
-        threads: CPU threads at most, 0: OMP_NUM_THREADS or all.
-    Raises:
-        trope.Error: names the argument, its value and the rule. Nothing has been written.
-"""

@@ -58,8 +58,8 @@ def _run(transposed, x, result, **options):
     options.update(pairing="half", angle_columns="half", rounding=rounding, rotary_dim=width)
     if not _is_eager((x,)):
         return (rotate_backward if transposed else rotate)(x, **options)
-    spec, side = resolve([x], **options)
-    _launch.launch(transposed, spec, [x], [result], [None], (*side, None, None))
+    spec, side = resolve([x], options)
+    _launch.launch(transposed, spec, [x], [result], [None], side)
     return result
 
 

@@ -119,9 +119,9 @@ def _rotate(transposed, x, argument, *words):
     if not _is_eager((x,)):
         y = (rotate_backward if transposed else rotate)(x.detach(), **options)
         return y if y.is_contiguous() else y.contiguous()  # (torch.compile loses the gradient of what is one tensor twice)
-    spec, side = resolve([x], **options)
+    spec, side = resolve([x], options)
     result = x.new_empty(x.shape)
-    _launch.launch(transposed, spec, [x], [result], [None], (*side, None, None))
+    _launch.launch(transposed, spec, [x], [result], [None], side)
     return result
 
 
@@ -290,8 +290,8 @@ def _rotate_parts(transposed, srcs, dsts, q_freqs, k_freqs, options):
     for which, table, name, widths in _calls(q_freqs, k_freqs, srcs):
         from_parts, to_parts = [srcs[i] for i in which], [dsts[i] for i in which]
         try:
-            spec, side = resolve(from_parts, freqs=table, rotary_dim=widths, **_with_groups(options))
-            _launch.launch(transposed, spec, from_parts, to_parts, (None,) * len(which), (*side, None, None))
+            spec, side = resolve(from_parts, {**_with_groups(options), "freqs": table, "rotary_dim": widths})
+            _launch.launch(transposed, spec, from_parts, to_parts, (None,) * len(which), side)
         except Error as error:
             raise rename(error, _names_of_call(which, name)) from None
 

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import subprocess
 import sys
 
@@ -436,18 +435,6 @@ def test_errors_pickle():
         trope.rotate(X, **dict(GOOD, pairing=None))
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == str(caught.value) and copy.argument == "pairing" and copy.status == "TROPE_ERROR_ARGUMENT"
-
-
-def test_options_are_said_in_one_place_each():
-    import inspect
-
-    import trope._spec
-
-    resolved = [p.name for p in inspect.signature(trope._spec.resolve).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    assert sorted(trope.Options.__annotations__) == sorted(resolved)
-    for name in resolved:
-        for function in (trope.rotate, trope.rotate_, trope.rotate_backward, trope.rotate_backward_):
-            assert re.search(r"^        (\w+, )*%s(, \w+)*: " % name, function.__doc__, re.M), name
 
 
 def test_kernel_name():

@@ -73,26 +73,26 @@ def _check_like(x, name, first, name_of_first):
 
 
 class _InPlace(Function):
-    """Rotates t and returns it: apply(spec, slots, t, *arrays beside).
+    """Rotates t and returns it: apply(spec, names, t, *arrays beside).
 
     As in Megatron-Core, autograd is not told of the write. It would refuse leaves, and of a view, which q is in MLA, it would
     copy the whole gradient twice. The version of t is counted, so autograd still notices if it needs t as it was.
     """
 
     @staticmethod
-    def forward(ctx, spec, slots, t, *arrays):
-        ctx.words = spec, slots
+    def forward(ctx, spec, names, t, *arrays):
+        ctx.words = spec, names
         ctx.save_for_backward(*arrays)
-        _launch.launch(False, spec, [t], [t], (None,), (*_spread(slots, arrays), None, None))
+        _launch.launch(False, spec, [t], [t], (None,), _spread(names, arrays))
         _count_write(t)
         return t
 
     @staticmethod
     @gradients
     def backward(ctx, grad):
-        spec, slots = ctx.words
-        (d,) = Eager.rotate(True, spec, _spread(slots, ctx.saved_tensors), [grad])
-        return (None, None, d) + (None,) * len(slots)
+        spec, names = ctx.words
+        (d,) = Eager.rotate(True, spec, _spread(names, ctx.saved_tensors), [grad])
+        return (None, None, d) + (None,) * len(names)
 
 
 def _is_of_leaf(t):
@@ -127,8 +127,8 @@ def _rotate_in_place(t, options):
             " checkpoint begin before the operation that computes t"
         )
         raise Error(message, "t")
-    spec, slots, arrays = _resolve_eager(1, options)
-    return _InPlace.apply(spec, slots, t, *arrays)
+    spec, names, arrays = _resolve_eager(1, options)
+    return _InPlace.apply(spec, names, t, *arrays)
 
 
 _OF_Q = {

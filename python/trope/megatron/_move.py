@@ -18,26 +18,26 @@ class _Operand(NamedTuple):
 
 def _resolve_eager(count, options):
     """The Spec of `count` operands, and what is beside them, as _present has it, for a Function of our own."""
-    spec, side = resolve([_Operand((1,) * len(options["layout"]))] * count, **options)
+    spec, side = resolve([_Operand((1,) * len(options["layout"]))] * count, options)
     return (spec, *_present(side))
 
 
 class _Move(Function):
     """Rotates and copies parts of tensors to parts of new ones, in one launch; backward the other way.
 
-    apply(transposed, spec, slots, parts, shapes, *arrays beside, *tensors): parts(*tensors, *results) are the operands, as
+    apply(transposed, spec, names, parts, shapes, *arrays beside, *tensors): parts(*tensors, *results) are the operands, as
     views (from, to). Transposed, they go from `to` to `from`, and the tensors are those of `to`.
     """
 
     @staticmethod
-    def forward(ctx, transposed, spec, slots, parts, shapes, *arrays):
-        beside, tensors = arrays[: len(slots)], arrays[len(slots) :]
+    def forward(ctx, transposed, spec, names, parts, shapes, *arrays):
+        beside, tensors = arrays[: len(names)], arrays[len(names) :]
         results = tuple([tensors[0].new_empty(shape) for shape in shapes])
         operands = parts(*results, *tensors) if transposed else parts(*tensors, *results)
         srcs, dsts = zip(*[(b, a) if transposed else (a, b) for a, b in operands])
-        _launch.launch(transposed, spec, srcs, dsts, (None,) * len(srcs), (*_spread(slots, beside), None, None))
+        _launch.launch(transposed, spec, srcs, dsts, (None,) * len(srcs), _spread(names, beside))
         ctx.save_for_backward(*beside)
-        ctx.words = not transposed, spec, slots, parts, [t.shape for t in tensors]
+        ctx.words = not transposed, spec, names, parts, [t.shape for t in tensors]
         return results
 
     @staticmethod
@@ -48,5 +48,5 @@ class _Move(Function):
 
 def _move(parts, shapes, tensors, options):
     """_Move by options of rotate."""
-    spec, slots, arrays = _resolve_eager(len(options["rotary_dim"]), options)
-    return _Move.apply(False, spec, slots, parts, shapes, *arrays, *tensors)
+    spec, names, arrays = _resolve_eager(len(options["rotary_dim"]), options)
+    return _Move.apply(False, spec, names, parts, shapes, *arrays, *tensors)

@@ -23,14 +23,15 @@ from torch import Tensor
 
 from .. import _spec
 from .._errors import Error
-from .._spec import ARRAYS, OPTIONS, Options, resolve, result_shape
+from .._options import ARRAYS, DEFAULTS, Options, document
+from .._spec import resolve, result_shape
 from .._values import integer, one_each
 from ..frequencies import frequency_list
 
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
-from . import _autograd, _launch, _ops, _transforms  # noqa: E402
+from . import _autograd, _formulas, _launch, _ops, _transforms  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -91,9 +92,9 @@ def _check_tensors(tensors, side):
     for i, t in enumerate(tensors):
         if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
             _check_tensor(t, "tensors[%d]" % i)
-    for i, t in enumerate(side):
+    for name, t in zip(ARRAYS, side):
         if t is not None and (type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested):
-            _check_tensor(t, ARRAYS[i])
+            _check_tensor(t, name)
 
 
 def _resolve(tensors, options, max_position=None, accumulates=False):
@@ -116,12 +117,13 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     for name in ("freqs", "cos", "sin"):
         if options.get(name) is not None:
             _check_tensor(options[name], name)
-    spec, side = resolve(tensors, _spec.make_spec if _compiles() else _spec.cached_spec, **options)
+    spec, side = resolve(tensors, options, _spec.make_spec if _compiles() else _spec.cached_spec)
     _check_tensors((), side)
-    _check_gradients(side)
+    if side.cos is not None and torch.is_grad_enabled():
+        _formulas.refuse_gradients_of_tables(side)
     if spec.accumulate and not accumulates:
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
-    if side[7] is not None and (not _is_eager(tensors) or _transforms.are_active()):
+    if side.status is not None and (not _is_eager(tensors) or _transforms.are_active()):
         raise Error("status is for eager calls alone, not for torch.compile, dispatch modes or transforms", "status")
     return spec, side
 
@@ -144,7 +146,7 @@ def _table_of(inv_freq, x, max_position, options):
     for name in ("freqs", "cos", "sin", "angle_columns"):
         if options.get(name) is not None:
             raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
-    if options.get("out_of_range", "poison") != "poison":
+    if options.get("out_of_range", DEFAULTS["out_of_range"]) != DEFAULTS["out_of_range"]:
         message = "out_of_range is %r, and inv_freq has no rows to be out of: it is for tables"
         raise Error(message % (options["out_of_range"],), "out_of_range")
     if inv_freq.dtype not in (torch.float32, torch.float64):
@@ -177,16 +179,6 @@ def _table_of(inv_freq, x, max_position, options):
 def _same_strides(cos, sin):
     """Both, with the same strides, which is how rotate takes them."""
     return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
-
-
-def _check_gradients(side):
-    if side[1] is None or not torch.is_grad_enabled():
-        return
-    for name, t in (("cos", side[1]), ("sin", side[2])):
-        if t is not None and t.requires_grad:
-            raise Error(
-                "%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name
-            )
 
 
 def _call_locally(function, tensors, options):
@@ -256,9 +248,9 @@ def rotate(
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
     elif _transforms.are_active(tensors):
         results = _transforms.Transformed.rotate(False, spec, side, list(tensors))
-    elif _requires_grad(tensors) or (side[0] is not None and side[0].requires_grad):
+    elif _requires_grad(tensors) or (side.freqs is not None and side.freqs.requires_grad):
         if torch.is_grad_enabled():
-            _refuse_inference(tensors if side[0] is not None and side[0].requires_grad else (), side)
+            _refuse_inference(tensors if side.freqs is not None and side.freqs.requires_grad else (), side)
         results = _autograd.Eager.rotate(False, spec, side, tensors)
     else:
         results = _launch.rotate(False, spec, side, tensors)
@@ -274,7 +266,7 @@ def rotate_(
 @_in_the_callers_words
 def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
     spec, side = _resolve(tensors, options, max_position)
-    if side[0] is not None and side[0].requires_grad and torch.is_grad_enabled():
+    if side.freqs is not None and side.freqs.requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
     _check_in_place(spec, tensors, "rotate")
     if not _is_eager(tensors) or _transforms.are_active(tensors):
@@ -317,7 +309,7 @@ def _write_in_place(transposed, spec, side, tensors, needed):
     if needed:
         _refuse_inference((), side)
     data = [t.detach() for t in tensors]
-    _launch.launch(transposed, spec, data, data, (None,) * len(data), (*side, None, None))
+    _launch.launch(transposed, spec, data, data, (None,) * len(data), side)
     for i, t in enumerate(tensors):
         if i in needed:
             _autograd.Eager.mark_rotated(spec, i, side, t)
@@ -359,15 +351,15 @@ def _rotate_out(
             name = "tensors[%d]" % i if i < len(tensors) else "out[%d]" % (i - len(tensors))
             message = "%s is outside of autograd, and %s requires a gradient: use torch.no_grad(), or no %s"
             raise Error(message % (blamed, name, blamed), blamed)
-    if torch.is_grad_enabled() and not backward and side[0] is not None and side[0].requires_grad:
+    if torch.is_grad_enabled() and not backward and side.freqs is not None and side.freqs.requires_grad:
         raise Error("out is outside of autograd, and the frequencies require a gradient: use no out", "out")
     if not _is_eager([t for t in (*tensors, *out, d_freqs, d_inv_freq) if t is not None]):
         for name, t in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq), ("accumulate", spec.accumulate or None)):
             if t is not None:
                 raise Error("%s is for eager calls alone, not for torch.compile or dispatch modes" % name, name)
         return _copy_out(backward, spec, side, tensors, out)
-    _launch.launch(backward, spec, tensors, out, forward_src, (*side, d_freqs, d_inv_freq))
-    for t in (*out, d_freqs, d_inv_freq, side[7]):
+    _launch.launch(backward, spec, tensors, out, forward_src, side._replace(d_freqs=d_freqs, d_inv_freq=d_inv_freq))
+    for t in (*out, d_freqs, d_inv_freq, side.status):
         if t is not None:
             _count_write(t)
     return out[0] if len(tensors) == 1 else tuple(out)
@@ -459,54 +451,45 @@ def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **option
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-_MAX_POSITION = """
-        max_position: one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
-            tensor that requires a gradient) and positions are read (position_ids, start_positions)."""
-_TENSORS = """
-    Arguments:
+_TENSORS = """\
         tensors: one or several, [tokens, batch, heads, head_dim] and so on, as layout says, of one dtype (f32, f16, bf16,
-            f64) and on one device. They share batch, tokens and angles; heads and head_dim may differ.{more}"""
-
-rotate.__doc__ = (
-    "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.\n"
-    + _TENSORS.format(more="""
-        out: tensors to write instead of new ones, outside of autograd.""" + _MAX_POSITION)
-    + "\n"
-    + OPTIONS
-    + """    Return:
-        y of one tensor, or a tuple of them.
-    """
-)
-rotate_.__doc__ = (
-    "Rotates in place: x = M x, known to autograd. Leaves that require a gradient are refused, and so are freqs that do.\n"
-    + _TENSORS.format(more="")
-    + "\n"
-    + OPTIONS
-    + """    Return:
-        the tensors themselves.
-    """
-)
-rotate_backward.__doc__ = (
-    "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.\n"
-    + _TENSORS.format(more=""" They are dy.
-        out: tensors to write (with accumulate: to add to) instead of new ones, outside of autograd.
+            f64) and on one device. They share batch, tokens and angles; heads and head_dim may differ.%s
+"""
+_OUT = """\
+        out: tensors to write%s instead of new ones, outside of autograd.
+"""
+_GRADIENTS = """\
         forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
         d_freqs: like the table, f32 (f64 with f64 tensors): the gradient of freqs is written to it.
-        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq.""" + _MAX_POSITION)
-    + "\n"
-    + OPTIONS
-    + """    Return:
-        dx of one tensor, or a tuple of them.
-    """
+        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq.
+"""
+_MAX_POSITION = """\
+        max_position: one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
+            tensor that requires a gradient) and positions are read (position_ids, start_positions).
+"""
+document(
+    rotate,
+    "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.",
+    _TENSORS % "" + _OUT % "" + _MAX_POSITION,
+    "y of one tensor, or a tuple of them.",
 )
-rotate_backward_.__doc__ = (
-    "The transpose in place, outside of autograd: x = M' x. With mscale 1 the way back from rotate_.\n"
-    + _TENSORS.format(more="")
-    + "\n"
-    + OPTIONS
-    + """    Return:
-        the tensors themselves.
-    """
+document(
+    rotate_,
+    "Rotates in place: x = M x, known to autograd. Leaves that require a gradient are refused, and so are freqs that do.",
+    _TENSORS % "" + _MAX_POSITION,
+    "the tensors themselves.",
+)
+document(
+    rotate_backward,
+    "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.",
+    _TENSORS % " They are dy." + _OUT % " (with accumulate: to add to)" + _GRADIENTS + _MAX_POSITION,
+    "dx of one tensor, or a tuple of them.",
+)
+document(
+    rotate_backward_,
+    "The transpose in place, outside of autograd: x = M' x. With mscale 1 the way back from rotate_.",
+    _TENSORS % "" + _MAX_POSITION,
+    "the tensors themselves.",
 )
 
 from ._modules import RotaryEmbedding  # noqa: E402 (it calls rotate)

@@ -11,7 +11,8 @@ from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from .._errors import Error
-from .._spec import ARRAYS, DIMS
+from .._options import ARRAYS, DEFAULTS
+from .._spec import DIMS
 from .._values import integers, word
 from . import _launch
 
@@ -219,7 +220,7 @@ def call(function, transposed, in_place, tensors, options):
         for x, name in zip(tensors, names):
             if x.requires_grad and torch.is_grad_enabled():
                 _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
-    shared = _shared(options.get("shared_heads", 0), len(tensors))
+    shared = _shared(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
     for x, name, per_head in zip(tensors, names, shared):
         _check_shards(x, name, per_head > 0, DIMS[layout][3])
     local = [_to_local(x, x.placements) for x in tensors]

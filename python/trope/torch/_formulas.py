@@ -11,7 +11,18 @@ where they are in all calls: in the library.
 
 import torch
 
+from .._errors import Error
 from .._spec import DIMS, intern
+
+
+def refuse_table(name, what):
+    raise Error("%s %s, and tables of cos and sin have none: give freqs, or detach it" % (name, what), name)
+
+
+def refuse_gradients_of_tables(side):
+    for name, t in (("cos", side.cos), ("sin", side.sin)):
+        if t is not None and t.requires_grad:
+            refuse_table(name, "requires a gradient")
 
 
 def subset(spec, keep):
@@ -80,10 +91,16 @@ def _scale(api, spec, side, g, tensors):
     return api.scale(intern(plain), g, side, tensors)
 
 
+def as_cos(g, side):
+    """The Side of a rotation that multiplies by g: with cos = g and sin = 0."""
+    return side._replace(freqs=None, cos=g, sin=torch.zeros_like(g))
+
+
 def scale_gradient(api, spec, g, side, tensors, grads):
     """dL/dg of what api.scale computes: the gradient of angles of 0, at which M J x = J x, for x turned back by a quarter."""
     turned = [quarter_turn(x, spec, i, spec.pairing, -1) for i, x in enumerate(tensors)]
-    return api.angle_gradient(spec, (torch.zeros_like(g), None, None, *side[3:]), grads, turned).to(g.dtype)
+    side = side._replace(freqs=torch.zeros_like(g), cos=None, sin=None)
+    return api.angle_gradient(spec, side, grads, turned).to(g.dtype)
 
 
 def rotate_some(api, transposed, spec, side, tensors, of=None):
@@ -109,11 +126,11 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
         return None, d_tensors
     turning = [i for i in keep if spec.rotary_dims[i] > 0]
     if not turning:
-        return torch.zeros_like(side[0]), d_tensors
+        return torch.zeros_like(side.freqs), d_tensors
     some, given = _as_wide(subset(spec, turning), spec, [grads[i] for i in turning])
     _, inputs = _as_wide(subset(spec, turning), spec, [tensors[i] for i in turning])
     d_freqs = api.angle_gradient(some, side, inputs, given) if transposed else api.angle_gradient(some, side, given, inputs)
-    return d_freqs.to(side[0].dtype), d_tensors
+    return d_freqs.to(side.freqs.dtype), d_tensors
 
 
 def along_freqs(api, transposed, spec, side, g, tensors):

@@ -6,7 +6,8 @@ from torch.autograd import forward_ad
 
 from .. import _plan
 from .._errors import Error
-from .._plan import Plan, Side
+from .._options import Side
+from .._plan import Plan
 from .._spec import result_shape
 
 _current_stream = getattr(
@@ -91,8 +92,8 @@ def _keep_alive(device, tensors):
 
 
 def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
-    """One call. Lists of tensors (None: not there), and `side` in the order of Side. are_new: dsts are as new_result makes
-    them, so that those of srcs tell all of them.
+    """One call. Lists of tensors (None: not there), and a Side. are_new: dsts are as new_result makes them, so that those of
+    srcs tell all of them.
 
     The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
     """
@@ -123,7 +124,7 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
         return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
 
     first = srcs[0]
-    allocate = None if side[-1] is None and side[-2] is None else _scratch(first.device)
+    allocate = None if side.d_freqs is None and side.d_inv_freq is None else _scratch(first.device)
     index = first.get_device()
     if index < 0:
         return _plan.run(tuple(key), make, addresses, None, allocate)
@@ -140,12 +141,13 @@ def _without_negations(srcs, dsts, forward_srcs, side):
     """The imaginary part of a conjugate is such a tensor: a copy of it can be read, but not written."""
     written = dict(zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side)))
     for name, t in written.items():
-        is_written = any(t is one for one in (*dsts, *side[-3:]))
+        is_written = any(t is one for one in (*dsts, side.status, side.d_freqs, side.d_inv_freq))
         if t is not None and is_written and t.is_neg():
             message = "%s is written, and is negated lazily (imag of a conjugate): pass resolve_neg()"
             raise Error(message % name, name)
     lists = srcs, dsts, forward_srcs, side
-    return [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
+    *lists, side = [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
+    return *lists, Side(*side)
 
 
 def _check_memory(names, tensors):
@@ -164,19 +166,19 @@ def new_result(backward, spec, i, x):
 
 
 def rotate(transposed, spec, side, tensors):
-    """M x of each tensor, or M' x. `side` has the eight inputs of Side."""
+    """M x of each tensor, or M' x."""
     if any(spec.shared_heads):
         results = [new_result(transposed, spec, i, x) for i, x in enumerate(tensors)]
     else:
         results = [torch.empty_like(x) for x in tensors]
-    launch(transposed, spec, tensors, results, (None,) * len(tensors), (*side, None, None), True)
+    launch(transposed, spec, tensors, results, (None,) * len(tensors), side, True)
     return results
 
 
 def find_angle_gradient(spec, side, dys, xs):
     """dL/d freqs, of the shape of the table and in f32 (f64 with f64 tensors), from dy and x of each tensor."""
     dtype = torch.float64 if dys[0].dtype == torch.float64 else torch.float32
-    table = side[0] if side[0] is not None else side[1]
+    table = side.freqs if side.freqs is not None else side.cos
     d_freqs = torch.empty(table.shape, dtype=dtype, device=table.device)
-    launch(True, spec, dys, (None,) * len(dys), xs, (*side, d_freqs, None))
+    launch(True, spec, dys, (None,) * len(dys), xs, side._replace(d_freqs=d_freqs))
     return d_freqs

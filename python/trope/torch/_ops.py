@@ -3,23 +3,22 @@
 import torch
 
 from .._errors import Error
-from .._spec import Spec, cached_spec, find_columns
+from .._options import ARRAYS, SETTINGS, TABLE, Side, Spec
+from .._spec import cached_spec, find_columns
 from ..frequencies import Frequencies
 from . import _formulas, _launch
 from ._autograd import NoThird
 
-SIDE = 7  # inputs of plan.Side but status, which an operator without side effects cannot write
-
-_SIDE_SCHEMA = (
-    "Tensor? freqs, Tensor? cos, Tensor? sin, Tensor? position_ids, Tensor? start_positions, Tensor? cu_seqlens,"
-    " Tensor? cu_seqlens_padded"
-)
-_SPEC_SCHEMA = (
-    "str layout, str pairing, str pairing_out, int parts, bool inverse, float mscale, str rounding, str angle_columns,"
-    " str out_of_range, str padding, bool stream_positions, int cp_size, int cp_rank, str cp_layout, int[] rotary_dims,"
-    " int[] rotary_offsets, int[] shared_heads, bool accumulate, int[] pair_axis, float[] inv_freq, int threads"
-)
+_ARRAYS = [name for name in ARRAYS if name != "status"]  # which an operator without side effects cannot write
+SIDE = len(_ARRAYS)
+_SCHEMA = ", ".join("%s %s" % (TABLE[name].type, TABLE[name].per_tensor or name) for name in (*_ARRAYS, *SETTINGS))
+_OPTIONAL_WORDS = [name for name, option in SETTINGS.items() if option.type == "str" and option.default is None]
 _frequencies: dict = {}  # of the lists that operators get
+
+
+def _side_of(arrays):
+    """The Side of an operator's arrays. There may be more after them."""
+    return Side(**dict(zip(_ARRAYS, arrays)))
 
 
 def _spec_of(options):
@@ -32,7 +31,7 @@ def _ready_spec(options, count, side):
     spec, inv_freq = _spec_of(options), None
     if spec.accumulate:
         raise Error("accumulate is True, and an operator has only new results", "accumulate")
-    if side[0] is not None and (side[1] is not None or side[2] is not None):
+    if side.freqs is not None and (side.cos is not None or side.sin is not None):
         raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
     if spec.inv_freq:
         inv_freq = _frequencies.get(spec.inv_freq)
@@ -40,36 +39,41 @@ def _ready_spec(options, count, side):
             if len(_frequencies) > 64:
                 _frequencies.clear()
             inv_freq = _frequencies[spec.inv_freq] = Frequencies(spec.inv_freq)
-    table = "freqs" if side[0] is not None else "cos" if side[1] is not None else None
-    columns = None if table is None else find_columns(side[0] if side[0] is not None else side[1], table)
-    words = {name: getattr(spec, name) or None for name in ("pairing_out", "angle_columns", "padding", "cp_layout")}
+    table = "freqs" if side.freqs is not None else "cos" if side.cos is not None else None
+    columns = None if table is None else find_columns(getattr(side, table), table)
+    words = {name: getattr(spec, name) or None for name in _OPTIONAL_WORDS}
     spec = spec._replace(pair_axis=spec.pair_axis or None, inv_freq=inv_freq, **words)
     return cached_spec((0,) * count, table, columns, *spec)
 
 
 def options_of(spec):
+    """The arguments of an operator for a Spec."""
+    spec = spec._replace(inv_freq=tuple(getattr(spec.inv_freq, "inv_freq", spec.inv_freq)))
+    return [list(option) if isinstance(option, tuple) else option for option in spec]
+
+
+def _arguments(side, spec):
     """The last arguments of an operator."""
-    inv_freq = list(getattr(spec.inv_freq, "inv_freq", spec.inv_freq))
-    return [list(o) if isinstance(o, tuple) else o for o in spec._replace(inv_freq=())[:-2]] + [inv_freq, spec.threads]
+    return [getattr(side, name) for name in _ARRAYS] + options_of(spec)
 
 
 _library = torch.library.Library("trope", "DEF")  # cheaper a call than torch.library.custom_op
-_library.define("rotate(bool transposed, Tensor[] tensors, %s, %s) -> Tensor[]" % (_SIDE_SCHEMA, _SPEC_SCHEMA))
-_library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s, %s) -> Tensor" % (_SIDE_SCHEMA, _SPEC_SCHEMA))
+_library.define("rotate(bool transposed, Tensor[] tensors, %s) -> Tensor[]" % _SCHEMA)
+_library.define("angle_gradient(Tensor[] dys, Tensor[] xs, %s) -> Tensor" % _SCHEMA)
 
 
 def _rotate(transposed, tensors, *rest):
     _launch.refuse_transforms()
-    side = (*rest[:SIDE], None)
+    side = _side_of(rest)
     return _launch.rotate(transposed, _ready_spec(rest[SIDE:], len(tensors), side), side, tensors)
 
 
 def _angle_gradient(dys, xs, *rest):
     _launch.refuse_transforms()
-    side = (*rest[:SIDE], None)
+    side = _side_of(rest)
     if len(dys) != len(xs):
         raise Error("xs has %d tensors for %d dys" % (len(xs), len(dys)), "xs")
-    if side[0] is None and side[1] is None:
+    if side.freqs is None and side.cos is None:
         raise Error("freqs is missing: the gradient is that of a table", "freqs")
     return _launch.find_angle_gradient(_ready_spec(rest[SIDE:], len(dys), side), side, dys, xs)
 
@@ -87,7 +91,8 @@ def _(transposed, tensors, *rest):
 
 @torch.library.register_fake("trope::angle_gradient")
 def _(dys, xs, *rest):
-    table = rest[0] if rest[0] is not None else rest[1]
+    side = _side_of(rest)
+    table = side.freqs if side.freqs is not None else side.cos
     dtype = torch.float64 if dys[0].dtype == torch.float64 else torch.float32
     return torch.empty(table.shape, dtype=dtype, device=table.device)
 
@@ -97,15 +102,15 @@ class Operators:
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
-        return torch.ops.trope.rotate(transposed, tensors, *side[:SIDE], *options_of(spec))
+        return torch.ops.trope.rotate(transposed, tensors, *_arguments(side, spec))
 
     @staticmethod
     def scale(spec, g, side, tensors):
-        return Operators.rotate(False, spec, (None, g, torch.zeros_like(g), *side[3:]), tensors)
+        return Operators.rotate(False, spec, _formulas.as_cos(g, side), tensors)
 
     @staticmethod
     def angle_gradient(spec, side, dys, xs):
-        return torch.ops.trope.angle_gradient(dys, xs, *side[:SIDE], *options_of(spec))
+        return torch.ops.trope.angle_gradient(dys, xs, *_arguments(side, spec))
 
 
 def _no_gradients(spec):
@@ -116,19 +121,16 @@ def _no_gradients(spec):
 def _save_rotate(ctx, inputs, output):
     transposed, tensors, *rest = inputs
     ctx.transposed, ctx.spec, ctx.count = transposed, _spec_of(rest[SIDE:]), len(tensors)
-    for name, t in zip(("cos", "sin"), rest[1:3]):
-        if t is not None and t.requires_grad:
-            raise Error(
-                "%s requires a gradient, and tables of cos and sin have none: give freqs, or detach it" % name, name
-            )
-    ctx.wants_freqs = rest[0] is not None and rest[0].requires_grad
+    side = _side_of(rest)
+    _formulas.refuse_gradients_of_tables(side)
+    ctx.wants_freqs = side.freqs is not None and side.freqs.requires_grad
     ctx.save_for_backward(*rest[:SIDE], *(tensors if ctx.wants_freqs else ()))
 
 
 def _backward_rotate(ctx, grads):
     saved = ctx.saved_tensors
     d_freqs, d_tensors = _formulas.rotation_backward(
-        Operators, ctx.transposed, ctx.spec, saved[:SIDE], saved[SIDE:], grads, ctx.wants_freqs, (True,) * ctx.count
+        Operators, ctx.transposed, ctx.spec, _side_of(saved), saved[SIDE:], grads, ctx.wants_freqs, (True,) * ctx.count
     )
     return (None, d_tensors, d_freqs) + (None,) * (SIDE - 1) + _no_gradients(ctx.spec)
 
@@ -141,7 +143,7 @@ def _save_angle_gradient(ctx, inputs, output):
 
 def _backward_angle_gradient(ctx, g):
     saved = ctx.saved_tensors
-    side, dys, xs = saved[:SIDE], list(saved[SIDE : SIDE + ctx.count]), list(saved[SIDE + ctx.count :])
+    side, dys, xs = _side_of(saved), list(saved[SIDE : SIDE + ctx.count]), list(saved[SIDE + ctx.count :])
     with torch.no_grad():
         d_freqs, d_dys, d_xs = _formulas.angle_gradient_backward(Operators, ctx.spec, side, dys, xs, g)
     if torch.is_grad_enabled():

@@ -36,19 +36,19 @@ def _unbatch(arrays, dims, b):
     return [t if d is None else t.select(d, b) for t, d in zip(arrays, dims)]
 
 
-def _each(apply, size, slots, arrays, dims):
+def _each(apply, size, names, arrays, dims):
     """A call for each entry of the batch. Gives results that are stacked in dimension 0."""
     if size == 0:
         raise Error(
             "tensors: vmap over an empty dimension, with angles or shared_heads that need a call for each entry", "tensors"
         )
-    results = [apply(slots, _unbatch(arrays, dims, b)) for b in range(size)]
+    results = [apply(names, _unbatch(arrays, dims, b)) for b in range(size)]
     return tuple(torch.stack(of_one) for of_one in zip(*results))
 
 
-def _as_heads(apply, size, layout, slots, arrays, dims):
+def _as_heads(apply, size, layout, names, arrays, dims):
     """One call, in which an entry of the batch has heads of its own. Gives (results, their dimensions)."""
-    heads, beside = DIMS[layout][3], len(slots)
+    heads, beside = DIMS[layout][3], len(names)
     moved = [t if d is None else t.movedim(d, heads) for t, d in zip(arrays, dims)]
     if size == 0:
         empty = [t.clone() for t in moved[beside:]]
@@ -56,31 +56,27 @@ def _as_heads(apply, size, layout, slots, arrays, dims):
     folded = [t if d is None else t.flatten(heads, heads + 1) for t, d in zip(moved, dims)]
     results = [
         y if d is None else y.unflatten(heads, x.shape[heads : heads + 2])
-        for y, x, d in zip(apply(slots, folded), moved[beside:], dims[beside:])
+        for y, x, d in zip(apply(names, folded), moved[beside:], dims[beside:])
     ]
     return tuple(results), tuple(None if d is None else heads for d in dims[beside:])
 
 
-def _vmap_rotation(apply, size, spec, slots, arrays, dims):
+def _vmap_rotation(apply, size, spec, names, arrays, dims):
     """(results, their dimensions) of a rotation whose arrays (beside the tensors, then the tensors) have batch dimensions `dims`."""
-    shares_angles = all(d is None for d in dims[: len(slots)])
+    shares_angles = all(d is None for d in dims[: len(names)])
     if shares_angles and not any(spec.shared_heads):
-        return _as_heads(apply, size, spec.layout, slots, arrays, dims)
-    results = _each(apply, size, slots, arrays, dims)
+        return _as_heads(apply, size, spec.layout, names, arrays, dims)
+    results = _each(apply, size, names, arrays, dims)
     return results, (0,) * len(results)
 
 
 # ---- the Functions ----
 
 
-def _refuse_table(name, what):
-    raise Error("%s %s, and tables of cos and sin have none: give freqs, or detach it" % (name, what), name)
-
-
-def _refuse_tangents_of_tables(slots, tangents):
-    for slot, tangent in zip(slots, tangents):
-        if slot in (1, 2) and tangent is not None:
-            _refuse_table(("cos", "sin")[slot - 1], "has a tangent")
+def _refuse_tangents_of_tables(names, tangents):
+    for name, tangent in zip(names, tangents):
+        if name in ("cos", "sin") and tangent is not None:
+            _formulas.refuse_table(name, "has a tangent")
 
 
 def _sum(parts):
@@ -111,33 +107,33 @@ def _with_outer_tangents(jvp):
 
 
 class Rotate(Function):
-    """M x of tensors, or M' x: apply(transposed, spec, slots, *arrays beside, *tensors) gives a tuple."""
+    """M x of tensors, or M' x: apply(transposed, spec, names, *arrays beside, *tensors) gives a tuple."""
 
     @staticmethod
-    def forward(transposed, spec, slots, *arrays):
-        side = _autograd._spread(slots, arrays)
-        return tuple(_launch.rotate(transposed, spec, side, arrays[len(slots) :]))
+    def forward(transposed, spec, names, *arrays):
+        side = _autograd._spread(names, arrays)
+        return tuple(_launch.rotate(transposed, spec, side, arrays[len(names) :]))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.transposed, ctx.spec, slots, *arrays = inputs
-        for slot, needed in zip(slots, ctx.needs_input_grad[3:]):
-            if slot in (1, 2) and needed:
-                _refuse_table(("cos", "sin")[slot - 1], "requires a gradient")
-        ctx.slots, ctx.wants_freqs = slots, slots[:1] == (0,) and ctx.needs_input_grad[3]
+        ctx.transposed, ctx.spec, names, *arrays = inputs
+        for name, needed in zip(names, ctx.needs_input_grad[3:]):
+            if name in ("cos", "sin") and needed:
+                _formulas.refuse_table(name, "requires a gradient")
+        ctx.names, ctx.wants_freqs = names, "freqs" in names and ctx.needs_input_grad[3]
         ctx.set_materialize_grads(False)
         # The tensors themselves are needed for the gradient of the angles alone: a caller may change them.
-        ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[: len(slots)]))
+        ctx.save_for_backward(*(arrays if ctx.wants_freqs else arrays[: len(names)]))
         ctx.save_for_forward(*arrays)
 
     @staticmethod
     def backward(ctx, *grads):
-        slots, saved = ctx.slots, ctx.saved_tensors
+        names, saved = ctx.names, ctx.saved_tensors
         d_freqs, d_tensors = _formulas.rotation_backward(
-            Transformed, ctx.transposed, ctx.spec, _autograd._spread(slots, saved), saved[len(slots) :], grads,
+            Transformed, ctx.transposed, ctx.spec, _autograd._spread(names, saved), saved[len(names) :], grads,
             ctx.wants_freqs, ctx.needs_input_grad[-len(grads) :],
         )  # fmt: skip
-        of_beside = [None] * len(slots)
+        of_beside = [None] * len(names)
         if ctx.wants_freqs:
             of_beside[0] = d_freqs
         return (None, None, None, *of_beside, *d_tensors)
@@ -145,11 +141,11 @@ class Rotate(Function):
     @staticmethod
     @_with_outer_tangents
     def jvp(ctx, saved, tangents):
-        slots, transposed, spec = ctx.slots, ctx.transposed, ctx.spec
-        side, tensors = _autograd._spread(slots, saved), saved[len(slots) :]
-        _refuse_tangents_of_tables(slots, tangents[3:])
-        results = _formulas.rotate_some(Transformed, transposed, spec, side, tangents[3 + len(slots) :])
-        if slots[:1] == (0,) and tangents[3] is not None:
+        names, transposed, spec = ctx.names, ctx.transposed, ctx.spec
+        side, tensors = _autograd._spread(names, saved), saved[len(names) :]
+        _refuse_tangents_of_tables(names, tangents[3:])
+        results = _formulas.rotate_some(Transformed, transposed, spec, side, tangents[3 + len(names) :])
+        if "freqs" in names and tangents[3] is not None:
             along = each_entry(_formulas.along_freqs, Transformed, transposed, spec, side, tangents[3], list(tensors))
             results = [_sum(parts) for parts in zip(results, along)]
         for i, x in enumerate(tensors):
@@ -158,42 +154,42 @@ class Rotate(Function):
         return tuple(results)
 
     @staticmethod
-    def vmap(info, in_dims, transposed, spec, slots, *arrays):
-        def apply(slots, arrays):
-            return Rotate.apply(transposed, spec, slots, *arrays)
+    def vmap(info, in_dims, transposed, spec, names, *arrays):
+        def apply(names, arrays):
+            return Rotate.apply(transposed, spec, names, *arrays)
 
-        return _vmap_rotation(apply, info.batch_size, spec, slots, arrays, in_dims[3:])
+        return _vmap_rotation(apply, info.batch_size, spec, names, arrays, in_dims[3:])
 
 
 class AngleGradient(Function):
-    """dL/d freqs: apply(spec, slots, *arrays beside, *dys, *xs); the first beside is freqs."""
+    """dL/d freqs: apply(spec, names, *arrays beside, *dys, *xs); the first beside is freqs."""
 
     @staticmethod
-    def forward(spec, slots, *arrays):
-        return _launch.find_angle_gradient(spec, _autograd._spread(slots, arrays), *_autograd._cut(slots, arrays))
+    def forward(spec, names, *arrays):
+        return _launch.find_angle_gradient(spec, _autograd._spread(names, arrays), *_autograd._cut(names, arrays))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.spec, ctx.slots, *arrays = inputs
+        ctx.spec, ctx.names, *arrays = inputs
         ctx.save_for_backward(*arrays)
         ctx.save_for_forward(*arrays)
 
     @staticmethod
     def backward(ctx, g):
-        slots, arrays = ctx.slots, ctx.saved_tensors
-        dys, xs = _autograd._cut(slots, arrays)
-        side = _autograd._spread(slots, arrays)
+        names, arrays = ctx.names, ctx.saved_tensors
+        dys, xs = _autograd._cut(names, arrays)
+        side = _autograd._spread(names, arrays)
         d_freqs, d_dys, d_xs = each_entry(_formulas.angle_gradient_backward, Transformed, ctx.spec, side, dys, xs, g)
-        return (None, None, d_freqs) + (None,) * (len(slots) - 1) + (*d_dys, *d_xs)
+        return (None, None, d_freqs) + (None,) * (len(names) - 1) + (*d_dys, *d_xs)
 
     @staticmethod
     @_with_outer_tangents
     def jvp(ctx, arrays, tangents):
-        slots, spec = ctx.slots, ctx.spec
-        side = _autograd._spread(slots, arrays)
-        dys, xs = _autograd._cut(slots, arrays)
+        names, spec = ctx.names, ctx.spec
+        side = _autograd._spread(names, arrays)
+        dys, xs = _autograd._cut(names, arrays)
         parts = []
-        of_dys, of_xs = _autograd._cut(slots, tangents[2:])
+        of_dys, of_xs = _autograd._cut(names, tangents[2:])
         for tangents_of, is_dy in ((of_dys, True), (of_xs, False)):
             if any(t is not None for t in tangents_of):
                 given = [torch.zeros_like(x) if t is None else t for t, x in zip(tangents_of, dys if is_dy else xs)]
@@ -203,28 +199,28 @@ class AngleGradient(Function):
         return _sum(parts)
 
     @staticmethod
-    def vmap(info, in_dims, spec, slots, *arrays):
-        def apply(slots, arrays):
-            return (AngleGradient.apply(spec, slots, *arrays),)
+    def vmap(info, in_dims, spec, names, *arrays):
+        def apply(names, arrays):
+            return (AngleGradient.apply(spec, names, *arrays),)
 
-        (result,) = _each(apply, info.batch_size, slots, arrays, in_dims[2:])
+        (result,) = _each(apply, info.batch_size, names, arrays, in_dims[2:])
         return result, 0
 
 
 class Scale(Function):
-    """g x, of the elements that rotate: apply(spec, slots, g, *arrays beside, *tensors) gives a tuple. Slots are of the arrays.
+    """g x, of the elements that rotate: apply(spec, names, g, *arrays beside, *tensors) gives a tuple. The names are of the arrays.
 
     This is a rotation with cos = g and sin = 0 that has derivatives by g, which the formulas of higher derivatives are made of.
     """
 
     @staticmethod
-    def forward(spec, slots, g, *arrays):
-        side = _autograd._spread(slots, arrays)
-        return tuple(_launch.rotate(False, spec, (None, g, torch.zeros_like(g), *side[3:]), arrays[len(slots) :]))
+    def forward(spec, names, g, *arrays):
+        side = _autograd._spread(names, arrays)
+        return tuple(_launch.rotate(False, spec, _formulas.as_cos(g, side), arrays[len(names) :]))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.spec, ctx.slots, *arrays = inputs
+        ctx.spec, ctx.names, *arrays = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*arrays)
         ctx.save_for_forward(*arrays)
@@ -232,8 +228,8 @@ class Scale(Function):
     @staticmethod
     def backward(ctx, *grads):
         g, *arrays = ctx.saved_tensors
-        beside = len(ctx.slots)
-        side, tensors = _autograd._spread(ctx.slots, arrays), arrays[beside:]
+        beside = len(ctx.names)
+        side, tensors = _autograd._spread(ctx.names, arrays), arrays[beside:]
         grads = [torch.zeros_like(x) if grad is None else grad for grad, x in zip(grads, tensors)]
         d_g = None
         if ctx.needs_input_grad[2]:
@@ -244,8 +240,8 @@ class Scale(Function):
     @_with_outer_tangents
     def jvp(ctx, saved, tangents):
         g, *arrays = saved
-        beside = len(ctx.slots)
-        side, tensors = _autograd._spread(ctx.slots, arrays), arrays[beside:]
+        beside = len(ctx.names)
+        side, tensors = _autograd._spread(ctx.names, arrays), arrays[beside:]
         given = [torch.zeros_like(x) if t is None else t for t, x in zip(tangents[3 + beside :], tensors)]
         results = each_entry(Transformed.scale, ctx.spec, g, side, given)
         if tangents[2] is not None:
@@ -254,11 +250,11 @@ class Scale(Function):
         return tuple(results)
 
     @staticmethod
-    def vmap(info, in_dims, spec, slots, g, *arrays):
+    def vmap(info, in_dims, spec, names, g, *arrays):
         def apply(_, arrays):
-            return Scale.apply(spec, slots, *arrays)
+            return Scale.apply(spec, names, *arrays)
 
-        return _vmap_rotation(apply, info.batch_size, spec, (1, *slots), (g, *arrays), in_dims[2:])
+        return _vmap_rotation(apply, info.batch_size, spec, ("cos", *names), (g, *arrays), in_dims[2:])
 
 
 # ---- batched gradients ----
@@ -314,30 +310,30 @@ class Transformed:
 
     @staticmethod
     def rotate(transposed, spec, side, tensors):
-        slots, arrays = _autograd._present(side)
+        names, arrays = _autograd._present(side)
         arrays = [*arrays, *tensors]
         if not _launch.are_batched(arrays):
-            return list(Rotate.apply(transposed, spec, slots, *arrays))
+            return list(Rotate.apply(transposed, spec, names, *arrays))
 
-        def apply(slots, arrays):
-            return Transformed.rotate(transposed, spec, _autograd._spread(slots, arrays), arrays[len(slots) :])
+        def apply(names, arrays):
+            return Transformed.rotate(transposed, spec, _autograd._spread(names, arrays), arrays[len(names) :])
 
-        return _of_batches(arrays, lambda size, arrays, dims: _vmap_rotation(apply, size, spec, slots, arrays, dims))
+        return _of_batches(arrays, lambda size, arrays, dims: _vmap_rotation(apply, size, spec, names, arrays, dims))
 
     @staticmethod
     def scale(spec, g, side, tensors):
-        slots, arrays = _autograd._present((None, None, None, *side[3:]))
-        return list(Scale.apply(spec, slots, g, *arrays, *tensors))
+        names, arrays = _autograd._present(side._replace(freqs=None, cos=None, sin=None))
+        return list(Scale.apply(spec, names, g, *arrays, *tensors))
 
     @staticmethod
     def angle_gradient(spec, side, dys, xs):
-        slots, arrays = _autograd._present(side)
+        names, arrays = _autograd._present(side)
         arrays = [*arrays, *dys, *xs]
         if not _launch.are_batched(arrays):
-            return AngleGradient.apply(spec, slots, *arrays)
+            return AngleGradient.apply(spec, names, *arrays)
 
-        def apply(slots, arrays):
-            return (Transformed.angle_gradient(spec, _autograd._spread(slots, arrays), *_autograd._cut(slots, arrays)),)
+        def apply(names, arrays):
+            return (Transformed.angle_gradient(spec, _autograd._spread(names, arrays), *_autograd._cut(names, arrays)),)
 
-        (result,) = _of_batches(arrays, lambda size, arrays, dims: (_each(apply, size, slots, arrays, dims), (0,)))
+        (result,) = _of_batches(arrays, lambda size, arrays, dims: (_each(apply, size, names, arrays, dims), (0,)))
         return result

@@ -1,0 +1,165 @@
+"""The options of a call, each once: its type in Options, for type checkers, and everything else in TABLE.
+
+From these come the defaults, Spec and Side (what a call consists of), the numbers in trope_args (_plan.py), the schema of the torch
+operators (torch/_ops.py), and the signatures and docstrings of the functions. What the values mean is checked in _spec.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Sequence, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Required
+
+Layout = Literal["sbhd", "bshd", "bhsd", "thd", "sbghd", "bsghd", "bghsd", "tghd"]
+Pairing = Literal["half", "interleaved"]
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of all functions, in the order in which help lists them."""
+
+    layout: Required[Layout]
+    pairing: Required[Pairing]
+    pairing_out: Pairing | None
+    inv_freq: Any  # Frequencies, or a sequence of float
+    freqs: Any  # an array, like cos, sin and all indices
+    cos: Any
+    sin: Any
+    angle_columns: Literal["pair", "half", "interleaved"] | None
+    mscale: float | None
+    inverse: bool
+    rounding: Literal["once", "native", "native_f32"]
+    rotary_dim: int | Sequence[int] | None
+    rotary_offset: int | Sequence[int]
+    parts: int
+    pair_axis: Sequence[int] | None
+    position_ids: Any
+    start_positions: Any
+    stream_positions: bool
+    out_of_range: Literal["poison", "clamp"]
+    cu_seqlens: Any
+    cu_seqlens_padded: Any
+    padding: Literal["zero", "copy", "rotate"] | None
+    cp_size: int | None
+    cp_rank: int | None
+    cp_layout: Literal["contiguous", "zigzag", "striped", "flat"] | None
+    shared_heads: int | Sequence[int]
+    accumulate: bool
+    status: Any
+    threads: int
+
+
+REQUIRED = inspect.Parameter.empty
+
+
+class Option(NamedTuple):
+    """
+    type        in the schema of the torch operators
+    default     REQUIRED if there is none
+    help        what it means; further lines are indented by 12
+    per_tensor  its name in Spec and in the schema, if it has one value for each tensor there
+    """
+
+    type: str
+    default: Any
+    help: str
+    per_tensor: str | None = None
+
+
+# In the order of the arguments of the torch operators, which exported programs keep.
+TABLE = {
+    "freqs": Option("Tensor?", None, """f32 radians, [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]
+            (batch may be 1); row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides that are not
+            negative. A table has no dimension of heads: [heads, tokens, pairs] is read as [batch, rows, columns] where batch
+            equals heads. For angles of each head, pass the heads as the batch (q.transpose(0, 1) with layout "bhsd")."""),
+    "cos": Option("Tensor?", None, "a table of that shape, which goes with sin."),
+    "sin": Option("Tensor?", None, "a table like cos."),
+    "position_ids": Option("Tensor?", None, """int32 or int64 [tokens], [batch, tokens] or [axes, batch, tokens] (batch may
+            be 1)."""),
+    "start_positions": Option("Tensor?", None, "[batch], or [sequences] with cu_seqlens: added to the index."),
+    "cu_seqlens": Option("Tensor?", None, """int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets in the
+            stream of all context parallel ranks."""),
+    "cu_seqlens_padded": Option("Tensor?", None, "where the sequences are stored, if not there; needs padding."),
+    "status": Option("Tensor?", None, """one int32 on the device of the tensors, which bits of what was wrong with indices
+            are ORed into."""),
+    "layout": Option("str", REQUIRED, """what the dimensions of the tensors are: "sbhd", "bshd", "bhsd" or "thd". Any strides.
+            With groups of heads as a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd"."""),
+    "pairing": Option("str", REQUIRED, """with "half", element i turns with i + rotary_dim/2 (GPT-NeoX, Llama); with
+            "interleaved", 2i with 2i + 1 (GPT-J)."""),
+    "pairing_out": Option("str", None, "how the result is paired, if not as the input (MLA: interleaved in, half out)."),
+    "parts": Option("int", 1, "equal parts of rotary_dim that are paired within themselves (axial RoPE)."),
+    "inverse": Option("bool", False, "turns the other way."),
+    "mscale": Option("float", None, """cos and sin are multiplied by it. None: by the attention factor of inv_freq from
+            trope.frequencies, else by 1."""),
+    "rounding": Option("str", "once", """with "once", fp32 inside, rounded at the store; with "native", each operation rounded to
+            the dtype of the tensors, as eager PyTorch does on bf16; with "native_f32", each operation in fp32, none fused."""),
+    "angle_columns": Option("str", None, """of tables, which need it: "pair": a column a pair; "half", "interleaved": one an
+            element, paired so."""),
+    "out_of_range": Option("str", "poison", """positions that a table has no row for are NaN ("poison"; an error where the
+            host can see it), or have the nearest row ("clamp")."""),
+    "padding": Option("str", None, """what becomes of tokens of no sequence: "zero", "copy", "rotate". Without it there must
+            be none."""),
+    "stream_positions": Option("bool", False, "the index in the packed stream instead of that in the sequence."),
+    "cp_size": Option("int", None, "context parallel: the number of ranks. It goes with cp_rank and cp_layout."),
+    "cp_rank": Option("int", None, "context parallel: this rank, 0 to cp_size - 1."),
+    "cp_layout": Option("str", None, """context parallel: how tokens are split over the ranks: "contiguous", "zigzag"
+            (Megatron-Core), "striped", "flat"."""),
+    "rotary_dim": Option("int[]", None, """elements of a head that turn, for all tensors or one each; -1: none, the tensor is
+            copied (V). None: all, if the angles cover each head; else it must be given.""", "rotary_dims"),
+    "rotary_offset": Option("int[]", 0, "the first of them, for all tensors or one each.", "rotary_offsets"),
+    "shared_heads": Option("int[]", 0, """for all tensors or one each: a head of the input stands for so many of the result
+            (MLA's k_pe, GQA), 0: none. Backward sums over them.""", "shared_heads"),
+    "accumulate": Option("bool", False, "backward with `out`: adds to what is there."),
+    "pair_axis": Option("int[]", None, """[rotary_dim/2] the axis of position_ids (or of a table with axes) of each pair:
+            trope.pair_axis."""),
+    "inv_freq": Option("float[]", None, """what trope.frequencies gives, or rotary_dim/2 radians a position. Exact at any
+            position."""),
+    "threads": Option("int", 0, "CPU threads at most, 0: OMP_NUM_THREADS or all."),
+}  # fmt: skip
+ARRAYS = tuple([name for name, option in TABLE.items() if option.type == "Tensor?"])
+SETTINGS = {name: option for name, option in TABLE.items() if name not in ARRAYS}
+ANGLES = ("inv_freq", "freqs", "cos", "sin")
+
+# What each option is if it is not given, the arrays first. A required one is refused where its value is checked.
+DEFAULTS = dict.fromkeys(ARRAYS) | {name: None if o.default is REQUIRED else o.default for name, o in SETTINGS.items()}
+
+# All settings of a call: "" and () stand for what is not given.
+Spec: Any = namedtuple("Spec", [option.per_tensor or name for name, option in SETTINGS.items()])
+
+# What a call reads and writes beside its tensors, each an array or None; d_freqs is like the table, d_inv_freq [rotary_dim / 2].
+_SIDE = [*ARRAYS, "d_freqs", "d_inv_freq"]
+Side: Any = namedtuple("Side", _SIDE, defaults=[None] * len(_SIDE))
+
+
+# ---- The signature and the docstring of a function ----
+
+
+def _explain(names):
+    lines = []
+    for name in names:
+        default = "" if TABLE[name].default is REQUIRED else " = %r" % TABLE[name].default
+        lines.append("        %s%s: %s\n" % (name, default, TABLE[name].help))
+    return "".join(lines)
+
+
+_EXPLAINED = (
+    "    The angles, exactly one of inv_freq, freqs, and cos with sin:\n"
+    + _explain(ANGLES)
+    + "    Keyword arguments:\n"
+    + _explain(name for name in Options.__annotations__ if name not in ANGLES)
+    + "    Raises:\n        trope.Error: names the argument, its value and the rule. Nothing has been written.\n"
+)
+
+
+def document(function, summary, arguments, returns, example=""):
+    """Gives a function that takes **options the docstring and the signature that name them."""
+    parts = summary, "\n\n    Arguments:\n", arguments, _EXPLAINED, "    Return:\n        ", returns, "\n", example
+    function.__doc__ = "".join(parts)
+    own = list(inspect.signature(function).parameters.values())[:-1]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=TABLE[name].default)
+        for name in Options.__annotations__
+    ]
+    function.__signature__ = inspect.Signature(own + options)
