@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overlo
 from . import _abi, _arrays, _plan
 from ._abi import COPY
 from ._errors import Error
-from ._options import ARRAYS, Options, document
+from ._options import ARRAYS, Options, Side, document, with_gradients
 from ._spec import resolve, result_shape
 from ._values import flag, integer, integers, listed, one_each, shown, word
 from .frequencies import Frequencies, frequencies
@@ -114,7 +114,7 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
     def make():
         count = len(srcs)
         cut = metas[:count], metas[count : 2 * count], metas[2 * count : 3 * count]
-        return _plan.Plan(backward, spec, *cut, _plan.Side(*metas[3 * count :]))
+        return _plan.Plan(backward, spec, *cut, Side(*metas[3 * count :]))
 
     has_gradient = side.d_freqs is not None or side.d_inv_freq is not None
     addresses = [array.pointer or 0 for array in arrays if array is not None]
@@ -141,9 +141,10 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
         dsts = _describe_all(one_each(out, "out", len(tensors)), "out", _arrays.describe_destination)
     forwards = _describe_all(one_each(forward_src, "forward_src", len(tensors)), "forward_src")
     if d_freqs is not None:
-        side = side._replace(d_freqs=_arrays.describe_destination(d_freqs, "d_freqs"))
+        d_freqs = _arrays.describe_destination(d_freqs, "d_freqs")
     if d_inv_freq is not None:
-        side = side._replace(d_inv_freq=_arrays.describe_destination(d_inv_freq, "d_inv_freq"))
+        d_inv_freq = _arrays.describe_destination(d_inv_freq, "d_inv_freq")
+    side = with_gradients(side, d_freqs, d_inv_freq)
     _launch(backward, spec, srcs, dsts, forwards, side, stream)
     if in_place:
         return tensors[0] if len(tensors) == 1 else tensors
@@ -316,7 +317,7 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     metas = [array.meta for array in srcs]
     shapes = [tuple(result_shape(backward, spec, i, meta.shape)) for i, meta in enumerate(metas)]
     dsts = [m._replace(shape=shape, strides=_arrays.contiguous_strides(shape)) for m, shape in zip(metas, shapes)]
-    side_metas = _plan.Side(*(None if array is None else array.meta for array in side))
+    side_metas = Side(*(None if array is None else array.meta for array in side))
     plan = _plan.Plan(backward, spec, metas, dsts, [None] * len(srcs), side_metas)
     results = [2**46 + (i << 42) for i in range(len(srcs))]  # addresses that nothing is at: no result is made
     addresses = [a.pointer or 0 for a in srcs] + results + [a.pointer or 0 for a in side if a is not None]

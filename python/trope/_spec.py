@@ -4,7 +4,7 @@ import functools
 
 from . import _abi
 from ._errors import Error, refuse_unknown
-from ._options import ARRAYS, DEFAULTS, SETTINGS, Side, Spec
+from ._options import ARRAYS, DEFAULTS, NO_ARRAYS, SETTINGS, TABLE, Side, Spec
 from ._values import flag, integer, integers, listed, number, shown, word
 from .frequencies import frequency_list
 
@@ -20,7 +20,7 @@ DIMS = {
     "tghd": (None, 0, 1, 2, 3),
 }
 _RANKS = {layout: len(layout) for layout in DIMS}
-_WORDS = {**_abi.WORDS, "layout": DIMS}
+_WORDS = {**_abi.WORDS, "layout": _RANKS}
 
 
 # ---- The value of each setting ----
@@ -70,17 +70,17 @@ _OWN_CHECKS = {
 }
 # check(value, name) gives the value that Spec has.
 _CHECKS = {name: _OWN_CHECKS.get(name) or _CHECKS_OF_TYPES[option.type] for name, option in SETTINGS.items()}
-_NOT_GIVEN = {"str": "", "int[]": (), "float[]": ()}
-_LISTS = sorted(name for name, option in SETTINGS.items() if option.type.endswith("[]"))
+_LISTS = tuple(sorted(name for name, option in SETTINGS.items() if option.type.endswith("[]")))
+_PER_TENSOR = tuple([name for name, option in SETTINGS.items() if option.per_tensor])
 
 
-def _complete(name, value, count):
-    """What the Spec of `count` tensors has for the value of a setting."""
-    option = SETTINGS[name]
-    if value is None and option.default is None:
-        return _NOT_GIVEN[option.type]
-    value = _CHECKS[name](value, name)
-    return _per_tensor(value, count, name) if option.per_tensor else value
+def _complete(name, value, is_given, count):
+    """What the Spec of `count` tensors has for a value. A default is not checked: torch.compile guards all that a check reads."""
+    if value is None and TABLE[name].default is None:
+        value = DEFAULTS[name]
+    elif value is None or is_given:
+        value = _CHECKS[name](value, name)
+    return _per_tensor(value, count, name) if name in _PER_TENSOR else value
 
 
 def _per_tensor(value, count, argument):
@@ -93,12 +93,11 @@ def _per_tensor(value, count, argument):
 
 
 def _cp(size, rank, layout):
-    """Context parallel options: all of them or none. One rank is the same as none."""
-    none = dict(cp_size=1, cp_rank=0, cp_layout=None)
+    """The three of them for Spec: all are given, or none is. One rank is the same as none."""
     if layout is not None:
         _check_word(layout, "cp_layout")
     if size is None and rank is None and layout is None:
-        return none
+        return 1, 0, ""
     if size is None:
         given = "cp_rank" if rank is not None else "cp_layout"
         raise Error("cp_size is missing: %s is given" % given, "cp_size")
@@ -107,7 +106,9 @@ def _cp(size, rank, layout):
         raise Error("cp_rank is missing: cp_size is given", "cp_rank")
     if not 0 <= integer(rank, "cp_rank", -(2**31)) < size:
         raise Error("cp_rank must be 0 to cp_size - 1 = %d, not %d" % (size - 1, rank), "cp_rank")
-    return none if size == 1 else dict(cp_size=size, cp_rank=rank, cp_layout=_check_word(layout, "cp_layout"))
+    if size == 1:
+        return 1, 0, ""
+    return size, rank, _check_word(layout, "cp_layout")
 
 
 # ---- All of them ----
@@ -128,14 +129,13 @@ def _whole_heads(head_dims, width, angles):
     return (width,) * len(head_dims)
 
 
-def make_spec(head_dims, table, columns, *values):
+def make_spec(head_dims, table, columns, **settings):
     """The Spec of tensors with these sizes of a head.
 
     table, columns: "freqs" or "cos", and how many columns it has; None if the angles are inv_freq.
-    values: of SETTINGS, in their order; None if there is none.
+    settings: those that are given.
     """
-    given = dict(zip(SETTINGS, values))
-    inv_freq, angle_columns = given["inv_freq"], given["angle_columns"]
+    inv_freq, angle_columns, pair_axis = settings.get("inv_freq"), settings.get("angle_columns"), settings.get("pair_axis")
     if (table is None) == (inv_freq is None):
         message = "the angles are missing" if table is None else "inv_freq is given beside a table"
         raise Error(message + ": give exactly one of inv_freq, freqs, or cos with sin", "inv_freq")
@@ -146,14 +146,17 @@ def make_spec(head_dims, table, columns, *values):
     else:
         _check_word(angle_columns, "angle_columns")
         width = 2 * columns if angle_columns == "pair" else columns
-    if given["pair_axis"] is not None and not given["pair_axis"]:
+    if pair_axis is not None and not pair_axis:
         raise Error("pair_axis is empty: it needs one entry for each pair", "pair_axis")
-    given.update(_cp(given["cp_size"], given["cp_rank"], given["cp_layout"]))
-    if given["mscale"] is None:
-        given["mscale"] = getattr(inv_freq, "attention_factor", 1.0)
-    spec = Spec(*[_complete(name, value, len(head_dims)) for name, value in given.items()])
-    if given["rotary_dim"] is None:
-        spec = spec._replace(rotary_dims=_whole_heads(head_dims, width, table or "inv_freq"))
+    cp = _cp(settings.get("cp_size"), settings.get("cp_rank"), settings.get("cp_layout"))
+    given = {**DEFAULTS, **settings}
+    complete = {name: _complete(name, value, name in settings, len(head_dims)) for name, value in given.items()}
+    complete["cp_size"], complete["cp_rank"], complete["cp_layout"] = cp
+    if settings.get("mscale") is None:
+        complete["mscale"] = getattr(inv_freq, "attention_factor", 1.0)
+    if settings.get("rotary_dim") is None:
+        complete["rotary_dim"] = _whole_heads(head_dims, width, table or "inv_freq")
+    spec = Spec(*complete.values())
     check_spec(spec, table, columns)
     return spec
 
@@ -206,41 +209,52 @@ def find_columns(array, name):
     return array.shape[-1]
 
 
+def _find_table(side):
+    """("freqs" or "cos", its number of columns); None, None if there is no table."""
+    if side.freqs is not None:
+        if side.cos is not None or side.sin is not None:
+            raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
+        return "freqs", find_columns(side.freqs, "freqs")
+    if side.cos is None and side.sin is None:
+        return None, None
+    if side.cos is None or side.sin is None:
+        missing = "cos" if side.cos is None else "sin"
+        raise Error("%s is missing: cos and sin go together" % missing, missing)
+    return "cos", find_columns(side.cos, "cos")
+
+
 def resolve(tensors, options, make=cached_spec):
     """The Spec and the Side of keyword arguments as users give them.
 
     Tensors and arrays need no more than a shape here; of what library they are, the caller checks.
     """
-    given = {**DEFAULTS, **options}
-    if len(given) > len(DEFAULTS):
-        refuse_unknown(options, DEFAULTS, "trope.rotate")
-    layout, freqs, cos, sin = given["layout"], given["freqs"], given["cos"], given["sin"]
+    settings, arrays = {}, {}
+    for name, value in options.items():
+        if name in DEFAULTS:
+            settings[name] = value
+        elif name in ARRAYS:
+            arrays[name] = value
+        else:
+            refuse_unknown(options, TABLE, "trope.rotate")
+    layout = settings.get("layout")
     rank, head_dims = _RANKS.get(layout) if isinstance(layout, str) else None, []
     for x in tensors:
         shape = x.shape
         if len(shape) != rank:
             _refuse_shape(layout, tensors)
         head_dims.append(shape[-1])
-    table = columns = None
-    if freqs is not None:
-        if cos is not None or sin is not None:
-            raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
-        table, columns = "freqs", find_columns(freqs, "freqs")
-    elif cos is not None or sin is not None:
-        if cos is None or sin is None:
-            missing = "cos" if cos is None else "sin"
-            raise Error("%s is missing: cos and sin go together" % missing, missing)
-        table, columns = "cos", find_columns(cos, "cos")
-    for name in _LISTS:  # whose tuples have a hash
-        if given[name] is not DEFAULTS[name]:
-            given[name] = _CHECKS[name](given[name], name)
-    values = tuple(given.values())
-    side, settings = Side(*values[: len(ARRAYS)]), values[len(ARRAYS) :]
+    side, table, columns = NO_ARRAYS, None, None
+    if arrays:
+        side = Side(**arrays)
+        table, columns = _find_table(side)
+    for name in _LISTS:  # which become tuples, as those have a hash
+        value = settings.get(name)
+        if value is not None and type(value) is not int:
+            settings[name] = _CHECKS[name](value, name)
     try:
-        spec = make(tuple(head_dims), table, columns, *settings)
+        return make(tuple(head_dims), table, columns, **settings), side
     except TypeError:  # a value that has no hash: make_spec says which
-        spec = make_spec(tuple(head_dims), table, columns, *settings)
-    return spec, side
+        return make_spec(tuple(head_dims), table, columns, **settings), side
 
 
 def result_shape(backward, spec, i, shape):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .. import _spec
 from .._errors import Error
-from .._options import ARRAYS, DEFAULTS, Options, document
+from .._options import ARRAYS, DEFAULTS, NO_ARRAYS, Options, document, with_gradients
 from .._spec import resolve, result_shape
 from .._values import integer, one_each
 from ..frequencies import frequency_list
@@ -66,6 +66,11 @@ def _is_distributed(t):
     return distributed is not None and isinstance(t, distributed.DTensor)
 
 
+def _is_ordinary(t):
+    """Whether _check_tensor, which takes longer, need not look at t. (A backward under torch.compile cannot ask for layouts.)"""
+    return type(t) in _PLAIN and t.layout is torch.strided and not t.is_nested
+
+
 def _check_tensor(t, name):
     """Refuses what is not an ordinary tensor with memory of its own, and says what to pass instead."""
     if not isinstance(t, torch.Tensor):
@@ -81,22 +86,6 @@ def _check_tensor(t, name):
         raise Error(message % name, name)
 
 
-def _check_tensors(tensors, side):
-    """_check_tensor for all of a call, quick for plain tensors."""
-    if _compiles():
-        named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + list(zip(ARRAYS, side))
-        for name, t in named:
-            if t is not None or name.startswith("tensors"):
-                _check_tensor(t, name)
-        return
-    for i, t in enumerate(tensors):
-        if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
-            _check_tensor(t, "tensors[%d]" % i)
-    for name, t in zip(ARRAYS, side):
-        if t is not None and (type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested):
-            _check_tensor(t, name)
-
-
 def _resolve(tensors, options, max_position=None, accumulates=False):
     """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient.
 
@@ -105,8 +94,11 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     """
     if not tensors:
         raise Error("tensors: none is given", "tensors")
-    _check_tensors(tensors, ())
-    if _compiles() or _count_modes():
+    compiles = _compiles()
+    for i, t in enumerate(tensors):
+        if compiles or not _is_ordinary(t):
+            _check_tensor(t, "tensors[%d]" % i)
+    if compiles or _count_modes():
         _launch.refuse_transforms()
     if max_position is not None:
         integer(max_position, "max_position", 1)
@@ -114,11 +106,15 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
             raise Error(_MAX_POSITION_ALONE, "max_position")
     if isinstance(options.get("inv_freq"), Tensor):
         options = _without_inv_freq_as_tensor(options, tensors[0], max_position)
-    for name in ("freqs", "cos", "sin"):
-        if options.get(name) is not None:
-            _check_tensor(options[name], name)
-    spec, side = resolve(tensors, options, _spec.make_spec if _compiles() else _spec.cached_spec)
-    _check_tensors((), side)
+    for name in ("freqs", "cos", "sin"):  # whose shapes resolve reads
+        t = options.get(name)
+        if t is not None and (compiles or not _is_ordinary(t)):
+            _check_tensor(t, name)
+    spec, side = resolve(tensors, options, _spec.make_spec if compiles else _spec.cached_spec)
+    if compiles or side is not NO_ARRAYS:
+        for name, t in zip(ARRAYS, side):
+            if t is not None and (compiles or not _is_ordinary(t)):
+                _check_tensor(t, name)
     if side.cos is not None and torch.is_grad_enabled():
         _formulas.refuse_gradients_of_tables(side)
     if spec.accumulate and not accumulates:
@@ -358,7 +354,7 @@ def _rotate_out(
             if t is not None:
                 raise Error("%s is for eager calls alone, not for torch.compile or dispatch modes" % name, name)
         return _copy_out(backward, spec, side, tensors, out)
-    _launch.launch(backward, spec, tensors, out, forward_src, side._replace(d_freqs=d_freqs, d_inv_freq=d_inv_freq))
+    _launch.launch(backward, spec, tensors, out, forward_src, with_gradients(side, d_freqs, d_inv_freq))
     for t in (*out, d_freqs, d_inv_freq, side.status):
         if t is not None:
             _count_write(t)

@@ -9,19 +9,21 @@ import torch
 from torch.autograd import Function
 
 from .._errors import Error
-from .._options import ARRAYS, Side
+from .._options import ARRAYS, NO_ARRAYS, Side
 from . import _formulas, _launch
 
 
 def _present(side):
     """(names, arrays) of what is there, freqs first."""
+    if side is NO_ARRAYS:
+        return (), []
     names = tuple([name for name, t in zip(ARRAYS, side) if t is not None])
-    return names, [t for t in side if t is not None]
+    return names, [getattr(side, name) for name in names]
 
 
 def _spread(names, arrays):
     """The Side again, from the first arrays."""
-    return Side(**dict(zip(names, arrays)))
+    return Side(**dict(zip(names, arrays))) if names else NO_ARRAYS
 
 
 def _without_status(names, arrays):

@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 
 from .. import _plan
 from .._errors import Error
-from .._options import Side
+from .._options import Side, with_gradients
 from .._plan import Plan
 from .._spec import result_shape
 
@@ -180,5 +180,5 @@ def find_angle_gradient(spec, side, dys, xs):
     dtype = torch.float64 if dys[0].dtype == torch.float64 else torch.float32
     table = side.freqs if side.freqs is not None else side.cos
     d_freqs = torch.empty(table.shape, dtype=dtype, device=table.device)
-    launch(True, spec, dys, (None,) * len(dys), xs, side._replace(d_freqs=d_freqs))
+    launch(True, spec, dys, (None,) * len(dys), xs, with_gradients(side, d_freqs, None))
     return d_freqs

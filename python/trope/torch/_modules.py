@@ -14,7 +14,7 @@ from .._abi import COPY
 from .._config import open_config
 from .._errors import Error, refuse_unknown
 from .._models import model_rotation
-from .._options import ARRAYS, DEFAULTS, Layout, Pairing
+from .._options import ARRAYS, TABLE, Layout, Pairing
 from .._values import flag, integer, listed, shown, word
 from ..frequencies import Frequencies, frequencies
 from . import _check_tensor, _is_distributed, rotate
@@ -129,7 +129,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _check_options(self):
         """What a call would refuse whatever its tensors are."""
-        known = [name for name in DEFAULTS if name not in _OF_ANGLES]
+        known = [name for name in TABLE if name not in _OF_ANGLES]
         if not set(self.options).issubset([*known, "max_position"]):
             refuse_unknown(self.options, [*known, "max_position"], "trope.torch.RotaryEmbedding")
         options = {name: v for name, v in self.options.items() if name not in ARRAYS and name != "max_position"}

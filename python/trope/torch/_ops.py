@@ -1,24 +1,24 @@
 """The operators trope::rotate and trope::angle_gradient, for torch.compile, torch.export and every dispatch mode."""
 
+import functools
+
 import torch
 
 from .._errors import Error
 from .._options import ARRAYS, SETTINGS, TABLE, Side, Spec
-from .._spec import cached_spec, find_columns
+from .._spec import find_columns, make_spec
 from ..frequencies import Frequencies
 from . import _formulas, _launch
 from ._autograd import NoThird
 
-_ARRAYS = [name for name in ARRAYS if name != "status"]  # which an operator without side effects cannot write
-SIDE = len(_ARRAYS)
-_SCHEMA = ", ".join("%s %s" % (TABLE[name].type, TABLE[name].per_tensor or name) for name in (*_ARRAYS, *SETTINGS))
+SIDE = ARRAYS.index("status")  # the arrays before it: an operator without side effects cannot write a status
+_SCHEMA = ", ".join("%s %s" % (TABLE[name].type, TABLE[name].per_tensor or name) for name in (*ARRAYS[:SIDE], *SETTINGS))
 _OPTIONAL_WORDS = [name for name, option in SETTINGS.items() if option.type == "str" and option.default is None]
-_frequencies: dict = {}  # of the lists that operators get
 
 
 def _side_of(arrays):
     """The Side of an operator's arrays. There may be more after them."""
-    return Side(**dict(zip(_ARRAYS, arrays)))
+    return Side(*arrays[:SIDE])
 
 
 def _spec_of(options):
@@ -28,22 +28,22 @@ def _spec_of(options):
 
 def _ready_spec(options, count, side):
     """The same, checked as the keywords of trope.torch.rotate are, for `count` tensors, and with phase steps made once."""
-    spec, inv_freq = _spec_of(options), None
+    spec = _spec_of(options)
     if spec.accumulate:
         raise Error("accumulate is True, and an operator has only new results", "accumulate")
     if side.freqs is not None and (side.cos is not None or side.sin is not None):
         raise Error("freqs is given beside cos or sin: give one of the two", "freqs")
-    if spec.inv_freq:
-        inv_freq = _frequencies.get(spec.inv_freq)
-        if inv_freq is None:
-            if len(_frequencies) > 64:
-                _frequencies.clear()
-            inv_freq = _frequencies[spec.inv_freq] = Frequencies(spec.inv_freq)
     table = "freqs" if side.freqs is not None else "cos" if side.cos is not None else None
-    columns = None if table is None else find_columns(getattr(side, table), table)
-    words = {name: getattr(spec, name) or None for name in _OPTIONAL_WORDS}
-    spec = spec._replace(pair_axis=spec.pair_axis or None, inv_freq=inv_freq, **words)
-    return cached_spec((0,) * count, table, columns, *spec)
+    return _checked(spec, count, table, None if table is None else find_columns(getattr(side, table), table))
+
+
+@functools.lru_cache(maxsize=1024)
+def _checked(spec, count, table, columns):
+    given = dict(zip(SETTINGS, spec))
+    given["inv_freq"] = Frequencies(spec.inv_freq) if spec.inv_freq else None
+    for name in ("pair_axis", *_OPTIONAL_WORDS):
+        given[name] = given[name] or None
+    return make_spec((0,) * count, table, columns, **given)
 
 
 def options_of(spec):
@@ -54,7 +54,7 @@ def options_of(spec):
 
 def _arguments(side, spec):
     """The last arguments of an operator."""
-    return [getattr(side, name) for name in _ARRAYS] + options_of(spec)
+    return [*side[:SIDE], *options_of(spec)]
 
 
 _library = torch.library.Library("trope", "DEF")  # cheaper a call than torch.library.custom_op
