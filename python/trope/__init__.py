@@ -109,7 +109,7 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
         if "cpu" in devices:
             raise Error("stream is for arrays on CUDA, and these are on the CPU", "stream")
     metas = [None if array is None else array.meta for array in arrays]
-    key = (backward, id(spec)) + tuple(None if m is None else (m[0], m[1], str(m[2]), m[3]) for m in metas)
+    key = (backward, id(spec)) + tuple(None if m is None else (m.shape, m.strides, str(m.dtype), m.device) for m in metas)
 
     def make():
         count = len(srcs)
@@ -255,24 +255,10 @@ def _without_stream(stream, options):
     return options
 
 
-_TENSORS = """\
-        tensors: one array or several ([tokens, batch, heads, head_dim] and so on, as layout says), of one dtype: f32, f16,
-            bf16 or f64. They share batch, tokens and angles; heads and head_dim may differ. %s
-"""
-_OUT = """\
-        out: arrays to write instead of new ones: a list with one for each tensor, or, for one tensor, an array. They share
-            no memory with the tensors.
-"""
-_STREAM = """\
-        stream: of arrays on CUDA that are not torch's: the address of a cudaStream_t; None: the legacy stream.
-"""
-_GRADIENTS = """\
-        forward_src: x of the forward call, in the same form as out, for d_freqs and d_inv_freq.
-        d_freqs: an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
-            and sin) is written to: the sum over tensors, heads and all tokens at a row.
-        d_inv_freq: the same for inv_freq, f64 [rotary_dim/2].
-"""
-_EXAMPLE = """
+document(
+    rotate,
+    "Rotates: y = M x for each pair, all tensors in one call.",
+    """
     Example:
         >>> import numpy, trope
         >>> q = numpy.ones((1, 3, 2, 4), "float32")  # batch, tokens, heads, head_dim
@@ -283,26 +269,16 @@ _EXAMPLE = """
         [[ 1.    1.    1.    1.  ]
          [-0.3   0.99  1.38  1.01]
          [-1.33  0.98  0.49  1.02]]
-"""
-document(
-    rotate,
-    "Rotates: y = M x for each pair, all tensors in one call.",
-    _TENSORS % "Read alone." + _OUT + _STREAM,
-    "y of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is given.",
-    _EXAMPLE,
+""",
 )
-document(rotate_, "Rotates in place: x = M x.", _TENSORS % "Written." + _STREAM, "the tensors themselves.")
+document(rotate_, "Rotates in place: x = M x.")
 document(
     rotate_backward,
-    "The transpose: dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.",
-    _TENSORS % "They are dy." + _OUT + _GRADIENTS + _STREAM,
-    "dx of one tensor, or a tuple of them, as rotate does.",
+    "The transpose: dx = M' dy of the tensors dy, with the very arguments of the forward call; and the gradient of its angles.",
 )
 document(
     rotate_backward_,
     "The transpose in place: x = M' x. With mscale 1 the way back from rotate_.",
-    _TENSORS % "Written." + _STREAM,
-    "the tensors themselves.",
 )
 
 

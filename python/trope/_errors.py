@@ -66,8 +66,8 @@ _FIELDS = {
     "angle_layout": "{table}",
     "angle_dtype": "{table}",
 }
-# The tensors of operands[i], for what Python calls them; in place all of them are tensors[i].
-_TENSORS = {"src": "tensors[%d]", "dst": "out[%d]", "forward_src": "forward_src[%d]"}
+# What Python calls the tensors of operands[i]; in place all of them are tensors[i].
+NAMES = {"src": "tensors[%d]", "dst": "out[%d]", "forward_src": "forward_src[%d]"}
 _OPERAND = re.compile(r"operands\[(\d+)\](?:\.(\w+))?(?:\[\d+\])?")
 
 
@@ -77,9 +77,9 @@ def _name_operand(match, in_place):
     tensor, _, property_name = field.rpartition("_")
     if property_name not in ("stride", "layout"):
         tensor = field
-    if tensor not in _TENSORS:
+    if tensor not in NAMES:
         return field, "%s of tensors[%d]" % (field, i)
-    name = "tensors[%d]" % i if in_place(i) else _TENSORS[tensor] % i
+    name = "tensors[%d]" % i if in_place(i) else NAMES[tensor] % i
     return name, "the strides of " + name if property_name == "stride" else name
 
 

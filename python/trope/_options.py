@@ -114,13 +114,12 @@ TABLE = {
     "accumulate": Option("bool", False, "backward with `out`: adds to what is there."),
     "pair_axis": Option("int[]", None, """[rotary_dim/2] the axis of position_ids (or of a table with axes) of each pair:
             trope.pair_axis."""),
-    "inv_freq": Option("float[]", None, """what trope.frequencies gives, or rotary_dim/2 radians a position. Exact at any
-            position."""),
+    "inv_freq": Option("float[]", None, """the angles: what trope.frequencies gives, or rotary_dim/2 radians a position. Exact
+            at any position. Instead of it, give freqs, or cos and sin."""),
     "threads": Option("int", 0, "CPU threads at most, 0: OMP_NUM_THREADS or all."),
 }  # fmt: skip
 ARRAYS = tuple([name for name, option in TABLE.items() if option.type == "Tensor?"])
 SETTINGS = {name: option for name, option in TABLE.items() if name not in ARRAYS}
-ANGLES = ("inv_freq", "freqs", "cos", "sin")
 
 # All settings of a call, complete.
 Spec: Any = namedtuple("Spec", [option.per_tensor or name for name, option in SETTINGS.items()])
@@ -151,31 +150,38 @@ def with_gradients(side, d_freqs, d_inv_freq):
 
 # ---- The signature and the docstring of a function ----
 
+_OTHER_PARAMETERS = {
+    "tensors": """one array or several ([tokens, batch, heads, head_dim] and so on, as layout says), of one dtype (f32, f16,
+            bf16 or f64) and on one device. They share batch, tokens and angles; heads and head_dim may differ.""",
+    "out": """arrays to write instead of new ones: a list with one for each tensor, or, for one tensor, an array. They share no
+            memory with the tensors, and autograd does not see that they are written. accumulate adds to them.""",
+    "stream": "of arrays on CUDA that are not torch's: the address of a cudaStream_t; None: the legacy stream.",
+    "forward_src": "x of the forward call, in the same form as out, for d_freqs and d_inv_freq.",
+    "d_freqs": """an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
+            and sin) is written to: the sum over tensors, heads and all tokens at a row.""",
+    "d_inv_freq": "the same for inv_freq, f64 [rotary_dim/2].",
+    "max_position": """one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
+            tensor that requires a gradient) and positions are read (position_ids, start_positions).""",
+}
+_RETURNS = """the result of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is
+            given."""
+_RAISES = "trope.Error: names the argument, its value and the rule. Nothing has been written.\n"
 
-def _explain(names):
-    lines = []
-    for name in names:
-        default = "" if TABLE[name].default is REQUIRED else " = %r" % TABLE[name].default
-        lines.append("        %s%s: %s\n" % (name, default, TABLE[name].help))
-    return "".join(lines)
 
-
-_EXPLAINED = (
-    "    The angles, exactly one of inv_freq, freqs, and cos with sin:\n"
-    + _explain(ANGLES)
-    + "    Keyword arguments:\n"
-    + _explain(name for name in Options.__annotations__ if name not in ANGLES)
-    + "    Raises:\n        trope.Error: names the argument, its value and the rule. Nothing has been written.\n"
-)
-
-
-def document(function, summary, arguments, returns, example=""):
-    """Gives a function that takes **options the docstring and the signature that name them."""
-    parts = summary, "\n\n    Arguments:\n", arguments, _EXPLAINED, "    Return:\n        ", returns, "\n", example
-    function.__doc__ = "".join(parts)
-    own = list(inspect.signature(function).parameters.values())[:-1]
+def document(function, summary, example=""):
+    """Gives a function that takes **options the signature and the docstring that name them all."""
+    *own, _ = inspect.signature(function).parameters.values()
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=TABLE[name].default)
         for name in Options.__annotations__
     ]
     function.__signature__ = inspect.Signature(own + options)
+    lines = [summary, "", "    Arguments:"]
+    for parameter in (*own, *options):
+        name, default = parameter.name, parameter.default
+        text = _OTHER_PARAMETERS[name] if parameter in own else TABLE[name].help
+        lines.append("        %s%s: %s" % (name, "" if default is REQUIRED else " = %r" % (default,), text))
+    is_in_place = function.__name__.endswith("_")
+    lines.append("    Return:\n        " + ("the tensors themselves." if is_in_place else _RETURNS))
+    lines.append("    Raises:\n        " + _RAISES)
+    function.__doc__ = "\n".join(lines) + example

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from . import _abi
 from ._abi import Args, Operand, lib
-from ._errors import Error
+from ._errors import NAMES, Error
 from ._options import Side, Spec
-from ._spec import DIMS, check_spec
+from ._spec import DIMS, Dims, check_spec, find_columns
 from ._values import INT32_MAX
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
@@ -36,7 +36,7 @@ def name_of_dtype(dtype):
 
 def dtype_of(meta, argument):
     """The library's word for the dtype of a tensor or table."""
-    name = name_of_dtype(meta[2])
+    name = name_of_dtype(meta.dtype)
     if name not in _DTYPES:
         message = "%s has dtype %s, and must be float32, float16, bfloat16 or float64"
         raise Error(message % (argument, name), argument)
@@ -44,7 +44,7 @@ def dtype_of(meta, argument):
 
 
 def _index_dtype(meta, argument):
-    name = name_of_dtype(meta[2])
+    name = name_of_dtype(meta.dtype)
     if name not in _INDICES:
         raise Error("%s has dtype %s, and must be int32 or int64" % (argument, name), argument)
     return _abi.INDICES[_INDICES[name]]
@@ -52,8 +52,8 @@ def _index_dtype(meta, argument):
 
 def _check_dtype(meta, wanted, argument):
     """Of an array that is written: the library is not told its dtype."""
-    if name_of_dtype(meta[2]) != wanted:
-        raise Error("%s has dtype %s, and must be %s" % (argument, name_of_dtype(meta[2]), wanted), argument)
+    if name_of_dtype(meta.dtype) != wanted:
+        raise Error("%s has dtype %s, and must be %s" % (argument, name_of_dtype(meta.dtype), wanted), argument)
 
 
 def _is_contiguous(shape, strides):
@@ -67,7 +67,7 @@ def _is_contiguous(shape, strides):
 
 def _flat(meta, size, argument, what):
     """Refuses an array that is not one contiguous dimension of `size` elements (None: of any number), one for each `what`."""
-    shape, strides = tuple(meta[0]), meta[1]
+    shape, strides = tuple(meta.shape), meta.strides
     if len(shape) != 1 or (size is not None and shape[0] != size):
         wanted = "[%s]" % what if size is None else "[%d], one for each %s" % (size, what) if what else "[%d]" % size
         raise Error("%s has shape %s, and must have shape %s" % (argument, list(shape), wanted), argument)
@@ -75,18 +75,15 @@ def _flat(meta, size, argument, what):
         raise Error("%s must be contiguous, and has stride %d" % (argument, strides[0]), argument)
 
 
-_DIMS_OF_OPERAND = ("batch", "tokens", "groups", "heads", "head_dim")
-
-
 def _sizes(layout, meta, argument):
     """[batch, tokens, groups, heads, head_dim] and their strides. A layout without groups has one of all heads."""
-    shape, strides = meta[0], meta[1]
+    shape, strides = meta.shape, meta.strides
     if len(shape) != len(layout):
         message = "%s has shape %s, which is not %s (layout %r)"
         raise Error(message % (argument, list(shape), list(layout), layout), argument)
     dims = DIMS[layout]
     sizes = [1 if dim is None else shape[dim] for dim in dims]
-    for word, size in zip(_DIMS_OF_OPERAND[2:], sizes[2:]):
+    for word, size in zip(Dims._fields[2:], sizes[2:]):
         if not 1 <= size <= INT32_MAX:
             raise Error("%s has %s %d, which must be 1 to %d" % (argument, word, size, INT32_MAX), argument)
     return sizes, [0 if dim is None else strides[dim] for dim in dims]
@@ -96,18 +93,14 @@ def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
     """One of an operand's tensors, of `expected` sizes. Where heads are shared, they are groups in the operand: of one head
     in the tensor that shares, and of several that are one after another in the other."""
     sizes, strides = _sizes(layout, meta, argument)
-    for word, size, right in zip(_DIMS_OF_OPERAND, sizes, expected):
+    for word, size, right in zip(Dims._fields, sizes, expected):
         if size != right:
             message = "%s has shape %s, with %s %d where %d is needed"
-            raise Error(message % (argument, list(meta[0]), word, size, right), argument)
+            raise Error(message % (argument, list(meta.shape), word, size, right), argument)
     if operand.shared_heads:
         strides[2:4] = (strides[3], 0) if is_sharing else (strides[3] * operand.heads_per_group, strides[3])
     setattr(operand, name + "_layout", _abi.STRIDED)
     getattr(operand, name + "_stride")[:] = strides
-
-
-# What Python calls the tensors of operands[i].
-NAMES = {"src": "tensors[%d]", "dst": "out[%d]", "forward_src": "forward_src[%d]"}
 
 
 class Plan:
@@ -116,7 +109,7 @@ class Plan:
     def __init__(self, backward, spec, srcs, dsts, forward_srcs, side):
         self.spec = spec  # alive: keys of plans have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
-        self.device = str(getattr(srcs[0][3], "type", srcs[0][3]))
+        self.device = srcs[0].device
         self.table_name = "freqs" if side.freqs is not None else "cos"
         self.kept = []  # what the structs point into
         self.args = Args(struct_size=ctypes.sizeof(Args), operand_size=ctypes.sizeof(Operand))
@@ -130,7 +123,7 @@ class Plan:
         self._fill_positions(spec, side)
         self._fill_gradients(spec, side)
         # A gradient without elements, of a call without tokens: there is nothing to write, nor to read for it.
-        self.skips_gradient = side.d_freqs is not None and 0 in side.d_freqs[0]
+        self.skips_gradient = side.d_freqs is not None and 0 in side.d_freqs.shape
         for operand in self.operands if self.skips_gradient else ():
             operand.forward_src_layout, operand.forward_src_stride[:] = 0, [0] * _abi.MAX_DIMS
         if side.status is not None:
@@ -170,7 +163,7 @@ class Plan:
             for name, meta in metas.items():
                 named = NAMES[name] % i
                 if meta is not None and dtype_of(meta, named) != dtype_of(srcs[0], "tensors[0]"):
-                    given = named, name_of_dtype(meta[2]), name_of_dtype(srcs[0][2])
+                    given = named, name_of_dtype(meta.dtype), name_of_dtype(srcs[0].dtype)
                     raise Error("%s has dtype %s, and tensors[0] %s: all tensors of a call have one" % given, named)
             shape = _sizes(spec.layout, srcs[i], argument)[0]
             batch, tokens, groups, heads, head_dim = shape
@@ -203,18 +196,16 @@ class Plan:
 
     def _table_strides(self, meta, argument):
         """Strides of axis, batch, row and column. A dimension that is not there, or has one entry for all, has 0."""
-        shape, strides = tuple(meta[0]), tuple(meta[1])
-        if not 2 <= len(shape) <= 4:
-            message = "%s has shape %s, and must be [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]"
-            raise Error(message % (argument, list(shape)), argument)
+        find_columns(meta, argument)
+        shape, strides = tuple(meta.shape), tuple(meta.strides)
         lacking = 4 - len(shape)
         shape, strides = (1,) * lacking + shape, (0,) * lacking + strides
         if not 1 <= shape[0] <= _abi.MAX_AXES:
             message = "%s has shape %s, and must have 1 to %d axes"
-            raise Error(message % (argument, list(meta[0]), _abi.MAX_AXES), argument)
+            raise Error(message % (argument, list(meta.shape), _abi.MAX_AXES), argument)
         if shape[1] not in (1, self.args.batch):
             message = "%s has shape %s, with batch %d where the tensors have %d"
-            raise Error(message % (argument, list(meta[0]), shape[1], self.args.batch), argument)
+            raise Error(message % (argument, list(meta.shape), shape[1], self.args.batch), argument)
         return shape, tuple(0 if size == 1 and i < 3 else stride for i, (size, stride) in enumerate(zip(shape, strides)))
 
     def _fill_angles(self, spec, side):
@@ -232,9 +223,15 @@ class Plan:
         shape, strides = self._table_strides(table, name)
         check_spec(spec, name, shape[3])
         args.angle_dtype = _abi.DTYPES[dtype_of(table, name)]
-        if side.sin is not None and (*self._table_strides(side.sin, "sin"), side.sin[2]) != (shape, strides, table[2]):
+        if side.sin is not None and (*self._table_strides(side.sin, "sin"), side.sin.dtype) != (
+            shape,
+            strides,
+            table.dtype,
+        ):
             message = "sin has shape %s, strides %s and dtype %s, and cos %s, %s and %s: they must be the same (make both contiguous)"
-            given = [x for meta in (side.sin, table) for x in (list(meta[0]), list(meta[1]), name_of_dtype(meta[2]))]
+            given = [
+                x for meta in (side.sin, table) for x in (list(meta.shape), list(meta.strides), name_of_dtype(meta.dtype))
+            ]
             raise Error(message % tuple(given), "sin")
         if args.angle_dtype == _abi.DTYPES["f64"] != args.dtype:
             raise Error("%s has dtype float64, which is for float64 tensors alone: use float32" % name, name)
@@ -244,7 +241,7 @@ class Plan:
         args.angle_stride[:] = strides
         if shape[0] > 1 and self._axes_of_pairs(spec) != shape[0]:
             message = "%s has shape %s, with %d axes where the pairs use %d (pair_axis, parts)"
-            raise Error(message % (name, list(table[0]), shape[0], self._axes_of_pairs(spec)), name)
+            raise Error(message % (name, list(table.shape), shape[0], self._axes_of_pairs(spec)), name)
 
     @staticmethod
     def _axes_of_pairs(spec):
@@ -267,14 +264,14 @@ class Plan:
             _flat(side.start_positions, sequences, "start_positions", what)
             args.position_dtype = _index_dtype(side.start_positions, "start_positions")
         planes = self._table_strides(side.freqs or side.cos, self.table_name)[0][0] if not spec.inv_freq else 1
-        ids = side.position_ids[0] if side.position_ids is not None else ()
+        ids = side.position_ids.shape if side.position_ids is not None else ()
         if spec.pair_axis and max(spec.pair_axis) > 0 and planes == 1 and (len(ids) < 3 or ids[0] == 1):
             message = "pair_axis names %d axes, and neither position_ids nor a table has axes: all pairs would turn alike"
             raise Error(message % self._axes_of_pairs(spec), "pair_axis")
 
     def _fill_ids(self, spec, meta):
         args, name = self.args, "position_ids"
-        shape, strides = tuple(meta[0]), tuple(meta[1])
+        shape, strides = tuple(meta.shape), tuple(meta.strides)
         if not 1 <= len(shape) <= 3:
             message = "position_ids has shape %s, and must be [tokens], [batch, tokens] or [axes, batch, tokens]"
             raise Error(message % list(shape), name)
@@ -304,7 +301,7 @@ class Plan:
                 raise Error("padding is %r, and cu_seqlens is missing" % spec.padding, "padding")
             return
         _flat(side.cu_seqlens, None, "cu_seqlens", "sequences + 1")
-        args.sequences = side.cu_seqlens[0][0] - 1
+        args.sequences = side.cu_seqlens.shape[0] - 1
         if args.sequences < 0:
             raise Error("cu_seqlens is empty, and must have shape [sequences + 1]", "cu_seqlens")
         args.cu_seqlens_dtype = _index_dtype(side.cu_seqlens, "cu_seqlens")
@@ -327,9 +324,9 @@ class Plan:
                 raise Error("d_freqs is given, and there is no table: inv_freq has d_inv_freq", "d_freqs")
             _check_dtype(side.d_freqs, "float64" if args.dtype == _abi.DTYPES["f64"] else "float32", "d_freqs")
             shape, strides = self._table_strides(side.d_freqs, "d_freqs")
-            if shape[2:] != tuple(table[0][-2:]) or shape[0] not in (1, self._axes_of_pairs(spec)):
+            if shape[2:] != tuple(table.shape[-2:]) or shape[0] not in (1, self._axes_of_pairs(spec)):
                 message = "d_freqs has shape %s, and the table %s"
-                raise Error(message % (list(side.d_freqs[0]), list(table[0])), "d_freqs")
+                raise Error(message % (list(side.d_freqs.shape), list(table.shape)), "d_freqs")
             if 0 not in shape:
                 args.d_freqs_layout = _abi.TABLE_STRIDED
                 args.d_freqs_stride[:] = strides

@@ -1,6 +1,7 @@
 """What the options of a call mean, whatever library the arrays are of. What options there are, _options.py says."""
 
 import functools
+from typing import NamedTuple
 
 from . import _abi
 from ._errors import Error, refuse_unknown
@@ -8,16 +9,26 @@ from ._options import ARRAYS, DEFAULTS, NO_ARRAYS, SETTINGS, TABLE, Side, Spec
 from ._values import flag, integer, integers, listed, number, shown, word
 from .frequencies import frequency_list
 
-# Where batch, tokens, groups, heads and head_dim are in the shape of a tensor of each layout.
+
+class Dims(NamedTuple):
+    """Where they are in the shape of a tensor; None: not there."""
+
+    batch: int | None
+    tokens: int
+    groups: int | None
+    heads: int
+    head_dim: int
+
+
 DIMS = {
-    "sbhd": (1, 0, None, 2, 3),
-    "bshd": (0, 1, None, 2, 3),
-    "bhsd": (0, 2, None, 1, 3),
-    "thd": (None, 0, None, 1, 2),
-    "sbghd": (1, 0, 2, 3, 4),
-    "bsghd": (0, 1, 2, 3, 4),
-    "bghsd": (0, 3, 1, 2, 4),
-    "tghd": (None, 0, 1, 2, 3),
+    "sbhd": Dims(1, 0, None, 2, 3),
+    "bshd": Dims(0, 1, None, 2, 3),
+    "bhsd": Dims(0, 2, None, 1, 3),
+    "thd": Dims(None, 0, None, 1, 2),
+    "sbghd": Dims(1, 0, 2, 3, 4),
+    "bsghd": Dims(0, 1, 2, 3, 4),
+    "bghsd": Dims(0, 3, 1, 2, 4),
+    "tghd": Dims(None, 0, 1, 2, 3),
 }
 _RANKS = {layout: len(layout) for layout in DIMS}
 _WORDS = {**_abi.WORDS, "layout": _RANKS}
@@ -30,19 +41,11 @@ def _check_word(value, name):
     return word(value, _WORDS[name], name)
 
 
-def _check_parts(parts, name):
-    return integer(parts, name, 1, _abi.MAX_AXES)
-
-
 def _check_mscale(mscale, name):
     mscale = number(mscale, name)
     if mscale == 0:
         raise Error("mscale must not be 0", name)
     return mscale
-
-
-def _check_rotary_dim(rotary_dim, name):
-    return integers(rotary_dim, name, _abi.COPY)
 
 
 def _check_pair_axis(pair_axis, name):
@@ -62,9 +65,9 @@ def _check_inv_freq(inv_freq, name):
 
 _CHECKS_OF_TYPES = {"str": _check_word, "bool": flag, "int": integer, "float": number, "int[]": integers}
 _OWN_CHECKS = {
-    "parts": _check_parts,
+    "parts": functools.partial(integer, low=1, high=_abi.MAX_AXES),
     "mscale": _check_mscale,
-    "rotary_dim": _check_rotary_dim,
+    "rotary_dim": functools.partial(integers, low=_abi.COPY),
     "pair_axis": _check_pair_axis,
     "inv_freq": _check_inv_freq,
 }
@@ -185,7 +188,7 @@ def check_spec(spec, table, columns):
     if spec.pair_axis and len(spec.pair_axis) != widest // 2:
         message = "pair_axis has %d entries, and rotary_dim %d needs %d, one for each pair"
         raise Error(message % (len(spec.pair_axis), widest, widest // 2), "pair_axis")
-    if any(spec.shared_heads) and DIMS[spec.layout][2] is not None:
+    if any(spec.shared_heads) and DIMS[spec.layout].groups is not None:
         message = "shared_heads is for layouts without a dimension of groups, and layout is %r"
         raise Error(message % spec.layout, "shared_heads")
 
@@ -248,9 +251,8 @@ def resolve(tensors, options, make=cached_spec):
         side = Side(**arrays)
         table, columns = _find_table(side)
     for name in _LISTS:  # which become tuples, as those have a hash
-        value = settings.get(name)
-        if value is not None and type(value) is not int:
-            settings[name] = _CHECKS[name](value, name)
+        if settings.get(name) is not None:
+            settings[name] = _CHECKS[name](settings[name], name)
     try:
         return make(tuple(head_dims), table, columns, **settings), side
     except TypeError:  # a value that has no hash: make_spec says which
@@ -264,7 +266,7 @@ def result_shape(backward, spec, i, shape):
         return shape
     if len(shape) != len(spec.layout):
         raise Error("tensors[%d] has shape %s, which is not %s" % (i, list(shape), spec.layout), "tensors[%d]" % i)
-    shape, heads = list(shape), DIMS[spec.layout][3]
+    shape, heads = list(shape), DIMS[spec.layout].heads
     if backward and shape[heads] % per_group:
         raise Error(
             "tensors[%d] has %d heads, no multiple of shared_heads %d" % (i, shape[heads], per_group), "shared_heads"

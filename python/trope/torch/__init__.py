@@ -165,7 +165,7 @@ def _table_of(inv_freq, x, max_position, options):
                 raise Error(message % name, "max_position")
         layout, cp_size = options.get("layout"), options.get("cp_size")
         known = layout in _spec.DIMS and x.dim() == len(layout) if isinstance(layout, str) else False
-        tokens = x.shape[_spec.DIMS[layout][1]] if known else 1
+        tokens = x.shape[_spec.DIMS[layout].tokens] if known else 1
         max_position = tokens * (1 if cp_size is None else integer(cp_size, "cp_size", 1))
     positions = torch.arange(max_position, device=inv_freq.device, dtype=torch.float64)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -447,45 +447,21 @@ def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **option
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-_TENSORS = """\
-        tensors: one or several, [tokens, batch, heads, head_dim] and so on, as layout says, of one dtype (f32, f16, bf16,
-            f64) and on one device. They share batch, tokens and angles; heads and head_dim may differ.%s
-"""
-_OUT = """\
-        out: tensors to write%s instead of new ones, outside of autograd.
-"""
-_GRADIENTS = """\
-        forward_src: x of the forward call, one for each tensor, for d_freqs and d_inv_freq.
-        d_freqs: like the table, f32 (f64 with f64 tensors): the gradient of freqs is written to it.
-        d_inv_freq: f64 [rotary_dim/2]: the same of inv_freq.
-"""
-_MAX_POSITION = """\
-        max_position: one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
-            tensor that requires a gradient) and positions are read (position_ids, start_positions).
-"""
 document(
     rotate,
     "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.",
-    _TENSORS % "" + _OUT % "" + _MAX_POSITION,
-    "y of one tensor, or a tuple of them.",
 )
 document(
     rotate_,
     "Rotates in place: x = M x, known to autograd. Leaves that require a gradient are refused, and so are freqs that do.",
-    _TENSORS % "" + _MAX_POSITION,
-    "the tensors themselves.",
 )
 document(
     rotate_backward,
-    "The transpose, dx = M' dy, with the very arguments of the forward call; and the gradient of its angles.",
-    _TENSORS % " They are dy." + _OUT % " (with accumulate: to add to)" + _GRADIENTS + _MAX_POSITION,
-    "dx of one tensor, or a tuple of them.",
+    "The transpose: dx = M' dy of the tensors dy, with the very arguments of the forward call; and the gradient of its angles.",
 )
 document(
     rotate_backward_,
     "The transpose in place, outside of autograd: x = M' x. With mscale 1 the way back from rotate_.",
-    _TENSORS % "" + _MAX_POSITION,
-    "the tensors themselves.",
 )
 
 from ._modules import RotaryEmbedding  # noqa: E402 (it calls rotate)

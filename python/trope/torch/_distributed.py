@@ -177,7 +177,7 @@ def _shared(value, count):
 
 def _results_of_sums(layout, dys, shared, locals_):
     """For rotate_backward: (placements of each result, shared_heads of the rank). A sum over split heads is Partial."""
-    heads, placements, own = DIMS[layout][3], [], []
+    heads, placements, own = DIMS[layout].heads, [], []
     for i, (dy, per_head) in enumerate(zip(dys, shared)):
         split = [m for m, p in enumerate(dy.placements) if type(p) is Shard and p.dim % dy.dim() == heads]
         of_result = list(dy.placements)
@@ -222,7 +222,7 @@ def call(function, transposed, in_place, tensors, options):
                 _refuse(name, "that requires a gradient, and in place autograd does not see it. Use rotate, or")
     shared = _shared(options.get("shared_heads", DEFAULTS["shared_heads"]), len(tensors))
     for x, name, per_head in zip(tensors, names, shared):
-        _check_shards(x, name, per_head > 0, DIMS[layout][3])
+        _check_shards(x, name, per_head > 0, DIMS[layout].heads)
     local = [_to_local(x, x.placements) for x in tensors]
     placements = [x.placements for x in tensors]
     if transposed and len(shared) == len(tensors):
@@ -235,7 +235,7 @@ def call(function, transposed, in_place, tensors, options):
                 torch.autograd.graph.increment_version(x)
         return tensors[0] if len(tensors) == 1 else tensors
     results = [results] if len(tensors) == 1 else results
-    wrapped, heads = [], DIMS[layout][3]
+    wrapped, heads = [], DIMS[layout].heads
     for x, y, of_result, per_head in zip(tensors, results, placements, shared):
         shape = list(x.shape)
         if per_head:

@@ -42,9 +42,8 @@ def _as_wide(spec, whole, tensors):
     widest = max(whole.rotary_dims)
     if max(spec.rotary_dims) == widest:
         return spec, tensors
-    _, _, _, heads, element = DIMS[spec.layout]
-    shape = list(tensors[0].shape)
-    shape[heads], shape[element] = 1, widest
+    dims, shape = DIMS[spec.layout], list(tensors[0].shape)
+    shape[dims.heads], shape[dims.head_dim] = 1, widest
     spec = spec._replace(
         rotary_dims=(*spec.rotary_dims, widest),
         rotary_offsets=(*spec.rotary_offsets, 0),

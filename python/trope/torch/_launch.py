@@ -5,9 +5,9 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _plan
-from .._errors import Error
+from .._errors import NAMES, Error
 from .._options import Side, with_gradients
-from .._plan import Plan
+from .._plan import Meta, Plan
 from .._spec import result_shape
 
 _current_stream = getattr(
@@ -56,12 +56,12 @@ def refuse_transforms(tensors=()):
 
 def _meta(t):
     """What a plan needs of a tensor. A call of meta tensors is checked as one on the CPU."""
-    return None if t is None else (t.shape, t.stride(), t.dtype, "cpu" if t.is_meta else t.device)
+    return None if t is None else Meta(t.shape, t.stride(), t.dtype, "cpu" if t.is_meta else t.device.type)
 
 
 def _names(count):
     """The names of `count` tensors, of what out and forward_src have for them, and of what is beside them."""
-    return [name % i for name in _plan.NAMES.values() for i in range(count)] + list(Side._fields)
+    return [name % i for name in NAMES.values() for i in range(count)] + list(Side._fields)
 
 
 def _make_plan(backward, spec, srcs, dsts, forward_srcs, side):

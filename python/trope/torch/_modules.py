@@ -194,7 +194,7 @@ class RotaryEmbedding(torch.nn.Module):
         if any(options.get(name) is not None for name in _READ):
             return None
         cp_size = options.get("cp_size")
-        tokens = tensors[0].shape[_spec.DIMS[self.options["layout"]][1]]
+        tokens = tensors[0].shape[_spec.DIMS[self.options["layout"]].tokens]
         return tokens * (1 if cp_size is None else integer(cp_size, "cp_size", 1))
 
     def _of_length(self, seq_len):

@@ -48,7 +48,7 @@ def _each(apply, size, names, arrays, dims):
 
 def _as_heads(apply, size, layout, names, arrays, dims):
     """One call, in which an entry of the batch has heads of its own. Gives (results, their dimensions)."""
-    heads, beside = DIMS[layout][3], len(names)
+    heads, beside = DIMS[layout].heads, len(names)
     moved = [t if d is None else t.movedim(d, heads) for t, d in zip(arrays, dims)]
     if size == 0:
         empty = [t.clone() for t in moved[beside:]]
