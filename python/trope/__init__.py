@@ -173,7 +173,7 @@ def rotate(
     stream: int | None = None,
     **options: Unpack[Options],
 ) -> Tuple[_Array, ...]: ...
-def rotate(*tensors: Any, out: Any = None, stream: int | None = None, **options: Any) -> Any:
+def rotate(*tensors, out=None, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate(*tensors, out=out, **_without_stream(stream, options))
     return _rotate(False, tensors, out, False, None, None, None, stream, options)
@@ -185,7 +185,7 @@ def rotate_(x: _Array, /, *, stream: int | None = None, **options: Unpack[Option
 def rotate_(
     x: _Array, y: _Array, /, *more: _Array, stream: int | None = None, **options: Unpack[Options]
 ) -> Tuple[_Array, ...]: ...
-def rotate_(*tensors: Any, stream: int | None = None, **options: Any) -> Any:
+def rotate_(*tensors, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate_(*tensors, **_without_stream(stream, options))
     return _rotate(False, tensors, None, True, None, None, None, stream, options)
@@ -216,23 +216,11 @@ def rotate_backward(
     stream: int | None = None,
     **options: Unpack[Options],
 ) -> Tuple[_Array, ...]: ...
-def rotate_backward(
-    *tensors: Any,
-    out: Any = None,
-    forward_src: Any = None,
-    d_freqs: Any = None,
-    d_inv_freq: Any = None,
-    stream: int | None = None,
-    **options: Any,
-) -> Any:
+def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, stream=None, **options):
     if _has_torch(tensors):
+        options = _without_stream(stream, options)
         return _torch_functions().rotate_backward(
-            *tensors,
-            out=out,
-            forward_src=forward_src,
-            d_freqs=d_freqs,
-            d_inv_freq=d_inv_freq,
-            **_without_stream(stream, options),
+            *tensors, out=out, forward_src=forward_src, d_freqs=d_freqs, d_inv_freq=d_inv_freq, **options
         )
     return _rotate(True, tensors, out, False, forward_src, d_freqs, d_inv_freq, stream, options)
 
@@ -243,7 +231,7 @@ def rotate_backward_(x: _Array, /, *, stream: int | None = None, **options: Unpa
 def rotate_backward_(
     x: _Array, y: _Array, /, *more: _Array, stream: int | None = None, **options: Unpack[Options]
 ) -> Tuple[_Array, ...]: ...
-def rotate_backward_(*tensors: Any, stream: int | None = None, **options: Any) -> Any:
+def rotate_backward_(*tensors, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate_backward_(*tensors, **_without_stream(stream, options))
     return _rotate(True, tensors, None, True, None, None, None, stream, options)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Sequence, Tuple, overload
+from typing import TYPE_CHECKING, Sequence, Tuple, overload
 
 import torch
 from torch import Tensor
@@ -231,12 +231,7 @@ def rotate(
     **options: Unpack[Options],
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
-def rotate(
-    *tensors: Tensor,
-    out: Any = None,
-    max_position: int | None = None,
-    **options: Any,
-) -> Any:
+def rotate(*tensors, out=None, max_position=None, **options):
     if out is not None:
         return _rotate_out(False, tensors, out, max_position, options)
     spec, side = _resolve(tensors, options, max_position)
@@ -260,7 +255,7 @@ def rotate_(
     x: Tensor, y: Tensor, /, *more: Tensor, max_position: int | None = None, **options: Unpack[Options]
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
-def rotate_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
+def rotate_(*tensors, max_position=None, **options):
     spec, side = _resolve(tensors, options, max_position)
     if side.freqs is not None and side.freqs.requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
@@ -403,15 +398,7 @@ def rotate_backward(
     **options: Unpack[Options],
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
-def rotate_backward(
-    *tensors: Tensor,
-    out: Any = None,
-    forward_src: Any = None,
-    d_freqs: Tensor | None = None,
-    d_inv_freq: Tensor | None = None,
-    max_position: int | None = None,
-    **options: Any,
-) -> Any:
+def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, max_position=None, **options):
     if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
         spec, side = _resolve(tensors, options, max_position)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
@@ -432,7 +419,7 @@ def rotate_backward_(
     x: Tensor, y: Tensor, /, *more: Tensor, max_position: int | None = None, **options: Unpack[Options]
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
-def rotate_backward_(*tensors: Tensor, max_position: int | None = None, **options: Any) -> Any:
+def rotate_backward_(*tensors, max_position=None, **options):
     spec, side = _resolve(tensors, options, max_position)
     _check_in_place(spec, tensors, "rotate_backward")
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
