@@ -122,7 +122,8 @@ ARRAYS = tuple([name for name, option in TABLE.items() if option.type == "Tensor
 SETTINGS = {name: option for name, option in TABLE.items() if name not in ARRAYS}
 
 # All settings of a call, complete.
-Spec: Any = namedtuple("Spec", [option.per_tensor or name for name, option in SETTINGS.items()])
+_SPEC = [option.per_tensor or name for name, option in SETTINGS.items()]
+Spec: Any = namedtuple("Spec", _SPEC)  # type: ignore[misc]
 _EMPTY = {"str": "", "int": 0, "float": 0.0, "int[]": (), "float[]": ()}
 
 
@@ -139,7 +140,7 @@ DEFAULTS = {name: _find_default(option) for name, option in SETTINGS.items()}
 
 # What a call reads and writes beside its tensors, each an array or None; d_freqs is like the table, d_inv_freq [rotary_dim / 2].
 _SIDE = [*ARRAYS, "d_freqs", "d_inv_freq"]
-Side: Any = namedtuple("Side", _SIDE, defaults=[None] * len(_SIDE))
+Side: Any = namedtuple("Side", _SIDE, defaults=[None] * len(_SIDE))  # type: ignore[misc]
 NO_ARRAYS = Side()
 
 

@@ -17,7 +17,7 @@ _PLANS_MOST = 512
 # Times 1, 2, ...: the addresses of arrays without elements, for which libraries have 0. Nothing is read there.
 _NO_ELEMENTS = 64
 # The settings that are numbers in trope_args. (Of cp_size 1, the others are 0.)
-_NUMBERS = [name for name, type_ in Args._fields_ if name in Spec._fields and type_ is not ctypes.c_void_p]
+_NUMBERS = [name for name, type_, *_ in Args._fields_ if name in Spec._fields and type_ is not ctypes.c_void_p]
 
 
 class Meta(NamedTuple):
