@@ -95,7 +95,7 @@ def _describe_options(options):
         x = options.get(name)
         if x is not None:
             described[name] = (_arrays.describe_destination if name == "status" else _arrays.describe)(x, name)
-    return {**options, **described}
+    return {**options, **described} if described else options
 
 
 def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
