@@ -52,6 +52,14 @@ def of_table(cos, sin, columns):
     return cos[..., first], sin[..., first], cos[..., second], sin[..., second]
 
 
+def to_columns(values, columns):
+    """A table with a column for each element, of values for each pair."""
+    width = 2 * values.shape[-1]
+    first, second = pairs(width, columns)
+    both = first + second
+    return concatenate((values, values))[..., [both.index(i) for i in range(width)]]
+
+
 def concatenate(arrays):
     """Along the last dimension. Arrays of NumPy or tensors of torch, which names it as NumPy does."""
     if isinstance(arrays[0], np.ndarray):

@@ -81,7 +81,7 @@ COMPILED = """
     liger.liger_rotary_pos_emb_vision liger.liger_multimodal_rotary_pos_emb liger.liger_llama4_text_rotary_pos_emb
     transformer_engine.apply_rotary_pos_emb transformer_engine.apply_fused_qkv_rotary_pos_emb
     megatron.apply_rotary_pos_emb megatron.fused_apply_rotary_pos_emb_thd megatron.fused_mla_rope_inplace
-    megatron.fused_mla_rope_kv_split megatron.fused_mla_rope_concat megatron.fused_apply_mrope
+    megatron.fused_mla_rope_kv_split megatron.fused_mla_rope_concat
 """
 
 

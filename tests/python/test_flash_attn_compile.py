@@ -1,44 +1,11 @@
-"""trope.flash_attn under torch.compile: the bits of eager calls, also in place on leaves that require a gradient."""
+"""trope.flash_attn in place under torch.compile: leaves, whose data it writes, and shapes that change."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_flash_attn import (  # noqa: E402
-    by_device, rand,
-)  # fmt: skip
-
+from checks import device, random  # noqa: E402, F401 (device is a fixture)
 from trope import flash_attn as fa  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(5)
-
-
-@by_device
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("call", ["new", "in place", "qkv", "qkv of heads", "kv", "module"])
-def test_compile(device, call, dynamic):
-    cos, sin, x = rand(4, 4, device=device), rand(4, 4, device=device), rand(2, 4, 3, 2, 8, device=device)
-    module = fa.RotaryEmbedding(8, device=device)
-    function = {
-        "new": lambda t: fa.apply_rotary_emb(t[:, :, 0], cos, sin) * 2,
-        "in place": lambda t: fa.apply_rotary_emb((t * 1)[:, :, 0], cos, sin, inplace=True) * 2,
-        "qkv": lambda t: fa.apply_rotary_emb_qkv_(t * 1, cos, sin) * 2,
-        "qkv of heads": lambda t: fa.apply_rotary_emb_qkv_((t * 1).flatten(2, 3), cos, sin, num_heads_q=2) * 2,
-        "kv": lambda t: fa.apply_rotary_emb_kv_((t * 1)[:, :, :2], cos, sin) * 2,
-        "module": lambda t: module(t * 1) * 2,
-    }[call]
-    results = []
-    torch._dynamo.reset()
-    for f in (function, torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)):
-        leaf = x.clone().requires_grad_()
-        y = f(leaf)
-        y.square().sum().backward()
-        results.append((y.detach(), leaf.grad))
-    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
-
 
 K_TABLES = [torch.rand(6, 4) for _ in range(2)]
 IN_PLACE = {
@@ -76,14 +43,14 @@ IN_PLACE = {
 def check_compiled_leaf(device, call, backend, dynamic):
     """The compiled call has the bits of the eager one: the result, the leaf, and its gradient, which is not written over."""
     shape, function = IN_PLACE[call]
-    cos, sin, x, results = rand(6, 4, device=device), rand(6, 4, device=device), rand(*shape, device=device), []
+    cos, sin, x, results = random(6, 4, device=device), random(6, 4, device=device), random(*shape, device=device), []
     upstream = None
     torch._dynamo.reset()
     for f in (function, torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)):
         leaf = x.clone().requires_grad_()
         y = f(leaf, cos, sin)
         rotated = leaf.detach().clone()
-        upstream = rand(*y.shape, device=device) if upstream is None else upstream
+        upstream = random(*y.shape, device=device) if upstream is None else upstream
         kept = upstream.clone()
         y.backward(upstream)
         assert torch.equal(upstream, kept)
@@ -94,14 +61,12 @@ def check_compiled_leaf(device, call, backend, dynamic):
     return y, leaf
 
 
-@by_device
 @pytest.mark.parametrize("backend, dynamic", [("eager", False), ("aot_eager", False), ("aot_eager", True)])
 @pytest.mark.parametrize("call", IN_PLACE)
 def test_compile_of_a_leaf_in_place(device, call, backend, dynamic):
     check_compiled_leaf(device, call, backend, dynamic)
 
 
-@by_device
 @pytest.mark.parametrize("call, dynamic", [("x", False), ("qkv", False), ("qkv of heads", True), ("two views", True)])
 def test_inductor_of_a_leaf_in_place(device, call, dynamic):
     """The result is the memory of the leaf, if it is all of it."""
@@ -109,25 +74,23 @@ def test_inductor_of_a_leaf_in_place(device, call, dynamic):
     assert (y.data_ptr() == leaf.data_ptr()) == (call != "two views")
 
 
-@by_device
 def test_compile_of_shapes_that_change(device):
     """As flash-attention's own tests call it: one compiled function, with and without num_heads_q."""
     torch._dynamo.reset()
-    cos, sin = rand(9, 4, device=device), rand(9, 4, device=device)
+    cos, sin = random(9, 4, device=device), random(9, 4, device=device)
     compiled = torch.compile(fa.apply_rotary_emb_qkv_, backend="aot_eager", fullgraph=True)
     for shape, heads in (((2, 4, 3, 2, 8), None), ((3, 5, 3, 2, 8), None), ((2, 6, 6, 8), 2), ((2, 7, 8, 12), 4)):
-        leaves = [rand(*shape, device=device).requires_grad_()]
+        leaves = [random(*shape, device=device).requires_grad_()]
         leaves.append(leaves[0].detach().clone().requires_grad_())
-        d = rand(*shape, device=device)
+        d = random(*shape, device=device)
         for leaf, f in zip(leaves, (fa.apply_rotary_emb_qkv_, compiled)):
             f(leaf, cos, sin, num_heads_q=heads).backward(d)
         assert torch.equal(*leaves) and torch.equal(leaves[0].grad, leaves[1].grad)
 
 
-@by_device
 def test_compile_of_a_model_that_is_frozen(device):
     """Without autograd the tensor is rotated, too."""
-    cos, sin, x = rand(4, 4, device=device), rand(4, 4, device=device), rand(2, 4, 3, 2, 8, device=device)
+    cos, sin, x = random(4, 4, device=device), random(4, 4, device=device), random(2, 4, 3, 2, 8, device=device)
     leaf, wanted = x.clone().requires_grad_(), fa.apply_rotary_emb_qkv_(x.clone(), cos, sin)
     torch._dynamo.reset()
     with torch.no_grad():
