@@ -48,20 +48,10 @@ def upstreams(results):
     return random_ones, [rearranged(dy, "first") for dy in random_ones], of_a_sum
 
 
-def check(function, inputs, formula, bits=False, slack=2.0**-20, in_place=False):
-    """Values and gradients of function(*inputs) are those of the formula, and nothing else is written.
-
-    The formula gets the inputs in float64, and results are to be its results rounded once. With `bits` it gets them in their
-    own dtype, and results are to have the same bits. A function that works in place gets copies, which it has to return.
-    Returns the results.
-    """
-    inputs = as_list(inputs)
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    kept = [x.detach().clone() for x in inputs]
-    given = [leaf.clone() if in_place else leaf for leaf in leaves]
-    results = as_list(function(*given))
-    exact_inputs = [(x if bits else x.double()).requires_grad_() for x in kept]
-    expected = as_list(formula(*exact_inputs))
+def check_results(results, inputs, expected, exact_inputs, bits=False, slack=2.0**-20):
+    """Results, and the gradients of the inputs for several upstream ones, are the expected ones: rounded once, or to the bit.
+    Upstream gradients are not written."""
+    results, inputs, expected, exact_inputs = map(as_list, (results, inputs, expected, exact_inputs))
     assert len(results) == len(expected)
 
     def compare(y, right):
@@ -72,16 +62,30 @@ def check(function, inputs, formula, bits=False, slack=2.0**-20, in_place=False)
 
     for y, right in zip(results, expected):
         compare(y, right)
-    if in_place:
-        assert all(y.data_ptr() == x.data_ptr() for x, y in zip(given, results))
-        assert not bits or all(torch.equal(x.detach(), right) for x, right in zip(given, expected))
     for upstream in upstreams(results):
-        before = [dy.clone() for dy in upstream]
-        found = torch.autograd.grad(results, leaves, upstream, retain_graph=True)
-        right = [dy if bits else dy.double() for dy in upstream]
-        for dx, x, d_right in zip(found, leaves, torch.autograd.grad(expected, exact_inputs, right, retain_graph=True)):
+        kept = [dy.clone() for dy in upstream]
+        found = torch.autograd.grad(results, inputs, upstream, retain_graph=True)
+        exact = [dy.to(right.dtype) for dy, right in zip(upstream, expected)]
+        for dx, x, right in zip(found, inputs, torch.autograd.grad(expected, exact_inputs, exact, retain_graph=True)):
             assert dx.dtype == x.dtype
-            compare(dx, d_right)
-        assert all(map(torch.equal, upstream, before))
-    assert all(torch.equal(leaf, before) for leaf, before in zip(leaves, kept))
+            compare(dx, right)
+        assert all(map(torch.equal, upstream, kept))
+
+
+def check(function, inputs, formula, bits=False, slack=2.0**-20, in_place=False):
+    """Values and gradients of function(*inputs) are those of the formula, and nothing else is written.
+
+    The formula gets the inputs in float64, and results are to be its results rounded once. With `bits` it gets them in their
+    own dtype, and results are to have the same bits. A function that works in place gets copies, which it has to return.
+    Returns the results.
+    """
+    leaves = [x.detach().requires_grad_() for x in as_list(inputs)]
+    kept = [x.detach().clone() for x in leaves]
+    given = [leaf.clone() if in_place else leaf for leaf in leaves]
+    results = as_list(function(*given))
+    exact_inputs = [(x if bits else x.double()).requires_grad_() for x in kept]
+    check_results(results, leaves, formula(*exact_inputs), exact_inputs, bits, slack)
+    if in_place:
+        assert all(y.data_ptr() == x.data_ptr() and torch.equal(x, y) for x, y in zip(given, results))
+    assert all(map(torch.equal, leaves, kept))
     return results

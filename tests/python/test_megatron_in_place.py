@@ -6,19 +6,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.utils.checkpoint  # noqa: E402
-from test_megatron import (  # noqa: E402
-    BATCH, DEVICES, HEADS, NOPE, ROTARY, TOKENS, check_bits, make_tables, random, reference_mla, refused,
-)  # fmt: skip
+from checks import check_results, device, random  # noqa: E402, F401 (device is a fixture)
+from refusals import refused  # noqa: E402
+from test_megatron import BATCH, HEADS, NOPE, ROTARY, TOKENS, formula_of_mla, make_tables  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import trope  # noqa: E402
 import trope.megatron as tm  # noqa: E402
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    torch.manual_seed(11)
-    return request.param
 
 
 class InPlace:
@@ -27,11 +21,11 @@ class InPlace:
     def __init__(self, device, function=tm.fused_apply_mla_rope_for_q):
         tables = make_tables(device, torch.float32)
         rows = torch.arange(TOKENS)[:, None]
-        self.leaf = random(TOKENS, BATCH, HEADS, NOPE + ROTARY, device=device)
+        self.leaf = random(TOKENS, BATCH, HEADS, NOPE + ROTARY, device=device, grad=True)
         self.old = self.leaf.detach().clone().requires_grad_()
         self.dy = torch.randn(self.leaf.shape, device=device)
         self.rotate = lambda t: function(t, *tables, NOPE, ROTARY)
-        self.formula = lambda t: reference_mla(t, *tables, rows)
+        self.formula = lambda t: formula_of_mla(t, *tables, rows)
         self.rotated = self.formula(self.old).detach()
 
 
@@ -43,7 +37,7 @@ def case(device, request):
 def test_mla_in_place_on_what_autograd_needs(case):
     """A view, as of a projection's output, is written. What was saved of a tensor for backward is known to be gone."""
     view = case.old.flatten(2).clone().unflatten(-1, (HEADS, NOPE + ROTARY))
-    check_bits(case.rotate(view), case.formula(case.old), case.old)
+    check_results(case.rotate(view), case.old, case.formula(case.old), case.old, bits=True)
     for kept in (case.old.clone(), case.leaf):
         lost = kept.square()
         case.rotate(kept)
@@ -73,12 +67,12 @@ def test_mla_in_place_twice_on_a_leaf(case):
     second = case.rotate(first)
     expected = case.formula(case.formula(case.old))
     assert torch.equal(case.leaf, expected)
-    check_bits(second, expected, case.leaf, case.old)
+    check_results(second, case.leaf, expected, case.old, bits=True)
     with pytest.raises(RuntimeError, match="modified inplace"):
         first.sin()
     again = case.leaf.detach().clone().requires_grad_()
     third = case.rotate(case.leaf)
-    check_bits(third, case.formula(again), case.leaf, again)
+    check_results(third, case.leaf, case.formula(again), again, bits=True)
     with pytest.raises(RuntimeError, match="modified inplace"):
         second.sin()
 
@@ -117,7 +111,7 @@ VIEWS = {
 def test_mla_in_place_on_a_view_of_a_leaf_writes_the_leaf_as_megatrons_own_does(case, view):
     y = case.rotate(view(case.leaf))
     expected = case.formula(view(case.old))
-    check_bits(y.contiguous(), expected.contiguous(), case.leaf, case.old)
+    check_results(y, case.leaf, expected, case.old, bits=True)
     written = case.old.detach().clone()
     view(written).copy_(expected.detach())
     assert torch.equal(case.leaf, written)
@@ -131,7 +125,8 @@ def run_again(function, t, use_reentrant):
 def test_mla_in_place_under_activation_checkpointing(device, use_reentrant):
     """A checkpoint that computes the tensor and rotates it has the gradients of autograd."""
     case = InPlace(device)
-    x, weight = random(TOKENS, BATCH, 8, device=device), random(8, HEADS * (NOPE + ROTARY), device=device)
+    x = random(TOKENS, BATCH, 8, device=device, grad=True)
+    weight = random(8, HEADS * (NOPE + ROTARY), device=device, grad=True)
 
     def project(x):
         return (x @ weight).unflatten(-1, (HEADS, NOPE + ROTARY))
@@ -188,7 +183,7 @@ def test_mla_in_place_if_compiled(device, is_leaf):
     compiled = torch.compile(case.rotate, backend="aot_eager", fullgraph=not is_leaf)
     y = compiled(t)
     assert torch.equal(t, case.rotated)
-    check_bits(y, case.formula(case.old), case.leaf, case.old)
+    check_results(y, case.leaf, case.formula(case.old), case.old, bits=True)
     if not is_leaf:
         with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
             compiled(case.leaf)

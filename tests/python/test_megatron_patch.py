@@ -10,9 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from checks import check_results, random  # noqa: E402
+from dropins import Group  # noqa: E402
+from refusals import refused  # noqa: E402
 from test_megatron import (  # noqa: E402
-    BATCH, DIM, HEADS, LENGTHS, OPTIONS, TOKENS, TOTAL, Group, check_bits, find_cos_sin, find_rows, make_config,
-    make_cu_seqlens, make_freqs, make_thd, random, reference, reference_thd, refused,
+    BATCH, DIM, HEADS, LENGTHS, OPTIONS, TOKENS, TOTAL, find_cos_sin, find_rows, formula_of_freqs, make_config, make_cu_seqlens,
+    make_freqs, make_sbhd, make_thd,
 )  # fmt: skip
 
 import trope.megatron as tm  # noqa: E402
@@ -171,7 +174,7 @@ def test_arguments_by_the_signature_that_is_there(build):
     """Positions of arguments, and what freqs are without max_seqlen, are those of the installed Megatron-Core."""
     t, freqs = make_thd("cpu", torch.bfloat16, 1, TOTAL)
     words = t, make_cu_seqlens("cpu"), freqs
-    sbhd, table = torch.randn(TOKENS, BATCH, HEADS, DIM), make_freqs("cpu")
+    sbhd, table = make_sbhd("cpu"), make_freqs("cpu")
     for source, is_old, thd in (
         (OF_0_19_2, True, (False, True, 1.3, Group())),
         (MAIN[UTILS], False, (False, True, 1.3, True, True, Group())),
@@ -180,17 +183,17 @@ def test_arguments_by_the_signature_that_is_there(build):
         utils = build.all(dict(MAIN, **{UTILS: source}))[UTILS]
         with tm.patch() as handle:
             found = utils._apply_rotary_pos_emb_thd(*words, *thd)
-            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=True), options))
+            assert torch.equal(found, formula_of_freqs(freqs, find_rows(in_stream=True), **options)(t))
             found = utils.apply_rotary_pos_emb(t, freqs, make_config(), words[1], 1.3, cp_group=thd[-1])
-            assert torch.equal(found, reference_thd(t, freqs, find_rows(in_stream=True), {"mscale": 1.3}))
+            assert torch.equal(found, formula_of_freqs(freqs, find_rows(in_stream=True), mscale=1.3)(t))
             if is_old:  # the sixth is multi_latent_attention
                 found = utils._apply_rotary_pos_emb_bshd(sbhd, table, False, False, 1.3, True)
-                assert torch.equal(found, reference(sbhd, *find_cos_sin(table), **OPTIONS["mla"]))
+                assert torch.equal(found, formula_of_freqs(table, **OPTIONS["mla"])(sbhd))
                 with pytest.raises(TypeError):
                     utils.apply_rotary_pos_emb(sbhd, table, make_config(), None, 1.0, None, False, True)
             else:
                 found = utils.apply_rotary_pos_emb(*words[::2], make_config(), words[1], cp_group=Group(), max_seqlen=TOTAL)
-                assert torch.equal(found, reference_thd(t, freqs, find_rows(), {}))
+                assert torch.equal(found, formula_of_freqs(freqs, find_rows())(t))
             with pytest.raises(TypeError):
                 utils.apply_rotary_pos_emb(sbhd, table, make_config(), t=sbhd)
         assert handle.calls["apply_rotary_pos_emb"] >= 3 and handle.calls["_apply_rotary_pos_emb_thd"] == 1
@@ -200,16 +203,16 @@ def test_default_cp_group_is_megatrons(build):
     build.all({STATE: ""})[STATE].get_context_parallel_group = lambda: Group(2, 1)
     t, freqs = make_thd("cpu", torch.bfloat16, 2, max(LENGTHS))
     found = tm.apply_rotary_pos_emb(t, freqs, make_config(), make_cu_seqlens("cpu"))
-    assert torch.equal(found, reference_thd(t, freqs, find_rows(2, 1), {}))
+    assert torch.equal(found, formula_of_freqs(freqs, find_rows(2, 1))(t))
 
 
 def test_compile_of_what_is_patched(build):
     utils, config, freqs = build.all(MAIN)[UTILS], make_config(), make_freqs("cpu")
-    t = random(TOKENS, BATCH, HEADS, DIM, device="cpu")
+    t = make_sbhd("cpu")
     with tm.patch() as handle:
         call = torch.compile(lambda t: utils.apply_rotary_pos_emb(t, freqs, config), backend="aot_eager", fullgraph=True)
-        assert torch.equal(call(t), reference(t, *find_cos_sin(freqs)))
-        assert torch.equal(call(t), reference(t, *find_cos_sin(freqs)))
+        assert torch.equal(call(t), formula_of_freqs(freqs)(t))
+        assert torch.equal(call(t), formula_of_freqs(freqs)(t))
         assert handle.traced["apply_rotary_pos_emb"] == 1 and "1 traced" in repr(handle)
         with pytest.warns(UserWarning, match="torch.compile has traced 1 calls"):
             assert handle.calls["apply_rotary_pos_emb"] == 0
@@ -267,14 +270,14 @@ def test_bits_of_megatron(megatron, options, cp_size, in_stream):
     freqs = find_common_angles(rows, BATCH if cp_size == 0 else 1, options.get("mscale", 1.0))
     words = dict(options, cp_group=Group(max(cp_size, 1), cp_size // 2))
     shape = (TOTAL // cp_size,) if cp_size else (TOKENS, BATCH)
-    t = random(*shape, HEADS, DIM, device="cpu", dtype=torch.bfloat16)
+    t = random(*shape, HEADS, DIM, dtype=torch.bfloat16, grad=True)
     lengths = [n for n in LENGTHS if n]  # its interleaved formula fails if there is none
     words.update(cu_seqlens=make_cu_seqlens("cpu", lengths) if cp_size else None)
     plain = make_config(apply_rope_fusion=False, rotary_interleaved=interleaved)
     expected = utils.apply_rotary_pos_emb(t, freqs, plain, **words)
     with tm.patch() as handle:
         fused = make_config(rotary_interleaved=interleaved, mrope_section=[4, 2, 2])
-        check_bits(utils.apply_rotary_pos_emb(t, freqs, fused, **words), expected, t)
+        check_results(utils.apply_rotary_pos_emb(t, freqs, fused, **words), t, expected, t, bits=True)
         assert handle.calls["apply_rotary_pos_emb"] == 1
 
 
