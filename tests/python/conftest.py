@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-collect_ignore = ["test_ffi.py"]  # unittest's, and its first argument is the library
-
 if importlib.util.find_spec("trope") is None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.insert(0, os.path.join(root, "python"))
