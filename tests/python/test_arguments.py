@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 import trope
-from test_rotate import OnlyDlpack
 
 torch = pytest.importorskip("torch") if __import__("importlib").util.find_spec("torch") else None
 if torch:
@@ -60,6 +59,7 @@ ROWS = [
     *rows("length", "freqs", TABLE, np.tile(FREQS, (1, 2)), FREQS[:3], FREQS[0]),
     *rows("length", "freqs", dict(TABLE, rotary_dim=8), FREQS[:, :6], FREQS[:, :7], np.tile(FREQS, (1, 2)), FREQS[:, :0]),
     *rows("length", "freqs", TABLE, FREQS[None, None, None], np.stack([FREQS] * 3), np.stack([FREQS] * 2)[:, None]),
+    *rows("length", "freqs", TABLE, np.zeros((5, 4, 1, 8), f32)),
     *rows("length", "freqs", dict(TABLE, rotary_dim=6), FREQS, FREQS[:, :7], FREQS[:, :5]),
     *rows("length", "freqs", dict(TABLE, angle_columns="pair", rotary_dim=8), FREQS, FREQS[:, :3], FREQS[:, :5]),
     *rows("value", "freqs", TABLE, FREQS[:0], FREQS[:, ::-1]),
@@ -276,13 +276,28 @@ def test_out_and_forward_src_in_every_form(library):
         assert np.array_equal(np.asarray(dx), trope.rotate_backward(X, **TABLE))
 
 
+class OnlyDlpack:
+    """An array that has DLPack, as NumPy gives it, and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_an_array_with_dlpack_alone(dtype):
     x = X.astype(dtype)
     y, z = trope.rotate(OnlyDlpack(x), OnlyDlpack(x[:, :, ::2]), **dict(TABLE, freqs=OnlyDlpack(FREQS)))
     assert type(y) is np.ndarray and y.dtype == dtype and np.array_equal(y, trope.rotate(x, **TABLE))
     assert np.array_equal(z, trope.rotate(x[:, :, ::2], **TABLE))
-    assert np.array_equal(trope.rotate_backward(OnlyDlpack(x), **TABLE), trope.rotate_backward(x, **TABLE))
+    out = np.empty_like(x)
+    trope.rotate_backward(OnlyDlpack(x), out=OnlyDlpack(out), **TABLE)
+    assert np.array_equal(out, trope.rotate_backward(x, **TABLE))
 
 
 def test_rotary_dim_is_asked_for():

@@ -340,6 +340,7 @@ def test_rotate_half(device, interleaved):
     table, rows = torch.zeros(4, 4, device=device), rows_of(2, 4, 0, device)
     x = random(2, 4, 3, 8, device=device)
     check(lambda x: fa.rotate_half(x, interleaved), x, lambda x: formula(x, table, table + 1, rows, interleaved))
+    refused("x", fa.rotate_half, random(2, 5), words="must be even")
 
 
 def test_nothing_is_written_by_a_refused_call():

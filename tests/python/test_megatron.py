@@ -157,6 +157,7 @@ def test_thd(device, dtype, cp_size, in_stream, options):
         check_bits(lambda t: apply(t, freqs, options, cu_seqlens=cu_seqlens, cp_group=group), t, right)
         found = _apply_rotary_pos_emb_thd(t, cu_seqlens.long(), freqs, cp_group=group, **options)
         assert torch.equal(found, right(t))
+    refused("cp_group", _apply_rotary_pos_emb_thd, t, cu_seqlens, freqs, words="is missing")
 
 
 @pytest.mark.parametrize("cp_size", [2, 4])
