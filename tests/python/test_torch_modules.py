@@ -6,6 +6,9 @@ torch = pytest.importorskip("torch")
 
 import trope  # noqa: E402
 import trope.torch  # noqa: E402
+from checks import DEVICES  # noqa: E402
+from reference import of_table, rotate  # noqa: E402
+from refusals import refused  # noqa: E402
 from trope.torch import RotaryEmbedding  # noqa: E402
 
 LLAMA = dict(model_type="llama", rope_theta=10000.0, head_dim=8, max_position_embeddings=64)
@@ -14,28 +17,15 @@ NEOX = dict(
     model_type="gpt_neox", rotary_emb_base=10000, rotary_pct=0.25, hidden_size=64, num_attention_heads=2,
     max_position_embeddings=64,
 )  # fmt: skip
-QWEN2_VL = dict(
-    LLAMA, model_type="qwen2_vl", head_dim=16, rope_scaling=dict(type="mrope", mrope_section=[3, 3, 2])
-)  # fmt: skip
-LONGROPE = dict(
-    LLAMA,
-    model_type="phi3",
-    original_max_position_embeddings=16,
-    rope_scaling=dict(type="longrope", short_factor=[1.0, 1.0, 1.0, 1.0], long_factor=[1.0, 2.0, 4.0, 8.0]),
-)
+QWEN2_VL = dict(LLAMA, model_type="qwen2_vl", head_dim=16, rope_scaling=dict(type="mrope", mrope_section=[3, 3, 2]))
+SCALED = dict(type="longrope", short_factor=[1.0, 1.0, 1.0, 1.0], long_factor=[1.0, 2.0, 4.0, 8.0])
+LONGROPE = dict(LLAMA, model_type="phi3", original_max_position_embeddings=16, rope_scaling=SCALED)
 DYNAMIC = dict(LLAMA, max_position_embeddings=16, rope_scaling=dict(rope_type="dynamic", factor=2.0))
 PLAIN = dict(layout="bshd", pairing="half")
 
 
 def random(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
-
-
-def refused(argument, call):
-    with pytest.raises(trope.Error) as caught:
-        call()
-    assert caught.value.argument == argument, (caught.value.argument, str(caught.value))
-    return str(caught.value)
 
 
 # ---- What a config says ----
@@ -73,30 +63,33 @@ def test_axes():
     text = trope.torch.rotate(q, inv_freq=frequencies, position_ids=ids[0], **PLAIN)
     assert torch.equal(module(q, position_ids=ids[0]), text)
     assert torch.equal(module(q, position_ids=ids[:1].expand(3, 2, 5)), text)
-    with_text_row = torch.cat((ids[:1], ids))
-    assert "first row" in refused("position_ids", lambda: module(q, position_ids=with_text_row))
+    refused("position_ids", module, q, position_ids=torch.cat((ids[:1], ids)), words="first row")
 
 
-@pytest.mark.parametrize(
-    "config, option, value",
-    [
-        (DEEPSEEK, "pairing", "half"),
-        (DEEPSEEK, "pairing_out", "interleaved"),
-        (DEEPSEEK, "rotary_offset", 0),
-        (DEEPSEEK, "rotary_offset", 16),
-        (DEEPSEEK, "rotary_dim", 24),
-        (LLAMA, "pairing", "interleaved"),
-        (LLAMA, "pairing_out", "interleaved"),
-        (LLAMA, "inverse", True),
-        (LLAMA, "rotary_dim", 4),
-        (NEOX, "rotary_dim", 32),
-        (NEOX, "rotary_offset", 8),
-        (QWEN2_VL, "pair_axis", trope.pair_axis("interleaved", [3, 3, 2])),
-    ],
-)
-def test_what_contradicts_a_config_is_refused(config, option, value):
-    message = refused(option, lambda: RotaryEmbedding(config, layout="bshd", **{option: value}))
-    assert option in message
+YARN = dict(LLAMA, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16))
+UNKNOWN = {key: value for key, value in LLAMA.items() if key != "model_type"}
+CONTRADICTIONS = [
+    *((DEEPSEEK, "rotary_offset", value) for value in (0, 16)), (DEEPSEEK, "pairing", "half"),
+    (DEEPSEEK, "pairing_out", "interleaved"), (DEEPSEEK, "rotary_dim", 24), (LLAMA, "pairing", "interleaved"),
+    (LLAMA, "pairing_out", "interleaved"), (LLAMA, "inverse", True), (LLAMA, "rotary_dim", 4), (NEOX, "rotary_dim", 32),
+    (NEOX, "rotary_offset", 8), (QWEN2_VL, "pair_axis", trope.pair_axis("interleaved", [3, 3, 2])), (LLAMA, "parts", 2),
+    (YARN, "mscale", 1.0),
+]  # fmt: skip
+BAD_OPTIONS = [
+    (LLAMA, "layout", "hsbd"), (LLAMA, "layout", ["bshd"]), (LLAMA, "layout", None), (UNKNOWN, "pairing", None),
+    (LLAMA, "rotary_dims", 8), (LLAMA, "inv_freq", [1.0] * 4), (LLAMA, "freqs", random(5, 8)), (LLAMA, "learned", "yes"),
+    (LLAMA, "mscale", "1"), (LLAMA, "rounding", "twice"), (LLAMA, "padding", "none"), (LLAMA, "parts", 0),
+    (QWEN2_VL, "pair_axis", 5), (LLAMA, "rotary_dim", "8"), (5, "config", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, option, value", CONTRADICTIONS + BAD_OPTIONS)
+def test_what_contradicts_a_config_or_cannot_be_is_refused(config, option, value):
+    options = dict(layout="bshd")
+    options.update({} if option == "config" else {option: value})
+    if value is None:
+        options.pop(option, None)
+    refused(option, RotaryEmbedding, config, **options)
 
 
 def test_what_a_config_says_may_be_said_again():
@@ -110,30 +103,14 @@ def test_what_a_config_says_may_be_said_again():
     RotaryEmbedding(frequencies, layout="bshd", pairing="half", rotary_dim=8, rotary_offset=0)(random(2, 5, 3, 24))
 
 
-def test_constructor_refuses():
+def test_options_that_depend_on_others_are_refused():
     frequencies = trope.frequencies(LLAMA)
-    unknown = {key: value for key, value in LLAMA.items() if key != "model_type"}
-    for argument, make in {
-        "layout": lambda: RotaryEmbedding(LLAMA),
-        "pairing": lambda: RotaryEmbedding(unknown, layout="bshd"),
-        "rotary_dims": lambda: RotaryEmbedding(LLAMA, layout="bshd", rotary_dims=8),
-        "inv_freq": lambda: RotaryEmbedding(LLAMA, layout="bshd", inv_freq=[1.0] * 4),
-        "freqs": lambda: RotaryEmbedding(LLAMA, layout="bshd", freqs=random(5, 8)),
-        "layer_type": lambda: RotaryEmbedding(frequencies, layer_type="full_attention", **PLAIN),
-        "seq_len": lambda: RotaryEmbedding(frequencies, seq_len=5, **PLAIN),
-        "learned": lambda: RotaryEmbedding(LLAMA, layout="bshd", learned="yes"),
-        "mscale": lambda: RotaryEmbedding(LLAMA, layout="bshd", mscale="1"),
-        "rounding": lambda: RotaryEmbedding(LLAMA, layout="bshd", rounding="twice"),
-        "cp_rank": lambda: RotaryEmbedding(LLAMA, layout="bshd", cp_size=2),
-        "padding": lambda: RotaryEmbedding(LLAMA, layout="bshd", padding="none"),
-        "parts": lambda: RotaryEmbedding(LLAMA, layout="bshd", parts=0),
-    }.items():
-        refused(argument, make)
-    refused("layout", lambda: RotaryEmbedding(LLAMA, layout="hsbd"))
-    refused("pairing", lambda: RotaryEmbedding(frequencies, layout="bshd"))
-    refused("config", lambda: RotaryEmbedding(5, **PLAIN))
+    refused("layer_type", RotaryEmbedding, frequencies, layer_type="full_attention", **PLAIN)
+    refused("seq_len", RotaryEmbedding, frequencies, seq_len=5, **PLAIN)
+    refused("pairing", RotaryEmbedding, frequencies, layout="bshd")
+    refused("cp_rank", RotaryEmbedding, LLAMA, layout="bshd", cp_size=2)
     for argument in ("positon_ids", "inv_freq", "freqs"):
-        refused(argument, lambda: RotaryEmbedding(LLAMA, layout="bshd")(random(1, 5, 3, 8), **{argument: None}))
+        refused(argument, RotaryEmbedding(LLAMA, layout="bshd"), random(1, 5, 3, 8), **{argument: None})
 
 
 def test_an_option_is_given_once():
@@ -202,8 +179,7 @@ def test_transformers_choose_the_same_frequencies():
         for tokens in (5, 40):
             x = random(1, tokens, 2, 8)
             cos, sin = cls(config)(x, torch.arange(tokens)[None])
-            a, b = x.chunk(2, -1)
-            wanted = x * cos[:, :, None] + torch.cat((-b, a), -1) * sin[:, :, None]
+            wanted = rotate(x, of_table(cos, sin, "half"), "half")
             torch.testing.assert_close(RotaryEmbedding(config, layout="bshd")(x), wanted, atol=1e-5, rtol=1e-5)
 
 
@@ -240,7 +216,7 @@ def test_a_learned_inv_freq_stays_float32():
     assert learned().double().inv_freq.dtype == torch.float64
     module = learned()
     module.inv_freq.data = module.inv_freq.data.bfloat16()  # as FSDP2's mixed precision does
-    assert "bfloat16" in refused("inv_freq", lambda: module(x))
+    refused("inv_freq", module, x, words="bfloat16")
     with pytest.raises(RuntimeError, match="inv_freq has dtype torch.bfloat16"):
         learned().load_state_dict({"inv_freq": torch.ones(64, dtype=torch.bfloat16)})
 
@@ -279,7 +255,7 @@ def test_learned_and_sharded(tmp_path):
             if dtype is None:
                 assert torch.equal(module(x), wanted)
             else:
-                assert "FSDP" in refused("inv_freq", lambda: module(x))
+                refused("inv_freq", module, x, words="FSDP")
     finally:
         torch.distributed.destroy_process_group()
 
@@ -297,22 +273,13 @@ def test_a_seq_len_below_the_tokens_of_the_call_is_refused(config):
     refused("cp_size", lambda: module(x, cp_size="2", cp_rank=0))
 
 
-def test_options_that_rotate_otherwise_than_the_config():
-    yarn = dict(LLAMA, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16))
-    for argument, make in {
-        "parts": lambda: RotaryEmbedding(LLAMA, layout="bshd", parts=2),
-        "mscale": lambda: RotaryEmbedding(yarn, layout="bshd", mscale=1.0),
-        "pair_axis": lambda: RotaryEmbedding(QWEN2_VL, layout="bshd", pair_axis=5),
-        "layout": lambda: RotaryEmbedding(LLAMA, layout=["bshd"]),
-        "rotary_dim": lambda: RotaryEmbedding(LLAMA, layout="bshd", rotary_dim="8"),
-    }.items():
-        refused(argument, make)
+def test_calls_that_rotate_otherwise_than_the_config():
     module, x = RotaryEmbedding(LLAMA, layout="bshd"), random(1, 4, 1, 8)
     for name, value in (("parts", 2), ("mscale", 2.0), ("pair_axis", "garbage"), ("pair_axis", [0, 1, 2, 0])):
-        refused(name, lambda: module(x, **{name: value}))
+        refused(name, module, x, **{name: value})
     for bad in (torch.tensor(1.0), random(4, 8), random(1, 4, 1, 8).expand(2, 1, 4, 1, 8)):
-        refused("tensors[0]", lambda: module(bad))
-    assert RotaryEmbedding(yarn, layout="bshd")(x).shape == x.shape
+        refused("tensors[0]", module, bad)
+    assert RotaryEmbedding(YARN, layout="bshd")(x).shape == x.shape
 
 
 def test_the_config_is_read_once(tmp_path):
@@ -328,7 +295,7 @@ def test_the_config_is_read_once(tmp_path):
     assert all(torch.equal(module(x), wanted) for module in modules)
 
 
-@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_frozen_learned_module_has_the_bits_of_the_one_that_learns(device):
     """A reference model keeps its table when it is frozen, on the device where it is, and has no gradient."""
     options = dict(layout="sbhd", pairing="half", learned=True)

@@ -9,8 +9,10 @@ torch = pytest.importorskip("torch")
 import trope  # noqa: E402
 import trope.torch  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
+from checks import DEVICES  # noqa: E402
+from reference import of_table, rotate  # noqa: E402
+from refusals import refused  # noqa: E402
 
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
 TABLE = dict(angle_columns="pair")
 
@@ -179,9 +181,7 @@ def test_torch_func_agrees_with_autograd(device, name):
 
 def reference(x, freqs):
     """sbhd, pairs by halves, freqs [tokens, pairs]."""
-    cos, sin = (torch.cat([t, t], -1)[:, None, None] for t in (freqs.cos(), freqs.sin()))
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+    return rotate(x, of_table(*(t.unsqueeze(-2) for t in (freqs.cos(), freqs.sin())), "pair"), "half")
 
 
 def test_third_derivatives_by_freqs(device):
@@ -309,25 +309,16 @@ def test_transforms_that_are_refused(device):
     cos, sin = random(3, 4, device=device).cos(), random(3, 4, device=device).sin()
     table = dict(layout="sbhd", pairing="half", angle_columns="pair")
     status = torch.zeros(1, dtype=torch.int32, device=device)
-    for call, argument in (
-        (lambda x: trope.torch.rotate(x, out=torch.empty_like(x), **options), "out"),
-        (
-            lambda x: trope.torch.rotate_backward(x, forward_src=x, d_inv_freq=torch.zeros(4).double(), **options),
-            "d_inv_freq",
-        ),
-        (lambda x: trope.torch.rotate(x, status=status, **options), "status"),
-    ):
+    gradient = dict(d_inv_freq=torch.zeros(4).double(), **options)
+    for argument, call in {
+        "out": lambda x: trope.torch.rotate(x, out=torch.empty_like(x), **options),
+        "d_inv_freq": lambda x: trope.torch.rotate_backward(x, forward_src=x, **gradient),
+        "status": lambda x: trope.torch.rotate(x, status=status, **options),
+    }.items():
         for transform in (torch.vmap(call), torch.func.grad(lambda x: call(x[0]).sum())):
-            with pytest.raises(trope.Error) as caught:
-                transform(x)
-            assert caught.value.argument == argument, str(caught.value)
-    for transform in (
-        lambda call: torch.func.jvp(call, (cos,), (cos,)),
-        lambda call: torch.func.vjp(call, cos),
-    ):
-        with pytest.raises(trope.Error, match="give freqs") as caught:
-            transform(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))
-        assert caught.value.argument == "cos"
+            refused(argument, transform, x)
+    for transform in (lambda call: torch.func.jvp(call, (cos,), (cos,)), lambda call: torch.func.vjp(call, cos)):
+        refused("cos", transform, lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table), words="give freqs")
     batch = torch.stack([cos, cos])
     for call in (
         lambda cos: torch.vmap(lambda cos: trope.torch.rotate(x[0], cos=cos, sin=sin, **table))(cos).sum(),
@@ -335,16 +326,15 @@ def test_transforms_that_are_refused(device):
             torch.vmap(lambda x, cos: trope.torch.rotate(x, cos=cos, sin=sin, **table), (0, None)), (None, 0)
         )(x, cos).sum(),
     ):
-        with pytest.raises(trope.Error, match="give freqs"):
-            torch.func.grad(call)(batch)
-        with pytest.raises(trope.Error, match="give freqs"):
-            call(batch.clone().requires_grad_())
-    with pytest.raises(trope.Error, match="tensors.1. is tensors.0."):
-        torch.vmap(lambda x: trope.torch.rotate_(x, x, **options))(x)
-    with pytest.raises(trope.Error, match="shared_heads"):
-        torch.vmap(lambda x: trope.torch.rotate_backward_(x, shared_heads=2, **options))(x)
-    with pytest.raises(trope.Error, match="empty dimension"):
-        torch.vmap(lambda x: trope.torch.rotate(x[:, :, :1], shared_heads=2, **options))(x[:0])
+        refused("cos", torch.func.grad(call), batch, words="give freqs")
+        refused("cos", call, batch.clone().requires_grad_(), words="give freqs")
+    refused("tensors[1]", torch.vmap(lambda x: trope.torch.rotate_(x, x, **options)), x, words="tensors.1. is tensors.0.")
+    for call, words, t in (
+        (lambda x: trope.torch.rotate_backward_(x, shared_heads=2, **options), "shared_heads", x),
+        (lambda x: trope.torch.rotate(x[:, :, :1], shared_heads=2, **options), "empty dimension", x[:0]),
+    ):
+        with pytest.raises(trope.Error, match=words):
+            torch.vmap(call)(t)
     for transform in (torch.vmap, lambda call: torch.func.grad(lambda x: call(x[0]).sum())):
         with pytest.raises(Exception, match="outside of torch.compile"):
             torch.compile(transform(lambda x: trope.torch.rotate(x, **options)), backend="eager", fullgraph=True)(x)
@@ -366,33 +356,30 @@ def test_meta_tensors_have_the_shapes_of_real_ones(device, name, function):
 
 
 def test_meta_calls_are_refused_as_real_ones(device):
-    for change in (
-        dict(freqs=(3, 3, 4)),
-        dict(freqs=(3, 4), dtype=torch.int32),
-        dict(inv_freq=INV_FREQ, position_ids=(2, 4)),
-        dict(inv_freq=INV_FREQ, position_ids=(2, 2, 3)),
-        dict(inv_freq=INV_FREQ, start_positions=(3,)),
-        dict(inv_freq=INV_FREQ, rotary_offset=1),
-        dict(inv_freq=INV_FREQ, others=((3, 5, 1, 8),)),
+    def zeros(*shape, dtype=torch.float32):
+        return lambda place: torch.zeros(shape, dtype=dtype, device=place)
+
+    def integers_of(*shape):
+        return zeros(*shape, dtype=torch.int64)
+
+    for change, others in (
+        (dict(freqs=zeros(3, 3, 4), **TABLE), ()),
+        (dict(freqs=zeros(3, 4, dtype=torch.int32), **TABLE), ()),
+        (dict(inv_freq=INV_FREQ, position_ids=integers_of(2, 4)), ()),
+        (dict(inv_freq=INV_FREQ, position_ids=integers_of(2, 2, 3)), ()),
+        (dict(inv_freq=INV_FREQ, start_positions=integers_of(3)), ()),
+        (dict(inv_freq=INV_FREQ, rotary_offset=1), ()),
+        (dict(inv_freq=INV_FREQ), [zeros(3, 5, 1, 8)]),
     ):
         found = []
         for place in (device, "meta"):
-            dtype = change.get("dtype", torch.float32)
-            options = dict(TABLE if "freqs" in change else {}, layout="sbhd", pairing="half")
-            for name, value in change.items():
-                if name == "freqs":
-                    options[name] = torch.zeros(value, dtype=dtype, device=place)
-                elif name in ("position_ids", "start_positions"):
-                    options[name] = torch.zeros(value, dtype=torch.int64, device=place)
-                elif name not in ("dtype", "others"):
-                    options[name] = value
-            tensors = [torch.zeros(shape, device=place) for shape in ((3, 2, 2, 8), *change.get("others", ()))]
-            try:
-                trope.torch.rotate(*tensors, **options)
-                found.append(None)
-            except trope.Error as error:
-                found.append(error.argument)
-        assert found[0] is not None and found[0] == found[1], (change, found)
+            options = {name: value(place) if callable(value) else value for name, value in change.items()}
+            with pytest.raises(trope.Error) as caught:
+                trope.torch.rotate(
+                    *(make(place) for make in (zeros(3, 2, 2, 8), *others)), layout="sbhd", pairing="half", **options
+                )
+            found.append(caught.value.argument)
+        assert found[0] == found[1], change
 
 
 def test_meta_tensors_in_place_and_with_tensors_on_a_device(device):
@@ -401,16 +388,9 @@ def test_meta_tensors_in_place_and_with_tensors_on_a_device(device):
     assert trope.torch.rotate_(x, **options) is x
     assert trope.torch.rotate(x, out=x, **options) is x
     assert trope.torch.rotate(x, **dict(options, inv_freq=torch.empty(4, device="meta"))).is_meta
-    for call, argument in (
-        (lambda: trope.torch.rotate(x, real, **options), "tensors[1]"),
-        (lambda: trope.torch.rotate(real, x, **options), "tensors[1]"),
-        (
-            lambda: trope.torch.rotate(x, position_ids=torch.zeros(2, 3, dtype=torch.long, device=device), **options),
-            "position_ids",
-        ),
-        (lambda: trope.torch.rotate(x, out=real, **options), "out"),
-        (lambda: trope.torch.rotate(x, **dict(options, inv_freq=torch.empty(5, device="meta"))), "inv_freq"),
-    ):
-        with pytest.raises(trope.Error) as caught:
-            call()
-        assert caught.value.argument.startswith(argument), str(caught.value)
+    rotate, ids = trope.torch.rotate, torch.zeros(2, 3, dtype=torch.long, device=device)
+    refused("tensors[1]", rotate, x, real, **options)
+    refused("tensors[1]", rotate, real, x, **options)
+    refused("position_ids", rotate, x, position_ids=ids, **options)
+    refused("out[0]", rotate, x, out=real, **options)
+    refused("inv_freq", rotate, x, **dict(options, inv_freq=torch.empty(5, device="meta")))
