@@ -10,13 +10,13 @@ import copy
 import functools
 import importlib
 import json
-import math
 import os
 import sys
 from types import SimpleNamespace
 
 import pytest
-from test_frequencies import ORIGINAL, close, divisors, plain, refused, yarn_of
+from reference import default, linear, yarn
+from test_frequencies import ORIGINAL, close, divisors, refused
 
 from trope import Error
 from trope._config_keys import NO_ROTATION, OTHER_ROTATION, ROTATES
@@ -297,8 +297,8 @@ def with_rope(**rope):
 
 
 def test_a_layer_type_is_chosen_by_name():
-    close(frequencies(TWO, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
-    close(frequencies(TWO, layer_type="sliding_attention"), plain(1e4, 64))
+    close(frequencies(TWO, layer_type="full_attention"), linear(64, 1e6, 8))
+    close(frequencies(TWO, layer_type="sliding_attention"), default(64))
 
 
 def test_layer_types_that_are_forgotten_or_unknown_are_named():
@@ -311,13 +311,13 @@ def test_layer_types_that_are_forgotten_or_unknown_are_named():
 def test_a_layer_type_without_rotation():
     config = with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4})
     refused("layer_type", config, layer_type="full_attention")
-    close(frequencies(config), plain(1e4, 64))
-    close(frequencies(config, layer_type="sliding_attention"), plain(1e4, 64))
+    close(frequencies(config), default(64))
+    close(frequencies(config, layer_type="sliding_attention"), default(64))
 
 
 def test_keys_beside_layer_types_must_be_in_each_of_them():
     layers = {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": {"rope_theta": 1e4}}
-    close(frequencies(with_rope(**layers, rope_theta=5.0), layer_type="sliding_attention"), plain(1e4, 64))  # not read
+    close(frequencies(with_rope(**layers, rope_theta=5.0), layer_type="sliding_attention"), default(64))  # not read
     refused("rope_type", with_rope(**layers, rope_type="default"), layer_type="sliding_attention")
     refused("factor", with_rope(**layers, factor=2.0), layer_type="sliding_attention")
 
@@ -332,16 +332,14 @@ def test_truncate_in_the_dict_of_a_layer_type_is_refused_since_transformers_does
         refused("truncate", config, layer_type="full_attention")
     for value in (True, None):  # transformers truncates
         config = with_rope(full_attention={**YARN, "truncate": value}, **others)
-        expected = yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4)
-        close(frequencies(config, layer_type="full_attention"), *expected)
+        close(frequencies(config, layer_type="full_attention"), *yarn(64, 1e6, 4.0, 4096))
 
 
 def test_truncate_beside_the_dicts_of_layer_types_is_the_one_that_counts():
-    scale = 1 + 0.1 * math.log(4)
     for value in (True, False):
         config = with_rope(full_attention=YARN, sliding_attention={"rope_theta": 1e4}, truncate=value)
-        close(frequencies(config, layer_type="full_attention"), yarn_of(1e6, 64, 4.0, 4096, 32, 1, value), scale)
-        close(frequencies(config, layer_type="sliding_attention"), plain(1e4, 64))
+        close(frequencies(config, layer_type="full_attention"), *yarn(64, 1e6, 4.0, 4096, truncate=value))
+        close(frequencies(config, layer_type="sliding_attention"), default(64))
         inside = with_rope(full_attention={**YARN, "truncate": not value}, truncate=value)
         refused("truncate", inside)
     for value in (None, 0, "false"):
@@ -364,7 +362,7 @@ def test_transformers_reads_truncate_beside_the_dicts_of_layer_types(truncate):
 def test_original_length_of_a_layer_type_is_its_own():
     rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
     config = with_rope(full_attention=rope, sliding_attention={"rope_theta": 1e4})
-    expected = yarn_of(1e6, 64, 4.0, 4096, 32, 1, True), 1 + 0.1 * math.log(4)
+    expected = yarn(64, 1e6, 4.0, 4096)
     close(frequencies({**config, ORIGINAL: 8192}, layer_type="full_attention"), *expected)
     del rope[ORIGINAL]  # transformers, too, reads this one then
     close(frequencies({**config, ORIGINAL: 8192, "max_position_embeddings": 4096}, layer_type="full_attention"), *expected)
@@ -387,13 +385,13 @@ def test_configs_of_transformers_4_with_two_bases():
         assert frequencies(config, layer_type="sliding_attention") == frequencies(TWO, layer_type="sliding_attention")
         refused("layer_type", config)
     bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
-    close(frequencies(bert, layer_type="full_attention"), plain(160000.0, 64))
-    close(frequencies(bert, layer_type="sliding_attention"), plain(10000.0, 64))
+    close(frequencies(bert, layer_type="full_attention"), default(64, 160000.0))
+    close(frequencies(bert, layer_type="sliding_attention"), default(64))
     refused("rope_theta", {**gemma, "rope_theta": 0.0}, layer_type="full_attention")
     refused("local_rope_theta", {**bert, "local_rope_theta": None}, layer_type="full_attention")
     olmo = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, **scaled}
-    close(frequencies(olmo, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
-    close(frequencies(olmo, layer_type="sliding_attention"), plain(1e6, 64))
+    close(frequencies(olmo, layer_type="full_attention"), linear(64, 1e6, 8))
+    close(frequencies(olmo, layer_type="sliding_attention"), default(64, 1e6))
     flat = {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
     refused("rope_parameters", flat, layer_type="full_attention")
 
@@ -419,7 +417,7 @@ def test_a_key_of_the_config_must_not_contradict_its_rope_dict(rope_name, outer,
 def test_bases_of_a_config_of_transformers_4_must_not_contradict_its_rope_dict():
     rope = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
     gemma = {"model_type": "gemma3_text", "head_dim": 64, "rope_scaling": rope}
-    close(frequencies({**gemma, "rope_theta": 1e6}, layer_type="full_attention"), [f / 8 for f in plain(1e6, 64)])
+    close(frequencies({**gemma, "rope_theta": 1e6}, layer_type="full_attention"), linear(64, 1e6, 8))
     refused("rope_theta", {**gemma, "rope_theta": 1e4}, layer_type="full_attention")
     bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 1e6, "local_rope_theta": 1e4}
     refused("local_rope_theta", {**bert, "rope_scaling": rope}, layer_type="full_attention")
@@ -508,12 +506,12 @@ def test_text_config_of_an_object_is_its_object():
     text = SimpleNamespace(head_dim=64, rope_theta=1e4)  # head_dim as an attribute alone, as by attribute_map
     text.to_dict = lambda: {"rope_theta": 1e4}
     config = SimpleNamespace(text_config=text, to_dict=lambda: {"text_config": text.to_dict()})
-    close(frequencies(config), plain(1e4, 64))
+    close(frequencies(config), default(64))
 
 
 def test_text_config_without_model_type_is_of_the_configs():
     text = {"hidden_size": 3840, "num_attention_heads": 16}
-    close(frequencies({"model_type": "gemma3", "text_config": text}, layer_type="full_attention"), plain(1e6, 256))
+    close(frequencies({"model_type": "gemma3", "text_config": text}, layer_type="full_attention"), default(256, 1e6))
 
 
 def test_nested_configs_of_which_either_could_be_meant_are_named():

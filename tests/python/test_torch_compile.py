@@ -222,7 +222,7 @@ def test_refusals_under_compile_are_errors_of_trope(device):
         ("inv_freq", dict(plain, rotary_dim=6)),
         ("inv_freq", dict(layout="sbhd", pairing="half")),
         ("cos", dict(layout="sbhd", pairing="half", cos=cos, sin=cos.detach(), angle_columns="half")),
-        ("pairing", dict(layout="sbhd")),
+        ("pairing", dict(layout="sbhd", inv_freq=INV_FREQ)),
         ("layout", dict(plain, layout="sbh")),
     ):
         refused(argument, torch.compile(lambda x: trope.torch.rotate(x, **options), backend="eager"), x)
