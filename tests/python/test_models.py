@@ -13,10 +13,11 @@ import subprocess
 import sys
 
 import pytest
+import refusals
 from test_frequencies_of_models import transformers_mapping
 
 import trope
-from trope import Error, frequencies
+from trope import frequencies
 from trope._models import AXES, FAMILIES, READS_INTERLEAVE, READS_PARTIAL, ModelRotation, model_rotation
 
 # Positions of each axis: small, so that the float32 angles of transformers are good to 3e-6.
@@ -255,12 +256,10 @@ def test_a_part_of_a_head_is_where_the_class_has_it(monkeypatch, model):
     check(monkeypatch, model, config)
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen2", "gemma2", "cohere", "nanochat", "llama4"])
-def test_a_class_that_rotates_whole_heads_has_no_partial_rotary_factor(model):
-    refused("partial_rotary_factor", model, partial_rotary_factor=0.5)
-    assert rotation_of(model, partial_rotary_factor=1.0).rotary_dim == 128
+def test_the_factor_of_proportional_is_no_part_of_a_head():
     rope = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "type": None}  # the rule's own factor
     assert rotation_of("gemma4_text", rope, global_head_dim=None).rotary_dim == 128
+    assert rotation_of("llama", partial_rotary_factor=1.0).rotary_dim == 128
 
 
 # ---- Configs as dicts ----
@@ -273,10 +272,44 @@ def rotation_of(model_type, rope=None, **keys):
 
 
 def refused(argument, *args, **keys):
-    with pytest.raises(Error) as caught:
-        rotation_of(*args, **keys)
-    assert caught.value.argument == argument, str(caught.value)
-    assert argument in str(caught.value)
+    refusals.refused(argument, rotation_of, *args, **keys)
+
+
+WHOLE_HEADS = ["llama", "qwen2", "gemma2", "cohere", "nanochat", "llama4"]
+NO_SECTIONS = [
+    [64], [32, 32], [16, 16, 16, 16], [16, 24, 25], [16, 24, 23], [-8, 36, 36], [16.0, 24.0, 24.0], [True, 31, 32], [],
+    "16,24,24", 64, [None, 32, 32], [[16], [24], [24]],
+]  # fmt: skip
+OF_X = {"mrope_interleaved": False}  # a model that is not known takes the order of axes from its keys
+REFUSED = [  # the argument that is named, the model, its rope dict, other keys
+    *(("partial_rotary_factor", model, {}, dict(partial_rotary_factor=0.5)) for model in WHOLE_HEADS),
+    *(("rope_interleave", model, {}, dict(rope_interleave=value))  # transformers reads null as false
+      for model in ("deepseek_v3", "llama", "deepseek_v2", "x") for value in (None, 0, 1, "false", [])),
+    # What contradicts a class that does not read it.
+    ("rope_interleave", "llama", {}, dict(rope_interleave=True)),
+    ("rope_interleave", "deepseek_v2", {}, dict(rope_interleave=False)),
+    ("rope_interleave", "deepseek_v32", {}, dict(rope_interleave=False)),
+    # Sections.
+    ("mrope_interleaved", "x", {"mrope_section": [24, 20, 20]}, {}),
+    ("mrope_section", "x", {"mrope_interleaved": True}, {}),
+    ("interleaved", "x", {"mrope_interleaved": True, "interleaved": False, "mrope_section": [24, 20, 20]}, {}),
+    *(("mrope_section", model, {**(OF_X if model == "x" else {}), "mrope_section": section}, {})
+      for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe", "x") for section in NO_SECTIONS),
+    ("mrope_section", "ernie4_5_vl_moe", {"mrope_section": [23, 21, 20]}, {}),  # height and width alternate
+    ("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]}, {}),  # the last pair of height would be number 178
+    *(("mrope_section", model, {}, dict(head_dim=64)) for model in ("qwen2_vl", "qwen3_vl")),  # not those of the class
+    # A model of one axis.
+    ("mrope_section", "llama", {"mrope_section": [16, 24, 24]}, {}),
+    ("mrope_interleaved", "llama", {"mrope_interleaved": True}, {}),
+    # XD-RoPE: the elements of a pair have different axes.
+    *(("xdrope_section", model, {"xdrope_section": [16] * 4}, {}) for model in ("hunyuan_vl", "hunyuan_vl_text", "llama", "x")),
+    ("mrope_section", "hunyuan_vl", {"mrope_section": [16] * 4}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argument, model, rope, keys", REFUSED, ids=str)
+def test_a_config_whose_rotation_is_not_known_is_refused_by_key(argument, model, rope, keys):
+    refused(argument, model, rope, **keys)
 
 
 def test_all_fields_of_some_models():
@@ -314,21 +347,10 @@ def test_keywords_and_layer_types_are_those_of_frequencies():
     config = {"model_type": "laguna", "head_dim": 64, "rope_parameters": rope}
     assert model_rotation(config, "full_attention").rotary_dim == 64
     assert model_rotation(config, layer_type="sliding_attention").rotary_dim == 32
-    with pytest.raises(Error) as caught:
-        model_rotation(config)
-    assert caught.value.argument == "layer_type"
+    refusals.refused("layer_type", model_rotation, config)
 
 
-@pytest.mark.parametrize("value", [None, 0, 1, "false", []])
-def test_rope_interleave_must_be_a_bool(value):
-    for model in ("deepseek_v3", "llama", "deepseek_v2", "x"):  # transformers reads null as false
-        refused("rope_interleave", model, rope_interleave=value)
-
-
-def test_rope_interleave_must_not_contradict_a_class_that_does_not_read_it():
-    refused("rope_interleave", "llama", rope_interleave=True)
-    refused("rope_interleave", "deepseek_v2", rope_interleave=False)
-    refused("rope_interleave", "deepseek_v32", rope_interleave=False)
+def test_rope_interleave_may_say_what_the_class_does():
     assert rotation_of("llama", rope_interleave=False).pairing == "half"
     assert rotation_of("deepseek_v2", rope_interleave=True).pairing == "interleaved"
 
@@ -350,47 +372,16 @@ def test_mrope_interleaved_must_not_contradict_the_class(model):
 
 def test_the_order_of_axes_of_a_model_that_is_not_known_is_that_of_its_keys():
     sections = [24, 20, 20]
-    refused("mrope_interleaved", "x", {"mrope_section": sections})
-    orders = [({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")]
-    for rope, order in orders:
+    for rope, order in (({"mrope_interleaved": False}, "sections"), ({"interleaved": True}, "interleaved")):
         assert rotation_of("x", {**rope, "mrope_section": sections}).pair_axis == trope.pair_axis(order, sections)
-    refused("mrope_section", "x", {"mrope_interleaved": True})
-    refused("interleaved", "x", {"mrope_interleaved": True, "interleaved": False, "mrope_section": sections})
-    assert rotation_of("x", {"mrope_interleaved": False}).pair_axis is None
+    for model in ("x", "llama"):
+        assert rotation_of(model, {"mrope_interleaved": False}).pair_axis is None
 
 
-@pytest.mark.parametrize("section", [
-    [64], [32, 32], [16, 16, 16, 16], [16, 24, 25], [16, 24, 23], [-8, 36, 36], [16.0, 24.0, 24.0], [True, 31, 32], [],
-    "16,24,24", 64, [None, 32, 32], [[16], [24], [24]],
-])  # fmt: skip
-def test_an_mrope_section_that_cannot_be_is_refused(section):
-    for model in ("qwen2_vl", "qwen3_vl", "ernie4_5_vl_moe"):
-        refused("mrope_section", model, {"mrope_section": section})
-    refused("mrope_section", "x", {"mrope_section": section, "mrope_interleaved": False})
-
-
-def test_sections_that_an_order_of_axes_does_not_have_are_refused():
-    refused("mrope_section", "ernie4_5_vl_moe", {"mrope_section": [23, 21, 20]})  # height and width alternate
-    refused("mrope_section", "qwen3_vl", {"mrope_section": [2, 60, 2]})  # the last pair of height would be number 178
+def test_sections_of_any_sizes_and_those_of_the_class():
     assert rotation_of("qwen2_vl", {"mrope_section": [2, 60, 2]}).pair_axis == (0,) * 2 + (1,) * 60 + (2,) * 2
-
-
-def test_a_missing_mrope_section_is_that_of_the_class_or_refused():
-    for model, (order, sections) in (("qwen2_vl", AXES["qwen2_vl"]), ("qwen3_vl", AXES["qwen3_vl"])):
-        assert rotation_of(model).pair_axis == trope.pair_axis(order, sections)
-        refused("mrope_section", model, head_dim=64)
-
-
-def test_a_model_of_one_axis_has_no_mrope_keys():
-    refused("mrope_section", "llama", {"mrope_section": [16, 24, 24]})
-    refused("mrope_interleaved", "llama", {"mrope_interleaved": True})
-    assert rotation_of("llama", {"mrope_interleaved": False}).pair_axis is None
-
-
-def test_xdrope_is_refused_since_the_elements_of_a_pair_have_different_axes():
-    for model in ("hunyuan_vl", "hunyuan_vl_text", "llama", "x"):
-        refused("xdrope_section", model, {"xdrope_section": [16, 16, 16, 16]})
-    refused("mrope_section", "hunyuan_vl", {"mrope_section": [16, 16, 16, 16]})
+    for model in ("qwen2_vl", "qwen3_vl"):
+        assert rotation_of(model).pair_axis == trope.pair_axis(*AXES[model])
 
 
 @pytest.mark.parametrize("model", ["qwen2_vl", "qwen3_vl"])

@@ -53,44 +53,6 @@ def test_strides_of_results_are_eagers(device):
         assert torch.equal(y, trope.torch.rotate(view.clone(), **options))
 
 
-IDS = torch.tensor([[[3, 0, 1]] * 2, [[1, 2, 2]] * 2])  # of two axes
-GRADIENTS = {
-    "half": dict(layout="sbhd", pairing="half"),
-    "interleaved": dict(layout="sbhd", pairing="interleaved"),
-    "inverse": dict(layout="sbhd", pairing="half", inverse=True, mscale=1.5),
-    "rearranged": dict(layout="sbhd", pairing="interleaved", pairing_out="half"),
-    "window": dict(layout="sbhd", pairing="half", rotary_offset=(2, 0)),
-    "shared": dict(layout="sbhd", pairing="half", shared_heads=(0, 3)),
-    "copied": dict(layout="sbhd", pairing="half", rotary_dim=(4, trope.COPY)),
-    "parts": dict(layout="sbhd", pairing="half", parts=2, position_ids=IDS),
-    "axes": dict(layout="sbhd", pairing="half", pair_axis=(1, 0), position_ids=IDS),
-    "ids": dict(layout="bshd", pairing="half", position_ids=torch.tensor([[2, 2, 0]])),
-    "starts": dict(layout="bshd", pairing="interleaved", start_positions=torch.tensor([1, 0, 2], dtype=torch.int32)),
-    "rank": dict(layout="sbhd", pairing="half", cp_size=2, cp_rank=1, cp_layout="striped"),
-}  # fmt: skip
-
-
-def moved(options, device):
-    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in options.items()}
-
-
-@pytest.mark.parametrize("case", GRADIENTS)
-@pytest.mark.parametrize("columns", ["pair", "half", "interleaved"])
-def test_first_and_second_derivatives(device, case, columns):
-    options = moved(GRADIENTS[case], device)
-    batch, tokens = (3, 3) if options["layout"] == "bshd" else (2, 3)
-    shape = (batch, tokens) if options["layout"] == "bshd" else (tokens, batch)
-    q = random(*shape, 2, 6, device=device, dtype=torch.float64, grad=True)
-    k = random(*shape, 1, 4, device=device, dtype=torch.float64, grad=True)
-    freqs = random(6, 2 if columns == "pair" else 4, device=device, dtype=torch.float64, grad=True)
-
-    def call(q, k, freqs):
-        return trope.torch.rotate(q, k, freqs=freqs, angle_columns=columns, **{"rotary_dim": 4, **options})
-
-    assert torch.autograd.gradcheck(call, (q, k, freqs), fast_mode=False)
-    assert torch.autograd.gradgradcheck(call, (q, k, freqs), fast_mode=True)
-
-
 @pytest.mark.parametrize("columns", ["pair", "half", "interleaved"])
 @pytest.mark.parametrize("wants", ["k", "freqs", "in place"])
 def test_gradients_of_the_narrower_tensor_alone(device, columns, wants):
@@ -108,34 +70,6 @@ def test_gradients_of_the_narrower_tensor_alone(device, columns, wants):
         return trope.torch.rotate(q, k, freqs=freqs, **options)[1]
 
     assert torch.autograd.gradcheck(call, (k, freqs)) and torch.autograd.gradgradcheck(call, (k, freqs))
-
-
-PACKED = {
-    "packed": dict(),
-    "zero": dict(cu_seqlens_padded=torch.tensor([0, 4, 4, 8]), padding="zero"),
-    "copy": dict(cu_seqlens_padded=torch.tensor([0, 4, 4, 8]), padding="copy"),
-    "rotate": dict(cu_seqlens_padded=torch.tensor([0, 4, 4, 8]), padding="rotate"),
-    "stream": dict(stream_positions=True),
-    "zigzag": dict(cp_size=2, cp_rank=1, cp_layout="zigzag"),
-}
-
-
-@pytest.mark.parametrize("case", PACKED)
-@pytest.mark.parametrize("index", [torch.int32, torch.int64])
-def test_derivatives_of_packed_sequences(device, case, index):
-    options = {name: v.to(device, index) if isinstance(v, torch.Tensor) else v for name, v in PACKED[case].items()}
-    ends = {"zigzag": [0, 4, 4, 16], "packed": [0, 3, 3, 8], "stream": [0, 3, 3, 8]}.get(case, [0, 3, 3, 5])
-    cu_seqlens = torch.tensor(ends, device=device, dtype=index)
-    x = random(8, 2, 6, device=device, dtype=torch.float64, grad=True)
-    freqs = random(16, 4, device=device, dtype=torch.float64, grad=True)
-
-    def call(x, freqs):
-        return trope.torch.rotate(
-            x, layout="thd", pairing="half", freqs=freqs, angle_columns="half", rotary_dim=4, cu_seqlens=cu_seqlens,
-            **options
-        )  # fmt: skip
-
-    assert torch.autograd.gradcheck(call, (x, freqs)) and torch.autograd.gradgradcheck(call, (x, freqs))
 
 
 def test_learned_frequencies(device):

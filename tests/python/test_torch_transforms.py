@@ -44,40 +44,52 @@ def integers(*values):
     return lambda device: torch.tensor(values, dtype=torch.int32, device=device)
 
 
+def ids(*values):
+    return lambda device: torch.tensor(values, device=device)
+
+
+def of_freqs(*shapes, columns="pair", rows=3, pairs=4, **options):
+    """A case with a table of freqs, whose gradient is checked too."""
+    width = pairs if columns == "pair" else 2 * pairs
+    return Case(*shapes, freqs=freqs(rows, width), angle_columns=columns, **options)
+
+
+def packed(**options):
+    """Sequences of 2, 0 and 2 tokens, a part of the heads."""
+    ends = dict(cu_seqlens=integers(0, 2, 2, 4))
+    return of_freqs((6, 2, 8), layout="thd", rows=8, pairs=2, rotary_dim=4, **{**ends, **options})
+
+
+ONE, TWO = (3, 2, 2, 8), ((3, 2, 2, 10), (3, 2, 1, 8))
+PADDED = dict(cu_seqlens_padded=integers(0, 3, 3, 6))
+TWO_AXES = dict(rows=5, pairs=2, rotary_dim=4, position_ids=ids([[3, 0, 1]] * 2, [[1, 2, 2]] * 2))
 CASES = {
-    "sbhd": Case((3, 2, 2, 8), inv_freq=INV_FREQ),
-    "bshd, interleaved, two tensors": Case(
-        (2, 3, 2, 8), (2, 3, 1, 8), layout="bshd", pairing="interleaved", inv_freq=INV_FREQ
-    ),
+    "sbhd": Case(ONE, inv_freq=INV_FREQ),
+    "bshd, interleaved": Case((2, 3, 2, 8), (2, 3, 1, 8), layout="bshd", pairing="interleaved", inv_freq=INV_FREQ),
     "bghsd": Case((2, 2, 2, 3, 8), layout="bghsd", inv_freq=INV_FREQ),
     "thd": Case((5, 2, 8), layout="thd", inv_freq=INV_FREQ, cu_seqlens=integers(0, 2, 5)),
-    "freqs": Case((3, 2, 2, 8), freqs=freqs(3, 4), angle_columns="pair"),
-    "freqs for each element": Case((3, 2, 2, 8), freqs=freqs(3, 8), angle_columns="half"),
-    "freqs, inverse, mscale": Case((3, 2, 2, 8), freqs=freqs(3, 4), angle_columns="pair", inverse=True, mscale=1.5),
-    "freqs, interleaved to half": Case(
-        (3, 2, 2, 8), pairing="interleaved", pairing_out="half", freqs=freqs(3, 4), angle_columns="pair"
-    ),
-    "freqs, position_ids": Case(
-        (3, 2, 2, 8),
-        freqs=freqs(5, 4),
-        angle_columns="pair",
-        position_ids=lambda device: torch.tensor([[0, 4, 2], [1, 1, 3]], device=device),
-    ),
-    "freqs, a part of two widths": Case(
-        (3, 2, 2, 10), (3, 2, 1, 8), freqs=freqs(3, 4), angle_columns="pair", rotary_dim=[8, 4], rotary_offset=[1, 0]
-    ),
-    "freqs, shared heads": Case((3, 2, 1, 8), freqs=freqs(3, 4), angle_columns="pair", shared_heads=3),
-    "cos and sin": Case((3, 2, 2, 8), cos=freqs(3, 4), sin=freqs(3, 4), angle_columns="pair"),
-    "padding": Case(
-        (6, 2, 8),
-        layout="thd",
-        freqs=freqs(3, 4),
-        angle_columns="pair",
-        cu_seqlens=integers(0, 2, 4),
-        cu_seqlens_padded=integers(0, 3, 6),
-        padding="zero",
-    ),
-}
+    "freqs": of_freqs(ONE),
+    "freqs for each element": of_freqs(ONE, columns="half"),
+    "freqs for each element, interleaved": of_freqs(ONE, columns="interleaved", pairing="interleaved"),
+    "freqs, inverse, mscale": of_freqs(ONE, inverse=True, mscale=1.5),
+    "freqs, interleaved to half": of_freqs(ONE, pairing="interleaved", pairing_out="half"),
+    "freqs for each element, interleaved to half": of_freqs(ONE, columns="half", pairing="interleaved", pairing_out="half"),
+    "freqs, position_ids": of_freqs(ONE, rows=5, position_ids=ids([0, 4, 2], [1, 1, 3])),
+    "freqs, starts": of_freqs((2, 3, 2, 8), layout="bshd", rows=5, columns="half", start_positions=integers(1, 2)),
+    "freqs, a rank": of_freqs(ONE, rows=6, cp_size=2, cp_rank=1, cp_layout="striped"),
+    "freqs, a part of two widths": of_freqs(*TWO, rotary_dim=[8, 4], rotary_offset=[1, 0]),
+    "freqs, one tensor is copied": of_freqs(*TWO, pairs=2, columns="half", rotary_dim=[4, trope.COPY]),
+    "freqs, parts": of_freqs(ONE, parts=2, **TWO_AXES),
+    "freqs, axes": of_freqs(ONE, columns="half", pair_axis=[1, 0], **TWO_AXES),
+    "freqs, shared heads": of_freqs((3, 2, 1, 8), shared_heads=3),
+    "cos and sin": Case(ONE, cos=freqs(3, 4), sin=freqs(3, 4), angle_columns="pair"),
+    "packed": packed(columns="half", padding="zero"),
+    "packed, stream": packed(padding="rotate", stream_positions=True),
+    "packed, a rank": packed(cu_seqlens=ids(0, 4, 4, 12), cp_size=2, cp_rank=1, cp_layout="zigzag"),
+    "padding is zeroed": packed(padding="zero", **PADDED),
+    "padding is copied": packed(padding="copy", **PADDED),
+    "padding is rotated": packed(columns="interleaved", padding="rotate", **PADDED),
+}  # fmt: skip
 each_case = pytest.mark.parametrize("name", CASES)
 each_function = pytest.mark.parametrize("function", ["rotate", "rotate_backward"])
 
@@ -112,7 +124,7 @@ def test_finite_differences_in_all_modes(device, name, function):
 def test_finite_differences_of_second_derivatives(device, name):
     call, arguments = as_function(name, device)
     arguments = [t.requires_grad_() for t in arguments]
-    assert torch.autograd.gradgradcheck(call, arguments, check_fwd_over_rev=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(call, arguments, check_fwd_over_rev=True, check_batched_grad=True, fast_mode=True)
 
 
 def one(results):
