@@ -428,12 +428,16 @@ def find_parameters(function):
     return [name for name in inspect.signature(function).parameters if name != "ctx"]
 
 
-def call(function, given):
-    """Functions of autograd take no keywords."""
+def caller(function):
+    """function(given): a call with these arguments. Functions of autograd take no keywords."""
     if inspect.isclass(function) and hasattr(function, "apply") and not issubclass(function, torch.nn.Module):
-        names = find_parameters(function)
-        return function.apply(*[given[name] for name in names if name in given])
-    return function(**given)
+        names, apply = find_parameters(function), function.apply
+        return lambda given: apply(*[given[name] for name in names if name in given])
+    return lambda given: function(**given)
+
+
+def call(function, given):
+    return caller(function)(given)
 
 
 OF_TENSORS = [name for name in ROWS if ROWS[name][0] and torch.is_tensor(next(iter(ROWS[name][0]().values()), None))]

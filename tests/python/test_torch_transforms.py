@@ -10,7 +10,7 @@ import trope  # noqa: E402
 import trope.torch  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from checks import DEVICES  # noqa: E402
-from reference import of_table, rotate  # noqa: E402
+import reference as formulas  # noqa: E402
 from refusals import refused  # noqa: E402
 
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
@@ -193,7 +193,8 @@ def test_torch_func_agrees_with_autograd(device, name):
 
 def reference(x, freqs):
     """sbhd, pairs by halves, freqs [tokens, pairs]."""
-    return rotate(x, of_table(*(t.unsqueeze(-2) for t in (freqs.cos(), freqs.sin())), "pair"), "half")
+    coefficients = formulas.of_table(*(t.unsqueeze(-2) for t in (freqs.cos(), freqs.sin())), "pair")
+    return formulas.rotate(x, coefficients, "half")
 
 
 def test_third_derivatives_by_freqs(device):

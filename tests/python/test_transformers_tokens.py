@@ -19,6 +19,7 @@ from test_transformers import (
 from test_transformers_functions import gradient_of, rotary  # noqa: E402
 
 import trope  # noqa: E402
+from reference import of_table, rotate  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -162,15 +163,12 @@ TOKENS = {
 
 
 def turn_tokens(x, cos, sin, rows, interleaved):
-    """The formula in float64, token by token and pair by pair."""
-    y, n = x.double().clone(), x.shape[-1] // 2
-    for token, row in enumerate(rows):
-        for i in range(n if row is not None else 0):
-            a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + n)
-            c, s = [table.double()[0, row, [a, b]] for table in (cos, sin)]
-            x1, x2 = x.double()[:, :, token, a], x.double()[:, :, token, b]
-            y[:, :, token, a], y[:, :, token, b] = x1 * c[0] - x2 * s[0], x2 * c[1] + x1 * s[1]
-    return y
+    """The formula in float64: each token of x [batch, heads, tokens, head_dim] by its row of cos and sin [1, rows, columns]."""
+    y, turning = x.double().transpose(1, 2).clone(), [token for token, row in enumerate(rows) if row is not None]
+    tables = [table.double()[:, [rows[token] for token in turning]] for table in (cos, sin)]
+    pairing = "interleaved" if interleaved else "half"
+    y[:, turning] = rotate(y[:, turning], of_table(*tables, pairing), pairing)
+    return y.transpose(1, 2)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["f32", "bf16"])
@@ -207,10 +205,8 @@ def test_rows_that_are_taken():
         call = dict(q=x[0], k=x[1], v=x[2], cos=tables[0], sin=tables[1], position_ids=ids)
         for each, eager, patched in zip(x, it.original(**call), it.replacement(**call)):
             assert torch.equal(eager, patched)
-            taken = (tables[:, ids % 9]).expand(2, 2, 5, 16)
-            for entry in range(2):
-                wanted = turn_tokens(each[entry, None], *taken[:, entry, None], range(5), False)
-                assert (patched[entry] - wanted[0]).abs().max() < 2.0**-20
+            wanted = turn_tokens(each, *tables[:, ids % 9], range(5), False)
+            assert (patched - wanted).abs().max() < 2.0**-20
         assert all(torch.equal(x, y) for x, y in zip(*[gradient_of(function, call, ("q", "k", "v"))
                                                        for function in (it.original, it.replacement)]))  # fmt: skip
     with pytest.raises(trope.Error, match="position_ids must be a torch tensor"):
