@@ -281,8 +281,10 @@ def test_what_a_config_leaves_out_is_what_its_class_has_or_refused(key):
     assert len(models) > 100
 
 
-# ---- Layer types ----
+# ---- Configs as dicts: of layer types, with keys that contradict each other, in other configs ----
 
+FULL, SLIDING = BOTH
+ONE = {"head_dim": 64, "rope_theta": 1e4}
 TWO = {
     "head_dim": 64,
     "rope_parameters": {
@@ -290,113 +292,132 @@ TWO = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
 }
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
+UNLIMITED = {key: YARN[key] for key in YARN if key != ORIGINAL}
+LAYERS = {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": {"rope_theta": 1e4}}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+GEMMA = {"head_dim": 64, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": LINEAR}  # of transformers 4
+GEMMA_5 = {"model_type": "gemma3_text", "head_dim": 64, "rope_scaling": {**LINEAR, "rope_theta": 1e6}}
+BERT = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+OLMO = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, "rope_scaling": LINEAR}
+WIDE = {**TWO, "layer_types": [SLIDING, FULL] * 2}
+PART = {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}
+# head_dim is an attribute alone, as by attribute_map.
+INNER_TEXT = SimpleNamespace(head_dim=64, rope_theta=1e4, to_dict=lambda: {"rope_theta": 1e4})
+OF_TEXT = SimpleNamespace(text_config=INNER_TEXT, to_dict=lambda: {"text_config": INNER_TEXT.to_dict()})
+LINEAR_64, OF_YARN = (linear(64, 1e6, 8.0),), yarn(64, 1e6, 4.0, 4096)
 
 
 def with_rope(**rope):
     return {"head_dim": 64, "rope_parameters": rope}
 
 
-def test_a_layer_type_is_chosen_by_name():
-    close(frequencies(TWO, layer_type="full_attention"), linear(64, 1e6, 8))
-    close(frequencies(TWO, layer_type="sliding_attention"), default(64))
+def with_yarn(of_full, truncate=..., **others):
+    """Layer types of which one is of YaRN; and truncate beside them."""
+    beside = {} if truncate is ... else {"truncate": truncate}
+    return {**with_rope(full_attention=of_full, sliding_attention={"rope_theta": 1e4}, **beside), **others}
 
 
-def test_layer_types_that_are_forgotten_or_unknown_are_named():
+TAKEN = [  # a config, the layer type that is asked for, its frequencies (and attention factor)
+    (TWO, FULL, LINEAR_64),
+    (TWO, SLIDING, (default(64),)),
+    # A layer type without rotation.
+    (with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), None, (default(64),)),
+    (with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), SLIDING, (default(64),)),
+    # A key beside layer types that all of them have is not read; nor is one of the config that they have.
+    (with_rope(**LAYERS, rope_theta=5.0), SLIDING, (default(64),)),
+    ({**TWO, "rope_theta": 5.0}, FULL, LINEAR_64),
+    ({**TWO, "rope_theta": 5.0}, SLIDING, (default(64),)),
+    # transformers reads truncate beside the dicts of layer types, where the rule is not.
+    *((with_yarn({**YARN, "truncate": value}), FULL, OF_YARN) for value in (True, None)),
+    *((with_rope(full_attention={**YARN, "truncate": value}), FULL, OF_YARN) for value in (True, None)),
+    *((with_yarn(YARN, value), FULL, yarn(64, 1e6, 4.0, 4096, truncate=value)) for value in (True, False)),
+    *((with_yarn(YARN, value), SLIDING, (default(64),)) for value in (True, False)),
+    # The original length of a layer type is its own; else max_position_embeddings, as in transformers.
+    (with_yarn(YARN, **{ORIGINAL: 8192}), FULL, OF_YARN),
+    (with_yarn(UNLIMITED, **{ORIGINAL: 8192, "max_position_embeddings": 4096}), FULL, OF_YARN),
+    # Configs of transformers 4 with two bases.
+    *((config, layer_type, expected)
+      for config in (GEMMA, {**GEMMA, "model_type": "gemma3_text"},
+                     {"head_dim": 64, "model_type": "gemma3_text", "rope_scaling": LINEAR})
+      for layer_type, expected in ((FULL, LINEAR_64), (SLIDING, (default(64),)))),
+    (BERT, FULL, (default(64, 160000.0),)),
+    (BERT, SLIDING, (default(64),)),
+    (OLMO, FULL, LINEAR_64),
+    (OLMO, SLIDING, (default(64, 1e6),)),
+    ({**GEMMA_5, "rope_theta": 1e6}, FULL, LINEAR_64),
+    # Configs in configs.
+    ({"model_type": "x", "text_config": ONE, "vision_config": {**PART, "rope_theta": 100.0}}, None, (default(64),)),
+    (SimpleNamespace(text_config=SimpleNamespace(**ONE), hidden_size=7), None, (default(64),)),
+    ({**ONE, "text_config": ONE}, None, (default(64),)),  # Qwen2-VL, as transformers 4.5x writes it
+    (OF_TEXT, None, (default(64),)),
+    ({"model_type": "gemma3", "text_config": {"hidden_size": 3840, "num_attention_heads": 16}}, FULL, (default(256, 1e6),)),
+]  # fmt: skip
+WRONG_FLAGS = (False, 0, 0.0, "", "false", [], 1, "true")
+OF_OTHER_HEADS = {"1": {"head_dim": 128}}
+REFUSED = [  # the argument that is named, a config, the layer type that is asked for
+    ("layer_type", TWO, None),
+    ("layer_type", TWO, "linear_attention"),
+    ("layer_type", ONE, FULL),
+    ("layer_type", with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4}), FULL),
+    *(("layer_type", config, None) for config in (GEMMA, BERT, OLMO)),
+    # A key beside layer types that one of them does not have.
+    ("rope_type", with_rope(**LAYERS, rope_type="default"), SLIDING),
+    ("factor", with_rope(**LAYERS, factor=2.0), SLIDING),
+    # transformers does not read truncate in the dict of a layer type; it reads null as false.
+    *(("truncate", with_yarn({**YARN, "truncate": value}), FULL) for value in WRONG_FLAGS),
+    *(("truncate", with_rope(full_attention={**YARN, "truncate": value}), FULL) for value in WRONG_FLAGS),
+    *(("truncate", with_rope(full_attention={**YARN, "truncate": not value}, truncate=value), None)
+      for value in (True, False)),
+    *(("truncate", with_rope(full_attention=YARN, truncate=value), None) for value in (None, 0, "false")),
+    ("truncate", {"head_dim": 64, "rope_parameters": {**YARN, "truncate": None}}, None),
+    # Layers of another head_dim.
+    ("per_layer_config", {**WIDE, "per_layer_config": OF_OTHER_HEADS}, FULL),
+    ("global_head_dim", {**WIDE, "model_type": "gemma4_text"}, FULL),
+    # Bases of transformers 4, and of both.
+    ("rope_theta", {**GEMMA, "rope_theta": 0.0}, FULL),
+    ("local_rope_theta", {**BERT, "local_rope_theta": None}, FULL),
+    ("rope_parameters", {"model_type": "gemma3_text", "rope_parameters": LAYERS[FULL]}, FULL),
+    ("rope_theta", {**GEMMA_5, "rope_theta": 1e4}, FULL),
+    ("local_rope_theta", {**BERT, "global_rope_theta": 1e6, "rope_scaling": GEMMA_5["rope_scaling"]}, FULL),
+    # Configs in configs.
+    ("rope_theta", {**ONE, "rope_theta": 5.0, "text_config": ONE}, None),
+    ("head_dim", {**ONE, "head_dim": 128, "text_config": ONE}, None),
+    ("head_dim", {}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, layer_type, expected", TAKEN, ids=lambda v: str(v)[:40])
+def test_frequencies_of_a_config_and_a_layer_type(config, layer_type, expected):
+    close(frequencies(config, layer_type=layer_type), *expected)
+
+
+@pytest.mark.parametrize("argument, config, layer_type", REFUSED, ids=lambda v: str(v)[:40])
+def test_a_config_that_contradicts_itself_or_is_not_told_its_layer_type_is_refused(argument, config, layer_type):
+    refused(argument, config, layer_type=layer_type)
+
+
+def test_refusals_name_the_layer_types_and_the_nested_configs():
     assert "'full_attention', 'sliding_attention'" in refused("layer_type", TWO)
-    refused("layer_type", TWO, layer_type="linear_attention")
-    refused("layer_type", {"head_dim": 64, "rope_theta": 1e4}, layer_type="full_attention")
-    refused("layer_type", layer_type="full_attention", head_dim=64, rope_theta=1e4)
-
-
-def test_a_layer_type_without_rotation():
-    config = with_rope(full_attention=None, sliding_attention={"rope_theta": 1e4})
-    refused("layer_type", config, layer_type="full_attention")
-    close(frequencies(config), default(64))
-    close(frequencies(config, layer_type="sliding_attention"), default(64))
-
-
-def test_keys_beside_layer_types_must_be_in_each_of_them():
-    layers = {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": {"rope_theta": 1e4}}
-    close(frequencies(with_rope(**layers, rope_theta=5.0), layer_type="sliding_attention"), default(64))  # not read
-    refused("rope_type", with_rope(**layers, rope_type="default"), layer_type="sliding_attention")
-    refused("factor", with_rope(**layers, factor=2.0), layer_type="sliding_attention")
-
-
-YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
-
-
-@pytest.mark.parametrize("others", [{"sliding_attention": {"rope_theta": 1e4}}, {}])
-def test_truncate_in_the_dict_of_a_layer_type_is_refused_since_transformers_does_not_read_it(others):
-    for value in (False, 0, 0.0, "", "false", [], 1, "true"):
-        config = with_rope(full_attention={**YARN, "truncate": value}, **others)
-        refused("truncate", config, layer_type="full_attention")
-    for value in (True, None):  # transformers truncates
-        config = with_rope(full_attention={**YARN, "truncate": value}, **others)
-        close(frequencies(config, layer_type="full_attention"), *yarn(64, 1e6, 4.0, 4096))
-
-
-def test_truncate_beside_the_dicts_of_layer_types_is_the_one_that_counts():
-    for value in (True, False):
-        config = with_rope(full_attention=YARN, sliding_attention={"rope_theta": 1e4}, truncate=value)
-        close(frequencies(config, layer_type="full_attention"), *yarn(64, 1e6, 4.0, 4096, truncate=value))
-        close(frequencies(config, layer_type="sliding_attention"), default(64))
-        inside = with_rope(full_attention={**YARN, "truncate": not value}, truncate=value)
-        refused("truncate", inside)
-    for value in (None, 0, "false"):
-        refused("truncate", with_rope(full_attention=YARN, truncate=value))
-
-
-def test_a_null_truncate_is_refused_since_transformers_reads_it_as_false():
-    refused("truncate", {"head_dim": 64, "rope_parameters": {**YARN, "truncate": None}})
+    message = refused("head_dim", {"encoder_config": PART, "decoder_config": PART, "rope_theta": 1e4, "other_config": {}})
+    assert "'encoder_config', 'decoder_config'" in message and "other_config" not in message
+    refused("layer_type", layer_type=FULL, **ONE)
+    refused("head_dim")
 
 
 @pytest.mark.parametrize("truncate", [True, False])
 def test_transformers_reads_truncate_beside_the_dicts_of_layer_types(truncate):
-    yarn = {key: YARN_OLMO3[key] for key in ("rope_type", "factor", ORIGINAL)}
-    rope = {"full_attention": {**yarn, "rope_theta": 5e5}, "sliding_attention": {"rope_theta": 5e5, "rope_type": "default"}}
+    of_full = {key: YARN_OLMO3[key] for key in ("rope_type", "factor", ORIGINAL)}
+    rope = {FULL: {**of_full, "rope_theta": 5e5}, SLIDING: {"rope_theta": 5e5, "rope_type": "default"}}
     config = {**OLMO3, "rope_parameters": {**rope, "truncate": truncate}}
-    loaded = transformers_config(config)
-    close(frequencies(config, layer_type="full_attention"), *transformers_frequencies(loaded, "full_attention", None), RTOL)
-
-
-def test_original_length_of_a_layer_type_is_its_own():
-    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, ORIGINAL: 4096}
-    config = with_rope(full_attention=rope, sliding_attention={"rope_theta": 1e4})
-    expected = yarn(64, 1e6, 4.0, 4096)
-    close(frequencies({**config, ORIGINAL: 8192}, layer_type="full_attention"), *expected)
-    del rope[ORIGINAL]  # transformers, too, reads this one then
-    close(frequencies({**config, ORIGINAL: 8192, "max_position_embeddings": 4096}, layer_type="full_attention"), *expected)
+    expected = transformers_frequencies(transformers_config(config), "full_attention", None)
+    close(frequencies(config, layer_type="full_attention"), *expected, RTOL)
 
 
 def test_layers_of_another_head_dim():
-    config = {**copy.deepcopy(TWO), "layer_types": ["sliding_attention", "full_attention"] * 2}
-    for wide in ({"global_head_dim": 128}, {"per_layer_config": {"1": {"head_dim": 128}, "3": {"head_dim": 128}}}):
-        assert frequencies({**config, **wide}, layer_type="full_attention").rotary_dim == 128
-        assert frequencies({**config, **wide}, layer_type="sliding_attention").rotary_dim == 64
-    refused("per_layer_config", {**config, "per_layer_config": {"1": {"head_dim": 128}}}, layer_type="full_attention")
-    refused("global_head_dim", {**config, "model_type": "gemma4_text"}, layer_type="full_attention")
-
-
-def test_configs_of_transformers_4_with_two_bases():
-    scaled = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-    gemma = {"head_dim": 64, "rope_theta": 1e6, "rope_local_base_freq": 1e4, **scaled}
-    for config in (gemma, {**gemma, "model_type": "gemma3_text"}, {"head_dim": 64, "model_type": "gemma3_text", **scaled}):
-        assert frequencies(config, layer_type="full_attention") == frequencies(TWO, layer_type="full_attention")
-        assert frequencies(config, layer_type="sliding_attention") == frequencies(TWO, layer_type="sliding_attention")
-        refused("layer_type", config)
-    bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
-    close(frequencies(bert, layer_type="full_attention"), default(64, 160000.0))
-    close(frequencies(bert, layer_type="sliding_attention"), default(64))
-    refused("rope_theta", {**gemma, "rope_theta": 0.0}, layer_type="full_attention")
-    refused("local_rope_theta", {**bert, "local_rope_theta": None}, layer_type="full_attention")
-    olmo = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 1e6, **scaled}
-    close(frequencies(olmo, layer_type="full_attention"), linear(64, 1e6, 8))
-    close(frequencies(olmo, layer_type="sliding_attention"), default(64, 1e6))
-    flat = {"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
-    refused("rope_parameters", flat, layer_type="full_attention")
-
-
-# ---- Keys of the config and of its rope dict that contradict each other ----
+    for wide in ({"global_head_dim": 128}, {"per_layer_config": {**OF_OTHER_HEADS, "3": {"head_dim": 128}}}):
+        assert frequencies({**WIDE, **wide}, layer_type=FULL).rotary_dim == 128
+        assert frequencies({**WIDE, **wide}, layer_type=SLIDING).rotary_dim == 64
 
 
 @pytest.mark.parametrize("rope_name", ["rope_scaling", "rope_parameters"])
@@ -414,25 +435,7 @@ def test_a_key_of_the_config_must_not_contradict_its_rope_dict(rope_name, outer,
     refused(outer, SimpleNamespace(**config, **{outer: other}))
 
 
-def test_bases_of_a_config_of_transformers_4_must_not_contradict_its_rope_dict():
-    rope = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
-    gemma = {"model_type": "gemma3_text", "head_dim": 64, "rope_scaling": rope}
-    close(frequencies({**gemma, "rope_theta": 1e6}, layer_type="full_attention"), linear(64, 1e6, 8))
-    refused("rope_theta", {**gemma, "rope_theta": 1e4}, layer_type="full_attention")
-    bert = {"hidden_size": 768, "num_attention_heads": 12, "global_rope_theta": 1e6, "local_rope_theta": 1e4}
-    refused("local_rope_theta", {**bert, "rope_scaling": rope}, layer_type="full_attention")
-
-
-def test_dicts_of_layer_types_may_differ_from_the_config():
-    for layer_type in BOTH:
-        got = frequencies({**TWO, "rope_theta": 5.0}, layer_type=layer_type)
-        assert got == frequencies(TWO, layer_type=layer_type)
-
-
 # ---- Models that do not rotate ----
-
-ROTATING = {"head_dim": 64, "rope_theta": 1e4}
-
 
 @pytest.mark.parametrize("key, value", [
     ("alibi", True), ("alibi", 1), ("alibi", "true"), ("use_mem_rope", False), ("use_rotary_embedding", False),
@@ -441,7 +444,7 @@ ROTATING = {"head_dim": 64, "rope_theta": 1e4}
     ("no_rope_layers", [0, 0]), ("no_rope_layer_interval", 1), ("layer_rope_theta", [0, 0]),
 ])  # fmt: skip
 def test_a_key_that_switches_the_rotation_off_is_named(key, value):
-    refused(key, {**ROTATING, key: value})
+    refused(key, {**ONE, key: value})
 
 
 @pytest.mark.parametrize("keys", [
@@ -451,14 +454,14 @@ def test_a_key_that_switches_the_rotation_off_is_named(key, value):
     {"layer_types": ["full_attention", "sliding_attention"]},
 ])  # fmt: skip
 def test_keys_of_models_and_layers_that_rotate_are_taken(keys):
-    assert frequencies({**ROTATING, **keys}) == frequencies(ROTATING)
+    assert frequencies({**ONE, **keys}) == frequencies(ONE)
 
 
 @pytest.mark.parametrize("model, key", [(model, key) for key, (_, models) in ROTATES.items() for model in models])
 def test_a_model_whose_class_does_not_rotate_without_a_key_needs_it(model, key):
     rotating = ROTATES[key][1][model][0]
-    config = {**ROTATING, "model_type": model}
-    assert frequencies({**config, key: rotating}) == frequencies(ROTATING)
+    config = {**ONE, "model_type": model}
+    assert frequencies({**config, key: rotating}) == frequencies(ONE)
     refused(key, config)
     refused(key, {**config, key: None})
     loaded = transformers_config({"model_type": model})
@@ -475,7 +478,7 @@ def test_falcon_with_alibi_does_not_rotate():
 
 def test_a_model_without_a_rotary_embedding_is_refused_whatever_its_keys():
     for model in NO_ROTATION:
-        refused("model_type", {**ROTATING, "model_type": model})
+        refused("model_type", {**ONE, "model_type": model})
 
 
 def test_models_without_a_rotary_embedding_have_none_in_transformers():
@@ -486,40 +489,3 @@ def test_models_without_a_rotary_embedding_have_none_in_transformers():
         if names and model not in ("inkling2_text", "moshi_depth"):  # of the vision model, of the main decoder
             wrong.append((model, names))
     assert not wrong
-
-
-# ---- Configs in configs ----
-
-
-def test_text_config_is_the_language_models():
-    text = {"head_dim": 64, "rope_theta": 1e4}
-    expected = frequencies(text)
-    vision = {"hidden_size": 1280, "num_attention_heads": 16, "rope_theta": 100.0}
-    assert frequencies({"model_type": "x", "text_config": text, "vision_config": vision}) == expected
-    assert frequencies(SimpleNamespace(text_config=SimpleNamespace(**text), hidden_size=7)) == expected
-    assert frequencies({**text, "text_config": text}) == expected  # Qwen2-VL, as transformers 4.5x writes it
-    refused("rope_theta", {**text, "rope_theta": 5.0, "text_config": text})
-    refused("head_dim", {**text, "head_dim": 128, "text_config": text})
-
-
-def test_text_config_of_an_object_is_its_object():
-    text = SimpleNamespace(head_dim=64, rope_theta=1e4)  # head_dim as an attribute alone, as by attribute_map
-    text.to_dict = lambda: {"rope_theta": 1e4}
-    config = SimpleNamespace(text_config=text, to_dict=lambda: {"text_config": text.to_dict()})
-    close(frequencies(config), default(64))
-
-
-def test_text_config_without_model_type_is_of_the_configs():
-    text = {"hidden_size": 3840, "num_attention_heads": 16}
-    close(frequencies({"model_type": "gemma3", "text_config": text}, layer_type="full_attention"), default(256, 1e6))
-
-
-def test_nested_configs_of_which_either_could_be_meant_are_named():
-    part = {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}
-    message = refused("head_dim", {"encoder_config": part, "decoder_config": part, "rope_theta": 1e4, "other_config": {}})
-    assert "'encoder_config', 'decoder_config'" in message and "other_config" not in message
-
-
-def test_nothing_at_all_is_refused():
-    refused("head_dim")
-    refused("head_dim", {})

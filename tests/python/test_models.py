@@ -302,7 +302,8 @@ REFUSED = [  # the argument that is named, the model, its rope dict, other keys
     ("mrope_section", "llama", {"mrope_section": [16, 24, 24]}, {}),
     ("mrope_interleaved", "llama", {"mrope_interleaved": True}, {}),
     # XD-RoPE: the elements of a pair have different axes.
-    *(("xdrope_section", model, {"xdrope_section": [16] * 4}, {}) for model in ("hunyuan_vl", "hunyuan_vl_text", "llama", "x")),
+    *(("xdrope_section", model, {"xdrope_section": [16] * 4}, {})
+      for model in ("hunyuan_vl", "hunyuan_vl_text", "llama", "x")),
     ("mrope_section", "hunyuan_vl", {"mrope_section": [16] * 4}, {}),
 ]  # fmt: skip
 
