@@ -163,6 +163,26 @@ def _pair_axis(rope, name, pairs):
         fail(key, "(%s) is refused: %s", list(sections), error)
 
 
+def read_family(rotation):
+    """The _Family of the model that a Rotation (frequencies.py) is of; its pairing is None if the model is not known."""
+    name = _bare(rotation.model_type or "")
+    family = _family(rotation.keys, name)
+    reads_partial = family is _UNKNOWN or family.is_trailing or name in READS_PARTIAL or rotation.rule == "proportional"
+    if not reads_partial and rotation.partial() not in (None, 1):
+        fail("partial_rotary_factor", "is %s, and a %s rotates whole heads", rotation.partial(), name)
+    return family
+
+
+def has_axes(rotation):
+    """Whether the model that a Rotation is of has positions of several axes."""
+    return _order(rotation.rope, _bare(rotation.model_type or ""))[0] is not None
+
+
+def read_axes(rotation, pairs):
+    """The axis of each pair of a Rotation, None if there is one axis."""
+    return _pair_axis(rotation.rope, _bare(rotation.model_type or ""), pairs)
+
+
 def model_rotation(config: Any, layer_type: str | None = None, **keys: Any) -> ModelRotation:
     """The ModelRotation of a Hugging Face config.
 
@@ -176,10 +196,6 @@ def model_rotation(config: Any, layer_type: str | None = None, **keys: Any) -> M
     """
     rotation = read_rotation(config, layer_type, keys)
     dim = rotation.rotary_dim()
-    name = _bare(rotation.model_type or "")
-    family = _family(rotation.keys, name)
-    reads_partial = family is _UNKNOWN or family.is_trailing or name in READS_PARTIAL or rotation.rule == "proportional"
-    if not reads_partial and rotation.partial() not in (None, 1):
-        fail("partial_rotary_factor", "is %s, and a %s rotates whole heads", rotation.partial(), name)
-    axes = _pair_axis(rotation.rope, name, dim // 2)
+    family = read_family(rotation)
+    axes = read_axes(rotation, dim // 2)
     return ModelRotation(*family, axes, dim, rotation.model_type or "")

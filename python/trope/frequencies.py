@@ -403,8 +403,13 @@ KEYS_OF_FIELDS = {
 }
 
 
-def _evaluate(rule, dim, fields):
-    """inv_freq [dim / 2] and the attention factor of a rule with these fields of trope_frequency_args."""
+def fields_of(rotation, dim):
+    """The fields of trope_frequency_args that a Rotation of `dim` elements has, but for seq_len."""
+    return {"base": rotation.need("rope_theta"), **FIELDS[rotation.rule](rotation, dim)}
+
+
+def evaluate(rule, dim, fields):
+    """The Frequencies of a rule for `dim` elements, with these fields of trope_frequency_args."""
     library_rule = "default" if rule == "ntk_alpha" else rule
     args = FrequencyArgs(struct_size=ctypes.sizeof(FrequencyArgs), rule=RULES[library_rule], rotary_dim=dim, **fields)
     inv_freq, attention_factor = (ctypes.c_double * (dim // 2))(), ctypes.c_double()
@@ -415,7 +420,7 @@ def _evaluate(rule, dim, fields):
         of_dynamic = (rule, field) == ("dynamic", "original_max_position")
         key = "max_position_embeddings" if of_dynamic else KEYS_OF_FIELDS.get(field, field)
         raise Error("%s is refused: %s" % (key, reason()), key, error.status) from None
-    return tuple(inv_freq), attention_factor.value
+    return Frequencies(tuple(inv_freq), attention_factor.value, rule)
 
 
 def read_rotation(config, layer_type, keys):
@@ -446,9 +451,9 @@ def frequencies(config=None, *, layer_type=None, seq_len=None, **keys):
     """
     rotation = read_rotation(config, layer_type, keys)
     dim = rotation.rotary_dim()
-    fields = {"base": rotation.need("rope_theta"), **FIELDS[rotation.rule](rotation, dim)}
+    fields = fields_of(rotation, dim)
     if seq_len is not None:
         if rotation.rule not in ("dynamic", "longrope"):
             fail("seq_len", "(%s) is not used by rope_type %r", shown(seq_len), rotation.rule)
         fields["seq_len"] = optional_integer("seq_len", seq_len)
-    return Frequencies(*_evaluate(rotation.rule, dim, fields), rotation.rule)
+    return evaluate(rotation.rule, dim, fields)

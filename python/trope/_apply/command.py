@@ -1,0 +1,198 @@
+"""The command: reads the options and the file, makes the calls, compares and writes, tensor by tensor."""
+
+import contextlib
+import os
+import sys
+
+from .calls import POISONED, Call
+from .compare import Comparisons, check_header
+from .config import Config
+from .device import find_device
+from .files import CHUNK, REAL, TensorFile, allocate
+from .names import find_groups
+from .options import check_options, read_options
+from .output import Output, is_same
+from .refused import Refused, refuse, refuse_file, refuse_tensor
+
+OK, DIFFERS, REFUSED = 0, 1, 2
+
+
+class Run:
+    """One run of the command.
+
+    operands  the group and the role of each tensor that is rotated, or copied as v, by its name
+    calls     the Call of each group; groups whose tensors are alike have one call
+    """
+
+    def __init__(self, options, stack):
+        self.options, self.stack = options, stack
+        self.file = self._open(options.inputs[0])
+        self.groups, self.operands = find_groups(self.file, options.name)
+        self.config = Config(options, self.groups) if options.config is not None else None
+        self.device = find_device(options)
+        self.calls = self._find_calls()
+        self.expected = None if options.expect is None else self._open(options.expect)
+        self.comparisons = None if self.expected is None else Comparisons(self.expected, options.ulp)
+        self.output, self.status = None, 0
+        if self.expected is not None:
+            self._check_expected()
+        self._allocate()
+        if options.output is not None:
+            self.output = stack.enter_context(Output(options.output))
+
+    def _open(self, path):
+        file = TensorFile(path)
+        self.stack.callback(file.close)
+        return file
+
+    def _find_calls(self):
+        """The calls of the groups by their prefixes."""
+        known, calls = {}, {}
+        for group in self.groups:
+            key = tuple(
+                (role, tensor.dtype, tensor.shape, "" if role in ("q", "k", "x", "v") else tensor.name)
+                for role, tensor in sorted(group.items())
+            )
+            if key not in known:
+                known[key] = Call(self.file, group, self.options, self.config)
+            calls[group.prefix] = known[key]
+        return calls
+
+    def _allocate(self):
+        """Room for the largest tensor that rotates, and for its result; and for what is copied at once."""
+        rotated = [t.bytes for t in self.file.tensors if self._call_that_rotates(t) is not None]
+        largest = max(rotated, default=0)
+        self.source = allocate(largest)
+        self.result = self.source if self.options.in_place else allocate(largest)
+        self.chunk = allocate(CHUNK)
+
+    def _call_that_rotates(self, tensor):
+        """The call that rotates a tensor, None if it is only copied."""
+        group, role = self.operands.get(tensor.name, (None, None))
+        call = None if group is None else self.calls[group.prefix]
+        return call if call is not None and call.batch and call.tokens and call.rotates(role) else None
+
+    # -- The expected file --
+
+    def _is_compared(self, tensor):
+        """Whether an element may be some ulp off; what is not compared so must be the same."""
+        return tensor.name in self.operands and tensor.dtype in REAL
+
+    def _check_expected(self):
+        """Refuses an expected file that is not of the same call."""
+        for tensor in self.file.tensors:
+            if self._is_compared(tensor):
+                check_header(tensor, self.expected)
+        for expected in self.expected.tensors:
+            tensor = self.file.by_name.get(expected.name)
+            if tensor is None:
+                text = "is not in %s, so that nothing is compared with it"
+                refuse_tensor(self.expected.path, expected.name, text, self.file.path)
+            if not self._is_compared(tensor):
+                self._check_same(tensor, check_header(tensor, self.expected))
+
+    def _check_same(self, tensor, expected):
+        for at in range(0, tensor.bytes, CHUNK):
+            here, there = (allocate(min(CHUNK, tensor.bytes - at)) for _ in range(2))
+            self.file.read(tensor, here, at)
+            self.expected.read(expected, there, at)
+            if here.tobytes() != there.tobytes():
+                text = "is not that of %s: the two are of different calls"
+                refuse_tensor(self.expected.path, expected.name, text, self.file.path)
+
+    # -- Tensors --
+
+    def rotate(self, tensor, call):
+        """Yields (offset, bytes) of the result, in which the order is that of the tensor."""
+        source, result = tensor.view(self.source), tensor.view(self.result)
+        self.file.read(tensor, source)
+        self.status |= call.rotate(tensor, source, source if self.options.in_place else result, self.device)
+        data = self.result[: tensor.bytes]
+        for at in range(0, tensor.bytes, CHUNK):
+            yield at, data[at : at + CHUNK]
+
+    def copy(self, tensor):
+        """The same of a tensor that is only copied. Padding may become zeros."""
+        group, _ = self.operands.get(tensor.name, (None, None))
+        call = None if group is None else self.calls[group.prefix]
+        is_zeroed = call is not None and call.padded is not None and self.options.padding == "zero"
+        row = call.row_bytes(tensor) if is_zeroed else 1
+        step = max(1, CHUNK // row) * row
+        buffer = self.chunk if step <= CHUNK else allocate(step)
+        for at in range(0, tensor.bytes, step):
+            data = buffer[: min(step, tensor.bytes - at)]
+            self.file.read(tensor, data, at)
+            if is_zeroed:
+                call.zero_padding(data, row, at)
+            yield at, data
+
+    def do_tensor(self, tensor):
+        call = self._call_that_rotates(tensor)
+        parts = self.copy(tensor) if call is None else self.rotate(tensor, call)
+        comparison = self.comparisons.begin(tensor) if self.comparisons and self._is_compared(tensor) else None
+        for at, data in parts:
+            if comparison is not None:
+                other = allocate(data.size)
+                self.expected.read(self.expected.by_name[tensor.name], other, at)
+                comparison.add(data, other, at * tensor.elements // tensor.bytes)
+            if self.output is not None:
+                self.output.write(data)
+        if comparison is not None:
+            self.comparisons.end(comparison)
+
+    def do_tensors(self):
+        """Works through the file, and returns the exit status."""
+        if self.output is not None:
+            self.output.write(self.file.header())
+        for i, tensor in enumerate(self.file.tensors):
+            self._show_progress(i)
+            self.do_tensor(tensor)
+        self._show_progress(len(self.file.tensors))
+        status = OK if self.comparisons is None else self.comparisons.verdict()
+        try:
+            sys.stdout.flush()  # what fails leaves no output, so the comparison has to be out before that
+        except OSError:
+            refuse("cannot write to standard output")
+        if self.output is not None:
+            self.output.commit()
+        self._explain()
+        return status
+
+    # -- What is said --
+
+    def _show_progress(self, done):
+        """On a terminal, what has been done; with the last tensor the line goes."""
+        count = len(self.file.tensors)
+        if not self.options.quiet and count >= 3 and sys.stderr.isatty():
+            text = "\r%d of %d tensors" % (done, count) if done < count else "\r%32s\r" % ""
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def _explain(self):
+        for group in () if self.options.quiet else self.groups:
+            for line in self.calls[group.prefix].explain(group):
+                print(line, file=sys.stderr)
+        if self.status & POISONED:
+            print("trope apply: %s: positions outside the angle rows were made NaN" % self.file.path, file=sys.stderr)
+
+
+def _run(argv):
+    options = read_options(argv)
+    check_options(options)
+    if None not in (options.output, options.expect) and is_same(options.output, options.expect):
+        refuse("-o and --expect are the same file, which would be compared and replaced")
+    with contextlib.ExitStack() as stack:
+        return Run(options, stack).do_tensors()
+
+
+def main(argv):
+    """Runs the command with these arguments, and returns its exit status."""
+    try:
+        return _run(argv)
+    except Refused as refused:
+        reason = str(refused)
+    except MemoryError:
+        reason = "out of memory"
+    except OSError as error:  # of standard output: files say themselves what they fail at
+        reason = "cannot write to standard output: %s" % error.strerror
+    print("trope apply: " + reason, file=sys.stderr)
+    return REFUSED

@@ -1,0 +1,246 @@
+"""The options of the command: what each is called, which values it has, and how it is read."""
+
+import argparse
+import math
+import re
+
+from .._abi import AXIS_ORDERS, CP_LAYOUTS, MAX_AXES, MAX_ROTARY_DIM, PADDINGS, PAIRINGS, RANGES
+from .refused import Refused, refuse
+
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+LAYOUTS = ("sbhd", "bshd", "bhsd", "thd")
+ISAS = {"auto": 0, "portable": 1, "avx2": 2, "avx512": 3}  # TROPE_ISA_... of include/trope/trope.h
+
+_DESCRIPTION = """\
+Rotates the tensors q, k and x of a safetensors file, copies all others, and writes those to OUT, or compares q, k, x and v
+with those of FILE, or both. Exit status: 0; 1 if an element is more than --ulp apart; 2, and no OUT, if anything is refused.
+What is neither said nor seen in the data is refused; what was understood goes to standard error. docs/command-line.md has
+the whole table.
+
+  q, k, x, v          F64, F32, F16 or BF16, 4 dims in the order of --layout, 3 for thd. A name may have a prefix
+                      (model.layers.3.q): a call for each prefix
+  freqs               or cos and sin, freqs_cis (complex), cos_sin_cache: rows and columns, with batch or axes in front; see
+                      --table-layout. inv_freq: [rotary_dim / 2]. None of them: --rope-theta and --scaling
+  cu_seqlens          and cu_seqlens_padded: [sequences + 1]. start_positions: [sequences], or [batch]
+  position_ids        [tokens], [batch, tokens] or [axes, batch, tokens]
+
+--rotary-dim is what inv_freq or the columns of a table show; by --rope-theta it is all of the head from --rotary-offset on."""
+
+# What other programs and config files call an option.
+_OTHER_NAMES = {
+    "base": "--rope-theta", "theta": "--rope-theta", "rotary-base": "--rope-theta", "rope-base": "--rope-theta",
+    "rotary-emb-base": "--rope-theta", "rope-scaling": "--scaling", "rope-type": "--scaling",
+    "rope-parameters": "--scaling", "rope-factor": "--scaling RULE:factor=...", "factor": "--scaling RULE:factor=...",
+    "rotary-percent": "--partial-rotary-factor", "rotary-pct": "--partial-rotary-factor",
+    "qk-rope-head-dim": "--rotary-dim", "interleaved": "--pairing interleaved",
+    "rotary-interleaved": "--pairing interleaved", "neox-style": "--pairing half", "is-neox": "--pairing half",
+    "tensor-format": "--layout", "qkv-format": "--layout", "mrope-section": "--axis-sections",
+    "mrope-interleaved": "--axis-map interleaved", "context-parallel-size": "--cp-size",
+    "context-parallel-rank": "--cp-rank", "conjugate": "--inverse", "attention-scaling": "--mscale",
+    "attention-factor": "--mscale", "rtol": "--ulp", "atol": "--ulp", "out": "--output", "reference": "--expect",
+}  # fmt: skip
+
+
+# ---- Text to values, strictly ----
+
+
+def _whole(low, high):
+    def read(text):
+        if not re.fullmatch(r"[+-]?\d+", text, re.ASCII) or not -(2**63) <= int(text) <= INT64:
+            raise argparse.ArgumentTypeError("'%.64s' is not a whole number of 64 bits" % text)
+        if not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError("%s must be in [%d, %d]" % (text, low, high))
+        return int(text)
+
+    return read
+
+
+def read_number(text):
+    """A finite number; None if the text is none."""
+    is_number = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII)
+    return float(text) if is_number and math.isfinite(float(text)) else None
+
+
+def _nonzero(text):
+    value = read_number(text)
+    if value is None:
+        raise argparse.ArgumentTypeError("'%.64s' is not a finite number" % text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("must not be 0")
+    return value
+
+
+def _choice(*words):
+    def read(text):
+        if text not in words:
+            raise argparse.ArgumentTypeError("'%.64s' is not one of %s" % (text, ", ".join(words)))
+        return text
+
+    read.words = words
+    return read
+
+
+def _text(text):
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def _sections(text):
+    """Pairs of each axis."""
+    words = text.split(",")
+    if not 3 <= len(words) <= MAX_AXES or not all(re.fullmatch(r"\d{1,18}", word, re.ASCII) for word in words):
+        raise argparse.ArgumentTypeError("'%.64s' is not a list of 3 or 4 whole numbers, such as 16,24,24" % text)
+    if max(map(int, words)) > MAX_ROTARY_DIM:
+        raise argparse.ArgumentTypeError("a section must be at most %d" % MAX_ROTARY_DIM)
+    return tuple(map(int, words))
+
+
+def _name(text):
+    """(role, name) of "q=layer.0.query"."""
+    role, equals, name = text.partition("=")
+    if not role or not name:
+        raise argparse.ArgumentTypeError("'%.64s' is not ROLE=NAME, such as q=layer.0.query" % text)
+    return role, name
+
+
+# ---- The options ----
+
+FLAG = None
+OPTIONS = [
+    ("output", _text, "the file to write, or - for standard output"),
+    ("expect", _text, "another's result to compare with"),
+    ("ulp", _whole(0, INT64), "how far apart elements may be, default 0"),
+    ("config", _text, "a Hugging Face config.json, whose keys are options"),
+    ("layer-type", _text, "of the layers in the file, where --config has several"),
+    ("quiet", FLAG, "do not say what was understood"),
+    ("backward", FLAG, "q, k, x and v are gradients of the outputs"),
+    ("in-place", FLAG, "let the call overwrite its input"),
+    ("name", _name, "ROLE=NAME: what a tensor is. May be given several times; copy=NAME is a tensor that is only copied"),
+    ("head-dim", _whole(1, INT32), "elements of a head, where a last dim holds all heads"),
+    ("columns", _choice("pair", "half", "interleaved"), "of a table: one a pair, or one an element, paired so"),
+    ("table-layout", _choice("sd", "bsd", "sbd", "asd", "absd"), "dims of a table: a axes, b batch, s rows, d columns"),
+    ("table-rows", _choice("positions", "tokens"), "whose the rows of a table are"),
+    ("layout", _choice(*LAYOUTS), "dimensions, outermost first"),
+    ("pairing", _choice(*PAIRINGS), "pairs of the forward call's input"),
+    ("pairing-out", _choice(*PAIRINGS), "pairs of its output, default as the input's"),
+    ("rotary-dim", _whole(0, INT32), "elements of a head to rotate"),
+    ("partial-rotary-factor", _nonzero, "the same as a share of the head"),
+    ("rotary-offset", _whole(-INT32, INT32), "the first of them; -64: 64 before the end of the head"),
+    ("windows", _whole(1, MAX_AXES), "equal parts of the rotated elements, each paired within itself"),
+    ("inverse", FLAG, "turn the other way"),
+    ("rounding", _choice("once", "native", "native-f32"), "default once"),
+    ("mscale", _nonzero, "factor of cos and sin, default the rule's, or 1"),
+    ("rope-theta", _nonzero, "base of the frequencies"),
+    ("seq-len", _whole(1, INT64), "tokens of the sequence now, for --scaling dynamic and longrope"),
+    ("scaling", _text, "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."),
+    ("axis-map", _choice(*AXIS_ORDERS), "which position axis drives each pair"),
+    ("axis-sections", _sections, "pairs of each axis, A,B,C or A,B,C,D"),
+    ("out-of-range", _choice(*RANGES), "positions outside the angle rows (default: refused)"),
+    ("padding", _choice(*PADDINGS), "what tokens of no sequence become"),
+    ("packed-positions", FLAG, "positions count from cu_seqlens"),
+    ("cp-size", _whole(1, INT32), "context parallel ranks"),
+    ("cp-rank", _whole(0, INT32), "the rank that the tensors are of"),
+    ("cp-layout", _choice(*CP_LAYOUTS), "how ranks share a sequence"),
+    ("device", _choice("auto", "cpu", "cuda"), "where to run, default cpu; auto: cuda where PyTorch has a device"),
+    ("threads", _whole(0, 4096), "CPU threads, 0 = all"),
+    ("isa", _choice(*ISAS), "CPU instruction set"),
+]
+_KINDS = {name: kind for name, kind, _ in OPTIONS}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        refuse("%s", message.removeprefix("argument ").replace("-o/--output", "--output"))
+
+
+class _Once(argparse.Action):
+    def __call__(self, parser, options, value, option_string=None):
+        if getattr(options, self.dest) is not None:
+            refuse("%s: is given twice", self.option_strings[-1])
+        setattr(options, self.dest, True if self.nargs == 0 else value)
+
+
+def make_parser():
+    parser = _Parser(
+        prog="python -m trope apply", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s IN.safetensors [-o OUT.safetensors] [--expect FILE.safetensors] [OPTION...]", allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("inputs", nargs="*", metavar="IN.safetensors", help="the file to read")
+    for name, kind, text in OPTIONS:
+        names = ["-o", "--output"] if name == "output" else ["--" + name]
+        if kind is FLAG:
+            parser.add_argument(*names, action=_Once, nargs=0, help=text)
+        elif name == "name":
+            parser.add_argument(*names, action="append", default=[], type=kind, metavar="ROLE=NAME", help=text)
+        else:
+            words = ": " + ", ".join(kind.words) if hasattr(kind, "words") else ""
+            parser.add_argument(*names, action=_Once, type=kind, metavar="X", help=text + words)
+    return parser
+
+
+def _check_word(word):
+    """Refuses a word of the command line that looks like an option and is none; returns the option's name."""
+    name = word.partition("=")[0].removeprefix("--")
+    if word in ("-h", "--help") or word.startswith("-o") and not word.startswith("--"):
+        return "output" if word == "-o" else ""
+    if word.startswith("--") and name in _KINDS:
+        return name
+    ours = name.replace("_", "-")
+    if ours in _KINDS:
+        refuse("'%.64s' is spelled --%s", word, ours)
+    if word.startswith("--") and ours in _OTHER_NAMES:
+        refuse("'%.64s' is %s here; --help lists the options", word, _OTHER_NAMES[ours])
+    longer = [option for option in _KINDS if word.startswith("--") and name and option.startswith(name)]
+    if len(longer) == 1:
+        refuse("'%.64s' must be written out: --%s", word, longer[0])
+    refuse("'%.64s' is not an option; --help lists them", word)
+
+
+def _join(argv):
+    """The words with each option and its value in one, so that a value may begin with a dash."""
+    words, rest = [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return words + [word] + rest
+        name = _check_word(word) if word.startswith("-") and word != "-" else ""
+        if name and "=" not in word and _KINDS[name] is not FLAG:
+            if not rest:
+                refuse("'%.64s' needs a value", word)
+            word = "--%s=%s" % (name, rest.pop(0))
+        words.append(word)
+    return words
+
+
+def read_options(argv):
+    """The options as a namespace, in which None is what is not given."""
+    try:
+        options = make_parser().parse_intermixed_args(_join(map(str, argv)))
+    except argparse.ArgumentError as error:
+        raise Refused(str(error)) from None
+    options.windows = options.windows or 1
+    if len(options.inputs) != 1:
+        refuse("needs one input file, got %d; --help lists the options", len(options.inputs))
+    return options
+
+
+def check_options(options):
+    """Refuses what contradicts or has no effect before any file is read."""
+    if options.output is None and options.expect is None:
+        refuse("needs -o OUT or --expect FILE")
+    if options.ulp is not None and options.expect is None:
+        refuse("--ulp: has no effect without --expect")
+    if options.output == "-" and options.expect is not None:
+        refuse("-o -: standard output is for the comparison of --expect")
+    if options.layer_type is not None and options.config is None:
+        refuse("--layer-type: has no effect without --config")
+    partial = options.partial_rotary_factor
+    if partial is not None and options.rotary_dim is not None:
+        refuse("--partial-rotary-factor: --rotary-dim says the same in another way")
+    if partial is not None and not 0 < partial <= 1:
+        refuse("--partial-rotary-factor: %g must be over 0 and at most 1", partial)
+    ranks = [name for name in ("cp_size", "cp_rank", "cp_layout") if getattr(options, name) is None]
+    if 0 < len(ranks) < 3:
+        missing = "--" + ranks[0].replace("_", "-")
+        refuse("%s: is missing: --cp-size, --cp-rank and --cp-layout go together", missing)

@@ -1,0 +1,163 @@
+"""The positions of a call: what the tensors of indices say, and what the library makes of them."""
+
+import ctypes
+
+import numpy as np
+
+from .. import _abi
+from .._errors import Error
+from .layouts import refuse_shaped
+from .refused import option_words, refuse, refuse_tensor
+
+_DTYPES = {"I32": "i32", "I64": "i64"}
+
+
+def read_positions(call):
+    """Reads and checks the tensors of indices; sets those attributes of a call that are about positions."""
+    _read_cu_seqlens(call)
+    _read_start_positions(call)
+    _read_position_ids(call)
+    if call.batch and call.tokens:
+        _find_positions(call)
+
+
+def _check_index(call, tensor):
+    if tensor.dtype not in _DTYPES:
+        refuse_shaped(call, tensor, "must have dtype I32 or I64")
+
+
+def _tokens_of_stream(call):
+    """Tokens of all ranks."""
+    return call.tokens * (call.options.cp_size or 1)
+
+
+def _check_boundaries(call, tensor):
+    """Boundaries begin with 0. Lengths, which are mistaken for them, mostly do not."""
+    first = int(tensor.data[0])
+    if first:
+        are_lengths = int(tensor.data.sum(dtype=np.float64)) == _tokens_of_stream(call)
+        text = "must be boundaries that begin with 0, not with %d%s"
+        refuse_shaped(call, tensor, text, first, "; these are lengths" if are_lengths else "")
+
+
+def _read_cu_seqlens(call):
+    options, real, padded = call.options, call.group.get("cu_seqlens"), call.group.get("cu_seqlens_padded")
+    if real is None:
+        if padded is not None:
+            refuse_shaped(call, padded, "needs 'cu_seqlens' beside it")
+        for option, value in (("--packed-positions", options.packed_positions), ("--padding", options.padding)):
+            if value:
+                refuse("%s: has no effect without a tensor cu_seqlens", option)
+        return
+    _check_index(call, real)
+    if len(real.shape) != 1 or not real.elements:
+        refuse_shaped(call, real, "must be [sequences + 1]")
+    if padded is not None and (padded.dtype, padded.shape) != (real.dtype, real.shape):
+        refuse_shaped(call, padded, "must have the dtype and shape of 'cu_seqlens'")
+    for tensor in (real,) if padded is None else (real, padded):
+        _check_boundaries(call, tensor)
+    end, stream = int(real.data[-1]), _tokens_of_stream(call)
+    if padded is None and end < stream and not options.padding:
+        text = "ends at %d, before the last of %d tokens: --padding says what tokens of no sequence become"
+        refuse_shaped(call, real, text, end, stream)
+    call.sequences = real.elements - 1
+    call.given["cu_seqlens"] = real.data
+    if padded is not None:
+        call.given["cu_seqlens_padded"] = padded.data
+
+
+def _read_start_positions(call):
+    starts = call.group.get("start_positions")
+    if starts is None:
+        return
+    if "position_ids" in call.group:
+        refuse_shaped(call, starts, "must not be given together with 'position_ids'")
+    _check_index(call, starts)
+    if starts.shape != (call.batch if call.sequences is None else call.sequences,):
+        refuse_shaped(call, starts, "must be [batch]" if call.sequences is None else "must be [sequences]")
+    call.given["start_positions"] = starts.data
+
+
+def _read_position_ids(call):
+    """[tokens], [1 or batch, tokens] or [axes, 1 or batch, tokens]."""
+    options, ids = call.options, call.group.get("position_ids")
+    if ids is None:
+        return
+    _check_index(call, ids)
+    if not 1 <= len(ids.shape) <= 3:
+        refuse_shaped(call, ids, "must be [tokens], [batch, tokens] or [axes, batch, tokens]")
+    axes, batch, tokens = (1,) * (3 - len(ids.shape)) + ids.shape
+    if tokens != call.tokens or batch not in (1, call.batch):
+        text = "must have the tokens of the operands (%d), and their batch (%d) or 1"
+        refuse_shaped(call, ids, text, call.tokens, call.batch)
+    if not 1 <= axes <= _abi.MAX_AXES:
+        refuse_shaped(call, ids, "must be [axes, batch, tokens] with from 1 to %d axes", _abi.MAX_AXES)
+    if options.cp_size and call.sequences is None:
+        refuse_shaped(call, ids, "are taken as they are on every rank: --cp-size has no effect")
+    data = ids.data.reshape(axes, batch, tokens)
+    if axes > 1 and not call.has_axis_map() and options.windows == 1 and (data == data[:1]).all():
+        data, axes = data[:1], 1  # as those of plain text
+    if axes > 1 and not call.has_axis_map() and options.windows != axes:
+        text = (
+            "has %d axes that differ: --axis-map and --axis-sections say which pairs each of them drives, or --windows %d"
+        )
+        refuse_shaped(call, ids, text, axes, axes)
+    call.position_axes = axes
+    call.given["position_ids"] = data if axes > 1 else data[0]
+
+
+# ---- The positions that a call will have ----
+
+
+def _fill(call):
+    """trope_args as trope_positions reads them, and the arrays that they point into."""
+    options, given, axes = call.options, call.given, call.position_axes
+    args = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), batch=call.batch, tokens=call.tokens)
+    kept = {name: np.ascontiguousarray(array) for name, array in given.items()}
+    for name, array in kept.items():
+        setattr(args, name, array.ctypes.data)
+        dtype = _abi.INDICES["i32" if array.dtype.itemsize == 4 else "i64"]
+        setattr(args, "cu_seqlens_dtype" if name.startswith("cu_seqlens") else "position_dtype", dtype)
+    ids = kept.get("position_ids")
+    if ids is not None:
+        batch = ids.shape[-2]
+        args.ids_layout, args.position_axes = _abi.IDS_STRIDED, axes
+        args.ids_stride[:] = (batch * call.tokens if axes > 1 else 0, call.tokens if batch > 1 else 0, 1)
+    if call.sequences is not None:
+        args.sequences, args.stream_positions = call.sequences, bool(options.packed_positions)
+        args.padding = _abi.PADDINGS[options.padding] if options.padding else 0
+    if options.cp_size:
+        args.cp_size, args.cp_rank = options.cp_size, options.cp_rank
+        args.cp_layout = _abi.CP_LAYOUTS[options.cp_layout]
+    return args, kept
+
+
+def _find_positions(call):
+    """Has the library compute the positions on the host, which also checks the indices."""
+    args, kept = _fill(call)
+    axes, count = max(call.position_axes, 1), call.batch * call.tokens
+    try:
+        positions, sequences = np.empty((axes, count), np.int64), np.empty(count, np.int32)
+    except (MemoryError, ValueError):
+        refuse("out of memory for the positions of %d tokens", count)
+    status = _abi.lib.trope_positions(ctypes.byref(args), positions.ctypes.data, sequences.ctypes.data)
+    if status != _abi.OK:
+        refuse_error(call, _abi.error_of_call(status))
+    is_padding = sequences < 0
+    call.padded = is_padding if is_padding.any() else None
+    is_rotated = ~is_padding if call.padded is not None and call.options.padding != "rotate" else slice(None)
+    rotated = positions[:, is_rotated]
+    call.is_origin = np.zeros(count, bool)
+    call.is_origin[is_rotated] = (rotated == 0).all(axis=0)
+    call.first_position, call.last_position = (int(rotated.min()), int(rotated.max())) if rotated.size else (0, 0)
+    index = np.tile(np.arange(call.tokens), call.batch)[is_rotated]
+    call.counts_tokens = axes == 1 and bool((rotated[0] == index).all())
+
+
+def refuse_error(call, error, tensor=None):
+    """A refusal of the library, about the tensor that it names, or else about `tensor`."""
+    blamed = call.group.get(error.argument.partition("[")[0], tensor)
+    text = option_words(str(error.renamed({"tensors[0]": "its tensor"}) if isinstance(error, Error) else error))
+    if blamed is None:
+        refuse("%s", text)
+    refuse_tensor(call.file.path, blamed.name, "%s", text)
