@@ -9,11 +9,14 @@ from collections.abc import Mapping
 
 from ._abi import RULES
 from ._config_keys import (
+    ANY,
     FALLBACKS,
     GEMMA3,
     GLOBAL_HEAD_DIM,
     IGNORED_KEYS,
+    KEYS_OF_ROTATIONS,
     LAYERED,
+    MEANINGLESS_KEYS,
     MODERNBERT,
     NO_ROTATION,
     OLD_RULES,
@@ -164,6 +167,15 @@ class Keys:
         return [name for name in names if isinstance(self.mapping[name], Mapping) and Keys(self.mapping[name]).has_sizes()]
 
 
+def _unique(pairs):
+    """The dict of (key, value) pairs in a JSON object. Readers differ in which of two equal keys they take."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        fail(next(key for key in found if keys.count(key) > 1), "must occur only once in an object of the config")
+    return found
+
+
 def _read_json(path):
     """The object in a JSON file. A directory stands for the config.json in it."""
     import json  # not at the top: it takes a third of the time of `import trope`, and most calls need no file
@@ -171,7 +183,9 @@ def _read_json(path):
     try:
         path = os.fsdecode(path)
         with open(os.path.join(path, "config.json") if os.path.isdir(path) else path, encoding="utf-8") as file:
-            config = json.load(file)
+            config = json.load(file, object_pairs_hook=_unique)
+    except Error:
+        raise
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a path with a null character
         fail("config", "(%s) is not a JSON file: %s", shown(path), error)
     if not isinstance(config, dict):
@@ -197,8 +211,10 @@ def language_model(keys):
         return keys
     text = Keys(text, "text_config", keys.model_type and keys.model_type + "_text")
     names = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", ORIGINAL)
-    for name in names + sum(SIZE_KEYS.values(), ()) if keys.has_sizes() else ():
+    for name in names + (sum(SIZE_KEYS.values(), ()) if keys.has_sizes() else ()):
         outer, inner = keys.get(name), text.get(name)
+        if inner is None and name in FALLBACKS and not _rope_layers(text)[1]:
+            inner = _rope_layers(text)[0].get(name)
         if not same(outer, inner):
             text_says = "is %s in the config and %s in its text_config: remove the one that is not meant"
             fail(name, text_says, shown(outer), shown(inner))
@@ -227,6 +243,21 @@ def refuse_without_rotation(keys):
         fail("no_rope_layers", "(%s) says that no layer rotates", shown(rotating_layers))
     if not rotating_layers and interval is not None and same(interval, 1):
         fail("no_rope_layer_interval", "(1) says that no layer rotates")
+
+
+# ---- Keys that nobody reads ----
+
+
+def refuse_misspelt(keys):
+    """Refuses a key that is about rotations by its name, and that neither this package nor a list knows."""
+    for key, value in keys.mapping.items():
+        is_about = isinstance(key, str) and any(word in key.lower() for word in ("rope", "rotary", "theta"))
+        if not is_about or value is None or key in KEYS_OF_ROTATIONS:
+            continue
+        harmless = MEANINGLESS_KEYS.get(key, ())
+        if harmless is not ANY and not any(same(value, each) for each in harmless):
+            known = hint(key, sorted(KEYS_OF_ROTATIONS)) or ": leave it out if it means nothing for the rotation"
+            fail(key, "(%s) is not a known key%s", shown(value), known)
 
 
 # ---- The rope dict of one layer type ----

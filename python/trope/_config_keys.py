@@ -71,6 +71,21 @@ ROTATES = {
     "use_rope": ((True,), {}),
     "use_rotary_embedding": ((True,), {}),
 }
+# Keys of the config itself whose names are about rotations, and which this package reads, or refuses by what they say.
+KEYS_OF_ROTATIONS = frozenset(
+    ("rope_parameters", "rope_scaling", "rope_interleave", "qk_rope_head_dim", "rotary_dim", "rope_local_base_freq",
+     "global_rope_theta", "local_rope_theta", "no_rope_layers", "no_rope_layer_interval", "layer_rope_theta",
+     "rope_scaling_layers")
+).union(ROTATES, UNREADABLE_KEYS, *FALLBACKS.values())  # fmt: skip
+# Keys with such names that mean nothing for a rotation: with any value, or with these.
+ANY = "any value"
+MEANINGLESS_KEYS = {
+    "ignore_keys_at_rope_validation": ANY,  # what transformers leaves out when it checks the rope dict
+    "k_rope_only_layernorm": ANY,  # a norm before the rotation
+    "rotary_emb_fraction": (1.0,),
+    "rotary_emb_interleaved": (False,),
+    "rotary_value": (False,),  # RoFormer rotates v only if it is true
+}
 # Language models whose classes never rotate, though some of their configs have rope_theta (Nemotron-H, Kimi Linear).
 NO_ROTATION = frozenset(
     "albert bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small bloom camembert convbert "

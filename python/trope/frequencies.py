@@ -27,6 +27,7 @@ from ._config import (
     optional_integer,
     optional_number,
     read_rope,
+    refuse_misspelt,
     refuse_without_rotation,
     rule_of,
     same,
@@ -182,6 +183,7 @@ class Rotation:
     def __init__(self, config, layer_type):
         keys = self.keys = language_model(open_config(config))
         refuse_without_rotation(keys)
+        refuse_misspelt(keys)
         self.rope, chosen = read_rope(keys, layer_type)
         self.sizes = {**keys.sizes(), **layer_sizes(keys, chosen)}
         self.sizes[ORIGINAL] = None if chosen else keys.get(ORIGINAL)

@@ -21,14 +21,8 @@ const choice isa_choices[] = {{"auto", TROPE_ISA_AUTO},
                               {NULL, 0}};
 static const choice rounding_choices[] = {
     {"once", TROPE_ROUND_ONCE}, {"native", TROPE_ROUND_NATIVE}, {"native-f32", TROPE_ROUND_NATIVE_F32}, {NULL, 0}};
-static const choice axis_map_choices[] = {{"sections", TROPE_AXES_SECTIONS},
-                                          {"interleaved", TROPE_AXES_INTERLEAVED},
-                                          {"alternating", TROPE_AXES_ALTERNATING},
-                                          {"hwt", TROPE_AXES_HWT},
-                                          {NULL, 0}};
 static const choice padding_choices[] = {
     {"zero", TROPE_PADDING_ZERO}, {"copy", TROPE_PADDING_COPY}, {"rotate", TROPE_PADDING_ROTATE}, {NULL, 0}};
-static const choice range_choices[] = {{"poison", TROPE_RANGE_POISON}, {"clamp", TROPE_RANGE_CLAMP}, {NULL, 0}};
 static const choice cp_choices[] = {{"contiguous", TROPE_CP_CONTIGUOUS},
                                     {"zigzag", TROPE_CP_ZIGZAG},
                                     {"striped", TROPE_CP_STRIPED},
@@ -57,7 +51,7 @@ const option_spec rotation_specs[] = {
      .help = "the same as a share of the head"},
     {"rotary-offset", 0, OPTION_INT32, IN(rotation_options, rotary_offset), .low = INT32_MIN + 1, .high = INT32_MAX,
      .help = "the first of them; -64: 64 before the end of the head"},
-    {"windows", 0, OPTION_INT32, IN(rotation_options, parts), .low = 1, .high = CALL_MAX_AXES,
+    {"windows", 0, OPTION_INT32, IN(rotation_options, parts), .low = 1, .high = CALL_MAX_PARTS,
      .help = "equal parts of the rotated elements, each paired within itself"},
     {"inverse", 0, OPTION_FLAG, IN(rotation_options, inverse), .help = "turn the other way"},
     {"rounding", 0, OPTION_CHOICE, IN(rotation_options, rounding), .choices = rounding_choices, .help = "default once"},
@@ -67,14 +61,6 @@ const option_spec rotation_specs[] = {
      .help = "tokens of the sequence now, for --scaling dynamic and longrope"},
     {"scaling", 0, OPTION_TEXT, IN(rotation_options, scaling),
      .help = "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."},
-    {.name = NULL}};
-
-const option_spec id_specs[] = {
-    {"axis-map", 0, OPTION_CHOICE, IN(sequence_options, axis_map), .choices = axis_map_choices,
-     .help = "which position axis drives each pair"},
-    {"axis-sections", 0, OPTION_TEXT, IN(sequence_options, axis_sections), .help = "pairs of each axis, A,B,C or A,B,C,D"},
-    {"out-of-range", 0, OPTION_CHOICE, IN(sequence_options, out_of_range), .choices = range_choices,
-     .help = "positions outside the angle rows (default: refused)"},
     {.name = NULL}};
 
 const option_spec sequence_specs[] = {
@@ -139,56 +125,6 @@ int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim)
     return options->rotary_offset < 0 ? head_dim + options->rotary_offset : options->rotary_offset;
 }
 
-/* The pairs of each axis, as many as --axis-sections says. */
-static int parse_sections(const char *text, int32_t *sections)
-{
-    int64_t given[CALL_MAX_AXES];
-    const int count = list_length(text);
-    if (count < 3 || count > CALL_MAX_AXES)
-        return complain("--axis-sections: '%.64s' is not a list of 3 or 4 whole numbers, such as 16,24,24", text);
-    if (parse_integers("--axis-sections", text, 0, count, given))
-        return RESULT_REFUSED;
-    for (int i = 0; i < count; i++) {
-        if (given[i] > TROPE_MAX_ROTARY_DIM)
-            return complain("--axis-sections: a section must be at most %d", TROPE_MAX_ROTARY_DIM);
-        sections[i] = (int32_t)given[i];
-    }
-    return 0;
-}
-
-/* Axis i drives the pairs of part i. */
-static int axes_of_parts(int32_t pairs, uint8_t *pair_axis, const trope_args *args)
-{
-    int32_t sections[TROPE_MAX_AXES] = {0};
-    for (int32_t i = 0; i < args->parts; i++)
-        sections[i] = pairs / args->parts;
-    return trope_fill_pair_axis(pair_axis, pairs, TROPE_AXES_SECTIONS, sections) ? complain_of_library(trope_last_error())
-                                                                                 : 0;
-}
-
-static int axes_of_sections(const sequence_options *options, int32_t pairs, uint8_t *pair_axis)
-{
-    int32_t sections[TROPE_MAX_AXES] = {0};
-    if (parse_sections(options->axis_sections, sections))
-        return RESULT_REFUSED;
-    return trope_fill_pair_axis(pair_axis, pairs, options->axis_map, sections) ? complain_of_library(trope_last_error())
-                                                                               : 0;
-}
-
-int axes_to_args(const sequence_options *options, int32_t pairs, uint8_t *pair_axis, trope_args *args)
-{
-    if (options->axis_map && !options->axis_sections)
-        return complain("--axis-map: needs --axis-sections, the pairs of each axis");
-    if (options->axis_map && args->parts > 1)
-        return complain("--axis-map: must be left out with --windows %d, which drive the axes themselves", args->parts);
-    if (!options->axis_map && options->axis_sections)
-        return complain("--axis-sections: needs --axis-map, the order of the axes");
-    if (!options->axis_map && args->position_axes <= 1)
-        return 0;
-    args->pair_axis = pair_axis;
-    return options->axis_map ? axes_of_sections(options, pairs, pair_axis) : axes_of_parts(pairs, pair_axis, args);
-}
-
 int32_t columns_of_table(const trope_args *args, int per_element)
 {
     const int32_t order = args->pairing_out ? args->pairing_out : args->pairing;
@@ -251,11 +187,8 @@ static const char *const option_words[][2] = {
     {"rounding", "--rounding"},
     {"mscale", "--mscale"},
     {"base", "--rope-theta"},
-    {"pair_axis", "--axis-map"},
-    {"sections", "--axis-sections"},
     {"padding", "--padding"},
     {"stream_positions", "--packed-positions"},
-    {"out_of_range", "--out-of-range"},
     {"cp_size", "--cp-size"},
     {"cp_rank", "--cp-rank"},
     {"cp_layout", "--cp-layout"},
@@ -284,7 +217,7 @@ static const char *option_of(const char *word, size_t length)
 }
 
 /* A field is a word with a value behind it, or in the first place; words of prose are left alone. */
-const char *library_words(const char *message, char *text, size_t size)
+static void library_words(const char *message, char *text, size_t size)
 {
     const char *c = strstr(message, ": ");
     size_t used = 0;
@@ -302,11 +235,11 @@ const char *library_words(const char *message, char *text, size_t size)
                                  is_field ? option : c);
         c += length;
     }
-    return text;
 }
 
 int complain_of_library(const char *message)
 {
     char text[1024];
-    return complain("%s", library_words(message, text, sizeof text));
+    library_words(message, text, sizeof text);
+    return complain("%s", text);
 }

@@ -5,8 +5,8 @@
 #include "options.h"
 #include "trope/trope.h"
 
-/* Axes of ids, and parts of a window, that the options speak of. */
-enum { CALL_MAX_AXES = TROPE_MAX_AXES };
+/* Parts of a window that the options speak of. */
+enum { CALL_MAX_PARTS = TROPE_MAX_AXES };
 
 /* rotary_offset that is not given. */
 #define ROTARY_OFFSET_NONE INT32_MIN
@@ -33,23 +33,18 @@ typedef struct rotation_options {
 } rotation_options;
 
 typedef struct sequence_options {
-    int32_t axis_map; /* TROPE_AXES_..., 0 = not given */
-    const char *axis_sections;
     int32_t padding; /* TROPE_PADDING_..., 0 = not given */
     int32_t stream_positions;
-    int32_t out_of_range;                /* -1 = not given */
     int32_t cp_size, cp_rank, cp_layout; /* 0, -1, 0 = not given */
 } sequence_options;
 
-/* id_specs and sequence_specs are both of sequence_options: positions and tables that are data, and packed or shared sequences.
- */
-extern const option_spec machine_specs[], rotation_specs[], sequence_specs[], id_specs[];
+extern const option_spec machine_specs[], rotation_specs[], sequence_specs[];
 extern const choice layout_choices[], pairing_choices[], dtype_choices[], device_choices[], isa_choices[];
 
 /* What the fields are before the command line is read. */
 #define MACHINE_DEFAULTS  .device = TROPE_DEVICE_AUTO
 #define ROTATION_DEFAULTS .parts = 1, .rotary_dim = -1, .rotary_offset = ROTARY_OFFSET_NONE
-#define SEQUENCE_DEFAULTS .out_of_range = -1, .cp_rank = -1
+#define SEQUENCE_DEFAULTS .cp_rank = -1
 
 /* Copies the options into the call. The rotation's shape (rotary_dim, rotary_offset), the angles, the device, and what only
  * goes with cu_seqlens (padding) or a table (out_of_range) are left to the command. */
@@ -67,10 +62,6 @@ int32_t rotary_dim_in(const rotation_options *options, int32_t head_dim);
  * the head is too small for it. */
 int32_t rotary_offset_in(const rotation_options *options, int32_t head_dim);
 
-/* Has the axes of --axis-map drive the pairs of a call whose parts and ids are known. pair_axis, of `pairs`, must outlive
- * the call. Returns nonzero after a complaint. */
-int axes_to_args(const sequence_options *options, int32_t pairs, uint8_t *pair_axis, trope_args *args);
-
 /* The columns of a table: one a pair, or one an element in the order of the forward call's output. */
 int32_t columns_of_table(const trope_args *args, int per_element);
 
@@ -82,7 +73,5 @@ int frequencies_by_rule(const rotation_options *options, int32_t rotary_dim, int
 
 /* Complains of what the library refused (`message`, its last error), in the words of the command line. */
 int complain_of_library(const char *message);
-/* The same words into text of `size` bytes; returns text. */
-const char *library_words(const char *message, char *text, size_t size);
 
 #endif

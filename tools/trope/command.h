@@ -9,7 +9,6 @@ enum {
 };
 
 /* Each gets the arguments after the program's name, its own name first. */
-int command_apply(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_check(int argc, char **argv);
 int command_info(int argc, char **argv);

@@ -6,14 +6,13 @@
 #include "command.h"
 #include "trope/trope.h"
 
-#ifndef TROPE_TOOL_HAS_APPLY
-int command_apply(int argc, char **argv)
+/* Scripts and fingers know the command where it was once. */
+static int command_apply(int argc, char **argv)
 {
     (void)argc;
     (void)argv;
-    return complain("this build has no 'apply', because cJSON was not found when it was configured");
+    return complain("is 'python -m trope apply' now, of the Python package (pip install 'trope[apply]')");
 }
-#endif
 
 typedef struct command {
     const char *name;
@@ -23,7 +22,7 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"apply", "trope apply", command_apply, "rotate the tensors of a safetensors file, and compare with another's result"},
+    {"apply", "trope apply", command_apply, "is 'python -m trope apply' now"},
     {"bench", "trope bench", command_bench, "time each case beside a copy of the same bytes"},
     {"check", "trope check", command_check, "check values and gradients on a shape"},
     {"info", "trope info", command_info, "version, backends, instruction sets, threads, devices"},

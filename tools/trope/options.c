@@ -329,35 +329,3 @@ int options_refuse_beside(const option_group *groups, const char *mode, const ch
                 return complain("--%s: has no effect with --%s", spec->name, mode);
     return 0;
 }
-
-/* Whether two fields of an option hold the same. */
-static int same_value(const option_spec *spec, const void *a, const void *b)
-{
-    static const size_t sizes[] = {sizeof(int32_t), sizeof(int32_t), sizeof(int64_t),
-                                   sizeof(double),  sizeof(double),  sizeof(int32_t)};
-    if (spec->kind == OPTION_TEXT)
-        return !strcmp(*(const char *const *)a, *(const char *const *)b);
-    return !memcmp(a, b, sizes[spec->kind]);
-}
-
-int options_set(option_group *groups, const char *name, const char *text, const char *source)
-{
-    const option_group *group = NULL;
-    const option_spec *spec = find_option(groups, name, &group);
-    union {
-        int32_t whole;
-        int64_t large;
-        double real;
-        const char *text;
-    } value = {0};
-    if (!spec)
-        return complain("%s: there is no option --%s", source, name);
-    if (set_field(spec, (char *)&value, text, source))
-        return RESULT_REFUSED;
-    char *field = (char *)group->target + spec->offset;
-    if (options_given(groups, name))
-        return same_value(spec, field, &value)
-                   ? 0
-                   : complain("--%s: the command line says something else than %s, which says %.64s", name, source, text);
-    return set_field(spec, field, text, source);
-}

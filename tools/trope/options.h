@@ -51,10 +51,6 @@ enum { OPTIONS_BAD = -1, OPTIONS_HELP = -2 };
  * occurs once, unless it is of OPTION_TEXTS. */
 int options_parse(int argc, char **argv, option_group *groups, const char *usage);
 
-/* Sets the field of option `name` from text that is not of the command line; `source` says in complaints where it is from.
- * Where the option is on the command line too, the two must say the same. `text` must outlive the field. Returns nonzero
- * after a complaint. Not for OPTION_TEXTS. */
-int options_set(option_group *groups, const char *name, const char *text, const char *source);
 /* Whether the option is on the command line. */
 int options_given(const option_group *groups, const char *name);
 /* Refuses what is on the command line beside option `mode` and has no effect then: all but `allowed`, a list that NULL

@@ -90,15 +90,6 @@ static int follow_links(const char *path, char *target)
     return errno = ELOOP;
 }
 
-int output_is_same(const char *a, const char *b)
-{
-    struct stat x, y;
-    char to_a[PATH_SIZE], to_b[PATH_SIZE];
-    if (!stat(a, &x) && !stat(b, &y))
-        return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-    return !follow_links(a, to_a) && !follow_links(b, to_b) && !strcmp(to_a, to_b);
-}
-
 /* The mode and the owner of the file that is there, or those of a new one. */
 static int take_attributes(const output *out, const struct stat *there)
 {

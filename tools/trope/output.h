@@ -28,7 +28,4 @@ void output_close(output *out);
  * complaint. */
 int output_line(const char *path, const char *text);
 
-/* Whether two paths lead to one file, which need not be there. */
-int output_is_same(const char *a, const char *b);
-
 #endif

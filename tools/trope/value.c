@@ -5,37 +5,19 @@
 
 /* mantissa: stored bits. smallest: exponent of the smallest normal number. */
 typedef struct value_type {
-    const char *name;
     int32_t size, mantissa, smallest;
 } value_type;
 
-static const value_type types[VALUE_TYPES] = {
-    [TROPE_F32] = {"F32", 4, 23, -126},  [TROPE_F16] = {"F16", 2, 10, -14}, [TROPE_BF16] = {"BF16", 2, 7, -126},
-    [TROPE_F64] = {"F64", 8, 52, -1022}, [VALUE_I32] = {"I32", 4, 0, 0},    [VALUE_I64] = {"I64", 8, 0, 0},
-    [VALUE_C64] = {"C64", 8, 0, 0},
+static const value_type types[] = {
+    [TROPE_F32] = {4, 23, -126},
+    [TROPE_F16] = {2, 10, -14},
+    [TROPE_BF16] = {2, 7, -126},
+    [TROPE_F64] = {8, 52, -1022},
 };
-
-const char *value_type_name(int32_t type)
-{
-    return types[type].name;
-}
-
-int32_t value_type_of(const char *name)
-{
-    for (int32_t i = TROPE_F32; i < VALUE_TYPES; i++)
-        if (!strcmp(types[i].name, name))
-            return i;
-    return -1;
-}
 
 int32_t value_size(int32_t type)
 {
     return types[type].size;
-}
-
-int value_is_real(int32_t type)
-{
-    return type <= TROPE_F64;
 }
 
 double value_epsilon(int32_t type)
@@ -49,7 +31,7 @@ static uint64_t load_bits(int32_t type, const void *data, int64_t i)
     uint16_t two;
     uint32_t four;
     uint64_t eight;
-    /* A size that the compiler knows makes each copy a load: --expect reads every element of two files. */
+    /* A size that the compiler knows makes each copy a load. */
     switch (types[type].size) {
     case 2:
         memcpy(&two, (const char *)data + 2 * i, 2);
@@ -69,16 +51,11 @@ static uint64_t magnitude_of(int32_t type, uint64_t bits)
     return bits & (UINT64_MAX >> (65 - 8 * types[type].size));
 }
 
-/* A NaN has a larger magnitude than infinity, whose stored mantissa is 0; of whole numbers none has. */
+/* A NaN has a larger magnitude than infinity, whose stored mantissa is 0. */
 static int bits_are_nan(int32_t type, uint64_t bits)
 {
     const int32_t mantissa = types[type].mantissa;
     return magnitude_of(type, bits) > magnitude_of(type, UINT64_MAX) >> mantissa << mantissa;
-}
-
-int value_is_nan(int32_t type, const void *data, int64_t i)
-{
-    return bits_are_nan(type, load_bits(type, data, i));
 }
 
 static double from_half_bits(uint64_t bits)
@@ -109,10 +86,6 @@ double value_load(int32_t type, const void *data, int64_t i)
         return from_float_bits((uint32_t)bits << 16);
     case TROPE_F16:
         return from_half_bits(bits);
-    case VALUE_I32:
-        return (int32_t)(uint32_t)bits;
-    case VALUE_I64:
-        return (double)(int64_t)bits;
     default:
         memcpy(&x, &bits, sizeof x);
         return x;

@@ -1,4 +1,4 @@
-/* Numbers as they are stored in a tensor: names, sizes, conversions, distances. */
+/* Numbers as they are stored in a tensor: sizes, conversions, distances. */
 #ifndef TOOLS_TROPE_VALUE_H
 #define TOOLS_TROPE_VALUE_H
 
@@ -6,23 +6,15 @@
 
 #include "trope/trope.h"
 
-/* Types of elements: TROPE_F32, TROPE_F16, TROPE_BF16, TROPE_F64, and these. */
-enum { VALUE_I32 = TROPE_F64 + 1, VALUE_I64, VALUE_C64, VALUE_TYPES }; /* C64: two F32 */
-
-/* As safetensors spells it: "F32". */
-const char *value_type_name(int32_t type);
-/* The type of that name, or -1. */
-int32_t value_type_of(const char *name);
+/* Types of elements are TROPE_F32, TROPE_F16, TROPE_BF16 and TROPE_F64. */
 int32_t value_size(int32_t type);
-int value_is_real(int32_t type);
 
 /* Element i. */
 double value_load(int32_t type, const void *data, int64_t i);
-int value_is_nan(int32_t type, const void *data, int64_t i);
-/* Stores x rounded to nearest, ties to even. Real types only. */
+/* Stores x rounded to nearest, ties to even. */
 void value_store(int32_t type, void *data, int64_t i, double x);
 
-/* The distance from 1 to the next number of a real type. */
+/* The distance from 1 to the next number of a type. */
 double value_epsilon(int32_t type);
 
 #define VALUE_ULP_INFINITE UINT64_MAX
