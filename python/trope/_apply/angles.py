@@ -94,7 +94,7 @@ def _check_window(call, tensor):
     """What rotates has to lie inside of each head, and to be said where it is not all of it."""
     head, width, windows = call.head_of(tensor), call.rotary_dim, call.options.windows
     offset = call.offset_in(head)
-    if not 0 <= offset <= head - width:
+    if not 0 <= offset <= head or width > head - offset:
         text = "must have heads of at least %d elements to rotate, from --rotary-offset %d on"
         refuse_shaped(call, tensor, text, width, offset)
     if width > MAX_ROTARY_DIM or width % (2 * windows):

@@ -10,7 +10,7 @@ from .config import Config
 from .device import find_device
 from .files import CHUNK, REAL, TensorFile, allocate
 from .names import find_groups
-from .options import check_options, read_options
+from .options import check_options, make_parser, read_options
 from .output import Output, is_same
 from .refused import Refused, refuse, refuse_file, refuse_tensor
 
@@ -177,6 +177,9 @@ class Run:
 
 def _run(argv):
     options = read_options(argv)
+    if options.help:
+        print(make_parser().format_help(), end="")
+        return OK
     check_options(options)
     if None not in (options.output, options.expect) and is_same(options.output, options.expect):
         refuse("-o and --expect are the same file, which would be compared and replaced")

@@ -13,7 +13,7 @@ import numpy as np
 
 from .refused import refuse, refuse_file, refuse_tensor
 
-CHUNK = 1 << 24  # bytes that are read, compared or copied at once
+CHUNK = 1 << 22  # bytes that are read, compared or copied at once
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8", "C64": "<f4"}
 REAL = ("F64", "F32", "F16", "BF16")
 _OTHER_FORMATS = (

@@ -165,8 +165,10 @@ def make_parser():
     parser = _Parser(
         prog="python -m trope apply", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s IN.safetensors [-o OUT.safetensors] [--expect FILE.safetensors] [OPTION...]", allow_abbrev=False,
+        add_help=False,
     )  # fmt: skip
     parser.add_argument("inputs", nargs="*", metavar="IN.safetensors", help="the file to read")
+    parser.add_argument("-h", "--help", action="store_true", help="print this")
     for name, kind, text in OPTIONS:
         names = ["-o", "--output"] if name == "output" else ["--" + name]
         if kind is FLAG:
@@ -220,6 +222,8 @@ def read_options(argv):
     except argparse.ArgumentError as error:
         raise Refused(str(error)) from None
     options.windows = options.windows or 1
+    if options.help:
+        return options
     if len(options.inputs) != 1:
         refuse("needs one input file, got %d; --help lists the options", len(options.inputs))
     return options

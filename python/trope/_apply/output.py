@@ -32,15 +32,23 @@ class Output:
                 refuse("-o -: standard output is a terminal")
             return
         self.target, there = self._find_target()
-        with self._refusing("cannot write beside it"):
-            self._open()
-        with self._refusing("its mode and owner cannot be kept"):
-            self._take_attributes(there)
+        try:
+            with self._refusing("cannot write beside it"):
+                self._open()
+            with self._refusing("its mode and owner cannot be kept"):
+                self._take_attributes(there)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
+        self.close()
+
+    def close(self):
+        """Removes what has not been committed."""
         if self.path != "-" and self.descriptor >= 0:
             os.close(self.descriptor)
         if self.temporary is not None:

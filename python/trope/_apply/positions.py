@@ -5,7 +5,6 @@ import ctypes
 import numpy as np
 
 from .. import _abi
-from .._errors import Error
 from .layouts import refuse_shaped
 from .refused import option_words, refuse, refuse_tensor
 
@@ -154,10 +153,21 @@ def _find_positions(call):
     call.counts_tokens = axes == 1 and bool((rotated[0] == index).all())
 
 
+# The tensors that a word in a message of the library speaks of, the first that there is.
+_BLAMED = (
+    ("cu_seqlens_padded", "cu_seqlens_padded"),
+    ("cu_seqlens", "cu_seqlens"),
+    ("sequence", "cu_seqlens"),
+    ("start_positions", "start_positions"),
+    ("position", "position_ids"),
+    ("position", "start_positions"),
+)
+
+
 def refuse_error(call, error, tensor=None):
-    """A refusal of the library, about the tensor that it names, or else about `tensor`."""
-    blamed = call.group.get(error.argument.partition("[")[0], tensor)
-    text = option_words(str(error.renamed({"tensors[0]": "its tensor"}) if isinstance(error, Error) else error))
-    if blamed is None:
-        refuse("%s", text)
-    refuse_tensor(call.file.path, blamed.name, "%s", text)
+    """A refusal of the library, about a tensor of indices if the message speaks of one, or else about `tensor`."""
+    found = [call.group[role] for word, role in _BLAMED if word in str(error) and role in call.group]
+    text = option_words(str(error.renamed({"tensors[0]": "the tensor"})))
+    for blamed in [*found, *([] if tensor is None else [tensor])]:
+        refuse_tensor(call.file.path, blamed.name, "%s", text)
+    refuse("%s", text)

@@ -172,7 +172,7 @@ class Table:
     def _blocks(self):
         """The parts, a number of rows at a time, as arrays [rows, columns]."""
         flat = [part.reshape(-1, self.columns) if part.flags.c_contiguous else self._flatten(part) for part in self.parts]
-        step = max(1, CHUNK // 8 // self.columns)
+        step = max(1, CHUNK // 4 // self.columns)
         for at in range(0, len(flat[0]), step):
             yield [part[at : at + step] for part in flat]
 
@@ -186,8 +186,8 @@ class Table:
 
     def _check_finite(self, tensor):
         flat = tensor.data.reshape(-1)
-        for at in range(0, flat.size, CHUNK // 8):
-            values = to_double(flat[at : at + CHUNK // 8], self.dtype)
+        for at in range(0, flat.size, CHUNK // 4):
+            values = to_double(flat[at : at + CHUNK // 4], self.dtype)
             wrong = ~np.isfinite(values)
             if wrong.any():
                 i = int(wrong.argmax())
