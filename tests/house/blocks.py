@@ -27,7 +27,7 @@ COMMANDS = {
     "tools/test": INSTALLS,
     "pip install .": INSTALLS + "; .ci/run makes and installs a wheel",
     "cmake -S . -B build && cmake --build build -j && cmake --install build --prefix PREFIX": INSTALLS + "; package",
-    "trope apply IN.safetensors -o OUT.safetensors": "tools_apply_rotates",
+    "python -m trope apply IN.safetensors -o OUT.safetensors": "python_apply_files",
     "trope bench": LONG + "; tools_commands runs cases of it",
     "trope check": HERE,
     "trope info": HERE,
@@ -35,14 +35,15 @@ COMMANDS = {
     "mpirun -n 16 ... trope_multigpu": CLUSTER,
     "trope_multigpu --device cpu": "multigpu_threads_4",
     # docs/command-line.md
-    "trope apply dump.safetensors -o rotated.safetensors --layout bshd --pairing half --rope-theta 500000":
-        FILES + "; tools_apply_reads",
-    "trope apply dump.safetensors --expect framework.safetensors --layout bshd --config Llama-3.1-8B/":
-        FILES + "; tools_apply_config",
-    "trope apply dump.safetensors -o out.safetensors --layout bshd --config Llama-3.1-8B/config.json":
-        FILES + "; tools_apply_config",
-    "trope apply dump.safetensors -o out.safetensors --layout bshd --config gemma-3-12b-it/ --layer-type sliding_attention":
-        FILES + "; tools_apply_config",
+    "python -m trope apply dump.safetensors -o rotated.safetensors --layout bshd --pairing half --rope-theta 500000":
+        FILES + "; python_apply_reads",
+    "python -m trope apply dump.safetensors --expect framework.safetensors --layout bshd --config Llama-3.1-8B/":
+        FILES + "; python_apply_config",
+    "python -m trope apply dump.safetensors -o out.safetensors --layout bshd --config Llama-3.1-8B/config.json":
+        FILES + "; python_apply_config",
+    "python -m trope apply dump.safetensors -o out.safetensors --layout bshd --config gemma-3-12b-it/ --layer-type "
+    "sliding_attention":
+        FILES + "; python_apply_config",
     "trope check --shape 1,256,32,128 --k-heads 8 --dtype bf16": HERE,
     "trope check --cu-seqlens 0,5,5,21 --cu-seqlens-padded 0,8,8,32 --padding zero --cp-size 2 --cp-rank 1 --cp-layout zigzag":
         HERE,
@@ -87,7 +88,7 @@ COMMANDS = {
 }
 
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
-COMMAND = r"(trope|trope_multigpu|mpirun|srun|torchrun|cmake|ctest|pip|python3|(\.ci|tools|tests|build)/\w\S*)( [-a-z.]|$)"
+COMMAND = r"(trope|trope_multigpu|mpirun|srun|torchrun|cmake|ctest|pip|python3?|(\.ci|tools|tests|build)/\w\S*)( [-a-z.]|$)"
 wrong = []
 
 

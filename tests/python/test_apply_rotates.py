@@ -9,6 +9,8 @@ from apply_support import (
     HALF, THETA, Tensor, apply, assert_close, cos_sin, expect, indices, random, refused, rng, rotate, tensor,
 )  # fmt: skip
 
+from trope._apply import command, device
+
 SHAPES = {"sbhd": (5, 2, 3, 8), "bshd": (2, 5, 3, 8), "bhsd": (2, 3, 5, 8), "thd": (10, 3, 8)}
 
 
@@ -242,3 +244,36 @@ def test_tensors_without_elements(tmp_path, shape):
     x = {"q": random("F32", *shape), "start_positions": tensor("I32", np.zeros(shape[1]))}
     result = apply(tmp_path, x, "--layout", "sbhd", *HALF, *THETA)
     assert result.status == 0 and result.tensors["q"].values.shape == shape
+
+
+# ---- By PyTorch, on CUDA, or on the CPU where there is no device ----
+
+ANGLES = reference.angles_of(np.arange(6), reference.default(16))
+BY_TORCH = [
+    (["--layout", "bhsd", "--backward", *THETA], {"q": random("F32", 2, 3, 6, 16), "v": random("F32", 2, 1, 6, 4)}),
+    (["--layout", "bshd"], {"q": random("BF16", 2, 6, 3, 16), **cos_sin(ANGLES, "BF16")}),
+    (["--layout", "bshd", "--in-place"], {"q": random("F16", 2, 6, 3, 16), "freqs": tensor("F32", ANGLES)}),
+    (["--padding", "zero", *THETA], {"q": random("F64", 9, 2, 16), "cu_seqlens": tensor("I32", [0, 3, 7])}),
+    (["--cp-size", 2, "--cp-rank", 1, "--cp-layout", "zigzag", "--rounding", "native", *THETA],
+     {"q": random("BF16", 20, 2, 32), "cu_seqlens": tensor("I32", [0, 16, 40]), "start_positions": tensor("I64", [100, 7])}),
+    (["--layout", "sbhd", "--axis-map", "sections", "--axis-sections", "4,2,2", *THETA],
+     {"q": random("F32", 4, 1, 2, 16), "position_ids": indices("I64", 3, 1, 4)}),
+    (["--layout", "sbhd", "--out-of-range", "poison"],
+     {"q": random("BF16", 4, 1, 2, 16), "freqs": tensor("F32", ANGLES), "position_ids": tensor("I64", [5, 6, -1, 0])}),
+    (["--layout", "sbhd", "--mscale", 1.25], {"q": random("F32", 4, 1, 2, 16), "inv_freq": tensor("F64", [1, 0.5, 0.2] + [0.1] * 5)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options, tensors", BY_TORCH, ids=range(len(BY_TORCH)))
+def test_pytorch_gives_the_same_file(tmp_path, monkeypatch, options, tensors):
+    torch = pytest.importorskip("torch")
+    with_numpy = apply(tmp_path, tensors, *HALF, *options)
+    if torch.cuda.is_available():
+        with_torch = apply(tmp_path, tensors, *HALF, *options, "--device", "cuda")
+    else:
+        monkeypatch.setattr(device.Cuda, "_upload", lambda self, array: self._host(array).clone())
+        monkeypatch.setattr(command, "find_device", lambda options: device.Cuda(torch))
+        with_torch = apply(tmp_path, tensors, *HALF, *options)
+    assert with_numpy.status == with_torch.status == 0, with_torch.err
+    assert {n: t.bytes for n, t in with_numpy.tensors.items()} == {n: t.bytes for n, t in with_torch.tensors.items()}
+    assert with_numpy.err == with_torch.err

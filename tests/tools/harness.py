@@ -27,11 +27,3 @@ def folder():
 
 def files(path):
     return sorted(os.listdir(path))
-
-
-def require_apply():
-    """Skips the script if this build has no apply. That it says so is part of the contract."""
-    result = run("apply", "--help")
-    if result.returncode == 2 and "cJSON" in result.stderr:
-        print("skipped: this build has no 'apply', because cJSON was not found")
-        sys.exit(77)
