@@ -27,6 +27,7 @@ from ._config_keys import (
     SIZE_KEYS,
     UNREADABLE_KEYS,
     YARN_IS_LONGROPE,
+    of_model,
 )
 from ._errors import Error, closest
 from ._values import integer, number, shown
@@ -294,7 +295,7 @@ def _old_layers(keys, rope_name, rope):
     and Olmo3Config), except that the sliding layers of OLMo 3 have rope_theta here, as in transformers 4. 5.24 gives them
     the 500000 of the class, whatever rope_theta is.
     """
-    layout = LAYERED.get(keys.model_type)
+    layout = of_model(LAYERED, keys.model_type)
     for sign, model in (("rope_local_base_freq", GEMMA3), ("global_rope_theta", MODERNBERT)):
         layout = model if layout is None and keys.get(sign) is not None else layout
     if layout is None:

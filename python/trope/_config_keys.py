@@ -148,6 +148,11 @@ _PARTIAL = {
 }
 
 
+def of_model(table, model_type):
+    """The entry of a table for a model; a language model whose config has lost its suffix _text is meant, too."""
+    return table.get(model_type, table.get("%s_text" % model_type))
+
+
 def _by_model(groups):
     return {model: value for value, models in groups.items() for model in models.split()}
 

@@ -44,6 +44,7 @@ from ._config_keys import (
     RULE_KEYS,
     SIZE_KEYS,
     UNREAD_KEYS,
+    of_model,
 )
 from ._errors import Error
 from ._values import number, shown
@@ -272,7 +273,7 @@ class Rotation:
 
     def partial(self):
         """partial_rotary_factor, or that of the model's class unless qk_rope_head_dim says as much; None if not there."""
-        value, of_class = self.get("partial_rotary_factor"), CLASS_PARTIAL.get(self.model_type)
+        value, of_class = self.get("partial_rotary_factor"), of_model(CLASS_PARTIAL, self.model_type)
         if self.sizes["qk_rope_head_dim"] is not None:
             of_class = None
         if value is None and of_class == 0:
@@ -286,7 +287,7 @@ class Rotation:
         """Elements of a head: head_dim, or that of the model's class, or hidden_size / num_attention_heads."""
         names = ("head_dim", "hidden_size", "num_attention_heads")
         head, hidden, heads = (optional_integer(name, self.sizes[name]) for name in names)
-        head = CLASS_HEAD_DIM.get(self.model_type) if head is None else head
+        head = of_model(CLASS_HEAD_DIM, self.model_type) if head is None else head
         if head == 0:
             fail("head_dim", "is missing: in a %s it is not hidden_size / num_attention_heads", self.model_type)
         if head is None and None in (hidden, heads):

@@ -40,6 +40,7 @@ RIGHT = [
     ({**DEEPSEEK, "rope_interleave": False}, [], reference.yarn(16, 10000.0, 4.0, 64.0)[0], {"offset": 16}),
     ({"model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 10000}, [], reference.default(8), {}),
     ({"model_type": "stablelm", **BARE}, [], reference.default(8), {}),
+    ({"model_type": "qwen3_5", **BARE}, [], reference.default(8), {}),
     ({"model_type": "glm4", "head_dim": 32, "partial_rotary_factor": 0.5, **BARE}, [], reference.default(16),
      {"pairing": "interleaved"}),
     ({"model_type": "gptj", "rotary_dim": 8, **BARE}, [], reference.default(8), {"pairing": "interleaved"}),

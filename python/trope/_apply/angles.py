@@ -10,7 +10,7 @@ from .._errors import Error
 from ..frequencies import Frequencies, evaluate, fields_of, read_rotation
 from .layouts import refuse_shaped
 from .options import read_number
-from .refused import option_words, refuse, refuse_file, shorten
+from .refused import refuse, refuse_file, shorten
 from .tables import Table
 
 SOURCES = ("freqs", "cos", "freqs_cis", "cos_sin_cache", "inv_freq")
@@ -272,8 +272,7 @@ def _frequencies(call):
         if call.config is not None and options.scaling is not None:
             _compare_scaling(call, found, dim)
     except Error as error:
-        source = "--scaling" if call.config is None else call.config.path
-        refuse("%s: %s", source, option_words(str(error)))
+        refuse("%s: %s", "--scaling" if call.config is None else call.config.path, error)
     return found if windows == 1 else Frequencies(found.inv_freq * windows, found.attention_factor, found.rule)
 
 

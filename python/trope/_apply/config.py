@@ -4,7 +4,7 @@ from .. import pair_axis
 from .._errors import Error
 from .._models import has_axes, read_axes, read_family
 from ..frequencies import read_rotation
-from .refused import option_words, refuse, refuse_file
+from .refused import refuse, refuse_file
 
 _WIDTH_KEYS = ("qk_rope_head_dim", "rotary_dim")
 
@@ -155,4 +155,4 @@ class _Refusing:
 
     def __exit__(self, kind, error, trace):
         if isinstance(error, Error):
-            refuse_file(self.path, "%s", option_words(str(error)))
+            refuse_file(self.path, "%s", error.renamed({"layer_type": "--layer-type"}))
