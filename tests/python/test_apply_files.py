@@ -207,14 +207,12 @@ def killed(folder, number, is_named=False, **options):
 
     def is_open():
         """Whether the program has a file in the folder open that is neither its input nor there before."""
-        for file in os.listdir(files) if process.poll() is None else ():
-            try:
-                path = os.readlink("%s/%s" % (files, file))
-            except OSError:
-                continue
-            if path.startswith(str(folder)) and path not in (str(folder / "in"), str(folder / "out")):
-                return True
-        return False
+        try:
+            paths = [os.readlink("%s/%s" % (files, file)) for file in os.listdir(files)]
+        except OSError:  # a file is closed meanwhile, or the program has ended
+            return False
+        ours = str(folder / "in"), str(folder / "out")
+        return any(path.startswith(str(folder)) and path not in ours for path in paths)
 
     while not is_open() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.001)
@@ -274,17 +272,16 @@ def test_handlers_and_files_of_a_run_in_this_process(tmp_path, monkeypatch):
 
 MEASURED = """
 import sys, time
-begin = time.monotonic()
 from trope._apply.command import main
 status = main(sys.argv[1:])
 most = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(time.monotonic() - begin, int(most) / 1024, file=sys.stderr)
+print(time.process_time(), int(most) / 1024, file=sys.stderr)
 sys.exit(status)
 """
 
 
 def measured(path, *options, said=SAID):
-    """(seconds, MB at most) of a process of its own."""
+    """(seconds of processors, MB at most) of a process of its own."""
     words = [sys.executable, "-c", MEASURED, path, "--quiet", *said, *map(str, options)]
     result = subprocess.run(words, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

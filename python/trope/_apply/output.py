@@ -89,9 +89,6 @@ class Output:
             refuse_file(self.path, text, there.st_nlink)
         return target, there
 
-    def _beside(self):
-        return "%s.%s" % (self.target, secrets.token_hex(4))
-
     def _open(self):
         try:
             folder = os.path.dirname(self.target) or "."
@@ -102,11 +99,19 @@ class Output:
             self._open_named()
 
     def _open_named(self):
-        temporary = self._beside()
-        with _signals_blocked():
-            self.descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            self.temporary = temporary
-            self._handle_signals()
+        with self._new_name() as name:
+            self.descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+    @contextlib.contextmanager
+    def _new_name(self):
+        """A name beside the target, for a file that is made with it. Signals remove the file from its first moment on."""
+        self.temporary = "%s.%s" % (self.target, secrets.token_hex(4))
+        self._handle_signals()
+        try:
+            yield self.temporary
+        except OSError:
+            self.temporary = None  # what has the name is somebody else's
+            raise
 
     def _take_attributes(self, there):
         """The mode and the owner of the file that is there, or those of a new one."""
@@ -133,21 +138,19 @@ class Output:
             return
         with self._refusing("cannot write"):
             os.fsync(self.descriptor)
-            with _signals_blocked():
-                if self.temporary is None:
-                    self._link()
-                os.rename(self.temporary, self.target)
-                self.temporary = None
+            if self.temporary is None:
+                with self._new_name() as name:
+                    self._link(name)
+            os.rename(self.temporary, self.target)
+            self.temporary = None
 
-    def _link(self):
-        """Gives a file without a name one."""
-        temporary = self._beside()
+    def _link(self, name):
+        """Gives the file without a name this one."""
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # with a folder, os.link follows the link in /proc
         try:
-            os.link("/proc/self/fd/%d" % self.descriptor, temporary, dst_dir_fd=folder)
+            os.link("/proc/self/fd/%d" % self.descriptor, name, dst_dir_fd=folder)
         finally:
             os.close(folder)
-        self.temporary = temporary
 
     # -- Signals --
 
@@ -162,18 +165,10 @@ class Output:
 
     def _remove_and_end(self, number, frame):
         if self.temporary is not None:
-            os.unlink(self.temporary)
+            with contextlib.suppress(OSError):
+                os.unlink(self.temporary)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-
-
-@contextlib.contextmanager
-def _signals_blocked():
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def follow_links(path):
