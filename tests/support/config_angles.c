@@ -16,7 +16,7 @@ static void table_sizes(const trope_args *a, int64_t size[4])
     size[0] = reference_planes(a);
     size[1] = a->batch;
     size[2] = a->angle_rows;
-    size[3] = reference_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    size[3] = reference_columns(a);
 }
 
 /* Elements from the first to the last of a table of `axes` planes. */

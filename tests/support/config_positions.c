@@ -58,8 +58,7 @@ static void fill_real_boundaries(builder *b, void *array, const void *stored)
     int64_t end = once_in(b, 4) ? between(b, 0, 3) : 0;
     set_index(array, dtype, 0, end);
     for (int64_t i = 0; i < b->a->sequences; i++) {
-        const int64_t room = dtype == TROPE_I64 ? ((const int64_t *)stored)[i + 1] - ((const int64_t *)stored)[i]
-                                                : ((const int32_t *)stored)[i + 1] - ((const int32_t *)stored)[i];
+        const int64_t room = tensor_index(stored, dtype, i + 1) - tensor_index(stored, dtype, i);
         end += once_in(b, 3) ? room : between(b, 0, room);
         set_index(array, dtype, i + 1, end);
     }

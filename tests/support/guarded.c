@@ -153,7 +153,7 @@ static void add_tensors(extent_list *list, call *k, int i, int backward)
 static void add_table(extent_list *list, trope_args *a, void *field, int32_t layout, const int64_t given[4], int planes,
                       size_t element)
 {
-    const int64_t columns = reference_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    const int64_t columns = reference_columns(a);
     const int64_t size[4] = {planes, a->batch, a->angle_rows, columns};
     int64_t stride[4];
     tensor_table_strides(a, layout, given, columns, stride);

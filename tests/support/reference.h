@@ -63,6 +63,9 @@ reference_place reference_find(const trope_args *args, int64_t batch, int64_t to
 /* Pairs of the widest operand. */
 int reference_pairs(const trope_args *args);
 
+/* Columns of a table of angles. */
+int reference_columns(const trope_args *args);
+
 /* Axes that are said to drive pairs, up to the last: the planes that are read of a table that has planes. */
 int reference_axes(const trope_args *args);
 

@@ -91,6 +91,12 @@ static inline void tensor_say_strides(const trope_args *args, trope_operand *ope
 
 /* ---- The tables of angles, the ids ---- */
 
+/* Index i of an array of int32 or int64. */
+static inline int64_t tensor_index(const void *array, int32_t dtype, int64_t i)
+{
+    return dtype == TROPE_I64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
+}
+
 /* What one step along {axis, batch, row, column} of a table is, whatever its layout says. */
 static inline void tensor_table_strides(const trope_args *args, int32_t layout, const int64_t given[4], int64_t columns,
                                         int64_t stride[4])

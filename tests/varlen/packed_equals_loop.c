@@ -8,11 +8,6 @@
 #include "support/tensor.h"
 #include "varlen/packed_call.h"
 
-static int64_t index_at(const void *array, int32_t dtype, int64_t i)
-{
-    return dtype == TROPE_I64 ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
-}
-
 /* The bits of the elements of all destinations. */
 static uint64_t *gather(const trope_args *args, int backward)
 {
@@ -36,13 +31,13 @@ static call one_sequence(const trope_args *args, int64_t sequence, int64_t *star
 {
     const int32_t dtype = args->cu_seqlens_dtype;
     const void *stored = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
-    const int64_t begin = index_at(stored, dtype, sequence), first = index_at(args->cu_seqlens, dtype, sequence);
+    const int64_t begin = tensor_index(stored, dtype, sequence), first = tensor_index(args->cu_seqlens, dtype, sequence);
     call c;
     int64_t ids[3];
     c.args = *args;
     memcpy(c.operands, args->operands, (size_t)args->operand_count * sizeof c.operands[0]);
     trope_args *a = call_args(&c);
-    a->tokens = index_at(args->cu_seqlens, dtype, sequence + 1) - first;
+    a->tokens = tensor_index(args->cu_seqlens, dtype, sequence + 1) - first;
     a->cu_seqlens = a->cu_seqlens_padded = NULL;
     a->sequences = 0;
     a->cu_seqlens_dtype = a->padding = a->stream_positions = 0;
@@ -62,7 +57,7 @@ static call one_sequence(const trope_args *args, int64_t sequence, int64_t *star
         a->position_ids = (const char *)a->position_ids + begin * ids[2] * (a->position_dtype == TROPE_I64 ? 8 : 4);
         return c;
     }
-    *start = args->start_positions ? index_at(args->start_positions, args->position_dtype, sequence) : 0;
+    *start = args->start_positions ? tensor_index(args->start_positions, args->position_dtype, sequence) : 0;
     *start += args->stream_positions ? first : 0;
     a->position_dtype = TROPE_I64;
     a->start_positions = start;

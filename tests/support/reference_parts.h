@@ -1,0 +1,115 @@
+/* What the parts of the reference share: reference_angles.c finds by what a pair is turned, reference.c rotates, and
+ * reference_gradient.c sums the gradient of the angles. */
+#ifndef TESTS_SUPPORT_REFERENCE_PARTS_H
+#define TESTS_SUPPORT_REFERENCE_PARTS_H
+
+#include <math.h>
+
+#include "support/number.h"
+#include "support/reference.h"
+#include "support/tensor.h"
+
+/* ---- Numbers ---- */
+
+static inline int is_double(const trope_args *args)
+{
+    return args->dtype == TROPE_F64;
+}
+
+static inline double unit(const trope_args *args)
+{
+    return is_double(args) ? 0x1p-53 : 0x1p-24;
+}
+
+/* mscale as the arithmetic has it. */
+static inline double scale(const trope_args *args)
+{
+    const double m = args->mscale != 0 ? args->mscale : 1;
+    return is_double(args) ? m : (double)(float)m;
+}
+
+/* One product of the rotation: an element of the source, a coefficient and how far the library's may be from it. */
+typedef struct term {
+    double x;
+    long double coefficient;
+    double error;
+} term;
+
+/* ---- Where a call is ---- */
+
+/* What turns one pair at one token. */
+typedef struct turn {
+    long double cosine[2], sine[2]; /* of the angles of its first and of its second element */
+    double error;                   /* the most by which the library's may differ */
+    int64_t position, row;
+    int axis;
+    int is_poisoned;
+} turn;
+
+typedef struct walk {
+    const trope_args *args;
+    int backward;
+    int64_t batch, token;
+    reference_place place;
+    turn turns[TROPE_MAX_ROTARY_DIM / 2];
+    reference_element *head; /* y of one head, in the arithmetic */
+    reference_result *result;
+} walk;
+
+typedef struct head {
+    int operand;
+    int64_t group, head;
+} head;
+
+/* The number of the first element of a head of this token; heads that are one have the same. */
+static inline int64_t head_number(const walk *w, head h, const tensor *t)
+{
+    const int64_t row = w->batch * t->size[TROPE_DIM_TOKEN] + w->token;
+    const int64_t group = row * t->size[TROPE_DIM_GROUP] + (t->size[TROPE_DIM_GROUP] > 1 ? h.group : 0);
+    const int64_t number = group * t->size[TROPE_DIM_HEAD] + (t->size[TROPE_DIM_HEAD] > 1 ? h.head : 0);
+    return number * t->size[TROPE_DIM_ELEMENT];
+}
+
+static inline const char *element_address(const walk *w, const tensor *t, int64_t number)
+{
+    return (const char *)t->base + tensor_offset(t, number) * (int64_t)number_size(w->args->dtype);
+}
+
+static inline double element_at(const walk *w, const tensor *t, int64_t number)
+{
+    return number_load(w->args->dtype, element_address(w, t, number));
+}
+
+/* The pairs of an operand: none if it is only copied. */
+static inline int pairs_of(const trope_operand *o)
+{
+    return o->rotary_dim < 0 ? 0 : o->rotary_dim / 2;
+}
+
+/* ---- Pairs and angles ---- */
+
+static inline int32_t pairing_out(const trope_args *args)
+{
+    return args->pairing_out ? args->pairing_out : args->pairing;
+}
+
+/* The elements of a pair in a window of `dim` elements that is cut into equal parts. */
+void reference_pair_elements(const trope_args *args, int32_t pairing, int dim, int pair, int element[2]);
+
+/* The columns that hold the angles of a pair: one twice, or two. */
+void reference_columns_of_pair(const trope_args *args, int pair, int column[2]);
+
+turn reference_find_turn(const trope_args *args, int64_t batch, const reference_place *place, int pair);
+
+/* ---- The gradient of the angles ---- */
+
+/* The sums of a call, of no terms yet. */
+void reference_make_sums(const trope_args *args, reference_result *result);
+
+/* Adds what a head has of them. */
+void reference_add_head(const walk *w, head h);
+
+/* Sets the tolerances. */
+void reference_finish_sums(const trope_args *args, reference_result *result);
+
+#endif
