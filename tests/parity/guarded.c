@@ -32,23 +32,21 @@ static void check_side(config *c, int backward, guarded_side side, const unsigne
     check_parity(c, is_snapshot(c, expected), side == GUARDED_BELOW ? "parity_guarded, below" : "parity_guarded, above");
 }
 
+static void check(config *c, int backward)
+{
+    config_reset(c);
+    call k = config_call(c, backward);
+    run_call(call_args(&k), backward);
+    unsigned char *expected = snapshot(c);
+    check_side(c, backward, GUARDED_BELOW, expected);
+    check_side(c, backward, GUARDED_ABOVE, expected);
+    free(expected);
+}
+
 int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 3000);
-    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        config_choices choices = config_choose(seed);
-        choices.specials = (int32_t)(seed % 2);
-        config *c = config_make(seed, &choices);
-        for (int backward = 0; backward < 2; backward++) {
-            config_reset(c);
-            call k = config_call(c, backward);
-            run_call(call_args(&k), backward);
-            unsigned char *expected = snapshot(c);
-            check_side(c, backward, GUARDED_BELOW, expected);
-            check_side(c, backward, GUARDED_ABOVE, expected);
-            free(expected);
-        }
-        config_free(c);
-    }
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
+        run_directions(seed, NULL, 0, 1, check);
     return check_result();
 }

@@ -63,3 +63,25 @@ int same_elements(const trope_args *a, const trope_args *b, int backward)
     }
     return 1;
 }
+
+void run_directions(uint64_t seed, const uint8_t (*fixed)[2], int count, int specials, parity_check check)
+{
+    config_choices choices = config_choose_with(seed, fixed, count);
+    choices.specials = specials && seed % 2;
+    config *c = config_make(seed, &choices);
+    check(c, 0);
+    check(c, 1);
+    config_free(c);
+}
+
+int same_bytes(config *c, call *first, call *second, int backward)
+{
+    config_reset(c);
+    run_call(call_args(first), backward);
+    unsigned char *bytes = snapshot(c);
+    config_reset(c);
+    run_call(call_args(second), backward);
+    const int same = is_snapshot(c, bytes);
+    free(bytes);
+    return same;
+}

@@ -17,6 +17,14 @@ int is_snapshot(const config *c, const unsigned char *before);
 /* Whether the destinations of two calls in one direction hold the same bits, element by element, wherever those are. */
 int same_elements(const trope_args *a, const trope_args *b, int backward);
 
+/* Runs a check on the config of a seed, forward and backward. Infinities, NaNs and subnormals are among the elements
+ * of every second one, if `specials` says so. */
+typedef void (*parity_check)(config *c, int backward);
+void run_directions(uint64_t seed, const uint8_t (*fixed)[2], int count, int specials, parity_check check);
+
+/* Whether two calls of one direction write the same bytes. */
+int same_bytes(config *c, call *first, call *second, int backward);
+
 /* Counts a check; prints what reproduces a failure. */
 static inline void check_parity(const config *c, int holds, const char *what)
 {

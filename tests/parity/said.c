@@ -11,17 +11,6 @@
 #include "support/seeds.h"
 #include "support/tensor.h"
 
-static void check_same(config *c, call *first, call *second, int backward, const char *what)
-{
-    config_reset(c);
-    run_call(call_args(first), backward);
-    unsigned char *bytes = snapshot(c);
-    config_reset(c);
-    run_call(call_args(second), backward);
-    check_parity(c, is_snapshot(c, bytes), what);
-    free(bytes);
-}
-
 static void check_phase_step(config *c, int backward)
 {
     call k = config_call(c, backward), other = k;
@@ -33,7 +22,7 @@ static void check_phase_step(config *c, int backward)
     inv_freq[pairs - 1] += 0.5; /* a call that had other frequencies in the same place must not be remembered */
     run_call(call_args(&other), backward);
     inv_freq[pairs - 1] = c->inv_freq[pairs - 1];
-    check_same(c, &k, &other, backward, "parity_said, phase_step");
+    check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, phase_step");
 }
 
 static void check_pair_axis(config *c, int backward)
@@ -44,7 +33,7 @@ static void check_pair_axis(config *c, int backward)
     for (int i = 0; i < pairs; i++)
         axis[i] = (uint8_t)(i / (pairs / parts));
     other.args.pair_axis = axis;
-    check_same(c, &k, &other, backward, "parity_said, pair_axis");
+    check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, pair_axis");
 }
 
 static void check_ids(config *c, int backward)
@@ -67,19 +56,8 @@ static void check_ids(config *c, int backward)
     a->position_axes = axes;
     a->ids_layout = TROPE_IDS_AXES_BATCH_TOKENS;
     memset(a->ids_stride, 0, sizeof a->ids_stride);
-    check_same(c, &k, &other, backward, "parity_said, ids");
+    check_parity(c, same_bytes(c, &k, &other, backward), "parity_said, ids");
     free(ids);
-}
-
-typedef void (*said_check)(config *c, int backward);
-
-static void check_seed(uint64_t seed, const uint8_t (*fixed)[2], int count, said_check check)
-{
-    const config_choices choices = config_choose_with(seed, fixed, count);
-    config *c = config_make(seed, &choices);
-    check(c, 0);
-    check(c, 1);
-    config_free(c);
 }
 
 int main(int argc, char **argv)
@@ -89,9 +67,9 @@ int main(int argc, char **argv)
     const uint8_t parts[][2] = {{OPTION_AXES, AXES_PARTS}};
     const uint8_t ids[][2] = {{OPTION_AXES, AXES_RANDOM}, {OPTION_POSITIONS, POSITIONS_IDS}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        check_seed(seed, phase_step, 1, check_phase_step);
-        check_seed(seed, parts, 1, check_pair_axis);
-        check_seed(seed, ids, 2, check_ids);
+        run_directions(seed, phase_step, 1, 0, check_phase_step);
+        run_directions(seed, parts, 1, 0, check_pair_axis);
+        run_directions(seed, ids, 2, 0, check_ids);
     }
     return check_result();
 }

@@ -31,7 +31,7 @@ static void advance_tensors(const trope_args *args, trope_operand *o, int dimens
 /* The same table and ids by their strides. */
 static void say_strides(trope_args *a)
 {
-    const int64_t columns = reference_pairs(a) * (a->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    const int64_t columns = reference_columns(a);
     int64_t table[4], ids[3];
     tensor_table_strides(a, a->angle_layout, a->angle_stride, columns, table);
     tensor_ids_strides(a, ids);
@@ -56,9 +56,17 @@ static unsigned char *run_whole(config *c, call *k, int backward)
     return whole;
 }
 
-static void check_parts(config *c, unsigned char *whole, const char *what)
+/* How work is split, and how often parts were compared with the whole. A part that is the whole proves nothing and is not
+ * counted. */
+typedef enum split_kind { BY_OPERANDS, BY_BATCH, BY_HEADS, BY_SEQUENCE, SPLITS } split_kind;
+static const char *const split_names[] = {"parity_split, operands", "parity_split, batch", "parity_split, heads",
+                                          "parity_split, sequence"};
+static long compared[SPLITS];
+
+static void check_parts(config *c, unsigned char *whole, split_kind kind, int64_t parts)
 {
-    check_parity(c, is_snapshot(c, whole), what);
+    check_parity(c, is_snapshot(c, whole), split_names[kind]);
+    compared[kind] += parts > 1;
     free(whole);
 }
 
@@ -101,13 +109,15 @@ static void check_operands(config *c, int backward)
             return;
     say_strides(&together.args);
     unsigned char *whole = run_whole(c, &together, backward);
+    int parts = 0;
     for (int i = 0; i < args->operand_count; i++) {
         if (together.operands[i].rotary_dim == TROPE_COPY)
             continue;
         call alone = one_operand(&together, i, widest);
         run_call(call_args(&alone), backward);
+        parts++;
     }
-    check_parts(c, whole, "parity_split, operands");
+    check_parts(c, whole, BY_OPERANDS, parts);
 }
 
 /* ---- Batch ---- */
@@ -137,7 +147,7 @@ static void check_batch(config *c, int backward)
         call alone = entry_of_batch(&together, entry);
         run_call(call_args(&alone), backward);
     }
-    check_parts(c, whole, "parity_split, batch");
+    check_parts(c, whole, BY_BATCH, together.args.batch);
 }
 
 /* ---- Heads, as tensor parallel ranks have them ---- */
@@ -159,17 +169,14 @@ static void check_heads(config *c, int backward)
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_HEAD, head);
             run_call(call_args(&alone), backward);
         }
-    check_parts(c, whole, "parity_split, heads");
+    check_parts(c, whole, BY_HEADS, (o->groups ? o->groups : 1) * o->heads_per_group);
 }
 
 /* ---- The sequence ---- */
 
 static int64_t start_of(const trope_args *args, int64_t batch)
 {
-    if (!args->start_positions)
-        return 0;
-    return args->position_dtype == TROPE_I64 ? ((const int64_t *)args->start_positions)[batch]
-                                             : ((const int32_t *)args->start_positions)[batch];
+    return args->start_positions ? tensor_index(args->start_positions, args->position_dtype, batch) : 0;
 }
 
 /* Tokens [first, end) of every batch entry. `starts` is where their positions are kept. */
@@ -202,19 +209,7 @@ static void check_sequence(config *c, int backward)
     say_strides(&together.args);
     run_tokens(&together, backward, 0, middle, starts);
     run_tokens(&together, backward, middle, together.args.tokens, starts);
-    check_parts(c, whole, "parity_split, sequence");
-}
-
-typedef void (*split_check)(config *c, int backward);
-
-static void check_seed(uint64_t seed, const uint8_t (*fixed)[2], int count, split_check check)
-{
-    config_choices choices = config_choose_with(seed, fixed, count);
-    choices.specials = (int32_t)(seed % 2);
-    config *c = config_make(seed, &choices);
-    check(c, 0);
-    check(c, 1);
-    config_free(c);
+    check_parts(c, whole, BY_SEQUENCE, 1 + (middle > 0 && middle < together.args.tokens));
 }
 
 int main(int argc, char **argv)
@@ -224,10 +219,14 @@ int main(int argc, char **argv)
     const uint8_t dense[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
     const uint8_t one[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_OPERANDS, 0}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        check_seed(seed, any, 1, check_operands);
-        check_seed(seed, dense, 2, check_batch);
-        check_seed(seed, one, 2, check_heads);
-        check_seed(seed, dense, 3, check_sequence);
+        run_directions(seed, any, 1, 1, check_operands);
+        run_directions(seed, dense, 2, 1, check_batch);
+        run_directions(seed, one, 2, 1, check_heads);
+        run_directions(seed, dense, 3, 1, check_sequence);
     }
+    for (int i = 0; i < SPLITS; i++)
+        CHECK_MESSAGE(compared[i] > 0, "%s: nothing was compared", split_names[i]);
+    printf("compared: %ld by operands, %ld by batch entries, %ld by heads, %ld by sequence\n", compared[BY_OPERANDS],
+           compared[BY_BATCH], compared[BY_HEADS], compared[BY_SEQUENCE]);
     return check_result();
 }
