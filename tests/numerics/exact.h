@@ -6,7 +6,11 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "numerics/tables.h"
+/* The first 384 bits of 1 / (2 pi) after the binary point. */
+static const uint32_t exact_inverse_two_pi[12] = {
+    0x28be60db, 0x9391054a, 0x7f09d5f4, 0x7d4d3770, 0x36d8a566, 0x4f10e410,
+    0x7f9458ea, 0xf7aef158, 0x6dc91b8e, 0x909374b8, 0x01924bba, 0x82746487,
+};
 
 /* Bit `place` (of value 2^place) of mantissa / (2 pi) * 2^exponent lies at place - exponent of the product below. */
 typedef struct exact_product {
@@ -20,7 +24,7 @@ static inline exact_product exact_turns(uint64_t mantissa)
         const uint64_t factor = (uint32_t)(mantissa >> 32 * half);
         uint64_t carry = 0;
         for (int i = 0; i + half < 14; i++) {
-            carry += p.word[i + half] + (i < 12 ? factor * table_inverse_two_pi[11 - i] : 0);
+            carry += p.word[i + half] + (i < 12 ? factor * exact_inverse_two_pi[11 - i] : 0);
             p.word[i + half] = (uint32_t)carry;
             carry >>= 32;
         }

@@ -13,6 +13,7 @@
 #include "numerics/worst.h"
 #include "support/check.h"
 #include "support/random.h"
+#include "trope/trope.h"
 
 #define BOUND         1.2e-7
 #define LAST_POSITION 2147483647

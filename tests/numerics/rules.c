@@ -1,13 +1,12 @@
 /* trope_frequencies against tables made from the papers' formulas in 50 digits (make_tables.py), whatever the caller's
  * floating-point environment is; and everything that it must refuse. (Struct sizes: tests/api/struct_size.c.) */
-#define _GNU_SOURCE /* feenableexcept */
-#include <fenv.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "numerics/tables.h"
 #include "support/check.h"
+#include "support/environment.h"
 #include "trope/trope.h"
 
 #define MAX_PAIRS (TROPE_MAX_ROTARY_DIM / 2)
@@ -15,38 +14,6 @@
 
 /* The exponent 2i/d is rounded before it is multiplied by ln(base); a ramp near its end cancels. */
 #define TOLERANCE 2e-14
-
-#ifdef __GLIBC__
-static int set_traps(void)
-{
-    feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
-    return fegetexcept(); /* not every processor can trap */
-}
-
-static int are_set(int traps)
-{
-    return fegetexcept() == traps;
-}
-
-static void clear_traps(void)
-{
-    fedisableexcept(FE_ALL_EXCEPT);
-}
-#else
-static int set_traps(void)
-{
-    return 0;
-}
-
-static int are_set(int traps)
-{
-    return !traps;
-}
-
-static void clear_traps(void)
-{
-}
-#endif
 
 static void check_case(int n)
 {
@@ -71,23 +38,26 @@ static void check_case(int n)
     printf("%-32s largest relative error %.2g\n", table_rules[n].name, worst);
 }
 
-/* The caller's rounding direction, flush-to-zero and traps change no bit, and stay what they were. */
+/* The caller's rounding direction, flushing and traps change no bit of frequencies and phase steps, and stay what they were. */
 static void check_environments(int n)
 {
-    const int directions[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
-    const size_t bytes = (size_t)table_rules[n].args.rotary_dim / 2 * sizeof(double);
+    const int32_t pairs = table_rules[n].args.rotary_dim / 2;
+    const size_t bytes = (size_t)pairs * sizeof(double);
     double expected[MAX_PAIRS], inv_freq[MAX_PAIRS], expected_factor, factor;
+    uint64_t expected_steps[MAX_PAIRS], steps[MAX_PAIRS];
 
     CHECK(trope_frequencies(&table_rules[n].args, expected, &expected_factor) == TROPE_OK);
-    for (int i = 0; i < 4; i++) {
-        fesetround(i < 3 ? directions[i] : FE_TONEAREST);
-        const int traps = i < 3 ? 0 : set_traps();
-        const trope_status status = trope_frequencies(&table_rules[n].args, inv_freq, &factor);
-        const int unchanged = i < 3 ? fegetround() == directions[i] : are_set(traps);
-        clear_traps();
-        fesetround(FE_TONEAREST);
-        CHECK_MESSAGE(status == TROPE_OK && unchanged && factor == expected_factor && !memcmp(inv_freq, expected, bytes),
-                      "%s: another result under another floating-point environment (%d)", table_rules[n].name, i);
+    CHECK(trope_phase_steps(expected, pairs, expected_steps) == TROPE_OK);
+    for (int i = 0; i < ENVIRONMENTS; i++) {
+        environment_enter(i);
+        trope_status status = trope_frequencies(&table_rules[n].args, inv_freq, &factor);
+        status |= trope_phase_steps(inv_freq, pairs, steps);
+        const int is_same = environment_leave(i);
+        CHECK_MESSAGE(status == TROPE_OK && is_same, "%s, environment %d: refused, or another behind the call",
+                      table_rules[n].name, i);
+        CHECK_MESSAGE(factor == expected_factor && !memcmp(inv_freq, expected, bytes) &&
+                          !memcmp(steps, expected_steps, bytes),
+                      "%s, environment %d: other bits", table_rules[n].name, i);
     }
 }
 
