@@ -1,16 +1,6 @@
 /* What looks unusual and is nevertheless right is not refused. The results themselves are other tests' business. */
-#include "api/valid_call.h"
+#include "api/row_call.h"
 #include "support/check.h"
-
-static trope_args *a;
-static trope_operand *q, *k;
-
-static void begin(call *c)
-{
-    a = call_args(c);
-    q = &c->operands[0];
-    k = &c->operands[1];
-}
 
 static void check_forward(const char *what)
 {

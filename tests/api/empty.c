@@ -46,21 +46,6 @@ static void no_tokens_give_no_gradient(void)
     CHECK(is_zero(out.d_inv_freq, sizeof out.d_inv_freq));
 }
 
-/* All tokens are padding when there are only empty sequences. */
-static void empty_sequences(void)
-{
-    const size_t bytes = sizeof(float) * TOKENS * Q_HEADS * Q_DIM;
-    call *c = padded();
-    memset(in.cu_seqlens, 0, sizeof in.cu_seqlens);
-    memset(in.cu_seqlens_padded, 0, sizeof in.cu_seqlens_padded);
-    memset(in.q, 0x40, sizeof in.q);
-    CHECK_MESSAGE(trope_forward(call_args(c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(is_zero(out.q, bytes));
-    c->args.padding = TROPE_PADDING_COPY;
-    CHECK_MESSAGE(trope_forward(call_args(c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(memcmp(out.q, in.q, bytes) == 0);
-}
-
 static void sequences_without_tokens(void)
 {
     trope_args *args = without_tokens(packed());
@@ -90,28 +75,12 @@ static void no_gradient_needs_no_workspace(void)
     CHECK(bytes == 0);
 }
 
-/* What is only copied is copied, and in place left alone. */
-static void copies(void)
-{
-    call *c = dense();
-    c->operands[0].rotary_dim = TROPE_COPY;
-    c->operands[0].rotary_offset = 0;
-    memset(in.q, 0x3f, sizeof in.q);
-    CHECK_MESSAGE(trope_forward(call_args(c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(memcmp(out.q, in.q, sizeof(float) * Q_COUNT) == 0);
-    c->operands[0].src = out.q;
-    CHECK_MESSAGE(trope_backward(call_args(c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(memcmp(out.q, in.q, sizeof(float) * Q_COUNT) == 0);
-}
-
 int main(void)
 {
     no_tokens();
     no_tokens_give_no_gradient();
-    empty_sequences();
     sequences_without_tokens();
     no_positions();
     no_gradient_needs_no_workspace();
-    copies();
     return check_result();
 }

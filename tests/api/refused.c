@@ -29,24 +29,17 @@ static void structs(void)
 
 static void enums(void)
 {
-    ROW(dense(), a->device = 0, ARGUMENT, "device", "(0)");
-    ROW(dense(), a->device = 4, ARGUMENT, "device", "(4)");
-    ROW(dense(), a->device = -1, ARGUMENT, "device", "(-1)");
+    VALUES(dense(), a->device, 0, 4, -1);
     ROW(dense(), a->threads = -1, ARGUMENT, "threads", "(-1)");
-    ROW(dense(), a->isa = 4, ARGUMENT, "isa", "(4)");
-    ROW(dense(), a->isa = -1, ARGUMENT, "isa", "(-1)");
-    ROW(dense(), a->dtype = 0, ARGUMENT, "dtype", "(0)");
-    ROW(dense(), a->dtype = 5, ARGUMENT, "dtype", "(5)");
-    ROW(dense(), a->dtype = -1, ARGUMENT, "dtype", "(-1)");
-    ROW(dense(), a->rounding = 3, ARGUMENT, "rounding", "(3)");
-    ROW(dense(), a->rounding = -1, ARGUMENT, "rounding", "(-1)");
+    VALUES(dense(), a->isa, 4, -1);
+    VALUES(dense(), a->dtype, 0, 5, -1);
+    VALUES(dense(), a->rounding, 3, -1);
     ROW(dense(), a->stream = &in, ARGUMENT, "stream", "NULL");
 }
 
 static void shapes(void)
 {
-    ROW(dense(), a->batch = 0, ARGUMENT, "batch", "(0)");
-    ROW(dense(), a->batch = -1, ARGUMENT, "batch", "(-1)");
+    VALUES(dense(), a->batch, 0, -1);
     ROW(dense(), a->tokens = -1, ARGUMENT, "tokens", "(-1)");
     ROW(dense(), q->groups = -1, ARGUMENT, "operands[0].groups", "(-1)");
     ROW(dense(), k->heads_per_group = 0, ARGUMENT, "operands[1].heads_per_group", "(0)");
@@ -59,13 +52,11 @@ static void shapes(void)
 static void windows(void)
 {
     ROW(dense(), q->rotary_dim = 0, ARGUMENT, "operands[0].rotary_dim", "(0) must be given; TROPE_COPY");
-    ROW(dense(), k->rotary_dim = 0, ARGUMENT, "operands[1].rotary_dim", "(0)");
+    VALUES(dense(), k->rotary_dim, 0, 10);
     ROW(dense(), q->rotary_dim = 7, ARGUMENT, "operands[0].rotary_dim", "(7) must be even");
     ROW(dense(), q->rotary_dim = -2, ARGUMENT, "operands[0].rotary_dim", "(-2)");
     ROW(dense(), q->rotary_dim = 14, ARGUMENT, "operands[0].rotary_dim", "at most head_dim - rotary_offset (12)");
-    ROW(dense(), k->rotary_dim = 10, ARGUMENT, "operands[1].rotary_dim", "(10)");
-    ROW(dense(), q->rotary_offset = -1, ARGUMENT, "operands[0].rotary_offset", "(-1)");
-    ROW(dense(), q->rotary_offset = 17, ARGUMENT, "operands[0].rotary_offset", "(17)");
+    VALUES(dense(), q->rotary_offset, -1, 17);
     ROW(dense(), q->rotary_dim = TROPE_COPY, ARGUMENT, "operands[0].rotary_offset", "(4) must be 0");
     ROW(dense(), k->rotary_offset = 2, ARGUMENT, "operands[1].rotary_dim", "(8)");
     ROW(dense(), (q->head_dim = 2048, q->rotary_dim = TROPE_MAX_ROTARY_DIM + 2), ARGUMENT, "operands[0].rotary_dim",
@@ -92,8 +83,7 @@ static void layouts(void)
     ROW(dense(), q->src_layout = 0, ARGUMENT, "operands[0].src_layout", "trope_fill_operand");
     ROW(dense(), q->src_layout = 6, ARGUMENT, "operands[0].src_layout", "(6)");
     ROW(dense(), k->src_layout = -1, ARGUMENT, "operands[1].src_layout", "(-1)");
-    ROW(dense(), k->dst_layout = 0, ARGUMENT, "operands[1].dst_layout", "(0)");
-    ROW(dense(), k->dst_layout = 6, ARGUMENT, "operands[1].dst_layout", "(6)");
+    VALUES(dense(), k->dst_layout, 0, 6);
     ROW(dense(), q->src_layout = TROPE_THD, ARGUMENT, "operands[0].src_layout", "batch 1, not 2");
     ROW(dense(), k->dst_layout = TROPE_THD, ARGUMENT, "operands[1].dst_layout", "batch 1, not 2");
     BACKWARD_ROW(gradient(), k->forward_src_layout = TROPE_THD, ARGUMENT, "operands[1].forward_src_layout",
@@ -215,20 +205,15 @@ static void overflow(void)
 
 static void rotation(void)
 {
-    ROW(dense(), a->pairing = 0, ARGUMENT, "pairing", "(0)");
-    ROW(dense(), a->pairing = 3, ARGUMENT, "pairing", "(3)");
-    ROW(dense(), a->pairing = -1, ARGUMENT, "pairing", "(-1)");
-    ROW(dense(), a->pairing_out = 3, ARGUMENT, "pairing_out", "(3)");
-    ROW(dense(), a->pairing_out = -1, ARGUMENT, "pairing_out", "(-1)");
-    ROW(dense(), a->inverse = 2, ARGUMENT, "inverse", "(2)");
-    ROW(dense(), a->inverse = -1, ARGUMENT, "inverse", "(-1)");
+    VALUES(dense(), a->pairing, 0, 3, -1);
+    VALUES(dense(), a->pairing_out, 3, -1);
+    VALUES(dense(), a->inverse, 2, -1);
     ROW(dense(), a->mscale = NAN, ARGUMENT, "mscale", "(nan)");
     ROW(dense(), a->mscale = -INFINITY, ARGUMENT, "mscale", "(-inf)");
     ROW(dense(), a->mscale = 1e39, ARGUMENT, "mscale", "(1e+39)");  /* infinite in fp32 */
     ROW(dense(), a->mscale = 1e-60, ARGUMENT, "mscale", "(1e-60)"); /* 0 in fp32 */
     ROW(dense(), a->mscale = 1e300, ARGUMENT, "mscale", "(1e+300)");
-    ROW(dense(), a->parts = 5, ARGUMENT, "parts", "(5)");
-    ROW(dense(), a->parts = -1, ARGUMENT, "parts", "(-1)");
+    VALUES(dense(), a->parts, 5, -1);
     ROW(dense(), a->parts = 3, ARGUMENT, "operands[0].rotary_dim", "(8) must be divisible by 2 * parts (6)");
     ROW(dense(), (a->parts = 2, k->rotary_dim = 4), ARGUMENT, "operands[1].rotary_dim", "(4)");
 }

@@ -6,7 +6,7 @@
 #ifndef TESTS_API_REFUSED_H
 #define TESTS_API_REFUSED_H
 
-#include "api/valid_call.h"
+#include "api/row_call.h"
 #include "support/check.h"
 
 /* The functions that must refuse a row. */
@@ -26,16 +26,6 @@ enum {
 };
 
 static int row_count;
-/* The call of the row, and its first two operands. */
-static trope_args *a;
-__attribute__((unused)) static trope_operand *q, *k;
-
-__attribute__((unused)) static void begin(call *c)
-{
-    a = call_args(c);
-    q = &c->operands[0];
-    k = &c->operands[1];
-}
 
 /* What a row expects. */
 typedef struct refusal {
@@ -49,8 +39,8 @@ static int check_one(const refusal *r, const char *function, trope_status got)
 {
     const char *message = trope_last_error(), *argument = trope_last_error_argument();
     const size_t length = strlen(function);
-    if (!CHECK_MESSAGE(got == r->status, "%s: %s returned %s, not %s (%s)", r->what, function, trope_status_name(got),
-                       trope_status_name(r->status), r->argument))
+    if (!CHECK_MESSAGE(got == r->status, "%s: %s returned %s, not %s (%s %s)", r->what, function, trope_status_name(got),
+                       trope_status_name(r->status), r->argument, r->words))
         return 0;
     return CHECK_MESSAGE(strncmp(message, function, length) == 0 && strncmp(message + length, ": ", 2) == 0,
                          "%s: the message of %s does not begin with it: %s", r->what, function, message) &&
@@ -90,6 +80,30 @@ __attribute__((unused)) static void check_refused(const refusal *r, int function
 #define BACKWARD_ROW(valid, change, ...) ROW_FOR(BACKWARD | NAME | SIZE, valid, change, __VA_ARGS__)
 #define DATA_ROW(valid, change, ...)     ROW_FOR(FORWARD | BACKWARD, valid, change, DATA, __VA_ARGS__)
 
+/* Values that a field may not have, each of which is named with the field: "operands[1]." stands for k. */
+__attribute__((unused)) static const char *argument_of(const char *field)
+{
+    static char text[64];
+    snprintf(text, sizeof text, "%s%s", *field == 'a' ? "" : *field == 'q' ? "operands[0]." : "operands[1].", field + 3);
+    return text;
+}
+
+__attribute__((unused)) static const char *in_brackets(int64_t value)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "(%lld)", (long long)value);
+    return text;
+}
+
+#define VALUES_FOR(row, valid, field, ...)                                                                                 \
+    do {                                                                                                                   \
+        const int64_t values[] = {__VA_ARGS__};                                                                            \
+        for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)                                                      \
+            row(valid, field = (__typeof__(field))values[i], ARGUMENT, argument_of(#field), in_brackets(values[i]));       \
+    } while (0)
+#define VALUES(valid, field, ...)          VALUES_FOR(ROW, valid, field, __VA_ARGS__)
+#define BACKWARD_VALUES(valid, field, ...) VALUES_FOR(BACKWARD_ROW, valid, field, __VA_ARGS__)
+
 /* A function with arguments of its own. */
 #define CALL_ROW(function, arguments, ...)                                                                                 \
     do {                                                                                                                   \
@@ -112,13 +126,6 @@ __attribute__((unused)) static const char *at(const char *name, int i)
     static char text[64];
     snprintf(text, sizeof text, "%s[%d]", name, i);
     return text;
-}
-
-__attribute__((unused)) static void set_boundaries(int32_t *array, int32_t first, int32_t second, int32_t third,
-                                                   int32_t fourth, int32_t fifth)
-{
-    const int32_t values[SEQUENCES + 1] = {first, second, third, fourth, fifth};
-    memcpy(array, values, sizeof values);
 }
 
 static int refused_result(void)

@@ -26,11 +26,9 @@ static void sources(void)
 
 static void dtypes(void)
 {
-    ROW(dense(), a->angle_dtype = 0, ARGUMENT, "angle_dtype", "(0)");
+    VALUES(dense(), a->angle_dtype, 0, 5, -1);
     ROW(table(), (a->angle_dtype = 0, a->dtype = TROPE_F16), ARGUMENT, "angle_dtype", "(0)");
     ROW(table(), (a->angle_dtype = 0, a->dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(0)");
-    ROW(dense(), a->angle_dtype = 5, ARGUMENT, "angle_dtype", "(5)");
-    ROW(dense(), a->angle_dtype = -1, ARGUMENT, "angle_dtype", "(-1)");
     ROW(dense(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype", "(TROPE_F64)");
     ROW(table(), a->angle_dtype = TROPE_F64, ARGUMENT, "angle_dtype", "(TROPE_F64)");
     ROW(table(), (a->dtype = TROPE_BF16, a->angle_dtype = TROPE_F64), ARGUMENT, "angle_dtype", "(TROPE_F64)");
@@ -47,11 +45,9 @@ static call *strided_table_gradient(void)
 
 static void rows_and_columns(void)
 {
-    ROW(dense(), a->angle_columns = 0, ARGUMENT, "angle_columns", "(0)");
-    ROW(dense(), a->angle_columns = 4, ARGUMENT, "angle_columns", "(4)");
+    VALUES(dense(), a->angle_columns, 0, 4);
     ROW(table(), a->angle_columns = -1, ARGUMENT, "angle_columns", "(-1)");
-    ROW(dense(), a->angle_rows = 0, ARGUMENT, "angle_rows", "(0)");
-    ROW(dense(), a->angle_rows = -1, ARGUMENT, "angle_rows", "(-1)");
+    VALUES(dense(), a->angle_rows, 0, -1);
     ROW(strided_table(), (a->angle_rows = 0, a->angle_stride[2] = 0), ARGUMENT, "angle_rows", "(0)");
     ROW(dense(), a->angle_rows = TOKENS - 1, ARGUMENT, "angle_rows",
         "(7) must be more than the highest position of this call (7)");
@@ -76,14 +72,12 @@ static void rows_and_columns(void)
     ROW(zigzag(), (a->cp_layout = TROPE_CP_STRIPED, a->angle_rows = 15), ARGUMENT, "angle_rows", "(15)");
     ROW(zigzag(), (a->cp_layout = TROPE_CP_CONTIGUOUS, a->angle_rows = 15), ARGUMENT, "angle_rows", "(15)");
     ROW(zigzag(), (a->cp_layout = TROPE_CP_FLAT, a->angle_rows = 15), ARGUMENT, "angle_rows", "(15)");
-    ROW(dense(), a->out_of_range = 2, ARGUMENT, "out_of_range", "(2)");
-    ROW(dense(), a->out_of_range = -1, ARGUMENT, "out_of_range", "(-1)");
+    VALUES(dense(), a->out_of_range, 2, -1);
 }
 
 static void layouts(void)
 {
-    ROW(dense(), a->angle_layout = 0, ARGUMENT, "angle_layout", "(0)");
-    ROW(dense(), a->angle_layout = 5, ARGUMENT, "angle_layout", "(5)");
+    VALUES(dense(), a->angle_layout, 0, 5);
     ROW(table(), a->angle_layout = -1, ARGUMENT, "angle_layout", "(-1)");
     ROW(strided_table(), a->angle_layout = 0, ARGUMENT, "angle_layout", "has no default");
     ROW(strided_table(), a->angle_layout = TROPE_TABLE_ROWS, ARGUMENT, "angle_stride[2]", "TROPE_TABLE_STRIDED");
@@ -128,8 +122,7 @@ static void forward_src(void)
                  "operands[1].forward_src_layout", "forward_src is NULL");
     BACKWARD_ROW(gradient(), k->rotary_dim = TROPE_COPY, ARGUMENT, "operands[1].forward_src", "must be NULL");
     BACKWARD_ROW(gradient(), k->forward_src = plus(in.k, 2), ARGUMENT, "operands[1].forward_src", "aligned to 4 bytes");
-    BACKWARD_ROW(gradient(), q->forward_src_layout = 0, ARGUMENT, "operands[0].forward_src_layout", "(0)");
-    BACKWARD_ROW(gradient(), q->forward_src_layout = 6, ARGUMENT, "operands[0].forward_src_layout", "(6)");
+    BACKWARD_VALUES(gradient(), q->forward_src_layout, 0, 6);
     BACKWARD_ROW(strided_gradient(), q->forward_src_layout = 0, ARGUMENT, "operands[0].forward_src_layout", "STRIDED");
     BACKWARD_ROW(gradient(), k->forward_src_stride[3] = 8, ARGUMENT, "operands[1].forward_src_stride[3]", "(8)");
     /* The angles' gradient is not asked for, so there is nothing to read it for. */
@@ -150,9 +143,7 @@ static void gradient_of_angles(void)
                  ARGUMENT, "d_freqs", "aligned to 8 bytes");
     BACKWARD_ROW(phase_gradient(), a->d_inv_freq = (double *)(void *)plus(out.d_inv_freq, 4), ARGUMENT, "d_inv_freq",
                  "aligned to 8 bytes");
-    BACKWARD_ROW(gradient(), a->d_freqs_layout = 0, ARGUMENT, "d_freqs_layout", "(0)");
-    BACKWARD_ROW(gradient(), a->d_freqs_layout = 5, ARGUMENT, "d_freqs_layout", "(5)");
-    BACKWARD_ROW(gradient(), a->d_freqs_layout = -1, ARGUMENT, "d_freqs_layout", "(-1)");
+    BACKWARD_VALUES(gradient(), a->d_freqs_layout, 0, 5, -1);
     ROW(dense(), a->d_freqs_layout = TROPE_TABLE_ROWS, ARGUMENT, "d_freqs_layout", "(1) must be 0");
     BACKWARD_ROW(phase_gradient(), a->d_freqs_layout = TROPE_TABLE_ROWS, ARGUMENT, "d_freqs_layout", "(1) must be 0");
     ROW(dense(), a->d_freqs_stride[2] = 4, ARGUMENT, "d_freqs_stride[2]", "(4) must be 0");

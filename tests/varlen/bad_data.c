@@ -1,277 +1,252 @@
 /* cu_seqlens, position_ids and start_positions that cannot be used are errors that name what is wrong, and nothing has been
- * written; positions out of range are poisoned when a status word is given, or clamped. */
+ * written (api/refused.h says how); positions out of range are poisoned when a status word is given, or clamped. */
 #include <math.h>
 
+#include "api/refused.h"
 #include "varlen/packed_call.h"
 
-/* Both directions are refused with TROPE_ERROR_DATA and the words, and leave everything alone. */
-static void check_refused(packed_call *p, const char *words)
+/* What is wrong with the sequences: in calls, with a status word too, which is left alone; and in trope_positions. */
+#define BOUNDARIES_ROW(valid, change, ...)                                                                                 \
+    do {                                                                                                                   \
+        int32_t word = 0;                                                                                                  \
+        DATA_ROW(valid, change, __VA_ARGS__);                                                                              \
+        DATA_ROW(valid, (change, a->status = &word), __VA_ARGS__);                                                         \
+        CHECK(word == 0);                                                                                                  \
+        POSITIONS_ROW(valid, change, DATA, __VA_ARGS__);                                                                   \
+    } while (0)
+
+static void set_boundaries(int32_t *array, int32_t first, int32_t second, int32_t third, int32_t fourth, int32_t fifth)
 {
-    for (int backward = 0; backward < 2; backward++) {
-        const trope_status status = backward ? trope_backward(call_args(&p->c)) : trope_forward(call_args(&p->c));
-        CHECK_MESSAGE(status == TROPE_ERROR_DATA, "expected TROPE_ERROR_DATA (%s), got %s", words,
-                      trope_status_name(status));
-        CHECK_MESSAGE(strstr(trope_last_error(), words) != NULL, "\"%s\" does not say \"%s\"", trope_last_error(), words);
-        CHECK_MESSAGE(is_untouched(p), "%s: something was written", words);
-    }
+    const int32_t values[SEQUENCES + 1] = {first, second, third, fourth, fifth};
+    memcpy(array, values, sizeof values);
 }
 
-static void check_positions_refused(packed_call *p, const char *words)
+static void boundaries(void)
 {
-    int64_t positions[64];
-    memset(positions, 0xff, sizeof positions);
-    CHECK(trope_positions(call_args(&p->c), positions, NULL) == TROPE_ERROR_DATA);
-    CHECK_MESSAGE(strstr(trope_last_error(), words) != NULL, "\"%s\" does not say \"%s\"", trope_last_error(), words);
-    CHECK(all_bytes_are_ff(positions, sizeof positions));
+    BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 3, 6, 8), "cu_seqlens[2]", "(3, read as int32)");
+    BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, -1, 4, 4, 6, 8), "cu_seqlens[0]", "(-1, read as int32)");
+    BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 9), "cu_seqlens[4]", "(9, read as int32)");
+    BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, INT32_MAX), "cu_seqlens[4]",
+                   "(2147483647, read as int32)");
+    BOUNDARIES_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 4, 3, 6, 8), "cu_seqlens_padded[2]",
+                   "(3, read as int32)");
+    BOUNDARIES_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 4, 4, 6, 9), "cu_seqlens_padded[4]",
+                   "(9, read as int32)");
+    BOUNDARIES_ROW(padded(), set_boundaries(in.cu_seqlens_padded, 0, 3, 4, 6, 8), "cu_seqlens", "sequence 0 has 4 tokens");
+    BOUNDARIES_ROW(padded(), set_boundaries(in.cu_seqlens, 0, 4, 2, 4, 6), "cu_seqlens[2]", "(2, read as int32)");
+    BOUNDARIES_ROW(padded(), set_boundaries(in.cu_seqlens, 0, 4, 5, 6, 8), "cu_seqlens", "sequence 1 has 1 tokens");
 }
 
-static void check_cu_seqlens(const int32_t *cu_seqlens, const int32_t *cu_seqlens_padded, const char *words)
+static void use_int64_boundaries(int64_t sequences, int64_t first, int64_t second, int64_t third, int64_t fourth,
+                                 int64_t fifth)
 {
-    packed_call p;
-    int32_t status_word = 0;
-    make_packed_call(&p, 12, cu_seqlens, 4);
-    p.c.args.cu_seqlens_padded = cu_seqlens_padded;
-    p.c.args.padding = cu_seqlens_padded ? TROPE_PADDING_ZERO : 0;
-    check_refused(&p, words);
-    check_positions_refused(&p, words);
-    p.c.args.status = &status_word; /* on the CPU still an error */
-    check_refused(&p, words);
-    CHECK(status_word == 0);
-    free_packed_call(&p);
-}
-
-static void check_boundaries(void)
-{
-    static const int32_t good[] = {0, 3, 3, 8, 12}, decreasing[] = {0, 5, 3, 8, 12}, negative[] = {-1, 3, 3, 8, 12},
-                         overrun[] = {0, 3, 3, 8, 13}, huge[] = {0, 3, 3, 8, INT32_MAX}, longer[] = {0, 3, 4, 8, 12};
-    check_cu_seqlens(decreasing, NULL, "cu_seqlens[2] (3, read as int32)");
-    check_cu_seqlens(negative, NULL, "cu_seqlens[0] (-1, read as int32)");
-    check_cu_seqlens(overrun, NULL, "cu_seqlens[4] (13, read as int32)");
-    check_cu_seqlens(huge, NULL, "cu_seqlens[4] (2147483647, read as int32)");
-    check_cu_seqlens(good, decreasing, "cu_seqlens_padded[2] (3, read as int32)");
-    check_cu_seqlens(good, overrun, "cu_seqlens_padded[4] (13, read as int32)");
-    check_cu_seqlens(longer, good, "sequence 1 ");
+    const int64_t values[SEQUENCES + 1] = {first, second, third, fourth, fifth};
+    memcpy(in.cu_seqlens, values, sizeof values);
+    a->sequences = sequences;
 }
 
 /* Lengths that 64 bits cannot hold. */
-static void check_extremes(void)
+static void extremes(void)
 {
-    static const int64_t far_apart[] = {INT64_MIN, INT64_MAX}, far_back[] = {0, INT64_MIN};
-    const int32_t one[] = {0, 12};
-    packed_call p;
-    make_packed_call(&p, 12, one, 1);
-    call_cu_seqlens(&p.c, far_apart, TROPE_I64, 1);
-    check_refused(&p, "cu_seqlens[0] (-9223372036854775808, read as int64)");
-    call_cu_seqlens(&p.c, far_back, TROPE_I64, 1);
-    check_refused(&p, "cu_seqlens[1] (-9223372036854775808, read as int64)");
-    free_packed_call(&p);
+    BOUNDARIES_ROW(packed(), (use_int64_boundaries(1, INT64_MIN, INT64_MAX, 0, 0, 0), a->cu_seqlens_dtype = TROPE_I64),
+                   "cu_seqlens[0]", "(-9223372036854775808, read as int64)");
+    BOUNDARIES_ROW(packed(), (use_int64_boundaries(1, 0, INT64_MIN, 0, 0, 0), a->cu_seqlens_dtype = TROPE_I64),
+                   "cu_seqlens[1]", "(-9223372036854775808, read as int64)");
 }
 
-static void check_context_parallel(int32_t layout, const int32_t *cu_seqlens, const char *words)
+/* int32 ids with I64: two of them are one, far beyond any table. */
+static void ids_of_another_width(void)
 {
-    packed_call p;
-    make_packed_call(&p, 12, cu_seqlens, 4);
-    p.c.args.padding = TROPE_PADDING_ZERO;
-    p.c.args.cp_size = 2;
-    p.c.args.cp_layout = layout;
-    for (p.c.args.cp_rank = 0; p.c.args.cp_rank < 2; p.c.args.cp_rank++) {
-        check_refused(&p, words);
-        check_positions_refused(&p, words);
+    for (int i = 0; i < BATCH * TOKENS; i++)
+        in.ids[i] = i % TOKENS;
+    a->position_dtype = TROPE_I64;
+}
+
+static void other_widths(void)
+{
+    DATA_ROW(ids(), ids_of_another_width(), "position_ids", "as int64");
+    BOUNDARIES_ROW(packed(), use_int64_boundaries(4, 0, 4, 4, 6, 8), "cu_seqlens[3]", "as int32");
+    BOUNDARIES_ROW(packed(), use_int64_boundaries(1, 0, TOKENS, 0, 0, 0), "cu_seqlens[1]", "as int32");
+    BOUNDARIES_ROW(packed(), a->cu_seqlens_dtype = TROPE_I64, "cu_seqlens[1]", "as int64");
+}
+
+static void use_rank(int32_t layout, int32_t ranks, int32_t rank)
+{
+    a->cp_layout = layout;
+    a->cp_size = ranks;
+    a->cp_rank = rank;
+}
+
+/* Lengths of the whole stream that ranks cannot share. Zigzag of two needs multiples of 4, the others of 2; flat takes any. */
+static void ranks_that_cannot_share(void)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_STRIPED, 2, rank), set_boundaries(in.cu_seqlens, 1, 9, 9, 13, 15)),
+                       "cu_seqlens[0]", "(1, read as int32)");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_ZIGZAG, 2, rank), set_boundaries(in.cu_seqlens, 1, 5, 5, 9, 13)),
+                       "cu_seqlens[0]", "(1, read as int32)");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_ZIGZAG, 2, rank), set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 16)),
+                       "cu_seqlens", "sequence 2 has 6 tokens");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_ZIGZAG, 2, rank), set_boundaries(in.cu_seqlens, 0, 4, 9, 13, 16)),
+                       "cu_seqlens", "sequence 1 has 5 tokens");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_STRIPED, 3, rank), set_boundaries(in.cu_seqlens, 0, 8, 8, 14, 24)),
+                       "cu_seqlens", "sequence 0 has 8 tokens");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_CONTIGUOUS, 2, rank), set_boundaries(in.cu_seqlens, 0, 8, 8, 11, 16)),
+                       "cu_seqlens", "sequence 2 has 3 tokens");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_CONTIGUOUS, 2, rank), set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 18)),
+                       "cu_seqlens[4]", "(18, read as int32)");
+        BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_FLAT, 2, rank), set_boundaries(in.cu_seqlens, 0, 8, 8, 12, 17)),
+                       "cu_seqlens[4]", "(17, read as int32)");
+        begin(packed());
+        use_rank(TROPE_CP_FLAT, 2, rank);
+        set_boundaries(in.cu_seqlens, 0, 3, 8, 13, 16);
+        CHECK_MESSAGE(trope_forward(a) == TROPE_OK, "%s", trope_last_error());
     }
-    free_packed_call(&p);
 }
 
-/* Global lengths that two ranks cannot share. Zigzag needs multiples of 4, the others of 2; flat takes anything. */
-static void check_lengths(void)
+/* Tokens of no sequence, where nothing says what to write for them, on whichever rank they are. */
+static void tokens_of_no_sequence(void)
 {
-    static const int32_t odd_share[] = {0, 4, 4, 10, 14}, odd[] = {0, 4, 9, 16, 20}, odd_start[] = {1, 5, 5, 9, 13};
-    check_context_parallel(TROPE_CP_ZIGZAG, odd_share, "sequence 2 has 6 tokens");
-    check_context_parallel(TROPE_CP_ZIGZAG, odd, "sequence 1 has 5 tokens");
-    check_context_parallel(TROPE_CP_CONTIGUOUS, odd, "sequence 1 has 5 tokens");
-    check_context_parallel(TROPE_CP_STRIPED, odd, "sequence 1 has 5 tokens");
-    check_context_parallel(TROPE_CP_ZIGZAG, odd_start, "cu_seqlens[0] (1, read as int32)");
-    packed_call p;
-    make_packed_call(&p, 12, odd, 4);
-    p.c.args.padding = TROPE_PADDING_ZERO;
-    p.c.args.cp_size = 2;
-    p.c.args.cp_layout = TROPE_CP_FLAT;
-    CHECK_MESSAGE(trope_forward(call_args(&p.c)) == TROPE_OK, "%s", trope_last_error());
-    free_packed_call(&p);
+    BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 1, 4, 4, 6, 8), "cu_seqlens[0]", "padding");
+    BOUNDARIES_ROW(packed(), set_boundaries(in.cu_seqlens, 0, 4, 4, 6, 7), "cu_seqlens[4]", "(7 of 8, read as int32)");
+    BOUNDARIES_ROW(packed(), a->sequences = SEQUENCES - 1, "cu_seqlens[3]", "padding");
+    BOUNDARIES_ROW(packed(), memset(in.cu_seqlens, 0, sizeof in.cu_seqlens), "cu_seqlens[4]", "padding");
+    /* The offsets of this rank alone, where those of the whole stream belong; and the last tokens, which with FLAT are all on
+     * the last rank. */
+    BOUNDARIES_ROW(packed(), use_rank(TROPE_CP_CONTIGUOUS, 2, 0), "cu_seqlens[4]", "(8 of 16, read as int32)");
+    BOUNDARIES_ROW(packed(), (use_rank(TROPE_CP_FLAT, 2, 1), set_boundaries(in.cu_seqlens, 0, 4, 4, 8, 12)),
+                   "cu_seqlens[4]", "(12 of 16, read as int32)");
+    begin(packed());
+    use_rank(TROPE_CP_FLAT, 2, 0);
+    set_boundaries(in.cu_seqlens, 0, 4, 4, 8, 12);
+    CHECK_MESSAGE(trope_forward(a) == TROPE_OK, "%s", trope_last_error());
 }
 
-#define ROWS 9
+static void set_id(int32_t value)
+{
+    in.ids[5] = value;
+}
 
-/* Two sequences of 3 tokens with a table of 9 rows, positions given in one of three ways; those of tokens 1 and 5 are
- * outside. */
+static void use_start(int64_t start)
+{
+    memcpy(in.starts, &start, sizeof start);
+    a->position_dtype = TROPE_I64;
+}
+
+static void out_of_range(void)
+{
+    DATA_ROW(ids(), set_id(TOKENS), "position_ids", "position 8 of batch entry 0, token 5");
+    DATA_ROW(ids(), set_id(-1), "position_ids", "position -1");
+    DATA_ROW(ids(), set_id(INT32_MIN), "position_ids", "position -2147483648");
+    DATA_ROW(ids(), set_id(TOKENS), "position_ids", "as int32");
+    DATA_ROW(starts(), in.starts[1] = 1, "start_positions", "position 8 of batch entry 1, token 7");
+    DATA_ROW(starts(), in.starts[0] = -1, "start_positions", "position -1 of batch entry 0, token 0");
+    DATA_ROW(starts(), use_start(INT64_MAX), "start_positions", "as int64"); /* to which an index cannot be added */
+    DATA_ROW(starts(), use_start(INT64_MIN), "start_positions", "as int64");
+    DATA_ROW(packed(), (a->start_positions = in.starts, a->position_dtype = TROPE_I32, in.starts[2] = 7), "start_positions",
+             "position 8 of batch entry 0, token 5");
+    DATA_ROW(packed(), (a->stream_positions = 1, a->angle_rows = 7), "angle_rows", "position 7 of");
+    DATA_ROW(packed(), a->angle_rows = 3, "angle_rows", "position 3 of");
+}
+
+/* ---- Poisoned and clamped ---- */
+
+enum { ROWS = 9, OUTSIDE = 6 };
+
+/* Two sequences of 3 tokens with a table of 9 rows, and ids of which those of tokens 1 and 5 are outside. */
 typedef struct ranged_call {
     packed_call p;
     float freqs[ROWS * 4];
 } ranged_call;
 
 static const int32_t two_of_three[] = {0, 3, 6};
-static const int64_t ids[] = {8, 9, 0, 4, 5, -2};
+static const int64_t some_outside[OUTSIDE] = {8, 9, 0, 4, 5, -2};
 
-static void use_ids(call *c, const int64_t *position_ids)
-{
-    c->args.position_ids = position_ids;
-    c->args.position_dtype = TROPE_I64;
-    c->args.ids_layout = TROPE_IDS_TOKENS;
-}
-
-static void use_starts(call *c, const int64_t *starts)
-{
-    c->args.position_ids = NULL;
-    c->args.ids_layout = 0;
-    c->args.start_positions = starts;
-    c->args.position_dtype = starts ? TROPE_I64 : 0;
-}
-
-static void make_ranged_call(ranged_call *r)
+static void make_ranged_call(ranged_call *r, const int64_t *position_ids)
 {
     random_state random = {3};
-    make_packed_call(&r->p, 6, two_of_three, 2);
+    make_packed_call(&r->p, OUTSIDE, two_of_three, 2);
     for (int i = 0; i < ROWS * 4; i++)
         r->freqs[i] = (float)(3 * random_real(&random));
     r->p.c.args.inv_freq = NULL;
     call_freqs(&r->p.c, r->freqs, TROPE_COLUMNS_PAIR, ROWS);
-    use_ids(&r->p.c, ids);
-}
-
-static void check_refused_positions(void)
-{
-    ranged_call r;
-    make_ranged_call(&r);
-    check_refused(&r.p, "position 9 of batch entry 0, token 1");
-    static const int64_t starts[] = {6, 7};
-    use_starts(&r.p.c, starts);
-    check_refused(&r.p, "position 9 of batch entry 0, token 5");
-    static const int64_t largest[] = {0, INT64_MAX}; /* to which an index cannot be added */
-    use_starts(&r.p.c, largest);
-    check_refused(&r.p, "batch entry 0, token 3");
-    use_starts(&r.p.c, NULL);
-    r.p.c.args.stream_positions = 1;
-    r.p.c.args.angle_rows = 5;
-    check_refused(&r.p, "position 5 of batch entry 0, token 5");
-    r.p.c.args.stream_positions = 0;
-    r.p.c.args.angle_rows = 2;
-    check_refused(&r.p, "position 2 of batch entry 0, token 2");
-    free_packed_call(&r.p);
+    r->p.c.args.position_ids = position_ids;
+    r->p.c.args.position_dtype = TROPE_I64;
+    r->p.c.args.ids_layout = TROPE_IDS_TOKENS;
 }
 
 static void check_poisoned(void)
 {
+    static const int64_t inside[] = {8, 7, 0, 4, 5, 2};
     ranged_call r;
-    int32_t status_word = 0x40;
-    make_ranged_call(&r);
-    r.p.c.args.status = &status_word;
+    int32_t word = 0x40;
+    make_ranged_call(&r, some_outside);
+    r.p.c.args.status = &word;
     CHECK_MESSAGE(trope_forward(call_args(&r.p.c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(status_word == (0x40 | TROPE_STATUS_POSITION));
-    for (int i = 0; i < 6 * ROW_ELEMENTS; i++) {
+    CHECK(word == (0x40 | TROPE_STATUS_POSITION));
+    for (int i = 0; i < OUTSIDE * ROW_ELEMENTS; i++) {
         const int token = i / ROW_ELEMENTS, outside = token == 1 || token == 5;
         CHECK_MESSAGE((isnan(r.p.dst[i]) != 0) == outside, "token %d, element %d is %g", token, i % ROW_ELEMENTS,
                       (double)r.p.dst[i]);
         CHECK(!all_bytes_are_ff(&r.p.dst[i], sizeof(float)));
     }
     CHECK(guards_are_intact(&r.p));
-    status_word = 0;
-    static const int64_t inside[] = {8, 7, 0, 4, 5, 2};
+    word = 0;
     r.p.c.args.position_ids = inside;
-    CHECK(trope_forward(call_args(&r.p.c)) == TROPE_OK && status_word == 0);
+    CHECK(trope_forward(call_args(&r.p.c)) == TROPE_OK && word == 0);
     free_packed_call(&r.p);
 }
 
-/* Clamped, 9 is 8 and -2 is 0, and the status word is left alone. */
-static void check_clamped(void)
+/* Clamped, these ids or start positions are the nearest that the table has, and the status word is left alone. */
+static void check_clamped(const int64_t *position_ids, const int64_t *start_positions, const int64_t *nearest)
 {
-    static const int64_t nearest[] = {8, 8, 0, 4, 5, 0};
     ranged_call r, s;
-    int32_t status_word = 0;
-    make_ranged_call(&r);
-    make_ranged_call(&s);
+    int32_t word = 0;
+    make_ranged_call(&r, position_ids);
+    make_ranged_call(&s, nearest);
+    r.p.c.args.start_positions = start_positions;
+    r.p.c.args.ids_layout = start_positions ? 0 : TROPE_IDS_TOKENS;
     r.p.c.args.out_of_range = TROPE_RANGE_CLAMP;
-    r.p.c.args.status = &status_word;
-    s.p.c.args.position_ids = nearest;
+    r.p.c.args.status = &word;
     CHECK_MESSAGE(trope_forward(call_args(&r.p.c)) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(trope_forward(call_args(&s.p.c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(status_word == 0 && !memcmp(r.p.dst, s.p.dst, 6 * ROW_ELEMENTS * sizeof(float)));
+    CHECK(word == 0 && !memcmp(r.p.dst, s.p.dst, OUTSIDE * ROW_ELEMENTS * sizeof(float)));
     free_packed_call(&r.p);
     free_packed_call(&s.p);
 }
 
-/* A start position so large that no index can be added to it is out of range for the whole sequence. */
-static void check_clamped_start(void)
-{
-    static const int64_t starts[] = {INT64_MAX - 1, 0}, nearest[] = {8, 8, 8, 0, 1, 2};
-    static const int32_t two[] = {0, 3, 6};
-    ranged_call r, s;
-    make_ranged_call(&r);
-    make_ranged_call(&s);
-    use_starts(&r.p.c, starts);
-    r.p.c.args.cu_seqlens = two;
-    r.p.c.args.sequences = 2;
-    r.p.c.args.out_of_range = TROPE_RANGE_CLAMP;
-    s.p.c.args.position_ids = nearest;
-    CHECK_MESSAGE(trope_forward(call_args(&r.p.c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK_MESSAGE(trope_forward(call_args(&s.p.c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(!memcmp(r.p.dst, s.p.dst, 6 * ROW_ELEMENTS * sizeof(float)));
-    free_packed_call(&r.p);
-    free_packed_call(&s.p);
-}
-
-/* The ids of padding that is not rotated are not looked at. */
+/* The ids of padding are not looked at, unless it is rotated. */
 static void check_ids_of_padding(void)
 {
     static const int32_t real[] = {0, 1, 3};
-    static const int64_t wild[] = {8, INT64_MIN, INT64_MAX, 0, 1, -9};
-    ranged_call r;
-    make_ranged_call(&r);
-    r.p.c.args.cu_seqlens = real;
-    r.p.c.args.cu_seqlens_padded = two_of_three;
-    r.p.c.args.padding = TROPE_PADDING_ZERO;
-    r.p.c.args.position_ids = wild;
-    CHECK_MESSAGE(trope_forward(call_args(&r.p.c)) == TROPE_OK, "%s", trope_last_error());
-    CHECK(guards_are_intact(&r.p));
-    free_packed_call(&r.p);
-    make_ranged_call(&r);
-    r.p.c.args.cu_seqlens = real;
-    r.p.c.args.cu_seqlens_padded = two_of_three;
-    r.p.c.args.position_ids = wild;
-    r.p.c.args.padding = TROPE_PADDING_ROTATE;
-    check_refused(&r.p, "token 1");
-    free_packed_call(&r.p);
-}
-
-/* Tokens of no sequence are an error where nothing says what to write for them, on whichever rank they are. */
-static void check_no_policy(void)
-{
-    static const int32_t late[] = {1, 3, 3, 8, 12}, early[] = {0, 3, 3, 8, 11}, halves[] = {0, 4, 4, 12, 20};
-    packed_call p;
-    make_packed_call(&p, 12, late, 4);
-    check_refused(&p, "cu_seqlens[0] (1, read as int32)");
-    p.c.args.cu_seqlens = early;
-    check_refused(&p, "cu_seqlens[4] (11 of 12, read as int32)");
-    p.c.args.cu_seqlens = halves; /* 10 of the 12 tokens of either rank */
-    p.c.args.cp_size = 2;
-    p.c.args.cp_layout = TROPE_CP_CONTIGUOUS;
-    check_refused(&p, "cu_seqlens[4] (20 of 24, read as int32)");
-    p.c.args.cp_layout = TROPE_CP_FLAT; /* all are the last rank's */
-    p.c.args.cp_rank = 1;
-    check_refused(&p, "cu_seqlens[4] (20 of 24, read as int32)");
-    p.c.args.cp_rank = 0;
-    CHECK_MESSAGE(trope_forward(call_args(&p.c)) == TROPE_OK, "%s", trope_last_error());
-    free_packed_call(&p);
+    static const int64_t wild[OUTSIDE] = {8, INT64_MIN, INT64_MAX, 0, 1, -9};
+    for (int32_t padding = TROPE_PADDING_ZERO; padding <= TROPE_PADDING_ROTATE; padding++) {
+        ranged_call r;
+        make_ranged_call(&r, wild);
+        r.p.c.args.cu_seqlens = real;
+        r.p.c.args.cu_seqlens_padded = two_of_three;
+        r.p.c.args.padding = padding;
+        const trope_status status = trope_forward(call_args(&r.p.c));
+        if (padding == TROPE_PADDING_ROTATE)
+            CHECK(status == TROPE_ERROR_DATA && strstr(trope_last_error(), "token 1") && is_untouched(&r.p));
+        else
+            CHECK_MESSAGE(status == TROPE_OK && guards_are_intact(&r.p), "%s", trope_last_error());
+        free_packed_call(&r.p);
+    }
 }
 
 int main(void)
 {
-    check_boundaries();
-    check_extremes();
-    check_no_policy();
-    check_lengths();
-    check_refused_positions();
+    boundaries();
+    extremes();
+    other_widths();
+    ranks_that_cannot_share();
+    tokens_of_no_sequence();
+    out_of_range();
     check_poisoned();
-    check_clamped();
-    check_clamped_start();
+    check_clamped(some_outside, NULL, (const int64_t[]){8, 8, 0, 4, 5, 0});
+    /* To a start position as large as this no index can be added. */
+    check_clamped(NULL, (const int64_t[]){INT64_MAX - 1, 0}, (const int64_t[]){8, 8, 8, 0, 1, 2});
     check_ids_of_padding();
-    return check_result();
+    return refused_result();
 }
