@@ -54,6 +54,7 @@ COMMANDS = {
     "tools/release": LONG,
     "cmake --preset asan": LONG + "; .ci/run does so",
     # docs
+    "python3 tests/mutation/mutate.py --build build --work build/mutants --jobs 8 > before.txt": LONG,
     "trope bench --device cpu": LONG,
     "trope bench --device cuda": GPU,
     "trope bench --list --device cuda": HERE,
