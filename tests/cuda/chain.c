@@ -5,11 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/call_case.h"
 #include "cuda/device_call.h"
 #include "support/number.h"
-#include "support/random.h"
+#include "support/tensor.h"
 
-enum { REPLAYS = 2 };
+/* What is copied by a call has one head of WIDTH elements a token. No call only copies: UNSEEN elements of the scratch
+ * memory are rotated. */
+enum { REPLAYS = 2, ALIGNMENT = 256, WIDTH = ALIGNMENT / sizeof(float), UNSEEN = 16 };
 
 /* ---- memory ---- */
 
@@ -125,4 +128,30 @@ void chain_copy(chain_place at, size_t to, size_t from, size_t bytes)
         memcpy(at.memory + to, at.memory + from, bytes);
     else
         CUDA_MUST(cudaMemcpyAsync(at.memory + to, at.memory + from, bytes, cudaMemcpyDeviceToDevice, at.stream));
+}
+
+static int64_t lines_of(size_t bytes)
+{
+    return (int64_t)((bytes + ALIGNMENT - 1) / ALIGNMENT);
+}
+
+size_t chain_scratch_bytes(size_t bytes)
+{
+    return (size_t)lines_of(bytes) * UNSEEN * sizeof(float);
+}
+
+void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes, size_t scratch)
+{
+    static const double inv_freq[UNSEEN / 2] = {1, 0.5, 0.25, 0.125};
+    call c = call_make(TROPE_F32, 1, lines_of(bytes));
+    unsigned char *src = at.memory + from, *dst = at.memory + to;
+    c.args.inv_freq = inv_freq;
+    trope_operand *const o = call_add(&c, dst, TROPE_THD, 1, WIDTH, TROPE_COPY);
+    call_add(&c, at.memory + scratch, TROPE_THD, 1, UNSEEN, UNSEEN);
+    tensor_say_strides(call_args(&c), c.operands, 0);
+    case_reverse(c.args.tokens, sizeof(float), &src, o->src_stride);
+    case_reverse(c.args.tokens, sizeof(float), &dst, o->dst_stride);
+    o->src = src;
+    o->dst = dst;
+    chain_call(&c, at, 0);
 }

@@ -65,4 +65,9 @@ void chain_launch(const chain *c, chain_place at, int times);
 void chain_call(call *c, chain_place at, int backward);
 void chain_copy(chain_place at, size_t to, size_t from, size_t bytes);
 
+/* The same by a call of the library: the last bytes first, the reverse of how they are read. All bytes up to a multiple of
+ * 256 are copied, and the call writes to `scratch`, of as many bytes as chain_scratch_bytes says, where the devices differ. */
+void chain_copy_by_call(chain_place at, size_t to, size_t from, size_t bytes, size_t scratch);
+size_t chain_scratch_bytes(size_t bytes);
+
 #endif

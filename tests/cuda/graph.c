@@ -36,27 +36,27 @@ static int count_kernels(cudaGraph_t graph)
     return kernels;
 }
 
-static void check_graph(problem_kind kind, int operands, seed_range seeds)
+static void check_graph(int kind, int operands, seed_range seeds)
 {
     cudaStream_t stream;
     cudaGraphExec_t replay;
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    problem *p = problem_new(kind, operands, seeds.first);
+    problem *p = problem_of_kind(kind, operands, seeds.first);
     cudaGraph_t graph = capture(p, stream);
     const int kernels = count_kernels(graph);
-    if (problem_has_gradient(p))
-        printf("kind %d with %d operands: %d kernels\n", (int)kind, operands, kernels);
+    if (p->k.gradient)
+        printf("kind %d with %d operands: %d kernels\n", kind, operands, kernels);
     else
-        CHECK_MESSAGE(kernels == 1, "kind %d with %d operands: %d kernels", (int)kind, operands, kernels);
+        CHECK_MESSAGE(kernels == 1, "kind %d with %d operands: %d kernels", kind, operands, kernels);
     CUDA_MUST(cudaGraphInstantiate(&replay, graph, 0));
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         problem_draw(p, seed, stream);
         CUDA_MUST(cudaGraphLaunch(replay, stream));
-        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu", (int)kind, operands,
+        CHECK_MESSAGE(problem_holds(p, stream), "replay of kind %d with %d operands, seed %llu", kind, operands,
                       (unsigned long long)seed);
         problem_draw(p, seed, stream);
         CHECK_MESSAGE(problem_queue(p, stream) == TROPE_OK, "%s", trope_last_error());
-        CHECK_MESSAGE(problem_holds(p, stream), "a fresh call of kind %d with %d operands, seed %llu", (int)kind, operands,
+        CHECK_MESSAGE(problem_holds(p, stream), "a fresh call of kind %d with %d operands, seed %llu", kind, operands,
                       (unsigned long long)seed);
     }
     CUDA_MUST(cudaGraphExecDestroy(replay));
@@ -69,8 +69,8 @@ int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 8);
     device_require();
-    for (int operands = 1; operands <= PROBLEM_OPERANDS; operands++)
+    for (int operands = 1; operands <= CASE_OPERANDS; operands++)
         for (int kind = 0; kind < PROBLEM_KINDS; kind++)
-            check_graph((problem_kind)kind, operands, seeds);
+            check_graph(kind, operands, seeds);
     return check_result();
 }

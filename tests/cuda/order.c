@@ -1,195 +1,296 @@
 /* What is queued after a call sees what it wrote. Kernels are launched before the one in front of them has ended
  * (src/core/cuda/early_launch.cuh), and must wait for that before they touch memory: here many of them are in chains, none
- * of which waits for the host. Each call reads what the one before it wrote, and tables and indices that have just come.
+ * of which waits for the host. Each call reads what the one before it wrote, and tables and indices that have just come,
+ * by a call of the library, which admits kernels early, or by the runtime.
  *
  * The first blocks of a kernel are the first to start early, and the last of the kernel before them are the last to end, so
  * that calls read tokens in the reverse of the order in which they were written; and between large calls are calls of the
  * last few tokens. What memory holds before is NaN, or what another call needs: a kernel that comes too early brings NaN,
  * or a tensor that was rotated by other angles.
  *
+ * The gradient of the angles has chains of its own: what its kernels leave for each other in the workspace, what they read
+ * that the calls before them wrote, and what follows them. Its data are such that sums are exact (call_case.h).
+ *
  *     cuda_order [--bytes N]        leaves out the chains whose tensors are of more than N bytes */
 #include <string.h>
 
-#include "cuda/chain_parts.h"
+#include "cuda/call_case.h"
+#include "cuda/chain.h"
 #include "cuda/device_call.h"
-#include "support/check.h"
 #include "support/number.h"
 #include "support/tensor.h"
 
-enum { SLOTS = 3, ROUNDS = 4, TAIL = 5, MOST_ROWS = 200 };
-#define ROOM ((size_t)128 << 20)
+enum { SLOTS = 3, ROUNDS = 4, TAIL = 5, MOST_ROWS = 200, MOST_ROWS_OF_GRADIENT = 14 };
+#define ROOM ((size_t)256 << 20)
 
 /* `few` and `many` tokens: all at once on a device, and many more than that. */
 typedef struct family {
-    const char *name;
-    int32_t dtype, layout, heads, other_heads, head_dim, rotary_dim;
-    angle_source angles;
-    position_source positions;
-    int in_place;
-    int64_t batch, few, many;
+    call_case k;
+    int64_t few, many;
 } family;
+
+#define TENSOR(DTYPE, LAYOUT, HEADS, DIM, ROTARY) TROPE_##DTYPE, TROPE_##LAYOUT, .operands = {{HEADS, DIM, ROTARY, 0}}
+#define TENSORS(DTYPE, HEADS, OTHER_HEADS, DIM)                                                                            \
+    TROPE_##DTYPE, TROPE_THD, .operands = {{HEADS, DIM, DIM, 0}, {OTHER_HEADS, DIM, DIM, 0}}
+#define PACKED   .cu_dtype = TROPE_I32, .padding = TROPE_PADDING_ZERO
+#define IDS      .ids_dtype = TROPE_I32
+#define ELEMENTS .angles = FREQS, .columns = TROPE_COLUMNS_HALF
+#define D_ANGLES .gradient = WITH_GRADIENT
 
 /* clang-format off */
 static const family families[] = {
-    {"a row a block", TROPE_BF16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 40, 4096},
-    {"a row a block, half a head", TROPE_F32, TROPE_THD, 16, 0, 128, 64, INV_FREQ, FROM_TOKENS, 0, 1, 40, 3000},
-    {"several rows a block", TROPE_F16, TROPE_THD, 3, 0, 64, 64, INV_FREQ, FROM_TOKENS, 0, 1, 100, 60000},
-    {"rows of one head", TROPE_BF16, TROPE_THD, 1, 0, 128, 64, INV_FREQ, FROM_TOKENS, 0, 1, 100, 100000},
-    {"heads apart", TROPE_F16, TROPE_BHSD, 8, 0, 64, 64, INV_FREQ, FROM_TOKENS, 0, 2, 50, 10000},
-    {"few rows", TROPE_F16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 8, 120},
-    {"some rows", TROPE_F32, TROPE_THD, 32, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 20, 400},
-    {"q and k", TROPE_BF16, TROPE_THD, 32, 8, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 40, 3000},
-    {"few rows, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 8, 100},
-    {"some rows, freqs", TROPE_F32, TROPE_THD, 32, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 20, 400},
-    {"rows of one head, whole", TROPE_BF16, TROPE_THD, 1, 0, 128, 128, INV_FREQ, FROM_TOKENS, 0, 1, 60, 16000},
-    {"rows of one head, freqs", TROPE_F16, TROPE_THD, 1, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 60, 30000},
-    {"windows in place", TROPE_BF16, TROPE_THD, 32, 0, 128, 64, INV_FREQ, FROM_TOKENS, 1, 1, 40, 4096},
-    {"windows in place, packed freqs", TROPE_F16, TROPE_THD, 16, 0, 192, 64, FREQS, PACKED, 1, 1, 40, 3000},
-    {"few heads, freqs", TROPE_BF16, TROPE_THD, 2, 1, 128, 128, FREQS, FROM_TOKENS, 0, 1, 100, 20000},
-    {"in place", TROPE_F32, TROPE_THD, 16, 4, 128, 128, INV_FREQ, FROM_TOKENS, 1, 1, 40, 3000},
-    {"elements", TROPE_F32, TROPE_THD, 3, 0, 6, 6, INV_FREQ, FROM_TOKENS, 0, 1, 60, 100000},
-    {"elements, in place, packed", TROPE_BF16, TROPE_THD, 5, 0, 20, 12, FREQS, PACKED, 1, 1, 60, 40000},
-    {"elements, ids", TROPE_F16, TROPE_THD, 3, 0, 20, 20, FREQS, IDS, 0, 1, 60, 40000},
-    {"packed, one row", TROPE_BF16, TROPE_THD, 32, 0, 128, 128, INV_FREQ, PACKED, 0, 1, 40, 4096},
-    {"packed, two operands, freqs", TROPE_BF16, TROPE_THD, 32, 8, 128, 128, FREQS, PACKED, 0, 1, 40, 3000},
-    {"packed, several rows", TROPE_F16, TROPE_THD, 3, 0, 64, 64, FREQS, PACKED, 0, 1, 60, 40000},
-    {"packed, one head", TROPE_F32, TROPE_THD, 1, 0, 64, 64, INV_FREQ, PACKED, 0, 1, 60, 40000},
-    {"any rows", TROPE_BF16, TROPE_THD, 16, 2, 128, 128, INV_FREQ, IDS, 0, 1, 40, 4096},
-    {"any rows, freqs, several", TROPE_F32, TROPE_THD, 2, 0, 64, 64, FREQS, IDS, 0, 1, 60, 20000},
-    {"freqs", TROPE_F32, TROPE_THD, 8, 0, 128, 128, FREQS, FROM_TOKENS, 0, 1, 40, 4096},
-    {"freqs, heads apart", TROPE_BF16, TROPE_BHSD, 8, 0, 128, 128, FREQS, FROM_TOKENS, 0, 2, 40, 4000},
-    {"freqs of elements", TROPE_BF16, TROPE_THD, 16, 0, 128, 128, OWN_FREQS, FROM_TOKENS, 0, 1, 40, 4096},
-    {"cos and sin", TROPE_F16, TROPE_THD, 16, 0, 128, 128, TABLES, FROM_TOKENS, 0, 1, 40, 4096},
-    {"cos and sin, packed", TROPE_F32, TROPE_THD, 4, 0, 64, 64, TABLES, PACKED, 0, 1, 60, 20000},
+    {{"a row a block", TENSOR(BF16, THD, 32, 128, 128)}, 40, 4096},
+    {{"a row a block, half a head", TENSOR(F32, THD, 16, 128, 64)}, 40, 3000},
+    {{"several rows a block", TENSOR(F16, THD, 3, 64, 64)}, 100, 60000},
+    {{"rows of one head", TENSOR(BF16, THD, 1, 128, 64)}, 100, 100000},
+    {{"heads apart", TENSOR(F16, BHSD, 8, 64, 64), .batch = 2}, 50, 10000},
+    {{"few rows", TENSOR(F16, THD, 32, 128, 128)}, 8, 120},
+    {{"some rows", TENSOR(F32, THD, 32, 128, 128)}, 20, 400},
+    {{"q and k", TENSORS(BF16, 32, 8, 128)}, 40, 3000},
+    {{"few rows, freqs", TENSOR(F32, THD, 32, 128, 128), .angles = FREQS}, 8, 100},
+    {{"some rows, freqs", TENSOR(F32, THD, 32, 128, 128), .angles = FREQS}, 20, 400},
+    {{"rows of one head, whole", TENSOR(BF16, THD, 1, 128, 128)}, 60, 16000},
+    {{"rows of one head, freqs", TENSOR(F16, THD, 1, 128, 128), .angles = FREQS}, 60, 30000},
+    {{"windows in place", TENSOR(BF16, THD, 32, 128, 64), .in_place = 1}, 40, 4096},
+    {{"windows in place, packed freqs", TENSOR(F16, THD, 16, 192, 64), .angles = FREQS, PACKED, .in_place = 1}, 40, 3000},
+    {{"few heads, freqs", TENSORS(BF16, 2, 1, 128), .angles = FREQS}, 100, 20000},
+    {{"in place", TENSORS(F32, 16, 4, 128), .in_place = 1}, 40, 3000},
+    {{"elements", TENSOR(F32, THD, 3, 6, 6)}, 60, 100000},
+    {{"elements, in place, packed", TENSOR(BF16, THD, 5, 20, 12), .angles = FREQS, PACKED, .in_place = 1}, 60, 40000},
+    {{"elements, ids", TENSOR(F16, THD, 3, 20, 20), .angles = FREQS, IDS}, 60, 40000},
+    {{"packed, one row", TENSOR(BF16, THD, 32, 128, 128), PACKED}, 40, 4096},
+    {{"packed, two operands, freqs", TENSORS(BF16, 32, 8, 128), .angles = FREQS, PACKED}, 40, 3000},
+    {{"packed, several rows", TENSOR(F16, THD, 3, 64, 64), .angles = FREQS, PACKED}, 60, 40000},
+    {{"packed, one head", TENSOR(F32, THD, 1, 64, 64), PACKED}, 60, 40000},
+    {{"any rows", TENSORS(BF16, 16, 2, 128), IDS}, 40, 4096},
+    {{"any rows, freqs, several", TENSOR(F32, THD, 2, 64, 64), .angles = FREQS, IDS}, 60, 20000},
+    {{"freqs", TENSOR(F32, THD, 8, 128, 128), .angles = FREQS}, 40, 4096},
+    {{"freqs, heads apart", TENSOR(BF16, BHSD, 8, 128, 128), .angles = FREQS, .batch = 2}, 40, 4000},
+    {{"freqs of elements", TENSOR(BF16, THD, 16, 128, 128), ELEMENTS}, 40, 4096},
+    {{"cos and sin", TENSOR(F16, THD, 16, 128, 128), .angles = TABLES}, 40, 4096},
+    {{"cos and sin, packed", TENSOR(F32, THD, 4, 64, 64), .angles = TABLES, PACKED}, 60, 20000},
+    {{"d freqs", TENSOR(BF16, BSHD, 8, 128, 128), .angles = FREQS, D_ANGLES}, 40, 3000},
+    {{"d freqs, batch", TENSOR(F16, BSHD, 4, 64, 64), .angles = FREQS, D_ANGLES, .batch = 6}, 40, 2000},
+    {{"d freqs, packed", TENSOR(BF16, BSHD, 8, 128, 128), .angles = FREQS, D_ANGLES, PACKED}, 60, 3000},
+    {{"d freqs, ids", TENSOR(F32, BSHD, 8, 64, 64), .angles = FREQS, D_ANGLES, IDS}, 60, 3000},
+    {{"d freqs of elements, packed", TENSOR(F16, BSHD, 4, 128, 128), ELEMENTS, D_ANGLES, PACKED}, 60, 3000},
+    {{"d freqs, pairs, ids", TENSOR(F32, BSHD, 3, 6, 6), .angles = FREQS, D_ANGLES, IDS}, 60, 20000},
+    {{"d inv_freq, packed", TENSOR(BF16, BSHD, 8, 128, 128), D_ANGLES, PACKED}, 60, 3000},
 };
 /* clang-format on */
 
-typedef struct rotation {
-    const family *f;
-    int64_t tokens;
-    size_t slots[SLOTS], other, end; /* of a slot, `other` is where the second operand is */
-    chain_angles angles;
-} rotation;
+/* ---- a chain's memory ---- */
 
-static size_t operand_bytes(const rotation *r, int which)
+/* What calls read is brought to the regions of `map` from two blocks like it, in turn. */
+typedef struct links {
+    call_case k;
+    case_map map;
+    size_t from[2];
+    size_t slots[SLOTS][2];       /* of a rotation, for both operands */
+    size_t rotated, sums[ROUNDS]; /* of a gradient: what follows dx, and the sums of each round */
+    size_t compared, scratch, workspace, end;
+} links;
+
+/* So that no sequence is longer than the table, nor an id higher. From tokens there is a row for each. */
+static call_case case_of(const family *f, int64_t tokens)
 {
-    const family *f = r->f;
-    const int32_t heads = which ? f->other_heads : f->heads;
-    return (size_t)(f->batch * r->tokens * heads * f->head_dim) * number_size(f->dtype);
+    const int64_t most = f->k.gradient ? MOST_ROWS_OF_GRADIENT : MOST_ROWS;
+    call_case k = f->k;
+    k.batch = k.batch ? k.batch : 1;
+    k.tokens = tokens;
+    k.rows = (k.cu_dtype || k.ids_dtype) && tokens > most ? most : tokens;
+    k.sequences = k.cu_dtype ? 1 + 3 * tokens / k.rows : 0;
+    return k;
 }
 
-static rotation plan_rotation(const family *f, int64_t tokens)
+static size_t workspace_of(const links *l, int32_t device)
 {
-    rotation r = {.f = f, .tokens = tokens};
-    size_t slot = 0;
-    chain_take(&slot, operand_bytes(&r, 0));
-    r.other = chain_take(&slot, operand_bytes(&r, 1));
-    for (int i = 0; i < SLOTS; i++)
-        r.slots[i] = chain_take(&r.end, slot);
-    r.angles = chain_plan_angles(f->angles, f->positions, tokens, MOST_ROWS, f->rotary_dim, &r.end);
-    return r;
+    call c = case_call(&l->k, &l->map, NULL, device);
+    uint64_t bytes = 0;
+    if (l->k.gradient)
+        CHECK_MESSAGE(trope_workspace_size(call_args(&c), &bytes) == TROPE_OK, "%s: %s", l->k.name, trope_last_error());
+    return (size_t)bytes;
 }
 
-/* Numbers of both signs, none of them near 0, four to 64 bits, or two. */
-static void draw_elements(int32_t dtype, unsigned char *to, size_t bytes, random_state *random)
+static void take_slots(links *l)
 {
-    static const uint64_t
-        keep[] = {[TROPE_F32] = 0x80ffffff80ffffffu, [TROPE_F16] = 0x8bff8bff8bff8bffu, [TROPE_BF16] = 0x81ff81ff81ff81ffu},
-        set[] = {[TROPE_F32] = 0x3e0000003e000000u, [TROPE_F16] = 0x3400340034003400u, [TROPE_BF16] = 0x3e003e003e003e00u};
-    for (size_t at = 0; at < bytes; at += 8) {
-        const uint64_t bits = (random_bits(random) & keep[dtype]) | set[dtype];
-        memcpy(to + at, &bits, bytes - at < 8 ? bytes - at : 8);
+    for (int i = 0; i < 2; i++) {
+        const case_region *const of_operand = l->map.regions + i;
+        l->slots[0][i] = of_operand[REGION_SRC].at;
+        l->slots[1][i] = of_operand[REGION_DST].at;
+        l->slots[2][i] = l->k.in_place ? l->slots[0][i] : case_take(&l->end, of_operand[REGION_SRC].bytes).at;
     }
 }
 
-static void fill_rotation(const void *what, unsigned char *memory)
+static links plan(const family *f, int64_t tokens)
 {
-    const rotation *r = what;
-    random_state random = {(uint64_t)(r->f - families)};
-    for (int which = 0; which < 2; which++) {
-        draw_elements(r->f->dtype, memory + r->slots[0] + which * r->other, operand_bytes(r, which), &random);
-        chain_draw_angles(&r->angles, which, memory, &random);
-    }
+    links l = {.k = case_of(f, tokens)};
+    const case_region *const regions = l.map.regions;
+    size_t largest = 0;
+    l.map = case_plan(&l.k);
+    l.end = l.map.end;
+    for (int i = 0; i < 2; i++) /* the sums and what follows them are not brought */
+        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at;
+    take_slots(&l);
+    l.rotated = case_take(&l.end, regions[REGION_DST].bytes).at;
+    for (int i = 0; i < ROUNDS; i++)
+        l.sums[i] = case_take(&l.end, regions[REGION_SUMS].bytes).at;
+    l.compared = l.end;
+    for (int i = 0; i < REGIONS; i++)
+        largest = regions[i].bytes > largest ? regions[i].bytes : largest;
+    l.scratch = case_take(&l.end, chain_scratch_bytes(largest)).at;
+    const size_t host = workspace_of(&l, TROPE_DEVICE_CPU), device = workspace_of(&l, TROPE_DEVICE_CUDA);
+    l.workspace = case_take(&l.end, host > device ? host : device).at;
+    return l;
 }
 
-/* ---- steps ---- */
-
-/* The tensor `which` of a slot. */
-static trope_operand *add_operand(const rotation *r, int which, unsigned char *slot, call *c)
+static void fill(const void *what, unsigned char *memory)
 {
-    const family *f = r->f;
-    const int32_t heads = which ? f->other_heads : f->heads;
-    return call_add(c, slot + which * r->other, f->layout, heads, f->head_dim, f->rotary_dim);
+    const links *l = what;
+    for (int i = 0; i < 2; i++)
+        case_draw(&l->k, &l->map, memory + l->from[i], (uint64_t)i);
+    for (int i = REGION_SRC; i < REGION_DST && !l->k.gradient; i++)
+        memcpy(memory + l->map.regions[i].at, memory + l->from[0] + l->map.regions[i].at, l->map.regions[i].bytes);
+}
+
+/* Mostly by a call, but each region sometimes by the runtime. */
+static void bring(const links *l, chain_place at, int region, int round)
+{
+    const case_region to = l->map.regions[region];
+    const size_t from = l->from[round % 2] + to.at;
+    if (to.bytes && round % 4 < 3)
+        chain_copy_by_call(at, to.at, from, to.bytes, l->scratch);
+    else if (to.bytes)
+        chain_copy(at, to.at, from, to.bytes);
+}
+
+/* Indices, tables, and what else is in front of region `end`. */
+static void bring_inputs(const links *l, chain_place at, int end, int round)
+{
+    for (int region = 0; region < end; region++)
+        if (region != REGION_PADDED)
+            bring(l, at, region, round);
+}
+
+/* ---- steps of a rotation ---- */
+
+static call begin_call(const links *l, chain_place at)
+{
+    call c = case_call(&l->k, &l->map, at.memory, at.device);
+    c.args.status = NULL;
+    return c;
+}
+
+/* A call that reads no tables or indices. */
+static call begin_plain_call(const links *l, int64_t tokens)
+{
+    call c = call_make(l->k.dtype, l->k.batch, tokens);
+    c.args.inv_freq = l->map.inv_freq;
+    return c;
 }
 
 /* Reads the tokens in the reverse order, and writes them to where they were read, or as they come. */
-static void reverse(const rotation *r, int in_place, trope_operand *o)
+static void reverse(const links *l, trope_operand *o)
 {
+    const int in_place = o->src == o->dst;
     unsigned char *src = (unsigned char *)(uintptr_t)o->src, *dst = o->dst;
-    chain_reverse(r->tokens, number_size(r->f->dtype), &src, o->src_stride);
+    case_reverse(l->k.tokens, number_size(l->k.dtype), &src, o->src_stride);
     if (in_place)
-        chain_reverse(r->tokens, number_size(r->f->dtype), &dst, o->dst_stride);
+        case_reverse(l->k.tokens, number_size(l->k.dtype), &dst, o->dst_stride);
     o->src = src;
     o->dst = dst;
 }
 
 /* Every other round goes backward, which turns the other way. The reverse order is that of the operands as well; where it
  * can be, its positions are those of another rank, so that its first token is not at 0, where nothing is rotated. */
-static void rotate(const rotation *r, chain_place at, int from, int to, int reversed, int round)
+static void rotate(const links *l, chain_place at, int from, int to, int reversed, int round)
 {
-    const family *f = r->f;
-    call c = chain_begin_call(f->dtype, f->batch, r->tokens);
-    unsigned char *const src = at.memory + r->slots[from], *const dst = at.memory + r->slots[f->in_place ? from : to];
-    const int operands = f->other_heads ? 2 : 1;
-    c.args.cp_layout = f->angles == INV_FREQ && f->positions == FROM_TOKENS ? TROPE_CP_CONTIGUOUS : 0;
-    c.args.cp_size = c.args.cp_layout ? 2 : 1;
-    c.args.cp_rank = c.args.cp_layout ? reversed : 0;
-    chain_set_angles(&r->angles, at, &c);
+    const call all = begin_call(l, at);
+    const int operands = all.args.operand_count, has_ranks = l->k.angles == INV_FREQ && !l->k.cu_dtype && !l->k.ids_dtype;
+    call c = all;
+    c.args.cp_layout = has_ranks ? TROPE_CP_CONTIGUOUS : 0;
+    c.args.cp_size = has_ranks ? 2 : 1;
+    c.args.cp_rank = has_ranks ? reversed : 0;
     for (int i = 0; i < operands; i++) {
         const int which = reversed ? operands - 1 - i : i;
-        add_operand(r, which, dst, &c)->src = src + which * r->other;
+        c.operands[i] = all.operands[which];
+        c.operands[i].src = at.memory + l->slots[from][which];
+        c.operands[i].dst = at.memory + l->slots[l->k.in_place ? from : to][which];
     }
     if (reversed)
         tensor_say_strides(call_args(&c), c.operands, round % 2);
     for (int i = 0; i < operands && reversed; i++)
-        reverse(r, src == dst, &c.operands[i]);
+        reverse(l, &c.operands[i]);
     chain_call(&c, at, round % 2);
 }
 
-/* The last tokens in place, whatever else the family has. */
-static void rotate_tail(const rotation *r, chain_place at, int slot)
+/* The last tokens of the first operand in place, whatever else the family has. */
+static void rotate_tail(const links *l, chain_place at, int slot)
 {
-    const family *f = r->f;
-    call all = call_make(f->dtype, f->batch, r->tokens), tail = chain_begin_call(f->dtype, f->batch, TAIL);
-    trope_operand *o = add_operand(r, 0, at.memory + r->slots[slot], &all);
+    call all = begin_call(l, at), tail = begin_plain_call(l, TAIL);
     tensor_say_strides(call_args(&all), all.operands, 0);
-    const int64_t skipped = (r->tokens - TAIL) * o->src_stride[TROPE_DIM_TOKEN];
-    o->src = o->dst = (char *)o->dst + skipped * (int64_t)number_size(f->dtype);
-    tail.operands[tail.args.operand_count++] = *o;
+    trope_operand *const o = &tail.operands[tail.args.operand_count++];
+    *o = all.operands[0];
+    const int64_t skipped = (l->k.tokens - TAIL) * o->dst_stride[TROPE_DIM_TOKEN];
+    o->src = o->dst = at.memory + l->slots[slot][0] + skipped * (int64_t)number_size(l->k.dtype);
     chain_call(&tail, at, 0);
 }
 
 static void run_rotation(const void *what, chain_place at)
 {
-    const rotation *r = what;
+    const links *l = what;
     for (int round = 0; round < ROUNDS; round++) {
-        chain_bring_angles(&r->angles, at, round);
-        const int second = r->f->in_place ? 0 : 1, third = r->f->in_place ? 0 : 2;
-        rotate(r, at, 0, 1, 0, round);
-        rotate(r, at, second, 2, 1, round);
-        rotate_tail(r, at, third);
-        rotate(r, at, third, third, 1, round);
-        rotate(r, at, third, third, 0, round);
-        rotate(r, at, third, 0, 1, round);
+        bring_inputs(l, at, REGION_FORWARD_SRC, round);
+        const int second = l->k.in_place ? 0 : 1, third = l->k.in_place ? 0 : 2;
+        rotate(l, at, 0, 1, 0, round);
+        rotate(l, at, second, 2, 1, round);
+        rotate_tail(l, at, third);
+        rotate(l, at, third, third, 1, round);
+        rotate(l, at, third, third, 0, round);
+        rotate(l, at, third, 0, 1, round);
     }
 }
 
-static void check_rotation(chain_memory *m, const family *f, int64_t tokens, long most)
+/* ---- steps of a gradient ---- */
+
+/* What follows a gradient, and needs dx: turns it by frequencies of its own. */
+static void turn_gradient(const links *l, chain_place at)
 {
-    const rotation r = plan_rotation(f, tokens);
-    const chain_result result = {f->dtype, r.slots[0], operand_bytes(&r, 0)};
-    const chain c = {f->name, tokens, &r, r.end, r.end, result, fill_rotation, run_rotation};
-    if (result.bytes <= (size_t)most)
+    const case_operand *const from = &l->k.operands[0];
+    call c = begin_plain_call(l, l->k.tokens);
+    unsigned char *src = at.memory + l->map.regions[REGION_DST].at;
+    trope_operand *const o = call_add(&c, at.memory + l->rotated, l->k.layout, from->heads, from->head_dim, from->head_dim);
+    tensor_say_strides(call_args(&c), c.operands, 0);
+    case_reverse(l->k.tokens, number_size(l->k.dtype), &src, o->src_stride);
+    o->src = src;
+    chain_call(&c, at, 0);
+}
+
+static void run_gradient(const void *what, chain_place at)
+{
+    const links *l = what;
+    const case_region sums = l->map.regions[REGION_SUMS];
+    for (int round = 0; round < ROUNDS; round++) {
+        bring_inputs(l, at, REGION_DST, round);
+        call c = begin_call(l, at);
+        c.args.workspace = at.memory + l->workspace;
+        c.args.workspace_size = l->end - l->workspace;
+        chain_call(&c, at, 1);
+        chain_copy_by_call(at, l->sums[round], sums.at, sums.bytes, l->scratch);
+        turn_gradient(l, at);
+    }
+}
+
+static void check_family(chain_memory *m, const family *f, int64_t tokens, long most)
+{
+    const links l = plan(f, tokens);
+    const case_region src = l.map.regions[REGION_SRC], sums = l.map.regions[REGION_SUMS];
+    chain c = {f->k.name, tokens, &l, l.end, l.compared, {l.k.dtype, src.at, src.bytes}, fill, run_rotation};
+    if (l.k.gradient) {
+        c.result = (chain_result){l.k.angles == INV_FREQ ? TROPE_F64 : TROPE_F32, l.sums[0], sums.bytes};
+        c.run = run_gradient;
+    }
+    if (src.bytes <= (size_t)most)
         chain_check(m, &c);
 }
 
@@ -199,8 +300,8 @@ int main(int argc, char **argv)
     const long most = device_option(argc, argv, "--bytes", (long)ROOM);
     chain_memory *m = chain_memory_new(ROOM);
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        check_rotation(m, &families[i], families[i].few, most);
-        check_rotation(m, &families[i], families[i].many, most);
+        check_family(m, &families[i], families[i].few, most);
+        check_family(m, &families[i], families[i].many, most);
     }
     chain_memory_free(m);
     return check_result();

@@ -1,5 +1,5 @@
-/* Calls that the tests of graphs and streams make: one for each kind of kernel, up to four operands, on the device and
- * again on the host. Shapes stay, data is drawn anew. */
+/* A call of a table (call_case.h) on the device and again on the host, in blocks of memory that must then be the same, byte
+ * for byte, gaps and inputs included. */
 #ifndef TESTS_CUDA_PROBLEM_H
 #define TESTS_CUDA_PROBLEM_H
 
@@ -7,65 +7,48 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "support/call.h"
-#include "support/random.h"
-
-enum {
-    PROBLEM_OPERANDS = 4,
-    PROBLEM_TOKENS = 700,
-    PROBLEM_SEQUENCES = 9,
-    PROBLEM_DIM = 64,
-    PROBLEM_ROTARY = 48,
-    PROBLEM_ROWS = 900
-};
-
-typedef enum problem_kind {
-    PROBLEM_INV_FREQ,        /* cu_seqlens and start positions */
-    PROBLEM_IDS,             /* cu_seqlens, position ids and freqs */
-    PROBLEM_BACKWARD,        /* the same, backward */
-    PROBLEM_GRADIENT,        /* the same with d_freqs */
-    PROBLEM_PLAIN,           /* inv_freq, positions follow from the tokens */
-    PROBLEM_HELD,            /* the same of few tokens with many heads, turned whole: in registers */
-    PROBLEM_PACKED,          /* cu_seqlens and inv_freq */
-    PROBLEM_PACKED_GRADIENT, /* cu_seqlens and freqs, backward with d_freqs */
-    PROBLEM_KINDS
-} problem_kind;
-
-/* Everything that a call reads or writes, at the same offsets on host and device. */
-typedef struct problem_memory {
-    uint16_t src[PROBLEM_OPERANDS][PROBLEM_TOKENS * 4 * PROBLEM_DIM],
-        dst[PROBLEM_OPERANDS][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
-    uint16_t forward_src[PROBLEM_OPERANDS][PROBLEM_TOKENS * 4 * PROBLEM_DIM];
-    float freqs[PROBLEM_ROWS * PROBLEM_ROTARY / 2], d_freqs[PROBLEM_ROWS * PROBLEM_ROTARY / 2];
-    int64_t ids[PROBLEM_TOKENS];
-    int32_t cu_seqlens[PROBLEM_SEQUENCES + 1], starts[PROBLEM_SEQUENCES];
-    int32_t status;
-} problem_memory;
+#include "cuda/call_case.h"
 
 typedef struct problem {
-    problem_kind kind;
-    int operands;
-    problem_memory *host, *device;
-    problem_memory *found; /* what came back */
+    call_case k;
+    case_map map;
+    unsigned char *host, *found, *device; /* `found` is what came back from the device */
     void *host_workspace, *device_workspace;
-    double inv_freq[PROBLEM_DIM / 2];
     call on_host, on_device;
 } problem;
 
 /* Allocates, draws and uploads. */
-problem *problem_new(problem_kind kind, int operands, uint64_t seed);
+problem *problem_new(const call_case *k, uint64_t seed);
 void problem_free(problem *p);
 
-/* New data of all kinds behind the same pointers, the results 0xff. That of gradients is such that their sums are exact in
- * double, in any order. */
+/* Draws new data behind the same pointers and uploads it. What the call does not read is 0xff. */
 void problem_draw(problem *p, uint64_t seed, cudaStream_t stream);
 
-int problem_has_gradient(const problem *p);
+/* Where a region lies in the host's block. */
+void *problem_region(const problem *p, int region);
+
+/* Uploads the host's block, after a test has changed it. Waits. */
+void problem_upload(problem *p, cudaStream_t stream);
 
 /* Queues the call on a stream. */
 trope_status problem_queue(problem *p, cudaStream_t stream);
 
-/* Waits for the stream, runs the call on the host and compares all bytes of memory. Returns whether they agree. */
+/* Waits for the stream and brings the device's block back. */
+void problem_bring(problem *p, cudaStream_t stream);
+
+/* Runs the call on the host. */
+trope_status problem_run_on_host(problem *p);
+
+/* Brings the device's block back, runs the call on the host and compares. Returns whether the blocks agree. */
 int problem_holds(problem *p, cudaStream_t stream);
+
+/* How many bytes of `found`, from the block's begin to its end, are not those that were uploaded, outside of what the call
+ * writes. */
+size_t problem_stray_bytes(const problem *p);
+
+/* One call of each kind of kernel, which the tests of graphs and streams make with up to CASE_OPERANDS operands. */
+enum { PROBLEM_KINDS = 8, PROBLEM_GRADIENT_KIND = 3 };
+extern const call_case problem_kinds[PROBLEM_KINDS];
+problem *problem_of_kind(int kind, int operands, uint64_t seed);
 
 #endif

@@ -2,252 +2,196 @@
  * do not fit, lengths that context parallel ranks cannot share. Whatever it is, every element is written, nothing else is,
  * and bits that were set stay set. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/device_call.h"
-#include "support/call.h"
+#include "cuda/problem.h"
 #include "support/check.h"
 #include "support/number.h"
-#include "support/random.h"
 
-enum { TOKENS = 48, HEADS = 3, DIM = 32, ROWS = 40, COUNT = TOKENS * HEADS * DIM, GUARD = 256, MOST_SEQUENCES = 8 };
+enum { TOKENS = 48, HEADS = 3, DIM = 32, ROWS = 40, COUNT = TOKENS * HEADS * DIM, OF_TOKEN = HEADS * DIM };
+enum { MOST_BOUNDARIES = 5 };
 
-typedef struct memory {
-    uint16_t src[COUNT], before[GUARD], dst[COUNT], after[GUARD];
-    float freqs[ROWS * DIM / 2];
-    int64_t cu_seqlens[MOST_SEQUENCES + 1], ids[TOKENS];
-    int32_t status;
-} memory;
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-typedef struct state {
-    memory *device;
-    memory host, found;
-    call call;
-    trope_args *args; /* of the call */
-} state;
+static const call_case base = {.name = "status",
+                               .dtype = TROPE_BF16,
+                               .layout = TROPE_THD,
+                               .tokens = TOKENS,
+                               .operands = {{HEADS, DIM, DIM, 0}},
+                               .angles = FREQS,
+                               .rows = ROWS};
 
-static void start(state *s)
+static const uint16_t *found_dst(const problem *p)
 {
-    random_state random = {7};
-    memset(&s->host, 0xff, sizeof s->host);
-    for (int i = 0; i < COUNT; i++)
-        number_store(TROPE_BF16, &s->host.src[i], 1 + random_real(&random) / 2);
-    for (int i = 0; i < ROWS * DIM / 2; i++)
-        s->host.freqs[i] = (float)(3 * random_real(&random));
-    for (int i = 0; i < TOKENS; i++)
-        s->host.ids[i] = i % ROWS;
-    s->host.status = 0x100;
-    s->call = call_make(TROPE_BF16, 1, TOKENS);
-    s->call.args.device = TROPE_DEVICE_CUDA;
-    call_add(&s->call, s->device->dst, TROPE_THD, HEADS, DIM, DIM)->src = s->device->src;
-    call_freqs(&s->call, s->device->freqs, TROPE_COLUMNS_PAIR, ROWS);
-    s->args = call_args(&s->call);
-    s->args->status = &s->device->status;
+    return (const uint16_t *)(const void *)(p->found + p->map.regions[REGION_DST].at);
 }
 
-static void set_sequences(state *s, int count, const int64_t *boundaries)
+static void run(problem *p)
 {
-    memcpy(s->host.cu_seqlens, boundaries, ((size_t)count + 1) * sizeof *boundaries);
-    call_cu_seqlens(&s->call, s->device->cu_seqlens, TROPE_I64, count);
-    s->args->padding = TROPE_PADDING_ZERO;
+    problem_upload(p, NULL);
+    CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s", trope_last_error());
+    problem_bring(p, NULL);
 }
 
-static void run(state *s)
+/* `others` may be set as well. */
+static void check_status(const problem *p, int32_t bits, int32_t others, const char *what)
 {
-    CUDA_MUST(cudaMemcpy(s->device, &s->host, sizeof s->host, cudaMemcpyHostToDevice));
-    CHECK_MESSAGE(trope_forward(s->args) == TROPE_OK, "%s", trope_last_error());
-    CUDA_MUST(cudaMemcpy(&s->found, s->device, sizeof s->found, cudaMemcpyDeviceToHost));
-}
-
-static int is_nan(const state *s, int token, int element)
-{
-    return isnan(number_load(TROPE_BF16, &s->found.dst[token * HEADS * DIM + element]));
+    int32_t found;
+    memcpy(&found, p->found + p->map.regions[REGION_STATUS].at, sizeof found);
+    CHECK_MESSAGE((found & ~others) == (CASE_STATUS_BEFORE | bits), "%s: status is 0x%x, expected 0x%x", what, found,
+                  CASE_STATUS_BEFORE | bits);
 }
 
 /* Every element is written, nothing beside them, and a second call gives the same bits. */
-static void check_defined(state *s, const char *what)
+static void check_defined(problem *p, const char *what)
 {
-    static memory first;
+    uint16_t first[COUNT];
     int unwritten = 0;
+    memcpy(first, found_dst(p), sizeof first);
     for (int i = 0; i < COUNT; i++)
-        unwritten += s->found.dst[i] == 0xffff;
+        unwritten += first[i] == 0xffff;
     CHECK_MESSAGE(unwritten == 0, "%s: %d elements were not written", what, unwritten);
-    CHECK_MESSAGE(!memcmp(s->found.src, s->host.src, sizeof s->host.src), "%s: the source was written", what);
-    CHECK_MESSAGE(!memcmp(s->found.before, s->host.before, sizeof s->host.before), "%s: written in front of dst", what);
-    CHECK_MESSAGE(!memcmp(s->found.after, s->host.after, sizeof s->host.after), "%s: written behind dst", what);
-    first = s->found;
-    run(s);
-    CHECK_MESSAGE(!memcmp(&first, &s->found, sizeof first), "%s: a second call differs", what);
-}
-
-static void check_status(const state *s, int32_t bits, const char *what)
-{
-    CHECK_MESSAGE(s->found.status == (0x100 | bits), "%s: status is 0x%x, expected 0x%x", what, s->found.status,
-                  0x100 | bits);
+    CHECK_MESSAGE(problem_stray_bytes(p) == 0, "%s: %zu bytes beside dst were written", what, problem_stray_bytes(p));
+    run(p);
+    CHECK_MESSAGE(!memcmp(first, found_dst(p), sizeof first), "%s: a second call differs", what);
 }
 
 /* ---- positions ---- */
 
-static int count_nan_tokens(const state *s)
+typedef struct position_row {
+    const char *what;
+    int is_outside, has_status;
+    int32_t out_of_range, bits;
+} position_row;
+
+static const position_row position_rows[] = {
+    {"positions inside", 0, 1, TROPE_RANGE_POISON, 0},
+    {"positions outside", 1, 1, TROPE_RANGE_POISON, TROPE_STATUS_POSITION},
+    {"positions clamped", 1, 1, TROPE_RANGE_CLAMP, 0},
+    {"no status word", 1, 0, TROPE_RANGE_POISON, 0},
+};
+
+static int count_nan(const problem *p, int token)
 {
-    int tokens = 0;
-    for (int token = 0; token < TOKENS; token++) {
-        int elements = 0;
-        for (int e = 0; e < HEADS * DIM; e++)
-            elements += is_nan(s, token, e);
-        CHECK_MESSAGE(elements == 0 || elements == HEADS * DIM, "token %d is poisoned in part", token);
-        tokens += elements > 0;
-    }
-    return tokens;
+    int count = 0;
+    for (int i = 0; i < OF_TOKEN; i++)
+        count += isnan(number_load(TROPE_BF16, found_dst(p) + token * OF_TOKEN + i));
+    return count;
 }
 
-static void check_positions(state *s)
+static void check_positions(const position_row *row)
 {
-    start(s);
-    s->args->position_ids = s->device->ids;
-    s->args->position_dtype = TROPE_I64;
-    s->args->ids_layout = TROPE_IDS_TOKENS;
-    run(s);
-    check_status(s, 0, "positions inside");
-    CHECK(count_nan_tokens(s) == 0);
-    s->host.ids[5] = ROWS;
-    s->host.ids[17] = -1;
-    s->host.ids[TOKENS - 1] = INT64_MAX;
-    run(s);
-    check_status(s, TROPE_STATUS_POSITION, "positions outside");
-    CHECK(count_nan_tokens(s) == 3 && is_nan(s, 5, 0) && is_nan(s, 17, 0) && is_nan(s, TOKENS - 1, 0));
-    check_defined(s, "positions outside");
-    s->args->out_of_range = TROPE_RANGE_CLAMP;
-    run(s);
-    check_status(s, 0, "positions clamped");
-    CHECK(count_nan_tokens(s) == 0);
-    check_defined(s, "positions clamped");
-    s->args->out_of_range = TROPE_RANGE_POISON;
-    s->args->status = NULL;
-    run(s);
-    check_status(s, 0, "no status word");
-    CHECK(count_nan_tokens(s) == 3);
+    call_case k = base;
+    k.ids_dtype = TROPE_I64;
+    k.out_of_range = row->out_of_range;
+    problem *const p = problem_new(&k, 7);
+    int64_t *const ids = problem_region(p, REGION_IDS);
+    if (!row->has_status)
+        p->on_host.args.status = p->on_device.args.status = NULL;
+    if (row->is_outside) {
+        ids[5] = ROWS;
+        ids[17] = -1;
+        ids[TOKENS - 1] = INT64_MAX;
+    }
+    run(p);
+    check_status(p, row->bits, 0, row->what);
+    const int is_poisoned = row->is_outside && row->out_of_range == TROPE_RANGE_POISON;
+    for (int token = 0; token < TOKENS; token++) {
+        const int is_nan = is_poisoned && (ids[token] < 0 || ids[token] >= ROWS);
+        CHECK_MESSAGE(count_nan(p, token) == (is_nan ? OF_TOKEN : 0), "%s: %d elements of token %d are NaN", row->what,
+                      count_nan(p, token), token);
+    }
+    check_defined(p, row->what);
+    if (row->has_status) /* the CPU refuses what it cannot report */
+        CHECK_MESSAGE(problem_holds(p, NULL), "%s: not the CPU's bytes", row->what);
+    problem_free(p);
 }
 
 /* ---- sequences ---- */
 
-/* Whether tokens [begin, end) are what they are when all sequences are right. */
-static int same_tokens(const state *s, const memory *good, int begin, int end)
-{
-    return !memcmp(s->found.dst + begin * HEADS * DIM, good->dst + begin * HEADS * DIM,
-                   (size_t)((end - begin) * HEADS * DIM) * sizeof *s->found.dst);
-}
+typedef struct sequence_row {
+    const char *what;
+    int sequences;
+    int64_t boundaries[MOST_BOUNDARIES];
+    int32_t bits, cp_layout, cp_size, cp_rank;
+    int right_tokens; /* so many tokens at the begin are as with the first row's boundaries */
+    int64_t padded[MOST_BOUNDARIES];
+} sequence_row;
 
-static void check_sequences(state *s)
-{
-    static memory good;
-    static const int64_t right[] = {0, 10, 10, 30, 48};
-    static const int64_t wrong[][5] = {{0, 30, 20, 40, 48},
-                                       {0, 10, 20, 30, 49},
-                                       {-1, 10, 20, 30, 48},
-                                       {48, 40, 30, 20, 0},
-                                       {0, 10, 1000, 30, 48},
-                                       {0, 10, -1000, 30, 48},
-                                       {INT64_MIN, INT64_MAX, 20, 30, 48},
-                                       {0, 10, 20, 30, INT64_MIN}};
-    start(s);
-    set_sequences(s, 4, right);
-    run(s);
-    check_status(s, 0, "sequences that are right");
-    good = s->found;
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        start(s);
-        set_sequences(s, 4, wrong[i]);
-        run(s);
-        CHECK_MESSAGE(s->found.status & TROPE_STATUS_CU_SEQLENS, "cu_seqlens %d: status is 0x%x", (int)i, s->found.status);
-        check_defined(s, "cu_seqlens that are wrong");
+#define WRONG  TROPE_STATUS_CU_SEQLENS
+#define UNEVEN TROPE_STATUS_CP_LENGTH
+#define STORED                                                                                                             \
+    {                                                                                                                      \
+        0, 10, 20, 30, 48                                                                                                  \
     }
-    /* A sequence that is wrong leaves those in front of it alone. */
-    static const int64_t late[] = {0, 10, 10, 30, 29};
-    start(s);
-    set_sequences(s, 4, late);
-    run(s);
-    CHECK(s->found.status & TROPE_STATUS_CU_SEQLENS);
-    CHECK(same_tokens(s, &good, 0, 10));
+#define RANK(LAYOUT, SIZE, NUMBER) .cp_layout = TROPE_CP_##LAYOUT, .cp_size = SIZE, .cp_rank = NUMBER
+
+/* clang-format off */
+static const sequence_row sequence_rows[] = {
+    {"right", 4, {0, 10, 10, 30, 48}, .bits = 0, .right_tokens = TOKENS},
+    {"one that decreases", 4, {0, 30, 20, 40, 48}, .bits = WRONG},
+    {"the last too far", 4, {0, 10, 20, 30, 49}, .bits = WRONG},
+    {"the first below 0", 4, {-1, 10, 20, 30, 48}, .bits = WRONG},
+    {"all decrease", 4, {48, 40, 30, 20, 0}, .bits = WRONG},
+    {"one far outside", 4, {0, 10, 1000, 30, 48}, .bits = WRONG},
+    {"one far below 0", 4, {0, 10, -1000, 30, 48}, .bits = WRONG},
+    {"the ends of 64 bits", 4, {INT64_MIN, INT64_MAX, 20, 30, 48}, .bits = WRONG},
+    {"the last at the lowest", 4, {0, 10, 20, 30, INT64_MIN}, .bits = WRONG},
+    {"right ones in front of a wrong one", 4, {0, 10, 10, 30, 29}, .bits = WRONG, .right_tokens = 10},
+    {"a sequence longer than its storage", 4, {0, 10, 21, 30, 40}, .bits = WRONG, .padded = STORED},
+    {"a length that begins in front of everything", 4, {-1, 10, 20, 30, 40}, .bits = WRONG, .padded = STORED},
+    {"zigzag", 3, {0, 40, 80, 96}, .bits = 0, RANK(ZIGZAG, 2, 1)},
+    {"zigzag, an odd length", 3, {0, 42, 80, 96}, .bits = UNEVEN, RANK(ZIGZAG, 2, 1)},
+    {"contiguous", 3, {0, 42, 80, 96}, .bits = 0, RANK(CONTIGUOUS, 2, 1)},
+    {"contiguous, an odd length", 3, {0, 41, 80, 96}, .bits = UNEVEN, RANK(CONTIGUOUS, 2, 1)},
+    {"striped, an odd length", 3, {0, 41, 81, 144}, .bits = UNEVEN, RANK(STRIPED, 3, 1)},
+    {"striped", 3, {0, 42, 81, 144}, .bits = 0, RANK(STRIPED, 3, 1)},
+    {"flat", 3, {0, 41, 81, 96}, .bits = 0, RANK(FLAT, 2, 1)},
+    {"a wrong sequence of another rank", 3, {0, 48, 100, 96}, .bits = WRONG, RANK(FLAT, 2, 0)},
+    {"zigzag, an odd length before an empty one", 4, {0, 40, 82, 82, 96}, .bits = UNEVEN, RANK(ZIGZAG, 2, 0)},
+};
+/* clang-format on */
+
+static void set_ranks(const sequence_row *row, trope_args *a)
+{
+    a->cp_layout = row->cp_layout;
+    a->cp_size = row->cp_size;
+    a->cp_rank = row->cp_rank;
 }
 
-/* The real lengths are longer than what is stored. */
-static void check_padded(state *s)
+static void check_sequences(const sequence_row *row)
 {
-    static const int64_t stored[] = {0, 10, 20, 30, 48}, real[] = {0, 10, 21, 30, 40};
-    start(s);
-    set_sequences(s, 4, real);
-    memcpy(s->host.ids, stored, sizeof stored);
-    s->args->cu_seqlens_padded = s->device->ids;
-    run(s);
-    check_status(s, TROPE_STATUS_CU_SEQLENS, "a sequence longer than its storage");
-    check_defined(s, "a sequence longer than its storage");
-    s->host.cu_seqlens[0] = -1;
-    s->host.cu_seqlens[2] = 20;
-    run(s);
-    check_status(s, TROPE_STATUS_CU_SEQLENS, "a length that begins in front of everything");
-}
-
-static void check_lengths(state *s)
-{
-    static const struct {
-        int32_t layout, size;
-        int64_t boundaries[4];
-        int32_t bits;
-    } cases[] = {
-        {TROPE_CP_ZIGZAG, 2, {0, 40, 80, 96}, 0},
-        {TROPE_CP_ZIGZAG, 2, {0, 42, 80, 96}, TROPE_STATUS_CP_LENGTH},
-        {TROPE_CP_CONTIGUOUS, 2, {0, 42, 80, 96}, 0},
-        {TROPE_CP_CONTIGUOUS, 2, {0, 41, 80, 96}, TROPE_STATUS_CP_LENGTH},
-        {TROPE_CP_STRIPED, 3, {0, 41, 81, 144}, TROPE_STATUS_CP_LENGTH},
-        {TROPE_CP_STRIPED, 3, {0, 42, 81, 144}, 0},
-        {TROPE_CP_FLAT, 2, {0, 41, 81, 96}, 0},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        start(s);
-        set_sequences(s, 3, cases[i].boundaries);
-        s->args->cp_layout = cases[i].layout;
-        s->args->cp_size = cases[i].size;
-        s->args->cp_rank = 1;
-        s->args->out_of_range = TROPE_RANGE_CLAMP;
-        run(s);
-        check_status(s, cases[i].bits, "context parallel");
-        check_defined(s, "context parallel");
+    call_case k = base;
+    k.cu_dtype = TROPE_I64;
+    k.sequences = row->sequences;
+    k.padding = TROPE_PADDING_ZERO;
+    k.out_of_range = row->cp_layout ? TROPE_RANGE_CLAMP : TROPE_RANGE_POISON;
+    problem *const p = problem_new(&k, 7);
+    memcpy(problem_region(p, REGION_CU_SEQLENS), row->boundaries, p->map.regions[REGION_CU_SEQLENS].bytes);
+    memcpy(problem_region(p, REGION_PADDED), row->padded, p->map.regions[REGION_PADDED].bytes);
+    if (row->padded[1])
+        p->on_device.args.cu_seqlens_padded = p->device + p->map.regions[REGION_PADDED].at;
+    set_ranks(row, &p->on_device.args);
+    run(p);
+    /* A wrong sequence can have positions that no angle is for. */
+    check_status(p, row->bits, row->bits == WRONG ? TROPE_STATUS_POSITION : 0, row->what);
+    check_defined(p, row->what);
+    memcpy(problem_region(p, REGION_CU_SEQLENS), sequence_rows[0].boundaries, p->map.regions[REGION_CU_SEQLENS].bytes);
+    if (row->right_tokens) {
+        CHECK_MESSAGE(problem_run_on_host(p) == TROPE_OK, "%s", trope_last_error());
+        CHECK_MESSAGE(!memcmp(found_dst(p), problem_region(p, REGION_DST), (size_t)row->right_tokens * OF_TOKEN * 2),
+                      "%s: the tokens that are right", row->what);
     }
-}
-
-/* Sequences of which no token is on this rank, or that are empty, are looked at all the same. */
-static void check_unseen(state *s)
-{
-    static const int64_t unseen[] = {0, 48, 100, 96}, zigzag[] = {0, 40, 82, 82, 96};
-    start(s);
-    set_sequences(s, 3, unseen);
-    s->args->cp_layout = TROPE_CP_FLAT;
-    s->args->cp_size = 2;
-    s->args->out_of_range = TROPE_RANGE_CLAMP;
-    run(s);
-    check_status(s, TROPE_STATUS_CU_SEQLENS, "sequences of another rank");
-    start(s);
-    set_sequences(s, 4, zigzag);
-    s->args->cp_layout = TROPE_CP_ZIGZAG;
-    s->args->cp_size = 2;
-    s->args->out_of_range = TROPE_RANGE_CLAMP;
-    run(s);
-    CHECK(s->found.status & TROPE_STATUS_CP_LENGTH);
+    problem_free(p);
 }
 
 int main(void)
 {
-    state *s = calloc(1, sizeof *s);
     device_require();
-    CUDA_MUST(cudaMalloc((void **)&s->device, sizeof *s->device));
-    check_positions(s);
-    check_sequences(s);
-    check_padded(s);
-    check_lengths(s);
-    check_unseen(s);
-    CUDA_MUST(cudaFree(s->device));
-    free(s);
+    for (size_t i = 0; i < COUNT_OF(position_rows); i++)
+        check_positions(&position_rows[i]);
+    for (size_t i = 0; i < COUNT_OF(sequence_rows); i++)
+        check_sequences(&sequence_rows[i]);
     return check_result();
 }

@@ -46,7 +46,7 @@ static void check_default_stream(void)
     problem *p[PROBLEM_KINDS];
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (int kind = 0; kind < PROBLEM_KINDS; kind++) {
-        p[kind] = problem_new((problem_kind)kind, 3, 11);
+        p[kind] = problem_of_kind(kind, 3, 11);
         CHECK(problem_queue(p[kind], stream) == TROPE_OK && problem_holds(p[kind], stream)); /* loads the kernels */
         problem_draw(p[kind], 12, stream);
     }
@@ -77,7 +77,7 @@ static void check_two_streams(void)
     problem *p[2];
     for (int i = 0; i < 2; i++) {
         CUDA_MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
-        p[i] = problem_new(i ? PROBLEM_GRADIENT : PROBLEM_INV_FREQ, 4, 21 + (uint64_t)i);
+        p[i] = problem_of_kind(i ? PROBLEM_GRADIENT_KIND : 0, 4, 21 + (uint64_t)i);
         CHECK(problem_queue(p[i], streams[i]) == TROPE_OK && problem_holds(p[i], streams[i]));
         problem_draw(p[i], 23, streams[i]);
     }
@@ -108,7 +108,7 @@ static void *work(void *context)
     worker *w = context;
     cudaStream_t stream;
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    problem *p = problem_new((problem_kind)(w->number % PROBLEM_KINDS), 1 + w->number % 4, 100 + (uint64_t)w->number);
+    problem *p = problem_of_kind(w->number % PROBLEM_KINDS, 1 + w->number % 4, 100 + (uint64_t)w->number);
     for (int i = 0; i < w->calls; i++) {
         problem_draw(p, (uint64_t)(1000 * w->number + i), stream);
         w->failed += problem_queue(p, stream) != TROPE_OK;
@@ -150,7 +150,7 @@ static void check_memory(void)
     size_t before, after, total;
     CUDA_MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (int kind = 0; kind < PROBLEM_KINDS; kind++)
-        p[kind] = problem_new((problem_kind)kind, 4, 31);
+        p[kind] = problem_of_kind(kind, 4, 31);
     queue_many(p, stream, 10);
     CUDA_MUST(cudaMemGetInfo(&before, &total));
     queue_many(p, stream, 1000);

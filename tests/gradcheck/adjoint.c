@@ -7,55 +7,51 @@
  * x is off by at most e = A (u + 3 v), natively rounded by A (4 u + 3 v); so <M x, y> by e sum |y|. Of shared heads, M' y
  * is the sum of H terms, each off by e, and another v for each of the ceil(log2 H) levels of the tree.
  *
- *     gradcheck_adjoint [--seed S] [--count N] */
+ * The first one is also what a difference quotient of sum dy y in the direction x would be: y is linear in x. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradcheck/problem.h"
-#include "support/check.h"
-#include "support/number.h"
-#include "support/seeds.h"
+#include "gradcheck/gradcheck.h"
 
-static double *load_all(const problem *p, char *const *address, int64_t count)
+static void run(problem *p, const call *k, int backward)
 {
-    double *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = problem_load(p, address[i]);
-    return values;
+    CHECK_MESSAGE(gradcheck_run(p->c, k, backward) == TROPE_OK, "%s", trope_last_error());
+}
+
+static void print(const problem *p)
+{
+    gradcheck_print(p->c, "adjoint", p->c->seed);
 }
 
 /* The inner product of what is stored at these addresses with what was there before, and the sum of magnitudes of that. */
 static long double product(const problem *p, char *const *address, const double *with, int64_t count, double *length)
 {
+    double *const values = problem_load(p, address, count);
     long double sum = 0;
     for (int64_t i = 0; i < count; i++) {
-        sum += (long double)problem_load(p, address[i]) * with[i];
+        sum += (long double)values[i] * with[i];
         *length += fabs(with[i]);
     }
+    free(values);
     return sum;
-}
-
-static void run_forward(problem *p)
-{
-    CHECK_MESSAGE(trope_forward(call_args(&p->forward)) == TROPE_OK, "%s", trope_last_error());
 }
 
 static void check_transpose(problem *p, double *worst)
 {
     double of_y = 0, of_x = 0;
     config_reset(p->c);
-    double *x = load_all(p, p->x, p->inputs), *dy = load_all(p, p->dy, p->outputs);
-    run_forward(p);
+    double *x = problem_load(p, p->x, p->inputs), *dy = problem_load(p, p->dy, p->outputs);
+    run(p, &p->forward, 0);
     const long double in_y = product(p, p->y, dy, p->outputs, &of_y);
-    CHECK_MESSAGE(trope_backward(call_args(&p->backward)) == TROPE_OK, "%s", trope_last_error());
+    run(p, &p->backward, 1);
     const long double in_x = product(p, p->dx, x, p->inputs, &of_x);
     const double length = of_y + p->heads * of_x, error = fabs((double)(in_y - in_x));
     const double bound = length * problem_element_error(p);
     *worst = fmax(*worst, error / (length * p->amplitude));
     if (!CHECK_MESSAGE(error <= bound, "<Mx, y> is %.17Lg, <x, M'y> is %.17Lg, bound %.3g", in_y, in_x, bound))
-        problem_print(p, "gradcheck_adjoint");
+        print(p);
     free(x);
     free(dy);
 }
@@ -84,23 +80,24 @@ static call undo(const problem *p, int by_backward)
 
 static void check_undone(problem *p, int by_backward, double *worst)
 {
+    const call back = undo(p, by_backward);
     config_reset(p->c);
-    double *x = load_all(p, p->x, p->inputs);
-    call back = undo(p, by_backward);
-    const trope_args *args = call_args(&back);
-    run_forward(p);
-    CHECK_MESSAGE((by_backward ? trope_backward(args) : trope_forward(args)) == TROPE_OK, "%s", trope_last_error());
+    double *const x = problem_load(p, p->x, p->inputs);
+    run(p, &p->forward, 0);
+    run(p, &back, by_backward);
+    double *const found = problem_load(p, p->dy, p->inputs);
+    /* y is off by e in both elements of the pair, x then by twice that and by e of its own; cos^2 + sin^2 is off by 4e-7. */
+    const double of_sines = p->forward.args.dtype == TROPE_F64 ? 1e-15 : 4e-7;
+    const double bound = 3 * problem_element_error(p) + of_sines * p->amplitude;
     for (int64_t i = 0; i < p->inputs; i++) {
-        /* y is off by e in both elements of the pair, x then by twice that and by e of its own; cos^2 + sin^2 is off by
-         * 4e-7. */
-        const double error = fabs(problem_load(p, p->dy[i]) - x[i]);
-        const double bound = 3 * problem_element_error(p) + (args->dtype == TROPE_F64 ? 1e-15 : 4e-7) * p->amplitude;
+        const double error = fabs(found[i] - x[i]);
         *worst = fmax(*worst, error / p->amplitude);
         if (!CHECK_MESSAGE(error <= bound, "x[%lld] is %.17g, restored by %s %.17g", (long long)i, x[i],
-                           by_backward ? "backward" : "turning back", problem_load(p, p->dy[i])))
-            problem_print(p, "gradcheck_adjoint");
+                           by_backward ? "backward" : "turning back", found[i]))
+            print(p);
     }
     free(x);
+    free(found);
 }
 
 static void check_seed(uint64_t seed, double worst[2][4])
@@ -125,9 +122,8 @@ static void check_seed(uint64_t seed, double worst[2][4])
     problem_free(p);
 }
 
-int main(int argc, char **argv)
+int gradcheck_adjoint(seed_range seeds)
 {
-    const seed_range seeds = parse_seeds(argc, argv, 1600);
     double worst[2][4] = {{0}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
         check_seed(seed, worst);

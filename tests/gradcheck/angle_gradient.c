@@ -1,14 +1,10 @@
 /* The gradient of the angles over many tokens: the reference's sum to two ulp and what its terms leave, the same bits for
- * any number of threads and any instruction set, and exactly 0 for an angle that nobody uses.
- *
- *     gradcheck_angle_gradient [--seed S] [--count N] */
+ * any number of threads and any instruction set, and exactly 0 for an angle that nobody uses. On the host alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/check.h"
-#include "support/compare.h"
-#include "support/seeds.h"
+#include "gradcheck/gradcheck.h"
 
 #define TIMES 60 /* the tokens of the small random calls */
 
@@ -59,20 +55,16 @@ static int is_deterministic(config *c)
     return same;
 }
 
-int main(int argc, char **argv)
+int gradcheck_angle_gradient(seed_range seeds)
 {
-    const seed_range seeds = parse_seeds(argc, argv, 80);
     comparison result = {.elements = 0};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        char text[2048];
         config *c = make(seed);
-        config_describe(c, text, sizeof text);
-        CHECK_MESSAGE(compare_call(c, 1, &result), "%s\n    gradcheck_angle_gradient --seed 0x%llx --count 1\n    %s",
-                      result.why, (unsigned long long)seed, text);
-        CHECK_MESSAGE(is_deterministic(c),
-                      "the bits depend on threads or instruction set\n"
-                      "    gradcheck_angle_gradient --seed 0x%llx --count 1\n    %s",
-                      (unsigned long long)seed, text);
+        const int is_right = compare_call(c, 1, &result), is_same = is_deterministic(c);
+        CHECK_MESSAGE(is_right, "%s", result.why);
+        CHECK_MESSAGE(is_same, "the bits depend on threads or instruction set");
+        if (!is_right || !is_same)
+            gradcheck_print(c, "angle_gradient", seed);
         config_free(c);
     }
     printf("%ld sums, %ld unused angles\n", result.sums[1], result.sums[0]);

@@ -1,12 +1,10 @@
 /* A covering sweep: every value of every option together with every value of every other, as far as the two do not
  * contradict each other, forward and backward against the reference. The sweep is the same in every run.
  *
- *     gradcheck_covering [--only N]        the N-th configuration alone */
+ *     gradcheck covering --seed N --count 1        the N-th configuration alone */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "gradcheck/check_config.h"
+#include "gradcheck/gradcheck.h"
 
 #define MAX_VALUES 8
 #define OPTIONS    OPTION_COUNT
@@ -16,7 +14,9 @@
 typedef struct sweep {
     uint8_t covered[OPTIONS][MAX_VALUES][OPTIONS][MAX_VALUES];
     long hits[OPTIONS][MAX_VALUES];
-    long pairs, contradictions, configs, only;
+    long pairs, contradictions;
+    uint64_t configs;
+    seed_range seeds; /* of the configurations that run; a count of 0: all */
     random_state random;
     comparison result;
 } sweep;
@@ -37,12 +37,14 @@ static void run(sweep *s, const config_choices *choices)
         for (int b = a + 1; b < OPTIONS; b++)
             s->covered[a][choices->value[a]][b][choices->value[b]] = 1;
     }
-    const long number = s->configs++;
-    if (s->only >= 0 && s->only != number)
+    const uint64_t number = s->configs++;
+    if (s->seeds.count && number - s->seeds.first >= s->seeds.count)
         return;
-    char again[80];
-    snprintf(again, sizeof again, "gradcheck_covering --only %ld", number);
-    check_config((uint64_t)number, choices, again, &s->result);
+    config *c = config_make(number, choices);
+    for (int backward = 0; backward < 2; backward++)
+        if (!CHECK_MESSAGE(gradcheck_compare(c, backward, &s->result), "backward %d: %s", backward, s->result.why))
+            gradcheck_print(c, "covering", number);
+    config_free(c);
 }
 
 /* Runs a configuration with the two values, unless one has been run or there is none. */
@@ -81,11 +83,10 @@ static void print_hits(const sweep *s)
     }
 }
 
-int main(int argc, char **argv)
+int gradcheck_covering(seed_range seeds)
 {
-    static sweep s = {.only = -1, .random = {0}};
-    if (argc == 3 && !strcmp(argv[1], "--only"))
-        s.only = strtol(argv[2], NULL, 0);
+    static sweep s;
+    s.seeds = seeds;
     for (int a = 0; a < OPTIONS; a++)
         for (int b = a + 1; b < OPTIONS; b++)
             for (int i = 0; i < config_value_count(a) * config_value_count(b); i++) {
@@ -94,8 +95,8 @@ int main(int argc, char **argv)
                 cover(&s, pair);
             }
     print_hits(&s);
-    printf("%ld configurations, forward and backward, for %ld pairs of values; %ld pairs contradict each other\n",
-           s.configs, s.pairs, s.contradictions);
-    print_comparison(&s.result);
+    printf("%llu configurations, forward and backward, for %ld pairs of values; %ld pairs contradict each other\n",
+           (unsigned long long)s.configs, s.pairs, s.contradictions);
+    gradcheck_print_comparison(&s.result);
     return check_result();
 }

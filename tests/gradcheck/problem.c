@@ -1,11 +1,9 @@
-#include "gradcheck/problem.h"
+#include "gradcheck/gradcheck.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/number.h"
 #include "support/tensor.h"
 
 static config_choices choose(uint64_t seed, const uint8_t (*fixed)[2], int count)
@@ -33,19 +31,24 @@ double problem_element_error(const problem *p)
     return p->amplitude * (roundings * units[a->dtype] + (3 + levels) * v) + number_half_ulp(a->dtype, 0);
 }
 
-double problem_load(const problem *p, const char *element)
+double *problem_load(const problem *p, char *const *address, int64_t count)
 {
-    return number_load(p->forward.args.dtype, element);
+    double *const values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = number_load(p->forward.args.dtype, address[i]);
+    return values;
 }
 
 /* cos and sin are at most 1 in magnitude in every config, so |y| <= m (|x1| + |x2|). */
 static void find_amplitude(problem *p)
 {
-    double greatest = 0;
+    double *const x = problem_load(p, p->x, p->inputs), *const dy = problem_load(p, p->dy, p->outputs), greatest = 0;
     for (int64_t i = 0; i < p->inputs; i++)
-        greatest = fmax(greatest, fabs(problem_load(p, p->x[i])));
+        greatest = fmax(greatest, fabs(x[i]));
     for (int64_t i = 0; i < p->outputs; i++)
-        greatest = fmax(greatest, fabs(problem_load(p, p->dy[i])));
+        greatest = fmax(greatest, fabs(dy[i]));
+    free(x);
+    free(dy);
     const double m = p->forward.args.mscale != 0 ? fabs(p->forward.args.mscale) : 1;
     p->amplitude = 2 * greatest * fmax(m, 0.5);
 }
@@ -115,11 +118,4 @@ void problem_free(problem *p)
     free(p->y);
     free(p->dy);
     free(p);
-}
-
-void problem_print(const problem *p, const char *test)
-{
-    char description[2048];
-    config_describe(p->c, description, sizeof description);
-    printf("    %s --seed 0x%llx --count 1\n    %s\n", test, (unsigned long long)p->c->seed, description);
 }
