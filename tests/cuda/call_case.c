@@ -132,23 +132,6 @@ static unsigned char *place(const case_map *m, void *memory, int region)
     return (unsigned char *)memory + m->regions[region].at;
 }
 
-/* Numbers of both signs and of magnitudes around 1, for all bytes of a region. */
-static void draw_numbers(int32_t dtype, unsigned char *to, size_t bytes, random_state *random)
-{
-    static const uint64_t keep[] = {[TROPE_F32] = 0x80ffffff80ffffffu,
-                                    [TROPE_F16] = 0x8bff8bff8bff8bffu,
-                                    [TROPE_BF16] = 0x81ff81ff81ff81ffu,
-                                    [TROPE_F64] = 0x801fffffffffffffu};
-    static const uint64_t set[] = {[TROPE_F32] = 0x3e0000003e000000u,
-                                   [TROPE_F16] = 0x3400340034003400u,
-                                   [TROPE_BF16] = 0x3e003e003e003e00u,
-                                   [TROPE_F64] = 0x3fe0000000000000u};
-    for (size_t at = 0; at < bytes; at += 8) {
-        const uint64_t bits = (random_bits(random) & keep[dtype]) | set[dtype];
-        memcpy(to + at, &bits, bytes - at < 8 ? bytes - at : 8);
-    }
-}
-
 static void draw_whole_numbers(int32_t dtype, unsigned char *to, size_t bytes, random_state *random)
 {
     static const double numbers[] = {1, 2, 3, -1, -2, -3};
@@ -177,10 +160,8 @@ static void draw_tensors(const call_case *k, const case_map *m, void *memory, ra
         const tensor t = tensor_of(call_args(&c), i / 2, is_src ? TENSOR_SRC : TENSOR_FORWARD_SRC, case_is_backward(k));
         if (k->any_numbers && t.base)
             draw_any_numbers(&t, k->dtype, random);
-        else if (k->gradient)
-            draw_whole_numbers(k->dtype, place(m, memory, region), bytes, random);
         else
-            draw_numbers(k->dtype, place(m, memory, region), bytes, random);
+            draw_whole_numbers(k->dtype, place(m, memory, region), bytes, random);
     }
 }
 

@@ -30,7 +30,7 @@ typedef struct call_case {
     int32_t pairing;                      /* 0 is TROPE_PAIRING_HALF */
     int in_place, backward;
     angle_gradient gradient; /* of the angles: d_freqs or d_inv_freq */
-    int any_numbers;         /* elements are any numbers, not whole ones, also with a gradient */
+    int any_numbers;         /* elements are any numbers, not whole ones */
     angle_source angles;
     int32_t columns;      /* 0 is TROPE_COLUMNS_PAIR */
     int64_t rows;         /* of a table; ids are less than it */
@@ -81,10 +81,10 @@ case_region case_take(size_t *end, size_t bytes);
 
 /* Draws what the call reads. The other regions and the gaps stay as they are.
  *
- * With a gradient elements are whole numbers up to 3. Angles are from 0.1 to 1.4, where frequencies are not multiplied by
- * positions beyond 14. Sines and cosines in fp32 are then multiples of 2^-27, and a sum of up to 2^20 terms has less than
- * 53 bits: it is exact in any order. `any_numbers` draws elements of which this does not hold, the same ones for every
- * layout of the same shape. */
+ * Elements are whole numbers of both signs up to 3. With a gradient, angles are from 0.1 to 1.4, unless frequencies are
+ * multiplied by positions beyond 14. Sines and cosines in fp32 are then multiples of 2^-27, and a sum of up to 2^20 terms
+ * has less than 53 bits: it is exact in any order. `any_numbers` draws elements of which this does not hold, the same ones
+ * for every layout of the same shape. */
 void case_draw(const call_case *k, const case_map *m, void *memory, uint64_t seed);
 
 /* The call on a block of memory, without a workspace. It holds a pointer to the map. */

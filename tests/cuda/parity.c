@@ -1,4 +1,5 @@
-/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written. None is refused.
+/* The CPU's bits on the GPU: random calls, forward and backward, every byte that they could have written. None is refused,
+ * by any function that can be asked, and every value of every option is among them.
  *
  * f32, f16 and bf16 are equal bit for bit, poison, padding, infinities and NaNs included. Of f64, whose sines come from the
  * device's own library, an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
@@ -19,6 +20,7 @@
 #include "support/tensor.h"
 
 #define MAX_KERNELS 64
+#define ENOUGH      200 /* seeds for every value of every option */
 
 typedef struct tally {
     device_arena *arena;
@@ -27,7 +29,8 @@ typedef struct tally {
         long calls;
     } kernels[MAX_KERNELS];
     long f64_elements, f64_beyond, sums, poisoned;
-    double worst_sum; /* in ulp */
+    long hits[OPTION_COUNT][10]; /* calls with each value of each option */
+    double worst_sum;            /* in ulp */
 } tally;
 
 static void count_kernel(tally *t)
@@ -37,6 +40,7 @@ static void count_kernel(tally *t)
         i++;
     memcpy(t->kernels[i].name, t->arena->kernel, sizeof t->kernels[i].name);
     t->kernels[i].calls++;
+    CHECK_MESSAGE(!strncmp(t->arena->kernel, "cuda-", 5), "goes by %s", t->arena->kernel);
 }
 
 /* ---- what may differ ---- */
@@ -156,161 +160,120 @@ static void check_call(tally *t, config *c, int backward)
 
 /* ---- seeds ---- */
 
-/* A config of the options `own`, whole vectors, and otherwise usual rows, with `times` the tokens, and as many sequences as
- * in config_choices. Every eighth has wider heads than phase steps of usual kernels are for, and few tokens. */
-static config *make_usual(uint64_t seed, const uint8_t (*own)[2], int count, int32_t times, int32_t sequences)
+/* Values of an option, of which a seed draws one. */
+typedef struct pick {
+    uint8_t option, count, values[10];
+} pick;
+
+#define PICK(OPTION, ...)                                                                                                  \
+    {                                                                                                                      \
+        OPTION_##OPTION, sizeof((uint8_t[]){__VA_ARGS__}),                                                                 \
+        {                                                                                                                  \
+            __VA_ARGS__                                                                                                    \
+        }                                                                                                                  \
+    }
+
+/* Configs that random options leave few of: those of the seeds that leave `rest` when divided by `every`. They have so many
+ * times the tokens, and as many sequences as in config_choices. */
+typedef struct kind {
+    uint64_t every, rest;
+    int is_usual;
+    pick picks[12], times, sequences; /* a value is an index into the two tables of numbers */
+} kind;
+
+static const int32_t times[] = {1, 10, 20, 30, 60, 80, 100, 200, 400, 1000},
+                     sequences[] = {0, 31, 32, 33, 62, 63, 300, 961, 991, 992, 1024};
+
+/* clang-format off */
+static const pick usual[] = {
+    PICK(SIZE, SIZE_VECTORS), PICK(ELEMENTS, ELEMENTS_ADJACENT), PICK(ROUNDING, TROPE_ROUND_ONCE), PICK(PARTS, 0),
+    PICK(AXES, AXES_PARTS), PICK(CP, 0), PICK(POSITIONS, POSITIONS_INDEX), PICK(GRADIENT, GRADIENT_NONE), {0, 0, {0}}};
+
+#define FAST_DTYPES   PICK(DTYPE, DTYPE_F32, DTYPE_F16, DTYPE_BF16)
+#define DENSE_LAYOUTS PICK(LAYOUT, LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD)
+#define ANY_SEQUENCES PICK(SEQUENCES, SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS)
+#define FAST_ANGLES   PICK(ANGLES, ANGLES_INV_FREQ, ANGLES_FREQS), PICK(COLUMNS, COLUMNS_PAIR), PICK(TABLE, TABLE_ROWS)
+
+static const kind kinds[] = {
+    /* As many sequences as one look at the boundaries can tell apart, or two, and around where the first look is at those
+     * that should be near; many are empty. */
+    {64, 21, 1, {FAST_DTYPES, PICK(LAYOUT, LAYOUT_THD), PICK(SEQUENCES, SEQUENCES_EXACT, SEQUENCES_GAPS), FAST_ANGLES,
+                 PICK(WINDOW, WINDOW_WHOLE), PICK(HEADS, HEADS_ONE, HEADS_MANY, HEADS_MANY), PICK(OPERANDS, 0, 0, 1),
+                 PICK(CU_DTYPE, INDEX_I32)}, {0, 1, {0}},
+     {0, 10, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}},
+    /* Whole heads, rows from the tokens: blocks of other shapes for few rows and for many. */
+    {64, 5, 1, {PICK(WINDOW, WINDOW_WHOLE), PICK(SEQUENCES, SEQUENCES_NONE), PICK(OPERANDS, 0, 0, 0, 0, 0, 1, 2, 3)},
+     {0, 4, {0, 4, 8, 9}}, {0, 1, {0}}},
+    /* Rows of one head or few, whole or a window, mostly in place: a warp has all of a row, and finds what it needs alone. */
+    {64, 37, 1, {FAST_DTYPES, DENSE_LAYOUTS, FAST_ANGLES, PICK(WINDOW, WINDOW_MIDDLE, WINDOW_WHOLE),
+                 PICK(PLACE, PLACE_IN, PLACE_IN, PLACE_OUT), PICK(HEADS, HEADS_ONE, HEADS_MANY), PICK(OPERANDS, 0, 1),
+                 PICK(SEQUENCES, SEQUENCES_NONE)}, {0, 4, {0, 4, 8, 9}}, {0, 1, {0}}},
+    /* Gradients of angles whose rows follow from the shapes or from few sequences. */
+    {16, 12, 0, {FAST_DTYPES, PICK(LAYOUT, LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD),
+                 PICK(SEQUENCES, SEQUENCES_NONE, SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS),
+                 PICK(ANGLES, ANGLES_TABLE, ANGLES_FREQS),
+                 PICK(GRADIENT, GRADIENT_ONLY, GRADIENT_TOO, GRADIENT_TOO, GRADIENT_TOO), PICK(SIZE, SIZE_VECTORS),
+                 PICK(ELEMENTS, ELEMENTS_ADJACENT), PICK(POSITIONS, POSITIONS_INDEX), PICK(RANGE, RANGE_INSIDE), PICK(CP, 0)},
+     {0, 4, {3, 0, 0, 0}}, {0, 1, {0}}},
+    /* Windows in place, of rows whose positions are the tokens or indices in sequences. */
+    {16, 11, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, FAST_ANGLES, PICK(WINDOW, WINDOW_FRONT, WINDOW_MIDDLE),
+                 PICK(HEADS, HEADS_GROUPS, HEADS_MANY, HEADS_MANY, HEADS_MANY, HEADS_MANY, HEADS_MANY),
+                 PICK(OPERANDS, 0, 1, 0), PICK(PLACE, PLACE_IN), PICK(CU_DTYPE, INDEX_I32)},
+     {0, 4, {0, 0, 1, 5}}, {0, 1, {0}}},
+    /* Operands that are rotated whole, as q and k in most training loops, or only copied, as v, packed or not: one block
+     * has heads of all of them. */
+    {16, 3, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, PICK(OPERANDS, 1, 2), PICK(WINDOW, WINDOW_WHOLE),
+                PICK(HEADS, HEADS_MANY), PICK(TABLE, TABLE_ROWS), PICK(CU_DTYPE, INDEX_I32)},
+     {0, 4, {0, 2, 6, 7}}, {0, 1, {0}}},
+};
+/* clang-format on */
+
+static uint8_t draw(const pick *p, random_state *random)
 {
-    static const uint8_t usual[][2] = {{OPTION_SIZE, SIZE_VECTORS},         {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-                                       {OPTION_ROUNDING, TROPE_ROUND_ONCE}, {OPTION_PARTS, 0},
-                                       {OPTION_AXES, AXES_PARTS},           {OPTION_CP, 0},
-                                       {OPTION_POSITIONS, POSITIONS_INDEX}, {OPTION_GRADIENT, GRADIENT_NONE}};
-    uint8_t all[OPTION_COUNT][2];
-    memcpy(all, usual, sizeof usual);
-    memcpy((uint8_t *)all + sizeof usual, own, (size_t)count * sizeof *own);
-    config_choices choices = config_choose_with(seed, all, (int)(sizeof usual / sizeof *usual) + count);
-    choices.times = times;
-    choices.sequences = sequences;
-    if (seed / 128 % 8 == 3) {
+    return p->values[random_between(random, 0, p->count - 1)];
+}
+
+static int draw_all(const pick *picks, random_state *random, uint8_t (*fixed)[2])
+{
+    int count = 0;
+    for (; picks[count].count; count++) {
+        fixed[count][0] = picks[count].option;
+        fixed[count][1] = draw(&picks[count], random);
+    }
+    return count;
+}
+
+/* Every eighth of the usual ones has wider heads than phase steps of usual kernels are for, and few tokens. */
+static config_choices choose_kind(const kind *k, uint64_t seed)
+{
+    uint8_t fixed[OPTION_COUNT][2];
+    random_state random = {seed};
+    const int common = k->is_usual ? draw_all(usual, &random, fixed) : 0;
+    const int count = common + draw_all(k->picks, &random, fixed + common);
+    config_choices choices = config_choose_with(seed, (const uint8_t(*)[2])fixed, count);
+    choices.times = times[draw(&k->times, &random)];
+    choices.sequences = sequences[draw(&k->sequences, &random)];
+    if (k->is_usual && seed / 128 % 8 == 3) {
         choices.pairs = 136 + (int32_t)(seed / 1024 % 16) * 8;
         choices.times = 1;
     }
-    return config_make(seed, &choices);
+    return choices;
 }
 
-#define USUAL(SEED, OWN, TIMES, SEQUENCES) make_usual(SEED, OWN, sizeof(OWN) / sizeof *(OWN), TIMES, SEQUENCES)
-
-static const uint8_t usual_layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD},
-                     usual_dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16},
-                     usual_sequences[] = {SEQUENCES_NONE, SEQUENCES_EXACT, SEQUENCES_GAPS};
-
-/* Whole heads, rows from the tokens: blocks of other shapes for few rows and for many. */
-static config *make_whole(uint64_t seed)
+/* Half of the others are such that whole vectors can be moved, and some have many rows. */
+static config_choices choose(uint64_t seed)
 {
-    static const int32_t times[] = {1, 60, 400, 1000};
-    const uint8_t operands = seed / 256 % 2 ? 0 : (uint8_t)(seed / 512 % 4);
-    const uint8_t whole[][2] = {
-        {OPTION_WINDOW, WINDOW_WHOLE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_OPERANDS, operands}};
-    return USUAL(seed, whole, times[seed / 64 % 4], 0);
-}
-
-/* Operands that are rotated whole, as q and k in most training loops, or only copied, as v, packed or not: one block has
- * heads of all of them. */
-static config *make_several(uint64_t seed)
-{
-    static const int32_t times[] = {1, 20, 100, 200};
-    random_state random = {seed};
-    const uint8_t several[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
-                                  {OPTION_LAYOUT, usual_layouts[random_between(&random, 0, 2)]},
-                                  {OPTION_SEQUENCES, usual_sequences[random_between(&random, 0, 2)]},
-                                  {OPTION_OPERANDS, (uint8_t)random_between(&random, 1, 2)},
-                                  {OPTION_WINDOW, WINDOW_WHOLE},
-                                  {OPTION_HEADS, HEADS_MANY},
-                                  {OPTION_TABLE, TABLE_ROWS},
-                                  {OPTION_CU_DTYPE, INDEX_I32}};
-    return USUAL(seed, several, times[random_between(&random, 0, 3)], 0);
-}
-
-/* Windows in place, of rows whose positions are the tokens or indices in sequences. */
-static config *make_windows(uint64_t seed)
-{
-    static const int32_t times[] = {1, 1, 10, 80};
-    random_state random = {seed};
-    const uint8_t windows[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
-                                  {OPTION_LAYOUT, usual_layouts[random_between(&random, 0, 2)]},
-                                  {OPTION_SEQUENCES, usual_sequences[random_between(&random, 0, 2)]},
-                                  {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
-                                  {OPTION_WINDOW, random_between(&random, 0, 1) ? WINDOW_MIDDLE : WINDOW_FRONT},
-                                  {OPTION_HEADS, random_between(&random, 0, 5) ? HEADS_MANY : HEADS_GROUPS},
-                                  {OPTION_OPERANDS, random_between(&random, 0, 2) % 2},
-                                  {OPTION_COLUMNS, COLUMNS_PAIR},
-                                  {OPTION_TABLE, TABLE_ROWS},
-                                  {OPTION_PLACE, PLACE_IN},
-                                  {OPTION_CU_DTYPE, INDEX_I32}};
-    return USUAL(seed, windows, times[random_between(&random, 0, 3)], 0);
-}
-
-/* Rows of one head or few, whole or a window in place: a warp has all of a row, and finds what it needs alone. */
-static config *make_rows(uint64_t seed)
-{
-    static const int32_t times[] = {1, 60, 400, 1000};
-    random_state random = {seed};
-    const int is_window = (int)random_between(&random, 0, 1);
-    const uint8_t rows[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
-                               {OPTION_LAYOUT, usual_layouts[random_between(&random, 0, 2)]},
-                               {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
-                               {OPTION_WINDOW, is_window ? WINDOW_MIDDLE : WINDOW_WHOLE},
-                               {OPTION_PLACE, is_window || random_between(&random, 0, 1) ? PLACE_IN : PLACE_OUT},
-                               {OPTION_HEADS, (uint8_t)random_between(&random, HEADS_ONE, HEADS_MANY)},
-                               {OPTION_OPERANDS, (uint8_t)random_between(&random, 0, 1)},
-                               {OPTION_SEQUENCES, SEQUENCES_NONE},
-                               {OPTION_COLUMNS, COLUMNS_PAIR},
-                               {OPTION_TABLE, TABLE_ROWS}};
-    return USUAL(seed, rows, times[seed / 64 % 4], 0);
-}
-
-/* As many sequences as one look at the boundaries can tell apart, or two, and around where the first look is at those that
- * should be near; many are empty. */
-static config *make_sequences(uint64_t seed)
-{
-    static const int32_t counts[] = {31, 32, 33, 62, 63, 300, 961, 991, 992, 1024};
-    random_state random = {seed};
-    const uint8_t packed[][2] = {{OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
-                                 {OPTION_LAYOUT, LAYOUT_THD},
-                                 {OPTION_SEQUENCES, usual_sequences[random_between(&random, 1, 2)]},
-                                 {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_INV_FREQ},
-                                 {OPTION_WINDOW, WINDOW_WHOLE},
-                                 {OPTION_HEADS, random_between(&random, 0, 2) ? HEADS_MANY : HEADS_ONE},
-                                 {OPTION_OPERANDS, random_between(&random, 0, 2) == 2},
-                                 {OPTION_COLUMNS, COLUMNS_PAIR},
-                                 {OPTION_TABLE, TABLE_ROWS},
-                                 {OPTION_CU_DTYPE, INDEX_I32}};
-    return USUAL(seed, packed, 1, counts[random_between(&random, 0, 9)]);
-}
-
-/* Gradients of angles whose rows follow from the shapes or from few sequences, of which random options leave few. */
-static config *make_gradient(uint64_t seed)
-{
-    random_state random = {seed};
-    const uint8_t layout = (uint8_t)random_between(&random, 0, 3);
-    const uint8_t gradient[][2] = {
-        {OPTION_DTYPE, usual_dtypes[random_between(&random, 0, 2)]},
-        {OPTION_LAYOUT, layout < 3 ? usual_layouts[layout] : LAYOUT_THD},
-        {OPTION_SEQUENCES, layout < 3 ? SEQUENCES_NONE : usual_sequences[random_between(&random, 1, 2)]},
-        {OPTION_ANGLES, random_between(&random, 0, 1) ? ANGLES_FREQS : ANGLES_TABLE},
-        {OPTION_GRADIENT, random_between(&random, 0, 3) ? GRADIENT_TOO : GRADIENT_ONLY},
-        {OPTION_SIZE, SIZE_VECTORS},
-        {OPTION_ELEMENTS, ELEMENTS_ADJACENT},
-        {OPTION_POSITIONS, POSITIONS_INDEX},
-        {OPTION_RANGE, RANGE_INSIDE},
-        {OPTION_CP, 0}};
-    config_choices choices = config_choose_with(seed, gradient, sizeof gradient / sizeof *gradient);
-    choices.times = random_between(&random, 0, 3) ? 1 : 30;
-    return config_make(seed, &choices);
-}
-
-/* Half of the configs are such that whole vectors can be moved, and some have many rows. */
-static config *make(uint64_t seed)
-{
-    if (seed % 64 == 21)
-        return make_sequences(seed);
-    if (seed % 64 == 5)
-        return make_whole(seed);
-    if (seed % 64 == 37)
-        return make_rows(seed);
-    if (seed % 16 == 12)
-        return make_gradient(seed);
-    if (seed % 16 == 11)
-        return make_windows(seed);
-    if (seed % 16 == 3)
-        return make_several(seed);
     static const uint8_t layouts[] = {LAYOUT_SBHD, LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD};
     const uint8_t vectors[][2] = {
         {OPTION_SIZE, SIZE_VECTORS}, {OPTION_ELEMENTS, ELEMENTS_ADJACENT}, {OPTION_LAYOUT, layouts[seed / 2 % 4]}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (seed % kinds[i].every == kinds[i].rest)
+            return choose_kind(&kinds[i], seed);
     config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 3 : 0);
     if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_DTYPE] != DTYPE_F64)
         choices.specials = (int32_t)(seed / 2 % 2);
     choices.times = seed % 20 == 7 ? 40 : 1;
-    return config_make(seed, &choices);
+    return choices;
 }
 
 static void print_tally(const tally *t, uint64_t count)
@@ -321,6 +284,10 @@ static void print_tally(const tally *t, uint64_t count)
         printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
     printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
     printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp\n", t->sums, t->worst_sum);
+    for (int option = 0; option < OPTION_COUNT && count >= ENOUGH; option++)
+        for (int value = 0; value < config_value_count(option); value++)
+            CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tried", config_option_name(option),
+                          config_value_name(option, value));
 }
 
 int main(int argc, char **argv)
@@ -329,8 +296,11 @@ int main(int argc, char **argv)
     device_require();
     tally t = {.arena = device_arena_new(device_option(argc, argv, "--separate", 0) != 0)};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        config *c = make(seed);
+        const config_choices choices = choose(seed);
+        config *c = config_make(seed, &choices);
         t.arena->align = seed % 8 < 6;
+        for (int option = 0; option < OPTION_COUNT; option++)
+            t.hits[option][choices.value[option]]++;
         for (int backward = 0; backward < 2; backward++)
             check_call(&t, c, backward);
         config_free(c);
