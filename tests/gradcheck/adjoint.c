@@ -22,7 +22,7 @@ static void run(problem *p, const call *k, int backward)
 
 static void print(const problem *p)
 {
-    gradcheck_print(p->c, "adjoint", p->c->seed);
+    gradcheck_print(p->c, "adjoint");
 }
 
 /* The inner product of what is stored at these addresses with what was there before, and the sum of magnitudes of that. */

@@ -64,7 +64,7 @@ int gradcheck_angle_gradient(seed_range seeds)
         CHECK_MESSAGE(is_right, "%s", result.why);
         CHECK_MESSAGE(is_same, "the bits depend on threads or instruction set");
         if (!is_right || !is_same)
-            gradcheck_print(c, "angle_gradient", seed);
+            gradcheck_print(c, "angle_gradient");
         config_free(c);
     }
     printf("%ld sums, %ld unused angles\n", result.sums[1], result.sums[0]);

@@ -43,7 +43,7 @@ static void run(sweep *s, const config_choices *choices)
     config *c = config_make(number, choices);
     for (int backward = 0; backward < 2; backward++)
         if (!CHECK_MESSAGE(gradcheck_compare(c, backward, &s->result), "backward %d: %s", backward, s->result.why))
-            gradcheck_print(c, "covering", number);
+            gradcheck_print(c, "covering");
     config_free(c);
 }
 

@@ -19,14 +19,16 @@ static const double ladder[RUNGS] = {0x1p-5, 0x1p-9, 0x1p-13, 0x1p-17};
 static const int one_in[] = {1, 3, 9}; /* one of so many angles turns, by direction */
 enum { DIRECTIONS = sizeof one_in / sizeof one_in[0] };
 
-/* The angles {axis, batch, row, column} of a call and their gradient, of which either may have entries that serve several.
- * Frequencies are columns of one row. */
+/* The angles {axis, batch, row, column} of a call, by number. The table and its gradient have entries that serve several.
+ * Frequencies are the columns of one row. */
 typedef struct angles {
     problem *p;
-    int64_t size[4], stride[4], gradient_stride[4], count;
-    double *values;  /* by number: what the angles or frequencies are before they are turned */
-    double *steps;   /* by number: the direction */
-    double per_step; /* the largest |change| of a token's angle with the step: 1, or the largest position */
+    int64_t count;
+    tensor table, gradient; /* where the entry of a number is */
+    tensor once;            /* the lowest number that has the same entry of the gradient */
+    tensor together;        /* the lowest number of the angles that turn together, because either has them once */
+    double *values, *steps; /* what the angles or frequencies are before they are turned, and the direction */
+    double per_step;        /* the largest |change| of a token's angle with the step: 1, or the largest position */
 } angles;
 
 typedef struct tally {
@@ -36,27 +38,33 @@ typedef struct tally {
 
 /* ---- angles ---- */
 
-static int64_t offset_of(const int64_t size[4], const int64_t stride[4], int64_t number)
+static double largest_position(const trope_args *a)
 {
-    int64_t offset = 0;
-    for (int d = 3; d >= 0; d--) {
-        offset += number % size[d] * stride[d];
-        number /= size[d];
+    double largest = 1;
+    for (int64_t i = 0; i < a->batch * a->tokens; i++) {
+        const reference_place place = reference_find(a, i / a->tokens, i % a->tokens);
+        for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
+            largest = fmax(largest, fabs((double)place.position[axis]));
     }
-    return offset;
+    return largest;
 }
 
-/* The number of the first angle that is one with this, in the table or in the gradient. */
-static int64_t first_like(const angles *a, int64_t number)
+static void describe(angles *a, const trope_args *args)
 {
-    int64_t first = 0, step = 1;
+    const int is_table = !args->d_inv_freq;
+    const int64_t columns = reference_pairs(args) * (!is_table || args->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
+    const tensor all = {.size = {is_table ? reference_axes(args) : 1, is_table ? args->batch : 1,
+                                 is_table ? args->angle_rows : 1, columns, 1}};
+    a->table = a->gradient = a->once = a->together = all;
+    tensor_table_strides(args, args->angle_layout, args->angle_stride, columns, a->table.stride);
+    tensor_table_strides(args, args->d_freqs_layout, args->d_freqs_stride, columns, a->gradient.stride);
+    a->count = 1;
     for (int d = 3; d >= 0; d--) {
-        if (a->stride[d] && a->gradient_stride[d])
-            first += number % a->size[d] * step;
-        number /= a->size[d];
-        step *= a->size[d];
+        a->once.stride[d] = a->gradient.stride[d] ? a->count : 0;
+        a->together.stride[d] = a->table.stride[d] ? a->once.stride[d] : 0;
+        a->count *= all.size[d];
     }
-    return first;
+    a->per_step = is_table ? 1 : largest_position(args);
 }
 
 /* Turns all angles by `step` times the direction. */
@@ -65,62 +73,31 @@ static void turn(const angles *a, double step)
     const trope_args *args = &a->p->forward.args;
     double *const freqs = (double *)(uintptr_t)args->freqs, *const inv_freq = a->p->c->inv_freq;
     for (int64_t i = 0; i < a->count; i++) {
-        const int64_t at = offset_of(a->size, a->stride, i);
+        const int64_t at = tensor_offset(&a->table, i);
         const double value = a->values[i] + step * a->steps[i];
-        if (freqs) {
-            freqs[at] = value;
-        } else if (args->cos) {
+        if (args->cos) {
             ((double *)(uintptr_t)args->cos)[at] = cos(value);
             ((double *)(uintptr_t)args->sin)[at] = sin(value);
         } else {
-            inv_freq[i] = value;
+            (freqs ? freqs : inv_freq)[at] = value;
         }
     }
     if (args->phase_step)
         CHECK(trope_phase_steps(inv_freq, (int32_t)a->count, a->p->c->phase_step) == TROPE_OK);
 }
 
-static double largest_position(const trope_args *args)
-{
-    double largest = 1;
-    for (int64_t i = 0; i < args->batch * args->tokens; i++) {
-        const reference_place place = reference_find(args, i / args->tokens, i % args->tokens);
-        for (int axis = 0; axis < TROPE_MAX_AXES; axis++)
-            largest = fmax(largest, fabs((double)place.position[axis]));
-    }
-    return largest;
-}
-
-static void describe_table(const trope_args *args, angles *a)
-{
-    const int64_t columns = reference_pairs(args) * (args->angle_columns == TROPE_COLUMNS_PAIR ? 1 : 2);
-    const int64_t size[4] = {reference_axes(args), args->batch, args->angle_rows, columns};
-    memcpy(a->size, size, sizeof size);
-    tensor_table_strides(args, args->angle_layout, args->angle_stride, columns, a->stride);
-    tensor_table_strides(args, args->d_freqs_layout, args->d_freqs_stride, columns, a->gradient_stride);
-    a->per_step = 1;
-}
-
-/* Random tables become the cosines and sines of random angles. */
+/* Random tables become the cosines and sines of random angles, the same for all that have an entry. */
 static angles make_angles(problem *p)
 {
     const trope_args *args = call_args(&p->backward);
-    angles a = {.p = p, .size = {1, 1, 1, reference_pairs(args)}, .stride = {0, 0, 0, 1}, .gradient_stride = {0, 0, 0, 1}};
-    if (args->d_inv_freq)
-        a.per_step = largest_position(args);
-    else
-        describe_table(args, &a);
-    a.count = a.size[0] * a.size[1] * a.size[2] * a.size[3];
+    const double *const values = args->freqs ? args->freqs : p->c->inv_freq;
+    angles a = {.p = p};
+    describe(&a, args);
     a.values = malloc((size_t)a.count * sizeof *a.values);
     a.steps = calloc((size_t)a.count, sizeof *a.steps);
     for (int64_t i = 0; i < a.count; i++) {
-        const int64_t at = offset_of(a.size, a.stride, i);
-        if (args->freqs)
-            a.values[i] = ((const double *)args->freqs)[at];
-        else if (args->d_inv_freq)
-            a.values[i] = p->c->inv_freq[i];
-        else /* the same for all that have this entry */
-            a.values[i] = 3.2 * random_real(&(random_state){p->c->seed + (uint64_t)at});
+        const int64_t at = tensor_offset(&a.table, i);
+        a.values[i] = args->cos ? 3.2 * random_real(&(random_state){p->c->seed + (uint64_t)at}) : values[at];
     }
     turn(&a, 0);
     return a;
@@ -128,37 +105,12 @@ static angles make_angles(problem *p)
 
 /* ---- one direction ---- */
 
-static double *run_forward(problem *p)
-{
-    CHECK_MESSAGE(gradcheck_run(p->c, &p->forward, 0) == TROPE_OK, "%s", trope_last_error());
-    return problem_load(p, p->y, p->outputs);
-}
-
-/* L+ - L-, and the sum of |dy| over the elements that differ. */
-static double difference(const angles *a, const double *dy, double step, double *moved)
-{
-    long double sum = 0;
-    turn(a, step);
-    double *const plus = run_forward(a->p);
-    turn(a, -step);
-    double *const minus = run_forward(a->p);
-    *moved = 0;
-    for (int64_t i = 0; i < a->p->outputs; i++) {
-        sum += (long double)dy[i] * (plus[i] - minus[i]);
-        *moved += plus[i] != minus[i] ? fabs(dy[i]) : 0;
-    }
-    free(plus);
-    free(minus);
-    return (double)sum;
-}
-
-/* Chooses a direction; angles that are one in the table or in the gradient turn together. Returns what the angles that turn
- * are rounded by, in radians. */
+/* Returns what the angles that turn are rounded by, in radians. */
 static double choose_direction(angles *a, int once_in, uint64_t key)
 {
     double largest = 0;
     for (int64_t i = 0; i < a->count; i++) {
-        random_state random = {key + (uint64_t)first_like(a, i)};
+        random_state random = {key + (uint64_t)tensor_offset(&a->together, i)};
         const int is_turned = random_between(&random, 1, once_in) == 1;
         a->steps[i] = is_turned ? random_real(&random) : 0;
         largest = is_turned ? fmax(largest, fabs(a->values[i])) : largest;
@@ -172,15 +124,31 @@ static double choose_direction(angles *a, int once_in, uint64_t key)
 static double slope(const angles *a, const double *gradient)
 {
     long double sum = 0;
-    for (int64_t i = 0; i < a->count; i++) {
-        int64_t rest = i, is_repeated = 0;
-        for (int d = 3; d >= 0; d--) {
-            is_repeated |= !a->gradient_stride[d] && rest % a->size[d];
-            rest /= a->size[d];
-        }
-        if (!is_repeated)
-            sum += (long double)gradient[offset_of(a->size, a->gradient_stride, i)] * a->steps[i];
+    for (int64_t i = 0; i < a->count; i++)
+        if (tensor_offset(&a->once, i) == i)
+            sum += (long double)gradient[tensor_offset(&a->gradient, i)] * a->steps[i];
+    return (double)sum;
+}
+
+static double *run_forward(const angles *a, double step)
+{
+    turn(a, step);
+    CHECK_MESSAGE(gradcheck_run(a->p->c, &a->p->forward, 0) == TROPE_OK, "%s", trope_last_error());
+    return problem_load(a->p, a->p->y, a->p->outputs);
+}
+
+/* L+ - L-, and the sum of |dy| over the elements that differ. */
+static double difference(const angles *a, const double *dy, double step, double *moved)
+{
+    double *const plus = run_forward(a, step), *const minus = run_forward(a, -step);
+    long double sum = 0;
+    *moved = 0;
+    for (int64_t i = 0; i < a->p->outputs; i++) {
+        sum += (long double)dy[i] * (plus[i] - minus[i]);
+        *moved += plus[i] != minus[i] ? fabs(dy[i]) : 0;
     }
+    free(plus);
+    free(minus);
     return (double)sum;
 }
 
@@ -197,7 +165,7 @@ static void check_direction(const angles *a, const double *dy, double gradient, 
         t->checked += scale > 0;
         if (!CHECK_MESSAGE(error <= bound, "step %g: the gradient is %.17g, by differences %.17g +- %.3g", h, gradient,
                            numeric, bound))
-            gradcheck_print(a->p->c, "finite_difference", a->p->c->seed);
+            gradcheck_print(a->p->c, "finite_difference");
     }
 }
 
@@ -215,8 +183,8 @@ static void check_seed(uint64_t seed, tally *t)
     CHECK_MESSAGE(gradcheck_run(p->c, &p->backward, 1) == TROPE_OK, "%s", trope_last_error());
     for (int i = 0; i < DIRECTIONS; i++) {
         const double rounding = choose_direction(&a, one_in[i], seed * DIRECTIONS + (uint64_t)i);
-        const double *const gradient = args->d_inv_freq ? args->d_inv_freq : args->d_freqs;
-        check_direction(&a, dy, slope(&a, gradient), rounding, t);
+        const double gradient = slope(&a, args->d_inv_freq ? args->d_inv_freq : args->d_freqs);
+        check_direction(&a, dy, gradient, rounding, t);
     }
     free(dy);
     free(a.values);

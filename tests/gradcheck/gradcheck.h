@@ -29,7 +29,7 @@ int gradcheck_adjoint(seed_range seeds);
 int gradcheck_angle_gradient(seed_range seeds);
 
 /* Prints the command that repeats a config, and the config, after a check that failed. */
-void gradcheck_print(const config *c, const char *part, uint64_t seed);
+void gradcheck_print(const config *c, const char *part);
 
 /* Runs a config in one direction. Returns whether all bytes are as the reference says. */
 int gradcheck_compare(config *c, int backward, comparison *result);

@@ -26,11 +26,12 @@ static const named_part parts[] = {
     {"angle_gradient", gradcheck_angle_gradient, 80},
 };
 
-void gradcheck_print(const config *c, const char *part, uint64_t seed)
+void gradcheck_print(const config *c, const char *part)
 {
     char description[2048];
     config_describe(c, description, sizeof description);
-    printf("    %s %s --seed 0x%llx --count 1\n    %s\n", gradcheck_program, part, (unsigned long long)seed, description);
+    printf("    %s %s --seed 0x%llx --count 1\n    %s\n", gradcheck_program, part, (unsigned long long)c->seed,
+           description);
 }
 
 int gradcheck_compare(config *c, int backward, comparison *result)
@@ -67,7 +68,7 @@ int gradcheck_random(seed_range seeds)
         config *c = config_make(seed, &choices);
         for (int backward = 0; backward < 2; backward++)
             if (!CHECK_MESSAGE(gradcheck_compare(c, backward, &result), "backward %d: %s", backward, result.why))
-                gradcheck_print(c, "random", seed);
+                gradcheck_print(c, "random");
         config_free(c);
     }
     printf("%llu configurations, forward and backward\n", (unsigned long long)seeds.count);
