@@ -59,13 +59,6 @@ static size_t tensor_bytes(const call_case *k, int operand)
     return (size_t)(k->first + step_of(k) * ((tokens - 1) * distance + of_token)) * number_size(k->dtype);
 }
 
-size_t case_sum_bytes(const call_case *k)
-{
-    if (k->angles == INV_FREQ)
-        return (size_t)pairs_of(k) * sizeof(double);
-    return (size_t)angle_count(k) * (k->dtype == TROPE_F64 ? sizeof(double) : sizeof(float));
-}
-
 int case_is_backward(const call_case *k)
 {
     return k->backward || k->gradient;
@@ -98,7 +91,9 @@ static size_t region_bytes(const call_case *k, int region)
     case REGION_TABLE:
         return k->angles != INV_FREQ ? (size_t)angle_count(k) * sizeof(float) : 0;
     case REGION_SUMS:
-        return k->gradient ? case_sum_bytes(k) : 0;
+        if (k->gradient && k->angles == INV_FREQ)
+            return (size_t)pairs_of(k) * sizeof(double);
+        return k->gradient ? (size_t)angle_count(k) * (k->dtype == TROPE_F64 ? sizeof(double) : sizeof(float)) : 0;
     default:
         return sizeof(int32_t); /* the status word */
     }
@@ -132,15 +127,23 @@ static unsigned char *place(const case_map *m, void *memory, int region)
     return (unsigned char *)memory + m->regions[region].at;
 }
 
+/* Three random bits for each number. After the first million they come again: a prime number of them, so that what is read
+ * from a wrong place is seen. */
 static void draw_whole_numbers(int32_t dtype, unsigned char *to, size_t bytes, random_state *random)
 {
-    static const double numbers[] = {1, 2, 3, -1, -2, -3};
-    const size_t size = number_size(dtype);
-    unsigned char elements[6][8];
-    for (int i = 0; i < 6; i++)
+    enum { NUMBERS = 8, OF_DRAW = 21, PERIOD = 1000003 };
+    static const double numbers[NUMBERS] = {1, 2, 3, -1, -2, -3, 2, -3};
+    const size_t size = number_size(dtype), drawn = bytes < PERIOD * size ? bytes : PERIOD * size;
+    unsigned char elements[NUMBERS][8];
+    for (int i = 0; i < NUMBERS; i++)
         number_store(dtype, elements[i], numbers[i]);
-    for (size_t at = 0; at < bytes; at += size)
-        memcpy(to + at, elements[random_between(random, 0, 5)], size);
+    for (size_t at = 0; at < drawn;) {
+        uint64_t bits = random_bits(random);
+        for (int i = 0; i < OF_DRAW && at < drawn; i++, at += size, bits >>= 3)
+            memcpy(to + at, elements[bits % NUMBERS], size);
+    }
+    for (size_t at = drawn; at < bytes; at += drawn)
+        memcpy(to + at, to, bytes - at < drawn ? bytes - at : drawn);
 }
 
 /* By the number of the element, not by its place. */
@@ -165,19 +168,22 @@ static void draw_tensors(const call_case *k, const case_map *m, void *memory, ra
     }
 }
 
+/* Sines and cosines whose gradient is asked for are quarters. */
 static void draw_tables(const call_case *k, const case_map *m, void *memory, random_state *random)
 {
     float *const table = (float *)(void *)place(m, memory, REGION_TABLE);
     float *const sines = (float *)(void *)place(m, memory, REGION_SINES);
     for (int64_t i = 0; i < angle_count(k); i++) {
         const double angle = 0.75 + 0.65 * random_real(random);
-        table[i] = (float)(k->angles == TABLES ? cos(angle) : angle);
+        const double quarters = (double)random_between(random, -4, 4) / 4,
+                     others = (double)random_between(random, -4, 4) / 4;
+        table[i] = (float)(k->angles == FREQS ? angle : k->gradient ? quarters : cos(angle));
         if (k->angles == TABLES)
-            sines[i] = (float)sin(angle);
+            sines[i] = (float)(k->gradient ? others : sin(angle));
     }
 }
 
-static void store_index(int32_t dtype, void *to, int64_t i, int64_t value)
+void case_store_index(int32_t dtype, void *to, int64_t i, int64_t value)
 {
     if (dtype == TROPE_I64)
         ((int64_t *)to)[i] = value;
@@ -191,13 +197,13 @@ static void draw_boundaries(const call_case *k, void *to, random_state *random)
     const int64_t longest = k->longest ? k->longest : k->rows;
     const int64_t end = k->tokens - (k->gap ? random_between(random, 0, k->gap) : 0);
     int64_t at = k->gap ? random_between(random, 0, k->gap) : 0;
-    store_index(k->cu_dtype, to, 0, at);
+    case_store_index(k->cu_dtype, to, 0, at);
     for (int64_t i = 1; i <= k->sequences; i++) {
         const int64_t left = end - at, most = left < longest ? left : longest, others = longest * (k->sequences - i);
         const int64_t least = !k->gap && left > others ? left - others : 0;
         if (least || random_between(random, 0, 3))
             at += random_between(random, least, most);
-        store_index(k->cu_dtype, to, i, at);
+        case_store_index(k->cu_dtype, to, i, at);
     }
 }
 
@@ -210,9 +216,9 @@ void case_draw(const call_case *k, const case_map *m, void *memory, uint64_t see
     if (k->cu_dtype)
         draw_boundaries(k, place(m, memory, REGION_CU_SEQLENS), &random);
     for (int64_t i = 0; k->ids_dtype && i < batch_of(k) * k->tokens; i++)
-        store_index(k->ids_dtype, place(m, memory, REGION_IDS), i, random_between(&random, 0, k->rows - 1));
+        case_store_index(k->ids_dtype, place(m, memory, REGION_IDS), i, random_between(&random, 0, k->rows - 1));
     for (int64_t i = 0; k->starts_dtype && i < k->sequences; i++)
-        store_index(TROPE_I32, place(m, memory, REGION_STARTS), i, random_between(&random, 0, 1000000));
+        case_store_index(TROPE_I32, place(m, memory, REGION_STARTS), i, random_between(&random, 0, 1000000));
 }
 
 /* ---- the call ---- */

@@ -83,15 +83,16 @@ case_region case_take(size_t *end, size_t bytes);
  *
  * Elements are whole numbers of both signs up to 3. With a gradient, angles are from 0.1 to 1.4, unless frequencies are
  * multiplied by positions beyond 14. Sines and cosines in fp32 are then multiples of 2^-27, and a sum of up to 2^20 terms
- * has less than 53 bits: it is exact in any order. `any_numbers` draws elements of which this does not hold, the same ones
- * for every layout of the same shape. */
+ * has less than 53 bits: it is exact in any order. Tables of sines and cosines are quarters if there is a gradient, and
+ * sums of 2^40 terms are exact. `any_numbers` draws elements of which this does not hold, the same ones for every layout
+ * of the same shape. */
 void case_draw(const call_case *k, const case_map *m, void *memory, uint64_t seed);
+
+/* Stores element i of an array of indices. */
+void case_store_index(int32_t dtype, void *to, int64_t i, int64_t value);
 
 /* The call on a block of memory, without a workspace. It holds a pointer to the map. */
 call case_call(const call_case *k, const case_map *m, void *memory, int32_t device);
-
-/* The bytes of a table or of the sums. */
-size_t case_sum_bytes(const call_case *k);
 
 /* Whether the call goes backward. */
 int case_is_backward(const call_case *k);

@@ -124,7 +124,7 @@ static void check_ways(void)
 {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const call_case *const k = &cases[i].k;
-        const size_t zeros = k->gradient ? case_sum_bytes(k) : 0;
+        const size_t zeros = case_plan(k).regions[REGION_SUMS].bytes;
         check_call(*k, cases[i].kernel, 1, zeros, NULL);
         check_call(*k, cases[i].kernel, 3, zeros, NULL);
         for (size_t j = 0; j < COUNT_OF(all_boundaries); j++)

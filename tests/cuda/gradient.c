@@ -12,14 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/problem.h"
 #include "cuda/device_call.h"
+#include "cuda/problem.h"
 #include "parity/parity.h"
 #include "support/number.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* The device's result and, in another block, the CPU's are brought to `found` and `host`. */
 static void run_on_device(problem *p)
 {
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", p->k.name, trope_last_error());
@@ -62,13 +61,8 @@ static const int64_t counts[] = {1, 2, 29, 30, 31, 62, 63, 255, 509, 510, 511, 7
 static void spoil(problem *p, random_state *random)
 {
     void *const boundaries = problem_region(p, REGION_CU_SEQLENS);
-    for (int64_t i = random_between(random, 0, 2); i <= p->k.sequences; i += random_between(random, 1, 9)) {
-        const int64_t boundary = random_between(random, -p->k.tokens, 2 * p->k.tokens);
-        if (p->k.cu_dtype == TROPE_I64)
-            ((int64_t *)boundaries)[i] = boundary;
-        else
-            ((int32_t *)boundaries)[i] = (int32_t)boundary;
-    }
+    for (int64_t i = random_between(random, 0, 2); i <= p->k.sequences; i += random_between(random, 1, 9))
+        case_store_index(p->k.cu_dtype, boundaries, i, random_between(random, -p->k.tokens, 2 * p->k.tokens));
     problem_upload(p, NULL);
 }
 

@@ -112,16 +112,6 @@ static size_t workspace_of(const links *l, int32_t device)
     return (size_t)bytes;
 }
 
-static void take_slots(links *l)
-{
-    for (int i = 0; i < 2; i++) {
-        const case_region *const of_operand = l->map.regions + i;
-        l->slots[0][i] = of_operand[REGION_SRC].at;
-        l->slots[1][i] = of_operand[REGION_DST].at;
-        l->slots[2][i] = l->k.in_place ? l->slots[0][i] : case_take(&l->end, of_operand[REGION_SRC].bytes).at;
-    }
-}
-
 static links plan(const family *f, int64_t tokens)
 {
     links l = {.k = case_of(f, tokens)};
@@ -129,9 +119,12 @@ static links plan(const family *f, int64_t tokens)
     size_t largest = 0;
     l.map = case_plan(&l.k);
     l.end = l.map.end;
-    for (int i = 0; i < 2; i++) /* the sums and what follows them are not brought */
-        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at;
-    take_slots(&l);
+    for (int i = 0; i < 2; i++) {
+        l.from[i] = case_take(&l.end, regions[REGION_SUMS].at).at; /* the sums and what follows them are not brought */
+        l.slots[0][i] = regions[REGION_SRC + i].at;
+        l.slots[1][i] = regions[REGION_DST + i].at;
+        l.slots[2][i] = l.k.in_place ? l.slots[0][i] : case_take(&l.end, regions[REGION_SRC + i].bytes).at;
+    }
     l.rotated = case_take(&l.end, regions[REGION_DST].bytes).at;
     for (int i = 0; i < ROUNDS; i++)
         l.sums[i] = case_take(&l.end, regions[REGION_SUMS].bytes).at;
@@ -153,23 +146,19 @@ static void fill(const void *what, unsigned char *memory)
         memcpy(memory + l->map.regions[i].at, memory + l->from[0] + l->map.regions[i].at, l->map.regions[i].bytes);
 }
 
-/* Mostly by a call, but each region sometimes by the runtime. */
-static void bring(const links *l, chain_place at, int region, int round)
-{
-    const case_region to = l->map.regions[region];
-    const size_t from = l->from[round % 2] + to.at;
-    if (to.bytes && round % 4 < 3)
-        chain_copy_by_call(at, to.at, from, to.bytes, l->scratch);
-    else if (to.bytes)
-        chain_copy(at, to.at, from, to.bytes);
-}
-
-/* Indices, tables, and what else is in front of region `end`. */
+/* Brings indices, tables, and what else is in front of region `end`: mostly by a call, but sometimes by the runtime. */
 static void bring_inputs(const links *l, chain_place at, int end, int round)
 {
-    for (int region = 0; region < end; region++)
-        if (region != REGION_PADDED)
-            bring(l, at, region, round);
+    for (int region = 0; region < end; region++) {
+        const case_region to = l->map.regions[region];
+        const size_t from = l->from[round % 2] + to.at;
+        if (!to.bytes || region == REGION_PADDED)
+            continue;
+        if (round % 4 < 3)
+            chain_copy_by_call(at, to.at, from, to.bytes, l->scratch);
+        else
+            chain_copy(at, to.at, from, to.bytes);
+    }
 }
 
 /* ---- steps of a rotation ---- */

@@ -15,20 +15,20 @@
 
 #include "gradcheck/gradcheck.h"
 
-static void run(problem *p, const call *k, int backward)
+static void run(linear_call *p, const call *k, int backward)
 {
     CHECK_MESSAGE(gradcheck_run(p->c, k, backward) == TROPE_OK, "%s", trope_last_error());
 }
 
-static void print(const problem *p)
+static void print(const linear_call *p)
 {
     gradcheck_print(p->c, "adjoint");
 }
 
 /* The inner product of what is stored at these addresses with what was there before, and the sum of magnitudes of that. */
-static long double product(const problem *p, char *const *address, const double *with, int64_t count, double *length)
+static long double product(const linear_call *p, char *const *address, const double *with, int64_t count, double *length)
 {
-    double *const values = problem_load(p, address, count);
+    double *const values = linear_load(p, address, count);
     long double sum = 0;
     for (int64_t i = 0; i < count; i++) {
         sum += (long double)values[i] * with[i];
@@ -38,17 +38,17 @@ static long double product(const problem *p, char *const *address, const double 
     return sum;
 }
 
-static void check_transpose(problem *p, double *worst)
+static void check_transpose(linear_call *p, double *worst)
 {
     double of_y = 0, of_x = 0;
     config_reset(p->c);
-    double *x = problem_load(p, p->x, p->inputs), *dy = problem_load(p, p->dy, p->outputs);
+    double *x = linear_load(p, p->x, p->inputs), *dy = linear_load(p, p->dy, p->outputs);
     run(p, &p->forward, 0);
     const long double in_y = product(p, p->y, dy, p->outputs, &of_y);
     run(p, &p->backward, 1);
     const long double in_x = product(p, p->dx, x, p->inputs, &of_x);
     const double length = of_y + p->heads * of_x, error = fabs((double)(in_y - in_x));
-    const double bound = length * problem_element_error(p);
+    const double bound = length * linear_element_error(p);
     *worst = fmax(*worst, error / (length * p->amplitude));
     if (!CHECK_MESSAGE(error <= bound, "<Mx, y> is %.17Lg, <x, M'y> is %.17Lg, bound %.3g", in_y, in_x, bound))
         print(p);
@@ -57,7 +57,7 @@ static void check_transpose(problem *p, double *worst)
 }
 
 /* The call that takes y back to where dy was, by backward or by turning the other way. */
-static call undo(const problem *p, int by_backward)
+static call undo(const linear_call *p, int by_backward)
 {
     call k = p->forward;
     for (int i = 0; i < k.args.operand_count; i++) {
@@ -78,17 +78,17 @@ static call undo(const problem *p, int by_backward)
     return k;
 }
 
-static void check_undone(problem *p, int by_backward, double *worst)
+static void check_undone(linear_call *p, int by_backward, double *worst)
 {
     const call back = undo(p, by_backward);
     config_reset(p->c);
-    double *const x = problem_load(p, p->x, p->inputs);
+    double *const x = linear_load(p, p->x, p->inputs);
     run(p, &p->forward, 0);
     run(p, &back, by_backward);
-    double *const found = problem_load(p, p->dy, p->inputs);
+    double *const found = linear_load(p, p->dy, p->inputs);
     /* y is off by e in both elements of the pair, x then by twice that and by e of its own; cos^2 + sin^2 is off by 4e-7. */
     const double of_sines = p->forward.args.dtype == TROPE_F64 ? 1e-15 : 4e-7;
-    const double bound = 3 * problem_element_error(p) + of_sines * p->amplitude;
+    const double bound = 3 * linear_element_error(p) + of_sines * p->amplitude;
     for (int64_t i = 0; i < p->inputs; i++) {
         const double error = fabs(found[i] - x[i]);
         *worst = fmax(*worst, error / p->amplitude);
@@ -105,9 +105,9 @@ static void check_seed(uint64_t seed, double worst[2][4])
     const uint8_t dtype = (uint8_t)(seed % 4);
     static const uint8_t angles[] = {ANGLES_FREQS, ANGLES_INV_FREQ, ANGLES_PHASE_STEP};
     const uint8_t any[][2] = {{OPTION_DTYPE, dtype}};
-    problem *p = problem_make(seed, any, 1);
+    linear_call *p = linear_make(seed, any, 1);
     check_transpose(p, &worst[0][dtype]);
-    problem_free(p);
+    linear_free(p);
     /* Rotations proper, of which none is left out: one angle a pair, mscale 1, no zeros for padding. */
     const uint8_t rotation[][2] = {{OPTION_DTYPE, dtype},
                                    {OPTION_MSCALE, (uint8_t)(seed / 4 % 2)},
@@ -116,10 +116,10 @@ static void check_seed(uint64_t seed, double worst[2][4])
                                    {OPTION_ANGLES, angles[seed / 8 % 3]},
                                    {OPTION_SEQUENCES, (uint8_t)(seed / 24 % 5)},
                                    {OPTION_PADDING, (uint8_t)(seed / 24 % 5 ? TROPE_PADDING_COPY + seed / 120 % 2 : 0)}};
-    p = problem_make(seed, rotation, 7);
+    p = linear_make(seed, rotation, 7);
     check_undone(p, 0, &worst[1][dtype]);
     check_undone(p, 1, &worst[1][dtype]);
-    problem_free(p);
+    linear_free(p);
 }
 
 int gradcheck_adjoint(seed_range seeds)

@@ -22,7 +22,7 @@ enum { DIRECTIONS = sizeof one_in / sizeof one_in[0] };
 /* The angles {axis, batch, row, column} of a call, by number. The table and its gradient have entries that serve several.
  * Frequencies are the columns of one row. */
 typedef struct angles {
-    problem *p;
+    linear_call *p;
     int64_t count;
     tensor table, gradient; /* where the entry of a number is */
     tensor once;            /* the lowest number that has the same entry of the gradient */
@@ -87,7 +87,7 @@ static void turn(const angles *a, double step)
 }
 
 /* Random tables become the cosines and sines of random angles, the same for all that have an entry. */
-static angles make_angles(problem *p)
+static angles make_angles(linear_call *p)
 {
     const trope_args *args = call_args(&p->backward);
     const double *const values = args->freqs ? args->freqs : p->c->inv_freq;
@@ -134,7 +134,7 @@ static double *run_forward(const angles *a, double step)
 {
     turn(a, step);
     CHECK_MESSAGE(gradcheck_run(a->p->c, &a->p->forward, 0) == TROPE_OK, "%s", trope_last_error());
-    return problem_load(a->p, a->p->y, a->p->outputs);
+    return linear_load(a->p, a->p->y, a->p->outputs);
 }
 
 /* L+ - L-, and the sum of |dy| over the elements that differ. */
@@ -176,10 +176,10 @@ static void check_seed(uint64_t seed, tally *t)
                                 {OPTION_SIZE, SIZE_TINY},
                                 {OPTION_ANGLES, source},
                                 {OPTION_ANGLE_DTYPE, source >= ANGLES_INV_FREQ ? DTYPE_F32 : DTYPE_F64}};
-    problem *p = problem_make(seed, fixed, 4);
+    linear_call *p = linear_make(seed, fixed, 4);
     const trope_args *args = &p->backward.args;
     angles a = make_angles(p);
-    double *const dy = problem_load(p, p->dy, p->outputs);
+    double *const dy = linear_load(p, p->dy, p->outputs);
     CHECK_MESSAGE(gradcheck_run(p->c, &p->backward, 1) == TROPE_OK, "%s", trope_last_error());
     for (int i = 0; i < DIRECTIONS; i++) {
         const double rounding = choose_direction(&a, one_in[i], seed * DIRECTIONS + (uint64_t)i);
@@ -189,7 +189,7 @@ static void check_seed(uint64_t seed, tally *t)
     free(dy);
     free(a.values);
     free(a.steps);
-    problem_free(p);
+    linear_free(p);
 }
 
 int gradcheck_finite_difference(seed_range seeds)

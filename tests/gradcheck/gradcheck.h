@@ -40,7 +40,7 @@ void gradcheck_print_comparison(const comparison *result);
 
 /* A random call read as y = M x with upstream gradient dy, for the identities that need no reference. x is the config's
  * forward_src (of an operand that is only copied, the forward call's src), dy the backward call's src. */
-typedef struct problem {
+typedef struct linear_call {
     config *c;
     call forward;            /* x to y */
     call backward;           /* dy to dx, with the gradient of the angles */
@@ -48,17 +48,17 @@ typedef struct problem {
     char **x, **dx, **y, **dy;
     double amplitude; /* no element of y, and no term of dx, is greater in magnitude than this */
     int heads;        /* the most heads of which a dx is the sum */
-} problem;
+} linear_call;
 
 /* Choices at random without poison, accumulation and sources that coincide, then `fixed` (see config_choose_with), with the
  * gradient of the angles. */
-problem *problem_make(uint64_t seed, const uint8_t (*fixed)[2], int count);
-void problem_free(problem *p);
+linear_call *linear_make(uint64_t seed, const uint8_t (*fixed)[2], int count);
+void linear_free(linear_call *p);
 
 /* What an element of y, or a term of dx, may be off by: what the header of adjoint.c derives. */
-double problem_element_error(const problem *p);
+double linear_element_error(const linear_call *p);
 
 /* The elements at these addresses, to be freed. */
-double *problem_load(const problem *p, char *const *address, int64_t count);
+double *linear_load(const linear_call *p, char *const *address, int64_t count);
 
 #endif

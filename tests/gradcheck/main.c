@@ -76,27 +76,24 @@ int gradcheck_random(seed_range seeds)
     return check_result();
 }
 
-/* Of two calls in a row the first may be the name of a part. */
-static int is_chosen(const char *name, int argc, char **argv)
+static int is_usual(const char *name)
 {
-    if (argc > 1 && argv[1][0] != '-')
-        return !strcmp(name, argv[1]);
-    for (int i = 0; gradcheck_usual_parts[i]; i++)
-        if (!strcmp(name, gradcheck_usual_parts[i]))
-            return 1;
-    return 0;
+    int i = 0;
+    while (gradcheck_usual_parts[i] && strcmp(name, gradcheck_usual_parts[i]))
+        i++;
+    return gradcheck_usual_parts[i] != NULL;
 }
 
 int main(int argc, char **argv)
 {
-    const int options = argc > 1 && argv[1][0] != '-'; /* arguments in front of these */
+    const int names = argc > 1 && argv[1][0] != '-'; /* in front of the options */
     int status = 0, ran = 0;
     gradcheck_start();
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        if (!is_chosen(parts[i].name, argc, argv))
+        if (names ? strcmp(parts[i].name, argv[1]) : !is_usual(parts[i].name))
             continue;
         printf("%s:\n", parts[i].name);
-        status |= parts[i].run(parse_seeds(argc - options, argv + options, parts[i].count));
+        status |= parts[i].run(parse_seeds(argc - names, argv + names, parts[i].count));
         ran++;
     }
     if (!ran)

@@ -21,7 +21,7 @@ static config_choices choose(uint64_t seed, const uint8_t (*fixed)[2], int count
     }
 }
 
-double problem_element_error(const problem *p)
+double linear_element_error(const linear_call *p)
 {
     static const double units[] = {
         [TROPE_F32] = 0x1p-24, [TROPE_F16] = 0x1p-11, [TROPE_BF16] = 0x1p-8, [TROPE_F64] = 0x1p-53};
@@ -31,7 +31,7 @@ double problem_element_error(const problem *p)
     return p->amplitude * (roundings * units[a->dtype] + (3 + levels) * v) + number_half_ulp(a->dtype, 0);
 }
 
-double *problem_load(const problem *p, char *const *address, int64_t count)
+double *linear_load(const linear_call *p, char *const *address, int64_t count)
 {
     double *const values = malloc((size_t)count * sizeof *values);
     for (int64_t i = 0; i < count; i++)
@@ -40,9 +40,9 @@ double *problem_load(const problem *p, char *const *address, int64_t count)
 }
 
 /* cos and sin are at most 1 in magnitude in every config, so |y| <= m (|x1| + |x2|). */
-static void find_amplitude(problem *p)
+static void find_amplitude(linear_call *p)
 {
-    double *const x = problem_load(p, p->x, p->inputs), *const dy = problem_load(p, p->dy, p->outputs), greatest = 0;
+    double *const x = linear_load(p, p->x, p->inputs), *const dy = linear_load(p, p->dy, p->outputs), greatest = 0;
     for (int64_t i = 0; i < p->inputs; i++)
         greatest = fmax(greatest, fabs(x[i]));
     for (int64_t i = 0; i < p->outputs; i++)
@@ -53,7 +53,7 @@ static void find_amplitude(problem *p)
     p->amplitude = 2 * greatest * fmax(m, 0.5);
 }
 
-static void find_heads(problem *p)
+static void find_heads(linear_call *p)
 {
     p->heads = 1;
     for (int i = 0; i < p->forward.args.operand_count; i++) {
@@ -85,9 +85,9 @@ static char **list_elements(call *k, tensor_role role, int backward, int64_t *co
     return address;
 }
 
-problem *problem_make(uint64_t seed, const uint8_t (*fixed)[2], int count)
+linear_call *linear_make(uint64_t seed, const uint8_t (*fixed)[2], int count)
 {
-    problem *p = calloc(1, sizeof *p);
+    linear_call *p = calloc(1, sizeof *p);
     const config_choices choices = choose(seed, fixed, count);
     p->c = config_make(seed, &choices);
     p->backward = config_call(p->c, 1);
@@ -110,7 +110,7 @@ problem *problem_make(uint64_t seed, const uint8_t (*fixed)[2], int count)
     return p;
 }
 
-void problem_free(problem *p)
+void linear_free(linear_call *p)
 {
     config_free(p->c);
     free(p->x);
