@@ -125,7 +125,7 @@ static links plan(const family *f, int64_t tokens)
         l.slots[1][i] = regions[REGION_DST + i].at;
         l.slots[2][i] = l.k.in_place ? l.slots[0][i] : case_take(&l.end, regions[REGION_SRC + i].bytes).at;
     }
-    l.rotated = case_take(&l.end, regions[REGION_DST].bytes).at;
+    l.rotated = case_take(&l.end, l.k.gradient ? regions[REGION_DST].bytes : 0).at;
     for (int i = 0; i < ROUNDS; i++)
         l.sums[i] = case_take(&l.end, regions[REGION_SUMS].bytes).at;
     l.compared = l.end;
