@@ -178,7 +178,8 @@ typedef struct pick {
 typedef struct kind {
     uint64_t every, rest;
     int is_usual;
-    pick picks[12], times, sequences; /* a value is an index into the two tables of numbers */
+    pick picks[12];
+    pick times, sequences; /* in turn: indices into the two tables of numbers */
 } kind;
 
 static const int32_t times[] = {1, 10, 20, 30, 60, 80, 100, 200, 400, 1000},
@@ -228,17 +229,12 @@ static const kind kinds[] = {
 };
 /* clang-format on */
 
-static uint8_t draw(const pick *p, random_state *random)
-{
-    return p->values[random_between(random, 0, p->count - 1)];
-}
-
 static int draw_all(const pick *picks, random_state *random, uint8_t (*fixed)[2])
 {
     int count = 0;
     for (; picks[count].count; count++) {
         fixed[count][0] = picks[count].option;
-        fixed[count][1] = draw(&picks[count], random);
+        fixed[count][1] = picks[count].values[random_between(random, 0, picks[count].count - 1)];
     }
     return count;
 }
@@ -251,8 +247,8 @@ static config_choices choose_kind(const kind *k, uint64_t seed)
     const int common = k->is_usual ? draw_all(usual, &random, fixed) : 0;
     const int count = common + draw_all(k->picks, &random, fixed + common);
     config_choices choices = config_choose_with(seed, (const uint8_t(*)[2])fixed, count);
-    choices.times = times[draw(&k->times, &random)];
-    choices.sequences = sequences[draw(&k->sequences, &random)];
+    choices.times = times[k->times.values[seed / k->every % k->times.count]];
+    choices.sequences = sequences[k->sequences.values[seed / k->every % k->sequences.count]];
     if (k->is_usual && seed / 128 % 8 == 3) {
         choices.pairs = 136 + (int32_t)(seed / 1024 % 16) * 8;
         choices.times = 1;
