@@ -2,13 +2,15 @@
 PyTorch rounds as apex does, and in float64. Tables are random, so that halves differ. What all drop-ins have in common is
 tested in test_dropins.py."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import trope  # noqa: E402
 from checks import check, device, rearranged, upstreams  # noqa: E402, F401 (device is a fixture)
-from reference import of_table, rotate  # noqa: E402
+from reference import of_table, packed_positions, rotate  # noqa: E402
 from trope import apex  # noqa: E402
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -103,8 +105,8 @@ def test_f32_is_a_fused_product_and_sum(device):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_thd(device, dtype):
     freqs, tokens = make_freqs(device), sum(LENGTHS)
-    cu_seqlens = torch.tensor([0] + LENGTHS, device=device).cumsum(0).int()
-    rows = torch.cat([torch.arange(n, device=device) for n in LENGTHS])
+    ends = [0, *itertools.accumulate(LENGTHS)]
+    cu_seqlens, rows = torch.tensor(ends, dtype=torch.int32, device=device), packed_positions(tokens, ends)[0]
     turn = formula(*(f(freqs[rows, 0].double()) for f in (torch.cos, torch.sin)))
     check_all(
         lambda x: apex.fused_apply_rotary_pos_emb_thd(x, cu_seqlens, freqs),

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from checks import DEVICES, HALF_UNIT, assert_rounded, check, device, random  # noqa: E402, F401 (device is a fixture)
-from reference import of_table, rotate  # noqa: E402
+from reference import of_table, packed_positions, rotate  # noqa: E402
 from refusals import refused  # noqa: E402
 from trope import flash_attn as fa  # noqa: E402
 
@@ -35,8 +35,7 @@ def rows_of(batch, seqlen, offsets, device):
 
 
 def rows_of_packed(bounds, offsets, device):
-    lengths = [b - a for a, b in zip(bounds, bounds[1:])]
-    return torch.cat([torch.arange(n, device=device) + offset for n, offset in zip(lengths, offsets)])
+    return torch.from_numpy(packed_positions(bounds[-1], bounds, starts=offsets)[0]).to(device)
 
 
 # ---- apply_rotary_emb ----

@@ -13,7 +13,7 @@ import trope.megatron as tm  # noqa: E402
 import trope.torch  # noqa: E402
 from checks import check, check_results, device, random  # noqa: E402, F401 (device is a fixture)
 from dropins import Group  # noqa: E402
-from reference import axes_of_pairs, of_table, positions_on_rank, rotate, to_columns  # noqa: E402
+from reference import axes_of_pairs, of_table, packed_positions, rotate, to_columns  # noqa: E402
 from refusals import refused  # noqa: E402
 from trope.megatron._rope import _apply_rotary_pos_emb_bshd, _apply_rotary_pos_emb_thd  # noqa: E402
 
@@ -53,9 +53,8 @@ def make_thd(device, dtype, cp_size=1, rows=ROWS):
 
 def find_rows(cp_size=1, cp_rank=0, in_stream=False, lengths=LENGTHS):
     """The rows of the table that a rank's tokens have in thd, sequence by sequence."""
-    starts, layout = [0, *itertools.accumulate(lengths)], "zigzag" if cp_size > 1 else "none"
-    rows = [positions_on_rank(n // cp_size, layout, cp_size, cp_rank) + in_stream * s for n, s in zip(lengths, starts)]
-    return torch.cat([torch.from_numpy(each) for each in rows])
+    ends, cp = [0, *itertools.accumulate(lengths)], ("zigzag" if cp_size > 1 else "none", cp_size, cp_rank)
+    return torch.from_numpy(packed_positions(ends[-1] // cp_size, ends, stream=in_stream, cp=cp)[0])
 
 
 def find_cos_sin(freqs):

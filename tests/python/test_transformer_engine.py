@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import trope.transformer_engine as te  # noqa: E402
 from checks import check, device, upstreams  # noqa: E402, F401 (device is a fixture)
-from reference import angles_of, default, of_table, positions_on_rank, rotate, to_columns  # noqa: E402
+from reference import angles_of, default, of_table, packed_positions, positions_on_rank, rotate, to_columns  # noqa: E402
 from refusals import refused  # noqa: E402
 
 FORMATS = ["sbhd", "bshd", "thd"]
@@ -38,11 +38,13 @@ class Call:
             tensor_format=tensor_format, start_positions=starts, interleaved=interleaved, cu_seqlens=cu_seqlens,
             cp_size=cp_size, cp_rank=cp_rank,
         )  # fmt: skip
-        layout, starts = "zigzag" if cp_size > 1 else "none", [0] * sequences if starts is None else starts.tolist()
-        lengths = LENGTHS if tensor_format == "thd" else [TOKENS] * BATCH
-        rows = [positions_on_rank(n // cp_size, layout, cp_size, cp_rank) + s for n, s in zip(lengths, starts)]
-        join = {"thd": numpy.concatenate, "bshd": numpy.stack, "sbhd": lambda rows: numpy.stack(rows, 1)}
-        self.positions = torch.from_numpy(join[tensor_format](rows)).to(device)
+        cp = ("zigzag" if cp_size > 1 else "none"), cp_size, cp_rank
+        starts = [0] * sequences if starts is None else starts.tolist()
+        if tensor_format == "thd":
+            positions, _ = packed_positions(ends[-1] // cp_size, ends, starts=starts, cp=cp)
+        else:
+            positions = numpy.array(starts)[:, None] + positions_on_rank(TOKENS // cp_size, *cp)
+        self.positions = torch.from_numpy(positions if tensor_format != "sbhd" else positions.T).to(device)
 
     def make(self, *ends, dtype=torch.float32):
         return torch.randn(*self.positions.shape, *ends, device=self.device).to(dtype)
