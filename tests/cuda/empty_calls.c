@@ -18,7 +18,7 @@ typedef struct empty_case {
     call_case k;
 } empty_case;
 
-#define ONE(...)   .operands = {{__VA_ARGS__}}
+#define ONE(...)   .operands = {{__VA_ARGS__, 0}}
 #define WITH_FREQS .angles = FREQS, .rows = 24
 #define D_SUMS     .gradient = WITH_GRADIENT
 

@@ -49,21 +49,21 @@ int main(void)
         move_far(&o->src_layout, o->src_stride, i);
         if (!i)
             move_far(&o->dst_layout, o->dst_stride, i);
-        for (int h = 0; h < HEADS; h++)
-            CUDA_MUST(cudaMemcpy(src + (int64_t)h * FAR, (char *)problem_region(p, REGION_SRC + i) + h * bytes_of_head(i),
+        for (size_t h = 0; h < HEADS; h++)
+            CUDA_MUST(cudaMemcpy(src + h * FAR, (char *)problem_region(p, REGION_SRC + i) + h * bytes_of_head(i),
                                  bytes_of_head(i), cudaMemcpyHostToDevice));
     }
     CHECK_MESSAGE(problem_run_on_host(p) == TROPE_OK, "CPU: %s", trope_last_error());
     CHECK_MESSAGE(trope_backward(call_args(&far)) == TROPE_OK, "CUDA: %s", trope_last_error());
     CUDA_MUST(cudaDeviceSynchronize());
     for (int i = 0; i < 2; i++) {
-        for (int h = 0; h < (i ? 1 : HEADS); h++) {
+        for (size_t h = 0; h < (i ? 1 : HEADS); h++) {
             char found[TOKENS * 128 * sizeof(uint16_t)];
-            CUDA_MUST(cudaMemcpy(found, (uint16_t *)far.operands[i].dst + (int64_t)h * FAR, bytes_of_head(i),
-                                 cudaMemcpyDeviceToHost));
+            CUDA_MUST(
+                cudaMemcpy(found, (uint16_t *)far.operands[i].dst + h * FAR, bytes_of_head(i), cudaMemcpyDeviceToHost));
             CHECK_MESSAGE(
                 !memcmp(found, (char *)problem_region(p, REGION_DST + i) + h * bytes_of_head(i), bytes_of_head(i)),
-                "operand %d, head %d differs from the CPU's", i, h);
+                "operand %d, head %zu differs from the CPU's", i, h);
         }
         CUDA_MUST(cudaFree((void *)(uintptr_t)far.operands[i].src));
         CUDA_MUST(cudaFree(far.operands[i].dst));

@@ -33,7 +33,7 @@ static const unsigned char *found_sums(const problem *p)
 /* ---- packed sequences ---- */
 
 #define PACKED_F16                     .dtype = TROPE_F16, .layout = TROPE_THD, .gradient = GRADIENT_ALONE
-#define HEADS(...)                     .operands = {{__VA_ARGS__}}
+#define HEADS(...)                     .operands = {{__VA_ARGS__, 0}}
 #define OWN_ANGLES                     .columns = TROPE_COLUMNS_HALF
 #define SEQUENCES(KIND, MOST, LONGEST) .cu_dtype = KIND, .sequences = MOST, .longest = LONGEST
 
