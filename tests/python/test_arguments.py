@@ -440,13 +440,16 @@ def test_gradients_of_calls_without_tokens(library, shape, rows):
         trope.rotate_backward(x, forward_src=x, d_freqs=d_freqs, freqs=freqs, **table)
         assert not np.asarray(d_freqs).any()
         if library == "torch":
-            freqs.requires_grad_()
-            trope.rotate(x, freqs=freqs, **table).sum().backward()
-            assert freqs.grad.shape == freqs.shape and not freqs.grad.any()
+            y = trope.rotate(x.requires_grad_(), freqs=freqs.requires_grad_(), **table)
+            y.sum().backward()
+            assert y.shape == x.grad.shape == x.shape and freqs.grad.shape == freqs.shape and not freqs.grad.any()
 
 
 @pytest.mark.skipif(not torch, reason="torch is not there")
 def test_torch_tensors_beside_arrays_of_numpy():
+    x = torch.from_numpy(X.copy())
+    for others in ((x, X), (X, x), (x, [1.0])):
+        refused("tensors", trope.rotate, *others, **TABLE)
     lazily = torch.complex(torch.ones(4, 8), torch.ones(4, 8)).conj().imag
     refused("freqs", trope.rotate, X, **dict(TABLE, freqs=lazily))
     refused("out", trope.rotate, X, out=torch.from_numpy(X.copy()), **TABLE)

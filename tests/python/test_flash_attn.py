@@ -1,11 +1,11 @@
-"""trope.flash_attn against the formulas that flash-attention documents, in float64; and against the real one, if there. What
-all drop-ins have in common is tested in test_dropins.py."""
+"""trope.flash_attn against the formulas that flash-attention documents, in float64. test_theirs.py has the
+real one, and test_dropins.py what all drop-ins have in common."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from checks import DEVICES, HALF_UNIT, assert_rounded, check, device, random  # noqa: E402, F401 (device is a fixture)
+from checks import DEVICES, assert_rounded, check, device, random  # noqa: E402, F401 (device is a fixture)
 from reference import of_table, packed_positions, rotate  # noqa: E402
 from refusals import refused  # noqa: E402
 from trope import flash_attn as fa  # noqa: E402
@@ -357,52 +357,3 @@ def test_beyond_the_table_is_nan():
     y = fa.apply_rotary_emb(x, *tables, seqlen_offsets=torch.tensor([0, 3], device="cuda"))
     bad = torch.isnan(y)
     assert bad[1, 3, :, :8].all() and int(bad.sum()) == 3 * 8 and torch.equal(y[..., 8:], x[..., 8:])
-
-
-# ---- The real thing ----
-
-
-@pytest.fixture
-def theirs():
-    if "cuda" not in DEVICES:
-        pytest.skip("flash-attention's kernels need a GPU")
-    return pytest.importorskip("flash_attn.layers.rotary")
-
-
-def compare(results):
-    """Equal, or apart by a rounding: fp32 sums of theirs may be fused otherwise."""
-    for y, z in zip(*results):
-        assert ((y.double() - z.double()).abs() <= 2 * HALF_UNIT[y.dtype] * z.double().abs() + 2.0**-20).all()
-
-
-def run(function, x, dy):
-    """The result and the gradient."""
-    leaf = x.clone().requires_grad_()
-    y = function(leaf)
-    y.backward(dy.clone())
-    return y.detach(), leaf.grad
-
-
-@by_pairing
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("inplace", [False, True])
-def test_against_theirs(theirs, interleaved, dtype, inplace):
-    x, dy = random(2, 37, 3, 64, dtype=dtype, device="cuda"), random(2, 37, 3, 64, dtype=dtype, device="cuda")
-    words = *make_tables(80, 16, dtype=dtype, device="cuda"), interleaved, inplace, torch.tensor([11, 40], device="cuda")
-    compare([run(lambda x: module.apply_rotary_emb(x, *words), x, dy) for module in (fa, theirs)])
-
-
-@by_pairing
-def test_packed_against_theirs(theirs, interleaved):
-    x, tables = random(50, 3, 64, dtype=torch.bfloat16, device="cuda"), make_tables(
-        30, 32, dtype=torch.bfloat16, device="cuda"
-    )
-    words = interleaved, False, 0, torch.tensor([0, 20, 20, 50], dtype=torch.int32, device="cuda"), 30
-    compare([[module.apply_rotary_emb(x, *tables, *words)] for module in (fa, theirs)])
-
-
-@pytest.mark.parametrize("heads, words", [((3, 4), {}), ((8,), dict(num_heads_q=4))])
-def test_modules_against_theirs(theirs, heads, words):
-    qkv = random(2, 37, *heads, 64, dtype=torch.bfloat16, device="cuda")
-    modules = [module.RotaryEmbedding(32, device="cuda") for module in (fa, theirs)]
-    compare([run(lambda qkv: module(qkv, seqlen_offset=5, **words), qkv, qkv.flip(1).contiguous()) for module in modules])

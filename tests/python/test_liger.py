@@ -1,19 +1,11 @@
-"""trope.liger against the formulas that Liger Kernel documents, in float64; and against the real one, if it is there. What all
-drop-ins have in common is tested in test_dropins.py."""
+"""trope.liger against the formulas that Liger Kernel documents, in float64. test_theirs.py has the real
+one, and test_dropins.py what all drop-ins have in common."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from checks import (
-    DEVICES,
-    HALF_UNIT,
-    assert_rounded,
-    check,
-    device,
-    random,
-    upstreams,
-)  # noqa: E402, F401 (device: a fixture)
+from checks import assert_rounded, check, device, random, upstreams  # noqa: E402, F401 (device is a fixture)
 from reference import axes_of_pairs, of_table, rotate  # noqa: E402
 from refusals import refused  # noqa: E402
 from trope import liger  # noqa: E402
@@ -221,66 +213,3 @@ def test_function(device):
     tables, apply = make_tables(1, S, D, device=device), liger.LigerRopeFunction.apply
     q, k = make_heads(4, device=device), make_heads(1, device=device)
     check_qk(lambda *qk: apply(*qk, *tables, None, 1, D), q, k, lambda t: formula(t, *tables))
-
-
-# ---- The real thing ----
-
-
-@pytest.fixture
-def theirs():
-    if "cuda" not in DEVICES:
-        pytest.skip("Liger's kernels need a GPU")
-    return pytest.importorskip("liger_kernel.transformers.functional")
-
-
-def compare(mine, others, q, k, tables, more=(), selected=None):
-    """Forward, and backward of random gradients; Liger gets copies, since it writes over what it is given. Results are equal
-    but for the last bit, since fp32 may be fused otherwise. `selected`: tables [batch, seq, head_dim] of 16 bits, as q and k
-    have them: then Liger computes in these, and a rounding of each product is allowed."""
-    d, results = [random(*t.shape, dtype=t.dtype, device=t.device) for t in (q, k)], []
-    for function in (mine, others):
-        leaves = [q.clone().requires_grad_(), k.clone().requires_grad_()]
-        rotated = function(*(leaf * 1 for leaf in leaves), *tables, *more)
-        torch.autograd.backward(rotated, [t.clone() for t in d])
-        results.append([*(y.detach() for y in rotated), *(leaf.grad for leaf in leaves)])
-    for y, z, x in zip(*results, (q, k, *d)):
-        bound = 2 * HALF_UNIT[y.dtype] * z.double().abs() + 2.0**-20
-        if selected is not None:
-            c1, s1, c2, s2 = of_table(*(t.double().abs() for t in selected), "half")
-            products = rotate(x.double().abs().transpose(1, 2), (c1, -s1, c2, s2), "half").transpose(1, 2)
-            bound += HALF_UNIT[y.dtype] * products
-        assert ((y.double() - z.double()).abs() <= bound).all()
-
-
-def make_theirs(dtype, table, *front):
-    """q, k, and tables of pairs by halves."""
-    q, k = (random(2, 37, heads, 64, dtype=dtype, device="cuda").transpose(1, 2) for heads in (8, 2))
-    return q, k, [torch.cat([random(*front, 2, 37, 32, dtype=table, device="cuda")] * 2, -1) for _ in range(2)]
-
-
-@pytest.mark.parametrize("dtype, table", [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]
-                         + [(dtype, dtype) for dtype in LOW])  # fmt: skip
-def test_against_theirs(theirs, dtype, table):
-    q, k, tables = make_theirs(dtype, table)
-    compare(liger.liger_rope, theirs.liger_rope, q, k, tables, selected=tables if table in LOW else None)
-
-
-@pytest.mark.parametrize("table", [torch.float32, torch.bfloat16])
-def test_multimodal_against_theirs(theirs, table):
-    (q, k, tables), sections = make_theirs(torch.bfloat16, table, 3), [8, 12, 12]
-    selected = [select_axes(t, sections) for t in tables] if table in LOW else None
-    compare(liger.liger_qwen2vl_mrope, theirs.liger_qwen2vl_mrope, q, k, tables, (sections,), selected)
-
-
-def test_others_against_theirs(theirs):
-    from liger_kernel.transformers import llama4_rope
-    from liger_kernel.transformers import rope as their_rope
-
-    table = make_complex(1, 37, 32, device="cuda")
-    q, k = random(2, 37, 8, 64, device="cuda"), random(2, 37, 2, 64, device="cuda")
-    for dtype in (torch.float32, torch.bfloat16):
-        functions = liger.liger_llama4_text_rotary_pos_emb, llama4_rope.liger_llama4_text_rotary_pos_emb
-        compare(*functions, q.to(dtype), k.to(dtype), (table,))
-    tables = [torch.cat([random(37, 32, device="cuda")] * 2, -1) for _ in range(2)]
-    q = q[0].bfloat16()
-    compare(liger.liger_rotary_pos_emb_vision, their_rope.liger_rotary_pos_emb_vision, q, q.flip(0), tables)

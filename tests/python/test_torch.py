@@ -373,30 +373,14 @@ def test_module(device):
     assert list(learned.state_dict()) == ["inv_freq"] and learned.inv_freq.grad.abs().sum() > 0
 
 
-def test_nothing_to_do(device):
-    for shape in ((0, 2, 3, 8), (4, 0, 3, 8)):
-        x = torch.empty(*shape, device=device, requires_grad=True)
-        freqs = random(5, 4, device=device, grad=True)
-        y = trope.torch.rotate(x, freqs=freqs, **TABLE)
-        y.sum().backward()
-        assert y.shape == x.shape and not freqs.grad.any()
-
-
 def test_refusals(device):
-    x = random(5, 2, 3, 8, device=device)
-    real, rotate, rotate_backward = x.new_empty(4, dtype=torch.float64), trope.torch.rotate, trope.torch.rotate_backward
-    refused("tensors", rotate, **PLAIN)
-    refused("tensors[1]", rotate, x, x.double(), **PLAIN)
-    refused("tensors[1]", rotate, x, x[:4], **PLAIN)
-    refused("tensors[0]", rotate, x[0], **PLAIN)
-    refused("tensors[0]", rotate, x.long(), **PLAIN)
-    refused("position_ids", rotate, x, position_ids=torch.zeros(4, dtype=torch.long, device=device), **PLAIN)
+    """Of what tensors of PyTorch alone have; test_arguments.py has the values of each option."""
+    x, rotate, d_inv_freq = random(5, 2, 3, 8, device=device), trope.torch.rotate, torch.empty(4).double().to(device)
     refused("inv_freq", rotate, x, **dict(PLAIN, inv_freq=random(4, device="meta")))
     refused("start_positions", rotate, x.to("meta"), start_positions=torch.zeros(2, dtype=torch.int32), **PLAIN)
     refused("stream", trope.rotate, x, stream=1, **PLAIN)
     refused("max_position", rotate, x, max_position=9, **PLAIN)
-    refused("accumulate", rotate_backward, x, accumulate=True, **PLAIN)
-    refused("accumulate", rotate_backward, x, forward_src=x, d_inv_freq=real, accumulate=True, **PLAIN)
+    refused("accumulate", trope.torch.rotate_backward, x, forward_src=x, d_inv_freq=d_inv_freq, accumulate=True, **PLAIN)
 
 
 def test_many_threads(device):

@@ -90,14 +90,6 @@ def test_side_tensors_are_ordinary(device):
     )
 
 
-def test_tensors_of_two_libraries(device):
-    x = random(4, 2, 3, 8, device=device)
-    for others in ([x, x.numpy(force=True)], [x.numpy(force=True), x], [x, None], [x, [1.0]]):
-        with pytest.raises(trope.Error) as caught:
-            trope.rotate(*others, **PLAIN)
-        assert caught.value.argument.startswith("tensors[")
-
-
 def test_operators_check_their_options(device):
     """torch.ops.trope.rotate without trope.torch.rotate before it."""
     x = random(4, 2, 3, 8, device=device)

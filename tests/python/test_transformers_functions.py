@@ -15,17 +15,9 @@ import pytest
 torch = pytest.importorskip("torch")
 hf = pytest.importorskip("transformers", minversion="5")
 
-from test_transformers import (
-    BF16,
-    F16,
-    F32,
-    SIZES,
-    casts_once,
-    family,
-    modeling,
-    seed,
-    words,
-)  # noqa: E402, F401 (seed is a fixture of all tests)
+from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all tests)
+    BF16, F16, F32, SIZES, casts_once, family, modeling, seed, words,
+)  # fmt: skip
 
 import trope  # noqa: E402
 from trope import transformers as patches  # noqa: E402

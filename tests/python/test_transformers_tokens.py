@@ -5,17 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 hf = pytest.importorskip("transformers", minversion="5")
 
-from test_transformers import (
-    BF16,
-    F32,
-    differing,
-    make,
-    modeling,
-    randomize,
-    seed,
-    vision,
-    words,
-)  # noqa: E402, F401 (seed is a fixture of all tests)
+from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all tests)
+    BF16, F32, differing, make, modeling, randomize, seed, vision, words,
+)  # fmt: skip
 from test_transformers_functions import gradient_of, rotary  # noqa: E402
 
 import trope  # noqa: E402
