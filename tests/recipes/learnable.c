@@ -25,8 +25,8 @@ int main(void)
     double inv_freq[DIM / 2], before[DIM / 2], d_inv_freq[DIM / 2];
     fill_frequencies(inv_freq, DIM, 100.0);
     memcpy(before, inv_freq, sizeof inv_freq);
-    fill_random(x[0][0][0], sizeof x / sizeof(float));
-    fill_random(dy[0][0][0], sizeof dy / sizeof(float));
+    fill_random(x[0][0][0], NULL, sizeof x);
+    fill_random(dy[0][0][0], NULL, sizeof dy);
 #include "begin.inc"
 #include "learnable.inc"
     CHECK_OK(status);

@@ -10,8 +10,8 @@ int main(void)
 {
     double inv_freq[PE / 2], angle[PE / 2];
     fill_frequencies(inv_freq, PE, 10000.0);
-    fill_random(kv, sizeof kv / sizeof(float));
-    fill_random(k_pe, sizeof k_pe / sizeof(float));
+    fill_random(kv, NULL, sizeof kv);
+    fill_random(k_pe, NULL, sizeof k_pe);
 #include "begin.inc"
 #include "mla.inc"
     CHECK_OK(status);
@@ -21,7 +21,7 @@ int main(void)
             angle[i] = row / HEADS * inv_freq[i];
         CHECK(!memcmp(head, joint, NOPE * sizeof *head));
         CHECK(!memcmp(value + row * V, joint + NOPE, V * sizeof *value));
-        check_turned(head + NOPE, k_pe + row / HEADS * PE, angle, PE, TROPE_PAIRING_INTERLEAVED);
+        check_turned(head + NOPE, k_pe + row / HEADS * PE, 1, PE, angle, TROPE_PAIRING_INTERLEAVED);
     }
     return check_result();
 }

@@ -12,10 +12,8 @@ int main(void)
     random_state random = {2};
     double inv_freq[64], angle[64];
     fill_frequencies(inv_freq, 128, 1000000.0);
-    fill_random(q[0][0][0], sizeof q / sizeof(float));
-    fill_random(k[0][0][0], sizeof k / sizeof(float));
-    memcpy(q_before, q, sizeof q);
-    memcpy(k_before, k, sizeof k);
+    fill_random(q[0][0][0], q_before[0][0][0], sizeof q);
+    fill_random(k[0][0][0], k_before[0][0][0], sizeof k);
     for (int i = 0; i < 3 * BATCH * TOKENS; i++)
         ids[i / (BATCH * TOKENS)][i / TOKENS % BATCH][i % TOKENS] = random_between(&random, 0, 500);
 #include "begin.inc"
@@ -26,8 +24,8 @@ int main(void)
             for (int i = 0; i < 64; i++)
                 angle[i] = (double)ids[i < 16 ? 0 : i < 40 ? 1 : 2][b][t] * inv_freq[i];
             for (int h = 0; h < Q_HEADS; h++)
-                check_turned(q[b][h][t], q_before[b][h][t], angle, 128, TROPE_PAIRING_HALF);
-            check_turned(k[b][0][t], k_before[b][0][t], angle, 128, TROPE_PAIRING_HALF);
+                check_turned(q[b][h][t], q_before[b][h][t], 1, 128, angle, TROPE_PAIRING_HALF);
+            check_turned(k[b][0][t], k_before[b][0][t], 1, 128, angle, TROPE_PAIRING_HALF);
         }
     return check_result();
 }

@@ -11,19 +11,15 @@ int main(void)
     const int64_t past[BATCH] = {0, 1000, 7};
     double inv_freq[DIM / 2];
     fill_frequencies(inv_freq, DIM, 10000.0);
-    fill_random(q[0][0][0], sizeof q / sizeof(float));
-    fill_random(k[0][0][0], sizeof k / sizeof(float));
-    memcpy(q_before, q, sizeof q);
-    memcpy(k_before, k, sizeof k);
+    fill_random(q[0][0][0], q_before[0][0][0], sizeof q);
+    fill_random(k[0][0][0], k_before[0][0][0], sizeof k);
 #include "begin.inc"
 #include "offset.inc"
     CHECK_OK(status);
     for (int b = 0; b < BATCH; b++)
         for (int t = 0; t < TOKENS; t++) {
-            for (int h = 0; h < Q_HEADS; h++)
-                check_rotated(q[b][t][h], q_before[b][t][h], (double)(past[b] + t), inv_freq, DIM);
-            for (int h = 0; h < KV_HEADS; h++)
-                check_rotated(k[b][t][h], k_before[b][t][h], (double)(past[b] + t), inv_freq, DIM);
+            check_rotated(q[b][t][0], q_before[b][t][0], Q_HEADS, DIM, (double)(past[b] + t), inv_freq);
+            check_rotated(k[b][t][0], k_before[b][t][0], KV_HEADS, DIM, (double)(past[b] + t), inv_freq);
         }
     return check_result();
 }

@@ -10,12 +10,14 @@
 #include "support/random.h"
 #include "trope/trope.h"
 
-/* Fills with numbers in [-1, 1). */
-__attribute__((unused)) static void fill_random(float *x, int64_t count)
+/* Fills with numbers in [-1, 1), `size` bytes of them, and keeps them in `before`, which may be NULL. */
+__attribute__((unused)) static void fill_random(float *x, float *before, int64_t size)
 {
     static random_state random = {1};
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < size / (int64_t)sizeof(float); i++)
         x[i] = (float)random_real(&random);
+    if (before)
+        memcpy(before, x, (size_t)size);
 }
 
 /* base^(-2i/d) */
@@ -25,27 +27,29 @@ __attribute__((unused)) static void fill_frequencies(double *inv_freq, int dim, 
         inv_freq[i] = pow(base, -2.0 * i / dim);
 }
 
-/* That y is x, a head of `dim` elements, with pair i turned by angle[i]: pairs by halves in y, in x by `pairing`. */
-__attribute__((unused)) static void check_turned(const float *y, const float *x, const double *angle, int dim,
+/* That each of the heads of y, of `dim` elements, is the one of x, with pair i turned by angle[i]: pairs by halves in y, in x by
+   `pairing`. */
+__attribute__((unused)) static void check_turned(const float *y, const float *x, int heads, int dim, const double *angle,
                                                  int32_t pairing)
 {
-    for (int i = 0; i < dim / 2; i++) {
-        const double x1 = pairing == TROPE_PAIRING_HALF ? x[i] : x[2 * i];
-        const double x2 = pairing == TROPE_PAIRING_HALF ? x[i + dim / 2] : x[2 * i + 1];
+    for (int n = 0; n < heads * dim / 2; n++) {
+        const int start = n / (dim / 2) * dim, i = n % (dim / 2), first = start + i, second = first + dim / 2;
+        const double x1 = pairing == TROPE_PAIRING_HALF ? x[first] : x[start + 2 * i];
+        const double x2 = pairing == TROPE_PAIRING_HALF ? x[second] : x[start + 2 * i + 1];
         const double y1 = x1 * cos(angle[i]) - x2 * sin(angle[i]), y2 = x2 * cos(angle[i]) + x1 * sin(angle[i]);
-        CHECK_MESSAGE(fabs(y[i] - y1) < 6e-7 && fabs(y[i + dim / 2] - y2) < 6e-7,
-                      "pair %d: (%.7f, %.7f) is not (%.7f, %.7f)", i, y[i], y[i + dim / 2], y1, y2);
+        CHECK_MESSAGE(fabs(y[first] - y1) < 6e-7 && fabs(y[second] - y2) < 6e-7,
+                      "pair %d: (%.7f, %.7f) is not (%.7f, %.7f)", i, y[first], y[second], y1, y2);
     }
 }
 
 /* The same, by halves, at one position. */
-__attribute__((unused)) static void check_rotated(const float *y, const float *x, double position, const double *inv_freq,
-                                                  int dim)
+__attribute__((unused)) static void check_rotated(const float *y, const float *x, int heads, int dim, double position,
+                                                  const double *inv_freq)
 {
     double angle[128];
     for (int i = 0; i < dim / 2; i++)
         angle[i] = position * inv_freq[i];
-    check_turned(y, x, angle, dim, TROPE_PAIRING_HALF);
+    check_turned(y, x, heads, dim, angle, TROPE_PAIRING_HALF);
 }
 
 #define CHECK_OK(status) CHECK_MESSAGE((status) == TROPE_OK, "%s", trope_last_error())

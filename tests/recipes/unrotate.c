@@ -10,8 +10,7 @@ int main(void)
     const double attention_factor = 1.3465735902799727;
     double inv_freq[DIM / 2];
     fill_frequencies(inv_freq, DIM, 10000.0);
-    fill_random(x, COUNT);
-    memcpy(before, x, sizeof x);
+    fill_random(x, before, sizeof x);
 #include "begin.inc"
 #include "unrotate.inc"
     CHECK_OK(status);
