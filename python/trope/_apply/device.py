@@ -53,9 +53,9 @@ class Cpu:
         """The same with one instruction set, for which trope.rotate has no argument."""
         arrays = {name: _arrays.describe(arguments[name], name) for name in ARRAYS if arguments.get(name) is not None}
         src, dst = _arrays.describe(x, "tensors[0]"), _arrays.describe_destination(out, "out[0]")
-        spec, side = resolve([src], **{**arguments, **arrays})
+        spec, side = resolve([src], {**arguments, **arrays})
         metas = [None if array is None else array.meta for array in side]
-        plan = _plan.Plan(backward, spec, [src.meta], [dst.meta], [None], _plan.Side(*metas))
+        plan = _plan.Plan(backward, spec, [src.meta], [dst.meta], [None], type(side)(*metas))
         plan.args.isa = self.isa
         plan.run([src.pointer, dst.pointer] + [array.pointer for array in side if array is not None])
 

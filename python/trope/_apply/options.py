@@ -4,7 +4,7 @@ import argparse
 import math
 import re
 
-from .._abi import AXIS_ORDERS, CP_LAYOUTS, MAX_AXES, MAX_ROTARY_DIM, PADDINGS, PAIRINGS, RANGES
+from .._abi import AXIS_ORDERS, MAX_AXES, MAX_ROTARY_DIM, PAIRINGS, WORDS
 from .refused import Refused, refuse
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
@@ -136,12 +136,12 @@ OPTIONS = [
     ("scaling", _text, "RULE:key=value,... in the words of a config.json: llama3:factor=8,..."),
     ("axis-map", _choice(*AXIS_ORDERS), "which position axis drives each pair"),
     ("axis-sections", _sections, "pairs of each axis, A,B,C or A,B,C,D"),
-    ("out-of-range", _choice(*RANGES), "positions outside the angle rows (default: refused)"),
-    ("padding", _choice(*PADDINGS), "what tokens of no sequence become"),
+    ("out-of-range", _choice(*WORDS["out_of_range"]), "positions outside the angle rows (default: refused)"),
+    ("padding", _choice(*WORDS["padding"]), "what tokens of no sequence become"),
     ("packed-positions", FLAG, "positions count from cu_seqlens"),
     ("cp-size", _whole(1, INT32), "context parallel ranks"),
     ("cp-rank", _whole(0, INT32), "the rank that the tensors are of"),
-    ("cp-layout", _choice(*CP_LAYOUTS), "how ranks share a sequence"),
+    ("cp-layout", _choice(*WORDS["cp_layout"]), "how ranks share a sequence"),
     ("device", _choice("auto", "cpu", "cuda"), "where to run, default cpu; auto: cuda where PyTorch has a device"),
     ("threads", _whole(0, 4096), "CPU threads, 0 = all"),
     ("isa", _choice(*ISAS), "CPU instruction set"),

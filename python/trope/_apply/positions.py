@@ -124,10 +124,10 @@ def _fill(call):
         args.ids_stride[:] = (batch * call.tokens if axes > 1 else 0, call.tokens if batch > 1 else 0, 1)
     if call.sequences is not None:
         args.sequences, args.stream_positions = call.sequences, bool(options.packed_positions)
-        args.padding = _abi.PADDINGS[options.padding] if options.padding else 0
+        args.padding = _abi.WORDS["padding"][options.padding] if options.padding else 0
     if options.cp_size:
         args.cp_size, args.cp_rank = options.cp_size, options.cp_rank
-        args.cp_layout = _abi.CP_LAYOUTS[options.cp_layout]
+        args.cp_layout = _abi.WORDS["cp_layout"][options.cp_layout]
     return args, kept
 
 
