@@ -20,6 +20,7 @@ from test_transformers import (  # noqa: E402, F401 (seed is a fixture of all te
 )  # fmt: skip
 
 import trope  # noqa: E402
+from refusals import refused  # noqa: E402
 from trope import transformers as patches  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -136,10 +137,10 @@ def test_all_functions():
             text = names["%s.%s" % (model, name)] = read_text(getattr(module, name))
             if text not in errors:
                 errors[text] = find_error(getattr(module, name))
-    refused = {name: errors[text] for name, text in names.items() if errors[text]}
+    unknown = {name: errors[text] for name, text in names.items() if errors[text]}
     assert len(names) == 241
-    assert refused.keys() == REFUSED.keys()
-    assert all(message in refused[name] for name, message in REFUSED.items())
+    assert unknown.keys() == REFUSED.keys()
+    assert all(message in unknown[name] for name, message in REFUSED.items())
 
 
 def test_all_methods():
@@ -404,8 +405,7 @@ def test_functions_that_are_refused(what, made_up):
     assert FUNCTION.count(old) >= 1
     module = made_up(FUNCTION.replace(old, new) + ATTENTION)
     before = dict(vars(module))
-    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: " + message):
-        patches.patch(module.Attention())
+    refused("model", patches.patch, module.Attention(), words="modeling_made_up.apply_rotary_pos_emb: " + message)
     assert vars(module) == before
 
 
@@ -418,8 +418,7 @@ class Vision(torch.nn.Module):
 """)  # fmt: skip
     original = module.apply_rotary_pos_emb
     both = torch.nn.ModuleList([module.Attention(), module.Vision()])
-    with pytest.raises(trope.Error, match=r"modeling_made_up.apply_rotary_2d: its parameters are \(q, k, grid\)"):
-        patches.patch(both)
+    refused("model", patches.patch, both, words=r"modeling_made_up.apply_rotary_2d: its parameters are \(q, k, grid\)")
     assert module.apply_rotary_pos_emb is original
     with patches.patch(both[0]):  # whose methods do not call the other
         assert module.apply_rotary_pos_emb is not original
@@ -436,10 +435,13 @@ class Instance(torch.nn.Module):
 class Class(torch.nn.Module):
     rotary = staticmethod(apply_rotary_pos_emb)
 """)  # fmt: skip
-    with pytest.raises(trope.Error, match=r"modeling_made_up.Instance.rotary is a rotary function"):
-        patches.patch(torch.nn.Sequential(module.Instance()))
-    with pytest.raises(trope.Error, match=r"modeling_made_up.Class.rotary is a rotary function"):
-        patches.patch(module.Class())
+    refused(
+        "model",
+        patches.patch,
+        torch.nn.Sequential(module.Instance()),
+        words=r"modeling_made_up.Instance.rotary is a rotary function",
+    )
+    refused("model", patches.patch, module.Class(), words=r"modeling_made_up.Class.rotary is a rotary function")
 
 
 def test_functions_by_other_names(made_up):
@@ -463,13 +465,14 @@ def test_what_cannot_be_replaced(made_up):
     """A function that no module of sys.modules has, and one that is no function of Python, are refused by name."""
     space = dict(torch=torch, __name__="modeling_made_up_nowhere")
     exec(FUNCTION + ATTENTION, space)
-    with pytest.raises(
-        trope.Error, match="nowhere.apply_rotary_pos_emb is called by a module that sys.modules does not have"
-    ):
-        patches.patch(space["Attention"]())
+    refused(
+        "model",
+        patches.patch,
+        space["Attention"](),
+        words="nowhere.apply_rotary_pos_emb is called by a module that sys.modules does not have",
+    )
     module = made_up("import operator\napply_rotary_pos_emb = operator.itemgetter(0)\n" + ATTENTION)
-    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: its parameters "):
-        patches.patch(module.Attention())
+    refused("model", patches.patch, module.Attention(), words="modeling_made_up.apply_rotary_pos_emb: its parameters ")
 
 
 KERNEL = FUNCTION.replace("def apply_rotary_pos_emb", "def plain") + """
@@ -494,12 +497,10 @@ def test_functions_of_kernels(made_up):
     assert "modeling_made_up.apply_rotary_pos_emb: half" in repr(handle)
     assert module.apply_rotary_pos_emb is original
     original.forward = lambda q, k, cos, sin, unsqueeze_dim=1: (q.clone(), k.clone())
-    with pytest.raises(trope.Error, match="modeling_made_up.apply_rotary_pos_emb: no pairing"):
-        patches.patch(model)
+    refused("model", patches.patch, model, words="modeling_made_up.apply_rotary_pos_emb: no pairing")
     del original.forward
     model.rotary = original
-    with pytest.raises(trope.Error, match="modeling_made_up.Attention.rotary is a rotary function"):
-        patches.patch(model)
+    refused("model", patches.patch, model, words="modeling_made_up.Attention.rotary is a rotary function")
 
 
 REFUSED_MODELS = {
@@ -514,8 +515,7 @@ def test_models_that_are_refused(name):
     cls = getattr(hf, name + "Model")
     with torch.device("meta"):
         model = cls(cls.config_class(**{**SIZES, **options}))
-    with pytest.raises(trope.Error, match=message):
-        patches.patch(model)
+    refused("model", patches.patch, model, words=message)
 
 
 # ---- Undo ----
