@@ -156,6 +156,7 @@ static void positions(void)
     ACCEPTED(ids(), (in.ids[3] = 8, a->status = &word));
     CHECK(word == TROPE_STATUS_POSITION);
     ACCEPTED(starts(), (void)q);
+    ACCEPTED(starts(), a->status = &in.starts[BATCH]); /* behind them */
 }
 
 static void sequences(void)

@@ -197,6 +197,7 @@ static void overflow(void)
     ROW(strided(), k->dst_stride[TROPE_DIM_ELEMENT] = INT64_MAX / 8, TOO_LARGE, "operands[1].dst_stride", "");
     ROW(dense(), (q->groups = q->heads_per_group = q->head_dim = INT32_MAX), TOO_LARGE, "operands[0].head_dim",
         "number of elements");
+    ROW(dense(), a->batch = a->tokens = (int64_t)1 << 29, TOO_LARGE, "operands[0].head_dim", "number of elements");
     ROW(strided(), (a->tokens = (int64_t)1 << 59, q->src_stride[TROPE_DIM_TOKEN] = 0), TOO_LARGE, "operands[0].head_dim",
         "number of elements");
     BACKWARD_ROW(strided_gradient(), k->forward_src_stride[TROPE_DIM_TOKEN] = INT64_MAX, TOO_LARGE,
