@@ -14,7 +14,7 @@
 #include "support/reference.h"
 #include "support/tensor.h"
 
-enum { B = 2, S = 7, MAX_PAIRS = 64, WIDEST = 2 * MAX_PAIRS, MAX_AXES = 4, ROWS = 48, HEADS = 3, HEAD_DIM = 128 };
+enum { B = 2, S = 5, MAX_PAIRS = 64, WIDEST = 2 * MAX_PAIRS, MAX_AXES = 4, ROWS = 48, HEADS = 2, HEAD_DIM = 128 };
 
 /* What the elements of one token are turned by, by halves: those of pair i are i and i + pairs, whatever the pairing is. */
 typedef struct turning {
