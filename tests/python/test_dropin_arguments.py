@@ -69,6 +69,7 @@ TOGETHER = [
     ("liger.liger_rotary_pos_emb", dict(tables(B, S, 3), rotary_dim=None), "cos", "must be even"),
     ("liger.liger_rotary_pos_emb", tables(B, S - 1, R), "cos", "5 rows .* for 6 tokens"),
     ("liger.liger_rotary_pos_emb", tables(3, S, R), "cos", "of batch 3 .* and q of 2"),
+    ("liger.liger_rotary_pos_emb_vision", tables(S - 1, D), "cos", "5 rows .* for 6 tokens"),
     ("liger.liger_multimodal_rotary_pos_emb", dict(tables(3, B, S, 6), mrope_section=[1, 1, 1]), "cos", "head_dim is 8"),
     ("liger.liger_llama4_text_rotary_pos_emb", dict(xk=randn(B, S, 1, D).bfloat16()), "xk", "dtype"),
     ("liger.liger_llama4_text_rotary_pos_emb", dict(freqs_cis=torch.ones(3, S, 4) * 1j), "freqs_cis", "of batch 3 .* xq of 2"),
