@@ -1,4 +1,4 @@
-"""Where the calls are made: on the CPU, or by PyTorch on a GPU. The bits are the same."""
+"""Where the calls are made: on the CPU, or by PyTorch on a GPU. F32, F16 and BF16 have the same bits on both."""
 
 import numpy as np
 
