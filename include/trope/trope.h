@@ -4,11 +4,12 @@
  * copies what is not rotated. It computes no attention, allocates nothing, never prints, and keeps
  * nothing but threads that sleep. docs/semantics.md explains this page, with pictures.
  *
- *     forward   y  = M x       M = mscale * [ cos a1  -sin a1 ]
- *     backward  dx = M' dy                  [ sin a2   cos a2 ]
+ *     forward   y  = M n(x)    M = mscale * [ cos a1  -sin a1 ]
+ *     backward  dx = the transpose          [ sin a2   cos a2 ]
  *
  * for each pair of elements; a1 and a2 are the angles of its first and second element (equal in
- * ordinary RoPE), M' is the transpose (Su et al., RoFormer, arXiv:2104.09864, equation 34).
+ * ordinary RoPE; Su et al., RoFormer, arXiv:2104.09864, equation 34). n is the RMS norm of a head
+ * where trope_args.norms gives one, and else n(x) = x.
  *
  * Contents     1  Status, enumerations        3  A call: trope_args    5  Helpers
  *              2  A tensor: trope_operand     4  Functions             6  Frequencies, information
@@ -122,6 +123,11 @@ enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 
  *   STRIPED     i * c + r                                 (striped attention, arXiv:2311.09431)
  *   FLAT        the rank has tokens [r * T, (r + 1) * T) of the whole packed stream, T = tokens */
 enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
+/* What a norm covers, where it stands, how native rounding rounds it, and what becomes of rstd. */
+enum { TROPE_NORM_HEAD = 1 };
+enum { TROPE_NORM_BEFORE = 1 };
+enum { TROPE_NORM_ROUND_TWICE = 1, TROPE_NORM_ROUND_PRODUCT = 2 };
+enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2 };
 
 /* Indices into the strides of a tensor: the element of batch entry b, token t, group g, head h of
  * the group and dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
@@ -169,6 +175,38 @@ typedef struct trope_operand {
     int64_t forward_src_stride[TROPE_MAX_DIMS];
 } trope_operand;
 
+/* The norm of an operand (Zhang and Sennrich, arXiv:1910.07467): each head, all head_dim elements
+ * of it, is normalised before the window is rotated. With D = head_dim:
+ *
+ *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
+ *
+ * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
+ * first, padded with +0 to a power of two. With ONCE nothing is rounded before the rotation. NATIVE
+ * and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not (Gemma).
+ *
+ * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode
+ * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x over the head:
+ *     dx = rstd (g - x (p / D) rstd^2)        d_weight = sum u x rstd
+ * The gradient of the angles takes n(x) for x.
+ *
+ * Padding that is zeroed or copied is not normalised, has rstd 0, and adds nothing to d_weight.
+ * Where a position is poisoned, backward makes NaN of the whole head, which adds nothing either. */
+typedef struct trope_norm {
+    uint64_t struct_size;    /* sizeof(trope_norm) */
+    const void *weight;      /* [head_dim], or [heads, head_dim]; NULL: 1, and fields of it are 0 */
+    int32_t weight_dtype;    /* F32, F16 or BF16; F64 with f64 operands alone */
+    int32_t weight_per_head; /* 1: [groups * heads_per_group, head_dim] */
+    int32_t weight_plus_one; /* 1: multiplies by 1 + weight (Gemma 3, Qwen3-Next) */
+    int32_t scope;           /* TROPE_NORM_HEAD */
+    int32_t order;           /* TROPE_NORM_BEFORE */
+    int32_t rounding;        /* 0 with TROPE_ROUND_ONCE, else TROPE_NORM_ROUND_... */
+    double eps;              /* over 0 in the arithmetic of dtype */
+    void *rstd;              /* f32 (f64 with f64): [batch, tokens, groups * heads_per_group] */
+    int32_t rstd_use;        /* TROPE_RSTD_WRITE (forward alone), _READ; 0 with NULL: computed */
+    int32_t reserved;        /* 0 */
+    void *d_weight;          /* backward: f32 (f64), shaped as weight, overwritten; or NULL */
+} trope_norm;
+
 /* ---- 3  A call ------------------------------------------------------------------------------- */
 
 /* On CUDA a call is queued on stream, one of the current device (NULL: the legacy stream), and
@@ -182,7 +220,7 @@ typedef struct trope_args {
     int32_t isa;                   /* CPU: TROPE_ISA_... */
     int32_t dtype;                 /* of every operand */
     int32_t rounding;              /* TROPE_ROUND_... */
-    int32_t operand_count;         /* 1 to TROPE_MAX_OPERANDS; at least one rotates */
+    int32_t operand_count;         /* 1 to TROPE_MAX_OPERANDS; one rotates, or has a norm */
     const trope_operand *operands; /* HOST */
     uint64_t operand_size;         /* sizeof(trope_operand), from one to the next */
     int64_t batch;                 /* batch entries, at least 1; 1 with cu_seqlens */
@@ -260,17 +298,21 @@ typedef struct trope_args {
     int64_t d_freqs_stride[4]; /* TABLE_STRIDED, like angle_stride, column at least 1 */
     void *workspace;           /* on the operands' device, aligned to 16 bytes; scratch */
     uint64_t workspace_size;   /* bytes, at least what trope_workspace_size says */
+
+    /* HOST [operand_count] or NULL: the norm of each operand, NULL for none; not with shared_heads.
+     * With one, a call may rotate nothing: then pairing, angles and positions must be 0. */
+    const trope_norm *const *norms;
 } trope_args;
 
 /* ---- 4  Functions ---------------------------------------------------------------------------- */
 
-/* Forward: y = M x for every operand. Backward: dx = M' dy and, if asked for, the gradient of the
- * angles. They return when the work is done (CPU) or queued on the stream (CUDA). */
+/* Forward: y = M n(x) for every operand. Backward: dx and, if asked for, gradients of the angles and
+ * weights. They return when the work is done (CPU) or queued on the stream (CUDA). */
 TROPE_API trope_status trope_forward(const trope_args *args);
 TROPE_API trope_status trope_backward(const trope_args *args);
 
-/* Bytes of scratch that trope_backward needs for these args: 0 unless d_freqs or d_inv_freq is
- * given. Args are validated as by the call, but for workspace and the values of indices. */
+/* Bytes of scratch that trope_backward needs for these args: 0 unless d_freqs, d_inv_freq or a
+ * d_weight is given. Args are validated as by the call, but for workspace and indices' values. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
 /* The positions that a call with these args uses, on the host (where cu_seqlens, ids and start

@@ -1,5 +1,6 @@
 #include "api/args.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -9,9 +10,10 @@ typedef unsigned long long ull;
 
 #define MOST_BYTES ((uint64_t)1 << 20) /* of a struct: more is not a size */
 
-static trope_status check_struct_size(const char *function, const char *name, uint64_t given, size_t known)
+/* OLDER: the size of an older version's struct that is accepted as well, or `known`. */
+static trope_status check_struct_size(const char *function, const char *name, uint64_t given, size_t known, size_t older)
 {
-    REQUIRE(given >= known && given <= MOST_BYTES, TROPE_ERROR_ARGUMENT,
+    REQUIRE((given >= known && given <= MOST_BYTES) || given == older, TROPE_ERROR_ARGUMENT,
             "%s (%llu) must be the sizeof of the struct that is passed, at least the %zu bytes of this version", name,
             (ull)given, known);
     return TROPE_OK;
@@ -27,15 +29,29 @@ static trope_status check_tail(const char *function, const char *name, const voi
     return TROPE_OK;
 }
 
-trope_status trope_copy_struct(const char *function, const char *name, void *to, size_t size, const void *from)
+/* Fields that an older caller's struct lacks become 0. */
+static trope_status copy_struct(const char *function, const char *name, void *to, const size_t sizes[2], const void *from)
 {
+    const size_t known = sizes[0], older = sizes[1];
     uint64_t from_size;
     REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", name);
     memcpy(&from_size, from, sizeof from_size);
-    CHECK(check_struct_size(function, "struct_size", from_size, size));
-    CHECK(check_tail(function, "struct_size", from, (const uint64_t[]){size, from_size}));
-    memcpy(to, from, size);
+    CHECK(check_struct_size(function, "struct_size", from_size, known, older));
+    CHECK(check_tail(function, "struct_size", from, (const uint64_t[]){known, from_size}));
+    memset(to, 0, known);
+    memcpy(to, from, from_size < known ? from_size : known);
     return TROPE_OK;
+}
+
+trope_status trope_copy_struct(const char *function, const char *name, void *to, size_t size, const void *from)
+{
+    return copy_struct(function, name, to, (const size_t[]){size, size}, from);
+}
+
+/* Callers that were compiled against 0.2 have args that end before norms. */
+static trope_status copy_args(const char *function, trope_args *to, const trope_args *from)
+{
+    return copy_struct(function, "args", to, (const size_t[]){sizeof *to, offsetof(trope_args, norms)}, from);
 }
 
 static void replace_zero(int32_t *field, int32_t value)
@@ -58,7 +74,7 @@ static trope_status copy_operands(const char *function, trope_call *call)
     REQUIRE(a->operand_count >= 1 && a->operand_count <= TROPE_MAX_OPERANDS, TROPE_ERROR_ARGUMENT,
             "operand_count (%d) must be 1 to %d", a->operand_count, TROPE_MAX_OPERANDS);
     REQUIRE(a->operands, TROPE_ERROR_NULL, "operands is NULL and operand_count is %d", a->operand_count);
-    CHECK(check_struct_size(function, "operand_size", a->operand_size, sizeof(trope_operand)));
+    CHECK(check_struct_size(function, "operand_size", a->operand_size, sizeof(trope_operand), sizeof(trope_operand)));
     for (int i = 0; i < a->operand_count; i++) {
         const char *from = (const char *)a->operands + (uint64_t)i * a->operand_size;
         CHECK(check_tail(function, "operand_size", from, (const uint64_t[]){sizeof(trope_operand), a->operand_size}));
@@ -68,10 +84,28 @@ static trope_status copy_operands(const char *function, trope_call *call)
     return TROPE_OK;
 }
 
+/* Copies the norms of operands that have one. */
+static trope_status copy_norms(const char *function, trope_call *call)
+{
+    const trope_norm *const *norms = call->args.norms;
+    call->callers_norms = norms;
+    call->args.norms = NULL;
+    for (int i = 0; norms && i < call->args.operand_count; i++) {
+        call->norms[i] = NULL;
+        if (!norms[i])
+            continue;
+        CHECK(trope_copy_struct(function, "norms", &call->norm[i], sizeof call->norm[i], norms[i]));
+        call->norms[i] = &call->norm[i];
+        call->args.norms = call->norms;
+    }
+    return TROPE_OK;
+}
+
 trope_status trope_copy_call(const char *function, const trope_args *callers, trope_call *call)
 {
-    CHECK(trope_copy_struct(function, "args", &call->args, sizeof call->args, callers));
+    CHECK(copy_args(function, &call->args, callers));
     CHECK(copy_operands(function, call));
+    CHECK(copy_norms(function, call));
     fill_defaults(&call->args);
     call->callers = callers;
     call->callers_operands = call->args.operands;
@@ -81,7 +115,7 @@ trope_status trope_copy_call(const char *function, const trope_args *callers, tr
 
 trope_status trope_copy_positions(const char *function, const trope_args *callers, trope_args *args)
 {
-    CHECK(trope_copy_struct(function, "args", args, sizeof *args, callers));
+    CHECK(copy_args(function, args, callers));
     args->operands = NULL;
     args->operand_count = 0;
     return TROPE_OK;

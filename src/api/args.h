@@ -4,12 +4,16 @@
 
 #include "trope/trope.h"
 
-/* The library's own copy of a call. args.operands points to `operands`. */
+/* The library's own copy of a call. args.operands points to `operands`; args.norms to `norms`, whose entries point to `norm`, or is
+ * NULL if no operand has one. */
 typedef struct trope_call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];
+    trope_norm norm[TROPE_MAX_OPERANDS];
+    const trope_norm *norms[TROPE_MAX_OPERANDS];
     const trope_args *callers; /* where they were, to be written over by nothing */
     const trope_operand *callers_operands;
+    const trope_norm *const *callers_norms;
 } trope_call;
 
 /* Copies a caller's struct, the argument `name`, whose first member is its struct_size, into the library's own of `size` bytes. Its size is this
@@ -40,6 +44,25 @@ trope_status trope_validate_memory(const char *function, const trope_call *call,
  * caller has the args. */
 trope_status trope_validate_position_memory(const char *function, const trope_args *args, const trope_args *callers,
                                             const int64_t *positions, const int32_t *sequences);
+
+/* Checks the norm of an operand, and that a call in which nothing rotates says nothing of a rotation (validate_norm.c). */
+trope_status trope_validate_norm(const char *function, const trope_args *args, int operand, int backward);
+trope_status trope_validate_no_rotation(const char *function, const trope_args *args);
+
+/* The norm of an operand, or NULL. */
+static inline const trope_norm *trope_norm_of(const trope_args *args, int operand)
+{
+    return args->norms ? args->norms[operand] : NULL;
+}
+
+/* Whether an operand rotates (or lacks its rotary_dim, which is refused). */
+int trope_rotates(const trope_args *args);
+
+/* Heads of an operand, in all groups. */
+static inline int64_t trope_count_heads(const trope_operand *o)
+{
+    return (int64_t)o->groups * o->heads_per_group;
+}
 
 /* Pairs of the widest operand. */
 int32_t trope_widest_pairs(const trope_args *args);

@@ -4,6 +4,7 @@
 
 #include "bwd/cpu/angle_gradient.h"
 #include "bwd/cpu/head_sums.h"
+#include "bwd/cpu/norm_gradient.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "fwd/cpu/rows.h"
@@ -34,20 +35,29 @@ static void write_rows(const void *context, int64_t begin, int64_t end)
         c->sums->sum(c->plan, begin, end);
 }
 
-/* Whether some operand is written as a sum, or, with as_sum = 0, head by head. */
-static int writes(const trope_plan *plan, int as_sum)
+/* Whether some operand is written by this writer. */
+static int has_writer(const trope_plan *plan, trope_writer writer)
 {
     for (int i = 0; i < plan->operand_count; i++)
-        if (plan->operands[i].dst && trope_is_summed(&plan->operands[i]) == as_sum)
+        if (trope_writer_of(&plan->operands[i]) == writer)
             return 1;
     return 0;
+}
+
+/* The gradients of the angles come before those of the norms, and both may have all of the workspace. */
+static uint64_t workspace(const trope_plan *plan)
+{
+    const uint64_t of_angles = trope_angle_gradient_workspace(plan), of_norms = trope_norm_gradient_workspace(plan);
+    return of_angles > of_norms ? of_angles : of_norms;
 }
 
 static trope_status run(const char *function, const trope_plan *plan)
 {
     const trope_row_kernels *kernels = trope_find_row_kernels(plan->isa);
-    const row_context context = {plan, writes(plan, 0) ? kernels : NULL,
-                                 writes(plan, 1) ? trope_find_head_sums(kernels->isa) : NULL};
+    const row_context context = {
+        .plan = plan,
+        .rotation = has_writer(plan, TROPE_WRITER_ROTATION) ? kernels : NULL,
+        .sums = has_writer(plan, TROPE_WRITER_SUM) ? trope_find_head_sums(kernels->isa) : NULL};
     trope_status status = trope_check_sequences(function, &plan->sequences);
     if (!status)
         status = trope_check_positions(function, plan);
@@ -56,6 +66,10 @@ static trope_status run(const char *function, const trope_plan *plan)
     /* The gradient reads dy, which dx may replace: so it goes first. */
     if (trope_has_angle_gradient(plan))
         trope_angle_gradient(plan, kernels);
+    if (has_writer(plan, TROPE_WRITER_NORM_GRADIENT))
+        trope_norm_gradient(plan, kernels->isa);
+    if (!context.rotation && !context.sums)
+        return TROPE_OK;
     const int threads = trope_useful_threads(plan->threads, 2 * plan->bytes_written); /* and as much is read */
     trope_parallel_for(threads, plan->batch * plan->tokens, write_rows, &context);
     return TROPE_OK;
@@ -68,4 +82,4 @@ static void kernel_name(const trope_plan *plan, char *name, size_t size)
 }
 
 const trope_backend trope_backend_cpu = {
-    .check = check, .workspace = trope_angle_gradient_workspace, .run = run, .kernel_name = kernel_name};
+    .check = check, .workspace = workspace, .run = run, .kernel_name = kernel_name};

@@ -117,6 +117,7 @@ static trope_status check(const char *function, const trope_plan *plan)
 {
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
             "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
+    REQUIRE(!trope_has_norm(plan), TROPE_ERROR_UNSUPPORTED, "norms[%d]: CUDA has no norms yet", 0);
     REQUIRE(!trope_has_angle_gradient(plan) || trope_cuda_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient of the angles "
             "can take in one call",

@@ -18,6 +18,28 @@ static void plan_strides(const trope_tensor *t, int64_t *stride)
         stride[d] = t->size[d] > 1 ? t->stride[d] : d == TROPE_DIM_ELEMENT;
 }
 
+static trope_plan_norm plan_norm(const trope_args *a, int i, int backward)
+{
+    const trope_norm *norm = trope_norm_of(a, i);
+    trope_plan_norm p;
+    memset(&p, 0, sizeof p);
+    if (!norm)
+        return p;
+    p.is_given = 1;
+    p.weight = norm->weight;
+    p.weight_dtype = norm->weight_dtype;
+    p.weight_of_head = norm->weight_per_head ? a->operands[i].head_dim : 0;
+    p.plus_one = norm->weight_plus_one;
+    /* Without a weight both ways are one rounding. */
+    p.rounding = norm->weight || a->rounding == TROPE_ROUND_ONCE ? norm->rounding : TROPE_NORM_ROUND_PRODUCT;
+    p.eps = norm->eps;
+    p.rstd = norm->rstd;
+    p.reads_rstd = norm->rstd_use == TROPE_RSTD_READ;
+    p.is_backward = backward;
+    p.d_weight = norm->d_weight;
+    return p;
+}
+
 static trope_plan_operand plan_operand(const trope_args *a, int i, int backward)
 {
     const trope_operand *o = &a->operands[i];
@@ -43,6 +65,7 @@ static trope_plan_operand plan_operand(const trope_args *a, int i, int backward)
     p.in_place = trope_operand_is_in_place(a, i, backward);
     p.summed_heads = backward ? o->shared_heads : TROPE_SHARED_NONE;
     p.accumulate = o->accumulate;
+    p.norm = plan_norm(a, i, backward);
     return p;
 }
 
@@ -106,7 +129,10 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
     angles->dtype = a->angle_dtype;
     angles->out_of_range = a->out_of_range;
     angles->per_element = trope_has_table(a) && a->angle_columns != TROPE_COLUMNS_PAIR;
-    angles->source = a->freqs ? TROPE_ANGLES_FREQS : a->cos ? TROPE_ANGLES_TABLE : TROPE_ANGLES_PHASE;
+    angles->source = a->freqs                       ? TROPE_ANGLES_FREQS
+                     : a->cos                       ? TROPE_ANGLES_TABLE
+                     : a->inv_freq || a->phase_step ? TROPE_ANGLES_PHASE
+                                                    : TROPE_ANGLES_NONE;
     plan->step = planned->step;
     if (a->inv_freq)
         plan_steps(a->inv_freq, plan->pairs, planned->step);
@@ -148,7 +174,7 @@ static void plan_rows(const trope_args *a, trope_plan *plan)
     plan->angles_shared = !a->cu_seqlens && !a->start_positions && (!trope_has_table(a) || a->angle_stride[1] == 0) &&
                           (!a->position_ids || a->ids_stride[1] == 0);
     plan->position_is_token = from_tokens && plan->sequences.cp.size == 1 &&
-                              (plan->angles.source == TROPE_ANGLES_PHASE || plan->tokens <= plan->angles.rows);
+                              (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
 }
 
 void trope_make_plan(const trope_call *call, int backward, trope_planned_call *planned)

@@ -63,6 +63,7 @@ static const field_offset args_fields[] = {
     {"d_freqs_stride", offsetof(trope_args, d_freqs_stride)},
     {"workspace", offsetof(trope_args, workspace)},
     {"workspace_size", offsetof(trope_args, workspace_size)},
+    {"norms", offsetof(trope_args, norms)},
     {NULL, 0},
 };
 
@@ -83,6 +84,23 @@ static const field_offset operand_fields[] = {
     {"src_stride", offsetof(trope_operand, src_stride)},
     {"dst_stride", offsetof(trope_operand, dst_stride)},
     {"forward_src_stride", offsetof(trope_operand, forward_src_stride)},
+    {NULL, 0},
+};
+
+static const field_offset norm_fields[] = {
+    {"struct_size", offsetof(trope_norm, struct_size)},
+    {"weight", offsetof(trope_norm, weight)},
+    {"weight_dtype", offsetof(trope_norm, weight_dtype)},
+    {"weight_per_head", offsetof(trope_norm, weight_per_head)},
+    {"weight_plus_one", offsetof(trope_norm, weight_plus_one)},
+    {"scope", offsetof(trope_norm, scope)},
+    {"order", offsetof(trope_norm, order)},
+    {"rounding", offsetof(trope_norm, rounding)},
+    {"eps", offsetof(trope_norm, eps)},
+    {"rstd", offsetof(trope_norm, rstd)},
+    {"rstd_use", offsetof(trope_norm, rstd_use)},
+    {"reserved", offsetof(trope_norm, reserved)},
+    {"d_weight", offsetof(trope_norm, d_weight)},
     {NULL, 0},
 };
 
@@ -132,6 +150,7 @@ static const struct {
 } structs[] = {
     {"trope_args", sizeof(trope_args), args_fields},
     {"trope_operand", sizeof(trope_operand), operand_fields},
+    {"trope_norm", sizeof(trope_norm), norm_fields},
     {"trope_frequency_args", sizeof(trope_frequency_args), frequency_args_fields},
     {"trope_qkv", sizeof(trope_qkv), qkv_fields},
 };

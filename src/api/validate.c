@@ -36,8 +36,9 @@ static trope_status validate_enums(const char *function, const trope_args *a)
     CHECK(require_between(function, "isa", a->isa, 0, TROPE_ISA_AVX512));
     CHECK(require_between(function, "dtype", a->dtype, TROPE_F32, TROPE_F64));
     CHECK(require_between(function, "rounding", a->rounding, 0, TROPE_ROUND_NATIVE_F32));
-    CHECK(require_between(function, "pairing", a->pairing, TROPE_PAIRING_HALF, TROPE_PAIRING_INTERLEAVED));
-    CHECK(require_between(function, "pairing_out", a->pairing_out, TROPE_PAIRING_HALF, TROPE_PAIRING_INTERLEAVED));
+    const int32_t pairing = trope_rotates(a) ? TROPE_PAIRING_HALF : 0;
+    CHECK(require_between(function, "pairing", a->pairing, pairing, TROPE_PAIRING_INTERLEAVED));
+    CHECK(require_between(function, "pairing_out", a->pairing_out, pairing, TROPE_PAIRING_INTERLEAVED));
     CHECK(require_between(function, "parts", a->parts, 1, TROPE_MAX_AXES));
     CHECK(require_between(function, "inverse", a->inverse, 0, 1));
     CHECK(require_between(function, "out_of_range", a->out_of_range, 0, TROPE_RANGE_CLAMP));
@@ -140,21 +141,24 @@ static trope_status validate_tensor(const char *function, const trope_args *a, i
 static trope_status validate_presence(const char *function, const trope_args *a, int i, int backward)
 {
     const trope_operand *o = &a->operands[i];
-    const int has_gradient = backward && (a->d_freqs || a->d_inv_freq),
-              is_read = has_gradient && o->rotary_dim != TROPE_COPY;
+    const trope_norm *norm = trope_norm_of(a, i);
+    const int has_angles = backward && (a->d_freqs || a->d_inv_freq), has_gradient = has_angles || (norm && norm->d_weight),
+              is_read = (has_angles && o->rotary_dim != TROPE_COPY) || (backward && norm);
     REQUIRE(o->src || !a->tokens, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
     REQUIRE(o->dst || has_gradient || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
     REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL,
-            "operands[%d].forward_src is NULL, and the gradient of the angles needs it", i);
+            "operands[%d].forward_src is NULL, and %s needs it", i, norm ? "a norm" : "the gradient of the angles");
     REQUIRE(!o->forward_src || is_read, ARGUMENT,
-            "operands[%d].forward_src (%p) must be NULL: only the gradient of the angles reads it, of what is rotated", i,
-            o->forward_src);
+            "operands[%d].forward_src (%p) must be NULL: only the backward of a norm reads it, and the gradient of the angles, "
+            "of what is rotated",
+            i, o->forward_src);
     return TROPE_OK;
 }
 
 static trope_status validate_operand(const char *function, const trope_args *a, int i, int backward)
 {
     CHECK(validate_head(function, a, i));
+    CHECK(trope_validate_norm(function, a, i, backward));
     CHECK(validate_presence(function, a, i, backward));
     CHECK(validate_sums(function, a, i, backward));
     for (int role = TROPE_TENSOR_SRC; role <= TROPE_TENSOR_FORWARD_SRC; role++) {
@@ -168,9 +172,7 @@ static trope_status validate_operands(const char *function, const trope_args *a,
 {
     for (int i = 0; i < a->operand_count; i++)
         CHECK(validate_operand(function, a, i, backward));
-    REQUIRE(trope_widest_pairs(a) > 0, ARGUMENT, "operands[0].rotary_dim (%d): no operand of the call rotates",
-            a->operands[0].rotary_dim);
-    return TROPE_OK;
+    return trope_rotates(a) ? TROPE_OK : trope_validate_no_rotation(function, a);
 }
 
 /* ---- the rotation ---- */
@@ -440,6 +442,8 @@ trope_status trope_validate(const char *function, const trope_args *a, int backw
     CHECK(validate_enums(function, a));
     CHECK(trope_validate_positions(function, a));
     CHECK(validate_operands(function, a, backward));
+    if (!trope_rotates(a))
+        return validate_gradient(function, a, backward);
     CHECK(validate_rotation(function, a));
     CHECK(validate_pair_axis(function, a));
     CHECK(validate_angles(function, a));

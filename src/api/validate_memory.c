@@ -7,9 +7,10 @@
 #include "core/overlap.h"
 #include "core/require.h"
 
-/* src, dst and forward_src of each operand; freqs or cos and sin, two cu_seqlens, ids or starts, status, d_freqs or d_inv_freq,
- * workspace; inv_freq or phase_step, pair_axis, the operands and the args themselves; the two results of trope_positions. */
-#define MAX_MEMORY (3 * TROPE_MAX_OPERANDS + 16)
+/* src, dst and forward_src of each operand, weight, rstd, d_weight and the struct of its norm; freqs or cos and sin, two cu_seqlens, ids or starts, status, d_freqs or d_inv_freq,
+ * workspace; inv_freq or phase_step, pair_axis, the operands, the norms and the args themselves; the two results of
+ * trope_positions. */
+#define MAX_MEMORY (7 * TROPE_MAX_OPERANDS + 17)
 
 typedef struct memory {
     trope_region region;
@@ -17,6 +18,7 @@ typedef struct memory {
     const char *name;
     const char *strides; /* what they are called, NULL = there are none */
     int operand;         /* whose it is, -1 for none */
+    int is_of_norm;      /* of that operand's */
     int is_written;
 } memory;
 
@@ -35,7 +37,7 @@ static memory_name name_of(const memory *m)
     if (m->operand < 0)
         snprintf(name.text, sizeof name.text, "%s", m->name);
     else
-        snprintf(name.text, sizeof name.text, "operands[%d].%s", m->operand, m->name);
+        snprintf(name.text, sizeof name.text, "%s[%d].%s", m->is_of_norm ? "norms" : "operands", m->operand, m->name);
     return name;
 }
 
@@ -167,6 +169,47 @@ static trope_status list_flat(const char *function, memory_list *list, const cha
     return base ? list_memory(function, list, flat_memory(name, base, count, element_size), element_size) : TROPE_OK;
 }
 
+/* ---- norms ---- */
+
+static memory norm_memory(const char *name, int i, const void *base, int64_t count, int64_t element_size)
+{
+    memory m = flat_memory(name, base, count, element_size);
+    m.operand = i;
+    m.is_of_norm = 1;
+    return m;
+}
+
+static trope_status list_norm(const char *function, const trope_call *call, int i, memory_list *list)
+{
+    const trope_args *a = &call->args;
+    const trope_norm *n = trope_norm_of(a, i);
+    const trope_operand *o = &a->operands[i];
+    if (!n)
+        return TROPE_OK;
+    const int64_t real = trope_element_size(trope_gradient_dtype(a->dtype)), heads = trope_count_heads(o),
+                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, rows = a->batch * a->tokens;
+    if (n->weight)
+        CHECK(list_memory(function, list, norm_memory("weight", i, n->weight, weights, trope_element_size(n->weight_dtype)),
+                          trope_element_size(n->weight_dtype)));
+    if (n->rstd) {
+        memory m = norm_memory("rstd", i, n->rstd, rows * heads, real);
+        m.is_written = n->rstd_use == TROPE_RSTD_WRITE;
+        CHECK(list_memory(function, list, m, real));
+    }
+    if (n->d_weight)
+        CHECK(list_written(function, list, norm_memory("d_weight", i, n->d_weight, weights, real), real));
+    return list_memory(function, list,
+                       norm_memory("struct_size", i, call->callers_norms[i], (int64_t)n->struct_size, 1), 8);
+}
+
+static trope_status list_norms(const char *function, const trope_call *call, memory_list *list)
+{
+    const int count = call->args.operand_count;
+    for (int i = 0; i < count; i++)
+        CHECK(list_norm(function, call, i, list));
+    return list_memory(function, list, flat_memory("norms", call->callers_norms, count, sizeof(void *)), sizeof(void *));
+}
+
 static trope_status list_indices(const char *function, const trope_args *a, memory_list *list)
 {
     const int64_t position_size = trope_index_size(a->position_dtype), cu_size = trope_index_size(a->cu_seqlens_dtype);
@@ -251,6 +294,8 @@ trope_status trope_validate_memory(const char *function, const trope_call *call,
     CHECK(list_indices(function, a, &list));
     CHECK(list_host(function, call, &list));
     CHECK(list_results(function, a, backward, &list));
+    if (a->norms)
+        CHECK(list_norms(function, call, &list));
     return check_pairs(function, &list);
 }
 

@@ -20,6 +20,21 @@ typedef enum trope_angle_source {
     TROPE_ANGLES_PHASE
 } trope_angle_source;
 
+/* The norm of an operand's heads, before the rotation. */
+typedef struct trope_plan_norm {
+    int32_t is_given;        /* 0: there is none, and nothing else is set */
+    int32_t weight_dtype;    /* 0: no weight */
+    const void *weight;
+    int64_t weight_of_head;  /* elements from a head's weights to the next head's, 0 if all heads have the same */
+    int32_t plus_one;        /* the factor is 1 + weight */
+    int32_t rounding;        /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the rotation */
+    double eps;
+    void *rstd;              /* [batch, tokens, heads], NULL = computed and kept nowhere */
+    int32_t reads_rstd;      /* else rstd is written */
+    int32_t is_backward;     /* src is dy: dst receives dx, and d_weight its sum */
+    void *d_weight;          /* NULL = not wanted */
+} trope_plan_norm;
+
 /* Strides of size-1 dimensions are 0 (1 for elements), so that no address is made of a number that nobody looked at. Of heads
  * that are one in memory the strides are 0. */
 typedef struct trope_plan_operand {
@@ -34,6 +49,7 @@ typedef struct trope_plan_operand {
     int32_t in_place;
     int32_t summed_heads; /* backward: TROPE_SHARED_..., the heads whose sum dst receives */
     int32_t accumulate;   /* dst is added to */
+    trope_plan_norm norm;
 } trope_plan_operand;
 
 /* Elements from one entry of a table to the next. */
@@ -130,10 +146,36 @@ TROPE_HD int trope_has_angle_gradient(const trope_plan *plan)
     return plan->d_freqs || plan->d_inv_freq;
 }
 
+/* Whether any operand has a norm. */
+static inline int trope_has_norm(const trope_plan *plan)
+{
+    for (int i = 0; i < plan->operand_count; i++)
+        if (plan->operands[i].norm.is_given)
+            return 1;
+    return 0;
+}
+
+/* Weights of an operand's norm: of a head, or of all heads. */
+static inline int64_t trope_count_weights(const trope_plan_operand *o)
+{
+    return o->norm.weight_of_head ? o->norm.weight_of_head * o->groups * o->heads_per_group : o->head_dim;
+}
+
 /* Whether dst receives a sum: of heads, or with what it holds. */
 TROPE_HD int trope_is_summed(const trope_plan_operand *o)
 {
     return o->summed_heads || o->accumulate;
+}
+
+/* What writes the dst of an operand on the CPU. */
+typedef enum trope_writer { TROPE_WRITER_NONE, TROPE_WRITER_ROTATION, TROPE_WRITER_SUM, TROPE_WRITER_NORM_GRADIENT } trope_writer;
+
+static inline trope_writer trope_writer_of(const trope_plan_operand *o)
+{
+    return o->norm.is_backward  ? TROPE_WRITER_NORM_GRADIENT
+           : !o->dst            ? TROPE_WRITER_NONE
+           : trope_is_summed(o) ? TROPE_WRITER_SUM
+                                : TROPE_WRITER_ROTATION;
 }
 
 /* The axis that was said for a pair: the plane of a table that has planes. `pair` counts through all parts. */

@@ -85,12 +85,12 @@ static void find_numbered_row(const gradient *g, int64_t number, trope_span *spa
 
 /* ---- one row ---- */
 
-static double load_element(const trope_plan *plan, const char *from)
+static double load_element(int32_t dtype, const char *from)
 {
     uint16_t half;
     float single;
     double element;
-    switch (plan->dtype) {
+    switch (dtype) {
     case TROPE_F32:
         memcpy(&single, from, sizeof single);
         return single;
@@ -99,7 +99,7 @@ static double load_element(const trope_plan *plan, const char *from)
         return element;
     default:
         memcpy(&half, from, sizeof half);
-        return plan->dtype == TROPE_F16 ? trope_f16_to_f32(half) : trope_bf16_to_f32(half);
+        return dtype == TROPE_F16 ? trope_f16_to_f32(half) : trope_bf16_to_f32(half);
     }
 }
 
@@ -108,16 +108,17 @@ typedef struct window {
     const char *at;
     int64_t step;
     int32_t interleaved;
+    int32_t dtype;
 } window;
 
 static double load_first(const gradient *g, const window *w, int32_t pairs, int32_t pair)
 {
-    return load_element(&g->plan, w->at + trope_first_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
+    return load_element(w->dtype, w->at + trope_first_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
 }
 
 static double load_second(const gradient *g, const window *w, int32_t pairs, int32_t pair)
 {
-    return load_element(&g->plan, w->at + trope_second_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
+    return load_element(w->dtype, w->at + trope_second_of_pair(w->interleaved, g->plan.parts, pairs, pair) * w->step);
 }
 
 /* Adds one head. */
@@ -138,16 +139,30 @@ static int64_t head_offset(const trope_plan_operand *o, const int64_t *stride, c
            head * stride[TROPE_DIM_HEAD] + o->rotary_offset * stride[TROPE_DIM_ELEMENT];
 }
 
+static window window_of(const gradient *g, const char *base, const int64_t *stride, int64_t offset,
+                        int32_t interleaved)
+{
+    const int64_t size = g->plan.element_size;
+    return (window){base + offset * size, stride[TROPE_DIM_ELEMENT] * size, interleaved, g->plan.dtype};
+}
+
 static void add_operand(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
                         pair_sums *sums)
 {
-    const int64_t size = g->plan.element_size;
+    double normalised[TROPE_MAX_ROTARY_DIM];
     for (int group = 0; group < o->groups; group++) {
         for (int head = 0; head < o->heads_per_group; head++) {
-            const window windows[] = {{o->src + head_offset(o, o->src_stride, row, group, head) * size,
-                                       o->src_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_src},
-                                      {o->forward_src + head_offset(o, o->forward_src_stride, row, group, head) * size,
-                                       o->forward_src_stride[TROPE_DIM_ELEMENT] * size, g->plan.interleaved_forward_src}};
+            window windows[] = {
+                window_of(g, o->src, o->src_stride, head_offset(o, o->src_stride, row, group, head),
+                          g->plan.interleaved_src),
+                window_of(g, o->forward_src, o->forward_src_stride, head_offset(o, o->forward_src_stride, row, group, head),
+                          g->plan.interleaved_forward_src)};
+            if (o->norm.is_given) {
+                g->kernels->normalised(&g->plan, o, row, (const int64_t[]){group, head}, normalised);
+                windows[1].at = (const char *)normalised;
+                windows[1].step = sizeof(double);
+                windows[1].dtype = TROPE_F64;
+            }
             add_head(g, o->rotary_dim / 2, windows, t, sums);
         }
     }

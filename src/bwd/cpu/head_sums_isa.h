@@ -8,18 +8,13 @@
 /* Sums that wait for their neighbour: one a level of the tree, and heads are counted in 64 bits. */
 #define SUM_LEVELS 64
 
-#define REAL   float
-#define SUFFIX f32
+#include "fwd/cpu/real_f32.h"
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
 #include "bwd/cpu/head_sums_template.h"
-#undef REAL
-#undef SUFFIX
 
-#define REAL double
-#define REAL_IS_DOUBLE
-#define SUFFIX f64
+#include "fwd/cpu/real_f64.h"
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"

@@ -198,7 +198,7 @@ static void FN(sum_rows)(const trope_plan *plan, int64_t begin, int64_t end)
         if (row.action == TROPE_ROW_ROTATE)
             coefficients = FN(find_coefficients)(plan, &row, space);
         for (int i = 0; i < plan->operand_count; i++)
-            if (plan->operands[i].dst && trope_is_summed(&plan->operands[i]))
+            if (trope_writer_of(&plan->operands[i]) == TROPE_WRITER_SUM)
                 FN(sum_operand)(plan, &plan->operands[i], &row, coefficients);
     }
 }

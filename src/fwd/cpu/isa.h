@@ -1,7 +1,8 @@
 /* What every file begins with that is compiled once for each instruction set: ISA_NAME is that of the file that includes this,
  * whose compiler flags are those of the instruction set, and everything but a table of functions is static.
  *
- * Templates are included twice, with REAL and SUFFIX as float and f32, and as double and f64 with REAL_IS_DOUBLE. */
+ * Templates are included twice: REAL, REAL_DTYPE, REAL_SQRT, REAL_FMA and SUFFIX are those of float and f32, and then those of
+ * double and f64, with REAL_IS_DOUBLE. real_f32.h and real_f64.h define them. */
 #ifndef TROPE_FWD_CPU_ISA_H
 #define TROPE_FWD_CPU_ISA_H
 
@@ -21,5 +22,8 @@
 #define STRING_(a)   #a
 #define STRING(a)    STRING_(a)
 #define FN(name)     PASTE(name##_, SUFFIX)
+
+/* Elements of a head that a norm takes at a time, a power of two. */
+#define NORM_BLOCK 256
 
 #endif

@@ -14,28 +14,38 @@
 /* How many heads ahead windows are prefetched: where they are parts of heads, or heads far apart, hardware does not. */
 #define PREFETCH_HEADS 32
 
+/* Where a head is in src and dst. */
+typedef struct head_place {
+    const char *src;
+    char *dst;
+} head_place;
+
 static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 {
     for (int64_t line = 0; line < bytes; line += 64)
         __builtin_prefetch((const void *)((uintptr_t)at + ahead + (uintptr_t)line));
 }
 
-#define REAL   float
-#define SUFFIX f32
+#include "fwd/cpu/real_f32.h"
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/norm_template.h"
 #include "fwd/cpu/rows_template.h"
-#undef REAL
-#undef SUFFIX
 
-#define REAL double
-#define REAL_IS_DOUBLE
-#define SUFFIX f64
+#include "fwd/cpu/real_f64.h"
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/norm_template.h"
 #include "fwd/cpu/rows_template.h"
+
+static void normalised_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
+                              double *out)
+{
+    plan->dtype == TROPE_F64 ? normalised_window_f64(plan, o, row, head, out)
+                             : normalised_window_f32(plan, o, row, head, out);
+}
 
 static void rotate_rows(const trope_plan *plan, int64_t begin, int64_t end)
 {
@@ -47,4 +57,4 @@ static void row_angles(const trope_plan *plan, const trope_row *row, trope_row_a
     plan->dtype == TROPE_F64 ? row_angles_f64(plan, row, out) : row_angles_f32(plan, row, out);
 }
 
-const trope_row_kernels PASTE(trope_rows_, ISA_NAME) = {ISA_ID, STRING(ISA_NAME), rotate_rows, row_angles};
+const trope_row_kernels PASTE(trope_rows_, ISA_NAME) = {ISA_ID, STRING(ISA_NAME), rotate_rows, row_angles, normalised_window};

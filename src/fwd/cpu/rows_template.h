@@ -194,6 +194,57 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
         memset(dst + i * step, 0, (size_t)plan->element_size);
 }
 
+/* ---- a head with a norm ---- */
+
+/* Normalises a head, and rotates its window. */
+static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *plan, const trope_plan_operand *o,
+                                                            const trope_row *row, FN(coefficients) t, const int64_t head[2],
+                                                            head_place place)
+{
+    const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
+    const int64_t window = o->rotary_offset, after = window + o->rotary_dim;
+    const char *weight = FN(weights_of_head)(o, head);
+    char *const rstd_place = FN(rstd_place)(plan, o, row, head);
+    const REAL rstd = FN(find_rstd)(plan, o, rstd_place, place.src, from);
+    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
+    if (o->norm.rstd && !o->norm.reads_rstd)
+        FN(store)(rstd_place, &rstd, REAL_DTYPE, 1);
+    FN(load_strided)(x, place.src + window * from * size, from, plan->dtype, o->rotary_dim);
+    FN(normalise)(plan, &o->norm, weight, window, o->rotary_dim, rstd, x);
+    if (o->rotary_dim) {
+        FN(rotate_parts)(plan, o, x, y, t);
+        FN(store_strided)(place.dst + window * to * size, y, to, plan->dtype, o->rotary_dim);
+    }
+    for (int64_t e = 0; e < o->head_dim;) {
+        const int64_t left = (e < window ? window : o->head_dim) - e;
+        const int count = (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
+        if (e >= window && e < after) {
+            e = after;
+            continue;
+        }
+        FN(load_strided)(x, place.src + e * from * size, from, plan->dtype, count);
+        FN(normalise)(plan, &o->norm, weight, e, count, rstd, x);
+        for (int i = 0; i < count; i++)
+            x[i] = FN(canonical)(x[i]);
+        FN(store_strided)(place.dst + e * to * size, x, to, plan->dtype, count);
+        e += count;
+    }
+}
+
+static void FN(normalised_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                  const int64_t head[2], double *out)
+{
+    const int64_t *f = o->forward_src_stride, step = f[TROPE_DIM_ELEMENT];
+    const char *x = o->forward_src +
+                    (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
+    const REAL rstd = FN(find_rstd)(plan, o, FN(rstd_place)(plan, o, row, head), x, step);
+    REAL window[TROPE_MAX_ROTARY_DIM];
+    FN(load_strided)(window, x + o->rotary_offset * step * plan->element_size, step, plan->dtype, o->rotary_dim);
+    FN(normalise)(plan, &o->norm, FN(weights_of_head)(o, head), o->rotary_offset, o->rotary_dim, rstd, window);
+    for (int i = 0; i < o->rotary_dim; i++)
+        out[i] = window[i];
+}
+
 static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
                            const int64_t head[2])
 {
@@ -202,9 +253,14 @@ static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, 
     const int64_t to = row->batch * g[0] + row->token * g[1] + head[0] * g[2] + head[1] * g[3];
     const char *src = o->src + from * plan->element_size;
     char *dst = o->dst + to * plan->element_size;
+    const int rotates = row->action == TROPE_ROW_ROTATE;
+    if (o->norm.is_given && !rotates && o->norm.rstd && !o->norm.reads_rstd)
+        FN(store)(FN(rstd_place)(plan, o, row, head), &(const REAL){0}, REAL_DTYPE, 1);
     if (row->action == TROPE_ROW_ZERO)
         FN(zero_head)(plan, o, dst);
-    else if (row->action == TROPE_ROW_COPY || o->rotary_dim == 0)
+    else if (o->norm.is_given && rotates)
+        FN(write_normed_head)(plan, o, row, t, head, (const head_place){src, dst});
+    else if (!rotates || o->rotary_dim == 0)
         FN(copy_head)(plan, o, src, dst);
     else if (f[TROPE_DIM_ELEMENT] == 1 && g[TROPE_DIM_ELEMENT] == 1)
         FN(rotate_contiguous_head)(plan, o, src, dst, t);
@@ -366,7 +422,7 @@ WRITE_VECTORS(BF16)
 static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
 {
 #ifdef USE_VECTORS
-    if (o->rotary_dim && vector_can_rotate(plan, o)) {
+    if (o->rotary_dim && !o->norm.is_given && vector_can_rotate(plan, o)) {
         if (plan->dtype == TROPE_F32)
             write_vectors_F32(plan, o, chunk);
         else if (plan->dtype == TROPE_F16)
@@ -386,7 +442,7 @@ static void FN(rotate_rows)(const trope_plan *plan, int64_t begin, int64_t end)
     while (begin < end) {
         begin = FN(fill_chunk)(plan, &span, begin, end, &chunk);
         for (int i = 0; i < plan->operand_count; i++)
-            if (plan->operands[i].dst && !trope_is_summed(&plan->operands[i]))
+            if (trope_writer_of(&plan->operands[i]) == TROPE_WRITER_ROTATION)
                 FN(write_chunk)(plan, &plan->operands[i], &chunk);
     }
     if (plan->stream_stores)

@@ -1,0 +1,27 @@
+/* The backward of norms on the CPU: dx, and the gradient of the weights.
+ *
+ * Rows, numbered batch entry by batch entry, are cut into runs that depend on their number alone. A run adds the terms of its heads
+ * in order, in fp32 (f64: double), and the sums of the runs are added in double. */
+#ifndef TROPE_BWD_CPU_NORM_GRADIENT_H
+#define TROPE_BWD_CPU_NORM_GRADIENT_H
+
+#include "core/plan.h"
+
+/* Runs at most. */
+#define TROPE_NORM_RUNS 1024
+
+typedef struct trope_norm_gradient_kernels {
+    /* Writes dst of rows [begin, end) of every operand with a norm. SUMS: of the weights of the operands that want d_weight, one
+     * operand after another, f32 (f64 with f64), to be added to; NULL if none does. */
+    void (*run)(const trope_plan *plan, int64_t begin, int64_t end, void *sums);
+} trope_norm_gradient_kernels;
+
+extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512;
+
+/* Bytes of workspace: for the sums of all runs. */
+uint64_t trope_norm_gradient_workspace(const trope_plan *plan);
+
+/* Runs the backward of all norms, with an instruction set that trope_find_row_kernels has chosen. */
+void trope_norm_gradient(const trope_plan *plan, int32_t isa);
+
+#endif

@@ -1,0 +1,24 @@
+/* The backward of norms for one instruction set. */
+#include "bwd/cpu/norm_gradient.h"
+#include "fwd/cpu/isa.h"
+
+#include "fwd/cpu/real_f32.h"
+#include "fwd/cpu/elements_template.h"
+#include "fwd/cpu/coefficients_template.h"
+#include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/norm_template.h"
+#include "bwd/cpu/norm_gradient_template.h"
+
+#include "fwd/cpu/real_f64.h"
+#include "fwd/cpu/elements_template.h"
+#include "fwd/cpu/coefficients_template.h"
+#include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/norm_template.h"
+#include "bwd/cpu/norm_gradient_template.h"
+
+static void run_rows(const trope_plan *plan, int64_t begin, int64_t end, void *sums)
+{
+    plan->dtype == TROPE_F64 ? gradient_of_rows_f64(plan, begin, end, sums) : gradient_of_rows_f32(plan, begin, end, sums);
+}
+
+const trope_norm_gradient_kernels PASTE(trope_norm_gradient_, ISA_NAME) = {run_rows};
