@@ -181,7 +181,7 @@ typedef struct trope_operand {
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
  *
  * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
- * first, padded with +0 to a power of two. With ONCE nothing is rounded before the rotation. NATIVE
+ * first, padded with +0 to a power of two or beyond. With ONCE nothing is rounded before the rotation. NATIVE
  * and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not (Gemma).
  *
  * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode

@@ -8,6 +8,7 @@
 #include "core/require.h"
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/launch.cuh"
+#include "fwd/cuda/norm.h"
 #include "fwd/cuda/rotate.h"
 #include "varlen/cuda/search.cuh"
 
@@ -20,9 +21,20 @@ static bool has_sums(const trope_plan &plan)
     return sums;
 }
 
-static void kernel_name(const trope_plan *plan, char *name, size_t size)
+/* A plan as kernels take it: where nothing rotates, there are no pairs to make phases of. */
+static trope_plan with_angles(const trope_plan &plan)
 {
-    const trope_cuda_kernel *const kernel = trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
+    trope_plan p = plan;
+    if (p.angles.source == TROPE_ANGLES_NONE)
+        p.angles.source = TROPE_ANGLES_PHASE;
+    return p;
+}
+
+static void kernel_name(const trope_plan *of, char *name, size_t size)
+{
+    const trope_plan with = with_angles(*of), *const plan = &with;
+    const trope_cuda_kernel *const kernel = trope_has_norm(plan)             ? trope_cuda_find_norm(plan)
+                                            : trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
                                             : has_sums(*plan)              ? trope_cuda_find_sums(plan)
                                                                            : trope_cuda_find_rotation(plan);
     snprintf(name, size, "%s", kernel->name);
@@ -42,10 +54,13 @@ const char *const *trope_cuda_list_kernels(int *count)
                                                               &trope_rotations_bf16, &trope_rotations_f64};
     static const trope_backward_kernels *const backwards[] = {&trope_backward_f32, &trope_backward_f16,
                                                               &trope_backward_bf16, &trope_backward_f64};
-    static const char *names[4 * (sizeof **rotations + sizeof **backwards) / sizeof(trope_cuda_kernel)];
+    static const trope_norm_kernels *const norms[] = {&trope_norms_f32, &trope_norms_f16, &trope_norms_bf16,
+                                                      &trope_norms_f64};
+    static const char *names[4 * (sizeof **rotations + sizeof **norms + sizeof **backwards) / sizeof(trope_cuda_kernel)];
     *count = 0;
     for (int i = 0; i < 4; i++) {
         list_kernels(rotations[i], sizeof *rotations[i], names, count);
+        list_kernels(norms[i], sizeof *norms[i], names, count);
         list_kernels(backwards[i], sizeof *backwards[i], names, count);
     }
     return names;
@@ -75,8 +90,9 @@ static trope_status check_only(const char *function, const trope_plan &plan)
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
-static trope_status run(const char *function, const trope_plan *plan)
+static trope_status run(const char *function, const trope_plan *of)
 {
+    const trope_plan with = with_angles(*of), *const plan = &with;
     const bool moves = moves_something(*plan);
     const trope_status status = moves ? TROPE_OK : check_only(function, *plan);
     if (status)
@@ -85,6 +101,8 @@ static trope_status run(const char *function, const trope_plan *plan)
         return trope_cuda_run_gradient(function, plan); /* of what is not moved it is 0 */
     if (!moves)
         return TROPE_OK;
+    if (trope_has_norm(plan))
+        return trope_cuda_norm(function, plan);
     return has_sums(*plan) ? trope_cuda_sum_heads(function, plan) : trope_cuda_rotate(function, plan);
 }
 
@@ -117,7 +135,8 @@ static trope_status check(const char *function, const trope_plan *plan)
 {
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
             "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
-    REQUIRE(!trope_has_norm(plan), TROPE_ERROR_UNSUPPORTED, "norms[%d]: CUDA has no norms yet", 0);
+    for (int i = 0; i < plan->operand_count; i++)
+        REQUIRE(!plan->operands[i].norm.is_backward, TROPE_ERROR_UNSUPPORTED, "norms[%d]: CUDA has no backward of norms yet", i);
     REQUIRE(!trope_has_angle_gradient(plan) || trope_cuda_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient of the angles "
             "can take in one call",

@@ -35,11 +35,14 @@ static inline block_form form_of_sums(const trope_plan &plan)
     return form;
 }
 
-struct sum_blocks {
+struct sum_blocks : rotation_blocks {
     /* As many slots as a block has room for. */
-    template <typename STRIDE>
-    static inline void plan_sum(const trope_plan_operand &o, block_segment<STRIDE> *s, block_shape *shape)
+    template <class CALL> static inline void fill(const trope_plan_operand &o, uint32_t number, CALL *call)
     {
+        block_shape *const shape = &call->shape;
+        auto *const s = &call->segments[number];
+        if (!o.summed_heads)
+            return;
         s->terms = (uint32_t)terms_of(o);
         const uint32_t slots = std::min(power_of_two(s->terms), std::max((uint32_t)USUAL_THREADS / s->lanes.divisor, 1u));
         s->slot_bits = (uint32_t)__builtin_ctz(slots);
@@ -51,7 +54,7 @@ struct sum_blocks {
     }
 
     /* Slices that a row is cut into: those that have items, so many times that a thread copies SUM_COPIES lanes of the rest. */
-    template <typename STRIDE, int SEGMENTS> static inline int64_t copying_slices(const block_call<STRIDE, SEGMENTS> &call)
+    template <class CALL> static inline int64_t copying_slices(const CALL &call)
     {
         const block_shape &shape = call.shape;
         const int64_t slices = quotient_up(shape.items, shape.items_of_block);

@@ -1,7 +1,7 @@
 /* What every file begins with that is compiled once for each instruction set: ISA_NAME is that of the file that includes this,
  * whose compiler flags are those of the instruction set, and everything but a table of functions is static.
  *
- * Templates are included twice: REAL, REAL_DTYPE, REAL_SQRT, REAL_FMA and SUFFIX are those of float and f32, and then those of
+ * Templates are included twice: REAL, REAL_DTYPE, REAL_FMA, REAL_RECIPROCAL_ROOT, REAL_NORM_SLOPE and SUFFIX are those of float and f32, and then those of
  * double and f64, with REAL_IS_DOUBLE. real_f32.h and real_f64.h define them. */
 #ifndef TROPE_FWD_CPU_ISA_H
 #define TROPE_FWD_CPU_ISA_H
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/element.h"
+#include "core/norm.h"
 #include "core/pairs.h"
 #include "core/plan.h"
 #include "core/rotate.h"

@@ -51,7 +51,7 @@ static inline REAL FN(end_sum)(FN(head_sum) * sum)
 {
     while (sum->count & (sum->count - 1))
         FN(push_sum)(sum, __builtin_ctz(sum->count), 0);
-    return sum->level[__builtin_ctz(sum->count)];
+    return sum->level[__builtin_ctz(sum->count)] + 0; /* -0 becomes +0, as if every head were padded */
 }
 
 /* Where the rstd of a head is, in an array of REAL. */
@@ -90,7 +90,7 @@ static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, c
             squares[i] *= squares[i];
         FN(add_block)(&sum, squares, count);
     }
-    return (REAL)1 / REAL_SQRT(FN(end_sum)(&sum) / (REAL)o->head_dim + (REAL)o->norm.eps);
+    return REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum), (REAL)o->head_dim, (REAL)o->norm.eps);
 }
 
 /* The factors of elements [first, first + count) of a head: weight, or 1 + weight. */

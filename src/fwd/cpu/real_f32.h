@@ -1,12 +1,14 @@
 /* What templates are made with for operands of f32, f16 and bf16. Included before them, each time. */
 #undef REAL
 #undef REAL_DTYPE
-#undef REAL_SQRT
+#undef REAL_RECIPROCAL_ROOT
+#undef REAL_NORM_SLOPE
 #undef REAL_FMA
 #undef REAL_IS_DOUBLE
 #undef SUFFIX
 #define REAL       float
 #define REAL_DTYPE TROPE_F32
-#define REAL_SQRT  sqrtf
+#define REAL_RECIPROCAL_ROOT trope_reciprocal_root
+#define REAL_NORM_SLOPE trope_norm_slope
 #define REAL_FMA   trope_fma
 #define SUFFIX     f32

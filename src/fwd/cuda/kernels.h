@@ -13,6 +13,14 @@ typedef struct trope_rotation_kernels {
     trope_cuda_kernel elements;                /* what is not made of vectors */
 } trope_rotation_kernels;
 
+typedef struct trope_norm_kernels {
+    trope_cuda_kernel fast[FAST_ROW_KINDS - 1][2]; /* as those of the rotation, but generic searches */
+    trope_cuda_kernel vectors;                     /* what no other kernel by vectors can do */
+    trope_cuda_kernel elements;                    /* what is not made of vectors */
+} trope_norm_kernels;
+
+extern const trope_norm_kernels trope_norms_f32, trope_norms_f16, trope_norms_bf16, trope_norms_f64;
+
 extern const trope_rotation_kernels trope_rotations_f32, trope_rotations_f16, trope_rotations_bf16, trope_rotations_f64;
 
 #endif

@@ -36,7 +36,7 @@ static inline bool writes_rest(const trope_plan &plan, const trope_plan_operand 
 
 static inline bool moves_operand(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return o.dst && (o.rotary_dim > 0 || writes_rest(plan, o));
+    return o.dst && (o.rotary_dim > 0 || o.norm.is_given || writes_rest(plan, o));
 }
 
 static inline bool moves_something(const trope_plan &plan)

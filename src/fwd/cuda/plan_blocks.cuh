@@ -110,9 +110,11 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
 }
 
 /* Items of a segment that one block must have. */
-template <typename STRIDE> static inline uint32_t items_together(const trope_plan &plan, const block_segment<STRIDE> &s)
+template <typename STRIDE>
+static inline uint32_t items_together(const trope_plan &plan, const trope_plan_operand &o, const block_segment<STRIDE> &s)
 {
-    return s.slot_bits || (s.rotates && rearranges_in_place(plan)) ? s.lanes.divisor << s.slot_bits : 1;
+    const bool whole_heads = s.slot_bits || o.norm.is_given || (s.rotates && rearranges_in_place(plan));
+    return whole_heads ? s.lanes.divisor << s.slot_bits : 1;
 }
 
 /* What becomes of a segment: its heads are summed; it is rotated; copied; or it is the rest, which whoever has items of that row does
@@ -122,17 +124,23 @@ enum segment_use { SUMMED, ROTATED, COPIED, REST, USES };
 static inline segment_use use_of(const block_form &form, const trope_plan_operand &o, const head_run &run,
                                  uint32_t rotating)
 {
-    return o.summed_heads ? SUMMED : run.rotates ? ROTATED : rotating && (form.sums || o.in_place) ? REST : COPIED;
+    const bool is_rest = rotating && (form.sums || o.in_place) && !o.norm.is_given;
+    return o.summed_heads ? SUMMED : run.rotates ? ROTATED : is_rest ? REST : COPIED;
 }
 
-/* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) has the same functions. */
+/* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks
+ * (plan_norms.cuh) have the same functions. */
 struct rotation_blocks {
-    template <typename STRIDE>
-    static inline void plan_sum(const trope_plan_operand &, block_segment<STRIDE> *, block_shape *)
+    template <class CALL> static inline void begin(CALL *)
     {
     }
 
-    template <typename STRIDE, int SEGMENTS> static inline int64_t copying_slices(const block_call<STRIDE, SEGMENTS> &)
+    /* Fills in what segment `number` of a call needs besides plan_segment. */
+    template <class CALL> static inline void fill(const trope_plan_operand &, uint32_t, CALL *)
+    {
+    }
+
+    template <class CALL> static inline int64_t copying_slices(const CALL &)
     {
         return 1;
     }
@@ -145,10 +153,11 @@ struct rotation_blocks {
 
 /* Numbers the items of a row by their use: blocks that only copy find no coefficients. Returns the most that belong together, which
  * are a power of two if any do. */
-template <class BLOCKS, typename STRIDE, int SEGMENTS>
-static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call,
-                                  uint32_t *summing, uint32_t *rotating)
+template <class BLOCKS, class CALL>
+static inline uint32_t plan_items(const trope_plan &plan, const block_form &form, CALL *call, uint32_t *summing,
+                                  uint32_t *rotating)
 {
+    typedef typename CALL::stride stride;
     block_shape *const shape = &call->shape;
     uint32_t together = 1;
     memset(call->first_unit, 0xff, sizeof call->first_unit);
@@ -162,15 +171,16 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
             for (int j = 0; j < count; j++) {
                 if (use_of(form, o, runs[j], *rotating) != use)
                     continue;
-                block_segment<STRIDE> *const s = &call->segments[shape->segments + shape->rest];
-                *s = plan_segment<STRIDE>(plan, form, o, runs[j], use == SUMMED || rearranges_in_place(plan));
+                const uint32_t number = shape->segments + shape->rest;
+                const bool whole_heads = use == SUMMED || o.norm.is_given || rearranges_in_place(plan);
+                block_segment<stride> *const s = &call->segments[number];
+                *s = plan_segment<stride>(plan, form, o, runs[j], whole_heads);
                 if (use == REST) {
                     shape->rest++;
                     continue;
                 }
-                if (use == SUMMED)
-                    BLOCKS::plan_sum(o, s, shape);
-                const uint32_t of_segment = items_together(plan, *s);
+                BLOCKS::fill(o, number, call);
+                const uint32_t of_segment = items_together(plan, o, *s);
                 call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
                 together = std::max(together, of_segment);
@@ -336,14 +346,15 @@ static inline void plan_rows(const trope_plan &plan, block_shape *shape)
     shape->batch_outermost = plan.batch_outermost != 0;
 }
 
-template <class BLOCKS, typename STRIDE, int SEGMENTS>
-static inline block_launch plan_blocks(const trope_plan &plan, const block_form &form, block_call<STRIDE, SEGMENTS> *call)
+template <class BLOCKS, class CALL>
+static inline block_launch plan_blocks(const trope_plan &plan, const block_form &form, CALL *call)
 {
     block_shape *const shape = &call->shape;
     block_launch l = {};
     l.fits = elements_of_row(plan) <= INT32_MAX / 8;
     if (!l.fits)
         return l;
+    BLOCKS::begin(call);
     plan_rows(plan, shape);
     fill_cuda_plan(plan, &call->plan);
     shape->neighbours = find_neighbours(plan, form);

@@ -100,10 +100,12 @@ struct block_shape {
 /* Which threads follow each other: lanes of a head, heads, or rows. */
 enum { NEAR_LANES, NEAR_HEADS, NEAR_ROWS };
 
-template <typename STRIDE, int SEGMENTS> struct block_call {
+template <typename OF_STRIDE, int SEGMENTS> struct block_call {
+    typedef OF_STRIDE stride;
+
     block_shape shape;
     uint32_t first_unit[SEGMENTS]; /* of each segment; UINT32_MAX where there is none */
-    block_segment<STRIDE> segments[SEGMENTS];
+    block_segment<stride> segments[SEGMENTS];
     cuda_plan plan;
 };
 

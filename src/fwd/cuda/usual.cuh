@@ -13,16 +13,19 @@ struct head_run {
     bool rotates;
 };
 
-/* Cuts a head into its window and, if they are written, the elements before and after it. Returns the number of runs. */
+/* Cuts a head into its window and, if they are written, the elements before and after it. With a norm, all of the head is one run.
+ * Returns the number of runs. */
 static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
 {
     const int32_t end = o.rotary_offset + o.rotary_dim;
     int count = 0;
     if (!moves_operand(plan, o))
         return 0;
-    if (o.rotary_dim)
+    if (o.norm.is_given)
+        runs[count++] = {0, o.head_dim, o.rotary_dim > 0};
+    else if (o.rotary_dim)
         runs[count++] = {o.rotary_offset, o.rotary_dim, true};
-    if (!writes_rest(plan, o))
+    if (o.norm.is_given || !writes_rest(plan, o))
         return count;
     if (o.rotary_offset)
         runs[count++] = {0, o.rotary_offset, false};

@@ -1,0 +1,31 @@
+/* All kernels with norms for one dtype that vectors can hold. */
+#ifndef TROPE_FWD_CUDA_NORM_KERNELS_CUH
+#define TROPE_FWD_CUDA_NORM_KERNELS_CUH
+
+#include "fwd/cuda/kernels.h"
+#include "fwd/cuda/norm.cuh"
+#include "fwd/cuda/norm_any.cuh"
+
+#define NORM_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                               \
+    {                                                                                                                      \
+        (const void *)norm_kernel<norm_rotation<DTYPE, ROWS, ANGLES>>, "cuda-" name "-vectors-norm-" rows "-" angles       \
+    }
+#define NORM_KERNELS_OF_ROWS(name, DTYPE, rows, ROWS)                                                                      \
+    {                                                                                                                      \
+        NORM_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                       \
+            NORM_KERNEL(name, DTYPE, rows, ROWS, "table", ANGLES_TABLE)                                                    \
+    }
+#define ANY_NORM_KERNEL(name, DTYPE)                                                                                       \
+    {                                                                                                                      \
+        (const void *)norm_any_kernel<any_norm<DTYPE>>, "cuda-" name "-elements-norm"                                      \
+    }
+#define NORM_KERNELS(name, DTYPE)                                                                                          \
+    {                                                                                                                      \
+        {NORM_KERNELS_OF_ROWS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS),                                               \
+         NORM_KERNELS_OF_ROWS(name, DTYPE, "read", ROWS_READ),                                                             \
+         NORM_KERNELS_OF_ROWS(name, DTYPE, "searched", ROWS_SEARCHED)},                                                    \
+            {(const void *)norm_kernel<norm_rotation<DTYPE, ROWS_ANY, ANGLES_ANY>>, "cuda-" name "-vectors-norm"},         \
+            ANY_NORM_KERNEL(name, DTYPE)                                                                                   \
+    }
+
+#endif

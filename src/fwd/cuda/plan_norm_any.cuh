@@ -1,0 +1,59 @@
+/* How a call whose heads vectors cannot normalise is told to its kernel. Host only. */
+#ifndef TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
+#define TROPE_FWD_CUDA_PLAN_NORM_ANY_CUH
+
+#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/plan_blocks.cuh"
+
+static inline head_tensor plan_head_tensor(const trope_plan &plan, const void *base, const int64_t *stride)
+{
+    head_tensor t;
+    t.base = (char *)base;
+    t.outer = stride[outer_dim(plan)] * plan.element_size;
+    t.inner = stride[inner_dim(plan)] * plan.element_size;
+    t.group = stride[TROPE_DIM_GROUP] * plan.element_size;
+    t.head = stride[TROPE_DIM_HEAD] * plan.element_size;
+    t.element = stride[TROPE_DIM_ELEMENT] * plan.element_size;
+    return t;
+}
+
+static inline head_operand plan_head_operand(const trope_plan &plan, const trope_plan_operand &o)
+{
+    head_operand h = {};
+    h.src = plan_head_tensor(plan, o.src, o.src_stride);
+    h.dst = plan_head_tensor(plan, o.dst, o.dst_stride);
+    h.x = plan_head_tensor(plan, o.forward_src, o.forward_src_stride);
+    h.heads = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
+    h.heads_per_group = (uint32_t)o.heads_per_group;
+    h.head_dim = o.head_dim;
+    h.rotary_dim = o.rotary_dim;
+    h.rotary_offset = o.rotary_offset;
+    h.part_pairs = o.part_pairs;
+    h.in_place = o.in_place;
+    h.accumulate = o.accumulate;
+    h.norm = o.norm;
+    return h;
+}
+
+/* All but the operands. Returns the bytes of shared memory of a block, which has one row at a time. */
+static inline size_t plan_norm_any(const trope_plan &plan, norm_any_call *call)
+{
+    block_shape *const shape = &call->shape;
+    block_form form = {};
+    form.pairs_of_lane = 1;
+    plan_rows(plan, shape);
+    fill_cuda_plan(plan, &call->plan);
+    plan_couples(plan, form, shape);
+    call->operands = 0;
+    call->rounding = plan.rounding;
+    call->sums = NULL;
+    shape->rows_of_block = 1;
+    shape->rotating_slices = plan.pairs > 0;
+    shape->second_at = shape->couples_of_row;
+    shape->rows_at = (uint32_t)quotient_up((int64_t)bytes_of_couples(plan, *shape), 16) * 16;
+    call->window_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, 1), 16) * 16;
+    call->window_size = (uint32_t)(2 * (size_t)plan.pairs * bytes_of_real(plan));
+    return call->window_at + NORM_WARPS * call->window_size;
+}
+
+#endif
