@@ -18,6 +18,18 @@ struct norm_choice {
     block_form form;
 };
 
+/* Whether a head with a norm has lanes that idle, or that do not rotate. */
+static bool has_idle_lanes(const trope_plan &plan)
+{
+    bool idle = false;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        const uint32_t lanes = (uint32_t)(o.head_dim * plan.element_size / 32);
+        idle = idle || (o.norm.is_given && (lanes != power_of_two(lanes) || o.rotary_dim != o.head_dim));
+    }
+    return idle;
+}
+
 static norm_choice choose(const trope_plan &plan)
 {
     const trope_norm_kernels *const kernels = kernels_of(plan.dtype);
@@ -28,9 +40,9 @@ static norm_choice choose(const trope_plan &plan)
     if (!form.vectors)
         return choice;
     if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || rows == ROWS_SEARCHED_GENERIC ||
-        (rows == ROWS_SEARCHED && !addresses_are_simple(plan)))
+        (rows == ROWS_SEARCHED && (!addresses_are_simple(plan) || has_idle_lanes(plan))))
         rows = ROWS_ANY;
-    form.most = (uint32_t)block_limits(rows, false).threads;
+    form.most = 320;
     form.threads = SMALL_THREADS;
     form.items = MOST_ITEMS;
     choice.kernel = rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table];

@@ -22,7 +22,8 @@ struct block_norm {
 };
 
 struct norm_call : usual_call {
-    uint32_t most_lanes; /* of a head with a norm: a power of two */
+    uint32_t most_lanes, most_join; /* of a head with a norm: powers of two */
+    uint32_t heads_are_alike;       /* all heads with a norm have these */
     block_norm norms[USUAL_SEGMENTS];
 };
 

@@ -13,7 +13,7 @@ static inline uint32_t join_of_head(const trope_plan &plan, const block_form &fo
     if (!o.rotary_dim) /* halves of the head, or neighbours */
         return power_of_two((uint32_t)vectors) == (uint32_t)vectors && vectors > 1 ? (uint32_t)vectors / 2 : 0;
     const int32_t half = form.splits ? o.rotary_dim / of_vector / 2 : interleaved ? 1 : o.part_pairs / of_vector;
-    const bool whole = vectors % (2 * half) == 0 && o.rotary_offset / of_vector % (2 * half) == 0 &&
+    const bool whole = vectors % (2 * half) == 0 && (interleaved || vectors / (2 * half) <= TROPE_MAX_AXES) && o.rotary_offset / of_vector % (2 * half) == 0 &&
                        (!form.splits || o.rotary_dim == o.head_dim);
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
@@ -40,7 +40,9 @@ static inline block_form form_of_norms(const trope_plan &plan)
 struct norm_blocks : rotation_blocks {
     static inline void begin(norm_call *call)
     {
-        call->most_lanes = 1;
+        call->most_lanes = 0;
+        call->most_join = 0;
+        call->heads_are_alike = 1;
     }
 
     static inline void fill(const trope_plan_operand &o, uint32_t number, norm_call *call)
@@ -64,7 +66,11 @@ struct norm_blocks : rotation_blocks {
             n.reads_rstd = o.norm.reads_rstd != 0;
             n.weight = (const char *)o.norm.weight;
             n.rstd = (float *)o.norm.rstd;
-            call->most_lanes = std::max(call->most_lanes, call->segments[number].lanes.divisor);
+            const uint32_t lanes = call->segments[number].lanes.divisor;
+            const bool is_first = call->most_lanes == 0;
+            call->heads_are_alike = is_first || (call->heads_are_alike && lanes == call->most_lanes && n.join == call->most_join);
+            call->most_lanes = std::max(call->most_lanes, lanes);
+            call->most_join = std::max(call->most_join, n.join);
         }
         call->norms[number] = n;
     }
