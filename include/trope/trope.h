@@ -181,8 +181,9 @@ typedef struct trope_operand {
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
  *
  * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
- * first, padded with +0 to a power of two or beyond. With ONCE nothing is rounded before the rotation. NATIVE
- * and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not (Gemma).
+ * first, padded with +0 to a power of two or beyond. ONCE rounds nothing before the rotation.
+ * NATIVE and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not
+ * (Gemma). On CUDA this version has norms in forward calls alone.
  *
  * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode
  * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x over the head:
@@ -306,8 +307,8 @@ typedef struct trope_args {
 
 /* ---- 4  Functions ---------------------------------------------------------------------------- */
 
-/* Forward: y = M n(x) for every operand. Backward: dx and, if asked for, gradients of the angles and
- * weights. They return when the work is done (CPU) or queued on the stream (CUDA). */
+/* Forward: y = M n(x) for every operand. Backward: dx and, if asked for, gradients of the angles
+ * and weights. They return when the work is done (CPU) or queued on the stream (CUDA). */
 TROPE_API trope_status trope_forward(const trope_args *args);
 TROPE_API trope_status trope_backward(const trope_args *args);
 

@@ -116,6 +116,7 @@ class Args(ctypes.Structure):
         ("d_freqs_stride", c_int64 * 4),
         ("workspace", c_void_p),
         ("workspace_size", c_uint64),
+        ("norms", c_void_p),
     ]
 
 

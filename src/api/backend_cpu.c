@@ -54,10 +54,9 @@ static uint64_t workspace(const trope_plan *plan)
 static trope_status run(const char *function, const trope_plan *plan)
 {
     const trope_row_kernels *kernels = trope_find_row_kernels(plan->isa);
-    const row_context context = {
-        .plan = plan,
-        .rotation = has_writer(plan, TROPE_WRITER_ROTATION) ? kernels : NULL,
-        .sums = has_writer(plan, TROPE_WRITER_SUM) ? trope_find_head_sums(kernels->isa) : NULL};
+    const row_context context = {.plan = plan,
+                                 .rotation = has_writer(plan, TROPE_WRITER_ROTATION) ? kernels : NULL,
+                                 .sums = has_writer(plan, TROPE_WRITER_SUM) ? trope_find_head_sums(kernels->isa) : NULL};
     trope_status status = trope_check_sequences(function, &plan->sequences);
     if (!status)
         status = trope_check_positions(function, plan);
@@ -81,5 +80,4 @@ static void kernel_name(const trope_plan *plan, char *name, size_t size)
              trope_pairing_name(plan));
 }
 
-const trope_backend trope_backend_cpu = {
-    .check = check, .workspace = workspace, .run = run, .kernel_name = kernel_name};
+const trope_backend trope_backend_cpu = {.check = check, .workspace = workspace, .run = run, .kernel_name = kernel_name};

@@ -35,8 +35,8 @@ static void kernel_name(const trope_plan *of, char *name, size_t size)
     const trope_plan with = with_angles(*of), *const plan = &with;
     const trope_cuda_kernel *const kernel = trope_has_norm(plan)             ? trope_cuda_find_norm(plan)
                                             : trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
-                                            : has_sums(*plan)              ? trope_cuda_find_sums(plan)
-                                                                           : trope_cuda_find_rotation(plan);
+                                            : has_sums(*plan)                ? trope_cuda_find_sums(plan)
+                                                                             : trope_cuda_find_rotation(plan);
     snprintf(name, size, "%s", kernel->name);
 }
 
@@ -136,7 +136,8 @@ static trope_status check(const char *function, const trope_plan *plan)
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
             "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
     for (int i = 0; i < plan->operand_count; i++)
-        REQUIRE(!plan->operands[i].norm.is_backward, TROPE_ERROR_UNSUPPORTED, "norms[%d]: CUDA has no backward of norms yet", i);
+        REQUIRE(!plan->operands[i].norm.is_backward, TROPE_ERROR_UNSUPPORTED,
+                "norms[%d]: CUDA has no backward of norms yet", i);
     REQUIRE(!trope_has_angle_gradient(plan) || trope_cuda_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient of the angles "
             "can take in one call",

@@ -173,8 +173,8 @@ static void plan_rows(const trope_args *a, trope_plan *plan)
     plan->sequences = trope_plan_sequences(a);
     plan->angles_shared = !a->cu_seqlens && !a->start_positions && (!trope_has_table(a) || a->angle_stride[1] == 0) &&
                           (!a->position_ids || a->ids_stride[1] == 0);
-    plan->position_is_token = from_tokens && plan->sequences.cp.size == 1 &&
-                              (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
+    plan->position_is_token =
+        from_tokens && plan->sequences.cp.size == 1 && (!trope_has_table(a) || plan->tokens <= plan->angles.rows);
 }
 
 void trope_make_plan(const trope_call *call, int backward, trope_planned_call *planned)

@@ -146,12 +146,13 @@ static trope_status validate_presence(const char *function, const trope_args *a,
               is_read = (has_angles && o->rotary_dim != TROPE_COPY) || (backward && norm);
     REQUIRE(o->src || !a->tokens, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
     REQUIRE(o->dst || has_gradient || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
-    REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL,
-            "operands[%d].forward_src is NULL, and %s needs it", i, norm ? "a norm" : "the gradient of the angles");
-    REQUIRE(!o->forward_src || is_read, ARGUMENT,
-            "operands[%d].forward_src (%p) must be NULL: only the backward of a norm reads it, and the gradient of the angles, "
-            "of what is rotated",
-            i, o->forward_src);
+    REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL, "operands[%d].forward_src is NULL, and %s needs it",
+            i, norm ? "a norm" : "the gradient of the angles");
+    REQUIRE(
+        !o->forward_src || is_read, ARGUMENT,
+        "operands[%d].forward_src (%p) must be NULL: only the backward of a norm reads it, and the gradient of the angles, "
+        "of what is rotated",
+        i, o->forward_src);
     return TROPE_OK;
 }
 

@@ -198,8 +198,8 @@ static trope_status list_norm(const char *function, const trope_call *call, int 
     }
     if (n->d_weight)
         CHECK(list_written(function, list, norm_memory("d_weight", i, n->d_weight, weights, real), real));
-    return list_memory(function, list,
-                       norm_memory("struct_size", i, call->callers_norms[i], (int64_t)n->struct_size, 1), 8);
+    return list_memory(function, list, norm_memory("struct_size", i, call->callers_norms[i], (int64_t)n->struct_size, 1),
+                       8);
 }
 
 static trope_status list_norms(const char *function, const trope_call *call, memory_list *list)

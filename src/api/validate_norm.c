@@ -42,8 +42,8 @@ static trope_status validate_weight(const char *function, const trope_args *a, i
     if (a->rounding == TROPE_ROUND_ONCE)
         return require_zero(function, i, "rounding", n->rounding, "with TROPE_ROUND_ONCE");
     REQUIRE(n->rounding == TROPE_NORM_ROUND_TWICE || n->rounding == TROPE_NORM_ROUND_PRODUCT, ARGUMENT,
-            "norms[%d].rounding (%d) must be TROPE_NORM_ROUND_TWICE or _PRODUCT (1 or 2) with rounding (%d)", i, n->rounding,
-            a->rounding);
+            "norms[%d].rounding (%d) must be TROPE_NORM_ROUND_TWICE or _PRODUCT (1 or 2) with rounding (%d)", i,
+            n->rounding, a->rounding);
     return TROPE_OK;
 }
 

@@ -22,17 +22,17 @@ typedef enum trope_angle_source {
 
 /* The norm of an operand's heads, before the rotation. */
 typedef struct trope_plan_norm {
-    int32_t is_given;        /* 0: there is none, and nothing else is set */
-    int32_t weight_dtype;    /* 0: no weight */
+    int32_t is_given;     /* 0: there is none, and nothing else is set */
+    int32_t weight_dtype; /* 0: no weight */
     const void *weight;
-    int64_t weight_of_head;  /* elements from a head's weights to the next head's, 0 if all heads have the same */
-    int32_t plus_one;        /* the factor is 1 + weight */
-    int32_t rounding;        /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the rotation */
+    int64_t weight_of_head; /* elements from a head's weights to the next head's, 0 if all heads have the same */
+    int32_t plus_one;       /* the factor is 1 + weight */
+    int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the rotation */
     double eps;
-    void *rstd;              /* [batch, tokens, heads], NULL = computed and kept nowhere */
-    int32_t reads_rstd;      /* else rstd is written */
-    int32_t is_backward;     /* src is dy: dst receives dx, and d_weight its sum */
-    void *d_weight;          /* NULL = not wanted */
+    void *rstd;          /* [batch, tokens, heads], NULL = computed and kept nowhere */
+    int32_t reads_rstd;  /* else rstd is written */
+    int32_t is_backward; /* src is dy: dst receives dx, and d_weight its sum */
+    void *d_weight;      /* NULL = not wanted */
 } trope_plan_norm;
 
 /* Strides of size-1 dimensions are 0 (1 for elements), so that no address is made of a number that nobody looked at. Of heads
@@ -168,7 +168,12 @@ TROPE_HD int trope_is_summed(const trope_plan_operand *o)
 }
 
 /* What writes the dst of an operand on the CPU. */
-typedef enum trope_writer { TROPE_WRITER_NONE, TROPE_WRITER_ROTATION, TROPE_WRITER_SUM, TROPE_WRITER_NORM_GRADIENT } trope_writer;
+typedef enum trope_writer {
+    TROPE_WRITER_NONE,
+    TROPE_WRITER_ROTATION,
+    TROPE_WRITER_SUM,
+    TROPE_WRITER_NORM_GRADIENT
+} trope_writer;
 
 static inline trope_writer trope_writer_of(const trope_plan_operand *o)
 {

@@ -44,6 +44,7 @@ int main(void)
 {
     CHECK_STRUCT(trope_operand, operand_fields);
     CHECK_STRUCT(trope_args, args_fields);
+    CHECK_STRUCT(trope_norm, norm_fields);
     CHECK_STRUCT(trope_qkv, qkv_fields);
     CHECK_STRUCT(trope_frequency_args, frequency_fields);
     unknown_names();

@@ -38,7 +38,14 @@ __attribute__((unused)) static const field args_fields[] = {
     FIELD(position_dtype), FIELD(ids_layout), FIELD(position_axes), FIELD(stream_positions), FIELD(ids_stride),
     FIELD(cu_seqlens), FIELD(cu_seqlens_padded), FIELD(sequences), FIELD(cu_seqlens_dtype), FIELD(padding),
     FIELD(cp_size), FIELD(cp_rank), FIELD(cp_layout), FIELD(reserved), FIELD(status), FIELD(d_freqs), FIELD(d_inv_freq),
-    FIELD(d_freqs_layout), FIELD(reserved_too), FIELD(d_freqs_stride), FIELD(workspace), FIELD(workspace_size)};
+    FIELD(d_freqs_layout), FIELD(reserved_too), FIELD(d_freqs_stride), FIELD(workspace), FIELD(workspace_size),
+    FIELD(norms)};
+#undef STRUCT
+
+#define STRUCT trope_norm
+__attribute__((unused)) static const field norm_fields[] = {
+    FIELD(struct_size), FIELD(weight), FIELD(weight_dtype), FIELD(weight_per_head), FIELD(weight_plus_one), FIELD(scope),
+    FIELD(order), FIELD(rounding), FIELD(eps), FIELD(rstd), FIELD(rstd_use), FIELD(reserved), FIELD(d_weight)};
 #undef STRUCT
 
 #define STRUCT trope_qkv

@@ -110,7 +110,10 @@ static const struct {
              {"gradient", gradient, 2},
              {"strided_gradient", strided_gradient, 2},
              {"strided_d_freqs", strided_d_freqs, 2},
-             {"phase_gradient", phase_gradient, 2}};
+             {"phase_gradient", phase_gradient, 2},
+             {"normed", normed, 1},
+             {"only_norm", only_norm, 1},
+             {"norm_gradient", norm_gradient, 2}};
 
 /* ---- what is not refused ---- */
 
@@ -137,13 +140,34 @@ static const char *const forgettable[] = {"tokens",
                                           "dst_stride",
                                           "shared_heads",
                                           "rotary_offset",
-                                          "forward_src_stride"};
+                                          "forward_src_stride",
+                                          "norms",
+                                          "d_weight"};
 
 /* Given, a choice that any call has, or (workspace) what nothing reads. */
-static const char *const choices[] = {
-    "isa",          "rounding",       "pairing_out",   "parts",      "inverse",      "mscale",           "pair_axis",
-    "out_of_range", "angle_stride",   "position_axes", "cp_size",    "status",       "stream_positions", "padding",
-    "workspace",    "workspace_size", "groups",        "accumulate", "shared_heads", "dst_stride"};
+static const char *const choices[] = {"isa",
+                                      "rounding",
+                                      "pairing_out",
+                                      "parts",
+                                      "inverse",
+                                      "mscale",
+                                      "pair_axis",
+                                      "out_of_range",
+                                      "angle_stride",
+                                      "position_axes",
+                                      "cp_size",
+                                      "status",
+                                      "stream_positions",
+                                      "padding",
+                                      "workspace",
+                                      "workspace_size",
+                                      "groups",
+                                      "accumulate",
+                                      "shared_heads",
+                                      "dst_stride",
+                                      "norms",
+                                      "weight_per_head",
+                                      "weight_plus_one"};
 
 #define COUNT(array) (sizeof array / sizeof array[0])
 static int times_forgotten[COUNT(forgettable)], times_given[COUNT(choices)];
@@ -184,7 +208,9 @@ static void check_element(size_t n, int backward, int operand, const field *f, s
     const size_t size = f->kind == FIELD_INT32 ? 4 : 8;
     call *c = calls[n].make();
     trope_args *args = call_args(c);
-    unsigned char *owner = operand < 0 ? (unsigned char *)args : (unsigned char *)&c->operands[operand];
+    unsigned char *owner = operand < 0    ? (unsigned char *)args
+                           : operand == 2 ? (unsigned char *)&norm_of_q
+                                          : (unsigned char *)&c->operands[operand];
     const int was_zero = change(owner + f->offset + offset, size, f->kind);
     if ((backward ? trope_backward(args) : trope_forward(args)) != TROPE_OK) {
         CHECK_MESSAGE(trope_last_error_argument()[0] && outputs_are_untouched(), "%s: %s", calls[n].name,
@@ -197,10 +223,13 @@ static void check_element(size_t n, int backward, int operand, const field *f, s
                   backward ? "backward" : "forward", f->name, offset, operand, was_zero ? "given" : "forgotten");
 }
 
+/* OPERAND: -1 for the args, 2 for the norm of operand 0. */
 static void check_fields(size_t n, int backward, int operand)
 {
-    const field *fields = operand < 0 ? args_fields : operand_fields;
-    const size_t count = operand < 0 ? FIELD_COUNT(args_fields) : FIELD_COUNT(operand_fields);
+    const field *fields = operand < 0 ? args_fields : operand == 2 ? norm_fields : operand_fields;
+    const size_t count = operand < 0    ? FIELD_COUNT(args_fields)
+                         : operand == 2 ? FIELD_COUNT(norm_fields)
+                                        : FIELD_COUNT(operand_fields);
     for (size_t i = 0; i < count; i++)
         for (size_t offset = 0; offset < fields[i].size; offset += fields[i].kind == FIELD_INT32 ? 4 : 8)
             check_element(n, backward, operand, &fields[i], offset);
@@ -211,7 +240,8 @@ static void check_call(size_t n, int backward)
     trope_args *args = call_args(calls[n].make());
     CHECK_MESSAGE((backward ? trope_backward(args) : trope_forward(args)) == TROPE_OK, "%s: %s", calls[n].name,
                   trope_last_error());
-    for (int operand = -1; operand < 2; operand++)
+    const int last = args->norms ? 2 : 1;
+    for (int operand = -1; operand <= last; operand++)
         check_fields(n, backward, operand);
 }
 

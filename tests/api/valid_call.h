@@ -29,10 +29,12 @@ static struct {
     _Alignas(8) int32_t starts[2 * SEQUENCES];
     _Alignas(8) int32_t ids[2 * TROPE_MAX_AXES * BATCH * TOKENS];
     uint8_t pair_axis[PAIRS];
+    double weight[Q_HEADS * Q_DIM];
 } in;
 
 static struct {
     double q[Q_COUNT + 16], k[K_COUNT + 16], d_freqs[TABLE + 16], d_inv_freq[PAIRS];
+    double rstd[BATCH * TOKENS * Q_HEADS], d_weight[Q_HEADS * Q_DIM];
     _Alignas(16) char workspace[WORKSPACE];
 } out;
 
@@ -220,6 +222,55 @@ __attribute__((unused)) static call *phase_gradient(void)
 {
     call *c = with_forward(phase());
     c->args.d_inv_freq = out.d_inv_freq;
+    return c;
+}
+
+/* The norm of q in the calls below; k has none. */
+static trope_norm norm_of_q;
+static const trope_norm *norms_of_call[2];
+
+/* q with a norm, whose rstd is kept. */
+__attribute__((unused)) static call *normed(void)
+{
+    call *c = dense();
+    norm_of_q = (trope_norm){.struct_size = sizeof norm_of_q, .weight = in.weight, .weight_dtype = TROPE_F32};
+    norm_of_q.scope = TROPE_NORM_HEAD;
+    norm_of_q.order = TROPE_NORM_BEFORE;
+    norm_of_q.eps = 1e-6;
+    norm_of_q.rstd = out.rstd;
+    norm_of_q.rstd_use = TROPE_RSTD_WRITE;
+    norms_of_call[0] = &norm_of_q;
+    norms_of_call[1] = NULL;
+    c->args.norms = norms_of_call;
+    return c;
+}
+
+/* Its backward, with the gradient of the weight. rstd is computed again. */
+__attribute__((unused)) static call *norm_gradient(void)
+{
+    call *c = normed();
+    norm_of_q.rstd = NULL;
+    norm_of_q.rstd_use = 0;
+    norm_of_q.d_weight = out.d_weight;
+    c->operands[0].forward_src = in.q_forward;
+    c->operands[0].forward_src_layout = TROPE_BSHD;
+    c->args.workspace = out.workspace;
+    c->args.workspace_size = WORKSPACE;
+    return c;
+}
+
+/* Nothing rotates. */
+__attribute__((unused)) static call *only_norm(void)
+{
+    call *c = normed();
+    c->args.pairing = 0;
+    c->args.freqs = NULL;
+    c->args.angle_dtype = c->args.angle_columns = c->args.angle_layout = 0;
+    c->args.angle_rows = 0;
+    for (int i = 0; i < 2; i++) {
+        c->operands[i].rotary_dim = TROPE_COPY;
+        c->operands[i].rotary_offset = 0;
+    }
     return c;
 }
 

@@ -86,6 +86,10 @@ static size_t region_bytes(const call_case *k, int region)
         return k->ids_dtype ? (size_t)(batch_of(k) * k->tokens) * id : 0;
     case REGION_STARTS:
         return k->starts_dtype ? (size_t)k->sequences * sizeof(int32_t) : 0;
+    case REGION_WEIGHTS:
+        return k->weight_bytes;
+    case REGION_RSTD:
+        return k->rstd_bytes;
     case REGION_SINES:
         return k->angles == TABLES ? (size_t)angle_count(k) * sizeof(float) : 0;
     case REGION_TABLE:

@@ -45,6 +45,8 @@ typedef struct call_case {
     int32_t padding;      /* TROPE_PADDING_... */
     int32_t ids_dtype;    /* of position_ids */
     int32_t starts_dtype; /* of start_positions: TROPE_I32 */
+    size_t weight_bytes;  /* room for what else the call reads, and writes, which only a test can use */
+    size_t rstd_bytes;
 } call_case;
 
 /* Regions of a block. The first ones are what a call reads, the indices before the tables and these before the tensors. */
@@ -53,12 +55,14 @@ enum {
     REGION_PADDED, /* room for cu_seqlens_padded, which only a test can use */
     REGION_IDS,
     REGION_STARTS,
+    REGION_WEIGHTS,
     REGION_SINES,
     REGION_TABLE,
     REGION_FORWARD_SRC,
     REGION_SRC = REGION_FORWARD_SRC + CASE_OPERANDS,
     REGION_DST = REGION_SRC + CASE_OPERANDS,
     REGION_SUMS = REGION_DST + CASE_OPERANDS,
+    REGION_RSTD,
     REGION_STATUS,
     REGIONS
 };

@@ -139,8 +139,7 @@ static int64_t head_offset(const trope_plan_operand *o, const int64_t *stride, c
            head * stride[TROPE_DIM_HEAD] + o->rotary_offset * stride[TROPE_DIM_ELEMENT];
 }
 
-static window window_of(const gradient *g, const char *base, const int64_t *stride, int64_t offset,
-                        int32_t interleaved)
+static window window_of(const gradient *g, const char *base, const int64_t *stride, int64_t offset, int32_t interleaved)
 {
     const int64_t size = g->plan.element_size;
     return (window){base + offset * size, stride[TROPE_DIM_ELEMENT] * size, interleaved, g->plan.dtype};
@@ -152,11 +151,11 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
     double normalised[TROPE_MAX_ROTARY_DIM];
     for (int group = 0; group < o->groups; group++) {
         for (int head = 0; head < o->heads_per_group; head++) {
-            window windows[] = {
-                window_of(g, o->src, o->src_stride, head_offset(o, o->src_stride, row, group, head),
-                          g->plan.interleaved_src),
-                window_of(g, o->forward_src, o->forward_src_stride, head_offset(o, o->forward_src_stride, row, group, head),
-                          g->plan.interleaved_forward_src)};
+            window windows[] = {window_of(g, o->src, o->src_stride, head_offset(o, o->src_stride, row, group, head),
+                                          g->plan.interleaved_src),
+                                window_of(g, o->forward_src, o->forward_src_stride,
+                                          head_offset(o, o->forward_src_stride, row, group, head),
+                                          g->plan.interleaved_forward_src)};
             if (o->norm.is_given) {
                 g->kernels->normalised(&g->plan, o, row, (const int64_t[]){group, head}, normalised);
                 windows[1].at = (const char *)normalised;

@@ -120,8 +120,9 @@ static void FN(fill_head)(const FN(head_gradient) * h, REAL value)
         const int count = (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
         for (int i = 0; i < count; i++)
             block[i] = value;
-        FN(store_strided)(h->dst + e * h->operand->dst_stride[TROPE_DIM_ELEMENT] * h->plan->element_size, block,
-                          h->operand->dst_stride[TROPE_DIM_ELEMENT], h->plan->dtype, count);
+        FN(store_strided)
+        (h->dst + e * h->operand->dst_stride[TROPE_DIM_ELEMENT] * h->plan->element_size, block,
+         h->operand->dst_stride[TROPE_DIM_ELEMENT], h->plan->dtype, count);
     }
 }
 

@@ -4,8 +4,8 @@
  * is a subtree; the sums of blocks come in order, so that the rest of the tree is a binary counter. */
 
 typedef struct FN(head_sum) {
-    int block;          /* elements of a block */
-    uint32_t count;     /* blocks so far: bit l is set where level l holds a sum */
+    int block;      /* elements of a block */
+    uint32_t count; /* blocks so far: bit l is set where level l holds a sum */
     REAL level[32];
 } FN(head_sum);
 
@@ -59,21 +59,22 @@ static inline char *FN(rstd_place)(const trope_plan *plan, const trope_plan_oper
                                    const int64_t head[2])
 {
     const int64_t heads = (int64_t)o->groups * o->heads_per_group, number = head[0] * o->heads_per_group + head[1];
-    return o->norm.rstd ? (char *)o->norm.rstd +
-                              ((row->batch * plan->tokens + row->token) * heads + number) * (int64_t)sizeof(REAL)
-                        : NULL;
+    return o->norm.rstd
+               ? (char *)o->norm.rstd + ((row->batch * plan->tokens + row->token) * heads + number) * (int64_t)sizeof(REAL)
+               : NULL;
 }
 
 static inline const char *FN(weights_of_head)(const trope_plan_operand *o, const int64_t head[2])
 {
     const int64_t number = head[0] * o->heads_per_group + head[1];
-    return o->norm.weight ? (const char *)o->norm.weight +
-                                number * o->norm.weight_of_head * trope_element_size(o->norm.weight_dtype)
-                          : NULL;
+    return o->norm.weight
+               ? (const char *)o->norm.weight + number * o->norm.weight_of_head * trope_element_size(o->norm.weight_dtype)
+               : NULL;
 }
 
 /* rstd of a head whose elements are `step` apart: read, or computed. */
-static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const char *place, const char *x, int64_t step)
+static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const char *place, const char *x,
+                          int64_t step)
 {
     const int64_t bytes = step * plan->element_size;
     REAL squares[NORM_BLOCK], rstd;
@@ -102,8 +103,8 @@ static inline void FN(load_weights)(const trope_plan_norm *norm, const char *wei
 }
 
 /* Elements [first, first + count) of a head, at most TROPE_MAX_ROTARY_DIM of them, normalised. weight: NULL for none. */
-static inline void FN(normalise)(const trope_plan *plan, const trope_plan_norm *norm, const char *weight, int64_t first, int count,
-                          REAL rstd, REAL *x)
+static inline void FN(normalise)(const trope_plan *plan, const trope_plan_norm *norm, const char *weight, int64_t first,
+                                 int count, REAL rstd, REAL *x)
 {
     REAL w[TROPE_MAX_ROTARY_DIM];
     for (int i = 0; i < count; i++)

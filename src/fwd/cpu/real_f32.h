@@ -6,9 +6,9 @@
 #undef REAL_FMA
 #undef REAL_IS_DOUBLE
 #undef SUFFIX
-#define REAL       float
-#define REAL_DTYPE TROPE_F32
+#define REAL                 float
+#define REAL_DTYPE           TROPE_F32
 #define REAL_RECIPROCAL_ROOT trope_reciprocal_root
-#define REAL_NORM_SLOPE trope_norm_slope
-#define REAL_FMA   trope_fma
-#define SUFFIX     f32
+#define REAL_NORM_SLOPE      trope_norm_slope
+#define REAL_FMA             trope_fma
+#define SUFFIX               f32

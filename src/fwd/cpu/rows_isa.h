@@ -40,8 +40,8 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #include "fwd/cpu/norm_template.h"
 #include "fwd/cpu/rows_template.h"
 
-static void normalised_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
-                              double *out)
+static void normalised_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                              const int64_t head[2], double *out)
 {
     plan->dtype == TROPE_F64 ? normalised_window_f64(plan, o, row, head, out)
                              : normalised_window_f32(plan, o, row, head, out);
@@ -57,4 +57,5 @@ static void row_angles(const trope_plan *plan, const trope_row *row, trope_row_a
     plan->dtype == TROPE_F64 ? row_angles_f64(plan, row, out) : row_angles_f32(plan, row, out);
 }
 
-const trope_row_kernels PASTE(trope_rows_, ISA_NAME) = {ISA_ID, STRING(ISA_NAME), rotate_rows, row_angles, normalised_window};
+const trope_row_kernels PASTE(trope_rows_, ISA_NAME) = {ISA_ID, STRING(ISA_NAME), rotate_rows, row_angles,
+                                                        normalised_window};

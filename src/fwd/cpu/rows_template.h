@@ -235,8 +235,8 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
                                   const int64_t head[2], double *out)
 {
     const int64_t *f = o->forward_src_stride, step = f[TROPE_DIM_ELEMENT];
-    const char *x = o->forward_src +
-                    (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
+    const char *x =
+        o->forward_src + (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
     const REAL rstd = FN(find_rstd)(plan, o, FN(rstd_place)(plan, o, row, head), x, step);
     REAL window[TROPE_MAX_ROTARY_DIM];
     FN(load_strided)(window, x + o->rotary_offset * step * plan->element_size, step, plan->dtype, o->rotary_dim);

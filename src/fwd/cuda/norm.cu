@@ -64,8 +64,8 @@ static trope_status launch_any(const char *function, const trope_plan &plan, con
         if (moves_operand(plan, plan.operands[i]))
             call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     void *arguments[] = {&call, plan.step};
-    const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.rows), dim3(32 * NORM_WARPS),
-                                           shared_bytes, plan.stream, arguments);
+    const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.rows),
+                                           dim3(32 * NORM_WARPS), shared_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 

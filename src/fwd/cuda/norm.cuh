@@ -7,7 +7,8 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/rotate.cuh"
 
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES> struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
+template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
+struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
     static constexpr block_limit LIMIT = {320, 4};
 };

@@ -85,8 +85,8 @@ template <class R> struct any_head {
     uint32_t head, lane;
     int64_t number; /* of the row: batch * tokens + token */
 
-    __device__ __forceinline__ any_head(const norm_any_call &of_call, const head_operand &of, const block_row<int64_t> &of_row,
-                                        uint32_t of_head)
+    __device__ __forceinline__ any_head(const norm_any_call &of_call, const head_operand &of,
+                                        const block_row<int64_t> &of_row, uint32_t of_head)
         : call(of_call), o(of), row(of_row), head(of_head), lane(thread_of_warp())
     {
         number = row.batch(call.shape) * call.plan.plan.tokens + row.token(call.shape);
@@ -174,7 +174,8 @@ template <class R> struct any_head {
         if (is_filled(action, true) ? action == TROPE_ROW_ZERO && o.accumulate : o.in_place)
             return;
         for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32) {
-            element x = is_filled(action, true) ? filling_of<R::DTYPE>(action) : *(const element *)(from + e * o.src.element);
+            element x =
+                is_filled(action, true) ? filling_of<R::DTYPE>(action) : *(const element *)(from + e * o.src.element);
             if (o.accumulate && !is_filled(action, true))
                 x = from_real<R::DTYPE>(accumulated<R>(call.rounding, load(to, o.dst, e), term_of(to_real<R::DTYPE>(x))));
             *(element *)(to + e * o.dst.element) = x;

@@ -13,8 +13,8 @@ static inline uint32_t join_of_head(const trope_plan &plan, const block_form &fo
     if (!o.rotary_dim) /* halves of the head, or neighbours */
         return power_of_two((uint32_t)vectors) == (uint32_t)vectors && vectors > 1 ? (uint32_t)vectors / 2 : 0;
     const int32_t half = form.splits ? o.rotary_dim / of_vector / 2 : interleaved ? 1 : o.part_pairs / of_vector;
-    const bool whole = vectors % (2 * half) == 0 && (interleaved || vectors / (2 * half) <= TROPE_MAX_AXES) && o.rotary_offset / of_vector % (2 * half) == 0 &&
-                       (!form.splits || o.rotary_dim == o.head_dim);
+    const bool whole = vectors % (2 * half) == 0 && (interleaved || vectors / (2 * half) <= TROPE_MAX_AXES) &&
+                       o.rotary_offset / of_vector % (2 * half) == 0 && (!form.splits || o.rotary_dim == o.head_dim);
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
 
@@ -68,7 +68,8 @@ struct norm_blocks : rotation_blocks {
             n.rstd = (float *)o.norm.rstd;
             const uint32_t lanes = call->segments[number].lanes.divisor;
             const bool is_first = call->most_lanes == 0;
-            call->heads_are_alike = is_first || (call->heads_are_alike && lanes == call->most_lanes && n.join == call->most_join);
+            call->heads_are_alike =
+                is_first || (call->heads_are_alike && lanes == call->most_lanes && n.join == call->most_join);
             call->most_lanes = std::max(call->most_lanes, lanes);
             call->most_join = std::max(call->most_join, n.join);
         }

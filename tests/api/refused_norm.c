@@ -1,0 +1,83 @@
+/* What is refused of norms (refused.h). */
+#include <math.h>
+
+#include "api/refused.h"
+
+static trope_norm *const n = &norm_of_q;
+
+#define NORM_VALUES(valid, field, ...)                                                                                     \
+    do {                                                                                                                   \
+        const int32_t values[] = {__VA_ARGS__};                                                                            \
+        for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)                                                      \
+            ROW_FOR(FORWARD | NAME, valid, n->field = values[i], ARGUMENT, "norms[0]." #field, in_brackets(values[i]));    \
+    } while (0)
+
+static void of_one_field(void)
+{
+    NORM_VALUES(normed(), weight_dtype, -1, 0, 5);
+    FORWARD_ROW(normed(), n->weight_dtype = TROPE_F64, ARGUMENT, "norms[0].weight_dtype", "not f64");
+    NORM_VALUES(normed(), weight_per_head, -1, 2);
+    NORM_VALUES(normed(), weight_plus_one, -1, 2);
+    NORM_VALUES(normed(), scope, -1, 0, 2);
+    NORM_VALUES(normed(), order, -1, 0, 2);
+    NORM_VALUES(normed(), rounding, -1, 1, 2, 3);
+    NORM_VALUES(normed(), rstd_use, -1, 0, 3);
+    NORM_VALUES(normed(), reserved, 1);
+    FORWARD_ROW(normed(), n->eps = 0, ARGUMENT, "norms[0].eps", "(0)");
+    FORWARD_ROW(normed(), n->eps = -1e-6, ARGUMENT, "norms[0].eps", "over 0");
+    FORWARD_ROW(normed(), n->eps = 1e-60, ARGUMENT, "norms[0].eps", "arithmetic");
+    FORWARD_ROW(normed(), n->eps = 1e300, ARGUMENT, "norms[0].eps", "finite");
+    FORWARD_ROW(normed(), n->eps = NAN, ARGUMENT, "norms[0].eps", "finite");
+    FORWARD_ROW(normed(), n->struct_size = 8, ARGUMENT, "struct_size", "(8)");
+}
+
+static void of_fields_together(void)
+{
+    FORWARD_ROW(normed(), n->weight = NULL, ARGUMENT, "norms[0].weight_dtype", "without a weight");
+    FORWARD_ROW(normed(), (n->weight = NULL, n->weight_dtype = 0, n->weight_plus_one = 1), ARGUMENT,
+                "norms[0].weight_plus_one", "without a weight");
+    FORWARD_ROW(normed(), a->rounding = TROPE_ROUND_NATIVE, ARGUMENT, "norms[0].rounding", "_PRODUCT");
+    FORWARD_ROW(normed(), n->rstd = NULL, ARGUMENT, "norms[0].rstd_use", "without rstd");
+    FORWARD_ROW(normed(), n->d_weight = out.d_weight, ARGUMENT, "norms[0].d_weight", "forward");
+    FORWARD_ROW(normed(), q->shared_heads = TROPE_SHARED_ALL, ARGUMENT, "operands[0].shared_heads", "norm");
+    BACKWARD_ROW(norm_gradient(), (n->rstd = out.rstd, n->rstd_use = TROPE_RSTD_WRITE), ARGUMENT, "norms[0].rstd_use",
+                 "TROPE_RSTD_READ");
+    BACKWARD_ROW(norm_gradient(), (n->weight = NULL, n->weight_dtype = 0), ARGUMENT, "norms[0].d_weight",
+                 "without a weight");
+    BACKWARD_ROW(norm_gradient(), (q->forward_src = NULL, q->forward_src_layout = 0), IS_NULL, "operands[0].forward_src",
+                 "norm");
+    ROW_FOR(BACKWARD, norm_gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
+}
+
+/* Fields of a rotation in a call without one. */
+static void of_no_rotation(void)
+{
+    FORWARD_ROW(only_norm(), a->norms = NULL, ARGUMENT, "operands[0].rotary_dim", "none has a norm");
+    FORWARD_ROW(only_norm(), a->pairing = 1, ARGUMENT, "pairing", "no operand");
+    FORWARD_ROW(only_norm(), a->parts = 2, ARGUMENT, "parts", "no operand");
+    FORWARD_ROW(only_norm(), a->inverse = 1, ARGUMENT, "inverse", "no operand");
+    FORWARD_ROW(only_norm(), a->mscale = 2, ARGUMENT, "mscale", "no operand");
+    FORWARD_ROW(only_norm(), a->inv_freq = in.inv_freq, ARGUMENT, "inv_freq", "no operand");
+    FORWARD_ROW(only_norm(), a->angle_rows = 1, ARGUMENT, "angle_rows", "no operand");
+    FORWARD_ROW(only_norm(), (a->position_ids = in.ids, a->position_dtype = TROPE_I32, a->ids_layout = TROPE_IDS_TOKENS),
+                ARGUMENT, "position_ids", "no operand");
+}
+
+static void of_memory(void)
+{
+    FORWARD_ROW(normed(), n->weight = plus(in.weight, 1), ARGUMENT, "norms[0].weight", "aligned");
+    FORWARD_ROW(normed(), n->rstd = plus(out.rstd, 2), ARGUMENT, "norms[0].rstd", "aligned");
+    FORWARD_ROW(normed(), n->rstd = out.q, OVERLAP, "operands[0].dst", "norms[0].rstd");
+    FORWARD_ROW(normed(), n->weight = out.k, OVERLAP, "operands[1].dst", "norms[0].weight");
+    BACKWARD_ROW(norm_gradient(), n->d_weight = in.weight, OVERLAP, "norms[0].d_weight", "norms[0].weight");
+    BACKWARD_ROW(norm_gradient(), n->d_weight = out.q, OVERLAP, "operands[0].dst", "norms[0].d_weight");
+}
+
+int main(void)
+{
+    of_one_field();
+    of_fields_together();
+    of_no_rotation();
+    of_memory();
+    return refused_result();
+}

@@ -1,0 +1,135 @@
+/* Norms before the rotation: the device's bits are the CPU's, of results and of rstd, for every kernel that has norms. */
+#include <string.h>
+
+#include "cuda/device_call.h"
+#include "cuda/problem.h"
+#include "support/check.h"
+#include "support/number.h"
+
+typedef struct norm_case {
+    const char *kernel; /* what its name ends with */
+    call_case k;
+    int32_t weight_dtype, per_head, plus_one; /* dtype 0: no weight */
+    int32_t rounding, norm_rounding;          /* TROPE_ROUND_..., TROPE_NORM_ROUND_... */
+    int32_t rstd_use;                         /* TROPE_RSTD_... */
+} norm_case;
+
+enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
+
+#define SHAPE(dtype, layout, ...) dtype, layout, .tokens = 37, .operands = {__VA_ARGS__}, .any_numbers = 1
+#define QK                                                                                                                 \
+    {8, 128, 128, 0},                                                                                                      \
+    {                                                                                                                      \
+        2, 128, 128, 0                                                                                                     \
+    }
+#define PACKED .cu_dtype = TROPE_I32, .sequences = 5, .longest = 20, .padding = TROPE_PADDING_ZERO
+#define BF16   .weight_dtype = TROPE_BF16
+#define F32    .weight_dtype = TROPE_F32
+
+/* clang-format off */
+static const norm_case cases[] = {
+    {"norm-from-tokens-phase", {"q and k", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16},
+    {"norm-from-tokens-phase", {"in place", SHAPE(TROPE_BF16, TROPE_SBHD, QK), .batch = 2, .in_place = 1}, F32, .plus_one = 1},
+    {"norm-from-tokens-phase", {"rstd", SHAPE(TROPE_F16, TROPE_BHSD, QK)}, F32, .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-from-tokens-phase", {"rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .rstd_use = TROPE_RSTD_READ},
+    {"norm-from-tokens-phase", {"a window", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 256, 64, 0}, {2, 256, 64, 0})}, BF16},
+    {"norm-from-tokens-phase", {"a window at the end", SHAPE(TROPE_F16, TROPE_BSHD, {4, 192, 64, 128})}, F32},
+    {"norm-from-tokens-phase", {"pairs side by side", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .pairing = 2}, BF16},
+    {"norm-from-tokens-phase", {"96 elements side by side", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 96, 96, 0}), .pairing = 2}, F32},
+    {"norm-from-tokens-phase", {"v as well", SHAPE(TROPE_BF16, TROPE_BSHD, QK, {2, 128, TROPE_COPY, 0})}, BF16},
+    {"norm-from-tokens-phase", {"heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, 64, 0}, {2, 64, 64, 0})}, F32},
+    {"norm-from-tokens-phase", {"one head", SHAPE(TROPE_F32, TROPE_BSHD, {1, 64, 64, 0})}},
+    {"norm-from-tokens-table", {"freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16},
+    {"norm-from-tokens-table", {"cos and sin, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = TABLES, .rows = 37}, BF16,
+     .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_TWICE},
+    {"norm-from-tokens-phase", {"natively in fp32", SHAPE(TROPE_F16, TROPE_BSHD, QK)}, F32,
+     .rounding = TROPE_ROUND_NATIVE_F32, .norm_rounding = TROPE_NORM_ROUND_PRODUCT},
+    {"norm-searched-phase", {"packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED}, BF16},
+    {"norm-searched-table", {"packed, freqs", SHAPE(TROPE_F16, TROPE_THD, QK), PACKED, .angles = FREQS, .rows = 37, .gap = 5}, F32,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"norm", {"packed, a window", SHAPE(TROPE_BF16, TROPE_THD, {4, 128, 64, 0}), PACKED, .gap = 5}, F32},
+    {"norm", {"packed, natively", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16,
+     .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_PRODUCT, .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-read-table", {"ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 50, .ids_dtype = TROPE_I64}, BF16},
+    {"elements-norm", {"80 elements in halves", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 80, 80, 0})}, F32, .plus_one = 1},
+    {"elements-norm", {"odd heads", SHAPE(TROPE_F32, TROPE_SBHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), .batch = 2}, BF16,
+     .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
+    {"elements-norm", {"elements apart", SHAPE(TROPE_F16, TROPE_BSHD, QK), .step = 2}, F32, .rstd_use = TROPE_RSTD_READ},
+    {"elements-norm", {"large heads in place", SHAPE(TROPE_BF16, TROPE_BSHD, {2, 2048, 1024, 8}), .in_place = 1}, F32},
+    {"elements-norm", {"packed odd heads", SHAPE(TROPE_BF16, TROPE_THD, {3, 20, 20, 0}), PACKED, .gap = 5}, F32,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"elements-norm", {"f64", SHAPE(TROPE_F64, TROPE_BSHD, {2, 64, 64, 0}), .angles = TABLES, .rows = 37}, F32,
+     .rstd_use = TROPE_RSTD_WRITE},
+};
+/* clang-format on */
+
+/* The norms of the operands of a call whose memory begins at `memory`: all have the same weights, and room for rstd of their own. */
+static void set_norms(const norm_case *c, const problem *p, unsigned char *memory, call *made, trope_norm *norm,
+                      const trope_norm **norms)
+{
+    unsigned char *rstd = memory + p->map.regions[REGION_RSTD].at;
+    for (int i = 0; i < made->args.operand_count; i++) {
+        const trope_operand *o = &made->operands[i];
+        norm[i] =
+            (trope_norm){.struct_size = sizeof *norm, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE, .eps = 1e-6};
+        if (c->weight_dtype) {
+            norm[i].weight = memory + p->map.regions[REGION_WEIGHTS].at;
+            norm[i].weight_dtype = c->weight_dtype;
+            norm[i].weight_per_head = c->per_head;
+            norm[i].weight_plus_one = c->plus_one;
+            norm[i].rounding = c->norm_rounding;
+        }
+        if (c->rstd_use) {
+            norm[i].rstd = rstd;
+            norm[i].rstd_use = c->rstd_use;
+            rstd += (size_t)(made->args.batch * made->args.tokens * o->heads_per_group) * 8;
+        }
+        norms[i] = &norm[i];
+    }
+    made->args.norms = norms;
+    made->args.rounding = c->rounding;
+}
+
+static void draw_norms(const norm_case *c, problem *p, random_state *random)
+{
+    unsigned char *const weights = problem_region(p, REGION_WEIGHTS), *const rstd = problem_region(p, REGION_RSTD);
+    const int32_t dtype = c->weight_dtype ? c->weight_dtype : TROPE_F32,
+                  real = c->k.dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    for (size_t i = 0; i < WEIGHTS / number_size(dtype); i++)
+        number_store(dtype, weights + i * number_size(dtype), random_real(random));
+    for (size_t i = 0; i < RSTDS / number_size(real); i++)
+        number_store(real, rstd + i * number_size(real), 1 + 0.5 * random_real(random));
+    problem_upload(p, NULL);
+}
+
+static void check_case(const norm_case *c, uint64_t seed)
+{
+    call_case k = c->k;
+    trope_norm norm[2][CASE_OPERANDS];
+    const trope_norm *norms[2][CASE_OPERANDS];
+    char name[128];
+    random_state random = {seed};
+    k.weight_bytes = WEIGHTS;
+    k.rstd_bytes = RSTDS;
+    problem *const p = problem_new(&k, seed);
+    set_norms(c, p, p->host, &p->on_host, norm[0], norms[0]);
+    set_norms(c, p, p->device, &p->on_device, norm[1], norms[1]);
+    draw_norms(c, p, &random);
+    CHECK_MESSAGE(trope_kernel_name(call_args(&p->on_device), 0, name, sizeof name) == TROPE_OK, "%s: %s", k.name,
+                  trope_last_error());
+    const size_t length = strlen(name), wanted = strlen(c->kernel);
+    CHECK_MESSAGE(length > wanted && !strcmp(name + length - wanted, c->kernel), "%s: the kernel is %s, not %s", k.name,
+                  name, c->kernel);
+    CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", k.name, trope_last_error());
+    CHECK_MESSAGE(problem_holds(p, NULL), "%s (%s): the device has other bits than the CPU", k.name, name);
+    problem_free(p);
+}
+
+int main(void)
+{
+    device_require();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (uint64_t seed = 1; seed <= 3; seed++)
+            check_case(&cases[i], 100 * i + seed);
+    return check_result();
+}
