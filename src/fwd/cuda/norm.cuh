@@ -56,7 +56,7 @@ __device__ __forceinline__ float sum_of_head(const norm_call &call, const block_
     } else {
 #pragma unroll 1
         for (uint32_t step = 1; step < call.most_lanes; step *= 2) {
-            if (step == n.join)
+            if (step == n.join && step < lanes)
                 first = trope_add(first, second);
             const float other_first = __shfl_xor_sync(UINT32_MAX, first, (int)step),
                         other_second = __shfl_xor_sync(UINT32_MAX, second, (int)step);
