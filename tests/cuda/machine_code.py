@@ -28,6 +28,10 @@ BUDGET = [
     (r"rotate_kernel<\d,vectors,any", 48, 3500),
     (r"rotate_kernel<\d,elements", 64, 4300),
     (r"rotate_alone_kernel", 48, 1180),
+    (r"norm_kernel<\d,vectors,from-tokens", 48, 3200),
+    (r"norm_kernel<\d,vectors,(read|searched)", 48, 2000),
+    (r"norm_kernel<\d,vectors,any", 48, 4850),
+    (r"norm_any_kernel", 64, 4900),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
     (r"angle_gradient_kernel<\d,vectors", 80, 4600),
@@ -70,6 +74,9 @@ def readable(symbol):
     arguments = [int(value) for value in re.findall(r"L[ib](\d+)E", symbol)]
     if len(arguments) < 2:
         return f"{kernel}<{arguments[0]}>" if arguments else kernel
+    if kernel == "norm_kernel":
+        dtype, rows, angles = arguments
+        return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}>"
     dtype, flag = arguments[:2]
     kind = ["elements", "vectors"][flag]
     if len(arguments) > 2:

@@ -50,6 +50,7 @@ static const norm_case cases[] = {
     {"norm", {"packed, a window", SHAPE(TROPE_BF16, TROPE_THD, {4, 128, 64, 0}), PACKED, .gap = 5}, F32},
     {"norm", {"packed, natively", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16,
      .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_PRODUCT, .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-read-phase", {"ids, inv_freq", SHAPE(TROPE_F32, TROPE_BSHD, QK), .rows = 50, .ids_dtype = TROPE_I32}, BF16},
     {"norm-read-table", {"ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 50, .ids_dtype = TROPE_I64}, BF16},
     {"elements-norm", {"80 elements in halves", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 80, 80, 0})}, F32, .plus_one = 1},
     {"elements-norm", {"odd heads", SHAPE(TROPE_F32, TROPE_SBHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), .batch = 2}, BF16,
