@@ -168,6 +168,7 @@ static const trope_args *place_call(const call *k, int tail)
         place_structs(GUARDED_OPERANDS, k->operands, known, are_read, are_read ? args.operand_size : 0, tail / 2);
     if (args.operands)
         args.operands = operands;
+    args.norms = NULL; /* an address that is no memory cannot be refused */
     size_t size = sizeof args.struct_size;
     if (args.struct_size > size && args.struct_size <= MOST_BYTES)
         size = args.struct_size;
