@@ -1,16 +1,13 @@
-/* rstd of a head, of the sum of its squares: the only place where the formula stands.
- *
- *     rstd = 1 / sqrt(sum / D + eps)
- *
- * with the division and the root of IEEE 754, none of it fused. */
+/* The formulas of a norm that divide: the only place where they stand, for C and CUDA and for both types of the arithmetic. Division
+ * and root are those of IEEE 754, and nothing is fused. */
 #ifndef TROPE_CORE_NORM_H
 #define TROPE_CORE_NORM_H
 
 #include <math.h>
 
 #include "core/host_device.h"
-#include "core/scalar.h"
 
+/* rstd = 1 / sqrt(sum / D + eps), of the sum of a head's squares. */
 TROPE_HD float trope_reciprocal_root(float sum, float count, float eps)
 {
 #if defined(__CUDA_ARCH__)

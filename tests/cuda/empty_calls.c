@@ -73,7 +73,7 @@ static void set_boundaries(const boundaries *b, problem *p)
     problem_upload(p, NULL);
 }
 
-/* Those of the sums alone: of a row that has gaps, not the gaps. */
+/* Bytes of the sums that are 0 now. Gaps between rows hold 0xff, and do not count. */
 static size_t count_zeros(const problem *p)
 {
     const case_region sums = p->map.regions[REGION_SUMS];

@@ -38,6 +38,7 @@ static const norm_case cases[] = {
     {"norm-from-tokens-phase", {"96 elements side by side", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 96, 96, 0}), .pairing = 2}, F32},
     {"norm-from-tokens-phase", {"v as well", SHAPE(TROPE_BF16, TROPE_BSHD, QK, {2, 128, TROPE_COPY, 0})}, BF16},
     {"norm-from-tokens-phase", {"heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, 64, 0}, {2, 64, 64, 0})}, F32},
+    {"norm-from-tokens-phase", {"many heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {32, 128, 128, 0}, {8, 64, 64, 0})}, BF16},
     {"norm-from-tokens-phase", {"one head, no weight", SHAPE(TROPE_F32, TROPE_BSHD, {1, 64, 64, 0})}, .weight_dtype = 0},
     {"norm-from-tokens-table", {"freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16},
     {"norm-from-tokens-table", {"cos and sin, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = TABLES, .rows = 37}, BF16,

@@ -158,7 +158,7 @@ class Run:
         self._explain()
         return status
 
-    # -- What is said --
+    # -- Messages to the user --
 
     def _show_progress(self, done):
         """On a terminal, what has been done; with the last tensor the line goes."""

@@ -44,7 +44,7 @@ static norm_choice choose(const trope_plan &plan)
         rows = ROWS_ANY;
     form.most = 320;
     form.threads = SMALL_THREADS;
-    form.items = MOST_ITEMS;
+    form.items = USUAL_THREADS; /* heads are not cut: of heads of different sizes a block has a power of two of items */
     choice.kernel = rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table];
     return choice;
 }

@@ -171,18 +171,15 @@ template <class R> struct any_head {
     {
         const char *const from = find(o.src);
         char *const to = find(o.dst);
-        if (is_filled(action, true) ? action == TROPE_ROW_ZERO && o.accumulate : o.in_place)
+        if (!is_filled(action, true) && o.in_place)
             return;
         for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32) {
-            element x =
+            *(element *)(to + e * o.dst.element) =
                 is_filled(action, true) ? filling_of<R::DTYPE>(action) : *(const element *)(from + e * o.src.element);
-            if (o.accumulate && !is_filled(action, true))
-                x = from_real<R::DTYPE>(accumulated<R>(call.rounding, load(to, o.dst, e), term_of(to_real<R::DTYPE>(x))));
-            *(element *)(to + e * o.dst.element) = x;
         }
     }
 
-    /* The pair of the window in shared memory, rotated. SOURCE: how its elements are paired. */
+    /* A pair of the window in shared memory, rotated. */
     __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotated(int32_t pair, int32_t rounding, bool own) const
     {
         const trope_plan &plan = call.plan.plan;

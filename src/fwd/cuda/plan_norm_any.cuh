@@ -22,15 +22,12 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
     head_operand h = {};
     h.src = plan_head_tensor(plan, o.src, o.src_stride);
     h.dst = plan_head_tensor(plan, o.dst, o.dst_stride);
-    h.x = plan_head_tensor(plan, o.forward_src, o.forward_src_stride);
     h.heads = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
     h.heads_per_group = (uint32_t)o.heads_per_group;
     h.head_dim = o.head_dim;
     h.rotary_dim = o.rotary_dim;
     h.rotary_offset = o.rotary_offset;
-    h.part_pairs = o.part_pairs;
     h.in_place = o.in_place;
-    h.accumulate = o.accumulate;
     h.norm = o.norm;
     return h;
 }
@@ -45,8 +42,6 @@ static inline size_t plan_norm_any(const trope_plan &plan, norm_any_call *call)
     fill_cuda_plan(plan, &call->plan);
     plan_couples(plan, form, shape);
     call->operands = 0;
-    call->rounding = plan.rounding;
-    call->sums = NULL;
     shape->rows_of_block = 1;
     shape->rotating_slices = plan.pairs > 0;
     shape->second_at = shape->couples_of_row;
