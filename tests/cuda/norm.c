@@ -53,6 +53,10 @@ static const norm_case cases[] = {
      .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_PRODUCT, .rstd_use = TROPE_RSTD_WRITE},
     {"norm-read-phase", {"ids, inv_freq", SHAPE(TROPE_F32, TROPE_BSHD, QK), .rows = 50, .ids_dtype = TROPE_I32}, BF16},
     {"norm-read-table", {"ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 50, .ids_dtype = TROPE_I64}, BF16},
+    {"norm-from-tokens-phase", {"nothing rotates", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, TROPE_COPY, 0})}, BF16},
+    {"norm", {"nothing rotates, packed", SHAPE(TROPE_F16, TROPE_THD, {4, 64, TROPE_COPY, 0}), PACKED, .gap = 5}, F32,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"elements-norm", {"nothing rotates, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {3, 7, TROPE_COPY, 0}), .in_place = 1}, F32},
     {"elements-norm", {"80 elements in halves", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 80, 80, 0})}, F32, .plus_one = 1},
     {"elements-norm", {"odd heads", SHAPE(TROPE_F32, TROPE_SBHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), .batch = 2}, BF16,
      .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
@@ -90,6 +94,10 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
     }
     made->args.norms = norms;
     made->args.rounding = c->rounding;
+    if (c->k.operands[0].rotary_dim == TROPE_COPY) { /* nothing rotates */
+        made->args.pairing = 0;
+        made->args.inv_freq = NULL;
+    }
 }
 
 static void draw_norms(const norm_case *c, problem *p, random_state *random)
