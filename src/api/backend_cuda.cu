@@ -5,6 +5,7 @@
 #include "bwd/cuda/angle_gradient.h"
 #include "bwd/cuda/head_sums.h"
 #include "bwd/cuda/kernels.h"
+#include "bwd/cuda/norm_gradient.h"
 #include "core/require.h"
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/launch.cuh"
@@ -21,6 +22,15 @@ static bool has_sums(const trope_plan &plan)
     return sums;
 }
 
+/* Whether a plan is the backward of norms. */
+static bool is_norm_gradient(const trope_plan &plan)
+{
+    bool is = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        is = is || plan.operands[i].norm.is_backward;
+    return is;
+}
+
 /* A plan as kernels take it: where nothing rotates, there are no pairs to make phases of. */
 static trope_plan with_angles(const trope_plan &plan)
 {
@@ -33,7 +43,8 @@ static trope_plan with_angles(const trope_plan &plan)
 static void kernel_name(const trope_plan *of, char *name, size_t size)
 {
     const trope_plan with = with_angles(*of), *const plan = &with;
-    const trope_cuda_kernel *const kernel = trope_has_norm(plan)             ? trope_cuda_find_norm(plan)
+    const trope_cuda_kernel *const kernel = is_norm_gradient(*plan)          ? trope_cuda_find_norm_gradient(plan)
+                                            : trope_has_norm(plan)           ? trope_cuda_find_norm(plan)
                                             : trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
                                             : has_sums(*plan)                ? trope_cuda_find_sums(plan)
                                                                              : trope_cuda_find_rotation(plan);
@@ -93,6 +104,8 @@ static trope_status check_only(const char *function, const trope_plan &plan)
 static trope_status run(const char *function, const trope_plan *of)
 {
     const trope_plan with = with_angles(*of), *const plan = &with;
+    if (is_norm_gradient(*plan))
+        return trope_cuda_run_norm_gradient(function, plan);
     const bool moves = moves_something(*plan);
     const trope_status status = moves ? TROPE_OK : check_only(function, *plan);
     if (status)
@@ -135,9 +148,9 @@ static trope_status check(const char *function, const trope_plan *plan)
 {
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
             "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
-    for (int i = 0; i < plan->operand_count; i++)
-        REQUIRE(!plan->operands[i].norm.is_backward, TROPE_ERROR_UNSUPPORTED,
-                "norms[%d]: CUDA has no backward of norms yet", i);
+    REQUIRE(!is_norm_gradient(*plan) || trope_cuda_norm_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
+            "batch * tokens (%lld * %lld) with these heads is more than the backward of norms can take in one call",
+            (long long)plan->batch, (long long)plan->tokens);
     REQUIRE(!trope_has_angle_gradient(plan) || trope_cuda_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) or angle_rows (%lld) with these heads is more than the gradient of the angles "
             "can take in one call",
@@ -145,4 +158,9 @@ static trope_status check(const char *function, const trope_plan *plan)
     return TROPE_OK;
 }
 
-const trope_backend trope_backend_cuda = {check, trope_cuda_gradient_workspace, run, kernel_name};
+static uint64_t workspace(const trope_plan *plan)
+{
+    return is_norm_gradient(*plan) ? trope_cuda_norm_gradient_workspace(plan) : trope_cuda_gradient_workspace(plan);
+}
+
+const trope_backend trope_backend_cuda = {check, workspace, run, kernel_name};

@@ -5,6 +5,7 @@
 #include "bwd/cuda/gradient_pass.cuh"
 #include "bwd/cuda/head_sums.cuh"
 #include "bwd/cuda/kernels.h"
+#include "bwd/cuda/norm_gradient_any.cuh"
 
 #define SUM_KERNEL(name, DTYPE, form, VECTORS)                                                                             \
     {                                                                                                                      \
@@ -15,12 +16,23 @@
     {                                                                                                                      \
         (const void *)angle_gradient_kernel<gradient_pass<DTYPE, VECTORS>>, "cuda-" name "-" form "-gradient"              \
     }
+#define ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                              \
+    {                                                                                                                      \
+        (const void *)norm_gradient_any_kernel<any_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"           \
+    }
+#define NORM_GRADIENT_KERNEL(name, DTYPE, rows, ROWS, ANGLES)                                                              \
+    {                                                                                                                      \
+        (const void *)norm_gradient_kernel<norm_gradient_pass<DTYPE, ROWS, ANGLES>>,                                       \
+            "cuda-" name "-vectors-norm-gradient" rows                                                                     \
+    }
 #define BACKWARD_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
         {                                                                                                                  \
             GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)                 \
-        }                                                                                                                  \
+        },                                                                                                                 \
+            {ANY_NORM_GRADIENT_KERNEL(name, DTYPE), NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),           \
+             NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)}                      \
     }
 
 #endif

@@ -48,7 +48,11 @@ template <typename OF_STRIDE, int SEGMENTS, int WINDOWS> struct gradient_segment
 };
 
 typedef gradient_segments<int32_t, USUAL_SEGMENTS, USUAL_SEGMENTS> usual_gradient;
-typedef gradient_segments<int64_t, MOST_SEGMENTS, TROPE_MAX_OPERANDS> wide_gradient;
+
+struct wide_gradient : gradient_segments<int64_t, MOST_SEGMENTS, TROPE_MAX_OPERANDS> {
+    trope_plan_norm norm[TROPE_MAX_OPERANDS]; /* of each window: x is normalised by an rstd that is read */
+    int32_t window_at[TROPE_MAX_OPERANDS];    /* its first element in a head */
+};
 
 /* ---- results ---- */
 

@@ -5,7 +5,7 @@
 
 #include "bwd/angle_term.h"
 #include "bwd/cuda/gradient_call.cuh"
-#include "fwd/cuda/lane_job.cuh"
+#include "fwd/cuda/norm_any.cuh"
 
 /* ---- a place in the call ---- */
 
@@ -312,17 +312,41 @@ template <class R> struct head_job {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
-                add(at.call.plan.plan, c.first.of[i], c.second.of[i], e + i, sum);
+                add(at, c.first.of[i], c.second.of[i], e + i, sum);
         c.round(rounding);
         c.template rotate<false>(rounding, dy, e, dx);
         dy.set_two(e, dx);
     }
 
-    __device__ __forceinline__ void add(const trope_plan &plan, const couple<R::DTYPE> &c1, const couple<R::DTYPE> &c2,
-                                        int e, double sum[R::SUMS][R::PAIRS]) const
+    /* An element of a pair of x, normalised where the head has a norm. */
+    __device__ __forceinline__ double find_x(const place &at, int e, int which) const
     {
+        const typename R::real value = x.template of_pair<false>(e, which);
+        if constexpr (!R::VECTORS) {
+            const trope_plan &plan = at.call.plan.plan;
+            const trope_plan_norm &n = at.call.norm[at.window];
+            const int32_t pairs = (int32_t)(at.segment().working * R::lane::OF_PIECE),
+                          pair = (int32_t)at.lane * R::PAIRS + e;
+            const int32_t interleaved = plan.interleaved_forward_src;
+            if (n.is_given) {
+                const int64_t row = (int64_t)at.row.outer * plan.tokens + at.row.inner;
+                const typename R::real rstd =
+                    ((const typename R::real *)n.rstd)[row * at.segment().heads + at.head];
+                return normalised<R::DTYPE>(n, value, rstd, at.head,
+                                            at.call.window_at[at.window] +
+                                                (which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
+                                                       : trope_first_of_pair(interleaved, plan.parts, pairs, pair)));
+            }
+        }
+        return value;
+    }
+
+    __device__ __forceinline__ void add(const place &at, const couple<R::DTYPE> &c1, const couple<R::DTYPE> &c2, int e,
+                                        double sum[R::SUMS][R::PAIRS]) const
+    {
+        const trope_plan &plan = at.call.plan.plan;
         const bool is_one = R::SUMS == 1 || !plan.angles.per_element;
-        trope_add_angle_terms({(double)x.template of_pair<false>(e, 0), (double)x.template of_pair<false>(e, 1)},
+        trope_add_angle_terms({find_x(at, e, 0), find_x(at, e, 1)},
                               {(double)dy.template of_pair<false>(e, 0), (double)dy.template of_pair<false>(e, 1)},
                               {(double)c1.cosine, (double)c1.sine, (double)c2.cosine, (double)c2.sine}, &sum[0][e],
                               is_one ? &sum[0][e] : &sum[R::SUMS - 1][e]);
@@ -501,7 +525,7 @@ __global__ void __launch_bounds__(R::THREADS, R::BLOCKS)
     job.first_couple = (uint32_t)found_here((int32_t)place_of_couple<R>(call.shape, thread.unit, thread.lane, 0));
     job.find(call, thread, thread.slot);
     find_coefficients<R>(
-        call, steps, first_unit, units, [&]() { job.load(call, thread); }, []() {});
+        call, steps, first_unit, units, [&]() { job.load(call, thread); }, []() {}, []() {});
     rotate_heads<R>(call, thread, &job);
     for (uint32_t i = call.windows; i < call.segments; i++)
         copy_segment<R>(call, call.segment[i], first_unit, units);

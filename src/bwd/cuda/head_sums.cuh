@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(R::WIDE ? BLOCK_THREADS : SUM_THREADS, R::WIDE
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     sum_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {});
+        call, steps, first_row, rows, [&]() { job.load_term(call); }, []() {}, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     const shared_terms<R> terms = {(typename shared_terms<R>::vector *)(shared + shape.terms_at), shape.terms};
     lane_terms<R> t;

@@ -137,7 +137,7 @@ static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
 
 static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return operand_is_vector(plan, o) && strides_are_usual(o.src_stride) && strides_are_usual(o.dst_stride) &&
+    return !(o.norm.is_given && o.rotary_dim) && operand_is_vector(plan, o) && strides_are_usual(o.src_stride) && strides_are_usual(o.dst_stride) &&
            (!o.rotary_dim ||
             (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_usual(o.forward_src_stride)));
 }
@@ -168,6 +168,10 @@ static inline void plan_window(const trope_plan &plan, const block_form &form, c
     block_segment<stride> *const s = &g->segment[g->segments++];
     *s = plan_segment<stride>(plan, form, o, window, false);
     s->dst.base = moves_operand(plan, o) ? s->dst.base : NULL;
+    if constexpr (std::is_same_v<CALL, wide_gradient>) {
+        g->norm[g->windows] = o.norm;
+        g->window_at[g->windows] = o.rotary_offset;
+    }
     g->x[g->windows++] =
         plan_tensor<stride>(plan, form, o, window, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
 }
@@ -192,14 +196,6 @@ template <class CALL> static inline void plan_segments(bool vectors, CALL *g)
 }
 
 /* ---- workspace ---- */
-
-/* So many numbers of it from `size` on, which becomes where the next ones begin. */
-template <typename T> static inline T *take(void *workspace, uint64_t count, uint64_t *size)
-{
-    T *const at = (T *)((char *)workspace + *size);
-    *size += (count * sizeof(T) + 15) / 16 * 16;
-    return at;
-}
 
 /* What sums are added from. Returns the bytes of workspace that it lies in. Enough warps sort at first, then fewer. */
 static inline uint64_t plan_sums(const gradient_call &g, angle_sums *s)

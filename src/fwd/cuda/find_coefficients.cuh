@@ -509,11 +509,12 @@ __device__ __forceinline__ bool make_any_couples(const typename R::call &call, c
 }
 
 /* Loads the data by load(), and makes the coefficients of all rows of the block, up to the barrier behind which all threads may read
- * them. prepare() has branches, so it comes after the waits for all small loads. Returns whether the elements of any pair of the
- * block have different coefficients. */
-template <class R, class LOAD, class PREPARE>
+ * them. prepare() has branches, so it comes after the waits for all small loads. meanwhile() comes before the barrier. Returns whether
+ * the elements of any pair of the block have different coefficients. */
+template <class R, class LOAD, class PREPARE, class MEANWHILE>
 __device__ __forceinline__ bool find_coefficients(const typename R::call &call, const typename R::steps &steps,
-                                                  typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare)
+                                                  typename R::index first_row, uint32_t count, LOAD load, PREPARE prepare,
+                                                  MEANWHILE meanwhile)
 {
     const bool rotates = R::ADDRESSES == ADDRESSES_SIMPLE || slice_of_block(call.shape) < call.shape.rotating_slices;
     const uint32_t rotating = rotates ? count : 0; /* other slices are only copied */
@@ -540,6 +541,7 @@ __device__ __forceinline__ bool find_coefficients(const typename R::call &call, 
     if (have_actions<R::ROWS>(call.plan.plan) && (thread_of_block() & ~31u) == decider)
         decide_rows<R::ROWS, R::ANGLES != ANGLES_PHASE>(call.plan.plan, call.plan.of_padding, count, rows_of_block<R>(call),
                                                         min(threads_of_block() - decider, 32u));
+    meanwhile();
     if (R::PLAIN || R::ANGLES == ANGLES_PHASE) {
         __syncthreads();
         return false;

@@ -36,7 +36,7 @@ static inline bool writes_rest(const trope_plan &plan, const trope_plan_operand 
 
 static inline bool moves_operand(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return o.dst && (o.rotary_dim > 0 || o.norm.is_given || writes_rest(plan, o));
+    return (o.dst || o.norm.d_weight) && (o.rotary_dim > 0 || o.norm.is_given || writes_rest(plan, o));
 }
 
 static inline bool moves_something(const trope_plan &plan)
@@ -103,11 +103,11 @@ static inline int inner_dim(const trope_plan &plan)
     return plan.batch_outermost ? TROPE_DIM_TOKEN : TROPE_DIM_BATCH;
 }
 
-/* Groups that follow each other like heads are one group. forward_src is read where the operand is rotated and a gradient
- * of the angles is asked for. */
+/* Groups that follow each other like heads are one group. forward_src is read where the operand has a norm, or is rotated and a
+ * gradient of the angles is asked for. */
 static inline void join_groups(trope_plan_operand *o, bool with_forward_src)
 {
-    int64_t *const strides[] = {o->src_stride, with_forward_src && o->rotary_dim ? o->forward_src_stride : o->src_stride,
+    int64_t *const strides[] = {o->src_stride, with_forward_src && (o->rotary_dim || o->norm.is_given) ? o->forward_src_stride : o->src_stride,
                                 o->dst ? o->dst_stride : o->src_stride};
     for (int i = 0; i < 3; i++) {
         if (o->heads_per_group == 1)

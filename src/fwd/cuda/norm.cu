@@ -1,5 +1,6 @@
 /* Chooses the kernel of a call with norms, and launches it. */
 #include "fwd/cuda/norm.h"
+#include <stdlib.h>
 
 #include "fwd/cuda/kernels.h"
 #include "fwd/cuda/plan_norm_any.cuh"
@@ -18,18 +19,6 @@ struct norm_choice {
     block_form form;
 };
 
-/* Whether a head with a norm has lanes that idle, or that do not rotate. */
-static bool has_idle_lanes(const trope_plan &plan)
-{
-    bool idle = false;
-    for (int i = 0; i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        const uint32_t lanes = (uint32_t)(o.head_dim * plan.element_size / 32);
-        idle = idle || (o.norm.is_given && (lanes != power_of_two(lanes) || o.rotary_dim != o.head_dim));
-    }
-    return idle;
-}
-
 static norm_choice choose(const trope_plan &plan)
 {
     const trope_norm_kernels *const kernels = kernels_of(plan.dtype);
@@ -39,12 +28,13 @@ static norm_choice choose(const trope_plan &plan)
     block_form &form = choice.form;
     if (!form.vectors)
         return choice;
+    const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
     if ((rows != ROWS_FROM_TOKENS && !rotates_plainly(plan)) || rows == ROWS_SEARCHED_GENERIC ||
-        (rows == ROWS_SEARCHED && (!addresses_are_simple(plan) || has_idle_lanes(plan))))
+        (rows == ROWS_SEARCHED && (!addresses_are_simple(plan) || lanes != power_of_two(lanes))))
         rows = ROWS_ANY;
-    form.most = 320;
-    form.threads = SMALL_THREADS;
-    form.items = USUAL_THREADS; /* heads are not cut: of heads of different sizes a block has a power of two of items */
+    form.most = NORM_THREADS;
+    form.threads = getenv("NT") ? atoi(getenv("NT")) : USUAL_THREADS;
+    form.items = getenv("NI") ? atoi(getenv("NI")) : NORM_THREADS;
     choice.kernel = rows == ROWS_ANY ? &kernels->vectors : &kernels->fast[rows][has_table];
     return choice;
 }
@@ -57,16 +47,21 @@ const trope_cuda_kernel *trope_cuda_find_norm(const trope_plan *plan)
 static trope_status launch_any(const char *function, const trope_plan &plan, const void *kernel)
 {
     norm_any_call call;
-    const size_t shared_bytes = plan_norm_any(plan, &call);
+    const size_t shared_bytes = plan_norm_any(plan, 1, &call);
     REQUIRE(call.shape.rows <= INT32_MAX && shared_bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)call.shape.rows);
     for (int i = 0; i < plan.operand_count; i++)
-        if (moves_operand(plan, plan.operands[i]))
+        if (moves_operand(plan, plan.operands[i]) || plan.operands[i].norm.rstd)
             call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     void *arguments[] = {&call, plan.step};
     const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.rows),
                                            dim3(32 * NORM_WARPS), shared_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
+}
+
+trope_status trope_cuda_find_rstd(const char *function, const trope_plan *plan)
+{
+    return launch_any(function, *plan, kernels_of(plan->dtype)->elements.function);
 }
 
 trope_status trope_cuda_norm(const char *function, const trope_plan *plan)

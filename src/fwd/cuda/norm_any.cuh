@@ -41,6 +41,33 @@ __device__ __forceinline__ double added(double a, double b)
     return trope_add_double(a, b);
 }
 
+/* The factor of an element of a head. */
+template <typename REAL> __device__ __forceinline__ REAL load_weight(const trope_plan_norm &n, uint32_t head, int32_t e)
+{
+    const int64_t at = (int64_t)head * n.weight_of_head + e;
+    REAL w = 1;
+    if (n.weight_dtype == TROPE_F64)
+        w = (REAL)((const double *)n.weight)[at];
+    else if (n.weight_dtype == TROPE_F32)
+        w = ((const float *)n.weight)[at];
+    else if (n.weight_dtype == TROPE_F16)
+        w = trope_f16_to_f32(((const uint16_t *)n.weight)[at]);
+    else if (n.weight_dtype == TROPE_BF16)
+        w = trope_bf16_to_f32(((const uint16_t *)n.weight)[at]);
+    return n.plus_one ? added((REAL)1, w) : w;
+}
+
+/* An element of a head with a norm. */
+template <int DTYPE, typename REAL>
+__device__ __forceinline__ REAL normalised(const trope_plan_norm &n, REAL x, REAL rstd, uint32_t head, int32_t e)
+{
+    x = multiplied(x, rstd);
+    if (n.rounding == TROPE_NORM_ROUND_TWICE)
+        x = round_to<DTYPE>(x);
+    x = multiplied(x, load_weight<REAL>(n, head, e));
+    return n.rounding ? round_to<DTYPE>(x) : x;
+}
+
 /* A binary tree over the elements of a head, neighbours first: a warp adds 32 of them, whose sums are a binary counter. */
 template <typename REAL> struct warp_tree {
     uint32_t count = 0;
@@ -104,25 +131,6 @@ template <class R> struct any_head {
         return to_real<R::DTYPE>(*(const element *)(at + e * t.element));
     }
 
-    /* The factor of an element, of the head's weights. */
-    __device__ __forceinline__ real weight(int32_t e) const
-    {
-        const trope_plan_norm &n = o.norm;
-        const int64_t at = (int64_t)head * n.weight_of_head + e;
-        real w;
-        if (!n.weight_dtype)
-            return 1;
-        if (n.weight_dtype == TROPE_F64)
-            w = (real)((const double *)n.weight)[at];
-        else if (n.weight_dtype == TROPE_F32)
-            w = ((const float *)n.weight)[at];
-        else if (n.weight_dtype == TROPE_F16)
-            w = trope_f16_to_f32(((const uint16_t *)n.weight)[at]);
-        else
-            w = trope_bf16_to_f32(((const uint16_t *)n.weight)[at]);
-        return n.plus_one ? added((real)1, w) : w;
-    }
-
     __device__ __forceinline__ real *rstd_place() const
     {
         return (real *)o.norm.rstd + number * o.heads + head;
@@ -142,17 +150,11 @@ template <class R> struct any_head {
         return reciprocal_root(tree.total(), (real)o.head_dim, (real)o.norm.eps);
     }
 
-    __device__ __forceinline__ real normalised(real x, real rstd, int32_t e) const
+    /* An element of src, normalised if heads are. */
+    __device__ __forceinline__ real value(const char *from, real rstd, int32_t e) const
     {
-        const trope_plan_norm &n = o.norm;
-        if (!n.is_given)
-            return x;
-        x = multiplied(x, rstd);
-        if (n.rounding == TROPE_NORM_ROUND_TWICE)
-            x = round_to<R::DTYPE>(x);
-        if (n.weight_dtype)
-            x = multiplied(x, weight(e));
-        return n.rounding ? round_to<R::DTYPE>(x) : x;
+        const real x = load(from, o.src, e);
+        return o.norm.is_given ? normalised<R::DTYPE>(o.norm, x, rstd, head, e) : x;
     }
 
     __device__ __forceinline__ bool is_window(int32_t e) const
@@ -179,18 +181,14 @@ template <class R> struct any_head {
         }
     }
 
-    /* A pair of the window in shared memory, rotated. */
-    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotated(int32_t pair, int32_t rounding, bool own) const
+    /* A pair of the window, rotated by the coefficients of a row of the block. */
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
+    rotate_values(typename pair_types<R::DTYPE>::pair x, uint32_t of_row, int32_t pair, int32_t rounding, bool own) const
     {
-        const trope_plan &plan = call.plan.plan;
-        const int32_t pairs = o.rotary_dim / 2;
         lane_coefficients<R> c;
-        c.load_from(call.shape, place_of_couple<R>(call.shape, 0, (uint32_t)pair, 0), own);
+        c.load_from(call.shape, place_of_couple<R>(call.shape, of_row, (uint32_t)pair, 0), own);
         return rotate_pair<R::DTYPE>(
-            rounding,
-            {window()[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
-             window()[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
-            {c.first.of[0].cosine, c.first.of[0].sine, c.second.of[0].cosine, c.second.of[0].sine});
+            rounding, x, {c.first.of[0].cosine, c.first.of[0].sine, c.second.of[0].cosine, c.second.of[0].sine});
     }
 
     __device__ __forceinline__ void rotate(bool own) const
@@ -202,12 +200,17 @@ template <class R> struct any_head {
         const real rstd = o.norm.is_given ? find_rstd(from, o.src) : (real)1;
         if (o.norm.rstd && !o.norm.reads_rstd && lane == 0)
             *rstd_place() = rstd;
+        if (!o.dst.base)
+            return;
         __syncwarp();
         for (int32_t i = (int32_t)lane; i < o.rotary_dim; i += 32)
-            window()[i] = normalised(load(from, o.src, o.rotary_offset + i), rstd, o.rotary_offset + i);
+            window()[i] = value(from, rstd, o.rotary_offset + i);
         __syncwarp();
         for (int32_t pair = (int32_t)lane; pair < pairs; pair += 32) {
-            const auto y = rotated(pair, plan.rounding, own);
+            const auto y =
+                rotate_values({window()[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
+                               window()[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
+                              0, pair, plan.rounding, own);
             char *const at = to + o.rotary_offset * o.dst.element;
             const int32_t first = trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, pair),
                           second = trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, pair);
@@ -217,9 +220,8 @@ template <class R> struct any_head {
         for (int32_t e = (int32_t)lane; e < o.head_dim && (o.norm.is_given || !o.in_place); e += 32) {
             if (is_window(e))
                 continue;
-            const element x = *(const element *)(from + e * o.src.element);
-            *(element *)(to + e * o.dst.element) =
-                o.norm.is_given ? from_real<R::DTYPE>(normalised(to_real<R::DTYPE>(x), rstd, e)) : x;
+            *(element *)(to + e * o.dst.element) = o.norm.is_given ? from_real<R::DTYPE>(value(from, rstd, e))
+                                                                   : *(const element *)(from + e * o.src.element);
         }
     }
 };
@@ -230,7 +232,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
 {
     const int64_t number = blockIdx.x;
     const bool own = find_coefficients<R>(
-        call, steps, number, 1, []() {}, []() {});
+        call, steps, number, 1, []() {}, []() {}, []() {});
     const int32_t action = action_of_row<R>(call, 0);
     const block_row<int64_t> row = find_row<ADDRESSES_ANY, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
@@ -243,7 +245,8 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
             }
             if (o.norm.rstd && !o.norm.reads_rstd && h.lane == 0)
                 *h.rstd_place() = 0;
-            h.pass(action);
+            if (o.dst.base)
+                h.pass(action);
         }
     }
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);

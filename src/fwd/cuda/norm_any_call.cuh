@@ -16,7 +16,7 @@ struct head_tensor {
 struct head_operand {
     head_tensor src, dst;
     uint32_t heads, heads_per_group;
-    int32_t head_dim, rotary_dim, rotary_offset, in_place;
+    int32_t head_dim, rotary_dim, rotary_offset, in_place, accumulate;
     trope_plan_norm norm;
 };
 

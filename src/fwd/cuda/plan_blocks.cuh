@@ -50,6 +50,16 @@ static inline bool can_split(const trope_plan &plan)
     return can;
 }
 
+/* ---- workspace ---- */
+
+/* So many numbers of the workspace from `size` on, which becomes where the next ones begin. */
+template <typename T> static inline T *take(void *workspace, uint64_t count, uint64_t *size)
+{
+    T *const at = (T *)((char *)workspace + *size);
+    *size += (count * sizeof(T) + 15) / 16 * 16;
+    return at;
+}
+
 /* ---- segments ---- */
 
 /* Where the lanes of a run are in a tensor: bytes. */
@@ -125,19 +135,35 @@ static inline segment_use use_of(const block_form &form, const trope_plan_operan
                                  uint32_t rotating)
 {
     const bool is_rest = rotating && (form.sums || o.in_place) && !o.norm.is_given;
-    return o.summed_heads ? SUMMED : run.rotates ? ROTATED : is_rest ? REST : COPIED;
+    return o.summed_heads ? SUMMED : run.rotates || o.norm.is_given ? ROTATED : is_rest ? REST : COPIED;
 }
+
+static inline void cut_rows(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
+                            size_t bytes_of_row, block_shape *shape);
 
 /* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks
  * (plan_norms.cuh) have the same functions. */
 struct rotation_blocks {
-    template <class CALL> static inline void begin(CALL *)
+    template <class CALL> static inline void begin(const trope_plan &, const block_form &, CALL *)
     {
     }
 
     /* Fills in what segment `number` of a call needs besides plan_segment. */
     template <class CALL> static inline void fill(const trope_plan_operand &, uint32_t, CALL *)
     {
+    }
+
+    /* Items of a row that a segment of an operand begins after a multiple of. */
+    template <class CALL> static inline uint32_t alignment(const trope_plan &, const trope_plan_operand &, const CALL &)
+    {
+        return 1;
+    }
+
+    template <class CALL>
+    static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
+                           size_t bytes_of_row, block_shape *shape)
+    {
+        cut_rows(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_row, shape);
     }
 
     template <class CALL> static inline int64_t copying_slices(const CALL &)
@@ -167,7 +193,9 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
             head_run runs[3];
             const int count = cut_head(plan, o, runs);
             if (!o.summed_heads)
-                join_groups(&o, false);
+                join_groups(&o, o.norm.is_backward);
+            if (o.norm.is_given)
+                o.part_pairs = plan.pairs / plan.parts;
             for (int j = 0; j < count; j++) {
                 if (use_of(form, o, runs[j], *rotating) != use)
                     continue;
@@ -180,15 +208,16 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                     continue;
                 }
                 BLOCKS::fill(o, number, call);
-                const uint32_t of_segment = items_together(plan, o, *s);
-                call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
+                const uint32_t of_segment = items_together(plan, o, *s),
+                               first = std::max(of_segment, BLOCKS::alignment(plan, o, *call));
+                call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, first) * first;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
                 together = std::max(together, of_segment);
             }
         }
         if (use == SUMMED)
             *summing = shape->items;
-        if (use == ROTATED)
+        if (use == ROTATED && plan.pairs > 0)
             *rotating = shape->items;
     }
     return together;
@@ -271,8 +300,8 @@ static inline bool is_simple(const trope_plan &plan, const block_call<STRIDE, SE
 }
 
 /* Rows and items of a block. OF_HEAD: items of a head, if heads must not be cut, or 1. */
-static inline void cut(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
-                       size_t bytes_of_row, block_shape *shape)
+static inline void cut_rows(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
+                            size_t bytes_of_row, block_shape *shape)
 {
     const int multiprocessors = std::max(facts_of_device().multiprocessors, 1);
     const uint32_t several = rows_together(plan, shape->neighbours), threads = several > 1 ? USUAL_THREADS : form.threads,
@@ -281,7 +310,7 @@ static inline void cut(const trope_plan &plan, const block_form &form, uint32_t 
     if (of_head > 1)
         items = (uint32_t)quotient_up(items, of_head) * of_head;
     else if (together > 1)
-        items = std::max(power_of_two(items), together);
+        items = std::max(power_of_two(items) <= form.most ? power_of_two(items) : power_of_two(items) / 2, together);
     else if (items < shape->items)
         items = (uint32_t)quotient_up(items, 8) * 8;
     int64_t rows = std::max((threads + items / 2) / items, 1u);
@@ -354,7 +383,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     l.fits = elements_of_row(plan) <= INT32_MAX / 8;
     if (!l.fits)
         return l;
-    BLOCKS::begin(call);
+    BLOCKS::begin(plan, form, call);
     plan_rows(plan, shape);
     fill_cuda_plan(plan, &call->plan);
     shape->neighbours = find_neighbours(plan, form);
@@ -363,8 +392,7 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     const uint32_t together = plan_items<BLOCKS>(plan, form, call, &summing, &rotating);
     const size_t bytes_of_row = bytes_of_couples(plan, *shape);
     shape->is_uniform = is_uniform(form, *call);
-    cut(plan, form, together, shape->is_uniform ? call->segments[0].lanes.divisor : 1,
-        bytes_of_row + bytes_of_block_rows(plan, 1), shape);
+    BLOCKS::cut(plan, form, *call, together, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
     plan_units(call);
     shape->is_simple = is_simple(plan, *call);
     const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block;

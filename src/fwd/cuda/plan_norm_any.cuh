@@ -28,12 +28,13 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
     h.rotary_dim = o.rotary_dim;
     h.rotary_offset = o.rotary_offset;
     h.in_place = o.in_place;
+    h.accumulate = o.accumulate;
     h.norm = o.norm;
     return h;
 }
 
-/* All but the operands. Returns the bytes of shared memory of a block, which has one row at a time. */
-static inline size_t plan_norm_any(const trope_plan &plan, norm_any_call *call)
+/* All but the operands. Returns the bytes of shared memory of a block, which has so many rows. */
+static inline size_t plan_norm_any(const trope_plan &plan, uint32_t rows, norm_any_call *call)
 {
     block_shape *const shape = &call->shape;
     block_form form = {};
@@ -42,11 +43,11 @@ static inline size_t plan_norm_any(const trope_plan &plan, norm_any_call *call)
     fill_cuda_plan(plan, &call->plan);
     plan_couples(plan, form, shape);
     call->operands = 0;
-    shape->rows_of_block = 1;
+    shape->rows_of_block = rows;
     shape->rotating_slices = plan.pairs > 0;
-    shape->second_at = shape->couples_of_row;
-    shape->rows_at = (uint32_t)quotient_up((int64_t)bytes_of_couples(plan, *shape), 16) * 16;
-    call->window_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, 1), 16) * 16;
+    shape->second_at = rows * shape->couples_of_row;
+    shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_couples(plan, *shape)), 16) * 16;
+    call->window_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
     call->window_size = (uint32_t)(2 * (size_t)plan.pairs * bytes_of_real(plan));
     return call->window_at + NORM_WARPS * call->window_size;
 }

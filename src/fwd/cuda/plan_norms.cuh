@@ -5,12 +5,45 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
+/* Threads of a block at most. */
+#define NORM_THREADS 320
+
+/* What heads with a norm have in common where they are usual: those of one that rotates, and of one that has weights, if any does. */
+struct usual_norm {
+    const trope_plan_operand *head;
+    trope_plan_norm of_weights;
+
+    explicit usual_norm(const trope_plan &plan) : head(NULL), of_weights()
+    {
+        for (int i = 0; i < plan.operand_count; i++) {
+            const trope_plan_operand &o = plan.operands[i];
+            if (o.norm.is_given && (!head || (o.rotary_dim && !head->rotary_dim)))
+                head = &o;
+            if (o.norm.is_given && (!of_weights.is_given || (o.norm.weight && !of_weights.weight)))
+                of_weights = o.norm;
+        }
+        if (!of_weights.weight)
+            of_weights.weight_dtype = TROPE_F32;
+    }
+
+    /* Whether a head with a norm differs from it only in its weights, and in whether it rotates. */
+    bool has(const trope_plan &plan, const trope_plan_operand &o) const
+    {
+        return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps &&
+               (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && o.rotary_offset == head->rotary_offset)) &&
+               (!o.norm.weight ||
+                (o.norm.weight_dtype == of_weights.weight_dtype && o.norm.plus_one == of_weights.plus_one &&
+                 o.norm.rounding == of_weights.rounding && (uintptr_t)o.norm.weight % 16 == 0));
+    }
+};
+
 /* Lanes after which the first and second vectors of a head are added (norm_call.cuh), 0 if vectors cannot follow its tree. */
-static inline uint32_t join_of_head(const trope_plan &plan, const block_form &form, const trope_plan_operand &o)
+static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &form)
 {
+    const trope_plan_operand &o = *usual_norm(plan).head;
     const int32_t of_vector = 16 / plan.element_size, vectors = o.head_dim / of_vector;
     const bool interleaved = plan.interleaved_src != 0;
-    if (!o.rotary_dim) /* halves of the head, or neighbours */
+    if (!o.rotary_dim) /* halves of the head */
         return power_of_two((uint32_t)vectors) == (uint32_t)vectors && vectors > 1 ? (uint32_t)vectors / 2 : 0;
     const int32_t half = form.splits ? o.rotary_dim / of_vector / 2 : interleaved ? 1 : o.part_pairs / of_vector;
     const bool whole = vectors % (2 * half) == 0 && (interleaved || vectors / (2 * half) <= TROPE_MAX_AXES) &&
@@ -18,61 +51,51 @@ static inline uint32_t join_of_head(const trope_plan &plan, const block_form &fo
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
 
-static inline bool norm_fits_vectors(const trope_plan &plan, const block_form &form, const trope_plan_operand &o)
-{
-    const int32_t most = 2 * 32 * 16 / plan.element_size; /* elements that a warp holds */
-    return o.head_dim <= most && (uintptr_t)o.norm.weight % 16 == 0 && join_of_head(plan, form, o) > 0;
-}
-
+/* By vectors where all heads with a norm are alike, and each is in one warp. */
 static inline block_form form_of_norms(const trope_plan &plan)
 {
     block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
-    for (int i = 0; form.splits && i < plan.operand_count; i++) {
-        const trope_plan_operand &o = plan.operands[i];
-        form.splits = !o.norm.is_given || !o.rotary_dim || norm_fits_vectors(plan, form, o);
-    }
-    for (int i = 0; form.vectors && i < plan.operand_count; i++)
-        if (plan.operands[i].norm.is_given && !norm_fits_vectors(plan, form, plan.operands[i]))
-            return form_of(plan, false);
-    return form;
+    const usual_norm usual(plan);
+    bool alike = form.vectors && plan.interleaved_src == plan.interleaved_dst &&
+                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16;
+    for (int i = 0; i < plan.operand_count; i++)
+        alike = alike && (!plan.operands[i].norm.is_given || usual.has(plan, plan.operands[i]));
+    if (!alike)
+        return form_of(plan, false);
+    form.splits = form.splits && join_of_heads(plan, form);
+    return join_of_heads(plan, form) ? form : form_of(plan, false);
 }
 
 struct norm_blocks : rotation_blocks {
-    static inline void begin(norm_call *call)
+    static inline void begin(const trope_plan &plan, const block_form &form, norm_call *call)
     {
-        call->most_lanes = 0;
-        call->most_join = 0;
-        call->heads_are_alike = 1;
+        const usual_norm usual(plan);
+        const trope_plan_operand &o = *usual.head;
+        const uint32_t of_lane = 2 * 16 / (uint32_t)plan.element_size;
+        call->head_lanes = power_of_two((uint32_t)quotient_up(o.head_dim, of_lane));
+        call->join = join_of_heads(plan, form);
+        call->first_lane = (uint32_t)o.rotary_offset / of_lane;
+        call->window_lanes = (uint32_t)o.rotary_dim / of_lane;
+        call->weight_dtype = usual.of_weights.weight_dtype;
+        call->plus_one = usual.of_weights.plus_one;
+        call->rounding = usual.of_weights.rounding;
+        call->head_dim = (float)o.head_dim;
+        call->eps = (float)o.norm.eps;
+        call->has_rstd = 0;
     }
 
     static inline void fill(const trope_plan_operand &o, uint32_t number, norm_call *call)
     {
-        const trope_plan &plan = call->plan.plan;
-        const int32_t of_lane = 2 * 16 / plan.element_size;
         block_norm n = {};
         if (o.norm.is_given) {
-            block_form form = {};
-            form.splits = call->shape.splits != 0;
             n.is_given = 1;
-            n.join = join_of_head(plan, form, o);
-            n.first_lane = (uint32_t)(o.rotary_offset / of_lane);
-            n.window_lanes = (uint32_t)(o.rotary_dim / of_lane);
-            n.weight_dtype = o.norm.weight_dtype;
+            n.rotates = o.rotary_dim > 0;
             n.weight_of_head = (uint32_t)o.norm.weight_of_head;
-            n.plus_one = o.norm.plus_one;
-            n.rounding = o.norm.rounding;
-            n.head_dim = (float)o.head_dim;
-            n.eps = (float)o.norm.eps;
             n.reads_rstd = o.norm.reads_rstd != 0;
             n.weight = (const char *)o.norm.weight;
             n.rstd = (float *)o.norm.rstd;
-            const uint32_t lanes = call->segments[number].lanes.divisor;
-            const bool is_first = call->most_lanes == 0;
-            call->heads_are_alike =
-                is_first || (call->heads_are_alike && lanes == call->most_lanes && n.join == call->most_join);
-            call->most_lanes = std::max(call->most_lanes, lanes);
-            call->most_join = std::max(call->most_join, n.join);
         }
+        call->has_rstd = call->has_rstd || n.rstd;
         call->norms[number] = n;
     }
 };

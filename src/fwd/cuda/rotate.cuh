@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     lane_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prepare(call); });
+        call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row);
     if (!job.item.present || !job.is_usual(call, action, own)) {
         if (job.item.present)

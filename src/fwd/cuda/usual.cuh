@@ -13,8 +13,16 @@ struct head_run {
     bool rotates;
 };
 
-/* Cuts a head into its window and, if they are written, the elements before and after it. With a norm, all of the head is one run.
- * Returns the number of runs. */
+static inline bool norms_rotate(const trope_plan &plan)
+{
+    bool rotate = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        rotate = rotate || (plan.operands[i].norm.is_given && plan.operands[i].rotary_dim);
+    return rotate;
+}
+
+/* Cuts a head into its window and, if they are written, the elements before and after it. With a norm, all of the head is one run,
+ * and has the lanes of the heads with a norm that rotate, if any does. Returns the number of runs. */
 static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, head_run *runs)
 {
     const int32_t end = o.rotary_offset + o.rotary_dim;
@@ -22,7 +30,7 @@ static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, 
     if (!moves_operand(plan, o))
         return 0;
     if (o.norm.is_given)
-        runs[count++] = {0, o.head_dim, o.rotary_dim > 0};
+        runs[count++] = {0, o.head_dim, norms_rotate(plan)};
     else if (o.rotary_dim)
         runs[count++] = {o.rotary_offset, o.rotary_dim, true};
     if (o.norm.is_given || !writes_rest(plan, o))

@@ -54,6 +54,10 @@ static inline uint32_t emulated_lane()
 
 void __syncthreads();
 
+static inline void __threadfence()
+{
+}
+
 /* Whether it holds for any thread of the block. */
 int __syncthreads_or(int holds);
 
@@ -158,6 +162,11 @@ static inline double __longlong_as_double(long long bits)
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+template <typename T> static inline T __ldcg(const T *from)
+{
+    return *from;
 }
 
 template <typename T> static inline T __ldcs(const T *from)

@@ -1,0 +1,71 @@
+/* The backward of norms on CUDA: what its kernels are told by the host, and in which order d_weight is added.
+ *
+ * Rows, numbered batch * tokens + token, are cut into runs, and the heads with a norm, counted through all operands, into slices. A
+ * cell is a slice of a run, and one block has it. For each operand the block adds the terms of the cell, row by row and head by head,
+ * in fp32 (f64: double), and leaves the sum of each weight. Another kernel adds these, run by run and slice by slice, in double. All
+ * this follows from shapes alone, and the kernels by vectors and by elements have the same bits. */
+#ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
+#define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
+
+#include "fwd/cuda/norm_any_call.cuh"
+#include "fwd/cuda/norm_call.cuh"
+
+/* How rows and heads are cut. */
+struct norm_cells {
+    uint32_t run_rows, runs;
+    uint32_t heads, slice_heads, slices; /* with a norm */
+};
+
+/* What an operand has besides. Sums of a run: one row of weights for each slice that has heads of the operand, or its own weights of
+ * each head. */
+struct operand_gradient {
+    uint32_t is_wanted;   /* d_weight is */
+    uint32_t sums_at;     /* where its sums begin in a run's */
+    uint32_t first_slice; /* that has heads of it */
+    uint32_t slices;      /* that leave sums of the same weights */
+    uint32_t axes;        /* bit a: axis a drives a pair of it */
+};
+
+/* What cells leave. */
+struct left_sums {
+    void *of_runs;     /* f32 (f64 with f64): [runs, width]; NULL: no d_weight is wanted */
+    uint32_t width;
+    uint32_t counters; /* that the first block sets to 0 for the kernel that adds */
+    uint32_t *counter;
+};
+
+struct norm_gradient_call : norm_call {
+    left_sums sums;
+    block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
+    operand_gradient of[USUAL_SEGMENTS];
+};
+
+struct norm_gradient_any_call : norm_any_call {
+    left_sums sums;
+    norm_cells cells;
+    int32_t rounding; /* of the call: dx that is added to dst may be rounded before */
+    uint32_t rstd_at; /* shared memory: bytes before the rstd of a cell's heads */
+    head_tensor x[TROPE_MAX_OPERANDS];
+    operand_gradient gradient[TROPE_MAX_OPERANDS];
+};
+
+/* ---- what adds the sums of cells ---- */
+
+#define WEIGHT_COLUMNS 32  /* of a block: weights of one operand */
+#define WEIGHT_THREADS 512
+#define WEIGHT_PARTS   16  /* of the runs, at most: blocks that add them, of which the last adds what the others have left */
+#define PART_RUNS      64  /* at least */
+
+struct weight_sums {
+    left_sums cells;   /* counter: of each block of columns, the parts that have been added */
+    uint32_t runs, is_f64;
+    uint32_t parts;    /* of the runs */
+    double *of_parts;  /* [parts, weights of all operands] */
+    uint32_t weights, operands;
+    struct operand {
+        void *d_weight;
+        uint32_t weights, sums_at, slices;
+    } of[TROPE_MAX_OPERANDS];
+};
+
+#endif

@@ -1,0 +1,182 @@
+/* How the backward of norms is cut into cells, and where their sums lie. Host only. */
+#ifndef TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
+#define TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
+
+#include "bwd/cuda/norm_gradient_call.cuh"
+#include "fwd/cuda/plan_norm_any.cuh"
+#include "fwd/cuda/plan_norms.cuh"
+
+/* Bytes of the coefficients of a run's rows at most, where weights are of each head. */
+#define MOST_RUN_BYTES 32768
+
+static inline uint32_t heads_of(const trope_plan_operand &o)
+{
+    return (uint32_t)o.groups * (uint32_t)o.heads_per_group;
+}
+
+/* ---- cells ---- */
+
+/* A cell has about as many elements as a block by vectors has room for. Where weights are of each head, cells have many rows, because
+ * each leaves a sum for each of its elements. */
+static inline norm_cells plan_cells(const trope_plan &plan)
+{
+    norm_cells c = {};
+    int64_t most = 1;
+    bool per_head = false;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        if (!o.norm.is_given)
+            continue;
+        c.heads += heads_of(o);
+        most = std::max<int64_t>(most, o.head_dim);
+        per_head = per_head || (o.norm.d_weight && o.norm.weight_of_head);
+    }
+    if (!c.heads)
+        return c;
+    const uint32_t lanes = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
+                   fitting = std::max(NORM_THREADS / lanes, 1u);
+    c.slices = (uint32_t)quotient_up(c.heads, per_head ? std::min(fitting, 8u) : fitting);
+    c.slice_heads = (uint32_t)quotient_up(c.heads, c.slices);
+    c.slices = (uint32_t)quotient_up(c.heads, c.slice_heads);
+    const uint32_t items = c.slice_heads * lanes;
+    c.run_rows = std::max(std::min((USUAL_THREADS + items / 2) / items, NORM_THREADS / items), 1u);
+    if (per_head)
+        c.run_rows = (uint32_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1)));
+    c.run_rows = std::min(std::max(c.run_rows, 1u), (uint32_t)MOST_SEARCHED_ROWS);
+    c.runs = (uint32_t)quotient_up(plan.batch * plan.tokens, c.run_rows);
+    return c;
+}
+
+/* The operands with a norm, in order: where their sums lie in those of a run. Returns the numbers of a run, of all operands. */
+static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_cells &cells, operand_gradient *of)
+{
+    int64_t width = 0;
+    uint32_t before = 0;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        if (!o.norm.is_given)
+            continue;
+        operand_gradient *const g = of++;
+        const uint32_t after = before + heads_of(o), slices = (after - 1) / cells.slice_heads + 1 - before / cells.slice_heads;
+        *g = {};
+        g->is_wanted = o.norm.d_weight != NULL;
+        g->sums_at = (uint32_t)width;
+        g->first_slice = before / cells.slice_heads;
+        for (int pair = 0; pair < o.rotary_dim / 2; pair++)
+            g->axes |= 1u << trope_pair_axis(&plan, pair);
+        g->slices = o.norm.weight_of_head ? 1 : slices;
+        if (g->is_wanted)
+            width += trope_count_weights(&o) * g->slices;
+        before = after;
+    }
+    return width;
+}
+
+/* ---- workspace ---- */
+
+/* What adds the sums of cells, and where these lie. Returns the bytes of workspace. */
+static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace, weight_sums *sums)
+{
+    const norm_cells cells = plan_cells(plan);
+    operand_gradient gradients[TROPE_MAX_OPERANDS];
+    uint64_t size = 0;
+    weight_sums &s = *sums;
+    s = {};
+    const int64_t width = plan_operand_gradients(plan, cells, gradients);
+    s.is_f64 = plan.dtype == TROPE_F64;
+    s.runs = cells.runs;
+    s.cells.width = (uint32_t)width;
+    s.parts = std::min(std::max(cells.runs / PART_RUNS, 1u), (uint32_t)WEIGHT_PARTS);
+    const operand_gradient *g = gradients;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        if (o.norm.is_given && o.norm.d_weight) {
+            s.of[s.operands++] = {o.norm.d_weight, (uint32_t)trope_count_weights(&o), g->sums_at, g->slices};
+            s.weights += (uint32_t)trope_count_weights(&o);
+            s.cells.counters += (uint32_t)quotient_up(trope_count_weights(&o), WEIGHT_COLUMNS);
+        }
+        g += o.norm.is_given;
+    }
+    if (s.operands) {
+        s.cells.of_runs = take<char>(workspace, (uint64_t)width * cells.runs * bytes_of_real(plan), &size);
+        s.of_parts = take<double>(workspace, (uint64_t)s.parts * s.weights, &size);
+        s.cells.counter = take<uint32_t>(workspace, s.cells.counters, &size);
+    }
+    return size;
+}
+
+/* ---- blocks ---- */
+
+struct norm_gradient_blocks : norm_blocks {
+    static inline void begin(const trope_plan &plan, const block_form &form, norm_gradient_call *call)
+    {
+        norm_blocks::begin(plan, form, call);
+        plan_operand_gradients(plan, plan_cells(plan), call->of);
+    }
+
+    /* `of` has the operands with a norm in order, and these are the first segments. */
+    static inline void fill(const trope_plan_operand &o, uint32_t number, norm_gradient_call *call)
+    {
+        const trope_plan &plan = call->plan.plan;
+        norm_blocks::fill(o, number, call);
+        head_run whole = {0, o.head_dim, norms_rotate(plan)};
+        block_form form = {};
+        form.pairs_of_lane = 16 / plan.element_size;
+        form.splits = call->shape.splits != 0;
+        call->x[number] = call->segments[number].src;
+        if (o.norm.is_given)
+            call->x[number] = plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride,
+                                                   plan.interleaved_forward_src);
+        else
+            call->of[number] = {};
+    }
+
+    /* What is copied besides has slices of its own. */
+    static inline uint32_t alignment(const trope_plan &plan, const trope_plan_operand &o, const norm_gradient_call &call)
+    {
+        return o.norm.is_given ? 1 : plan_cells(plan).slice_heads * call.head_lanes;
+    }
+
+    static inline void cut(const trope_plan &plan, const block_form &, const norm_gradient_call &call, uint32_t, size_t,
+                           block_shape *shape)
+    {
+        const norm_cells cells = plan_cells(plan);
+        shape->rows_of_block = cells.run_rows;
+        shape->items_of_block = cells.slice_heads * call.head_lanes;
+    }
+
+    /* Room for the terms of d_weight. */
+    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
+                                        block_shape *shape)
+    {
+        bool wanted = false;
+        for (int i = 0; i < plan.operand_count; i++)
+            wanted = wanted || plan.operands[i].norm.d_weight;
+        shape->terms = (uint32_t)quotient_up(threads, 32) * 32 + 4;
+        return wanted ? 2 * form.pairs_of_lane * sizeof(float) * shape->terms : 0;
+    }
+};
+
+/* Whether the pass by vectors can run a plan of norms. */
+static inline block_form form_of_norm_gradient(const trope_plan &plan)
+{
+    block_form form = plan.operand_count ? form_of_norms(plan) : form_of(plan, false);
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_operand &o = plan.operands[i];
+        form.vectors = form.vectors && (!o.norm.is_given ||
+                                        (!o.accumulate && !(o.norm.d_weight && o.norm.weight_of_head) &&
+                                         tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
+                                         strides_are_usual(o.forward_src_stride)));
+    }
+    form.most = NORM_THREADS;
+    return form;
+}
+
+/* Whether an operand without a norm can be copied by that pass. */
+static inline bool can_be_beside(const trope_plan &plan, const trope_plan_operand &o)
+{
+    const int32_t head_dim = usual_norm(plan).head->head_dim, lanes = head_dim * plan.element_size / 32;
+    return o.rotary_dim == 0 && !trope_is_summed(&o) && o.head_dim == head_dim && power_of_two((uint32_t)lanes) == (uint32_t)lanes;
+}
+
+#endif
