@@ -172,7 +172,7 @@ static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN
     h->rstd = FN(find_rstd)(h->plan, o, rstd_place, h->x, o->forward_src_stride[TROPE_DIM_ELEMENT]);
     const REAL p = FN(sum_products)(h);
     if (h->dst)
-        FN(store_gradient)(h, REAL_NORM_SLOPE(p, (REAL)o->head_dim, h->rstd));
+        FN(store_gradient)(h, REAL_NORM_SLOPE(p / (REAL)o->head_dim, h->rstd));
 }
 
 static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const int64_t head[2])

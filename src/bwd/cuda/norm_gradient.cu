@@ -13,17 +13,24 @@
 /* The sum of one part of the runs, for the thread's weight: rows of threads take every n-th run each, and are added in order. */
 __device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight, bool present)
 {
-    constexpr uint32_t ROWS = WEIGHT_THREADS / WEIGHT_COLUMNS;
+    constexpr uint32_t ROWS = WEIGHT_THREADS / WEIGHT_COLUMNS, TOGETHER = 8;
     __shared__ double of_rows[ROWS][WEIGHT_COLUMNS];
     const uint32_t of_part = (s.runs + s.parts - 1) / s.parts, begin = min(blockIdx.y * of_part, s.runs),
                    end = min(begin + of_part, s.runs), row = threadIdx.x / WEIGHT_COLUMNS;
     double sum = 0;
-#pragma unroll 8
-    for (uint32_t run = begin + row; run < end; run += ROWS) {
-        for (uint32_t slice = 0; present && slice < o.slices; slice++) {
-            const size_t at = (size_t)run * s.cells.width + o.sums_at + slice * o.weights + weight;
-            sum += s.is_f64 ? ((const double *)s.cells.of_runs)[at]
-                            : (double)((const float *)s.cells.of_runs)[at];
+    for (uint32_t slice = 0; present && slice < o.slices; slice++) {
+        for (uint32_t run = begin + row; run < end; run += TOGETHER * ROWS) {
+            double loaded[TOGETHER];
+#pragma unroll
+            for (uint32_t i = 0; i < TOGETHER; i++) {
+                const size_t at = (size_t)(run + i * ROWS) * s.cells.width + o.sums_at + slice * o.weights + weight;
+                loaded[i] = run + i * ROWS >= end ? 0
+                            : s.is_f64            ? ((const double *)s.cells.of_runs)[at]
+                                                  : (double)((const float *)s.cells.of_runs)[at];
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                sum += loaded[i];
         }
     }
     of_rows[row][threadIdx.x % WEIGHT_COLUMNS] = sum;

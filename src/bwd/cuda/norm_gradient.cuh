@@ -8,7 +8,7 @@
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
 struct norm_gradient_pass : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_gradient_call call;
-    static constexpr block_limit LIMIT = {320, 3};
+    static constexpr block_limit LIMIT = {NORM_THREADS, 3};
 };
 
 /* Whether a row, which is rotated, adds to d_weight of an operand: not where one of its positions is out of a table. */
@@ -28,35 +28,33 @@ __device__ __forceinline__ bool counts_for_weights(const typename R::call &call,
 }
 
 /* The terms of d_weight of a block, in shared memory: one element of a lane after another, of all threads each. */
-struct shared_weights {
-    float *first;
-    uint32_t threads; /* and some more, so that those who add columns find them in different banks */
+__device__ __forceinline__ float *shared_terms_of(const block_shape &shape)
+{
+    return (float *)(shared + shape.terms_at);
+}
 
-    __device__ __forceinline__ explicit shared_weights(const block_shape &shape)
-        : first((float *)(shared + shape.terms_at)), threads(shape.terms)
-    {
-    }
-
-    template <class R> __device__ __forceinline__ void put(const lane_values<R> &terms) const
-    {
+template <class R> __device__ __forceinline__ void leave_terms(const block_shape &shape, const lane_values<R> &terms)
+{
+    float *const to = shared_terms_of(shape) + thread_of_block();
 #pragma unroll
-        for (int i = 0; i < 2 * R::PAIRS; i++)
-            first[i * threads + thread_of_block()] = terms.of[i / R::PAIRS][i % R::PAIRS];
-    }
-};
+    for (int i = 0; i < 2 * R::PAIRS; i++)
+        to[i * NORM_TERMS] = terms.of[i / R::PAIRS][i % R::PAIRS];
+}
 
 template <class R> struct norm_gradient_job : norm_job<R> {
     typename R::lane x;
-    const char *from_x;
+    char *from_x;
 
     __device__ __forceinline__ norm_gradient_job(const norm_gradient_call &call, typename R::index first_row, uint32_t rows)
         : norm_job<R>(call, first_row, rows)
     {
         const block_tensor<int32_t> &t = call.x[this->item.segment];
-        from_x = t.base;
-        if (this->has_norm(call))
-            from_x = found_here(find_address<R::ADDRESSES>(call.shape, this->segment(call), t, this->row, this->item.head,
-                                                           this->item.lane));
+        from_x = this->from + call.x_moved[this->item.segment];
+        if (!call.x_is_alike)
+            from_x = this->has_norm ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, this->row,
+                                                                 this->item.head, this->item.lane)
+                                    : t.base;
+        from_x = found_here(from_x);
     }
 
     __device__ __forceinline__ void load_both(const norm_gradient_call &call)
@@ -68,34 +66,37 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     /* For all threads of a warp. */
     __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, int32_t action, bool own)
     {
-        const bool rotates = this->has_norm(call) && action == TROPE_ROW_ROTATE,
+        const bool rotates = this->has_norm && action == TROPE_ROW_ROTATE,
                    is_stored = this->segment(call).dst.base != NULL;
-        const lane_values<R> x_values(x);
         lane_values<R> g(this->v);
-        if (rotates && this->is_window(call))
-            this->rotate(call, TROPE_ROUND_ONCE, own, &g);
+        if (rotates && this->is_window(call)) {
+            if (R::ANGLES == ANGLES_PHASE || !own)
+                this->template rotate<true>(call, TROPE_ROUND_ONCE, own, &g);
+            else
+                this->template rotate<false>(call, TROPE_ROUND_ONCE, own, &g);
+        }
         if (call.sums.of_runs) {
-            lane_values<R> terms(x_values);
+            lane_values<R> terms(x);
             terms.multiply(this->rstd);
             terms.multiply(g);
             if (!rotates || !counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row))
                 terms.clear();
-            shared_weights(call.shape).put(terms);
+            leave_terms<R>(call.shape, terms);
+            x.forget();
         }
-        this->weights.multiply(call, &g);
-        lane_values<R> products(g);
-        products.multiply(x_values);
-        const float p = sum_of_head<R>(call, this->item.present, products),
-                    slope = trope_norm_slope(p, call.head_dim, this->rstd);
+        if (this->has_norm)
+            this->weights.multiply(call, this->norm(call), &g);
+        lane_values<R> products(x);
+        products.multiply(g);
+        x.forget();
+        const float slope = trope_norm_slope(mean_of_head<R>(call, this->item.present, products), this->rstd);
         if (rotates && is_stored) {
-            g.subtract(x_values, slope);
+            g.subtract(lane_values<R>(x), slope);
             g.multiply(this->rstd);
             this->v.template set_pairs<R::PAIRS, false>(0, g.of);
             this->store_anywhere(call);
-        } else if (this->has_norm(call) && !rotates && is_stored) {
-            this->finish_padding(call, action);
-        } else if (this->item.present && !this->has_norm(call)) {
-            this->finish_other(call, action, own);
+        } else if (this->item.present && !rotates && is_stored) {
+            this->finish_copy(call, action, this->norm(call).is_given);
         }
     }
 };
@@ -110,8 +111,7 @@ __device__ __forceinline__ void clear_counters(const left_sums &s)
 template <class R> __device__ __forceinline__ void add_cell(const norm_gradient_call &call, uint32_t rows)
 {
     const block_shape &shape = call.shape;
-    const shared_weights terms(shape);
-    const uint32_t head_dim = (uint32_t)call.head_dim, slice = slice_of_block(shape), lanes = call.head_lanes,
+    const uint32_t head_dim = call.head_dim, slice = slice_of_block(shape), lanes = call.head_lanes,
                    first_unit = slice * shape.units_of_block;
 #pragma unroll 1
     for (uint32_t i = thread_of_block(); i < shape.segments * head_dim; i += threads_of_block()) {
@@ -125,7 +125,8 @@ template <class R> __device__ __forceinline__ void add_cell(const norm_gradient_
             continue;
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,
                        lane = (vector - of_run) / 2 + of_run - which * call.join;
-        const float *from = terms.first + (which * R::PAIRS + e % R::PAIRS) * terms.threads + (begin - first_unit) * lanes + lane;
+        const float *from =
+            shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + (begin - first_unit) * lanes + lane;
         float sum = 0;
 #pragma unroll 1
         for (uint32_t row = 0; row < rows; row++, from += shape.units_of_block * lanes) {
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     norm_gradient_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {}, [&]() { job.prepare_norm(call, job.x); });
+        call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {}, [&]() { job.prepare_norm(call, &job.x); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     job.finish_gradient(call, action, own);
     if (call.sums.of_runs) {

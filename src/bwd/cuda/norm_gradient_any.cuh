@@ -10,14 +10,14 @@ template <int OF_DTYPE> struct any_norm_gradient : any_norm<OF_DTYPE> {
     typedef norm_gradient_any_call call;
 };
 
-__device__ __forceinline__ float norm_slope(float p, float count, float rstd)
+__device__ __forceinline__ float norm_slope(float mean, float rstd)
 {
-    return trope_norm_slope(p, count, rstd);
+    return trope_norm_slope(mean, rstd);
 }
 
-__device__ __forceinline__ double norm_slope(double p, double count, double rstd)
+__device__ __forceinline__ double norm_slope(double mean, double rstd)
 {
-    return trope_norm_slope_f64(p, count, rstd);
+    return trope_norm_slope_f64(mean, rstd);
 }
 
 __device__ __forceinline__ float fused(float a, float b, float c)
@@ -116,7 +116,7 @@ template <class R> struct gradient_head : any_head<R> {
             const int32_t e = first + (int32_t)this->lane;
             products.add(e < this->o.head_dim ? multiplied(find_g(e), this->load(from_x, x, e)) : 0);
         }
-        const real slope = norm_slope(products.total(), (real)this->o.head_dim, rstd);
+        const real slope = norm_slope(products.total() / (real)this->o.head_dim, rstd);
         for (int32_t e = (int32_t)this->lane; e < this->o.head_dim; e += 32)
             store(to, e, multiplied(rstd, fused(-this->load(from_x, x, e), slope, find_g(e))));
     }

@@ -10,6 +10,10 @@
 #include "fwd/cuda/norm_any_call.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
+/* Floats from one element of all threads' lanes to the next, in shared memory: so many that those who add columns find them in different
+ * banks. */
+#define NORM_TERMS (NORM_THREADS + 4)
+
 /* How rows and heads are cut. */
 struct norm_cells {
     uint32_t run_rows, runs;
@@ -37,6 +41,8 @@ struct left_sums {
 struct norm_gradient_call : norm_call {
     left_sums sums;
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
+    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x, if */
+    uint32_t x_is_alike;                     /* lanes of all x are as far apart as those of dy */
     operand_gradient of[USUAL_SEGMENTS];
 };
 

@@ -111,6 +111,7 @@ struct norm_gradient_blocks : norm_blocks {
     static inline void begin(const trope_plan &plan, const block_form &form, norm_gradient_call *call)
     {
         norm_blocks::begin(plan, form, call);
+        call->x_is_alike = 1;
         plan_operand_gradients(plan, plan_cells(plan), call->of);
     }
 
@@ -129,6 +130,10 @@ struct norm_gradient_blocks : norm_blocks {
                                                    plan.interleaved_forward_src);
         else
             call->of[number] = {};
+        const block_tensor<int32_t> &x = call->x[number], &dy = call->segments[number].src;
+        call->x_moved[number] = x.base - dy.base;
+        call->x_is_alike = call->x_is_alike &&
+                           memcmp(&x.inner, &dy.inner, sizeof x - offsetof(block_tensor<int32_t>, inner)) == 0;
     }
 
     /* What is copied besides has slices of its own. */
@@ -146,14 +151,12 @@ struct norm_gradient_blocks : norm_blocks {
     }
 
     /* Room for the terms of d_weight. */
-    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
-                                        block_shape *shape)
+    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned, block_shape *)
     {
         bool wanted = false;
         for (int i = 0; i < plan.operand_count; i++)
             wanted = wanted || plan.operands[i].norm.d_weight;
-        shape->terms = (uint32_t)quotient_up(threads, 32) * 32 + 4;
-        return wanted ? 2 * form.pairs_of_lane * sizeof(float) * shape->terms : 0;
+        return wanted ? 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS : 0;
     }
 };
 

@@ -110,6 +110,18 @@ template <int DTYPE> union vector_pair {
         load_vector(second, &bits[1]);
     }
 
+    /* The compiler forgets what it has made of them, and does not keep it in registers. */
+    __device__ __forceinline__ void forget()
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            bits[i].x = found_here(bits[i].x);
+            bits[i].y = found_here(bits[i].y);
+            bits[i].z = found_here(bits[i].z);
+            bits[i].w = found_here(bits[i].w);
+        }
+    }
+
     __device__ __forceinline__ void store(char *first, char *second) const
     {
         store_vector(first, bits[0]);

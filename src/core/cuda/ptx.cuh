@@ -42,6 +42,12 @@ __device__ __forceinline__ int64_t found_here(int64_t number)
     return number;
 }
 
+__device__ __forceinline__ uint32_t found_here(uint32_t number)
+{
+    asm volatile("" : "+r"(number));
+    return number;
+}
+
 __device__ __forceinline__ int32_t found_here(int32_t number)
 {
     asm volatile("" : "+r"(number));

@@ -10,7 +10,7 @@
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
-    static constexpr block_limit LIMIT = {320, 4};
+    static constexpr block_limit LIMIT = {NORM_THREADS, 4};
 };
 
 /* The elements of a lane's two vectors in fp32, as they are in memory. */
@@ -98,12 +98,13 @@ template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float 
         return trope_add(sum_of_vector<COUNT / 2>(values), sum_of_vector<COUNT / 2>(values + COUNT / 2));
 }
 
-/* The sum over a head. For all threads of a warp. (-0 becomes +0, as if a head were padded.) */
+/* The mean over a head. For all threads of a warp. (A sum of -0 becomes +0, as if a head were padded.) */
 template <class R>
-__device__ __forceinline__ float sum_of_head(const norm_call &call, bool present, const lane_values<R> &values)
+__device__ __forceinline__ float mean_of_head(const norm_call &call, bool present, const lane_values<R> &values)
 {
-    float first = present ? sum_of_vector<R::PAIRS>(values.of[0]) : 0,
-          second = present ? sum_of_vector<R::PAIRS>(values.of[1]) : 0;
+    float first = sum_of_vector<R::PAIRS>(values.of[0]), second = sum_of_vector<R::PAIRS>(values.of[1]);
+    if (call.any_idles && !present)
+        first = second = 0;
 #pragma unroll
     for (uint32_t step = 1; step < 32; step *= 2) {
         if (step == call.head_lanes)
@@ -114,85 +115,89 @@ __device__ __forceinline__ float sum_of_head(const norm_call &call, bool present
         if (step < call.join)
             second = trope_add(second, __shfl_xor_sync(UINT32_MAX, second, (int)step));
     }
-    return trope_add(call.join >= call.head_lanes ? trope_add(first, second) : first, 0.0f);
+    const float sum = trope_add(call.join >= call.head_lanes ? trope_add(first, second) : first, 0.0f);
+    return call.reciprocal != 0 ? trope_mul(sum, call.reciprocal) : sum / (float)call.head_dim;
 }
 
-/* The weights of a lane's elements, as they are in memory. */
-template <class R> struct lane_weights {
-    uint32_t raw[2][R::PAIRS]; /* of 16 bits: two in a word, in the first half */
+/* COUNT words of 4 bytes. */
+template <int COUNT> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
+{
+    if constexpr (COUNT == 4) {
+        const uint4 words = *(const uint4 *)from;
+        to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+    } else {
+        const uint2 words = *(const uint2 *)from;
+        to[0] = words.x, to[1] = words.y;
+    }
+}
 
-    /* FIRST: the elements that the vectors begin with, of the segment's weights. Without weights the factor is 1. */
-    __device__ __forceinline__ void load(const norm_call &call, const block_norm &n, const uint32_t first[2])
+/* The weights of a lane's elements. Of 16 bits they are loaded early; of 32 bits, which are more than registers can hold, when they are
+ * needed. */
+template <class R> struct lane_weights {
+    static constexpr int WORDS = R::PAIRS / 2;
+    uint32_t first;         /* element of the segment's weights */
+    uint32_t raw[2][WORDS]; /* of 16 bits, as they are in memory */
+
+    __device__ __forceinline__ void load(const norm_call &call, const block_norm &n, uint32_t from)
     {
-        if (!n.weight) {
-            const uint32_t neutral = call.plus_one                          ? 0
-                                     : call.weight_dtype == TROPE_F32       ? 0x3f800000
-                                     : call.weight_dtype == TROPE_BF16      ? 0x3f803f80
-                                                                            : 0x3c003c00;
-#pragma unroll
-            for (int i = 0; i < 2 * R::PAIRS; i++)
-                raw[i / R::PAIRS][i % R::PAIRS] = neutral;
-        } else if (call.weight_dtype == TROPE_F32) {
-#pragma unroll
-            for (int i = 0; i < 2 * R::PAIRS / 4; i++)
-                load_words<4>(n.weight + (first[4 * i / R::PAIRS] + 4 * i % R::PAIRS) * sizeof(float),
-                              &raw[4 * i / R::PAIRS][4 * i % R::PAIRS]);
-        } else {
-#pragma unroll
-            for (int which = 0; which < 2; which++)
-                load_words<R::PAIRS / 2>(n.weight + first[which] * sizeof(uint16_t), raw[which]);
+        first = from;
+        if (call.weight_dtype != TROPE_F32 && n.weight) {
+            load_words<WORDS>(n.weight + first * sizeof(uint16_t), raw[0]);
+            load_words<WORDS>(n.weight + (first + call.join * R::PAIRS) * sizeof(uint16_t), raw[1]);
         }
     }
 
-    __device__ __forceinline__ void multiply(const norm_call &call, lane_values<R> *x) const
+    __device__ __forceinline__ void multiply(const norm_call &call, const block_norm &n, lane_values<R> *x) const
     {
-        if (call.weight_dtype == TROPE_F32)
-            multiply_by(call, x, [](const uint32_t *words, int i) { return trope_float_from_bits(words[i]); });
-        else if (call.weight_dtype == TROPE_BF16)
-            multiply_by(call, x,
-                        [](const uint32_t *words, int i) { return trope_bf16_to_f32((uint16_t)(words[i / 2] >> 16 * (i % 2))); });
-        else
-            multiply_by(call, x,
-                        [](const uint32_t *words, int i) { return trope_f16_to_f32((uint16_t)(words[i / 2] >> 16 * (i % 2))); });
+        if (!n.weight)
+            return;
+        if (call.weight_dtype == TROPE_F32) {
+#pragma unroll
+            for (int i = 0; i < 2 * R::PAIRS; i += 4) {
+                uint32_t words[4];
+                load_words<4>(n.weight + (first + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) * sizeof(float), words);
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    multiply_by(call, trope_float_from_bits(words[j]), i + j, x);
+            }
+        } else if (call.weight_dtype == TROPE_BF16) {
+#pragma unroll
+            for (int i = 0; i < 2 * R::PAIRS; i++)
+                multiply_by(call, trope_bf16_to_f32(half(i)), i, x);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 2 * R::PAIRS; i++)
+                multiply_by(call, trope_f16_to_f32(half(i)), i, x);
+        }
     }
 
   private:
-    template <int COUNT> static __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
+    __device__ __forceinline__ uint16_t half(int i) const
     {
-        if constexpr (COUNT == 4) {
-            const uint4 words = *(const uint4 *)from;
-            to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
-        } else {
-            const uint2 words = *(const uint2 *)from;
-            to[0] = words.x, to[1] = words.y;
-        }
+        return (uint16_t)(raw[i / R::PAIRS][i % R::PAIRS / 2] >> 16 * (i % 2));
     }
 
-    template <typename VALUE>
-    __device__ __forceinline__ void multiply_by(const norm_call &call, lane_values<R> *x, VALUE value) const
+    static __device__ __forceinline__ void multiply_by(const norm_call &call, float w, int i, lane_values<R> *x)
     {
-#pragma unroll
-        for (int i = 0; i < 2 * R::PAIRS; i++) {
-            const float w = value(raw[i / R::PAIRS], i % R::PAIRS);
-            float *const of = &x->of[i / R::PAIRS][i % R::PAIRS];
-            *of = trope_mul(*of, call.plus_one ? trope_add(1.0f, w) : w);
-        }
+        float *const of = &x->of[i / R::PAIRS][i % R::PAIRS];
+        *of = trope_mul(*of, trope_add(call.added_to_weights, w));
     }
 };
 
 template <class R> struct norm_job : lane_job<R> {
-    using lane_job<R>::lane_job;
     lane_weights<R> weights;
     float rstd;
+    bool has_norm; /* its item is there, and has one */
+
+    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
+        : lane_job<R>(call, first_row, rows)
+    {
+        has_norm = this->item.present && norm(call).is_given;
+    }
 
     __device__ __forceinline__ const block_norm &norm(const typename R::call &call) const
     {
         return call.norms[this->item.segment];
-    }
-
-    __device__ __forceinline__ bool has_norm(const typename R::call &call) const
-    {
-        return this->item.present && norm(call).is_given;
     }
 
     /* Whether the lane's elements rotate. */
@@ -201,11 +206,11 @@ template <class R> struct norm_job : lane_job<R> {
         return this->item.lane - call.first_lane < call.window_lanes && norm(call).rotates;
     }
 
-    /* The element of a head that a lane's first vector begins with, or its second. */
-    __device__ __forceinline__ uint32_t find_element(const typename R::call &call, uint32_t which) const
+    /* The element of a head that a lane's first vector begins with. */
+    __device__ __forceinline__ uint32_t find_element(const typename R::call &call) const
     {
         const uint32_t lane = this->item.lane, in_run = lane & (call.join - 1);
-        return (2 * (lane - in_run) + which * call.join + in_run) * R::PAIRS;
+        return (2 * lane - in_run) * R::PAIRS;
     }
 
     __device__ __forceinline__ float *rstd_place(const typename R::call &call) const
@@ -216,55 +221,49 @@ template <class R> struct norm_job : lane_job<R> {
     }
 
     /* Loads the weights, and finds the rstd of the head that `x` is a lane of. For all threads of a warp. */
-    __device__ __forceinline__ void prepare_norm(const typename R::call &call, const typename R::lane &x)
+    __device__ __forceinline__ void prepare_norm(const typename R::call &call, typename R::lane *x)
     {
-        const uint32_t of_head = this->item.head * norm(call).weight_of_head,
-                       first[] = {of_head + find_element(call, 0), of_head + find_element(call, 1)};
-        if (has_norm(call))
-            weights.load(call, norm(call), first);
-        lane_values<R> squares(x);
+        if (has_norm)
+            weights.load(call, norm(call), this->item.head * norm(call).weight_of_head + find_element(call));
+        lane_values<R> squares(*x);
         squares.multiply(squares);
-        rstd = trope_reciprocal_root(sum_of_head<R>(call, this->item.present, squares), call.head_dim, call.eps);
-        if (call.has_rstd && has_norm(call) && norm(call).rstd && norm(call).reads_rstd)
+        x->forget();
+        rstd = trope_reciprocal_root(mean_of_head<R>(call, this->item.present, squares), call.eps);
+        if (call.has_rstd && has_norm && norm(call).rstd && norm(call).reads_rstd)
             rstd = *rstd_place(call);
     }
 
-    /* By what `plan.rounding` is, or by TROPE_ROUND_ONCE. */
+    template <bool USUAL>
     __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own, lane_values<R> *x) const
     {
-        const bool interleaved = call.plan.plan.interleaved_src;
         block_item at = this->item;
         at.lane -= call.first_lane;
-        if (interleaved && rounding == TROPE_ROUND_ONCE && !own)
-            x->template rotate<true>(call.shape, at, TROPE_ROUND_ONCE, false);
-        else if (rounding == TROPE_ROUND_ONCE && !own)
-            x->template rotate<false>(call.shape, at, TROPE_ROUND_ONCE, false);
-        else if (interleaved)
-            x->template rotate<true>(call.shape, at, rounding, own);
+        if (call.plan.plan.interleaved_src)
+            x->template rotate<true>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own);
         else
-            x->template rotate<false>(call.shape, at, rounding, own);
+            x->template rotate<false>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own);
     }
 
-    __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own)
+    /* USUAL: rounds once, and both elements of each pair have the same coefficients. */
+    template <bool USUAL> __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own)
     {
-        const int32_t rounding = R::PLAIN ? (int32_t)TROPE_ROUND_ONCE : call.plan.plan.rounding;
         lane_values<R> x(this->v);
         x.multiply(rstd);
-        if (!R::PLAIN && call.rounding == TROPE_NORM_ROUND_TWICE)
+        if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
             x.round();
-        weights.multiply(call, &x);
-        if (!R::PLAIN && call.rounding)
+        weights.multiply(call, norm(call), &x);
+        if (!USUAL && call.rounding)
             x.round();
         if (is_window(call))
-            rotate(call, rounding, !R::PLAIN && own, &x);
+            rotate<USUAL>(call, call.plan.plan.rounding, own, &x);
         this->v.template set_pairs<R::PAIRS, false>(0, x.of);
         this->store_anywhere(call);
     }
 
-    /* Padding: filled, or copied. */
-    __device__ __forceinline__ void finish_padding(const typename R::call &call, int32_t action)
+    /* Filled, or copied. ROTATES: in other rows. */
+    __device__ __forceinline__ void finish_copy(const typename R::call &call, int32_t action, bool rotates)
     {
-        if (is_filled(action, true))
+        if (is_filled(action, rotates))
             this->v.fill(filling_of<R::DTYPE>(action));
         else if (this->segment(call).in_place)
             return;
@@ -277,15 +276,6 @@ template <class R> struct norm_job : lane_job<R> {
         this->v.store(to, to + this->segment(call).dst.second);
     }
 
-    /* An item without a norm. */
-    __device__ __forceinline__ void finish_other(const typename R::call &call, int32_t action, bool own)
-    {
-        this->prepare(call);
-        if (this->is_usual(call, action, own))
-            this->template rotate_usually<false>(call);
-        else
-            this->finish(call, action, own);
-    }
 };
 
 template <class R>
@@ -297,18 +287,24 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
     norm_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, []() {}, [&]() { job.prepare_norm(call, job.v); });
+        call, steps, first_row, rows, [&]() { job.load(call); }, []() {}, [&]() { job.prepare_norm(call, &job.v); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    if (job.has_norm(call)) {
+    if (job.has_norm) {
         const bool rotates = action == TROPE_ROW_ROTATE;
         if (call.has_rstd && job.norm(call).rstd && !job.norm(call).reads_rstd && job.item.lane == 0)
             *job.rstd_place(call) = rotates ? job.rstd : 0;
-        if (rotates)
-            job.finish_norm(call, own);
+        if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
+            job.template finish_norm<true>(call, own);
+        else if (rotates)
+            job.template finish_norm<false>(call, own);
         else
-            job.finish_padding(call, action);
+            job.finish_copy(call, action, true);
     } else if (job.item.present) {
-        job.finish_other(call, action, own);
+        job.prepare(call);
+        if (job.is_usual(call, action, own))
+            job.template rotate_usually<false>(call);
+        else
+            job.finish(call, action, own);
     }
     if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
         fill_rest<R>(call, action, &job);

@@ -11,14 +11,14 @@ template <int OF_DTYPE> struct any_norm : rotation<OF_DTYPE, false, ROWS_ANY, AN
     typedef norm_any_call call;
 };
 
-__device__ __forceinline__ float reciprocal_root(float sum, float count, float eps)
+__device__ __forceinline__ float reciprocal_root(float mean, float eps)
 {
-    return trope_reciprocal_root(sum, count, eps);
+    return trope_reciprocal_root(mean, eps);
 }
 
-__device__ __forceinline__ double reciprocal_root(double sum, double count, double eps)
+__device__ __forceinline__ double reciprocal_root(double mean, double eps)
 {
-    return trope_reciprocal_root_f64(sum, count, eps);
+    return trope_reciprocal_root_f64(mean, eps);
 }
 
 __device__ __forceinline__ float multiplied(float a, float b)
@@ -147,7 +147,7 @@ template <class R> struct any_head {
             const real x = e < o.head_dim ? load(at, t, e) : 0;
             tree.add(multiplied(x, x));
         }
-        return reciprocal_root(tree.total(), (real)o.head_dim, (real)o.norm.eps);
+        return reciprocal_root(tree.total() / (real)o.head_dim, (real)o.norm.eps);
     }
 
     /* An element of src, normalised if heads are. */

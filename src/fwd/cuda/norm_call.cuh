@@ -8,6 +8,9 @@
 
 #include "fwd/cuda/register_block.cuh"
 
+/* Threads of a block at most. */
+#define NORM_THREADS 320
+
 /* The norm of a segment. */
 struct block_norm {
     uint32_t is_given, rotates;
@@ -21,8 +24,12 @@ struct block_norm {
 struct norm_call : usual_call {
     uint32_t head_lanes, join;         /* powers of two */
     uint32_t first_lane, window_lanes; /* those that rotate, where anything does */
-    int32_t weight_dtype, plus_one, rounding;
-    float head_dim, eps;
+    uint32_t any_idles;                /* lanes of a head that it does not need */
+    int32_t weight_dtype, rounding;
+    float added_to_weights; /* 1, or -0, which changes nothing */
+    uint32_t head_dim;
+    float reciprocal; /* of head_dim, if that is a power of two: a division is one product */
+    float eps;
     uint32_t has_rstd; /* some segment has */
     block_norm norms[USUAL_SEGMENTS];
 };

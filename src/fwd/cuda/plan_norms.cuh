@@ -5,9 +5,6 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* Threads of a block at most. */
-#define NORM_THREADS 320
-
 /* What heads with a norm have in common where they are usual: those of one that rotates, and of one that has weights, if any does. */
 struct usual_norm {
     const trope_plan_operand *head;
@@ -73,13 +70,15 @@ struct norm_blocks : rotation_blocks {
         const trope_plan_operand &o = *usual.head;
         const uint32_t of_lane = 2 * 16 / (uint32_t)plan.element_size;
         call->head_lanes = power_of_two((uint32_t)quotient_up(o.head_dim, of_lane));
+        call->any_idles = call->head_lanes * of_lane != (uint32_t)o.head_dim;
         call->join = join_of_heads(plan, form);
         call->first_lane = (uint32_t)o.rotary_offset / of_lane;
         call->window_lanes = (uint32_t)o.rotary_dim / of_lane;
         call->weight_dtype = usual.of_weights.weight_dtype;
-        call->plus_one = usual.of_weights.plus_one;
+        call->added_to_weights = usual.of_weights.plus_one ? 1.0f : -0.0f;
         call->rounding = usual.of_weights.rounding;
-        call->head_dim = (float)o.head_dim;
+        call->head_dim = (uint32_t)o.head_dim;
+        call->reciprocal = power_of_two(call->head_dim) == call->head_dim ? 1.0f / (float)o.head_dim : 0;
         call->eps = (float)o.norm.eps;
         call->has_rstd = 0;
     }

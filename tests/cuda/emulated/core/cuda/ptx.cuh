@@ -29,6 +29,11 @@ static inline int64_t found_here(int64_t number)
     return number;
 }
 
+static inline uint32_t found_here(uint32_t number)
+{
+    return number;
+}
+
 static inline int32_t found_here(int32_t number)
 {
     return number;
