@@ -6,7 +6,7 @@
  *     c.args.inv_freq = inv_freq;
  *     trope_forward(call_args(&c))
  *
- * A call may be copied: call_args sets the pointer to its own operands anew. */
+ * A call may be copied: call_args sets the pointers to its own operands and norms anew. */
 #ifndef TESTS_SUPPORT_CALL_H
 #define TESTS_SUPPORT_CALL_H
 
@@ -19,6 +19,8 @@
 typedef struct call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];
+    trope_norm norm[TROPE_MAX_OPERANDS]; /* of each operand; struct_size 0: none */
+    const trope_norm *norms[TROPE_MAX_OPERANDS];
 } call;
 
 /* A call without operands and angles: on the CPU, one thread, half pairing. */
@@ -37,10 +39,15 @@ static inline call call_make(int32_t dtype, int64_t batch, int64_t tokens)
     return c;
 }
 
-/* The args, with their operands. */
+/* The args, with their operands and those norms that the call has itself. */
 static inline trope_args *call_args(call *c)
 {
     c->args.operands = c->operands;
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
+        c->norms[i] = c->norm[i].struct_size ? &c->norm[i] : NULL;
+        if (c->norms[i])
+            c->args.norms = c->norms;
+    }
     return &c->args;
 }
 

@@ -83,20 +83,46 @@ static void compare_operand(compare_state *s, int operand, const reference_eleme
     s->result->elements += tensor_count(&dst);
 }
 
-/* ---- The gradient of the angles, the status word ---- */
+/* ---- Gradients of angles and weights, rstd, the status word ---- */
 
-static void compare_sum(compare_state *s, int64_t i, const reference_sum *expected)
+/* Element i of sums that are stored from `sums` on. */
+static void compare_sum(compare_state *s, const char *name, const void *sums, int32_t dtype, int64_t i,
+                        const reference_sum *expected)
 {
-    const trope_args *a = s->args;
-    const int32_t dtype = a->d_inv_freq || a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
-    const char *address = (const char *)(a->d_inv_freq ? (void *)a->d_inv_freq : a->d_freqs);
-    address += (size_t)i * number_size(dtype);
+    const char *address = (const char *)sums + (size_t)i * number_size(dtype);
     const double got = number_load(dtype, address);
     mark(s, address, number_size(dtype));
     s->result->sums[expected->terms > 0]++;
     if (expected->terms == 0 ? number_bits(dtype, address) != 0 : !(fabsl(got - expected->value) <= expected->tolerance))
-        complain(s, "%s[%lld]: %.17g, expected %.17Lg +- %.3g", a->d_inv_freq ? "d_inv_freq" : "d_freqs", (ll)i, got,
-                 expected->value, expected->tolerance);
+        complain(s, "%s[%lld]: %.17g, expected %.17Lg +- %.3g", name, (ll)i, got, expected->value, expected->tolerance);
+}
+
+static void compare_angles(compare_state *s, const reference_result *expected)
+{
+    const trope_args *a = s->args;
+    for (int64_t i = 0; i < expected->angle_count; i++) {
+        if (expected->angles[i].exists && a->d_inv_freq)
+            compare_sum(s, "d_inv_freq", a->d_inv_freq, TROPE_F64, i, &expected->angles[i]);
+        else if (expected->angles[i].exists)
+            compare_sum(s, "d_freqs", a->d_freqs, a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32, i, &expected->angles[i]);
+    }
+}
+
+static void compare_norm(compare_state *s, int operand, const reference_result *expected)
+{
+    const trope_args *a = s->args;
+    const trope_norm *norm = reference_norm(a, operand);
+    const int32_t dtype = a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    for (int64_t i = 0; expected->weights[operand] && i < reference_weights(a, operand); i++)
+        compare_sum(s, "d_weight", norm->d_weight, dtype, i, &expected->weights[operand][i]);
+    const int64_t rows = a->batch * a->tokens;
+    for (int64_t i = 0; expected->rstd[operand] && i < rows * reference_heads(a, operand); i++) {
+        const char *address = (const char *)norm->rstd + (size_t)i * number_size(dtype);
+        mark(s, address, number_size(dtype));
+        if (number_load(dtype, address) != expected->rstd[operand][i])
+            complain(s, "norms[%d].rstd[%lld]: %.17g, expected %.17g", operand, (ll)i, number_load(dtype, address),
+                     expected->rstd[operand][i]);
+    }
 }
 
 static void compare_status(compare_state *s, const reference_result *expected)
@@ -130,12 +156,12 @@ int compare_buffers(const config *c, const trope_args *args, const reference_res
     result->why[0] = 0;
     for (int i = 0; i < c->buffer_count; i++)
         s.written[i] = calloc(c->buffers[i].size + 1, 1);
-    for (int i = 0; i < args->operand_count; i++)
+    for (int i = 0; i < args->operand_count; i++) {
         if (args->operands[i].dst)
             compare_operand(&s, i, expected->operands[i], expected->backward);
-    for (int64_t i = 0; i < expected->angle_count; i++)
-        if (expected->angles[i].exists)
-            compare_sum(&s, i, &expected->angles[i]);
+        compare_norm(&s, i, expected);
+    }
+    compare_angles(&s, expected);
     compare_status(&s, expected);
     compare_untouched(&s);
     for (int i = 0; i < c->buffer_count; i++)

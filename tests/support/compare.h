@@ -13,7 +13,7 @@ typedef struct comparison {
     char why[256];                     /* the first difference of the last call, "" if there was none */
     long elements;                     /* compared */
     long kinds[3];                     /* of those, by reference_kind */
-    long sums[2];                      /* of d_freqs and d_inv_freq, compared: those that nobody uses, those in use */
+    long sums[2];                      /* of angles and weights, compared: those that nobody uses, those in use */
     double worst_ratio[TROPE_F64 + 1]; /* of error to tolerance, by dtype */
 } comparison;
 

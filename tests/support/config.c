@@ -46,6 +46,13 @@ static const struct {
     [OPTION_ACCUMULATE] = {"accumulate", {"none", "all", "each"}},
     [OPTION_GRADIENT] = {"gradient", {"none", "too", "only"}},
     [OPTION_GRADIENT_TABLE] = {"gradient_table", {"like-table", "rows", "batch-rows", "axes-batch-rows", "strided"}},
+    [OPTION_NORM] = {"norm", {"none", "all", "each", "alone"}},
+    [OPTION_WEIGHT] = {"weight", {"none", "f32", "f16", "bf16", "f64"}},
+    [OPTION_WEIGHT_HEADS] = {"weight_heads", {"same", "own"}},
+    [OPTION_WEIGHT_PLUS] = {"weight_plus", {"zero", "one"}},
+    [OPTION_NORM_ROUNDING] = {"norm_rounding", {"twice", "product"}},
+    [OPTION_RSTD] = {"rstd", {"none", "write", "read"}},
+    [OPTION_D_WEIGHT] = {"d_weight", {"none", "too", "only"}},
     [OPTION_STRUCTS] = {"structs", {"own", "larger"}},
 };
 
@@ -133,7 +140,7 @@ static void repair_tensors(uint8_t *v)
         v[OPTION_ELEMENTS] = ELEMENTS_ADJACENT;
         v[OPTION_SHARED] = SHARED_NONE;
     }
-    if (v[OPTION_GRADIENT] == GRADIENT_ONLY) {
+    if (v[OPTION_GRADIENT] == GRADIENT_ONLY || v[OPTION_D_WEIGHT] == D_WEIGHT_ONLY) {
         v[OPTION_PLACE] = PLACE_OUT;
         v[OPTION_ACCUMULATE] = ACCUMULATE_NONE;
     }
@@ -144,8 +151,38 @@ static void repair_tensors(uint8_t *v)
     }
 }
 
+/* Value 0 is what an option has that does not matter. */
+static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        v[of[i]] = 0;
+}
+
+static void repair_norms(uint8_t *v)
+{
+    static const uint8_t of_norm[] = {OPTION_RSTD,         OPTION_WEIGHT,      OPTION_D_WEIGHT,
+                                      OPTION_WEIGHT_HEADS, OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING},
+                         of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,          OPTION_AXES,  OPTION_ANGLES,
+                                          OPTION_COLUMNS, OPTION_ANGLE_DTYPE,    OPTION_TABLE, OPTION_POSITIONS,
+                                          OPTION_RANGE,   OPTION_TURN,           OPTION_WINDOW, OPTION_MSCALE,
+                                          OPTION_GRADIENT};
+    if (v[OPTION_NORM] == NORM_NONE)
+        clear_options(v, of_norm, 6);
+    else if (v[OPTION_NORM] != NORM_EACH || v[OPTION_SHARED] != SHARED_EACH)
+        v[OPTION_SHARED] = SHARED_NONE;
+    if (v[OPTION_WEIGHT] == WEIGHT_NONE)
+        clear_options(v, of_norm + 2, 4);
+    if (v[OPTION_WEIGHT] == WEIGHT_F64 && v[OPTION_DTYPE] != DTYPE_F64)
+        v[OPTION_WEIGHT] = WEIGHT_F32;
+    if (v[OPTION_ROUNDING] == TROPE_ROUND_ONCE)
+        v[OPTION_NORM_ROUNDING] = 0;
+    if (v[OPTION_NORM] == NORM_ALONE)
+        clear_options(v, of_rotation, sizeof of_rotation);
+}
+
 void config_repair(config_choices *choices)
 {
+    repair_norms(choices->value);
     repair_angles(choices->value);
     repair_sequences(choices->value);
     repair_positions(choices->value);
@@ -169,6 +206,8 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
         choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);
     if (choices->value[OPTION_OPERANDS] == OPERANDS_MANY && random_between(random, 0, 5)) /* which is much work */
         choices->value[OPTION_OPERANDS] = (uint8_t)random_between(random, 0, 1);
+    if (random_between(random, 0, 2)) /* and the rotation alone is most of what there is to test */
+        choices->value[OPTION_NORM] = NORM_NONE;
     for (int i = 0; i < count; i++)
         choices->value[fixed[i][0]] = fixed[i][1];
     config_repair(choices);
@@ -200,6 +239,7 @@ static void say_nothing(int32_t *layout, int64_t *stride)
 static void leave_out_gradient(call *k)
 {
     for (int i = 0; i < k->args.operand_count; i++) {
+        k->norm[i].d_weight = NULL;
         k->operands[i].forward_src = NULL;
         say_nothing(&k->operands[i].forward_src_layout, k->operands[i].forward_src_stride);
     }
@@ -211,16 +251,31 @@ static void leave_out_gradient(call *k)
     k->args.workspace_size = 0;
 }
 
+/* What a backward call has not that wants gradients of angles or weights alone, nor any that writes rstd. */
+static void leave_out_results(const config *c, call *k)
+{
+    const uint8_t *v = c->choices.value;
+    for (int i = 0; i < k->args.operand_count; i++) {
+        if (v[OPTION_GRADIENT] == GRADIENT_ONLY || (v[OPTION_D_WEIGHT] == D_WEIGHT_ONLY && k->norm[i].d_weight)) {
+            k->operands[i].dst = NULL;
+            say_nothing(&k->operands[i].dst_layout, k->operands[i].dst_stride);
+        }
+        if (k->norm[i].rstd_use == TROPE_RSTD_WRITE) {
+            k->norm[i].rstd = NULL;
+            k->norm[i].rstd_use = 0;
+        }
+    }
+}
+
 call config_call(const config *c, int backward)
 {
     call k = {.args = c->args};
     memcpy(k.operands, c->operands[backward != 0], sizeof k.operands);
-    if (!backward)
+    memcpy(k.norm, c->norms, sizeof k.norm);
+    if (backward)
+        leave_out_results(c, &k);
+    else
         leave_out_gradient(&k);
-    for (int i = 0; i < k.args.operand_count && backward && c->choices.value[OPTION_GRADIENT] == GRADIENT_ONLY; i++) {
-        k.operands[i].dst = NULL;
-        say_nothing(&k.operands[i].dst_layout, k.operands[i].dst_stride);
-    }
     return k;
 }
 
@@ -230,6 +285,11 @@ typedef struct larger_operand {
     int64_t more[3];
 } larger_operand;
 
+typedef struct larger_norm {
+    trope_norm norm;
+    int64_t more[4];
+} larger_norm;
+
 typedef struct larger_args {
     trope_args args;
     int64_t more[5];
@@ -238,12 +298,22 @@ typedef struct larger_args {
 trope_status config_run(const config *c, const trope_args *args, int backward)
 {
     larger_operand operands[TROPE_MAX_OPERANDS];
+    larger_norm norm[TROPE_MAX_OPERANDS];
+    const trope_norm *norms[TROPE_MAX_OPERANDS];
     larger_args larger = {.args = *args};
     if (c->choices.value[OPTION_STRUCTS] == STRUCTS_OWN)
         return backward ? trope_backward(args) : trope_forward(args);
     memset(operands, 0, sizeof operands);
-    for (int i = 0; i < args->operand_count; i++)
+    memset(norm, 0, sizeof norm);
+    for (int i = 0; i < args->operand_count; i++) {
         operands[i].operand = args->operands[i];
+        norms[i] = args->norms && args->norms[i] ? &norm[i].norm : NULL;
+        if (norms[i]) {
+            norm[i].norm = *args->norms[i];
+            norm[i].norm.struct_size = sizeof norm[i];
+        }
+    }
+    larger.args.norms = norms; /* without a norm, all of them NULL */
     larger.args.struct_size = sizeof larger;
     larger.args.operands = &operands[0].operand;
     larger.args.operand_size = sizeof operands[0];
@@ -280,6 +350,9 @@ void config_rebase(const config *c, call *k, unsigned char *const *bases)
         k->operands[i].src = moved(c, k->operands[i].src, bases);
         k->operands[i].dst = moved(c, k->operands[i].dst, bases);
         k->operands[i].forward_src = moved(c, k->operands[i].forward_src, bases);
+        k->norm[i].weight = moved(c, k->norm[i].weight, bases);
+        k->norm[i].rstd = moved(c, k->norm[i].rstd, bases);
+        k->norm[i].d_weight = moved(c, k->norm[i].d_weight, bases);
     }
     a->freqs = moved(c, a->freqs, bases);
     a->cos = moved(c, a->cos, bases);
@@ -305,11 +378,11 @@ void config_describe(const config *c, char *text, size_t size)
                          config_value_name(option, c->choices.value[option]));
     for (int i = 0; i < a->operand_count && used < (int)size; i++) {
         const trope_operand *o = &a->operands[i];
-        used += snprintf(text + used, size - (size_t)used, " [%dx%dx%d, %d at %d%s%s]", o->groups, o->heads_per_group,
+        used += snprintf(text + used, size - (size_t)used, " [%dx%dx%d, %d at %d%s%s%s]", o->groups, o->heads_per_group,
                          o->head_dim, o->rotary_dim, o->rotary_offset,
                          o->shared_heads == TROPE_SHARED_ALL     ? ", all shared"
                          : o->shared_heads == TROPE_SHARED_GROUP ? ", shared"
                                                                  : "",
-                         o->accumulate ? ", accumulated" : "");
+                         o->accumulate ? ", accumulated" : "", c->norms[i].struct_size ? ", normed" : "");
     }
 }

@@ -60,6 +60,13 @@ typedef enum config_option {
     OPTION_ACCUMULATE,
     OPTION_GRADIENT,
     OPTION_GRADIENT_TABLE,
+    OPTION_NORM,
+    OPTION_WEIGHT,
+    OPTION_WEIGHT_HEADS,
+    OPTION_WEIGHT_PLUS,   /* weight_plus_one */
+    OPTION_NORM_ROUNDING, /* TROPE_NORM_ROUND_... less 1 */
+    OPTION_RSTD,
+    OPTION_D_WEIGHT,
     OPTION_STRUCTS,
     OPTION_COUNT
 } config_option;
@@ -97,6 +104,14 @@ enum { ACCUMULATE_NONE, ACCUMULATE_ALL, ACCUMULATE_EACH };
 enum { GRADIENT_NONE, GRADIENT_TOO, GRADIENT_ONLY };
 /* The layout of d_freqs. LIKE_TABLE: the table's (where that has a stride of 0, d_freqs has its sum). */
 enum { GRADIENT_LIKE_TABLE, GRADIENT_ROWS, GRADIENT_BATCH_ROWS, GRADIENT_AXES_BATCH_ROWS, GRADIENT_STRIDED };
+/* EACH: some operands have a norm, with weights that differ. ALONE: no operand rotates. */
+enum { NORM_NONE, NORM_ALL, NORM_EACH, NORM_ALONE };
+enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F64 };
+enum { WEIGHT_HEADS_SAME, WEIGHT_HEADS_OWN };
+/* WRITE: by the forward call alone. READ: by both. */
+enum { RSTD_NONE, RSTD_WRITE, RSTD_READ };
+/* ONLY: what has a d_weight has no dst. */
+enum { D_WEIGHT_NONE, D_WEIGHT_TOO, D_WEIGHT_ONLY };
 /* LARGER: as a caller of a later version passes them, with zeros behind; config_run does. */
 enum { STRUCTS_OWN, STRUCTS_LARGER };
 
@@ -119,7 +134,7 @@ typedef struct config_buffer {
     config_role role; /* CONFIG_WRITTEN: some of the bytes are, the rest must stay */
 } config_buffer;
 
-#define CONFIG_MAX_BUFFERS 96
+#define CONFIG_MAX_BUFFERS 112
 
 /* The shapes of a config can be read from args; its calls are config_call's. */
 typedef struct config {
@@ -127,6 +142,7 @@ typedef struct config {
     config_choices choices;
     trope_args args; /* of the backward call with the gradient of the angles if chosen; args.operands is operands[1] */
     trope_operand operands[2][TROPE_MAX_OPERANDS]; /* of the forward and of the backward call */
+    trope_norm norms[TROPE_MAX_OPERANDS];          /* with what both calls have; struct_size 0: none */
     int buffer_count;
     config_buffer buffers[CONFIG_MAX_BUFFERS];
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];

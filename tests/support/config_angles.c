@@ -191,17 +191,22 @@ static void make_gradient_table(builder *b)
 void config_make_gradient(builder *b)
 {
     trope_args *a = b->a;
-    uint64_t bytes;
     if (b->v[OPTION_ANGLES] >= ANGLES_INV_FREQ)
         a->d_inv_freq = config_add_guarded(b, reference_pairs(a), sizeof(double));
     else
         make_gradient_table(b);
-    if (trope_workspace_size(a, &bytes)) {
+}
+
+void config_make_workspace(builder *b)
+{
+    call k = config_call(b->c, 1);
+    uint64_t bytes;
+    if (trope_workspace_size(call_args(&k), &bytes)) {
         char text[2048];
         config_describe(b->c, text, sizeof text);
         fprintf(stderr, "config_make(0x%llx): %s\n    %s\n", (unsigned long long)b->c->seed, trope_last_error(), text);
         abort();
     }
-    a->workspace = config_add_buffer(b, bytes, CONFIG_SCRATCH);
-    a->workspace_size = bytes;
+    b->a->workspace = config_add_buffer(b, bytes, CONFIG_SCRATCH);
+    b->a->workspace_size = bytes;
 }

@@ -167,6 +167,18 @@ static void make_status(builder *b)
     *b->a->status = once_in(b, 2) ? 0 : 0x100;
 }
 
+/* Leaves out what a call that rotates nothing must not have. Its windows become heads that are normalised or copied. */
+static void forget_rotation(builder *b)
+{
+    trope_args *a = b->a;
+    a->pairing = a->parts = a->angle_dtype = a->angle_columns = a->angle_layout = 0;
+    a->freqs = NULL;
+    a->angle_rows = 0;
+    memset(a->angle_stride, 0, sizeof a->angle_stride);
+    for (int i = 0; i < a->operand_count; i++)
+        b->operands[i].rotary_dim = TROPE_COPY;
+}
+
 static void build(builder *b)
 {
     trope_args *a = b->a;
@@ -186,10 +198,14 @@ static void build(builder *b)
     choose_operands(b, rotary_dim);
     config_make_positions(b);
     config_make_angles(b, rotary_dim);
+    if (b->v[OPTION_NORM] == NORM_ALONE)
+        forget_rotation(b);
     config_make_operands(b);
     make_status(b);
     if (b->v[OPTION_GRADIENT] != GRADIENT_NONE)
         config_make_gradient(b);
+    if (b->v[OPTION_GRADIENT] != GRADIENT_NONE || b->v[OPTION_D_WEIGHT] != D_WEIGHT_NONE)
+        config_make_workspace(b);
 }
 
 config *config_make(uint64_t seed, const config_choices *choices)

@@ -61,8 +61,16 @@ void config_make_positions(builder *b);
 /* The angle source, for the widest operand's rotary_dim. Positions must have been made. */
 void config_make_angles(builder *b, int32_t rotary_dim);
 
-/* Where the gradient of the angles goes, with its workspace. All else must have been made. */
+/* Where the gradient of the angles goes. All else must have been made. */
 void config_make_gradient(builder *b);
+
+/* Scratch for what sums a gradient. */
+void config_make_workspace(builder *b);
+
+/* ---- config_norms.c ---- */
+
+/* The norm of operand i, whose heads are known. Returns whether it has one. */
+int config_make_norm(builder *b, int i);
 
 /* ---- config_tensors.c ---- */
 

@@ -265,7 +265,7 @@ static void make_packed_operands(builder *b)
 void config_make_operands(builder *b)
 {
     if (b->v[OPTION_HEADS] == HEADS_PACKED_QKV) {
-        b->operands[0].rotary_dim = 2 * reference_pairs(b->a);
+        b->operands[0].rotary_dim = reference_pairs(b->a) ? 2 * reference_pairs(b->a) : TROPE_COPY;
         config_choose_window(b, &b->operands[0]);
         make_packed_operands(b);
     } else {
@@ -274,7 +274,8 @@ void config_make_operands(builder *b)
     }
     for (int i = 0; i < b->a->operand_count; i++) {
         trope_operand *o = &b->operands[i];
-        if (b->v[OPTION_GRADIENT] != GRADIENT_NONE && o->rotary_dim != TROPE_COPY)
+        const int has_norm = config_make_norm(b, i);
+        if (has_norm || (b->v[OPTION_GRADIENT] != GRADIENT_NONE && o->rotary_dim != TROPE_COPY))
             make_source(b, o, TENSOR_FORWARD_SRC, 1);
         b->c->operands[0][i] = *o;
         b->c->operands[0][i].accumulate = 0;

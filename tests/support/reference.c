@@ -161,6 +161,20 @@ static int is_zeroed(const walk *w)
     return w->place.is_padding && w->args->padding == TROPE_PADDING_ZERO;
 }
 
+static int is_normed(const walk *w, int operand)
+{
+    return reference_norm(w->args, operand) && rotates(w);
+}
+
+static void load_source(const walk *w, head h)
+{
+    const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
+    for (int64_t i = 0; i < src.size[TROPE_DIM_ELEMENT]; i++)
+        w->x[i] = source_at(w, h, &src, i);
+    if (is_normed(w, h.operand) && !w->backward)
+        reference_normalise(w, h);
+}
+
 static void copy_head(const walk *w, head h)
 {
     const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
@@ -169,9 +183,9 @@ static void copy_head(const walk *w, head h)
         w->head[i] = (reference_element){.kind = REFERENCE_BITS};
         if (is_zeroed(w))
             continue;
-        w->head[i].value = source_at(w, h, &src, i);
+        w->head[i].value = w->x[i];
         w->head[i].bits = number_bits(w->args->dtype, element_address(w, &src, first + i));
-        if (is_summed(w, h.operand))
+        if (is_summed(w, h.operand) || is_normed(w, h.operand))
             w->head[i].kind = REFERENCE_NUMBER;
     }
 }
@@ -179,7 +193,9 @@ static void copy_head(const walk *w, head h)
 static void rotate_head(const walk *w, head h)
 {
     const trope_operand *o = &w->args->operands[h.operand];
-    const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
+    trope_args args = *w->args;
+    if (w->backward && is_normed(w, h.operand))
+        args.rounding = TROPE_ROUND_ONCE;
     const int32_t in = w->backward ? pairing_out(w->args) : w->args->pairing;
     const int32_t out = w->backward ? w->args->pairing : pairing_out(w->args);
     for (int pair = 0; pair < pairs_of(o); pair++) {
@@ -187,9 +203,8 @@ static void rotate_head(const walk *w, head h)
         reference_element rotated[2];
         reference_pair_elements(w->args, in, o->rotary_dim, pair, from);
         reference_pair_elements(w->args, out, o->rotary_dim, pair, to);
-        const double x[2] = {source_at(w, h, &src, o->rotary_offset + from[0]),
-                             source_at(w, h, &src, o->rotary_offset + from[1])};
-        rotate_pair(w->args, w->backward, &w->turns[pair], x, rotated);
+        const double x[2] = {w->x[o->rotary_offset + from[0]], w->x[o->rotary_offset + from[1]]};
+        rotate_pair(&args, w->backward, &w->turns[pair], x, rotated);
         for (int i = 0; i < 2; i++)
             w->head[o->rotary_offset + to[i]] = rotated[i];
     }
@@ -202,9 +217,14 @@ static void write_head(const walk *w, head h)
     const int32_t shared = is_summed(w, h.operand) ? w->args->operands[h.operand].shared_heads : TROPE_SHARED_NONE;
     if (shared && (h.head > 0 || (shared == TROPE_SHARED_ALL && h.group > 0)))
         return;
+    load_source(w, h);
     copy_head(w, h);
     if (rotates(w))
         rotate_head(w, h);
+    if (is_normed(w, h.operand) && w->backward)
+        reference_norm_gradient(w, h);
+    if (!w->result->operands[h.operand])
+        return;
     memcpy(w->result->operands[h.operand] + head_number(w, h, &dst), w->head,
            (size_t)dst.size[TROPE_DIM_ELEMENT] * sizeof *w->head);
 }
@@ -235,7 +255,7 @@ static void walk_operand(const walk *w, int operand)
     const trope_operand *o = &w->args->operands[operand];
     for (int64_t group = 0; group < (o->groups ? o->groups : 1); group++)
         for (int64_t h = 0; h < o->heads_per_group; h++) {
-            if (w->result->operands[operand])
+            if (w->result->operands[operand] || w->result->weights[operand])
                 write_head(w, (head){operand, group, h});
             if (w->result->angles && rotates(w))
                 reference_add_head(w, (head){operand, group, h});
@@ -265,18 +285,25 @@ reference_result reference_run(const trope_args *args, int backward)
         widest = args->operands[i].head_dim > widest ? args->operands[i].head_dim : widest;
         if (dst.base)
             result.operands[i] = calloc((size_t)tensor_count(&dst) + 1, sizeof *result.operands[i]);
+        const trope_norm *norm = reference_norm(args, i);
+        if (norm && norm->rstd_use == TROPE_RSTD_WRITE)
+            result.rstd[i] = calloc((size_t)(args->batch * args->tokens * reference_heads(args, i)), sizeof *result.rstd[i]);
+        if (norm && norm->d_weight)
+            result.weights[i] = calloc((size_t)reference_weights(args, i), sizeof *result.weights[i]);
     }
     if (backward)
         reference_make_sums(args, &result);
     walk *w = calloc(1, sizeof *w);
     *w = (walk){.args = args, .backward = backward, .result = &result};
     w->head = calloc((size_t)widest, sizeof *w->head);
+    w->x = calloc((size_t)widest, sizeof *w->x);
     for (w->batch = 0; w->batch < args->batch; w->batch++)
         for (w->token = 0; w->token < args->tokens; w->token++) {
             w->place = reference_find(args, w->batch, w->token);
             walk_token(w);
         }
     free(w->head);
+    free(w->x);
     free(w);
     reference_finish_sums(args, &result);
     return result;
@@ -284,7 +311,10 @@ reference_result reference_run(const trope_args *args, int backward)
 
 void reference_free(reference_result *result)
 {
-    for (int i = 0; i < TROPE_MAX_OPERANDS; i++)
+    for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         free(result->operands[i]);
+        free(result->rstd[i]);
+        free(result->weights[i]);
+    }
     free(result->angles);
 }

@@ -13,7 +13,10 @@
  * for the least and the greatest value that cos and sin may have: nearly always both round to the same number and the
  * tolerance is 0. So is the store to f16 and bf16, for the least and the greatest y.
  *
- * A sum over heads is the tree that trope.h says, bit for bit, and is rotated as one head. Adding to dst is off by u of the sum. */
+ * A sum over heads is the tree that trope.h says, bit for bit, and is rotated as one head. Adding to dst is off by u of the sum.
+ *
+ * rstd and n(x) are bit for bit what trope.h says, in the arithmetic. So is the gradient of a norm where M' dy is exact; elsewhere the
+ * tolerance of M' dy is carried through each operation. d_weight is within 2^-20 of the sum of magnitudes (f64: 2^-49). */
 #ifndef TESTS_SUPPORT_REFERENCE_H
 #define TESTS_SUPPORT_REFERENCE_H
 
@@ -41,7 +44,7 @@ typedef struct reference_element {
     reference_kind kind;
 } reference_element;
 
-/* One element of d_freqs or d_inv_freq. */
+/* One element of d_freqs, d_inv_freq or d_weight. */
 typedef struct reference_sum {
     long double value;
     double tolerance;
@@ -54,6 +57,8 @@ typedef struct reference_result {
     reference_element *operands[TROPE_MAX_OPERANDS]; /* by the number of dst's elements (support/tensor.h), NULL without */
     reference_sum *angles;                           /* element i from d_freqs or d_inv_freq on, NULL when not asked for */
     int64_t angle_count;
+    double *rstd[TROPE_MAX_OPERANDS];           /* [batch, tokens, heads], NULL where none is written */
+    reference_sum *weights[TROPE_MAX_OPERANDS]; /* of d_weight, NULL when not asked for */
     int32_t status; /* the bits that the status word gets */
     int backward;
 } reference_result;
@@ -71,6 +76,11 @@ int reference_axes(const trope_args *args);
 
 /* Planes of a gradient that has planes: those, and of all other axes of the ids. */
 int reference_planes(const trope_args *args);
+
+/* The heads of an operand, the elements of its weight (or of what would be one), and its norm or NULL. */
+int64_t reference_heads(const trope_args *args, int operand);
+int64_t reference_weights(const trope_args *args, int operand);
+const trope_norm *reference_norm(const trope_args *args, int operand);
 
 /* What trope_forward (backward = 0) or trope_backward must write. Reads the call's sources and what it adds to, so it goes
  * before the call. The args must be valid. */

@@ -54,16 +54,18 @@ void reference_add_head(const walk *w, head h)
 {
     const trope_operand *o = &w->args->operands[h.operand];
     const tensor dy = tensor_of(w->args, h.operand, TENSOR_SRC, 1);
-    const tensor forward_src = tensor_of(w->args, h.operand, TENSOR_FORWARD_SRC, 1);
     const int64_t dy_window = head_number(w, h, &dy) + o->rotary_offset;
-    const int64_t x_window = head_number(w, h, &forward_src) + o->rotary_offset;
+    if (pairs_of(o)) {
+        reference_load_head(w, h, TENSOR_FORWARD_SRC);
+        reference_normalise(w, h);
+    }
     for (int pair = 0; pair < pairs_of(o); pair++) {
         int in[2], out[2];
         double x[2], g[2];
         reference_pair_elements(w->args, w->args->pairing, o->rotary_dim, pair, in);
         reference_pair_elements(w->args, pairing_out(w->args), o->rotary_dim, pair, out);
         for (int i = 0; i < 2; i++) {
-            x[i] = element_at(w, &forward_src, x_window + in[i]);
+            x[i] = w->x[o->rotary_offset + in[i]];
             g[i] = element_at(w, &dy, dy_window + out[i]);
         }
         if (!w->turns[pair].is_poisoned)
@@ -71,9 +73,17 @@ void reference_add_head(const walk *w, head h)
     }
 }
 
+static void finish_weights(const trope_args *args, reference_result *result)
+{
+    for (int i = 0; i < args->operand_count; i++)
+        for (int64_t j = 0; result->weights[i] && j < reference_weights(args, i); j++)
+            result->weights[i][j].tolerance += (is_double(args) ? 0x1p-49 : 0x1p-20) * result->weights[i][j].magnitude;
+}
+
 /* What adding the terms in double and one rounding of the sum leave, of which two ulp are granted. */
 void reference_finish_sums(const trope_args *args, reference_result *result)
 {
+    finish_weights(args, result);
     const int32_t dtype = args->d_inv_freq || is_double(args) ? TROPE_F64 : TROPE_F32;
     for (int64_t i = 0; i < result->angle_count; i++) {
         reference_sum *sum = &result->angles[i];

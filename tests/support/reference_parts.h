@@ -1,5 +1,5 @@
-/* What the parts of the reference share: reference_angles.c finds by what a pair is turned, reference.c rotates, and
- * reference_gradient.c sums the gradient of the angles. */
+/* What the parts of the reference share: reference_angles.c finds by what a pair is turned, reference.c rotates,
+ * reference_norm.c normalises, and reference_gradient.c sums the gradient of the angles. */
 #ifndef TESTS_SUPPORT_REFERENCE_PARTS_H
 #define TESTS_SUPPORT_REFERENCE_PARTS_H
 
@@ -52,7 +52,8 @@ typedef struct walk {
     int64_t batch, token;
     reference_place place;
     turn turns[TROPE_MAX_ROTARY_DIM / 2];
-    reference_element *head; /* y of one head, in the arithmetic */
+    double *x;               /* of one head, what is rotated */
+    reference_element *head; /* y of it, in the arithmetic */
     reference_result *result;
 } walk;
 
@@ -100,6 +101,17 @@ void reference_pair_elements(const trope_args *args, int32_t pairing, int dim, i
 void reference_columns_of_pair(const trope_args *args, int pair, int column[2]);
 
 turn reference_find_turn(const trope_args *args, int64_t batch, const reference_place *place, int pair);
+
+/* ---- Norms ---- */
+
+/* Sets w->x to the elements of a head. */
+void reference_load_head(const walk *w, head h, tensor_role role);
+
+/* Normalises w->x, of a head of x, if the operand has a norm. Notes rstd where the call writes it. */
+void reference_normalise(const walk *w, head h);
+
+/* Turns M' dy in w->head into dx, and adds what the head has of d_weight. */
+void reference_norm_gradient(const walk *w, head h);
 
 /* ---- The gradient of the angles ---- */
 

@@ -5,6 +5,7 @@ add_library(trope_test_support STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/config.c
     ${CMAKE_CURRENT_LIST_DIR}/config_angles.c
     ${CMAKE_CURRENT_LIST_DIR}/config_build.c
+    ${CMAKE_CURRENT_LIST_DIR}/config_norms.c
     ${CMAKE_CURRENT_LIST_DIR}/config_positions.c
     ${CMAKE_CURRENT_LIST_DIR}/config_tensors.c
     ${CMAKE_CURRENT_LIST_DIR}/guarded.c
@@ -12,6 +13,7 @@ add_library(trope_test_support STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/reference.c
     ${CMAKE_CURRENT_LIST_DIR}/reference_angles.c
     ${CMAKE_CURRENT_LIST_DIR}/reference_gradient.c
+    ${CMAKE_CURRENT_LIST_DIR}/reference_norm.c
     ${CMAKE_CURRENT_LIST_DIR}/reference_positions.c)
 target_include_directories(trope_test_support PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_compile_options(trope_test_support PRIVATE -ffp-contract=off)

@@ -1,0 +1,71 @@
+/* Makes the norms of operands: weights, where their gradient goes, and rstd. */
+#include "support/config_builder.h"
+#include "support/number.h"
+
+/* The choice of an option; where norms differ from operand to operand, perhaps another. */
+static int choose(builder *b, int option)
+{
+    if (b->v[OPTION_NORM] == NORM_EACH && once_in(b, 3))
+        return (int)between(b, 0, config_value_count(option) - 1);
+    return b->v[option];
+}
+
+static int has_norm(builder *b, int i)
+{
+    switch (b->v[OPTION_NORM]) {
+    case NORM_NONE:
+        return 0;
+    case NORM_ALL:
+        return 1;
+    case NORM_EACH:
+        return once_in(b, 2) && !b->operands[i].shared_heads;
+    default: /* one must have one */
+        return i == 0 || once_in(b, 2);
+    }
+}
+
+/* Random numbers between `middle` - 1 and `middle` + 1 that are read, at a random alignment. */
+static void *add_numbers(builder *b, int32_t dtype, int64_t count, double middle)
+{
+    const size_t element = number_size(dtype), before = (size_t)between(b, 0, 3) * element;
+    unsigned char *numbers = config_add_buffer(b, before + (size_t)count * element, CONFIG_READ) + before;
+    for (int64_t i = 0; i < count; i++)
+        number_store(dtype, numbers + (size_t)i * element, middle + random_real(&b->random));
+    return numbers;
+}
+
+static void make_weight(builder *b, trope_norm *n, int64_t heads, int64_t head_dim, size_t real)
+{
+    const int weight = choose(b, OPTION_WEIGHT);
+    if (weight == WEIGHT_NONE)
+        return;
+    n->weight_dtype = weight == WEIGHT_F64 && b->v[OPTION_DTYPE] != DTYPE_F64 ? TROPE_F32 : TROPE_F32 + weight - WEIGHT_F32;
+    n->weight_per_head = choose(b, OPTION_WEIGHT_HEADS);
+    n->weight_plus_one = choose(b, OPTION_WEIGHT_PLUS);
+    if (b->v[OPTION_ROUNDING] != TROPE_ROUND_ONCE)
+        n->rounding = TROPE_NORM_ROUND_TWICE + choose(b, OPTION_NORM_ROUNDING);
+    const int64_t count = (n->weight_per_head ? heads : 1) * head_dim;
+    n->weight = add_numbers(b, n->weight_dtype, count, 0);
+    if (b->v[OPTION_D_WEIGHT] != D_WEIGHT_NONE)
+        n->d_weight = config_add_guarded(b, count, real);
+}
+
+int config_make_norm(builder *b, int i)
+{
+    static const double epsilons[] = {1e-6, 1e-5, 0.1, 1};
+    const trope_operand *o = &b->operands[i];
+    const int64_t heads = (o->groups ? o->groups : 1) * (int64_t)o->heads_per_group, rows = b->a->batch * b->a->tokens;
+    const int32_t dtype = b->a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    trope_norm *n = &b->c->norms[i];
+    if (!has_norm(b, i))
+        return 0;
+    *n = (trope_norm){.struct_size = sizeof *n, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE};
+    n->eps = epsilons[between(b, 0, 3)];
+    make_weight(b, n, heads, o->head_dim, number_size(dtype));
+    n->rstd_use = b->v[OPTION_RSTD];
+    if (n->rstd_use == TROPE_RSTD_WRITE)
+        n->rstd = config_add_guarded(b, rows * heads, number_size(dtype));
+    if (n->rstd_use == TROPE_RSTD_READ)
+        n->rstd = add_numbers(b, dtype, rows * heads, 1.5);
+    return 1;
+}
