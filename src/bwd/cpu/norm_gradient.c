@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/element.h"
+#include "core/scalar.h"
 #include "core/threads.h"
 
 static const trope_norm_gradient_kernels *const kernels[] = {
@@ -80,7 +81,7 @@ static void store_weights(const norm_gradient *g)
             if (g->plan->dtype == TROPE_F64)
                 ((double *)o->norm.d_weight)[e] = sum_of_runs(g, first + e);
             else
-                ((float *)o->norm.d_weight)[e] = (float)sum_of_runs(g, first + e);
+                ((float *)o->norm.d_weight)[e] = trope_canonical((float)sum_of_runs(g, first + e));
         }
         first += wanted_weights(o);
     }

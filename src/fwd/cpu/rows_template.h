@@ -242,7 +242,7 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     FN(load_strided)(window, x + o->rotary_offset * step * plan->element_size, step, plan->dtype, o->rotary_dim);
     FN(normalise)(plan, &o->norm, FN(weights_of_head)(o, head), o->rotary_offset, o->rotary_dim, rstd, window);
     for (int i = 0; i < o->rotary_dim; i++)
-        out[i] = window[i];
+        out[i] = FN(canonical)(window[i]);
 }
 
 static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
