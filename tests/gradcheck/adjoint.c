@@ -104,19 +104,20 @@ static void check_seed(uint64_t seed, double worst[2][4])
 {
     const uint8_t dtype = (uint8_t)(seed % 4);
     static const uint8_t angles[] = {ANGLES_FREQS, ANGLES_INV_FREQ, ANGLES_PHASE_STEP};
-    const uint8_t any[][2] = {{OPTION_DTYPE, dtype}};
-    linear_call *p = linear_make(seed, any, 1);
+    const uint8_t any[][2] = {{OPTION_DTYPE, dtype}, {OPTION_NORM, NORM_NONE}};
+    linear_call *p = linear_make(seed, any, 2);
     check_transpose(p, &worst[0][dtype]);
     linear_free(p);
     /* Rotations proper, of which none is left out: one angle a pair, mscale 1, no zeros for padding. */
     const uint8_t rotation[][2] = {{OPTION_DTYPE, dtype},
                                    {OPTION_MSCALE, (uint8_t)(seed / 4 % 2)},
+                                   {OPTION_NORM, NORM_NONE},
                                    {OPTION_SHARED, SHARED_NONE},
                                    {OPTION_COLUMNS, COLUMNS_PAIR},
                                    {OPTION_ANGLES, angles[seed / 8 % 3]},
                                    {OPTION_SEQUENCES, (uint8_t)(seed / 24 % 5)},
                                    {OPTION_PADDING, (uint8_t)(seed / 24 % 5 ? TROPE_PADDING_COPY + seed / 120 % 2 : 0)}};
-    p = linear_make(seed, rotation, 7);
+    p = linear_make(seed, rotation, 8);
     check_undone(p, 0, &worst[1][dtype]);
     check_undone(p, 1, &worst[1][dtype]);
     linear_free(p);

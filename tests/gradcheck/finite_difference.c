@@ -157,6 +157,8 @@ static void check_direction(const angles *a, const double *dy, double gradient, 
     for (int rung = 0; rung < RUNGS; rung++) {
         const double h = ladder[rung];
         double moved;
+        if (rounding > h) /* no difference is left of such a step */
+            continue;
         const double numeric = difference(a, dy, h / a->per_step, &moved) / (2 * h / a->per_step);
         const double scale = moved * a->p->amplitude * a->per_step, error = fabs(numeric - gradient);
         const double bound = scale * (h * h / 6 + (0x1p-50 + rounding) / h + rounding);

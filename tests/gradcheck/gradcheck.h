@@ -25,6 +25,7 @@ trope_status gradcheck_run(config *c, const call *k, int backward);
 int gradcheck_random(seed_range seeds);
 int gradcheck_covering(seed_range seeds);
 int gradcheck_finite_difference(seed_range seeds);
+int gradcheck_norm_difference(seed_range seeds);
 int gradcheck_adjoint(seed_range seeds);
 int gradcheck_angle_gradient(seed_range seeds);
 

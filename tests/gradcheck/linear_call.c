@@ -9,14 +9,15 @@
 static config_choices choose(uint64_t seed, const uint8_t (*fixed)[2], int count)
 {
     const uint8_t always[][2] = {
-        {OPTION_PLACE, PLACE_OUT}, {OPTION_GRADIENT, GRADIENT_TOO}, {OPTION_ACCUMULATE, ACCUMULATE_NONE}};
+        {OPTION_PLACE, PLACE_OUT}, {OPTION_GRADIENT, GRADIENT_TOO}, {OPTION_ACCUMULATE, ACCUMULATE_NONE}, {OPTION_RSTD, RSTD_NONE}};
     uint8_t all[OPTION_COUNT][2];
     memcpy(all, always, sizeof always);
     if (count)
-        memcpy(all[3], fixed, (size_t)count * sizeof *fixed);
+        memcpy(all[4], fixed, (size_t)count * sizeof *fixed);
     for (random_state random = {seed};; random_bits(&random)) {
-        const config_choices choices = config_choose_with(random.state, (const uint8_t(*)[2])all, count + 3);
-        if (choices.value[OPTION_RANGE] != RANGE_POISON && choices.value[OPTION_SOURCE] != SOURCE_BROADCAST)
+        const config_choices choices = config_choose_with(random.state, (const uint8_t(*)[2])all, count + 4);
+        if (choices.value[OPTION_RANGE] != RANGE_POISON && choices.value[OPTION_SOURCE] != SOURCE_BROADCAST &&
+            choices.value[OPTION_D_WEIGHT] != D_WEIGHT_ONLY)
             return choices;
     }
 }
@@ -39,10 +40,21 @@ double *linear_load(const linear_call *p, char *const *address, int64_t count)
     return values;
 }
 
-/* cos and sin are at most 1 in magnitude in every config, so |y| <= m (|x1| + |x2|). */
+/* |n(x)| is below the root of head_dim times the greatest |weight|, which is 2 with weight_plus_one. */
+static double greatest_normalised(const linear_call *p)
+{
+    double greatest = 0;
+    for (int i = 0; i < p->forward.args.operand_count; i++)
+        if (p->forward.norm[i].struct_size)
+            greatest = fmax(greatest, 2 * sqrt(p->forward.operands[i].head_dim));
+    return greatest;
+}
+
+/* cos and sin are at most 1 in magnitude in every config, so |y| <= m (|x1| + |x2|), or of n(x). */
 static void find_amplitude(linear_call *p)
 {
-    double *const x = linear_load(p, p->x, p->inputs), *const dy = linear_load(p, p->dy, p->outputs), greatest = 0;
+    double *const x = linear_load(p, p->x, p->inputs), *const dy = linear_load(p, p->dy, p->outputs);
+    double greatest = greatest_normalised(p);
     for (int64_t i = 0; i < p->inputs; i++)
         greatest = fmax(greatest, fabs(x[i]));
     for (int64_t i = 0; i < p->outputs; i++)

@@ -5,6 +5,7 @@
  *     random               seeded random calls, now and then with many heads, against the reference and its bounds
  *     covering             every value of every option together with every value of every other: covering.c
  *     finite_difference    the gradient of the angles against central differences
+ *     norm_difference      the gradients of x and of weights, in calls with norms, against central differences
  *     adjoint              <M x, y> = <x, M' y>, and what is rotated and turned back
  *     angle_gradient       sums over many tokens, and their bits for any number of threads */
 #include "gradcheck/gradcheck.h"
@@ -23,6 +24,7 @@ static const named_part parts[] = {
     {"covering", gradcheck_covering, 0},
     {"adjoint", gradcheck_adjoint, 1600},
     {"finite_difference", gradcheck_finite_difference, 240},
+    {"norm_difference", gradcheck_norm_difference, 240},
     {"angle_gradient", gradcheck_angle_gradient, 80},
 };
 

@@ -11,7 +11,11 @@
 
 static trope_status run_guarded(const call *k, int backward, guarded_side side)
 {
+    const trope_norm *norms[TROPE_MAX_OPERANDS];
     trope_args args = k->args;
+    for (int i = 0; i < args.operand_count; i++)
+        norms[i] = k->norm[i].struct_size ? guarded_copy(GUARDED_NORM + i, &k->norm[i], sizeof k->norm[i], side) : NULL;
+    args.norms = guarded_copy(GUARDED_NORMS, norms, (size_t)args.operand_count * sizeof *norms, side);
     args.operands = guarded_copy(GUARDED_OPERANDS, k->operands, (size_t)args.operand_count * sizeof *k->operands, side);
     const trope_args *guarded = guarded_copy(GUARDED_ARGS, &args, sizeof args, side);
     return backward ? trope_backward(guarded) : trope_forward(guarded);

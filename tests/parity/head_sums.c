@@ -129,10 +129,11 @@ static long checked[3]; /* operands whose heads are not, by group, all shared */
 static void check_seed(uint64_t seed)
 {
     const uint8_t fixed[][2] = {{OPTION_GRADIENT, GRADIENT_NONE},
+                                {OPTION_NORM, NORM_NONE},
                                 {OPTION_PLACE, PLACE_OUT},
                                 {OPTION_SIZE, (uint8_t)(seed % 8 ? SIZE_TINY : SIZE_VECTORS)},
                                 {OPTION_HEADS, (uint8_t)(HEADS_MANY + seed % 2)}};
-    config_choices choices = config_choose_with(seed, fixed, 4);
+    config_choices choices = config_choose_with(seed, fixed, 5);
     choices.heads = (int32_t)(1 + seed / 2 % 128);
     choices.specials = (int32_t)(seed / 4 % 2);
     config *c = config_make(seed, &choices);

@@ -64,10 +64,12 @@ static void check_contiguous(config *c, int backward)
         config_reset(c);
         for (int i = 0; i < k.args.operand_count; i++)
             make_contiguous(&own, i, backward, &random, in_place && may_be_in_place(&k.operands[i]));
-        run_call(call_args(&own.k), backward);
         run_call(call_args(&k), backward);
-        check_parity(c, same_elements(&k.args, &own.k.args, backward),
+        unsigned char *here = snapshot(c);
+        run_call(call_args(&own.k), backward); /* which has no other status, rstd and d_weight */
+        check_parity(c, same_elements(&k.args, &own.k.args, backward) && is_snapshot(c, here),
                      in_place ? "parity_memory, contiguous in place" : "parity_memory, contiguous");
+        free(here);
         for (int i = 0; i < 2 * k.args.operand_count; i++)
             free(own.memory[i]);
     }
@@ -194,8 +196,10 @@ static void check(config *c, int backward)
 int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 2000);
-    const uint8_t fixed[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}};
-    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++)
-        run_directions(seed, fixed, 1, 1, check);
+    for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
+        const uint8_t fixed[][2] = {{OPTION_GRADIENT, GRADIENT_NONE},
+                                    {OPTION_D_WEIGHT, seed % 8 < 2 ? D_WEIGHT_TOO : D_WEIGHT_NONE}};
+        run_directions(seed, fixed, 2, 1, check);
+    }
     return check_result();
 }

@@ -21,9 +21,10 @@ static const void *advance_indices(const void *pointer, int64_t count, int32_t d
     return pointer ? (const char *)pointer + count * (dtype == TROPE_I64 ? 8 : 4) : NULL;
 }
 
-/* Moves src and dst of an operand that is said by its strides. */
+/* Moves the tensors of an operand that is said by its strides. */
 static void advance_tensors(const trope_args *args, trope_operand *o, int dimension, int64_t steps)
 {
+    o->forward_src = advance(o->forward_src, steps * o->forward_src_stride[dimension], args->dtype);
     o->src = advance(o->src, steps * o->src_stride[dimension], args->dtype);
     o->dst = (void *)(uintptr_t)advance(o->dst, steps * o->dst_stride[dimension], args->dtype);
 }
@@ -87,15 +88,26 @@ static int can_be_alone(const trope_args *args, const trope_operand *o)
     return args->angle_columns != TROPE_COLUMNS_HALF || o->rotary_dim / 2 == reference_pairs(args);
 }
 
-/* Operands that are only copied need one that is not: they go with the widest. */
+/* Whether a call may have this operand alone: it rotates, or nothing of the call does and it has a norm. */
+static int suffices(const call *together, int i)
+{
+    return together->operands[i].rotary_dim != TROPE_COPY ||
+           (!reference_pairs(&together->args) && together->norm[i].struct_size);
+}
+
+/* Operands that may not be alone go with the widest. */
 static call one_operand(const call *together, int operand, int widest)
 {
     call alone = *together;
-    alone.args.operand_count = 1;
-    alone.operands[0] = together->operands[operand];
-    for (int i = 0; i < together->args.operand_count && operand == widest; i++)
-        if (together->operands[i].rotary_dim == TROPE_COPY)
-            alone.operands[alone.args.operand_count++] = together->operands[i];
+    alone.args.operand_count = 0;
+    memset(alone.norm, 0, sizeof alone.norm);
+    for (int i = 0; i < together->args.operand_count; i++) {
+        if (i != operand && (operand != widest || suffices(together, i)))
+            continue;
+        alone.norm[alone.args.operand_count] = together->norm[i];
+        alone.operands[alone.args.operand_count++] = together->operands[i];
+    }
+    alone.args.norms = NULL;
     return alone;
 }
 
@@ -111,7 +123,7 @@ static void check_operands(config *c, int backward)
     unsigned char *whole = run_whole(c, &together, backward);
     int parts = 0;
     for (int i = 0; i < args->operand_count; i++) {
-        if (together.operands[i].rotary_dim == TROPE_COPY)
+        if (!suffices(&together, i))
             continue;
         call alone = one_operand(&together, i, widest);
         run_call(call_args(&alone), backward);
@@ -127,8 +139,11 @@ static call entry_of_batch(const call *together, int64_t entry)
     call k = *together;
     trope_args *a = call_args(&k);
     a->batch = 1;
-    for (int i = 0; i < a->operand_count; i++)
+    for (int i = 0; i < a->operand_count; i++) {
+        const int64_t entries = entry * a->tokens * reference_heads(a, i);
         advance_tensors(a, &k.operands[i], TROPE_DIM_BATCH, entry);
+        k.norm[i].rstd = (void *)(uintptr_t)advance(k.norm[i].rstd, entries, a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
+    }
     a->freqs = advance(a->freqs, entry * a->angle_stride[1], a->angle_dtype);
     a->cos = advance(a->cos, entry * a->angle_stride[1], a->angle_dtype);
     a->sin = advance(a->sin, entry * a->angle_stride[1], a->angle_dtype);
@@ -167,6 +182,9 @@ static void check_heads(config *c, int backward)
             alone.operands[0].shared_heads = TROPE_SHARED_NONE;
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_GROUP, group);
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_HEAD, head);
+            if (alone.norm[0].weight_per_head)
+                alone.norm[0].weight =
+                    advance(alone.norm[0].weight, (group * o->heads_per_group + head) * o->head_dim, alone.norm[0].weight_dtype);
             run_call(call_args(&alone), backward);
         }
     check_parts(c, whole, BY_HEADS, (o->groups ? o->groups : 1) * o->heads_per_group);
@@ -189,7 +207,7 @@ static void run_tokens(const call *together, int backward, int64_t first, int64_
         advance_tensors(a, &k.operands[i], TROPE_DIM_TOKEN, first);
     if (a->position_ids) {
         a->position_ids = advance_indices(a->position_ids, first * a->ids_stride[2], a->position_dtype);
-    } else {
+    } else if (reference_pairs(a)) {
         for (int64_t batch = 0; batch < a->batch; batch++)
             starts[batch] = start_of(a, batch) + first;
         a->start_positions = starts;
@@ -215,14 +233,17 @@ static void check_sequence(config *c, int backward)
 int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 1000);
-    const uint8_t any[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}};
-    const uint8_t dense[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
-    const uint8_t one[][2] = {{OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_OPERANDS, 0}};
+#define NO_SUMS {OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_D_WEIGHT, D_WEIGHT_NONE}
+    /* rstd has no strides, by which heads or tokens could have theirs. */
+    const uint8_t any[][2] = {NO_SUMS};
+    const uint8_t batch[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
+    const uint8_t one[][2] = {NO_SUMS, {OPTION_OPERANDS, 0}, {OPTION_RSTD, RSTD_NONE}};
+    const uint8_t tokens[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}, {OPTION_RSTD, RSTD_NONE}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
-        run_directions(seed, any, 1, 1, check_operands);
-        run_directions(seed, dense, 2, 1, check_batch);
-        run_directions(seed, one, 2, 1, check_heads);
-        run_directions(seed, dense, 3, 1, check_sequence);
+        run_directions(seed, any, 2, 1, check_operands);
+        run_directions(seed, batch, 3, 1, check_batch);
+        run_directions(seed, one, 4, 1, check_heads);
+        run_directions(seed, tokens, 5, 1, check_sequence);
     }
     for (int i = 0; i < SPLITS; i++)
         CHECK_MESSAGE(compared[i] > 0, "%s: nothing was compared", split_names[i]);

@@ -114,7 +114,7 @@ typedef struct extent {
 } extent;
 
 typedef struct extent_list {
-    extent entries[3 * TROPE_MAX_OPERANDS + 16];
+    extent entries[6 * TROPE_MAX_OPERANDS + 16];
     int count;
 } extent_list;
 
@@ -150,6 +150,16 @@ static void add_tensors(extent_list *list, call *k, int i, int backward)
     }
 }
 
+static void add_norm(extent_list *list, call *k, int i)
+{
+    trope_norm *n = &k->norm[i];
+    const int64_t rows = k->args.batch * k->args.tokens, weights = reference_weights(&k->args, i);
+    const size_t real = k->args.dtype == TROPE_F64 ? 8 : 4;
+    add_flat(list, &n->weight, weights, n->weight ? number_size(n->weight_dtype) : 0);
+    add_flat(list, &n->rstd, rows * reference_heads(&k->args, i), real);
+    add_flat(list, &n->d_weight, weights, real);
+}
+
 static void add_table(extent_list *list, trope_args *a, void *field, int32_t layout, const int64_t given[4], int planes,
                       size_t element)
 {
@@ -177,8 +187,11 @@ static extent_list list_extents(call *k, int backward)
 {
     extent_list list = {.count = 0};
     trope_args *a = call_args(k);
-    for (int i = 0; i < a->operand_count && a->tokens > 0; i++)
-        add_tensors(&list, k, i, backward);
+    for (int i = 0; i < a->operand_count; i++) {
+        if (a->tokens > 0)
+            add_tensors(&list, k, i, backward);
+        add_norm(&list, k, i);
+    }
     const size_t angle = a->freqs || a->cos ? number_size(a->angle_dtype) : 0;
     add_table(&list, a, &a->freqs, a->angle_layout, a->angle_stride, reference_axes(a), angle);
     add_table(&list, a, &a->cos, a->angle_layout, a->angle_stride, reference_axes(a), angle);

@@ -28,7 +28,9 @@ enum {
     GUARDED_PAIR_AXIS,
     GUARDED_ARGS,
     GUARDED_OPERANDS,
-    GUARDED_FIRST_FREE,
+    GUARDED_NORMS, /* the pointers to them */
+    GUARDED_NORM,  /* of the first operand, and so on */
+    GUARDED_FIRST_FREE = GUARDED_NORM + TROPE_MAX_OPERANDS,
     GUARDED_HOMES = GUARDED_FIRST_FREE + 4
 };
 #define GUARDED_CAPACITY ((size_t)1 << 22) /* bytes of a home */
