@@ -181,9 +181,9 @@ static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const 
            head[1] * stride[TROPE_DIM_HEAD];
 }
 
-/* SUMS: of the operand's weights, or NULL. */
-static void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                    FN(coefficients) t, REAL *sums)
+/* SUMS: of the operand's weights, or NULL. Not inlined, so that the stack does not hold its arrays while coefficients are found. */
+static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o,
+                                                              const trope_row *row, FN(coefficients) t, REAL *sums)
 {
     const int64_t size = plan->element_size;
     FN(head_gradient) h;

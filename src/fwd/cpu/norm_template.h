@@ -106,15 +106,16 @@ static inline void FN(load_weights)(const trope_plan_norm *norm, const char *wei
 static inline void FN(normalise)(const trope_plan *plan, const trope_plan_norm *norm, const char *weight, int64_t first,
                                  int count, REAL rstd, REAL *x)
 {
-    REAL w[TROPE_MAX_ROTARY_DIM];
+    REAL w[NORM_BLOCK];
     for (int i = 0; i < count; i++)
         x[i] *= rstd;
     if (norm->rounding == TROPE_NORM_ROUND_TWICE)
         FN(round_values)(plan->dtype, count, x);
-    if (weight) {
-        FN(load_weights)(norm, weight, first, count, w);
-        for (int i = 0; i < count; i++)
-            x[i] *= w[i];
+    for (int e = 0; weight && e < count; e += NORM_BLOCK) {
+        const int block = count - e < NORM_BLOCK ? count - e : NORM_BLOCK;
+        FN(load_weights)(norm, weight, first + e, block, w);
+        for (int i = 0; i < block; i++)
+            x[e + i] *= w[i];
     }
     if (norm->rounding)
         FN(round_values)(plan->dtype, count, x);

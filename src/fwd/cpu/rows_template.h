@@ -238,11 +238,15 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     const char *x =
         o->forward_src + (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
     const REAL rstd = FN(find_rstd)(plan, o, FN(rstd_place)(plan, o, row, head), x, step);
-    REAL window[TROPE_MAX_ROTARY_DIM];
-    FN(load_strided)(window, x + o->rotary_offset * step * plan->element_size, step, plan->dtype, o->rotary_dim);
-    FN(normalise)(plan, &o->norm, FN(weights_of_head)(o, head), o->rotary_offset, o->rotary_dim, rstd, window);
-    for (int i = 0; i < o->rotary_dim; i++)
-        out[i] = FN(canonical)(window[i]);
+    REAL block[NORM_BLOCK];
+    for (int e = 0; e < o->rotary_dim; e += NORM_BLOCK) {
+        const int64_t first = o->rotary_offset + e;
+        const int count = o->rotary_dim - e < NORM_BLOCK ? o->rotary_dim - e : NORM_BLOCK;
+        FN(load_strided)(block, x + first * step * plan->element_size, step, plan->dtype, count);
+        FN(normalise)(plan, &o->norm, FN(weights_of_head)(o, head), first, count, rstd, block);
+        for (int i = 0; i < count; i++)
+            out[e + i] = FN(canonical)(block[i]);
+    }
 }
 
 static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
