@@ -17,6 +17,7 @@ typedef struct whole {
     call k; /* without context parallel */
     int backward;
     char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS], *before[TROPE_MAX_OPERANDS]; /* what dst was */
+    char *x[TROPE_MAX_OPERANDS]; /* forward_src, or NULL */
     float *freqs;
     random_state random;
 } whole;
@@ -43,12 +44,15 @@ static size_t bytes_of(const trope_args *args, int operand, tensor_role role, in
     return (size_t)tensor_count(&t) * number_size(args->dtype);
 }
 
-/* src and dst as [batch, tokens, heads, head_dim]. */
-static void point_to(trope_operand *o, char *src, char *dst)
+/* Tensors as [batch, tokens, heads, head_dim]. */
+static void point_to(trope_operand *o, char *src, char *dst, char *x)
 {
     o->src = src;
     o->dst = dst;
+    o->forward_src = x;
     o->src_layout = o->dst_layout = TROPE_BSHD;
+    o->forward_src_layout = x ? TROPE_BSHD : 0;
+    memset(o->forward_src_stride, 0, sizeof o->forward_src_stride);
     memset(o->src_stride, 0, sizeof o->src_stride);
     memset(o->dst_stride, 0, sizeof o->dst_stride);
 }
@@ -75,7 +79,9 @@ static void make_whole(whole *w, config *c, int backward)
         w->src[i] = random_elements(w, bytes_of(a, i, TENSOR_SRC, backward));
         w->before[i] = random_elements(w, bytes);
         w->dst[i] = memcpy(malloc(bytes), w->before[i], bytes);
-        point_to(&w->k.operands[i], w->src[i], w->dst[i]);
+        if (w->k.operands[i].forward_src)
+            w->x[i] = random_elements(w, bytes_of(a, i, TENSOR_FORWARD_SRC, backward));
+        point_to(&w->k.operands[i], w->src[i], w->dst[i], w->x[i]);
     }
 }
 
@@ -83,6 +89,7 @@ static void free_whole(whole *w)
 {
     for (int i = 0; i < w->k.args.operand_count; i++) {
         free(w->src[i]);
+        free(w->x[i]);
         free(w->dst[i]);
         free(w->before[i]);
     }
@@ -151,18 +158,21 @@ static int is_part_of_whole(const whole *w, int32_t rank)
     call k = rank_call(w, rank);
     const trope_args *a = call_args(&k);
     const size_t rows = (size_t)(a->batch * a->tokens);
-    char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS];
+    char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS], *x[TROPE_MAX_OPERANDS] = {NULL};
     long different = 0;
     for (int i = 0; i < a->operand_count; i++) {
         src[i] = gather(w, a, w->src[i], bytes_of(a, i, TENSOR_SRC, w->backward) / rows);
         dst[i] = gather(w, a, w->before[i], bytes_of(a, i, TENSOR_DST, w->backward) / rows);
-        point_to(&k.operands[i], src[i], dst[i]);
+        if (w->x[i])
+            x[i] = gather(w, a, w->x[i], bytes_of(a, i, TENSOR_FORWARD_SRC, w->backward) / rows);
+        point_to(&k.operands[i], src[i], dst[i], x[i]);
     }
     run_call(a, w->backward);
     for (int i = 0; i < a->operand_count; i++) {
         different += compare(w, a, dst[i], w->dst[i], bytes_of(a, i, TENSOR_DST, w->backward) / rows);
         free(src[i]);
         free(dst[i]);
+        free(x[i]);
     }
     return different == 0;
 }
@@ -186,8 +196,10 @@ int main(int argc, char **argv)
                                     {OPTION_CP, (uint8_t)(1 + seed % 4)},
                                     {OPTION_POSITIONS, (uint8_t)(seed / 4 % 3)},
                                     {OPTION_ANGLES, angles[seed / 12 % 3]},
-                                    {OPTION_RANGE, RANGE_INSIDE}};
-        run_directions(seed, fixed, 5, 0, check_ranks);
+                                    {OPTION_RANGE, RANGE_INSIDE},
+                                    {OPTION_RSTD, RSTD_NONE},
+                                    {OPTION_D_WEIGHT, D_WEIGHT_NONE}};
+        run_directions(seed, fixed, 7, 0, check_ranks);
     }
     return check_result();
 }

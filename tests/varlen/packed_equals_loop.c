@@ -27,15 +27,14 @@ static uint64_t *gather(const trope_args *args, int backward)
 }
 
 /* The call for one sequence, of a call whose tensors are said by strides. `start` is where its position is kept. */
-static call one_sequence(const trope_args *args, int64_t sequence, int64_t *start)
+static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
 {
+    const trope_args *args = &packed->args;
     const int32_t dtype = args->cu_seqlens_dtype;
     const void *stored = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
     const int64_t begin = tensor_index(stored, dtype, sequence), first = tensor_index(args->cu_seqlens, dtype, sequence);
-    call c;
+    call c = *packed;
     int64_t ids[3];
-    c.args = *args;
-    memcpy(c.operands, args->operands, (size_t)args->operand_count * sizeof c.operands[0]);
     trope_args *a = call_args(&c);
     a->tokens = tensor_index(args->cu_seqlens, dtype, sequence + 1) - first;
     a->cu_seqlens = a->cu_seqlens_padded = NULL;
@@ -43,9 +42,13 @@ static call one_sequence(const trope_args *args, int64_t sequence, int64_t *star
     a->cu_seqlens_dtype = a->padding = a->stream_positions = 0;
     for (int i = 0; i < a->operand_count; i++) {
         trope_operand *o = &c.operands[i];
-        const int64_t size = (int64_t)number_size(a->dtype);
+        const int64_t size = (int64_t)number_size(a->dtype), rstd = reference_heads(a, i) * (a->dtype == TROPE_F64 ? 8 : 4);
         o->src = (const char *)o->src + begin * o->src_stride[TROPE_DIM_TOKEN] * size;
         o->dst = (char *)o->dst + begin * o->dst_stride[TROPE_DIM_TOKEN] * size;
+        if (o->forward_src)
+            o->forward_src = (const char *)o->forward_src + begin * o->forward_src_stride[TROPE_DIM_TOKEN] * size;
+        if (c.norm[i].rstd)
+            c.norm[i].rstd = (char *)c.norm[i].rstd + begin * rstd;
     }
     if (a->position_ids) {
         tensor_ids_strides(args, ids);
@@ -57,6 +60,8 @@ static call one_sequence(const trope_args *args, int64_t sequence, int64_t *star
         a->position_ids = (const char *)a->position_ids + begin * ids[2] * (a->position_dtype == TROPE_I64 ? 8 : 4);
         return c;
     }
+    if (!reference_pairs(args))
+        return c;
     *start = args->start_positions ? tensor_index(args->start_positions, args->position_dtype, sequence) : 0;
     *start += args->stream_positions ? first : 0;
     a->position_dtype = TROPE_I64;
@@ -84,12 +89,13 @@ static long count_different(const trope_args *args, int backward, const uint64_t
     return different;
 }
 
-static uint64_t *rotate_each(config *c, const trope_args *args, int backward)
+static uint64_t *rotate_each(config *c, const call *packed, int backward)
 {
+    const trope_args *args = &packed->args;
     config_reset(c);
     for (int64_t s = 0; s < args->sequences; s++) {
         int64_t start;
-        call one = one_sequence(args, s, &start);
+        call one = one_sequence(packed, s, &start);
         trope_args *a = call_args(&one);
         CHECK_MESSAGE((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK, "%s", trope_last_error());
     }
@@ -102,8 +108,9 @@ static void check_seed(uint64_t seed)
                                 {OPTION_SEQUENCES, (uint8_t)(1 + seed % 4)},
                                 {OPTION_CP, 0},
                                 {OPTION_STRUCTS, STRUCTS_OWN},
+                                {OPTION_D_WEIGHT, D_WEIGHT_NONE},
                                 {OPTION_RANGE, (uint8_t)(seed / 4 % 2)}};
-    const config_choices choices = config_choose_with(seed, fixed, 5);
+    const config_choices choices = config_choose_with(seed, fixed, 6);
     config *c = config_make(seed, &choices);
     for (int backward = 0; backward < 2; backward++) {
         char description[2048];
@@ -112,7 +119,7 @@ static void check_seed(uint64_t seed)
         tensor_say_strides(args, k.operands, backward);
         config_reset(c);
         CHECK_MESSAGE((backward ? trope_backward(args) : trope_forward(args)) == TROPE_OK, "%s", trope_last_error());
-        uint64_t *packed = gather(args, backward), *alone = rotate_each(c, args, backward);
+        uint64_t *packed = gather(args, backward), *alone = rotate_each(c, &k, backward);
         const long different = count_different(args, backward, packed, alone);
         config_describe(c, description, sizeof description);
         CHECK_MESSAGE(different == 0, "%ld elements differ; varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
