@@ -195,7 +195,7 @@ static void FN(sum_rows)(const trope_plan *plan, int64_t begin, int64_t end)
     for (int64_t number = begin; number < end; number++) {
         trope_locate_row(plan, number, &row);
         trope_find_row(plan, &span, &row);
-        if (row.action == TROPE_ROW_ROTATE)
+        if (row.action == TROPE_ROW_ROTATE && plan->pairs > 0)
             coefficients = FN(find_coefficients)(plan, &row, space);
         for (int i = 0; i < plan->operand_count; i++)
             if (trope_writer_of(&plan->operands[i]) == TROPE_WRITER_SUM)

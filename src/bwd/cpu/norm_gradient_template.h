@@ -222,7 +222,8 @@ static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t 
             if (!o->norm.is_given)
                 continue;
             FN(gradient_of_operand)(plan, o, &row, coefficients, o->norm.d_weight ? of_operand : NULL);
-            of_operand += o->norm.d_weight ? trope_count_weights(o) : 0;
+            if (o->norm.d_weight)
+                of_operand += trope_count_weights(o);
         }
     }
 }
