@@ -26,7 +26,9 @@ static const size_t args_pointers[] = {offsetof(trope_args, stream),       offse
 enum { ARGS_POINTERS = 16, DEVICE_POINTERS = 12, FIRST_HOST_POINTER = 13 }; /* the last four are of the host */
 static const size_t operand_pointers[] = {offsetof(trope_operand, src), offsetof(trope_operand, dst),
                                           offsetof(trope_operand, forward_src)};
-enum { OPERAND_POINTERS = 3 };
+static const size_t norm_pointers[] = {offsetof(trope_norm, weight), offsetof(trope_norm, rstd),
+                                       offsetof(trope_norm, d_weight)};
+enum { OPERAND_POINTERS = 3, NORM_POINTERS = 3 };
 
 /* Changes an int32 or an int64 (or a double) of a struct, its padding and reserved fields included, but no pointer. */
 static void change_word(input *in, void *object, size_t size, const size_t *pointers, int pointer_count)
@@ -45,11 +47,12 @@ static void change_word(input *in, void *object, size_t size, const size_t *poin
 /* A pointer of the call that is not the host's. */
 static void *device_pointer(input *in, call *k)
 {
-    const int which = take_below(in, DEVICE_POINTERS + OPERAND_POINTERS * TROPE_MAX_OPERANDS);
+    const int which = take_below(in, DEVICE_POINTERS + (OPERAND_POINTERS + NORM_POINTERS) * TROPE_MAX_OPERANDS);
     if (which < DEVICE_POINTERS)
         return (char *)&k->args + args_pointers[which];
-    return (char *)&k->operands[(which - DEVICE_POINTERS) / OPERAND_POINTERS] +
-           operand_pointers[(which - DEVICE_POINTERS) % OPERAND_POINTERS];
+    const int i = (which - DEVICE_POINTERS) % TROPE_MAX_OPERANDS, field = (which - DEVICE_POINTERS) / TROPE_MAX_OPERANDS;
+    return field < OPERAND_POINTERS ? (char *)&k->operands[i] + operand_pointers[field]
+                                    : (char *)&k->norm[i] + norm_pointers[field - OPERAND_POINTERS];
 }
 
 static void change_device_pointer(input *in, const config *c, call *k)
@@ -116,7 +119,7 @@ static void change_host_data(input *in, config *c)
 
 static void change(input *in, config *c, call *k)
 {
-    switch (take_below(in, 8)) {
+    switch (take_below(in, 9)) {
     case 0:
     case 1:
         change_word(in, &k->args, sizeof k->args, args_pointers, ARGS_POINTERS);
@@ -134,6 +137,9 @@ static void change(input *in, config *c, call *k)
         break;
     case 6:
         change_data(in, c);
+        break;
+    case 7:
+        change_word(in, &k->norm[take_below(in, TROPE_MAX_OPERANDS)], sizeof k->norm[0], norm_pointers, NORM_POINTERS);
         break;
     default:
         change_host_data(in, c);
@@ -155,7 +161,26 @@ static unsigned char *place_structs(int home, const void *from, size_t known, in
     return to;
 }
 
-/* The args and their operands. Of what must be refused by its size there is no more than the size itself. */
+/* Bytes of a struct that begins with its size. Of what must be refused by that there is no more than the size itself. */
+static size_t bytes_of(uint64_t struct_size)
+{
+    return struct_size > sizeof struct_size && struct_size <= MOST_BYTES ? struct_size : sizeof struct_size;
+}
+
+/* The pointers to norms, of which those of size 0 are NULL. */
+static const void *place_norms(const call *k, int count, int tail)
+{
+    const trope_norm *norms[TROPE_MAX_OPERANDS];
+    for (int i = 0; i < count; i++) {
+        const trope_norm *n = &k->norm[i];
+        norms[i] = NULL;
+        if (n->struct_size)
+            norms[i] = (const void *)place_structs(GUARDED_NORM + i, n, sizeof *n, 1, bytes_of(n->struct_size), tail);
+    }
+    return guarded_copy(GUARDED_NORMS, norms, (size_t)count * sizeof *norms, GUARDED_ABOVE);
+}
+
+/* The args, their operands and norms. */
 static const trope_args *place_call(const call *k, int tail)
 {
     trope_args args = k->args;
@@ -168,11 +193,8 @@ static const trope_args *place_call(const call *k, int tail)
         place_structs(GUARDED_OPERANDS, k->operands, known, are_read, are_read ? args.operand_size : 0, tail / 2);
     if (args.operands)
         args.operands = operands;
-    args.norms = NULL; /* an address that is no memory cannot be refused */
-    size_t size = sizeof args.struct_size;
-    if (args.struct_size > size && args.struct_size <= MOST_BYTES)
-        size = args.struct_size;
-    return (const void *)place_structs(GUARDED_ARGS, &args, sizeof args, 1, size, tail % 2 ? tail : 0);
+    args.norms = place_norms(k, count, tail % 8 == 4 ? tail : 0); /* an address that is no memory cannot be refused */
+    return (const void *)place_structs(GUARDED_ARGS, &args, sizeof args, 1, bytes_of(args.struct_size), tail % 2 ? tail : 0);
 }
 
 /* ---- Running ---- */

@@ -168,7 +168,7 @@ static void repair_norms(uint8_t *v)
                                           OPTION_GRADIENT};
     if (v[OPTION_NORM] == NORM_NONE)
         clear_options(v, of_norm, 6);
-    else if (v[OPTION_NORM] != NORM_EACH || v[OPTION_SHARED] != SHARED_EACH)
+    else if (v[OPTION_NORM] == NORM_ALL || v[OPTION_SHARED] != SHARED_EACH)
         v[OPTION_SHARED] = SHARED_NONE;
     if (v[OPTION_WEIGHT] == WEIGHT_NONE)
         clear_options(v, of_norm + 2, 4);

@@ -17,10 +17,8 @@ static int has_norm(builder *b, int i)
         return 0;
     case NORM_ALL:
         return 1;
-    case NORM_EACH:
-        return once_in(b, 2) && !b->operands[i].shared_heads;
-    default: /* one must have one */
-        return i == 0 || once_in(b, 2);
+    default: /* with ALONE one must have one */
+        return ((b->v[OPTION_NORM] == NORM_ALONE && i == 0) || once_in(b, 2)) && !b->operands[i].shared_heads;
     }
 }
 
