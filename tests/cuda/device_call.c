@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/reference.h"
+
 #define GUARD      256
 #define GUARD_BYTE 0xa5
 
@@ -71,12 +73,14 @@ static void make_room(device_arena *arena, size_t bytes)
 
 /* ---- where everything goes ---- */
 
-/* What brings the first operand in a buffer to a multiple of 16 bytes. */
+/* What brings the first operand or weight in a buffer to a multiple of 16 bytes. */
 static size_t shift_of(const config *c, const trope_args *args, int buffer)
 {
     for (int i = 0; i < args->operand_count; i++) {
-        const void *pointers[] = {args->operands[i].dst, args->operands[i].src, args->operands[i].forward_src};
-        for (int j = 0; j < 3; j++)
+        const trope_norm *norm = reference_norm(args, i);
+        const void *pointers[] = {args->operands[i].dst, args->operands[i].src, args->operands[i].forward_src,
+                                  norm ? norm->weight : NULL};
+        for (int j = 0; j < 4; j++)
             if (pointers[j] && config_buffer_of(c, pointers[j]) == buffer)
                 return (16 - (size_t)((const unsigned char *)pointers[j] - c->buffers[buffer].bytes) % 16) % 16;
     }

@@ -4,7 +4,7 @@
  * f32, f16 and bf16 are equal bit for bit, poison, padding, infinities and NaNs included. Of f64, whose sines come from the
  * device's own library, an element may be off by two ulp or, where the two products of a pair cancel, by the bound of
  * support/reference.h. The gradient of the angles is summed in double in another order, so there two ulp are granted beside
- * what n additions in double may leave; run twice, it has the same bits.
+ * what n additions in double may leave. d_weight is compared with the reference. Run twice, both have the same bits.
  *
  *     cuda_parity [--seed S] [--count N] [--separate 1] */
 #include <math.h>
@@ -28,7 +28,7 @@ typedef struct tally {
         char name[64];
         long calls;
     } kernels[MAX_KERNELS];
-    long f64_elements, f64_beyond, sums, poisoned;
+    long f64_elements, f64_beyond, sums, weights, poisoned;
     long hits[OPTION_COUNT][10]; /* calls with each value of each option */
     double worst_sum;            /* in ulp */
 } tally;
@@ -118,6 +118,28 @@ static void forgive_sums(const results *r, const reference_result *expected, tal
     }
 }
 
+static void forgive_weights(const results *r, const reference_result *expected, tally *t)
+{
+    const int32_t dtype = r->args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    for (int i = 0; i < r->args->operand_count; i++)
+        for (int64_t j = 0; expected->weights[i] && j < reference_weights(r->args, i); j++) {
+            const reference_sum *sum = &expected->weights[i][j];
+            const char *address = (const char *)r->args->norms[i]->d_weight + (size_t)j * number_size(dtype);
+            unsigned char *element = on_device(r, address);
+            t->weights++;
+            if (fabsl(number_load(dtype, element) - sum->value) <= sum->tolerance && (sum->terms || !number_bits(dtype, element)))
+                memcpy(element, address, number_size(dtype));
+        }
+}
+
+static int has_weights(const trope_args *args)
+{
+    for (int i = 0; i < args->operand_count; i++)
+        if (reference_norm(args, i) && args->norms[i]->d_weight)
+            return 1;
+    return 0;
+}
+
 /* ---- one call ---- */
 
 static unsigned char *run_on_device(tally *t, config *c, const call *k, int backward)
@@ -139,7 +161,7 @@ static void check_call(tally *t, config *c, int backward)
 {
     call k = config_call(c, backward);
     results r = {.c = c, .args = call_args(&k), .backward = backward};
-    const int sums = r.args->d_freqs || r.args->d_inv_freq, is_f64 = r.args->dtype == TROPE_F64;
+    const int sums = r.args->d_freqs || r.args->d_inv_freq || has_weights(r.args), is_f64 = r.args->dtype == TROPE_F64;
     r.device = run_on_device(t, c, &k, backward);
     if (sums)
         check_parity(c, is_same_twice(t, c, &k, &r), "cuda_parity, twice");
@@ -150,8 +172,10 @@ static void check_call(tally *t, config *c, int backward)
     run_call(r.args, backward);
     if (is_f64)
         forgive_f64(&r, &expected, t);
-    if (sums)
+    if (sums) {
         forgive_sums(&r, &expected, t);
+        forgive_weights(&r, &expected, t);
+    }
     check_parity(c, is_snapshot(c, r.device), backward ? "cuda_parity, backward" : "cuda_parity, forward");
     t->poisoned += r.args->status && *r.args->status & TROPE_STATUS_POSITION;
     reference_free(&expected);
@@ -226,6 +250,12 @@ static const kind kinds[] = {
     {16, 3, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, PICK(OPERANDS, 1, 2), PICK(WINDOW, WINDOW_WHOLE),
                 PICK(HEADS, HEADS_MANY), PICK(TABLE, TABLE_ROWS), PICK(CU_DTYPE, INDEX_I32)},
      {0, 4, {0, 2, 6, 7}}, {0, 1, {0}}},
+    /* The same with norms, also of heads of which a window is rotated. */
+    {16, 9, 1, {FAST_DTYPES, DENSE_LAYOUTS, ANY_SEQUENCES, FAST_ANGLES, PICK(WINDOW, WINDOW_WHOLE, WINDOW_WHOLE, WINDOW_FRONT),
+                PICK(HEADS, HEADS_MANY), PICK(CU_DTYPE, INDEX_I32), PICK(NORM, NORM_ALL, NORM_ALL, NORM_EACH)},
+     {0, 4, {0, 2, 6, 7}}, {0, 1, {0}}},
+    {64, 53, 0, {PICK(DTYPE, DTYPE_F64), PICK(NORM, NORM_ALL, NORM_EACH, NORM_ALONE), PICK(WEIGHT, WEIGHT_F64)},
+     {0, 1, {0}}, {0, 1, {0}}},
 };
 /* clang-format on */
 
@@ -266,7 +296,7 @@ static config_choices choose(uint64_t seed)
         if (seed % kinds[i].every == kinds[i].rest)
             return choose_kind(&kinds[i], seed);
     config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 3 : 0);
-    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_DTYPE] != DTYPE_F64)
+    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_D_WEIGHT] == D_WEIGHT_NONE && choices.value[OPTION_DTYPE] != DTYPE_F64)
         choices.specials = (int32_t)(seed / 2 % 2);
     choices.times = seed % 20 == 7 ? 40 : 1;
     return choices;
@@ -279,7 +309,7 @@ static void print_tally(const tally *t, uint64_t count)
     for (int i = 0; i < MAX_KERNELS && t->kernels[i].calls; i++)
         printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
     printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
-    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp\n", t->sums, t->worst_sum);
+    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp; %ld of d_weight\n", t->sums, t->worst_sum, t->weights);
     for (int option = 0; option < OPTION_COUNT && count >= ENOUGH; option++)
         for (int value = 0; value < config_value_count(option); value++)
             CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tried", config_option_name(option),
