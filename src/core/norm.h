@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "core/host_device.h"
+#include "core/scalar.h"
 
 /* rstd, of the mean of a head's squares. */
 TROPE_HD float trope_reciprocal_root(float mean, float eps)
@@ -13,7 +13,7 @@ TROPE_HD float trope_reciprocal_root(float mean, float eps)
 #if defined(__CUDA_ARCH__)
     return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
 #else
-    return 1.0f / sqrtf(mean + eps);
+    return trope_canonical(1.0f / sqrtf(mean + eps));
 #endif
 }
 

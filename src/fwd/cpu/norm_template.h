@@ -91,7 +91,7 @@ static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, c
             squares[i] *= squares[i];
         FN(add_block)(&sum, squares, count);
     }
-    return FN(canonical)(REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps));
+    return REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
 }
 
 /* The factors of elements [first, first + count) of a head: weight, or 1 + weight. */
