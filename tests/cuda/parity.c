@@ -127,7 +127,8 @@ static void forgive_weights(const results *r, const reference_result *expected, 
             const char *address = (const char *)r->args->norms[i]->d_weight + (size_t)j * number_size(dtype);
             unsigned char *element = on_device(r, address);
             t->weights++;
-            if (fabsl(number_load(dtype, element) - sum->value) <= sum->tolerance && (sum->terms || !number_bits(dtype, element)))
+            if (fabsl(number_load(dtype, element) - sum->value) <= sum->tolerance &&
+                (sum->terms || !number_bits(dtype, element)))
                 memcpy(element, address, number_size(dtype));
         }
 }
@@ -296,7 +297,8 @@ static config_choices choose(uint64_t seed)
         if (seed % kinds[i].every == kinds[i].rest)
             return choose_kind(&kinds[i], seed);
     config_choices choices = config_choose_with(seed, vectors, seed % 2 ? 3 : 0);
-    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_D_WEIGHT] == D_WEIGHT_NONE && choices.value[OPTION_DTYPE] != DTYPE_F64)
+    if (choices.value[OPTION_GRADIENT] == GRADIENT_NONE && choices.value[OPTION_D_WEIGHT] == D_WEIGHT_NONE &&
+        choices.value[OPTION_DTYPE] != DTYPE_F64)
         choices.specials = (int32_t)(seed / 2 % 2);
     choices.times = seed % 20 == 7 ? 40 : 1;
     return choices;
@@ -309,7 +311,8 @@ static void print_tally(const tally *t, uint64_t count)
     for (int i = 0; i < MAX_KERNELS && t->kernels[i].calls; i++)
         printf("    %-44s %6ld calls\n", t->kernels[i].name, t->kernels[i].calls);
     printf("f64: %ld elements, of which %ld differ by more than 2 ulp, within the bound\n", t->f64_elements, t->f64_beyond);
-    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp; %ld of d_weight\n", t->sums, t->worst_sum, t->weights);
+    printf("%ld sums of d_freqs and d_inv_freq, worst difference %.3g ulp; %ld of d_weight\n", t->sums, t->worst_sum,
+           t->weights);
     for (int option = 0; option < OPTION_COUNT && count >= ENOUGH; option++)
         for (int value = 0; value < config_value_count(option); value++)
             CHECK_MESSAGE(t->hits[option][value] > 0, "%s=%s was never tried", config_option_name(option),

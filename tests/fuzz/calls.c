@@ -194,7 +194,8 @@ static const trope_args *place_call(const call *k, int tail)
     if (args.operands)
         args.operands = operands;
     args.norms = place_norms(k, count, tail % 8 == 4 ? tail : 0); /* an address that is no memory cannot be refused */
-    return (const void *)place_structs(GUARDED_ARGS, &args, sizeof args, 1, bytes_of(args.struct_size), tail % 2 ? tail : 0);
+    return (const void *)place_structs(GUARDED_ARGS, &args, sizeof args, 1, bytes_of(args.struct_size),
+                                       tail % 2 ? tail : 0);
 }
 
 /* ---- Running ---- */

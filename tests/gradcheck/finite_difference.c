@@ -157,7 +157,7 @@ static void check_direction(const angles *a, const double *dy, double gradient, 
     for (int rung = 0; rung < RUNGS; rung++) {
         const double h = ladder[rung];
         double moved;
-        if (rounding > h) /* no difference is left of such a step */
+        if (rounding > h) /* the step is smaller than the rounding of the angles */
             continue;
         const double numeric = difference(a, dy, h / a->per_step, &moved) / (2 * h / a->per_step);
         const double scale = moved * a->p->amplitude * a->per_step, error = fabs(numeric - gradient);

@@ -8,8 +8,10 @@
 
 static config_choices choose(uint64_t seed, const uint8_t (*fixed)[2], int count)
 {
-    const uint8_t always[][2] = {
-        {OPTION_PLACE, PLACE_OUT}, {OPTION_GRADIENT, GRADIENT_TOO}, {OPTION_ACCUMULATE, ACCUMULATE_NONE}, {OPTION_RSTD, RSTD_NONE}};
+    const uint8_t always[][2] = {{OPTION_PLACE, PLACE_OUT},
+                                 {OPTION_GRADIENT, GRADIENT_TOO},
+                                 {OPTION_ACCUMULATE, ACCUMULATE_NONE},
+                                 {OPTION_RSTD, RSTD_NONE}};
     uint8_t all[OPTION_COUNT][2];
     memcpy(all, always, sizeof always);
     if (count)

@@ -74,8 +74,9 @@ static void check_direction(linear_call *p, const numbers *n, const double *dy, 
         scale += fabs(dy[i]) * (fabs(y[0][i]) + fabs(y[0][i] - y[1][i]) / (2 * STEP));
     }
     *worst = fmax(*worst, (double)(fabsl(numeric - slope) / scale));
-    if (!CHECK_MESSAGE(fabsl(numeric - slope) <= LIMIT * scale, "%s: the gradient is %.17Lg, by differences %.17Lg +- %.3Lg",
-                       n->name, slope, numeric, LIMIT * scale))
+    if (!CHECK_MESSAGE(fabsl(numeric - slope) <= LIMIT * scale,
+                       "%s: the gradient is %.17Lg, by differences %.17Lg +- %.3Lg", n->name, slope, numeric,
+                       LIMIT * scale))
         gradcheck_print(p->c, "norm_difference");
     for (int k = 0; k < 4; k++)
         free(y[k]);

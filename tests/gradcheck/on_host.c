@@ -1,7 +1,7 @@
 #include "gradcheck/gradcheck.h"
 
 const char *const gradcheck_program = "gradcheck";
-const char *const gradcheck_usual_parts[] = {"random", "covering", "adjoint", "finite_difference",
+const char *const gradcheck_usual_parts[] = {"random",          "covering",       "adjoint", "finite_difference",
                                              "norm_difference", "angle_gradient", NULL};
 
 void gradcheck_start(void)

@@ -17,7 +17,7 @@ typedef struct whole {
     call k; /* without context parallel */
     int backward;
     char *src[TROPE_MAX_OPERANDS], *dst[TROPE_MAX_OPERANDS], *before[TROPE_MAX_OPERANDS]; /* what dst was */
-    char *x[TROPE_MAX_OPERANDS]; /* forward_src, or NULL */
+    char *x[TROPE_MAX_OPERANDS];                                                          /* forward_src, or NULL */
     float *freqs;
     random_state random;
 } whole;

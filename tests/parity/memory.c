@@ -66,7 +66,7 @@ static void check_contiguous(config *c, int backward)
             make_contiguous(&own, i, backward, &random, in_place && may_be_in_place(&k.operands[i]));
         run_call(call_args(&k), backward);
         unsigned char *here = snapshot(c);
-        run_call(call_args(&own.k), backward); /* which has no other status, rstd and d_weight */
+        run_call(call_args(&own.k), backward); /* writes the same status, rstd and d_weight */
         check_parity(c, same_elements(&k.args, &own.k.args, backward) && is_snapshot(c, here),
                      in_place ? "parity_memory, contiguous in place" : "parity_memory, contiguous");
         free(here);

@@ -183,8 +183,8 @@ static void check_heads(config *c, int backward)
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_GROUP, group);
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_HEAD, head);
             if (alone.norm[0].weight_per_head)
-                alone.norm[0].weight =
-                    advance(alone.norm[0].weight, (group * o->heads_per_group + head) * o->head_dim, alone.norm[0].weight_dtype);
+                alone.norm[0].weight = advance(alone.norm[0].weight, (group * o->heads_per_group + head) * o->head_dim,
+                                               alone.norm[0].weight_dtype);
             run_call(call_args(&alone), backward);
         }
     check_parts(c, whole, BY_HEADS, (o->groups ? o->groups : 1) * o->heads_per_group);
@@ -226,7 +226,7 @@ static void check_sequence(config *c, int backward)
     tensor_say_strides(call_args(&together), together.operands, backward);
     say_strides(&together.args);
     run_tokens(&together, backward, 0, middle, starts);
-    if (middle < together.args.tokens) /* behind the last token another tensor may begin, which is not in place */
+    if (middle < together.args.tokens) /* an empty part may begin where another tensor does, as if it were in place */
         run_tokens(&together, backward, middle, together.args.tokens, starts);
     check_parts(c, whole, BY_SEQUENCE, 1 + (middle > 0 && middle < together.args.tokens));
 }
@@ -234,7 +234,11 @@ static void check_sequence(config *c, int backward)
 int main(int argc, char **argv)
 {
     const seed_range seeds = parse_seeds(argc, argv, 1000);
-#define NO_SUMS {OPTION_GRADIENT, GRADIENT_NONE}, {OPTION_D_WEIGHT, D_WEIGHT_NONE}
+#define NO_SUMS                                                                                                            \
+    {OPTION_GRADIENT, GRADIENT_NONE},                                                                                      \
+    {                                                                                                                      \
+        OPTION_D_WEIGHT, D_WEIGHT_NONE                                                                                     \
+    }
     /* rstd has no strides, by which heads or tokens could have theirs. */
     const uint8_t any[][2] = {NO_SUMS};
     const uint8_t batch[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};

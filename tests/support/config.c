@@ -151,7 +151,7 @@ static void repair_tensors(uint8_t *v)
     }
 }
 
-/* Value 0 is what an option has that does not matter. */
+/* Options that do not matter have value 0. */
 static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -162,9 +162,9 @@ static void repair_norms(uint8_t *v)
 {
     static const uint8_t of_norm[] = {OPTION_RSTD,         OPTION_WEIGHT,      OPTION_D_WEIGHT,
                                       OPTION_WEIGHT_HEADS, OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING},
-                         of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,          OPTION_AXES,  OPTION_ANGLES,
-                                          OPTION_COLUMNS, OPTION_ANGLE_DTYPE,    OPTION_TABLE, OPTION_POSITIONS,
-                                          OPTION_RANGE,   OPTION_TURN,           OPTION_WINDOW, OPTION_MSCALE,
+                         of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,       OPTION_AXES,   OPTION_ANGLES,
+                                          OPTION_COLUMNS, OPTION_ANGLE_DTYPE, OPTION_TABLE,  OPTION_POSITIONS,
+                                          OPTION_RANGE,   OPTION_TURN,        OPTION_WINDOW, OPTION_MSCALE,
                                           OPTION_GRADIENT};
     if (v[OPTION_NORM] == NORM_NONE)
         clear_options(v, of_norm, 6);
@@ -206,7 +206,7 @@ int config_try(random_state *random, const uint8_t (*fixed)[2], int count, confi
         choices->value[option] = (uint8_t)random_between(random, 0, config_value_count(option) - 1);
     if (choices->value[OPTION_OPERANDS] == OPERANDS_MANY && random_between(random, 0, 5)) /* which is much work */
         choices->value[OPTION_OPERANDS] = (uint8_t)random_between(random, 0, 1);
-    if (random_between(random, 0, 2)) /* and the rotation alone is most of what there is to test */
+    if (random_between(random, 0, 2)) /* a fourth of all calls has norms */
         choices->value[OPTION_NORM] = NORM_NONE;
     for (int i = 0; i < count; i++)
         choices->value[fixed[i][0]] = fixed[i][1];
@@ -251,7 +251,7 @@ static void leave_out_gradient(call *k)
     k->args.workspace_size = 0;
 }
 
-/* What a backward call has not that wants gradients of angles or weights alone, nor any that writes rstd. */
+/* A backward call that wants gradients of angles or weights alone has no dst. No backward call writes rstd. */
 static void leave_out_results(const config *c, call *k)
 {
     const uint8_t *v = c->choices.value;
@@ -313,7 +313,7 @@ trope_status config_run(const config *c, const trope_args *args, int backward)
             norm[i].norm.struct_size = sizeof norm[i];
         }
     }
-    larger.args.norms = norms; /* without a norm, all of them NULL */
+    larger.args.norms = norms; /* all NULL without norms */
     larger.args.struct_size = sizeof larger;
     larger.args.operands = &operands[0].operand;
     larger.args.operand_size = sizeof operands[0];

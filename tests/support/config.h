@@ -104,13 +104,13 @@ enum { ACCUMULATE_NONE, ACCUMULATE_ALL, ACCUMULATE_EACH };
 enum { GRADIENT_NONE, GRADIENT_TOO, GRADIENT_ONLY };
 /* The layout of d_freqs. LIKE_TABLE: the table's (where that has a stride of 0, d_freqs has its sum). */
 enum { GRADIENT_LIKE_TABLE, GRADIENT_ROWS, GRADIENT_BATCH_ROWS, GRADIENT_AXES_BATCH_ROWS, GRADIENT_STRIDED };
-/* EACH: some operands have a norm, with weights that differ. ALONE: no operand rotates. */
+/* EACH: some operands have norms, whose fields differ. ALONE: no operand rotates, and some have norms. */
 enum { NORM_NONE, NORM_ALL, NORM_EACH, NORM_ALONE };
 enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F64 };
 enum { WEIGHT_HEADS_SAME, WEIGHT_HEADS_OWN };
-/* WRITE: by the forward call alone. READ: by both. */
+/* WRITE: the forward call writes rstd, and the backward call has none. READ: both calls read it. */
 enum { RSTD_NONE, RSTD_WRITE, RSTD_READ };
-/* ONLY: what has a d_weight has no dst. */
+/* ONLY: an operand with d_weight has no dst. */
 enum { D_WEIGHT_NONE, D_WEIGHT_TOO, D_WEIGHT_ONLY };
 /* LARGER: as a caller of a later version passes them, with zeros behind; config_run does. */
 enum { STRUCTS_OWN, STRUCTS_LARGER };

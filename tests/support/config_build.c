@@ -167,7 +167,7 @@ static void make_status(builder *b)
     *b->a->status = once_in(b, 2) ? 0 : 0x100;
 }
 
-/* Leaves out what a call that rotates nothing must not have. Its windows become heads that are normalised or copied. */
+/* Removes the fields that a call without rotation must not have. All heads are normalised or copied. */
 static void forget_rotation(builder *b)
 {
     trope_args *a = b->a;
@@ -177,7 +177,7 @@ static void forget_rotation(builder *b)
     memset(a->angle_stride, 0, sizeof a->angle_stride);
     for (int i = 0; i < a->operand_count; i++)
         b->operands[i].rotary_dim = TROPE_COPY;
-    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* which is to have a norm */
+    b->operands[0].shared_heads = TROPE_SHARED_NONE; /* it has a norm */
 }
 
 static void build(builder *b)

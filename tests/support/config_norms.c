@@ -2,7 +2,7 @@
 #include "support/config_builder.h"
 #include "support/number.h"
 
-/* The choice of an option; where norms differ from operand to operand, perhaps another. */
+/* The value of an option. Where norms differ between operands, a norm may have another value. */
 static int choose(builder *b, int option)
 {
     if (b->v[OPTION_NORM] == NORM_EACH && once_in(b, 3))
@@ -17,7 +17,7 @@ static int has_norm(builder *b, int i)
         return 0;
     case NORM_ALL:
         return 1;
-    default: /* with ALONE one must have one */
+    default: /* with ALONE the first operand always has one */
         return ((b->v[OPTION_NORM] == NORM_ALONE && i == 0) || once_in(b, 2)) && !b->operands[i].shared_heads;
     }
 }

@@ -28,8 +28,8 @@ enum {
     GUARDED_PAIR_AXIS,
     GUARDED_ARGS,
     GUARDED_OPERANDS,
-    GUARDED_NORMS, /* the pointers to them */
-    GUARDED_NORM,  /* of the first operand, and so on */
+    GUARDED_NORMS, /* the array of pointers to norms */
+    GUARDED_NORM,  /* the norm of operand 0; the next ones follow */
     GUARDED_FIRST_FREE = GUARDED_NORM + TROPE_MAX_OPERANDS,
     GUARDED_HOMES = GUARDED_FIRST_FREE + 4
 };

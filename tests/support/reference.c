@@ -287,7 +287,8 @@ reference_result reference_run(const trope_args *args, int backward)
             result.operands[i] = calloc((size_t)tensor_count(&dst) + 1, sizeof *result.operands[i]);
         const trope_norm *norm = reference_norm(args, i);
         if (norm && norm->rstd_use == TROPE_RSTD_WRITE)
-            result.rstd[i] = calloc((size_t)(args->batch * args->tokens * reference_heads(args, i)), sizeof *result.rstd[i]);
+            result.rstd[i] =
+                calloc((size_t)(args->batch * args->tokens * reference_heads(args, i)), sizeof *result.rstd[i]);
         if (norm && norm->d_weight)
             result.weights[i] = calloc((size_t)reference_weights(args, i), sizeof *result.weights[i]);
     }

@@ -59,7 +59,7 @@ typedef struct reference_result {
     int64_t angle_count;
     double *rstd[TROPE_MAX_OPERANDS];           /* [batch, tokens, heads], NULL where none is written */
     reference_sum *weights[TROPE_MAX_OPERANDS]; /* of d_weight, NULL when not asked for */
-    int32_t status; /* the bits that the status word gets */
+    int32_t status;                             /* the bits that the status word gets */
     int backward;
 } reference_result;
 

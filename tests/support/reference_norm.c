@@ -1,5 +1,5 @@
-/* The reference: the norm of a head, and its gradient. Each operation is rounded to the arithmetic, and is exact enough in double for
- * that to be its only rounding. */
+/* The reference: the norm of a head, and its gradient. Each operation is computed in double and rounded to the arithmetic. In double it is
+ * precise enough that the result is as if it were rounded once. */
 #include <stdlib.h>
 
 #include "support/reference_parts.h"
@@ -129,8 +129,8 @@ static void add_to_weight(const walk *w, head h, int64_t element, const referenc
     sum->terms++;
 }
 
-/* dx = rstd * fma(-x, k, g), with g = w' u, p = sum g x and k = ((p / D) rstd) rstd. An operation on numbers that are off by something
- * may be off by another two roundings, one of the library and one of this. */
+/* dx = rstd * fma(-x, k, g), with g = w' u, p = sum g x and k = ((p / D) rstd) rstd. The library and the reference round each operation
+ * once, so an operation on inexact numbers adds two roundings to the tolerance. */
 void reference_norm_gradient(const walk *w, head h)
 {
     const int64_t dim = w->args->operands[h.operand].head_dim;
