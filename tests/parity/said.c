@@ -30,6 +30,8 @@ static void check_pair_axis(config *c, int backward)
     call k = config_call(c, backward), other = k;
     uint8_t axis[TROPE_MAX_ROTARY_DIM / 2];
     const int pairs = reference_pairs(call_args(&k)), parts = k.args.parts ? k.args.parts : 1;
+    if (!pairs)
+        return;
     for (int i = 0; i < pairs; i++)
         axis[i] = (uint8_t)(i / (pairs / parts));
     other.args.pair_axis = axis;
