@@ -10,33 +10,43 @@
 
 /* ---- the sums of d_weight ---- */
 
-/* The sum of one part of the runs, for the thread's weight: rows of threads take every n-th run each, and are added in order. */
+#define WEIGHT_ROWS (WEIGHT_THREADS / WEIGHT_COLUMNS)
+
+/* Adds every n-th run of a part to the thread's weight, of which there are some. */
+template <typename REAL>
+__device__ __forceinline__ double add_runs(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
+                                           uint32_t first, uint32_t end)
+{
+    constexpr uint32_t TOGETHER = 8; /* that are on their way */
+    double sum = 0;
+    for (uint32_t slice = 0; slice < o.slices; slice++) {
+        const REAL *const from = (const REAL *)s.cells.of_runs + o.sums_at + slice * o.weights + weight;
+        for (uint32_t run = first; run < end; run += TOGETHER * WEIGHT_ROWS) {
+            REAL loaded[TOGETHER];
+#pragma unroll
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                loaded[i] = from[(size_t)min(run + i * WEIGHT_ROWS, end - 1) * s.cells.width];
+#pragma unroll
+            for (uint32_t i = 0; i < TOGETHER; i++)
+                sum += run + i * WEIGHT_ROWS < end ? (double)loaded[i] : 0;
+        }
+    }
+    return sum;
+}
+
+/* The sum of one part of the runs, for the thread's weight: rows of threads are added in order. */
 __device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight, bool present)
 {
-    constexpr uint32_t ROWS = WEIGHT_THREADS / WEIGHT_COLUMNS, TOGETHER = 8;
-    __shared__ double of_rows[ROWS][WEIGHT_COLUMNS];
+    __shared__ double of_rows[WEIGHT_ROWS][WEIGHT_COLUMNS];
     const uint32_t of_part = (s.runs + s.parts - 1) / s.parts, begin = min(blockIdx.y * of_part, s.runs),
                    end = min(begin + of_part, s.runs), row = threadIdx.x / WEIGHT_COLUMNS;
     double sum = 0;
-    for (uint32_t slice = 0; present && slice < o.slices; slice++) {
-        for (uint32_t run = begin + row; run < end; run += TOGETHER * ROWS) {
-            double loaded[TOGETHER];
-#pragma unroll
-            for (uint32_t i = 0; i < TOGETHER; i++) {
-                const size_t at = (size_t)(run + i * ROWS) * s.cells.width + o.sums_at + slice * o.weights + weight;
-                loaded[i] = run + i * ROWS >= end ? 0
-                            : s.is_f64            ? ((const double *)s.cells.of_runs)[at]
-                                                  : (double)((const float *)s.cells.of_runs)[at];
-            }
-#pragma unroll
-            for (uint32_t i = 0; i < TOGETHER; i++)
-                sum += loaded[i];
-        }
-    }
+    if (present)
+        sum = s.is_f64 ? add_runs<double>(s, o, weight, begin + row, end) : add_runs<float>(s, o, weight, begin + row, end);
     of_rows[row][threadIdx.x % WEIGHT_COLUMNS] = sum;
     __syncthreads();
     sum = 0;
-    for (uint32_t i = 0; i < ROWS; i++)
+    for (uint32_t i = 0; i < WEIGHT_ROWS; i++)
         sum += of_rows[i][threadIdx.x % WEIGHT_COLUMNS];
     return sum;
 }

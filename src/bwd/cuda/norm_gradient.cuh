@@ -51,7 +51,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         const block_tensor<int32_t> &t = call.x[this->item.segment];
         from_x = this->from + call.x_moved[this->item.segment];
         if (!call.x_is_alike)
-            from_x = this->has_norm ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, this->row,
+            from_x = this->has_norm() ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, this->row,
                                                                  this->item.head, this->item.lane)
                                     : t.base;
         from_x = found_here(from_x);
@@ -66,7 +66,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     /* For all threads of a warp. */
     __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, int32_t action, bool own)
     {
-        const bool rotates = this->has_norm && action == TROPE_ROW_ROTATE,
+        const bool rotates = this->has_norm() && action == TROPE_ROW_ROTATE,
                    is_stored = this->segment(call).dst.base != NULL;
         lane_values<R> g(this->v);
         if (rotates && this->is_window(call)) {
@@ -79,23 +79,25 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             lane_values<R> terms(x);
             terms.multiply(this->rstd);
             terms.multiply(g);
-            if (!rotates || !counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row))
-                terms.clear();
-            leave_terms<R>(call.shape, terms);
+            if (R::ROWS == ROWS_FROM_TOKENS ||
+                (rotates && counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row)))
+                leave_terms<R>(call.shape, terms);
+            else
+                leave_terms<R>(call.shape, lane_values<R>());
             x.forget();
         }
-        if (this->has_norm)
+        if (this->has_norm())
             this->weights.multiply(call, this->norm(call), &g);
         lane_values<R> products(x);
         products.multiply(g);
         x.forget();
-        const float slope = trope_norm_slope(mean_of_head<R>(call, this->item.present, products), this->rstd);
+        const float slope = trope_norm_slope(mean_of_head<R>(call, this->is_present(), products), this->rstd);
         if (rotates && is_stored) {
             g.subtract(lane_values<R>(x), slope);
             g.multiply(this->rstd);
             this->v.template set_pairs<R::PAIRS, false>(0, g.of);
             this->store_anywhere(call);
-        } else if (this->item.present && !rotates && is_stored) {
+        } else if (this->is_present() && !rotates && is_stored) {
             this->finish_copy(call, action, this->norm(call).is_given);
         }
     }
@@ -114,13 +116,12 @@ template <class R> __device__ __forceinline__ void add_cell(const norm_gradient_
     const uint32_t head_dim = call.head_dim, slice = slice_of_block(shape), lanes = call.head_lanes,
                    first_unit = slice * shape.units_of_block;
 #pragma unroll 1
-    for (uint32_t i = thread_of_block(); i < shape.segments * head_dim; i += threads_of_block()) {
+    for (uint32_t i = thread_of_block(); i < call.operands * head_dim; i += threads_of_block()) {
         uint32_t segment = 0, e = i;
         for (; e >= head_dim; e -= head_dim)
             segment++;
         const operand_gradient &o = call.of[segment];
-        const uint32_t begin = max(call.first_unit[segment], first_unit),
-                       end = min(call.first_unit[segment] + call.segments[segment].heads, first_unit + shape.units_of_block);
+        const uint32_t begin = max(o.first_head, first_unit), end = min(o.after_head, first_unit + shape.units_of_block);
         if (!o.is_wanted || begin >= end)
             continue;
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,

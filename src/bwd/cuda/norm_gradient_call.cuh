@@ -24,6 +24,7 @@ struct norm_cells {
  * each head. */
 struct operand_gradient {
     uint32_t is_wanted;   /* d_weight is */
+    uint32_t first_head, after_head; /* in the count of all operands */
     uint32_t sums_at;     /* where its sums begin in a run's */
     uint32_t first_slice; /* that has heads of it */
     uint32_t slices;      /* that leave sums of the same weights */
@@ -40,6 +41,7 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
+    uint32_t operands; /* with a norm: the first segments */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
     int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x, if */
     uint32_t x_is_alike;                     /* lanes of all x are as far apart as those of dy */

@@ -61,6 +61,8 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         *g = {};
         g->is_wanted = o.norm.d_weight != NULL;
         g->sums_at = (uint32_t)width;
+        g->first_head = before;
+        g->after_head = after;
         g->first_slice = before / cells.slice_heads;
         for (int pair = 0; pair < o.rotary_dim / 2; pair++)
             g->axes |= 1u << trope_pair_axis(&plan, pair);
@@ -112,6 +114,7 @@ struct norm_gradient_blocks : norm_blocks {
     {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
+        call->operands = 0;
         plan_operand_gradients(plan, plan_cells(plan), call->of);
     }
 
@@ -125,6 +128,7 @@ struct norm_gradient_blocks : norm_blocks {
         form.pairs_of_lane = 16 / plan.element_size;
         form.splits = call->shape.splits != 0;
         call->x[number] = call->segments[number].src;
+        call->operands += o.norm.is_given;
         if (o.norm.is_given)
             call->x[number] = plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride,
                                                    plan.interleaved_forward_src);

@@ -17,6 +17,11 @@ struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
 template <class R> struct lane_values {
     float of[2][R::PAIRS];
 
+    /* Zeros. */
+    __device__ __forceinline__ lane_values() : of()
+    {
+    }
+
     __device__ __forceinline__ explicit lane_values(const typename R::lane &v)
     {
 #pragma unroll
@@ -45,13 +50,6 @@ template <class R> struct lane_values {
         for (int i = 0; i < 2 * R::PAIRS; i++)
             of[i / R::PAIRS][i % R::PAIRS] =
                 trope_fma(-other.of[i / R::PAIRS][i % R::PAIRS], factor, of[i / R::PAIRS][i % R::PAIRS]);
-    }
-
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < 2 * R::PAIRS; i++)
-            of[i / R::PAIRS][i % R::PAIRS] = 0;
     }
 
     __device__ __forceinline__ void round()
@@ -105,17 +103,25 @@ __device__ __forceinline__ float mean_of_head(const norm_call &call, bool presen
     float first = sum_of_vector<R::PAIRS>(values.of[0]), second = sum_of_vector<R::PAIRS>(values.of[1]);
     if (call.any_idles && !present)
         first = second = 0;
+    if (call.join >= call.head_lanes) {
 #pragma unroll
-    for (uint32_t step = 1; step < 32; step *= 2) {
-        if (step == call.head_lanes)
-            break;
-        if (step == call.join)
-            first = trope_add(first, second);
-        first = trope_add(first, __shfl_xor_sync(UINT32_MAX, first, (int)step));
-        if (step < call.join)
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            if (step == call.head_lanes)
+                break;
+            first = trope_add(first, __shfl_xor_sync(UINT32_MAX, first, (int)step));
             second = trope_add(second, __shfl_xor_sync(UINT32_MAX, second, (int)step));
+        }
+        first = trope_add(first, second);
+    } else {
+#pragma unroll 1
+        for (uint32_t step = 1; step < call.head_lanes; step *= 2) {
+            if (step == call.join)
+                first = trope_add(first, second);
+            first = trope_add(first, __shfl_xor_sync(UINT32_MAX, first, (int)step));
+            second = trope_add(second, __shfl_xor_sync(UINT32_MAX, second, (int)step));
+        }
     }
-    const float sum = trope_add(call.join >= call.head_lanes ? trope_add(first, second) : first, 0.0f);
+    const float sum = trope_add(first, 0.0f);
     return call.reciprocal != 0 ? trope_mul(sum, call.reciprocal) : sum / (float)call.head_dim;
 }
 
@@ -149,8 +155,16 @@ template <class R> struct lane_weights {
 
     __device__ __forceinline__ void multiply(const norm_call &call, const block_norm &n, lane_values<R> *x) const
     {
-        if (!n.weight)
-            return;
+        if (n.weight && call.plus_one)
+            multiply<true>(call, n, x);
+        else if (n.weight)
+            multiply<false>(call, n, x);
+    }
+
+  private:
+    template <bool PLUS_ONE>
+    __device__ __forceinline__ void multiply(const norm_call &call, const block_norm &n, lane_values<R> *x) const
+    {
         if (call.weight_dtype == TROPE_F32) {
 #pragma unroll
             for (int i = 0; i < 2 * R::PAIRS; i += 4) {
@@ -158,41 +172,50 @@ template <class R> struct lane_weights {
                 load_words<4>(n.weight + (first + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) * sizeof(float), words);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    multiply_by(call, trope_float_from_bits(words[j]), i + j, x);
+                    multiply_by<PLUS_ONE>(trope_float_from_bits(words[j]), i + j, x);
             }
         } else if (call.weight_dtype == TROPE_BF16) {
 #pragma unroll
             for (int i = 0; i < 2 * R::PAIRS; i++)
-                multiply_by(call, trope_bf16_to_f32(half(i)), i, x);
+                multiply_by<PLUS_ONE>(trope_bf16_to_f32(half(i)), i, x);
         } else {
 #pragma unroll
             for (int i = 0; i < 2 * R::PAIRS; i++)
-                multiply_by(call, trope_f16_to_f32(half(i)), i, x);
+                multiply_by<PLUS_ONE>(trope_f16_to_f32(half(i)), i, x);
         }
     }
 
-  private:
     __device__ __forceinline__ uint16_t half(int i) const
     {
         return (uint16_t)(raw[i / R::PAIRS][i % R::PAIRS / 2] >> 16 * (i % 2));
     }
 
-    static __device__ __forceinline__ void multiply_by(const norm_call &call, float w, int i, lane_values<R> *x)
+    template <bool PLUS_ONE> static __device__ __forceinline__ void multiply_by(float w, int i, lane_values<R> *x)
     {
         float *const of = &x->of[i / R::PAIRS][i % R::PAIRS];
-        *of = trope_mul(*of, trope_add(call.added_to_weights, w));
+        *of = trope_mul(*of, PLUS_ONE ? trope_add(1.0f, w) : w);
     }
 };
 
 template <class R> struct norm_job : lane_job<R> {
     lane_weights<R> weights;
     float rstd;
-    bool has_norm; /* its item is there, and has one */
+    uint32_t use; /* 0: there is no item, 1: it has no norm, 2: it has one */
 
     __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
         : lane_job<R>(call, first_row, rows)
     {
-        has_norm = this->item.present && norm(call).is_given;
+        use = this->item.present ? 1 + norm(call).is_given : 0;
+    }
+
+    __device__ __forceinline__ bool is_present() const
+    {
+        return use > 0;
+    }
+
+    __device__ __forceinline__ bool has_norm() const
+    {
+        return use > 1;
     }
 
     __device__ __forceinline__ const block_norm &norm(const typename R::call &call) const
@@ -213,9 +236,18 @@ template <class R> struct norm_job : lane_job<R> {
         return (2 * lane - in_run) * R::PAIRS;
     }
 
-    __device__ __forceinline__ float *rstd_place(const typename R::call &call) const
+    /* (Found again, so that it needs no registers meanwhile.) */
+    __device__ __forceinline__ void find_row_again(const typename R::call &call)
+    {
+        const typename R::index first =
+            (typename R::index)block_of_rows(call.shape) * (typename R::index)call.shape.rows_of_block;
+        this->row = find_row<R::ADDRESSES, typename R::index>(call.shape, first + (typename R::index)this->item.row);
+    }
+
+    __device__ __forceinline__ float *rstd_place(const typename R::call &call)
     {
         const trope_plan &plan = call.plan.plan;
+        find_row_again(call);
         const int64_t row = this->row.batch(call.shape) * plan.tokens + this->row.token(call.shape);
         return norm(call).rstd + row * this->segment(call).heads + this->item.head;
     }
@@ -223,13 +255,13 @@ template <class R> struct norm_job : lane_job<R> {
     /* Loads the weights, and finds the rstd of the head that `x` is a lane of. For all threads of a warp. */
     __device__ __forceinline__ void prepare_norm(const typename R::call &call, typename R::lane *x)
     {
-        if (has_norm)
+        if (has_norm())
             weights.load(call, norm(call), this->item.head * norm(call).weight_of_head + find_element(call));
         lane_values<R> squares(*x);
         squares.multiply(squares);
         x->forget();
-        rstd = trope_reciprocal_root(mean_of_head<R>(call, this->item.present, squares), call.eps);
-        if (call.has_rstd && has_norm && norm(call).rstd && norm(call).reads_rstd)
+        rstd = trope_reciprocal_root(mean_of_head<R>(call, is_present(), squares), call.eps);
+        if (call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd)
             rstd = *rstd_place(call);
     }
 
@@ -270,8 +302,10 @@ template <class R> struct norm_job : lane_job<R> {
         this->store_anywhere(call);
     }
 
-    __device__ __forceinline__ void store_anywhere(const typename R::call &call) const
+    __device__ __forceinline__ void store_anywhere(const typename R::call &call)
     {
+        if (!call.shape.all_are_alike)
+            find_row_again(call);
         char *const to = this->find_to(call);
         this->v.store(to, to + this->segment(call).dst.second);
     }
@@ -289,7 +323,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, []() {}, [&]() { job.prepare_norm(call, &job.v); });
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
-    if (job.has_norm) {
+    if (job.has_norm()) {
         const bool rotates = action == TROPE_ROW_ROTATE;
         if (call.has_rstd && job.norm(call).rstd && !job.norm(call).reads_rstd && job.item.lane == 0)
             *job.rstd_place(call) = rotates ? job.rstd : 0;
@@ -299,7 +333,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
             job.template finish_norm<false>(call, own);
         else
             job.finish_copy(call, action, true);
-    } else if (job.item.present) {
+    } else if (job.is_present()) {
         job.prepare(call);
         if (job.is_usual(call, action, own))
             job.template rotate_usually<false>(call);

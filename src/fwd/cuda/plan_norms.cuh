@@ -75,7 +75,7 @@ struct norm_blocks : rotation_blocks {
         call->first_lane = (uint32_t)o.rotary_offset / of_lane;
         call->window_lanes = (uint32_t)o.rotary_dim / of_lane;
         call->weight_dtype = usual.of_weights.weight_dtype;
-        call->added_to_weights = usual.of_weights.plus_one ? 1.0f : -0.0f;
+        call->plus_one = usual.of_weights.plus_one;
         call->rounding = usual.of_weights.rounding;
         call->head_dim = (uint32_t)o.head_dim;
         call->reciprocal = power_of_two(call->head_dim) == call->head_dim ? 1.0f / (float)o.head_dim : 0;
