@@ -29,15 +29,15 @@ static trope_status check_tail(const char *function, const char *name, const voi
     return TROPE_OK;
 }
 
-/* Fields that an older caller's struct lacks become 0. */
-static trope_status copy_struct(const char *function, const char *name, void *to, const size_t sizes[2], const void *from)
+/* Fields that an older caller's struct lacks become 0. size_name: of its first member. */
+static trope_status copy_struct(const char *function, const char *size_name, void *to, const size_t sizes[2],
+                                const void *from)
 {
     const size_t known = sizes[0], older = sizes[1];
     uint64_t from_size;
-    REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", name);
     memcpy(&from_size, from, sizeof from_size);
-    CHECK(check_struct_size(function, "struct_size", from_size, known, older));
-    CHECK(check_tail(function, "struct_size", from, (const uint64_t[]){known, from_size}));
+    CHECK(check_struct_size(function, size_name, from_size, known, older));
+    CHECK(check_tail(function, size_name, from, (const uint64_t[]){known, from_size}));
     memset(to, 0, known);
     memcpy(to, from, from_size < known ? from_size : known);
     return TROPE_OK;
@@ -45,13 +45,15 @@ static trope_status copy_struct(const char *function, const char *name, void *to
 
 trope_status trope_copy_struct(const char *function, const char *name, void *to, size_t size, const void *from)
 {
-    return copy_struct(function, name, to, (const size_t[]){size, size}, from);
+    REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", name);
+    return copy_struct(function, "struct_size", to, (const size_t[]){size, size}, from);
 }
 
 /* Callers that were compiled against 0.2 have args that end before norms. */
 static trope_status copy_args(const char *function, trope_args *to, const trope_args *from)
 {
-    return copy_struct(function, "args", to, (const size_t[]){sizeof *to, offsetof(trope_args, norms)}, from);
+    REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", "args");
+    return copy_struct(function, "struct_size", to, (const size_t[]){sizeof *to, offsetof(trope_args, norms)}, from);
 }
 
 static void replace_zero(int32_t *field, int32_t value)
@@ -84,17 +86,26 @@ static trope_status copy_operands(const char *function, trope_call *call)
     return TROPE_OK;
 }
 
+#define SIZE_NAME(i)                "norms[" #i "].struct_size"
+#define FOUR_SIZE_NAMES(a, b, c, d) SIZE_NAME(a), SIZE_NAME(b), SIZE_NAME(c), SIZE_NAME(d)
+static const char *const norm_size_names[TROPE_MAX_OPERANDS] = {FOUR_SIZE_NAMES(0, 1, 2, 3), FOUR_SIZE_NAMES(4, 5, 6, 7),
+                                                                FOUR_SIZE_NAMES(8, 9, 10, 11),
+                                                                FOUR_SIZE_NAMES(12, 13, 14, 15)};
+
 /* Copies the norms of operands that have one. */
 static trope_status copy_norms(const char *function, trope_call *call)
 {
     const trope_norm *const *norms = call->args.norms;
+    REQUIRE((uintptr_t)norms % _Alignof(const trope_norm *) == 0, TROPE_ERROR_ARGUMENT,
+            "norms (%p) must be aligned to %zu bytes", (const void *)norms, _Alignof(const trope_norm *));
     call->callers_norms = norms;
     call->args.norms = NULL;
     for (int i = 0; norms && i < call->args.operand_count; i++) {
         call->norms[i] = NULL;
         if (!norms[i])
             continue;
-        CHECK(trope_copy_struct(function, "norms", &call->norm[i], sizeof call->norm[i], norms[i]));
+        const size_t size = sizeof call->norm[i];
+        CHECK(copy_struct(function, norm_size_names[i], &call->norm[i], (const size_t[]){size, size}, norms[i]));
         call->norms[i] = &call->norm[i];
         call->args.norms = call->norms;
     }

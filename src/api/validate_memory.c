@@ -207,7 +207,7 @@ static trope_status list_norms(const char *function, const trope_call *call, mem
     const int count = call->args.operand_count;
     for (int i = 0; i < count; i++)
         CHECK(list_norm(function, call, i, list));
-    return list_memory(function, list, flat_memory("norms", call->callers_norms, count, sizeof(void *)), sizeof(void *));
+    return list_memory(function, list, flat_memory("norms", call->callers_norms, count, sizeof(void *)), 1);
 }
 
 static trope_status list_indices(const char *function, const trope_args *a, memory_list *list)

@@ -28,7 +28,8 @@ static void of_one_field(void)
     FORWARD_ROW(normed(), n->eps = 1e-60, ARGUMENT, "norms[0].eps", "arithmetic");
     FORWARD_ROW(normed(), n->eps = 1e300, ARGUMENT, "norms[0].eps", "finite");
     FORWARD_ROW(normed(), n->eps = NAN, ARGUMENT, "norms[0].eps", "finite");
-    FORWARD_ROW(normed(), n->struct_size = 8, ARGUMENT, "struct_size", "(8)");
+    for (size_t size = 0; size < sizeof *n; size++)
+        FORWARD_ROW(normed(), n->struct_size = size, ARGUMENT, "norms[0].struct_size", in_brackets((int64_t)size));
 }
 
 static void of_fields_together(void)
@@ -49,6 +50,13 @@ static void of_fields_together(void)
     ROW_FOR(BACKWARD, norm_gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
 }
 
+/* A copy of a norm that is not aligned. */
+static const char *place_oddly(const trope_norm *norm)
+{
+    _Alignas(8) static char bytes[sizeof *norm + 4];
+    return memcpy(bytes + 4, norm, sizeof *norm);
+}
+
 /* Fields of a rotation in a call without one. */
 static void of_no_rotation(void)
 {
@@ -63,8 +71,36 @@ static void of_no_rotation(void)
                 ARGUMENT, "position_ids", "no operand");
 }
 
+/* Structs of later versions, in which what this one does not know is 0, or is not. */
+static void of_sizes(void)
+{
+    static struct {
+        trope_norm known;
+        uint64_t newer;
+    } larger;
+    char name[64];
+    for (int i = 0; i < 2; i++) {
+        begin(normed());
+        larger.known = *n;
+        larger.known.struct_size = sizeof larger;
+        larger.known.rstd = NULL;
+        larger.known.rstd_use = 0;
+        norms_of_call[i] = &larger.known;
+        larger.newer = 0;
+        CHECK_MESSAGE(!trope_kernel_name(a, 0, name, sizeof name), "norms[%d]: %s", i, trope_last_error());
+        larger.newer = 1;
+        check_refused(
+            &(refusal){"a larger norm", ARGUMENT, i ? "norms[1].struct_size" : "norms[0].struct_size", "is not 0"},
+            FORWARD | NAME);
+    }
+}
+
 static void of_memory(void)
 {
+    FORWARD_ROW(normed(), a->norms = (const trope_norm *const *)(const void *)((char *)norms_of_call + 4), ARGUMENT,
+                "norms", "aligned");
+    FORWARD_ROW(normed(), norms_of_call[0] = (const trope_norm *)(const void *)place_oddly(n), ARGUMENT,
+                "norms[0].struct_size", "aligned");
     FORWARD_ROW(normed(), n->weight = plus(in.weight, 1), ARGUMENT, "norms[0].weight", "aligned");
     FORWARD_ROW(normed(), n->rstd = plus(out.rstd, 2), ARGUMENT, "norms[0].rstd", "aligned");
     FORWARD_ROW(normed(), n->rstd = out.q, OVERLAP, "operands[0].dst", "norms[0].rstd");
@@ -78,6 +114,7 @@ int main(void)
     of_one_field();
     of_fields_together();
     of_no_rotation();
+    of_sizes();
     of_memory();
     return refused_result();
 }
