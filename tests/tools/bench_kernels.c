@@ -77,10 +77,10 @@ static int visit(void *context, const bench_made_call *made)
     return 0;
 }
 
-/* Heads that are not made of vectors go by elements or not at all. Norms are called by tests/cuda/norm.c, not by the bench. */
+/* Heads that are not made of vectors go by elements or not at all. */
 static int only_way(const char *name)
 {
-    return strstr(name, "-elements") != NULL || strstr(name, "-norm") != NULL;
+    return strstr(name, "-elements") != NULL;
 }
 
 int main(int argc, char **argv)

@@ -179,6 +179,10 @@ def bench_cuda_cases():
     moved("mla-kv-128-bwd-s4096-tokens/bf16", (128 * 256 + 64 + 128 * 320) * 2)
     moved("h-32-add-s8192-tokens/bf16", 3 * 32 * 128 * 2)
     moved("h-32-out-s8192-thd-zigzag/bf16", 2 * 32 * 128 * 2)
+    moved("norm-32-8-s8192-tokens/bf16", 2 * 40 * 128 * 2)
+    moved("norm-16-2-dim-256-quarter-s8192-tokens/bf16", 2 * 18 * 256 * 2)
+    moved("norm-32-8-bwd-s8192-tokens/bf16", 3 * 40 * 128 * 2)
+    moved("norm-qkv-32-8-split-bwd-s8192-tokens/bf16", (2 * 48 + 40) * 128 * 2)
 
 
 def bench_saves():

@@ -77,6 +77,7 @@ typedef struct bench_case {
     int32_t rotary_dim, rotary_offset;      /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
     int32_t backward, in_place, angle_gradient, accumulate;
+    int32_t norm; /* 1: heads that rotate have a norm, whose weight has the operands' dtype; backward with d_weight */
     bench_rows rows;
     int64_t tokens; /* per batch entry; 0 = as many as it takes to move those of --bytes */
 } bench_case;
@@ -103,6 +104,8 @@ enum {
     AREA_CU_SEQLENS,
     AREA_CU_SEQLENS_PADDED,
     AREA_D_ANGLES,
+    AREA_WEIGHT, /* of the norms of all operands, one after the other */
+    AREA_D_WEIGHT,
     AREA_WORKSPACE,
     AREA_COUNT
 };
@@ -122,6 +125,7 @@ typedef struct bench_problem {
     double moved;            /* bytes, by the rule in docs/bench.md */
     device_runs runs;        /* those of a call in place that leaves out parts of AREA_SRC */
     double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */
+    double weight_slack;     /* the same of the weights' */
     size_t size[AREA_COUNT]; /* bytes of each area */
     double inv_freq[TROPE_MAX_ROTARY_DIM / 2];
     uint64_t phase_step[TROPE_MAX_ROTARY_DIM / 2];
@@ -141,6 +145,8 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench
 typedef struct bench_call {
     trope_args args;
     trope_operand operands[3];
+    trope_norm norm[3];
+    const trope_norm *norms[3];
 } bench_call;
 
 /* The call, on areas of memory, which it does not look into. Its device, threads and isa are left to the caller, and so is

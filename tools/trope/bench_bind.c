@@ -36,7 +36,7 @@ static int bind_tensor(const bench_problem *p, void *const *area, bench_call *ca
     o->accumulate = c->accumulate;
     if (!c->in_place)
         o->dst = (char *)area[AREA_DST] + before;
-    if (c->angle_gradient) {
+    if (bench_reads_forward(c)) {
         o->forward_src = (char *)area[AREA_FORWARD_SRC] + before;
         o->forward_src_layout = bench_layout(c);
     }
@@ -60,6 +60,14 @@ static void take_apart(const bench_problem *p, void *const *area, trope_operand 
     }
 }
 
+/* Its place within another packed tensor, as in the one that it has now. */
+static void find_forward(void *const *area, trope_operand *o, const void *buffer)
+{
+    o->forward_src = (char *)area[AREA_FORWARD_SRC] + ((const char *)o->src - (const char *)buffer);
+    o->forward_src_layout = o->src_layout;
+    memcpy(o->forward_src_stride, o->src_stride, sizeof o->src_stride);
+}
+
 /* Q, K or V of the packed tensor, to the same place or, after one of `skip` heads, to a tensor of its own; backward from
  * there. */
 static int bind_part(const bench_problem *p, void *const *area, bench_call *call, int32_t which, int32_t skip)
@@ -79,6 +87,8 @@ static int bind_part(const bench_problem *p, void *const *area, bench_call *call
     trope_operand *o = next_operand(call);
     if (trope_fill_qkv(o, &qkv, which))
         return complain("%s: %s", c->name, trope_last_error());
+    if (bench_reads_forward(c) && which != TROPE_V)
+        find_forward(area, o, qkv.buffer);
     if (!c->in_place)
         take_apart(p, area, o, bench_tensor_bytes(p, (int64_t)skip * bench_head_dim(c)));
     return 0;
@@ -179,8 +189,27 @@ static void bind_angle_gradient(const bench_problem *p, void *const *area, trope
     args->d_freqs = p->cols ? area[AREA_D_ANGLES] : NULL;
     args->d_freqs_layout = p->cols ? TROPE_TABLE_ROWS : 0;
     args->d_inv_freq = p->cols ? NULL : area[AREA_D_ANGLES];
-    args->workspace = area[AREA_WORKSPACE];
-    args->workspace_size = p->size[AREA_WORKSPACE];
+}
+
+/* Of the operands that rotate: V, which is copied, has none. */
+static void bind_norms(const bench_problem *p, void *const *area, bench_call *call)
+{
+    const int64_t dim = bench_head_dim(p->c);
+    for (int i = 0; i < call->args.operand_count; i++) {
+        trope_norm *n = &call->norm[i];
+        if (call->operands[i].rotary_dim == TROPE_COPY)
+            continue;
+        *n = (trope_norm){.struct_size = sizeof *n,
+                          .weight = (char *)area[AREA_WEIGHT] + i * dim * value_size(p->dtype),
+                          .weight_dtype = p->dtype,
+                          .scope = TROPE_NORM_HEAD,
+                          .order = TROPE_NORM_BEFORE,
+                          .eps = 1e-6};
+        if (p->c->backward)
+            n->d_weight = (char *)area[AREA_D_WEIGHT] + i * dim * value_size(bench_weight_gradient_dtype(p));
+        call->norms[i] = n;
+    }
+    call->args.norms = call->norms;
 }
 
 static void bind_positions(const bench_problem *p, void *const *area, trope_args *args)
@@ -232,7 +261,15 @@ int bench_bind(const bench_problem *p, void *const *area, bench_call *call)
     bind_angles(p, area, args);
     if (p->c->angle_gradient)
         bind_angle_gradient(p, area, args);
+    if (bench_reads_forward(p->c)) {
+        args->workspace = area[AREA_WORKSPACE];
+        args->workspace_size = p->size[AREA_WORKSPACE];
+    }
     bind_positions(p, area, args);
     bind_sequences(p, area, args);
-    return bind_operands(p, area, call) ? RESULT_REFUSED : 0;
+    if (bind_operands(p, area, call))
+        return RESULT_REFUSED;
+    if (p->c->norm)
+        bind_norms(p, area, call);
+    return 0;
 }

@@ -67,7 +67,9 @@ void bench_fill(const bench_problem *p, void *const *area, int32_t threads)
         fill_values(p, area[AREA_DST], p->size[AREA_DST], 3, threads);
     else if (!p->c->in_place)
         memset(area[AREA_DST], 0xff, p->size[AREA_DST]);
+    fill_values(p, area[AREA_WEIGHT], p->size[AREA_WEIGHT], 4, threads);
     memset(area[AREA_D_ANGLES], 0xff, p->size[AREA_D_ANGLES]);
+    memset(area[AREA_D_WEIGHT], 0xff, p->size[AREA_D_WEIGHT]);
     if (p->cols)
         parallel_bytes(fill_rows, &job, (size_t)(bench_table_rows(p) * bench_tables(p->c)), threads);
     bench_write_indices(p, area);

@@ -20,7 +20,9 @@ typedef enum call_class {
     MLA_FORWARD,
     MLA_BACKWARD,
     ANGLE_GRADIENT,
-    ACCUMULATE
+    ACCUMULATE,
+    NORM,
+    NORM_BACKWARD
 } call_class;
 
 /* Where the angles of a row come from. */
@@ -41,6 +43,8 @@ static call_class class_of_call(const bench_problem *p)
 {
     const bench_case *c = p->c;
     const int is_one = c->form == BENCH_PLAIN;
+    if (c->norm)
+        return c->backward ? NORM_BACKWARD : NORM;
     if (c->form == BENCH_MLA_KV)
         return c->backward ? MLA_BACKWARD : MLA_FORWARD;
     if (c->form == BENCH_STRIDED)
@@ -102,6 +106,11 @@ static const goal_rule rules[] = {
     {CLASS(ACCUMULATE),                             128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},
     {CLASS(STRIDED),                                128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.75)},
     {CLASS(NATIVE),                                 128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.95)},
+    {CLASS(NORM),                                   128, NO_LIMIT,  FROM(8),  ALL_ROWS(0.98)},
+    {CLASS(NORM),                                   34, 64,         FROM(8),  ALL_ROWS(0.96)},
+    /* The tokens of the same sizes forward. */
+    {CLASS(NORM_BACKWARD),                          192, NO_LIMIT,  FROM(8),  ALL_ROWS(0.93)},
+    {CLASS(NORM_BACKWARD),                          51, 96,         FROM(8),  ALL_ROWS(0.85)},
 };
 /* clang-format on */
 

@@ -55,6 +55,16 @@ int bench_is_qkv(const bench_case *c)
     return c->form == BENCH_QKV_SPLIT || c->form == BENCH_QKV_INSIDE;
 }
 
+int bench_reads_forward(const bench_case *c)
+{
+    return c->angle_gradient || (c->norm && c->backward);
+}
+
+int32_t bench_weight_gradient_dtype(const bench_problem *p)
+{
+    return p->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+}
+
 int32_t bench_id_axes(const bench_case *c)
 {
     if (c->rows.positions == BENCH_IDS_SECTIONS || c->rows.positions == BENCH_IDS_INTERLEAVED)
@@ -102,7 +112,8 @@ static int64_t elements_read(const bench_case *c)
 {
     if (c->in_place)
         return rotated_heads(c) * bench_rotary_dim(c);
-    return source_elements(c) * (c->angle_gradient ? 2 : 1) + (c->accumulate ? result_elements(c) : 0);
+    return source_elements(c) + (bench_reads_forward(c) ? rotated_heads(c) * bench_head_dim(c) : 0) +
+           (c->accumulate ? result_elements(c) : 0);
 }
 
 static int64_t elements_written(const bench_case *c)
@@ -203,7 +214,7 @@ static void set_sizes(bench_problem *p)
     const size_t source = (size_t)bench_tensor_bytes(p, source_elements(c));
     p->size[AREA_SRC] = larger(source, copied);
     p->size[AREA_DST] = c->in_place ? copied : larger((size_t)bench_tensor_bytes(p, result_elements(c)), copied);
-    p->size[AREA_FORWARD_SRC] = c->angle_gradient ? source : 0;
+    p->size[AREA_FORWARD_SRC] = bench_reads_forward(c) ? source : 0;
     p->size[AREA_COS] = angles;
     p->size[AREA_SIN] = bench_has_cos_and_sin(c) ? angles : 0;
     p->size[AREA_INDICES] = (size_t)bench_index_count(p) * index;
@@ -211,6 +222,11 @@ static void set_sizes(bench_problem *p)
     p->size[AREA_CU_SEQLENS_PADDED] = c->rows.padded ? boundaries : 0;
     if (c->angle_gradient)
         p->size[AREA_D_ANGLES] = p->cols ? (size_t)(bench_table_rows(p) * p->cols) * sizeof(float) : sizeof p->inv_freq;
+    if (c->norm) {
+        const size_t weights = (size_t)bench_head_dim(c) * (c->groups ? 2 : 1);
+        p->size[AREA_WEIGHT] = weights * (size_t)value_size(p->dtype);
+        p->size[AREA_D_WEIGHT] = c->backward ? weights * (size_t)value_size(bench_weight_gradient_dtype(p)) : 0;
+    }
 }
 
 /* Additions of a sum, each to a double of this sum's magnitude: a term is at most 2 * 2 * 2 * the position. */
@@ -222,6 +238,12 @@ static double sum_slack(const bench_problem *p)
     const double sharing = p->c->rows.lengths ? (double)p->sequences : 1;
     const double terms = 2 * heads * (p->cols ? sharing : tokens);
     return terms * 0x1p-53 * terms * 8 * (p->cols ? 1 : (double)p->longest);
+}
+
+/* 2^-20 of the magnitudes' sum: x * rstd is about 1, and dy below 2. */
+static double weight_slack(const bench_problem *p)
+{
+    return p->c->norm && p->c->backward ? 0x1p-20 * 2 * (double)(bench_all_tokens(p) * p->c->heads) : 0;
 }
 
 /* What is touched of a tensor that a call changes in place: windows of heads, or Q and K of QKV. */
@@ -269,6 +291,7 @@ int bench_plan(bench_problem *p, const bench_case *c, int32_t dtype, const bench
     bench_count_sequences(p);
     p->moved = bytes_moved(p);
     p->sum_slack = sum_slack(p);
+    p->weight_slack = weight_slack(p);
     p->runs = runs_of(p);
     set_sizes(p);
     return find_angles(p);

@@ -22,6 +22,10 @@ int32_t bench_index_dtype(const bench_case *c);
 int bench_is_qkv(const bench_case *c);
 /* Cos and sin, not freqs. */
 int bench_has_cos_and_sin(const bench_case *c);
+/* The forward call's input, and scratch: gradients of angles and weights need both. */
+int bench_reads_forward(const bench_case *c);
+/* Of a gradient of weights. */
+int32_t bench_weight_gradient_dtype(const bench_problem *p);
 /* Position axes of the ids, 0 = there are no ids. */
 int32_t bench_id_axes(const bench_case *c);
 /* 1, or with BENCH_TABLE_OWN_AXES a table for each axis and batch entry. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
+#include "bench_problem.h"
 #include "command.h"
 #include "seconds.h"
 #include "value.h"
@@ -283,6 +283,9 @@ static int verify_case(bench_run *run, const bench_problem *p, call_context *cal
     const tolerance sums = {p->cols ? TROPE_F32 : TROPE_F64, is_cpu, p->sum_slack};
     if (compare_area(run, p, bench_output_area(p), &elements, result))
         return RESULT_REFUSED;
+    const tolerance weights = {bench_weight_gradient_dtype(p), is_cpu, p->weight_slack};
+    if (p->c->norm && p->c->backward && compare_area(run, p, AREA_D_WEIGHT, &weights, result))
+        return RESULT_REFUSED;
     return p->c->angle_gradient ? compare_area(run, p, AREA_D_ANGLES, &sums, result) : 0;
 }
 
@@ -325,7 +328,7 @@ static trope_status find_kernel(const call_context *call, bench_result *result)
 
 static int run_sets(bench_run *run, bench_problem *p, call_context *call, bench_result *result)
 {
-    if (p->c->angle_gradient && reserve_workspace(run, p, &call->calls[0].args))
+    if (bench_reads_forward(p->c) && reserve_workspace(run, p, &call->calls[0].args))
         return RESULT_REFUSED;
     for (int set = 0; set < result->sets; set++)
         if (bind_call(run, p, set, &call->calls[set]))
@@ -346,7 +349,7 @@ static int run_calls(bench_run *run, bench_problem *p, call_context *call, bench
     }
     if (status || run_sets(run, p, call, result))
         return RESULT_REFUSED;
-    result->is_one_launch = !p->c->angle_gradient && !(p->c->backward && p->c->form == BENCH_MLA_KV);
+    result->is_one_launch = !bench_reads_forward(p->c) && !(p->c->backward && p->c->form == BENCH_MLA_KV);
     result->at_least = run->device->has_goals ? bench_goal(p) : 0;
     result->took = seconds_now() - begin;
     return bench_print_result(&run->report, p, result);
