@@ -237,17 +237,19 @@ def make_call(way, problem, direction, tensors):
     """A function without arguments that makes the call on these tensors, and gives its results. Autograd's graph is made
     here, once: backward is timed alone."""
     if direction == "forward" and not way.traced:
-        return lambda: way.apply(problem, *tensors)
+        return lambda: way.apply(problem, *tensors, *problem.weights)
     if direction == "backward" and way.backward:
         return lambda: way.backward(problem, *tensors)
     with torch.enable_grad():
         if direction == "forward":
-            leaves = [t.detach().requires_grad_() for t in tensors]
+            leaves = [t.detach().requires_grad_() for t in (*tensors, *problem.weights)]
             return lambda: _with_grad(way.apply, problem, *leaves)
-        leaves = [torch.zeros(shape, dtype=problem.dtype, device=problem.device) for shape in problem.shapes_in]
-        leaves = [leaf.requires_grad_() for leaf in leaves]
+        gradients, inputs = tensors[: len(problem.shapes_out)], tensors[len(problem.shapes_out) :]
+        if not inputs:  # what they hold is of no matter
+            inputs = [torch.zeros(shape, dtype=problem.dtype, device=problem.device) for shape in problem.shapes_in]
+        leaves = [t.detach().requires_grad_() for t in (*inputs, *problem.weights)]
         results = way.apply(problem, *leaves)
-    return lambda: torch.autograd.grad(results, leaves, tensors, retain_graph=True)
+    return lambda: torch.autograd.grad(results, leaves, gradients, retain_graph=True)
 
 
 def _with_grad(function, *arguments):
@@ -280,18 +282,22 @@ class Trial:
 
     def check(self, way):
         """The error of a call on copies."""
+        tensors = [t.clone() for t in self.first]
         if way.memory == "bhsd" and self.direction == "backward":
-            tensors = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in self.first]
-        else:
-            tensors = [t.clone() for t in self.first]
+            for i in range(len(self.problem.shapes_out)):
+                tensors[i] = tensors[i].transpose(1, 2).contiguous().transpose(1, 2)
         return find_error(make_call(way, self.problem, self.direction, tensors)(), self.expected)
 
     def time(self, way):
         memory = way.memory if self.direction == "backward" else "bshd"
-        shapes = self.problem.shapes(self.direction)
-        sets = [peers.views_of(flats, shapes, memory) for flats in self.sets]
+        shapes, results = self.problem.shapes(self.direction), len(self.problem.shapes_out)
+        sets = [
+            peers.views_of(flats[:results], shapes[:results], memory)
+            + peers.views_of(flats[results:], shapes[results:], "bshd")
+            for flats in self.sets
+        ]
         calls = [make_call(way, self.problem, self.direction, tensors) for tensors in sets]
-        size = self.problem.bytes()
+        size = self.problem.bytes(self.direction)
         yardstick = self.gpu.yardstick(size)
         us, copy_us, is_graph = self.gpu.time(calls, size, yardstick)
         yardstick.see(copy_us)
@@ -302,7 +308,7 @@ class Trial:
         case = self.problem.case
         row = {
             "case": case.name, "direction": self.direction, "way": way.name, "library": way.library,
-            "tokens": case.tokens, "heads": list(case.heads), "bytes": self.problem.bytes(), "status": "ok",
+            "tokens": case.tokens, "heads": list(case.heads), "bytes": self.problem.bytes(self.direction), "status": "ok",
             "error": None, "time_us": None, "graph": None, "note": "",
         }  # fmt: skip
         try:

@@ -11,6 +11,7 @@ import types
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
+import norm_calls
 import torch
 
 import trope
@@ -18,7 +19,7 @@ import trope.torch
 
 NOPE, ROPE, VALUE = 128, 64, 128  # elements of a head of DeepSeek V3
 SECTIONS = (16, 24, 24)  # pairs of Qwen2-VL's axes
-SEED = 1
+SEED, EPS = 1, 1e-6
 
 # ---- Shapes ----
 
@@ -28,7 +29,9 @@ class Case:
     """Tensors of a model as they come from its projections, on one GPU.
 
     kind: "rope": q and k, bshd, positions are indices; "mrope": the same, with ids of three axes; "thd": q and k, packed
-        sequences of `lengths`; "mla-q": q, of which the end of each head turns; "mla-kv": kv and k_pe to key and value.
+        sequences of `lengths`; "mla-q": q, of which the end of each head turns; "mla-kv": kv and k_pe to key and value;
+        "norm": as "rope", with an RMS norm of each head before the rotation, as Qwen3 has it; backward has q and k beside
+        their gradients, and gives the gradients of the two weights, too.
     heads: of q and k, or all heads of latent attention.
     """
 
@@ -62,6 +65,10 @@ CASES = (
     Case("thd-1-gb-64-sequences", "thd", 65536, (24, 8), 500000.0, lengths="64"),
     Case("thd-1-gb-pareto", "thd", 65536, (24, 8), 500000.0, lengths="pareto"),
     Case("thd-1-gb-4-tokens", "thd", 65536, (24, 8), 500000.0, lengths="4"),
+    Case("norm-qwen3-8b", "norm", 8192, (32, 8), 1000000.0),
+    Case("norm-qwen3-8b-2k", "norm", 2048, (32, 8), 1000000.0),
+    Case("norm-qwen3-32b", "norm", 4096, (64, 8), 1000000.0),
+    Case("norm-qwen3-32b-tp8", "norm", 8192, (8, 1), 1000000.0),
 )
 
 
@@ -109,7 +116,7 @@ class Problem:
         index = torch.arange(self.tokens, device=self.device)
         if self.kind == "mrope":
             return self._picture(index).expand(3, self.batch, self.tokens).contiguous()
-        if self.kind == "rope":
+        if self.kind in ("rope", "norm"):
             return index.expand(self.batch, self.tokens).contiguous()
         if self.kind == "thd":
             lengths = torch.tensor(lengths_of(self.case.lengths, self.case.tokens))
@@ -126,13 +133,26 @@ class Problem:
         ids = [torch.full_like(index, text), text + inside // 64, text + inside % 64]
         return torch.stack([torch.where(index < text, index, axis) for axis in ids]).unsqueeze(1)
 
-    def bytes(self):
+    def bytes(self, direction="forward"):
         """Read and written: each element of what goes in and of what comes out, once."""
         size = torch.empty((), dtype=self.dtype).element_size()
-        return size * sum(torch.Size(shape).numel() for shape in self.shapes_in + self.shapes_out)
+        into = self.shapes_out if direction == "forward" else self.shapes_in
+        return size * sum(torch.Size(shape).numel() for shape in self.shapes(direction) + into)
 
     def shapes(self, direction):
-        return self.shapes_in if direction == "forward" else self.shapes_out
+        """What goes in: backward, the gradients, and with a norm q and k after them."""
+        if direction == "forward":
+            return self.shapes_in
+        return self.shapes_out + (self.shapes_in if self.kind == "norm" else [])
+
+    @functools.cached_property
+    def weights(self):
+        """Of the norms of q and k, between 1/2 and 3/2."""
+        if self.kind != "norm":
+            return []
+        generator = torch.Generator(self.device).manual_seed(SEED)
+        shape = len(self.case.heads), self.case.dim
+        return list((torch.rand(shape, generator=generator, device=self.device) + 0.5).to(self.dtype))
 
     # Angles in float64
 
@@ -140,6 +160,11 @@ class Problem:
     def inv_freq(self):
         pairs = torch.arange(0, self.case.dim, 2, dtype=torch.float64, device=self.device)
         return self.case.base ** (-pairs / self.case.dim)
+
+    @functools.cached_property
+    def host_inv_freq(self):
+        """As numbers: reading the tensor waits for the GPU, which a graph does not allow."""
+        return self.inv_freq.tolist()
 
     @functools.cached_property
     def axis_angles(self):
@@ -197,7 +222,7 @@ class Problem:
     def options(self):
         """Keyword arguments of trope.torch.rotate."""
         options = {"layout": "thd", "pairing": "half", "inv_freq": self.frequencies}
-        if self.kind in ("rope", "mrope"):
+        if self.kind in ("rope", "mrope", "norm"):
             options["layout"] = "bshd"
         if self.kind == "mrope":
             options.update(position_ids=self.positions, pair_axis=trope.pair_axis("sections", self.sections))
@@ -242,9 +267,30 @@ def _turn(x, problem, transposed):
     return torch.stack(turned, -1).flatten(-2) if mla and transposed else torch.cat(turned, -1)
 
 
+def _rstd(x):
+    return 1 / (x.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+
+def _norm_forward(problem, *x):
+    return [_turn(t * _rstd(t) * weight.double(), problem, False) for t, weight in zip(x, problem.weights)]
+
+
+def _norm_backward(problem, d_q, d_k, q, k):
+    """By the formulas of trope.h."""
+    results, d_weights = [], []
+    for dy, x, weight in zip((d_q, d_k), (q, k), problem.weights):
+        u, rstd = _turn(dy, problem, True), _rstd(x)
+        g = u * weight.double()
+        results.append(rstd * (g - x * (g * x).mean(-1, keepdim=True) * rstd.square()))
+        d_weights.append((u * x * rstd).sum((0, 1, 2)))
+    return results + d_weights
+
+
 def reference(problem, direction, tensors):
     """The results in float64."""
     tensors, transposed = [t.double() for t in tensors], direction == "backward"
+    if problem.kind == "norm":
+        return _norm_backward(problem, *tensors) if transposed else _norm_forward(problem, *tensors)
     if problem.kind == "mla-q":
         q = tensors[0]
         return [torch.cat((q[..., :NOPE], _turn(q[..., NOPE:], problem, transposed)), -1)]
@@ -267,8 +313,9 @@ class Way:
     """A way to rotate.
 
     kinds: of the problems that it can do.
-    apply: apply(problem, *tensors) gives the results, a tuple.
-    backward: backward(problem, *gradients) gives those of the inputs; None: autograd of apply.
+    apply: apply(problem, *tensors) gives the results, a tuple; the weights of norms come after the tensors.
+    backward: backward(problem, *gradients) gives those of the inputs; None: autograd of apply. With a norm, q and k come after
+        the gradients, and the results are the gradients of q, k and their weights.
     autograd: apply has a gradient.
     memory: how the results lie in memory, and so their gradients.
     traced: the forward call is made with autograd on, so that one compilation serves both directions.
@@ -363,6 +410,14 @@ def _trope_kv_autograd(p, kv, k_pe):
     return torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:].contiguous()
 
 
+def _trope_norm(p, q, k, *weights):
+    return tuple(norm_calls.forward((q, k), weights, p.host_inv_freq, EPS))
+
+
+def _trope_norm_backward(p, d_q, d_k, q, k):
+    return tuple(norm_calls.backward((d_q, d_k), (q, k), p.weights, p.host_inv_freq, EPS))
+
+
 def _trope_ways():
     plain, tables = ("rope", "mrope", "thd"), ("rope", "mrope", "thd")
 
@@ -372,6 +427,7 @@ def _trope_ways():
     return [
         way("trope", plain + ("mla-q",), _trope, _trope_backward),
         way("trope", ("mla-kv",), _trope_kv, _trope_kv_backward, autograd=False),
+        way("trope", ("norm",), _trope_norm, _trope_norm_backward, autograd=False),
         way("trope, k_pe alone, cat by torch", ("mla-kv",), _trope_kv_autograd, None),
         way("trope, in place", plain + ("mla-q",), _trope_in_place, _trope_in_place_backward, autograd=False),
         way("trope, tables a token", tables, _trope_tables, _trope_tables_backward),
@@ -398,6 +454,23 @@ def _rotate_qk_to_bhsd(q, k, cos, sin):
     return q.contiguous(), k.contiguous()
 
 
+def _rms_norm(x, weight):
+    """Qwen3RMSNorm."""
+    in_fp32 = x.float()
+    return weight * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + EPS)).to(x.dtype)
+
+
+def _norm_qk_to_bhsd(q, k, q_weight, k_weight, cos, sin):
+    return _rotate_qk_to_bhsd(_rms_norm(q, q_weight), _rms_norm(k, k_weight), cos, sin)
+
+
+def _norm_qk(q, k, q_weight, k_weight, cos, sin):
+    """With the transposes of Qwen3Attention: what it gives to attention is a view."""
+    q, k = _rms_norm(q, q_weight).transpose(1, 2), _rms_norm(k, k_weight).transpose(1, 2)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return (q * cos + _rotate_half(q) * sin).transpose(1, 2), (k * cos + _rotate_half(k) * sin).transpose(1, 2)
+
+
 def _select_axes(table, sections):
     return torch.cat([part[i % 3] for i, part in enumerate(table.split(sections * 2, -1))], -1)
 
@@ -420,7 +493,8 @@ def _rotate_mla_kv(kv, k_pe, cos, sin):
     return torch.cat((kv[..., :NOPE], k_pe), -1), kv[..., NOPE:].contiguous()
 
 
-_TORCH = {"rope": _rotate_qk, "mrope": _rotate_qk, "thd": _rotate_qk, "mla-q": _rotate_mla_q, "mla-kv": _rotate_mla_kv}
+_TORCH = {"rope": _rotate_qk, "mrope": _rotate_qk, "thd": _rotate_qk, "mla-q": _rotate_mla_q, "mla-kv": _rotate_mla_kv,
+          "norm": _norm_qk}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=None)
@@ -451,7 +525,8 @@ def _compile(p, *tensors):
 
 
 def _compile_to_bhsd(p, *tensors):
-    return tuple(t.transpose(1, 2) for t in _compiled(_rotate_qk_to_bhsd)(*tensors, p.cos, p.sin))
+    function = _norm_qk_to_bhsd if p.kind == "norm" else _rotate_qk_to_bhsd
+    return tuple(t.transpose(1, 2) for t in _compiled(function)(*tensors, p.cos, p.sin))
 
 
 def _torch_ways():
@@ -460,7 +535,9 @@ def _torch_ways():
     return [
         Way("torch eager", "torch eager", tuple(_TORCH), _eager, cuda_only=False),
         Way("torch.compile", "torch.compile, tables a token", tuple(_TORCH), _compile, **traced),
-        Way("torch.compile", "torch.compile, to bhsd", ("rope", "mrope"), _compile_to_bhsd, memory="bhsd", **traced),
+        Way(
+            "torch.compile", "torch.compile, to bhsd", ("rope", "mrope", "norm"), _compile_to_bhsd, memory="bhsd", **traced
+        ),
     ]
 
 
@@ -510,7 +587,13 @@ def _liger_ways():
         function = axes.qwen2vl_mrope_backward
         return _transposed(lambda q, k: function(q, k, p.axis_cos, p.axis_sin, p.sections))(q, k)
 
+    norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
+
+    def apply_norm(p, q, k, *weights):
+        return _trope(p, *(norm.apply(t, weight, EPS) for t, weight in zip((q, k), weights)))
+
     return [
+        Way("liger", "liger, rotated by trope", ("norm",), apply_norm),
         Way("liger", "liger", ("rope",), apply, backward),
         Way("liger", "liger", ("mrope",), apply_axes, backward_axes),
         Way("liger", "liger, tables a token", ("thd",), apply, backward),
@@ -654,6 +737,19 @@ def _megatron_ways():
     ]
 
 
+# axolotl: norm and rotation of a tensor in one launch. axolotl/kernels/gemma4_fused_rope.py and gemma4_rope_autotune.py of
+# its wheel need liger_kernel and nothing else, so PYTHONPATH may name a folder with these two files and liger_kernel.
+
+
+def _axolotl_ways():
+    function = importlib.import_module("axolotl.kernels.gemma4_fused_rope").fused_rms_norm_rope
+
+    def apply(p, q, k, *weights):
+        return tuple(function(t, weight, p.cos, p.sin, EPS) for t, weight in zip((q, k), weights))
+
+    return [Way("axolotl", "axolotl", ("norm",), apply)]
+
+
 # unsloth, in place; flashinfer, for inference
 
 
@@ -689,6 +785,7 @@ PEERS = {  # unsloth last: its import changes torch and transformers
     "liger": ("liger_kernel", _liger_ways),
     "quack": ("quack", _quack_ways),
     "megatron": ("megatron", _megatron_ways),
+    "axolotl": ("axolotl", _axolotl_ways),
     "flashinfer": ("flashinfer", _flashinfer_ways),
     "unsloth": ("unsloth", _unsloth_ways),
 }

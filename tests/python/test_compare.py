@@ -150,6 +150,30 @@ def test_a_wrong_gradient_is_caught():
     assert forward["status"] == "ok" and backward["status"] == "WRONG"
 
 
+@pytest.mark.parametrize("which", range(4))
+def test_a_wrong_gradient_of_a_norm_is_caught(which):
+    """Of q, k, the weight of q and that of k."""
+
+    def backward(p, *tensors):
+        results = peers._trope_norm_backward(p, *tensors)
+        results[which].mul_(1.05)
+        return results
+
+    way = peers.Way("broken", "broken", ("norm",), peers._trope_norm, backward, cuda_only=False)
+    forward, backward = run("norm-qwen3-32b-tp8", [way], Gpu())
+    assert forward["status"] == "ok" and backward["status"] == "WRONG"
+
+
+def test_a_norm_needs_tensors_as_it_reads_them():
+    problem = peers.Problem(CASES["norm-qwen3-32b-tp8"], "cpu")
+    q, k = (torch.rand(shape).to(problem.dtype) for shape in problem.shapes_in)
+    for wrong in (q.transpose(1, 2), q.float(), q[:, 1:]):
+        with pytest.raises(ValueError, match="contiguous"):
+            peers._trope_norm(problem, k, wrong, *problem.weights)
+        with pytest.raises(ValueError, match="contiguous"):
+            peers._trope_norm_backward(problem, wrong, k, q, k)
+
+
 def test_a_way_that_raises_gets_its_error_in_its_row():
     def refuse(p, *tensors):
         raise NotImplementedError("not on\nthis machine")
@@ -177,6 +201,9 @@ def test_bytes_are_those_of_q_and_k_twice():
     assert problem.bytes() == 2 * 2 * 32 * (64 + 8) * 128
     problem = peers.Problem(CASES["deepseek-v3-kv"], "cpu")
     assert problem.bytes() == 2 * 32 * (128 * 256 + 64 + 128 * 192 + 128 * 128)
+    problem = peers.Problem(CASES["norm-qwen3-8b"], "cpu")
+    assert problem.bytes() == 2 * 2 * 32 * (32 + 8) * 128
+    assert problem.bytes("backward") == 3 * 2 * 32 * (32 + 8) * 128
 
 
 def test_lengths_of_packed_sequences():

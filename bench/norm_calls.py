@@ -1,0 +1,88 @@
+"""Norm and rotation of tensors by one call of the C library, which the Python package has no keyword for. q and k are
+contiguous [batch, tokens, heads, head_dim], positions are indices, and pairs are by halves."""
+
+import ctypes
+from ctypes import c_double, c_int32, c_uint64, c_void_p
+
+import torch
+
+from trope import _abi
+
+BSHD, HEAD, BEFORE = 2, 1, 1  # TROPE_BSHD, TROPE_NORM_HEAD, TROPE_NORM_BEFORE
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+
+
+class Norm(ctypes.Structure):
+    """trope_norm."""
+
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("weight", c_void_p),
+        ("weight_dtype", c_int32),
+        ("weight_per_head", c_int32),
+        ("weight_plus_one", c_int32),
+        ("scope", c_int32),
+        ("order", c_int32),
+        ("rounding", c_int32),
+        ("eps", c_double),
+        ("rstd", c_void_p),
+        ("rstd_use", c_int32),
+        ("reserved", c_int32),
+        ("d_weight", c_void_p),
+    ]
+
+
+if ctypes.sizeof(Norm) != _abi.lib.trope_sizeof(b"trope_norm"):
+    raise ImportError("the library has another trope_norm")
+
+
+class _Call:
+    """The structs of a call on tensors x, without what is written."""
+
+    def __init__(self, x, weights, inv_freq, eps):
+        count, first = len(x), x[0]
+        self.operands, self.norms = (_abi.Operand * count)(), (Norm * count)()
+        self.pointers = (c_void_p * count)(*(ctypes.addressof(n) for n in self.norms))
+        self.inv_freq = (c_double * len(inv_freq))(*inv_freq)
+        args = self.args = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), operand_count=count, pairing=1)
+        args.operands, args.operand_size = ctypes.addressof(self.operands), ctypes.sizeof(_abi.Operand)
+        args.norms, args.inv_freq = ctypes.addressof(self.pointers), ctypes.addressof(self.inv_freq)
+        args.dtype, args.device = _abi.DTYPES[NAMES[first.dtype]], _abi.DEVICES[first.device.type]
+        args.batch, args.tokens = first.shape[:2]
+        if first.is_cuda:
+            args.stream = torch.cuda.current_stream().cuda_stream
+        for t, weight, operand, norm in zip(x, weights, self.operands, self.norms):
+            if not (t.is_contiguous() and t.dtype == first.dtype and t.shape[:2] == first.shape[:2]):
+                raise ValueError("the tensors must be contiguous, of one dtype, and of the same tokens")
+            operand.src_layout = operand.dst_layout = BSHD
+            operand.heads_per_group, operand.head_dim = t.shape[2:]
+            operand.rotary_dim = 2 * len(inv_freq)
+            norm.struct_size, norm.scope, norm.order, norm.eps = ctypes.sizeof(Norm), HEAD, BEFORE, eps
+            norm.weight, norm.weight_dtype = weight.data_ptr(), _abi.DTYPES[NAMES[weight.dtype]]
+
+
+def forward(x, weights, inv_freq, eps):
+    """New tensors: each x normalised by its weight [head_dim], and rotated."""
+    call, results = _Call(x, weights, inv_freq, eps), [torch.empty_like(t) for t in x]
+    for t, y, operand in zip(x, results, call.operands):
+        operand.src, operand.dst = t.data_ptr(), y.data_ptr()
+    _abi.check(_abi.lib.trope_forward(call.args))
+    return results
+
+
+def backward(gradients, x, weights, inv_freq, eps):
+    """The gradients of each x, and then of each weight, in fp32. rstd is computed again."""
+    call, results = _Call(x, weights, inv_freq, eps), [torch.empty_like(t) for t in x]
+    real = torch.float64 if x[0].dtype == torch.float64 else torch.float32
+    d_weights = [torch.empty(weight.shape, dtype=real, device=weight.device) for weight in weights]
+    for dy, t, dx, d_weight, operand, norm in zip(gradients, x, results, d_weights, call.operands, call.norms):
+        if not (dy.is_contiguous() and dy.shape == t.shape and dy.dtype == t.dtype):
+            raise ValueError("a gradient must be contiguous, of the shape and dtype of its tensor")
+        operand.src, operand.dst, operand.forward_src = dy.data_ptr(), dx.data_ptr(), t.data_ptr()
+        operand.forward_src_layout, norm.d_weight = BSHD, d_weight.data_ptr()
+    size = c_uint64()
+    _abi.check(_abi.lib.trope_workspace_size(call.args, size))
+    workspace = torch.empty(max(size.value, 16), dtype=torch.uint8, device=x[0].device)
+    call.args.workspace, call.args.workspace_size = workspace.data_ptr(), workspace.numel()
+    _abi.check(_abi.lib.trope_backward(call.args))
+    return results + d_weights
