@@ -314,8 +314,8 @@ class Way:
 
     kinds: of the problems that it can do.
     apply: apply(problem, *tensors) gives the results, a tuple; the weights of norms come after the tensors.
-    backward: backward(problem, *gradients) gives those of the inputs; None: autograd of apply. With a norm, q and k come after
-        the gradients, and the results are the gradients of q, k and their weights.
+    backward: backward(problem, *gradients) gives those of the inputs; None: autograd of apply. With a norm, q and k come
+        after the gradients, and the results are the gradients of q, k and their weights.
     autograd: apply has a gradient.
     memory: how the results lie in memory, and so their gradients.
     traced: the forward call is made with autograd on, so that one compilation serves both directions.

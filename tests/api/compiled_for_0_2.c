@@ -1,4 +1,4 @@
-/* A program that was compiled against the header of 0.2.0 has the results of one that is compiled against this version's. */
+/* A program that was compiled against the header of 0.2.0 has the same results as with this version's header. */
 #include <string.h>
 
 #include "api/caller.h"

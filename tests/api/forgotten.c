@@ -82,6 +82,15 @@ static call *no_defaults(void)
     return c;
 }
 
+/* Weights of each head, to which 1 is added. */
+static call *norm_of_heads(void)
+{
+    call *c = normed();
+    norm_of_q.weight_per_head = 1;
+    norm_of_q.weight_plus_one = 1;
+    return c;
+}
+
 #define BOTH 3 /* directions: 1 forward, 2 backward */
 static const struct {
     const char *name;
@@ -113,6 +122,7 @@ static const struct {
              {"phase_gradient", phase_gradient, 2},
              {"normed", normed, 1},
              {"only_norm", only_norm, 1},
+             {"norm_of_heads", norm_of_heads, 1},
              {"norm_gradient", norm_gradient, 2}};
 
 /* ---- what is not refused ---- */
@@ -142,6 +152,8 @@ static const char *const forgettable[] = {"tokens",
                                           "rotary_offset",
                                           "forward_src_stride",
                                           "norms",
+                                          "weight_per_head",
+                                          "weight_plus_one",
                                           "d_weight"};
 
 /* Given, a choice that any call has, or (workspace) what nothing reads. */
