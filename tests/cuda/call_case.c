@@ -110,7 +110,7 @@ case_map case_plan(const call_case *k)
     for (int region = 0; region < REGION_FORWARD_SRC; region++)
         m.regions[region] = case_take(&m.end, region_bytes(k, region));
     for (int i = 0; i < operands; i++)
-        m.regions[REGION_FORWARD_SRC + i] = case_take(&m.end, k->gradient ? tensor_bytes(k, i) : 0);
+        m.regions[REGION_FORWARD_SRC + i] = case_take(&m.end, k->gradient || k->forward_src ? tensor_bytes(k, i) : 0);
     for (int i = 0; i < operands; i++)
         m.regions[REGION_SRC + i] = case_take(&m.end, tensor_bytes(k, i));
     for (int i = 0; i < operands; i++) {
@@ -259,7 +259,7 @@ static void add_operand(const call_case *k, const case_map *m, void *memory, int
         call_add(c, place(m, memory, REGION_DST + i) + first, k->layout, from->heads, from->head_dim, from->rotary_dim);
     o->src = place(m, memory, REGION_SRC + i) + first;
     o->rotary_offset = from->rotary_offset;
-    if (k->gradient && from->rotary_dim != TROPE_COPY) {
+    if (k->forward_src || (k->gradient && from->rotary_dim != TROPE_COPY)) {
         o->forward_src = place(m, memory, REGION_FORWARD_SRC + i) + first;
         o->forward_src_layout = k->layout;
     }

@@ -29,6 +29,7 @@ typedef struct call_case {
                                              memory; 0 is all of them. For GRADIENT_ALONE. */
     int32_t pairing;                      /* 0 is TROPE_PAIRING_HALF */
     int in_place, backward;
+    int forward_src;         /* every operand has one, as backward needs with norms */
     angle_gradient gradient; /* of the angles: d_freqs or d_inv_freq */
     int any_numbers;         /* elements are any numbers, not whole ones */
     angle_source angles;

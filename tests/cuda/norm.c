@@ -12,6 +12,7 @@ typedef struct norm_case {
     int32_t weight_dtype, per_head, plus_one; /* dtype 0: no weight */
     int32_t rounding, norm_rounding;          /* TROPE_ROUND_..., TROPE_NORM_ROUND_... */
     int32_t rstd_use;                         /* TROPE_RSTD_... */
+    int bare;                                 /* the operand of this number, counted from 1, has no norm */
 } norm_case;
 
 enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
@@ -22,6 +23,7 @@ enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
     {                                                                                                                      \
         2, 128, 128, 0                                                                                                     \
     }
+#define BACKWARD .backward = 1, .forward_src = 1
 #define PACKED .cu_dtype = TROPE_I32, .sequences = 5, .longest = 20, .padding = TROPE_PADDING_ZERO
 #define BF16   .weight_dtype = TROPE_BF16
 #define F32    .weight_dtype = TROPE_F32
@@ -37,8 +39,8 @@ static const norm_case cases[] = {
     {"norm-from-tokens-phase", {"pairs side by side", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .pairing = 2}, BF16},
     {"norm-from-tokens-phase", {"96 elements side by side", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 96, 96, 0}), .pairing = 2}, F32},
     {"norm-from-tokens-phase", {"v as well", SHAPE(TROPE_BF16, TROPE_BSHD, QK, {2, 128, TROPE_COPY, 0})}, BF16},
-    {"norm-from-tokens-phase", {"heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, 64, 0}, {2, 64, 64, 0})}, F32},
-    {"norm-from-tokens-phase", {"many heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {32, 128, 128, 0}, {8, 64, 64, 0})}, BF16},
+    {"elements-norm", {"heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, 64, 0}, {2, 64, 64, 0})}, F32},
+    {"elements-norm", {"many heads of different sizes", SHAPE(TROPE_BF16, TROPE_BSHD, {32, 128, 128, 0}, {8, 64, 64, 0})}, BF16},
     {"norm-from-tokens-phase", {"one head, no weight", SHAPE(TROPE_F32, TROPE_BSHD, {1, 64, 64, 0})}, .weight_dtype = 0},
     {"norm-from-tokens-table", {"freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16},
     {"norm-from-tokens-table", {"cos and sin, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = TABLES, .rows = 37}, BF16,
@@ -46,12 +48,12 @@ static const norm_case cases[] = {
     {"norm-from-tokens-phase", {"natively in fp32", SHAPE(TROPE_F16, TROPE_BSHD, QK)}, F32,
      .rounding = TROPE_ROUND_NATIVE_F32, .norm_rounding = TROPE_NORM_ROUND_PRODUCT},
     {"norm-searched-phase", {"packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED}, BF16},
-    {"norm-searched-table", {"packed, freqs", SHAPE(TROPE_F16, TROPE_THD, QK), PACKED, .angles = FREQS, .rows = 37, .gap = 5}, F32,
+    {"norm-searched-table", {"packed, freqs", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .angles = FREQS, .rows = 37, .gap = 5}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm", {"packed, a window", SHAPE(TROPE_BF16, TROPE_THD, {4, 128, 64, 0}), PACKED, .gap = 5}, F32},
     {"norm", {"packed, natively", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16,
      .rounding = TROPE_ROUND_NATIVE, .norm_rounding = TROPE_NORM_ROUND_PRODUCT, .rstd_use = TROPE_RSTD_WRITE},
-    {"norm-read-phase", {"ids, inv_freq", SHAPE(TROPE_F32, TROPE_BSHD, QK), .rows = 50, .ids_dtype = TROPE_I32}, BF16},
+    {"norm-read-phase", {"ids, inv_freq", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .rows = 50, .ids_dtype = TROPE_I32}, BF16},
     {"norm-read-table", {"ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .angles = FREQS, .rows = 50, .ids_dtype = TROPE_I64}, BF16},
     {"norm-from-tokens-phase", {"nothing rotates", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 128, TROPE_COPY, 0})}, BF16},
     {"norm", {"nothing rotates, packed", SHAPE(TROPE_F16, TROPE_THD, {4, 64, TROPE_COPY, 0}), PACKED, .gap = 5}, F32,
@@ -64,6 +66,27 @@ static const norm_case cases[] = {
     {"elements-norm", {"large heads in place", SHAPE(TROPE_BF16, TROPE_BSHD, {2, 2048, 1024, 8}), .in_place = 1}, F32},
     {"elements-norm", {"packed odd heads", SHAPE(TROPE_BF16, TROPE_THD, {3, 20, 20, 0}), PACKED, .gap = 5}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
+    {"norm", {"a head without a norm before one that has one",
+              SHAPE(TROPE_F16, TROPE_BSHD, {1, 48, 48, 0}, {2, 96, 48, 0}, {1, 48, TROPE_COPY, 0})}, F32, .bare = 1},
+    {"norm-gradient-from-tokens-phase", {"dx", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16},
+    {"norm-gradient-from-tokens-phase", {"dx in place", SHAPE(TROPE_F16, TROPE_SBHD, QK), BACKWARD, .batch = 2, .in_place = 1}, F32,
+     .plus_one = 1},
+    {"norm-gradient-from-tokens-phase", {"dx, rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK), BACKWARD}, BF16, .per_head = 1,
+     .rstd_use = TROPE_RSTD_READ},
+    {"norm-gradient-from-tokens-phase", {"dx of a window", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 256, 64, 128}), BACKWARD}, BF16},
+    {"norm-gradient-from-tokens-phase", {"dx of many heads, and v", SHAPE(TROPE_BF16, TROPE_BSHD, {64, 64, 64, 0}, {19, 64, 64, 0},
+                                         {3, 64, TROPE_COPY, 0}), BACKWARD}, F32, .bare = 3},
+    {"norm-gradient-from-tokens-table", {"dx, freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .angles = FREQS, .rows = 37}, BF16},
+    {"norm-gradient-read-phase", {"dx, ids", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .rows = 50, .ids_dtype = TROPE_I32}, BF16},
+    {"norm-gradient", {"dx, ids and freqs", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .angles = FREQS, .rows = 50,
+                       .ids_dtype = TROPE_I64}, BF16},
+    {"norm-gradient-searched-phase", {"dx, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), BACKWARD, PACKED, .gap = 5}, BF16},
+    {"norm-gradient-searched-table", {"dx, packed, freqs", SHAPE(TROPE_BF16, TROPE_THD, QK), BACKWARD, PACKED, .angles = FREQS,
+                                      .rows = 37}, F32},
+    {"norm-gradient", {"dx, packed, v as well", SHAPE(TROPE_F16, TROPE_THD, QK, {2, 128, TROPE_COPY, 0}), BACKWARD, PACKED, .gap = 5},
+     BF16, .bare = 3},
+    {"elements-norm-gradient", {"dx of odd heads", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), BACKWARD},
+     F32, .per_head = 1},
     {"elements-norm", {"f64", SHAPE(TROPE_F64, TROPE_BSHD, {2, 64, 64, 0}), .angles = TABLES, .rows = 37}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
 };
@@ -75,7 +98,7 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
 {
     unsigned char *rstd = memory + p->map.regions[REGION_RSTD].at;
     for (int i = 0; i < made->args.operand_count; i++) {
-        const trope_operand *o = &made->operands[i];
+        trope_operand *const o = &made->operands[i];
         norm[i] =
             (trope_norm){.struct_size = sizeof *norm, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE, .eps = 1e-6};
         if (c->weight_dtype) {
@@ -91,6 +114,12 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
             rstd += (size_t)(made->args.batch * made->args.tokens * o->heads_per_group) * 8;
         }
         norms[i] = &norm[i];
+        if (i + 1 == c->bare) {
+            norms[i] = NULL;
+            o->forward_src = NULL;
+            o->forward_src_layout = 0;
+            memset(o->forward_src_stride, 0, sizeof o->forward_src_stride);
+        }
     }
     made->args.norms = norms;
     made->args.rounding = c->rounding;
@@ -125,7 +154,7 @@ static void check_case(const norm_case *c, uint64_t seed)
     set_norms(c, p, p->host, &p->on_host, norm[0], norms[0]);
     set_norms(c, p, p->device, &p->on_device, norm[1], norms[1]);
     draw_norms(c, p, &random);
-    CHECK_MESSAGE(trope_kernel_name(call_args(&p->on_device), 0, name, sizeof name) == TROPE_OK, "%s: %s", k.name,
+    CHECK_MESSAGE(trope_kernel_name(call_args(&p->on_device), k.backward, name, sizeof name) == TROPE_OK, "%s: %s", k.name,
                   trope_last_error());
     const size_t length = strlen(name), wanted = strlen(c->kernel);
     CHECK_MESSAGE(length > wanted && !strcmp(name + length - wanted, c->kernel), "%s: the kernel is %s, not %s", k.name,
@@ -135,9 +164,59 @@ static void check_case(const norm_case *c, uint64_t seed)
     problem_free(p);
 }
 
+/* ---- d_weight ---- */
+
+/* Runs a backward call of the device, whose d_weight is all of REGION_RSTD. Returns that of the first operand. */
+static const unsigned char *find_d_weight(problem *p, const char *kernel)
+{
+    call *const c = &p->on_device;
+    void *workspace;
+    char name[128];
+    CHECK(trope_workspace_size(call_args(c), &c->args.workspace_size) == TROPE_OK && c->args.workspace_size > 0);
+    CUDA_MUST(cudaMalloc(&workspace, c->args.workspace_size));
+    CUDA_MUST(cudaMemset(workspace, 0xff, c->args.workspace_size));
+    c->args.workspace = workspace;
+    CHECK(trope_kernel_name(call_args(c), 1, name, sizeof name) == TROPE_OK && strstr(name, kernel));
+    CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s", trope_last_error());
+    problem_bring(p, NULL);
+    CUDA_MUST(cudaFree(workspace));
+    return p->found + p->map.regions[REGION_RSTD].at;
+}
+
+/* Weights that are not aligned need the kernel by elements, which adds in the same order. */
+static void check_order_of_weights(int64_t tokens, int64_t batch)
+{
+    enum { BYTES = 2 * 128 * sizeof(float) };
+    const norm_case c = {"", {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{33, 128, 128, 0}, {9, 128, 128, 0}},
+                              .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch}, BF16};
+    call_case k = c.k;
+    trope_norm norm[CASE_OPERANDS];
+    const trope_norm *norms[CASE_OPERANDS];
+    random_state random = {(uint64_t)tokens};
+    unsigned char by_vectors[BYTES];
+    k.weight_bytes = WEIGHTS;
+    k.rstd_bytes = RSTDS;
+    problem *const p = problem_new(&k, 5);
+    set_norms(&c, p, p->device, &p->on_device, norm, norms);
+    draw_norms(&c, p, &random);
+    for (int i = 0; i < 2; i++)
+        norm[i].d_weight = p->device + p->map.regions[REGION_RSTD].at + i * BYTES / 2;
+    memcpy(by_vectors, find_d_weight(p, "vectors-norm-gradient"), BYTES);
+    memmove(p->host + p->map.regions[REGION_WEIGHTS].at + 2, problem_region(p, REGION_WEIGHTS), WEIGHTS - 2);
+    problem_upload(p, NULL);
+    for (int i = 0; i < 2; i++)
+        norm[i].weight = (const char *)norm[i].weight + 2;
+    CHECK_MESSAGE(!memcmp(by_vectors, find_d_weight(p, "elements-norm-gradient"), BYTES),
+                  "%lld tokens: d_weight depends on the kernel", (long long)tokens);
+    problem_free(p);
+}
+
 int main(void)
 {
     device_require();
+    check_order_of_weights(1, 1);
+    check_order_of_weights(37, 3);
+    check_order_of_weights(1500, 1); /* parts of the sum */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)
             check_case(&cases[i], 100 * i + seed);

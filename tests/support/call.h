@@ -19,8 +19,10 @@
 typedef struct call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];
+#ifndef HEADER_WITHOUT_NORMS /* that of 0.2 */
     trope_norm norm[TROPE_MAX_OPERANDS]; /* of each operand; struct_size 0: none */
     const trope_norm *norms[TROPE_MAX_OPERANDS];
+#endif
 } call;
 
 /* A call without operands and angles: on the CPU, one thread, half pairing. */
@@ -43,11 +45,13 @@ static inline call call_make(int32_t dtype, int64_t batch, int64_t tokens)
 static inline trope_args *call_args(call *c)
 {
     c->args.operands = c->operands;
+#ifndef HEADER_WITHOUT_NORMS
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         c->norms[i] = c->norm[i].struct_size ? &c->norm[i] : NULL;
         if (c->norms[i])
             c->args.norms = c->norms;
     }
+#endif
     return &c->args;
 }
 

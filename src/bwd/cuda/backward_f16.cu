@@ -1,3 +1,3 @@
 #include "bwd/cuda/backward_kernels.cuh"
 
-const trope_backward_kernels trope_backward_f16 = BACKWARD_KERNELS("f16", TROPE_F16);
+const trope_backward_kernels trope_backward_f16 = BACKWARD_KERNELS("f16", TROPE_F16, FEW_NORM_GRADIENT_KERNELS);

@@ -20,19 +20,37 @@
     {                                                                                                                      \
         (const void *)norm_gradient_any_kernel<any_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"           \
     }
-#define NORM_GRADIENT_KERNEL(name, DTYPE, rows, ROWS, ANGLES)                                                              \
+#define NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES)                                                                \
     {                                                                                                                      \
         (const void *)norm_gradient_kernel<norm_gradient_pass<DTYPE, ROWS, ANGLES>>,                                       \
-            "cuda-" name "-vectors-norm-gradient" rows                                                                     \
+            "cuda-" name "-vectors-norm-gradient" of                                                                       \
     }
-#define BACKWARD_KERNELS(name, DTYPE)                                                                                      \
+/* Rows that are read may be poisoned if angles are tables, which only the general kernel can tell. */
+#define FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                            \
+    {                                                                                                                      \
+        {NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                          \
+         NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                         \
+            {NORM_GRADIENT_KERNEL(name, DTYPE, "-read-phase", ROWS_READ, ANGLES_PHASE)},                                   \
+        {                                                                                                                  \
+            NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                             \
+                NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)                          \
+        }                                                                                                                  \
+    }
+#define FEW_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                             \
+    {                                                                                                                      \
+        {                                                                                                                  \
+            NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)                        \
+        }                                                                                                                  \
+    }
+/* FAST: those of norms. */
+#define BACKWARD_KERNELS(name, DTYPE, FAST)                                                                                \
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
         {                                                                                                                  \
             GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)                 \
         },                                                                                                                 \
-            {ANY_NORM_GRADIENT_KERNEL(name, DTYPE), NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),           \
-             NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)}                      \
+            {FAST(name, DTYPE), NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),                               \
+             ANY_NORM_GRADIENT_KERNEL(name, DTYPE)}                                                                        \
     }
 
 #endif

@@ -5,11 +5,12 @@
 
 #include "core/cuda/kernel.h"
 #include "core/plan.h"
+#include "fwd/cuda/kernels.h"
 
 typedef struct trope_backward_kernels {
     trope_cuda_kernel sums[2];     /* of heads: by elements, by vectors */
     trope_cuda_kernel gradient[2]; /* of the angles: the pass, by elements, by vectors */
-    trope_cuda_kernel norm[3];     /* backward of norms: by elements, by vectors, and these from tokens and phase steps */
+    trope_norm_kernels norm;       /* backward of norms */
 } trope_backward_kernels;
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;

@@ -17,7 +17,7 @@ template <typename REAL>
 __device__ __forceinline__ double add_runs(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
                                            uint32_t first, uint32_t end)
 {
-    constexpr uint32_t TOGETHER = 8; /* that are on their way */
+    constexpr uint32_t TOGETHER = 16; /* that are on their way */
     double sum = 0;
     for (uint32_t slice = 0; slice < o.slices; slice++) {
         const REAL *const from = (const REAL *)s.cells.of_runs + o.sums_at + slice * o.weights + weight;
@@ -34,10 +34,10 @@ __device__ __forceinline__ double add_runs(const weight_sums &s, const weight_su
     return sum;
 }
 
-/* The sum of one part of the runs, for the thread's weight: rows of threads are added in order. */
+/* The sum of one part of the runs, for the thread's weight: each warp adds the rows of one weight, of which there are 32. */
 __device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight, bool present)
 {
-    __shared__ double of_rows[WEIGHT_ROWS][WEIGHT_COLUMNS];
+    __shared__ double of_rows[WEIGHT_ROWS][WEIGHT_COLUMNS + 1]; /* (columns in different banks) */
     const uint32_t of_part = (s.runs + s.parts - 1) / s.parts, begin = min(blockIdx.y * of_part, s.runs),
                    end = min(begin + of_part, s.runs), row = threadIdx.x / WEIGHT_COLUMNS;
     double sum = 0;
@@ -45,10 +45,12 @@ __device__ __forceinline__ double add_part(const weight_sums &s, const weight_su
         sum = s.is_f64 ? add_runs<double>(s, o, weight, begin + row, end) : add_runs<float>(s, o, weight, begin + row, end);
     of_rows[row][threadIdx.x % WEIGHT_COLUMNS] = sum;
     __syncthreads();
-    sum = 0;
-    for (uint32_t i = 0; i < WEIGHT_ROWS; i++)
-        sum += of_rows[i][threadIdx.x % WEIGHT_COLUMNS];
-    return sum;
+    sum = of_rows[threadIdx.x % WEIGHT_ROWS][threadIdx.x / WEIGHT_ROWS];
+    for (int step = 1; step < WEIGHT_ROWS; step *= 2)
+        sum += __shfl_xor_sync(UINT32_MAX, sum, step);
+    of_rows[0][threadIdx.x / WEIGHT_ROWS] = sum;
+    __syncthreads();
+    return of_rows[0][threadIdx.x % WEIGHT_COLUMNS];
 }
 
 static __global__ void __launch_bounds__(WEIGHT_THREADS) add_weights_kernel(KERNEL_PARAMETER(weight_sums) s)
@@ -67,17 +69,22 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS) add_weights_kernel(KERN
     if (s.parts > 1) {
         if (stores)
             s.of_parts[(size_t)blockIdx.y * s.weights + before + weight] = sum;
-        __threadfence();
+        if (stores)
+            __threadfence();
         __syncthreads();
         if (threadIdx.x == 0)
             is_last = atomicAdd(&s.cells.counter[blockIdx.x], 1u) == s.parts - 1;
         __syncthreads();
         if (!is_last)
             return;
-        __threadfence();
+        double of_part[WEIGHT_PARTS];
+#pragma unroll
+        for (uint32_t part = 0; part < WEIGHT_PARTS; part++)
+            of_part[part] = __ldcg(s.of_parts + (size_t)min(part, s.parts - 1) * s.weights + before + min(weight, o.weights - 1));
         sum = 0;
-        for (uint32_t part = 0; stores && part < s.parts; part++)
-            sum += __ldcg(&s.of_parts[(size_t)part * s.weights + before + weight]);
+#pragma unroll
+        for (uint32_t part = 0; part < WEIGHT_PARTS; part++)
+            sum += part < s.parts ? of_part[part] : 0;
     }
     if (stores && s.is_f64)
         ((double *)o.d_weight)[weight] = sum;
@@ -152,9 +159,7 @@ struct norm_gradient_calls {
 
 static const trope_cuda_kernel *find_pass(const norm_pass &pass)
 {
-    const trope_backward_kernels *const kernels = trope_backward_kernels_of(pass.plan.dtype);
-    const bool is_fast = kind_of_rows(pass.plan) == ROWS_FROM_TOKENS && pass.plan.angles.source == TROPE_ANGLES_PHASE;
-    return &kernels->norm[!pass.form.vectors ? 0 : is_fast ? 2 : 1];
+    return find_norm_kernel(trope_backward_kernels_of(pass.plan.dtype)->norm, pass.plan, pass.form);
 }
 
 const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)

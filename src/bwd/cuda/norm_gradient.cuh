@@ -16,11 +16,11 @@ template <class R>
 __device__ __forceinline__ bool counts_for_weights(const typename R::call &call, uint32_t axes, uint32_t row)
 {
     bool counts = true;
-    if constexpr (R::ROWS == ROWS_ANY) {
-        const block_rows<int64_t> rows = rows_of_block<R>(call);
+    if constexpr (!IS_DIRECT<R>) {
+        const auto rows = rows_of_block<R>(call);
 #pragma unroll 1
         for (uint32_t axis = 0; axes >> axis; axis++)
-            if (axes >> axis & 1 && is_missing<true>(call.plan.plan, rows.position[(row << rows.axis_bits) +
+            if (axes >> axis & 1 && is_missing<R::ANGLES != ANGLES_PHASE>(call.plan.plan, rows.position[(row << rows.axis_bits) +
                                                                                    (rows.axis_bits ? axis : 0)]))
                 counts = false;
     }
@@ -39,6 +39,12 @@ template <class R> __device__ __forceinline__ void leave_terms(const block_shape
 #pragma unroll
     for (int i = 0; i < 2 * R::PAIRS; i++)
         to[i * NORM_TERMS] = terms.of[i / R::PAIRS][i % R::PAIRS];
+}
+
+__device__ __forceinline__ void clear_counters(const left_sums &s)
+{
+    for (uint32_t i = thread_of_block(); i < s.counters && blockIdx.x + blockIdx.y == 0; i += threads_of_block())
+        s.counter[i] = 0;
 }
 
 template <class R> struct norm_gradient_job : norm_job<R> {
@@ -70,7 +76,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
                    is_stored = this->segment(call).dst.base != NULL;
         lane_values<R> g(this->v);
         if (rotates && this->is_window(call)) {
-            if (R::ANGLES == ANGLES_PHASE || !own)
+            if (R::PLAIN || R::ANGLES == ANGLES_PHASE || !own)
                 this->template rotate<true>(call, TROPE_ROUND_ONCE, own, &g);
             else
                 this->template rotate<false>(call, TROPE_ROUND_ONCE, own, &g);
@@ -79,7 +85,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             lane_values<R> terms(x);
             terms.multiply(this->rstd);
             terms.multiply(g);
-            if (R::ROWS == ROWS_FROM_TOKENS ||
+            if (IS_DIRECT<R> ||
                 (rotates && counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row)))
                 leave_terms<R>(call.shape, terms);
             else
@@ -103,43 +109,51 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     }
 };
 
-__device__ __forceinline__ void clear_counters(const left_sums &s)
-{
-    for (uint32_t i = thread_of_block(); i < s.counters && blockIdx.x + blockIdx.y == 0; i += threads_of_block())
-        s.counter[i] = 0;
-}
+/* A weight of an operand, and its terms in the block's cell: those of each row, head by head. */
+template <class R> struct cell_weight {
+    const float *terms;
+    float *sum;
+    uint32_t heads, row_step, head_step;
 
-/* Adds the terms of the block's cell. A thread has a weight of an operand at a time. */
-template <class R> __device__ __forceinline__ void add_cell(const norm_gradient_call &call, uint32_t rows)
-{
-    const block_shape &shape = call.shape;
-    const uint32_t head_dim = call.head_dim, slice = slice_of_block(shape), lanes = call.head_lanes,
-                   first_unit = slice * shape.units_of_block;
-#pragma unroll 1
-    for (uint32_t i = thread_of_block(); i < call.operands * head_dim; i += threads_of_block()) {
+    /* Weight i of the operands. */
+    __device__ __forceinline__ cell_weight(const norm_gradient_call &call, uint32_t i)
+    {
+        const block_shape &shape = call.shape;
+        const uint32_t slice = slice_of_block(shape), first_unit = slice * shape.units_of_block;
         uint32_t segment = 0, e = i;
-        for (; e >= head_dim; e -= head_dim)
+        for (; e >= call.head_dim; e -= call.head_dim)
             segment++;
-        const operand_gradient &o = call.of[segment];
+        const operand_gradient &o = call.of[min(segment, call.operands - 1)];
         const uint32_t begin = max(o.first_head, first_unit), end = min(o.after_head, first_unit + shape.units_of_block);
-        if (!o.is_wanted || begin >= end)
-            continue;
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,
                        lane = (vector - of_run) / 2 + of_run - which * call.join;
-        const float *from =
-            shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + (begin - first_unit) * lanes + lane;
-        float sum = 0;
-#pragma unroll 1
-        for (uint32_t row = 0; row < rows; row++, from += shape.units_of_block * lanes) {
-#pragma unroll 8
-            for (uint32_t head = 0; head < end - begin; head++)
-                sum = trope_add(sum, from[head * lanes]);
-        }
-        __stcs((float *)call.sums.of_runs + (size_t)block_of_rows(shape) * call.sums.width + o.sums_at +
-                   (slice - o.first_slice) * head_dim + e,
-               sum);
+        heads = o.is_wanted && segment < call.operands && end > begin ? end - begin : 0;
+        head_step = call.head_lanes;
+        row_step = shape.units_of_block * head_step;
+        terms = shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS +
+                (begin - first_unit) * head_step + lane;
+        sum = (float *)call.sums.of_runs + (size_t)block_of_rows(shape) * call.sums.width + o.sums_at +
+              (slice - o.first_slice) * call.head_dim + e;
     }
-}
+
+    /* (A head that is not there adds 0.) */
+    __device__ __forceinline__ void add(uint32_t rows) const
+    {
+        float sums[CELL_SUMS] = {};
+        for (uint32_t row = 0; row < rows; row++) {
+            const float *from = terms + row * row_step;
+#pragma unroll 2
+            for (uint32_t head = 0; head < heads; head += CELL_SUMS) {
+#pragma unroll
+                for (uint32_t i = 0; i < CELL_SUMS; i++)
+                    sums[i] = trope_add(sums[i], head + i < heads ? from[i * head_step] : 0);
+                from += CELL_SUMS * head_step;
+            }
+        }
+        if (heads > 0)
+            *sum = sum_of_vector<CELL_SUMS>(sums);
+    }
+};
 
 template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
@@ -154,9 +168,12 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     job.finish_gradient(call, action, own);
     if (call.sums.of_runs) {
+        uint32_t i = thread_of_block();
+        cell_weight<R> weight(call, i);
         clear_counters(call.sums);
         __syncthreads();
-        add_cell<R>(call, rows);
+        for (; weight.add(rows), (i += threads_of_block()) < call.operands * call.head_dim;)
+            weight = cell_weight<R>(call, i);
     }
     if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
         fill_rest<R>(call, action, &job);

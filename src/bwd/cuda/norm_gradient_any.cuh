@@ -157,14 +157,14 @@ template <class R> struct cell_of_heads {
     }
 };
 
-/* Adds the terms of an operand's weights: of heads [begin, end), counted in the cell, and the elements of a pair, or one that passes
- * through. */
+/* Adds the terms of an operand's weights: of heads [begin, end), counted in the cell, and the two elements of a pair, or one that passes
+ * through, which are at[] of the head. */
 template <class R>
 __device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t unit, bool own,
                                           typename R::real sum[2], int32_t at[2])
 {
     const trope_plan &plan = cell.call.plan.plan;
-    sum[0] = sum[1] = 0;
+    typename R::real sums[2][CELL_SUMS] = {};
     for (uint32_t row = 0; row < cell.rows; row++) {
         for (uint32_t i = begin; i < end; i++) {
             const uint32_t number = row * cell.heads + i;
@@ -177,15 +177,19 @@ __device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t
             }
             if (!h.adds_weights())
                 continue;
+            const uint32_t in_turn = (i - begin) % CELL_SUMS;
             if (unit < pairs) {
                 const auto u = h.find_pair(unit, own);
-                sum[0] = added(sum[0], h.term(u.first, *cell.rstd(number), at[0]));
-                sum[1] = added(sum[1], h.term(u.second, *cell.rstd(number), at[1]));
+                sums[0][in_turn] = added(sums[0][in_turn], h.term(u.first, *cell.rstd(number), at[0]));
+                sums[1][in_turn] = added(sums[1][in_turn], h.term(u.second, *cell.rstd(number), at[1]));
             } else {
-                sum[0] = added(sum[0], h.term(h.load(h.find(h.o.src), h.o.src, at[0]), *cell.rstd(number), at[0]));
+                const typename R::real u = h.load(h.find(h.o.src), h.o.src, at[0]);
+                sums[0][in_turn] = added(sums[0][in_turn], h.term(u, *cell.rstd(number), at[0]));
             }
         }
     }
+    for (int i = 0; i < 2; i++)
+        sum[i] = added(added(sums[i][0], sums[i][1]), added(sums[i][2], sums[i][3]));
 }
 
 /* Leaves the sums of a block's cell. */

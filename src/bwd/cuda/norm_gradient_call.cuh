@@ -1,9 +1,9 @@
 /* The backward of norms on CUDA: what its kernels are told by the host, and in which order d_weight is added.
  *
  * Rows, numbered batch * tokens + token, are cut into runs, and the heads with a norm, counted through all operands, into slices. A
- * cell is a slice of a run, and one block has it. For each operand the block adds the terms of the cell, row by row and head by head,
- * in fp32 (f64: double), and leaves the sum of each weight. Another kernel adds these, run by run and slice by slice, in double. All
- * this follows from shapes alone, and the kernels by vectors and by elements have the same bits. */
+ * cell is a slice of a run, and one block has it. For each operand the block adds the terms of the cell in fp32 (f64: double), row by row
+ * and head by head, to CELL_SUMS sums in turn, and leaves the total of each weight. Another kernel adds these in double. All this follows
+ * from shapes alone, and the kernels by vectors and by elements have the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 
@@ -13,6 +13,9 @@
 /* Floats from one element of all threads' lanes to the next, in shared memory: so many that those who add columns find them in different
  * banks. */
 #define NORM_TERMS (NORM_THREADS + 4)
+
+/* Sums that the terms of a row's heads are added to in turn. */
+#define CELL_SUMS 4
 
 /* How rows and heads are cut. */
 struct norm_cells {
@@ -60,7 +63,7 @@ struct norm_gradient_any_call : norm_any_call {
 /* ---- what adds the sums of cells ---- */
 
 #define WEIGHT_COLUMNS 32  /* of a block: weights of one operand */
-#define WEIGHT_THREADS 512
+#define WEIGHT_THREADS 1024
 #define WEIGHT_PARTS   16  /* of the runs, at most: blocks that add them, of which the last adds what the others have left */
 #define PART_RUNS      64  /* at least */
 

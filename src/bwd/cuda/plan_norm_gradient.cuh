@@ -175,7 +175,6 @@ static inline block_form form_of_norm_gradient(const trope_plan &plan)
                                          tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
                                          strides_are_usual(o.forward_src_stride)));
     }
-    form.most = NORM_THREADS;
     return form;
 }
 

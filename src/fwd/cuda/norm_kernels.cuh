@@ -19,13 +19,22 @@
     {                                                                                                                      \
         (const void *)norm_any_kernel<any_norm<DTYPE>>, "cuda-" name "-elements-norm"                                      \
     }
+#define OTHER_NORM_KERNELS(name, DTYPE)                                                                                    \
+    {(const void *)norm_kernel<norm_rotation<DTYPE, ROWS_ANY, ANGLES_ANY>>, "cuda-" name "-vectors-norm"},                 \
+        ANY_NORM_KERNEL(name, DTYPE)
+
+/* Those of bf16, which almost all training with norms has. */
 #define NORM_KERNELS(name, DTYPE)                                                                                          \
     {                                                                                                                      \
         {NORM_KERNELS_OF_ROWS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS),                                               \
          NORM_KERNELS_OF_ROWS(name, DTYPE, "read", ROWS_READ),                                                             \
          NORM_KERNELS_OF_ROWS(name, DTYPE, "searched", ROWS_SEARCHED)},                                                    \
-            {(const void *)norm_kernel<norm_rotation<DTYPE, ROWS_ANY, ANGLES_ANY>>, "cuda-" name "-vectors-norm"},         \
-            ANY_NORM_KERNEL(name, DTYPE)                                                                                   \
+            OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
+    }
+#define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \
+    {                                                                                                                      \
+        {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}},                              \
+            OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
     }
 
 #endif

@@ -210,7 +210,10 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                 BLOCKS::fill(o, number, call);
                 const uint32_t of_segment = items_together(plan, o, *s),
                                first = std::max(of_segment, BLOCKS::alignment(plan, o, *call));
-                call->first_unit[shape->segments++] = (uint32_t)quotient_up(shape->items, first) * first;
+                call->first_unit[number] = (uint32_t)quotient_up(shape->items, first) * first;
+                if (number > 0 && call->first_unit[number] > shape->items)
+                    call->segments[number - 1].is_intricate = 1; /* items after its own are nobody's */
+                shape->segments++;
                 shape->items = call->first_unit[shape->segments - 1] + s->places * s->lanes.divisor;
                 together = std::max(together, of_segment);
             }

@@ -2,8 +2,12 @@
 #ifndef TROPE_FWD_CUDA_PLAN_NORMS_CUH
 #define TROPE_FWD_CUDA_PLAN_NORMS_CUH
 
+#include "fwd/cuda/kernels.h"
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
+
+/* Threads of a forward block: smaller ones have more time between their barriers. */
+#define SMALL_NORM_THREADS 160
 
 /* What heads with a norm have in common where they are usual: those of one that rotates, and of one that has weights, if any does. */
 struct usual_norm {
@@ -60,7 +64,25 @@ static inline block_form form_of_norms(const trope_plan &plan)
     if (!alike)
         return form_of(plan, false);
     form.splits = form.splits && join_of_heads(plan, form);
+    form.most = NORM_THREADS;
+    form.threads = form.items = SMALL_NORM_THREADS;
     return join_of_heads(plan, form) ? form : form_of(plan, false);
+}
+
+/* The kernel of a plan with such a form. */
+static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
+                                                        const block_form &form)
+{
+    const row_kind rows = kind_of_rows(plan);
+    if (!form.vectors)
+        return &kernels.elements;
+    const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
+    const bool is_fast = rows == ROWS_FROM_TOKENS || (rows == ROWS_READ && rotates_plainly(plan)) ||
+                         (rows == ROWS_SEARCHED && rotates_plainly(plan) && addresses_are_simple(plan) &&
+                          lanes == power_of_two(lanes));
+    const trope_cuda_kernel *const fast =
+        is_fast ? &kernels.fast[rows][plan.angles.source != TROPE_ANGLES_PHASE] : &kernels.vectors;
+    return fast->function ? fast : &kernels.vectors;
 }
 
 struct norm_blocks : rotation_blocks {
