@@ -24,9 +24,9 @@ enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
         2, 128, 128, 0                                                                                                     \
     }
 #define BACKWARD .backward = 1, .forward_src = 1
-#define PACKED .cu_dtype = TROPE_I32, .sequences = 5, .longest = 20, .padding = TROPE_PADDING_ZERO
-#define BF16   .weight_dtype = TROPE_BF16
-#define F32    .weight_dtype = TROPE_F32
+#define PACKED   .cu_dtype = TROPE_I32, .sequences = 5, .longest = 20, .padding = TROPE_PADDING_ZERO
+#define BF16     .weight_dtype = TROPE_BF16
+#define F32      .weight_dtype = TROPE_F32
 
 /* clang-format off */
 static const norm_case cases[] = {
@@ -187,8 +187,10 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
 static void check_order_of_weights(int64_t tokens, int64_t batch)
 {
     enum { BYTES = 2 * 128 * sizeof(float) };
-    const norm_case c = {"", {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{33, 128, 128, 0}, {9, 128, 128, 0}},
-                              .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch}, BF16};
+    const norm_case c = {"",
+                         {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{33, 128, 128, 0}, {9, 128, 128, 0}},
+                          .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
+                         BF16};
     call_case k = c.k;
     trope_norm norm[CASE_OPERANDS];
     const trope_norm *norms[CASE_OPERANDS];

@@ -63,10 +63,10 @@ static REAL FN(sum_products)(const FN(head_gradient) * h)
 {
     REAL x[NORM_BLOCK], g[NORM_BLOCK];
     FN(head_sum) sum;
-    FN(begin_sum)(&sum, h->operand->head_dim);
-    for (int64_t e = 0; e < h->operand->head_dim; e += sum.block) {
+    sum.count = 0;
+    for (int64_t e = 0; e < h->operand->head_dim; e += NORM_BLOCK) {
         const int64_t left = h->operand->head_dim - e;
-        const int count = (int)(left < sum.block ? left : sum.block);
+        const int count = (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
         FN(load_x)(h, e, count, x);
         FN(load_u)(h, e, count, g);
         for (int i = 0; h->sums && i < count; i++)
@@ -152,7 +152,7 @@ static int FN(is_poisoned)(const trope_plan *plan, const trope_plan_operand *o, 
     return 0;
 }
 
-static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const char *rstd_place)
+static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
 {
     const trope_plan_operand *o = h->operand;
     if (row->action == TROPE_ROW_ZERO) {
@@ -169,7 +169,7 @@ static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN
         return;
     }
     FN(rotate_window)(h, t);
-    h->rstd = FN(find_rstd)(h->plan, o, rstd_place, h->x, o->forward_src_stride[TROPE_DIM_ELEMENT]);
+    h->rstd = FN(find_rstd)(h->plan, o, row, head, h->x, o->forward_src_stride[TROPE_DIM_ELEMENT]);
     const REAL p = FN(sum_products)(h);
     if (h->dst)
         FN(store_gradient)(h, REAL_NORM_SLOPE(p / (REAL)o->head_dim, h->rstd));
@@ -197,7 +197,7 @@ static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *
             h.dst = o->dst ? o->dst + FN(offset_of)(o->dst_stride, row, head) * size : NULL;
             h.weight = FN(weights_of_head)(o, head);
             h.sums = sums ? sums + number * o->norm.weight_of_head : NULL;
-            FN(gradient_of_head)(&h, row, t, FN(rstd_place)(plan, o, row, head));
+            FN(gradient_of_head)(&h, row, t, head);
         }
     }
 }

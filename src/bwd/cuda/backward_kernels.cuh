@@ -46,11 +46,11 @@
 #define BACKWARD_KERNELS(name, DTYPE, FAST)                                                                                \
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
+            {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
         {                                                                                                                  \
-            GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)                 \
-        },                                                                                                                 \
-            {FAST(name, DTYPE), NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),                               \
-             ANY_NORM_GRADIENT_KERNEL(name, DTYPE)}                                                                        \
+            FAST(name, DTYPE), NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),                                \
+                ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                      \
+        }                                                                                                                  \
     }
 
 #endif

@@ -330,8 +330,7 @@ template <class R> struct head_job {
             const int32_t interleaved = plan.interleaved_forward_src;
             if (n.is_given) {
                 const int64_t row = (int64_t)at.row.outer * plan.tokens + at.row.inner;
-                const typename R::real rstd =
-                    ((const typename R::real *)n.rstd)[row * at.segment().heads + at.head];
+                const typename R::real rstd = ((const typename R::real *)n.rstd)[row * at.segment().heads + at.head];
                 return normalised<R::DTYPE>(n, value, rstd, at.head,
                                             at.call.window_at[at.window] +
                                                 (which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)

@@ -35,7 +35,8 @@ __device__ __forceinline__ double add_runs(const weight_sums &s, const weight_su
 }
 
 /* The sum of one part of the runs, for the thread's weight: each warp adds the rows of one weight, of which there are 32. */
-__device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight, bool present)
+__device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
+                                           bool present)
 {
     __shared__ double of_rows[WEIGHT_ROWS][WEIGHT_COLUMNS + 1]; /* (columns in different banks) */
     const uint32_t of_part = (s.runs + s.parts - 1) / s.parts, begin = min(blockIdx.y * of_part, s.runs),
@@ -80,7 +81,8 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS) add_weights_kernel(KERN
         double of_part[WEIGHT_PARTS];
 #pragma unroll
         for (uint32_t part = 0; part < WEIGHT_PARTS; part++)
-            of_part[part] = __ldcg(s.of_parts + (size_t)min(part, s.parts - 1) * s.weights + before + min(weight, o.weights - 1));
+            of_part[part] =
+                __ldcg(s.of_parts + (size_t)min(part, s.parts - 1) * s.weights + before + min(weight, o.weights - 1));
         sum = 0;
 #pragma unroll
         for (uint32_t part = 0; part < WEIGHT_PARTS; part++)
@@ -130,33 +132,6 @@ struct norm_pass : part_of_plan {
     }
 };
 
-/* A call: its pass, and its other operands. What is only copied is copied by a pass by vectors. */
-struct norm_gradient_calls {
-    norm_pass pass;
-    part_of_plan others;
-
-    explicit norm_gradient_calls(const trope_plan &of) : pass(of), others(of)
-    {
-        const int normed = pass.plan.operand_count;
-        bool beside = pass.form.vectors && normed > 0;
-        for (int i = 0; i < of.operand_count; i++)
-            beside = beside && (of.operands[i].norm.is_given || can_be_beside(of, of.operands[i]));
-        for (int i = 0; i < of.operand_count; i++) {
-            if (of.operands[i].norm.is_given)
-                continue;
-            if (beside)
-                pass.take(of.operands[i]);
-            else
-                others.take(of.operands[i]);
-        }
-        if (beside && !form_of_norm_gradient(pass.plan).vectors) {
-            for (int i = normed; i < pass.plan.operand_count; i++)
-                others.take(pass.operands[i]);
-            pass.plan.operand_count = normed;
-        }
-    }
-};
-
 static const trope_cuda_kernel *find_pass(const norm_pass &pass)
 {
     return find_norm_kernel(trope_backward_kernels_of(pass.plan.dtype)->norm, pass.plan, pass.form);
@@ -184,8 +159,8 @@ static uint64_t plan_rstd(const trope_plan &plan, void *workspace, part_of_plan 
         trope_plan_operand o = plan.operands[i];
         if (!o.norm.is_given || o.norm.rstd || !o.rotary_dim)
             continue;
-        o.norm.rstd = take<char>(
-            workspace, (uint64_t)(plan.batch * plan.tokens) * heads_of(o) * bytes_of_real(plan), &size);
+        o.norm.rstd =
+            take<char>(workspace, (uint64_t)(plan.batch * plan.tokens) * heads_of(o) * bytes_of_real(plan), &size);
         heads->take(o);
     }
     return size;
@@ -223,7 +198,8 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
         call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     }
     const size_t bytes = call.rstd_at + call.cells.run_rows * call.cells.slice_heads * bytes_of_real(plan);
-    REQUIRE(bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));
+    REQUIRE(bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
+            "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
     return result_of(function, launch_early(facts_of_device(), kernel, dim3(call.cells.runs, call.cells.slices),
                                             dim3(32 * NORM_WARPS), bytes, plan.stream, arguments));
@@ -233,14 +209,13 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
 {
     norm_gradient_call call;
     const trope_plan &plan = pass.plan;
-    const block_form form = form_of_norm_gradient(plan);
-    const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
+    const block_launch l = plan_blocks<norm_gradient_blocks>(plan, pass.form, &call);
     call.sums = sums;
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
-    return result_of(function, launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream,
-                                            arguments));
+    return result_of(function,
+                     launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments));
 }
 
 static trope_status launch_pass(const char *function, const norm_pass &pass, int32_t rounding, void *workspace)
@@ -257,8 +232,9 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, int
     if (status || !sums.operands)
         return status;
     void *arguments[] = {&sums};
-    return result_of(function, launch_early(facts_of_device(), (const void *)add_weights_kernel,
-                                            dim3(sums.cells.counters, sums.parts), dim3(WEIGHT_THREADS), 0, plan.stream, arguments));
+    return result_of(function,
+                     launch_early(facts_of_device(), (const void *)add_weights_kernel,
+                                  dim3(sums.cells.counters, sums.parts), dim3(WEIGHT_THREADS), 0, plan.stream, arguments));
 }
 
 /* Operands without a norm. */
@@ -304,14 +280,13 @@ static trope_status run_angles(const char *function, const trope_plan &of, void 
 
 trope_status trope_cuda_run_norm_gradient(const char *function, const trope_plan *plan)
 {
-    norm_gradient_calls calls(*plan);
+    norm_pass pass(*plan);
+    part_of_plan others(*plan);
     void *workspace = plan->workspace;
-    trope_status status;
-    if (trope_has_angle_gradient(plan)) {
-        norm_pass alone(*plan);
-        status = run_angles(function, *plan, &workspace);
-        return status ? status : launch_pass(function, alone, plan->rounding, workspace);
-    }
-    status = run_others(function, calls.others.plan);
-    return status ? status : launch_pass(function, calls.pass, plan->rounding, workspace);
+    for (int i = 0; i < plan->operand_count; i++)
+        if (!plan->operands[i].norm.is_given)
+            others.take(plan->operands[i]);
+    const trope_status status =
+        trope_has_angle_gradient(plan) ? run_angles(function, *plan, &workspace) : run_others(function, others.plan);
+    return status ? status : launch_pass(function, pass, plan->rounding, workspace);
 }

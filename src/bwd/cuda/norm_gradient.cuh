@@ -20,8 +20,9 @@ __device__ __forceinline__ bool counts_for_weights(const typename R::call &call,
         const auto rows = rows_of_block<R>(call);
 #pragma unroll 1
         for (uint32_t axis = 0; axes >> axis; axis++)
-            if (axes >> axis & 1 && is_missing<R::ANGLES != ANGLES_PHASE>(call.plan.plan, rows.position[(row << rows.axis_bits) +
-                                                                                   (rows.axis_bits ? axis : 0)]))
+            if (axes >> axis & 1 &&
+                is_missing<R::ANGLES != ANGLES_PHASE>(call.plan.plan,
+                                                      rows.position[(row << rows.axis_bits) + (rows.axis_bits ? axis : 0)]))
                 counts = false;
     }
     return counts;
@@ -57,9 +58,9 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         const block_tensor<int32_t> &t = call.x[this->item.segment];
         from_x = this->from + call.x_moved[this->item.segment];
         if (!call.x_is_alike)
-            from_x = this->has_norm() ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, this->row,
-                                                                 this->item.head, this->item.lane)
-                                    : t.base;
+            from_x = this->is_present() ? find_address<R::ADDRESSES>(call.shape, this->segment(call), t, this->row,
+                                                                     this->item.head, this->item.lane)
+                                        : t.base;
         from_x = found_here(from_x);
     }
 
@@ -72,7 +73,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     /* For all threads of a warp. */
     __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, int32_t action, bool own)
     {
-        const bool rotates = this->has_norm() && action == TROPE_ROW_ROTATE,
+        const bool rotates = this->is_present() && action == TROPE_ROW_ROTATE,
                    is_stored = this->segment(call).dst.base != NULL;
         lane_values<R> g(this->v);
         if (rotates && this->is_window(call)) {
@@ -85,14 +86,13 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             lane_values<R> terms(x);
             terms.multiply(this->rstd);
             terms.multiply(g);
-            if (IS_DIRECT<R> ||
-                (rotates && counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row)))
+            if (IS_DIRECT<R> || (rotates && counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row)))
                 leave_terms<R>(call.shape, terms);
             else
                 leave_terms<R>(call.shape, lane_values<R>());
             x.forget();
         }
-        if (this->has_norm())
+        if (this->is_present())
             this->weights.multiply(call, this->norm(call), &g);
         lane_values<R> products(x);
         products.multiply(g);
@@ -104,7 +104,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             this->v.template set_pairs<R::PAIRS, false>(0, g.of);
             this->store_anywhere(call);
         } else if (this->is_present() && !rotates && is_stored) {
-            this->finish_copy(call, action, this->norm(call).is_given);
+            this->finish_padding(call, action);
         }
     }
 };
@@ -123,15 +123,15 @@ template <class R> struct cell_weight {
         uint32_t segment = 0, e = i;
         for (; e >= call.head_dim; e -= call.head_dim)
             segment++;
-        const operand_gradient &o = call.of[min(segment, call.operands - 1)];
+        const operand_gradient &o = call.of[min(segment, shape.segments - 1u)];
         const uint32_t begin = max(o.first_head, first_unit), end = min(o.after_head, first_unit + shape.units_of_block);
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,
                        lane = (vector - of_run) / 2 + of_run - which * call.join;
-        heads = o.is_wanted && segment < call.operands && end > begin ? end - begin : 0;
+        heads = o.is_wanted && segment < shape.segments && end > begin ? end - begin : 0;
         head_step = call.head_lanes;
         row_step = shape.units_of_block * head_step;
-        terms = shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS +
-                (begin - first_unit) * head_step + lane;
+        terms = shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + (begin - first_unit) * head_step +
+                lane;
         sum = (float *)call.sums.of_runs + (size_t)block_of_rows(shape) * call.sums.width + o.sums_at +
               (slice - o.first_slice) * call.head_dim + e;
     }
@@ -172,11 +172,9 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         cell_weight<R> weight(call, i);
         clear_counters(call.sums);
         __syncthreads();
-        for (; weight.add(rows), (i += threads_of_block()) < call.operands * call.head_dim;)
+        for (; weight.add(rows), (i += threads_of_block()) < shape.segments * call.head_dim;)
             weight = cell_weight<R>(call, i);
     }
-    if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
-        fill_rest<R>(call, action, &job);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }

@@ -43,8 +43,8 @@ template <class R> struct gradient_head : any_head<R> {
 
     __device__ __forceinline__ gradient_head(const norm_gradient_any_call &of_call, int64_t first_row, uint32_t in_block,
                                              uint32_t operand, uint32_t of_head)
-        : any_head<R>(of_call, of_call.of[operand],
-                      find_row<ADDRESSES_ANY, int64_t>(of_call.shape, first_row + in_block), of_head),
+        : any_head<R>(of_call, of_call.of[operand], find_row<ADDRESSES_ANY, int64_t>(of_call.shape, first_row + in_block),
+                      of_head),
           call(of_call), x(of_call.x[operand]), gradient(of_call.gradient[operand]), row_of_block(in_block),
           action(action_of_row<R>(of_call, in_block))
     {
@@ -61,9 +61,10 @@ template <class R> struct gradient_head : any_head<R> {
         const trope_plan &plan = call.plan.plan;
         const int32_t pairs = this->o.rotary_dim / 2;
         const char *const window = this->find(this->o.src) + this->o.rotary_offset * this->o.src.element;
-        return this->rotate_values({this->load(window, this->o.src, trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)),
-                                    this->load(window, this->o.src, trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair))},
-                                   row_of_block, pair, TROPE_ROUND_ONCE, own);
+        return this->rotate_values(
+            {this->load(window, this->o.src, trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)),
+             this->load(window, this->o.src, trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair))},
+            row_of_block, pair, TROPE_ROUND_ONCE, own);
     }
 
     /* The term of an element of x for d_weight. */
@@ -108,7 +109,8 @@ template <class R> struct gradient_head : any_head<R> {
         }
         __syncwarp();
         const auto find_g = [&](int32_t e) {
-            const real u = this->is_window(e) ? this->window()[e - this->o.rotary_offset] : this->load(from, this->o.src, e);
+            const real u =
+                this->is_window(e) ? this->window()[e - this->o.rotary_offset] : this->load(from, this->o.src, e);
             return multiplied(load_weight<real>(this->o.norm, this->head, e), u);
         };
         warp_tree<real> products;
@@ -160,8 +162,8 @@ template <class R> struct cell_of_heads {
 /* Adds the terms of an operand's weights: of heads [begin, end), counted in the cell, and the two elements of a pair, or one that passes
  * through, which are at[] of the head. */
 template <class R>
-__device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t unit, bool own,
-                                          typename R::real sum[2], int32_t at[2])
+__device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t unit,
+                                          bool own, typename R::real sum[2], int32_t at[2])
 {
     const trope_plan &plan = cell.call.plan.plan;
     typename R::real sums[2][CELL_SUMS] = {};
@@ -207,7 +209,8 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
         if (!g.is_wanted || begin >= end)
             continue;
         for (uint32_t head = begin; head < end; head += step) {
-            real *const to = left + (size_t)(o.norm.weight_of_head ? head - before : blockIdx.y - g.first_slice) * o.head_dim;
+            real *const to =
+                left + (size_t)(o.norm.weight_of_head ? head - before : blockIdx.y - g.first_slice) * o.head_dim;
             for (int32_t unit = (int32_t)thread_of_block(); unit < o.head_dim - o.rotary_dim / 2; unit += 32 * NORM_WARPS) {
                 real sum[2];
                 int32_t at[2];

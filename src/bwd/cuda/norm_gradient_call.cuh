@@ -26,17 +26,17 @@ struct norm_cells {
 /* What an operand has besides. Sums of a run: one row of weights for each slice that has heads of the operand, or its own weights of
  * each head. */
 struct operand_gradient {
-    uint32_t is_wanted;   /* d_weight is */
+    uint32_t is_wanted;              /* d_weight is */
     uint32_t first_head, after_head; /* in the count of all operands */
-    uint32_t sums_at;     /* where its sums begin in a run's */
-    uint32_t first_slice; /* that has heads of it */
-    uint32_t slices;      /* that leave sums of the same weights */
-    uint32_t axes;        /* bit a: axis a drives a pair of it */
+    uint32_t sums_at;                /* where its sums begin in a run's */
+    uint32_t first_slice;            /* that has heads of it */
+    uint32_t slices;                 /* that leave sums of the same weights */
+    uint32_t axes;                   /* bit a: axis a drives a pair of it */
 };
 
 /* What cells leave. */
 struct left_sums {
-    void *of_runs;     /* f32 (f64 with f64): [runs, width]; NULL: no d_weight is wanted */
+    void *of_runs; /* f32 (f64 with f64): [runs, width]; NULL: no d_weight is wanted */
     uint32_t width;
     uint32_t counters; /* that the first block sets to 0 for the kernel that adds */
     uint32_t *counter;
@@ -44,7 +44,6 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
-    uint32_t operands; /* with a norm: the first segments */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
     int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x, if */
     uint32_t x_is_alike;                     /* lanes of all x are as far apart as those of dy */
@@ -62,16 +61,16 @@ struct norm_gradient_any_call : norm_any_call {
 
 /* ---- what adds the sums of cells ---- */
 
-#define WEIGHT_COLUMNS 32  /* of a block: weights of one operand */
+#define WEIGHT_COLUMNS 32 /* of a block: weights of one operand */
 #define WEIGHT_THREADS 1024
-#define WEIGHT_PARTS   16  /* of the runs, at most: blocks that add them, of which the last adds what the others have left */
-#define PART_RUNS      64  /* at least */
+#define WEIGHT_PARTS   16 /* of the runs, at most: blocks that add them, of which the last adds what the others have left */
+#define PART_RUNS      64 /* at least */
 
 struct weight_sums {
-    left_sums cells;   /* counter: of each block of columns, the parts that have been added */
+    left_sums cells; /* counter: of each block of columns, the parts that have been added */
     uint32_t runs, is_f64;
-    uint32_t parts;    /* of the runs */
-    double *of_parts;  /* [parts, weights of all operands] */
+    uint32_t parts;   /* of the runs */
+    double *of_parts; /* [parts, weights of all operands] */
     uint32_t weights, operands;
     struct operand {
         void *d_weight;

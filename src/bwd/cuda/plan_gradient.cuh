@@ -137,7 +137,8 @@ static inline trope_plan_operand operand_of_pass(const trope_plan_operand &of)
 
 static inline bool can_be_vectors_of_pass(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return !(o.norm.is_given && o.rotary_dim) && operand_is_vector(plan, o) && strides_are_usual(o.src_stride) && strides_are_usual(o.dst_stride) &&
+    return !(o.norm.is_given && o.rotary_dim) && operand_is_vector(plan, o) && strides_are_usual(o.src_stride) &&
+           strides_are_usual(o.dst_stride) &&
            (!o.rotary_dim ||
             (tensor_is_vector(plan, o.forward_src, o.forward_src_stride) && strides_are_usual(o.forward_src_stride)));
 }

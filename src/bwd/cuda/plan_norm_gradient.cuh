@@ -1,4 +1,4 @@
-/* How the backward of norms is cut into cells, and where their sums lie. Host only. */
+/* How the backward of norms is cut into cells, and where their sums lie: of a plan all of whose operands have a norm. Host only. */
 #ifndef TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 #define TROPE_BWD_CUDA_PLAN_NORM_GRADIENT_CUH
 
@@ -25,8 +25,6 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     bool per_head = false;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        if (!o.norm.is_given)
-            continue;
         c.heads += heads_of(o);
         most = std::max<int64_t>(most, o.head_dim);
         per_head = per_head || (o.norm.d_weight && o.norm.weight_of_head);
@@ -47,17 +45,16 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     return c;
 }
 
-/* The operands with a norm, in order: where their sums lie in those of a run. Returns the numbers of a run, of all operands. */
+/* Where the sums of each operand lie in those of a run. Returns the numbers of a run. */
 static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_cells &cells, operand_gradient *of)
 {
     int64_t width = 0;
     uint32_t before = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        if (!o.norm.is_given)
-            continue;
-        operand_gradient *const g = of++;
-        const uint32_t after = before + heads_of(o), slices = (after - 1) / cells.slice_heads + 1 - before / cells.slice_heads;
+        operand_gradient *const g = &of[i];
+        const uint32_t after = before + heads_of(o),
+                       slices = (after - 1) / cells.slice_heads + 1 - before / cells.slice_heads;
         *g = {};
         g->is_wanted = o.norm.d_weight != NULL;
         g->sums_at = (uint32_t)width;
@@ -89,15 +86,14 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
     s.runs = cells.runs;
     s.cells.width = (uint32_t)width;
     s.parts = std::min(std::max(cells.runs / PART_RUNS, 1u), (uint32_t)WEIGHT_PARTS);
-    const operand_gradient *g = gradients;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        if (o.norm.is_given && o.norm.d_weight) {
-            s.of[s.operands++] = {o.norm.d_weight, (uint32_t)trope_count_weights(&o), g->sums_at, g->slices};
+        if (o.norm.d_weight) {
+            s.of[s.operands++] = {o.norm.d_weight, (uint32_t)trope_count_weights(&o), gradients[i].sums_at,
+                                  gradients[i].slices};
             s.weights += (uint32_t)trope_count_weights(&o);
             s.cells.counters += (uint32_t)quotient_up(trope_count_weights(&o), WEIGHT_COLUMNS);
         }
-        g += o.norm.is_given;
     }
     if (s.operands) {
         s.cells.of_runs = take<char>(workspace, (uint64_t)width * cells.runs * bytes_of_real(plan), &size);
@@ -114,11 +110,10 @@ struct norm_gradient_blocks : norm_blocks {
     {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
-        call->operands = 0;
         plan_operand_gradients(plan, plan_cells(plan), call->of);
     }
 
-    /* `of` has the operands with a norm in order, and these are the first segments. */
+    /* (A segment is all of an operand.) */
     static inline void fill(const trope_plan_operand &o, uint32_t number, norm_gradient_call *call)
     {
         const trope_plan &plan = call->plan.plan;
@@ -127,23 +122,12 @@ struct norm_gradient_blocks : norm_blocks {
         block_form form = {};
         form.pairs_of_lane = 16 / plan.element_size;
         form.splits = call->shape.splits != 0;
-        call->x[number] = call->segments[number].src;
-        call->operands += o.norm.is_given;
-        if (o.norm.is_given)
-            call->x[number] = plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride,
-                                                   plan.interleaved_forward_src);
-        else
-            call->of[number] = {};
+        call->x[number] =
+            plan_tensor<int32_t>(plan, form, o, whole, o.forward_src, o.forward_src_stride, plan.interleaved_forward_src);
         const block_tensor<int32_t> &x = call->x[number], &dy = call->segments[number].src;
         call->x_moved[number] = x.base - dy.base;
-        call->x_is_alike = call->x_is_alike &&
-                           memcmp(&x.inner, &dy.inner, sizeof x - offsetof(block_tensor<int32_t>, inner)) == 0;
-    }
-
-    /* What is copied besides has slices of its own. */
-    static inline uint32_t alignment(const trope_plan &plan, const trope_plan_operand &o, const norm_gradient_call &call)
-    {
-        return o.norm.is_given ? 1 : plan_cells(plan).slice_heads * call.head_lanes;
+        call->x_is_alike =
+            call->x_is_alike && memcmp(&x.inner, &dy.inner, sizeof x - offsetof(block_tensor<int32_t>, inner)) == 0;
     }
 
     static inline void cut(const trope_plan &plan, const block_form &, const norm_gradient_call &call, uint32_t, size_t,
@@ -170,19 +154,11 @@ static inline block_form form_of_norm_gradient(const trope_plan &plan)
     block_form form = plan.operand_count ? form_of_norms(plan) : form_of(plan, false);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        form.vectors = form.vectors && (!o.norm.is_given ||
-                                        (!o.accumulate && !(o.norm.d_weight && o.norm.weight_of_head) &&
-                                         tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
-                                         strides_are_usual(o.forward_src_stride)));
+        form.vectors = form.vectors && !o.accumulate && !(o.norm.d_weight && o.norm.weight_of_head) &&
+                       tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
+                       strides_are_usual(o.forward_src_stride);
     }
     return form;
-}
-
-/* Whether an operand without a norm can be copied by that pass. */
-static inline bool can_be_beside(const trope_plan &plan, const trope_plan_operand &o)
-{
-    const int32_t head_dim = usual_norm(plan).head->head_dim, lanes = head_dim * plan.element_size / 32;
-    return o.rotary_dim == 0 && !trope_is_summed(&o) && o.head_dim == head_dim && power_of_two((uint32_t)lanes) == (uint32_t)lanes;
 }
 
 #endif

@@ -25,6 +25,6 @@
 #define FN(name)     PASTE(name##_, SUFFIX)
 
 /* Elements of a head that a norm takes at a time, a power of two. */
-#define NORM_BLOCK 256
+#define NORM_BLOCK 64
 
 #endif

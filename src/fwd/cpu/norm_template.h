@@ -1,33 +1,30 @@
 /* The RMS norm of a head (trope.h, trope_norm), in blocks: a head may have any number of elements.
  *
- * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two. A block has a power of two of elements and
- * is a subtree; the sums of blocks come in order, so that the rest of the tree is a binary counter. */
+ * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two. A block is a subtree; the sums of blocks
+ * come in order, so that the rest of the tree is a binary counter. */
 
 typedef struct FN(head_sum) {
-    int block;      /* elements of a block */
     uint32_t count; /* blocks so far: bit l is set where level l holds a sum */
     REAL level[32];
 } FN(head_sum);
 
-static inline void FN(begin_sum)(FN(head_sum) * sum, int64_t head_dim)
+/* One level of the tree. */
+static inline void FN(add_neighbours)(int count, const REAL *restrict from, REAL *restrict to)
 {
-    sum->count = 0;
-    sum->block = 1;
-    while (sum->block < head_dim && sum->block < NORM_BLOCK)
-        sum->block *= 2;
+    for (int i = 0; i < count; i++)
+        to[i] = from[2 * i] + from[2 * i + 1];
 }
 
-/* The sum of a power of two of values, which are overwritten. */
-static inline REAL FN(sum_values)(REAL *restrict values, int count)
+/* The sum of a block. All counts are constants, so that the compiler makes shuffles of vectors of them. Not inlined: gcc would
+ * take the levels apart into scalars. */
+static __attribute__((noinline)) REAL FN(sum_block)(const REAL values[NORM_BLOCK])
 {
-    REAL half[NORM_BLOCK / 2];
-    for (count /= 2; count > 0; count /= 2) {
-        for (int i = 0; i < count; i++)
-            half[i] = values[2 * i] + values[2 * i + 1];
-        for (int i = 0; i < count; i++)
-            values[i] = half[i];
-    }
-    return values[0];
+    REAL a[NORM_BLOCK / 2], b[NORM_BLOCK / 4], c[NORM_BLOCK / 8], d[NORM_BLOCK / 16];
+    FN(add_neighbours)(NORM_BLOCK / 2, values, a);
+    FN(add_neighbours)(NORM_BLOCK / 4, a, b);
+    FN(add_neighbours)(NORM_BLOCK / 8, b, c);
+    FN(add_neighbours)(NORM_BLOCK / 16, c, d);
+    return (d[0] + d[1]) + (d[2] + d[3]);
 }
 
 static inline void FN(push_sum)(FN(head_sum) * sum, int level, REAL value)
@@ -39,12 +36,12 @@ static inline void FN(push_sum)(FN(head_sum) * sum, int level, REAL value)
     sum->count += 1u << level;
 }
 
-/* Adds a block of `count` values, which are overwritten: only the last block of a head has less than `block` of them. */
+/* Adds a block of `count` values, which are padded: only the last block of a head has less than NORM_BLOCK of them. */
 static inline void FN(add_block)(FN(head_sum) * sum, REAL *values, int count)
 {
-    for (int i = count; i < sum->block; i++)
+    for (int i = count; i < NORM_BLOCK; i++)
         values[i] = 0;
-    FN(push_sum)(sum, 0, FN(sum_values)(values, sum->block));
+    FN(push_sum)(sum, 0, FN(sum_block)(values));
 }
 
 static inline REAL FN(end_sum)(FN(head_sum) * sum)
@@ -72,26 +69,39 @@ static inline const char *FN(weights_of_head)(const trope_plan_operand *o, const
                : NULL;
 }
 
+/* Reads the rstd of a head from the caller's array, or writes it there, if the caller has one. */
+static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                  const int64_t head[2], REAL *rstd)
+{
+    char *const place = FN(rstd_place)(plan, o, row, head);
+    if (!place)
+        return;
+    if (o->norm.reads_rstd)
+        memcpy(rstd, place, sizeof *rstd);
+    else
+        FN(store)(place, &(const REAL){FN(canonical)(*rstd)}, REAL_DTYPE, 1);
+}
+
 /* rstd of a head whose elements are `step` apart: read, or computed. */
-static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const char *place, const char *x,
-                          int64_t step)
+static __attribute__((noinline)) REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o,
+                                                    const trope_row *row, const int64_t head[2], const char *x,
+                                                    int64_t step)
 {
     const int64_t bytes = step * plan->element_size;
-    REAL squares[NORM_BLOCK], rstd;
+    REAL squares[NORM_BLOCK], rstd = 0;
     FN(head_sum) sum;
-    if (o->norm.reads_rstd) {
-        memcpy(&rstd, place, sizeof rstd);
-        return rstd;
-    }
-    FN(begin_sum)(&sum, o->head_dim);
-    for (int64_t e = 0; e < o->head_dim; e += sum.block) {
-        const int count = (int)(o->head_dim - e < sum.block ? o->head_dim - e : sum.block);
+    sum.count = 0;
+    for (int64_t e = 0; e < o->head_dim && !o->norm.reads_rstd; e += NORM_BLOCK) {
+        const int count = (int)(o->head_dim - e < NORM_BLOCK ? o->head_dim - e : NORM_BLOCK);
         FN(load_strided)(squares, x + e * bytes, step, plan->dtype, count);
         for (int i = 0; i < count; i++)
             squares[i] *= squares[i];
         FN(add_block)(&sum, squares, count);
     }
-    return REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
+    if (!o->norm.reads_rstd)
+        rstd = REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
+    FN(share_rstd)(plan, o, row, head, &rstd);
+    return rstd;
 }
 
 /* The factors of elements [first, first + count) of a head: weight, or 1 + weight. */

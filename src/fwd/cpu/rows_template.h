@@ -204,11 +204,8 @@ static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *pl
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
     const int64_t window = o->rotary_offset, after = window + o->rotary_dim;
     const char *weight = FN(weights_of_head)(o, head);
-    char *const rstd_place = FN(rstd_place)(plan, o, row, head);
-    const REAL rstd = FN(find_rstd)(plan, o, rstd_place, place.src, from);
+    const REAL rstd = FN(find_rstd)(plan, o, row, head, place.src, from);
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
-    if (o->norm.rstd && !o->norm.reads_rstd)
-        FN(store)(rstd_place, &rstd, REAL_DTYPE, 1);
     FN(load_strided)(x, place.src + window * from * size, from, plan->dtype, o->rotary_dim);
     FN(normalise)(plan, &o->norm, weight, window, o->rotary_dim, rstd, x);
     if (o->rotary_dim) {
@@ -237,7 +234,7 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     const int64_t *f = o->forward_src_stride, step = f[TROPE_DIM_ELEMENT];
     const char *x =
         o->forward_src + (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
-    const REAL rstd = FN(find_rstd)(plan, o, FN(rstd_place)(plan, o, row, head), x, step);
+    const REAL rstd = FN(find_rstd)(plan, o, row, head, x, step);
     REAL block[NORM_BLOCK];
     for (int e = 0; e < o->rotary_dim; e += NORM_BLOCK) {
         const int64_t first = o->rotary_offset + e;
@@ -343,80 +340,155 @@ typedef struct vector_job {
     const trope_plan_operand *operand;
     const FN(chunk) * chunk;
     char *stage;    /* NULL: write where the head goes */
+    float *weight;  /* of a norm: the factors of a head */
     uint64_t ahead; /* bytes from a head to what is prefetched */
     int64_t window; /* and of that */
 } vector_job;
 
-/* Where a row starts in src and dst. */
-typedef struct vector_row {
+/* src and dst are kept apart: gcc computes neighbours by vectors of 64-bit products, which are slower than scalars. */
+typedef struct vector_head {
     const char *src;
+    int64_t head[2];
     char *dst;
-} vector_row;
+    int row; /* of the chunk */
+} vector_head;
 
-ALWAYS_INLINE vector_row find_vector_row(const vector_job *job, int r)
+ALWAYS_INLINE vector_head find_vector_head(const vector_job *job, int r, int64_t group, int64_t head)
 {
-    const trope_plan_operand *o = job->operand;
     const trope_row *row = &job->chunk->row[r];
-    const int64_t from = row->batch * o->src_stride[TROPE_DIM_BATCH] + row->token * o->src_stride[TROPE_DIM_TOKEN];
-    const int64_t to = row->batch * o->dst_stride[TROPE_DIM_BATCH] + row->token * o->dst_stride[TROPE_DIM_TOKEN];
-    return (vector_row){o->src + from * job->plan->element_size, o->dst + to * job->plan->element_size};
+    const int64_t *f = job->operand->src_stride, *g = job->operand->dst_stride, size = job->plan->element_size;
+    vector_head h = {.head = {group, head}, .row = r};
+    h.src = job->operand->src + (row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3]) * size;
+    h.dst = job->operand->dst + (row->batch * g[0] + row->token * g[1] + group * g[2] + head * g[3]) * size;
+    return h;
 }
 
-/* One head of row r. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in the loop.
- */
-ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, const int64_t head[2])
+/* All factors of a head: 1 without a weight. */
+static __attribute__((noinline)) void load_factors(const trope_plan_operand *o, const int64_t head[2], float *w)
+{
+    const char *weight = FN(weights_of_head)(o, head);
+    if (weight)
+        FN(load_weights)(&o->norm, weight, 0, o->head_dim, w);
+    for (int i = 0; !weight && i < o->head_dim; i++)
+        w[i] = 1;
+}
+
+/* rstd of up to VECTOR_WIDTH heads. A vector of divisions and roots takes as long as one of them. */
+ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_head *heads, int count, float *rstd)
+{
+    const trope_plan_operand *o = job->operand;
+    vector sums[VECTOR_WIDTH];
+    for (int i = 0; i < VECTOR_WIDTH; i++)
+        sums[i] = i < count && !o->norm.reads_rstd ? vector_sum_squares(dtype, o->head_dim, heads[i].src) : vector_set(0);
+    vector_store(TROPE_F32, (char *)rstd, vector_sum_each(sums));
+    for (int i = 0; i < VECTOR_WIDTH; i++)
+        rstd[i] = trope_reciprocal_root(rstd[i] / (float)o->head_dim, (float)o->norm.eps);
+    for (int i = 0; o->norm.rstd && i < count; i++)
+        FN(share_rstd)(job->plan, o, &job->chunk->row[heads[i].row], heads[i].head, &rstd[i]);
+}
+
+/* Not inlined: it would be compiled for every pairing. */
+static __attribute__((noinline)) void find_vector_rstd(const vector_job *job, const vector_head *heads, int count,
+                                                       float *rstd)
+{
+    const int dtype = job->plan->dtype;
+    dtype == TROPE_F32   ? find_rstd_of(TROPE_F32, job, heads, count, rstd)
+    : dtype == TROPE_F16 ? find_rstd_of(TROPE_F16, job, heads, count, rstd)
+                         : find_rstd_of(TROPE_BF16, job, heads, count, rstd);
+}
+
+/* Up to VECTOR_WIDTH heads with a norm. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in
+ * the loop. */
+ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
+{
+    const trope_plan_operand *o = job->operand;
+    float rstd[VECTOR_WIDTH];
+    find_vector_rstd(job, heads, count, rstd);
+    for (int i = 0; i < count; i++) {
+        const vector_head *h = &heads[i];
+        const FN(coefficients) t = job->chunk->of_row[h->row];
+        prefetch_run(h->src, job->ahead, job->window);
+        const vector_source from = {h->src, job->weight, vector_set(rstd[i])};
+        if (o->norm.weight_of_head)
+            load_factors(o, h->head, job->weight);
+        vector_rotate_head(kind, o, from, h->dst, job->stage, (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
+    }
+}
+
+/* One head without a norm, of row r. */
+ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, int r, int64_t group, int64_t head)
 {
     const trope_plan_operand *o = job->operand;
     const FN(coefficients) t = job->chunk->of_row[r];
     if (job->chunk->row[r].action != TROPE_ROW_ROTATE) {
-        FN(write_head)(job->plan, o, &job->chunk->row[r], t, head);
+        FN(write_head)(job->plan, o, &job->chunk->row[r], t, (const int64_t[]){group, head});
         return;
     }
-    const vector_row row = find_vector_row(job, r);
-    const int64_t size = trope_element_size(kind.dtype);
-    const char *src = row.src + (head[0] * o->src_stride[TROPE_DIM_GROUP] + head[1] * o->src_stride[TROPE_DIM_HEAD]) * size;
-    char *dst = row.dst + (head[0] * o->dst_stride[TROPE_DIM_GROUP] + head[1] * o->dst_stride[TROPE_DIM_HEAD]) * size;
-    prefetch_run(src, job->ahead, job->window);
-    vector_rotate_head(kind, o, job->plan->parts, (vector_place){src, dst, job->stage},
+    const vector_head h = find_vector_head(job, r, group, head);
+    prefetch_run(h.src, job->ahead, job->window);
+    vector_rotate_head(kind, o, (vector_source){.x = h.src}, h.dst, job->stage,
                        (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
 }
 
-/* As write_operand, for an operand that vectors can rotate. */
+/* As write_operand, for an operand that vectors can rotate. Heads with a norm are gathered first, a vector of them. */
 ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const trope_plan_operand *o,
                                  const FN(chunk) * chunk)
 {
     _Alignas(64) char stage[STAGE_BYTES];
+    _Alignas(64) float weight[TROPE_MAX_ROTARY_DIM];
     const int64_t size = trope_element_size(kind.dtype);
     const int heads_outside = FN(heads_outside)(o),
               streamed = plan->stream_stores && !o->in_place && o->head_dim * size <= STAGE_BYTES;
+    const int outer_rows = heads_outside ? 1 : chunk->rows, inner_rows = heads_outside ? chunk->rows : 1;
     const vector_job job = {.plan = plan,
                             .operand = o,
                             .chunk = chunk,
                             .stage = streamed ? stage : NULL,
+                            .weight = weight,
                             .ahead = FN(prefetch_distance)(plan, o),
-                            .window = o->rotary_dim * size};
-    if (!heads_outside) {
-        for (int r = 0; r < chunk->rows; r++)
-            for (int group = 0; group < o->groups; group++)
-                for (int head = 0; head < o->heads_per_group; head++)
-                    write_vector_head(kind, &job, r, (const int64_t[]){group, head});
-        return;
-    }
-    for (int group = 0; group < o->groups; group++)
-        for (int head = 0; head < o->heads_per_group; head++)
-            for (int r = 0; r < chunk->rows; r++)
-                write_vector_head(kind, &job, r, (const int64_t[]){group, head});
+                            .window = (kind.normed ? o->head_dim : o->rotary_dim) * size};
+    vector_head heads[VECTOR_WIDTH];
+    int count = 0;
+    if (kind.normed)
+        load_factors(o, (const int64_t[]){0, 0}, weight);
+    for (int outer = 0; outer < outer_rows; outer++)
+        for (int group = 0; group < o->groups; group++)
+            for (int head = 0; head < o->heads_per_group; head++)
+                for (int r = outer; r < outer + inner_rows; r++) {
+                    if (!kind.normed) {
+                        write_vector_head(kind, &job, r, group, head);
+                        continue;
+                    }
+                    if (chunk->row[r].action != TROPE_ROW_ROTATE) {
+                        FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], (const int64_t[]){group, head});
+                        continue;
+                    }
+                    heads[count] = find_vector_head(&job, r, group, head);
+                    if (++count == VECTOR_WIDTH) {
+                        write_vector_heads(kind, &job, heads, count);
+                        count = 0;
+                    }
+                }
+    if (count > 0)
+        write_vector_heads(kind, &job, heads, count);
+}
+
+ALWAYS_INLINE void write_any_pairing(int dtype, int normed, const trope_plan *plan, const trope_plan_operand *o,
+                                     const FN(chunk) * chunk)
+{
+    if (plan->interleaved_src)
+        plan->interleaved_dst ? write_vectors((vector_kind){dtype, normed, 1, 1}, plan, o, chunk)
+                              : write_vectors((vector_kind){dtype, normed, 1, 0}, plan, o, chunk);
+    else
+        plan->interleaved_dst ? write_vectors((vector_kind){dtype, normed, 0, 1}, plan, o, chunk)
+                              : write_vectors((vector_kind){dtype, normed, 0, 0}, plan, o, chunk);
 }
 
 #define WRITE_VECTORS(dtype)                                                                                               \
     static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
     {                                                                                                                      \
-        if (plan->interleaved_src)                                                                                         \
-            plan->interleaved_dst ? write_vectors((vector_kind){TROPE_##dtype, 1, 1}, plan, o, chunk)                      \
-                                  : write_vectors((vector_kind){TROPE_##dtype, 1, 0}, plan, o, chunk);                     \
-        else                                                                                                               \
-            plan->interleaved_dst ? write_vectors((vector_kind){TROPE_##dtype, 0, 1}, plan, o, chunk)                      \
-                                  : write_vectors((vector_kind){TROPE_##dtype, 0, 0}, plan, o, chunk);                     \
+        o->norm.is_given ? write_any_pairing(TROPE_##dtype, 1, plan, o, chunk)                                             \
+                         : write_any_pairing(TROPE_##dtype, 0, plan, o, chunk);                                            \
     }
 WRITE_VECTORS(F32)
 WRITE_VECTORS(F16)
@@ -426,7 +498,7 @@ WRITE_VECTORS(BF16)
 static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
 {
 #ifdef USE_VECTORS
-    if (o->rotary_dim && !o->norm.is_given && vector_can_rotate(plan, o)) {
+    if ((o->rotary_dim || o->norm.is_given) && vector_can_rotate(plan, o)) {
         if (plan->dtype == TROPE_F32)
             write_vectors_F32(plan, o, chunk);
         else if (plan->dtype == TROPE_F16)

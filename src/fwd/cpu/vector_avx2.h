@@ -14,6 +14,16 @@ static inline vector vector_load_f32(const float *p)
     return _mm256_loadu_ps(p);
 }
 
+static inline vector vector_set(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+static inline vector vector_add(vector a, vector b)
+{
+    return _mm256_add_ps(a, b);
+}
+
 static inline vector vector_mul(vector a, vector b)
 {
     return _mm256_mul_ps(a, b);

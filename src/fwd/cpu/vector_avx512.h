@@ -14,6 +14,16 @@ static inline vector vector_load_f32(const float *p)
     return _mm512_loadu_ps(p);
 }
 
+static inline vector vector_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+static inline vector vector_add(vector a, vector b)
+{
+    return _mm512_add_ps(a, b);
+}
+
 static inline vector vector_mul(vector a, vector b)
 {
     return _mm512_mul_ps(a, b);
@@ -35,8 +45,8 @@ static inline __m512i vector_round_bf16(vector x)
 {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    return _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32((int)TROPE_NAN_F32));
+    return _mm512_mask_add_epi32(_mm512_set1_epi32((int)TROPE_NAN_F32), _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q),
+                                 _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
 }
 
 static inline vector vector_load(int dtype, const char *p)

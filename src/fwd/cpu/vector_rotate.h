@@ -28,7 +28,7 @@ TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector_pair, vector_coefficients, v
 
 /* What a loop is compiled for. A constant wherever it is passed, so that every branch on it goes away. */
 typedef struct vector_kind {
-    int dtype, from_interleaved, to_interleaved;
+    int dtype, normed, from_interleaved, to_interleaved;
 } vector_kind;
 
 /* The coefficients of a window's pairs. */
@@ -71,17 +71,97 @@ ALWAYS_INLINE void vector_store_neighbours(int dtype, char *p, vector_pair y)
     vector_store(dtype, p + bytes, high);
 }
 
+/* ---- a norm ---- */
+
+/* A level of the tree of a sum: 2i + (2i + 1) of two vectors in a row. */
+ALWAYS_INLINE vector vector_add_neighbours(vector low, vector high)
+{
+    vector even, odd;
+    vector_deinterleave(low, high, &even, &odd);
+    return vector_add(even, odd);
+}
+
+/* The squares of 2 * VECTOR_WIDTH elements, neighbours added. */
+ALWAYS_INLINE vector vector_add_squares(int dtype, const char *p)
+{
+    const vector_pair x = vector_load_neighbours(dtype, p);
+    return vector_add(vector_mul(x.first, x.first), vector_mul(x.second, x.second));
+}
+
+/* The squares of a head, added until one vector is left: the tree of norm_template.h, of vectors. */
+ALWAYS_INLINE vector vector_sum_squares(int dtype, int64_t head_dim, const char *x)
+{
+    enum { BLOCK = 4 * VECTOR_WIDTH };
+    const int64_t size = trope_element_size(dtype);
+    int64_t padded = BLOCK;
+    while (padded < head_dim)
+        padded *= 2;
+    char rest[BLOCK * sizeof(float)];
+    vector level[8], sum = vector_set(0);
+    for (int64_t e = 0; e < padded; e += BLOCK) {
+        const char *block = x + e * size;
+        if (head_dim - e < BLOCK) {
+            memset(rest, 0, sizeof rest);
+            if (e < head_dim)
+                memcpy(rest, block, (size_t)((head_dim - e) * size));
+            block = rest;
+        }
+        sum = vector_add_neighbours(vector_add_squares(dtype, block), vector_add_squares(dtype, block + BLOCK / 2 * size));
+        int l = 0;
+        for (; e / BLOCK >> l & 1; l++)
+            sum = vector_add_neighbours(level[l], sum);
+        level[l] = sum;
+    }
+    return sum;
+}
+
+/* The sums of VECTOR_WIDTH vectors, a lane each. The vectors are overwritten. */
+ALWAYS_INLINE vector vector_sum_each(vector *v)
+{
+    for (int n = VECTOR_WIDTH / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++)
+            v[i] = vector_add_neighbours(v[2 * i], v[2 * i + 1]);
+    return v[0];
+}
+
+/* Where a run of elements comes from. With a norm: the factors of the elements, and rstd in all lanes. */
+typedef struct vector_source {
+    const char *x;
+    const float *weight;
+    vector rstd;
+} vector_source;
+
+ALWAYS_INLINE vector_source vector_skip(vector_source from, int dtype, int64_t elements)
+{
+    return (vector_source){from.x + elements * trope_element_size(dtype), from.weight + elements, from.rstd};
+}
+
+/* Pairs [i, i + VECTOR_WIDTH) of the `pairs` at p. */
+ALWAYS_INLINE vector_pair vector_load_pairs(int dtype, int interleaved, int pairs, const void *p, int i)
+{
+    const int64_t size = trope_element_size(dtype);
+    const char *part = p, *first = part + trope_first_in_part(interleaved, i) * size;
+    if (interleaved)
+        return vector_load_neighbours(dtype, first);
+    return (vector_pair){vector_load(dtype, first), vector_load(dtype, part + trope_second_in_part(0, pairs, i) * size)};
+}
+
+ALWAYS_INLINE vector vector_normalise(vector x, vector rstd, vector weight)
+{
+    return vector_mul(vector_mul(x, rstd), weight);
+}
+
 /* Pairs [i, i + VECTOR_WIDTH) of `pairs`. */
-ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *from, char *to, vector_coefficients t, int i)
+ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, vector_source from, char *to, vector_coefficients t,
+                                      int i)
 {
     const int64_t size = trope_element_size(kind.dtype);
-    const char *first = from + trope_first_in_part(kind.from_interleaved, i) * size;
-    vector_pair x;
-    if (kind.from_interleaved)
-        x = vector_load_neighbours(kind.dtype, first);
-    else
-        x = (vector_pair){vector_load(kind.dtype, first),
-                          vector_load(kind.dtype, from + trope_second_in_part(0, pairs, i) * size)};
+    vector_pair x = vector_load_pairs(kind.dtype, kind.from_interleaved, pairs, from.x, i);
+    if (kind.normed) {
+        const vector_pair weight = vector_load_pairs(TROPE_F32, kind.from_interleaved, pairs, from.weight, i);
+        x.first = vector_normalise(x.first, from.rstd, weight.first);
+        x.second = vector_normalise(x.second, from.rstd, weight.second);
+    }
     const vector_pair y = vector_rotate_once(x, t);
     char *to_first = to + trope_first_in_part(kind.to_interleaved, i) * size;
     if (kind.to_interleaved) {
@@ -93,7 +173,7 @@ ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, const char *f
 }
 
 /* All pairs of a window. A last vector that would go over the end starts earlier and does some pairs a second time. */
-ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, const char *from, char *to, vector_part_coefficients t)
+ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, vector_source from, char *to, vector_part_coefficients t)
 {
     int i = 0;
     for (; i + VECTOR_WIDTH <= pairs; i += VECTOR_WIDTH)
@@ -105,36 +185,57 @@ ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, const char *f
 /* Whether an operand can go this way. In place a pair may be read only once and must be written where it was read. */
 static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
-    if (plan->rounding != TROPE_ROUND_ONCE || o->part_pairs < VECTOR_WIDTH || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
+    if (plan->rounding != TROPE_ROUND_ONCE || (o->rotary_dim && o->part_pairs < VECTOR_WIDTH) ||
+        (o->norm.is_given && o->head_dim > TROPE_MAX_ROTARY_DIM) || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
         o->dst_stride[TROPE_DIM_ELEMENT] != 1)
         return 0;
     return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->part_pairs % VECTOR_WIDTH == 0);
 }
 
-/* Where a head comes from and goes to. `stage`, if not NULL, is where it is put together before it is streamed out. */
-typedef struct vector_place {
-    const char *src;
-    char *dst, *stage;
-} vector_place;
-
-/* A whole head whose elements are contiguous. */
-ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, int parts, vector_place place,
-                                      vector_part_coefficients t)
+/* Less than a vector of elements, normalised. */
+ALWAYS_INLINE void vector_normalise_rest(int dtype, vector_source from, char *to, int64_t count)
 {
-    const int64_t size = trope_element_size(kind.dtype), before = o->rotary_offset * size;
-    const int64_t window = 2 * o->part_pairs * size, after = before + parts * window, end = o->head_dim * size;
-    char *out = place.stage ? place.stage : place.dst;
-    if (!o->in_place) {
-        trope_copy_short(out, place.src, (size_t)before);
-        trope_copy_short(out + after, place.src + after, (size_t)(end - after));
+    const size_t bytes = (size_t)(count * trope_element_size(dtype));
+    char x[4 * VECTOR_WIDTH] = {0};
+    float weight[VECTOR_WIDTH] = {0};
+    memcpy(x, from.x, bytes);
+    memcpy(weight, from.weight, (size_t)count * sizeof *weight);
+    vector_store(dtype, x, vector_normalise(vector_load(dtype, x), from.rstd, vector_load_f32(weight)));
+    memcpy(to, x, bytes);
+}
+
+/* Elements outside of the window: copied, or normalised. In place what is copied stays as it is. */
+ALWAYS_INLINE void vector_pass(vector_kind kind, vector_source from, char *to, int64_t count)
+{
+    const int dtype = kind.dtype;
+    const int64_t size = trope_element_size(dtype);
+    if (kind.normed) {
+        int64_t i = 0;
+        for (; i + VECTOR_WIDTH <= count; i += VECTOR_WIDTH)
+            vector_store(
+                dtype, to + i * size,
+                vector_normalise(vector_load(dtype, from.x + i * size), from.rstd, vector_load_f32(from.weight + i)));
+        if (i < count)
+            vector_normalise_rest(dtype, vector_skip(from, dtype, i), to + i * size, count - i);
+    } else if (from.x != to) {
+        trope_copy_short(to, from.x, (size_t)(count * size));
     }
-    for (int part = 0; part < parts; part++) {
-        const int64_t start = before + part * window;
-        vector_rotate_loop(kind, o->part_pairs, place.src + start, out + start, t);
+}
+
+/* A whole head whose elements are contiguous. `stage`, if not NULL, is where it is put together before it is streamed out. */
+ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand *o, vector_source from, char *dst,
+                                      char *stage, vector_part_coefficients t)
+{
+    const int64_t size = trope_element_size(kind.dtype), before = o->rotary_offset, after = before + o->rotary_dim;
+    char *out = stage ? stage : dst;
+    vector_pass(kind, from, out, before);
+    vector_pass(kind, vector_skip(from, kind.dtype, after), out + after * size, o->head_dim - after);
+    for (int64_t start = before; start < after; start += 2 * o->part_pairs) {
+        vector_rotate_loop(kind, o->part_pairs, vector_skip(from, kind.dtype, start), out + start * size, t);
         t = vector_skip_coefficients(t, o->part_pairs);
     }
-    if (place.stage)
-        trope_stream_copy(place.dst, place.stage, (size_t)end);
+    if (stage)
+        trope_stream_copy(dst, stage, (size_t)(o->head_dim * size));
 }
 
 #endif

@@ -107,8 +107,9 @@ static inline int inner_dim(const trope_plan &plan)
  * gradient of the angles is asked for. */
 static inline void join_groups(trope_plan_operand *o, bool with_forward_src)
 {
-    int64_t *const strides[] = {o->src_stride, with_forward_src && (o->rotary_dim || o->norm.is_given) ? o->forward_src_stride : o->src_stride,
-                                o->dst ? o->dst_stride : o->src_stride};
+    int64_t *const strides[] = {
+        o->src_stride, with_forward_src && (o->rotary_dim || o->norm.is_given) ? o->forward_src_stride : o->src_stride,
+        o->dst ? o->dst_stride : o->src_stride};
     for (int i = 0; i < 3; i++) {
         if (o->heads_per_group == 1)
             strides[i][TROPE_DIM_HEAD] = strides[i][TROPE_DIM_GROUP];

@@ -33,7 +33,8 @@ template <class R> struct lane_values {
     {
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
-            of[i / R::PAIRS][i % R::PAIRS] = trope_mul(of[i / R::PAIRS][i % R::PAIRS], other.of[i / R::PAIRS][i % R::PAIRS]);
+            of[i / R::PAIRS][i % R::PAIRS] =
+                trope_mul(of[i / R::PAIRS][i % R::PAIRS], other.of[i / R::PAIRS][i % R::PAIRS]);
     }
 
     __device__ __forceinline__ void multiply(float factor)
@@ -169,7 +170,8 @@ template <class R> struct lane_weights {
 #pragma unroll
             for (int i = 0; i < 2 * R::PAIRS; i += 4) {
                 uint32_t words[4];
-                load_words<4>(n.weight + (first + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) * sizeof(float), words);
+                load_words<4>(n.weight + (first + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) * sizeof(float),
+                              words);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     multiply_by<PLUS_ONE>(trope_float_from_bits(words[j]), i + j, x);
@@ -266,7 +268,8 @@ template <class R> struct norm_job : lane_job<R> {
     }
 
     template <bool USUAL>
-    __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own, lane_values<R> *x) const
+    __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own,
+                                           lane_values<R> *x) const
     {
         block_item at = this->item;
         at.lane -= call.first_lane;
@@ -292,10 +295,10 @@ template <class R> struct norm_job : lane_job<R> {
         this->store_anywhere(call);
     }
 
-    /* Filled, or copied. ROTATES: in other rows. */
-    __device__ __forceinline__ void finish_copy(const typename R::call &call, int32_t action, bool rotates)
+    /* Padding: filled, or copied. */
+    __device__ __forceinline__ void finish_padding(const typename R::call &call, int32_t action)
     {
-        if (is_filled(action, rotates))
+        if (is_filled(action, true))
             this->v.fill(filling_of<R::DTYPE>(action));
         else if (this->segment(call).in_place)
             return;
@@ -309,7 +312,6 @@ template <class R> struct norm_job : lane_job<R> {
         char *const to = this->find_to(call);
         this->v.store(to, to + this->segment(call).dst.second);
     }
-
 };
 
 template <class R>
@@ -332,7 +334,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         else if (rotates)
             job.template finish_norm<false>(call, own);
         else
-            job.finish_copy(call, action, true);
+            job.finish_padding(call, action);
     } else if (job.is_present()) {
         job.prepare(call);
         if (job.is_usual(call, action, own))

@@ -207,10 +207,9 @@ template <class R> struct any_head {
             window()[i] = value(from, rstd, o.rotary_offset + i);
         __syncwarp();
         for (int32_t pair = (int32_t)lane; pair < pairs; pair += 32) {
-            const auto y =
-                rotate_values({window()[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
-                               window()[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
-                              0, pair, plan.rounding, own);
+            const auto y = rotate_values({window()[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
+                                          window()[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
+                                         0, pair, plan.rounding, own);
             char *const at = to + o.rotary_offset * o.dst.element;
             const int32_t first = trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, pair),
                           second = trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, pair);
@@ -220,8 +219,8 @@ template <class R> struct any_head {
         for (int32_t e = (int32_t)lane; e < o.head_dim && (o.norm.is_given || !o.in_place); e += 32) {
             if (is_window(e))
                 continue;
-            *(element *)(to + e * o.dst.element) = o.norm.is_given ? from_real<R::DTYPE>(value(from, rstd, e))
-                                                                   : *(const element *)(from + e * o.src.element);
+            *(element *)(to + e * o.dst.element) =
+                o.norm.is_given ? from_real<R::DTYPE>(value(from, rstd, e)) : *(const element *)(from + e * o.src.element);
         }
     }
 };

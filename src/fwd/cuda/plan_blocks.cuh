@@ -153,12 +153,6 @@ struct rotation_blocks {
     {
     }
 
-    /* Items of a row that a segment of an operand begins after a multiple of. */
-    template <class CALL> static inline uint32_t alignment(const trope_plan &, const trope_plan_operand &, const CALL &)
-    {
-        return 1;
-    }
-
     template <class CALL>
     static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
                            size_t bytes_of_row, block_shape *shape)
@@ -208,9 +202,8 @@ static inline uint32_t plan_items(const trope_plan &plan, const block_form &form
                     continue;
                 }
                 BLOCKS::fill(o, number, call);
-                const uint32_t of_segment = items_together(plan, o, *s),
-                               first = std::max(of_segment, BLOCKS::alignment(plan, o, *call));
-                call->first_unit[number] = (uint32_t)quotient_up(shape->items, first) * first;
+                const uint32_t of_segment = items_together(plan, o, *s);
+                call->first_unit[number] = (uint32_t)quotient_up(shape->items, of_segment) * of_segment;
                 if (number > 0 && call->first_unit[number] > shape->items)
                     call->segments[number - 1].is_intricate = 1; /* items after its own are nobody's */
                 shape->segments++;

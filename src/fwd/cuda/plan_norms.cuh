@@ -77,9 +77,9 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     if (!form.vectors)
         return &kernels.elements;
     const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
-    const bool is_fast = rows == ROWS_FROM_TOKENS || (rows == ROWS_READ && rotates_plainly(plan)) ||
-                         (rows == ROWS_SEARCHED && rotates_plainly(plan) && addresses_are_simple(plan) &&
-                          lanes == power_of_two(lanes));
+    const bool is_fast =
+        rows == ROWS_FROM_TOKENS || (rows == ROWS_READ && rotates_plainly(plan)) ||
+        (rows == ROWS_SEARCHED && rotates_plainly(plan) && addresses_are_simple(plan) && lanes == power_of_two(lanes));
     const trope_cuda_kernel *const fast =
         is_fast ? &kernels.fast[rows][plan.angles.source != TROPE_ANGLES_PHASE] : &kernels.vectors;
     return fast->function ? fast : &kernels.vectors;
