@@ -183,7 +183,7 @@ typedef struct trope_operand {
  * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
  * first, padded with +0 to a power of two or beyond. ONCE rounds nothing before the rotation.
  * NATIVE and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not
- * (Gemma). On CUDA this version has norms in forward calls alone.
+ * (Gemma).
  *
  * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode
  * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x over the head:

@@ -28,9 +28,13 @@ BUDGET = [
     (r"rotate_kernel<\d,vectors,any", 48, 3500),
     (r"rotate_kernel<\d,elements", 64, 4300),
     (r"rotate_alone_kernel", 48, 1180),
-    (r"norm_kernel<\d,vectors,from-tokens", 48, 3200),
-    (r"norm_kernel<\d,vectors,(read|searched)", 48, 2000),
-    (r"norm_kernel<\d,vectors,any", 48, 4850),
+    (r"norm_kernel<\d,vectors,from-tokens,phase", 48, 3100),
+    (r"norm_kernel<\d,vectors,from-tokens,table", 48, 3800),
+    (r"norm_kernel<\d,vectors,(read|searched)", 48, 2200),
+    (r"norm_kernel<\d,vectors,any", 48, 5600),
+    (r"norm_gradient_kernel<\d,vectors,any", 64, 4300),
+    (r"norm_gradient_kernel<\d,vectors", 64, 2600),
+    (r"norm_gradient_any_kernel", 64, 6100),
     (r"norm_any_kernel", 64, 4900),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
@@ -74,7 +78,7 @@ def readable(symbol):
     arguments = [int(value) for value in re.findall(r"L[ib](\d+)E", symbol)]
     if len(arguments) < 2:
         return f"{kernel}<{arguments[0]}>" if arguments else kernel
-    if kernel == "norm_kernel":
+    if kernel in ("norm_kernel", "norm_gradient_kernel"):
         dtype, rows, angles = arguments
         return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}>"
     dtype, flag = arguments[:2]
