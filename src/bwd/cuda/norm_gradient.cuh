@@ -28,15 +28,17 @@ __device__ __forceinline__ bool counts_for_weights(const typename R::call &call,
     return counts;
 }
 
-/* The terms of d_weight of a block, in shared memory: one element of a lane after another, of all threads each. */
+/* The terms of d_weight of a block, in shared memory: for one element of a lane after another, and one lane after another, those of all
+ * heads. */
 __device__ __forceinline__ float *shared_terms_of(const block_shape &shape)
 {
     return (float *)(shared + shape.terms_at);
 }
 
-template <class R> __device__ __forceinline__ void leave_terms(const block_shape &shape, const lane_values<R> &terms)
+template <class R> __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, const lane_values<R> &terms)
 {
-    float *const to = shared_terms_of(shape) + thread_of_block();
+    float *const to =
+        shared_terms_of(call.shape) + threadIdx.x * call.terms_of_lane + threadIdx.z * blockDim.y + threadIdx.y;
 #pragma unroll
     for (int i = 0; i < 2 * R::PAIRS; i++)
         to[i * NORM_TERMS] = terms.of[i / R::PAIRS][i % R::PAIRS];
@@ -44,8 +46,9 @@ template <class R> __device__ __forceinline__ void leave_terms(const block_shape
 
 __device__ __forceinline__ void clear_counters(const left_sums &s)
 {
-    for (uint32_t i = thread_of_block(); i < s.counters && blockIdx.x + blockIdx.y == 0; i += threads_of_block())
-        s.counter[i] = 0;
+    if (blockIdx.x + blockIdx.y == 0)
+        for (uint32_t i = thread_of_block(); i < s.counters; i += threads_of_block())
+            s.counter[i] = 0;
 }
 
 template <class R> struct norm_gradient_job : norm_job<R> {
@@ -87,9 +90,9 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             terms.multiply(this->rstd);
             terms.multiply(g);
             if (IS_DIRECT<R> || (rotates && counts_for_weights<R>(call, call.of[this->item.segment].axes, this->item.row)))
-                leave_terms<R>(call.shape, terms);
+                leave_terms<R>(call, terms);
             else
-                leave_terms<R>(call.shape, lane_values<R>());
+                leave_terms<R>(call, lane_values<R>());
             x.forget();
         }
         if (this->is_present())
@@ -109,11 +112,16 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     }
 };
 
+/* CELL_SUMS terms that follow each other. */
+struct alignas(CELL_SUMS * sizeof(float)) term_group {
+    float of[CELL_SUMS];
+};
+
 /* A weight of an operand, and its terms in the block's cell: those of each row, head by head. */
 template <class R> struct cell_weight {
-    const float *terms;
+    const term_group *terms;
     float *sum;
-    uint32_t heads, row_step, head_step;
+    uint32_t begin, end; /* heads of the slice */
 
     /* Weight i of the operands. */
     __device__ __forceinline__ cell_weight(const norm_gradient_call &call, uint32_t i)
@@ -123,35 +131,49 @@ template <class R> struct cell_weight {
         uint32_t segment = 0, e = i;
         for (; e >= call.head_dim; e -= call.head_dim)
             segment++;
-        const operand_gradient &o = call.of[min(segment, shape.segments - 1u)];
-        const uint32_t begin = max(o.first_head, first_unit), end = min(o.after_head, first_unit + shape.units_of_block);
+        const operand_gradient &o = call.of[segment];
         const uint32_t vector = e / R::PAIRS, of_run = vector & (2 * call.join - 1), which = of_run >= call.join,
                        lane = (vector - of_run) / 2 + of_run - which * call.join;
-        heads = o.is_wanted && segment < shape.segments && end > begin ? end - begin : 0;
-        head_step = call.head_lanes;
-        row_step = shape.units_of_block * head_step;
-        terms = shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS + (begin - first_unit) * head_step +
-                lane;
+        begin = max(o.first_head, first_unit) - first_unit;
+        end = o.is_wanted ? min(o.after_head, first_unit + shape.units_of_block) : 0;
+        end = max(end, first_unit) - first_unit;
+        terms = (const term_group *)(shared_terms_of(shape) + (which * R::PAIRS + e % R::PAIRS) * NORM_TERMS +
+                                     lane * call.terms_of_lane);
         sum = (float *)call.sums.of_runs + (size_t)block_of_rows(shape) * call.sums.width + o.sums_at +
               (slice - o.first_slice) * call.head_dim + e;
     }
 
-    /* (A head that is not there adds 0.) */
-    __device__ __forceinline__ void add(uint32_t rows) const
+    __device__ __forceinline__ void add(uint32_t rows, uint32_t heads_of_row) const
     {
         float sums[CELL_SUMS] = {};
-        for (uint32_t row = 0; row < rows; row++) {
-            const float *from = terms + row * row_step;
-#pragma unroll 2
-            for (uint32_t head = 0; head < heads; head += CELL_SUMS) {
+#pragma unroll 1
+        for (uint32_t row = 0; row < rows && begin < end; row++) {
+            const uint32_t first = row * heads_of_row + begin, after = row * heads_of_row + end;
+            uint32_t at = first / CELL_SUMS * CELL_SUMS;
+            if (at < first)
+                add_some(first, after, at, sums), at += CELL_SUMS;
+#pragma unroll 4
+            for (; at + CELL_SUMS <= after; at += CELL_SUMS) {
+                const term_group group = terms[at / CELL_SUMS];
 #pragma unroll
                 for (uint32_t i = 0; i < CELL_SUMS; i++)
-                    sums[i] = trope_add(sums[i], head + i < heads ? from[i * head_step] : 0);
-                from += CELL_SUMS * head_step;
+                    sums[i] = trope_add(sums[i], group.of[i]);
             }
+            if (at < after)
+                add_some(first, after, at, sums);
         }
-        if (heads > 0)
+        if (begin < end)
             *sum = sum_of_vector<CELL_SUMS>(sums);
+    }
+
+  private:
+    /* A group of which only some terms are there. */
+    __device__ __forceinline__ void add_some(uint32_t first, uint32_t after, uint32_t at, float *sums) const
+    {
+        const term_group group = terms[at / CELL_SUMS];
+#pragma unroll
+        for (uint32_t i = 0; i < CELL_SUMS; i++)
+            sums[i] = trope_add(sums[i], at + i >= first && at + i < after ? group.of[i] : 0);
     }
 };
 
@@ -168,12 +190,10 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
     job.finish_gradient(call, action, own);
     if (call.sums.of_runs) {
-        uint32_t i = thread_of_block();
-        cell_weight<R> weight(call, i);
         clear_counters(call.sums);
         __syncthreads();
-        for (; weight.add(rows), (i += threads_of_block()) < shape.segments * call.head_dim;)
-            weight = cell_weight<R>(call, i);
+        for (uint32_t i = thread_of_block(); i < shape.segments * call.head_dim; i += threads_of_block())
+            cell_weight<R>(call, i).add(rows, shape.units_of_block);
     }
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);

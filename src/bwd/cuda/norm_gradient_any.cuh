@@ -179,7 +179,7 @@ __device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t
             }
             if (!h.adds_weights())
                 continue;
-            const uint32_t in_turn = (i - begin) % CELL_SUMS;
+            const uint32_t in_turn = (row * cell.call.cells.slice_heads + i) % CELL_SUMS;
             if (unit < pairs) {
                 const auto u = h.find_pair(unit, own);
                 sums[0][in_turn] = added(sums[0][in_turn], h.term(u.first, *cell.rstd(number), at[0]));

@@ -10,11 +10,11 @@
 #include "fwd/cuda/norm_any_call.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* Floats from one element of all threads' lanes to the next, in shared memory: so many that those who add columns find them in different
- * banks. */
-#define NORM_TERMS (NORM_THREADS + 4)
+/* Floats from one element of all lanes to the next, in shared memory: room for all threads, and so many that those who add find their
+ * terms in different banks. */
+#define NORM_TERMS 388
 
-/* Sums that the terms of a row's heads are added to in turn. */
+/* Sums that terms are added to in turn, by their place in the cell: row * (heads of a slice) + head. */
 #define CELL_SUMS 4
 
 /* How rows and heads are cut. */
@@ -44,6 +44,7 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
+    uint32_t terms_of_lane;                  /* floats from a lane to the next, for an element */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
     int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x, if */
     uint32_t x_is_alike;                     /* lanes of all x are as far apart as those of dy */

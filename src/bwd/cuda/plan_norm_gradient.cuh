@@ -110,6 +110,9 @@ struct norm_gradient_blocks : norm_blocks {
     {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
+        call->terms_of_lane = (uint32_t)quotient_up(NORM_THREADS / call->head_lanes, CELL_SUMS) * CELL_SUMS;
+        call->terms_of_lane +=
+            call->terms_of_lane / CELL_SUMS % 2 ? 0 : CELL_SUMS; /* an odd number of groups: other banks */
         plan_operand_gradients(plan, plan_cells(plan), call->of);
     }
 
