@@ -208,6 +208,21 @@ struct stepping_lane {
     }
 };
 
+/* The first element (0) or the second one (1) of a pair of x, normalised. Not inline: it is rarely needed. */
+template <class R>
+static __device__ __noinline__ typename R::real normalise_x(const wide_gradient &call, uint32_t window, int64_t row,
+                                                            uint32_t head, int32_t pair, int32_t which, typename R::real x)
+{
+    const trope_plan &plan = call.plan.plan;
+    const trope_plan_norm &n = call.norm[window];
+    const block_segment<int64_t> &s = call.segment[window];
+    const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), interleaved = plan.interleaved_forward_src;
+    const int32_t e = which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
+                            : trope_first_of_pair(interleaved, plan.parts, pairs, pair);
+    const typename R::real rstd = ((const typename R::real *)n.rstd)[row * s.heads + head];
+    return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
+}
+
 /* What a thread has loaded of a head of its slot. */
 template <class R> struct head_job {
     typedef listed_lane<typename R::call> place;
@@ -323,19 +338,9 @@ template <class R> struct head_job {
     {
         const typename R::real value = x.template of_pair<false>(e, which);
         if constexpr (!R::VECTORS) {
-            const trope_plan &plan = at.call.plan.plan;
-            const trope_plan_norm &n = at.call.norm[at.window];
-            const int32_t pairs = (int32_t)(at.segment().working * R::lane::OF_PIECE),
-                          pair = (int32_t)at.lane * R::PAIRS + e;
-            const int32_t interleaved = plan.interleaved_forward_src;
-            if (n.is_given) {
-                const int64_t row = (int64_t)at.row.outer * plan.tokens + at.row.inner;
-                const typename R::real rstd = ((const typename R::real *)n.rstd)[row * at.segment().heads + at.head];
-                return normalised<R::DTYPE>(n, value, rstd, at.head,
-                                            at.call.window_at[at.window] +
-                                                (which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
-                                                       : trope_first_of_pair(interleaved, plan.parts, pairs, pair)));
-            }
+            if (at.call.norm[at.window].is_given)
+                return normalise_x<R>(at.call, at.window, (int64_t)at.row.outer * at.call.plan.plan.tokens + at.row.inner,
+                                      at.head, (int32_t)at.lane * R::PAIRS + e, which, value);
         }
         return value;
     }
