@@ -144,11 +144,12 @@ const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
 
 int trope_cuda_norm_gradient_fits(const trope_plan *plan)
 {
+    operand_gradient of[TROPE_MAX_OPERANDS];
+    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_row(*plan) > INT32_MAX / 8)
+        return 0;
     const norm_pass pass(*plan);
     const norm_cells cells = plan_cells(pass.plan);
-    operand_gradient of[TROPE_MAX_OPERANDS];
-    return (double)plan->batch * (double)plan->tokens < INT32_MAX && elements_of_row(*plan) < INT32_MAX / 8 &&
-           plan_operand_gradients(pass.plan, cells, of) < INT32_MAX && cells.slices <= MOST_GRID_ROWS;
+    return plan_operand_gradients(pass.plan, cells, of) < INT32_MAX && cells.slices <= MOST_GRID_ROWS;
 }
 
 /* The rstd of heads whose rstd the caller does not give, for the gradient of the angles. Returns the bytes. */
