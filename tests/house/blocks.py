@@ -68,6 +68,7 @@ COMMANDS = {
     "tests/cuda/prove build out": GPU,
     "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",
+    "python3 bench/compare.py --device cuda --only norm-": GPU,
     "mpirun -n 16 -H node1:8,node2:8 trope_multigpu": CLUSTER,
     "srun -N 2 --ntasks-per-node 8 trope_multigpu": CLUSTER,
     "torchrun --nnodes 2 --nproc-per-node 8 --no-python \\": CLUSTER,
