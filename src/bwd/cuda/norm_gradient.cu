@@ -12,7 +12,7 @@
 
 #define WEIGHT_ROWS (WEIGHT_THREADS / WEIGHT_COLUMNS)
 
-/* Adds every n-th run of a part to the thread's weight, of which there are some. */
+/* The sum of the thread's weight over every WEIGHT_ROWS-th run from `first` on. */
 template <typename REAL>
 __device__ __forceinline__ double add_runs(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
                                            uint32_t first, uint32_t end)
@@ -34,7 +34,8 @@ __device__ __forceinline__ double add_runs(const weight_sums &s, const weight_su
     return sum;
 }
 
-/* The sum of one part of the runs, for the thread's weight: each warp adds the rows of one weight, of which there are 32. */
+/* The sum of the thread's weight over one part of the runs. Rows of threads add different runs, and then a warp adds the 32 rows of one
+ * weight. */
 __device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
                                            bool present)
 {

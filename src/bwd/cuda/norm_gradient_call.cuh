@@ -23,13 +23,13 @@ struct norm_cells {
     uint32_t heads, slice_heads, slices; /* with a norm */
 };
 
-/* What an operand has besides. Sums of a run: one row of weights for each slice that has heads of the operand, or its own weights of
- * each head. */
+/* What the kernels know of an operand's d_weight. For each run an operand has one row of sums for each slice with heads of it; where each
+ * head has weights of its own, one row for each head. */
 struct operand_gradient {
     uint32_t is_wanted;              /* d_weight is */
     uint32_t first_head, after_head; /* in the count of all operands */
     uint32_t sums_at;                /* where its sums begin in a run's */
-    uint32_t first_slice;            /* that has heads of it */
+    uint32_t first_slice;            /* with heads of it */
     uint32_t slices;                 /* that leave sums of the same weights */
     uint32_t axes;                   /* bit a: axis a drives a pair of it */
 };
@@ -46,8 +46,8 @@ struct norm_gradient_call : norm_call {
     left_sums sums;
     uint32_t terms_of_lane;                  /* floats from a lane to the next, for an element */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
-    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x, if */
-    uint32_t x_is_alike;                     /* lanes of all x are as far apart as those of dy */
+    uint32_t x_is_alike;                     /* lanes of each x are as far apart as those of its dy: */
+    int64_t x_moved[USUAL_SEGMENTS];         /* bytes from a lane of dy to the same one of x */
     operand_gradient of[USUAL_SEGMENTS];
 };
 
