@@ -426,7 +426,7 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
     }
     const vector_head h = find_vector_head(job, r, group, head);
     prefetch_run(h.src, job->ahead, job->window);
-    vector_rotate_head(kind, o, (vector_source){.x = h.src}, h.dst, job->stage,
+    vector_rotate_head(kind, o, (vector_source){h.src, job->weight, vector_set(0)}, h.dst, job->stage,
                        (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
 }
 
