@@ -13,15 +13,6 @@
 #include "fwd/cuda/rotate.h"
 #include "varlen/cuda/search.cuh"
 
-/* Whether heads are added, by the kernels that backward has for them. */
-static bool has_sums(const trope_plan &plan)
-{
-    bool sums = false;
-    for (int i = 0; i < plan.operand_count; i++)
-        sums = sums || (plan.operands[i].dst && plan.operands[i].summed_heads);
-    return sums;
-}
-
 /* Whether a plan is the backward of norms. */
 static bool is_norm_gradient(const trope_plan &plan)
 {
@@ -46,7 +37,7 @@ static void kernel_name(const trope_plan *of, char *name, size_t size)
     const trope_cuda_kernel *const kernel = is_norm_gradient(*plan)          ? trope_cuda_find_norm_gradient(plan)
                                             : trope_has_norm(plan)           ? trope_cuda_find_norm(plan)
                                             : trope_has_angle_gradient(plan) ? trope_cuda_find_gradient(plan)
-                                            : has_sums(*plan)                ? trope_cuda_find_sums(plan)
+                                            : trope_cuda_has_sums(plan)      ? trope_cuda_find_sums(plan)
                                                                              : trope_cuda_find_rotation(plan);
     snprintf(name, size, "%s", kernel->name);
 }
@@ -116,7 +107,7 @@ static trope_status run(const char *function, const trope_plan *of)
         return TROPE_OK;
     if (trope_has_norm(plan))
         return trope_cuda_norm(function, plan);
-    return has_sums(*plan) ? trope_cuda_sum_heads(function, plan) : trope_cuda_rotate(function, plan);
+    return trope_cuda_has_sums(plan) ? trope_cuda_sum_heads(function, plan) : trope_cuda_rotate(function, plan);
 }
 
 /* ---- devices ---- */

@@ -22,6 +22,20 @@ static call make_call(int32_t heads, int32_t head_dim, int64_t tokens)
     return c;
 }
 
+/* Whether all functions that take a backward call refuse it, or none does. TEXT describes the call. */
+static void check_answers(trope_args *a, trope_status expected, const char *text)
+{
+    uint64_t bytes = 0;
+    char name[64];
+    const trope_status of_size = trope_workspace_size(a, &bytes), of_name = trope_kernel_name(a, 1, name, sizeof name);
+    a->workspace = ADDRESS(6);
+    a->workspace_size = (uint64_t)1 << 43;
+    const trope_status of_call = expected ? trope_backward(a) : TROPE_OK;
+    CHECK_MESSAGE(of_size == expected && of_name == expected && of_call == expected,
+                  "%s: trope_workspace_size %d, trope_kernel_name %d, trope_backward %d: %s", text, of_size, of_name,
+                  of_call, trope_last_error());
+}
+
 /* The gradient of the frequencies counts tokens; that of freqs rows of angles as well. */
 static const struct {
     int64_t tokens, angle_rows;
@@ -36,8 +50,7 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
     static double d_inv_freq[4];
     call c = make_call(1, 8, tokens);
     trope_args *const a = call_args(&c);
-    uint64_t bytes = 0;
-    char name[64];
+    char text[64];
     c.operands[0].forward_src = ADDRESS(3);
     c.operands[0].forward_src_layout = TROPE_THD;
     a->d_inv_freq = d_inv_freq;
@@ -48,13 +61,8 @@ static void check_gradient(int64_t tokens, int64_t angle_rows, trope_status expe
         a->d_freqs = ADDRESS(5);
         a->d_freqs_layout = TROPE_TABLE_ROWS;
     }
-    const trope_status of_size = trope_workspace_size(a, &bytes), of_name = trope_kernel_name(a, 1, name, sizeof name);
-    a->workspace = ADDRESS(6);
-    a->workspace_size = (uint64_t)1 << 43;
-    const trope_status of_call = expected ? trope_backward(a) : TROPE_OK;
-    CHECK_MESSAGE(of_size == expected && of_name == expected && of_call == expected,
-                  "%lld tokens, %lld rows: trope_workspace_size %d, trope_kernel_name %d, trope_backward %d: %s",
-                  (long long)tokens, (long long)angle_rows, of_size, of_name, of_call, trope_last_error());
+    snprintf(text, sizeof text, "%lld tokens, %lld rows", (long long)tokens, (long long)angle_rows);
+    check_answers(a, expected, text);
 }
 
 /* The items of a row are counted in 32 bits, and so are the heads of a sum, whose dy is expanded: one head in memory. The
@@ -89,8 +97,7 @@ static void check_norm(int32_t groups, int32_t heads, trope_status expected)
 {
     call c = make_call(heads, 8, 1);
     trope_operand *const o = &c.operands[0];
-    uint64_t bytes = 0;
-    char name[64];
+    char text[64];
     o->groups = groups;
     o->forward_src = ADDRESS(3);
     o->dst = NULL;
@@ -103,13 +110,8 @@ static void check_norm(int32_t groups, int32_t heads, trope_status expected)
     c.norm[0].weight_dtype = TROPE_BF16;
     c.norm[0].d_weight = ADDRESS(5);
     trope_args *const a = call_args(&c);
-    const trope_status of_size = trope_workspace_size(a, &bytes), of_name = trope_kernel_name(a, 1, name, sizeof name);
-    a->workspace = ADDRESS(6);
-    a->workspace_size = (uint64_t)1 << 43;
-    const trope_status of_call = expected ? trope_backward(a) : TROPE_OK;
-    CHECK_MESSAGE(of_size == expected && of_name == expected && of_call == expected,
-                  "%d groups of %d heads with a norm: trope_workspace_size %d, trope_kernel_name %d, trope_backward %d: %s",
-                  groups, heads, of_size, of_name, of_call, trope_last_error());
+    snprintf(text, sizeof text, "%d groups of %d heads with a norm", groups, heads);
+    check_answers(a, expected, text);
 }
 
 int main(void)

@@ -21,7 +21,7 @@ static const void *advance_indices(const void *pointer, int64_t count, int32_t d
     return pointer ? (const char *)pointer + count * (dtype == TROPE_I64 ? 8 : 4) : NULL;
 }
 
-/* Moves the tensors of an operand that is said by its strides. */
+/* Moves the tensors of an operand whose layouts are STRIDED. */
 static void advance_tensors(const trope_args *args, trope_operand *o, int dimension, int64_t steps)
 {
     o->forward_src = advance(o->forward_src, steps * o->forward_src_stride[dimension], args->dtype);

@@ -19,7 +19,7 @@
 typedef struct call {
     trope_args args;
     trope_operand operands[TROPE_MAX_OPERANDS];
-#ifndef HEADER_WITHOUT_NORMS             /* that of 0.2 */
+#ifndef HEADER_WITHOUT_NORMS             /* the header of 0.2 has none */
     trope_norm norm[TROPE_MAX_OPERANDS]; /* of each operand; struct_size 0: none */
     const trope_norm *norms[TROPE_MAX_OPERANDS];
 #endif

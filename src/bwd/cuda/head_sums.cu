@@ -4,6 +4,14 @@
 #include "bwd/cuda/kernels.h"
 #include "bwd/cuda/plan_sums.cuh"
 
+int trope_cuda_has_sums(const trope_plan *plan)
+{
+    for (int i = 0; i < plan->operand_count; i++)
+        if (plan->operands[i].dst && plan->operands[i].summed_heads)
+            return 1;
+    return 0;
+}
+
 const trope_cuda_kernel *trope_cuda_find_sums(const trope_plan *plan)
 {
     return &trope_backward_kernels_of(plan->dtype)->sums[form_of_sums(*plan).vectors];

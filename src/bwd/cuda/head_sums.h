@@ -5,6 +5,9 @@
 #include "core/cuda/kernel.h"
 #include "core/plan.h"
 
+/* Whether heads are added, by the kernels that backward has for them. */
+int trope_cuda_has_sums(const trope_plan *plan);
+
 /* Queues a plan some of whose operands are sums, by one launch. */
 trope_status trope_cuda_sum_heads(const char *function, const trope_plan *plan);
 

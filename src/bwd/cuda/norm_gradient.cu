@@ -69,10 +69,10 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS) add_weights_kernel(KERN
     const bool present = weight < o.weights, stores = present && threadIdx.x < WEIGHT_COLUMNS;
     double sum = add_part(s, o, weight, present);
     if (s.parts > 1) {
-        if (stores)
+        if (stores) {
             s.of_parts[(size_t)blockIdx.y * s.weights + before + weight] = sum;
-        if (stores)
             __threadfence();
+        }
         __syncthreads();
         if (threadIdx.x == 0)
             is_last = atomicAdd(&s.cells.counter[blockIdx.x], 1u) == s.parts - 1;
@@ -242,12 +242,9 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, int
 /* Operands without a norm. */
 static trope_status run_others(const char *function, const trope_plan &plan)
 {
-    bool sums = false;
-    for (int i = 0; i < plan.operand_count; i++)
-        sums = sums || plan.operands[i].summed_heads;
     if (!moves_something(plan))
         return TROPE_OK;
-    return sums ? trope_cuda_sum_heads(function, &plan) : trope_cuda_rotate(function, &plan);
+    return trope_cuda_has_sums(&plan) ? trope_cuda_sum_heads(function, &plan) : trope_cuda_rotate(function, &plan);
 }
 
 /* The gradient of the angles comes first, because dx may take the place of dy: it takes x normalised, by an rstd that is known. It

@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_gradient_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
-    const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
+    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
+    const uint32_t rows = count_rows(shape, first_row);
     norm_gradient_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {}, [&]() { job.prepare_norm(call, &job.x); });

@@ -79,27 +79,32 @@ static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_opera
     if (o->norm.reads_rstd)
         memcpy(rstd, place, sizeof *rstd);
     else
-        FN(store)(place, &(const REAL){FN(canonical)(*rstd)}, REAL_DTYPE, 1);
+        FN(store)(place, rstd, REAL_DTYPE, 1);
 }
 
-/* rstd of a head whose elements are `step` apart: read, or computed. */
-static __attribute__((noinline)) REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o,
-                                                    const trope_row *row, const int64_t head[2], const char *x,
-                                                    int64_t step)
+/* rstd of a head whose elements are `step` apart. */
+static __attribute__((noinline)) REAL FN(compute_rstd)(const trope_plan *plan, const trope_plan_operand *o, const char *x,
+                                                       int64_t step)
 {
     const int64_t bytes = step * plan->element_size;
-    REAL squares[NORM_BLOCK], rstd = 0;
+    REAL squares[NORM_BLOCK];
     FN(head_sum) sum;
     sum.count = 0;
-    for (int64_t e = 0; e < o->head_dim && !o->norm.reads_rstd; e += NORM_BLOCK) {
+    for (int64_t e = 0; e < o->head_dim; e += NORM_BLOCK) {
         const int count = (int)(o->head_dim - e < NORM_BLOCK ? o->head_dim - e : NORM_BLOCK);
         FN(load_strided)(squares, x + e * bytes, step, plan->dtype, count);
         for (int i = 0; i < count; i++)
             squares[i] *= squares[i];
         FN(add_block)(&sum, squares, count);
     }
-    if (!o->norm.reads_rstd)
-        rstd = REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
+    return REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
+}
+
+/* The same, computed or read. */
+static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
+                          const char *x, int64_t step)
+{
+    REAL rstd = o->norm.reads_rstd ? 0 : FN(compute_rstd)(plan, o, x, step);
     FN(share_rstd)(plan, o, row, head, &rstd);
     return rstd;
 }

@@ -241,9 +241,8 @@ template <class R> struct norm_job : lane_job<R> {
     /* (Found again, so that it needs no registers meanwhile.) */
     __device__ __forceinline__ void find_row_again(const typename R::call &call)
     {
-        const typename R::index first =
-            (typename R::index)block_of_rows(call.shape) * (typename R::index)call.shape.rows_of_block;
-        this->row = find_row<R::ADDRESSES, typename R::index>(call.shape, first + (typename R::index)this->item.row);
+        const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
+        this->row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)this->item.row);
     }
 
     __device__ __forceinline__ float *rstd_place(const typename R::call &call)
@@ -319,8 +318,8 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_kernel(KERNEL_PARAMETER(norm_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
     const block_shape &shape = call.shape;
-    const typename R::index first_row = (typename R::index)block_of_rows(shape) * (typename R::index)shape.rows_of_block;
-    const uint32_t rows = (uint32_t)min((typename R::index)shape.rows_of_block, (typename R::index)shape.rows - first_row);
+    const typename R::index first_row = first_row_of_block<typename R::index>(shape);
+    const uint32_t rows = count_rows(shape, first_row);
     norm_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, []() {}, [&]() { job.prepare_norm(call, &job.v); });

@@ -23,7 +23,7 @@
     {(const void *)norm_kernel<norm_rotation<DTYPE, ROWS_ANY, ANGLES_ANY>>, "cuda-" name "-vectors-norm"},                 \
         ANY_NORM_KERNEL(name, DTYPE)
 
-/* Those of bf16, which almost all training with norms has. */
+/* NORM_KERNELS has all kernels: for bf16, which almost all training with norms uses. */
 #define NORM_KERNELS(name, DTYPE)                                                                                          \
     {                                                                                                                      \
         {NORM_KERNELS_OF_ROWS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS),                                               \

@@ -138,39 +138,6 @@ static inline segment_use use_of(const block_form &form, const trope_plan_operan
     return o.summed_heads ? SUMMED : run.rotates || o.norm.is_given ? ROTATED : is_rest ? REST : COPIED;
 }
 
-static inline void cut_rows(const trope_plan &plan, const block_form &form, uint32_t together, uint32_t of_head,
-                            size_t bytes_of_row, block_shape *shape);
-
-/* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks
- * (plan_norms.cuh) have the same functions. */
-struct rotation_blocks {
-    template <class CALL> static inline void begin(const trope_plan &, const block_form &, CALL *)
-    {
-    }
-
-    /* Fills in what segment `number` of a call needs besides plan_segment. */
-    template <class CALL> static inline void fill(const trope_plan_operand &, uint32_t, CALL *)
-    {
-    }
-
-    template <class CALL>
-    static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
-                           size_t bytes_of_row, block_shape *shape)
-    {
-        cut_rows(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_row, shape);
-    }
-
-    template <class CALL> static inline int64_t copying_slices(const CALL &)
-    {
-        return 1;
-    }
-
-    static inline size_t bytes_of_terms(const trope_plan &, const block_form &, unsigned, block_shape *)
-    {
-        return 0;
-    }
-};
-
 /* Numbers the items of a row by their use: blocks that only copy find no coefficients. Returns the most that belong together, which
  * are a power of two if any do. */
 template <class BLOCKS, class CALL>
@@ -322,6 +289,36 @@ static inline void cut_rows(const trope_plan &plan, const block_form &form, uint
     if (of_head > 1)
         shape->items_of_block = (uint32_t)quotient_up(std::max(items, of_warp), of_head) * of_head;
 }
+
+/* What the blocks of a rotation have besides its segments: nothing. sum_blocks (bwd/cuda/plan_sums.cuh) and norm_blocks
+ * (plan_norms.cuh) have the same functions. */
+struct rotation_blocks {
+    template <class CALL> static inline void begin(const trope_plan &, const block_form &, CALL *)
+    {
+    }
+
+    /* Fills in what segment `number` of a call needs besides plan_segment. */
+    template <class CALL> static inline void fill(const trope_plan_operand &, uint32_t, CALL *)
+    {
+    }
+
+    template <class CALL>
+    static inline void cut(const trope_plan &plan, const block_form &form, const CALL &call, uint32_t together,
+                           size_t bytes_of_row, block_shape *shape)
+    {
+        cut_rows(plan, form, together, shape->is_uniform ? call.segments[0].lanes.divisor : 1, bytes_of_row, shape);
+    }
+
+    template <class CALL> static inline int64_t copying_slices(const CALL &)
+    {
+        return 1;
+    }
+
+    static inline size_t bytes_of_terms(const trope_plan &, const block_form &, unsigned, block_shape *)
+    {
+        return 0;
+    }
+};
 
 /* What threads count: heads, or items. */
 template <typename STRIDE, int SEGMENTS> static inline void plan_units(block_call<STRIDE, SEGMENTS> *call)

@@ -130,6 +130,17 @@ __device__ __forceinline__ uint32_t slice_of_block(const block_shape &shape)
     return shape.slices_first ? blockIdx.x : blockIdx.y;
 }
 
+template <typename INDEX> __device__ __forceinline__ INDEX first_row_of_block(const block_shape &shape)
+{
+    return (INDEX)block_of_rows(shape) * (INDEX)shape.rows_of_block;
+}
+
+/* The last block may have fewer rows than the others. */
+template <typename INDEX> __device__ __forceinline__ uint32_t count_rows(const block_shape &shape, INDEX first_row)
+{
+    return (uint32_t)min((INDEX)shape.rows_of_block, (INDEX)shape.rows - first_row);
+}
+
 /* ---- what a thread has ---- */
 
 struct block_item {
