@@ -215,7 +215,8 @@ static const case_group groups[] = {
     {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
 
     /* Heads of Q and K are normalised and rotated; backward with the gradients of the weights. */
-    {{"norm-32-8", QK(32, 8), .norm = 1}, SOME | ROWS(THD_PARETO) | ROWS(IDS_FREQS) | ROWS(THD_FREQS), {2048, 8192}},
+    {{"norm-32-8", QK(32, 8), .norm = 1}, SOME | ROWS(THD_PARETO) | ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS),
+     {2048, 8192}},
     {{"norm-64-8", QK(64, 8), .norm = 1}, SOME, {1024, 4096}}, /* 38 and 151 MB */
     {{"norm-8-1", QK(8, 1), .norm = 1}, SOME, {8192, 32768}}, /* 38 and 151 MB */
     {{"norm-32-8-dim-64", QK(32, 8), .head_dim = 64, .norm = 1}, SMALL, {4096, 16384}},
@@ -224,7 +225,7 @@ static const case_group groups[] = {
      {2048, 8192}}, /* 38 and 151 MB */
     {{"norm-32-8", QK(32, 8), .dtypes = F16 | F32, .norm = 1}, SOME | WITH_FREQS, {4096}},
     {{"norm-qkv-32-8-split", SPLIT(32, 8), .norm = 1}, SMALL | ROWS(IDS) | ROWS(MROPE), {2048, 8192}},
-    {{"norm-32-8-bwd", QK(32, 8), .norm = 1, .backward = 1}, SOME | ROWS(THD_FREQS), {2048, 8192}},
+    {{"norm-32-8-bwd", QK(32, 8), .norm = 1, .backward = 1}, SOME | ROWS(THD_FREQS) | ROWS(PADDED_FREQS), {2048, 8192}},
     {{"norm-32-8-bwd", QK(32, 8), .dtypes = F16 | F32, .norm = 1, .backward = 1}, SMALL | ROWS(IDS_FREQS), {4096}},
     {{"norm-64-8-bwd", QK(64, 8), .norm = 1, .backward = 1}, SMALL | ROWS(MROPE), {1024, 4096}},
     {{"norm-8-1-bwd", QK(8, 1), .norm = 1, .backward = 1}, SMALL | ROWS(MROPE), {8192, 32768}},

@@ -31,9 +31,10 @@
         {NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                          \
          NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                         \
             {NORM_GRADIENT_KERNEL(name, DTYPE, "-read-phase", ROWS_READ, ANGLES_PHASE)},                                   \
+            {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                            \
+             NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)},                           \
         {                                                                                                                  \
-            NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                             \
-                NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)                          \
+            NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", ROWS_SEARCHED_GENERIC, ANGLES_PHASE)              \
         }                                                                                                                  \
     }
 #define FEW_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                             \

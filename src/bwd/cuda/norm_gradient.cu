@@ -10,89 +10,70 @@
 
 /* ---- the sums of d_weight ---- */
 
-#define WEIGHT_ROWS (WEIGHT_THREADS / WEIGHT_COLUMNS)
+/* The 16 bytes of a column that a thread loads at a time. */
+template <typename REAL> struct alignas(16) sums_of_thread {
+    static constexpr uint32_t COUNT = 16 / sizeof(REAL);
+    REAL of[COUNT];
+};
 
-/* The sum of the thread's weight over every WEIGHT_ROWS-th run from `first` on. */
+/* Adds a column over all runs. Threads add different runs, float sums four of them at a time before it becomes double; then a warp adds
+ * what all warps have of one weight. */
 template <typename REAL>
-__device__ __forceinline__ double add_runs(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
-                                           uint32_t first, uint32_t end)
+__device__ __forceinline__ void add_column(const weight_sums &s, const weight_sums::operand &o, uint32_t column)
 {
-    constexpr uint32_t TOGETHER = 16; /* that are on their way */
-    double sum = 0;
+    typedef sums_of_thread<REAL> part;
+    constexpr uint32_t PARTS = COLUMN_SUMS / part::COUNT, ROWS = COLUMN_THREADS / PARTS, TOGETHER = 8, FOUR = 4;
+    __shared__ double of_warps[COLUMN_THREADS / 32][COLUMN_SUMS];
+    const uint32_t row = threadIdx.x / PARTS, lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = s.cells.runs;
+    double sum[part::COUNT] = {};
     for (uint32_t slice = 0; slice < o.slices; slice++) {
-        const REAL *const from = (const REAL *)s.cells.of_runs + o.sums_at + slice * o.weights + weight;
-        for (uint32_t run = first; run < end; run += TOGETHER * WEIGHT_ROWS) {
-            REAL loaded[TOGETHER];
+        const part *const from = (const part *)s.cells.of_columns +
+                                 (size_t)(o.sums_at + slice * o.columns + column) * runs * PARTS + threadIdx.x % PARTS;
+        for (uint32_t run = row; run < runs; run += TOGETHER * ROWS) {
+            part loaded[TOGETHER];
 #pragma unroll
             for (uint32_t i = 0; i < TOGETHER; i++)
-                loaded[i] = from[(size_t)min(run + i * WEIGHT_ROWS, end - 1) * s.cells.width];
+                loaded[i] = from[(size_t)min(run + i * ROWS, runs - 1) * PARTS];
 #pragma unroll
-            for (uint32_t i = 0; i < TOGETHER; i++)
-                sum += run + i * WEIGHT_ROWS < end ? (double)loaded[i] : 0;
+            for (uint32_t i = 0; i < TOGETHER; i += FOUR)
+#pragma unroll
+                for (uint32_t e = 0; e < part::COUNT; e++) {
+                    REAL of_four[FOUR];
+#pragma unroll
+                    for (uint32_t j = 0; j < FOUR; j++)
+                        of_four[j] = run + (i + j) * ROWS < runs ? loaded[i + j].of[e] : 0;
+                    sum[e] += (double)(of_four[0] + of_four[1] + (of_four[2] + of_four[3]));
+                }
         }
     }
-    return sum;
+#pragma unroll
+    for (uint32_t e = 0; e < part::COUNT; e++) {
+        for (uint32_t step = PARTS; step < 32; step *= 2)
+            sum[e] += __shfl_xor_sync(UINT32_MAX, sum[e], (int)step);
+        if (lane < PARTS)
+            of_warps[warp][lane * part::COUNT + e] = sum[e];
+    }
+    __syncthreads();
+    const uint32_t weight = column * COLUMN_SUMS + warp;
+    if (warp >= COLUMN_SUMS || weight >= o.weights)
+        return;
+    double total = of_warps[lane][warp];
+    for (int step = 1; step < 32; step *= 2)
+        total += __shfl_xor_sync(UINT32_MAX, total, step);
+    if (lane == 0)
+        ((REAL *)o.d_weight)[weight] = (REAL)total;
 }
 
-/* The sum of the thread's weight over one part of the runs. Rows of threads add different runs, and then a warp adds the 32 rows of one
- * weight. */
-__device__ __forceinline__ double add_part(const weight_sums &s, const weight_sums::operand &o, uint32_t weight,
-                                           bool present)
+static __global__ void __launch_bounds__(COLUMN_THREADS) add_weights_kernel(KERNEL_PARAMETER(weight_sums) s)
 {
-    __shared__ double of_rows[WEIGHT_ROWS][WEIGHT_COLUMNS + 1]; /* (columns in different banks) */
-    const uint32_t of_part = (s.runs + s.parts - 1) / s.parts, begin = min(blockIdx.y * of_part, s.runs),
-                   end = min(begin + of_part, s.runs), row = threadIdx.x / WEIGHT_COLUMNS;
-    double sum = 0;
-    if (present)
-        sum = s.is_f64 ? add_runs<double>(s, o, weight, begin + row, end) : add_runs<float>(s, o, weight, begin + row, end);
-    of_rows[row][threadIdx.x % WEIGHT_COLUMNS] = sum;
-    __syncthreads();
-    sum = of_rows[threadIdx.x % WEIGHT_ROWS][threadIdx.x / WEIGHT_ROWS];
-    for (int step = 1; step < WEIGHT_ROWS; step *= 2)
-        sum += __shfl_xor_sync(UINT32_MAX, sum, step);
-    of_rows[0][threadIdx.x / WEIGHT_ROWS] = sum;
-    __syncthreads();
-    return of_rows[0][threadIdx.x % WEIGHT_COLUMNS];
-}
-
-static __global__ void __launch_bounds__(WEIGHT_THREADS) add_weights_kernel(KERNEL_PARAMETER(weight_sums) s)
-{
-    __shared__ bool is_last;
     take_turn();
-    uint32_t operand = 0, columns = blockIdx.x, before = 0;
-    for (; columns >= (s.of[operand].weights + WEIGHT_COLUMNS - 1) / WEIGHT_COLUMNS; operand++) {
-        columns -= (s.of[operand].weights + WEIGHT_COLUMNS - 1) / WEIGHT_COLUMNS;
-        before += s.of[operand].weights;
-    }
-    const weight_sums::operand &o = s.of[operand];
-    const uint32_t weight = columns * WEIGHT_COLUMNS + threadIdx.x % WEIGHT_COLUMNS;
-    const bool present = weight < o.weights, stores = present && threadIdx.x < WEIGHT_COLUMNS;
-    double sum = add_part(s, o, weight, present);
-    if (s.parts > 1) {
-        if (stores) {
-            s.of_parts[(size_t)blockIdx.y * s.weights + before + weight] = sum;
-            __threadfence();
-        }
-        __syncthreads();
-        if (threadIdx.x == 0)
-            is_last = atomicAdd(&s.cells.counter[blockIdx.x], 1u) == s.parts - 1;
-        __syncthreads();
-        if (!is_last)
-            return;
-        double of_part[WEIGHT_PARTS];
-#pragma unroll
-        for (uint32_t part = 0; part < WEIGHT_PARTS; part++)
-            of_part[part] =
-                __ldcg(s.of_parts + (size_t)min(part, s.parts - 1) * s.weights + before + min(weight, o.weights - 1));
-        sum = 0;
-#pragma unroll
-        for (uint32_t part = 0; part < WEIGHT_PARTS; part++)
-            sum += part < s.parts ? of_part[part] : 0;
-    }
-    if (stores && s.is_f64)
-        ((double *)o.d_weight)[weight] = sum;
-    else if (stores)
-        ((float *)o.d_weight)[weight] = (float)sum;
+    uint32_t operand = 0, column = blockIdx.x;
+    for (; column >= s.of[operand].columns; operand++)
+        column -= s.of[operand].columns;
+    if (s.is_f64)
+        add_column<double>(s, s.of[operand], column);
+    else
+        add_column<float>(s, s.of[operand], column);
 }
 
 /* ---- plans ---- */
@@ -145,12 +126,8 @@ const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
 
 int trope_cuda_norm_gradient_fits(const trope_plan *plan)
 {
-    operand_gradient of[TROPE_MAX_OPERANDS];
-    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_row(*plan) > INT32_MAX / 8)
-        return 0;
-    const norm_pass pass(*plan);
-    const norm_cells cells = plan_cells(pass.plan);
-    return plan_operand_gradients(pass.plan, cells, of) < INT32_MAX && cells.slices <= MOST_GRID_ROWS;
+    return (double)plan->batch * (double)plan->tokens < INT32_MAX && elements_of_row(*plan) <= INT32_MAX / 8 &&
+           plan_cells(norm_pass(*plan).plan).slices <= MOST_GRID_ROWS;
 }
 
 /* The rstd of heads whose rstd the caller does not give, for the gradient of the angles. Returns the bytes. */
@@ -199,7 +176,7 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
         call.x[i] = plan_head_tensor(plan, plan.operands[i].forward_src, plan.operands[i].forward_src_stride);
         call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     }
-    const size_t bytes = call.rstd_at + call.cells.run_rows * call.cells.slice_heads * bytes_of_real(plan);
+    const size_t bytes = call.rstd_at + call.cells.run_rows * call.cells.slice_units * NORM_HEADS * bytes_of_real(plan);
     REQUIRE(bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};
@@ -234,9 +211,8 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, int
     if (status || !sums.operands)
         return status;
     void *arguments[] = {&sums};
-    return result_of(function,
-                     launch_early(facts_of_device(), (const void *)add_weights_kernel,
-                                  dim3(sums.cells.counters, sums.parts), dim3(WEIGHT_THREADS), 0, plan.stream, arguments));
+    return result_of(function, launch_early(facts_of_device(), (const void *)add_weights_kernel, dim3(sums.columns),
+                                            dim3(COLUMN_THREADS), 0, plan.stream, arguments));
 }
 
 /* Operands without a norm. */

@@ -67,10 +67,10 @@ template <class R> struct gradient_head : any_head<R> {
             row_of_block, pair, TROPE_ROUND_ONCE, own);
     }
 
-    /* The term of an element of x for d_weight. */
-    __device__ __forceinline__ real term(real u, real rstd, int32_t e) const
+    /* Adds the term of an element of x for d_weight. */
+    __device__ __forceinline__ void add_term(real u, real rstd, int32_t e, real *sum) const
     {
-        return multiplied(u, multiplied(this->load(this->find(x), x, e), rstd));
+        *sum = fused(multiplied(this->load(this->find(x), x, e), u), rstd, *sum);
     }
 
     __device__ __forceinline__ void store(char *to, int32_t e, real value) const
@@ -130,95 +130,123 @@ template <class R> struct gradient_head : any_head<R> {
     }
 };
 
-/* The heads of a block's cell, of one operand after another. */
+/* The heads of a block's cell, and room for as many in each of its units. */
 template <class R> struct cell_of_heads {
     const norm_gradient_any_call &call;
     int64_t first_row;
-    uint32_t rows, first_head, heads;
+    uint32_t rows, first_unit, units;
 
     __device__ __forceinline__ explicit cell_of_heads(const norm_gradient_any_call &of)
         : call(of), first_row((int64_t)blockIdx.x * of.shape.rows_of_block),
           rows((uint32_t)min((int64_t)of.shape.rows_of_block, of.shape.rows - first_row)),
-          first_head(blockIdx.y * of.cells.slice_heads), heads(min(of.cells.slice_heads, of.cells.heads - first_head))
+          first_unit(blockIdx.y * of.cells.slice_units), units(min(of.cells.slice_units, of.cells.units - first_unit))
     {
     }
 
-    /* number: row by row. */
-    __device__ __forceinline__ gradient_head<R> head(uint32_t number) const
+    __device__ __forceinline__ uint32_t places() const
     {
-        const uint32_t row = number / heads;
-        uint32_t head = first_head + number - row * heads, operand = 0;
-        for (; head >= call.of[operand].heads; operand++)
-            head -= call.of[operand].heads;
-        return gradient_head<R>(call, first_row, row, operand, head);
+        return rows * units * NORM_HEADS;
     }
 
-    __device__ __forceinline__ typename R::real *rstd(uint32_t number) const
+    /* Calls use(head, place), if there is a head: row by row, and in those unit by unit. */
+    template <class USE> __device__ __forceinline__ void visit(uint32_t place, USE use) const
     {
-        return (typename R::real *)(shared + call.rstd_at) + number;
+        const uint32_t row = place / (units * NORM_HEADS), unit = first_unit + place / NORM_HEADS % units;
+        uint32_t operand = 0;
+        while (unit >= call.gradient[operand].after_unit)
+            operand++;
+        const uint32_t head = (unit - call.gradient[operand].first_unit) * NORM_HEADS + place % NORM_HEADS;
+        if (head < call.of[operand].heads)
+            use(gradient_head<R>(call, first_row, row, operand, head), place);
+    }
+
+    __device__ __forceinline__ typename R::real *rstd(uint32_t place) const
+    {
+        return (typename R::real *)(shared + call.rstd_at) + place;
     }
 };
 
-/* Adds the terms of an operand's weights: of heads [begin, end), counted in the cell, and the two elements of a pair, or one that passes
- * through, which are at[] of the head. */
+/* Adds the terms of an operand's weights: of units [begin, end), counted in the cell, or of one head of each (one_head >= 0), and the two
+ * elements of a pair, or one that passes through, which are at[] of the head. */
 template <class R>
-__device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t unit,
-                                          bool own, typename R::real sum[2], int32_t at[2])
+__device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t one_head,
+                                          int32_t number, bool own, typename R::real sum[2], int32_t at[2])
 {
     const trope_plan &plan = cell.call.plan.plan;
     typename R::real sums[2][CELL_SUMS] = {};
     for (uint32_t row = 0; row < cell.rows; row++) {
-        for (uint32_t i = begin; i < end; i++) {
-            const uint32_t number = row * cell.heads + i;
-            const gradient_head<R> h = cell.head(number);
-            const int32_t pairs = h.o.rotary_dim / 2, beside = unit - pairs;
-            at[0] = at[1] = beside < h.o.rotary_offset ? beside : beside + h.o.rotary_dim;
-            if (unit < pairs) {
-                at[0] = h.o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, unit);
-                at[1] = h.o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, unit);
+        for (uint32_t unit = begin; unit < end; unit++) {
+            typename R::real of_unit[2] = {};
+            uint32_t in_turn = 0;
+            for (uint32_t i = 0; i < NORM_HEADS; i++) {
+                if (one_head >= 0 && i != (uint32_t)one_head)
+                    continue;
+                cell.visit((row * cell.units + unit) * NORM_HEADS + i, [&](const gradient_head<R> &h, uint32_t place) {
+                    const int32_t pairs = h.o.rotary_dim / 2, beside = number - pairs;
+                    in_turn =
+                        (h.gradient.places_at + unit + row * (h.gradient.after_unit - h.gradient.first_unit)) % CELL_SUMS;
+                    at[0] = at[1] = beside < h.o.rotary_offset ? beside : beside + h.o.rotary_dim;
+                    if (number < pairs) {
+                        at[0] = h.o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, number);
+                        at[1] = h.o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, number);
+                    }
+                    if (!h.adds_weights())
+                        return;
+                    if (number < pairs) {
+                        const auto u = h.find_pair(number, own);
+                        h.add_term(u.first, *cell.rstd(place), at[0], &of_unit[0]);
+                        h.add_term(u.second, *cell.rstd(place), at[1], &of_unit[1]);
+                    } else {
+                        h.add_term(h.load(h.find(h.o.src), h.o.src, at[0]), *cell.rstd(place), at[0], &of_unit[0]);
+                    }
+                });
             }
-            if (!h.adds_weights())
-                continue;
-            const uint32_t in_turn = (row * cell.call.cells.slice_heads + i) % CELL_SUMS;
-            if (unit < pairs) {
-                const auto u = h.find_pair(unit, own);
-                sums[0][in_turn] = added(sums[0][in_turn], h.term(u.first, *cell.rstd(number), at[0]));
-                sums[1][in_turn] = added(sums[1][in_turn], h.term(u.second, *cell.rstd(number), at[1]));
-            } else {
-                const typename R::real u = h.load(h.find(h.o.src), h.o.src, at[0]);
-                sums[0][in_turn] = added(sums[0][in_turn], h.term(u, *cell.rstd(number), at[0]));
-            }
+            for (int i = 0; i < 2; i++)
+                sums[i][in_turn] = added(sums[i][in_turn], of_unit[i]);
         }
     }
     for (int i = 0; i < 2; i++)
         sum[i] = added(added(sums[i][0], sums[i][1]), added(sums[i][2], sums[i][3]));
 }
 
-/* Leaves the sums of a block's cell. */
-template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<R> &cell, bool own)
+/* Leaves the sums of some weights of an operand, which begin with `weight`: of the heads that add_terms adds. */
+template <class R>
+__device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_t operand, uint32_t begin, uint32_t end,
+                                           int32_t one_head, uint32_t weight, bool own)
 {
     typedef typename R::real real;
     const norm_gradient_any_call &call = cell.call;
-    uint32_t before = 0; /* heads of the operands before */
-    for (uint32_t i = 0; i < call.operands; before += call.of[i++].heads) {
+    const head_operand &o = call.of[operand];
+    const operand_gradient &g = call.gradient[operand];
+    const uint32_t row = o.norm.weight_of_head ? 0 : blockIdx.y - g.first_slice;
+    for (int32_t number = (int32_t)thread_of_block(); number < o.head_dim - o.rotary_dim / 2; number += 32 * NORM_WARPS) {
+        real sum[2];
+        int32_t at[2];
+        add_terms<R>(cell, begin, end, one_head, number, own, sum, at);
+        *call.sums.template sum<real>(g, row, blockIdx.x, weight + (uint32_t)at[0]) = sum[0];
+        if (at[1] != at[0])
+            *call.sums.template sum<real>(g, row, blockIdx.x, weight + (uint32_t)at[1]) = sum[1];
+    }
+}
+
+/* Leaves the sums of a block's cell. */
+template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<R> &cell, bool own)
+{
+    const norm_gradient_any_call &call = cell.call;
+    for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
         const operand_gradient &g = call.gradient[i];
-        const uint32_t begin = max(before, cell.first_head), end = min(before + o.heads, cell.first_head + cell.heads),
-                       step = o.norm.weight_of_head ? 1 : end - begin;
-        real *const left = (real *)call.sums.of_runs + (size_t)blockIdx.x * call.sums.width + g.sums_at;
-        if (!g.is_wanted || begin >= end)
+        const uint32_t first = max(g.first_unit, cell.first_unit), after = min(g.after_unit, cell.first_unit + cell.units);
+        if (!g.is_wanted || first >= after)
             continue;
-        for (uint32_t head = begin; head < end; head += step) {
-            real *const to =
-                left + (size_t)(o.norm.weight_of_head ? head - before : blockIdx.y - g.first_slice) * o.head_dim;
-            for (int32_t unit = (int32_t)thread_of_block(); unit < o.head_dim - o.rotary_dim / 2; unit += 32 * NORM_WARPS) {
-                real sum[2];
-                int32_t at[2];
-                add_terms<R>(cell, head - cell.first_head, head - cell.first_head + step, unit, own, sum, at);
-                to[at[0]] = sum[0];
-                if (at[1] != at[0])
-                    to[at[1]] = sum[1];
-            }
+        if (!o.norm.weight_of_head) {
+            leave_sums<R>(cell, i, first - cell.first_unit, after - cell.first_unit, -1, 0, own);
+            continue;
+        }
+        const uint32_t heads = min((after - g.first_unit) * NORM_HEADS, o.heads);
+        for (uint32_t head = (first - g.first_unit) * NORM_HEADS; head < heads; head++) {
+            const uint32_t unit = g.first_unit + head / NORM_HEADS - cell.first_unit;
+            leave_sums<R>(cell, i, unit, unit + 1, (int32_t)(head % NORM_HEADS), head * (uint32_t)o.head_dim, own);
         }
     }
 }
@@ -231,21 +259,19 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const uint32_t warp = thread_of_block() / 32;
     const bool own = find_coefficients<R>(
         call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
-    for (uint32_t i = warp; i < cell.rows * cell.heads; i += NORM_WARPS) {
-        const gradient_head<R> h = cell.head(i);
-        *cell.rstd(i) = h.action == TROPE_ROW_ROTATE ? h.find_rstd(h.find(h.x), h.x) : 0;
-    }
+    for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
+        cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
+            *cell.rstd(place) = h.action == TROPE_ROW_ROTATE ? h.find_rstd(h.find(h.x), h.x) : 0;
+        });
     __syncthreads();
-    if (call.sums.of_runs) {
-        clear_counters(call.sums);
+    if (call.sums.of_columns)
         add_cell<R>(cell, own);
-    }
     __syncthreads();
-    for (uint32_t i = warp; i < cell.rows * cell.heads; i += NORM_WARPS) {
-        const gradient_head<R> h = cell.head(i);
-        if (h.o.dst.base)
-            h.finish(*cell.rstd(i), own);
-    }
+    for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
+        cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
+            if (h.o.dst.base)
+                h.finish(*cell.rstd(place), own);
+        });
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
 }
 

@@ -1,45 +1,57 @@
 /* The backward of norms on CUDA: what its kernels are told by the host, and in which order d_weight is added.
  *
- * Rows, numbered batch * tokens + token, are cut into runs, and the heads with a norm, counted through all operands, into slices. A
- * cell is a slice of a run, and one block has it. For each operand the block adds the terms of the cell in fp32 (f64: double), row by row
- * and head by head, to CELL_SUMS sums in turn, and leaves the total of each weight. Another kernel adds these in double. All this follows
- * from shapes alone, and the kernels by vectors and by elements have the same bits. */
+ * Rows, numbered batch * tokens + token, are cut into runs. A unit is NORM_HEADS heads of an operand that follow each other (the last one
+ * may have fewer), and the units with a norm, counted through all operands, are cut into slices. A cell is a slice of a run, and one
+ * block has it. For each weight a unit of a row has one sum of its heads' terms, in fp32 (f64: double). For each operand the block adds
+ * these, from place to place (norm_cells), to CELL_SUMS sums in turn, and leaves their total. Another kernel adds the totals in double.
+ * All this follows from shapes alone, and the kernels by vectors and by elements have the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 
 #include "fwd/cuda/norm_any_call.cuh"
 #include "fwd/cuda/norm_call.cuh"
 
-/* Floats from one element of all lanes to the next, in shared memory: room for all threads, and so many that those who add find their
- * terms in different banks. */
-#define NORM_TERMS 388
+/* Floats from one element of a lane to the next, in shared memory: room for the terms of all lanes, and so many that threads that
+ * add neighbouring elements read different banks. */
+#define NORM_TERMS 404
 
-/* Sums that terms are added to in turn, by their place in the cell: row * (heads of a slice) + head. */
+/* Sums that terms are added to in turn, by their place. */
 #define CELL_SUMS 4
 
-/* How rows and heads are cut. */
+/* How rows and units are cut. Unit u of row r (units are counted in the cell) has place u + r * (units of its operand) +
+ * operand_gradient.places_at: in runs of several rows those of an operand follow each other, from a multiple of CELL_SUMS on. */
 struct norm_cells {
     uint32_t run_rows, runs;
-    uint32_t heads, slice_heads, slices; /* with a norm */
+    uint32_t units, slice_units, slices; /* with a norm */
+    uint32_t places;                     /* of a cell */
 };
 
-/* What the kernels know of an operand's d_weight. For each run an operand has one row of sums for each slice with heads of it; where each
- * head has weights of its own, one row for each head. */
+/* What the kernels know of an operand's d_weight. For each run an operand has one row of sums for each slice with units of it; where each
+ * head has weights of its own, one row for all of them. */
 struct operand_gradient {
     uint32_t is_wanted;              /* d_weight is */
-    uint32_t first_head, after_head; /* in the count of all operands */
-    uint32_t sums_at;                /* where its sums begin in a run's */
-    uint32_t first_slice;            /* with heads of it */
+    uint32_t first_unit, after_unit; /* in the count of all operands */
+    uint32_t places_at;              /* of unit 0 of row 0 */
+    uint32_t sums_at, columns;       /* its first column of sums, and those of a row */
+    uint32_t first_slice;            /* with units of it */
     uint32_t slices;                 /* that leave sums of the same weights */
     uint32_t axes;                   /* bit a: axis a drives a pair of it */
 };
 
-/* What cells leave. */
+/* What cells leave: columns of COLUMN_SUMS sums that follow each other, so that what is added together lies together. */
+#define COLUMN_SUMS 8
+
 struct left_sums {
-    void *of_runs; /* f32 (f64 with f64): [runs, width]; NULL: no d_weight is wanted */
-    uint32_t width;
-    uint32_t counters; /* that the first block sets to 0 for the kernel that adds */
-    uint32_t *counter;
+    void *of_columns; /* f32 (f64 with f64): [columns, runs, COLUMN_SUMS]; NULL: no d_weight is wanted */
+    uint32_t runs;
+
+    /* The sum of an operand's number e, in row `row` of its sums of a run. */
+    template <typename REAL>
+    __device__ __forceinline__ REAL *sum(const operand_gradient &o, uint32_t row, uint32_t run, uint32_t e) const
+    {
+        const uint32_t column = o.sums_at + row * o.columns + e / COLUMN_SUMS;
+        return (REAL *)of_columns + ((size_t)column * runs + run) * COLUMN_SUMS + e % COLUMN_SUMS;
+    }
 };
 
 struct norm_gradient_call : norm_call {
@@ -60,22 +72,17 @@ struct norm_gradient_any_call : norm_any_call {
     operand_gradient gradient[TROPE_MAX_OPERANDS];
 };
 
-/* ---- what adds the sums of cells ---- */
+/* ---- what adds the sums of cells: a block a column ---- */
 
-#define WEIGHT_COLUMNS 32 /* of a block: weights of one operand */
-#define WEIGHT_THREADS 1024
-#define WEIGHT_PARTS   16 /* of the runs, at most: blocks that add them, of which the last adds what the others have left */
-#define PART_RUNS      64 /* at least */
+#define COLUMN_THREADS 1024
 
 struct weight_sums {
-    left_sums cells; /* counter: of each block of columns, the parts that have been added */
-    uint32_t runs, is_f64;
-    uint32_t parts;   /* of the runs */
-    double *of_parts; /* [parts, weights of all operands] */
-    uint32_t weights, operands;
+    left_sums cells;
+    uint32_t columns, operands; /* of all operands */
+    int32_t is_f64;
     struct operand {
         void *d_weight;
-        uint32_t weights, sums_at, slices;
+        uint32_t weights, sums_at, columns, slices;
     } of[TROPE_MAX_OPERANDS];
 };
 

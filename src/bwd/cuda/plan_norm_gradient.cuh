@@ -14,7 +14,33 @@ static inline uint32_t heads_of(const trope_plan_operand &o)
     return (uint32_t)o.groups * (uint32_t)o.heads_per_group;
 }
 
+static inline uint32_t units_of(const trope_plan_operand &o)
+{
+    return (uint32_t)quotient_up(heads_of(o), NORM_HEADS);
+}
+
 /* ---- cells ---- */
+
+/* Places of an operand in runs of so many rows. */
+static inline uint32_t places_of(const trope_plan_operand &o, uint32_t run_rows)
+{
+    const uint32_t places = run_rows * units_of(o);
+    return run_rows == 1 ? places : (uint32_t)quotient_up(places, CELL_SUMS) * CELL_SUMS;
+}
+
+static inline uint32_t count_places(const trope_plan &plan, uint32_t run_rows)
+{
+    uint32_t places = 0;
+    for (int i = 0; i < plan.operand_count; i++)
+        places += places_of(plan.operands[i], run_rows);
+    return places;
+}
+
+/* Floats from a lane to the next that `places` need: an odd number of groups of CELL_SUMS, which lie in different banks. */
+static inline uint32_t terms_of_places(uint32_t places)
+{
+    return ((uint32_t)quotient_up(places, CELL_SUMS) | 1) * CELL_SUMS;
+}
 
 /* A cell has about as many elements as a block by vectors has room for. Where weights are of each head, cells have many rows, because
  * each leaves a sum for each of its elements. */
@@ -25,50 +51,55 @@ static inline norm_cells plan_cells(const trope_plan &plan)
     bool per_head = false;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        c.heads += heads_of(o);
+        c.units += units_of(o);
         most = std::max<int64_t>(most, o.head_dim);
         per_head = per_head || (o.norm.d_weight && o.norm.weight_of_head);
     }
-    if (!c.heads)
+    if (!c.units)
         return c;
     const uint32_t lanes = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
                    fitting = std::max(NORM_THREADS / lanes, 1u);
-    c.slices = (uint32_t)quotient_up(c.heads, per_head ? std::min(fitting, 8u) : fitting);
-    c.slice_heads = (uint32_t)quotient_up(c.heads, c.slices);
-    c.slices = (uint32_t)quotient_up(c.heads, c.slice_heads);
-    const uint32_t items = c.slice_heads * lanes;
-    c.run_rows = std::max(std::min((USUAL_THREADS + items / 2) / items, NORM_THREADS / items), 1u);
+    c.slices = (uint32_t)quotient_up(c.units, per_head ? std::min(fitting, 4u) : fitting);
+    c.slice_units = (uint32_t)quotient_up(c.units, c.slices);
+    c.slices = (uint32_t)quotient_up(c.units, c.slice_units);
+    c.run_rows = std::max(NORM_THREADS / (c.slice_units * lanes), 1u);
+    while (c.run_rows > 1 && lanes * terms_of_places(count_places(plan, c.run_rows)) > NORM_TERMS)
+        c.run_rows--;
     if (per_head)
         c.run_rows = (uint32_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1)));
     c.run_rows = std::min(std::max(c.run_rows, 1u), (uint32_t)MOST_SEARCHED_ROWS);
+    c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_rows);
     c.runs = (uint32_t)quotient_up(plan.batch * plan.tokens, c.run_rows);
     return c;
 }
 
-/* Where the sums of each operand lie in those of a run. Returns the numbers of a run. */
+/* Where the sums of each operand lie. Returns their columns. */
 static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_cells &cells, operand_gradient *of)
 {
-    int64_t width = 0;
-    uint32_t before = 0;
+    int64_t columns = 0;
+    uint32_t before = 0, places = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         operand_gradient *const g = &of[i];
-        const uint32_t after = before + heads_of(o),
-                       slices = (after - 1) / cells.slice_heads + 1 - before / cells.slice_heads;
+        const uint32_t after = before + units_of(o),
+                       slices = (after - 1) / cells.slice_units + 1 - before / cells.slice_units;
         *g = {};
         g->is_wanted = o.norm.d_weight != NULL;
-        g->sums_at = (uint32_t)width;
-        g->first_head = before;
-        g->after_head = after;
-        g->first_slice = before / cells.slice_heads;
+        g->first_unit = before;
+        g->after_unit = after;
+        g->places_at = cells.run_rows > 1 ? places - before : 0;
+        g->sums_at = (uint32_t)columns;
+        g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
+        g->first_slice = before / cells.slice_units;
+        g->slices = o.norm.weight_of_head ? 1 : slices;
         for (int pair = 0; pair < o.rotary_dim / 2; pair++)
             g->axes |= 1u << trope_pair_axis(&plan, pair);
-        g->slices = o.norm.weight_of_head ? 1 : slices;
         if (g->is_wanted)
-            width += trope_count_weights(&o) * g->slices;
+            columns += (int64_t)g->columns * g->slices;
         before = after;
+        places += places_of(o, cells.run_rows);
     }
-    return width;
+    return columns;
 }
 
 /* ---- workspace ---- */
@@ -79,27 +110,22 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
     const norm_cells cells = plan_cells(plan);
     operand_gradient gradients[TROPE_MAX_OPERANDS];
     uint64_t size = 0;
-    weight_sums &s = *sums;
-    s = {};
-    const int64_t width = plan_operand_gradients(plan, cells, gradients);
-    s.is_f64 = plan.dtype == TROPE_F64;
-    s.runs = cells.runs;
-    s.cells.width = (uint32_t)width;
-    s.parts = std::min(std::max(cells.runs / PART_RUNS, 1u), (uint32_t)WEIGHT_PARTS);
+    *sums = {};
+    const int64_t columns = plan_operand_gradients(plan, cells, gradients);
+    sums->cells.runs = cells.runs;
+    sums->is_f64 = plan.dtype == TROPE_F64;
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        if (o.norm.d_weight) {
-            s.of[s.operands++] = {o.norm.d_weight, (uint32_t)trope_count_weights(&o), gradients[i].sums_at,
-                                  gradients[i].slices};
-            s.weights += (uint32_t)trope_count_weights(&o);
-            s.cells.counters += (uint32_t)quotient_up(trope_count_weights(&o), WEIGHT_COLUMNS);
+        const operand_gradient &g = gradients[i];
+        if (g.is_wanted) {
+            sums->of[sums->operands++] = {o.norm.d_weight, (uint32_t)trope_count_weights(&o), g.sums_at, g.columns,
+                                          g.slices};
+            sums->columns += g.columns;
         }
     }
-    if (s.operands) {
-        s.cells.of_runs = take<char>(workspace, (uint64_t)width * cells.runs * bytes_of_real(plan), &size);
-        s.of_parts = take<double>(workspace, (uint64_t)s.parts * s.weights, &size);
-        s.cells.counter = take<uint32_t>(workspace, s.cells.counters, &size);
-    }
+    if (columns)
+        sums->cells.of_columns =
+            take<char>(workspace, (uint64_t)columns * cells.runs * COLUMN_SUMS * bytes_of_real(plan), &size);
     return size;
 }
 
@@ -110,9 +136,7 @@ struct norm_gradient_blocks : norm_blocks {
     {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
-        call->terms_of_lane = (uint32_t)quotient_up(NORM_THREADS / call->head_lanes, CELL_SUMS) * CELL_SUMS;
-        call->terms_of_lane +=
-            call->terms_of_lane / CELL_SUMS % 2 ? 0 : CELL_SUMS; /* an odd number of groups: other banks */
+        call->terms_of_lane = terms_of_places(plan_cells(plan).places);
         plan_operand_gradients(plan, plan_cells(plan), call->of);
     }
 
@@ -138,7 +162,7 @@ struct norm_gradient_blocks : norm_blocks {
     {
         const norm_cells cells = plan_cells(plan);
         shape->rows_of_block = cells.run_rows;
-        shape->items_of_block = cells.slice_heads * call.head_lanes;
+        shape->items_of_block = cells.slice_units * call.head_lanes;
     }
 
     /* Room for the terms of d_weight. */

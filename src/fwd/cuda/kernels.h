@@ -14,9 +14,9 @@ typedef struct trope_rotation_kernels {
 } trope_rotation_kernels;
 
 typedef struct trope_norm_kernels {
-    trope_cuda_kernel fast[FAST_ROW_KINDS - 1][2]; /* some of those of the rotation, without generic searches */
-    trope_cuda_kernel vectors;                     /* what no other kernel by vectors can do */
-    trope_cuda_kernel elements;                    /* what is not made of vectors */
+    trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* some of those of the rotation */
+    trope_cuda_kernel vectors;                 /* what no other kernel by vectors can do */
+    trope_cuda_kernel elements;                /* what is not made of vectors */
 } trope_norm_kernels;
 
 extern const trope_norm_kernels trope_norms_f32, trope_norms_f16, trope_norms_bf16, trope_norms_f64;

@@ -11,6 +11,7 @@ template <int OF_DTYPE, bool OF_VECTORS, int OF_ROWS, int OF_ANGLES, bool IS_WID
     static constexpr bool VECTORS = OF_VECTORS, WIDE = IS_WIDE;
     static constexpr uint32_t STEPS = OF_ANGLES == ANGLES_TABLE ? 1 : OF_ROWS == ROWS_ANY ? TROPE_MAX_PAIRS : USUAL_PAIRS;
     static constexpr block_limit LIMIT = block_limits(OF_ROWS, IS_WIDE);
+    static constexpr int HEADS = 1; /* of a thread, which follow each other */
     typedef typename elements<OF_DTYPE>::type element;
     typedef typename elements<OF_DTYPE>::real real;
     typedef lane_pair<OF_DTYPE, OF_VECTORS> lane;
@@ -280,6 +281,7 @@ template <class R> struct lane_job {
     __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows)
     {
         item = find_item<!R::VECTORS, ADDRESSES>(call, rows);
+        item.head *= R::HEADS;
         row = find_row<ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
         from = segment(call).src.base;
         if (item.present)

@@ -1,5 +1,6 @@
 /* The norm of heads before their rotation on CUDA, in the register block of the rotation: the threads of a head, which are in one
- * warp, add its squares by shuffles while others make coefficients. */
+ * warp, add its squares by shuffles while others make coefficients. A thread has the same lane of NORM_HEADS heads that follow each
+ * other, so that what is the same for all of them, more than half of a lane's instructions otherwise, is found once. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
 
@@ -10,8 +11,24 @@
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
-    static constexpr block_limit LIMIT = {NORM_THREADS, 4};
+    static constexpr block_limit LIMIT = {NORM_THREADS, 6};
+    static constexpr int HEADS = NORM_HEADS;
 };
+
+/* COUNT words of 4 bytes, 2 or a multiple of 4. */
+template <int COUNT> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
+{
+    if constexpr (COUNT == 2) {
+        const uint2 words = *(const uint2 *)from;
+        to[0] = words.x, to[1] = words.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4) {
+            const uint4 words = *(const uint4 *)(from + i * sizeof(uint32_t));
+            to[i] = words.x, to[i + 1] = words.y, to[i + 2] = words.z, to[i + 3] = words.w;
+        }
+    }
+}
 
 /* The elements of a lane's two vectors in fp32, as they are in memory. */
 template <class R> struct lane_values {
@@ -44,6 +61,15 @@ template <class R> struct lane_values {
             of[i / R::PAIRS][i % R::PAIRS] = trope_mul(of[i / R::PAIRS][i % R::PAIRS], factor);
     }
 
+    /* And `factor` times other, fused. */
+    __device__ __forceinline__ void add(const lane_values &other, float factor)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * R::PAIRS; i++)
+            of[i / R::PAIRS][i % R::PAIRS] =
+                trope_fma(other.of[i / R::PAIRS][i % R::PAIRS], factor, of[i / R::PAIRS][i % R::PAIRS]);
+    }
+
     /* Less `factor` times other, fused. */
     __device__ __forceinline__ void subtract(const lane_values &other, float factor)
     {
@@ -65,28 +91,64 @@ template <class R> struct lane_values {
         return INTERLEAVED ? of[(2 * e + which) / R::PAIRS][(2 * e + which) % R::PAIRS] : of[which][e];
     }
 
-    /* By the coefficients of a lane of the window. */
-    template <bool INTERLEAVED>
-    __device__ __forceinline__ void rotate(const block_shape &shape, const block_item &at, int32_t rounding, bool own)
+    template <bool INTERLEAVED> __device__ __forceinline__ float &of_pair(int e, int which)
     {
-        constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+        return INTERLEAVED ? of[(2 * e + which) / R::PAIRS][(2 * e + which) % R::PAIRS] : of[which][e];
+    }
+
+    /* Weights, as they are multiplied by, from an element of the segment's on. */
+    __device__ __forceinline__ void load_weights(const norm_call &call, const block_norm &n, uint32_t first)
+    {
+        const uint32_t second = first + call.join * R::PAIRS;
+        if (call.weight_dtype == TROPE_F32) {
+            load_words<R::PAIRS>(n.weight + first * sizeof(float), (uint32_t *)of[0]);
+            load_words<R::PAIRS>(n.weight + second * sizeof(float), (uint32_t *)of[1]);
+        } else {
+            uint32_t raw[2][R::PAIRS / 2];
+            load_words<R::PAIRS / 2>(n.weight + first * sizeof(uint16_t), raw[0]);
+            load_words<R::PAIRS / 2>(n.weight + second * sizeof(uint16_t), raw[1]);
+            if (call.weight_dtype == TROPE_BF16)
+                convert<TROPE_BF16>(raw);
+            else
+                convert<TROPE_F16>(raw);
+        }
+        if (call.plus_one) {
 #pragma unroll
-        for (int e = 0; e < R::PAIRS; e += TOGETHER) {
-            lane_coefficients<R> c;
-            float y[2][TOGETHER];
-            c.load(shape, at, e, own);
-            c.template rotate<INTERLEAVED>(rounding, *this, e, y);
-#pragma unroll
-            for (int i = 0; i < 2 * TOGETHER; i++) {
-                const int pair = e + i / 2, which = i % 2;
-                if (INTERLEAVED)
-                    of[(2 * pair + which) / R::PAIRS][(2 * pair + which) % R::PAIRS] = y[which][i / 2];
-                else
-                    of[which][pair] = y[which][i / 2];
-            }
+            for (int i = 0; i < 2 * R::PAIRS; i++)
+                of[i / R::PAIRS][i % R::PAIRS] = trope_add(1.0f, of[i / R::PAIRS][i % R::PAIRS]);
         }
     }
+
+  private:
+    template <int DTYPE> __device__ __forceinline__ void convert(const uint32_t raw[2][R::PAIRS / 2])
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * R::PAIRS; i++)
+            of[i / R::PAIRS][i % R::PAIRS] =
+                to_real<DTYPE>((uint16_t)(raw[i / R::PAIRS][i % R::PAIRS / 2] >> 16 * (i % 2)));
+    }
 };
+
+/* Rotates the heads of a thread by the coefficients of their lane of the window. */
+template <class R, bool INTERLEAVED>
+__device__ __forceinline__ void rotate_heads(const block_shape &shape, const block_item &at, int32_t rounding, bool own,
+                                             lane_values<R> *heads)
+{
+    constexpr int TOGETHER = lane_coefficients<R>::TOGETHER;
+#pragma unroll
+    for (int e = 0; e < R::PAIRS; e += TOGETHER) {
+        lane_coefficients<R> c;
+        c.load(shape, at, e, own);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            float y[2][TOGETHER];
+            c.template rotate<INTERLEAVED>(rounding, heads[h], e, y);
+#pragma unroll
+            for (int i = 0; i < 2 * TOGETHER; i++)
+                heads[h].template of_pair<INTERLEAVED>(e + i / 2, i % 2) = y[i % 2][i / 2];
+        }
+    }
+}
 
 /* A binary tree over the elements of a vector, neighbours first. */
 template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float *values)
@@ -97,117 +159,90 @@ template <int COUNT> __device__ __forceinline__ float sum_of_vector(const float 
         return trope_add(sum_of_vector<COUNT / 2>(values), sum_of_vector<COUNT / 2>(values + COUNT / 2));
 }
 
-/* The mean over a head. For all threads of a warp. (A sum of -0 becomes +0, as if a head were padded.) */
-template <class R>
-__device__ __forceinline__ float mean_of_head(const norm_call &call, bool present, const lane_values<R> &values)
-{
-    float first = sum_of_vector<R::PAIRS>(values.of[0]), second = sum_of_vector<R::PAIRS>(values.of[1]);
-    if (call.any_idles && !present)
-        first = second = 0;
-    if (call.join >= call.head_lanes) {
+/* Sums over the heads of a thread. */
+template <class R> struct head_sums {
+    float first[R::HEADS], second[R::HEADS]; /* over the lane's vectors */
+
+    __device__ __forceinline__ void take(int head, const lane_values<R> &values)
+    {
+        first[head] = sum_of_vector<R::PAIRS>(values.of[0]);
+        second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
+    }
+
+    /* The mean over each head. For all threads of a warp. (A sum of -0 becomes +0, as if a head were padded.) */
+    __device__ __forceinline__ void find_means(const norm_call &call, bool present, float *means)
+    {
+        if (call.any_idles && !present) {
 #pragma unroll
-        for (uint32_t step = 1; step < 32; step *= 2) {
-            if (step == call.head_lanes)
-                break;
-            first = trope_add(first, __shfl_xor_sync(UINT32_MAX, first, (int)step));
-            second = trope_add(second, __shfl_xor_sync(UINT32_MAX, second, (int)step));
+            for (int h = 0; h < R::HEADS; h++)
+                first[h] = second[h] = 0;
         }
-        first = trope_add(first, second);
-    } else {
+        if (call.join >= call.head_lanes) {
+#pragma unroll
+            for (uint32_t step = 1; step < 32; step *= 2) {
+                if (step == call.head_lanes)
+                    break;
+                add_neighbours(step);
+            }
+            join();
+        } else {
 #pragma unroll 1
-        for (uint32_t step = 1; step < call.head_lanes; step *= 2) {
-            if (step == call.join)
-                first = trope_add(first, second);
-            first = trope_add(first, __shfl_xor_sync(UINT32_MAX, first, (int)step));
-            second = trope_add(second, __shfl_xor_sync(UINT32_MAX, second, (int)step));
+            for (uint32_t step = 1; step < call.head_lanes; step *= 2) {
+                if (step == call.join)
+                    join();
+                add_neighbours(step);
+            }
         }
-    }
-    const float sum = trope_add(first, 0.0f);
-    return call.reciprocal != 0 ? trope_mul(sum, call.reciprocal) : sum / (float)call.head_dim;
-}
-
-/* COUNT words of 4 bytes. */
-template <int COUNT> __device__ __forceinline__ void load_words(const char *from, uint32_t *to)
-{
-    if constexpr (COUNT == 4) {
-        const uint4 words = *(const uint4 *)from;
-        to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
-    } else {
-        const uint2 words = *(const uint2 *)from;
-        to[0] = words.x, to[1] = words.y;
-    }
-}
-
-/* The weights of a lane's elements. Of 16 bits they are loaded early; of 32 bits, which are more than registers can hold, when they are
- * needed. */
-template <class R> struct lane_weights {
-    static constexpr int WORDS = R::PAIRS / 2;
-    uint32_t first;         /* element of the segment's weights */
-    uint32_t raw[2][WORDS]; /* of 16 bits, as they are in memory */
-
-    __device__ __forceinline__ void load(const norm_call &call, const block_norm &n, uint32_t from)
-    {
-        first = from;
-        if (call.weight_dtype != TROPE_F32 && n.weight) {
-            load_words<WORDS>(n.weight + first * sizeof(uint16_t), raw[0]);
-            load_words<WORDS>(n.weight + (first + call.join * R::PAIRS) * sizeof(uint16_t), raw[1]);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            const float sum = trope_add(first[h], 0.0f);
+            means[h] = call.reciprocal != 0 ? trope_mul(sum, call.reciprocal) : sum / (float)call.head_dim;
         }
-    }
-
-    __device__ __forceinline__ void multiply(const norm_call &call, const block_norm &n, lane_values<R> *x) const
-    {
-        if (n.weight && call.plus_one)
-            multiply<true>(call, n, x);
-        else if (n.weight)
-            multiply<false>(call, n, x);
     }
 
   private:
-    template <bool PLUS_ONE>
-    __device__ __forceinline__ void multiply(const norm_call &call, const block_norm &n, lane_values<R> *x) const
+    __device__ __forceinline__ void add_neighbours(uint32_t step)
     {
-        if (call.weight_dtype == TROPE_F32) {
 #pragma unroll
-            for (int i = 0; i < 2 * R::PAIRS; i += 4) {
-                uint32_t words[4];
-                load_words<4>(n.weight + (first + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) * sizeof(float),
-                              words);
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    multiply_by<PLUS_ONE>(trope_float_from_bits(words[j]), i + j, x);
-            }
-        } else if (call.weight_dtype == TROPE_BF16) {
-#pragma unroll
-            for (int i = 0; i < 2 * R::PAIRS; i++)
-                multiply_by<PLUS_ONE>(trope_bf16_to_f32(half(i)), i, x);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 2 * R::PAIRS; i++)
-                multiply_by<PLUS_ONE>(trope_f16_to_f32(half(i)), i, x);
+        for (int h = 0; h < R::HEADS; h++) {
+            first[h] = trope_add(first[h], __shfl_xor_sync(UINT32_MAX, first[h], (int)step));
+            second[h] = trope_add(second[h], __shfl_xor_sync(UINT32_MAX, second[h], (int)step));
         }
     }
 
-    __device__ __forceinline__ uint16_t half(int i) const
+    __device__ __forceinline__ void join()
     {
-        return (uint16_t)(raw[i / R::PAIRS][i % R::PAIRS / 2] >> 16 * (i % 2));
-    }
-
-    template <bool PLUS_ONE> static __device__ __forceinline__ void multiply_by(float w, int i, lane_values<R> *x)
-    {
-        float *const of = &x->of[i / R::PAIRS][i % R::PAIRS];
-        *of = trope_mul(*of, PLUS_ONE ? trope_add(1.0f, w) : w);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            first[h] = trope_add(first[h], second[h]);
     }
 };
 
-template <class R> struct norm_job : lane_job<R> {
-    lane_weights<R> weights;
-    float rstd;
+template <class R> struct norm_job {
+    lane_job<R> of[R::HEADS]; /* the first one is present if any is */
+    float rstd[R::HEADS];
     uint32_t use; /* 0: there is no item, 1: it has no norm, 2: it has one */
 
     __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
-        : lane_job<R>(call, first_row, rows)
     {
-        use = this->item.present ? 1 + norm(call).is_given : 0;
+        of[0] = lane_job<R>(call, first_row, rows);
+#pragma unroll
+        for (int h = 1; h < R::HEADS; h++) {
+            const typename R::segment &s = segment(call);
+            of[h] = of[h - 1];
+            of[h].item.head++;
+            of[h].item.present = of[h].item.present && of[h].item.head < s.heads;
+            if (of[h].item.present)
+                of[h].from =
+                    found_here(call.shape.any_is_intricate && s.is_intricate ? of[h].find_src(call, of[h].item.head)
+                                                                             : of[h].from + s.src.head);
+        }
+        use = item().present ? 1 + norm(call).is_given : 0;
+    }
+
+    __device__ __forceinline__ const block_item &item() const
+    {
+        return of[0].item;
     }
 
     __device__ __forceinline__ bool is_present() const
@@ -220,21 +255,26 @@ template <class R> struct norm_job : lane_job<R> {
         return use > 1;
     }
 
+    __device__ __forceinline__ const typename R::segment &segment(const typename R::call &call) const
+    {
+        return call.segments[item().segment];
+    }
+
     __device__ __forceinline__ const block_norm &norm(const typename R::call &call) const
     {
-        return call.norms[this->item.segment];
+        return call.norms[item().segment];
     }
 
     /* Whether the lane's elements rotate. */
     __device__ __forceinline__ bool is_window(const typename R::call &call) const
     {
-        return this->item.lane - call.first_lane < call.window_lanes && norm(call).rotates;
+        return item().lane - call.first_lane < call.window_lanes && norm(call).rotates;
     }
 
     /* The element of a head that a lane's first vector begins with. */
     __device__ __forceinline__ uint32_t find_element(const typename R::call &call) const
     {
-        const uint32_t lane = this->item.lane, in_run = lane & (call.join - 1);
+        const uint32_t lane = item().lane, in_run = lane & (call.join - 1);
         return (2 * lane - in_run) * R::PAIRS;
     }
 
@@ -242,74 +282,151 @@ template <class R> struct norm_job : lane_job<R> {
     __device__ __forceinline__ void find_row_again(const typename R::call &call)
     {
         const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
-        this->row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)this->item.row);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            of[h].row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item().row);
     }
 
-    __device__ __forceinline__ float *rstd_place(const typename R::call &call)
+    __device__ __forceinline__ float *rstd_place(const typename R::call &call, int h)
     {
         const trope_plan &plan = call.plan.plan;
         find_row_again(call);
-        const int64_t row = this->row.batch(call.shape) * plan.tokens + this->row.token(call.shape);
-        return norm(call).rstd + row * this->segment(call).heads + this->item.head;
+        const int64_t row = of[h].row.batch(call.shape) * plan.tokens + of[h].row.token(call.shape);
+        return norm(call).rstd + row * segment(call).heads + of[h].item.head;
     }
 
-    /* Loads the weights, and finds the rstd of the head that `x` is a lane of. For all threads of a warp. */
-    __device__ __forceinline__ void prepare_norm(const typename R::call &call, typename R::lane *x)
+    __device__ __forceinline__ void load(const typename R::call &call)
     {
-        if (has_norm())
-            weights.load(call, norm(call), this->item.head * norm(call).weight_of_head + find_element(call));
-        lane_values<R> squares(*x);
-        squares.multiply(squares);
-        x->forget();
-        rstd = trope_reciprocal_root(mean_of_head<R>(call, is_present(), squares), call.eps);
-        if (call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd)
-            rstd = *rstd_place(call);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            of[h].load(call);
+    }
+
+    /* Finds the rstd of the heads that `x` are lanes of. For all threads of a warp. */
+    __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::lane *x[R::HEADS])
+    {
+        head_sums<R> sums;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            lane_values<R> squares(*x[h]);
+            squares.multiply(squares);
+            x[h]->forget();
+            sums.take(h, squares);
+        }
+        sums.find_means(call, is_present(), rstd);
+        const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            rstd[h] = trope_reciprocal_root(rstd[h], call.eps);
+            if (reads && of[h].item.present)
+                rstd[h] = *rstd_place(call, h);
+        }
+    }
+
+    __device__ __forceinline__ void write_rstd(const typename R::call &call, bool rotates)
+    {
+        if (!call.has_rstd || !norm(call).rstd || norm(call).reads_rstd || item().lane)
+            return;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            if (of[h].item.present)
+                *rstd_place(call, h) = rotates ? rstd[h] : 0;
+    }
+
+    __device__ __forceinline__ void multiply_by_weights(const typename R::call &call, lane_values<R> *x) const
+    {
+        const block_norm &n = norm(call);
+        if (!has_norm() || !n.weight)
+            return;
+        lane_values<R> weights;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            if (h == 0 || (n.weight_of_head && of[h].item.present))
+                weights.load_weights(call, n, of[h].item.head * n.weight_of_head + find_element(call));
+            x[h].multiply(weights);
+        }
     }
 
     template <bool USUAL>
     __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own,
                                            lane_values<R> *x) const
     {
-        block_item at = this->item;
+        block_item at = item();
         at.lane -= call.first_lane;
         if (call.plan.plan.interleaved_src)
-            x->template rotate<true>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own);
+            rotate_heads<R, true>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own, x);
         else
-            x->template rotate<false>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own);
+            rotate_heads<R, false>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own, x);
     }
 
     /* USUAL: rounds once, and both elements of each pair have the same coefficients. */
     template <bool USUAL> __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own)
     {
-        lane_values<R> x(this->v);
-        x.multiply(rstd);
-        if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
-            x.round();
-        weights.multiply(call, norm(call), &x);
-        if (!USUAL && call.rounding)
-            x.round();
+        lane_values<R> x[R::HEADS];
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            x[h] = lane_values<R>(of[h].v);
+            x[h].multiply(rstd[h]);
+            if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
+                x[h].round();
+        }
+        multiply_by_weights(call, x);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            if (!USUAL && call.rounding)
+                x[h].round();
         if (is_window(call))
-            rotate<USUAL>(call, call.plan.plan.rounding, own, &x);
-        this->v.template set_pairs<R::PAIRS, false>(0, x.of);
-        this->store_anywhere(call);
+            rotate<USUAL>(call, call.plan.plan.rounding, own, x);
+        store_heads(call, x);
+    }
+
+    __device__ __forceinline__ void store_heads(const typename R::call &call, const lane_values<R> *x)
+    {
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            of[h].v.template set_pairs<R::PAIRS, false>(0, x[h].of);
+        store_anywhere(call);
     }
 
     /* Padding: filled, or copied. */
     __device__ __forceinline__ void finish_padding(const typename R::call &call, int32_t action)
     {
-        if (is_filled(action, true))
-            this->v.fill(filling_of<R::DTYPE>(action));
-        else if (this->segment(call).in_place)
+        if (!is_filled(action, true) && segment(call).in_place)
             return;
-        this->store_anywhere(call);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            if (is_filled(action, true))
+                of[h].v.fill(filling_of<R::DTYPE>(action));
+        store_anywhere(call);
     }
 
+    /* Items without a norm. */
+    __device__ __forceinline__ void finish_others(const typename R::call &call, int32_t action, bool own)
+    {
+#pragma unroll 1
+        for (int h = 0; h < R::HEADS && of[0].item.present; h++) {
+            of[0].prepare(call);
+            if (of[0].is_usual(call, action, own))
+                of[0].template rotate_usually<false>(call);
+            else
+                of[0].finish(call, action, own);
+#pragma unroll
+            for (int i = 1; i < R::HEADS; i++)
+                of[i - 1] = of[i];
+        }
+    }
+
+  private:
     __device__ __forceinline__ void store_anywhere(const typename R::call &call)
     {
         if (!call.shape.all_are_alike)
             find_row_again(call);
-        char *const to = this->find_to(call);
-        this->v.store(to, to + this->segment(call).dst.second);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            char *const to = of[h].find_to(call);
+            if (of[h].item.present)
+                of[h].v.store(to, to + segment(call).dst.second);
+        }
     }
 };
 
@@ -322,27 +439,26 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const uint32_t rows = count_rows(shape, first_row);
     norm_job<R> job(call, first_row, rows);
     const bool own = find_coefficients<R>(
-        call, steps, first_row, rows, [&]() { job.load(call); }, []() {}, [&]() { job.prepare_norm(call, &job.v); });
-    const int32_t action = action_of_row<R>(call, job.item.row < rows ? job.item.row : 0);
+        call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
+        [&]() {
+            typename R::lane *x[R::HEADS] = {&job.of[0].v, &job.of[1].v};
+            job.find_rstd(call, x);
+        });
+    const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
     if (job.has_norm()) {
         const bool rotates = action == TROPE_ROW_ROTATE;
-        if (call.has_rstd && job.norm(call).rstd && !job.norm(call).reads_rstd && job.item.lane == 0)
-            *job.rstd_place(call) = rotates ? job.rstd : 0;
+        job.write_rstd(call, rotates);
         if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
             job.template finish_norm<true>(call, own);
         else if (rotates)
             job.template finish_norm<false>(call, own);
         else
             job.finish_padding(call, action);
-    } else if (job.is_present()) {
-        job.prepare(call);
-        if (job.is_usual(call, action, own))
-            job.template rotate_usually<false>(call);
-        else
-            job.finish(call, action, own);
+    } else {
+        job.finish_others(call, action, own);
     }
-    if (may_search(R::ROWS) && is_filled(action, false) && job.item.row < rows)
-        fill_rest<R>(call, action, &job);
+    if (may_search(R::ROWS) && is_filled(action, false) && job.item().row < rows)
+        fill_rest<R>(call, action, &job.of[0]);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }

@@ -8,8 +8,9 @@
 
 #include "fwd/cuda/register_block.cuh"
 
-/* Threads of a block at most. */
-#define NORM_THREADS 320
+/* Heads of a thread, a unit of a block; threads of a block at most. */
+#define NORM_HEADS   2
+#define NORM_THREADS 160
 
 /* The norm of a segment. */
 struct block_norm {

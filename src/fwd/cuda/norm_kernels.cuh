@@ -28,7 +28,8 @@
     {                                                                                                                      \
         {NORM_KERNELS_OF_ROWS(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS),                                               \
          NORM_KERNELS_OF_ROWS(name, DTYPE, "read", ROWS_READ),                                                             \
-         NORM_KERNELS_OF_ROWS(name, DTYPE, "searched", ROWS_SEARCHED)},                                                    \
+         NORM_KERNELS_OF_ROWS(name, DTYPE, "searched", ROWS_SEARCHED),                                                     \
+         {NORM_KERNEL(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC, "phase", ANGLES_PHASE)}},                    \
             OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
     }
 #define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \

@@ -6,9 +6,6 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/plan_blocks.cuh"
 
-/* Threads of a forward block: smaller ones have more time between their barriers. */
-#define SMALL_NORM_THREADS 160
-
 /* What heads with a norm have in common where they are usual: those of one that rotates, and of one that has weights, if any does. */
 struct usual_norm {
     const trope_plan_operand *head;
@@ -64,22 +61,21 @@ static inline block_form form_of_norms(const trope_plan &plan)
     if (!alike)
         return form_of(plan, false);
     form.splits = form.splits && join_of_heads(plan, form);
-    form.most = NORM_THREADS;
-    form.threads = form.items = SMALL_NORM_THREADS;
+    form.most = form.threads = form.items = NORM_THREADS;
     return join_of_heads(plan, form) ? form : form_of(plan, false);
 }
 
-/* The kernel of a plan with such a form. */
+/* The kernel of a plan with such a form. ROWS_SEARCHED_GENERIC also has what is usual to search, but not to address. */
 static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
                                                         const block_form &form)
 {
-    const row_kind rows = kind_of_rows(plan);
+    row_kind rows = kind_of_rows(plan);
     if (!form.vectors)
         return &kernels.elements;
     const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
-    const bool is_fast =
-        rows == ROWS_FROM_TOKENS || (rows == ROWS_READ && rotates_plainly(plan)) ||
-        (rows == ROWS_SEARCHED && rotates_plainly(plan) && addresses_are_simple(plan) && lanes == power_of_two(lanes));
+    if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
+        rows = ROWS_SEARCHED_GENERIC;
+    const bool is_fast = rows == ROWS_FROM_TOKENS || (rows != ROWS_ANY && rotates_plainly(plan));
     const trope_cuda_kernel *const fast =
         is_fast ? &kernels.fast[rows][plan.angles.source != TROPE_ANGLES_PHASE] : &kernels.vectors;
     return fast->function ? fast : &kernels.vectors;
@@ -108,6 +104,9 @@ struct norm_blocks : rotation_blocks {
     static inline void fill(const trope_plan_operand &o, uint32_t number, norm_call *call)
     {
         block_norm n = {};
+        block_segment<int32_t> *const s = &call->segments[number];
+        s->places = (uint32_t)quotient_up(s->heads, NORM_HEADS);
+        s->is_intricate = o.groups > 1 || s->part_lanes < s->working || s->working < s->lanes.divisor;
         if (o.norm.is_given) {
             n.is_given = 1;
             n.rotates = o.rotary_dim > 0;
