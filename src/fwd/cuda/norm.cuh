@@ -13,6 +13,7 @@ struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
     static constexpr block_limit LIMIT = {NORM_THREADS, 6};
     static constexpr int HEADS = NORM_HEADS;
+    static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
 };
 
 /* COUNT words of 4 bytes, 2 or a multiple of 4. */

@@ -75,7 +75,7 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
     if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
         rows = ROWS_SEARCHED_GENERIC;
-    const bool is_fast = rows == ROWS_FROM_TOKENS || (rows != ROWS_ANY && rotates_plainly(plan));
+    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan);
     const trope_cuda_kernel *const fast =
         is_fast ? &kernels.fast[rows][plan.angles.source != TROPE_ANGLES_PHASE] : &kernels.vectors;
     return fast->function ? fast : &kernels.vectors;
