@@ -125,7 +125,7 @@ enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 
 enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
 /* What a norm covers, where it stands, how native rounding rounds it, and what becomes of rstd. */
 enum { TROPE_NORM_HEAD = 1 };
-enum { TROPE_NORM_BEFORE = 1 };
+enum { TROPE_NORM_BEFORE = 1, TROPE_NORM_AFTER = 2 };
 enum { TROPE_NORM_ROUND_TWICE = 1, TROPE_NORM_ROUND_PRODUCT = 2 };
 enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2 };
 
@@ -199,7 +199,7 @@ typedef struct trope_norm {
     int32_t weight_per_head; /* 1: [groups * heads_per_group, head_dim] */
     int32_t weight_plus_one; /* 1: multiplies by 1 + weight (Gemma 3, Qwen3-Next) */
     int32_t scope;           /* TROPE_NORM_HEAD */
-    int32_t order;           /* TROPE_NORM_BEFORE */
+    int32_t order;           /* TROPE_NORM_BEFORE or _AFTER the rotation */
     int32_t rounding;        /* 0 with TROPE_ROUND_ONCE, else TROPE_NORM_ROUND_... */
     double eps;              /* over 0 in the arithmetic of dtype */
     void *rstd;              /* f32 (f64 with f64): [batch, tokens, groups * heads_per_group] */

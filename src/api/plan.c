@@ -30,6 +30,7 @@ static trope_plan_norm plan_norm(const trope_args *a, int i, int backward)
     p.weight_dtype = norm->weight_dtype;
     p.weight_of_head = norm->weight_per_head ? a->operands[i].head_dim : 0;
     p.plus_one = norm->weight_plus_one;
+    p.is_after = norm->order == TROPE_NORM_AFTER;
     /* Without a weight both ways are one rounding. */
     p.rounding = norm->weight || a->rounding == TROPE_ROUND_ONCE ? norm->rounding : TROPE_NORM_ROUND_PRODUCT;
     p.eps = norm->eps;

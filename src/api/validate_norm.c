@@ -74,7 +74,8 @@ trope_status trope_validate_norm(const char *function, const trope_args *a, int 
     CHECK(validate_weight(function, a, i));
     REQUIRE(n->scope == TROPE_NORM_HEAD, ARGUMENT, "norms[%d].scope (%d) must be TROPE_NORM_HEAD (1)%s", i, n->scope,
             n->scope == 0 ? ", and has no default" : "");
-    REQUIRE(n->order == TROPE_NORM_BEFORE, ARGUMENT, "norms[%d].order (%d) must be TROPE_NORM_BEFORE (1)%s", i, n->order,
+    REQUIRE(n->order == TROPE_NORM_BEFORE || n->order == TROPE_NORM_AFTER, ARGUMENT,
+            "norms[%d].order (%d) must be TROPE_NORM_BEFORE or TROPE_NORM_AFTER (1 or 2)%s", i, n->order,
             n->order == 0 ? ", and has no default" : "");
     const int fits = a->dtype == TROPE_F64 ? n->eps > 0 && n->eps <= DBL_MAX
                                            : n->eps > 0 && n->eps <= (double)FLT_MAX && (float)n->eps > 0;

@@ -20,14 +20,15 @@ typedef enum trope_angle_source {
     TROPE_ANGLES_PHASE
 } trope_angle_source;
 
-/* The norm of an operand's heads, before the rotation. */
+/* The norm of an operand's heads. */
 typedef struct trope_plan_norm {
     int32_t is_given;     /* 0: there is none, and nothing else is set */
     int32_t weight_dtype; /* 0: no weight */
     const void *weight;
     int64_t weight_of_head; /* elements from a head's weights to the next head's, 0 if all heads have the same */
     int32_t plus_one;       /* the factor is 1 + weight */
-    int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the rotation */
+    int32_t is_after;       /* the rotation, not before it */
+    int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the store */
     double eps;
     void *rstd;          /* [batch, tokens, heads], NULL = computed and kept nowhere */
     int32_t reads_rstd;  /* else rstd is written */
