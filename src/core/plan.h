@@ -34,6 +34,7 @@ typedef struct trope_plan_norm {
     int32_t reads_rstd;  /* else rstd is written */
     int32_t is_backward; /* src is dy: dst receives dx, and d_weight its sum */
     void *d_weight;      /* NULL = not wanted */
+    void *slope;         /* CUDA's backward: [batch, tokens, heads], trope_norm_slope of each head. NULL = not wanted */
 } trope_plan_norm;
 
 /* Strides of size-1 dimensions are 0 (1 for elements), so that no address is made of a number that nobody looked at. Of heads

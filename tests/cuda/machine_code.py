@@ -30,13 +30,13 @@ BUDGET = [
     (r"rotate_alone_kernel", 48, 1180),
     (r"norm_kernel<\d,vectors,searched-generic", 64, 3300),
     (r"norm_kernel<\d,vectors,(from-tokens|read|searched)", 64, 2700),
-    (r"norm_kernel<\d,vectors,any", 64, 6900),
+    (r"norm_kernel<\d,vectors,any", 64, 7500),
     (r"norm_gradient_kernel<\d,vectors,any", 128, 5100),
     (r"norm_gradient_kernel<\d,vectors,(from-tokens|read)", 96, 2800),
     (r"norm_gradient_kernel<\d,vectors,searched,", 128, 3100),
     (r"norm_gradient_kernel<\d,vectors,searched-generic", 128, 3600),
-    (r"norm_gradient_any_kernel", 64, 6900),
-    (r"norm_any_kernel", 64, 4900),
+    (r"norm_gradient_any_kernel", 64, 9300),
+    (r"norm_any_kernel", 64, 5500),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
     (r"angle_gradient_kernel<\d,vectors", 80, 4600),
@@ -80,8 +80,9 @@ def readable(symbol):
     if len(arguments) < 2:
         return f"{kernel}<{arguments[0]}>" if arguments else kernel
     if kernel in ("norm_kernel", "norm_gradient_kernel"):
-        dtype, rows, angles = arguments
-        return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}>"
+        dtype, rows, angles = arguments[:3]
+        order = ",after" if arguments[3:] == [2] else ""
+        return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}{order}>"
     dtype, flag = arguments[:2]
     kind = ["elements", "vectors"][flag]
     if len(arguments) > 2:

@@ -49,7 +49,7 @@
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
         {                                                                                                                  \
-            FAST(name, DTYPE), NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),                                \
+            FAST(name, DTYPE), {NULL, NULL}, NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),                  \
                 ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                      \
         }                                                                                                                  \
     }

@@ -223,6 +223,35 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
+/* du of a pair whose head is normalised after its rotation: what takes the place of dy. c: of dy. Not inline: it is rarely needed. */
+template <class R>
+static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
+find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, int32_t pair,
+        const typename pair_types<R::DTYPE>::pair &x, const typename pair_types<R::DTYPE>::pair &dy, couple<R::DTYPE> c1,
+        couple<R::DTYPE> c2)
+{
+    typedef typename R::real real;
+    const trope_plan &plan = call.plan.plan;
+    const trope_plan_norm &n = call.norm[window];
+    const block_segment<int64_t> &s = call.segment[window];
+    const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), at = call.window_at[window];
+    const int64_t index = row * s.heads + head;
+    const real rstd = ((const real *)n.rstd)[index], slope = ((const real *)n.slope)[index];
+    if (call.rounding == TROPE_ROUND_NATIVE) {
+        c1.round();
+        c2.round();
+    }
+    typename pair_types<R::DTYPE>::pair u =
+        rotate_pair<R::DTYPE>(call.rounding, x, {c1.cosine, -c2.sine, c2.cosine, -c1.sine});
+    if (call.rounding != TROPE_ROUND_ONCE)
+        u = {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
+    const auto element = [&](int32_t e, real of_u, real of_dy) {
+        return multiplied(rstd, fused(-of_u, slope, multiplied(load_weight<real>(n, head, at + e), of_dy)));
+    };
+    return {element(trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.first, dy.first),
+            element(trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.second, dy.second)};
+}
+
 /* What a thread has loaded of a head of its slot. */
 template <class R> struct head_job {
     typedef listed_lane<typename R::call> place;
@@ -338,7 +367,7 @@ template <class R> struct head_job {
     {
         const typename R::real value = x.template of_pair<false>(e, which);
         if constexpr (!R::VECTORS) {
-            if (at.call.norm[at.window].is_given)
+            if (at.call.norm[at.window].is_given && !at.call.norm[at.window].is_after)
                 return normalise_x<R>(at.call, at.window, (int64_t)at.row.outer * at.call.plan.plan.tokens + at.row.inner,
                                       at.head, (int32_t)at.lane * R::PAIRS + e, which, value);
         }
@@ -350,8 +379,15 @@ template <class R> struct head_job {
     {
         const trope_plan &plan = at.call.plan.plan;
         const bool is_one = R::SUMS == 1 || !plan.angles.per_element;
-        trope_add_angle_terms({find_x(at, e, 0), find_x(at, e, 1)},
-                              {(double)dy.template of_pair<false>(e, 0), (double)dy.template of_pair<false>(e, 1)},
+        typename pair_types<R::DTYPE>::pair of_y = {dy.template of_pair<false>(e, 0), dy.template of_pair<false>(e, 1)};
+        if constexpr (!R::VECTORS) {
+            if (at.call.norm[at.window].is_after)
+                of_y = find_du<R>(at.call, at.window, (int64_t)at.row.outer * plan.tokens + at.row.inner, at.head,
+                                  (int32_t)at.lane * R::PAIRS + e,
+                                  {x.template of_pair<false>(e, 0), x.template of_pair<false>(e, 1)}, of_y, c1,
+                                  is_one ? c1 : c2);
+        }
+        trope_add_angle_terms({find_x(at, e, 0), find_x(at, e, 1)}, {(double)of_y.first, (double)of_y.second},
                               {(double)c1.cosine, (double)c1.sine, (double)c2.cosine, (double)c2.sine}, &sum[0][e],
                               is_one ? &sum[0][e] : &sum[R::SUMS - 1][e]);
         if (is_one)

@@ -97,6 +97,12 @@ struct part_of_plan {
     }
 };
 
+/* Whether the pass over heads with a norm has something to find for one of them. */
+static bool is_wanted(const trope_plan_operand &o)
+{
+    return o.dst || o.norm.d_weight || o.norm.slope || (o.norm.rstd && !o.norm.reads_rstd);
+}
+
 /* The pass over heads with a norm, which rounds once: its rows have a fixed order. */
 struct norm_pass : part_of_plan {
     block_form form;
@@ -108,7 +114,7 @@ struct norm_pass : part_of_plan {
         plan.d_freqs = NULL;
         plan.d_inv_freq = NULL;
         for (int i = 0; i < of.operand_count; i++)
-            if (of.operands[i].norm.is_given && (of.operands[i].dst || of.operands[i].norm.d_weight))
+            if (of.operands[i].norm.is_given && is_wanted(of.operands[i]))
                 take(of.operands[i]);
         form = form_of_norm_gradient(plan);
     }
@@ -130,27 +136,40 @@ int trope_cuda_norm_gradient_fits(const trope_plan *plan)
            plan_cells(norm_pass(*plan).plan).slices <= MOST_GRID_ROWS;
 }
 
-/* The rstd of heads whose rstd the caller does not give, for the gradient of the angles. Returns the bytes. */
-static uint64_t plan_rstd(const trope_plan &plan, void *workspace, part_of_plan *heads)
+/* What the gradient of the angles must know of heads: rstd, if the caller does not give it, and where the norm comes after the rotation
+ * the slope. `heads` finds them, and `angles` reads them. Returns the bytes. */
+static uint64_t plan_heads(const trope_plan &plan, void *workspace, part_of_plan *heads, part_of_plan *angles)
 {
     uint64_t size = 0;
     for (int i = 0; i < plan.operand_count; i++) {
         trope_plan_operand o = plan.operands[i];
-        if (!o.norm.is_given || o.norm.rstd || !o.rotary_dim)
-            continue;
-        o.norm.rstd =
-            take<char>(workspace, (uint64_t)(plan.batch * plan.tokens) * heads_of(o) * bytes_of_real(plan), &size);
-        heads->take(o);
+        const uint64_t bytes = (uint64_t)(plan.batch * plan.tokens) * heads_of(o) * bytes_of_real(plan);
+        const bool is_normed = o.norm.is_given && o.rotary_dim, finds_rstd = is_normed && !o.norm.rstd,
+                   finds_slope = is_normed && o.norm.is_after;
+        if (finds_rstd)
+            o.norm.rstd = take<char>(workspace, bytes, &size);
+        if (finds_slope)
+            o.norm.slope = take<char>(workspace, bytes, &size);
+        if (o.norm.is_given) {
+            o.dst = NULL;
+            o.norm.d_weight = NULL;
+            o.norm.reads_rstd = !finds_rstd;
+        }
+        if (finds_rstd || finds_slope)
+            heads->take(o);
+        if (o.norm.is_given)
+            o.norm.reads_rstd = 1;
+        angles->take(o);
     }
     return size;
 }
 
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan)
 {
-    part_of_plan heads(*plan);
+    part_of_plan heads(*plan), angles(*plan);
     weight_sums sums;
-    const uint64_t of_rstd = trope_has_angle_gradient(plan) ? plan_rstd(*plan, NULL, &heads) : 0;
-    return of_rstd + std::max(trope_cuda_gradient_workspace(plan), plan_weight_sums(norm_pass(*plan).plan, NULL, &sums));
+    const uint64_t of_heads = trope_has_angle_gradient(plan) ? plan_heads(*plan, NULL, &heads, &angles) : 0;
+    return of_heads + std::max(trope_cuda_gradient_workspace(plan), plan_weight_sums(norm_pass(*plan).plan, NULL, &sums));
 }
 
 /* ---- launches ---- */
@@ -223,31 +242,17 @@ static trope_status run_others(const char *function, const trope_plan &plan)
     return trope_cuda_has_sums(&plan) ? trope_cuda_sum_heads(function, &plan) : trope_cuda_rotate(function, &plan);
 }
 
-/* The gradient of the angles comes first, because dx may take the place of dy: it takes x normalised, by an rstd that is known. It
- * moves the operands without a norm. */
+/* The gradient of the angles comes first, because dx may take the place of dy. It moves the operands without a norm. */
 static trope_status run_angles(const char *function, const trope_plan &of, void **workspace)
 {
     part_of_plan heads(of), angles(of);
-    const uint64_t size = plan_rstd(of, *workspace, &heads);
-    const trope_plan_operand *found = heads.operands;
-    for (int i = 0; i < of.operand_count; i++) {
-        trope_plan_operand o = of.operands[i];
-        if (o.norm.is_given) {
-            o.dst = NULL;
-            o.norm.d_weight = NULL;
-            o.norm.rstd = o.norm.rstd || !o.rotary_dim ? o.norm.rstd : found++->norm.rstd;
-            o.norm.reads_rstd = 1;
-        }
-        angles.take(o);
-    }
-    for (int i = 0; i < heads.plan.operand_count; i++) {
-        trope_plan_operand *const o = &heads.operands[i];
-        o->src = o->forward_src;
-        memcpy(o->src_stride, o->forward_src_stride, sizeof o->src_stride);
-        o->dst = NULL;
-        o->norm.d_weight = NULL;
-    }
-    const trope_status status = heads.plan.operand_count ? trope_cuda_find_rstd(function, &heads.plan) : TROPE_OK;
+    const uint64_t size = plan_heads(of, *workspace, &heads, &angles);
+    const norm_pass pass(heads.plan);
+    left_sums none = {};
+    const trope_status status = pass.plan.operand_count && of.batch * of.tokens > 0
+                                    ? launch_any_pass(function, pass, of.rounding, none,
+                                                      trope_backward_kernels_of(of.dtype)->norm.elements.function)
+                                    : TROPE_OK;
     *workspace = (char *)*workspace + size;
     angles.plan.workspace = *workspace;
     return status ? status : trope_cuda_run_gradient(function, &angles.plan);

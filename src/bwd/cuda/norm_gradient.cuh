@@ -5,27 +5,10 @@
 #include "bwd/cuda/cell_sums.cuh"
 
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
-struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES> {
+struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> {
     typedef norm_gradient_call call;
     static constexpr block_limit LIMIT = {NORM_THREADS, may_search(OF_ROWS) ? 3 : 4};
 };
-
-/* Whether a row, which is rotated, adds to d_weight of an operand: not where one of its positions is out of a table. */
-template <class R>
-__device__ __forceinline__ bool counts_for_weights(const typename R::call &call, uint32_t axes, uint32_t row)
-{
-    bool counts = true;
-    if constexpr (!IS_DIRECT<R>) {
-        const auto rows = rows_of_block<R>(call);
-#pragma unroll 1
-        for (uint32_t axis = 0; axes >> axis; axis++)
-            if (axes >> axis & 1 &&
-                is_missing<R::ANGLES != ANGLES_PHASE>(call.plan.plan,
-                                                      rows.position[(row << rows.axis_bits) + (rows.axis_bits ? axis : 0)]))
-                counts = false;
-    }
-    return counts;
-}
 
 template <class R> struct norm_gradient_job : norm_job<R> {
     typename R::lane x[R::HEADS];
@@ -86,7 +69,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     {
         const operand_gradient &o = call.of[this->item().segment];
         const uint32_t place = o.places_at + threadIdx.y + threadIdx.z * (o.after_unit - o.first_unit);
-        const bool counts = IS_DIRECT<R> || (rotates(action) && counts_for_weights<R>(call, o.axes, this->item().row));
+        const bool counts = IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, o.axes, this->item().row));
         float *const to = terms_of_block(call.shape) + threadIdx.x * call.terms_of_lane + place;
         lane_values<R> terms(x[0]);
         terms.multiply(g[0]);

@@ -20,57 +20,94 @@ __device__ __forceinline__ double norm_slope(double mean, double rstd)
     return trope_norm_slope_f64(mean, rstd);
 }
 
-__device__ __forceinline__ float fused(float a, float b, float c)
-{
-    return trope_fma(a, b, c);
-}
-
-__device__ __forceinline__ double fused(double a, double b, double c)
-{
-    return trope_fma_double(a, b, c);
-}
-
-/* A head of a cell: dy is its src, dx its dst. */
+/* A head of a cell: dy is its src, dx its dst. One of dy and x is rotated: dy where the norm comes before the rotation, x where it comes
+ * after it. */
 template <class R> struct gradient_head : any_head<R> {
     typedef typename R::element element;
     typedef typename R::real real;
+    typedef typename pair_types<R::DTYPE>::pair pair_of_reals;
 
     const norm_gradient_any_call &call;
     const head_tensor &x;
     const operand_gradient &gradient;
     uint32_t row_of_block;
     int32_t action;
+    bool is_after;
 
     __device__ __forceinline__ gradient_head(const norm_gradient_any_call &of_call, int64_t first_row, uint32_t in_block,
                                              uint32_t operand, uint32_t of_head)
         : any_head<R>(of_call, of_call.of[operand], find_row<ADDRESSES_ANY, int64_t>(of_call.shape, first_row + in_block),
                       of_head),
           call(of_call), x(of_call.x[operand]), gradient(of_call.gradient[operand]), row_of_block(in_block),
-          action(action_of_row<R>(of_call, in_block))
+          action(action_of_row<R>(of_call, in_block)), is_after(this->o.norm.is_after)
     {
     }
 
     __device__ __forceinline__ bool adds_weights() const
     {
-        return action == TROPE_ROW_ROTATE && counts_for_weights<R>(call, gradient.axes, row_of_block);
+        return action == TROPE_ROW_ROTATE && has_positions<R>(call, this->o.axes, row_of_block);
     }
 
-    /* u of the two elements of a pair of the window. */
-    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair find_pair(int32_t pair, bool own) const
+    /* The pairing of elements of weights: that of x, or of y. */
+    __device__ __forceinline__ int32_t interleaved_weights() const
+    {
+        return is_after ? call.plan.plan.interleaved_src : call.plan.plan.interleaved_dst;
+    }
+
+    /* An element of what is rotated, and of the other one. */
+    __device__ __forceinline__ real unrotated(int32_t e) const
+    {
+        return is_after ? this->load(this->find(x), x, e) : this->load(this->find(this->o.src), this->o.src, e);
+    }
+
+    __device__ __forceinline__ real other(int32_t e) const
+    {
+        return is_after ? this->load(this->find(this->o.src), this->o.src, e) : this->load(this->find(x), x, e);
+    }
+
+    /* A pair of the window: M'dy, or M x as forward has it. */
+    __device__ __forceinline__ pair_of_reals rotated_pair(int32_t pair, bool own) const
     {
         const trope_plan &plan = call.plan.plan;
-        const int32_t pairs = this->o.rotary_dim / 2;
-        const char *const window = this->find(this->o.src) + this->o.rotary_offset * this->o.src.element;
-        return this->rotate_values(
-            {this->load(window, this->o.src, trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)),
-             this->load(window, this->o.src, trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair))},
-            row_of_block, pair, TROPE_ROUND_ONCE, own);
+        const int32_t pairs = this->o.rotary_dim / 2, interleaved = is_after ? plan.interleaved_dst : plan.interleaved_src,
+                      offset = this->o.rotary_offset;
+        const pair_of_reals in = {unrotated(offset + trope_first_of_pair(interleaved, plan.parts, pairs, pair)),
+                                  unrotated(offset + trope_second_of_pair(interleaved, plan.parts, pairs, pair))};
+        if (!is_after)
+            return this->rotate_values(in, row_of_block, pair, TROPE_ROUND_ONCE, own);
+        lane_coefficients<R> c;
+        c.load_from(call.shape, place_of_couple<R>(call.shape, row_of_block, (uint32_t)pair, 0), own);
+        c.round(call.rounding);
+        const pair_of_reals u = rotate_pair<R::DTYPE>(
+            call.rounding, in, {c.first.of[0].cosine, -c.second.of[0].sine, c.second.of[0].cosine, -c.first.of[0].sine});
+        if (call.rounding == TROPE_ROUND_ONCE)
+            return u;
+        return {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
     }
 
-    /* Adds the term of an element of x for d_weight. */
-    __device__ __forceinline__ void add_term(real u, real rstd, int32_t e, real *sum) const
+    /* Leaves the pairs of the window in shared memory, in the pairing of the weights. */
+    __device__ __forceinline__ void rotate_window(bool own) const
     {
-        *sum = fused(multiplied(this->load(this->find(x), x, e), u), rstd, *sum);
+        this->fill_window(interleaved_weights(), [&](int32_t pair) { return rotated_pair(pair, own); });
+    }
+
+    /* An element of the head after rotate_window. */
+    __device__ __forceinline__ real rotated(int32_t e) const
+    {
+        return this->is_window(e) ? this->window()[e - this->o.rotary_offset] : unrotated(e);
+    }
+
+    __device__ __forceinline__ real find_rstd_again(bool own) const
+    {
+        if (is_after)
+            rotate_window(own);
+        return this->find_rstd([&](int32_t e) { return is_after ? rotated(e) : other(e); });
+    }
+
+    /* Adds the term of an element for d_weight. */
+    __device__ __forceinline__ void add_term(real value, real rstd, int32_t e, real *sum) const
+    {
+        *sum = fused(multiplied(other(e), value), rstd, *sum);
     }
 
     __device__ __forceinline__ void store(char *to, int32_t e, real value) const
@@ -84,7 +121,7 @@ template <class R> struct gradient_head : any_head<R> {
     /* dx of padding. */
     __device__ __forceinline__ void finish_padding() const
     {
-        if (this->o.accumulate && action == TROPE_ROW_ZERO)
+        if (!this->o.dst.base || (this->o.accumulate && action == TROPE_ROW_ZERO))
             return;
         if (!this->o.accumulate || is_filled(action, true))
             return this->pass(action);
@@ -95,35 +132,48 @@ template <class R> struct gradient_head : any_head<R> {
     /* dx. For all threads of the warp. */
     __device__ __forceinline__ void finish(real rstd, bool own) const
     {
-        const trope_plan &plan = call.plan.plan;
-        const int32_t pairs = this->o.rotary_dim / 2;
-        const char *const from = this->find(this->o.src), *const from_x = this->find(x);
-        char *const to = this->find(this->o.dst);
         if (action != TROPE_ROW_ROTATE)
             return finish_padding();
-        __syncwarp();
-        for (int32_t pair = (int32_t)this->lane; pair < pairs; pair += 32) {
-            const auto u = find_pair(pair, own);
-            this->window()[trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, pair)] = u.first;
-            this->window()[trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, pair)] = u.second;
-        }
-        __syncwarp();
+        rotate_window(own);
+        const auto normalised = [&](int32_t e) { return is_after ? rotated(e) : other(e); };
         const auto find_g = [&](int32_t e) {
-            const real u =
-                this->is_window(e) ? this->window()[e - this->o.rotary_offset] : this->load(from, this->o.src, e);
-            return multiplied(load_weight<real>(this->o.norm, this->head, e), u);
+            return multiplied(load_weight<real>(this->o.norm, this->head, e), is_after ? other(e) : rotated(e));
         };
-        warp_tree<real> products;
-        for (int32_t first = 0; first < this->o.head_dim; first += 32) {
-            const int32_t e = first + (int32_t)this->lane;
-            products.add(e < this->o.head_dim ? multiplied(find_g(e), this->load(from_x, x, e)) : 0);
-        }
-        const real slope = norm_slope(products.total() / (real)this->o.head_dim, rstd);
+        const real mean = this->find_mean([&](int32_t e) { return multiplied(find_g(e), normalised(e)); }),
+                   slope = norm_slope(mean, rstd);
+        char *const to = this->find(this->o.dst);
+        if (this->o.norm.slope && this->lane == 0)
+            *((real *)this->o.norm.slope + this->index()) = slope;
+        if (!this->o.dst.base)
+            return;
+        const auto result = [&](int32_t e) { return multiplied(rstd, fused(-normalised(e), slope, find_g(e))); };
+        if (is_after)
+            rotate_back(to, own, result);
         for (int32_t e = (int32_t)this->lane; e < this->o.head_dim; e += 32)
-            store(to, e, multiplied(rstd, fused(-this->load(from_x, x, e), slope, find_g(e))));
+            if (!is_after || !this->is_window(e))
+                store(to, e, result(e));
     }
 
   private:
+    /* Stores M'du of the window. */
+    template <class RESULT> __device__ __forceinline__ void rotate_back(char *to, bool own, RESULT du) const
+    {
+        const trope_plan &plan = call.plan.plan;
+        const int32_t pairs = this->o.rotary_dim / 2, offset = this->o.rotary_offset;
+        real *const window = this->window();
+        for (int32_t i = (int32_t)this->lane; i < this->o.rotary_dim; i += 32)
+            window[i] = du(offset + i);
+        __syncwarp();
+        for (int32_t pair = (int32_t)this->lane; pair < pairs; pair += 32) {
+            const pair_of_reals dx =
+                this->rotate_values({window[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
+                                     window[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
+                                    row_of_block, pair, TROPE_ROUND_ONCE, own);
+            store(to, offset + trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, pair), dx.first);
+            store(to, offset + trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, pair), dx.second);
+        }
+    }
+
     __device__ __forceinline__ void store_term(int32_t e) const
     {
         store(this->find(this->o.dst), e, term_of(this->load(this->find(this->o.src), this->o.src, e)));
@@ -187,17 +237,18 @@ __device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t
                         (h.gradient.places_at + unit + row * (h.gradient.after_unit - h.gradient.first_unit)) % CELL_SUMS;
                     at[0] = at[1] = beside < h.o.rotary_offset ? beside : beside + h.o.rotary_dim;
                     if (number < pairs) {
-                        at[0] = h.o.rotary_offset + trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, number);
-                        at[1] = h.o.rotary_offset + trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, number);
+                        const int32_t interleaved = h.interleaved_weights();
+                        at[0] = h.o.rotary_offset + trope_first_of_pair(interleaved, plan.parts, pairs, number);
+                        at[1] = h.o.rotary_offset + trope_second_of_pair(interleaved, plan.parts, pairs, number);
                     }
                     if (!h.adds_weights())
                         return;
                     if (number < pairs) {
-                        const auto u = h.find_pair(number, own);
+                        const auto u = h.rotated_pair(number, own);
                         h.add_term(u.first, *cell.rstd(place), at[0], &of_unit[0]);
                         h.add_term(u.second, *cell.rstd(place), at[1], &of_unit[1]);
                     } else {
-                        h.add_term(h.load(h.find(h.o.src), h.o.src, at[0]), *cell.rstd(place), at[0], &of_unit[0]);
+                        h.add_term(h.unrotated(at[0]), *cell.rstd(place), at[0], &of_unit[0]);
                     }
                 });
             }
@@ -261,7 +312,9 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
         call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
-            *cell.rstd(place) = h.action == TROPE_ROW_ROTATE ? h.find_rstd(h.find(h.x), h.x) : 0;
+            const typename R::real rstd = h.action == TROPE_ROW_ROTATE ? h.find_rstd_again(own) : 0;
+            *cell.rstd(place) = rstd;
+            h.share_rstd(rstd);
         });
     __syncthreads();
     if (call.sums.of_columns)
@@ -269,7 +322,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     __syncthreads();
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
-            if (h.o.dst.base)
+            if (h.o.dst.base || h.o.norm.slope)
                 h.finish(*cell.rstd(place), own);
         });
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);

@@ -92,8 +92,7 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
         g->first_slice = before / cells.slice_units;
         g->slices = o.norm.weight_of_head ? 1 : slices;
-        for (int pair = 0; pair < o.rotary_dim / 2; pair++)
-            g->axes |= 1u << trope_pair_axis(&plan, pair);
+        g->axes = axes_of(plan, o);
         if (g->is_wanted)
             columns += (int64_t)g->columns * g->slices;
         before = after;
@@ -181,7 +180,7 @@ static inline block_form form_of_norm_gradient(const trope_plan &plan)
     block_form form = plan.operand_count ? form_of_norms(plan) : form_of(plan, false);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        form.vectors = form.vectors && !o.accumulate && !(o.norm.d_weight && o.norm.weight_of_head) &&
+        form.vectors = form.vectors && !o.norm.is_after && !o.accumulate && !(o.norm.d_weight && o.norm.weight_of_head) &&
                        tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
                        strides_are_usual(o.forward_src_stride);
     }

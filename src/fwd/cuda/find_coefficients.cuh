@@ -28,6 +28,19 @@ template <class R> __device__ __forceinline__ int32_t action_of_row(const typena
     return have_actions<R::ROWS>(call.plan.plan) ? rows_of_block<R>(call).action[row] : (int32_t)TROPE_ROW_ROTATE;
 }
 
+/* Whether a table has the positions of a row, which is rotated, on all of these axes (a bit each). */
+template <class R> __device__ __forceinline__ bool has_positions(const typename R::call &call, uint32_t axes, uint32_t row)
+{
+    const auto rows = rows_of_block<R>(call);
+    bool has = true;
+#pragma unroll 1
+    for (uint32_t axis = 0; axes >> axis; axis++)
+        if (axes >> axis & 1 && is_missing<R::ANGLES != ANGLES_PHASE>(
+                                    call.plan.plan, rows.position[(row << rows.axis_bits) + (rows.axis_bits ? axis : 0)]))
+            has = false;
+    return has;
+}
+
 /* Finds the positions of a block's rows, and leaves them in shared memory. `thread` is the thread's number in the block, after the
  * wait for the first round of a search. */
 template <class R>

@@ -14,7 +14,8 @@ typedef struct trope_rotation_kernels {
 } trope_rotation_kernels;
 
 typedef struct trope_norm_kernels {
-    trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* some of those of the rotation */
+    trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* some of those of the rotation, which come after the norm */
+    trope_cuda_kernel after;                   /* the rotation, of rows from tokens with phase steps */
     trope_cuda_kernel vectors;                 /* what no other kernel by vectors can do */
     trope_cuda_kernel elements;                /* what is not made of vectors */
 } trope_norm_kernels;

@@ -25,17 +25,12 @@ static trope_status launch_any(const char *function, const trope_plan &plan, con
     REQUIRE(call.shape.rows <= INT32_MAX && shared_bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)call.shape.rows);
     for (int i = 0; i < plan.operand_count; i++)
-        if (moves_operand(plan, plan.operands[i]) || plan.operands[i].norm.rstd)
+        if (moves_operand(plan, plan.operands[i]))
             call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     void *arguments[] = {&call, plan.step};
     const cudaError_t error = launch_early(facts_of_device(), kernel, dim3((unsigned)call.shape.rows),
                                            dim3(32 * NORM_WARPS), shared_bytes, plan.stream, arguments);
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
-}
-
-trope_status trope_cuda_find_rstd(const char *function, const trope_plan *plan)
-{
-    return launch_any(function, *plan, kernels_of(plan->dtype)->elements.function);
 }
 
 trope_status trope_cuda_norm(const char *function, const trope_plan *plan)

@@ -1,5 +1,5 @@
-/* The norm of heads before their rotation on CUDA, in the register block of the rotation: the threads of a head, which are in one
- * warp, add its squares by shuffles while others make coefficients. A thread has the same lane of NORM_HEADS heads that follow each
+/* The norm of heads and their rotation on CUDA, in the register block of the rotation: the threads of a head, which are in one warp,
+ * add its squares by shuffles, before the rotation while others make coefficients. A thread has the same lane of NORM_HEADS heads that follow each
  * other, so that what is the same for all of them, more than half of a lane's instructions otherwise, is found once. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
@@ -8,12 +8,18 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/rotate.cuh"
 
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
+/* ORDER: TROPE_NORM_..., or 0 for a kernel that has both. */
+template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
     static constexpr block_limit LIMIT = {NORM_THREADS, 6};
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
+
+    static __device__ __forceinline__ bool is_after(const norm_call &of)
+    {
+        return ORDER ? ORDER == TROPE_NORM_AFTER : of.is_after != 0;
+    }
 };
 
 /* COUNT words of 4 bytes, 2 or a multiple of 4. */
@@ -303,7 +309,20 @@ template <class R> struct norm_job {
             of[h].load(call);
     }
 
-    /* Finds the rstd of the heads that `x` are lanes of. For all threads of a warp. */
+    /* Finds the rstd of the heads whose squares these are. For all threads of a warp. */
+    __device__ __forceinline__ void find_rstd(const typename R::call &call, head_sums<R> *squares)
+    {
+        squares->find_means(call, is_present(), rstd);
+        const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            rstd[h] = trope_reciprocal_root(rstd[h], call.eps);
+            if (reads && of[h].item.present)
+                rstd[h] = *rstd_place(call, h);
+        }
+    }
+
+    /* The same, of the heads that `x` are lanes of. */
     __device__ __forceinline__ void find_rstd(const typename R::call &call, typename R::lane *x[R::HEADS])
     {
         head_sums<R> sums;
@@ -314,14 +333,25 @@ template <class R> struct norm_job {
             x[h]->forget();
             sums.take(h, squares);
         }
-        sums.find_means(call, is_present(), rstd);
-        const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
+        find_rstd(call, &sums);
+    }
+
+    /* Where the norm comes after the rotation: the rotated heads, and their rstd. For all threads of a warp. */
+    __device__ __forceinline__ void rotate_first(const typename R::call &call, int32_t action, lane_values<R> *x)
+    {
+        head_sums<R> sums;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            x[h] = lane_values<R>(of[h].v);
+        if (has_norm() && action == TROPE_ROW_ROTATE && is_window(call))
+            rotate<true>(call, TROPE_ROUND_ONCE, false, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            rstd[h] = trope_reciprocal_root(rstd[h], call.eps);
-            if (reads && of[h].item.present)
-                rstd[h] = *rstd_place(call, h);
+            lane_values<R> squares(x[h]);
+            squares.multiply(squares);
+            sums.take(h, squares);
         }
+        find_rstd(call, &sums);
     }
 
     __device__ __forceinline__ void write_rstd(const typename R::call &call, bool rotates)
@@ -360,13 +390,14 @@ template <class R> struct norm_job {
             rotate_heads<R, false>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own, x);
     }
 
-    /* USUAL: rounds once, and both elements of each pair have the same coefficients. */
-    template <bool USUAL> __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own)
+    /* USUAL: rounds once, and both elements of each pair have the same coefficients. x: rotate_first, if it has been called. */
+    template <bool USUAL>
+    __device__ __forceinline__ void finish_norm(const typename R::call &call, bool own, lane_values<R> *x)
     {
-        lane_values<R> x[R::HEADS];
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            x[h] = lane_values<R>(of[h].v);
+            if (!R::is_after(call))
+                x[h] = lane_values<R>(of[h].v);
             x[h].multiply(rstd[h]);
             if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
                 x[h].round();
@@ -376,7 +407,7 @@ template <class R> struct norm_job {
         for (int h = 0; h < R::HEADS; h++)
             if (!USUAL && call.rounding)
                 x[h].round();
-        if (is_window(call))
+        if (!R::is_after(call) && is_window(call))
             rotate<USUAL>(call, call.plan.plan.rounding, own, x);
         store_heads(call, x);
     }
@@ -442,17 +473,21 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
         [&]() {
-            typename R::lane *x[R::HEADS] = {&job.of[0].v, &job.of[1].v};
-            job.find_rstd(call, x);
+            typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
+            if (!R::is_after(call))
+                job.find_rstd(call, of_heads);
         });
     const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
+    lane_values<R> x[R::HEADS];
+    if (R::is_after(call))
+        job.rotate_first(call, action, x);
     if (job.has_norm()) {
         const bool rotates = action == TROPE_ROW_ROTATE;
         job.write_rstd(call, rotates);
         if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))
-            job.template finish_norm<true>(call, own);
+            job.template finish_norm<true>(call, own, x);
         else if (rotates)
-            job.template finish_norm<false>(call, own);
+            job.template finish_norm<false>(call, own, x);
         else
             job.finish_padding(call, action);
     } else {

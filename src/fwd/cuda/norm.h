@@ -12,9 +12,6 @@ extern "C" {
 /* The kernel that trope_cuda_norm picks. */
 const trope_cuda_kernel *trope_cuda_find_norm(const trope_plan *plan);
 
-/* Queues what finds the rstd of all heads, with nothing else to write. */
-trope_status trope_cuda_find_rstd(const char *function, const trope_plan *plan);
-
 /* Normalises and rotates a forward call. */
 trope_status trope_cuda_norm(const char *function, const trope_plan *plan);
 

@@ -1,4 +1,4 @@
-/* The norm of any head and its rotation on CUDA, where vectors cannot be (norm.cuh): a block has a row, and each of its warps one head
+/* The norm of any head and its rotation, in either order, on CUDA, where vectors cannot be (norm.cuh): a block has a row, and each of its warps one head
  * at a time, element by element. */
 #ifndef TROPE_FWD_CUDA_NORM_ANY_CUH
 #define TROPE_FWD_CUDA_NORM_ANY_CUH
@@ -39,6 +39,16 @@ __device__ __forceinline__ float added(float a, float b)
 __device__ __forceinline__ double added(double a, double b)
 {
     return trope_add_double(a, b);
+}
+
+__device__ __forceinline__ float fused(float a, float b, float c)
+{
+    return trope_fma(a, b, c);
+}
+
+__device__ __forceinline__ double fused(double a, double b, double c)
+{
+    return trope_fma_double(a, b, c);
 }
 
 /* The factor of an element of a head. */
@@ -131,30 +141,34 @@ template <class R> struct any_head {
         return to_real<R::DTYPE>(*(const element *)(at + e * t.element));
     }
 
+    /* Of the head, in an array of all heads. */
+    __device__ __forceinline__ int64_t index() const
+    {
+        return number * o.heads + head;
+    }
+
     __device__ __forceinline__ real *rstd_place() const
     {
-        return (real *)o.norm.rstd + number * o.heads + head;
+        return (real *)o.norm.rstd + index();
     }
 
-    /* rstd of a head of x or src. For all threads of the warp. */
-    __device__ __forceinline__ real find_rstd(const char *at, const head_tensor &t) const
+    /* The mean over the head of a function of its elements. For all threads of the warp. */
+    template <class VALUE> __device__ __forceinline__ real find_mean(VALUE value) const
     {
         warp_tree<real> tree;
-        if (o.norm.rstd && o.norm.reads_rstd)
-            return *rstd_place();
         for (int32_t first = 0; first < o.head_dim; first += 32) {
             const int32_t e = first + (int32_t)lane;
-            const real x = e < o.head_dim ? load(at, t, e) : 0;
-            tree.add(multiplied(x, x));
+            tree.add(e < o.head_dim ? value(e) : 0);
         }
-        return reciprocal_root(tree.total() / (real)o.head_dim, (real)o.norm.eps);
+        return tree.total() / (real)o.head_dim;
     }
 
-    /* An element of src, normalised if heads are. */
-    __device__ __forceinline__ real value(const char *from, real rstd, int32_t e) const
+    /* rstd of the elements that are normalised. For all threads of the warp. */
+    template <class VALUE> __device__ __forceinline__ real find_rstd(VALUE value) const
     {
-        const real x = load(from, o.src, e);
-        return o.norm.is_given ? normalised<R::DTYPE>(o.norm, x, rstd, head, e) : x;
+        if (o.norm.rstd && o.norm.reads_rstd)
+            return *rstd_place();
+        return reciprocal_root(find_mean([&](int32_t e) { return multiplied(value(e), value(e)); }), (real)o.norm.eps);
     }
 
     __device__ __forceinline__ bool is_window(int32_t e) const
@@ -191,37 +205,75 @@ template <class R> struct any_head {
             rounding, x, {c.first.of[0].cosine, c.first.of[0].sine, c.second.of[0].cosine, c.second.of[0].sine});
     }
 
+    /* Leaves the window in shared memory: find(pair) has its pairs. */
+    template <class FIND> __device__ __forceinline__ void fill_window(int32_t interleaved, FIND find) const
+    {
+        const int32_t parts = call.plan.plan.parts, pairs = o.rotary_dim / 2;
+        __syncwarp();
+        for (int32_t pair = (int32_t)lane; pair < pairs; pair += 32) {
+            const auto y = find(pair);
+            window()[trope_first_of_pair(interleaved, parts, pairs, pair)] = y.first;
+            window()[trope_second_of_pair(interleaved, parts, pairs, pair)] = y.second;
+        }
+        __syncwarp();
+    }
+
+    __device__ __forceinline__ void store(char *to, int32_t e, real value) const
+    {
+        *(element *)(to + e * o.dst.element) = from_real<R::DTYPE>(value);
+    }
+
+    __device__ __forceinline__ void share_rstd(real rstd) const
+    {
+        if (o.norm.rstd && !o.norm.reads_rstd && lane == 0)
+            *rstd_place() = rstd;
+    }
+
     __device__ __forceinline__ void rotate(bool own) const
     {
         const trope_plan &plan = call.plan.plan;
-        const int32_t pairs = o.rotary_dim / 2;
         const char *const from = find(o.src);
         char *const to = find(o.dst);
-        const real rstd = o.norm.is_given ? find_rstd(from, o.src) : (real)1;
-        if (o.norm.rstd && !o.norm.reads_rstd && lane == 0)
-            *rstd_place() = rstd;
-        if (!o.dst.base)
-            return;
-        __syncwarp();
-        for (int32_t i = (int32_t)lane; i < o.rotary_dim; i += 32)
-            window()[i] = value(from, rstd, o.rotary_offset + i);
-        __syncwarp();
-        for (int32_t pair = (int32_t)lane; pair < pairs; pair += 32) {
-            const auto y = rotate_values({window()[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
-                                          window()[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
-                                         0, pair, plan.rounding, own);
-            char *const at = to + o.rotary_offset * o.dst.element;
-            const int32_t first = trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, pair),
-                          second = trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, pair);
-            *(element *)(at + first * o.dst.element) = from_real<R::DTYPE>(y.first);
-            *(element *)(at + second * o.dst.element) = from_real<R::DTYPE>(y.second);
-        }
-        for (int32_t e = (int32_t)lane; e < o.head_dim && (o.norm.is_given || !o.in_place); e += 32) {
+        const auto source = [&](int32_t e) { return load(from, o.src, e); };
+        const bool is_before = o.norm.is_given && !o.norm.is_after;
+        real rstd = is_before ? find_rstd(source) : (real)1;
+        const auto value = [&](int32_t e) {
+            return is_before ? normalised<R::DTYPE>(o.norm, source(e), rstd, head, e) : source(e);
+        };
+        if (is_before)
+            share_rstd(rstd);
+        fill_window(plan.interleaved_dst, [&](int32_t pair) {
+            const int32_t pairs = o.rotary_dim / 2,
+                          first = trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair),
+                          second = trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair);
+            return rotate_values({value(o.rotary_offset + first), value(o.rotary_offset + second)}, 0, pair, plan.rounding,
+                                 own);
+        });
+        if (o.norm.is_given && o.norm.is_after)
+            return normalise_rotated(to, source);
+        for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32) {
             if (is_window(e))
-                continue;
-            *(element *)(to + e * o.dst.element) =
-                o.norm.is_given ? from_real<R::DTYPE>(value(from, rstd, e)) : *(const element *)(from + e * o.src.element);
+                store(to, e, window()[e - o.rotary_offset]);
+            else if (is_before)
+                store(to, e, value(e));
+            else if (!o.in_place)
+                *(element *)(to + e * o.dst.element) = *(const element *)(from + e * o.src.element);
         }
+    }
+
+  private:
+    /* A norm after the rotation, which has left the window in shared memory. In native modes it is rounded first. A poisoned
+     * position makes NaN of all the head, whatever rstd the caller gives. */
+    template <class VALUE> __device__ __forceinline__ void normalise_rotated(char *to, VALUE source) const
+    {
+        const auto value = [&](int32_t e) {
+            const real u = is_window(e) ? window()[e - o.rotary_offset] : source(e);
+            return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
+        };
+        const real rstd = has_positions<R>(call, o.axes, 0) ? find_rstd(value) : (real)NAN;
+        share_rstd(rstd);
+        for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32)
+            store(to, e, normalised<R::DTYPE>(o.norm, value(e), rstd, head, e));
     }
 };
 
@@ -244,8 +296,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
             }
             if (o.norm.rstd && !o.norm.reads_rstd && h.lane == 0)
                 *h.rstd_place() = 0;
-            if (o.dst.base)
-                h.pass(action);
+            h.pass(action);
         }
     }
     check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);

@@ -17,6 +17,7 @@ struct head_operand {
     head_tensor src, dst;
     uint32_t heads, heads_per_group;
     int32_t head_dim, rotary_dim, rotary_offset, in_place, accumulate;
+    uint32_t axes; /* bit a: axis a drives a pair of it */
     trope_plan_norm norm;
 };
 

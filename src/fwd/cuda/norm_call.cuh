@@ -26,6 +26,7 @@ struct norm_call : usual_call {
     uint32_t head_lanes, join;         /* powers of two */
     uint32_t first_lane, window_lanes; /* those that rotate, where anything does */
     uint32_t any_idles;                /* lanes of a head that it does not need */
+    uint32_t is_after;                 /* the rotation */
     int32_t weight_dtype, plus_one, rounding;
     uint32_t head_dim;
     float reciprocal; /* of head_dim, if that is a power of two: a division is one product */

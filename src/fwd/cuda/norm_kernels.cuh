@@ -6,10 +6,12 @@
 #include "fwd/cuda/norm.cuh"
 #include "fwd/cuda/norm_any.cuh"
 
-#define NORM_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                               \
+#define ORDERED_NORM_KERNEL(name, DTYPE, of, ROWS, ANGLES, ORDER)                                                          \
     {                                                                                                                      \
-        (const void *)norm_kernel<norm_rotation<DTYPE, ROWS, ANGLES>>, "cuda-" name "-vectors-norm-" rows "-" angles       \
+        (const void *)norm_kernel<norm_rotation<DTYPE, ROWS, ANGLES, ORDER>>, "cuda-" name "-vectors-norm" of              \
     }
+#define NORM_KERNEL(name, DTYPE, rows, ROWS, angles, ANGLES)                                                               \
+    ORDERED_NORM_KERNEL(name, DTYPE, "-" rows "-" angles, ROWS, ANGLES, TROPE_NORM_BEFORE)
 #define NORM_KERNELS_OF_ROWS(name, DTYPE, rows, ROWS)                                                                      \
     {                                                                                                                      \
         NORM_KERNEL(name, DTYPE, rows, ROWS, "phase", ANGLES_PHASE),                                                       \
@@ -20,8 +22,7 @@
         (const void *)norm_any_kernel<any_norm<DTYPE>>, "cuda-" name "-elements-norm"                                      \
     }
 #define OTHER_NORM_KERNELS(name, DTYPE)                                                                                    \
-    {(const void *)norm_kernel<norm_rotation<DTYPE, ROWS_ANY, ANGLES_ANY>>, "cuda-" name "-vectors-norm"},                 \
-        ANY_NORM_KERNEL(name, DTYPE)
+    ORDERED_NORM_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0), ANY_NORM_KERNEL(name, DTYPE)
 
 /* NORM_KERNELS has all kernels: for bf16, which almost all training with norms uses. */
 #define NORM_KERNELS(name, DTYPE)                                                                                          \
@@ -30,11 +31,13 @@
          NORM_KERNELS_OF_ROWS(name, DTYPE, "read", ROWS_READ),                                                             \
          NORM_KERNELS_OF_ROWS(name, DTYPE, "searched", ROWS_SEARCHED),                                                     \
          {NORM_KERNEL(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC, "phase", ANGLES_PHASE)}},                    \
+            ORDERED_NORM_KERNEL(name, DTYPE, "-after-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE,                   \
+                                TROPE_NORM_AFTER),                                                                         \
             OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
     }
 #define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
-        {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}},                              \
+        {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {NULL, NULL},                \
             OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
     }
 

@@ -17,6 +17,15 @@ static inline head_tensor plan_head_tensor(const trope_plan &plan, const void *b
     return t;
 }
 
+/* The axes that drive the pairs of an operand, a bit each. */
+static inline uint32_t axes_of(const trope_plan &plan, const trope_plan_operand &o)
+{
+    uint32_t axes = 0;
+    for (int pair = 0; pair < o.rotary_dim / 2; pair++)
+        axes |= 1u << trope_pair_axis(&plan, pair);
+    return axes;
+}
+
 static inline head_operand plan_head_operand(const trope_plan &plan, const trope_plan_operand &o)
 {
     head_operand h = {};
@@ -29,6 +38,7 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
     h.rotary_offset = o.rotary_offset;
     h.in_place = o.in_place;
     h.accumulate = o.accumulate;
+    h.axes = axes_of(plan, o);
     h.norm = o.norm;
     return h;
 }

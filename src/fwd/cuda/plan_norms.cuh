@@ -27,7 +27,7 @@ struct usual_norm {
     /* Whether a head with a norm differs from it only in its weights, and in whether it rotates. */
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
-        return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps &&
+        return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
                (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && o.rotary_offset == head->rotary_offset)) &&
                (!o.norm.weight ||
                 (o.norm.weight_dtype == of_weights.weight_dtype && o.norm.plus_one == of_weights.plus_one &&
@@ -49,13 +49,24 @@ static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &f
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
 
+/* Whether heads that are normalised after their rotation can be by vectors: those that are rotated plainly, and not poisoned whatever
+ * their rstd is. */
+static inline bool can_be_after(const trope_plan &plan)
+{
+    bool reads = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        reads = reads || plan.operands[i].norm.reads_rstd;
+    return rotates_plainly(plan) && !(reads && plan.angles.source != TROPE_ANGLES_PHASE);
+}
+
 /* By vectors where all heads with a norm are alike, and each is in one warp. */
 static inline block_form form_of_norms(const trope_plan &plan)
 {
     block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
     const usual_norm usual(plan);
     bool alike = form.vectors && plan.interleaved_src == plan.interleaved_dst &&
-                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16;
+                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
+                 (!usual.head->norm.is_after || can_be_after(plan));
     for (int i = 0; i < plan.operand_count; i++)
         alike = alike && (!plan.operands[i].norm.is_given || usual.has(plan, plan.operands[i]));
     if (!alike)
@@ -75,9 +86,11 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
     if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
         rows = ROWS_SEARCHED_GENERIC;
-    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan);
-    const trope_cuda_kernel *const fast =
-        is_fast ? &kernels.fast[rows][plan.angles.source != TROPE_ANGLES_PHASE] : &kernels.vectors;
+    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
+    const trope_cuda_kernel *const fast = !is_fast                                 ? &kernels.vectors
+                                          : !usual_norm(plan).head->norm.is_after  ? &kernels.fast[rows][!has_phases]
+                                          : rows == ROWS_FROM_TOKENS && has_phases ? &kernels.after
+                                                                                   : &kernels.vectors;
     return fast->function ? fast : &kernels.vectors;
 }
 
@@ -92,6 +105,7 @@ struct norm_blocks : rotation_blocks {
         call->join = join_of_heads(plan, form);
         call->first_lane = (uint32_t)o.rotary_offset / of_lane;
         call->window_lanes = (uint32_t)o.rotary_dim / of_lane;
+        call->is_after = o.norm.is_after != 0;
         call->weight_dtype = usual.of_weights.weight_dtype;
         call->plus_one = usual.of_weights.plus_one;
         call->rounding = usual.of_weights.rounding;
