@@ -59,6 +59,15 @@ TROPE_HD int trope_limit_position(const trope_plan *plan, int64_t *position)
     return plan->angles.out_of_range == TROPE_RANGE_POISON;
 }
 
+/* Whether a position that drives a pair of the operand is poisoned. */
+TROPE_HD int trope_is_poisoned(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
+{
+    for (int32_t pair = 0; row->poisoned && pair < o->rotary_dim / 2; pair++)
+        if (row->poisoned >> trope_pair_axis(plan, pair) & 1)
+            return 1;
+    return 0;
+}
+
 /* What is done with a token that is padding. */
 TROPE_HD trope_row_action trope_action_of_padding(const trope_sequences *s)
 {

@@ -19,7 +19,7 @@ static void of_one_field(void)
     NORM_VALUES(normed(), weight_per_head, -1, 2);
     NORM_VALUES(normed(), weight_plus_one, -1, 2);
     NORM_VALUES(normed(), scope, -1, 0, 2);
-    NORM_VALUES(normed(), order, -1, 0, 2);
+    NORM_VALUES(normed(), order, -1, 0, 3);
     NORM_VALUES(normed(), rounding, -1, 1, 2, 3);
     NORM_VALUES(normed(), rstd_use, -1, 0, 3);
     NORM_VALUES(normed(), reserved, 1);

@@ -1,6 +1,7 @@
 /* The norm of heads, forward and backward, against its formulas in double, which share no code with the library.
  *
- * Forward: rstd bit for bit in f32, from a tree of its own; results to within their roundings; the same bits by all instruction sets.
+ * Forward: rstd bit for bit in f32, from a tree of its own (after the rotation, from what a call without the norm gives); results to
+ * within their roundings; the same bits by all instruction sets.
  * Backward in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend on threads. */
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static const shape shapes[] = {{128, 128, 0}, {80, 80, 0}, {192, 64, 128}, {64, 
 
 typedef struct norm_case {
     shape s;
-    int32_t dtype, pairing, per_head, plus_one;
+    int32_t dtype, pairing, per_head, plus_one, order;
 } norm_case;
 
 static random_state numbers;
@@ -32,7 +33,7 @@ typedef struct tensor {
     _Alignas(16) char bytes[ROWS * MOST_DIM * 8];
 } tensor;
 
-static tensor x, dy, y, dx, weight;
+static tensor x, dy, y, dx, weight, rotated;
 static double inv_freq[MOST_DIM / 2], rstd[ROWS], d_weight[HEADS * MOST_DIM], d_inv_freq[MOST_DIM / 2];
 static char rstd_bytes[ROWS * 8], d_weight_bytes[HEADS * MOST_DIM * 8];
 static _Alignas(16) char workspace[1 << 20];
@@ -90,25 +91,38 @@ static int second_of(const norm_case *c, int pair)
     return c->s.offset + (c->pairing == TROPE_PAIRING_HALF ? pair + c->s.rotary_dim / 2 : 2 * pair + 1);
 }
 
-/* y of a head of a token. */
-static void rotate_head(const norm_case *c, const double *head, const double *weights, const double *frequencies, int token,
-                        int number, double *to)
+static void normalise_head(const norm_case *c, const double *weights, int number, double *head)
 {
     const double r = find_rstd(c, head, 1e-5);
     for (int i = 0; i < c->s.head_dim; i++)
-        to[i] = head[i] * r * factor_of(c, weights, number, i);
+        head[i] *= r * factor_of(c, weights, number, i);
+}
+
+static void rotate_head(const norm_case *c, const double *frequencies, int token, double *head)
+{
     for (int pair = 0; pair < c->s.rotary_dim / 2; pair++) {
-        const double a = token * frequencies[pair], first = to[first_of(c, pair)], second = to[second_of(c, pair)];
-        to[first_of(c, pair)] = first * cos(a) - second * sin(a);
-        to[second_of(c, pair)] = second * cos(a) + first * sin(a);
+        const double a = token * frequencies[pair], first = head[first_of(c, pair)], second = head[second_of(c, pair)];
+        head[first_of(c, pair)] = first * cos(a) - second * sin(a);
+        head[second_of(c, pair)] = second * cos(a) + first * sin(a);
     }
+}
+
+/* y of a head of a token, which replaces x. */
+static void find_y(const norm_case *c, const double *weights, const double *frequencies, int token, int number,
+                   double *head)
+{
+    if (c->order == TROPE_NORM_BEFORE)
+        normalise_head(c, weights, number, head);
+    rotate_head(c, frequencies, token, head);
+    if (c->order == TROPE_NORM_AFTER)
+        normalise_head(c, weights, number, head);
 }
 
 /* L = sum dy y, with x, the weight and inv_freq moved by `step` in the directions given. */
 static double loss(const norm_case *c, double step, const double *of_x, const double *of_weight, const double *of_frequency)
 {
     static double weights[HEADS * MOST_DIM], frequencies[MOST_DIM / 2];
-    double sum = 0, head[MOST_DIM], result[MOST_DIM];
+    double sum = 0, head[MOST_DIM];
     for (int i = 0; i < HEADS * c->s.head_dim; i++)
         weights[i] = weight.value[i] + step * (of_weight ? of_weight[i] : 0);
     for (int i = 0; i < c->s.rotary_dim / 2; i++)
@@ -117,9 +131,9 @@ static double loss(const norm_case *c, double step, const double *of_x, const do
         const double *from = x.value + row * c->s.head_dim;
         for (int i = 0; i < c->s.head_dim; i++)
             head[i] = from[i] + step * (of_x ? of_x[row * c->s.head_dim + i] : 0);
-        rotate_head(c, head, weights, frequencies, row / HEADS % TOKENS, row % HEADS, result);
+        find_y(c, weights, frequencies, row / HEADS % TOKENS, row % HEADS, head);
         for (int i = 0; i < c->s.head_dim; i++)
-            sum += result[i] * dy.value[row * c->s.head_dim + i];
+            sum += head[i] * dy.value[row * c->s.head_dim + i];
     }
     return sum;
 }
@@ -136,12 +150,25 @@ static call call_of(const norm_case *c, trope_norm *norm, const trope_norm *cons
     norm->weight_per_head = c->per_head;
     norm->weight_plus_one = c->plus_one;
     norm->scope = TROPE_NORM_HEAD;
-    norm->order = TROPE_NORM_BEFORE;
+    norm->order = c->order;
     norm->eps = 1e-5;
     made.args.norms = norms;
     made.args.pairing = c->pairing;
     made.args.inv_freq = inv_freq;
     return made;
+}
+
+/* What is normalised: x, or what a call without the norm makes of it, which is not rounded in f32 and f64. */
+static const double *find_normed(const norm_case *c)
+{
+    trope_norm norm;
+    if (c->order == TROPE_NORM_BEFORE)
+        return x.value;
+    call made = call_of(c, &norm, NULL, x.bytes, rotated.bytes);
+    CHECK_MESSAGE(trope_forward(call_args(&made)) == TROPE_OK, "%s", trope_last_error());
+    for (int i = 0; i < ROWS * c->s.head_dim; i++)
+        rotated.value[i] = number_load(c->dtype, rotated.bytes + (size_t)i * number_size(c->dtype));
+    return rotated.value;
 }
 
 static void forward(const norm_case *c)
@@ -164,21 +191,24 @@ static void forward(const norm_case *c)
             memcpy(first, y.bytes, bytes);
         CHECK_MESSAGE(!memcmp(first, y.bytes, bytes), "head_dim %d: isa %d gives other bits", c->s.head_dim, isa);
     }
+    const double *normed = find_normed(c);
     for (int row = 0; row < ROWS; row++) {
-        const double *head = x.value + row * c->s.head_dim;
+        const double *head = normed + row * c->s.head_dim;
         const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
         double expected[MOST_DIM], worst = 0;
         rstd[row] = number_load(real, rstd_bytes + (size_t)row * number_size(real));
         CHECK_MESSAGE(rstd[row] == find_rstd(c, head, 1e-5), "head_dim %d, row %d: rstd is %.9g, not %.9g", c->s.head_dim,
                       row, rstd[row], find_rstd(c, head, 1e-5));
-        rotate_head(c, head, weight.value, inv_freq, row / HEADS % TOKENS, row % HEADS, expected);
+        memcpy(expected, x.value + row * c->s.head_dim, (size_t)c->s.head_dim * sizeof *expected);
+        find_y(c, weight.value, inv_freq, row / HEADS % TOKENS, row % HEADS, expected);
         for (int i = 0; i < c->s.head_dim; i++) {
             const double got = number_load(c->dtype, y.bytes + (size_t)(row * c->s.head_dim + i) * number_size(c->dtype));
             const double error = fabs(got - expected[i]) - number_half_ulp(c->dtype, expected[i]);
             worst = error > worst ? error : worst;
         }
-        CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5), "head_dim %d, pairing %d, row %d: off by %g",
-                      c->s.head_dim, c->pairing, row, worst);
+        CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5),
+                      "head_dim %d, pairing %d, order %d, row %d: off by %g", c->s.head_dim, c->pairing, c->order, row,
+                      worst);
     }
 }
 
@@ -196,8 +226,8 @@ static void check_direction(const norm_case *c, const char *what, const double *
     const double *of[3] = {which == 0 ? direction : NULL, which == 1 ? direction : NULL, which == 2 ? direction : NULL};
     const double found = (loss(c, step, of[0], of[1], of[2]) - loss(c, -step, of[0], of[1], of[2])) / (2 * step);
     CHECK_MESSAGE(fabs(found - expected) < 1e-7 * (magnitude + 1),
-                  "%s, head_dim %d, pairing %d, per_head %d: %.9g, not %.9g", what, c->s.head_dim, c->pairing, c->per_head,
-                  expected, found);
+                  "%s, head_dim %d, pairing %d, per_head %d, order %d: %.9g, not %.9g", what, c->s.head_dim, c->pairing,
+                  c->per_head, c->order, expected, found);
 }
 
 static void backward(const norm_case *c)
@@ -234,11 +264,12 @@ static void backward(const norm_case *c)
 int main(void)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        for (int options = 0; options < 8; options++) {
+        for (int options = 0; options < 16; options++) {
             norm_case c = {.s = shapes[i], .dtype = options & 4 ? TROPE_F64 : TROPE_F32};
             c.pairing = options & 1 ? TROPE_PAIRING_HALF : TROPE_PAIRING_INTERLEAVED;
             c.per_head = options >> 1 & 1;
             c.plus_one = c.per_head;
+            c.order = options & 8 ? TROPE_NORM_AFTER : TROPE_NORM_BEFORE;
             numbers.state = 1000 * i + (uint64_t)options;
             draw(&x, ROWS * c.s.head_dim, c.dtype);
             draw(&dy, ROWS * c.s.head_dim, c.dtype);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "bwd/angle_term.h"
+#include "bwd/cpu/norm_gradient.h"
 #include "core/scalar.h"
 #include "core/threads.h"
 #include "varlen/row.h"
@@ -26,7 +27,8 @@ typedef struct pair_sums {
 } pair_sums;
 
 typedef struct gradient {
-    trope_plan plan; /* the backward call's, with coefficients that are not rounded to the operands' dtype */
+    trope_plan plan;        /* the backward call's, with coefficients that are not rounded to the operands' dtype */
+    const trope_plan *call; /* the same with its own rounding */
     const trope_row_kernels *kernels;
     int axis;              /* freqs and tables: the axis whose pairs are summed now */
     int64_t buckets;       /* freqs and tables: rows of d_freqs, times batch entries where each has its own */
@@ -148,7 +150,9 @@ static window window_of(const gradient *g, const char *base, const int64_t *stri
 static void add_operand(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
                         pair_sums *sums)
 {
-    double normalised[TROPE_MAX_ROTARY_DIM];
+    double replaced[TROPE_MAX_ROTARY_DIM];
+    if (o->norm.is_after && trope_is_poisoned(&g->plan, o, row))
+        return; /* all of y is NaN there */
     for (int group = 0; group < o->groups; group++) {
         for (int head = 0; head < o->heads_per_group; head++) {
             window windows[] = {window_of(g, o->src, o->src_stride, head_offset(o, o->src_stride, row, group, head),
@@ -157,10 +161,13 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
                                           head_offset(o, o->forward_src_stride, row, group, head),
                                           g->plan.interleaved_forward_src)};
             if (o->norm.is_given) {
-                g->kernels->normalised(&g->plan, o, row, (const int64_t[]){group, head}, normalised);
-                windows[1].at = (const char *)normalised;
-                windows[1].step = sizeof(double);
-                windows[1].dtype = TROPE_F64;
+                window *const of_norm = &windows[o->norm.is_after ? 0 : 1];
+                const int64_t number[] = {group, head};
+                if (o->norm.is_after)
+                    trope_find_norm_gradient(g->kernels->isa)->of_window(g->call, o, row, t, number, replaced);
+                else
+                    g->kernels->normalised(&g->plan, o, row, number, replaced);
+                *of_norm = (window){(const char *)replaced, sizeof(double), of_norm->interleaved, TROPE_F64};
             }
             add_head(g, o->rotary_dim / 2, windows, t, sums);
         }
@@ -344,7 +351,7 @@ static void sum_frequencies(gradient *g)
 
 void trope_angle_gradient(const trope_plan *plan, const trope_row_kernels *kernels)
 {
-    gradient g = {.plan = *plan, .kernels = kernels};
+    gradient g = {.plan = *plan, .call = plan, .kernels = kernels};
     g.plan.rounding = TROPE_ROUND_ONCE; /* the derivative of cos is sin, not sin as it was rounded for the operands */
     if (plan->d_freqs)
         sum_angles(&g);

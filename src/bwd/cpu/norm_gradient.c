@@ -14,6 +14,11 @@ static const trope_norm_gradient_kernels *const kernels[] = {
 #endif
 };
 
+const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa)
+{
+    return kernels[isa];
+}
+
 typedef struct norm_gradient {
     const trope_plan *plan;
     const trope_norm_gradient_kernels *kernels;

@@ -6,6 +6,7 @@
 #define TROPE_BWD_CPU_NORM_GRADIENT_H
 
 #include "core/plan.h"
+#include "fwd/cpu/rows.h"
 
 /* Runs at most. */
 #define TROPE_NORM_RUNS 1024
@@ -14,9 +15,16 @@ typedef struct trope_norm_gradient_kernels {
     /* Writes dst of rows [begin, end) of every operand with a norm. SUMS: of the weights of the operands that want d_weight, one
      * operand after another, f32 (f64 with f64), to be added to; NULL if none does. */
     void (*run)(const trope_plan *plan, int64_t begin, int64_t end, void *sums);
+    /* For a norm after the rotation: the gradient of the rotated window of a head, in the order of dy. The gradient of the angles
+     * takes it for dy. ANGLES: of the row, not rounded. */
+    void (*of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                      const trope_row_angles *angles, const int64_t head[2], double *du);
 } trope_norm_gradient_kernels;
 
 extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512;
+
+/* The kernels for an instruction set that trope_find_row_kernels has chosen. */
+const trope_norm_gradient_kernels *trope_find_norm_gradient(int32_t isa);
 
 /* Bytes of workspace: for the sums of all runs. */
 uint64_t trope_norm_gradient_workspace(const trope_plan *plan);

@@ -21,4 +21,11 @@ static void run_rows(const trope_plan *plan, int64_t begin, int64_t end, void *s
     plan->dtype == TROPE_F64 ? gradient_of_rows_f64(plan, begin, end, sums) : gradient_of_rows_f32(plan, begin, end, sums);
 }
 
-const trope_norm_gradient_kernels PASTE(trope_norm_gradient_, ISA_NAME) = {run_rows};
+static void gradient_of_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                               const trope_row_angles *angles, const int64_t head[2], double *du)
+{
+    plan->dtype == TROPE_F64 ? gradient_of_window_f64(plan, o, row, angles, head, du)
+                             : gradient_of_window_f32(plan, o, row, angles, head, du);
+}
+
+const trope_norm_gradient_kernels PASTE(trope_norm_gradient_, ISA_NAME) = {run_rows, gradient_of_window};

@@ -1,82 +1,115 @@
-/* The backward of the norm of a head (trope.h, trope_norm), in blocks. u = M' dy is kept for the window; elsewhere it is dy. */
+/* The backward of the norm of a head (trope.h, trope_norm), in blocks. Forward normalises `in`, which is x, or M x if the norm comes
+ * after the rotation. The gradient of what the norm gives is `out`, which is M' dy, or dy. The elements of both are in the same
+ * order. One of the two has a rotated window. */
 
 typedef struct FN(head_gradient) {
     const trope_plan *plan;
     const trope_plan_operand *operand;
-    const char *x, *dy; /* the head */
+    FN(head_values) in, out;
     char *dst;          /* NULL: not wanted */
     const char *weight; /* of the head; NULL: none */
     REAL *sums;         /* of the head's weights; NULL: not wanted */
     REAL rstd;
-    REAL u[TROPE_MAX_ROTARY_DIM];
+    REAL rotated[TROPE_MAX_ROTARY_DIM];
 } FN(head_gradient);
 
-/* M' of the window, by coefficients that are not rounded. */
-static void FN(rotate_window)(FN(head_gradient) * h, FN(coefficients) t)
+/* M, by the coefficients of M': the transpose of the transpose. With NATIVE they are rounded, as those of forward are. */
+static inline FN(pair_coefficients) FN(find_forward_coefficients)(const trope_plan *plan, FN(pair_coefficients) t)
+{
+    REAL c[] = {t.c1, -t.s2, t.c2, -t.s1};
+    if (plan->rounding == TROPE_ROUND_NATIVE)
+        FN(round_values)(plan->dtype, 4, c);
+    return (FN(pair_coefficients)){c[0], c[1], c[2], c[3]};
+}
+
+/* A window: M' of it, by coefficients that are not rounded, or M of it, as forward has it. */
+static void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward, const REAL *from,
+                              REAL *to, FN(coefficients) t)
+{
+    const int of_from = is_forward ? plan->interleaved_forward_src : plan->interleaved_src,
+              of_to = is_forward ? plan->interleaved_src : plan->interleaved_dst;
+    const int pairs = o->rotary_dim / 2, native = is_forward ? FN(native_kind)(plan) : 0;
+    for (int i = 0; i < pairs; i++) {
+        const FN(pair) in = {from[trope_first_of_pair(of_from, plan->parts, pairs, i)],
+                             from[trope_second_of_pair(of_from, plan->parts, pairs, i)]};
+        const FN(pair_coefficients) c = {t.c1[i], t.s1[i], t.c2[i], t.s2[i]};
+        const FN(pair) out = FN(rotate_pair)(native, in, is_forward ? FN(find_forward_coefficients)(plan, c) : c);
+        to[trope_first_of_pair(of_to, plan->parts, pairs, i)] = out.first;
+        to[trope_second_of_pair(of_to, plan->parts, pairs, i)] = out.second;
+    }
+    if (is_forward)
+        FN(round_rotated)(plan, o->rotary_dim, to);
+}
+
+/* Rotates the window of what forward rotates, or of dy, and finds rstd. Not inlined: its array is not needed later. */
+static __attribute__((noinline)) void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t,
+                                                     const int64_t head[2])
 {
     const trope_plan *plan = h->plan;
     const trope_plan_operand *o = h->operand;
-    const int64_t step = o->src_stride[TROPE_DIM_ELEMENT];
-    const int pairs = o->rotary_dim / 2;
-    REAL dy[TROPE_MAX_ROTARY_DIM];
-    FN(load_strided)(dy, h->dy + o->rotary_offset * step * plan->element_size, step, plan->dtype, o->rotary_dim);
-    for (int i = 0; i < pairs; i++) {
-        const FN(pair) in = {dy[trope_first_of_pair(plan->interleaved_src, plan->parts, pairs, i)],
-                             dy[trope_second_of_pair(plan->interleaved_src, plan->parts, pairs, i)]};
-        const FN(pair_coefficients) c = {t.c1[i], t.s1[i], t.c2[i], t.s2[i]};
-        const FN(pair) out = FN(rotate_pair)(0, in, c);
-        h->u[trope_first_of_pair(plan->interleaved_dst, plan->parts, pairs, i)] = out.first;
-        h->u[trope_second_of_pair(plan->interleaved_dst, plan->parts, pairs, i)] = out.second;
-    }
+    FN(head_values) *const side = o->norm.is_after ? &h->in : &h->out;
+    REAL window[TROPE_MAX_ROTARY_DIM];
+    FN(load_strided)
+    (window, side->at + o->rotary_offset * side->step * plan->element_size, side->step, plan->dtype, o->rotary_dim);
+    FN(rotate_window)(plan, o, o->norm.is_after, window, h->rotated, t);
+    side->rotated = h->rotated;
+    h->rstd = FN(find_rstd)(plan, o, row, head, &h->in);
 }
 
-/* u of elements [first, first + count), which are a block. */
-static void FN(load_u)(const FN(head_gradient) * h, int64_t first, int count, REAL *u)
-{
-    const trope_plan_operand *o = h->operand;
-    const int64_t step = o->src_stride[TROPE_DIM_ELEMENT], after = o->rotary_offset + o->rotary_dim;
-    FN(load_strided)(u, h->dy + first * step * h->plan->element_size, step, h->plan->dtype, count);
-    for (int i = 0; i < count; i++)
-        if (first + i >= o->rotary_offset && first + i < after)
-            u[i] = h->u[first + i - o->rotary_offset];
-}
-
-static void FN(load_x)(const FN(head_gradient) * h, int64_t first, int count, REAL *x)
-{
-    const int64_t step = h->operand->forward_src_stride[TROPE_DIM_ELEMENT];
-    FN(load_strided)(x, h->x + first * step * h->plan->element_size, step, h->plan->dtype, count);
-}
-
-/* Turns u of a block into g = w u. */
-static void FN(weigh)(const FN(head_gradient) * h, int64_t first, int count, REAL *u)
+/* Turns a block of `out` into g = w out. */
+static void FN(weigh)(const FN(head_gradient) * h, int64_t first, int count, REAL *out)
 {
     REAL w[NORM_BLOCK];
     if (!h->weight)
         return;
     FN(load_weights)(&h->operand->norm, h->weight, first, count, w);
     for (int i = 0; i < count; i++)
-        u[i] = w[i] * u[i];
+        out[i] = w[i] * out[i];
 }
 
-/* The sum of g x over the head; the terms of d_weight are added to its sums. */
-static REAL FN(sum_products)(const FN(head_gradient) * h)
+/* k, of the sum of g in over the head; the terms of d_weight are added to its sums. */
+static REAL FN(find_slope)(const FN(head_gradient) * h)
 {
-    REAL x[NORM_BLOCK], g[NORM_BLOCK];
+    REAL in[NORM_BLOCK], g[NORM_BLOCK];
     FN(head_sum) sum;
     sum.count = 0;
     for (int64_t e = 0; e < h->operand->head_dim; e += NORM_BLOCK) {
         const int64_t left = h->operand->head_dim - e;
         const int count = (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
-        FN(load_x)(h, e, count, x);
-        FN(load_u)(h, e, count, g);
+        FN(load_block)(h->plan, h->operand, &h->in, e, count, in);
+        FN(load_block)(h->plan, h->operand, &h->out, e, count, g);
         for (int i = 0; h->sums && i < count; i++)
-            h->sums[e + i] = REAL_FMA(g[i], x[i] * h->rstd, h->sums[e + i]);
+            h->sums[e + i] = REAL_FMA(g[i], in[i] * h->rstd, h->sums[e + i]);
         FN(weigh)(h, e, count, g);
         for (int i = 0; i < count; i++)
-            g[i] *= x[i];
+            g[i] *= in[i];
         FN(add_block)(&sum, g, count);
     }
-    return FN(end_sum)(&sum);
+    return REAL_NORM_SLOPE(FN(end_sum)(&sum) / (REAL)h->operand->head_dim, h->rstd);
+}
+
+/* The gradient of a block of `in`. */
+static void FN(find_gradient)(const FN(head_gradient) * h, REAL k, int64_t first, int count, REAL *g)
+{
+    REAL in[NORM_BLOCK];
+    FN(load_block)(h->plan, h->operand, &h->in, first, count, in);
+    FN(load_block)(h->plan, h->operand, &h->out, first, count, g);
+    FN(weigh)(h, first, count, g);
+    for (int i = 0; i < count; i++)
+        g[i] = h->rstd * REAL_FMA(-in[i], k, g[i]);
+}
+
+/* The same of the window, in place of what was rotated. */
+static void FN(find_window_gradient)(FN(head_gradient) * h, REAL k)
+{
+    const trope_plan_operand *o = h->operand;
+    REAL g[NORM_BLOCK];
+    for (int e = 0; e < o->rotary_dim;) {
+        const int count = count_block(o, o->rotary_offset + e);
+        FN(find_gradient)(h, k, o->rotary_offset + e, count, g);
+        memcpy(h->rotated + e, g, (size_t)count * sizeof *g);
+        e += count;
+    }
 }
 
 /* Stores a block of results, added to what dst holds if asked to: with NATIVE, which `rounding` is, they are rounded before. */
@@ -97,18 +130,20 @@ static void FN(store_block)(const FN(head_gradient) * h, int64_t first, int coun
     FN(store_strided)(to, value, step, h->plan->dtype, count);
 }
 
-static void FN(store_gradient)(const FN(head_gradient) * h, REAL k)
+static __attribute__((noinline)) void FN(store_gradient)(FN(head_gradient) * h, FN(coefficients) t, REAL k)
 {
-    REAL x[NORM_BLOCK], g[NORM_BLOCK];
-    for (int64_t e = 0; e < h->operand->head_dim; e += NORM_BLOCK) {
-        const int64_t left = h->operand->head_dim - e;
-        const int count = (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
-        FN(load_x)(h, e, count, x);
-        FN(load_u)(h, e, count, g);
-        FN(weigh)(h, e, count, g);
-        for (int i = 0; i < count; i++)
-            g[i] = h->rstd * REAL_FMA(-x[i], k, g[i]);
-        FN(store_block)(h, e, count, g);
+    const trope_plan_operand *o = h->operand;
+    REAL block[NORM_BLOCK], window[TROPE_MAX_ROTARY_DIM];
+    if (o->norm.is_after) {
+        FN(find_window_gradient)(h, k);
+        FN(rotate_window)(h->plan, o, 0, h->rotated, window, t);
+    }
+    for (int64_t e = 0; e < o->head_dim;) {
+        const int count = count_block(o, e), rotated = o->norm.is_after && is_in_window(o, e);
+        if (!rotated)
+            FN(find_gradient)(h, k, e, count, block);
+        FN(store_block)(h, e, count, rotated ? window + (e - o->rotary_offset) : block);
+        e += count;
     }
 }
 
@@ -135,21 +170,12 @@ static void FN(copy_padding)(const FN(head_gradient) * h)
     REAL value;
     for (int64_t e = 0; h->dst && e < o->head_dim; e++) {
         if (!o->accumulate) {
-            memmove(h->dst + e * to, h->dy + e * from, (size_t)size);
+            memmove(h->dst + e * to, h->out.at + e * from, (size_t)size);
             continue;
         }
-        FN(load)(&value, h->dy + e * from, h->plan->dtype, 1);
+        FN(load)(&value, h->out.at + e * from, h->plan->dtype, 1);
         FN(store_block)(h, e, 1, &value);
     }
-}
-
-/* Whether a position of the row is out of a table and drives a pair of the operand. */
-static int FN(is_poisoned)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
-{
-    for (int pair = 0; row->poisoned && pair < o->rotary_dim / 2; pair++)
-        if (row->poisoned >> trope_pair_axis(plan, pair) & 1)
-            return 1;
-    return 0;
 }
 
 static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
@@ -164,15 +190,14 @@ static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN
         FN(copy_padding)(h);
         return;
     }
-    if (FN(is_poisoned)(h->plan, o, row)) {
+    if (trope_is_poisoned(h->plan, o, row)) {
         FN(fill_head)(h, FN(canonical)((REAL)NAN));
         return;
     }
-    FN(rotate_window)(h, t);
-    h->rstd = FN(find_rstd)(h->plan, o, row, head, h->x, o->forward_src_stride[TROPE_DIM_ELEMENT]);
-    const REAL p = FN(sum_products)(h);
+    FN(begin_head)(h, row, t, head);
+    const REAL k = FN(find_slope)(h);
     if (h->dst)
-        FN(store_gradient)(h, REAL_NORM_SLOPE(p / (REAL)o->head_dim, h->rstd));
+        FN(store_gradient)(h, t, k);
 }
 
 static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const int64_t head[2])
@@ -181,22 +206,33 @@ static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const 
            head[1] * stride[TROPE_DIM_HEAD];
 }
 
+/* Sets where a head and its weights are. */
+static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const int64_t head[2])
+{
+    const trope_plan_operand *o = h->operand;
+    const int64_t size = h->plan->element_size;
+    h->in = (FN(head_values)){o->forward_src + FN(offset_of)(o->forward_src_stride, row, head) * size,
+                              o->forward_src_stride[TROPE_DIM_ELEMENT], NULL};
+    h->out =
+        (FN(head_values)){o->src + FN(offset_of)(o->src_stride, row, head) * size, o->src_stride[TROPE_DIM_ELEMENT], NULL};
+    h->dst = o->dst ? o->dst + FN(offset_of)(o->dst_stride, row, head) * size : NULL;
+    h->weight = FN(weights_of_head)(o, head);
+    h->sums = NULL;
+}
+
 /* SUMS: of the operand's weights, or NULL. Not inlined, so that the stack does not hold its arrays while coefficients are found. */
 static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o,
                                                               const trope_row *row, FN(coefficients) t, REAL *sums)
 {
-    const int64_t size = plan->element_size;
     FN(head_gradient) h;
     h.plan = plan;
     h.operand = o;
     for (int64_t group = 0; group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
             const int64_t head[] = {group, in_group}, number = group * o->heads_per_group + in_group;
-            h.x = o->forward_src + FN(offset_of)(o->forward_src_stride, row, head) * size;
-            h.dy = o->src + FN(offset_of)(o->src_stride, row, head) * size;
-            h.dst = o->dst ? o->dst + FN(offset_of)(o->dst_stride, row, head) * size : NULL;
-            h.weight = FN(weights_of_head)(o, head);
-            h.sums = sums ? sums + number * o->norm.weight_of_head : NULL;
+            FN(place_head)(&h, row, head);
+            if (sums)
+                h.sums = sums + number * o->norm.weight_of_head;
             FN(gradient_of_head)(&h, row, t, head);
         }
     }
@@ -226,4 +262,27 @@ static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t 
                 of_operand += trope_count_weights(o);
         }
     }
+}
+
+static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                   const trope_row_angles *angles, const int64_t head[2], double *du)
+{
+#ifdef REAL_IS_DOUBLE
+    const FN(coefficients) t = {angles->c1, angles->s1, angles->c2, angles->s2};
+#else
+    const double *const from[] = {angles->c1, angles->s1, angles->c2, angles->s2};
+    REAL space[4][TROPE_MAX_PAIRS];
+    for (int c = 0; c < 4; c++)
+        for (int i = 0; i < o->rotary_dim / 2; i++)
+            space[c][i] = (REAL)from[c][i];
+    const FN(coefficients) t = {space[0], space[1], space[2], space[3]};
+#endif
+    FN(head_gradient) h;
+    h.plan = plan;
+    h.operand = o;
+    FN(place_head)(&h, row, head);
+    FN(begin_head)(&h, row, t, head);
+    FN(find_window_gradient)(&h, FN(find_slope)(&h));
+    for (int e = 0; e < o->rotary_dim; e++)
+        du[e] = FN(canonical)(h.rotated[e]);
 }

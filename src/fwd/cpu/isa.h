@@ -27,4 +27,17 @@
 /* Elements of a head that a norm takes at a time, a power of two. */
 #define NORM_BLOCK 64
 
+/* Elements of a head from element `e` on that are stored at a time: up to NORM_BLOCK of them, all in the window or all outside. */
+static inline int count_block(const trope_plan_operand *o, int64_t e)
+{
+    const int64_t window = o->rotary_offset, after = window + o->rotary_dim;
+    const int64_t left = (e < window ? window : e < after ? after : o->head_dim) - e;
+    return (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
+}
+
+static inline int is_in_window(const trope_plan_operand *o, int64_t e)
+{
+    return e >= o->rotary_offset && e < o->rotary_offset + o->rotary_dim;
+}
+
 #endif

@@ -82,17 +82,33 @@ static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_opera
         FN(store)(place, rstd, REAL_DTYPE, 1);
 }
 
-/* rstd of a head whose elements are `step` apart. */
-static __attribute__((noinline)) REAL FN(compute_rstd)(const trope_plan *plan, const trope_plan_operand *o, const char *x,
-                                                       int64_t step)
+/* A head in memory. The rotated window, if there is one, replaces the elements of the window. */
+typedef struct FN(head_values) {
+    const char *at;
+    int64_t step; /* elements from one to the next */
+    const REAL *rotated;
+} FN(head_values);
+
+/* Elements [first, first + count) of a head, which are a block. */
+static inline void FN(load_block)(const trope_plan *plan, const trope_plan_operand *o, const FN(head_values) * head,
+                                  int64_t first, int count, REAL *to)
 {
-    const int64_t bytes = step * plan->element_size;
+    FN(load_strided)(to, head->at + first * head->step * plan->element_size, head->step, plan->dtype, count);
+    for (int i = 0; head->rotated && i < count; i++)
+        if (is_in_window(o, first + i))
+            to[i] = head->rotated[first + i - o->rotary_offset];
+}
+
+/* rstd of a head. */
+static __attribute__((noinline)) REAL FN(compute_rstd)(const trope_plan *plan, const trope_plan_operand *o,
+                                                       const FN(head_values) * x)
+{
     REAL squares[NORM_BLOCK];
     FN(head_sum) sum;
     sum.count = 0;
     for (int64_t e = 0; e < o->head_dim; e += NORM_BLOCK) {
         const int count = (int)(o->head_dim - e < NORM_BLOCK ? o->head_dim - e : NORM_BLOCK);
-        FN(load_strided)(squares, x + e * bytes, step, plan->dtype, count);
+        FN(load_block)(plan, o, x, e, count, squares);
         for (int i = 0; i < count; i++)
             squares[i] *= squares[i];
         FN(add_block)(&sum, squares, count);
@@ -100,11 +116,11 @@ static __attribute__((noinline)) REAL FN(compute_rstd)(const trope_plan *plan, c
     return REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
 }
 
-/* The same, computed or read. */
+/* The same, computed or read. x: what is normalised. */
 static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
-                          const char *x, int64_t step)
+                          const FN(head_values) * x)
 {
-    REAL rstd = o->norm.reads_rstd ? 0 : FN(compute_rstd)(plan, o, x, step);
+    REAL rstd = o->norm.reads_rstd ? 0 : FN(compute_rstd)(plan, o, x);
     FN(share_rstd)(plan, o, row, head, &rstd);
     return rstd;
 }

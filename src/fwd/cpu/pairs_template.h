@@ -31,3 +31,10 @@ static inline FN(pair) FN(rotate_pair)(int native, FN(pair) x, FN(pair_coefficie
                                  : trope_rotate_native_bf16(x, t);
 #endif
 }
+
+/* Rounds what the rotation gives as native rounding does before a norm. */
+static inline void FN(round_rotated)(const trope_plan *plan, int count, REAL *y)
+{
+    if (plan->rounding != TROPE_ROUND_ONCE)
+        FN(round_values)(plan->dtype, count, y);
+}

@@ -18,7 +18,8 @@ typedef struct trope_row_kernels {
     void (*rotate)(const trope_plan *plan, int64_t begin, int64_t end);
     /* The coefficients that `rotate` uses for a row. */
     void (*angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out);
-    /* The window of a head of forward_src, normalised as `rotate` does it: what the gradient of the angles is made of. */
+    /* The window of a head of forward_src, normalised before the rotation as `rotate` does it: the gradient of the angles takes
+     * it for x. */
     void (*normalised)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
                        double *out);
 } trope_row_kernels;

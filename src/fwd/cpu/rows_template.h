@@ -196,34 +196,39 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
 
 /* ---- a head with a norm ---- */
 
-/* Normalises a head, and rotates its window. */
+/* Normalises a head and rotates its window, or rotates the window and normalises the head. With native rounding, what the first
+ * step gives is rounded before the second. */
 static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *plan, const trope_plan_operand *o,
                                                             const trope_row *row, FN(coefficients) t, const int64_t head[2],
                                                             head_place place)
 {
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
-    const int64_t window = o->rotary_offset, after = window + o->rotary_dim;
+    const int is_after = o->norm.is_after;
     const char *weight = FN(weights_of_head)(o, head);
-    const REAL rstd = FN(find_rstd)(plan, o, row, head, place.src, from);
-    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
-    FN(load_strided)(x, place.src + window * from * size, from, plan->dtype, o->rotary_dim);
-    FN(normalise)(plan, &o->norm, weight, window, o->rotary_dim, rstd, x);
-    if (o->rotary_dim) {
+    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM], block[NORM_BLOCK];
+    const FN(head_values) normed = {place.src, from, is_after ? y : NULL};
+    REAL rstd = is_after ? 0 : FN(find_rstd)(plan, o, row, head, &normed);
+    FN(load_strided)(x, place.src + o->rotary_offset * from * size, from, plan->dtype, o->rotary_dim);
+    if (!is_after)
+        FN(normalise)(plan, &o->norm, weight, o->rotary_offset, o->rotary_dim, rstd, x);
+    if (o->rotary_dim)
         FN(rotate_parts)(plan, o, x, y, t);
-        FN(store_strided)(place.dst + window * to * size, y, to, plan->dtype, o->rotary_dim);
+    if (is_after) {
+        FN(round_rotated)(plan, o->rotary_dim, y);
+        rstd = FN(find_rstd)(plan, o, row, head, &normed);
+        if (trope_is_poisoned(plan, o, row)) /* the whole head, whatever rstd the caller has */
+            rstd = (REAL)NAN;
     }
     for (int64_t e = 0; e < o->head_dim;) {
-        const int64_t left = (e < window ? window : o->head_dim) - e;
-        const int count = (int)(left < NORM_BLOCK ? left : NORM_BLOCK);
-        if (e >= window && e < after) {
-            e = after;
-            continue;
-        }
-        FN(load_strided)(x, place.src + e * from * size, from, plan->dtype, count);
-        FN(normalise)(plan, &o->norm, weight, e, count, rstd, x);
+        const int count = count_block(o, e), rotated = is_in_window(o, e);
+        REAL *values = rotated ? y + (e - o->rotary_offset) : block;
+        if (!rotated)
+            FN(load_strided)(values, place.src + e * from * size, from, plan->dtype, count);
+        if (is_after || !rotated)
+            FN(normalise)(plan, &o->norm, weight, e, count, rstd, values);
         for (int i = 0; i < count; i++)
-            x[i] = FN(canonical)(x[i]);
-        FN(store_strided)(place.dst + e * to * size, x, to, plan->dtype, count);
+            values[i] = FN(canonical)(values[i]);
+        FN(store_strided)(place.dst + e * to * size, values, to, plan->dtype, count);
         e += count;
     }
 }
@@ -234,7 +239,7 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     const int64_t *f = o->forward_src_stride, step = f[TROPE_DIM_ELEMENT];
     const char *x =
         o->forward_src + (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
-    const REAL rstd = FN(find_rstd)(plan, o, row, head, x, step);
+    const REAL rstd = FN(find_rstd)(plan, o, row, head, &(const FN(head_values)){x, step, NULL});
     REAL block[NORM_BLOCK];
     for (int e = 0; e < o->rotary_dim; e += NORM_BLOCK) {
         const int64_t first = o->rotary_offset + e;

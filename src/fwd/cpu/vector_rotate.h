@@ -186,8 +186,8 @@ ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, vector_source
 static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
     if (plan->rounding != TROPE_ROUND_ONCE || (o->rotary_dim && o->part_pairs < VECTOR_WIDTH) ||
-        (o->norm.is_given && o->head_dim > TROPE_MAX_ROTARY_DIM) || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
-        o->dst_stride[TROPE_DIM_ELEMENT] != 1)
+        (o->norm.is_given && (o->head_dim > TROPE_MAX_ROTARY_DIM || o->norm.is_after)) ||
+        o->src_stride[TROPE_DIM_ELEMENT] != 1 || o->dst_stride[TROPE_DIM_ELEMENT] != 1)
         return 0;
     return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->part_pairs % VECTOR_WIDTH == 0);
 }
