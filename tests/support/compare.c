@@ -118,10 +118,12 @@ static void compare_norm(compare_state *s, int operand, const reference_result *
     const int64_t rows = a->batch * a->tokens;
     for (int64_t i = 0; expected->rstd[operand] && i < rows * reference_heads(a, operand); i++) {
         const char *address = (const char *)norm->rstd + (size_t)i * number_size(dtype);
+        const reference_element *e = &expected->rstd[operand][i];
+        const double got = number_load(dtype, address);
         mark(s, address, number_size(dtype));
-        if (number_load(dtype, address) != expected->rstd[operand][i])
-            complain(s, "norms[%d].rstd[%lld]: %.17g, expected %.17g", operand, (ll)i, number_load(dtype, address),
-                     expected->rstd[operand][i]);
+        if (e->kind == REFERENCE_NAN ? !isnan(got) : !(fabsl(got - e->value) <= e->tolerance))
+            complain(s, "norms[%d].rstd[%lld]: %.17g, expected %s%.17Lg +- %.3g", operand, (ll)i, got,
+                     e->kind == REFERENCE_NAN ? "NaN, not " : "", e->value, e->tolerance);
     }
 }
 

@@ -47,6 +47,7 @@ static const struct {
     [OPTION_GRADIENT] = {"gradient", {"none", "too", "only"}},
     [OPTION_GRADIENT_TABLE] = {"gradient_table", {"like-table", "rows", "batch-rows", "axes-batch-rows", "strided"}},
     [OPTION_NORM] = {"norm", {"none", "all", "each", "alone"}},
+    [OPTION_NORM_ORDER] = {"norm_order", {"before", "after"}},
     [OPTION_WEIGHT] = {"weight", {"none", "f32", "f16", "bf16", "f64"}},
     [OPTION_WEIGHT_HEADS] = {"weight_heads", {"same", "own"}},
     [OPTION_WEIGHT_PLUS] = {"weight_plus", {"zero", "one"}},
@@ -160,14 +161,14 @@ static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
 
 static void repair_norms(uint8_t *v)
 {
-    static const uint8_t of_norm[] = {OPTION_RSTD,         OPTION_WEIGHT,      OPTION_D_WEIGHT,
-                                      OPTION_WEIGHT_HEADS, OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING},
+    static const uint8_t of_norm[] = {OPTION_RSTD,        OPTION_WEIGHT,        OPTION_D_WEIGHT,  OPTION_WEIGHT_HEADS,
+                                      OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING, OPTION_NORM_ORDER},
                          of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,       OPTION_AXES,   OPTION_ANGLES,
                                           OPTION_COLUMNS, OPTION_ANGLE_DTYPE, OPTION_TABLE,  OPTION_POSITIONS,
                                           OPTION_RANGE,   OPTION_TURN,        OPTION_WINDOW, OPTION_MSCALE,
                                           OPTION_GRADIENT};
     if (v[OPTION_NORM] == NORM_NONE)
-        clear_options(v, of_norm, 6);
+        clear_options(v, of_norm, sizeof of_norm);
     else if (v[OPTION_NORM] == NORM_ALL || v[OPTION_SHARED] != SHARED_EACH)
         v[OPTION_SHARED] = SHARED_NONE;
     if (v[OPTION_WEIGHT] == WEIGHT_NONE)

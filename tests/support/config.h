@@ -61,6 +61,7 @@ typedef enum config_option {
     OPTION_GRADIENT,
     OPTION_GRADIENT_TABLE,
     OPTION_NORM,
+    OPTION_NORM_ORDER, /* TROPE_NORM_BEFORE or _AFTER less 1 */
     OPTION_WEIGHT,
     OPTION_WEIGHT_HEADS,
     OPTION_WEIGHT_PLUS,   /* weight_plus_one */

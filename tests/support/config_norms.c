@@ -57,7 +57,8 @@ int config_make_norm(builder *b, int i)
     trope_norm *n = &b->c->norms[i];
     if (!has_norm(b, i))
         return 0;
-    *n = (trope_norm){.struct_size = sizeof *n, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE};
+    *n = (trope_norm){
+        .struct_size = sizeof *n, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE + choose(b, OPTION_NORM_ORDER)};
     n->eps = epsilons[between(b, 0, 3)];
     make_weight(b, n, heads, o->head_dim, number_size(dtype));
     n->rstd_use = b->v[OPTION_RSTD];

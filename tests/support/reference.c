@@ -24,10 +24,12 @@ static double fused_exactly(const trope_args *args, term own, term product)
 /* In the arithmetic, before the store: one product rounded, the other fused with the sum. */
 static reference_element fused(const trope_args *args, term own, term product)
 {
-    if (own.error == 0 && product.error == 0)
+    if (own.error == 0 && product.error == 0 && own.off == 0 && product.off == 0)
         return a_number(fused_exactly(args, own, product), 0);
     const long double value = own.x * own.coefficient + product.x * product.coefficient;
     double tolerance = fabs(own.x) * own.error + fabs(product.x) * product.error;
+    tolerance += own.off * ((double)fabsl(own.coefficient) + own.error);
+    tolerance += product.off * ((double)fabsl(product.coefficient) + product.error);
     tolerance += unit(args) * (double)fabsl(product.x * product.coefficient);
     if (args->rounding != TROPE_ROUND_ONCE)
         tolerance += unit(args) * (double)fabsl(own.x * own.coefficient);
@@ -56,15 +58,16 @@ static reference_element unfused(int32_t dtype, term a, term b)
 
 /* A product by a coefficient that already has mscale in it. Where cos and sin are a table's it is exactly their product with
  * mscale, rounded (but for double, which is as wide as this is computed). */
-static term term_of(const trope_args *args, const turn *t, double x, long double coefficient)
+static term term_of(const trope_args *args, const turn *t, double x, double off, long double coefficient)
 {
     const double m = scale(args);
     if (t->error == 0 && !is_double(args))
-        return (term){x, (float)coefficient, 0};
-    return (term){x, coefficient, fabs(m) * t->error + (m != 1 ? unit(args) * (double)fabsl(coefficient) : 0)};
+        return (term){x, (float)coefficient, 0, off};
+    return (term){x, coefficient, fabs(m) * t->error + (m != 1 ? unit(args) * (double)fabsl(coefficient) : 0), off};
 }
 
-static void rotate_pair(const trope_args *args, int backward, const turn *t, const double x[2], reference_element y[2])
+static void rotate_pair(const trope_args *args, int backward, const turn *t, const double x[2], const double off[2],
+                        reference_element y[2])
 {
     const long double m = scale(args), sign = args->inverse ? -1 : 1;
     long double matrix[2][2] = {{m * t->cosine[0], -m * sign * t->sine[0]}, {m * sign * t->sine[1], m * t->cosine[1]}};
@@ -75,7 +78,8 @@ static void rotate_pair(const trope_args *args, int backward, const turn *t, con
     }
     for (int i = 0; i < 2; i++) {
         const int other = 1 - i;
-        const term own = term_of(args, t, x[i], matrix[i][i]), product = term_of(args, t, x[other], matrix[i][other]);
+        const term own = term_of(args, t, x[i], off[i], matrix[i][i]),
+                   product = term_of(args, t, x[other], off[other], matrix[i][other]);
         if (args->rounding == TROPE_ROUND_ONCE || is_double(args))
             y[i] = fused(args, own, product);
         else
@@ -88,7 +92,7 @@ static void rotate_pair(const trope_args *args, int backward, const turn *t, con
 /* ---- Sums and stores ---- */
 
 /* What is between the least and the greatest number is, rounded, between those rounded. */
-static void round_to_dtype(const trope_args *args, reference_element *y)
+void reference_round(const trope_args *args, reference_element *y)
 {
     if (args->dtype == TROPE_F32 || is_double(args) || y->kind != REFERENCE_NUMBER)
         return;
@@ -101,7 +105,7 @@ static void round_to_dtype(const trope_args *args, reference_element *y)
 static void accumulate(const trope_args *args, double before, reference_element *y)
 {
     if (args->rounding == TROPE_ROUND_NATIVE)
-        round_to_dtype(args, y);
+        reference_round(args, y);
     if (y->tolerance == 0) {
         y->value = is_double(args) ? before + (double)y->value : (float)before + (float)y->value;
         y->kind = y->kind == REFERENCE_NAN ? REFERENCE_NAN : REFERENCE_NUMBER;
@@ -170,7 +174,7 @@ static void load_source(const walk *w, head h)
 {
     const tensor src = tensor_of(w->args, h.operand, TENSOR_SRC, w->backward);
     for (int64_t i = 0; i < src.size[TROPE_DIM_ELEMENT]; i++)
-        w->x[i] = source_at(w, h, &src, i);
+        w->x[i] = source_at(w, h, &src, i), w->off[i] = 0;
     if (is_normed(w, h.operand) && !w->backward)
         reference_normalise(w, h);
 }
@@ -190,23 +194,24 @@ static void copy_head(const walk *w, head h)
     }
 }
 
-static void rotate_head(const walk *w, head h)
+void reference_rotate(const walk *w, head h, int backward, reference_element *to)
 {
     const trope_operand *o = &w->args->operands[h.operand];
     trope_args args = *w->args;
-    if (w->backward && is_normed(w, h.operand))
+    if (backward && is_normed(w, h.operand))
         args.rounding = TROPE_ROUND_ONCE;
-    const int32_t in = w->backward ? pairing_out(w->args) : w->args->pairing;
-    const int32_t out = w->backward ? w->args->pairing : pairing_out(w->args);
+    const int32_t in = backward ? pairing_out(w->args) : w->args->pairing;
+    const int32_t out = backward ? w->args->pairing : pairing_out(w->args);
     for (int pair = 0; pair < pairs_of(o); pair++) {
-        int from[2], to[2];
+        int from[2], into[2];
         reference_element rotated[2];
         reference_pair_elements(w->args, in, o->rotary_dim, pair, from);
-        reference_pair_elements(w->args, out, o->rotary_dim, pair, to);
+        reference_pair_elements(w->args, out, o->rotary_dim, pair, into);
         const double x[2] = {w->x[o->rotary_offset + from[0]], w->x[o->rotary_offset + from[1]]};
-        rotate_pair(&args, w->backward, &w->turns[pair], x, rotated);
+        const double off[2] = {w->off[o->rotary_offset + from[0]], w->off[o->rotary_offset + from[1]]};
+        rotate_pair(&args, backward, &w->turns[pair], x, off, rotated);
         for (int i = 0; i < 2; i++)
-            w->head[o->rotary_offset + to[i]] = rotated[i];
+            to[o->rotary_offset + into[i]] = rotated[i];
     }
 }
 
@@ -220,9 +225,9 @@ static void write_head(const walk *w, head h)
     load_source(w, h);
     copy_head(w, h);
     if (rotates(w))
-        rotate_head(w, h);
-    if (is_normed(w, h.operand) && w->backward)
-        reference_norm_gradient(w, h);
+        reference_rotate(w, h, w->backward, w->head);
+    if (is_normed(w, h.operand))
+        w->backward ? reference_norm_gradient(w, h) : reference_normalise_rotated(w, h);
     if (!w->result->operands[h.operand])
         return;
     memcpy(w->result->operands[h.operand] + head_number(w, h, &dst), w->head,
@@ -244,7 +249,7 @@ static void store_token(const walk *w, int operand)
         }
         if (w->backward && o->accumulate)
             accumulate(w->args, element_at(w, &dst, i), y);
-        round_to_dtype(w->args, y);
+        reference_round(w->args, y);
     }
 }
 
@@ -298,6 +303,7 @@ reference_result reference_run(const trope_args *args, int backward)
     *w = (walk){.args = args, .backward = backward, .result = &result};
     w->head = calloc((size_t)widest, sizeof *w->head);
     w->x = calloc((size_t)widest, sizeof *w->x);
+    w->off = calloc((size_t)widest, sizeof *w->off);
     for (w->batch = 0; w->batch < args->batch; w->batch++)
         for (w->token = 0; w->token < args->tokens; w->token++) {
             w->place = reference_find(args, w->batch, w->token);
@@ -305,6 +311,7 @@ reference_result reference_run(const trope_args *args, int backward)
         }
     free(w->head);
     free(w->x);
+    free(w->off);
     free(w);
     reference_finish_sums(args, &result);
     return result;

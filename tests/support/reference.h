@@ -57,9 +57,9 @@ typedef struct reference_result {
     reference_element *operands[TROPE_MAX_OPERANDS]; /* by the number of dst's elements (support/tensor.h), NULL without */
     reference_sum *angles;                           /* element i from d_freqs or d_inv_freq on, NULL when not asked for */
     int64_t angle_count;
-    double *rstd[TROPE_MAX_OPERANDS];           /* [batch, tokens, heads], NULL where none is written */
-    reference_sum *weights[TROPE_MAX_OPERANDS]; /* of d_weight, NULL when not asked for */
-    int32_t status;                             /* the bits that the status word gets */
+    reference_element *rstd[TROPE_MAX_OPERANDS]; /* [batch, tokens, heads], NULL where none is written */
+    reference_sum *weights[TROPE_MAX_OPERANDS];  /* of d_weight, NULL when not asked for */
+    int32_t status;                              /* the bits that the status word gets */
     int backward;
 } reference_result;
 

@@ -8,7 +8,8 @@ static void add_to_sum(const walk *w, int64_t index, long double factor, term t)
     reference_sum *sum = &w->result->angles[index];
     sum->value += factor * t.x * t.coefficient;
     sum->magnitude += fabs((double)(factor * t.x * t.coefficient));
-    sum->tolerance += fabs((double)factor * t.x) * t.error;
+    sum->tolerance += fabs((double)factor * t.x) * t.error + fabs((double)(factor * t.coefficient)) * t.off;
+    sum->tolerance += fabs((double)factor) * t.error * t.off;
     sum->terms++;
 }
 
@@ -26,16 +27,16 @@ static void gradient_strides(const trope_args *args, int64_t stride[4])
 
 /* What a pair of one head adds to the gradient of its angles, from
  *     y1 = m (x1 cos a1 - sign x2 sin a1)        y2 = m (x2 cos a2 + sign x1 sin a2). */
-static void add_pair(const walk *w, int pair, const double x[2], const double g[2])
+static void add_pair(const walk *w, int pair, const double x[2], const reference_element g[2])
 {
     const trope_args *args = w->args;
     const turn *t = &w->turns[pair];
     const long double m = scale(args), sign = args->inverse ? -1 : 1;
     const double length = fabs(x[0]) + fabs(x[1]);
-    const term first = {g[0], m * (-x[0] * t->sine[0] - sign * x[1] * t->cosine[0]),
-                        length * coefficient_error(args, t, 0)};
-    const term second = {g[1], m * (-x[1] * t->sine[1] + sign * x[0] * t->cosine[1]),
-                         length * coefficient_error(args, t, 1)};
+    const term first = {(double)g[0].value, m * (-x[0] * t->sine[0] - sign * x[1] * t->cosine[0]),
+                        length * coefficient_error(args, t, 0), g[0].tolerance};
+    const term second = {(double)g[1].value, m * (-x[1] * t->sine[1] + sign * x[0] * t->cosine[1]),
+                         length * coefficient_error(args, t, 1), g[1].tolerance};
     if (args->d_inv_freq) {
         add_to_sum(w, pair, t->position, first);
         add_to_sum(w, pair, t->position, second);
@@ -53,24 +54,26 @@ static void add_pair(const walk *w, int pair, const double x[2], const double g[
 void reference_add_head(const walk *w, head h)
 {
     const trope_operand *o = &w->args->operands[h.operand];
-    const tensor dy = tensor_of(w->args, h.operand, TENSOR_SRC, 1);
-    const int64_t dy_window = head_number(w, h, &dy) + o->rotary_offset;
-    if (pairs_of(o)) {
+    reference_element *d = calloc((size_t)o->head_dim, sizeof *d);
+    const int is_added = pairs_of(o) && reference_rotated_gradient(w, h, d);
+    if (is_added) {
         reference_load_head(w, h, TENSOR_FORWARD_SRC);
         reference_normalise(w, h);
     }
-    for (int pair = 0; pair < pairs_of(o); pair++) {
+    for (int pair = 0; is_added && pair < pairs_of(o); pair++) {
         int in[2], out[2];
-        double x[2], g[2];
+        double x[2];
+        reference_element g[2];
         reference_pair_elements(w->args, w->args->pairing, o->rotary_dim, pair, in);
         reference_pair_elements(w->args, pairing_out(w->args), o->rotary_dim, pair, out);
         for (int i = 0; i < 2; i++) {
             x[i] = w->x[o->rotary_offset + in[i]];
-            g[i] = element_at(w, &dy, dy_window + out[i]);
+            g[i] = d[o->rotary_offset + out[i]];
         }
         if (!w->turns[pair].is_poisoned)
             add_pair(w, pair, x, g);
     }
+    free(d);
 }
 
 static void finish_weights(const trope_args *args, reference_result *result)

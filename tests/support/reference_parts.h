@@ -28,11 +28,11 @@ static inline double scale(const trope_args *args)
     return is_double(args) ? m : (double)(float)m;
 }
 
-/* One product of the rotation: an element of the source, a coefficient and how far the library's may be from it. */
+/* One product of the rotation: an element of the source, a coefficient, and how far the library's may be from the two. */
 typedef struct term {
     double x;
     long double coefficient;
-    double error;
+    double error, off;
 } term;
 
 /* ---- Where a call is ---- */
@@ -52,7 +52,7 @@ typedef struct walk {
     int64_t batch, token;
     reference_place place;
     turn turns[TROPE_MAX_ROTARY_DIM / 2];
-    double *x;               /* of one head, what is rotated */
+    double *x, *off;         /* of one head, what is rotated, and how far the library's may be from it */
     reference_element *head; /* y of it, in the arithmetic */
     reference_result *result;
 } walk;
@@ -107,11 +107,25 @@ turn reference_find_turn(const trope_args *args, int64_t batch, const reference_
 /* Sets w->x to the elements of a head. */
 void reference_load_head(const walk *w, head h, tensor_role role);
 
-/* Normalises w->x, of a head of x, if the operand has a norm. Notes rstd where the call writes it. */
+/* Normalises w->x, of a head of x, if the operand has a norm before the rotation. Notes rstd where the call writes it. */
 void reference_normalise(const walk *w, head h);
 
-/* Turns M' dy in w->head into dx, and adds what the head has of d_weight. */
+/* Normalises w->head if the norm comes after the rotation. */
+void reference_normalise_rotated(const walk *w, head h);
+
+/* Turns dy in w->x, or M' dy in w->head, into dx in w->head, and adds what the head has of d_weight. */
 void reference_norm_gradient(const walk *w, head h);
+
+/* The gradient of a head that is rotated: dy, or that of the norm after the rotation. Returns 0 if the head is NaN. */
+int reference_rotated_gradient(const walk *w, head h, reference_element *d);
+
+/* ---- The rotation ---- */
+
+/* M w->x, or backward M' w->x, of the window. */
+void reference_rotate(const walk *w, head h, int backward, reference_element *to);
+
+/* Rounds to the operand's dtype. */
+void reference_round(const trope_args *args, reference_element *y);
 
 /* ---- The gradient of the angles ---- */
 

@@ -264,10 +264,19 @@ static void invert_sums(const trope_plan *plan, pair_sums *sums)
     }
 }
 
-/* Whether rows of a bucket, which are at one row of d_freqs, may be at different angles (of this axis). */
+static int has_norm_after(const trope_plan *plan)
+{
+    for (int i = 0; i < plan->operand_count; i++)
+        if (plan->operands[i].norm.is_after)
+            return 1;
+    return 0;
+}
+
+/* Whether rows of a bucket, which are at one row of d_freqs, may be at different angles: of this axis, or of the others, which a norm
+ * after the rotation needs too. */
 static int angles_differ(const trope_plan *plan)
 {
-    return (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
+    return (plan->axes > 1 && has_norm_after(plan)) || (plan->angles.stride.batch && !plan->d_freqs_stride.batch) ||
            (plan->angles.stride.row && !plan->d_freqs_stride.row);
 }
 
