@@ -20,28 +20,27 @@
     {                                                                                                                      \
         (const void *)norm_gradient_any_kernel<any_norm_gradient<DTYPE>>, "cuda-" name "-elements-norm-gradient"           \
     }
-#define NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES)                                                                \
+#define ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES, ORDER)                                                 \
     {                                                                                                                      \
-        (const void *)norm_gradient_kernel<norm_gradient_pass<DTYPE, ROWS, ANGLES>>,                                       \
+        (const void *)norm_gradient_kernel<norm_gradient_pass<DTYPE, ROWS, ANGLES, ORDER>>,                                \
             "cuda-" name "-vectors-norm-gradient" of                                                                       \
     }
+#define NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES)                                                                \
+    ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, of, ROWS, ANGLES, TROPE_NORM_BEFORE)
 /* Rows that are read may be poisoned if angles are tables, which only the general kernel can tell. */
 #define FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                            \
-    {                                                                                                                      \
-        {NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                          \
-         NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                         \
-            {NORM_GRADIENT_KERNEL(name, DTYPE, "-read-phase", ROWS_READ, ANGLES_PHASE)},                                   \
-            {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                            \
-             NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)},                           \
-        {                                                                                                                  \
-            NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", ROWS_SEARCHED_GENERIC, ANGLES_PHASE)              \
-        }                                                                                                                  \
-    }
+    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE),                             \
+      NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-table", ROWS_FROM_TOKENS, ANGLES_TABLE)},                            \
+     {NORM_GRADIENT_KERNEL(name, DTYPE, "-read-phase", ROWS_READ, ANGLES_PHASE)},                                          \
+     {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                                   \
+      NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)},                                  \
+     {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", ROWS_SEARCHED_GENERIC, ANGLES_PHASE)}},                 \
+        ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "-after-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE,              \
+                                     TROPE_NORM_AFTER)
 #define FEW_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                             \
+    {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)}},                           \
     {                                                                                                                      \
-        {                                                                                                                  \
-            NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)                        \
-        }                                                                                                                  \
+        NULL, NULL                                                                                                         \
     }
 /* FAST: those of norms. */
 #define BACKWARD_KERNELS(name, DTYPE, FAST)                                                                                \
@@ -49,7 +48,7 @@
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
         {                                                                                                                  \
-            FAST(name, DTYPE), {NULL, NULL}, NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY),                  \
+            FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                     \
                 ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                      \
         }                                                                                                                  \
     }

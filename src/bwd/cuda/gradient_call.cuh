@@ -49,6 +49,9 @@ template <typename OF_STRIDE, int SEGMENTS, int WINDOWS> struct gradient_segment
 
 typedef gradient_segments<int32_t, USUAL_SEGMENTS, USUAL_SEGMENTS> usual_gradient;
 
+/* The first 4 bytes of the slope of a head that is poisoned, and adds nothing: of a NaN that no arithmetic makes. */
+#define POISONED_SLOPE 0x7fc0005eu
+
 struct wide_gradient : gradient_segments<int64_t, MOST_SEGMENTS, TROPE_MAX_OPERANDS> {
     trope_plan_norm norm[TROPE_MAX_OPERANDS]; /* of each window: x is normalised by an rstd that is read */
     int32_t window_at[TROPE_MAX_OPERANDS];    /* its first element in a head */

@@ -237,6 +237,10 @@ find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, 
     const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), at = call.window_at[window];
     const int64_t index = row * s.heads + head;
     const real rstd = ((const real *)n.rstd)[index], slope = ((const real *)n.slope)[index];
+    uint32_t start;
+    memcpy(&start, &slope, sizeof start);
+    if (start == POISONED_SLOPE && isnan(slope))
+        return {0, 0};
     if (call.rounding == TROPE_ROUND_NATIVE) {
         c1.round();
         c2.round();

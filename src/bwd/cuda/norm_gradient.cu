@@ -105,9 +105,9 @@ static bool is_wanted(const trope_plan_operand &o)
 
 /* The pass over heads with a norm, which rounds once: its rows have a fixed order. */
 struct norm_pass : part_of_plan {
-    block_form form;
+    int32_t rounding; /* of the call */
 
-    explicit norm_pass(const trope_plan &of) : part_of_plan(of)
+    explicit norm_pass(const trope_plan &of) : part_of_plan(of), rounding(of.rounding)
     {
         plan.rounding = TROPE_ROUND_ONCE;
         plan.batch_outermost = 1;
@@ -116,18 +116,18 @@ struct norm_pass : part_of_plan {
         for (int i = 0; i < of.operand_count; i++)
             if (of.operands[i].norm.is_given && is_wanted(of.operands[i]))
                 take(of.operands[i]);
-        form = form_of_norm_gradient(plan);
     }
 };
 
-static const trope_cuda_kernel *find_pass(const norm_pass &pass)
+static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_form &form)
 {
-    return find_norm_kernel(trope_backward_kernels_of(pass.plan.dtype)->norm, pass.plan, pass.form);
+    return find_norm_kernel(trope_backward_kernels_of(pass.plan.dtype)->norm, pass.plan, form);
 }
 
 const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
 {
-    return find_pass(norm_pass(*plan));
+    const norm_pass pass(*plan);
+    return find_pass(pass, form_of_norm_gradient(pass.plan, pass.rounding));
 }
 
 int trope_cuda_norm_gradient_fits(const trope_plan *plan)
@@ -179,15 +179,14 @@ static trope_status result_of(const char *function, cudaError_t error)
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
-static trope_status launch_any_pass(const char *function, const norm_pass &pass, int32_t rounding, const left_sums &sums,
-                                    const void *kernel)
+static trope_status launch_any_pass(const char *function, const norm_pass &pass, const left_sums &sums, const void *kernel)
 {
     norm_gradient_any_call call;
     const trope_plan &plan = pass.plan;
     call.cells = plan_cells(plan);
     const size_t shared_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
     call.shape.rotating_slices *= call.cells.slices;
-    call.rounding = rounding;
+    call.rounding = pass.rounding;
     call.sums = sums;
     plan_operand_gradients(plan, call.cells, call.gradient);
     call.rstd_at = (uint32_t)quotient_up((int64_t)shared_bytes, 16) * 16;
@@ -203,11 +202,12 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
                                             dim3(32 * NORM_WARPS), bytes, plan.stream, arguments));
 }
 
-static trope_status launch_vectors(const char *function, const norm_pass &pass, const left_sums &sums, const void *kernel)
+static trope_status launch_vectors(const char *function, const norm_pass &pass, const block_form &form,
+                                   const left_sums &sums, const void *kernel)
 {
     norm_gradient_call call;
     const trope_plan &plan = pass.plan;
-    const block_launch l = plan_blocks<norm_gradient_blocks>(plan, pass.form, &call);
+    const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
     call.sums = sums;
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
             (long long)(plan.batch * plan.tokens));
@@ -216,16 +216,17 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
                      launch_early(facts_of_device(), kernel, l.blocks, l.threads, l.shared_bytes, plan.stream, arguments));
 }
 
-static trope_status launch_pass(const char *function, const norm_pass &pass, int32_t rounding, void *workspace)
+static trope_status launch_pass(const char *function, const norm_pass &pass, void *workspace)
 {
     const trope_plan &plan = pass.plan;
     weight_sums sums;
     trope_status status = TROPE_OK;
     plan_weight_sums(plan, workspace, &sums);
     if (plan.operand_count && plan.batch * plan.tokens > 0) {
-        const void *const kernel = find_pass(pass)->function;
-        status = pass.form.vectors ? launch_vectors(function, pass, sums.cells, kernel)
-                                   : launch_any_pass(function, pass, rounding, sums.cells, kernel);
+        const block_form form = form_of_norm_gradient(plan, pass.rounding);
+        const void *const kernel = find_pass(pass, form)->function;
+        status = form.vectors ? launch_vectors(function, pass, form, sums.cells, kernel)
+                              : launch_any_pass(function, pass, sums.cells, kernel);
     }
     if (status || !sums.operands)
         return status;
@@ -249,10 +250,10 @@ static trope_status run_angles(const char *function, const trope_plan &of, void 
     const uint64_t size = plan_heads(of, *workspace, &heads, &angles);
     const norm_pass pass(heads.plan);
     left_sums none = {};
-    const trope_status status = pass.plan.operand_count && of.batch * of.tokens > 0
-                                    ? launch_any_pass(function, pass, of.rounding, none,
-                                                      trope_backward_kernels_of(of.dtype)->norm.elements.function)
-                                    : TROPE_OK;
+    const trope_status status =
+        pass.plan.operand_count && of.batch * of.tokens > 0
+            ? launch_any_pass(function, pass, none, trope_backward_kernels_of(of.dtype)->norm.elements.function)
+            : TROPE_OK;
     *workspace = (char *)*workspace + size;
     angles.plan.workspace = *workspace;
     return status ? status : trope_cuda_run_gradient(function, &angles.plan);
@@ -268,5 +269,5 @@ trope_status trope_cuda_run_norm_gradient(const char *function, const trope_plan
             others.take(plan->operands[i]);
     const trope_status status =
         trope_has_angle_gradient(plan) ? run_angles(function, *plan, &workspace) : run_others(function, others.plan);
-    return status ? status : launch_pass(function, pass, plan->rounding, workspace);
+    return status ? status : launch_pass(function, pass, workspace);
 }

@@ -4,10 +4,11 @@
 
 #include "bwd/cuda/cell_sums.cuh"
 
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES>
-struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> {
+/* Where the norm may come after the rotation, the rotated heads take more registers. */
+template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
+struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
-    static constexpr block_limit LIMIT = {NORM_THREADS, may_search(OF_ROWS) ? 3 : 4};
+    static constexpr block_limit LIMIT = {NORM_THREADS, may_search(OF_ROWS) || ORDER != TROPE_NORM_BEFORE ? 3 : 4};
 };
 
 template <class R> struct norm_gradient_job : norm_job<R> {
@@ -49,12 +50,23 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         return this->is_present() && action == TROPE_ROW_ROTATE;
     }
 
-    /* M'dy. */
-    __device__ __forceinline__ void rotate_back(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g)
+    /* Of dy and x, one is rotated: M'dy, or, where the norm comes after the rotation, M x, whose rstd is found. u: M x, else x. For all
+     * threads of a warp. */
+    __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g,
+                                               lane_values<R> *u)
     {
+        typename R::lane *of_heads[R::HEADS] = {&x[0], &x[1]};
+        if (R::is_after(call))
+            this->template rotate_first<true>(call, action, of_heads, u);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
             g[h] = lane_values<R>(this->of[h].v);
+        if (!R::is_after(call))
+            rotate_back(call, action, own, g);
+    }
+
+    __device__ __forceinline__ void rotate_back(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g)
+    {
         if (!rotates(action) || !this->is_window(call))
             return;
         if (R::PLAIN || R::ANGLES == ANGLES_PHASE || !own)
@@ -63,20 +75,27 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             this->template rotate<false>(call, TROPE_ROUND_ONCE, own, g);
     }
 
-    /* The sum over the heads of the thread of x * M'dy * rstd, for the block to add. */
-    __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action,
-                                                const lane_values<R> *g) const
+    /* The elements that are normalised. */
+    __device__ __forceinline__ lane_values<R> normalised(const norm_gradient_call &call, int h,
+                                                         const lane_values<R> *u) const
+    {
+        return R::is_after(call) ? u[h] : lane_values<R>(x[h]);
+    }
+
+    /* The sum over the heads of the thread of x * M'dy * rstd (M x * dy * rstd), for the block to add. */
+    __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
+                                                const lane_values<R> *u) const
     {
         const operand_gradient &o = call.of[this->item().segment];
         const uint32_t place = o.places_at + threadIdx.y + threadIdx.z * (o.after_unit - o.first_unit);
         const bool counts = IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, o.axes, this->item().row));
         float *const to = terms_of_block(call.shape) + threadIdx.x * call.terms_of_lane + place;
-        lane_values<R> terms(x[0]);
+        lane_values<R> terms = normalised(call, 0, u);
         terms.multiply(g[0]);
         terms.multiply(this->rstd[0]);
 #pragma unroll
         for (int h = 1; h < R::HEADS; h++) {
-            lane_values<R> more(x[h]);
+            lane_values<R> more = normalised(call, h, u);
             more.multiply(g[h]);
             if (this->of[h].item.present)
                 terms.add(more, this->rstd[h]);
@@ -86,15 +105,16 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             to[i * NORM_TERMS] = counts ? terms.of[i / R::PAIRS][i % R::PAIRS] : 0;
     }
 
-    /* dx, of M'dy. For all threads of a warp. */
-    __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, int32_t action, lane_values<R> *g)
+    /* dx. For all threads of a warp. */
+    __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, int32_t action, bool own,
+                                                    lane_values<R> *g, const lane_values<R> *u)
     {
         head_sums<R> sums;
         float means[R::HEADS];
         this->multiply_by_weights(call, g);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            lane_values<R> products(x[h]);
+            lane_values<R> products = normalised(call, h, u);
             products.multiply(g[h]);
             sums.take(h, products);
         }
@@ -104,9 +124,11 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         if (rotates(action)) {
 #pragma unroll
             for (int h = 0; h < R::HEADS; h++) {
-                g[h].subtract(lane_values<R>(x[h]), trope_norm_slope(means[h], this->rstd[h]));
+                g[h].subtract(normalised(call, h, u), trope_norm_slope(means[h], this->rstd[h]));
                 g[h].multiply(this->rstd[h]);
             }
+            if (R::is_after(call))
+                rotate_back(call, action, own, g);
             this->store_heads(call, g);
         } else if (this->is_present()) {
             this->finish_padding(call, action);
@@ -123,22 +145,23 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const uint32_t rows = count_rows(shape, first_row);
     norm_gradient_job<R> job(call, first_row, rows);
     cell_element<R> element;
-    lane_values<R> g[R::HEADS];
+    lane_values<R> g[R::HEADS], u[R::HEADS];
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {},
         [&]() {
             element.find(call, thread_of_block()); /* (in the time that loads take) */
-            job.find_rstd(call);
+            if (!R::is_after(call))
+                job.find_rstd(call);
         });
     const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
-    job.rotate_back(call, action, own, g);
+    job.rotate_one(call, action, own, g, u);
     if (call.sums.of_columns) {
-        job.leave_terms(call, action, g);
+        job.leave_terms(call, action, g, u);
         __syncthreads();
         for (; element.element < call.head_dim; element.find(call, element.element + threads_of_block()))
             element.add(call, rows);
     }
-    job.finish_gradient(call, action, g);
+    job.finish_gradient(call, action, own, g, u);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }

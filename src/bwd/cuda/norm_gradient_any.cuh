@@ -3,6 +3,7 @@
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_ANY_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_ANY_CUH
 
+#include "bwd/cuda/gradient_call.cuh"
 #include "bwd/cuda/norm_gradient.cuh"
 #include "fwd/cuda/norm_any.cuh"
 
@@ -143,7 +144,7 @@ template <class R> struct gradient_head : any_head<R> {
                    slope = norm_slope(mean, rstd);
         char *const to = this->find(this->o.dst);
         if (this->o.norm.slope && this->lane == 0)
-            *((real *)this->o.norm.slope + this->index()) = slope;
+            leave_slope((real *)this->o.norm.slope + this->index(), slope);
         if (!this->o.dst.base)
             return;
         const auto result = [&](int32_t e) { return multiplied(rstd, fused(-normalised(e), slope, find_g(e))); };
@@ -155,6 +156,15 @@ template <class R> struct gradient_head : any_head<R> {
     }
 
   private:
+    /* For the gradient of the angles. */
+    __device__ __forceinline__ void leave_slope(real *to, real slope) const
+    {
+        const uint32_t poisoned = POISONED_SLOPE;
+        *to = adds_weights() ? slope : (real)NAN;
+        if (!adds_weights())
+            memcpy(to, &poisoned, sizeof poisoned);
+    }
+
     /* Stores M'du of the window. */
     template <class RESULT> __device__ __forceinline__ void rotate_back(char *to, bool own, RESULT du) const
     {

@@ -174,13 +174,14 @@ struct norm_gradient_blocks : norm_blocks {
     }
 };
 
-/* Whether the pass by vectors can run a plan of norms. */
-static inline block_form form_of_norm_gradient(const trope_plan &plan)
+/* Whether the pass by vectors can run a plan of norms. rounding: of the call, by which forward has rotated what is normalised after it. */
+static inline block_form form_of_norm_gradient(const trope_plan &plan, int32_t rounding)
 {
     block_form form = plan.operand_count ? form_of_norms(plan) : form_of(plan, false);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
-        form.vectors = form.vectors && !o.norm.is_after && !o.accumulate && !(o.norm.d_weight && o.norm.weight_of_head) &&
+        form.vectors = form.vectors && !o.accumulate && !(o.norm.is_after && rounding) &&
+                       !(o.norm.d_weight && o.norm.weight_of_head) &&
                        tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
                        strides_are_usual(o.forward_src_stride);
     }

@@ -60,6 +60,17 @@ template <class R> struct lane_coefficients {
         }
     }
 
+    /* Those of the transpose: of the other direction. */
+    __device__ __forceinline__ void transpose()
+    {
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            const typename R::real sine = first.of[i].sine;
+            first.of[i].sine = -second.of[i].sine;
+            second.of[i].sine = -sine;
+        }
+    }
+
     /* Rotates pairs e, e + 1 of a lane. */
     template <bool INTERLEAVED, class LANE>
     __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const

@@ -12,7 +12,7 @@
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
-    static constexpr block_limit LIMIT = {NORM_THREADS, 6};
+    static constexpr block_limit LIMIT = {NORM_THREADS, ORDER == TROPE_NORM_AFTER ? 4 : 6};
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
 
@@ -136,8 +136,8 @@ template <class R> struct lane_values {
     }
 };
 
-/* Rotates the heads of a thread by the coefficients of their lane of the window. */
-template <class R, bool INTERLEAVED>
+/* Rotates the heads of a thread by the coefficients of their lane of the window. TRANSPOSED: the other way. */
+template <class R, bool INTERLEAVED, bool TRANSPOSED>
 __device__ __forceinline__ void rotate_heads(const block_shape &shape, const block_item &at, int32_t rounding, bool own,
                                              lane_values<R> *heads)
 {
@@ -146,6 +146,8 @@ __device__ __forceinline__ void rotate_heads(const block_shape &shape, const blo
     for (int e = 0; e < R::PAIRS; e += TOGETHER) {
         lane_coefficients<R> c;
         c.load(shape, at, e, own);
+        if (TRANSPOSED)
+            c.transpose();
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             float y[2][TOGETHER];
@@ -336,15 +338,18 @@ template <class R> struct norm_job {
         find_rstd(call, &sums);
     }
 
-    /* Where the norm comes after the rotation: the rotated heads, and their rstd. For all threads of a warp. */
-    __device__ __forceinline__ void rotate_first(const typename R::call &call, int32_t action, lane_values<R> *x)
+    /* Where the norm comes after the rotation: the rotated heads that `v` are lanes of, and their rstd. BACKWARD: coefficients are those
+     * of the other direction. For all threads of a warp. */
+    template <bool BACKWARD>
+    __device__ __forceinline__ void rotate_first(const typename R::call &call, int32_t action,
+                                                 typename R::lane *v[R::HEADS], lane_values<R> *x)
     {
         head_sums<R> sums;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            x[h] = lane_values<R>(of[h].v);
+            x[h] = lane_values<R>(*v[h]);
         if (has_norm() && action == TROPE_ROW_ROTATE && is_window(call))
-            rotate<true>(call, TROPE_ROUND_ONCE, false, x);
+            rotate<true, BACKWARD>(call, TROPE_ROUND_ONCE, false, x);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
             lane_values<R> squares(x[h]);
@@ -378,16 +383,18 @@ template <class R> struct norm_job {
         }
     }
 
-    template <bool USUAL>
+    template <bool USUAL, bool TRANSPOSED = false>
     __device__ __forceinline__ void rotate(const typename R::call &call, int32_t rounding, bool own,
                                            lane_values<R> *x) const
     {
         block_item at = item();
         at.lane -= call.first_lane;
         if (call.plan.plan.interleaved_src)
-            rotate_heads<R, true>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own, x);
+            rotate_heads<R, true, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
+                                              x);
         else
-            rotate_heads<R, false>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own, x);
+            rotate_heads<R, false, TRANSPOSED>(call.shape, at, USUAL ? (int32_t)TROPE_ROUND_ONCE : rounding, !USUAL && own,
+                                               x);
     }
 
     /* USUAL: rounds once, and both elements of each pair have the same coefficients. x: rotate_first, if it has been called. */
@@ -470,17 +477,17 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
     norm_job<R> job(call, first_row, rows);
+    typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
         [&]() {
-            typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
             if (!R::is_after(call))
                 job.find_rstd(call, of_heads);
         });
     const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
     lane_values<R> x[R::HEADS];
     if (R::is_after(call))
-        job.rotate_first(call, action, x);
+        job.template rotate_first<false>(call, action, of_heads, x);
     if (job.has_norm()) {
         const bool rotates = action == TROPE_ROW_ROTATE;
         job.write_rstd(call, rotates);

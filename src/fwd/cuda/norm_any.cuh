@@ -270,7 +270,8 @@ template <class R> struct any_head {
             const real u = is_window(e) ? window()[e - o.rotary_offset] : source(e);
             return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
         };
-        const real rstd = has_positions<R>(call, o.axes, 0) ? find_rstd(value) : (real)NAN;
+        const real rstd =
+            has_positions<R>(call, o.axes, 0) ? find_rstd(value) : reciprocal_root((real)NAN, (real)o.norm.eps);
         share_rstd(rstd);
         for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32)
             store(to, e, normalised<R::DTYPE>(o.norm, value(e), rstd, head, e));
