@@ -10,6 +10,7 @@
 
 #include "bwd/angle_term.h"
 #include "bwd/cpu/norm_gradient.h"
+#include "core/element.h"
 #include "core/scalar.h"
 #include "core/threads.h"
 #include "varlen/row.h"
@@ -147,10 +148,24 @@ static window window_of(const gradient *g, const char *base, const int64_t *stri
     return (window){base + offset * size, stride[TROPE_DIM_ELEMENT] * size, interleaved, g->plan.dtype};
 }
 
+/* dy of a norm after the rotation becomes the gradient of what is normalised; x of a norm before it becomes n(x). */
+static void replace_by_norm(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
+                            const int64_t head[2], double *space, window windows[2])
+{
+    window *const w = &windows[o->norm.is_after ? 0 : 1];
+    w->at = (const char *)space;
+    w->dtype = o->norm.is_after ? trope_gradient_dtype(g->plan.dtype) : TROPE_F64;
+    w->step = trope_element_size(w->dtype);
+    if (o->norm.is_after)
+        trope_find_norm_gradient(g->kernels->isa)->of_window(g->call, o, row, t, head, space);
+    else
+        g->kernels->normalised(&g->plan, o, row, head, space);
+}
+
 static void add_operand(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
                         pair_sums *sums)
 {
-    double replaced[TROPE_MAX_ROTARY_DIM];
+    double replaced[TROPE_MAX_ROTARY_DIM]; /* also holds floats */
     if (o->norm.is_after && trope_is_poisoned(&g->plan, o, row))
         return; /* all of y is NaN there */
     for (int group = 0; group < o->groups; group++) {
@@ -161,13 +176,7 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
                                           head_offset(o, o->forward_src_stride, row, group, head),
                                           g->plan.interleaved_forward_src)};
             if (o->norm.is_given) {
-                window *const of_norm = &windows[o->norm.is_after ? 0 : 1];
-                const int64_t number[] = {group, head};
-                if (o->norm.is_after)
-                    trope_find_norm_gradient(g->kernels->isa)->of_window(g->call, o, row, t, number, replaced);
-                else
-                    g->kernels->normalised(&g->plan, o, row, number, replaced);
-                *of_norm = (window){(const char *)replaced, sizeof(double), of_norm->interleaved, TROPE_F64};
+                replace_by_norm(g, o, row, t, (const int64_t[]){group, head}, replaced, windows);
             }
             add_head(g, o->rotary_dim / 2, windows, t, sums);
         }

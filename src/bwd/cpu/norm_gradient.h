@@ -16,9 +16,9 @@ typedef struct trope_norm_gradient_kernels {
      * operand after another, f32 (f64 with f64), to be added to; NULL if none does. */
     void (*run)(const trope_plan *plan, int64_t begin, int64_t end, void *sums);
     /* For a norm after the rotation: the gradient of the rotated window of a head, in the order of dy. The gradient of the angles
-     * takes it for dy. ANGLES: of the row, not rounded. */
+     * takes it for dy. ANGLES: of the row, not rounded. DU: f32 (f64 with f64). */
     void (*of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                      const trope_row_angles *angles, const int64_t head[2], double *du);
+                      const trope_row_angles *angles, const int64_t head[2], void *du);
 } trope_norm_gradient_kernels;
 
 extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512;

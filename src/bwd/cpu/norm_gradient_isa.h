@@ -22,7 +22,7 @@ static void run_rows(const trope_plan *plan, int64_t begin, int64_t end, void *s
 }
 
 static void gradient_of_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                               const trope_row_angles *angles, const int64_t head[2], double *du)
+                               const trope_row_angles *angles, const int64_t head[2], void *du)
 {
     plan->dtype == TROPE_F64 ? gradient_of_window_f64(plan, o, row, angles, head, du)
                              : gradient_of_window_f32(plan, o, row, angles, head, du);

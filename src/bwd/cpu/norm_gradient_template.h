@@ -10,7 +10,7 @@ typedef struct FN(head_gradient) {
     const char *weight; /* of the head; NULL: none */
     REAL *sums;         /* of the head's weights; NULL: not wanted */
     REAL rstd;
-    REAL rotated[TROPE_MAX_ROTARY_DIM];
+    REAL *rotated; /* room for a window */
 } FN(head_gradient);
 
 /* M, by the coefficients of M': the transpose of the transpose. With NATIVE they are rounded, as those of forward are. */
@@ -22,36 +22,50 @@ static inline FN(pair_coefficients) FN(find_forward_coefficients)(const trope_pl
     return (FN(pair_coefficients)){c[0], c[1], c[2], c[3]};
 }
 
-/* A window: M' of it, by coefficients that are not rounded, or M of it, as forward has it. */
-static void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward, const REAL *from,
-                              REAL *to, FN(coefficients) t)
+/* `count` pairs of a window in memory, from pair i of a part that begins at `part`, as a part of `count` pairs. */
+static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, const char *part, int64_t step,
+                                  int32_t dtype, int i, int count, REAL *to)
+{
+    const int64_t bytes = step * trope_element_size(dtype);
+    FN(load_strided)(to, part + trope_first_in_part(interleaved, i) * bytes, step, dtype, interleaved ? 2 * count : count);
+    if (!interleaved)
+        FN(load_strided)(to + count, part + trope_second_in_part(0, o->part_pairs, i) * bytes, step, dtype, count);
+}
+
+/* A window in memory: M' of it, by coefficients that are not rounded, or M of it, as forward has it. */
+static void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward, const char *from,
+                              int64_t step, int32_t dtype, FN(coefficients) t, REAL *to)
 {
     const int of_from = is_forward ? plan->interleaved_forward_src : plan->interleaved_src,
               of_to = is_forward ? plan->interleaved_src : plan->interleaved_dst;
-    const int pairs = o->rotary_dim / 2, native = is_forward ? FN(native_kind)(plan) : 0;
-    for (int i = 0; i < pairs; i++) {
-        const FN(pair) in = {from[trope_first_of_pair(of_from, plan->parts, pairs, i)],
-                             from[trope_second_of_pair(of_from, plan->parts, pairs, i)]};
-        const FN(pair_coefficients) c = {t.c1[i], t.s1[i], t.c2[i], t.s2[i]};
-        const FN(pair) out = FN(rotate_pair)(native, in, is_forward ? FN(find_forward_coefficients)(plan, c) : c);
-        to[trope_first_of_pair(of_to, plan->parts, pairs, i)] = out.first;
-        to[trope_second_of_pair(of_to, plan->parts, pairs, i)] = out.second;
+    const int pairs = o->part_pairs, native = is_forward ? FN(native_kind)(plan) : 0;
+    const int64_t part_bytes = 2 * pairs * step * trope_element_size(dtype);
+    REAL x[2 * NORM_BLOCK];
+    for (int i = 0; i < plan->parts * pairs;) {
+        const int part = i / pairs, first = i - part * pairs, left = pairs - first;
+        const int count = left < NORM_BLOCK ? left : NORM_BLOCK;
+        REAL *const y = to + 2 * part * pairs;
+        FN(load_pairs)(o, of_from, from + part * part_bytes, step, dtype, first, count, x);
+        for (int k = 0; k < count; k++, i++) {
+            const FN(pair) in = {x[trope_first_in_part(of_from, k)], x[trope_second_in_part(of_from, count, k)]};
+            const FN(pair_coefficients) c = {t.c1[i], t.s1[i], t.c2[i], t.s2[i]};
+            const FN(pair) out = FN(rotate_pair)(native, in, is_forward ? FN(find_forward_coefficients)(plan, c) : c);
+            y[trope_first_in_part(of_to, first + k)] = out.first;
+            y[trope_second_in_part(of_to, pairs, first + k)] = out.second;
+        }
     }
     if (is_forward)
         FN(round_rotated)(plan, o->rotary_dim, to);
 }
 
-/* Rotates the window of what forward rotates, or of dy, and finds rstd. Not inlined: its array is not needed later. */
-static __attribute__((noinline)) void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t,
-                                                     const int64_t head[2])
+/* Rotates the window of what forward rotates, or of dy, and finds rstd. */
+static void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
 {
     const trope_plan *plan = h->plan;
     const trope_plan_operand *o = h->operand;
     FN(head_values) *const side = o->norm.is_after ? &h->in : &h->out;
-    REAL window[TROPE_MAX_ROTARY_DIM];
-    FN(load_strided)
-    (window, side->at + o->rotary_offset * side->step * plan->element_size, side->step, plan->dtype, o->rotary_dim);
-    FN(rotate_window)(plan, o, o->norm.is_after, window, h->rotated, t);
+    const char *window = side->at + o->rotary_offset * side->step * plan->element_size;
+    FN(rotate_window)(plan, o, o->norm.is_after, window, side->step, plan->dtype, t, h->rotated);
     side->rotated = h->rotated;
     h->rstd = FN(find_rstd)(plan, o, row, head, &h->in);
 }
@@ -136,7 +150,7 @@ static __attribute__((noinline)) void FN(store_gradient)(FN(head_gradient) * h, 
     REAL block[NORM_BLOCK], window[TROPE_MAX_ROTARY_DIM];
     if (o->norm.is_after) {
         FN(find_window_gradient)(h, k);
-        FN(rotate_window)(h->plan, o, 0, h->rotated, window, t);
+        FN(rotate_window)(h->plan, o, 0, (const char *)h->rotated, 1, REAL_DTYPE, t, window);
     }
     for (int64_t e = 0; e < o->head_dim;) {
         const int count = count_block(o, e), rotated = o->norm.is_after && is_in_window(o, e);
@@ -224,9 +238,8 @@ static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const in
 static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *plan, const trope_plan_operand *o,
                                                               const trope_row *row, FN(coefficients) t, REAL *sums)
 {
-    FN(head_gradient) h;
-    h.plan = plan;
-    h.operand = o;
+    REAL rotated[TROPE_MAX_ROTARY_DIM];
+    FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = rotated};
     for (int64_t group = 0; group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
             const int64_t head[] = {group, in_group}, number = group * o->heads_per_group + in_group;
@@ -265,7 +278,7 @@ static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t 
 }
 
 static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                   const trope_row_angles *angles, const int64_t head[2], double *du)
+                                   const trope_row_angles *angles, const int64_t head[2], REAL *du)
 {
 #ifdef REAL_IS_DOUBLE
     const FN(coefficients) t = {angles->c1, angles->s1, angles->c2, angles->s2};
@@ -277,12 +290,10 @@ static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_oper
             space[c][i] = (REAL)from[c][i];
     const FN(coefficients) t = {space[0], space[1], space[2], space[3]};
 #endif
-    FN(head_gradient) h;
-    h.plan = plan;
-    h.operand = o;
+    FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = du};
     FN(place_head)(&h, row, head);
     FN(begin_head)(&h, row, t, head);
     FN(find_window_gradient)(&h, FN(find_slope)(&h));
     for (int e = 0; e < o->rotary_dim; e++)
-        du[e] = FN(canonical)(h.rotated[e]);
+        du[e] = FN(canonical)(du[e]);
 }
