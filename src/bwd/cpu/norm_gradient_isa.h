@@ -6,6 +6,7 @@
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/part_template.h"
 #include "fwd/cpu/norm_template.h"
 #include "bwd/cpu/norm_gradient_template.h"
 
@@ -13,6 +14,7 @@
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/part_template.h"
 #include "fwd/cpu/norm_template.h"
 #include "bwd/cpu/norm_gradient_template.h"
 

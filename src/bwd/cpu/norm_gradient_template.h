@@ -13,13 +13,21 @@ typedef struct FN(head_gradient) {
     REAL *rotated; /* room for a window */
 } FN(head_gradient);
 
-/* M, by the coefficients of M': the transpose of the transpose. With NATIVE they are rounded, as those of forward are. */
-static inline FN(pair_coefficients) FN(find_forward_coefficients)(const trope_plan *plan, FN(pair_coefficients) t)
+/* The coefficients of M, of `count` pairs, from those of M': the transpose of the transpose. With NATIVE they are rounded, as those
+ * of forward are. */
+static FN(coefficients)
+    FN(find_forward_coefficients)(const trope_plan *plan, FN(coefficients) t, int count, REAL space[4 * NORM_BLOCK])
 {
-    REAL c[] = {t.c1, -t.s2, t.c2, -t.s1};
+    REAL *const c1 = space, *const s1 = c1 + count, *const c2 = s1 + count, *const s2 = c2 + count;
+    for (int i = 0; i < count; i++) {
+        c1[i] = t.c1[i];
+        s1[i] = -t.s2[i];
+        c2[i] = t.c2[i];
+        s2[i] = -t.s1[i];
+    }
     if (plan->rounding == TROPE_ROUND_NATIVE)
-        FN(round_values)(plan->dtype, 4, c);
-    return (FN(pair_coefficients)){c[0], c[1], c[2], c[3]};
+        FN(round_values)(plan->dtype, 4 * count, space);
+    return (FN(coefficients)){c1, s1, c2, s2};
 }
 
 /* `count` pairs of a window in memory, from pair i of a part that begins at `part`, as a part of `count` pairs. */
@@ -32,26 +40,38 @@ static inline void FN(load_pairs)(const trope_plan_operand *o, int interleaved, 
         FN(load_strided)(to + count, part + trope_second_in_part(0, o->part_pairs, i) * bytes, step, dtype, count);
 }
 
-/* A window in memory: M' of it, by coefficients that are not rounded, or M of it, as forward has it. */
-static void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward, const char *from,
-                              int64_t step, int32_t dtype, FN(coefficients) t, REAL *to)
+/* The way back. */
+static inline void FN(place_pairs)(const trope_plan_operand *o, int interleaved, const REAL *from, int i, int count,
+                                   REAL *part)
 {
-    const int of_from = is_forward ? plan->interleaved_forward_src : plan->interleaved_src,
-              of_to = is_forward ? plan->interleaved_src : plan->interleaved_dst;
-    const int pairs = o->part_pairs, native = is_forward ? FN(native_kind)(plan) : 0;
-    const int64_t part_bytes = 2 * pairs * step * trope_element_size(dtype);
-    REAL x[2 * NORM_BLOCK];
-    for (int i = 0; i < plan->parts * pairs;) {
-        const int part = i / pairs, first = i - part * pairs, left = pairs - first;
-        const int count = left < NORM_BLOCK ? left : NORM_BLOCK;
-        REAL *const y = to + 2 * part * pairs;
-        FN(load_pairs)(o, of_from, from + part * part_bytes, step, dtype, first, count, x);
-        for (int k = 0; k < count; k++, i++) {
-            const FN(pair) in = {x[trope_first_in_part(of_from, k)], x[trope_second_in_part(of_from, count, k)]};
-            const FN(pair_coefficients) c = {t.c1[i], t.s1[i], t.c2[i], t.s2[i]};
-            const FN(pair) out = FN(rotate_pair)(native, in, is_forward ? FN(find_forward_coefficients)(plan, c) : c);
-            y[trope_first_in_part(of_to, first + k)] = out.first;
-            y[trope_second_in_part(of_to, pairs, first + k)] = out.second;
+    const size_t bytes = (size_t)count * sizeof *from;
+    memcpy(part + trope_first_in_part(interleaved, i), from, interleaved ? 2 * bytes : bytes);
+    if (!interleaved)
+        memcpy(part + trope_second_in_part(0, o->part_pairs, i), from + count, bytes);
+}
+
+/* A window in memory: M' of it, by coefficients that are not rounded, or M of it, as forward has it. */
+static __attribute__((noinline)) void FN(rotate_window)(const trope_plan *plan, const trope_plan_operand *o, int is_forward,
+                                                        const char *from, int64_t step, int32_t dtype, FN(coefficients) t,
+                                                        REAL *to)
+{
+    const FN(kind) back = {0, plan->interleaved_src, plan->interleaved_dst},
+                   forward = {FN(native_kind)(plan), plan->interleaved_forward_src, plan->interleaved_src};
+    const FN(kind) kind = is_forward ? forward : back;
+    const int pairs = o->part_pairs;
+    REAL x[2 * NORM_BLOCK], y[2 * NORM_BLOCK], space[4 * NORM_BLOCK];
+    for (int part = 0; part < plan->parts; part++) {
+        const int64_t first = 2 * part * pairs;
+        for (int i = 0; i < pairs; i += NORM_BLOCK) {
+            const int count = pairs - i < NORM_BLOCK ? pairs - i : NORM_BLOCK, at = part * pairs + i;
+            FN(coefficients) c = {t.c1 + at, t.s1 + at, t.c2 + at, t.s2 + at};
+            if (is_forward)
+                c = FN(find_forward_coefficients)(plan, c, count, space);
+            FN(load_pairs)
+            (o, kind.from_interleaved, from + first * step * trope_element_size(dtype), step, dtype, i, count, x);
+            FN(rotate_part)(kind, count, x, count == pairs ? to + first : y, c);
+            if (count < pairs)
+                FN(place_pairs)(o, kind.to_interleaved, y, i, count, to + first);
         }
     }
     if (is_forward)

@@ -94,9 +94,10 @@ static inline void FN(load_block)(const trope_plan *plan, const trope_plan_opera
                                   int64_t first, int count, REAL *to)
 {
     FN(load_strided)(to, head->at + first * head->step * plan->element_size, head->step, plan->dtype, count);
-    for (int i = 0; head->rotated && i < count; i++)
-        if (is_in_window(o, first + i))
-            to[i] = head->rotated[first + i - o->rotary_offset];
+    const int64_t window = o->rotary_offset, after = window + o->rotary_dim;
+    const int64_t begin = first > window ? first : window, end = first + count < after ? first + count : after;
+    if (head->rotated && begin < end)
+        memcpy(to + (begin - first), head->rotated + (begin - window), (size_t)(end - begin) * sizeof *to);
 }
 
 /* rstd of a head. */

@@ -30,6 +30,7 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/part_template.h"
 #include "fwd/cpu/norm_template.h"
 #include "fwd/cpu/rows_template.h"
 
@@ -37,6 +38,7 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #include "fwd/cpu/elements_template.h"
 #include "fwd/cpu/coefficients_template.h"
 #include "fwd/cpu/pairs_template.h"
+#include "fwd/cpu/part_template.h"
 #include "fwd/cpu/norm_template.h"
 #include "fwd/cpu/rows_template.h"
 

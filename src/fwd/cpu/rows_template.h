@@ -43,56 +43,14 @@ static void FN(find_phase_coefficients)(const trope_plan *plan, int rows, const 
 
 /* ---- the rotation of a window ---- */
 
-/* `count` pairs from x to y, which are apart. */
-static inline __attribute__((always_inline)) void FN(rotate_run)(FN(kind) kind, int count, const REAL *restrict x,
-                                                                 REAL *restrict y, FN(coefficients) t)
-{
-    const REAL *restrict c1 = t.c1, *restrict s1 = t.s1, *restrict c2 = t.c2, *restrict s2 = t.s2;
-    for (int i = 0; i < count; i++) {
-        const FN(pair) in = {x[trope_first_in_part(kind.from_interleaved, i)],
-                             x[trope_second_in_part(kind.from_interleaved, count, i)]};
-        const FN(pair_coefficients) c = {c1[i], s1[i], c2[i], s2[i]};
-        const FN(pair) out = FN(rotate_pair)(kind.native, in, c);
-        y[trope_first_in_part(kind.to_interleaved, i)] = FN(canonical)(out.first);
-        y[trope_second_in_part(kind.to_interleaved, count, i)] = FN(canonical)(out.second);
-    }
-}
-
-static inline __attribute__((always_inline)) void FN(rotate_any_pairing)(int native, const trope_plan *plan, int count,
-                                                                         const REAL *x, REAL *y, FN(coefficients) t)
-{
-    if (plan->interleaved_src)
-        plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 1, 1}, count, x, y, t)
-                              : FN(rotate_run)((FN(kind)){native, 1, 0}, count, x, y, t);
-    else
-        plan->interleaved_dst ? FN(rotate_run)((FN(kind)){native, 0, 1}, count, x, y, t)
-                              : FN(rotate_run)((FN(kind)){native, 0, 0}, count, x, y, t);
-}
-
-static void FN(rotate_part)(const trope_plan *plan, int count, const REAL *x, REAL *y, FN(coefficients) t)
-{
-    switch (FN(native_kind)(plan)) {
-    case 0:
-        FN(rotate_any_pairing)(0, plan, count, x, y, t);
-        break;
-    case TROPE_F16:
-        FN(rotate_any_pairing)(TROPE_F16, plan, count, x, y, t);
-        break;
-    case TROPE_BF16:
-        FN(rotate_any_pairing)(TROPE_BF16, plan, count, x, y, t);
-        break;
-    default:
-        FN(rotate_any_pairing)(TROPE_F32, plan, count, x, y, t);
-    }
-}
-
 /* All parts of a window. */
 static void FN(rotate_parts)(const trope_plan *plan, const trope_plan_operand *o, const REAL *x, REAL *y,
                              FN(coefficients) t)
 {
+    const FN(kind) kind = {FN(native_kind)(plan), plan->interleaved_src, plan->interleaved_dst};
     const int pairs = o->part_pairs;
     for (int part = 0; part < plan->parts; part++, x += 2 * pairs, y += 2 * pairs) {
-        FN(rotate_part)(plan, pairs, x, y, t);
+        FN(rotate_part)(kind, pairs, x, y, t);
         t = (FN(coefficients)){t.c1 + pairs, t.s1 + pairs, t.c2 + pairs, t.s2 + pairs};
     }
 }
