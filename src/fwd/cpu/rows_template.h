@@ -351,22 +351,21 @@ ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_h
 }
 
 /* Not inlined: it would be compiled for every pairing. */
-static __attribute__((noinline)) void find_vector_rstd(const vector_job *job, const vector_head *heads, int count,
-                                                       float *rstd)
+static __attribute__((noinline)) void find_vector_rstd(int dtype, const vector_job *job, const vector_head *heads,
+                                                       int count, float *rstd)
 {
-    const int dtype = job->plan->dtype;
     dtype == TROPE_F32   ? find_rstd_of(TROPE_F32, job, heads, count, rstd)
     : dtype == TROPE_F16 ? find_rstd_of(TROPE_F16, job, heads, count, rstd)
                          : find_rstd_of(TROPE_BF16, job, heads, count, rstd);
 }
 
-/* Up to VECTOR_WIDTH heads with a norm. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in
+/* Up to VECTOR_WIDTH heads with a norm before the rotation. Inlined with constants for dtype and pairings, so that nothing but the rotation is left in
  * the loop. */
 ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
 {
     const trope_plan_operand *o = job->operand;
     float rstd[VECTOR_WIDTH];
-    find_vector_rstd(job, heads, count, rstd);
+    find_vector_rstd(kind.dtype, job, heads, count, rstd);
     for (int i = 0; i < count; i++) {
         const vector_head *h = &heads[i];
         const FN(coefficients) t = job->chunk->of_row[h->row];
@@ -376,6 +375,53 @@ ALWAYS_INLINE void write_vector_heads(vector_kind kind, const vector_job *job, c
             load_factors(o, h->head, job->weight);
         vector_rotate_head(kind, o, from, h->dst, job->stage, (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
     }
+}
+
+/* A head whose norm comes after the rotation: M x in fp32. */
+ALWAYS_INLINE void rotate_into(vector_kind kind, const vector_job *job, const vector_head *h, float *u)
+{
+    const trope_plan_operand *o = job->operand;
+    const int after = o->rotary_offset + o->rotary_dim;
+    const vector_kind rotation = {kind.dtype, TROPE_F32, 0, kind.from_interleaved, kind.to_interleaved};
+    const FN(coefficients) t = job->chunk->of_row[h->row];
+    prefetch_run(h->src, job->ahead, job->window);
+    FN(load)(u, h->src, kind.dtype, o->rotary_offset);
+    FN(load)(u + after, h->src + after * trope_element_size(kind.dtype), kind.dtype, o->head_dim - after);
+    vector_rotate_window(rotation, o, (vector_source){h->src, job->weight, vector_set(0)}, (char *)u,
+                         (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
+}
+
+/* Up to VECTOR_WIDTH heads with a norm after the rotation, of at most TROPE_MAX_ROTARY_DIM elements together. */
+ALWAYS_INLINE void write_rotated_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
+{
+    const trope_plan_operand *o = job->operand;
+    const vector_kind norm = {TROPE_F32, kind.dtype, TROPE_NORM_AFTER, 0, 0};
+    float u[TROPE_MAX_ROTARY_DIM], rstd[VECTOR_WIDTH];
+    vector_head rotated[VECTOR_WIDTH];
+    for (int i = 0; i < count; i++) {
+        float *const to = u + i * o->head_dim;
+        rotate_into(kind, job, &heads[i], to);
+        rotated[i] = heads[i];
+        rotated[i].src = (const char *)to;
+    }
+    find_vector_rstd(TROPE_F32, job, rotated, count, rstd);
+    for (int i = 0; i < count; i++) {
+        const vector_head *h = &rotated[i];
+        char *const out = job->stage ? job->stage : h->dst;
+        if (trope_is_poisoned(job->plan, o, &job->chunk->row[h->row]))
+            rstd[i] = NAN;
+        if (o->norm.weight_of_head)
+            load_factors(o, h->head, job->weight);
+        vector_pass(norm, (vector_source){h->src, job->weight, vector_set(rstd[i])}, out, o->head_dim);
+        if (job->stage)
+            trope_stream_copy(h->dst, job->stage, (size_t)(o->head_dim * trope_element_size(kind.dtype)));
+    }
+}
+
+ALWAYS_INLINE void write_normed_heads(vector_kind kind, const vector_job *job, const vector_head *heads, int count)
+{
+    kind.normed == TROPE_NORM_AFTER ? write_rotated_heads(kind, job, heads, count)
+                                    : write_vector_heads(kind, job, heads, count);
 }
 
 /* One head without a norm, of row r. */
@@ -393,7 +439,8 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
                        (vector_part_coefficients){t.c1, t.s1, t.c2, t.s2});
 }
 
-/* As write_operand, for an operand that vectors can rotate. Heads with a norm are gathered first, a vector of them. */
+/* As write_operand, for an operand that vectors can rotate. Heads with a norm are gathered first, at most a vector
+ * of them. */
 ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const trope_plan_operand *o,
                                  const FN(chunk) * chunk)
 {
@@ -410,6 +457,8 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
                             .weight = weight,
                             .ahead = FN(prefetch_distance)(plan, o),
                             .window = (kind.normed ? o->head_dim : o->rotary_dim) * size};
+    const int fit = kind.normed == TROPE_NORM_AFTER ? TROPE_MAX_ROTARY_DIM / o->head_dim : VECTOR_WIDTH,
+              most = fit < VECTOR_WIDTH ? fit : VECTOR_WIDTH;
     vector_head heads[VECTOR_WIDTH];
     int count = 0;
     if (kind.normed)
@@ -427,31 +476,35 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
                         continue;
                     }
                     heads[count] = find_vector_head(&job, r, group, head);
-                    if (++count == VECTOR_WIDTH) {
-                        write_vector_heads(kind, &job, heads, count);
+                    if (++count == most) {
+                        write_normed_heads(kind, &job, heads, count);
                         count = 0;
                     }
                 }
     if (count > 0)
-        write_vector_heads(kind, &job, heads, count);
+        write_normed_heads(kind, &job, heads, count);
 }
 
 ALWAYS_INLINE void write_any_pairing(int dtype, int normed, const trope_plan *plan, const trope_plan_operand *o,
                                      const FN(chunk) * chunk)
 {
     if (plan->interleaved_src)
-        plan->interleaved_dst ? write_vectors((vector_kind){dtype, normed, 1, 1}, plan, o, chunk)
-                              : write_vectors((vector_kind){dtype, normed, 1, 0}, plan, o, chunk);
+        plan->interleaved_dst ? write_vectors((vector_kind){dtype, dtype, normed, 1, 1}, plan, o, chunk)
+                              : write_vectors((vector_kind){dtype, dtype, normed, 1, 0}, plan, o, chunk);
     else
-        plan->interleaved_dst ? write_vectors((vector_kind){dtype, normed, 0, 1}, plan, o, chunk)
-                              : write_vectors((vector_kind){dtype, normed, 0, 0}, plan, o, chunk);
+        plan->interleaved_dst ? write_vectors((vector_kind){dtype, dtype, normed, 0, 1}, plan, o, chunk)
+                              : write_vectors((vector_kind){dtype, dtype, normed, 0, 0}, plan, o, chunk);
 }
 
 #define WRITE_VECTORS(dtype)                                                                                               \
     static void write_vectors_##dtype(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)        \
     {                                                                                                                      \
-        o->norm.is_given ? write_any_pairing(TROPE_##dtype, 1, plan, o, chunk)                                             \
-                         : write_any_pairing(TROPE_##dtype, 0, plan, o, chunk);                                            \
+        if (!o->norm.is_given)                                                                                             \
+            write_any_pairing(TROPE_##dtype, 0, plan, o, chunk);                                                           \
+        else if (o->norm.is_after)                                                                                         \
+            write_any_pairing(TROPE_##dtype, TROPE_NORM_AFTER, plan, o, chunk);                                            \
+        else                                                                                                               \
+            write_any_pairing(TROPE_##dtype, TROPE_NORM_BEFORE, plan, o, chunk);                                           \
     }
 WRITE_VECTORS(F32)
 WRITE_VECTORS(F16)

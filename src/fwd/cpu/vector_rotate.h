@@ -28,7 +28,9 @@ TROPE_DEFINE_ROTATE_ONCE(vector_rotate_once, vector_pair, vector_coefficients, v
 
 /* What a loop is compiled for. A constant wherever it is passed, so that every branch on it goes away. */
 typedef struct vector_kind {
-    int dtype, normed, from_interleaved, to_interleaved;
+    int dtype, to_dtype; /* of what is read and of what is written */
+    int normed;          /* 0, or TROPE_NORM_... */
+    int from_interleaved, to_interleaved;
 } vector_kind;
 
 /* The coefficients of a window's pairs. */
@@ -155,7 +157,7 @@ ALWAYS_INLINE vector vector_normalise(vector x, vector rstd, vector weight)
 ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, vector_source from, char *to, vector_coefficients t,
                                       int i)
 {
-    const int64_t size = trope_element_size(kind.dtype);
+    const int64_t size = trope_element_size(kind.to_dtype);
     vector_pair x = vector_load_pairs(kind.dtype, kind.from_interleaved, pairs, from.x, i);
     if (kind.normed) {
         const vector_pair weight = vector_load_pairs(TROPE_F32, kind.from_interleaved, pairs, from.weight, i);
@@ -165,10 +167,10 @@ ALWAYS_INLINE void vector_rotate_step(vector_kind kind, int pairs, vector_source
     const vector_pair y = vector_rotate_once(x, t);
     char *to_first = to + trope_first_in_part(kind.to_interleaved, i) * size;
     if (kind.to_interleaved) {
-        vector_store_neighbours(kind.dtype, to_first, y);
+        vector_store_neighbours(kind.to_dtype, to_first, y);
     } else {
-        vector_store(kind.dtype, to_first, y.first);
-        vector_store(kind.dtype, to + trope_second_in_part(0, pairs, i) * size, y.second);
+        vector_store(kind.to_dtype, to_first, y.first);
+        vector_store(kind.to_dtype, to + trope_second_in_part(0, pairs, i) * size, y.second);
     }
 }
 
@@ -186,39 +188,49 @@ ALWAYS_INLINE void vector_rotate_loop(vector_kind kind, int pairs, vector_source
 static inline int vector_can_rotate(const trope_plan *plan, const trope_plan_operand *o)
 {
     if (plan->rounding != TROPE_ROUND_ONCE || (o->rotary_dim && o->part_pairs < VECTOR_WIDTH) ||
-        (o->norm.is_given && (o->head_dim > TROPE_MAX_ROTARY_DIM || o->norm.is_after)) ||
-        o->src_stride[TROPE_DIM_ELEMENT] != 1 || o->dst_stride[TROPE_DIM_ELEMENT] != 1)
+        (o->norm.is_given && o->head_dim > TROPE_MAX_ROTARY_DIM) || o->src_stride[TROPE_DIM_ELEMENT] != 1 ||
+        o->dst_stride[TROPE_DIM_ELEMENT] != 1)
         return 0;
     return !o->in_place || (plan->interleaved_src == plan->interleaved_dst && o->part_pairs % VECTOR_WIDTH == 0);
 }
 
 /* Less than a vector of elements, normalised. */
-ALWAYS_INLINE void vector_normalise_rest(int dtype, vector_source from, char *to, int64_t count)
+ALWAYS_INLINE void vector_normalise_rest(vector_kind kind, vector_source from, char *to, int64_t count)
 {
-    const size_t bytes = (size_t)(count * trope_element_size(dtype));
     char x[4 * VECTOR_WIDTH] = {0};
     float weight[VECTOR_WIDTH] = {0};
-    memcpy(x, from.x, bytes);
+    memcpy(x, from.x, (size_t)(count * trope_element_size(kind.dtype)));
     memcpy(weight, from.weight, (size_t)count * sizeof *weight);
-    vector_store(dtype, x, vector_normalise(vector_load(dtype, x), from.rstd, vector_load_f32(weight)));
-    memcpy(to, x, bytes);
+    vector_store(kind.to_dtype, x, vector_normalise(vector_load(kind.dtype, x), from.rstd, vector_load_f32(weight)));
+    memcpy(to, x, (size_t)(count * trope_element_size(kind.to_dtype)));
 }
 
 /* Elements outside of the window: copied, or normalised. In place what is copied stays as it is. */
 ALWAYS_INLINE void vector_pass(vector_kind kind, vector_source from, char *to, int64_t count)
 {
-    const int dtype = kind.dtype;
-    const int64_t size = trope_element_size(dtype);
+    const int64_t size = trope_element_size(kind.dtype), to_size = trope_element_size(kind.to_dtype);
     if (kind.normed) {
         int64_t i = 0;
         for (; i + VECTOR_WIDTH <= count; i += VECTOR_WIDTH)
             vector_store(
-                dtype, to + i * size,
-                vector_normalise(vector_load(dtype, from.x + i * size), from.rstd, vector_load_f32(from.weight + i)));
+                kind.to_dtype, to + i * to_size,
+                vector_normalise(vector_load(kind.dtype, from.x + i * size), from.rstd, vector_load_f32(from.weight + i)));
         if (i < count)
-            vector_normalise_rest(dtype, vector_skip(from, dtype, i), to + i * size, count - i);
+            vector_normalise_rest(kind, vector_skip(from, kind.dtype, i), to + i * to_size, count - i);
     } else if (from.x != to) {
         trope_copy_short(to, from.x, (size_t)(count * size));
+    }
+}
+
+/* The window of a head whose elements are contiguous. */
+ALWAYS_INLINE void vector_rotate_window(vector_kind kind, const trope_plan_operand *o, vector_source from, char *to,
+                                        vector_part_coefficients t)
+{
+    const int64_t after = o->rotary_offset + o->rotary_dim;
+    for (int64_t start = o->rotary_offset; start < after; start += 2 * o->part_pairs) {
+        vector_rotate_loop(kind, o->part_pairs, vector_skip(from, kind.dtype, start),
+                           to + start * trope_element_size(kind.to_dtype), t);
+        t = vector_skip_coefficients(t, o->part_pairs);
     }
 }
 
@@ -230,10 +242,7 @@ ALWAYS_INLINE void vector_rotate_head(vector_kind kind, const trope_plan_operand
     char *out = stage ? stage : dst;
     vector_pass(kind, from, out, before);
     vector_pass(kind, vector_skip(from, kind.dtype, after), out + after * size, o->head_dim - after);
-    for (int64_t start = before; start < after; start += 2 * o->part_pairs) {
-        vector_rotate_loop(kind, o->part_pairs, vector_skip(from, kind.dtype, start), out + start * size, t);
-        t = vector_skip_coefficients(t, o->part_pairs);
-    }
+    vector_rotate_window(kind, o, from, out, t);
     if (stage)
         trope_stream_copy(dst, stage, (size_t)(o->head_dim * size));
 }
