@@ -9,7 +9,7 @@
  *
  * for each pair of elements; a1 and a2 are the angles of its first and second element (equal in
  * ordinary RoPE; Su et al., RoFormer, arXiv:2104.09864, equation 34). n is the RMS norm of a head
- * where trope_args.norms gives one, and else n(x) = x.
+ * where trope_args.norms gives one (or y = n(M x)), and else n(x) = x.
  *
  * Contents     1  Status, enumerations        3  A call: trope_args    5  Helpers
  *              2  A tensor: trope_operand     4  Functions             6  Frequencies, information
@@ -176,22 +176,25 @@ typedef struct trope_operand {
 } trope_operand;
 
 /* The norm of an operand (Zhang and Sennrich, arXiv:1910.07467): each head, all head_dim elements
- * of it, is normalised before the window is rotated. With D = head_dim:
+ * of it, is normalised before or after the window is rotated. With D = head_dim:
  *
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
  *
  * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
- * first, padded with +0 to a power of two or beyond. ONCE rounds nothing before the rotation.
+ * first, padded with +0 to a power of two or beyond. ONCE rounds nothing between norm and rotation.
  * NATIVE and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not
- * (Gemma).
+ * (Gemma). AFTER normalises u = M x for x, which both native modes round to dtype first. Elements
+ * of the weight and of the sum are then in the order of y.
  *
  * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode
  * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x over the head:
  *     dx = rstd (g - x (p / D) rstd^2)        d_weight = sum u x rstd
- * The gradient of the angles takes n(x) for x.
+ * The gradient of the angles takes n(x) for x. AFTER, with u = M x, g = w dy and p = sum g u:
+ *     du = rstd (g - u (p / D) rstd^2)        dx = M' du        d_weight = sum dy u rstd
+ * The gradient of the angles takes du for dy.
  *
  * Padding that is zeroed or copied is not normalised, has rstd 0, and adds nothing to d_weight.
- * Where a position is poisoned, backward makes NaN of the whole head, which adds nothing either. */
+ * Where a position is poisoned, AFTER and backward make NaN of the head, which adds nothing. */
 typedef struct trope_norm {
     uint64_t struct_size;    /* sizeof(trope_norm) */
     const void *weight;      /* [head_dim], or [heads, head_dim]; NULL: 1, and fields of it are 0 */
