@@ -1,4 +1,4 @@
-/* Norms before the rotation: the device's bits are the CPU's, of results and of rstd, for every kernel that has norms. */
+/* Norms before and after the rotation: the device's bits are the CPU's, of results and of rstd, for every kernel that has norms. */
 #include <string.h>
 
 #include "cuda/device_call.h"
@@ -13,6 +13,7 @@ typedef struct norm_case {
     int32_t rounding, norm_rounding;          /* TROPE_ROUND_..., TROPE_NORM_ROUND_... */
     int32_t rstd_use;                         /* TROPE_RSTD_... */
     int bare;                                 /* the operand of this number, counted from 1, has no norm */
+    int after;                                /* the rotation, not before it */
 } norm_case;
 
 enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
@@ -89,6 +90,17 @@ static const norm_case cases[] = {
      BF16, .bare = 3},
     {"elements-norm-gradient", {"dx of odd heads", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 23, 12, 5}, {2, 23, TROPE_COPY, 0}), BACKWARD},
      F32, .per_head = 1},
+    {"norm-after-from-tokens-phase", {"after", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16, .after = 1,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-after-from-tokens-phase", {"after, a window", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 256, 64, 0})}, F32, .after = 1},
+    {"norm", {"after, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .after = 1, .rstd_use = TROPE_RSTD_WRITE},
+    {"vectors-norm", {"after, freqs", SHAPE(TROPE_F32, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16, .after = 1},
+    {"elements-norm", {"after, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .after = 1, .rounding = TROPE_ROUND_NATIVE_F32,
+     .norm_rounding = TROPE_NORM_ROUND_TWICE},
+    {"norm-gradient-after-from-tokens-phase", {"dx, after", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16, .after = 1},
+    {"vectors-norm-gradient", {"dx, after, packed", SHAPE(TROPE_F16, TROPE_THD, {3, 128, 128, 0}), BACKWARD, PACKED, .gap = 5}, F32,
+     .after = 1},
+    {"elements-norm-gradient", {"dx, after, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {3, 23, 12, 5}), BACKWARD}, F32, .after = 1},
     {"elements-norm", {"f64", SHAPE(TROPE_F64, TROPE_BSHD, {2, 64, 64, 0}), .angles = TABLES, .rows = 37}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
 };
@@ -101,8 +113,10 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
     unsigned char *rstd = memory + p->map.regions[REGION_RSTD].at;
     for (int i = 0; i < made->args.operand_count; i++) {
         trope_operand *const o = &made->operands[i];
-        norm[i] =
-            (trope_norm){.struct_size = sizeof *norm, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE, .eps = 1e-6};
+        norm[i] = (trope_norm){.struct_size = sizeof *norm,
+                               .scope = TROPE_NORM_HEAD,
+                               .order = c->after ? TROPE_NORM_AFTER : TROPE_NORM_BEFORE,
+                               .eps = 1e-6};
         if (c->weight_dtype) {
             norm[i].weight = memory + p->map.regions[REGION_WEIGHTS].at;
             norm[i].weight_dtype = c->weight_dtype;

@@ -77,7 +77,8 @@ typedef struct bench_case {
     int32_t rotary_dim, rotary_offset;      /* 0 = the whole head */
     int32_t pairing, pairing_out, rounding; /* pairing 0 = half */
     int32_t backward, in_place, angle_gradient, accumulate;
-    int32_t norm; /* 1: heads that rotate have a norm, whose weight has the operands' dtype; backward with d_weight */
+    int32_t
+        norm; /* order (TROPE_NORM_...) of the norm of heads that rotate; its weight has their dtype; backward with d_weight */
     bench_rows rows;
     int64_t tokens; /* per batch entry; 0 = as many as it takes to move those of --bytes */
 } bench_case;

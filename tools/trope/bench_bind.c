@@ -203,7 +203,7 @@ static void bind_norms(const bench_problem *p, void *const *area, bench_call *ca
                           .weight = (char *)area[AREA_WEIGHT] + i * dim * value_size(p->dtype),
                           .weight_dtype = p->dtype,
                           .scope = TROPE_NORM_HEAD,
-                          .order = TROPE_NORM_BEFORE,
+                          .order = p->c->norm,
                           .eps = 1e-6};
         if (p->c->backward)
             n->d_weight = (char *)area[AREA_D_WEIGHT] + i * dim * value_size(bench_weight_gradient_dtype(p));

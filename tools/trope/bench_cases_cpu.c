@@ -79,16 +79,16 @@ static const bench_case cases[] = {
     {.name = "strided", .dtypes = F32 | BF16, .heads = 32, .form = BENCH_STRIDED},
 
     /* A norm before the rotation: beside heads-8, heads-32, thd, q-and-k and qkv-split. */
-    {.name = "norm-8-heads", .dtypes = ALL, .heads = 8, .norm = 1},
-    {.name = "norm-32-heads", .dtypes = ALL | F64, .heads = 32, .norm = 1},
-    {.name = "norm-dim-256-quarter", .dtypes = F32 | BF16, .heads = 32, .head_dim = 256, .rotary_dim = 64, .norm = 1},
+    {.name = "norm-8-heads", .dtypes = ALL, .heads = 8, .norm = TROPE_NORM_BEFORE},
+    {.name = "norm-32-heads", .dtypes = ALL | F64, .heads = 32, .norm = TROPE_NORM_BEFORE},
+    {.name = "norm-dim-256-quarter", .dtypes = F32 | BF16, .heads = 32, .head_dim = 256, .rotary_dim = 64, .norm = TROPE_NORM_BEFORE},
     {.name = "norm-thd", .dtypes = F32 | BF16, .layout = TROPE_THD, .heads = 32, .rows.lengths = BENCH_SEQS_OF_1024,
-     .norm = 1},
-    {.name = "norm-q-and-k", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .norm = 1},
-    {.name = "norm-q-and-k-backward", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .norm = 1,
+     .norm = TROPE_NORM_BEFORE},
+    {.name = "norm-q-and-k", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .norm = TROPE_NORM_BEFORE},
+    {.name = "norm-q-and-k-backward", .dtypes = ALL, .heads = 32, .groups = 8, .form = BENCH_Q_AND_K, .norm = TROPE_NORM_BEFORE,
      .backward = 1},
-    {.name = "norm-qkv-split", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .norm = 1},
-    {.name = "norm-qkv-split-backward", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .norm = 1,
+    {.name = "norm-qkv-split", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .norm = TROPE_NORM_BEFORE},
+    {.name = "norm-qkv-split-backward", .dtypes = BF16, .heads = 32, .groups = 8, .form = BENCH_QKV_SPLIT, .norm = TROPE_NORM_BEFORE,
      .backward = 1},
 
     /* dx and the gradient of the angles in one pass. */

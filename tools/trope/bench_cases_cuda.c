@@ -215,25 +215,27 @@ static const case_group groups[] = {
     {{"mla-kv-16-bwd", MLA_KV(16), .backward = 1}, SMALL, {4096}},
 
     /* Heads of Q and K are normalised and rotated; backward with the gradients of the weights. */
-    {{"norm-32-8", QK(32, 8), .norm = 1}, SOME | ROWS(THD_PARETO) | ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS),
+    {{"norm-32-8", QK(32, 8), .norm = TROPE_NORM_BEFORE}, SOME | ROWS(THD_PARETO) | ROWS(IDS_FREQS) | ROWS(THD_FREQS) | ROWS(PADDED_FREQS),
      {2048, 8192}},
-    {{"norm-64-8", QK(64, 8), .norm = 1}, SOME, {1024, 4096}}, /* 38 and 151 MB */
-    {{"norm-8-1", QK(8, 1), .norm = 1}, SOME, {8192, 32768}}, /* 38 and 151 MB */
-    {{"norm-32-8-dim-64", QK(32, 8), .head_dim = 64, .norm = 1}, SMALL, {4096, 16384}},
-    {{"norm-32-8-dim-256", QK(32, 8), .head_dim = 256, .norm = 1}, SMALL, {1024, 4096}},
-    {{"norm-16-2-dim-256-quarter", QK(16, 2), .head_dim = 256, .rotary_dim = 64, .norm = 1}, SMALL,
+    {{"norm-64-8", QK(64, 8), .norm = TROPE_NORM_BEFORE}, SOME, {1024, 4096}}, /* 38 and 151 MB */
+    {{"norm-8-1", QK(8, 1), .norm = TROPE_NORM_BEFORE}, SOME, {8192, 32768}}, /* 38 and 151 MB */
+    {{"norm-32-8-dim-64", QK(32, 8), .head_dim = 64, .norm = TROPE_NORM_BEFORE}, SMALL, {4096, 16384}},
+    {{"norm-32-8-dim-256", QK(32, 8), .head_dim = 256, .norm = TROPE_NORM_BEFORE}, SMALL, {1024, 4096}},
+    {{"norm-16-2-dim-256-quarter", QK(16, 2), .head_dim = 256, .rotary_dim = 64, .norm = TROPE_NORM_BEFORE}, SMALL,
      {2048, 8192}}, /* 38 and 151 MB */
-    {{"norm-32-8", QK(32, 8), .dtypes = F16 | F32, .norm = 1}, SOME | WITH_FREQS, {4096}},
-    {{"norm-qkv-32-8-split", SPLIT(32, 8), .norm = 1}, SMALL | ROWS(IDS) | ROWS(MROPE), {2048, 8192}},
-    {{"norm-32-8-bwd", QK(32, 8), .norm = 1, .backward = 1}, SOME | ROWS(THD_FREQS) | ROWS(PADDED_FREQS), {2048, 8192}},
-    {{"norm-32-8-bwd", QK(32, 8), .dtypes = F16 | F32, .norm = 1, .backward = 1}, SMALL | ROWS(IDS_FREQS), {4096}},
-    {{"norm-64-8-bwd", QK(64, 8), .norm = 1, .backward = 1}, SMALL | ROWS(MROPE), {1024, 4096}},
-    {{"norm-8-1-bwd", QK(8, 1), .norm = 1, .backward = 1}, SMALL | ROWS(MROPE), {8192, 32768}},
-    {{"norm-32-8-dim-64-bwd", QK(32, 8), .head_dim = 64, .norm = 1, .backward = 1}, SMALL, {4096, 16384}},
-    {{"norm-32-8-dim-256-bwd", QK(32, 8), .head_dim = 256, .norm = 1, .backward = 1}, SMALL, {1024, 4096}},
-    {{"norm-16-2-dim-256-quarter-bwd", QK(16, 2), .head_dim = 256, .rotary_dim = 64, .norm = 1, .backward = 1}, SMALL,
+    {{"norm-32-8", QK(32, 8), .dtypes = F16 | F32, .norm = TROPE_NORM_BEFORE}, SOME | WITH_FREQS, {4096}},
+    {{"norm-qkv-32-8-split", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE}, SMALL | ROWS(IDS) | ROWS(MROPE), {2048, 8192}},
+    {{"norm-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SOME | ROWS(THD_FREQS) | ROWS(PADDED_FREQS), {2048, 8192}},
+    {{"norm-32-8-bwd", QK(32, 8), .dtypes = F16 | F32, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | ROWS(IDS_FREQS), {4096}},
+    {{"norm-64-8-bwd", QK(64, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | ROWS(MROPE), {1024, 4096}},
+    {{"norm-8-1-bwd", QK(8, 1), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL | ROWS(MROPE), {8192, 32768}},
+    {{"norm-32-8-dim-64-bwd", QK(32, 8), .head_dim = 64, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {4096, 16384}},
+    {{"norm-32-8-dim-256-bwd", QK(32, 8), .head_dim = 256, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {1024, 4096}},
+    {{"norm-16-2-dim-256-quarter-bwd", QK(16, 2), .head_dim = 256, .rotary_dim = 64, .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL,
      {2048, 8192}},
-    {{"norm-qkv-32-8-split-bwd", SPLIT(32, 8), .norm = 1, .backward = 1}, SMALL, {2048, 8192}},
+    {{"norm-qkv-32-8-split-bwd", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {2048, 8192}},
+    {{"norm-after-32-8", QK(32, 8), .norm = TROPE_NORM_AFTER}, SMALL | ROWS(IDS), {2048, 8192}},
+    {{"norm-after-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_AFTER, .backward = 1}, SMALL, {2048, 8192}},
 
     /* dx and the gradient of the angles in one call. */
     {{"h-32-d-angles", ONE(32), .dtypes = F16, .backward = 1, .angle_gradient = 1}, ROWS(FREQS), {8192}},
