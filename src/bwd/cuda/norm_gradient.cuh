@@ -4,7 +4,7 @@
 
 #include "bwd/cuda/cell_sums.cuh"
 
-/* Where the norm may come after the rotation, the rotated heads take more registers. */
+/* Kernels that search, and those that keep rotated heads of x, need more registers. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
@@ -50,8 +50,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         return this->is_present() && action == TROPE_ROW_ROTATE;
     }
 
-    /* Of dy and x, one is rotated: M'dy, or, where the norm comes after the rotation, M x, whose rstd is found. u: M x, else x. For all
-     * threads of a warp. */
+    /* Of dy and x, one is rotated. A norm before the rotation: g becomes M'dy. After it: g becomes dy, u M x, and its rstd is found. For
+     * all threads of a warp. */
     __device__ __forceinline__ void rotate_one(const norm_gradient_call &call, int32_t action, bool own, lane_values<R> *g,
                                                lane_values<R> *u)
     {

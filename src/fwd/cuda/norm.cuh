@@ -1,6 +1,6 @@
-/* The norm of heads and their rotation on CUDA, in the register block of the rotation: the threads of a head, which are in one warp,
- * add its squares by shuffles, before the rotation while others make coefficients. A thread has the same lane of NORM_HEADS heads that follow each
- * other, so that what is the same for all of them, more than half of a lane's instructions otherwise, is found once. */
+/* The norm of heads and their rotation on CUDA, in the register block of the rotation. The threads of a head, which are in one warp, add
+ * its squares by shuffles; before the rotation they do so while others make coefficients. A thread has the same lane of NORM_HEADS heads
+ * that follow each other: what is the same for all of them, more than half of the instructions for one, is found once. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
 
@@ -8,7 +8,7 @@
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/rotate.cuh"
 
-/* ORDER: TROPE_NORM_..., or 0 for a kernel that has both. */
+/* ORDER: TROPE_NORM_..., or 0 for a kernel that has both. After the rotation a thread has more to keep in registers. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;

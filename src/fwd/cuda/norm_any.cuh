@@ -1,5 +1,5 @@
-/* The norm of any head and its rotation, in either order, on CUDA, where vectors cannot be (norm.cuh): a block has a row, and each of its warps one head
- * at a time, element by element. */
+/* The norm of any head and its rotation, in either order, on CUDA, where vectors cannot be (norm.cuh): a block has a row, and each of its
+ * warps one head at a time, element by element. */
 #ifndef TROPE_FWD_CUDA_NORM_ANY_CUH
 #define TROPE_FWD_CUDA_NORM_ANY_CUH
 
