@@ -13,7 +13,8 @@
 #include "support/reference.h"
 #include "support/tensor.h"
 
-#define RUNGS 4
+#define RUNGS         4
+#define SMALLEST_STEP 0.5 /* of a direction */
 
 static const double ladder[RUNGS] = {0x1p-5, 0x1p-9, 0x1p-13, 0x1p-17};
 static const int one_in[] = {1, 3, 9}; /* one of so many angles turns, by direction */
@@ -112,7 +113,8 @@ static double choose_direction(angles *a, int once_in, uint64_t key)
     for (int64_t i = 0; i < a->count; i++) {
         random_state random = {key + (uint64_t)tensor_offset(&a->together, i)};
         const int is_turned = random_between(&random, 1, once_in) == 1;
-        a->steps[i] = is_turned ? random_real(&random) : 0;
+        const double real = random_real(&random);
+        a->steps[i] = is_turned ? copysign(SMALLEST_STEP + (1 - SMALLEST_STEP) * fabs(real), real) : 0;
         largest = is_turned ? fmax(largest, fabs(a->values[i])) : largest;
     }
     if (a->p->backward.args.d_inv_freq)
@@ -157,7 +159,7 @@ static void check_direction(const angles *a, const double *dy, double gradient, 
     for (int rung = 0; rung < RUNGS; rung++) {
         const double h = ladder[rung];
         double moved;
-        if (rounding > h) /* the step is smaller than the rounding of the angles */
+        if (rounding > h * SMALLEST_STEP) /* the step is smaller than the rounding of the angles */
             continue;
         const double numeric = difference(a, dy, h / a->per_step, &moved) / (2 * h / a->per_step);
         const double scale = moved * a->p->amplitude * a->per_step, error = fabs(numeric - gradient);
