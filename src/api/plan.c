@@ -31,6 +31,8 @@ static trope_plan_norm plan_norm(const trope_args *a, int i, int backward)
     p.weight_of_head = norm->weight_per_head ? a->operands[i].head_dim : 0;
     p.plus_one = norm->weight_plus_one;
     p.is_after = norm->order == TROPE_NORM_AFTER;
+    p.is_token = norm->scope == TROPE_NORM_TOKEN;
+    p.elements = (p.is_token ? trope_count_heads(&a->operands[i]) : 1) * a->operands[i].head_dim;
     /* Without a weight both ways are one rounding. */
     p.rounding = norm->weight || a->rounding == TROPE_ROUND_ONCE ? norm->rounding : TROPE_NORM_ROUND_PRODUCT;
     p.eps = norm->eps;

@@ -187,12 +187,13 @@ static trope_status list_norm(const char *function, const trope_call *call, int 
     if (!n)
         return TROPE_OK;
     const int64_t real = trope_element_size(trope_gradient_dtype(a->dtype)), heads = trope_count_heads(o),
-                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, rows = a->batch * a->tokens;
+                  weights = (n->weight_per_head ? heads : 1) * o->head_dim, rows = a->batch * a->tokens,
+                  rstds = n->scope == TROPE_NORM_TOKEN ? 1 : heads;
     if (n->weight)
         CHECK(list_memory(function, list, norm_memory("weight", i, n->weight, weights, trope_element_size(n->weight_dtype)),
                           trope_element_size(n->weight_dtype)));
     if (n->rstd) {
-        memory m = norm_memory("rstd", i, n->rstd, rows * heads, real);
+        memory m = norm_memory("rstd", i, n->rstd, rows * rstds, real);
         m.is_written = n->rstd_use == TROPE_RSTD_WRITE;
         CHECK(list_memory(function, list, m, real));
     }

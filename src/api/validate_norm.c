@@ -72,7 +72,8 @@ trope_status trope_validate_norm(const char *function, const trope_args *a, int 
     REQUIRE(a->operands[i].shared_heads == TROPE_SHARED_NONE, ARGUMENT,
             "operands[%d].shared_heads (%d) must be 0 with a norm", i, a->operands[i].shared_heads);
     CHECK(validate_weight(function, a, i));
-    REQUIRE(n->scope == TROPE_NORM_HEAD, ARGUMENT, "norms[%d].scope (%d) must be TROPE_NORM_HEAD (1)%s", i, n->scope,
+    REQUIRE(n->scope == TROPE_NORM_HEAD || n->scope == TROPE_NORM_TOKEN, ARGUMENT,
+            "norms[%d].scope (%d) must be TROPE_NORM_HEAD or TROPE_NORM_TOKEN (1 or 2)%s", i, n->scope,
             n->scope == 0 ? ", and has no default" : "");
     REQUIRE(n->order == TROPE_NORM_BEFORE || n->order == TROPE_NORM_AFTER, ARGUMENT,
             "norms[%d].order (%d) must be TROPE_NORM_BEFORE or TROPE_NORM_AFTER (1 or 2)%s", i, n->order,

@@ -20,7 +20,7 @@ typedef enum trope_angle_source {
     TROPE_ANGLES_PHASE
 } trope_angle_source;
 
-/* The norm of an operand's heads. */
+/* The norm of an operand. */
 typedef struct trope_plan_norm {
     int32_t is_given;     /* 0: there is none, and nothing else is set */
     int32_t weight_dtype; /* 0: no weight */
@@ -28,9 +28,11 @@ typedef struct trope_plan_norm {
     int64_t weight_of_head; /* elements from a head's weights to the next head's, 0 if all heads have the same */
     int32_t plus_one;       /* the factor is 1 + weight */
     int32_t is_after;       /* the rotation, not before it */
+    int32_t is_token;       /* of all heads of a token, not of each head */
+    int64_t elements;       /* that one rstd is of: of a head, or of a token */
     int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the store */
     double eps;
-    void *rstd;          /* [batch, tokens, heads], NULL = computed and kept nowhere */
+    void *rstd;          /* [batch, tokens, heads], of tokens [batch, tokens], NULL = computed and kept nowhere */
     int32_t reads_rstd;  /* else rstd is written */
     int32_t is_backward; /* src is dy: dst receives dx, and d_weight its sum */
     void *d_weight;      /* NULL = not wanted */
@@ -157,10 +159,15 @@ static inline int trope_has_norm(const trope_plan *plan)
     return 0;
 }
 
+static inline int64_t trope_heads_of_token(const trope_plan_operand *o)
+{
+    return (int64_t)o->groups * o->heads_per_group;
+}
+
 /* Weights of an operand's norm: of a head, or of all heads. */
 static inline int64_t trope_count_weights(const trope_plan_operand *o)
 {
-    return o->norm.weight_of_head ? o->norm.weight_of_head * o->groups * o->heads_per_group : o->head_dim;
+    return o->norm.weight_of_head ? o->norm.weight_of_head * trope_heads_of_token(o) : o->head_dim;
 }
 
 /* Whether dst receives a sum: of heads, or with what it holds. */

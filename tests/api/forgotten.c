@@ -91,6 +91,14 @@ static call *norm_of_heads(void)
     return c;
 }
 
+/* One rstd of all heads. */
+static call *norm_of_token(void)
+{
+    call *c = normed();
+    norm_of_q.scope = TROPE_NORM_TOKEN;
+    return c;
+}
+
 #define BOTH 3 /* directions: 1 forward, 2 backward */
 static const struct {
     const char *name;
@@ -123,6 +131,7 @@ static const struct {
              {"normed", normed, 1},
              {"only_norm", only_norm, 1},
              {"norm_of_heads", norm_of_heads, 1},
+             {"norm_of_token", norm_of_token, 1},
              {"norm_gradient", norm_gradient, 2}};
 
 /* ---- what is not refused ---- */

@@ -18,7 +18,7 @@ static void of_one_field(void)
     FORWARD_ROW(normed(), n->weight_dtype = TROPE_F64, ARGUMENT, "norms[0].weight_dtype", "not f64");
     NORM_VALUES(normed(), weight_per_head, -1, 2);
     NORM_VALUES(normed(), weight_plus_one, -1, 2);
-    NORM_VALUES(normed(), scope, -1, 0, 2);
+    NORM_VALUES(normed(), scope, -1, 0, 3);
     NORM_VALUES(normed(), order, -1, 0, 3);
     NORM_VALUES(normed(), rounding, -1, 1, 2, 3);
     NORM_VALUES(normed(), rstd_use, -1, 0, 3);
@@ -106,6 +106,10 @@ static void of_memory(void)
     FORWARD_ROW(normed(), n->rstd = out.q, OVERLAP, "operands[0].dst", "norms[0].rstd");
     FORWARD_ROW(normed(), n->weight = out.k, OVERLAP, "operands[1].dst", "norms[0].weight");
     BACKWARD_ROW(norm_gradient(), n->d_weight = in.weight, OVERLAP, "norms[0].d_weight", "norms[0].weight");
+    BACKWARD_ROW(
+        norm_gradient(),
+        (n->rstd = plus(out.d_weight, 4 - 4 * BATCH * TOKENS), n->rstd_use = TROPE_RSTD_READ, n->scope = TROPE_NORM_TOKEN),
+        OVERLAP, "norms[0].d_weight", "norms[0].rstd");
     BACKWARD_ROW(norm_gradient(), n->d_weight = out.q, OVERLAP, "operands[0].dst", "norms[0].d_weight");
 }
 

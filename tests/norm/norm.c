@@ -1,4 +1,4 @@
-/* The norm of heads, forward and backward, against its formulas in double, which share no code with the library.
+/* The norm of heads and of tokens, forward and backward, against its formulas in double, which share no code with the library.
  *
  * Forward: rstd bit for bit in f32, from a tree of its own (after the rotation, from what a call without the norm gives); results to
  * within their roundings; the same bits by all instruction sets.
@@ -11,7 +11,7 @@
 #include "support/number.h"
 #include "support/random.h"
 
-enum { BATCH = 2, TOKENS = 5, HEADS = 3, MOST_DIM = 600, ROWS = BATCH * TOKENS * HEADS };
+enum { BATCH = 2, TOKENS = 5, HEADS = 3, MOST_DIM = 600, ROWS = BATCH * TOKENS * HEADS, PADDED_HEADS = 4 };
 
 typedef struct shape {
     int head_dim, rotary_dim, offset;
@@ -22,7 +22,7 @@ static const shape shapes[] = {{128, 128, 0}, {80, 80, 0}, {192, 64, 128}, {64, 
 
 typedef struct norm_case {
     shape s;
-    int32_t dtype, pairing, per_head, plus_one, order;
+    int32_t dtype, pairing, per_head, plus_one, order, scope;
 } norm_case;
 
 static random_state numbers;
@@ -34,7 +34,7 @@ typedef struct tensor {
 } tensor;
 
 static tensor x, dy, y, dx, weight, rotated;
-static double inv_freq[MOST_DIM / 2], rstd[ROWS], d_weight[HEADS * MOST_DIM], d_inv_freq[MOST_DIM / 2];
+static double inv_freq[MOST_DIM / 2], d_weight[HEADS * MOST_DIM], d_inv_freq[MOST_DIM / 2];
 static char rstd_bytes[ROWS * 8], d_weight_bytes[HEADS * MOST_DIM * 8];
 static _Alignas(16) char workspace[1 << 20];
 
@@ -68,12 +68,23 @@ static double tree_of_squares(const norm_case *c, const double *head)
     return c->dtype == TROPE_F64 ? real[0] : single[0];
 }
 
-static double find_rstd(const norm_case *c, const double *head, double eps)
+static double add(const norm_case *c, double a, double b)
 {
-    const double sum = tree_of_squares(c, head);
+    return c->dtype == TROPE_F64 ? a + b : (float)a + (float)b;
+}
+
+/* rstd of a head of a token. */
+static double find_rstd(const norm_case *c, const double *heads, int head, double eps)
+{
+    double of_head[PADDED_HEADS] = {0};
+    for (int i = 0; i < HEADS; i++)
+        of_head[i] = tree_of_squares(c, heads + i * c->s.head_dim);
+    const double of_token = add(c, add(c, of_head[0], of_head[1]), add(c, of_head[2], of_head[3]));
+    const int is_token = c->scope == TROPE_NORM_TOKEN, elements = (is_token ? HEADS : 1) * c->s.head_dim;
+    const double sum = is_token ? of_token : of_head[head];
     if (c->dtype == TROPE_F64)
-        return 1 / sqrt(sum / c->s.head_dim + eps);
-    return 1.0f / sqrtf((float)sum / (float)c->s.head_dim + (float)eps);
+        return 1 / sqrt(sum / elements + eps);
+    return 1.0f / sqrtf((float)sum / (float)elements + (float)eps);
 }
 
 static double factor_of(const norm_case *c, const double *weights, int head, int element)
@@ -91,11 +102,14 @@ static int second_of(const norm_case *c, int pair)
     return c->s.offset + (c->pairing == TROPE_PAIRING_HALF ? pair + c->s.rotary_dim / 2 : 2 * pair + 1);
 }
 
-static void normalise_head(const norm_case *c, const double *weights, int number, double *head)
+static void normalise(const norm_case *c, const double *weights, double *heads)
 {
-    const double r = find_rstd(c, head, 1e-5);
-    for (int i = 0; i < c->s.head_dim; i++)
-        head[i] *= r * factor_of(c, weights, number, i);
+    double r[HEADS];
+    for (int number = 0; number < HEADS; number++)
+        r[number] = find_rstd(c, heads, number, 1e-5);
+    for (int number = 0; number < HEADS; number++)
+        for (int i = 0; i < c->s.head_dim; i++)
+            heads[number * c->s.head_dim + i] *= r[number] * factor_of(c, weights, number, i);
 }
 
 static void rotate_head(const norm_case *c, const double *frequencies, int token, double *head)
@@ -107,33 +121,33 @@ static void rotate_head(const norm_case *c, const double *frequencies, int token
     }
 }
 
-/* y of a head of a token, which replaces x. */
-static void find_y(const norm_case *c, const double *weights, const double *frequencies, int token, int number,
-                   double *head)
+/* y of the heads of a token, which replaces x. */
+static void find_y(const norm_case *c, const double *weights, const double *frequencies, int token, double *heads)
 {
     if (c->order == TROPE_NORM_BEFORE)
-        normalise_head(c, weights, number, head);
-    rotate_head(c, frequencies, token, head);
+        normalise(c, weights, heads);
+    for (int number = 0; number < HEADS; number++)
+        rotate_head(c, frequencies, token, heads + number * c->s.head_dim);
     if (c->order == TROPE_NORM_AFTER)
-        normalise_head(c, weights, number, head);
+        normalise(c, weights, heads);
 }
 
 /* L = sum dy y, with x, the weight and inv_freq moved by `step` in the directions given. */
 static double loss(const norm_case *c, double step, const double *of_x, const double *of_weight, const double *of_frequency)
 {
     static double weights[HEADS * MOST_DIM], frequencies[MOST_DIM / 2];
-    double sum = 0, head[MOST_DIM];
-    for (int i = 0; i < HEADS * c->s.head_dim; i++)
+    const int count = HEADS * c->s.head_dim;
+    double sum = 0, heads[HEADS * MOST_DIM];
+    for (int i = 0; i < count; i++)
         weights[i] = weight.value[i] + step * (of_weight ? of_weight[i] : 0);
     for (int i = 0; i < c->s.rotary_dim / 2; i++)
         frequencies[i] = inv_freq[i] + step * (of_frequency ? of_frequency[i] : 0);
-    for (int row = 0; row < ROWS; row++) {
-        const double *from = x.value + row * c->s.head_dim;
-        for (int i = 0; i < c->s.head_dim; i++)
-            head[i] = from[i] + step * (of_x ? of_x[row * c->s.head_dim + i] : 0);
-        find_y(c, weights, frequencies, row / HEADS % TOKENS, row % HEADS, head);
-        for (int i = 0; i < c->s.head_dim; i++)
-            sum += head[i] * dy.value[row * c->s.head_dim + i];
+    for (int row = 0; row < BATCH * TOKENS; row++) {
+        for (int i = 0; i < count; i++)
+            heads[i] = x.value[row * count + i] + step * (of_x ? of_x[row * count + i] : 0);
+        find_y(c, weights, frequencies, row % TOKENS, heads);
+        for (int i = 0; i < count; i++)
+            sum += heads[i] * dy.value[row * count + i];
     }
     return sum;
 }
@@ -149,7 +163,7 @@ static call call_of(const norm_case *c, trope_norm *norm, const trope_norm *cons
     *norm = (trope_norm){.struct_size = sizeof *norm, .weight = weight.bytes, .weight_dtype = c->dtype};
     norm->weight_per_head = c->per_head;
     norm->weight_plus_one = c->plus_one;
-    norm->scope = TROPE_NORM_HEAD;
+    norm->scope = c->scope;
     norm->order = c->order;
     norm->eps = 1e-5;
     made.args.norms = norms;
@@ -169,6 +183,32 @@ static const double *find_normed(const norm_case *c)
     for (int i = 0; i < ROWS * c->s.head_dim; i++)
         rotated.value[i] = number_load(c->dtype, rotated.bytes + (size_t)i * number_size(c->dtype));
     return rotated.value;
+}
+
+/* rstd and y of every token. */
+static void check_forward(const norm_case *c, const double *normed)
+{
+    const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const int count = HEADS * c->s.head_dim, rstds = c->scope == TROPE_NORM_TOKEN ? 1 : HEADS;
+    for (int row = 0; row < BATCH * TOKENS; row++) {
+        double expected[HEADS * MOST_DIM], worst = 0;
+        for (int i = row * rstds; i < (row + 1) * rstds; i++) {
+            const double got = number_load(real, rstd_bytes + (size_t)i * number_size(real));
+            const double right = find_rstd(c, normed + row * count, i % rstds, 1e-5);
+            CHECK_MESSAGE(got == right, "head_dim %d, scope %d, order %d: rstd[%d] is %.9g, not %.9g", c->s.head_dim,
+                          c->scope, c->order, i, got, right);
+        }
+        memcpy(expected, x.value + row * count, (size_t)count * sizeof *expected);
+        find_y(c, weight.value, inv_freq, row % TOKENS, expected);
+        for (int i = 0; i < count; i++) {
+            const double got = number_load(c->dtype, y.bytes + (size_t)(row * count + i) * number_size(c->dtype));
+            const double error = fabs(got - expected[i]) - number_half_ulp(c->dtype, expected[i]);
+            worst = error > worst ? error : worst;
+        }
+        CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5),
+                      "head_dim %d, pairing %d, scope %d, order %d, row %d: off by %g", c->s.head_dim, c->pairing, c->scope,
+                      c->order, row, worst);
+    }
 }
 
 static void forward(const norm_case *c)
@@ -191,25 +231,7 @@ static void forward(const norm_case *c)
             memcpy(first, y.bytes, bytes);
         CHECK_MESSAGE(!memcmp(first, y.bytes, bytes), "head_dim %d: isa %d gives other bits", c->s.head_dim, isa);
     }
-    const double *normed = find_normed(c);
-    for (int row = 0; row < ROWS; row++) {
-        const double *head = normed + row * c->s.head_dim;
-        const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
-        double expected[MOST_DIM], worst = 0;
-        rstd[row] = number_load(real, rstd_bytes + (size_t)row * number_size(real));
-        CHECK_MESSAGE(rstd[row] == find_rstd(c, head, 1e-5), "head_dim %d, row %d: rstd is %.9g, not %.9g", c->s.head_dim,
-                      row, rstd[row], find_rstd(c, head, 1e-5));
-        memcpy(expected, x.value + row * c->s.head_dim, (size_t)c->s.head_dim * sizeof *expected);
-        find_y(c, weight.value, inv_freq, row / HEADS % TOKENS, row % HEADS, expected);
-        for (int i = 0; i < c->s.head_dim; i++) {
-            const double got = number_load(c->dtype, y.bytes + (size_t)(row * c->s.head_dim + i) * number_size(c->dtype));
-            const double error = fabs(got - expected[i]) - number_half_ulp(c->dtype, expected[i]);
-            worst = error > worst ? error : worst;
-        }
-        CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5),
-                      "head_dim %d, pairing %d, order %d, row %d: off by %g", c->s.head_dim, c->pairing, c->order, row,
-                      worst);
-    }
+    check_forward(c, find_normed(c));
 }
 
 /* The derivative of L in a random direction, by differences and by the gradient. */
@@ -226,8 +248,8 @@ static void check_direction(const norm_case *c, const char *what, const double *
     const double *of[3] = {which == 0 ? direction : NULL, which == 1 ? direction : NULL, which == 2 ? direction : NULL};
     const double found = (loss(c, step, of[0], of[1], of[2]) - loss(c, -step, of[0], of[1], of[2])) / (2 * step);
     CHECK_MESSAGE(fabs(found - expected) < 1e-7 * (magnitude + 1),
-                  "%s, head_dim %d, pairing %d, per_head %d, order %d: %.9g, not %.9g", what, c->s.head_dim, c->pairing,
-                  c->per_head, c->order, expected, found);
+                  "%s, head_dim %d, pairing %d, per_head %d, scope %d, order %d: %.9g, not %.9g", what, c->s.head_dim,
+                  c->pairing, c->per_head, c->scope, c->order, expected, found);
 }
 
 static void backward(const norm_case *c)
@@ -264,12 +286,13 @@ static void backward(const norm_case *c)
 int main(void)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        for (int options = 0; options < 16; options++) {
+        for (int options = 0; options < 32; options++) {
             norm_case c = {.s = shapes[i], .dtype = options & 4 ? TROPE_F64 : TROPE_F32};
             c.pairing = options & 1 ? TROPE_PAIRING_HALF : TROPE_PAIRING_INTERLEAVED;
             c.per_head = options >> 1 & 1;
             c.plus_one = c.per_head;
             c.order = options & 8 ? TROPE_NORM_AFTER : TROPE_NORM_BEFORE;
+            c.scope = options & 16 ? TROPE_NORM_TOKEN : TROPE_NORM_HEAD;
             numbers.state = 1000 * i + (uint64_t)options;
             draw(&x, ROWS * c.s.head_dim, c.dtype);
             draw(&dy, ROWS * c.s.head_dim, c.dtype);

@@ -47,6 +47,7 @@ static const struct {
     [OPTION_GRADIENT] = {"gradient", {"none", "too", "only"}},
     [OPTION_GRADIENT_TABLE] = {"gradient_table", {"like-table", "rows", "batch-rows", "axes-batch-rows", "strided"}},
     [OPTION_NORM] = {"norm", {"none", "all", "each", "alone"}},
+    [OPTION_NORM_SCOPE] = {"norm_scope", {"head", "token"}},
     [OPTION_NORM_ORDER] = {"norm_order", {"before", "after"}},
     [OPTION_WEIGHT] = {"weight", {"none", "f32", "f16", "bf16", "f64"}},
     [OPTION_WEIGHT_HEADS] = {"weight_heads", {"same", "own"}},
@@ -67,9 +68,13 @@ const char *config_value_name(int option, int value)
     return options[option].values[value];
 }
 
+int config_has_token_norms = 1;
+
 int config_value_count(int option)
 {
     int count = 0;
+    if (option == OPTION_NORM_SCOPE && !config_has_token_norms)
+        return 1;
     while (options[option].values[count])
         count++;
     return count;
@@ -161,8 +166,8 @@ static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
 
 static void repair_norms(uint8_t *v)
 {
-    static const uint8_t of_norm[] = {OPTION_RSTD,        OPTION_WEIGHT,        OPTION_D_WEIGHT,  OPTION_WEIGHT_HEADS,
-                                      OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING, OPTION_NORM_ORDER},
+    static const uint8_t of_norm[] = {OPTION_RSTD,        OPTION_WEIGHT,        OPTION_D_WEIGHT,   OPTION_WEIGHT_HEADS,
+                                      OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING, OPTION_NORM_ORDER, OPTION_NORM_SCOPE},
                          of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,       OPTION_AXES,   OPTION_ANGLES,
                                           OPTION_COLUMNS, OPTION_ANGLE_DTYPE, OPTION_TABLE,  OPTION_POSITIONS,
                                           OPTION_RANGE,   OPTION_TURN,        OPTION_WINDOW, OPTION_MSCALE,

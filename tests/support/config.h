@@ -61,6 +61,7 @@ typedef enum config_option {
     OPTION_GRADIENT,
     OPTION_GRADIENT_TABLE,
     OPTION_NORM,
+    OPTION_NORM_SCOPE, /* TROPE_NORM_HEAD or _TOKEN less 1 */
     OPTION_NORM_ORDER, /* TROPE_NORM_BEFORE or _AFTER less 1 */
     OPTION_WEIGHT,
     OPTION_WEIGHT_HEADS,
@@ -150,6 +151,9 @@ typedef struct config {
     uint64_t phase_step[TROPE_MAX_ROTARY_DIM / 2];
     uint8_t pair_axis[TROPE_MAX_ROTARY_DIM / 2];
 } config;
+
+/* 0: no norm is over the token, which CUDA does not have. 1 in the beginning. */
+extern int config_has_token_norms;
 
 const char *config_option_name(int option);
 int config_value_count(int option);

@@ -158,7 +158,7 @@ static void add_norm(extent_list *list, call *k, int i)
     const int64_t rows = k->args.batch * k->args.tokens, weights = reference_weights(&k->args, i);
     const size_t real = k->args.dtype == TROPE_F64 ? 8 : 4;
     add_flat(list, &n->weight, weights, n->weight ? number_size(n->weight_dtype) : 0);
-    add_flat(list, &n->rstd, rows * reference_heads(&k->args, i), real);
+    add_flat(list, &n->rstd, rows * reference_rstds(&k->args, i), real);
     add_flat(list, &n->d_weight, weights, real);
 }
 
