@@ -22,7 +22,6 @@ void device_require(void)
 {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
-    config_has_token_norms = 0;
     if (error == cudaSuccess && count > 0)
         return;
     printf("skipped: no CUDA device: %s\n", error == cudaSuccess ? "none was found" : cudaGetErrorString(error));

@@ -68,13 +68,9 @@ const char *config_value_name(int option, int value)
     return options[option].values[value];
 }
 
-int config_has_token_norms = 1;
-
 int config_value_count(int option)
 {
     int count = 0;
-    if (option == OPTION_NORM_SCOPE && !config_has_token_norms)
-        return 1;
     while (options[option].values[count])
         count++;
     return count;

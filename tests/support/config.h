@@ -152,9 +152,6 @@ typedef struct config {
     uint8_t pair_axis[TROPE_MAX_ROTARY_DIM / 2];
 } config;
 
-/* 0: no norm is over the token, which CUDA does not have. 1 in the beginning. */
-extern int config_has_token_norms;
-
 const char *config_option_name(int option);
 int config_value_count(int option);
 const char *config_value_name(int option, int value);
