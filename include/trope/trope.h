@@ -127,7 +127,7 @@ enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE
 enum { TROPE_NORM_HEAD = 1, TROPE_NORM_TOKEN = 2 };
 enum { TROPE_NORM_BEFORE = 1, TROPE_NORM_AFTER = 2 };
 enum { TROPE_NORM_ROUND_TWICE = 1, TROPE_NORM_ROUND_PRODUCT = 2 };
-enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2 };
+enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2, TROPE_SUMS_WRITE = 1, TROPE_SUMS_READ = 2 };
 
 /* Indices into the strides of a tensor: the element of batch entry b, token t, group g, head h of
  * the group and dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
@@ -178,9 +178,7 @@ typedef struct trope_operand {
 /* The norm of an operand (Zhang and Sennrich, arXiv:1910.07467): each head, all head_dim elements
  * of it, or with TOKEN all heads of a token as one, is normalised before or after the rotation.
  * With D elements (head_dim, or head_dim times heads):
- *
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
- *
  * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
  * first, padded with +0 to a power of two or beyond. TOKEN adds the sums of heads by another one,
  * in the order of group * heads_per_group + head. ONCE rounds nothing between norm and rotation.
@@ -195,9 +193,8 @@ typedef struct trope_operand {
  *     du = rstd (g - u (p / D) rstd^2)        dx = M' du        d_weight = sum dy u rstd
  * The gradient of the angles takes du for dy.
  *
- * Padding that is zeroed or copied is not normalised, has rstd 0, and adds nothing to d_weight.
- * Where a position is poisoned, AFTER and backward make NaN of the head (TOKEN: of all
- * heads of the token), which adds nothing. */
+ * Padding that is zeroed or copied is not normalised, and its rstd is 0. Where a position is
+ * poisoned, AFTER and backward make NaN of the head (TOKEN: of all). Neither adds to d_weight. */
 typedef struct trope_norm {
     uint64_t struct_size;    /* sizeof(trope_norm) */
     const void *weight;      /* [head_dim], or [heads, head_dim]; NULL: 1, and fields of it are 0 */
@@ -210,8 +207,12 @@ typedef struct trope_norm {
     double eps;       /* over 0 in the arithmetic of dtype */
     void *rstd;       /* f32 (f64 with f64): [batch, tokens, heads]; TOKEN: [batch, tokens] */
     int32_t rstd_use; /* TROPE_RSTD_WRITE (forward alone), _READ; 0 with NULL: computed */
-    int32_t reserved; /* 0 */
-    void *d_weight;   /* backward: f32 (f64), shaped as weight, overwritten; or NULL */
+    int32_t token_sums_use; /* TROPE_SUMS_WRITE (dst and d_weight NULL), _READ; 0 with NULL */
+    void *d_weight;         /* backward: f32 (f64), shaped as weight, overwritten; or NULL */
+    /* TOKEN, heads on several ranks: [heads, batch, tokens]. WRITE: the sum of each head, of x^2 or
+     * in backward of g x. READ: takes the sums of the heads of all ranks, in order, for its own. */
+    void *token_sums;
+    int32_t heads_of_all_ranks, first_head; /* READ: first_head is this rank's; else 0 */
 } trope_norm;
 
 /* ---- 3  A call ------------------------------------------------------------------------------- */

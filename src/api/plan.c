@@ -32,7 +32,11 @@ static trope_plan_norm plan_norm(const trope_args *a, int i, int backward)
     p.plus_one = norm->weight_plus_one;
     p.is_after = norm->order == TROPE_NORM_AFTER;
     p.is_token = norm->scope == TROPE_NORM_TOKEN;
-    p.elements = (p.is_token ? trope_count_heads(&a->operands[i]) : 1) * a->operands[i].head_dim;
+    p.sums = norm->token_sums;
+    p.sums_read = norm->heads_of_all_ranks;
+    p.elements = a->operands[i].head_dim;
+    if (p.is_token)
+        p.elements *= p.sums_read ? p.sums_read : trope_count_heads(&a->operands[i]);
     /* Without a weight both ways are one rounding. */
     p.rounding = norm->weight || a->rounding == TROPE_ROUND_ONCE ? norm->rounding : TROPE_NORM_ROUND_PRODUCT;
     p.eps = norm->eps;

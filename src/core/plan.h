@@ -36,6 +36,8 @@ typedef struct trope_plan_norm {
     int32_t reads_rstd;  /* else rstd is written */
     int32_t is_backward; /* src is dy: dst receives dx, and d_weight its sum */
     void *d_weight;      /* NULL = not wanted */
+    char *sums;          /* [heads, batch, tokens], of each head; NULL = computed and kept nowhere */
+    int64_t sums_read;   /* of so many heads, of all ranks. 0 = those of the operand are written if there are sums */
     void *slope;         /* CUDA's backward: [batch, tokens, heads], trope_norm_slope of each head. NULL = not wanted */
 } trope_plan_norm;
 
@@ -159,6 +161,12 @@ static inline int trope_has_norm(const trope_plan *plan)
     return 0;
 }
 
+/* Whether the sums of heads are all that a norm gives. */
+static inline int trope_writes_sums(const trope_plan_operand *o)
+{
+    return o->norm.sums && !o->norm.sums_read;
+}
+
 static inline int64_t trope_heads_of_token(const trope_plan_operand *o)
 {
     return (int64_t)o->groups * o->heads_per_group;
@@ -186,10 +194,11 @@ typedef enum trope_writer {
 
 static inline trope_writer trope_writer_of(const trope_plan_operand *o)
 {
-    return o->norm.is_backward  ? TROPE_WRITER_NORM_GRADIENT
-           : !o->dst            ? TROPE_WRITER_NONE
-           : trope_is_summed(o) ? TROPE_WRITER_SUM
-                                : TROPE_WRITER_ROTATION;
+    return o->norm.is_backward    ? TROPE_WRITER_NORM_GRADIENT
+           : trope_writes_sums(o) ? TROPE_WRITER_ROTATION
+           : !o->dst              ? TROPE_WRITER_NONE
+           : trope_is_summed(o)   ? TROPE_WRITER_SUM
+                                  : TROPE_WRITER_ROTATION;
 }
 
 /* The axis that was said for a pair: the plane of a table that has planes. `pair` counts through all parts. */

@@ -132,6 +132,8 @@ static const struct {
              {"only_norm", only_norm, 1},
              {"norm_of_heads", norm_of_heads, 1},
              {"norm_of_token", norm_of_token, 1},
+             {"norm_of_ranks", norm_of_ranks, 1},
+             {"sums_of_ranks", sums_of_ranks, 1},
              {"norm_gradient", norm_gradient, 2}};
 
 /* ---- what is not refused ---- */
@@ -188,7 +190,8 @@ static const char *const choices[] = {"isa",
                                       "dst_stride",
                                       "norms",
                                       "weight_per_head",
-                                      "weight_plus_one"};
+                                      "weight_plus_one",
+                                      "first_head"};
 
 #define COUNT(array) (sizeof array / sizeof array[0])
 static int times_forgotten[COUNT(forgettable)], times_given[COUNT(choices)];

@@ -2,6 +2,7 @@
  *
  * Forward: rstd bit for bit in f32, from a tree of its own (after the rotation, from what a call without the norm gives); results to
  * within their roundings; the same bits by all instruction sets.
+ * Heads that are split over ranks give the bits of one call: each rank writes the sums of its heads, and reads those of all.
  * Backward in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend on threads. */
 #include <math.h>
 #include <stdlib.h>
@@ -283,6 +284,109 @@ static void backward(const norm_case *c)
     }
 }
 
+/* ---- heads on several ranks ---- */
+
+enum { RANKS = 2 };
+static const int first_heads[RANKS + 1] = {0, 2, HEADS};
+static char sums_bytes[ROWS * 8], rank_rstd_bytes[ROWS * 8], rank_d_weight_bytes[HEADS * MOST_DIM * 8];
+static tensor of_ranks;
+
+/* A tensor of all heads by strides, from the first head of a rank on. */
+static void say_heads(const norm_case *c, int rank, const void **base, int32_t *layout, int64_t *stride)
+{
+    *base = (const char *)*base + (size_t)(first_heads[rank] * c->s.head_dim) * number_size(c->dtype);
+    *layout = TROPE_STRIDED;
+    stride[TROPE_DIM_BATCH] = TOKENS * HEADS * c->s.head_dim;
+    stride[TROPE_DIM_TOKEN] = HEADS * c->s.head_dim;
+    stride[TROPE_DIM_HEAD] = c->s.head_dim;
+    stride[TROPE_DIM_ELEMENT] = 1;
+}
+
+/* The call of all heads as that of a rank, which writes (to no dst) or reads sums. */
+static call call_of_rank(const norm_case *c, const call *whole, trope_norm *norm, int rank, int use)
+{
+    const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
+    const int first = first_heads[rank], heads = first_heads[rank + 1] - first;
+    call made = *whole;
+    trope_operand *o = &made.operands[0];
+    const void *dst = of_ranks.bytes;
+    o->heads_per_group = heads;
+    say_heads(c, rank, &o->src, &o->src_layout, o->src_stride);
+    if (o->forward_src)
+        say_heads(c, rank, &o->forward_src, &o->forward_src_layout, o->forward_src_stride);
+    if (c->per_head)
+        norm->weight = (const char *)norm->weight + (size_t)(first * c->s.head_dim) * number_size(c->dtype);
+    norm->token_sums_use = use;
+    norm->token_sums = sums_bytes;
+    if (use == TROPE_SUMS_WRITE) {
+        norm->token_sums = sums_bytes + (size_t)(first * BATCH * TOKENS) * real;
+        o->dst = NULL;
+        o->dst_layout = 0;
+        return made;
+    }
+    say_heads(c, rank, &dst, &o->dst_layout, o->dst_stride);
+    o->dst = (void *)(uintptr_t)dst;
+    norm->heads_of_all_ranks = HEADS;
+    norm->first_head = first;
+    return made;
+}
+
+/* Runs all ranks in place of a call of all heads; both write rstd and d_weight of their own. */
+static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, int backward)
+{
+    const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
+    for (int use = TROPE_SUMS_WRITE; use <= TROPE_SUMS_READ; use++) {
+        for (int rank = 0; rank < RANKS; rank++) {
+            trope_norm of_rank = *norm;
+            const trope_norm *norms[] = {&of_rank};
+            call made = call_of_rank(c, &whole, &of_rank, rank, use);
+            if (use == TROPE_SUMS_READ && !backward) {
+                of_rank.rstd = rank_rstd_bytes;
+                of_rank.rstd_use = TROPE_RSTD_WRITE;
+            }
+            if (use == TROPE_SUMS_READ && backward)
+                of_rank.d_weight =
+                    rank_d_weight_bytes + (c->per_head ? (size_t)(first_heads[rank] * c->s.head_dim) * real : 0);
+            made.args.norms = norms;
+            CHECK_MESSAGE((backward ? trope_backward : trope_forward)(call_args(&made)) == TROPE_OK, "%s",
+                          trope_last_error());
+        }
+    }
+}
+
+static void ranks(const norm_case *c)
+{
+    const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32), weights = HEADS * (size_t)c->s.head_dim;
+    const size_t bytes = (size_t)(ROWS * c->s.head_dim) * number_size(c->dtype);
+    trope_norm norm;
+    const trope_norm *norms[] = {&norm};
+    call whole = call_of(c, &norm, norms, x.bytes, y.bytes);
+    memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
+    run_ranks(c, whole, &norm, 0);
+    norm.rstd = rstd_bytes;
+    norm.rstd_use = TROPE_RSTD_WRITE;
+    CHECK_MESSAGE(trope_forward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(!memcmp(of_ranks.bytes, y.bytes, bytes), "head_dim %d, order %d: ranks give other bits of y",
+                  c->s.head_dim, c->order);
+    CHECK_MESSAGE(!memcmp(rank_rstd_bytes, rstd_bytes, BATCH * TOKENS * real),
+                  "head_dim %d, order %d: ranks give other bits of rstd", c->s.head_dim, c->order);
+    whole = call_of(c, &norm, norms, dy.bytes, dx.bytes);
+    whole.operands[0].forward_src = x.bytes;
+    whole.operands[0].forward_src_layout = TROPE_BSHD;
+    whole.args.workspace = workspace;
+    whole.args.workspace_size = sizeof workspace;
+    norm.rstd = rstd_bytes;
+    norm.rstd_use = TROPE_RSTD_READ;
+    memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
+    run_ranks(c, whole, &norm, 1);
+    norm.d_weight = d_weight_bytes;
+    CHECK_MESSAGE(trope_backward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(!memcmp(of_ranks.bytes, dx.bytes, bytes), "head_dim %d, order %d: ranks give other bits of dx",
+                  c->s.head_dim, c->order);
+    CHECK_MESSAGE(!c->per_head || !memcmp(rank_d_weight_bytes, d_weight_bytes, weights * real),
+                  "head_dim %d, order %d: ranks give other bits of d_weight", c->s.head_dim, c->order);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -300,6 +404,8 @@ int main(void)
             for (int pair = 0; pair < c.s.rotary_dim / 2; pair++)
                 inv_freq[pair] = fabs(random_real(&numbers));
             forward(&c);
+            if (c.scope == TROPE_NORM_TOKEN)
+                ranks(&c);
             if (c.dtype == TROPE_F64)
                 backward(&c);
         }

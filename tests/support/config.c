@@ -355,6 +355,7 @@ void config_rebase(const config *c, call *k, unsigned char *const *bases)
         k->norm[i].weight = moved(c, k->norm[i].weight, bases);
         k->norm[i].rstd = moved(c, k->norm[i].rstd, bases);
         k->norm[i].d_weight = moved(c, k->norm[i].d_weight, bases);
+        k->norm[i].token_sums = moved(c, k->norm[i].token_sums, bases);
     }
     a->freqs = moved(c, a->freqs, bases);
     a->cos = moved(c, a->cos, bases);

@@ -267,7 +267,8 @@ static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const in
     h->sums = sums ? sums + (head[0] * o->heads_per_group + head[1]) * o->norm.weight_of_head : NULL;
 }
 
-/* Finds rstd and k of a token whose norm is over all of its heads. */
+/* Finds rstd and k of a token whose norm is over all of its heads, or the sums of its heads alone. Where sums are read or written,
+ * rstd is read. */
 static void FN(begin_token)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
@@ -281,13 +282,17 @@ static void FN(begin_token)(FN(head_gradient) * h, const trope_row *row, FN(coef
         }
     }
     h->rstd = FN(find_rstd_of_token)(h->plan, o, row, &squares);
-    for (int64_t group = 0; group < o->groups; group++) {
+    const int is_known = o->norm.sums_read && !sums;
+    for (int64_t group = 0; !is_known && group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
             FN(place_head)(h, row, (const int64_t[]){group, in_group}, sums);
             FN(rotate_head)(h, t);
-            FN(push_sum)(&products, 0, FN(sum_products)(h));
+            FN(add_head)(h->plan, o, row, &products, FN(sum_products)(h));
         }
     }
+    if (o->norm.sums_read)
+        products.count = 0;
+    FN(read_sums)(h->plan, o, row, &products);
     h->k = FN(slope_of_products)(h, FN(end_sum)(&products));
 }
 
@@ -297,8 +302,13 @@ static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *
 {
     REAL rotated[TROPE_MAX_ROTARY_DIM];
     FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = rotated};
-    if (o->norm.is_token && row->action == TROPE_ROW_ROTATE && !trope_is_poisoned(plan, o, row))
+    const int is_normed = o->norm.is_token && row->action == TROPE_ROW_ROTATE, writes_sums = trope_writes_sums(o);
+    if (is_normed && (writes_sums || !trope_is_poisoned(plan, o, row)))
         FN(begin_token)(&h, row, t, sums);
+    if (writes_sums && !is_normed)
+        FN(clear_sums)(plan, o, row);
+    if (writes_sums)
+        return;
     for (int64_t group = 0; group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
             const int64_t head[] = {group, in_group};

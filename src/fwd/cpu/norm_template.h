@@ -130,6 +130,39 @@ static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, c
     return rstd;
 }
 
+/* Where the sum of a head of a token is, in the caller's array. */
+static inline char *FN(sum_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, int64_t head)
+{
+    return o->norm.sums + ((head * plan->batch + row->batch) * plan->tokens + row->token) * (int64_t)sizeof(REAL);
+}
+
+/* Adds the sum of the next head of a token, and writes it if it is wanted. */
+static inline void FN(add_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                FN(tree_sum) * sum, REAL value)
+{
+    const REAL stored = FN(canonical)(value);
+    if (trope_writes_sums(o))
+        memcpy(FN(sum_place)(plan, o, row, (int64_t)sum->count), &stored, sizeof stored);
+    FN(push_sum)(sum, 0, value);
+}
+
+/* Adds the sums of the heads of all ranks. */
+static void FN(read_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(tree_sum) * sum)
+{
+    REAL value;
+    for (int64_t head = 0; head < o->norm.sums_read; head++) {
+        memcpy(&value, FN(sum_place)(plan, o, row, head), sizeof value);
+        FN(push_sum)(sum, 0, value);
+    }
+}
+
+/* Writes the sums of a token that is not normalised. */
+static void FN(clear_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
+{
+    for (int64_t head = 0; head < trope_heads_of_token(o); head++)
+        memset(FN(sum_place)(plan, o, row, head), 0, sizeof(REAL));
+}
+
 /* rstd of a token, read, or computed of the squares of its heads. */
 static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                    FN(tree_sum) * squares)

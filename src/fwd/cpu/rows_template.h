@@ -165,23 +165,25 @@ static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *
     FN(round_rotated)(plan, o->rotary_dim, y);
 }
 
-/* rstd of a token whose norm is over all of its heads. */
+/* rstd of a token whose norm is over all of its heads, or their sums alone. */
 static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o,
                                                         const trope_row *row, FN(coefficients) t)
 {
     const int64_t *f = o->src_stride;
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
     FN(tree_sum) squares = {.count = 0};
-    for (int64_t group = 0; !o->norm.reads_rstd && group < o->groups; group++) {
+    const int is_known = o->norm.reads_rstd || o->norm.sums_read;
+    for (int64_t group = 0; !is_known && group < o->groups; group++) {
         for (int64_t head = 0; head < o->heads_per_group; head++) {
             const int64_t at = row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3];
             const char *src = o->src + at * plan->element_size;
             const FN(head_values) normed = {src, f[TROPE_DIM_ELEMENT], o->norm.is_after ? y : NULL};
             if (o->norm.is_after)
                 FN(rotate_source)(plan, o, src, t, x, y);
-            FN(push_sum)(&squares, 0, FN(sum_squares)(plan, o, &normed));
+            FN(add_head)(plan, o, row, &squares, FN(sum_squares)(plan, o, &normed));
         }
     }
+    FN(read_sums)(plan, o, row, &squares);
     return FN(find_rstd_of_token)(plan, o, row, &squares);
 }
 
@@ -556,10 +558,15 @@ WRITE_VECTORS(BF16)
 
 static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, FN(chunk) * chunk)
 {
-    for (int r = 0; r < chunk->rows; r++)
-        chunk->token_rstd[r] = o->norm.is_token && chunk->row[r].action == TROPE_ROW_ROTATE
-                                   ? FN(rstd_of_token)(plan, o, &chunk->row[r], chunk->of_row[r])
-                                   : 0;
+    const int writes_sums = trope_writes_sums(o);
+    for (int r = 0; r < chunk->rows; r++) {
+        const int is_normed = o->norm.is_token && chunk->row[r].action == TROPE_ROW_ROTATE;
+        chunk->token_rstd[r] = is_normed ? FN(rstd_of_token)(plan, o, &chunk->row[r], chunk->of_row[r]) : 0;
+        if (writes_sums && !is_normed)
+            FN(clear_sums)(plan, o, &chunk->row[r]);
+    }
+    if (writes_sums)
+        return;
 #ifdef USE_VECTORS
     if ((o->rotary_dim || o->norm.is_given) && vector_can_rotate(plan, o)) {
         if (plan->dtype == TROPE_F32)
