@@ -331,6 +331,31 @@ static call call_of_rank(const norm_case *c, const call *whole, trope_norm *norm
     return made;
 }
 
+/* One sequence, with padding behind it. */
+enum { UNPADDED = 7 };
+static void pack(call *made)
+{
+    static const int32_t boundaries[] = {0, UNPADDED};
+    made->args.batch = 1;
+    made->args.tokens = BATCH * TOKENS;
+    made->args.cu_seqlens = boundaries;
+    made->args.cu_seqlens_dtype = TROPE_I32;
+    made->args.sequences = 1;
+    made->args.padding = TROPE_PADDING_ZERO;
+}
+
+/* The sums of all heads are 0 where there is padding, and only there. */
+static void check_sums(const norm_case *c, int is_packed)
+{
+    const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    for (int i = 0; i < ROWS; i++) {
+        const double sum = number_load(real, sums_bytes + (size_t)i * number_size(real));
+        const int is_padding = is_packed && i % (BATCH * TOKENS) >= UNPADDED;
+        CHECK_MESSAGE(is_padding ? sum == 0 : sum != 0 && isfinite(sum), "head %d, token %d: the sum is %g",
+                      i / (BATCH * TOKENS), i % (BATCH * TOKENS), sum);
+    }
+}
+
 /* Runs all ranks in place of a call of all heads; both write rstd and d_weight of their own. */
 static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, int backward)
 {
@@ -354,15 +379,19 @@ static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, in
     }
 }
 
-static void ranks(const norm_case *c)
+static void ranks(const norm_case *c, int is_packed)
 {
     const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32), weights = HEADS * (size_t)c->s.head_dim;
     const size_t bytes = (size_t)(ROWS * c->s.head_dim) * number_size(c->dtype);
     trope_norm norm;
     const trope_norm *norms[] = {&norm};
     call whole = call_of(c, &norm, norms, x.bytes, y.bytes);
+    if (is_packed)
+        pack(&whole);
     memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
+    memset(sums_bytes, 0xff, sizeof sums_bytes);
     run_ranks(c, whole, &norm, 0);
+    check_sums(c, is_packed);
     norm.rstd = rstd_bytes;
     norm.rstd_use = TROPE_RSTD_WRITE;
     CHECK_MESSAGE(trope_forward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
@@ -371,6 +400,8 @@ static void ranks(const norm_case *c)
     CHECK_MESSAGE(!memcmp(rank_rstd_bytes, rstd_bytes, BATCH * TOKENS * real),
                   "head_dim %d, order %d: ranks give other bits of rstd", c->s.head_dim, c->order);
     whole = call_of(c, &norm, norms, dy.bytes, dx.bytes);
+    if (is_packed)
+        pack(&whole);
     whole.operands[0].forward_src = x.bytes;
     whole.operands[0].forward_src_layout = TROPE_BSHD;
     whole.args.workspace = workspace;
@@ -378,7 +409,9 @@ static void ranks(const norm_case *c)
     norm.rstd = rstd_bytes;
     norm.rstd_use = TROPE_RSTD_READ;
     memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
+    memset(sums_bytes, 0xff, sizeof sums_bytes);
     run_ranks(c, whole, &norm, 1);
+    check_sums(c, is_packed);
     norm.d_weight = d_weight_bytes;
     CHECK_MESSAGE(trope_backward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(!memcmp(of_ranks.bytes, dx.bytes, bytes), "head_dim %d, order %d: ranks give other bits of dx",
@@ -405,7 +438,7 @@ int main(void)
                 inv_freq[pair] = fabs(random_real(&numbers));
             forward(&c);
             if (c.scope == TROPE_NORM_TOKEN)
-                ranks(&c);
+                ranks(&c, c.pairing == TROPE_PAIRING_HALF);
             if (c.dtype == TROPE_F64)
                 backward(&c);
         }
