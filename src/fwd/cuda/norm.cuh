@@ -1,6 +1,6 @@
 /* The norm of heads and their rotation on CUDA, in the register block of the rotation. The threads of a head, which are in one warp, add
  * its squares by shuffles; before the rotation they do so while others make coefficients. A thread has the same lane of NORM_HEADS heads
- * that follow each other: what is the same for all of them, more than half of the instructions for one, is found once. */
+ * that follow each other: what is the same for all of them, two fifths of the instructions for one, is found once. */
 #ifndef TROPE_FWD_CUDA_NORM_CUH
 #define TROPE_FWD_CUDA_NORM_CUH
 
