@@ -223,12 +223,13 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
-/* du of a pair whose head is normalised after its rotation: what takes the place of dy. c: of dy. Not inline: it is rarely needed. */
+/* du of a pair whose head is normalised after its rotation: what takes the place of dy. c: pair i of them. Not inline: it is rarely
+ * needed. */
 template <class R>
 static __device__ __noinline__ typename pair_types<R::DTYPE>::pair
 find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, int32_t pair,
-        const typename pair_types<R::DTYPE>::pair &x, const typename pair_types<R::DTYPE>::pair &dy, couple<R::DTYPE> c1,
-        couple<R::DTYPE> c2)
+        const typename pair_types<R::DTYPE>::pair &x, const typename pair_types<R::DTYPE>::pair &dy,
+        const lane_coefficients<R> &c, int i)
 {
     typedef typename R::real real;
     const trope_plan &plan = call.plan.plan;
@@ -241,16 +242,9 @@ find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, 
     memcpy(&start, &slope, sizeof start);
     if (start == POISONED_SLOPE && isnan(slope))
         return {0, 0};
-    if (call.rounding == TROPE_ROUND_NATIVE) {
-        c1.round();
-        c2.round();
-    }
-    typename pair_types<R::DTYPE>::pair u =
-        rotate_pair<R::DTYPE>(call.rounding, x, {c1.cosine, -c2.sine, c2.cosine, -c1.sine});
-    if (call.rounding != TROPE_ROUND_ONCE)
-        u = {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
+    const auto u = c.rotate_forward(call.rounding, x, i);
     const auto element = [&](int32_t e, real of_u, real of_dy) {
-        return multiplied(rstd, fused(-of_u, slope, multiplied(load_weight<real>(n, head, at + e), of_dy)));
+        return gradient_of_norm(of_u, multiplied(load_weight<real>(n, head, at + e), of_dy), slope, rstd);
     };
     return {element(trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.first, dy.first),
             element(trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair), u.second, dy.second)};
@@ -360,7 +354,7 @@ template <class R> struct head_job {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (R::VECTORS || at.has(at.lane * R::PAIRS + e + i))
-                add(at, c.first.of[i], c.second.of[i], e + i, sum);
+                add(at, c, i, e + i, sum);
         c.round(rounding);
         c.template rotate<false>(rounding, dy, e, dx);
         dy.set_two(e, dx);
@@ -378,18 +372,19 @@ template <class R> struct head_job {
         return value;
     }
 
-    __device__ __forceinline__ void add(const place &at, const couple<R::DTYPE> &c1, const couple<R::DTYPE> &c2, int e,
+    /* Adds what pair e has for the angles, whose coefficients are pair i of c. */
+    __device__ __forceinline__ void add(const place &at, const lane_coefficients<R> &c, int i, int e,
                                         double sum[R::SUMS][R::PAIRS]) const
     {
         const trope_plan &plan = at.call.plan.plan;
+        const couple<R::DTYPE> &c1 = c.first.of[i], &c2 = c.second.of[i];
         const bool is_one = R::SUMS == 1 || !plan.angles.per_element;
         typename pair_types<R::DTYPE>::pair of_y = {dy.template of_pair<false>(e, 0), dy.template of_pair<false>(e, 1)};
         if constexpr (!R::VECTORS) {
             if (at.call.norm[at.window].is_after)
                 of_y = find_du<R>(at.call, at.window, (int64_t)at.row.outer * plan.tokens + at.row.inner, at.head,
                                   (int32_t)at.lane * R::PAIRS + e,
-                                  {x.template of_pair<false>(e, 0), x.template of_pair<false>(e, 1)}, of_y, c1,
-                                  is_one ? c1 : c2);
+                                  {x.template of_pair<false>(e, 0), x.template of_pair<false>(e, 1)}, of_y, c, i);
         }
         trope_add_angle_terms({find_x(at, e, 0), find_x(at, e, 1)}, {(double)of_y.first, (double)of_y.second},
                               {(double)c1.cosine, (double)c1.sine, (double)c2.cosine, (double)c2.sine}, &sum[0][e],

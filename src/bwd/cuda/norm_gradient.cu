@@ -179,10 +179,11 @@ static trope_status result_of(const char *function, cudaError_t error)
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
-static trope_status launch_any_pass(const char *function, const norm_pass &pass, const left_sums &sums, const void *kernel)
+static trope_status launch_any_pass(const char *function, const norm_pass &pass, const left_sums &sums)
 {
     norm_gradient_any_call call;
     const trope_plan &plan = pass.plan;
+    const void *const kernel = trope_backward_kernels_of(plan.dtype)->norm.elements.function;
     call.cells = plan_cells(plan);
     const size_t shared_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
     call.shape.rotating_slices *= call.cells.slices;
@@ -203,10 +204,11 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
 }
 
 static trope_status launch_vectors(const char *function, const norm_pass &pass, const block_form &form,
-                                   const left_sums &sums, const void *kernel)
+                                   const left_sums &sums)
 {
     norm_gradient_call call;
     const trope_plan &plan = pass.plan;
+    const void *const kernel = find_pass(pass, form)->function;
     const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
     call.sums = sums;
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
@@ -224,9 +226,8 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, voi
     plan_weight_sums(plan, workspace, &sums);
     if (plan.operand_count && plan.batch * plan.tokens > 0) {
         const block_form form = form_of_norm_gradient(plan, pass.rounding);
-        const void *const kernel = find_pass(pass, form)->function;
-        status = form.vectors ? launch_vectors(function, pass, form, sums.cells, kernel)
-                              : launch_any_pass(function, pass, sums.cells, kernel);
+        status =
+            form.vectors ? launch_vectors(function, pass, form, sums.cells) : launch_any_pass(function, pass, sums.cells);
     }
     if (status || !sums.operands)
         return status;
@@ -250,10 +251,8 @@ static trope_status run_angles(const char *function, const trope_plan &of, void 
     const uint64_t size = plan_heads(of, *workspace, &heads, &angles);
     const norm_pass pass(heads.plan);
     left_sums none = {};
-    const trope_status status =
-        pass.plan.operand_count && of.batch * of.tokens > 0
-            ? launch_any_pass(function, pass, none, trope_backward_kernels_of(of.dtype)->norm.elements.function)
-            : TROPE_OK;
+    const bool is_empty = !pass.plan.operand_count || of.batch * of.tokens == 0;
+    const trope_status status = is_empty ? TROPE_OK : launch_any_pass(function, pass, none);
     *workspace = (char *)*workspace + size;
     angles.plan.workspace = *workspace;
     return status ? status : trope_cuda_run_gradient(function, &angles.plan);

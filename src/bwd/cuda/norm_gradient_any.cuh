@@ -74,16 +74,8 @@ template <class R> struct gradient_head : any_head<R> {
                       offset = this->o.rotary_offset;
         const pair_of_reals in = {unrotated(offset + trope_first_of_pair(interleaved, plan.parts, pairs, pair)),
                                   unrotated(offset + trope_second_of_pair(interleaved, plan.parts, pairs, pair))};
-        if (!is_after)
-            return this->rotate_values(in, row_of_block, pair, TROPE_ROUND_ONCE, own);
-        lane_coefficients<R> c;
-        c.load_from(call.shape, place_of_couple<R>(call.shape, row_of_block, (uint32_t)pair, 0), own);
-        c.round(call.rounding);
-        const pair_of_reals u = rotate_pair<R::DTYPE>(
-            call.rounding, in, {c.first.of[0].cosine, -c.second.of[0].sine, c.second.of[0].cosine, -c.first.of[0].sine});
-        if (call.rounding == TROPE_ROUND_ONCE)
-            return u;
-        return {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
+        const lane_coefficients<R> c = this->load_coefficients(row_of_block, pair, own);
+        return is_after ? c.rotate_forward(call.rounding, in, 0) : c.rotate_one(TROPE_ROUND_ONCE, in, 0);
     }
 
     /* Leaves the pairs of the window in shared memory, in the pairing of the weights. */
@@ -142,12 +134,12 @@ template <class R> struct gradient_head : any_head<R> {
         };
         const real mean = this->find_mean([&](int32_t e) { return multiplied(find_g(e), normalised(e)); }),
                    slope = norm_slope(mean, rstd);
-        char *const to = this->find(this->o.dst);
         if (this->o.norm.slope && this->lane == 0)
             leave_slope((real *)this->o.norm.slope + this->index(), slope);
         if (!this->o.dst.base)
             return;
-        const auto result = [&](int32_t e) { return multiplied(rstd, fused(-normalised(e), slope, find_g(e))); };
+        char *const to = this->find(this->o.dst);
+        const auto result = [&](int32_t e) { return gradient_of_norm(normalised(e), find_g(e), slope, rstd); };
         if (is_after)
             rotate_back(to, own, result);
         for (int32_t e = (int32_t)this->lane; e < this->o.head_dim; e += 32)
@@ -159,10 +151,12 @@ template <class R> struct gradient_head : any_head<R> {
     /* For the gradient of the angles. */
     __device__ __forceinline__ void leave_slope(real *to, real slope) const
     {
-        const uint32_t poisoned = POISONED_SLOPE;
-        *to = adds_weights() ? slope : (real)NAN;
-        if (!adds_weights())
-            memcpy(to, &poisoned, sizeof poisoned);
+        const uint32_t start = POISONED_SLOPE;
+        if (!adds_weights()) {
+            slope = (real)NAN;
+            memcpy(&slope, &start, sizeof start);
+        }
+        *to = slope;
     }
 
     /* Stores M'du of the window. */
@@ -176,9 +170,11 @@ template <class R> struct gradient_head : any_head<R> {
         __syncwarp();
         for (int32_t pair = (int32_t)this->lane; pair < pairs; pair += 32) {
             const pair_of_reals dx =
-                this->rotate_values({window[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
-                                     window[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
-                                    row_of_block, pair, TROPE_ROUND_ONCE, own);
+                this->load_coefficients(row_of_block, pair, own)
+                    .rotate_one(TROPE_ROUND_ONCE,
+                                {window[trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair)],
+                                 window[trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair)]},
+                                0);
             store(to, offset + trope_first_of_pair(plan.interleaved_dst, plan.parts, pairs, pair), dx.first);
             store(to, offset + trope_second_of_pair(plan.interleaved_dst, plan.parts, pairs, pair), dx.second);
         }

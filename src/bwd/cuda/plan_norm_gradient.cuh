@@ -135,8 +135,9 @@ struct norm_gradient_blocks : norm_blocks {
     {
         norm_blocks::begin(plan, form, call);
         call->x_is_alike = 1;
-        call->terms_of_lane = terms_of_places(plan_cells(plan).places);
-        plan_operand_gradients(plan, plan_cells(plan), call->of);
+        const norm_cells cells = plan_cells(plan);
+        call->terms_of_lane = terms_of_places(cells.places);
+        plan_operand_gradients(plan, cells, call->of);
     }
 
     /* (A segment is all of an operand.) */

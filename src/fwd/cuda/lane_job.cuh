@@ -60,7 +60,7 @@ template <class R> struct lane_coefficients {
         }
     }
 
-    /* Those of the transpose: of the other direction. */
+    /* Makes them those of the transposed matrix, which rotates the other way. */
     __device__ __forceinline__ void transpose()
     {
 #pragma unroll
@@ -71,6 +71,27 @@ template <class R> struct lane_coefficients {
         }
     }
 
+    /* Pair i of them, rotated. */
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
+    rotate_one(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
+    {
+        return rotate_pair<R::DTYPE>(rounding, x,
+                                     {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
+    }
+
+    /* M x of pair i as forward has it before a norm, from the coefficients of backward, which are not rounded. */
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
+    rotate_forward(int32_t rounding, typename pair_types<R::DTYPE>::pair x, int i) const
+    {
+        lane_coefficients c = *this;
+        c.round(rounding);
+        c.transpose();
+        const auto u = c.rotate_one(rounding, x, i);
+        if (rounding == TROPE_ROUND_ONCE)
+            return u;
+        return {round_to<R::DTYPE>(u.first), round_to<R::DTYPE>(u.second)};
+    }
+
     /* Rotates pairs e, e + 1 of a lane. */
     template <bool INTERLEAVED, class LANE>
     __device__ __forceinline__ void rotate(int32_t rounding, const LANE &v, int e, typename R::real y[2][TOGETHER]) const
@@ -78,10 +99,9 @@ template <class R> struct lane_coefficients {
         typedef typename R::real real;
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const auto rotated = rotate_pair<R::DTYPE>(
+            const auto rotated = rotate_one(
                 rounding,
-                {(real)v.template of_pair<INTERLEAVED>(e + i, 0), (real)v.template of_pair<INTERLEAVED>(e + i, 1)},
-                {first.of[i].cosine, first.of[i].sine, second.of[i].cosine, second.of[i].sine});
+                {(real)v.template of_pair<INTERLEAVED>(e + i, 0), (real)v.template of_pair<INTERLEAVED>(e + i, 1)}, i);
             y[0][i] = rotated.first;
             y[1][i] = rotated.second;
         }

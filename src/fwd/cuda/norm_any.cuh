@@ -67,6 +67,12 @@ template <typename REAL> __device__ __forceinline__ REAL load_weight(const trope
     return n.plus_one ? added((REAL)1, w) : w;
 }
 
+/* The gradient of an element that is normalised, of g, the weighted gradient of the result. */
+template <typename REAL> __device__ __forceinline__ REAL gradient_of_norm(REAL x, REAL g, REAL slope, REAL rstd)
+{
+    return multiplied(rstd, fused(-x, slope, g));
+}
+
 /* An element of a head with a norm. */
 template <int DTYPE, typename REAL>
 __device__ __forceinline__ REAL normalised(const trope_plan_norm &n, REAL x, REAL rstd, uint32_t head, int32_t e)
@@ -195,14 +201,12 @@ template <class R> struct any_head {
         }
     }
 
-    /* A pair of the window, rotated by the coefficients of a row of the block. */
-    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair
-    rotate_values(typename pair_types<R::DTYPE>::pair x, uint32_t of_row, int32_t pair, int32_t rounding, bool own) const
+    /* The coefficients of a pair of the window, of a row of the block. */
+    __device__ __forceinline__ lane_coefficients<R> load_coefficients(uint32_t of_row, int32_t pair, bool own) const
     {
         lane_coefficients<R> c;
         c.load_from(call.shape, place_of_couple<R>(call.shape, of_row, (uint32_t)pair, 0), own);
-        return rotate_pair<R::DTYPE>(
-            rounding, x, {c.first.of[0].cosine, c.first.of[0].sine, c.second.of[0].cosine, c.second.of[0].sine});
+        return c;
     }
 
     /* Leaves the window in shared memory: find(pair) has its pairs. */
@@ -246,8 +250,8 @@ template <class R> struct any_head {
             const int32_t pairs = o.rotary_dim / 2,
                           first = trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair),
                           second = trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair);
-            return rotate_values({value(o.rotary_offset + first), value(o.rotary_offset + second)}, 0, pair, plan.rounding,
-                                 own);
+            return load_coefficients(0, pair, own)
+                .rotate_one(plan.rounding, {value(o.rotary_offset + first), value(o.rotary_offset + second)}, 0);
         });
         if (o.norm.is_given && o.norm.is_after)
             return normalise_rotated(to, source);
