@@ -27,8 +27,11 @@ class Norm(ctypes.Structure):
         ("eps", c_double),
         ("rstd", c_void_p),
         ("rstd_use", c_int32),
-        ("reserved", c_int32),
+        ("token_sums_use", c_int32),
         ("d_weight", c_void_p),
+        ("token_sums", c_void_p),
+        ("heads_of_all_ranks", c_int32),
+        ("first_head", c_int32),
     ]
 
 

@@ -124,10 +124,10 @@ enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 
  *   FLAT        the rank has tokens [r * T, (r + 1) * T) of the whole packed stream, T = tokens */
 enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
 /* What a norm covers, where it stands, how native rounding rounds it, and what becomes of rstd. */
-enum { TROPE_NORM_HEAD = 1 };
+enum { TROPE_NORM_HEAD = 1, TROPE_NORM_TOKEN = 2 };
 enum { TROPE_NORM_BEFORE = 1, TROPE_NORM_AFTER = 2 };
 enum { TROPE_NORM_ROUND_TWICE = 1, TROPE_NORM_ROUND_PRODUCT = 2 };
-enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2 };
+enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2, TROPE_SUMS_WRITE = 1, TROPE_SUMS_READ = 2 };
 
 /* Indices into the strides of a tensor: the element of batch entry b, token t, group g, head h of
  * the group and dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
@@ -176,39 +176,43 @@ typedef struct trope_operand {
 } trope_operand;
 
 /* The norm of an operand (Zhang and Sennrich, arXiv:1910.07467): each head, all head_dim elements
- * of it, is normalised before or after the window is rotated. With D = head_dim:
- *
+ * of it, or with TOKEN all heads of a token as one, is normalised before or after the rotation.
+ * With D elements (head_dim, or head_dim times heads):
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
- *
  * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
- * first, padded with +0 to a power of two or beyond. ONCE rounds nothing between norm and rotation.
+ * first, padded with +0 to a power of two or beyond. TOKEN adds the sums of heads by another one,
+ * in the order of group * heads_per_group + head. ONCE rounds nothing between norm and rotation.
  * NATIVE and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not
  * (Gemma). AFTER normalises u = M x for x, which both native modes round to dtype first. Elements
  * of the weight and of the sum are then in the order of y.
  *
  * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode
- * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x over the head:
+ * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x, a like sum:
  *     dx = rstd (g - x (p / D) rstd^2)        d_weight = sum u x rstd
  * The gradient of the angles takes n(x) for x. AFTER, with u = M x, g = w dy and p = sum g u:
  *     du = rstd (g - u (p / D) rstd^2)        dx = M' du        d_weight = sum dy u rstd
  * The gradient of the angles takes du for dy.
  *
- * Padding that is zeroed or copied is not normalised, has rstd 0, and adds nothing to d_weight.
- * Where a position is poisoned, AFTER and backward make NaN of the head, which adds nothing. */
+ * Padding that is zeroed or copied is not normalised, and its rstd is 0. Where a position is
+ * poisoned, AFTER and backward make NaN of the head (TOKEN: of all). Neither adds to d_weight. */
 typedef struct trope_norm {
     uint64_t struct_size;    /* sizeof(trope_norm) */
     const void *weight;      /* [head_dim], or [heads, head_dim]; NULL: 1, and fields of it are 0 */
     int32_t weight_dtype;    /* F32, F16 or BF16; F64 with f64 operands alone */
     int32_t weight_per_head; /* 1: [groups * heads_per_group, head_dim] */
     int32_t weight_plus_one; /* 1: multiplies by 1 + weight (Gemma 3, Qwen3-Next) */
-    int32_t scope;           /* TROPE_NORM_HEAD */
-    int32_t order;           /* TROPE_NORM_BEFORE or _AFTER the rotation */
-    int32_t rounding;        /* 0 with TROPE_ROUND_ONCE, else TROPE_NORM_ROUND_... */
-    double eps;              /* over 0 in the arithmetic of dtype */
-    void *rstd;              /* f32 (f64 with f64): [batch, tokens, groups * heads_per_group] */
-    int32_t rstd_use;        /* TROPE_RSTD_WRITE (forward alone), _READ; 0 with NULL: computed */
-    int32_t reserved;        /* 0 */
-    void *d_weight;          /* backward: f32 (f64), shaped as weight, overwritten; or NULL */
+    int32_t scope;    /* TROPE_NORM_HEAD, or _TOKEN: all heads of a token (OLMo 2, MiniMax M2) */
+    int32_t order;    /* TROPE_NORM_BEFORE or _AFTER the rotation */
+    int32_t rounding; /* 0 with TROPE_ROUND_ONCE, else TROPE_NORM_ROUND_... */
+    double eps;       /* over 0 in the arithmetic of dtype */
+    void *rstd;       /* f32 (f64 with f64): [batch, tokens, heads]; TOKEN: [batch, tokens] */
+    int32_t rstd_use; /* TROPE_RSTD_WRITE (forward alone), _READ; 0 with NULL: computed */
+    int32_t token_sums_use; /* TROPE_SUMS_WRITE (dst and d_weight NULL), _READ; 0 with NULL */
+    void *d_weight;         /* backward: f32 (f64), shaped as weight, overwritten; or NULL */
+    /* TOKEN, heads on several ranks: [heads, batch, tokens]. WRITE: the sum of each head, of x^2 or
+     * in backward of g x. READ: takes the sums of the heads of all ranks, in order, for its own. */
+    void *token_sums;
+    int32_t heads_of_all_ranks, first_head; /* READ: first_head is this rank's; else 0 */
 } trope_norm;
 
 /* ---- 3  A call ------------------------------------------------------------------------------- */
@@ -315,8 +319,9 @@ typedef struct trope_args {
 TROPE_API trope_status trope_forward(const trope_args *args);
 TROPE_API trope_status trope_backward(const trope_args *args);
 
-/* Bytes of scratch that trope_backward needs for these args: 0 unless d_freqs, d_inv_freq or a
- * d_weight is given. Args are validated as by the call, but for workspace and indices' values. */
+/* Bytes of scratch that trope_backward needs for these args: 0 without d_freqs, d_inv_freq, a
+ * d_weight and a norm over tokens. Validates args as the call does, but for workspace and the
+ * values of indices. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
 /* The positions that a call with these args uses, on the host (where cu_seqlens, ids and start

@@ -31,6 +31,12 @@ static trope_plan_norm plan_norm(const trope_args *a, int i, int backward)
     p.weight_of_head = norm->weight_per_head ? a->operands[i].head_dim : 0;
     p.plus_one = norm->weight_plus_one;
     p.is_after = norm->order == TROPE_NORM_AFTER;
+    p.is_token = norm->scope == TROPE_NORM_TOKEN;
+    p.sums = norm->token_sums;
+    p.sums_read = norm->heads_of_all_ranks;
+    p.elements = a->operands[i].head_dim;
+    if (p.is_token)
+        p.elements *= p.sums_read ? p.sums_read : trope_count_heads(&a->operands[i]);
     /* Without a weight both ways are one rounding. */
     p.rounding = norm->weight || a->rounding == TROPE_ROUND_ONCE ? norm->rounding : TROPE_NORM_ROUND_PRODUCT;
     p.eps = norm->eps;

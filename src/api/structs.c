@@ -99,8 +99,11 @@ static const field_offset norm_fields[] = {
     {"eps", offsetof(trope_norm, eps)},
     {"rstd", offsetof(trope_norm, rstd)},
     {"rstd_use", offsetof(trope_norm, rstd_use)},
-    {"reserved", offsetof(trope_norm, reserved)},
+    {"token_sums_use", offsetof(trope_norm, token_sums_use)},
     {"d_weight", offsetof(trope_norm, d_weight)},
+    {"token_sums", offsetof(trope_norm, token_sums)},
+    {"heads_of_all_ranks", offsetof(trope_norm, heads_of_all_ranks)},
+    {"first_head", offsetof(trope_norm, first_head)},
     {NULL, 0},
 };
 

@@ -142,10 +142,12 @@ static trope_status validate_presence(const char *function, const trope_args *a,
 {
     const trope_operand *o = &a->operands[i];
     const trope_norm *norm = trope_norm_of(a, i);
-    const int has_angles = backward && (a->d_freqs || a->d_inv_freq), has_gradient = has_angles || (norm && norm->d_weight),
+    const int has_angles = backward && (a->d_freqs || a->d_inv_freq),
+              has_sums = norm && norm->token_sums_use == TROPE_SUMS_WRITE,
+              has_result = has_angles || has_sums || (norm && norm->d_weight),
               is_read = (has_angles && o->rotary_dim != TROPE_COPY) || (backward && norm);
     REQUIRE(o->src || !a->tokens, TROPE_ERROR_NULL, "operands[%d].src is NULL", i);
-    REQUIRE(o->dst || has_gradient || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
+    REQUIRE(o->dst || has_result || !a->tokens, TROPE_ERROR_NULL, "operands[%d].dst is NULL", i);
     REQUIRE(o->forward_src || !is_read || !a->tokens, TROPE_ERROR_NULL, "operands[%d].forward_src is NULL, and %s needs it",
             i, norm ? "a norm" : "the gradient of the angles");
     REQUIRE(

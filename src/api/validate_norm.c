@@ -59,6 +59,60 @@ static trope_status validate_rstd(const char *function, const trope_args *a, int
     return TROPE_OK;
 }
 
+/* Heads of this rank among those of all. */
+static trope_status validate_ranks(const char *function, const trope_args *a, int i)
+{
+    const trope_norm *n = a->norms[i];
+    const int64_t heads = trope_count_heads(&a->operands[i]);
+    REQUIRE(n->heads_of_all_ranks >= heads, ARGUMENT,
+            "norms[%d].heads_of_all_ranks (%d) must be at least the heads of operands[%d] (%lld)", i, n->heads_of_all_ranks,
+            i, (long long)heads);
+    REQUIRE(n->first_head >= 0 && n->first_head <= n->heads_of_all_ranks - heads, ARGUMENT,
+            "norms[%d].first_head (%d) must be 0 to heads_of_all_ranks (%d) less the heads of operands[%d] (%lld)", i,
+            n->first_head, n->heads_of_all_ranks, i, (long long)heads);
+    return TROPE_OK;
+}
+
+/* A call that writes sums has no other result of the operand. */
+static trope_status validate_sums_written(const char *function, const trope_args *a, int i, int backward)
+{
+    const trope_norm *n = a->norms[i];
+    const void *dst = a->operands[i].dst;
+    REQUIRE(backward || !n->rstd, ARGUMENT, "norms[%d].rstd (%p) must be NULL with TROPE_SUMS_WRITE", i, n->rstd);
+    REQUIRE(!n->d_weight, ARGUMENT, "norms[%d].d_weight (%p) must be NULL with TROPE_SUMS_WRITE", i, n->d_weight);
+    REQUIRE(!dst, ARGUMENT, "operands[%d].dst (%p) must be NULL with TROPE_SUMS_WRITE in norms[%d]", i, dst, i);
+    REQUIRE(!backward || !a->d_freqs, ARGUMENT, "d_freqs (%p) must be NULL with TROPE_SUMS_WRITE in norms[%d]", a->d_freqs,
+            i);
+    REQUIRE(!backward || !a->d_inv_freq, ARGUMENT, "d_inv_freq (%p) must be NULL with TROPE_SUMS_WRITE in norms[%d]",
+            (void *)a->d_inv_freq, i);
+    return TROPE_OK;
+}
+
+static trope_status validate_token_sums(const char *function, const trope_args *a, int i, int backward)
+{
+    const trope_norm *n = a->norms[i];
+    if (!n->token_sums)
+        CHECK(require_zero(function, i, "token_sums_use", n->token_sums_use, "without token_sums"));
+    else
+        REQUIRE(n->token_sums_use == TROPE_SUMS_WRITE || n->token_sums_use == TROPE_SUMS_READ, ARGUMENT,
+                "norms[%d].token_sums_use (%d) must be TROPE_SUMS_WRITE or TROPE_SUMS_READ (1 or 2) with token_sums", i,
+                n->token_sums_use);
+    if (n->token_sums_use == TROPE_SUMS_READ) {
+        CHECK(validate_ranks(function, a, i));
+    } else {
+        CHECK(require_zero(function, i, "heads_of_all_ranks", n->heads_of_all_ranks, "without TROPE_SUMS_READ"));
+        CHECK(require_zero(function, i, "first_head", n->first_head, "without TROPE_SUMS_READ"));
+    }
+    if (!n->token_sums)
+        return TROPE_OK;
+    REQUIRE(n->scope == TROPE_NORM_TOKEN, ARGUMENT, "norms[%d].token_sums (%p) must be NULL without TROPE_NORM_TOKEN", i,
+            n->token_sums);
+    REQUIRE(!backward || n->rstd, TROPE_ERROR_NULL, "norms[%d].rstd is NULL, and backward with token_sums reads it", i);
+    REQUIRE(backward || n->rstd_use != TROPE_RSTD_READ, ARGUMENT,
+            "norms[%d].token_sums (%p) must be NULL in forward with TROPE_RSTD_READ", i, n->token_sums);
+    return n->token_sums_use == TROPE_SUMS_WRITE ? validate_sums_written(function, a, i, backward) : TROPE_OK;
+}
+
 trope_status trope_validate_norm(const char *function, const trope_args *a, int i, int backward)
 {
     const trope_norm *n = trope_norm_of(a, i);
@@ -72,7 +126,8 @@ trope_status trope_validate_norm(const char *function, const trope_args *a, int 
     REQUIRE(a->operands[i].shared_heads == TROPE_SHARED_NONE, ARGUMENT,
             "operands[%d].shared_heads (%d) must be 0 with a norm", i, a->operands[i].shared_heads);
     CHECK(validate_weight(function, a, i));
-    REQUIRE(n->scope == TROPE_NORM_HEAD, ARGUMENT, "norms[%d].scope (%d) must be TROPE_NORM_HEAD (1)%s", i, n->scope,
+    REQUIRE(n->scope == TROPE_NORM_HEAD || n->scope == TROPE_NORM_TOKEN, ARGUMENT,
+            "norms[%d].scope (%d) must be TROPE_NORM_HEAD or TROPE_NORM_TOKEN (1 or 2)%s", i, n->scope,
             n->scope == 0 ? ", and has no default" : "");
     REQUIRE(n->order == TROPE_NORM_BEFORE || n->order == TROPE_NORM_AFTER, ARGUMENT,
             "norms[%d].order (%d) must be TROPE_NORM_BEFORE or TROPE_NORM_AFTER (1 or 2)%s", i, n->order,
@@ -81,7 +136,7 @@ trope_status trope_validate_norm(const char *function, const trope_args *a, int 
                                            : n->eps > 0 && n->eps <= (double)FLT_MAX && (float)n->eps > 0;
     REQUIRE(fits, ARGUMENT, "norms[%d].eps (%g) must be finite and over 0, in the arithmetic of dtype", i, n->eps);
     CHECK(validate_rstd(function, a, i, backward));
-    CHECK(require_zero(function, i, "reserved", n->reserved, ""));
+    CHECK(validate_token_sums(function, a, i, backward));
     REQUIRE(!n->d_weight || backward, ARGUMENT, "norms[%d].d_weight (%p) must be NULL in forward", i, n->d_weight);
     return TROPE_OK;
 }

@@ -20,7 +20,7 @@ typedef enum trope_angle_source {
     TROPE_ANGLES_PHASE
 } trope_angle_source;
 
-/* The norm of an operand's heads. */
+/* The norm of an operand. */
 typedef struct trope_plan_norm {
     int32_t is_given;     /* 0: there is none, and nothing else is set */
     int32_t weight_dtype; /* 0: no weight */
@@ -28,12 +28,16 @@ typedef struct trope_plan_norm {
     int64_t weight_of_head; /* elements from a head's weights to the next head's, 0 if all heads have the same */
     int32_t plus_one;       /* the factor is 1 + weight */
     int32_t is_after;       /* the rotation, not before it */
+    int32_t is_token;       /* of all heads of a token, not of each head */
+    int64_t elements;       /* that one rstd is of: of a head, or of a token */
     int32_t rounding;       /* TROPE_NORM_ROUND_..., 0 = nothing is rounded before the store */
     double eps;
-    void *rstd;          /* [batch, tokens, heads], NULL = computed and kept nowhere */
+    void *rstd;          /* [batch, tokens, heads], of tokens [batch, tokens], NULL = computed and kept nowhere */
     int32_t reads_rstd;  /* else rstd is written */
     int32_t is_backward; /* src is dy: dst receives dx, and d_weight its sum */
     void *d_weight;      /* NULL = not wanted */
+    char *sums;          /* [heads, batch, tokens], of each head; NULL = computed and kept nowhere */
+    int64_t sums_read;   /* of so many heads, of all ranks. 0 = those of the operand are written if there are sums */
     void *slope;         /* CUDA's backward: [batch, tokens, heads], trope_norm_slope of each head. NULL = not wanted */
 } trope_plan_norm;
 
@@ -157,10 +161,21 @@ static inline int trope_has_norm(const trope_plan *plan)
     return 0;
 }
 
+/* Whether the sums of heads are all that a norm gives. */
+static inline int trope_writes_sums(const trope_plan_operand *o)
+{
+    return o->norm.sums && !o->norm.sums_read;
+}
+
+static inline int64_t trope_heads_of_token(const trope_plan_operand *o)
+{
+    return (int64_t)o->groups * o->heads_per_group;
+}
+
 /* Weights of an operand's norm: of a head, or of all heads. */
 static inline int64_t trope_count_weights(const trope_plan_operand *o)
 {
-    return o->norm.weight_of_head ? o->norm.weight_of_head * o->groups * o->heads_per_group : o->head_dim;
+    return o->norm.weight_of_head ? o->norm.weight_of_head * trope_heads_of_token(o) : o->head_dim;
 }
 
 /* Whether dst receives a sum: of heads, or with what it holds. */
@@ -179,10 +194,11 @@ typedef enum trope_writer {
 
 static inline trope_writer trope_writer_of(const trope_plan_operand *o)
 {
-    return o->norm.is_backward  ? TROPE_WRITER_NORM_GRADIENT
-           : !o->dst            ? TROPE_WRITER_NONE
-           : trope_is_summed(o) ? TROPE_WRITER_SUM
-                                : TROPE_WRITER_ROTATION;
+    return o->norm.is_backward    ? TROPE_WRITER_NORM_GRADIENT
+           : trope_writes_sums(o) ? TROPE_WRITER_ROTATION
+           : !o->dst              ? TROPE_WRITER_NONE
+           : trope_is_summed(o)   ? TROPE_WRITER_SUM
+                                  : TROPE_WRITER_ROTATION;
 }
 
 /* The axis that was said for a pair: the plane of a table that has planes. `pair` counts through all parts. */

@@ -45,7 +45,8 @@ __attribute__((unused)) static const field args_fields[] = {
 #define STRUCT trope_norm
 __attribute__((unused)) static const field norm_fields[] = {
     FIELD(struct_size), FIELD(weight), FIELD(weight_dtype), FIELD(weight_per_head), FIELD(weight_plus_one), FIELD(scope),
-    FIELD(order), FIELD(rounding), FIELD(eps), FIELD(rstd), FIELD(rstd_use), FIELD(reserved), FIELD(d_weight)};
+    FIELD(order), FIELD(rounding), FIELD(eps), FIELD(rstd), FIELD(rstd_use), FIELD(token_sums_use), FIELD(d_weight),
+    FIELD(token_sums), FIELD(heads_of_all_ranks), FIELD(first_head)};
 #undef STRUCT
 
 #define STRUCT trope_qkv

@@ -91,6 +91,14 @@ static call *norm_of_heads(void)
     return c;
 }
 
+/* One rstd of all heads. */
+static call *norm_of_token(void)
+{
+    call *c = normed();
+    norm_of_q.scope = TROPE_NORM_TOKEN;
+    return c;
+}
+
 #define BOTH 3 /* directions: 1 forward, 2 backward */
 static const struct {
     const char *name;
@@ -123,6 +131,9 @@ static const struct {
              {"normed", normed, 1},
              {"only_norm", only_norm, 1},
              {"norm_of_heads", norm_of_heads, 1},
+             {"norm_of_token", norm_of_token, 1},
+             {"norm_of_ranks", norm_of_ranks, 1},
+             {"sums_of_ranks", sums_of_ranks, 1},
              {"norm_gradient", norm_gradient, 2}};
 
 /* ---- what is not refused ---- */
@@ -179,7 +190,8 @@ static const char *const choices[] = {"isa",
                                       "dst_stride",
                                       "norms",
                                       "weight_per_head",
-                                      "weight_plus_one"};
+                                      "weight_plus_one",
+                                      "first_head"};
 
 #define COUNT(array) (sizeof array / sizeof array[0])
 static int times_forgotten[COUNT(forgettable)], times_given[COUNT(choices)];

@@ -18,11 +18,17 @@ static void of_one_field(void)
     FORWARD_ROW(normed(), n->weight_dtype = TROPE_F64, ARGUMENT, "norms[0].weight_dtype", "not f64");
     NORM_VALUES(normed(), weight_per_head, -1, 2);
     NORM_VALUES(normed(), weight_plus_one, -1, 2);
-    NORM_VALUES(normed(), scope, -1, 0, 2);
+    NORM_VALUES(normed(), scope, -1, 0, 3);
     NORM_VALUES(normed(), order, -1, 0, 3);
     NORM_VALUES(normed(), rounding, -1, 1, 2, 3);
     NORM_VALUES(normed(), rstd_use, -1, 0, 3);
-    NORM_VALUES(normed(), reserved, 1);
+    NORM_VALUES(normed(), token_sums_use, 1, 2);
+    NORM_VALUES(normed(), heads_of_all_ranks, -1, 1);
+    NORM_VALUES(normed(), first_head, -1, 1);
+    NORM_VALUES(norm_of_ranks(), token_sums_use, -1, 0, 3);
+    NORM_VALUES(norm_of_ranks(), heads_of_all_ranks, -1, 0, Q_HEADS - 1);
+    NORM_VALUES(norm_of_ranks(), first_head, -1, Q_HEADS + 1);
+    NORM_VALUES(sums_of_ranks(), heads_of_all_ranks, 1);
     FORWARD_ROW(normed(), n->eps = 0, ARGUMENT, "norms[0].eps", "(0)");
     FORWARD_ROW(normed(), n->eps = -1e-6, ARGUMENT, "norms[0].eps", "over 0");
     FORWARD_ROW(normed(), n->eps = 1e-60, ARGUMENT, "norms[0].eps", "arithmetic");
@@ -48,6 +54,37 @@ static void of_fields_together(void)
     BACKWARD_ROW(norm_gradient(), (q->forward_src = NULL, q->forward_src_layout = 0), IS_NULL, "operands[0].forward_src",
                  "norm");
     ROW_FOR(BACKWARD, norm_gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
+}
+
+static void of_token_sums(void)
+{
+    FORWARD_ROW(norm_of_ranks(), n->scope = TROPE_NORM_HEAD, ARGUMENT, "norms[0].token_sums", "TROPE_NORM_TOKEN");
+    FORWARD_ROW(norm_of_ranks(), n->rstd_use = TROPE_RSTD_READ, ARGUMENT, "norms[0].token_sums", "TROPE_RSTD_READ");
+    FORWARD_ROW(norm_of_ranks(), n->token_sums = NULL, ARGUMENT, "norms[0].token_sums_use", "without token_sums");
+    FORWARD_ROW(norm_of_ranks(), n->token_sums = plus(in.sums, 2), ARGUMENT, "norms[0].token_sums", "aligned");
+    FORWARD_ROW(norm_of_ranks(), n->token_sums = out.rstd, OVERLAP, "norms[0].rstd", "norms[0].token_sums");
+    FORWARD_ROW(norm_of_ranks(), n->token_sums = plus(out.d_weight, 4 - 4 * 2 * Q_HEADS * BATCH * TOKENS), OVERLAP,
+                "norms[0].rstd", "norms[0].token_sums");
+    FORWARD_ROW(sums_of_ranks(), (n->rstd = out.d_weight, n->rstd_use = TROPE_RSTD_WRITE), ARGUMENT, "norms[0].rstd",
+                "TROPE_SUMS_WRITE");
+    FORWARD_ROW(sums_of_ranks(), (q->dst = out.q, q->dst_layout = TROPE_BSHD), ARGUMENT, "operands[0].dst",
+                "TROPE_SUMS_WRITE");
+    FORWARD_ROW(sums_of_ranks(), n->token_sums = out.k, OVERLAP, "operands[1].dst", "norms[0].token_sums");
+    FORWARD_ROW(sums_of_ranks(), n->token_sums = plus(out.k, 4 - 4 * Q_HEADS * BATCH * TOKENS), OVERLAP, "operands[1].dst",
+                "norms[0].token_sums");
+    BACKWARD_ROW(norm_gradient(),
+                 (n->scope = TROPE_NORM_TOKEN, n->token_sums = in.sums, n->token_sums_use = TROPE_SUMS_READ,
+                  n->heads_of_all_ranks = Q_HEADS),
+                 IS_NULL, "norms[0].rstd", "token_sums");
+    BACKWARD_ROW(norm_gradient(),
+                 (n->scope = TROPE_NORM_TOKEN, n->rstd = in.sums, n->rstd_use = TROPE_RSTD_READ, n->token_sums = out.rstd,
+                  n->token_sums_use = TROPE_SUMS_WRITE),
+                 ARGUMENT, "norms[0].d_weight", "TROPE_SUMS_WRITE");
+    BACKWARD_ROW(norm_gradient(),
+                 (n->scope = TROPE_NORM_TOKEN, n->rstd = in.sums, n->rstd_use = TROPE_RSTD_READ, n->token_sums = out.rstd,
+                  n->token_sums_use = TROPE_SUMS_WRITE, n->d_weight = NULL, q->dst = NULL, q->dst_layout = 0,
+                  a->d_freqs = out.d_freqs, a->d_freqs_layout = TROPE_TABLE_ROWS),
+                 ARGUMENT, "d_freqs", "TROPE_SUMS_WRITE");
 }
 
 /* A copy of a norm that is not aligned. */
@@ -106,6 +143,10 @@ static void of_memory(void)
     FORWARD_ROW(normed(), n->rstd = out.q, OVERLAP, "operands[0].dst", "norms[0].rstd");
     FORWARD_ROW(normed(), n->weight = out.k, OVERLAP, "operands[1].dst", "norms[0].weight");
     BACKWARD_ROW(norm_gradient(), n->d_weight = in.weight, OVERLAP, "norms[0].d_weight", "norms[0].weight");
+    BACKWARD_ROW(
+        norm_gradient(),
+        (n->rstd = plus(out.d_weight, 4 - 4 * BATCH * TOKENS), n->rstd_use = TROPE_RSTD_READ, n->scope = TROPE_NORM_TOKEN),
+        OVERLAP, "norms[0].d_weight", "norms[0].rstd");
     BACKWARD_ROW(norm_gradient(), n->d_weight = out.q, OVERLAP, "operands[0].dst", "norms[0].d_weight");
 }
 
@@ -113,6 +154,7 @@ int main(void)
 {
     of_one_field();
     of_fields_together();
+    of_token_sums();
     of_no_rotation();
     of_sizes();
     of_memory();

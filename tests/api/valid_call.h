@@ -29,7 +29,7 @@ static struct {
     _Alignas(8) int32_t starts[2 * SEQUENCES];
     _Alignas(8) int32_t ids[2 * TROPE_MAX_AXES * BATCH * TOKENS];
     uint8_t pair_axis[PAIRS];
-    double weight[Q_HEADS * Q_DIM];
+    double weight[Q_HEADS * Q_DIM], sums[2 * Q_HEADS * BATCH * TOKENS];
 } in;
 
 static struct {
@@ -256,6 +256,31 @@ __attribute__((unused)) static call *norm_gradient(void)
     c->operands[0].forward_src_layout = TROPE_BSHD;
     c->args.workspace = out.workspace;
     c->args.workspace_size = WORKSPACE;
+    return c;
+}
+
+/* q is half of the heads of a norm over the token. */
+__attribute__((unused)) static call *norm_of_ranks(void)
+{
+    call *c = normed();
+    norm_of_q.scope = TROPE_NORM_TOKEN;
+    norm_of_q.token_sums = in.sums;
+    norm_of_q.token_sums_use = TROPE_SUMS_READ;
+    norm_of_q.heads_of_all_ranks = 2 * Q_HEADS;
+    return c;
+}
+
+/* The sums of its heads. */
+__attribute__((unused)) static call *sums_of_ranks(void)
+{
+    call *c = normed();
+    norm_of_q.scope = TROPE_NORM_TOKEN;
+    norm_of_q.rstd = NULL;
+    norm_of_q.rstd_use = 0;
+    norm_of_q.token_sums = out.rstd;
+    norm_of_q.token_sums_use = TROPE_SUMS_WRITE;
+    c->operands[0].dst = NULL;
+    c->operands[0].dst_layout = 0;
     return c;
 }
 

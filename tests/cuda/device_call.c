@@ -186,12 +186,10 @@ static trope_status run(device_arena *arena, const config *c, call *k, int backw
     config_rebase(c, k, arena->base);
     trope_args *a = call_args(k);
     a->stream = arena->stream;
-    if (a->workspace) {
-        a->workspace = arena->base[c->buffer_count];
-        const trope_status of_size = find_workspace(a, backward, &a->workspace_size);
-        if (of_size)
-            return of_size;
-    }
+    const trope_status of_size = find_workspace(a, backward, &a->workspace_size);
+    if (of_size)
+        return of_size;
+    a->workspace = a->workspace_size ? arena->base[c->buffer_count] : NULL;
     const trope_status of_name = trope_kernel_name(a, backward, arena->kernel, sizeof arena->kernel);
     return of_name ? of_name : config_run(c, a, backward);
 }

@@ -93,7 +93,7 @@ static void check_row(int32_t groups, int32_t heads, int32_t head_dim)
 }
 
 /* The heads of d_weight, whose dy and x are one head in memory. */
-static void check_norm(int32_t groups, int32_t heads, trope_status expected)
+static void check_norm(int32_t groups, int32_t heads, int32_t scope, trope_status expected)
 {
     call c = make_call(heads, 8, 1);
     trope_operand *const o = &c.operands[0];
@@ -104,22 +104,22 @@ static void check_norm(int32_t groups, int32_t heads, trope_status expected)
     o->dst_layout = 0;
     o->src_layout = o->forward_src_layout = TROPE_STRIDED;
     o->src_stride[TROPE_DIM_ELEMENT] = o->forward_src_stride[TROPE_DIM_ELEMENT] = 1;
-    c.norm[0] =
-        (trope_norm){.struct_size = sizeof c.norm[0], .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE, .eps = 1};
+    c.norm[0] = (trope_norm){.struct_size = sizeof c.norm[0], .scope = scope, .order = TROPE_NORM_BEFORE, .eps = 1};
     c.norm[0].weight = ADDRESS(4);
     c.norm[0].weight_dtype = TROPE_BF16;
     c.norm[0].d_weight = ADDRESS(5);
     trope_args *const a = call_args(&c);
-    snprintf(text, sizeof text, "%d groups of %d heads with a norm", groups, heads);
+    snprintf(text, sizeof text, "%d groups of %d heads with a norm of scope %d", groups, heads, scope);
     check_answers(a, expected, text);
 }
 
 int main(void)
 {
     device_require();
-    check_norm(1, 1 << 20, TROPE_OK);
-    check_norm(1 << 16, 1 << 16, TROPE_ERROR_UNSUPPORTED); /* 2^32, which is 0 in 32 bits */
-    check_norm(3, 1 << 30, TROPE_ERROR_UNSUPPORTED);
+    check_norm(1, 1 << 20, TROPE_NORM_HEAD, TROPE_OK);
+    check_norm(1, 1 << 20, TROPE_NORM_TOKEN, TROPE_ERROR_UNSUPPORTED);
+    check_norm(1 << 16, 1 << 16, TROPE_NORM_HEAD, TROPE_ERROR_UNSUPPORTED); /* 2^32, which is 0 in 32 bits */
+    check_norm(3, 1 << 30, TROPE_NORM_HEAD, TROPE_ERROR_UNSUPPORTED);
     for (size_t i = 0; i < sizeof gradients / sizeof gradients[0]; i++)
         check_gradient(gradients[i].tokens, gradients[i].angle_rows, gradients[i].expected);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -27,8 +27,8 @@ enum { ARGS_POINTERS = 16, DEVICE_POINTERS = 12, FIRST_HOST_POINTER = 13 }; /* t
 static const size_t operand_pointers[] = {offsetof(trope_operand, src), offsetof(trope_operand, dst),
                                           offsetof(trope_operand, forward_src)};
 static const size_t norm_pointers[] = {offsetof(trope_norm, weight), offsetof(trope_norm, rstd),
-                                       offsetof(trope_norm, d_weight)};
-enum { OPERAND_POINTERS = 3, NORM_POINTERS = 3 };
+                                       offsetof(trope_norm, d_weight), offsetof(trope_norm, token_sums)};
+enum { OPERAND_POINTERS = 3, NORM_POINTERS = 4 };
 
 /* Changes an int32 or an int64 (or a double) of a struct, its padding and reserved fields included, but no pointer. */
 static void change_word(input *in, void *object, size_t size, const size_t *pointers, int pointer_count)

@@ -1,7 +1,8 @@
-/* The norm of heads, forward and backward, against its formulas in double, which share no code with the library.
+/* The norm of heads and of tokens, forward and backward, against its formulas in double, which share no code with the library.
  *
  * Forward: rstd bit for bit in f32, from a tree of its own (after the rotation, from what a call without the norm gives); results to
  * within their roundings; the same bits by all instruction sets.
+ * Heads that are split over ranks give the bits of one call: each rank writes the sums of its heads, and reads those of all.
  * Backward in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend on threads. */
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "support/number.h"
 #include "support/random.h"
 
-enum { BATCH = 2, TOKENS = 5, HEADS = 3, MOST_DIM = 600, ROWS = BATCH * TOKENS * HEADS };
+enum { BATCH = 2, TOKENS = 5, HEADS = 3, MOST_DIM = 600, ROWS = BATCH * TOKENS * HEADS, PADDED_HEADS = 4 };
 
 typedef struct shape {
     int head_dim, rotary_dim, offset;
@@ -22,7 +23,7 @@ static const shape shapes[] = {{128, 128, 0}, {80, 80, 0}, {192, 64, 128}, {64, 
 
 typedef struct norm_case {
     shape s;
-    int32_t dtype, pairing, per_head, plus_one, order;
+    int32_t dtype, pairing, per_head, plus_one, order, scope;
 } norm_case;
 
 static random_state numbers;
@@ -34,7 +35,7 @@ typedef struct tensor {
 } tensor;
 
 static tensor x, dy, y, dx, weight, rotated;
-static double inv_freq[MOST_DIM / 2], rstd[ROWS], d_weight[HEADS * MOST_DIM], d_inv_freq[MOST_DIM / 2];
+static double inv_freq[MOST_DIM / 2], d_weight[HEADS * MOST_DIM], d_inv_freq[MOST_DIM / 2];
 static char rstd_bytes[ROWS * 8], d_weight_bytes[HEADS * MOST_DIM * 8];
 static _Alignas(16) char workspace[1 << 20];
 
@@ -68,12 +69,23 @@ static double tree_of_squares(const norm_case *c, const double *head)
     return c->dtype == TROPE_F64 ? real[0] : single[0];
 }
 
-static double find_rstd(const norm_case *c, const double *head, double eps)
+static double add(const norm_case *c, double a, double b)
 {
-    const double sum = tree_of_squares(c, head);
+    return c->dtype == TROPE_F64 ? a + b : (float)a + (float)b;
+}
+
+/* rstd of a head of a token. */
+static double find_rstd(const norm_case *c, const double *heads, int head, double eps)
+{
+    double of_head[PADDED_HEADS] = {0};
+    for (int i = 0; i < HEADS; i++)
+        of_head[i] = tree_of_squares(c, heads + i * c->s.head_dim);
+    const double of_token = add(c, add(c, of_head[0], of_head[1]), add(c, of_head[2], of_head[3]));
+    const int is_token = c->scope == TROPE_NORM_TOKEN, elements = (is_token ? HEADS : 1) * c->s.head_dim;
+    const double sum = is_token ? of_token : of_head[head];
     if (c->dtype == TROPE_F64)
-        return 1 / sqrt(sum / c->s.head_dim + eps);
-    return 1.0f / sqrtf((float)sum / (float)c->s.head_dim + (float)eps);
+        return 1 / sqrt(sum / elements + eps);
+    return 1.0f / sqrtf((float)sum / (float)elements + (float)eps);
 }
 
 static double factor_of(const norm_case *c, const double *weights, int head, int element)
@@ -91,11 +103,14 @@ static int second_of(const norm_case *c, int pair)
     return c->s.offset + (c->pairing == TROPE_PAIRING_HALF ? pair + c->s.rotary_dim / 2 : 2 * pair + 1);
 }
 
-static void normalise_head(const norm_case *c, const double *weights, int number, double *head)
+static void normalise(const norm_case *c, const double *weights, double *heads)
 {
-    const double r = find_rstd(c, head, 1e-5);
-    for (int i = 0; i < c->s.head_dim; i++)
-        head[i] *= r * factor_of(c, weights, number, i);
+    double r[HEADS];
+    for (int number = 0; number < HEADS; number++)
+        r[number] = find_rstd(c, heads, number, 1e-5);
+    for (int number = 0; number < HEADS; number++)
+        for (int i = 0; i < c->s.head_dim; i++)
+            heads[number * c->s.head_dim + i] *= r[number] * factor_of(c, weights, number, i);
 }
 
 static void rotate_head(const norm_case *c, const double *frequencies, int token, double *head)
@@ -107,33 +122,33 @@ static void rotate_head(const norm_case *c, const double *frequencies, int token
     }
 }
 
-/* y of a head of a token, which replaces x. */
-static void find_y(const norm_case *c, const double *weights, const double *frequencies, int token, int number,
-                   double *head)
+/* y of the heads of a token, which replaces x. */
+static void find_y(const norm_case *c, const double *weights, const double *frequencies, int token, double *heads)
 {
     if (c->order == TROPE_NORM_BEFORE)
-        normalise_head(c, weights, number, head);
-    rotate_head(c, frequencies, token, head);
+        normalise(c, weights, heads);
+    for (int number = 0; number < HEADS; number++)
+        rotate_head(c, frequencies, token, heads + number * c->s.head_dim);
     if (c->order == TROPE_NORM_AFTER)
-        normalise_head(c, weights, number, head);
+        normalise(c, weights, heads);
 }
 
 /* L = sum dy y, with x, the weight and inv_freq moved by `step` in the directions given. */
 static double loss(const norm_case *c, double step, const double *of_x, const double *of_weight, const double *of_frequency)
 {
     static double weights[HEADS * MOST_DIM], frequencies[MOST_DIM / 2];
-    double sum = 0, head[MOST_DIM];
-    for (int i = 0; i < HEADS * c->s.head_dim; i++)
+    const int count = HEADS * c->s.head_dim;
+    double sum = 0, heads[HEADS * MOST_DIM];
+    for (int i = 0; i < count; i++)
         weights[i] = weight.value[i] + step * (of_weight ? of_weight[i] : 0);
     for (int i = 0; i < c->s.rotary_dim / 2; i++)
         frequencies[i] = inv_freq[i] + step * (of_frequency ? of_frequency[i] : 0);
-    for (int row = 0; row < ROWS; row++) {
-        const double *from = x.value + row * c->s.head_dim;
-        for (int i = 0; i < c->s.head_dim; i++)
-            head[i] = from[i] + step * (of_x ? of_x[row * c->s.head_dim + i] : 0);
-        find_y(c, weights, frequencies, row / HEADS % TOKENS, row % HEADS, head);
-        for (int i = 0; i < c->s.head_dim; i++)
-            sum += head[i] * dy.value[row * c->s.head_dim + i];
+    for (int row = 0; row < BATCH * TOKENS; row++) {
+        for (int i = 0; i < count; i++)
+            heads[i] = x.value[row * count + i] + step * (of_x ? of_x[row * count + i] : 0);
+        find_y(c, weights, frequencies, row % TOKENS, heads);
+        for (int i = 0; i < count; i++)
+            sum += heads[i] * dy.value[row * count + i];
     }
     return sum;
 }
@@ -149,7 +164,7 @@ static call call_of(const norm_case *c, trope_norm *norm, const trope_norm *cons
     *norm = (trope_norm){.struct_size = sizeof *norm, .weight = weight.bytes, .weight_dtype = c->dtype};
     norm->weight_per_head = c->per_head;
     norm->weight_plus_one = c->plus_one;
-    norm->scope = TROPE_NORM_HEAD;
+    norm->scope = c->scope;
     norm->order = c->order;
     norm->eps = 1e-5;
     made.args.norms = norms;
@@ -169,6 +184,32 @@ static const double *find_normed(const norm_case *c)
     for (int i = 0; i < ROWS * c->s.head_dim; i++)
         rotated.value[i] = number_load(c->dtype, rotated.bytes + (size_t)i * number_size(c->dtype));
     return rotated.value;
+}
+
+/* rstd and y of every token. */
+static void check_forward(const norm_case *c, const double *normed)
+{
+    const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const int count = HEADS * c->s.head_dim, rstds = c->scope == TROPE_NORM_TOKEN ? 1 : HEADS;
+    for (int row = 0; row < BATCH * TOKENS; row++) {
+        double expected[HEADS * MOST_DIM], worst = 0;
+        for (int i = row * rstds; i < (row + 1) * rstds; i++) {
+            const double got = number_load(real, rstd_bytes + (size_t)i * number_size(real));
+            const double right = find_rstd(c, normed + row * count, i % rstds, 1e-5);
+            CHECK_MESSAGE(got == right, "head_dim %d, scope %d, order %d: rstd[%d] is %.9g, not %.9g", c->s.head_dim,
+                          c->scope, c->order, i, got, right);
+        }
+        memcpy(expected, x.value + row * count, (size_t)count * sizeof *expected);
+        find_y(c, weight.value, inv_freq, row % TOKENS, expected);
+        for (int i = 0; i < count; i++) {
+            const double got = number_load(c->dtype, y.bytes + (size_t)(row * count + i) * number_size(c->dtype));
+            const double error = fabs(got - expected[i]) - number_half_ulp(c->dtype, expected[i]);
+            worst = error > worst ? error : worst;
+        }
+        CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5),
+                      "head_dim %d, pairing %d, scope %d, order %d, row %d: off by %g", c->s.head_dim, c->pairing, c->scope,
+                      c->order, row, worst);
+    }
 }
 
 static void forward(const norm_case *c)
@@ -191,25 +232,7 @@ static void forward(const norm_case *c)
             memcpy(first, y.bytes, bytes);
         CHECK_MESSAGE(!memcmp(first, y.bytes, bytes), "head_dim %d: isa %d gives other bits", c->s.head_dim, isa);
     }
-    const double *normed = find_normed(c);
-    for (int row = 0; row < ROWS; row++) {
-        const double *head = normed + row * c->s.head_dim;
-        const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
-        double expected[MOST_DIM], worst = 0;
-        rstd[row] = number_load(real, rstd_bytes + (size_t)row * number_size(real));
-        CHECK_MESSAGE(rstd[row] == find_rstd(c, head, 1e-5), "head_dim %d, row %d: rstd is %.9g, not %.9g", c->s.head_dim,
-                      row, rstd[row], find_rstd(c, head, 1e-5));
-        memcpy(expected, x.value + row * c->s.head_dim, (size_t)c->s.head_dim * sizeof *expected);
-        find_y(c, weight.value, inv_freq, row / HEADS % TOKENS, row % HEADS, expected);
-        for (int i = 0; i < c->s.head_dim; i++) {
-            const double got = number_load(c->dtype, y.bytes + (size_t)(row * c->s.head_dim + i) * number_size(c->dtype));
-            const double error = fabs(got - expected[i]) - number_half_ulp(c->dtype, expected[i]);
-            worst = error > worst ? error : worst;
-        }
-        CHECK_MESSAGE(worst < (c->dtype == TROPE_F64 ? 1e-13 : 1e-5),
-                      "head_dim %d, pairing %d, order %d, row %d: off by %g", c->s.head_dim, c->pairing, c->order, row,
-                      worst);
-    }
+    check_forward(c, find_normed(c));
 }
 
 /* The derivative of L in a random direction, by differences and by the gradient. */
@@ -226,8 +249,8 @@ static void check_direction(const norm_case *c, const char *what, const double *
     const double *of[3] = {which == 0 ? direction : NULL, which == 1 ? direction : NULL, which == 2 ? direction : NULL};
     const double found = (loss(c, step, of[0], of[1], of[2]) - loss(c, -step, of[0], of[1], of[2])) / (2 * step);
     CHECK_MESSAGE(fabs(found - expected) < 1e-7 * (magnitude + 1),
-                  "%s, head_dim %d, pairing %d, per_head %d, order %d: %.9g, not %.9g", what, c->s.head_dim, c->pairing,
-                  c->per_head, c->order, expected, found);
+                  "%s, head_dim %d, pairing %d, per_head %d, scope %d, order %d: %.9g, not %.9g", what, c->s.head_dim,
+                  c->pairing, c->per_head, c->scope, c->order, expected, found);
 }
 
 static void backward(const norm_case *c)
@@ -261,15 +284,152 @@ static void backward(const norm_case *c)
     }
 }
 
+/* ---- heads on several ranks ---- */
+
+enum { RANKS = 2 };
+static const int first_heads[RANKS + 1] = {0, 2, HEADS};
+static char sums_bytes[ROWS * 8], rank_rstd_bytes[ROWS * 8], rank_d_weight_bytes[HEADS * MOST_DIM * 8];
+static tensor of_ranks;
+
+/* A tensor of all heads by strides, from the first head of a rank on. */
+static void say_heads(const norm_case *c, int rank, const void **base, int32_t *layout, int64_t *stride)
+{
+    *base = (const char *)*base + (size_t)(first_heads[rank] * c->s.head_dim) * number_size(c->dtype);
+    *layout = TROPE_STRIDED;
+    stride[TROPE_DIM_BATCH] = TOKENS * HEADS * c->s.head_dim;
+    stride[TROPE_DIM_TOKEN] = HEADS * c->s.head_dim;
+    stride[TROPE_DIM_HEAD] = c->s.head_dim;
+    stride[TROPE_DIM_ELEMENT] = 1;
+}
+
+/* The call of all heads as that of a rank, which writes (to no dst) or reads sums. */
+static call call_of_rank(const norm_case *c, const call *whole, trope_norm *norm, int rank, int use)
+{
+    const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
+    const int first = first_heads[rank], heads = first_heads[rank + 1] - first;
+    call made = *whole;
+    trope_operand *o = &made.operands[0];
+    const void *dst = of_ranks.bytes;
+    o->heads_per_group = heads;
+    say_heads(c, rank, &o->src, &o->src_layout, o->src_stride);
+    if (o->forward_src)
+        say_heads(c, rank, &o->forward_src, &o->forward_src_layout, o->forward_src_stride);
+    if (c->per_head)
+        norm->weight = (const char *)norm->weight + (size_t)(first * c->s.head_dim) * number_size(c->dtype);
+    norm->token_sums_use = use;
+    norm->token_sums = sums_bytes;
+    if (use == TROPE_SUMS_WRITE) {
+        norm->token_sums = sums_bytes + (size_t)(first * BATCH * TOKENS) * real;
+        o->dst = NULL;
+        o->dst_layout = 0;
+        return made;
+    }
+    say_heads(c, rank, &dst, &o->dst_layout, o->dst_stride);
+    o->dst = (void *)(uintptr_t)dst;
+    norm->heads_of_all_ranks = HEADS;
+    norm->first_head = first;
+    return made;
+}
+
+/* One sequence, with padding behind it. */
+enum { UNPADDED = 7 };
+static void pack(call *made)
+{
+    static const int32_t boundaries[] = {0, UNPADDED};
+    made->args.batch = 1;
+    made->args.tokens = BATCH * TOKENS;
+    made->args.cu_seqlens = boundaries;
+    made->args.cu_seqlens_dtype = TROPE_I32;
+    made->args.sequences = 1;
+    made->args.padding = TROPE_PADDING_ZERO;
+}
+
+/* The sums of all heads are 0 where there is padding, and only there. */
+static void check_sums(const norm_case *c, int is_packed)
+{
+    const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    for (int i = 0; i < ROWS; i++) {
+        const double sum = number_load(real, sums_bytes + (size_t)i * number_size(real));
+        const int is_padding = is_packed && i % (BATCH * TOKENS) >= UNPADDED;
+        CHECK_MESSAGE(is_padding ? sum == 0 : sum != 0 && isfinite(sum), "head %d, token %d: the sum is %g",
+                      i / (BATCH * TOKENS), i % (BATCH * TOKENS), sum);
+    }
+}
+
+/* Runs all ranks in place of a call of all heads; both write rstd and d_weight of their own. */
+static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, int backward)
+{
+    const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
+    for (int use = TROPE_SUMS_WRITE; use <= TROPE_SUMS_READ; use++) {
+        for (int rank = 0; rank < RANKS; rank++) {
+            trope_norm of_rank = *norm;
+            const trope_norm *norms[] = {&of_rank};
+            call made = call_of_rank(c, &whole, &of_rank, rank, use);
+            if (use == TROPE_SUMS_READ && !backward) {
+                of_rank.rstd = rank_rstd_bytes;
+                of_rank.rstd_use = TROPE_RSTD_WRITE;
+            }
+            if (use == TROPE_SUMS_READ && backward)
+                of_rank.d_weight =
+                    rank_d_weight_bytes + (c->per_head ? (size_t)(first_heads[rank] * c->s.head_dim) * real : 0);
+            made.args.norms = norms;
+            CHECK_MESSAGE((backward ? trope_backward : trope_forward)(call_args(&made)) == TROPE_OK, "%s",
+                          trope_last_error());
+        }
+    }
+}
+
+static void ranks(const norm_case *c, int is_packed)
+{
+    const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32), weights = HEADS * (size_t)c->s.head_dim;
+    const size_t bytes = (size_t)(ROWS * c->s.head_dim) * number_size(c->dtype);
+    trope_norm norm;
+    const trope_norm *norms[] = {&norm};
+    call whole = call_of(c, &norm, norms, x.bytes, y.bytes);
+    if (is_packed)
+        pack(&whole);
+    memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
+    memset(sums_bytes, 0xff, sizeof sums_bytes);
+    run_ranks(c, whole, &norm, 0);
+    check_sums(c, is_packed);
+    norm.rstd = rstd_bytes;
+    norm.rstd_use = TROPE_RSTD_WRITE;
+    CHECK_MESSAGE(trope_forward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(!memcmp(of_ranks.bytes, y.bytes, bytes), "head_dim %d, order %d: ranks give other bits of y",
+                  c->s.head_dim, c->order);
+    CHECK_MESSAGE(!memcmp(rank_rstd_bytes, rstd_bytes, BATCH * TOKENS * real),
+                  "head_dim %d, order %d: ranks give other bits of rstd", c->s.head_dim, c->order);
+    whole = call_of(c, &norm, norms, dy.bytes, dx.bytes);
+    if (is_packed)
+        pack(&whole);
+    whole.operands[0].forward_src = x.bytes;
+    whole.operands[0].forward_src_layout = TROPE_BSHD;
+    whole.args.workspace = workspace;
+    whole.args.workspace_size = sizeof workspace;
+    norm.rstd = rstd_bytes;
+    norm.rstd_use = TROPE_RSTD_READ;
+    memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
+    memset(sums_bytes, 0xff, sizeof sums_bytes);
+    run_ranks(c, whole, &norm, 1);
+    check_sums(c, is_packed);
+    norm.d_weight = d_weight_bytes;
+    CHECK_MESSAGE(trope_backward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
+    CHECK_MESSAGE(!memcmp(of_ranks.bytes, dx.bytes, bytes), "head_dim %d, order %d: ranks give other bits of dx",
+                  c->s.head_dim, c->order);
+    CHECK_MESSAGE(!c->per_head || !memcmp(rank_d_weight_bytes, d_weight_bytes, weights * real),
+                  "head_dim %d, order %d: ranks give other bits of d_weight", c->s.head_dim, c->order);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        for (int options = 0; options < 16; options++) {
+        for (int options = 0; options < 32; options++) {
             norm_case c = {.s = shapes[i], .dtype = options & 4 ? TROPE_F64 : TROPE_F32};
             c.pairing = options & 1 ? TROPE_PAIRING_HALF : TROPE_PAIRING_INTERLEAVED;
             c.per_head = options >> 1 & 1;
             c.plus_one = c.per_head;
             c.order = options & 8 ? TROPE_NORM_AFTER : TROPE_NORM_BEFORE;
+            c.scope = options & 16 ? TROPE_NORM_TOKEN : TROPE_NORM_HEAD;
             numbers.state = 1000 * i + (uint64_t)options;
             draw(&x, ROWS * c.s.head_dim, c.dtype);
             draw(&dy, ROWS * c.s.head_dim, c.dtype);
@@ -277,6 +437,8 @@ int main(void)
             for (int pair = 0; pair < c.s.rotary_dim / 2; pair++)
                 inv_freq[pair] = fabs(random_real(&numbers));
             forward(&c);
+            if (c.scope == TROPE_NORM_TOKEN)
+                ranks(&c, c.pairing == TROPE_PAIRING_HALF);
             if (c.dtype == TROPE_F64)
                 backward(&c);
         }

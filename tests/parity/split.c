@@ -140,7 +140,7 @@ static call entry_of_batch(const call *together, int64_t entry)
     trope_args *a = call_args(&k);
     a->batch = 1;
     for (int i = 0; i < a->operand_count; i++) {
-        const int64_t entries = entry * a->tokens * reference_heads(a, i);
+        const int64_t entries = entry * a->tokens * reference_rstds(a, i);
         advance_tensors(a, &k.operands[i], TROPE_DIM_BATCH, entry);
         k.norm[i].rstd = (void *)(uintptr_t)advance(k.norm[i].rstd, entries, a->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32);
     }
@@ -171,7 +171,7 @@ static void check_heads(config *c, int backward)
 {
     call together = config_call(c, backward);
     const trope_operand *o = &together.operands[0];
-    if (backward && o->shared_heads)
+    if ((backward && o->shared_heads) || together.norm[0].scope == TROPE_NORM_TOKEN)
         return;
     unsigned char *whole = run_whole(c, &together, backward);
     tensor_say_strides(call_args(&together), together.operands, backward);

@@ -116,7 +116,7 @@ static void compare_norm(compare_state *s, int operand, const reference_result *
     for (int64_t i = 0; expected->weights[operand] && i < reference_weights(a, operand); i++)
         compare_sum(s, "d_weight", norm->d_weight, dtype, i, &expected->weights[operand][i]);
     const int64_t rows = a->batch * a->tokens;
-    for (int64_t i = 0; expected->rstd[operand] && i < rows * reference_heads(a, operand); i++) {
+    for (int64_t i = 0; expected->rstd[operand] && i < rows * reference_rstds(a, operand); i++) {
         const char *address = (const char *)norm->rstd + (size_t)i * number_size(dtype);
         const reference_element *e = &expected->rstd[operand][i];
         const double got = number_load(dtype, address);

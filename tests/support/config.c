@@ -47,6 +47,7 @@ static const struct {
     [OPTION_GRADIENT] = {"gradient", {"none", "too", "only"}},
     [OPTION_GRADIENT_TABLE] = {"gradient_table", {"like-table", "rows", "batch-rows", "axes-batch-rows", "strided"}},
     [OPTION_NORM] = {"norm", {"none", "all", "each", "alone"}},
+    [OPTION_NORM_SCOPE] = {"norm_scope", {"head", "token"}},
     [OPTION_NORM_ORDER] = {"norm_order", {"before", "after"}},
     [OPTION_WEIGHT] = {"weight", {"none", "f32", "f16", "bf16", "f64"}},
     [OPTION_WEIGHT_HEADS] = {"weight_heads", {"same", "own"}},
@@ -161,8 +162,8 @@ static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
 
 static void repair_norms(uint8_t *v)
 {
-    static const uint8_t of_norm[] = {OPTION_RSTD,        OPTION_WEIGHT,        OPTION_D_WEIGHT,  OPTION_WEIGHT_HEADS,
-                                      OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING, OPTION_NORM_ORDER},
+    static const uint8_t of_norm[] = {OPTION_RSTD,        OPTION_WEIGHT,        OPTION_D_WEIGHT,   OPTION_WEIGHT_HEADS,
+                                      OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING, OPTION_NORM_ORDER, OPTION_NORM_SCOPE},
                          of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,       OPTION_AXES,   OPTION_ANGLES,
                                           OPTION_COLUMNS, OPTION_ANGLE_DTYPE, OPTION_TABLE,  OPTION_POSITIONS,
                                           OPTION_RANGE,   OPTION_TURN,        OPTION_WINDOW, OPTION_MSCALE,
@@ -354,6 +355,7 @@ void config_rebase(const config *c, call *k, unsigned char *const *bases)
         k->norm[i].weight = moved(c, k->norm[i].weight, bases);
         k->norm[i].rstd = moved(c, k->norm[i].rstd, bases);
         k->norm[i].d_weight = moved(c, k->norm[i].d_weight, bases);
+        k->norm[i].token_sums = moved(c, k->norm[i].token_sums, bases);
     }
     a->freqs = moved(c, a->freqs, bases);
     a->cos = moved(c, a->cos, bases);

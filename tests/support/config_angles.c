@@ -207,6 +207,8 @@ void config_make_workspace(builder *b)
         fprintf(stderr, "config_make(0x%llx): %s\n    %s\n", (unsigned long long)b->c->seed, trope_last_error(), text);
         abort();
     }
+    if (!bytes)
+        return;
     b->a->workspace = config_add_buffer(b, bytes, CONFIG_SCRATCH);
     b->a->workspace_size = bytes;
 }

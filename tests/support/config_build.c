@@ -205,8 +205,7 @@ static void build(builder *b)
     make_status(b);
     if (b->v[OPTION_GRADIENT] != GRADIENT_NONE)
         config_make_gradient(b);
-    if (b->v[OPTION_GRADIENT] != GRADIENT_NONE || b->v[OPTION_D_WEIGHT] != D_WEIGHT_NONE)
-        config_make_workspace(b);
+    config_make_workspace(b);
 }
 
 config *config_make(uint64_t seed, const config_choices *choices)

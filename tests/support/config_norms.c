@@ -57,14 +57,16 @@ int config_make_norm(builder *b, int i)
     trope_norm *n = &b->c->norms[i];
     if (!has_norm(b, i))
         return 0;
-    *n = (trope_norm){
-        .struct_size = sizeof *n, .scope = TROPE_NORM_HEAD, .order = TROPE_NORM_BEFORE + choose(b, OPTION_NORM_ORDER)};
+    *n = (trope_norm){.struct_size = sizeof *n};
+    n->scope = TROPE_NORM_HEAD + choose(b, OPTION_NORM_SCOPE);
+    n->order = TROPE_NORM_BEFORE + choose(b, OPTION_NORM_ORDER);
     n->eps = epsilons[between(b, 0, 3)];
     make_weight(b, n, heads, o->head_dim, number_size(dtype));
     n->rstd_use = b->v[OPTION_RSTD];
+    const int64_t rstds = rows * (n->scope == TROPE_NORM_TOKEN ? 1 : heads);
     if (n->rstd_use == TROPE_RSTD_WRITE)
-        n->rstd = config_add_guarded(b, rows * heads, number_size(dtype));
+        n->rstd = config_add_guarded(b, rstds, number_size(dtype));
     if (n->rstd_use == TROPE_RSTD_READ)
-        n->rstd = add_numbers(b, dtype, rows * heads, 1.5);
+        n->rstd = add_numbers(b, dtype, rstds, 1.5);
     return 1;
 }

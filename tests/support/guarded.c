@@ -114,7 +114,7 @@ typedef struct extent {
 } extent;
 
 typedef struct extent_list {
-    extent entries[6 * TROPE_MAX_OPERANDS + 16];
+    extent entries[7 * TROPE_MAX_OPERANDS + 16];
     int count;
 } extent_list;
 
@@ -158,8 +158,10 @@ static void add_norm(extent_list *list, call *k, int i)
     const int64_t rows = k->args.batch * k->args.tokens, weights = reference_weights(&k->args, i);
     const size_t real = k->args.dtype == TROPE_F64 ? 8 : 4;
     add_flat(list, &n->weight, weights, n->weight ? number_size(n->weight_dtype) : 0);
-    add_flat(list, &n->rstd, rows * reference_heads(&k->args, i), real);
+    add_flat(list, &n->rstd, rows * reference_rstds(&k->args, i), real);
     add_flat(list, &n->d_weight, weights, real);
+    const int64_t heads = n->token_sums_use == TROPE_SUMS_READ ? n->heads_of_all_ranks : reference_heads(&k->args, i);
+    add_strided(list, &n->token_sums, 2, (const int64_t[]){heads, rows}, (const int64_t[]){rows, 1}, real);
 }
 
 static void add_table(extent_list *list, trope_args *a, void *field, int32_t layout, const int64_t given[4], int planes,

@@ -255,9 +255,11 @@ static void store_token(const walk *w, int operand)
 
 /* ---- Walking ---- */
 
-static void walk_operand(const walk *w, int operand)
+static void walk_operand(walk *w, int operand)
 {
     const trope_operand *o = &w->args->operands[operand];
+    if (is_normed(w, operand))
+        reference_find_token(w, operand);
     for (int64_t group = 0; group < (o->groups ? o->groups : 1); group++)
         for (int64_t h = 0; h < o->heads_per_group; h++) {
             if (w->result->operands[operand] || w->result->weights[operand])
@@ -293,7 +295,7 @@ reference_result reference_run(const trope_args *args, int backward)
         const trope_norm *norm = reference_norm(args, i);
         if (norm && norm->rstd_use == TROPE_RSTD_WRITE)
             result.rstd[i] =
-                calloc((size_t)(args->batch * args->tokens * reference_heads(args, i)), sizeof *result.rstd[i]);
+                calloc((size_t)(args->batch * args->tokens * reference_rstds(args, i)), sizeof *result.rstd[i]);
         if (norm && norm->d_weight)
             result.weights[i] = calloc((size_t)reference_weights(args, i), sizeof *result.weights[i]);
     }

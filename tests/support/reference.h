@@ -57,9 +57,10 @@ typedef struct reference_result {
     reference_element *operands[TROPE_MAX_OPERANDS]; /* by the number of dst's elements (support/tensor.h), NULL without */
     reference_sum *angles;                           /* element i from d_freqs or d_inv_freq on, NULL when not asked for */
     int64_t angle_count;
-    reference_element *rstd[TROPE_MAX_OPERANDS]; /* [batch, tokens, heads], NULL where none is written */
-    reference_sum *weights[TROPE_MAX_OPERANDS];  /* of d_weight, NULL when not asked for */
-    int32_t status;                              /* the bits that the status word gets */
+    reference_element
+        *rstd[TROPE_MAX_OPERANDS];              /* [batch, tokens, heads], or [batch, tokens]; NULL where none is written */
+    reference_sum *weights[TROPE_MAX_OPERANDS]; /* of d_weight, NULL when not asked for */
+    int32_t status;                             /* the bits that the status word gets */
     int backward;
 } reference_result;
 
@@ -79,6 +80,9 @@ int reference_planes(const trope_args *args);
 
 /* The heads of an operand, the elements of its weight (or of what would be one), and its norm or NULL. */
 int64_t reference_heads(const trope_args *args, int operand);
+
+/* Numbers of rstd of a token: one for each head, or one. */
+int64_t reference_rstds(const trope_args *args, int operand);
 int64_t reference_weights(const trope_args *args, int operand);
 const trope_norm *reference_norm(const trope_args *args, int operand);
 

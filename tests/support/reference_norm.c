@@ -1,4 +1,4 @@
-/* The reference: the norm of a head, and its gradient. Each operation is computed in double and rounded to the arithmetic. In double it is
+/* The reference: norms, and their gradients. Each operation is computed in double and rounded to the arithmetic. In double it is
  * precise enough that the result is as if it were rounded once. */
 #include <stdlib.h>
 #include <string.h>
@@ -86,19 +86,11 @@ static double two_roundings(const walk *w)
     return 2 * unit(w->args);
 }
 
-/* By how much rstd may be off, which is `rstd`, of the mean of the squares of x. */
-static double tolerance_of_rstd(const walk *w, head h, const reference_element *x, int levels, double mean, double rstd)
+/* By how much rstd may be off, of the mean of the squares, which may be off by `off`. */
+static double tolerance_of_rstd(const walk *w, double eps, double mean, double off, double rstd)
 {
-    const double two = two_roundings(w), eps = reference_norm(w->args, h.operand)->eps;
-    const int64_t dim = w->args->operands[h.operand].head_dim;
-    double off = 0;
-    if (is_exact(x, dim))
-        return 0;
-    for (int64_t i = 0; i < dim; i++) {
-        const double most = fabs((double)x[i].value) + x[i].tolerance;
-        off += (most + fabs((double)x[i].value)) * x[i].tolerance + (levels + 1) * two * most * most;
-    }
-    off = off / (double)dim + 2 * two * (mean + eps);
+    const double two = two_roundings(w);
+    off += 2 * two * (mean + eps);
     return fmax(1 / sqrt(fmax(mean - off, 0) + eps) - rstd, rstd - 1 / sqrt(mean + off + eps)) + 2 * two * rstd;
 }
 
@@ -108,59 +100,6 @@ static int is_poisoned(const walk *w, head h)
         if (w->turns[pair].is_poisoned)
             return 1;
     return 0;
-}
-
-/* rstd of the head x: read, or computed, and noted where it is written. */
-static reference_element find_rstd(const walk *w, head h, const reference_element *x)
-{
-    const trope_norm *norm = reference_norm(w->args, h.operand);
-    const int64_t dim = w->args->operands[h.operand].head_dim, row = w->batch * w->args->tokens + w->token;
-    const int64_t at = row * reference_heads(w->args, h.operand) + number_of(w, h);
-    const int32_t dtype = is_double(w->args) ? TROPE_F64 : TROPE_F32;
-    reference_element rstd = {.kind = is_after(w, h) && is_poisoned(w, h) ? REFERENCE_NAN : REFERENCE_NUMBER};
-    int levels;
-    if (norm->rstd_use == TROPE_RSTD_READ) {
-        rstd.value = number_load(dtype, (const char *)norm->rstd + at * (int64_t)number_size(dtype));
-        return rstd;
-    }
-    double *values = malloc((size_t)dim * sizeof *values);
-    for (int64_t i = 0; i < dim; i++)
-        values[i] = (double)x[i].value;
-    const double mean = real(w, sum_products(w, values, values, dim, &levels) / (double)dim);
-    const double value = real(w, 1 / real(w, sqrt(real(w, mean + real(w, norm->eps)))));
-    rstd.value = value;
-    rstd.tolerance = tolerance_of_rstd(w, h, x, levels, mean, value);
-    if (w->result->rstd[h.operand])
-        w->result->rstd[h.operand][at] = rstd;
-    free(values);
-    return rstd;
-}
-
-static reference_element multiply(const walk *w, reference_element a, reference_element b)
-{
-    const double first = (double)a.value, second = (double)b.value;
-    reference_element c = {.value = real(w, first * second), .kind = a.kind};
-    if (a.tolerance != 0 || b.tolerance != 0)
-        c.tolerance = (fabs(first) + a.tolerance) * b.tolerance + fabs(second) * a.tolerance +
-                      two_roundings(w) * (fabs((double)c.value) + a.tolerance * b.tolerance);
-    return c;
-}
-
-/* Normalises a head. */
-static void normalise(const walk *w, head h, reference_element *x)
-{
-    const trope_norm *norm = reference_norm(w->args, h.operand);
-    const reference_element rstd = find_rstd(w, h, x);
-    for (int64_t i = 0; i < w->args->operands[h.operand].head_dim; i++) {
-        x[i] = multiply(w, x[i], rstd);
-        if (norm->rounding == TROPE_NORM_ROUND_TWICE)
-            reference_round(w->args, &x[i]);
-        if (norm->weight)
-            x[i] = multiply(w, x[i], (reference_element){.value = factor(w, h, i)});
-        if (w->args->rounding != TROPE_ROUND_ONCE)
-            reference_round(w->args, &x[i]);
-        x[i].kind = rstd.kind;
-    }
 }
 
 /* Room for `count` heads of an operand. */
@@ -193,6 +132,220 @@ void reference_load_head(const walk *w, head h, tensor_role role)
     }
 }
 
+static void round_rotated(const walk *w, head h, reference_element *u)
+{
+    for (int64_t i = 0; w->args->rounding != TROPE_ROUND_ONCE && i < w->args->operands[h.operand].head_dim; i++)
+        reference_round(w->args, &u[i]);
+}
+
+/* What is normalised: x, or M x. */
+static void load_in(const walk *w, head h, reference_element *in)
+{
+    reference_load_head(w, h, w->backward ? TENSOR_FORWARD_SRC : TENSOR_SRC);
+    copy_source(w, h, in);
+    if (!is_after(w, h))
+        return;
+    reference_rotate(w, h, 0, in);
+    round_rotated(w, h, in);
+}
+
+/* Backward: the gradient of what the norm gives, M' dy or dy. */
+static void load_out(const walk *w, head h, reference_element *out)
+{
+    reference_load_head(w, h, TENSOR_SRC);
+    copy_source(w, h, out);
+    if (!is_after(w, h))
+        reference_rotate(w, h, 1, out);
+}
+
+/* g = w' out of an element. */
+typedef struct weighted {
+    double value, error;
+} weighted;
+
+static weighted weigh(const walk *w, head h, int64_t element, reference_element out)
+{
+    const double by = factor(w, h, element), two = two_roundings(w), u = real(w, (double)out.value);
+    const double value = real(w, by * u);
+    return (weighted){value, fabs(by) * (out.tolerance + two * fabs(u)) + two * fabs(value)};
+}
+
+/* ---- What a norm is of: a head, or all heads of a token ---- */
+
+static int is_token(const walk *w, int operand)
+{
+    const trope_norm *norm = reference_norm(w->args, operand);
+    return norm && norm->scope == TROPE_NORM_TOKEN;
+}
+
+int64_t reference_rstds(const trope_args *args, int operand)
+{
+    const trope_norm *norm = reference_norm(args, operand);
+    return norm && norm->scope == TROPE_NORM_TOKEN ? 1 : reference_heads(args, operand);
+}
+
+/* Head i of what the norm of h is of. */
+static head covered_head(const walk *w, head h, int64_t i)
+{
+    const int64_t of_group = w->args->operands[h.operand].heads_per_group;
+    return is_token(w, h.operand) ? (head){h.operand, i / of_group, i % of_group} : h;
+}
+
+static int64_t count_covered(const walk *w, head h)
+{
+    return is_token(w, h.operand) ? reference_heads(w->args, h.operand) : 1;
+}
+
+/* A sum of products over the heads that a norm is of: over each head, then over the heads. levels: of both trees. */
+typedef struct covered_sum {
+    double *of_head;
+    double off; /* of the terms, by how much the library's may be from them */
+    double magnitude;
+    int levels, is_exact;
+} covered_sum;
+
+/* Adds up the heads, and frees their sums. */
+static double end_sum(const walk *w, covered_sum *sum, int64_t heads)
+{
+    int64_t padded = 1;
+    for (; padded < heads; padded *= 2)
+        sum->levels++;
+    const double total = sum_tree(w, sum->of_head, 0, padded, heads);
+    free(sum->of_head);
+    return total;
+}
+
+/* Adds head `number` to the sum of squares. */
+static void add_squares(const walk *w, head h, int64_t number, const reference_element *x, covered_sum *sum)
+{
+    const int64_t dim = w->args->operands[h.operand].head_dim;
+    double *values = malloc((size_t)dim * sizeof *values);
+    for (int64_t i = 0; i < dim; i++) {
+        const double most = fabs((double)x[i].value) + x[i].tolerance;
+        values[i] = (double)x[i].value;
+        sum->off += (most + fabs((double)x[i].value)) * x[i].tolerance;
+        sum->magnitude += most * most;
+    }
+    sum->of_head[number] = sum_products(w, values, values, dim, &sum->levels);
+    sum->is_exact &= is_exact(x, dim);
+    free(values);
+}
+
+/* Adds head `number` to the sum of g in. */
+static void add_gradient(const walk *w, head h, int64_t number, const reference_element *in, const reference_element *out,
+                         covered_sum *sum)
+{
+    const int64_t dim = w->args->operands[h.operand].head_dim;
+    const double two = two_roundings(w);
+    double *x = malloc(2 * (size_t)dim * sizeof *x), *g = x + dim;
+    for (int64_t i = 0; i < dim; i++) {
+        const weighted of = weigh(w, h, i, out[i]);
+        x[i] = real(w, (double)in[i].value);
+        g[i] = of.value;
+        sum->off += fabs(x[i]) * (of.error + two * fabs(g[i])) + (fabs(g[i]) + of.error) * in[i].tolerance;
+        sum->magnitude += fabs(x[i] * g[i]);
+    }
+    sum->of_head[number] = sum_products(w, g, x, dim, &sum->levels);
+    sum->is_exact &= is_exact(in, dim) && is_exact(out, dim);
+    free(x);
+}
+
+/* rstd: read, or computed of the sum of the squares, and noted where it is written. */
+static reference_element find_rstd(const walk *w, head h, double squares, const covered_sum *sum)
+{
+    const trope_norm *norm = reference_norm(w->args, h.operand);
+    const double elements = (double)(count_covered(w, h) * w->args->operands[h.operand].head_dim);
+    const int64_t row = w->batch * w->args->tokens + w->token,
+                  at = row * reference_rstds(w->args, h.operand) + (is_token(w, h.operand) ? 0 : number_of(w, h));
+    const int32_t dtype = is_double(w->args) ? TROPE_F64 : TROPE_F32;
+    reference_element rstd = {.kind = is_after(w, h) && is_poisoned(w, h) ? REFERENCE_NAN : REFERENCE_NUMBER};
+    if (norm->rstd_use == TROPE_RSTD_READ) {
+        rstd.value = number_load(dtype, (const char *)norm->rstd + at * (int64_t)number_size(dtype));
+        return rstd;
+    }
+    const double mean = real(w, squares / elements);
+    const double value = real(w, 1 / real(w, sqrt(real(w, mean + real(w, norm->eps)))));
+    const double off = (sum->off + (sum->levels + 1) * two_roundings(w) * sum->magnitude) / elements;
+    rstd.value = value;
+    rstd.tolerance = sum->is_exact ? 0 : tolerance_of_rstd(w, norm->eps, mean, off, value);
+    if (w->result->rstd[h.operand])
+        w->result->rstd[h.operand][at] = rstd;
+    return rstd;
+}
+
+/* k, of p = the sum of g in. */
+static void find_slope(const walk *w, head h, double p, const covered_sum *sum, norm_numbers *n)
+{
+    const double two = two_roundings(w), r = (double)n->rstd.value, most_r = r + n->rstd.tolerance,
+                 elements = (double)(count_covered(w, h) * w->args->operands[h.operand].head_dim);
+    const double mean = real(w, p / elements);
+    n->k = real(w, real(w, mean * r) * r);
+    n->of_k = (sum->off + sum->levels * two * sum->magnitude) / elements * most_r * most_r +
+              fabs(mean) * (most_r * most_r - r * r) + 3 * two * fabs(n->k);
+    n->is_exact = sum->is_exact && n->rstd.tolerance == 0;
+}
+
+static norm_numbers find_numbers(const walk *w, head h)
+{
+    const int64_t dim = w->args->operands[h.operand].head_dim, heads = count_covered(w, h);
+    reference_element *in = make_heads(w, h, 2), *out = in + dim;
+    covered_sum squares = {.of_head = calloc((size_t)heads, sizeof(double)), .is_exact = 1}, products = squares;
+    products.of_head = calloc((size_t)heads, sizeof(double)); /* forward leaves it 0 */
+    norm_numbers n = {.k = 0};
+    for (int64_t i = 0; i < heads; i++) {
+        const head of = covered_head(w, h, i);
+        load_in(w, of, in);
+        add_squares(w, of, i, in, &squares);
+        if (!w->backward)
+            continue;
+        load_out(w, of, out);
+        add_gradient(w, of, i, in, out, &products);
+    }
+    const double of_squares = end_sum(w, &squares, heads), p = end_sum(w, &products, heads);
+    n.rstd = find_rstd(w, h, of_squares, &squares);
+    find_slope(w, h, p, &products, &n);
+    free(in);
+    return n;
+}
+
+void reference_find_token(walk *w, int operand)
+{
+    if (is_token(w, operand))
+        w->of_token = find_numbers(w, (head){operand, 0, 0});
+}
+
+static norm_numbers numbers_of(const walk *w, head h)
+{
+    return is_token(w, h.operand) ? w->of_token : find_numbers(w, h);
+}
+
+static reference_element multiply(const walk *w, reference_element a, reference_element b)
+{
+    const double first = (double)a.value, second = (double)b.value;
+    reference_element c = {.value = real(w, first * second), .kind = a.kind};
+    if (a.tolerance != 0 || b.tolerance != 0)
+        c.tolerance = (fabs(first) + a.tolerance) * b.tolerance + fabs(second) * a.tolerance +
+                      two_roundings(w) * (fabs((double)c.value) + a.tolerance * b.tolerance);
+    return c;
+}
+
+/* Normalises a head. */
+static void normalise(const walk *w, head h, reference_element *x)
+{
+    const trope_norm *norm = reference_norm(w->args, h.operand);
+    const reference_element rstd = numbers_of(w, h).rstd;
+    for (int64_t i = 0; i < w->args->operands[h.operand].head_dim; i++) {
+        x[i] = multiply(w, x[i], rstd);
+        if (norm->rounding == TROPE_NORM_ROUND_TWICE)
+            reference_round(w->args, &x[i]);
+        if (norm->weight)
+            x[i] = multiply(w, x[i], (reference_element){.value = factor(w, h, i)});
+        if (w->args->rounding != TROPE_ROUND_ONCE)
+            reference_round(w->args, &x[i]);
+        x[i].kind = rstd.kind;
+    }
+}
+
 void reference_normalise(const walk *w, head h)
 {
     if (!reference_norm(w->args, h.operand) || is_after(w, h))
@@ -202,12 +355,6 @@ void reference_normalise(const walk *w, head h)
     normalise(w, h, x);
     replace_source(w, h, x);
     free(x);
-}
-
-static void round_rotated(const walk *w, head h, reference_element *u)
-{
-    for (int64_t i = 0; w->args->rounding != TROPE_ROUND_ONCE && i < w->args->operands[h.operand].head_dim; i++)
-        reference_round(w->args, &u[i]);
 }
 
 void reference_normalise_rotated(const walk *w, head h)
@@ -235,57 +382,33 @@ static void add_to_weight(const walk *w, head h, int64_t element, const referenc
     sum->terms++;
 }
 
-/* d = rstd * fma(-in, k, g), with g = w' out, p = sum g in and k = ((p / D) rstd) rstd: the gradient of what the norm has, of that of
- * what it gives. */
-static void find_gradient(const walk *w, head h, const reference_element *in, const reference_element *out,
-                          reference_element rstd, reference_element *d)
+/* d = rstd * fma(-in, k, g), with g = w' out: the gradient of what the norm has, of that of what it gives. */
+static void find_gradient(const walk *w, head h, const reference_element *in, const reference_element *out, norm_numbers n,
+                          reference_element *d)
 {
-    const int64_t dim = w->args->operands[h.operand].head_dim;
-    const double two = two_roundings(w), r = (double)rstd.value, most_r = r + rstd.tolerance;
-    double *x = malloc(3 * (size_t)dim * sizeof *x), *g = x + dim, *error = g + dim, of_p = 0, magnitude = 0;
-    int levels;
-    for (int64_t i = 0; i < dim; i++) {
-        const double u = real(w, (double)out[i].value);
-        x[i] = real(w, (double)in[i].value);
-        g[i] = real(w, factor(w, h, i) * u);
-        error[i] = fabs(factor(w, h, i)) * (out[i].tolerance + two * fabs(u)) + two * fabs(g[i]);
-        of_p += fabs(x[i]) * (error[i] + two * fabs(g[i])) + (fabs(g[i]) + error[i]) * in[i].tolerance;
-        magnitude += fabs(x[i] * g[i]);
-    }
-    const double p = sum_products(w, g, x, dim, &levels);
-    const double mean = real(w, p / (double)dim), k = real(w, real(w, mean * r) * r);
-    const double of_k = (of_p + levels * two * magnitude) / (double)dim * most_r * most_r +
-                        fabs(mean) * (most_r * most_r - r * r) + 3 * two * fabs(k);
-    const int exact = is_exact(in, dim) && is_exact(out, dim) && rstd.tolerance == 0;
-    for (int64_t i = 0; i < dim; i++) {
-        const double inner = is_double(w->args) ? fma(-x[i], k, g[i]) : fmaf((float)-x[i], (float)k, (float)g[i]);
-        const double value = real(w, r * inner), of_x = in[i].tolerance + (is_after(w, h) ? two * fabs(x[i]) : 0);
-        const double off = error[i] + fabs(x[i]) * of_k + of_x * (fabs(k) + of_k) + two * fabs(inner);
+    const double two = two_roundings(w), r = (double)n.rstd.value, most_r = r + n.rstd.tolerance;
+    for (int64_t i = 0; i < w->args->operands[h.operand].head_dim; i++) {
+        const weighted g = weigh(w, h, i, out[i]);
+        const double x = real(w, (double)in[i].value);
+        const double inner = is_double(w->args) ? fma(-x, n.k, g.value) : fmaf((float)-x, (float)n.k, (float)g.value);
+        const double value = real(w, r * inner), of_x = in[i].tolerance + (is_after(w, h) ? two * fabs(x) : 0);
+        const double off = g.error + fabs(x) * n.of_k + of_x * (fabs(n.k) + n.of_k) + two * fabs(inner);
         d[i] = (reference_element){.value = value, .kind = REFERENCE_NUMBER};
-        d[i].tolerance = exact ? 0 : (most_r * off + rstd.tolerance * fabs(inner) + two * fabs(value)) * (1 + 1e-6);
+        d[i].tolerance = n.is_exact ? 0 : (most_r * off + n.rstd.tolerance * fabs(inner) + two * fabs(value)) * (1 + 1e-6);
     }
-    free(x);
 }
 
-/* The gradient of what the norm has, of a head whose dy is in w->x and its M' dy in w->head. Adds to that of the weight if asked to. */
+/* The gradient of what the norm has, of a head. Adds to that of the weight if asked to. */
 static void find_head_gradient(const walk *w, head h, int adds, reference_element *d)
 {
     const int64_t dim = w->args->operands[h.operand].head_dim;
     reference_element *in = make_heads(w, h, 2), *out = in + dim;
-    if (is_after(w, h))
-        copy_source(w, h, out);
-    else
-        memcpy(out, w->head, (size_t)dim * sizeof *out);
-    reference_load_head(w, h, TENSOR_FORWARD_SRC);
-    copy_source(w, h, in);
-    if (is_after(w, h)) {
-        reference_rotate(w, h, 0, in);
-        round_rotated(w, h, in);
-    }
-    const reference_element rstd = find_rstd(w, h, in);
+    const norm_numbers n = numbers_of(w, h);
+    load_in(w, h, in);
+    load_out(w, h, out);
     for (int64_t i = 0; adds && i < dim; i++)
-        add_to_weight(w, h, i, &out[i], in[i], rstd);
-    find_gradient(w, h, in, out, rstd, d);
+        add_to_weight(w, h, i, &out[i], in[i], n.rstd);
+    find_gradient(w, h, in, out, n, d);
     free(in);
 }
 
@@ -312,7 +435,6 @@ int reference_rotated_gradient(const walk *w, head h, reference_element *d)
             d[i] = (reference_element){.value = element_at(w, &dy, head_number(w, h, &dy) + i)};
         return 1;
     }
-    reference_load_head(w, h, TENSOR_SRC);
     find_head_gradient(w, h, 0, d);
     return !is_poisoned(w, h);
 }

@@ -46,6 +46,13 @@ typedef struct turn {
     int is_poisoned;
 } turn;
 
+/* What a norm has of the elements that it is of. */
+typedef struct norm_numbers {
+    reference_element rstd;
+    double k, of_k; /* backward: ((p / D) rstd) rstd, and how far the library's may be from it */
+    int is_exact;   /* no number may be off */
+} norm_numbers;
+
 typedef struct walk {
     const trope_args *args;
     int backward;
@@ -54,6 +61,7 @@ typedef struct walk {
     turn turns[TROPE_MAX_ROTARY_DIM / 2];
     double *x, *off;         /* of one head, what is rotated, and how far the library's may be from it */
     reference_element *head; /* y of it, in the arithmetic */
+    norm_numbers of_token;   /* of the operand at hand, if its norm is over the token */
     reference_result *result;
 } walk;
 
@@ -103,6 +111,9 @@ void reference_columns_of_pair(const trope_args *args, int pair, int column[2]);
 turn reference_find_turn(const trope_args *args, int64_t batch, const reference_place *place, int pair);
 
 /* ---- Norms ---- */
+
+/* Sets w->of_token of an operand with a norm over the token. */
+void reference_find_token(walk *w, int operand);
 
 /* Sets w->x to the elements of a head. */
 void reference_load_head(const walk *w, head h, tensor_role role);

@@ -42,7 +42,7 @@ static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
     a->cu_seqlens_dtype = a->padding = a->stream_positions = 0;
     for (int i = 0; i < a->operand_count; i++) {
         trope_operand *o = &c.operands[i];
-        const int64_t size = (int64_t)number_size(a->dtype), rstd = reference_heads(a, i) * (a->dtype == TROPE_F64 ? 8 : 4);
+        const int64_t size = (int64_t)number_size(a->dtype), rstd = reference_rstds(a, i) * (a->dtype == TROPE_F64 ? 8 : 4);
         o->src = (const char *)o->src + begin * o->src_stride[TROPE_DIM_TOKEN] * size;
         o->dst = (char *)o->dst + begin * o->dst_stride[TROPE_DIM_TOKEN] * size;
         if (o->forward_src)

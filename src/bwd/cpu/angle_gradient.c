@@ -150,16 +150,16 @@ static window window_of(const gradient *g, const char *base, const int64_t *stri
 
 /* dy of a norm after the rotation becomes the gradient of what is normalised; x of a norm before it becomes n(x). */
 static void replace_by_norm(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
-                            const int64_t head[2], double *space, window windows[2])
+                            const int64_t head[2], const trope_token_norm *token, double *space, window windows[2])
 {
     window *const w = &windows[o->norm.is_after ? 0 : 1];
     w->at = (const char *)space;
     w->dtype = o->norm.is_after ? trope_gradient_dtype(g->plan.dtype) : TROPE_F64;
     w->step = trope_element_size(w->dtype);
     if (o->norm.is_after)
-        trope_find_norm_gradient(g->kernels->isa)->of_window(g->call, o, row, t, head, space);
+        trope_find_norm_gradient(g->kernels->isa)->of_window(g->call, o, row, t, head, token, space);
     else
-        g->kernels->normalised(&g->plan, o, row, head, space);
+        g->kernels->normalised(&g->plan, o, row, head, token->rstd, space);
 }
 
 static void add_operand(const gradient *g, const trope_plan_operand *o, const trope_row *row, const trope_row_angles *t,
@@ -168,6 +168,9 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
     double replaced[TROPE_MAX_ROTARY_DIM]; /* also holds floats */
     if (o->norm.is_after && trope_is_poisoned(&g->plan, o, row))
         return; /* all of y is NaN there */
+    trope_token_norm token = {0};
+    if (o->norm.is_token)
+        token = trope_find_norm_gradient(g->kernels->isa)->of_token(g->call, o, row, t, replaced);
     for (int group = 0; group < o->groups; group++) {
         for (int head = 0; head < o->heads_per_group; head++) {
             window windows[] = {window_of(g, o->src, o->src_stride, head_offset(o, o->src_stride, row, group, head),
@@ -175,9 +178,8 @@ static void add_operand(const gradient *g, const trope_plan_operand *o, const tr
                                 window_of(g, o->forward_src, o->forward_src_stride,
                                           head_offset(o, o->forward_src_stride, row, group, head),
                                           g->plan.interleaved_forward_src)};
-            if (o->norm.is_given) {
-                replace_by_norm(g, o, row, t, (const int64_t[]){group, head}, replaced, windows);
-            }
+            if (o->norm.is_given)
+                replace_by_norm(g, o, row, t, (const int64_t[]){group, head}, &token, replaced, windows);
             add_head(g, o->rotary_dim / 2, windows, t, sums);
         }
     }

@@ -11,14 +11,22 @@
 /* Runs at most. */
 #define TROPE_NORM_RUNS 1024
 
+/* rstd and k of a token whose norm is over all of its heads. */
+typedef struct trope_token_norm {
+    double rstd, k;
+} trope_token_norm;
+
 typedef struct trope_norm_gradient_kernels {
     /* Writes dst of rows [begin, end) of every operand with a norm. SUMS: of the weights of the operands that want d_weight, one
      * operand after another, f32 (f64 with f64), to be added to; NULL if none does. */
     void (*run)(const trope_plan *plan, int64_t begin, int64_t end, void *sums);
     /* For a norm after the rotation: the gradient of the rotated window of a head, in the order of dy. The gradient of the angles
-     * takes it for dy. ANGLES: of the row, not rounded. DU: f32 (f64 with f64). */
+     * takes it for dy. ANGLES: of the row, not rounded. TOKEN: of a norm over the token, else not looked at. DU: f32 (f64 with f64). */
     void (*of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                      const trope_row_angles *angles, const int64_t head[2], void *du);
+                      const trope_row_angles *angles, const int64_t head[2], const trope_token_norm *token, void *du);
+    /* WINDOW: room for one, as for du. */
+    trope_token_norm (*of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                 const trope_row_angles *angles, void *window);
 } trope_norm_gradient_kernels;
 
 extern const trope_norm_gradient_kernels trope_norm_gradient_portable, trope_norm_gradient_avx2, trope_norm_gradient_avx512;

@@ -24,10 +24,18 @@ static void run_rows(const trope_plan *plan, int64_t begin, int64_t end, void *s
 }
 
 static void gradient_of_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                               const trope_row_angles *angles, const int64_t head[2], void *du)
+                               const trope_row_angles *angles, const int64_t head[2], const trope_token_norm *token,
+                               void *du)
 {
-    plan->dtype == TROPE_F64 ? gradient_of_window_f64(plan, o, row, angles, head, du)
-                             : gradient_of_window_f32(plan, o, row, angles, head, du);
+    plan->dtype == TROPE_F64 ? gradient_of_window_f64(plan, o, row, angles, head, token, du)
+                             : gradient_of_window_f32(plan, o, row, angles, head, token, du);
 }
 
-const trope_norm_gradient_kernels PASTE(trope_norm_gradient_, ISA_NAME) = {run_rows, gradient_of_window};
+static trope_token_norm norm_of_token(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                      const trope_row_angles *angles, void *window)
+{
+    return plan->dtype == TROPE_F64 ? norm_of_token_f64(plan, o, row, angles, window)
+                                    : norm_of_token_f32(plan, o, row, angles, window);
+}
+
+const trope_norm_gradient_kernels PASTE(trope_norm_gradient_, ISA_NAME) = {run_rows, gradient_of_window, norm_of_token};

@@ -1,4 +1,4 @@
-/* The backward of the norm of a head (trope.h, trope_norm), in blocks. Forward normalises `in`, which is x, or M x if the norm comes
+/* The backward of a norm (trope.h, trope_norm), in blocks of a head. Forward normalises `in`, which is x, or M x if the norm comes
  * after the rotation. The gradient of what the norm gives is `out`, which is M' dy, or dy. The elements of both are in the same
  * order. One of the two has a rotated window. */
 
@@ -9,8 +9,8 @@ typedef struct FN(head_gradient) {
     char *dst;          /* NULL: not wanted */
     const char *weight; /* of the head; NULL: none */
     REAL *sums;         /* of the head's weights; NULL: not wanted */
-    REAL rstd;
-    REAL *rotated; /* room for a window */
+    REAL rstd, k;       /* of the head, or of its token */
+    REAL *rotated;      /* room for a window */
 } FN(head_gradient);
 
 /* The coefficients of M, of `count` pairs, from those of M': the transpose of the transpose. With NATIVE they are rounded, as those
@@ -78,8 +78,8 @@ static __attribute__((noinline)) void FN(rotate_window)(const trope_plan *plan, 
         FN(round_rotated)(plan, o->rotary_dim, to);
 }
 
-/* Rotates the window of what forward rotates, or of dy, and finds rstd. */
-static void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
+/* Rotates the window of what forward rotates, or of dy. */
+static void FN(rotate_head)(FN(head_gradient) * h, FN(coefficients) t)
 {
     const trope_plan *plan = h->plan;
     const trope_plan_operand *o = h->operand;
@@ -87,7 +87,6 @@ static void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coeff
     const char *window = side->at + o->rotary_offset * side->step * plan->element_size;
     FN(rotate_window)(plan, o, o->norm.is_after, window, side->step, plan->dtype, t, h->rotated);
     side->rotated = h->rotated;
-    h->rstd = FN(find_rstd)(plan, o, row, head, &h->in);
 }
 
 /* Turns a block of `out` into g = w out. */
@@ -101,11 +100,11 @@ static void FN(weigh)(const FN(head_gradient) * h, int64_t first, int count, REA
         out[i] = w[i] * out[i];
 }
 
-/* k, of the sum of g in over the head; the terms of d_weight are added to its sums. */
-static REAL FN(find_slope)(const FN(head_gradient) * h)
+/* The sum of g in over a head; the terms of d_weight are added to its sums. */
+static REAL FN(sum_products)(const FN(head_gradient) * h)
 {
     REAL in[NORM_BLOCK], g[NORM_BLOCK];
-    FN(head_sum) sum;
+    FN(tree_sum) sum;
     sum.count = 0;
     for (int64_t e = 0; e < h->operand->head_dim; e += NORM_BLOCK) {
         const int64_t left = h->operand->head_dim - e;
@@ -119,28 +118,33 @@ static REAL FN(find_slope)(const FN(head_gradient) * h)
             g[i] *= in[i];
         FN(add_block)(&sum, g, count);
     }
-    return REAL_NORM_SLOPE(FN(end_sum)(&sum) / (REAL)h->operand->head_dim, h->rstd);
+    return FN(end_sum)(&sum);
+}
+
+static inline REAL FN(slope_of_products)(const FN(head_gradient) * h, REAL products)
+{
+    return REAL_NORM_SLOPE(products / (REAL)h->operand->norm.elements, h->rstd);
 }
 
 /* The gradient of a block of `in`. */
-static void FN(find_gradient)(const FN(head_gradient) * h, REAL k, int64_t first, int count, REAL *g)
+static void FN(find_gradient)(const FN(head_gradient) * h, int64_t first, int count, REAL *g)
 {
     REAL in[NORM_BLOCK];
     FN(load_block)(h->plan, h->operand, &h->in, first, count, in);
     FN(load_block)(h->plan, h->operand, &h->out, first, count, g);
     FN(weigh)(h, first, count, g);
     for (int i = 0; i < count; i++)
-        g[i] = h->rstd * REAL_FMA(-in[i], k, g[i]);
+        g[i] = h->rstd * REAL_FMA(-in[i], h->k, g[i]);
 }
 
 /* The same of the window, in place of what was rotated. */
-static void FN(find_window_gradient)(FN(head_gradient) * h, REAL k)
+static void FN(find_window_gradient)(FN(head_gradient) * h)
 {
     const trope_plan_operand *o = h->operand;
     REAL g[NORM_BLOCK];
     for (int e = 0; e < o->rotary_dim;) {
         const int count = count_block(o, o->rotary_offset + e);
-        FN(find_gradient)(h, k, o->rotary_offset + e, count, g);
+        FN(find_gradient)(h, o->rotary_offset + e, count, g);
         memcpy(h->rotated + e, g, (size_t)count * sizeof *g);
         e += count;
     }
@@ -164,18 +168,18 @@ static void FN(store_block)(const FN(head_gradient) * h, int64_t first, int coun
     FN(store_strided)(to, value, step, h->plan->dtype, count);
 }
 
-static __attribute__((noinline)) void FN(store_gradient)(FN(head_gradient) * h, FN(coefficients) t, REAL k)
+static __attribute__((noinline)) void FN(store_gradient)(FN(head_gradient) * h, FN(coefficients) t)
 {
     const trope_plan_operand *o = h->operand;
     REAL block[NORM_BLOCK], window[TROPE_MAX_ROTARY_DIM];
     if (o->norm.is_after) {
-        FN(find_window_gradient)(h, k);
+        FN(find_window_gradient)(h);
         FN(rotate_window)(h->plan, o, 0, (const char *)h->rotated, 1, REAL_DTYPE, t, window);
     }
     for (int64_t e = 0; e < o->head_dim;) {
         const int count = count_block(o, e), rotated = o->norm.is_after && is_in_window(o, e);
         if (!rotated)
-            FN(find_gradient)(h, k, e, count, block);
+            FN(find_gradient)(h, e, count, block);
         FN(store_block)(h, e, count, rotated ? window + (e - o->rotary_offset) : block);
         e += count;
     }
@@ -212,6 +216,16 @@ static void FN(copy_padding)(const FN(head_gradient) * h)
     }
 }
 
+/* Rotates a head, and finds its rstd and k. A token's are known. */
+static void FN(begin_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
+{
+    FN(rotate_head)(h, t);
+    if (h->operand->norm.is_token)
+        return;
+    h->rstd = FN(find_rstd)(h->plan, h->operand, row, head, &h->in);
+    h->k = FN(slope_of_products)(h, FN(sum_products)(h));
+}
+
 static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, const int64_t head[2])
 {
     const trope_plan_operand *o = h->operand;
@@ -229,9 +243,8 @@ static void FN(gradient_of_head)(FN(head_gradient) * h, const trope_row *row, FN
         return;
     }
     FN(begin_head)(h, row, t, head);
-    const REAL k = FN(find_slope)(h);
     if (h->dst)
-        FN(store_gradient)(h, t, k);
+        FN(store_gradient)(h, t);
 }
 
 static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const int64_t head[2])
@@ -240,8 +253,8 @@ static int64_t FN(offset_of)(const int64_t *stride, const trope_row *row, const 
            head[1] * stride[TROPE_DIM_HEAD];
 }
 
-/* Sets where a head and its weights are. */
-static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const int64_t head[2])
+/* Sets where a head and its weights are. SUMS: of the operand's weights, or NULL. */
+static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const int64_t head[2], REAL *sums)
 {
     const trope_plan_operand *o = h->operand;
     const int64_t size = h->plan->element_size;
@@ -251,7 +264,36 @@ static void FN(place_head)(FN(head_gradient) * h, const trope_row *row, const in
         (FN(head_values)){o->src + FN(offset_of)(o->src_stride, row, head) * size, o->src_stride[TROPE_DIM_ELEMENT], NULL};
     h->dst = o->dst ? o->dst + FN(offset_of)(o->dst_stride, row, head) * size : NULL;
     h->weight = FN(weights_of_head)(o, head);
-    h->sums = NULL;
+    h->sums = sums ? sums + (head[0] * o->heads_per_group + head[1]) * o->norm.weight_of_head : NULL;
+}
+
+/* Finds rstd and k of a token whose norm is over all of its heads, or the sums of its heads alone. Where sums are read or written,
+ * rstd is read. */
+static void FN(begin_token)(FN(head_gradient) * h, const trope_row *row, FN(coefficients) t, REAL *sums)
+{
+    const trope_plan_operand *o = h->operand;
+    FN(tree_sum) squares = {.count = 0}, products = {.count = 0};
+    for (int64_t group = 0; !o->norm.reads_rstd && group < o->groups; group++) {
+        for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
+            FN(place_head)(h, row, (const int64_t[]){group, in_group}, NULL);
+            if (o->norm.is_after)
+                FN(rotate_head)(h, t);
+            FN(push_sum)(&squares, 0, FN(sum_squares)(h->plan, o, &h->in));
+        }
+    }
+    h->rstd = FN(find_rstd_of_token)(h->plan, o, row, &squares);
+    const int is_known = o->norm.sums_read && !sums;
+    for (int64_t group = 0; !is_known && group < o->groups; group++) {
+        for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
+            FN(place_head)(h, row, (const int64_t[]){group, in_group}, sums);
+            FN(rotate_head)(h, t);
+            FN(add_head)(h->plan, o, row, &products, FN(sum_products)(h));
+        }
+    }
+    if (o->norm.sums_read)
+        products.count = 0;
+    FN(read_sums)(h->plan, o, row, &products);
+    h->k = FN(slope_of_products)(h, FN(end_sum)(&products));
 }
 
 /* SUMS: of the operand's weights, or NULL. Not inlined, so that the stack does not hold its arrays while coefficients are found. */
@@ -260,12 +302,17 @@ static __attribute__((noinline)) void FN(gradient_of_operand)(const trope_plan *
 {
     REAL rotated[TROPE_MAX_ROTARY_DIM];
     FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = rotated};
+    const int is_normed = o->norm.is_token && row->action == TROPE_ROW_ROTATE, writes_sums = trope_writes_sums(o);
+    if (is_normed && (writes_sums || !trope_is_poisoned(plan, o, row)))
+        FN(begin_token)(&h, row, t, sums);
+    if (writes_sums && !is_normed)
+        FN(clear_sums)(plan, o, row);
+    if (writes_sums)
+        return;
     for (int64_t group = 0; group < o->groups; group++) {
         for (int64_t in_group = 0; in_group < o->heads_per_group; in_group++) {
-            const int64_t head[] = {group, in_group}, number = group * o->heads_per_group + in_group;
-            FN(place_head)(&h, row, head);
-            if (sums)
-                h.sums = sums + number * o->norm.weight_of_head;
+            const int64_t head[] = {group, in_group};
+            FN(place_head)(&h, row, head, sums);
             FN(gradient_of_head)(&h, row, t, head);
         }
     }
@@ -297,23 +344,47 @@ static void FN(gradient_of_rows)(const trope_plan *plan, int64_t begin, int64_t 
     }
 }
 
-static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                   const trope_row_angles *angles, const int64_t head[2], REAL *du)
+/* Room for the coefficients of a row in f32; in f64 they are there already. */
+#define ANGLE_SPACE (sizeof(REAL) < sizeof(double) ? 4 * TROPE_MAX_PAIRS : 1)
+
+/* The coefficients of a row in the arithmetic. */
+static FN(coefficients) FN(coefficients_of_angles)(const trope_plan_operand *o, const trope_row_angles *angles, REAL *space)
 {
 #ifdef REAL_IS_DOUBLE
-    const FN(coefficients) t = {angles->c1, angles->s1, angles->c2, angles->s2};
+    (void)o, (void)space;
+    return (FN(coefficients)){angles->c1, angles->s1, angles->c2, angles->s2};
 #else
     const double *const from[] = {angles->c1, angles->s1, angles->c2, angles->s2};
-    REAL space[4][TROPE_MAX_PAIRS];
+    const int pairs = o->rotary_dim / 2;
     for (int c = 0; c < 4; c++)
-        for (int i = 0; i < o->rotary_dim / 2; i++)
-            space[c][i] = (REAL)from[c][i];
-    const FN(coefficients) t = {space[0], space[1], space[2], space[3]};
+        for (int i = 0; i < pairs; i++)
+            space[c * pairs + i] = (REAL)from[c][i];
+    return (FN(coefficients)){space, space + pairs, space + 2 * pairs, space + 3 * pairs};
 #endif
+}
+
+static void FN(gradient_of_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                   const trope_row_angles *angles, const int64_t head[2], const trope_token_norm *token,
+                                   REAL *du)
+{
+    REAL space[ANGLE_SPACE];
     FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = du};
-    FN(place_head)(&h, row, head);
-    FN(begin_head)(&h, row, t, head);
-    FN(find_window_gradient)(&h, FN(find_slope)(&h));
+    h.rstd = (REAL)token->rstd;
+    h.k = (REAL)token->k;
+    FN(place_head)(&h, row, head, NULL);
+    FN(begin_head)(&h, row, FN(coefficients_of_angles)(o, angles, space), head);
+    FN(find_window_gradient)(&h);
     for (int e = 0; e < o->rotary_dim; e++)
         du[e] = FN(canonical)(du[e]);
 }
+
+static trope_token_norm FN(norm_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                          const trope_row_angles *angles, REAL *window)
+{
+    REAL space[ANGLE_SPACE];
+    FN(head_gradient) h = {.plan = plan, .operand = o, .rotated = window};
+    FN(begin_token)(&h, row, FN(coefficients_of_angles)(o, angles, space), NULL);
+    return (trope_token_norm){h.rstd, h.k};
+}
+
+#undef ANGLE_SPACE

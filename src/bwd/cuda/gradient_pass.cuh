@@ -219,7 +219,7 @@ static __device__ __noinline__ typename R::real normalise_x(const wide_gradient 
     const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), interleaved = plan.interleaved_forward_src;
     const int32_t e = which ? trope_second_of_pair(interleaved, plan.parts, pairs, pair)
                             : trope_first_of_pair(interleaved, plan.parts, pairs, pair);
-    const typename R::real rstd = ((const typename R::real *)n.rstd)[row * s.heads + head];
+    const typename R::real rstd = ((const typename R::real *)n.rstd)[n.is_token ? row : row * s.heads + head];
     return normalised<R::DTYPE>(n, x, rstd, head, call.window_at[window] + e);
 }
 
@@ -236,7 +236,7 @@ find_du(const wide_gradient &call, uint32_t window, int64_t row, uint32_t head, 
     const trope_plan_norm &n = call.norm[window];
     const block_segment<int64_t> &s = call.segment[window];
     const int32_t pairs = (int32_t)(s.working * R::lane::OF_PIECE), at = call.window_at[window];
-    const int64_t index = row * s.heads + head;
+    const int64_t index = n.is_token ? row : row * s.heads + head;
     const real rstd = ((const real *)n.rstd)[index], slope = ((const real *)n.slope)[index];
     uint32_t start;
     memcpy(&start, &slope, sizeof start);

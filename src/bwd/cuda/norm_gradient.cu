@@ -97,24 +97,19 @@ struct part_of_plan {
     }
 };
 
-/* Whether the pass over heads with a norm has something to find for one of them. */
-static bool is_wanted(const trope_plan_operand &o)
-{
-    return o.dst || o.norm.d_weight || o.norm.slope || (o.norm.rstd && !o.norm.reads_rstd);
-}
-
 /* The pass over heads with a norm, which rounds once: its rows have a fixed order. */
 struct norm_pass : part_of_plan {
     int32_t rounding; /* of the call */
 
-    explicit norm_pass(const trope_plan &of) : part_of_plan(of), rounding(of.rounding)
+    /* finds_slopes: of a plan whose operands have no other results. */
+    explicit norm_pass(const trope_plan &of, bool finds_slopes = false) : part_of_plan(of), rounding(of.rounding)
     {
         plan.rounding = TROPE_ROUND_ONCE;
         plan.batch_outermost = 1;
         plan.d_freqs = NULL;
         plan.d_inv_freq = NULL;
         for (int i = 0; i < of.operand_count; i++)
-            if (of.operands[i].norm.is_given && is_wanted(of.operands[i]))
+            if (of.operands[i].norm.is_given && (finds_slopes || of.operands[i].dst || of.operands[i].norm.d_weight))
                 take(of.operands[i]);
     }
 };
@@ -136,40 +131,47 @@ int trope_cuda_norm_gradient_fits(const trope_plan *plan)
            plan_cells(norm_pass(*plan).plan).slices <= MOST_GRID_ROWS;
 }
 
-/* What the gradient of the angles must know of heads: rstd, if the caller does not give it, and where the norm comes after the rotation
- * the slope. `heads` finds them, and `angles` reads them. Returns the bytes. */
-static uint64_t plan_heads(const trope_plan &plan, void *workspace, part_of_plan *heads, part_of_plan *angles)
-{
-    uint64_t size = 0;
-    for (int i = 0; i < plan.operand_count; i++) {
-        trope_plan_operand o = plan.operands[i];
-        const uint64_t bytes = (uint64_t)(plan.batch * plan.tokens) * heads_of(o) * bytes_of_real(plan);
-        const bool is_normed = o.norm.is_given && o.rotary_dim, finds_rstd = is_normed && !o.norm.rstd,
-                   finds_slope = is_normed && o.norm.is_after;
-        if (finds_rstd)
-            o.norm.rstd = take<char>(workspace, bytes, &size);
-        if (finds_slope)
-            o.norm.slope = take<char>(workspace, bytes, &size);
-        if (o.norm.is_given) {
-            o.dst = NULL;
-            o.norm.d_weight = NULL;
-            o.norm.reads_rstd = !finds_rstd;
+/* What other launches must know of heads, or of tokens: rstd, if the caller does not give it, and the slope. They come first, because dx
+ * may take the place of dy. */
+struct norm_plans {
+    part_of_plan heads, tokens; /* whose rstd and slopes launches of their own find */
+    part_of_plan known;         /* the whole plan, which reads them */
+    uint64_t size;              /* bytes of workspace that they take */
+
+    norm_plans(const trope_plan &plan, void *workspace) : heads(plan), tokens(plan), known(plan), size(0)
+    {
+        for (int i = 0; i < plan.operand_count; i++) {
+            trope_plan_operand o = plan.operands[i];
+            const bool has_angles = trope_has_angle_gradient(&plan) && o.rotary_dim, is_token = o.norm.is_token != 0,
+                       finds_slope = o.norm.is_given && (is_token || (has_angles && o.norm.is_after)),
+                       finds_rstd = o.norm.is_given && (is_token || has_angles) && !o.norm.rstd;
+            const uint64_t bytes =
+                (uint64_t)(plan.batch * plan.tokens) * (is_token ? 1 : heads_of(o)) * bytes_of_real(plan);
+            if (finds_rstd)
+                o.norm.rstd = take<char>(workspace, bytes, &size);
+            if (finds_slope)
+                o.norm.slope = take<char>(workspace, bytes, &size);
+            if (finds_rstd || finds_slope)
+                (is_token ? tokens : heads).take(without_results(o, !finds_rstd));
+            o.norm.reads_rstd = o.norm.is_given && o.norm.rstd;
+            known.take(o);
         }
-        if (finds_rstd || finds_slope)
-            heads->take(o);
-        if (o.norm.is_given)
-            o.norm.reads_rstd = 1;
-        angles->take(o);
     }
-    return size;
-}
+
+    static trope_plan_operand without_results(trope_plan_operand o, bool reads_rstd)
+    {
+        o.dst = NULL;
+        o.norm.d_weight = NULL;
+        o.norm.reads_rstd = reads_rstd;
+        return o;
+    }
+};
 
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan)
 {
-    part_of_plan heads(*plan), angles(*plan);
     weight_sums sums;
-    const uint64_t of_heads = trope_has_angle_gradient(plan) ? plan_heads(*plan, NULL, &heads, &angles) : 0;
-    return of_heads + std::max(trope_cuda_gradient_workspace(plan), plan_weight_sums(norm_pass(*plan).plan, NULL, &sums));
+    return norm_plans(*plan, NULL).size +
+           std::max(trope_cuda_gradient_workspace(plan), plan_weight_sums(norm_pass(*plan).plan, NULL, &sums));
 }
 
 /* ---- launches ---- */
@@ -179,12 +181,14 @@ static trope_status result_of(const char *function, cudaError_t error)
     return error == cudaSuccess ? TROPE_OK : fail_cuda(function, error);
 }
 
-static trope_status launch_any_pass(const char *function, const norm_pass &pass, const left_sums &sums)
+static trope_status launch_any_pass(const char *function, const norm_pass &pass, const norm_cells &cells,
+                                    const left_sums &sums, bool finds_tokens)
 {
     norm_gradient_any_call call;
     const trope_plan &plan = pass.plan;
     const void *const kernel = trope_backward_kernels_of(plan.dtype)->norm.elements.function;
-    call.cells = plan_cells(plan);
+    call.cells = cells;
+    call.finds_tokens = finds_tokens;
     const size_t shared_bytes = plan_norm_any(plan, call.cells.run_rows, &call);
     call.shape.rotating_slices *= call.cells.slices;
     call.rounding = pass.rounding;
@@ -226,8 +230,8 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, voi
     plan_weight_sums(plan, workspace, &sums);
     if (plan.operand_count && plan.batch * plan.tokens > 0) {
         const block_form form = form_of_norm_gradient(plan, pass.rounding);
-        status =
-            form.vectors ? launch_vectors(function, pass, form, sums.cells) : launch_any_pass(function, pass, sums.cells);
+        status = form.vectors ? launch_vectors(function, pass, form, sums.cells)
+                              : launch_any_pass(function, pass, plan_cells(plan), sums.cells, false);
     }
     if (status || !sums.operands)
         return status;
@@ -244,29 +248,42 @@ static trope_status run_others(const char *function, const trope_plan &plan)
     return trope_cuda_has_sums(&plan) ? trope_cuda_sum_heads(function, &plan) : trope_cuda_rotate(function, &plan);
 }
 
-/* The gradient of the angles comes first, because dx may take the place of dy. It moves the operands without a norm. */
-static trope_status run_angles(const char *function, const trope_plan &of, void **workspace)
+/* Finds the rstd and slopes of heads, or of tokens, each of whose rows is one cell. */
+static trope_status find_slopes(const char *function, const trope_plan &plan, bool of_tokens)
 {
-    part_of_plan heads(of), angles(of);
-    const uint64_t size = plan_heads(of, *workspace, &heads, &angles);
-    const norm_pass pass(heads.plan);
-    left_sums none = {};
-    const bool is_empty = !pass.plan.operand_count || of.batch * of.tokens == 0;
-    const trope_status status = is_empty ? TROPE_OK : launch_any_pass(function, pass, none);
-    *workspace = (char *)*workspace + size;
-    angles.plan.workspace = *workspace;
-    return status ? status : trope_cuda_run_gradient(function, &angles.plan);
+    const norm_pass pass(plan, true);
+    norm_cells cells = plan_cells(pass.plan);
+    if (!pass.plan.operand_count || plan.batch * plan.tokens == 0)
+        return TROPE_OK;
+    if (of_tokens)
+        cells = {1, (uint32_t)(plan.batch * plan.tokens), cells.units, cells.units, 1, cells.units};
+    return launch_any_pass(function, pass, cells, left_sums{}, of_tokens);
+}
+
+/* The gradient of the angles, which moves the operands without a norm. */
+static trope_status run_angles(const char *function, const trope_plan &known, void *workspace)
+{
+    part_of_plan angles(known);
+    angles.plan.workspace = workspace;
+    for (int i = 0; i < known.operand_count; i++)
+        angles.take(known.operands[i].norm.is_given ? norm_plans::without_results(known.operands[i], true)
+                                                    : known.operands[i]);
+    return trope_cuda_run_gradient(function, &angles.plan);
 }
 
 trope_status trope_cuda_run_norm_gradient(const char *function, const trope_plan *plan)
 {
-    norm_pass pass(*plan);
+    const norm_plans plans(*plan, plan->workspace);
+    const trope_plan &known = plans.known.plan;
+    void *const workspace = (char *)plan->workspace + plans.size;
     part_of_plan others(*plan);
-    void *workspace = plan->workspace;
     for (int i = 0; i < plan->operand_count; i++)
         if (!plan->operands[i].norm.is_given)
             others.take(plan->operands[i]);
-    const trope_status status =
-        trope_has_angle_gradient(plan) ? run_angles(function, *plan, &workspace) : run_others(function, others.plan);
-    return status ? status : launch_pass(function, pass, workspace);
+    trope_status status = find_slopes(function, plans.heads.plan, false);
+    status = status ? status : find_slopes(function, plans.tokens.plan, true);
+    if (!status)
+        status =
+            trope_has_angle_gradient(plan) ? run_angles(function, known, workspace) : run_others(function, others.plan);
+    return status ? status : launch_pass(function, norm_pass(known), workspace);
 }

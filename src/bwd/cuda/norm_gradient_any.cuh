@@ -90,11 +90,58 @@ template <class R> struct gradient_head : any_head<R> {
         return this->is_window(e) ? this->window()[e - this->o.rotary_offset] : unrotated(e);
     }
 
-    __device__ __forceinline__ real find_rstd_again(bool own) const
+    /* What is normalised, after rotate_window if the norm is after the rotation. */
+    __device__ __forceinline__ real normalised(int32_t e) const
+    {
+        return is_after ? rotated(e) : other(e);
+    }
+
+    /* The sum of its squares. */
+    __device__ __forceinline__ real find_squares(bool own) const
     {
         if (is_after)
             rotate_window(own);
-        return this->find_rstd([&](int32_t e) { return is_after ? rotated(e) : other(e); });
+        return any_head<R>::find_squares([&](int32_t e) { return normalised(e); });
+    }
+
+    __device__ __forceinline__ real find_rstd(bool own) const
+    {
+        return this->reads_rstd() ? *this->rstd_place() : this->rstd_of(find_squares(own));
+    }
+
+    /* An element of the gradient of the norm's result, times its weight. After rotate_window. */
+    __device__ __forceinline__ real weighted(int32_t e) const
+    {
+        return multiplied(load_weight<real>(this->o.norm, this->head, e), is_after ? other(e) : rotated(e));
+    }
+
+    /* The sum of their products. */
+    __device__ __forceinline__ real find_products(bool own) const
+    {
+        rotate_window(own);
+        return this->find_sum([&](int32_t e) { return multiplied(weighted(e), normalised(e)); });
+    }
+
+    __device__ __forceinline__ real *slope_place() const
+    {
+        return (real *)this->o.norm.slope + this->index();
+    }
+
+    /* Of the sum of products of the head, or of all heads of its token. For the gradient of the angles. */
+    __device__ __forceinline__ real slope_of(real products, real rstd) const
+    {
+        return norm_slope(products / (real)this->o.norm.elements, rstd);
+    }
+
+    /* For the gradient of the angles too. */
+    __device__ __forceinline__ void leave_slope(real slope) const
+    {
+        const uint32_t poisoned = POISONED_SLOPE;
+        if (this->lane)
+            return;
+        *slope_place() = adds_weights() ? slope : (real)NAN;
+        if (!adds_weights())
+            memcpy(slope_place(), &poisoned, sizeof poisoned);
     }
 
     /* Adds the term of an element for d_weight. */
@@ -127,19 +174,13 @@ template <class R> struct gradient_head : any_head<R> {
     {
         if (action != TROPE_ROW_ROTATE)
             return finish_padding();
-        rotate_window(own);
-        const auto normalised = [&](int32_t e) { return is_after ? rotated(e) : other(e); };
-        const auto find_g = [&](int32_t e) {
-            return multiplied(load_weight<real>(this->o.norm, this->head, e), is_after ? other(e) : rotated(e));
-        };
-        const real mean = this->find_mean([&](int32_t e) { return multiplied(find_g(e), normalised(e)); }),
-                   slope = norm_slope(mean, rstd);
-        if (this->o.norm.slope && this->lane == 0)
-            leave_slope((real *)this->o.norm.slope + this->index(), slope);
+        const real products = find_products(own), slope = this->o.norm.is_token ? *slope_place() : slope_of(products, rstd);
+        if (this->o.norm.slope && !this->o.norm.is_token)
+            leave_slope(slope);
         if (!this->o.dst.base)
             return;
         char *const to = this->find(this->o.dst);
-        const auto result = [&](int32_t e) { return gradient_of_norm(normalised(e), find_g(e), slope, rstd); };
+        const auto result = [&](int32_t e) { return gradient_of_norm(normalised(e), weighted(e), slope, rstd); };
         if (is_after)
             rotate_back(to, own, result);
         for (int32_t e = (int32_t)this->lane; e < this->o.head_dim; e += 32)
@@ -148,17 +189,6 @@ template <class R> struct gradient_head : any_head<R> {
     }
 
   private:
-    /* For the gradient of the angles. */
-    __device__ __forceinline__ void leave_slope(real *to, real slope) const
-    {
-        const uint32_t start = POISONED_SLOPE;
-        if (!adds_weights()) {
-            slope = (real)NAN;
-            memcpy(&slope, &start, sizeof start);
-        }
-        *to = slope;
-    }
-
     /* Stores M'du of the window. */
     template <class RESULT> __device__ __forceinline__ void rotate_back(char *to, bool own, RESULT du) const
     {
@@ -308,6 +338,37 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
     }
 }
 
+/* What a norm over a token knows of all heads: its rstd and slope, which the pass reads. The cell is all of a row. */
+template <class R> __device__ __forceinline__ void find_tokens(const cell_of_heads<R> &cell, bool own)
+{
+    typedef typename R::real real;
+    const norm_gradient_any_call &call = cell.call;
+    const uint32_t warp = thread_of_block() / 32;
+    __shared__ real rstd[TROPE_MAX_OPERANDS];
+    for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
+        cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
+            const real squares = h.action == TROPE_ROW_ROTATE && !h.reads_rstd() ? h.find_squares(own) : 0;
+            *cell.rstd(place) = squares;
+        });
+    __syncthreads();
+    for (uint32_t i = warp; i < call.operands; i += NORM_WARPS) {
+        const gradient_head<R> h(call, cell.first_row, 0, i, 0);
+        const real sum = add_heads(cell.rstd(call.gradient[i].first_unit * NORM_HEADS), h.o.heads);
+        rstd[i] = h.reads_rstd() ? *h.rstd_place() : h.rstd_of(sum);
+        h.share_rstd(rstd[i]);
+    }
+    __syncthreads();
+    for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
+        cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
+            *cell.rstd(place) = h.action == TROPE_ROW_ROTATE ? h.find_products(own) : 0;
+        });
+    __syncthreads();
+    for (uint32_t i = warp; i < call.operands; i += NORM_WARPS) {
+        const gradient_head<R> h(call, cell.first_row, 0, i, 0);
+        h.leave_slope(h.slope_of(add_heads(cell.rstd(call.gradient[i].first_unit * NORM_HEADS), h.o.heads), rstd[i]));
+    }
+}
+
 template <class R>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
     norm_gradient_any_kernel(KERNEL_PARAMETER(norm_gradient_any_call) call, KERNEL_PARAMETER(typename R::steps) steps)
@@ -316,9 +377,11 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const uint32_t warp = thread_of_block() / 32;
     const bool own = find_coefficients<R>(
         call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
+    if (call.finds_tokens)
+        return find_tokens<R>(cell, own);
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
-            const typename R::real rstd = h.action == TROPE_ROW_ROTATE ? h.find_rstd_again(own) : 0;
+            const typename R::real rstd = h.action == TROPE_ROW_ROTATE ? h.find_rstd(own) : 0;
             *cell.rstd(place) = rstd;
             h.share_rstd(rstd);
         });

@@ -66,8 +66,9 @@ struct norm_gradient_call : norm_call {
 struct norm_gradient_any_call : norm_any_call {
     left_sums sums;
     norm_cells cells;
-    int32_t rounding; /* of the call: dx that is added to dst may be rounded before */
-    uint32_t rstd_at; /* shared memory: bytes before the rstd of a cell's heads */
+    int32_t rounding;      /* of the call: dx that is added to dst may be rounded before */
+    uint32_t rstd_at;      /* shared memory: bytes before the rstd of a cell's heads */
+    uint32_t finds_tokens; /* find_tokens, and nothing else */
     head_tensor x[TROPE_MAX_OPERANDS];
     operand_gradient gradient[TROPE_MAX_OPERANDS];
 };

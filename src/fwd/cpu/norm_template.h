@@ -1,12 +1,12 @@
-/* The RMS norm of a head (trope.h, trope_norm), in blocks: a head may have any number of elements.
+/* The RMS norm of a head, or of all heads of a token (trope.h, trope_norm), in blocks: a head may have any number of elements.
  *
  * A sum over a head is a binary tree, neighbours first, padded with +0 to a power of two. A block is a subtree; the sums of blocks
- * come in order, so that the rest of the tree is a binary counter. */
+ * come in order, so that the rest of the tree is a binary counter. A sum over a token is such a tree of the sums of its heads. */
 
-typedef struct FN(head_sum) {
-    uint32_t count; /* blocks so far: bit l is set where level l holds a sum */
-    REAL level[32];
-} FN(head_sum);
+typedef struct FN(tree_sum) {
+    uint64_t count; /* leaves so far: bit l is set where level l holds a sum */
+    REAL level[64];
+} FN(tree_sum);
 
 /* One level of the tree. */
 static inline void FN(add_neighbours)(int count, const REAL *restrict from, REAL *restrict to)
@@ -27,38 +27,37 @@ static __attribute__((noinline)) REAL FN(sum_block)(const REAL values[NORM_BLOCK
     return (d[0] + d[1]) + (d[2] + d[3]);
 }
 
-static inline void FN(push_sum)(FN(head_sum) * sum, int level, REAL value)
+static inline void FN(push_sum)(FN(tree_sum) * sum, int level, REAL value)
 {
     int l = level;
     for (; sum->count >> l & 1; l++)
         value = sum->level[l] + value;
     sum->level[l] = value;
-    sum->count += 1u << level;
+    sum->count += UINT64_C(1) << level;
 }
 
 /* Adds a block of `count` values, which are padded: only the last block of a head has less than NORM_BLOCK of them. */
-static inline void FN(add_block)(FN(head_sum) * sum, REAL *values, int count)
+static inline void FN(add_block)(FN(tree_sum) * sum, REAL *values, int count)
 {
     for (int i = count; i < NORM_BLOCK; i++)
         values[i] = 0;
     FN(push_sum)(sum, 0, FN(sum_block)(values));
 }
 
-static inline REAL FN(end_sum)(FN(head_sum) * sum)
+static inline REAL FN(end_sum)(FN(tree_sum) * sum)
 {
     while (sum->count & (sum->count - 1))
-        FN(push_sum)(sum, __builtin_ctz(sum->count), 0);
-    return sum->level[__builtin_ctz(sum->count)] + 0; /* -0 becomes +0, as if every head were padded */
+        FN(push_sum)(sum, __builtin_ctzll(sum->count), 0);
+    return sum->level[__builtin_ctzll(sum->count)] + 0; /* -0 becomes +0, as if every head were padded */
 }
 
-/* Where the rstd of a head is, in an array of REAL. */
+/* Where the rstd of a head, or of its token, is in an array of REAL. */
 static inline char *FN(rstd_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                    const int64_t head[2])
 {
-    const int64_t heads = (int64_t)o->groups * o->heads_per_group, number = head[0] * o->heads_per_group + head[1];
-    return o->norm.rstd
-               ? (char *)o->norm.rstd + ((row->batch * plan->tokens + row->token) * heads + number) * (int64_t)sizeof(REAL)
-               : NULL;
+    const int64_t number = row->batch * plan->tokens + row->token, in_token = head[0] * o->heads_per_group + head[1];
+    const int64_t entry = o->norm.is_token ? number : number * trope_heads_of_token(o) + in_token;
+    return o->norm.rstd ? (char *)o->norm.rstd + entry * (int64_t)sizeof(REAL) : NULL;
 }
 
 static inline const char *FN(weights_of_head)(const trope_plan_operand *o, const int64_t head[2])
@@ -69,7 +68,7 @@ static inline const char *FN(weights_of_head)(const trope_plan_operand *o, const
                : NULL;
 }
 
-/* Reads the rstd of a head from the caller's array, or writes it there, if the caller has one. */
+/* Reads rstd from the caller's array, or writes it there, if the caller has one. */
 static inline void FN(share_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
                                   const int64_t head[2], REAL *rstd)
 {
@@ -100,12 +99,12 @@ static inline void FN(load_block)(const trope_plan *plan, const trope_plan_opera
         memcpy(to + (begin - first), head->rotated + (begin - window), (size_t)(end - begin) * sizeof *to);
 }
 
-/* rstd of a head. */
-static __attribute__((noinline)) REAL FN(compute_rstd)(const trope_plan *plan, const trope_plan_operand *o,
-                                                       const FN(head_values) * x)
+/* The sum of the squares of a head. */
+static __attribute__((noinline)) REAL FN(sum_squares)(const trope_plan *plan, const trope_plan_operand *o,
+                                                      const FN(head_values) * x)
 {
     REAL squares[NORM_BLOCK];
-    FN(head_sum) sum;
+    FN(tree_sum) sum;
     sum.count = 0;
     for (int64_t e = 0; e < o->head_dim; e += NORM_BLOCK) {
         const int count = (int)(o->head_dim - e < NORM_BLOCK ? o->head_dim - e : NORM_BLOCK);
@@ -114,15 +113,62 @@ static __attribute__((noinline)) REAL FN(compute_rstd)(const trope_plan *plan, c
             squares[i] *= squares[i];
         FN(add_block)(&sum, squares, count);
     }
-    return REAL_RECIPROCAL_ROOT(FN(end_sum)(&sum) / (REAL)o->head_dim, (REAL)o->norm.eps);
+    return FN(end_sum)(&sum);
 }
 
-/* The same, computed or read. x: what is normalised. */
+static inline REAL FN(rstd_of_squares)(const trope_plan_operand *o, REAL squares)
+{
+    return REAL_RECIPROCAL_ROOT(squares / (REAL)o->norm.elements, (REAL)o->norm.eps);
+}
+
+/* rstd of a head, computed or read. x: what is normalised. */
 static REAL FN(find_rstd)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
                           const FN(head_values) * x)
 {
-    REAL rstd = o->norm.reads_rstd ? 0 : FN(compute_rstd)(plan, o, x);
+    REAL rstd = o->norm.reads_rstd ? 0 : FN(rstd_of_squares)(o, FN(sum_squares)(plan, o, x));
     FN(share_rstd)(plan, o, row, head, &rstd);
+    return rstd;
+}
+
+/* Where the sum of a head of a token is, in the caller's array. */
+static inline char *FN(sum_place)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, int64_t head)
+{
+    return o->norm.sums + ((head * plan->batch + row->batch) * plan->tokens + row->token) * (int64_t)sizeof(REAL);
+}
+
+/* Adds the sum of the next head of a token, and writes it if it is wanted. */
+static inline void FN(add_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                FN(tree_sum) * sum, REAL value)
+{
+    const REAL stored = FN(canonical)(value);
+    if (trope_writes_sums(o))
+        memcpy(FN(sum_place)(plan, o, row, (int64_t)sum->count), &stored, sizeof stored);
+    FN(push_sum)(sum, 0, value);
+}
+
+/* Adds the sums of the heads of all ranks. */
+static void FN(read_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(tree_sum) * sum)
+{
+    REAL value;
+    for (int64_t head = 0; head < o->norm.sums_read; head++) {
+        memcpy(&value, FN(sum_place)(plan, o, row, head), sizeof value);
+        FN(push_sum)(sum, 0, value);
+    }
+}
+
+/* Writes the sums of a token that is not normalised. */
+static void FN(clear_sums)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row)
+{
+    for (int64_t head = 0; head < trope_heads_of_token(o); head++)
+        memset(FN(sum_place)(plan, o, row, head), 0, sizeof(REAL));
+}
+
+/* rstd of a token, read, or computed of the squares of its heads. */
+static REAL FN(find_rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
+                                   FN(tree_sum) * squares)
+{
+    REAL rstd = o->norm.reads_rstd ? 0 : FN(rstd_of_squares)(o, FN(end_sum)(squares));
+    FN(share_rstd)(plan, o, row, (const int64_t[]){0, 0}, &rstd);
     return rstd;
 }
 

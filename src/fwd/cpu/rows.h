@@ -19,9 +19,9 @@ typedef struct trope_row_kernels {
     /* The coefficients that `rotate` uses for a row. */
     void (*angles)(const trope_plan *plan, const trope_row *row, trope_row_angles *out);
     /* The window of a head of forward_src, normalised before the rotation as `rotate` does it: the gradient of the angles takes
-     * it for x. */
+     * it for x. OF_TOKEN: rstd, of a norm over the token. */
     void (*normalised)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, const int64_t head[2],
-                       double *out);
+                       double of_token, double *out);
 } trope_row_kernels;
 
 extern const trope_row_kernels trope_rows_portable, trope_rows_avx2, trope_rows_avx512;

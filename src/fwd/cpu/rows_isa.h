@@ -43,10 +43,10 @@ static inline void prefetch_run(const char *at, uint64_t ahead, int64_t bytes)
 #include "fwd/cpu/rows_template.h"
 
 static void normalised_window(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                              const int64_t head[2], double *out)
+                              const int64_t head[2], double of_token, double *out)
 {
-    plan->dtype == TROPE_F64 ? normalised_window_f64(plan, o, row, head, out)
-                             : normalised_window_f32(plan, o, row, head, out);
+    plan->dtype == TROPE_F64 ? normalised_window_f64(plan, o, row, head, of_token, out)
+                             : normalised_window_f32(plan, o, row, head, of_token, out);
 }
 
 static void rotate_rows(const trope_plan *plan, int64_t begin, int64_t end)

@@ -154,28 +154,59 @@ static void FN(zero_head)(const trope_plan *plan, const trope_plan_operand *o, c
 
 /* ---- a head with a norm ---- */
 
+/* The window of a head whose norm comes after the rotation: M x. With native rounding it is rounded before the norm. */
+static void FN(rotate_source)(const trope_plan *plan, const trope_plan_operand *o, const char *src, FN(coefficients) t,
+                              REAL *x, REAL *y)
+{
+    const int64_t step = o->src_stride[TROPE_DIM_ELEMENT];
+    FN(load_strided)(x, src + o->rotary_offset * step * plan->element_size, step, plan->dtype, o->rotary_dim);
+    if (o->rotary_dim)
+        FN(rotate_parts)(plan, o, x, y, t);
+    FN(round_rotated)(plan, o->rotary_dim, y);
+}
+
+/* rstd of a token whose norm is over all of its heads, or their sums alone. */
+static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, const trope_plan_operand *o,
+                                                        const trope_row *row, FN(coefficients) t)
+{
+    const int64_t *f = o->src_stride;
+    REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM];
+    FN(tree_sum) squares = {.count = 0};
+    const int is_known = o->norm.reads_rstd || o->norm.sums_read;
+    for (int64_t group = 0; !is_known && group < o->groups; group++) {
+        for (int64_t head = 0; head < o->heads_per_group; head++) {
+            const int64_t at = row->batch * f[0] + row->token * f[1] + group * f[2] + head * f[3];
+            const char *src = o->src + at * plan->element_size;
+            const FN(head_values) normed = {src, f[TROPE_DIM_ELEMENT], o->norm.is_after ? y : NULL};
+            if (o->norm.is_after)
+                FN(rotate_source)(plan, o, src, t, x, y);
+            FN(add_head)(plan, o, row, &squares, FN(sum_squares)(plan, o, &normed));
+        }
+    }
+    FN(read_sums)(plan, o, row, &squares);
+    return FN(find_rstd_of_token)(plan, o, row, &squares);
+}
+
 /* Normalises a head and rotates its window, or rotates the window and normalises the head. With native rounding, what the first
- * step gives is rounded before the second. */
+ * step gives is rounded before the second. OF_TOKEN: rstd, of a norm over the token. */
 static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *plan, const trope_plan_operand *o,
                                                             const trope_row *row, FN(coefficients) t, const int64_t head[2],
-                                                            head_place place)
+                                                            head_place place, REAL of_token)
 {
     const int64_t size = plan->element_size, from = o->src_stride[TROPE_DIM_ELEMENT], to = o->dst_stride[TROPE_DIM_ELEMENT];
     const int is_after = o->norm.is_after;
     const char *weight = FN(weights_of_head)(o, head);
     REAL x[TROPE_MAX_ROTARY_DIM], y[TROPE_MAX_ROTARY_DIM], block[NORM_BLOCK];
     const FN(head_values) normed = {place.src, from, is_after ? y : NULL};
-    REAL rstd = is_after ? 0 : FN(find_rstd)(plan, o, row, head, &normed);
-    FN(load_strided)(x, place.src + o->rotary_offset * from * size, from, plan->dtype, o->rotary_dim);
-    if (!is_after)
+    if (is_after)
+        FN(rotate_source)(plan, o, place.src, t, x, y);
+    REAL rstd = o->norm.is_token ? of_token : FN(find_rstd)(plan, o, row, head, &normed);
+    if (is_after && trope_is_poisoned(plan, o, row)) /* the whole head, whatever rstd the caller has */
+        rstd = (REAL)NAN;
+    if (!is_after && o->rotary_dim) {
+        FN(load_strided)(x, place.src + o->rotary_offset * from * size, from, plan->dtype, o->rotary_dim);
         FN(normalise)(plan, &o->norm, weight, o->rotary_offset, o->rotary_dim, rstd, x);
-    if (o->rotary_dim)
         FN(rotate_parts)(plan, o, x, y, t);
-    if (is_after) {
-        FN(round_rotated)(plan, o->rotary_dim, y);
-        rstd = FN(find_rstd)(plan, o, row, head, &normed);
-        if (trope_is_poisoned(plan, o, row)) /* the whole head, whatever rstd the caller has */
-            rstd = (REAL)NAN;
     }
     for (int64_t e = 0; e < o->head_dim;) {
         const int count = count_block(o, e), rotated = is_in_window(o, e);
@@ -192,12 +223,13 @@ static __attribute__((noinline)) void FN(write_normed_head)(const trope_plan *pl
 }
 
 static void FN(normalised_window)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row,
-                                  const int64_t head[2], double *out)
+                                  const int64_t head[2], double of_token, double *out)
 {
     const int64_t *f = o->forward_src_stride, step = f[TROPE_DIM_ELEMENT];
     const char *x =
         o->forward_src + (row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3]) * plan->element_size;
-    const REAL rstd = FN(find_rstd)(plan, o, row, head, &(const FN(head_values)){x, step, NULL});
+    const REAL rstd =
+        o->norm.is_token ? (REAL)of_token : FN(find_rstd)(plan, o, row, head, &(const FN(head_values)){x, step, NULL});
     REAL block[NORM_BLOCK];
     for (int e = 0; e < o->rotary_dim; e += NORM_BLOCK) {
         const int64_t first = o->rotary_offset + e;
@@ -209,8 +241,9 @@ static void FN(normalised_window)(const trope_plan *plan, const trope_plan_opera
     }
 }
 
+/* OF_TOKEN: as of write_normed_head. */
 static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, const trope_row *row, FN(coefficients) t,
-                           const int64_t head[2])
+                           const int64_t head[2], REAL of_token)
 {
     const int64_t *f = o->src_stride, *g = o->dst_stride;
     const int64_t from = row->batch * f[0] + row->token * f[1] + head[0] * f[2] + head[1] * f[3];
@@ -223,7 +256,7 @@ static void FN(write_head)(const trope_plan *plan, const trope_plan_operand *o, 
     if (row->action == TROPE_ROW_ZERO)
         FN(zero_head)(plan, o, dst);
     else if (o->norm.is_given && rotates)
-        FN(write_normed_head)(plan, o, row, t, head, (const head_place){src, dst});
+        FN(write_normed_head)(plan, o, row, t, head, (const head_place){src, dst}, of_token);
     else if (!rotates || o->rotary_dim == 0)
         FN(copy_head)(plan, o, src, dst);
     else if (f[TROPE_DIM_ELEMENT] == 1 && g[TROPE_DIM_ELEMENT] == 1)
@@ -238,6 +271,7 @@ typedef struct FN(chunk) {
     int rows;
     trope_row row[CHUNK_ROWS];
     FN(coefficients) of_row[CHUNK_ROWS];
+    REAL token_rstd[CHUNK_ROWS]; /* of the operand at hand, if its norm is over the token */
     int phases; /* of the coefficients, those of so many rows are yet to be computed from these positions */
     int64_t phase_position[CHUNK_ROWS];
     _Alignas(64) REAL coefficients[CHUNK_BYTES / sizeof(REAL)];
@@ -284,6 +318,13 @@ static int64_t FN(fill_chunk)(const trope_plan *plan, trope_span *span, int64_t 
     return begin;
 }
 
+/* A head of row r of the chunk. */
+static void FN(write_chunk_head)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk, int r,
+                                 const int64_t head[2])
+{
+    FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], head, chunk->token_rstd[r]);
+}
+
 /* Every head of an operand for every row of the chunk, the larger stride outside. */
 static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
 {
@@ -293,7 +334,7 @@ static void FN(write_operand)(const trope_plan *plan, const trope_plan_operand *
         for (int group = 0; group < o->groups; group++)
             for (int head = 0; head < o->heads_per_group; head++)
                 for (int r = outer; r < outer + inner_rows; r++)
-                    FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], (const int64_t[]){group, head});
+                    FN(write_chunk_head)(plan, o, chunk, r, (const int64_t[]){group, head});
 }
 
 #ifdef USE_VECTORS
@@ -341,6 +382,10 @@ ALWAYS_INLINE void find_rstd_of(int dtype, const vector_job *job, const vector_h
 {
     const trope_plan_operand *o = job->operand;
     vector sums[VECTOR_WIDTH];
+    for (int i = 0; o->norm.is_token && i < count; i++)
+        rstd[i] = job->chunk->token_rstd[heads[i].row];
+    if (o->norm.is_token)
+        return;
     for (int i = 0; i < VECTOR_WIDTH; i++)
         sums[i] = i < count && !o->norm.reads_rstd ? vector_sum_squares(dtype, o->head_dim, heads[i].src) : vector_set(0);
     vector_store(TROPE_F32, (char *)rstd, vector_sum_each(sums));
@@ -430,7 +475,7 @@ ALWAYS_INLINE void write_vector_head(vector_kind kind, const vector_job *job, in
     const trope_plan_operand *o = job->operand;
     const FN(coefficients) t = job->chunk->of_row[r];
     if (job->chunk->row[r].action != TROPE_ROW_ROTATE) {
-        FN(write_head)(job->plan, o, &job->chunk->row[r], t, (const int64_t[]){group, head});
+        FN(write_chunk_head)(job->plan, o, job->chunk, r, (const int64_t[]){group, head});
         return;
     }
     const vector_head h = find_vector_head(job, r, group, head);
@@ -472,7 +517,7 @@ ALWAYS_INLINE void write_vectors(vector_kind kind, const trope_plan *plan, const
                         continue;
                     }
                     if (chunk->row[r].action != TROPE_ROW_ROTATE) {
-                        FN(write_head)(plan, o, &chunk->row[r], chunk->of_row[r], (const int64_t[]){group, head});
+                        FN(write_chunk_head)(plan, o, chunk, r, (const int64_t[]){group, head});
                         continue;
                     }
                     heads[count] = find_vector_head(&job, r, group, head);
@@ -511,8 +556,17 @@ WRITE_VECTORS(F16)
 WRITE_VECTORS(BF16)
 #endif
 
-static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, const FN(chunk) * chunk)
+static void FN(write_chunk)(const trope_plan *plan, const trope_plan_operand *o, FN(chunk) * chunk)
 {
+    const int writes_sums = trope_writes_sums(o);
+    for (int r = 0; r < chunk->rows; r++) {
+        const int is_normed = o->norm.is_token && chunk->row[r].action == TROPE_ROW_ROTATE;
+        chunk->token_rstd[r] = is_normed ? FN(rstd_of_token)(plan, o, &chunk->row[r], chunk->of_row[r]) : 0;
+        if (writes_sums && !is_normed)
+            FN(clear_sums)(plan, o, &chunk->row[r]);
+    }
+    if (writes_sums)
+        return;
 #ifdef USE_VECTORS
     if ((o->rotary_dim || o->norm.is_given) && vector_can_rotate(plan, o)) {
         if (plan->dtype == TROPE_F32)

@@ -147,10 +147,10 @@ template <class R> struct any_head {
         return to_real<R::DTYPE>(*(const element *)(at + e * t.element));
     }
 
-    /* Of the head, in an array of all heads. */
+    /* Where what is known of the head, or of all heads of its token, is in an array. */
     __device__ __forceinline__ int64_t index() const
     {
-        return number * o.heads + head;
+        return o.norm.is_token ? number : number * o.heads + head;
     }
 
     __device__ __forceinline__ real *rstd_place() const
@@ -158,23 +158,31 @@ template <class R> struct any_head {
         return (real *)o.norm.rstd + index();
     }
 
-    /* The mean over the head of a function of its elements. For all threads of the warp. */
-    template <class VALUE> __device__ __forceinline__ real find_mean(VALUE value) const
+    /* The sum over the head of a function of its elements. For all threads of the warp. */
+    template <class VALUE> __device__ __forceinline__ real find_sum(VALUE value) const
     {
         warp_tree<real> tree;
         for (int32_t first = 0; first < o.head_dim; first += 32) {
             const int32_t e = first + (int32_t)lane;
             tree.add(e < o.head_dim ? value(e) : 0);
         }
-        return tree.total() / (real)o.head_dim;
+        return tree.total();
     }
 
-    /* rstd of the elements that are normalised. For all threads of the warp. */
-    template <class VALUE> __device__ __forceinline__ real find_rstd(VALUE value) const
+    template <class VALUE> __device__ __forceinline__ real find_squares(VALUE value) const
     {
-        if (o.norm.rstd && o.norm.reads_rstd)
-            return *rstd_place();
-        return reciprocal_root(find_mean([&](int32_t e) { return multiplied(value(e), value(e)); }), (real)o.norm.eps);
+        return find_sum([&](int32_t e) { return multiplied(value(e), value(e)); });
+    }
+
+    /* rstd, of the sum of squares of the head, or of all heads of its token. */
+    __device__ __forceinline__ real rstd_of(real squares) const
+    {
+        return reciprocal_root(squares / (real)o.norm.elements, (real)o.norm.eps);
+    }
+
+    __device__ __forceinline__ bool reads_rstd() const
+    {
+        return o.norm.rstd && o.norm.reads_rstd;
     }
 
     __device__ __forceinline__ bool is_window(int32_t e) const
@@ -233,32 +241,35 @@ template <class R> struct any_head {
             *rstd_place() = rstd;
     }
 
-    __device__ __forceinline__ void rotate(bool own) const
+    /* The sum of squares of what is normalised. */
+    __device__ __forceinline__ real find_squares(bool own) const
     {
+        if (o.norm.is_after)
+            rotate_window(own);
+        return find_squares([&](int32_t e) { return o.norm.is_after ? rotated(e) : source(e); });
+    }
+
+    /* of_token: the rstd of a norm over the token. */
+    __device__ __forceinline__ void rotate(bool own, real of_token) const
+    {
+        char *const to = find(o.dst);
+        if (o.norm.is_given && o.norm.is_after)
+            return normalise_rotated(to, own, of_token);
         const trope_plan &plan = call.plan.plan;
         const char *const from = find(o.src);
-        char *const to = find(o.dst);
-        const auto source = [&](int32_t e) { return load(from, o.src, e); };
-        const bool is_before = o.norm.is_given && !o.norm.is_after;
-        real rstd = is_before ? find_rstd(source) : (real)1;
+        const real rstd = o.norm.is_token    ? of_token
+                          : !o.norm.is_given ? (real)1
+                          : reads_rstd()     ? *rstd_place()
+                                             : rstd_of(find_squares(own));
         const auto value = [&](int32_t e) {
-            return is_before ? normalised<R::DTYPE>(o.norm, source(e), rstd, head, e) : source(e);
+            return o.norm.is_given ? normalised<R::DTYPE>(o.norm, source(e), rstd, head, e) : source(e);
         };
-        if (is_before)
-            share_rstd(rstd);
-        fill_window(plan.interleaved_dst, [&](int32_t pair) {
-            const int32_t pairs = o.rotary_dim / 2,
-                          first = trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair),
-                          second = trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair);
-            return load_coefficients(0, pair, own)
-                .rotate_one(plan.rounding, {value(o.rotary_offset + first), value(o.rotary_offset + second)}, 0);
-        });
-        if (o.norm.is_given && o.norm.is_after)
-            return normalise_rotated(to, source);
+        share_rstd(rstd);
+        fill_window(plan.interleaved_dst, [&](int32_t pair) { return rotated_pair(value, pair, own); });
         for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32) {
             if (is_window(e))
                 store(to, e, window()[e - o.rotary_offset]);
-            else if (is_before)
+            else if (o.norm.is_given)
                 store(to, e, value(e));
             else if (!o.in_place)
                 *(element *)(to + e * o.dst.element) = *(const element *)(from + e * o.src.element);
@@ -266,21 +277,80 @@ template <class R> struct any_head {
     }
 
   private:
-    /* A norm after the rotation, which has left the window in shared memory. In native modes it is rounded first. A poisoned
-     * position makes NaN of all the head, whatever rstd the caller gives. */
-    template <class VALUE> __device__ __forceinline__ void normalise_rotated(char *to, VALUE source) const
+    __device__ __forceinline__ real source(int32_t e) const
     {
-        const auto value = [&](int32_t e) {
-            const real u = is_window(e) ? window()[e - o.rotary_offset] : source(e);
-            return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
-        };
-        const real rstd =
-            has_positions<R>(call, o.axes, 0) ? find_rstd(value) : reciprocal_root((real)NAN, (real)o.norm.eps);
+        return load(find(o.src), o.src, e);
+    }
+
+    template <class VALUE>
+    __device__ __forceinline__ typename pair_types<R::DTYPE>::pair rotated_pair(VALUE value, int32_t pair, bool own) const
+    {
+        const trope_plan &plan = call.plan.plan;
+        const int32_t pairs = o.rotary_dim / 2, first = trope_first_of_pair(plan.interleaved_src, plan.parts, pairs, pair),
+                      second = trope_second_of_pair(plan.interleaved_src, plan.parts, pairs, pair);
+        return load_coefficients(0, pair, own)
+            .rotate_one(plan.rounding, {value(o.rotary_offset + first), value(o.rotary_offset + second)}, 0);
+    }
+
+    /* Leaves the rotated window in shared memory. */
+    __device__ __forceinline__ void rotate_window(bool own) const
+    {
+        const auto value = [&](int32_t e) { return source(e); };
+        fill_window(call.plan.plan.interleaved_dst, [&](int32_t pair) { return rotated_pair(value, pair, own); });
+    }
+
+    /* An element after the rotation, which in native modes is rounded before a norm. */
+    __device__ __forceinline__ real rotated(int32_t e) const
+    {
+        const real u = is_window(e) ? window()[e - o.rotary_offset] : source(e);
+        return o.norm.rounding ? round_to<R::DTYPE>(u) : u;
+    }
+
+    /* A norm after the rotation. A poisoned position makes NaN of all the head, whatever rstd the caller gives. */
+    __device__ __forceinline__ void normalise_rotated(char *to, bool own, real of_token) const
+    {
+        rotate_window(own);
+        const real rstd = !has_positions<R>(call, o.axes, 0) ? rstd_of((real)NAN)
+                          : o.norm.is_token                  ? of_token
+                          : reads_rstd()                     ? *rstd_place()
+                                                             : rstd_of(find_squares([&](int32_t e) { return rotated(e); }));
         share_rstd(rstd);
         for (int32_t e = (int32_t)lane; e < o.head_dim; e += 32)
-            store(to, e, normalised<R::DTYPE>(o.norm, value(e), rstd, head, e));
+            store(to, e, normalised<R::DTYPE>(o.norm, rotated(e), rstd, head, e));
     }
 };
+
+/* The tree over the sums of the heads of a token. For all threads of a warp. */
+template <typename REAL> __device__ __forceinline__ REAL add_heads(const REAL *sums, uint32_t heads)
+{
+    warp_tree<REAL> tree;
+    for (uint32_t first = 0; first < heads; first += 32) {
+        const uint32_t head = first + thread_of_warp();
+        tree.add(head < heads ? sums[head] : 0);
+    }
+    return tree.total();
+}
+
+/* The rstd of a norm over a token of the block's row. For all threads of the block. */
+template <class R>
+__device__ __forceinline__ typename R::real find_token_rstd(const norm_any_call &call, const head_operand &o,
+                                                            const block_row<int64_t> &row, bool own)
+{
+    typedef typename R::real real;
+    real *const sums = (real *)(shared + call.sums_at);
+    const any_head<R> first(call, o, row, 0);
+    if (first.reads_rstd())
+        return *first.rstd_place();
+    for (uint32_t head = thread_of_block() / 32; head < o.heads; head += NORM_WARPS) {
+        const real squares = any_head<R>(call, o, row, head).find_squares(own);
+        if (first.lane == 0)
+            sums[head] = squares;
+    }
+    __syncthreads();
+    const real rstd = first.rstd_of(add_heads(sums, o.heads));
+    __syncthreads(); /* before the sums of another operand */
+    return rstd;
+}
 
 template <class R>
 __global__ void __launch_bounds__(32 * NORM_WARPS)
@@ -293,10 +363,12 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const block_row<int64_t> row = find_row<ADDRESSES_ANY, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
+        const typename R::real of_token =
+            o.norm.is_token && action == TROPE_ROW_ROTATE ? find_token_rstd<R>(call, o, row, own) : 0;
         for (uint32_t head = thread_of_block() / 32; head < o.heads; head += NORM_WARPS) {
             const any_head<R> h(call, o, row, head);
             if (action == TROPE_ROW_ROTATE && (o.rotary_dim || o.norm.is_given)) {
-                h.rotate(own);
+                h.rotate(own, of_token);
                 continue;
             }
             if (o.norm.rstd && !o.norm.reads_rstd && h.lane == 0)

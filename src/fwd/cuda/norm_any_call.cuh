@@ -25,6 +25,7 @@ struct norm_any_call {
     block_shape shape;
     cuda_plan plan;
     uint32_t operands, window_at, window_size; /* shared memory: bytes before the windows of the warps, and of each */
+    uint32_t sums_at;                          /* and before the sums of the heads of a token */
     head_operand of[TROPE_MAX_OPERANDS];
 };
 

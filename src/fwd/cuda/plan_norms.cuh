@@ -28,6 +28,7 @@ struct usual_norm {
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
         return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
+               !o.norm.is_token &&
                (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && o.rotary_offset == head->rotary_offset)) &&
                (!o.norm.weight ||
                 (o.norm.weight_dtype == of_weights.weight_dtype && o.norm.plus_one == of_weights.plus_one &&
