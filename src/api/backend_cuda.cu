@@ -139,9 +139,6 @@ static trope_status check(const char *function, const trope_plan *plan)
 {
     REQUIRE(trope_cuda_device_count() > 0, TROPE_ERROR_UNSUPPORTED,
             "device (%d) is CUDA, and there is no CUDA device or no driver", plan->device);
-    for (int i = 0; i < plan->operand_count; i++)
-        REQUIRE(!plan->operands[i].norm.sums, TROPE_ERROR_UNSUPPORTED, "norms[%d].token_sums (%p) must be NULL on CUDA", i,
-                plan->operands[i].norm.sums);
     REQUIRE(!is_norm_gradient(*plan) || trope_cuda_norm_gradient_fits(plan), TROPE_ERROR_UNSUPPORTED,
             "batch * tokens (%lld * %lld) with these heads is more than the backward of norms can take in one call",
             (long long)plan->batch, (long long)plan->tokens);

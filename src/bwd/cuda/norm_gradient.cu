@@ -143,7 +143,8 @@ struct norm_plans {
         for (int i = 0; i < plan.operand_count; i++) {
             trope_plan_operand o = plan.operands[i];
             const bool has_angles = trope_has_angle_gradient(&plan) && o.rotary_dim, is_token = o.norm.is_token != 0,
-                       finds_slope = o.norm.is_given && (is_token || (has_angles && o.norm.is_after)),
+                       finds_slope = o.norm.is_given && !trope_writes_sums(&o) &&
+                                     (is_token || (has_angles && o.norm.is_after)),
                        finds_rstd = o.norm.is_given && (is_token || has_angles) && !o.norm.rstd;
             const uint64_t bytes =
                 (uint64_t)(plan.batch * plan.tokens) * (is_token ? 1 : heads_of(o)) * bytes_of_real(plan);
@@ -151,7 +152,7 @@ struct norm_plans {
                 o.norm.rstd = take<char>(workspace, bytes, &size);
             if (finds_slope)
                 o.norm.slope = take<char>(workspace, bytes, &size);
-            if (finds_rstd || finds_slope)
+            if (finds_rstd || finds_slope || trope_writes_sums(&o))
                 (is_token ? tokens : heads).take(without_results(o, !finds_rstd));
             o.norm.reads_rstd = o.norm.is_given && o.norm.rstd;
             known.take(o);
@@ -199,7 +200,8 @@ static trope_status launch_any_pass(const char *function, const norm_pass &pass,
         call.x[i] = plan_head_tensor(plan, plan.operands[i].forward_src, plan.operands[i].forward_src_stride);
         call.of[call.operands++] = plan_head_operand(plan, plan.operands[i]);
     }
-    const size_t bytes = call.rstd_at + call.cells.run_rows * call.cells.slice_units * NORM_HEADS * bytes_of_real(plan);
+    const size_t heads = finds_tokens ? 0 : call.cells.run_rows * call.cells.slice_units * NORM_HEADS,
+                 bytes = call.rstd_at + heads * bytes_of_real(plan);
     REQUIRE(bytes <= ASKED_SHARED_BYTES, TROPE_ERROR_UNSUPPORTED,
             "the operands (%lld rows) are more than one launch can take", (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};

@@ -338,34 +338,23 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
     }
 }
 
-/* What a norm over a token knows of all heads: its rstd and slope, which the pass reads. The cell is all of a row. */
-template <class R> __device__ __forceinline__ void find_tokens(const cell_of_heads<R> &cell, bool own)
+/* Finds rstd and slope of the norms over a token, the block's row, for the launches that follow; or the sums of its heads alone. */
+template <class R> __device__ __forceinline__ void find_tokens(const norm_gradient_any_call &call, int64_t row, bool own)
 {
     typedef typename R::real real;
-    const norm_gradient_any_call &call = cell.call;
-    const uint32_t warp = thread_of_block() / 32;
-    __shared__ real rstd[TROPE_MAX_OPERANDS];
-    for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
-        cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
-            const real squares = h.action == TROPE_ROW_ROTATE && !h.reads_rstd() ? h.find_squares(own) : 0;
-            *cell.rstd(place) = squares;
-        });
-    __syncthreads();
-    for (uint32_t i = warp; i < call.operands; i += NORM_WARPS) {
-        const gradient_head<R> h(call, cell.first_row, 0, i, 0);
-        const real sum = add_heads(cell.rstd(call.gradient[i].first_unit * NORM_HEADS), h.o.heads);
-        rstd[i] = h.reads_rstd() ? *h.rstd_place() : h.rstd_of(sum);
-        h.share_rstd(rstd[i]);
-    }
-    __syncthreads();
-    for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
-        cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
-            *cell.rstd(place) = h.action == TROPE_ROW_ROTATE ? h.find_products(own) : 0;
-        });
-    __syncthreads();
-    for (uint32_t i = warp; i < call.operands; i += NORM_WARPS) {
-        const gradient_head<R> h(call, cell.first_row, 0, i, 0);
-        h.leave_slope(h.slope_of(add_heads(cell.rstd(call.gradient[i].first_unit * NORM_HEADS), h.o.heads), rstd[i]));
+    for (uint32_t i = 0; i < call.operands; i++) {
+        const gradient_head<R> first(call, row, 0, i, 0);
+        const bool rotates = first.action == TROPE_ROW_ROTATE;
+        const auto head = [&](uint32_t of) { return gradient_head<R>(call, row, 0, i, of); };
+        const real rstd = first.reads_rstd() ? *first.rstd_place()
+                                             : first.rstd_of(first.add_heads([&](uint32_t of) {
+                                                   return rotates ? head(of).find_squares(own) : 0;
+                                               })),
+                   products =
+                       first.add_heads([&](uint32_t of) { return rotates ? head(of).find_products(own) : 0; });
+        first.share_rstd(rstd);
+        if (first.o.norm.slope)
+            first.leave_slope(first.slope_of(products, rstd));
     }
 }
 
@@ -378,7 +367,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const bool own = find_coefficients<R>(
         call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
     if (call.finds_tokens)
-        return find_tokens<R>(cell, own);
+        return find_tokens<R>(call, cell.first_row, own);
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
             const typename R::real rstd = h.action == TROPE_ROW_ROTATE ? h.find_rstd(own) : 0;

@@ -241,6 +241,37 @@ template <class R> struct any_head {
             *rstd_place() = rstd;
     }
 
+    /* Where the sum of a head of the token is in the caller's array. */
+    __device__ __forceinline__ real *sum_place(int64_t of_head) const
+    {
+        const trope_plan &plan = call.plan.plan;
+        return (real *)o.norm.sums + of_head * (plan.batch * plan.tokens) + number;
+    }
+
+    /* The tree over the sums of all heads of the token, each of which a warp finds by sum(head). The caller's array has them, or receives
+     * them. For all threads of the block. */
+    template <class SUM> __device__ __forceinline__ real add_heads(SUM sum) const
+    {
+        __shared__ real some[TOKEN_HEADS];
+        const int64_t read = o.norm.sums_read, heads = read ? read : o.heads;
+        warp_tree<real> tree;
+        for (int64_t first = 0; first < heads; first += TOKEN_HEADS) {
+            const uint32_t count = (uint32_t)min(heads - first, (int64_t)TOKEN_HEADS);
+            __syncthreads(); /* those before are added */
+            for (uint32_t i = thread_of_block() / 32; i < count; i += NORM_WARPS) {
+                const real found = read ? *sum_place(first + i) : sum((uint32_t)first + i);
+                if (lane == 0)
+                    some[i] = found;
+                if (lane == 0 && o.norm.sums && !read)
+                    *sum_place(first + i) = from_real<sizeof(real) == 8 ? TROPE_F64 : TROPE_F32>(found);
+            }
+            __syncthreads();
+            for (uint32_t i = 0; i < count; i += 32)
+                tree.add(i + lane < count ? some[i + lane] : 0);
+        }
+        return tree.total();
+    }
+
     /* The sum of squares of what is normalised. */
     __device__ __forceinline__ real find_squares(bool own) const
     {
@@ -320,36 +351,17 @@ template <class R> struct any_head {
     }
 };
 
-/* The tree over the sums of the heads of a token. For all threads of a warp. */
-template <typename REAL> __device__ __forceinline__ REAL add_heads(const REAL *sums, uint32_t heads)
-{
-    warp_tree<REAL> tree;
-    for (uint32_t first = 0; first < heads; first += 32) {
-        const uint32_t head = first + thread_of_warp();
-        tree.add(head < heads ? sums[head] : 0);
-    }
-    return tree.total();
-}
-
 /* The rstd of a norm over a token of the block's row. For all threads of the block. */
 template <class R>
 __device__ __forceinline__ typename R::real find_token_rstd(const norm_any_call &call, const head_operand &o,
-                                                            const block_row<int64_t> &row, bool own)
+                                                            const block_row<int64_t> &row, int32_t action, bool own)
 {
-    typedef typename R::real real;
-    real *const sums = (real *)(shared + call.sums_at);
     const any_head<R> first(call, o, row, 0);
     if (first.reads_rstd())
         return *first.rstd_place();
-    for (uint32_t head = thread_of_block() / 32; head < o.heads; head += NORM_WARPS) {
-        const real squares = any_head<R>(call, o, row, head).find_squares(own);
-        if (first.lane == 0)
-            sums[head] = squares;
-    }
-    __syncthreads();
-    const real rstd = first.rstd_of(add_heads(sums, o.heads));
-    __syncthreads(); /* before the sums of another operand */
-    return rstd;
+    return first.rstd_of(first.add_heads([&](uint32_t head) {
+        return action == TROPE_ROW_ROTATE ? any_head<R>(call, o, row, head).find_squares(own) : 0;
+    }));
 }
 
 template <class R>
@@ -363,9 +375,8 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const block_row<int64_t> row = find_row<ADDRESSES_ANY, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
-        const typename R::real of_token =
-            o.norm.is_token && action == TROPE_ROW_ROTATE ? find_token_rstd<R>(call, o, row, own) : 0;
-        for (uint32_t head = thread_of_block() / 32; head < o.heads; head += NORM_WARPS) {
+        const typename R::real of_token = o.norm.is_token ? find_token_rstd<R>(call, o, row, action, own) : 0;
+        for (uint32_t head = thread_of_block() / 32; o.dst.base && head < o.heads; head += NORM_WARPS) {
             const any_head<R> h(call, o, row, head);
             if (action == TROPE_ROW_ROTATE && (o.rotary_dim || o.norm.is_given)) {
                 h.rotate(own, of_token);

@@ -7,6 +7,9 @@
 /* Warps of a block. */
 #define NORM_WARPS 4
 
+/* Heads of a token whose sums a block has at a time: a multiple of 32. */
+#define TOKEN_HEADS 128
+
 /* A tensor of an operand: bytes. The two dimensions of rows are those of block_shape. */
 struct head_tensor {
     char *base;
@@ -25,7 +28,6 @@ struct norm_any_call {
     block_shape shape;
     cuda_plan plan;
     uint32_t operands, window_at, window_size; /* shared memory: bytes before the windows of the warps, and of each */
-    uint32_t sums_at;                          /* and before the sums of the heads of a token */
     head_operand of[TROPE_MAX_OPERANDS];
 };
 

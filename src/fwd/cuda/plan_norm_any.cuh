@@ -43,15 +43,6 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
     return h;
 }
 
-static inline size_t most_heads_of_token(const trope_plan &plan)
-{
-    size_t most = 0;
-    for (int i = 0; i < plan.operand_count; i++)
-        if (plan.operands[i].norm.is_token)
-            most = std::max(most, (size_t)plan.operands[i].groups * (size_t)plan.operands[i].heads_per_group);
-    return most;
-}
-
 /* All but the operands. Returns the bytes of shared memory of a block, which has so many rows. */
 static inline size_t plan_norm_any(const trope_plan &plan, uint32_t rows, norm_any_call *call)
 {
@@ -68,8 +59,7 @@ static inline size_t plan_norm_any(const trope_plan &plan, uint32_t rows, norm_a
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_couples(plan, *shape)), 16) * 16;
     call->window_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
     call->window_size = (uint32_t)(2 * (size_t)plan.pairs * bytes_of_real(plan));
-    call->sums_at = (uint32_t)quotient_up(call->window_at + NORM_WARPS * call->window_size, 16) * 16;
-    return call->sums_at + most_heads_of_token(plan) * bytes_of_real(plan);
+    return call->window_at + NORM_WARPS * call->window_size;
 }
 
 #endif
