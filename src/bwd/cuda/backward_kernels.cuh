@@ -42,14 +42,32 @@
     {                                                                                                                      \
         NULL, NULL                                                                                                         \
     }
-/* FAST: those of norms. */
-#define BACKWARD_KERNELS(name, DTYPE, FAST)                                                                                \
+#define WALK_KERNEL(name, DTYPE, of, ROWS, ANGLES, ORDER)                                                                  \
+    {                                                                                                                      \
+        (const void *)norm_gradient_walk_kernel<norm_gradient_walk<DTYPE, ROWS, ANGLES, ORDER>>,                           \
+            "cuda-" name "-vectors-norm-gradient-of-heads" of                                                              \
+    }
+#define WALK_KERNELS(name, DTYPE)                                                                                          \
+    WALK_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                                                                 \
+        WALK_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE, TROPE_NORM_BEFORE)
+#define NO_FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                         \
+    {},                                                                                                                    \
+    {                                                                                                                      \
+        NULL, NULL                                                                                                         \
+    }
+#define NO_KERNELS(name, DTYPE)                                                                                            \
+    {                                                                                                                      \
+        NULL, NULL                                                                                                         \
+    }
+/* FAST: those of norms. WALK: and where each head has weights of its own. */
+#define BACKWARD_KERNELS(name, DTYPE, FAST, WALK)                                                                          \
     {                                                                                                                      \
         {SUM_KERNEL(name, DTYPE, "elements", false), SUM_KERNEL(name, DTYPE, "vectors", true)},                            \
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
+            {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                    \
+             ANY_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                       \
         {                                                                                                                  \
-            FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                     \
-                ANY_NORM_GRADIENT_KERNEL(name, DTYPE)                                                                      \
+            WALK(name, DTYPE)                                                                                              \
         }                                                                                                                  \
     }
 

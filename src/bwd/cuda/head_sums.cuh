@@ -208,7 +208,7 @@ template <class R> struct sum_job : lane_job<R> {
     bool is_loaded, has_second;
 
     __device__ __forceinline__ sum_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
-        : lane_job<R>(call, first_row, rows)
+        : lane_job<R>(call, first_row, rows, threadIdx.z)
     {
         const typename R::segment &s = this->segment(call);
         const uint32_t sum = this->item.head >> s.slot_bits; /* find_item counts slots as heads */

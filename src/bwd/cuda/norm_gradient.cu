@@ -109,30 +109,27 @@ struct norm_pass : part_of_plan {
         plan.d_freqs = NULL;
         plan.d_inv_freq = NULL;
         for (int i = 0; i < of.operand_count; i++)
-            if (of.operands[i].norm.is_given && (finds_slopes || of.operands[i].dst || of.operands[i].norm.d_weight))
+            if (of.operands[i].norm.is_given && (finds_slopes || moves_operand(of, of.operands[i])))
                 take(of.operands[i]);
     }
 };
 
 static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_form &form)
 {
-    return find_norm_kernel(trope_backward_kernels_of(pass.plan.dtype)->norm, pass.plan, form);
+    const trope_backward_kernels *const kernels = trope_backward_kernels_of(pass.plan.dtype);
+    const trope_cuda_kernel *const found = find_norm_kernel(kernels->norm, pass.plan, form);
+    if (form.vectors && form.walks)
+        return &kernels->norm_of_heads[found == &kernels->norm.fast[ROWS_FROM_TOKENS][0]];
+    return form.vectors && usual_norm(pass.plan).head->norm.is_token ? &kernels->norm.vectors : found;
 }
 
-const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
+static block_form form_of_pass(const norm_pass &pass)
 {
-    const norm_pass pass(*plan);
-    return find_pass(pass, form_of_norm_gradient(pass.plan, pass.rounding));
-}
-
-int trope_cuda_norm_gradient_fits(const trope_plan *plan)
-{
-    return (double)plan->batch * (double)plan->tokens < INT32_MAX && elements_of_row(*plan) <= INT32_MAX / 8 &&
-           plan_cells(norm_pass(*plan).plan).slices <= MOST_GRID_ROWS;
+    return form_of_norm_gradient(pass.plan, pass.rounding);
 }
 
 /* What other launches must know of heads, or of tokens: rstd, if the caller does not give it, and the slope. They come first, because dx
- * may take the place of dy. */
+ * may take the place of dy. Blocks by vectors know it of their tokens, unless the gradient of the angles must know it too. */
 struct norm_plans {
     part_of_plan heads, tokens; /* whose rstd and slopes launches of their own find */
     part_of_plan known;         /* the whole plan, which reads them */
@@ -140,11 +137,13 @@ struct norm_plans {
 
     norm_plans(const trope_plan &plan, void *workspace) : heads(plan), tokens(plan), known(plan), size(0)
     {
+        const bool knows_tokens = !trope_has_angle_gradient(&plan) && form_of_pass(norm_pass(plan)).vectors;
         for (int i = 0; i < plan.operand_count; i++) {
             trope_plan_operand o = plan.operands[i];
-            const bool has_angles = trope_has_angle_gradient(&plan) && o.rotary_dim, is_token = o.norm.is_token != 0,
-                       finds_slope = o.norm.is_given && !trope_writes_sums(&o) &&
-                                     (is_token || (has_angles && o.norm.is_after)),
+            const bool has_angles = trope_has_angle_gradient(&plan) && o.rotary_dim,
+                       is_token = o.norm.is_token && !knows_tokens,
+                       finds_slope =
+                           o.norm.is_given && !trope_writes_sums(&o) && (is_token || (has_angles && o.norm.is_after)),
                        finds_rstd = o.norm.is_given && (is_token || has_angles) && !o.norm.rstd;
             const uint64_t bytes =
                 (uint64_t)(plan.batch * plan.tokens) * (is_token ? 1 : heads_of(o)) * bytes_of_real(plan);
@@ -152,8 +151,10 @@ struct norm_plans {
                 o.norm.rstd = take<char>(workspace, bytes, &size);
             if (finds_slope)
                 o.norm.slope = take<char>(workspace, bytes, &size);
-            if (finds_rstd || finds_slope || trope_writes_sums(&o))
+            if (finds_rstd || finds_slope || (is_token && o.norm.sums))
                 (is_token ? tokens : heads).take(without_results(o, !finds_rstd));
+            if (is_token)
+                o.norm.sums = NULL;
             o.norm.reads_rstd = o.norm.is_given && o.norm.rstd;
             known.take(o);
         }
@@ -168,11 +169,30 @@ struct norm_plans {
     }
 };
 
+/* A workspace for plans that are not launched: one of NULL would have no slopes. */
+#define NOWHERE ((void *)16)
+
 uint64_t trope_cuda_norm_gradient_workspace(const trope_plan *plan)
 {
     weight_sums sums;
-    return norm_plans(*plan, NULL).size +
-           std::max(trope_cuda_gradient_workspace(plan), plan_weight_sums(norm_pass(*plan).plan, NULL, &sums));
+    const norm_plans plans(*plan, NOWHERE);
+    return plans.size +
+           std::max(trope_cuda_gradient_workspace(plan), plan_weight_sums(norm_pass(plans.known.plan).plan, NULL, &sums));
+}
+
+const trope_cuda_kernel *trope_cuda_find_norm_gradient(const trope_plan *plan)
+{
+    const norm_plans plans(*plan, NOWHERE);
+    const norm_pass pass(plans.known.plan);
+    return find_pass(pass, form_of_pass(pass));
+}
+
+int trope_cuda_norm_gradient_fits(const trope_plan *plan)
+{
+    if ((double)plan->batch * (double)plan->tokens >= INT32_MAX || elements_of_row(*plan) > INT32_MAX / 8)
+        return 0;
+    const norm_plans plans(*plan, NOWHERE);
+    return plan_cells(norm_pass(plans.known.plan).plan).slices <= MOST_GRID_ROWS;
 }
 
 /* ---- launches ---- */
@@ -231,7 +251,7 @@ static trope_status launch_pass(const char *function, const norm_pass &pass, voi
     trope_status status = TROPE_OK;
     plan_weight_sums(plan, workspace, &sums);
     if (plan.operand_count && plan.batch * plan.tokens > 0) {
-        const block_form form = form_of_norm_gradient(plan, pass.rounding);
+        const block_form form = form_of_pass(pass);
         status = form.vectors ? launch_vectors(function, pass, form, sums.cells)
                               : launch_any_pass(function, pass, plan_cells(plan), sums.cells, false);
     }

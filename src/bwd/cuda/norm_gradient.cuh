@@ -4,19 +4,28 @@
 
 #include "bwd/cuda/cell_sums.cuh"
 
-/* Kernels that search, and those that keep rotated heads of x, need more registers. */
+/* Kernels that search, and those that keep rotated heads of x, need more registers. Only the general one adds the heads of tokens. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
-    static constexpr block_limit LIMIT = {NORM_THREADS, may_search(OF_ROWS) || ORDER != TROPE_NORM_BEFORE ? 3 : 4};
+    static constexpr block_limit LIMIT = norm_limit(may_search(OF_ROWS) || ORDER != TROPE_NORM_BEFORE ? 3 : 4);
+    static constexpr bool TOKENS = OF_ROWS == ROWS_ANY;
+};
+
+/* A pass whose threads keep sums of d_weight. */
+template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
+struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
+    static constexpr block_limit LIMIT = norm_limit(3);
+    static constexpr bool TOKENS = true;
 };
 
 template <class R> struct norm_gradient_job : norm_job<R> {
     typename R::lane x[R::HEADS];
     char *from_x[R::HEADS];
 
-    __device__ __forceinline__ norm_gradient_job(const norm_gradient_call &call, typename R::index first_row, uint32_t rows)
-        : norm_job<R>(call, first_row, rows)
+    __device__ __forceinline__ norm_gradient_job(const norm_gradient_call &call, typename R::index first_row, uint32_t rows,
+                                                 uint32_t row)
+        : norm_job<R>(call, first_row, rows, row)
     {
         const block_tensor<int32_t> &t = call.x[this->item().segment];
 #pragma unroll
@@ -82,13 +91,18 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         return R::is_after(call) ? u[h] : lane_values<R>(x[h]);
     }
 
+    /* Whether d_weight has terms of the heads. */
+    __device__ __forceinline__ bool counts(const norm_gradient_call &call, int32_t action) const
+    {
+        return IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, this->norm(call).axes, this->item().row));
+    }
+
     /* The sum over the heads of the thread of x * M'dy * rstd (M x * dy * rstd), for the block to add. */
     __device__ __forceinline__ void leave_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
                                                 const lane_values<R> *u) const
     {
         const operand_gradient &o = call.of[this->item().segment];
         const uint32_t place = o.places_at + threadIdx.y + threadIdx.z * (o.after_unit - o.first_unit);
-        const bool counts = IS_DIRECT<R> || (rotates(action) && has_positions<R>(call, o.axes, this->item().row));
         float *const to = terms_of_block(call.shape) + threadIdx.x * call.terms_of_lane + place;
         lane_values<R> terms = normalised(call, 0, u);
         terms.multiply(g[0]);
@@ -102,15 +116,66 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         }
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
-            to[i * NORM_TERMS] = counts ? terms.of[i / R::PAIRS][i % R::PAIRS] : 0;
+            to[i * NORM_TERMS] = counts(call, action) ? terms.of[i / R::PAIRS][i % R::PAIRS] : 0;
     }
 
-    /* dx. For all threads of a warp. */
-    __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, int32_t action, bool own,
+    /* Adds the terms of d_weight to those of other rows, where each head has weights of its own. */
+    __device__ __forceinline__ void add_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
+                                              const lane_values<R> *u, lane_values<R> *sums) const
+    {
+        if (!counts(call, action))
+            return;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            lane_values<R> terms = normalised(call, h, u);
+            terms.multiply(g[h]);
+            sums[h].add(terms, this->rstd[h]);
+        }
+    }
+
+    /* Leaves these sums. */
+    __device__ __forceinline__ void leave_terms_of_heads(const norm_gradient_call &call, const lane_values<R> *sums) const
+    {
+        const operand_gradient &o = call.of[this->item().segment];
+        const uint32_t first = this->find_element(call), run = block_of_rows(call.shape);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            const uint32_t at = this->of[h].item.head * call.head_dim + first;
+            if (!o.is_wanted || !this->of[h].item.present)
+                continue;
+#pragma unroll
+            for (int i = 0; i < 2 * R::PAIRS; i++)
+                *call.sums.template sum<float>(o, 0, run, at + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) =
+                    sums[h].of[i / R::PAIRS][i % R::PAIRS];
+        }
+    }
+
+    /* The slopes of the heads, whose sums of products these are. For all threads of the block. */
+    __device__ __forceinline__ void find_slopes(const norm_gradient_call &call, typename R::index first_row, uint32_t row,
+                                                uint32_t count, const head_sums<R> &products, float *slopes)
+    {
+        products.find_means(call, slopes);
+        if (R::TOKENS && call.adds_heads) {
+            this->leave_sums(call, products);
+            add_tokens<R>(call, first_row, row, count, true);
+        }
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++) {
+            if (R::TOKENS && call.adds_heads)
+                slopes[h] = this->mean_of_token(call);
+            slopes[h] = trope_norm_slope(slopes[h], this->rstd[h]);
+            if (R::TOKENS && call.is_token && !call.adds_heads && this->is_present())
+                slopes[h] = this->norm(call).slope[this->find_number(call)];
+        }
+    }
+
+    /* dx. `row`: of the block, the first one of its threads, which have so many. For all threads of the block. */
+    __device__ __forceinline__ void finish_gradient(const norm_gradient_call &call, typename R::index first_row,
+                                                    uint32_t row, uint32_t count, int32_t action, bool own,
                                                     lane_values<R> *g, const lane_values<R> *u)
     {
         head_sums<R> sums;
-        float means[R::HEADS];
+        float slopes[R::HEADS];
         this->multiply_by_weights(call, g);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
@@ -118,13 +183,14 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             products.multiply(g[h]);
             sums.take(h, products);
         }
-        sums.find_means(call, this->is_present(), means);
+        sums.add_lanes(call, this->is_present());
+        find_slopes(call, first_row, row, count, sums, slopes);
         if (!this->segment(call).dst.base)
             return;
         if (rotates(action)) {
 #pragma unroll
             for (int h = 0; h < R::HEADS; h++) {
-                g[h].subtract(normalised(call, h, u), trope_norm_slope(means[h], this->rstd[h]));
+                g[h].subtract(normalised(call, h, u), slopes[h]);
                 g[h].multiply(this->rstd[h]);
             }
             if (R::is_after(call))
@@ -143,7 +209,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
-    norm_gradient_job<R> job(call, first_row, rows);
+    norm_gradient_job<R> job(call, first_row, rows, threadIdx.z);
     cell_element<R> element;
     lane_values<R> g[R::HEADS], u[R::HEADS];
     const bool own = find_coefficients<R>(
@@ -155,13 +221,42 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         });
     const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
     job.rotate_one(call, action, own, g, u);
+    job.find_token_rstd(call, first_row, 0, rows, false);
     if (call.sums.of_columns) {
         job.leave_terms(call, action, g, u);
         __syncthreads();
         for (; element.element < call.head_dim; element.find(call, element.element + threads_of_block()))
             element.add(call, rows);
     }
-    job.finish_gradient(call, action, own, g, u);
+    job.finish_gradient(call, first_row, 0, rows, action, own, g, u);
+    if (may_search(R::ROWS))
+        check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+}
+
+/* Where each head has weights of its own: a thread goes through all rows of its block with the same heads, and keeps their sums. */
+template <class R>
+__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
+    norm_gradient_walk_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+{
+    const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
+    const uint32_t rows = count_rows(call.shape, first_row);
+    const bool own = find_coefficients<R>(
+        call, steps, first_row, rows, []() {}, []() {}, []() {});
+    lane_values<R> sums[R::HEADS];
+#pragma unroll 1
+    for (uint32_t row = 0; row < rows; row++) {
+        norm_gradient_job<R> job(call, first_row, rows, row);
+        lane_values<R> g[R::HEADS], u[R::HEADS];
+        const int32_t action = action_of_row<R>(call, row);
+        job.load_both(call);
+        if (!R::is_after(call))
+            job.find_rstd(call);
+        job.rotate_one(call, action, own, g, u);
+        job.find_token_rstd(call, first_row, row, 1, false);
+        job.add_terms(call, action, g, u, sums);
+        job.finish_gradient(call, first_row, row, 1, action, own, g, u);
+    }
+    norm_gradient_job<R>(call, first_row, rows, 0).leave_terms_of_heads(call, sums);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
 }

@@ -144,10 +144,30 @@ template <class R> struct gradient_head : any_head<R> {
             memcpy(slope_place(), &poisoned, sizeof poisoned);
     }
 
-    /* Adds the term of an element for d_weight. */
-    __device__ __forceinline__ void add_term(real value, real rstd, int32_t e, real *sum) const
+    /* Number `number` of what d_weight is found of: the two elements of a pair, or one that passes through. */
+    __device__ __forceinline__ void find_places(int32_t number, int32_t at[2]) const
     {
-        *sum = fused(multiplied(other(e), value), rstd, *sum);
+        const int32_t pairs = this->o.rotary_dim / 2, beside = number - pairs, parts = call.plan.plan.parts,
+                      offset = this->o.rotary_offset;
+        at[0] = at[1] = beside < offset ? beside : beside + this->o.rotary_dim;
+        if (number < pairs) {
+            at[0] = offset + trope_first_of_pair(interleaved_weights(), parts, pairs, number);
+            at[1] = offset + trope_second_of_pair(interleaved_weights(), parts, pairs, number);
+        }
+    }
+
+    /* Adds their terms. */
+    __device__ __forceinline__ void add_terms(int32_t number, real rstd, bool own, real sum[2]) const
+    {
+        int32_t at[2];
+        if (!adds_weights())
+            return;
+        find_places(number, at);
+        if (number >= this->o.rotary_dim / 2)
+            return add_term(unrotated(at[0]), rstd, at[0], &sum[0]);
+        const auto u = rotated_pair(number, own);
+        add_term(u.first, rstd, at[0], &sum[0]);
+        add_term(u.second, rstd, at[1], &sum[1]);
     }
 
     __device__ __forceinline__ void store(char *to, int32_t e, real value) const
@@ -189,6 +209,11 @@ template <class R> struct gradient_head : any_head<R> {
     }
 
   private:
+    __device__ __forceinline__ void add_term(real value, real rstd, int32_t e, real *sum) const
+    {
+        *sum = fused(multiplied(other(e), value), rstd, *sum);
+    }
+
     /* Stores M'du of the window. */
     template <class RESULT> __device__ __forceinline__ void rotate_back(char *to, bool own, RESULT du) const
     {
@@ -252,42 +277,23 @@ template <class R> struct cell_of_heads {
     }
 };
 
-/* Adds the terms of an operand's weights: of units [begin, end), counted in the cell, or of one head of each (one_head >= 0), and the two
- * elements of a pair, or one that passes through, which are at[] of the head. */
+/* Adds the terms of the weights that all heads of an operand share, of units [begin, end), counted in the cell: of the two elements of a pair,
+ * or one that passes through. */
 template <class R>
-__device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t one_head,
-                                          int32_t number, bool own, typename R::real sum[2], int32_t at[2])
+__device__ __forceinline__ void add_shared_terms(const cell_of_heads<R> &cell, uint32_t begin, uint32_t end, int32_t number,
+                                                 bool own, typename R::real sum[2])
 {
-    const trope_plan &plan = cell.call.plan.plan;
     typename R::real sums[2][CELL_SUMS] = {};
     for (uint32_t row = 0; row < cell.rows; row++) {
         for (uint32_t unit = begin; unit < end; unit++) {
             typename R::real of_unit[2] = {};
             uint32_t in_turn = 0;
-            for (uint32_t i = 0; i < NORM_HEADS; i++) {
-                if (one_head >= 0 && i != (uint32_t)one_head)
-                    continue;
+            for (uint32_t i = 0; i < NORM_HEADS; i++)
                 cell.visit((row * cell.units + unit) * NORM_HEADS + i, [&](const gradient_head<R> &h, uint32_t place) {
-                    const int32_t pairs = h.o.rotary_dim / 2, beside = number - pairs;
                     in_turn =
                         (h.gradient.places_at + unit + row * (h.gradient.after_unit - h.gradient.first_unit)) % CELL_SUMS;
-                    at[0] = at[1] = beside < h.o.rotary_offset ? beside : beside + h.o.rotary_dim;
-                    if (number < pairs) {
-                        const int32_t interleaved = h.interleaved_weights();
-                        at[0] = h.o.rotary_offset + trope_first_of_pair(interleaved, plan.parts, pairs, number);
-                        at[1] = h.o.rotary_offset + trope_second_of_pair(interleaved, plan.parts, pairs, number);
-                    }
-                    if (!h.adds_weights())
-                        return;
-                    if (number < pairs) {
-                        const auto u = h.rotated_pair(number, own);
-                        h.add_term(u.first, *cell.rstd(place), at[0], &of_unit[0]);
-                        h.add_term(u.second, *cell.rstd(place), at[1], &of_unit[1]);
-                    } else {
-                        h.add_term(h.unrotated(at[0]), *cell.rstd(place), at[0], &of_unit[0]);
-                    }
+                    h.add_terms(number, *cell.rstd(place), own, of_unit);
                 });
-            }
             for (int i = 0; i < 2; i++)
                 sums[i][in_turn] = added(sums[i][in_turn], of_unit[i]);
         }
@@ -296,29 +302,41 @@ __device__ __forceinline__ void add_terms(const cell_of_heads<R> &cell, uint32_t
         sum[i] = added(added(sums[i][0], sums[i][1]), added(sums[i][2], sums[i][3]));
 }
 
-/* Leaves the sums of some weights of an operand, which begin with `weight`: of the heads that add_terms adds. */
+/* The same of the weights of a head, which has this place in the cell's first row. */
 template <class R>
-__device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_t operand, uint32_t begin, uint32_t end,
-                                           int32_t one_head, uint32_t weight, bool own)
+__device__ __forceinline__ void add_terms_of_head(const cell_of_heads<R> &cell, uint32_t place, int32_t number, bool own,
+                                                  typename R::real sum[2])
+{
+    sum[0] = sum[1] = 0;
+    for (uint32_t row = 0; row < cell.rows; row++)
+        cell.visit(place + row * cell.units * NORM_HEADS,
+                   [&](const gradient_head<R> &h, uint32_t at) { h.add_terms(number, *cell.rstd(at), own, sum); });
+}
+
+/* Leaves sums of an operand, which add(number, sum) finds, from number `weight` on. */
+template <class R, class ADD>
+__device__ __forceinline__ void leave_sums(const cell_of_heads<R> &cell, uint32_t operand, uint32_t weight, ADD add)
 {
     typedef typename R::real real;
     const norm_gradient_any_call &call = cell.call;
-    const head_operand &o = call.of[operand];
-    const operand_gradient &g = call.gradient[operand];
-    const uint32_t row = o.norm.weight_of_head ? 0 : blockIdx.y - g.first_slice;
-    for (int32_t number = (int32_t)thread_of_block(); number < o.head_dim - o.rotary_dim / 2; number += 32 * NORM_WARPS) {
+    const gradient_head<R> h(call, cell.first_row, 0, operand, 0);
+    const uint32_t row = h.o.norm.weight_of_head ? 0 : blockIdx.y - h.gradient.first_slice;
+    for (int32_t number = (int32_t)thread_of_block(); number < h.o.head_dim - h.o.rotary_dim / 2;
+         number += 32 * NORM_WARPS) {
         real sum[2];
         int32_t at[2];
-        add_terms<R>(cell, begin, end, one_head, number, own, sum, at);
-        *call.sums.template sum<real>(g, row, blockIdx.x, weight + (uint32_t)at[0]) = sum[0];
+        h.find_places(number, at);
+        add(number, sum);
+        *call.sums.template sum<real>(h.gradient, row, blockIdx.x, weight + (uint32_t)at[0]) = sum[0];
         if (at[1] != at[0])
-            *call.sums.template sum<real>(g, row, blockIdx.x, weight + (uint32_t)at[1]) = sum[1];
+            *call.sums.template sum<real>(h.gradient, row, blockIdx.x, weight + (uint32_t)at[1]) = sum[1];
     }
 }
 
 /* Leaves the sums of a block's cell. */
 template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<R> &cell, bool own)
 {
+    typedef typename R::real real;
     const norm_gradient_any_call &call = cell.call;
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
@@ -327,14 +345,16 @@ template <class R> __device__ __forceinline__ void add_cell(const cell_of_heads<
         if (!g.is_wanted || first >= after)
             continue;
         if (!o.norm.weight_of_head) {
-            leave_sums<R>(cell, i, first - cell.first_unit, after - cell.first_unit, -1, 0, own);
+            leave_sums<R>(cell, i, 0, [&](int32_t number, real *sum) {
+                add_shared_terms<R>(cell, first - cell.first_unit, after - cell.first_unit, number, own, sum);
+            });
             continue;
         }
         const uint32_t heads = min((after - g.first_unit) * NORM_HEADS, o.heads);
-        for (uint32_t head = (first - g.first_unit) * NORM_HEADS; head < heads; head++) {
-            const uint32_t unit = g.first_unit + head / NORM_HEADS - cell.first_unit;
-            leave_sums<R>(cell, i, unit, unit + 1, (int32_t)(head % NORM_HEADS), head * (uint32_t)o.head_dim, own);
-        }
+        for (uint32_t head = (first - g.first_unit) * NORM_HEADS; head < heads; head++)
+            leave_sums<R>(cell, i, head * (uint32_t)o.head_dim, [&](int32_t number, real *sum) {
+                add_terms_of_head<R>(cell, head + (g.first_unit - cell.first_unit) * NORM_HEADS, number, own, sum);
+            });
     }
 }
 
@@ -346,12 +366,10 @@ template <class R> __device__ __forceinline__ void find_tokens(const norm_gradie
         const gradient_head<R> first(call, row, 0, i, 0);
         const bool rotates = first.action == TROPE_ROW_ROTATE;
         const auto head = [&](uint32_t of) { return gradient_head<R>(call, row, 0, i, of); };
-        const real rstd = first.reads_rstd() ? *first.rstd_place()
-                                             : first.rstd_of(first.add_heads([&](uint32_t of) {
-                                                   return rotates ? head(of).find_squares(own) : 0;
-                                               })),
-                   products =
-                       first.add_heads([&](uint32_t of) { return rotates ? head(of).find_products(own) : 0; });
+        const real rstd = first.reads_rstd() ? *first.rstd_place() : first.rstd_of(first.add_heads([&](uint32_t of) {
+            return rotates ? head(of).find_squares(own) : 0;
+        })),
+                   products = first.add_heads([&](uint32_t of) { return rotates ? head(of).find_products(own) : 0; });
         first.share_rstd(rstd);
         if (first.o.norm.slope)
             first.leave_slope(first.slope_of(products, rstd));

@@ -2,8 +2,9 @@
  *
  * Rows, numbered batch * tokens + token, are cut into runs. A unit is NORM_HEADS heads of an operand that follow each other (the last one
  * may have fewer), and the units with a norm, counted through all operands, are cut into slices. A cell is a slice of a run, and one
- * block has it. For each weight a unit of a row has one sum of its heads' terms, in fp32 (f64: double). For each operand the block adds
- * these, from place to place (norm_cells), to CELL_SUMS sums in turn, and leaves their total. Another kernel adds the totals in double.
+ * block has it. For each weight that heads share, a unit of a row has one sum of its heads' terms, in fp32 (f64: double). For each operand
+ * the block adds these, from place to place (norm_cells), to CELL_SUMS sums in turn, and leaves their total. For each weight of a head, the
+ * terms of a run are added one after another. Another kernel adds the totals in double.
  * All this follows from shapes alone, and the kernels by vectors and by elements have the same bits. */
 #ifndef TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
 #define TROPE_BWD_CUDA_NORM_GRADIENT_CALL_CUH
@@ -35,7 +36,6 @@ struct operand_gradient {
     uint32_t sums_at, columns;       /* its first column of sums, and those of a row */
     uint32_t first_slice;            /* with units of it */
     uint32_t slices;                 /* that leave sums of the same weights */
-    uint32_t axes;                   /* bit a: axis a drives a pair of it */
 };
 
 /* What cells leave: columns of COLUMN_SUMS sums that follow each other, so that what is added together lies together. */

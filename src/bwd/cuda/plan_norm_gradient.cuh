@@ -8,6 +8,9 @@
 
 /* Bytes of the coefficients of a run's rows at most, where weights are of each head. */
 #define MOST_RUN_BYTES 32768
+/* And the number of runs up to which they are short, of so many tokens at least. */
+#define LONG_RUNS 128
+#define SHORT_RUN 4
 
 static inline uint32_t heads_of(const trope_plan_operand &o)
 {
@@ -42,34 +45,47 @@ static inline uint32_t terms_of_places(uint32_t places)
     return ((uint32_t)quotient_up(places, CELL_SUMS) | 1) * CELL_SUMS;
 }
 
-/* A cell has about as many elements as a block by vectors has room for. Where weights are of each head, cells have many rows, because
- * each leaves a sum for each of its elements. */
+/* Whether a d_weight is wanted of weights that each head has of its own, or that all heads share. */
+static inline bool wants_weights(const trope_plan &plan, bool of_each_head)
+{
+    bool wants = false;
+    for (int i = 0; i < plan.operand_count; i++) {
+        const trope_plan_norm &n = plan.operands[i].norm;
+        wants = wants || (n.d_weight && (n.weight_of_head > 0) == of_each_head);
+    }
+    return wants;
+}
+
+/* A cell has about as many elements as a block by vectors has room for, or all of a token whose heads the block adds. Where weights are of
+ * each head, cells have many rows, because each leaves a sum for each of its elements; but not so many that few blocks are left. */
 static inline norm_cells plan_cells(const trope_plan &plan)
 {
     norm_cells c = {};
     int64_t most = 1;
-    bool per_head = false;
+    const int64_t rows = plan.batch * plan.tokens;
+    const bool per_head = wants_weights(plan, true);
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         c.units += units_of(o);
         most = std::max<int64_t>(most, o.head_dim);
-        per_head = per_head || (o.norm.d_weight && o.norm.weight_of_head);
     }
     if (!c.units)
         return c;
     const uint32_t lanes = power_of_two((uint32_t)quotient_up(most * plan.element_size, 2 * 16)),
                    fitting = std::max(NORM_THREADS / lanes, 1u);
-    c.slices = (uint32_t)quotient_up(c.units, per_head ? std::min(fitting, 4u) : fitting);
+    c.slices = any_adds_heads(plan) ? 1 : (uint32_t)quotient_up(c.units, per_head ? std::min(fitting, 4u) : fitting);
     c.slice_units = (uint32_t)quotient_up(c.units, c.slices);
     c.slices = (uint32_t)quotient_up(c.units, c.slice_units);
     c.run_rows = std::max(NORM_THREADS / (c.slice_units * lanes), 1u);
     while (c.run_rows > 1 && lanes * terms_of_places(count_places(plan, c.run_rows)) > NORM_TERMS)
         c.run_rows--;
     if (per_head)
-        c.run_rows = (uint32_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1)));
+        c.run_rows =
+            (uint32_t)std::min((int64_t)(MOST_RUN_BYTES / (4 * bytes_of_real(plan) * (size_t)std::max(plan.pairs, 1))),
+                               std::max<int64_t>(quotient_up(rows, LONG_RUNS), SHORT_RUN));
     c.run_rows = std::min(std::max(c.run_rows, 1u), (uint32_t)MOST_SEARCHED_ROWS);
     c.places = c.slices > 1 ? c.slice_units : count_places(plan, c.run_rows);
-    c.runs = (uint32_t)quotient_up(plan.batch * plan.tokens, c.run_rows);
+    c.runs = (uint32_t)quotient_up(rows, c.run_rows);
     return c;
 }
 
@@ -92,7 +108,6 @@ static inline int64_t plan_operand_gradients(const trope_plan &plan, const norm_
         g->columns = (uint32_t)quotient_up(trope_count_weights(&o), COLUMN_SUMS);
         g->first_slice = before / cells.slice_units;
         g->slices = o.norm.weight_of_head ? 1 : slices;
-        g->axes = axes_of(plan, o);
         if (g->is_wanted)
             columns += (int64_t)g->columns * g->slices;
         before = after;
@@ -157,32 +172,37 @@ struct norm_gradient_blocks : norm_blocks {
             call->x_is_alike && memcmp(&x.inner, &dy.inner, sizeof x - offsetof(block_tensor<int32_t>, inner)) == 0;
     }
 
-    static inline void cut(const trope_plan &plan, const block_form &, const norm_gradient_call &call, uint32_t, size_t,
+    static inline void cut(const trope_plan &plan, const block_form &form, const norm_gradient_call &call, uint32_t, size_t,
                            block_shape *shape)
     {
         const norm_cells cells = plan_cells(plan);
         shape->rows_of_block = cells.run_rows;
         shape->items_of_block = cells.slice_units * call.head_lanes;
+        if (form.walks) /* a block has a warp at least */
+            shape->items_of_block =
+                std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_lanes) * call.head_lanes);
     }
 
-    /* Room for the terms of d_weight. */
-    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned, block_shape *)
+    /* Room for the terms of d_weight, or for the sums of heads. */
+    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
+                                        block_shape *shape)
     {
-        bool wanted = false;
-        for (int i = 0; i < plan.operand_count; i++)
-            wanted = wanted || plan.operands[i].norm.d_weight;
-        return wanted ? 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS : 0;
+        return wants_weights(plan, false) ? 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS
+                                          : norm_blocks::bytes_of_terms(plan, form, threads, shape);
     }
 };
 
-/* Whether the pass by vectors can run a plan of norms. rounding: of the call, by which forward has rotated what is normalised after it. */
+/* Whether the pass by vectors can run a plan of norms. rounding: of the call, by which forward has rotated what is normalised after it.
+ * A block that adds heads has room for these alone. */
 static inline block_form form_of_norm_gradient(const trope_plan &plan, int32_t rounding)
 {
     block_form form = plan.operand_count ? form_of_norms(plan) : form_of(plan, false);
+    form.walks = wants_weights(plan, true);
+    form.vectors = form.vectors && (!form.walks || plan.dtype == TROPE_BF16) &&
+                   !(wants_weights(plan, false) && (form.walks || any_adds_heads(plan)));
     for (int i = 0; i < plan.operand_count; i++) {
         const trope_plan_operand &o = plan.operands[i];
         form.vectors = form.vectors && !o.accumulate && !(o.norm.is_after && rounding) &&
-                       !(o.norm.d_weight && o.norm.weight_of_head) &&
                        tensor_is_vector(plan, o.forward_src, o.forward_src_stride) &&
                        strides_are_usual(o.forward_src_stride);
     }

@@ -155,12 +155,14 @@ template <class R> struct lane_job {
 
     lane_job() = default;
 
-    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    /* of_row: of the block, if lanes or heads follow each other in it. */
+    __device__ __forceinline__ lane_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
+                                        uint32_t of_row)
     {
         if (R::ADDRESSES == ADDRESSES_SIMPLE || call.shape.is_simple)
-            find<ADDRESSES_SIMPLE>(call, first_row, rows);
+            find<ADDRESSES_SIMPLE>(call, first_row, rows, of_row);
         else
-            find<R::ADDRESSES>(call, first_row, rows);
+            find<R::ADDRESSES>(call, first_row, rows, of_row);
         to = NULL;
     }
 
@@ -309,9 +311,10 @@ template <class R> struct lane_job {
 
   private:
     template <int ADDRESSES>
-    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    __device__ __forceinline__ void find(const typename R::call &call, typename R::index first_row, uint32_t rows,
+                                         uint32_t of_row)
     {
-        item = find_item<!R::VECTORS, ADDRESSES>(call, rows);
+        item = find_item<!R::VECTORS, ADDRESSES>(call, rows, of_row);
         item.head *= R::HEADS;
         row = find_row<ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item.row);
         from = segment(call).src.base;

@@ -36,7 +36,8 @@ static inline bool writes_rest(const trope_plan &plan, const trope_plan_operand 
 
 static inline bool moves_operand(const trope_plan &plan, const trope_plan_operand &o)
 {
-    return (o.dst || o.norm.d_weight || trope_writes_sums(&o)) && (o.rotary_dim > 0 || o.norm.is_given || writes_rest(plan, o));
+    return (o.dst || o.norm.d_weight || trope_writes_sums(&o)) &&
+           (o.rotary_dim > 0 || o.norm.is_given || writes_rest(plan, o));
 }
 
 static inline bool moves_something(const trope_plan &plan)

@@ -7,14 +7,23 @@
 #include "core/norm.h"
 #include "fwd/cuda/norm_call.cuh"
 #include "fwd/cuda/rotate.cuh"
+#include "fwd/cuda/token_sums.cuh"
+
+/* The limit of a kernel whose blocks have NORM_THREADS, of which a multiprocessor should hold so many: those of a block with whole tokens
+ * have as many registers each. */
+constexpr block_limit norm_limit(int blocks)
+{
+    return {NORM_THREADS * blocks, 1};
+}
 
 /* ORDER: TROPE_NORM_..., or 0 for a kernel that has both. After the rotation a thread has more to keep in registers. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
-    static constexpr block_limit LIMIT = {NORM_THREADS, ORDER == TROPE_NORM_AFTER ? 4 : 6};
+    static constexpr block_limit LIMIT = norm_limit(ORDER == TROPE_NORM_AFTER ? 4 : 6);
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
+    static constexpr bool TOKENS = true; /* it can have norms over tokens */
 
     static __device__ __forceinline__ bool is_after(const norm_call &of)
     {
@@ -178,8 +187,8 @@ template <class R> struct head_sums {
         second[head] = sum_of_vector<R::PAIRS>(values.of[1]);
     }
 
-    /* The mean over each head. For all threads of a warp. (A sum of -0 becomes +0, as if a head were padded.) */
-    __device__ __forceinline__ void find_means(const norm_call &call, bool present, float *means)
+    /* Adds the lanes of each head. For all threads of a warp. (A sum of -0 becomes +0, as if a head were padded.) */
+    __device__ __forceinline__ void add_lanes(const norm_call &call, bool present)
     {
         if (call.any_idles && !present) {
 #pragma unroll
@@ -203,10 +212,16 @@ template <class R> struct head_sums {
             }
         }
 #pragma unroll
-        for (int h = 0; h < R::HEADS; h++) {
-            const float sum = trope_add(first[h], 0.0f);
-            means[h] = call.reciprocal != 0 ? trope_mul(sum, call.reciprocal) : sum / (float)call.head_dim;
-        }
+        for (int h = 0; h < R::HEADS; h++)
+            first[h] = trope_add(first[h], 0.0f);
+    }
+
+    /* After add_lanes: the mean over each head. */
+    __device__ __forceinline__ void find_means(const norm_call &call, float *means) const
+    {
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            means[h] = call.reciprocal != 0 ? trope_mul(first[h], call.reciprocal) : first[h] / (float)call.head_dim;
     }
 
   private:
@@ -232,9 +247,10 @@ template <class R> struct norm_job {
     float rstd[R::HEADS];
     uint32_t use; /* 0: there is no item, 1: it has no norm, 2: it has one */
 
-    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows)
+    __device__ __forceinline__ norm_job(const typename R::call &call, typename R::index first_row, uint32_t rows,
+                                        uint32_t row)
     {
-        of[0] = lane_job<R>(call, first_row, rows);
+        of[0] = lane_job<R>(call, first_row, rows, row);
 #pragma unroll
         for (int h = 1; h < R::HEADS; h++) {
             const typename R::segment &s = segment(call);
@@ -296,12 +312,17 @@ template <class R> struct norm_job {
             of[h].row = find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)item().row);
     }
 
+    /* Of the row: batch * tokens + token. */
+    __device__ __forceinline__ int64_t find_number(const typename R::call &call)
+    {
+        find_row_again(call);
+        return of[0].row.batch(call.shape) * call.plan.plan.tokens + of[0].row.token(call.shape);
+    }
+
     __device__ __forceinline__ float *rstd_place(const typename R::call &call, int h)
     {
-        const trope_plan &plan = call.plan.plan;
-        find_row_again(call);
-        const int64_t row = of[h].row.batch(call.shape) * plan.tokens + of[h].row.token(call.shape);
-        return norm(call).rstd + row * segment(call).heads + of[h].item.head;
+        const int64_t row = find_number(call);
+        return norm(call).rstd + (R::TOKENS && call.is_token ? row : row * segment(call).heads + of[h].item.head);
     }
 
     __device__ __forceinline__ void load(const typename R::call &call)
@@ -311,10 +332,50 @@ template <class R> struct norm_job {
             of[h].load(call);
     }
 
-    /* Finds the rstd of the heads whose squares these are. For all threads of a warp. */
+    /* Finds the rstd of the heads whose squares these are, or leaves their sums to find_token_rstd. For all threads of a warp. */
     __device__ __forceinline__ void find_rstd(const typename R::call &call, head_sums<R> *squares)
     {
-        squares->find_means(call, is_present(), rstd);
+        squares->add_lanes(call, is_present());
+        if (R::TOKENS && call.adds_heads && !call.reads_rstd)
+            return leave_sums(call, *squares);
+        squares->find_means(call, rstd);
+        find_rstd_of_means(call);
+    }
+
+    /* The same of the token, where the block adds its heads. `row`: of the block, the first one of its threads. For all threads of the
+     * block. */
+    __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_row, uint32_t row,
+                                                    uint32_t count, bool is_given)
+    {
+        if (!R::TOKENS || !call.adds_heads || call.reads_rstd)
+            return;
+        add_tokens<R>(call, first_row, row, count, is_given);
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            rstd[h] = mean_of_token(call);
+        find_rstd_of_means(call);
+    }
+
+    /* For add_tokens. */
+    __device__ __forceinline__ void leave_sums(const typename R::call &call, const head_sums<R> &sums) const
+    {
+        if (!has_norm() || item().lane)
+            return;
+#pragma unroll
+        for (int h = 0; h < R::HEADS; h++)
+            if (of[h].item.present)
+                token_room(call, threadIdx.z)[norm(call).heads_at + of[h].item.head] = sums.first[h];
+    }
+
+    /* After add_tokens. */
+    __device__ __forceinline__ float mean_of_token(const typename R::call &call) const
+    {
+        return token_room(call, threadIdx.z)[call.token_heads + item().segment];
+    }
+
+    /* rstd has means. */
+    __device__ __forceinline__ void find_rstd_of_means(const typename R::call &call)
+    {
         const bool reads = call.has_rstd && has_norm() && norm(call).rstd && norm(call).reads_rstd;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
@@ -365,7 +426,7 @@ template <class R> struct norm_job {
             return;
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
-            if (of[h].item.present)
+            if (of[h].item.present && !(R::TOKENS && call.is_token && of[h].item.head))
                 *rstd_place(call, h) = rotates ? rstd[h] : 0;
     }
 
@@ -476,7 +537,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
-    norm_job<R> job(call, first_row, rows);
+    norm_job<R> job(call, first_row, rows, threadIdx.z);
     typename R::lane *of_heads[R::HEADS] = {&job.of[0].v, &job.of[1].v};
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
@@ -488,7 +549,10 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     lane_values<R> x[R::HEADS];
     if (R::is_after(call))
         job.template rotate_first<false>(call, action, of_heads, x);
-    if (job.has_norm()) {
+    job.find_token_rstd(call, first_row, 0, rows, true);
+    if (job.has_norm() && !job.segment(call).dst.base) {
+        /* (Only token_sums are wanted.) */
+    } else if (job.has_norm()) {
         const bool rotates = action == TROPE_ROW_ROTATE;
         job.write_rstd(call, rotates);
         if (rotates && (R::PLAIN || (call.plan.plan.rounding == TROPE_ROUND_ONCE && !own)))

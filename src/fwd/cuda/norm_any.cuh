@@ -263,7 +263,7 @@ template <class R> struct any_head {
                 if (lane == 0)
                     some[i] = found;
                 if (lane == 0 && o.norm.sums && !read)
-                    *sum_place(first + i) = from_real<sizeof(real) == 8 ? TROPE_F64 : TROPE_F32>(found);
+                    *sum_place(first + i) = from_real < sizeof(real) == 8 ? TROPE_F64 : TROPE_F32 > (found);
             }
             __syncthreads();
             for (uint32_t i = 0; i < count; i += 32)
@@ -359,9 +359,8 @@ __device__ __forceinline__ typename R::real find_token_rstd(const norm_any_call 
     const any_head<R> first(call, o, row, 0);
     if (first.reads_rstd())
         return *first.rstd_place();
-    return first.rstd_of(first.add_heads([&](uint32_t head) {
-        return action == TROPE_ROW_ROTATE ? any_head<R>(call, o, row, head).find_squares(own) : 0;
-    }));
+    return first.rstd_of(first.add_heads(
+        [&](uint32_t head) { return action == TROPE_ROW_ROTATE ? any_head<R>(call, o, row, head).find_squares(own) : 0; }));
 }
 
 template <class R>

@@ -12,6 +12,12 @@
 #define NORM_HEADS   2
 #define NORM_THREADS 160
 
+/* Threads of a block that has whole tokens, at most; heads that it can add; and floats of shared memory of a row of it
+ * (token_sums.cuh). */
+#define TOKEN_THREADS          480
+#define TOKEN_HEADS_BY_VECTORS 1024
+#define TOKEN_ROOM(heads)      ((heads) + USUAL_SEGMENTS)
+
 /* The norm of a segment. */
 struct block_norm {
     uint32_t is_given, rotates;
@@ -19,6 +25,13 @@ struct block_norm {
     uint32_t reads_rstd;
     const char *weight; /* NULL: none */
     float *rstd;        /* NULL: kept nowhere */
+    uint32_t axes;      /* bit a: axis a drives a pair of it, without whose position nothing of the head is a number */
+    /* Over a token: */
+    uint32_t heads_at;  /* where the sums of its heads begin, in a row of the block */
+    uint32_t sums_read; /* heads of all ranks */
+    float elements;     /* of all its heads */
+    float *sums;        /* the caller's token_sums, or NULL */
+    const float *slope; /* backward: of each token, or NULL: the block finds it */
 };
 
 /* What all heads with a norm have in common. */
@@ -31,7 +44,11 @@ struct norm_call : usual_call {
     uint32_t head_dim;
     float reciprocal; /* of head_dim, if that is a power of two: a division is one product */
     float eps;
-    uint32_t has_rstd; /* some segment has */
+    uint32_t has_rstd;   /* some segment has */
+    uint32_t reads_rstd; /* all that have a norm read it */
+    uint32_t is_token;   /* the norms are over tokens */
+    uint32_t adds_heads; /* and the block adds their heads */
+    uint32_t token_heads;
     block_norm norms[USUAL_SEGMENTS];
 };
 

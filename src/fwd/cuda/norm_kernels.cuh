@@ -35,10 +35,15 @@
                                 TROPE_NORM_AFTER),                                                                         \
             OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
     }
+/* FEW for f32, and NO fast ones for f16. */
 #define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
         {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {NULL, NULL},                \
             OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
+    }
+#define NO_FAST_NORM_KERNELS(name, DTYPE)                                                                                  \
+    {                                                                                                                      \
+        {}, {NULL, NULL}, OTHER_NORM_KERNELS(name, DTYPE)                                                                  \
     }
 
 #endif

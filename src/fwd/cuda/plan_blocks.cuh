@@ -39,6 +39,7 @@ struct block_form {
     bool alone;         /* threads share nothing: rotate_alone.cuh */
     bool splits;        /* pairs side by side: a lane's vectors are in either half of the window, as memory moves them */
     bool searches_long; /* ROWS_SEARCHED_GENERIC */
+    bool walks;         /* threads go through the rows of their block */
 };
 
 /* Whether they can be: it is the same for all operands. */
@@ -388,21 +389,22 @@ static inline block_launch plan_blocks(const trope_plan &plan, const block_form 
     BLOCKS::cut(plan, form, *call, together, bytes_of_row + bytes_of_block_rows(plan, 1), shape);
     plan_units(call);
     shape->is_simple = is_simple(plan, *call);
-    const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block;
+    const uint32_t rows = shape->rows_of_block, items = shape->items_of_block, lanes = items / shape->units_of_block,
+                   together_rows = form.walks ? 1 : rows;
     shape->rotating_slices = (uint32_t)quotient_up(rotating, items);
     shape->summing_slices = (uint32_t)quotient_up(summing, items);
     shape->second_at = rows * shape->couples_of_row;
     shape->rows_at = (uint32_t)quotient_up((int64_t)(rows * bytes_of_row), 16) * 16;
     shape->terms_at = shape->rows_at + (uint32_t)quotient_up((int64_t)bytes_of_block_rows(plan, rows), 16) * 16;
-    l.shared_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, rows * items, shape);
+    l.shared_bytes = shape->terms_at + BLOCKS::bytes_of_terms(plan, form, together_rows * items, shape);
     const int64_t blocks = quotient_up(shape->rows, rows),
                   slices = quotient_up(shape->items, items) * BLOCKS::copying_slices(*call);
     l.threads = shape->neighbours == NEAR_ROWS ? dim3(rows, items)
-                : shape->is_uniform            ? dim3(lanes, items / lanes, rows)
-                                               : dim3(items, 1, rows);
+                : shape->is_uniform            ? dim3(lanes, items / lanes, together_rows)
+                                               : dim3(items, 1, together_rows);
     shape->slices_first = slices > 1 && blocks <= MOST_GRID_ROWS && rows_together(plan, shape->neighbours) == 1;
     l.blocks = shape->slices_first ? dim3((unsigned)slices, (unsigned)blocks) : dim3((unsigned)blocks, (unsigned)slices);
-    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && rows * items <= form.most &&
+    l.fits = blocks <= INT32_MAX && slices <= MOST_GRID_ROWS && together_rows * items <= form.most &&
              l.shared_bytes <= ASKED_SHARED_BYTES;
     return l;
 }

@@ -17,15 +17,6 @@ static inline head_tensor plan_head_tensor(const trope_plan &plan, const void *b
     return t;
 }
 
-/* The axes that drive the pairs of an operand, a bit each. */
-static inline uint32_t axes_of(const trope_plan &plan, const trope_plan_operand &o)
-{
-    uint32_t axes = 0;
-    for (int pair = 0; pair < o.rotary_dim / 2; pair++)
-        axes |= 1u << trope_pair_axis(&plan, pair);
-    return axes;
-}
-
 static inline head_operand plan_head_operand(const trope_plan &plan, const trope_plan_operand &o)
 {
     head_operand h = {};

@@ -28,7 +28,7 @@ struct usual_norm {
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
         return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
-               !o.norm.is_token &&
+               o.norm.is_token == head->norm.is_token && o.norm.sums_read <= TOKEN_HEADS_BY_VECTORS &&
                (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && o.rotary_offset == head->rotary_offset)) &&
                (!o.norm.weight ||
                 (o.norm.weight_dtype == of_weights.weight_dtype && o.norm.plus_one == of_weights.plus_one &&
@@ -50,6 +50,20 @@ static inline uint32_t join_of_heads(const trope_plan &plan, const block_form &f
     return whole && power_of_two((uint32_t)half) == (uint32_t)half ? (uint32_t)half : 0;
 }
 
+/* Whether a norm over tokens does not know what all heads of a token have: its rstd, and in backward its slope. */
+static inline bool adds_heads(const trope_plan_norm &n)
+{
+    return n.is_token && !(n.is_backward ? n.slope != NULL : n.reads_rstd);
+}
+
+static inline bool any_adds_heads(const trope_plan &plan)
+{
+    bool any = false;
+    for (int i = 0; i < plan.operand_count; i++)
+        any = any || adds_heads(plan.operands[i].norm);
+    return any;
+}
+
 /* Whether heads that are normalised after their rotation can be by vectors: those that are rotated plainly, and not poisoned whatever
  * their rstd is. */
 static inline bool can_be_after(const trope_plan &plan)
@@ -58,41 +72,6 @@ static inline bool can_be_after(const trope_plan &plan)
     for (int i = 0; i < plan.operand_count; i++)
         reads = reads || plan.operands[i].norm.reads_rstd;
     return rotates_plainly(plan) && !(reads && plan.angles.source != TROPE_ANGLES_PHASE);
-}
-
-/* By vectors where all heads with a norm are alike, and each is in one warp. */
-static inline block_form form_of_norms(const trope_plan &plan)
-{
-    block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
-    const usual_norm usual(plan);
-    bool alike = form.vectors && plan.interleaved_src == plan.interleaved_dst &&
-                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
-                 (!usual.head->norm.is_after || can_be_after(plan));
-    for (int i = 0; i < plan.operand_count; i++)
-        alike = alike && (!plan.operands[i].norm.is_given || usual.has(plan, plan.operands[i]));
-    if (!alike)
-        return form_of(plan, false);
-    form.splits = form.splits && join_of_heads(plan, form);
-    form.most = form.threads = form.items = NORM_THREADS;
-    return join_of_heads(plan, form) ? form : form_of(plan, false);
-}
-
-/* The kernel of a plan with such a form. ROWS_SEARCHED_GENERIC also has what is usual to search, but not to address. */
-static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
-                                                        const block_form &form)
-{
-    row_kind rows = kind_of_rows(plan);
-    if (!form.vectors)
-        return &kernels.elements;
-    const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
-    if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
-        rows = ROWS_SEARCHED_GENERIC;
-    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const fast = !is_fast                                 ? &kernels.vectors
-                                          : !usual_norm(plan).head->norm.is_after  ? &kernels.fast[rows][!has_phases]
-                                          : rows == ROWS_FROM_TOKENS && has_phases ? &kernels.after
-                                                                                   : &kernels.vectors;
-    return fast->function ? fast : &kernels.vectors;
 }
 
 struct norm_blocks : rotation_blocks {
@@ -114,6 +93,10 @@ struct norm_blocks : rotation_blocks {
         call->reciprocal = power_of_two(call->head_dim) == call->head_dim ? 1.0f / (float)o.head_dim : 0;
         call->eps = (float)o.norm.eps;
         call->has_rstd = 0;
+        call->reads_rstd = 1;
+        call->is_token = o.norm.is_token != 0;
+        call->adds_heads = any_adds_heads(plan);
+        call->token_heads = 0;
     }
 
     static inline void fill(const trope_plan_operand &o, uint32_t number, norm_call *call)
@@ -129,10 +112,80 @@ struct norm_blocks : rotation_blocks {
             n.reads_rstd = o.norm.reads_rstd != 0;
             n.weight = (const char *)o.norm.weight;
             n.rstd = (float *)o.norm.rstd;
+            n.axes = o.norm.is_after || o.norm.is_backward ? axes_of(call->plan.plan, o) : 0;
+            n.heads_at = call->token_heads;
+            n.sums_read = (uint32_t)o.norm.sums_read;
+            n.elements = (float)o.norm.elements;
+            n.sums = (float *)o.norm.sums;
+            n.slope = (const float *)o.norm.slope;
+            call->token_heads += s->heads;
+            call->reads_rstd = call->reads_rstd && n.rstd && n.reads_rstd;
         }
         call->has_rstd = call->has_rstd || n.rstd;
         call->norms[number] = n;
     }
+
+    /* A block that adds heads has all of a token. */
+    static inline void cut(const trope_plan &plan, const block_form &form, const norm_call &call, uint32_t together,
+                           size_t bytes_of_row, block_shape *shape)
+    {
+        const uint32_t of_head = shape->is_uniform ? call.segments[0].lanes.divisor : 1;
+        if (!call.adds_heads)
+            return rotation_blocks::cut(plan, form, call, together, bytes_of_row, shape);
+        shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), of_head) * of_head;
+        shape->rows_of_block = std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_ROWS);
+    }
+
+    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &, unsigned, block_shape *shape)
+    {
+        size_t heads = 0;
+        for (int i = 0; i < plan.operand_count; i++)
+            if (plan.operands[i].norm.is_given)
+                heads += (size_t)plan.operands[i].groups * (size_t)plan.operands[i].heads_per_group;
+        return any_adds_heads(plan) ? shape->rows_of_block * TOKEN_ROOM(heads) * sizeof(float) : 0;
+    }
 };
+
+/* By vectors where all heads with a norm are alike, and each is in one warp; and where one block can have all heads of a token, if it
+ * must add them. */
+static inline block_form form_of_norms(const trope_plan &plan)
+{
+    block_form form = form_of(plan, can_be_vectors(plan) && pairs_are_usual(plan));
+    const usual_norm usual(plan);
+    bool alike = form.vectors && plan.interleaved_src == plan.interleaved_dst &&
+                 usual.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
+                 (!usual.head->norm.is_after || can_be_after(plan));
+    for (int i = 0; i < plan.operand_count; i++)
+        alike = alike && (!plan.operands[i].norm.is_given || usual.has(plan, plan.operands[i]));
+    if (!alike)
+        return form_of(plan, false);
+    form.splits = form.splits && join_of_heads(plan, form);
+    form.most = form.threads = form.items = NORM_THREADS;
+    bool fits = join_of_heads(plan, form) != 0;
+    if (fits && any_adds_heads(plan)) {
+        norm_call call;
+        form.most = TOKEN_THREADS;
+        fits = plan_blocks<norm_blocks>(plan, form, &call).fits;
+    }
+    return fits ? form : form_of(plan, false);
+}
+
+/* The kernel of a plan with such a form. ROWS_SEARCHED_GENERIC also has what is usual to search, but not to address. */
+static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
+                                                        const block_form &form)
+{
+    row_kind rows = kind_of_rows(plan);
+    if (!form.vectors)
+        return &kernels.elements;
+    const uint32_t lanes = (uint32_t)(usual_norm(plan).head->head_dim / form.pairs_of_lane / 2);
+    if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
+        rows = ROWS_SEARCHED_GENERIC;
+    const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
+    const trope_cuda_kernel *const fast = !is_fast                                 ? &kernels.vectors
+                                          : !usual_norm(plan).head->norm.is_after  ? &kernels.fast[rows][!has_phases]
+                                          : rows == ROWS_FROM_TOKENS && has_phases ? &kernels.after
+                                                                                   : &kernels.vectors;
+    return fast->function ? fast : &kernels.vectors;
+}
 
 #endif

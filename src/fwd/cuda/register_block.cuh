@@ -164,7 +164,7 @@ enum address_kind { ADDRESSES_SIMPLE, ADDRESSES_OF_ONE_ENTRY, ADDRESSES_ANY };
 
 /* ANY_ORDER: not only lanes may be neighbours. */
 template <bool ANY_ORDER, int ADDRESSES, class CALL>
-__device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
+__device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows, uint32_t row)
 {
     const block_shape &shape = call.shape;
     const bool is_uniform = ADDRESSES == ADDRESSES_SIMPLE || shape.is_uniform,
@@ -172,7 +172,7 @@ __device__ __forceinline__ block_item find_item(const CALL &call, uint32_t rows)
     const uint32_t unit =
         slice_of_block(shape) * shape.units_of_block + (is_uniform || by_rows ? threadIdx.y : threadIdx.x);
     block_item it;
-    it.row = by_rows ? threadIdx.x : threadIdx.z;
+    it.row = by_rows ? threadIdx.x : row;
     it.segment = find_segment(call, unit);
     const auto &s = call.segments[it.segment];
     const uint32_t of_segment = unit - call.first_unit[it.segment];

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
-    lane_job<R> job(call, first_row, rows);
+    lane_job<R> job(call, first_row, rows, threadIdx.z);
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, [&]() { job.prepare(call); }, []() {});
     const int32_t action = action_of_row<R>(call, job.item.row);

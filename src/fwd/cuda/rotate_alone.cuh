@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(ALONE_THREADS, 5)
     const cuda_plan &p = call.plan;
     const int32_t first_row = (int32_t)block_of_rows(shape) * (int32_t)shape.rows_of_block;
     const uint32_t rows = (uint32_t)min((int32_t)shape.rows_of_block, (int32_t)shape.rows - first_row);
-    lane_job<R> job(call, first_row, rows);
+    lane_job<R> job(call, first_row, rows, threadIdx.z);
     const bool rotates = job.item.present && job.segment(call).rotates,
                has_phases = p.plan.angles.source == TROPE_ANGLES_PHASE, is_early = has_phases || p.from_tokens;
     const uint32_t lane = rotates ? job.item.lane : 0;

@@ -42,6 +42,15 @@ static inline int cut_head(const trope_plan &plan, const trope_plan_operand &o, 
     return count;
 }
 
+/* The axes that drive the pairs of an operand, a bit each. */
+static inline uint32_t axes_of(const trope_plan &plan, const trope_plan_operand &o)
+{
+    uint32_t axes = 0;
+    for (int pair = 0; pair < o.rotary_dim / 2; pair++)
+        axes |= 1u << trope_pair_axis(&plan, pair);
+    return axes;
+}
+
 static inline bool rearranges_in_place(const trope_plan &plan)
 {
     bool in_place = false;

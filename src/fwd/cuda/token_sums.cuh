@@ -1,0 +1,74 @@
+/* Norms over tokens on CUDA, by vectors: a block has all heads of its tokens. Their threads leave the sum of each head in shared memory,
+ * and a warp adds those of a token and an operand. */
+#ifndef TROPE_FWD_CUDA_TOKEN_SUMS_CUH
+#define TROPE_FWD_CUDA_TOKEN_SUMS_CUH
+
+#include "fwd/cuda/find_coefficients.cuh"
+#include "fwd/cuda/norm_call.cuh"
+
+/* In shared memory, of a row of the block's threads: the sum of each head, then the mean of each segment. */
+__device__ __forceinline__ float *token_room(const norm_call &call, uint32_t row)
+{
+    return (float *)(shared + call.shape.terms_at) + row * TOKEN_ROOM(call.token_heads);
+}
+
+/* The tree over at most TOKEN_HEADS_BY_VECTORS values. For all threads of a warp. */
+template <class VALUE> __device__ __forceinline__ float add_in_warp(uint32_t count, VALUE value)
+{
+    const uint32_t lane = thread_of_warp();
+    float total = 0;
+    for (uint32_t first = 0; first < count; first += 32) {
+        float sum = first + lane < count ? value(first + lane) : 0;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2)
+            sum = trope_add(sum, __shfl_xor_sync(UINT32_MAX, sum, step));
+        if (lane == first / 32)
+            total = sum;
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2)
+        total = trope_add(total, __shfl_xor_sync(UINT32_MAX, total, step));
+    return total;
+}
+
+/* Leaves the mean of a segment in a row of the block's threads, which is this row of the block. The caller's token_sums receive the heads'
+ * sums, or have those of all ranks, if these are such sums (IS_GIVEN). For all threads of a warp. */
+template <class R>
+__device__ __forceinline__ void add_token(const typename R::call &call, float *room, uint32_t segment,
+                                          typename R::index first_row, uint32_t row, bool is_given)
+{
+    const block_norm &n = call.norms[segment];
+    const uint32_t heads = call.segments[segment].heads, lane = thread_of_warp();
+    const block_row<typename R::index> at =
+        find_row<R::ADDRESSES, typename R::index>(call.shape, first_row + (typename R::index)row);
+    const bool rotates = action_of_row<R>(call, row) == TROPE_ROW_ROTATE;
+    const int64_t rows = call.plan.plan.batch * call.plan.plan.tokens;
+    float *const sums = n.sums + at.batch(call.shape) * call.plan.plan.tokens + at.token(call.shape);
+    const bool reads = is_given && n.sums_read, writes = is_given && n.sums && !n.sums_read;
+    for (uint32_t head = lane; writes && head < heads; head += 32)
+        sums[head * rows] = rotates ? room[n.heads_at + head] : 0;
+    float mean = add_in_warp(reads ? n.sums_read : heads, [&](uint32_t head) {
+                     return reads ? sums[head * rows] : room[n.heads_at + head];
+                 }) /
+                 n.elements;
+    if (!IS_DIRECT<R> && n.axes && rotates && !has_positions<R>(call, n.axes, row))
+        mean = NAN;
+    if (lane == 0)
+        room[call.token_heads + segment] = mean;
+}
+
+/* Adds what threads have left of rows [row, row + count) of the block. For all threads of the block. */
+template <class R>
+__device__ __forceinline__ void add_tokens(const typename R::call &call, typename R::index first_row, uint32_t row,
+                                           uint32_t count, bool is_given)
+{
+    const uint32_t segments = call.shape.segments, warps = threads_of_block() / 32; /* whole ones */
+    __syncthreads();
+    if (thread_of_block() / 32 < warps)
+        for (uint32_t i = thread_of_block() / 32; i < count * segments; i += warps)
+            if (call.norms[i % segments].is_given)
+                add_token<R>(call, token_room(call, i / segments), i % segments, first_row, row + i / segments, is_given);
+    __syncthreads();
+}
+
+#endif
