@@ -92,6 +92,23 @@ double value_load(int32_t type, const void *data, int64_t i)
     }
 }
 
+/* Both from the bits of a double, because ldexp and frexp would take most of the time of filling a tensor. The exponents here
+ * are those of normal numbers; a subnormal x counts as the smallest of them. */
+static int exponent_of(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 2047) - 1023;
+}
+
+static double power_of_two(int exponent)
+{
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Rounds to a type of 16 bits: by scaling, so that the mantissa is a whole number and rint rounds it. */
 static uint64_t to_16_bits(int32_t type, double x)
 {
@@ -102,11 +119,9 @@ static uint64_t to_16_bits(int32_t type, double x)
         return infinity | 1u << (t->mantissa - 1);
     if (isinf(x) || x == 0)
         return sign | (x == 0 ? 0 : infinity);
-    int exponent;
-    frexp(x, &exponent);
-    exponent = exponent - 1 < t->smallest ? t->smallest : exponent - 1;
+    const int own = exponent_of(x), exponent = own < t->smallest ? t->smallest : own;
     /* With the leading 1 of a normal number counted as one step of the exponent, a carry moves to the next one. */
-    const uint64_t steps = (uint64_t)rint(ldexp(fabs(x), t->mantissa - exponent));
+    const uint64_t steps = (uint64_t)rint(fabs(x) * power_of_two(t->mantissa - exponent));
     const uint64_t bits = ((uint64_t)(exponent - t->smallest) << t->mantissa) + steps;
     return sign | (bits > infinity ? infinity : bits);
 }
