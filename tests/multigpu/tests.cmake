@@ -46,6 +46,10 @@ endfunction()
 multigpu_long(threads_6 threads_8 failures)
 # Phases wait for each other by the clock: with another test on the same processors, they would be waiting for that.
 set_tests_properties(multigpu_failures PROPERTIES RUN_SERIAL ON)
+foreach(mistake gather axis reduce)
+  multigpu_script(break_${mistake} breaks.py TROPE_MULTIGPU_BREAK=${mistake}
+                  "TROPE_MULTIGPU_ONLY=norm-after/bf16 norm-token/bf16")
+endforeach()
 foreach(mistake rank layout chunk sin cu_seqlens local bit)
   multigpu_script(break_${mistake} breaks.py TROPE_MULTIGPU_BREAK=${mistake})
   if(NOT mistake MATCHES "^(rank|bit)$")

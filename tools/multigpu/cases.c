@@ -47,6 +47,16 @@ static const struct {
 } additions[] = {{"mla", CASE_KEYS_SHARED, 0}, {"accumulate", CASE_KEYS_SPLIT, 1}, {"mla-accumulate", CASE_KEYS_SHARED, 1}};
 enum { ADDITIONS = sizeof additions / sizeof additions[0] };
 
+/* verify_angles.c needs pairs that keep their length where the norm is after the rotation, as with inv_freq. */
+static const struct {
+    const form *form;
+    const char *name;
+    case_norm norm;
+} norms[] = {{&forms[2], "packed-norm", CASE_NORM_HEAD},
+             {&forms[3], "starts-norm-after", CASE_NORM_AFTER},
+             {&forms[1], "padded-norm-token", CASE_NORM_TOKEN}};
+enum { NORMS = sizeof norms / sizeof norms[0] };
+
 static split_case make_case(const char *split, int32_t splits, const form *f)
 {
     split_case c = {.split = split,
@@ -118,6 +128,23 @@ static int add_context_sums(split_case *cases, const char *split, int32_t splits
     return count;
 }
 
+/* Each norm, and under context parallel each layout with one of them. Token sums are gathered from ranks that each have
+ * heads of their own; the other norms have K heads that several ranks share. */
+static int add_norms(split_case *cases, const char *split, int32_t splits)
+{
+    int count = 0;
+    for (int l = 0; l < (splits & SPLIT_CONTEXT ? LAYOUTS : NORMS); l++) {
+        split_case *c = &cases[count++];
+        *c = make_case(split, splits, norms[l % NORMS].form);
+        c->norm = norms[l % NORMS].norm;
+        c->keys = splits & SPLIT_TENSOR && c->norm != CASE_NORM_TOKEN ? CASE_KEYS_REPLICATED : CASE_KEYS_SPLIT;
+        c->cp_layout = splits & SPLIT_CONTEXT ? layouts[l].id : 0;
+        snprintf(c->variant, sizeof c->variant, "%s%s%s", c->cp_layout ? layouts[l].name : "", c->cp_layout ? "-" : "",
+                 norms[l % NORMS].name);
+    }
+    return count;
+}
+
 int cases_list(split_case *cases)
 {
     int n = add_plain(cases, "dp", SPLIT_DATA, UNTIL_PACKED);
@@ -130,6 +157,12 @@ int cases_list(split_case *cases)
     n += add_context_sums(cases + n, "tp-x-cp", SPLIT_TENSOR | SPLIT_CONTEXT, UNTIL_PACKED);
     n += add_context(cases + n, "dp-x-tp-x-cp", SPLIT_ALL, UNTIL_PACKED);
     n += add_context_sums(cases + n, "dp-x-tp-x-cp", SPLIT_ALL, DENSE_AND_PADDED);
+    n += add_norms(cases + n, "dp", SPLIT_DATA);
+    n += add_norms(cases + n, "tp", SPLIT_TENSOR);
+    n += add_norms(cases + n, "cp", SPLIT_CONTEXT);
+    n += add_norms(cases + n, "dp-x-tp", SPLIT_DATA | SPLIT_TENSOR);
+    n += add_norms(cases + n, "tp-x-cp", SPLIT_TENSOR | SPLIT_CONTEXT);
+    n += add_norms(cases + n, "dp-x-tp-x-cp", SPLIT_ALL);
     return n;
 }
 

@@ -28,6 +28,14 @@ typedef enum case_keys {
     CASE_KEYS_SHARED      /* as many as Q heads, from one in memory that every rank has: MLA's k_pe */
 } case_keys;
 
+/* The norm of q and k. */
+typedef enum case_norm {
+    CASE_NORM_NONE,
+    CASE_NORM_HEAD,  /* of each head, before the rotation, with one weight for all heads */
+    CASE_NORM_AFTER, /* the same after the rotation */
+    CASE_NORM_TOKEN  /* of all heads of a token, before the rotation, with a weight for each head */
+} case_norm;
+
 enum { SPLIT_DATA = 1, SPLIT_TENSOR = 2, SPLIT_CONTEXT = 4 };
 
 typedef struct split_case {
@@ -39,11 +47,12 @@ typedef struct split_case {
     case_positions positions;
     case_angles angles;
     case_keys keys;
+    case_norm norm;
     int32_t accumulate; /* dx is added to what is there */
     int32_t pairing, pairing_out, rotary_dim, rotary_offset;
 } split_case;
 
-#define CASES_MAX 128
+#define CASES_MAX 160
 
 /* Writes all cases and returns their number. */
 int cases_list(split_case *cases);

@@ -30,6 +30,8 @@ struct communicator {
     int is_thread; /* the ranks are threads of one process */
     watch *watch;
     gather_function all_gather;
+    /* The same in the order of a GPU's stream, without waiting for the GPU; NULL for host memory. */
+    int (*queue_gather)(communicator *c, const void *mine, void *all, size_t bytes, void *stream);
     sum_function sum;
     ring_function ring;
     void (*close)(communicator *c);

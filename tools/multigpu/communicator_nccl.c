@@ -56,6 +56,12 @@ static int all_gather(communicator *base, const void *mine, void *all, size_t by
            finish(c, ncclAllGather(mine, all, bytes, ncclUint8, c->comm, c->stream), "ncclAllGather", c->stream);
 }
 
+static int queue_gather(communicator *base, const void *mine, void *all, size_t bytes, void *stream)
+{
+    nccl_communicator *c = (nccl_communicator *)base;
+    return finish(c, ncclAllGather(mine, all, bytes, ncclUint8, c->comm, (cudaStream_t)stream), "ncclAllGather", NULL);
+}
+
 static int sum(communicator *base, void *values, int64_t count, int32_t dtype)
 {
     nccl_communicator *c = (nccl_communicator *)base;
@@ -123,6 +129,7 @@ communicator *communicator_nccl(communicator *host)
         return NULL;
     }
     c->base = (communicator){.rank = host->rank, .size = host->size, .watch = host->watch, .all_gather = all_gather};
+    c->base.queue_gather = queue_gather;
     c->base.sum = sum;
     c->base.ring = ring;
     c->base.close = close_nccl;

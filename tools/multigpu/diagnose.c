@@ -35,16 +35,17 @@ static int explains(const inquiry *q, mistake m, int *is_same)
     const rank_place place = problem_place(q->mine->s.p, q->rank);
     call c;
     outcome o;
-    char *bits = rank_malloc(r, q->mine->bytes);
+    const size_t bytes = q->mine->result_bytes;
+    char *bits = rank_malloc(r, bytes);
     watch_note(r->watch, 0, "looking for the cause");
     int failed = !bits || call_open(&c, r, q->mine->s.p, &place, m);
     if (!failed) {
-        failed = call_run(&c, q->backward, &o) || rank_download(r, bits, c.result[q->backward], c.bytes);
+        failed = call_run_alone(&c, q->mine, q->backward, &o) || rank_download(r, bits, c.result[q->backward], bytes);
         call_close(&c);
     }
     if (!failed)
         *is_same = outcome_equal(&o, &q->found->outcomes[q->rank]) &&
-                   !memcmp(bits, q->found->results + (size_t)q->rank * q->mine->bytes, q->mine->bytes);
+                   !memcmp(bits, q->found->results + (size_t)q->rank * bytes, bytes);
     free(bits);
     return failed;
 }
@@ -86,7 +87,8 @@ static int try_layouts(const inquiry *q, finding *f)
 
 static int try_all(const inquiry *q, finding *f)
 {
-    static const mistake_kind plain[] = {MISTAKE_CHUNK, MISTAKE_SIN, MISTAKE_CU_SEQLENS, MISTAKE_LOCAL};
+    static const mistake_kind plain[] = {MISTAKE_CHUNK, MISTAKE_SIN,    MISTAKE_CU_SEQLENS,
+                                         MISTAKE_LOCAL, MISTAKE_GATHER, MISTAKE_AXIS};
     const problem *p = q->mine->s.p;
     const int32_t own = problem_place(p, q->rank).cp;
     *f = (finding){.cp_rank = -1};
@@ -150,6 +152,10 @@ static void say_causes(const problem *p, const int32_t *suspects, const finding 
         say(result, "cu_seqlens: the data is stored padded, but cu_seqlens_padded was not given");
     if (result->causes & 1u << MISTAKE_LOCAL)
         say(result, "local: every rank counts its positions from 0, cp_size was not given");
+    if (result->causes & 1u << MISTAKE_GATHER)
+        say(result, "gather: token_sums has the sums of one rank, those of the others are zeros: they were not gathered");
+    if (result->causes & 1u << MISTAKE_AXIS)
+        say(result, "axis: token_sums was gathered along the tokens, it must be along the heads");
 }
 
 /* Nothing that people usually do. Where it begins says the most then. */
@@ -157,7 +163,7 @@ static void say_first(const inquiry *q, const char *whole, case_result *result)
 {
     const problem *p = q->mine->s.p;
     const outcome *o = &q->found->outcomes[q->rank];
-    const char *bits = q->found->results + (size_t)q->rank * q->mine->bytes;
+    const char *bits = q->found->results + (size_t)q->rank * q->mine->result_bytes;
     int64_t first = -1;
     share s;
     if (o->status || o->flags) {
@@ -170,7 +176,9 @@ static void say_first(const inquiry *q, const char *whole, case_result *result)
     const int operand = first >= share_elements(&s, PROBLEM_Q);
     const int64_t at = first - (operand ? share_elements(&s, PROBLEM_Q) : 0),
                   token = at / share_token_elements(&s, operand);
-    if (first >= 0)
+    if (first >= share_all_elements(&s))
+        say(result, "unknown: rank %d, %lld wrong, first in rstd", q->rank, (long long)wrong);
+    else if (first >= 0)
         say(result, "unknown: rank %d, %lld wrong, first in %s at token %lld (%lld of the whole), head element %lld: %g",
             q->rank, (long long)wrong, operand ? "K" : "Q", (long long)token, (long long)s.in_whole[token],
             (long long)(at % p->head_dim), value_load(p->dtype, bits, first));
@@ -188,8 +196,8 @@ static char *run_whole(call *mine, int backward)
     char *bits = NULL;
     if (call_open(&whole, r, mine->s.p, NULL, (mistake){MISTAKE_NONE, 0}))
         return NULL;
-    if (!call_run(&whole, backward, &o) && (bits = rank_malloc(r, whole.bytes)) &&
-        rank_download(r, bits, whole.result[backward], whole.bytes)) {
+    if (!call_run_alone(&whole, mine, backward, &o) && (bits = rank_malloc(r, whole.result_bytes)) &&
+        rank_download(r, bits, whole.result[backward], whole.result_bytes)) {
         free(bits);
         bits = NULL;
     }
@@ -208,7 +216,7 @@ static int find_suspects(const inquiry *q, const char *whole, int32_t *suspects)
             continue;
         const outcome *o = &q->found->outcomes[rank];
         if (o->status || o->flags ||
-            count_wrong(&s, q->backward, q->found->results + (size_t)rank * q->mine->bytes, whole, &first))
+            count_wrong(&s, q->backward, q->found->results + (size_t)rank * q->mine->result_bytes, whole, &first))
             suspects[count++] = rank;
         share_free(&s);
     }

@@ -46,9 +46,6 @@ typedef struct multigpu_options {
 
 static const choice launch_choices[] = {
     {"auto", LAUNCH_AUTO}, {"process", LAUNCH_PROCESS}, {"mpi", LAUNCH_MPI}, {"torchrun", LAUNCH_TORCHRUN}, {NULL, 0}};
-static const choice broken_choices[] = {
-    {"rank", MISTAKE_RANK},   {"layout", MISTAKE_LAYOUT},         {"chunk", MISTAKE_CHUNK}, {"sin", MISTAKE_SIN},
-    {"local", MISTAKE_LOCAL}, {"cu_seqlens", MISTAKE_CU_SEQLENS}, {"bit", MISTAKE_BIT},     {NULL, 0}};
 
 #define IN(field) .offset = offsetof(multigpu_options, field)
 
@@ -71,7 +68,7 @@ static const option_spec specs[] = {
     {"speed", 0, OPTION_FLAG, IN(speed), .help = "only the time of each rank alone and of all together"},
     {"timeout", 0, OPTION_INT64, IN(timeout), .low = 2, .high = 3600,
      .help = "seconds in one phase that are a hang, default 30"},
-    {"break", 0, OPTION_CHOICE, IN(broken), .choices = broken_choices, .help = "make this mistake on purpose"},
+    {"break", 0, OPTION_CHOICE, IN(broken), .choices = mistake_choices, .help = "make this mistake on purpose"},
     {"fail", 0, OPTION_TEXT, IN(fail), .help = "die@R, hang@R or no-device@R: let rank R do so on purpose"},
     {"simulate", 0, OPTION_FLAG, IN(simulate), .help = "check the position maps of 1 to 4096 ranks, without tensors"},
     {.name = NULL}};

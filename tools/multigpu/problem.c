@@ -9,7 +9,7 @@
 enum { HEAD_DIM = 64, SEQUENCES = 12, BATCH = 2, AXES = 3 };
 
 /* Streams of random numbers of a problem. */
-enum { STREAM_WEIGHTS = 8, STREAM_PADDING, STREAM_ANGLES, STREAM_STARTS = STREAM_ANGLES + 2 };
+enum { STREAM_WEIGHTS = 8, STREAM_PADDING, STREAM_ANGLES, STREAM_STARTS = STREAM_ANGLES + 2, STREAM_NORMS };
 
 /* ---- sizes ---- */
 
@@ -158,6 +158,21 @@ static int make_pair_axis(problem *p)
     return !p->pair_axis || trope_fill_pair_axis(p->pair_axis, pairs, TROPE_AXES_SECTIONS, sections);
 }
 
+static int make_norms(problem *p)
+{
+    for (int i = 0; i < PROBLEM_OPERANDS && p->c->norm; i++) {
+        p->weight_heads[i] = p->c->norm == CASE_NORM_TOKEN ? p->heads[i] : 1;
+        const int64_t count = (int64_t)p->weight_heads[i] * p->head_dim;
+        const uint64_t seed = data_seed(p->seed, STREAM_NORMS + (uint64_t)i);
+        p->weights[i] = malloc((size_t)count * sizeof *p->weights[i]);
+        if (!p->weights[i])
+            return 1;
+        for (int64_t e = 0; e < count; e++)
+            p->weights[i][e] = (float)data_real(seed, (uint64_t)e, 2);
+    }
+    return 0;
+}
+
 int problem_make(problem *p, const problem_choice *choice, int64_t tokens)
 {
     const split_case *c = choice->c;
@@ -165,7 +180,7 @@ int problem_make(problem *p, const problem_choice *choice, int64_t tokens)
     p->seed = data_seed(choice->seed, (uint64_t)(c->splits * 8 + choice->dtype - TROPE_F32));
     choose_heads(p);
     return (c->packing == CASE_DENSE ? make_batch(p, tokens) : make_stream(p, tokens)) || make_angles(p) ||
-           make_pair_axis(p);
+           make_pair_axis(p) || make_norms(p);
 }
 
 void problem_free(problem *p)
@@ -177,6 +192,8 @@ void problem_free(problem *p)
     free(p->pair_axis);
     free(p->angles[0]);
     free(p->angles[1]);
+    free(p->weights[PROBLEM_Q]);
+    free(p->weights[PROBLEM_K]);
 }
 
 /* ---- ranks ---- */
@@ -212,6 +229,9 @@ mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank)
 {
     const int is_split = p->grid.cp > 1;
     const mistake none = {MISTAKE_NONE, 0};
+    /* A dimension that d_weight must be added over: the weight of a head is on one tensor parallel rank. */
+    const int is_token = p->c->norm == CASE_NORM_TOKEN, adds_tensor = p->grid.tp > 1 && !is_token;
+    const int32_t added = is_split ? SPLIT_CONTEXT : adds_tensor ? SPLIT_TENSOR : p->grid.dp > 1 ? SPLIT_DATA : 0;
     switch (kind) {
     case MISTAKE_RANK:
         return is_split ? (mistake){kind, (cp_rank + 1) % p->grid.cp} : none;
@@ -223,6 +243,11 @@ mistake mistake_of_rank(const problem *p, mistake_kind kind, int32_t cp_rank)
         return is_split ? (mistake){kind, 0} : none;
     case MISTAKE_CU_SEQLENS:
         return p->stored ? (mistake){kind, 0} : none;
+    case MISTAKE_GATHER:
+    case MISTAKE_AXIS:
+        return is_token && p->grid.tp > 1 ? (mistake){kind, 0} : none;
+    case MISTAKE_REDUCE:
+        return p->c->norm && added ? (mistake){kind, added} : none;
     case MISTAKE_SIN:
     case MISTAKE_BIT:
         return (mistake){kind, 0};
@@ -243,6 +268,13 @@ static void share_heads(share *s)
     s->heads[PROBLEM_K] = keys >= tp ? keys / tp : 1;
     s->first_head[PROBLEM_K] = keys >= tp ? s->place.tp * s->heads[PROBLEM_K] : s->place.tp / (tp / keys);
     s->counts_keys = keys >= tp || s->place.tp % (tp / keys) == 0;
+    const int is_token = p->c->norm == CASE_NORM_TOKEN;
+    s->is_norm_split = is_token && tp > 1;
+    for (int i = 0; i < PROBLEM_OPERANDS && p->c->norm; i++) {
+        s->weight_heads[i] = is_token ? s->heads[i] : 1;
+        s->first_weight[i] = is_token ? s->first_head[i] : 0;
+        s->rstd_heads[i] = is_token ? 1 : s->heads[i];
+    }
 }
 
 static int32_t *rebased(const int32_t *boundaries, int64_t first, int64_t count)
@@ -349,6 +381,10 @@ static void share_rotation(share *s)
         request_add(&s->q, s->heads[i], p->head_dim, p->c->rotary_dim)->rotary_offset = p->c->rotary_offset;
     if (p->c->keys == CASE_KEYS_SHARED)
         s->q.operands[PROBLEM_K].shared_heads = TROPE_SHARED_ALL;
+    for (int i = 0; i < PROBLEM_OPERANDS && p->c->norm; i++)
+        request_norm(&s->q, i, p->c->norm == CASE_NORM_TOKEN ? TROPE_NORM_TOKEN : TROPE_NORM_HEAD,
+                     p->c->norm == CASE_NORM_AFTER ? TROPE_NORM_AFTER : TROPE_NORM_BEFORE,
+                     p->weights[i] + (int64_t)s->first_weight[i] * p->head_dim);
 }
 
 static void make_mistake(trope_args *a, mistake m)

@@ -23,6 +23,8 @@ typedef struct problem {
     int64_t sequences;               /* of a replica's cu_seqlens, 0 = dense */
     int32_t heads[PROBLEM_OPERANDS]; /* over all tensor parallel ranks */
     int32_t head_dim;
+    int32_t weight_heads[PROBLEM_OPERANDS]; /* heads with weights of their own, or 1 */
+    float *weights[PROBLEM_OPERANDS];       /* of the norms: [weight_heads, head_dim], or NULL */
     int32_t *real, *stored; /* cu_seqlens of all replicas, one after the other; stored is NULL unless padded */
     int64_t *starts;        /* start_positions of all batch entries */
     double *inv_freq;
@@ -53,6 +55,9 @@ typedef enum mistake_kind {
     MISTAKE_SIN,        /* the sine's sign */
     MISTAKE_CU_SEQLENS, /* cu_seqlens_padded is not given */
     MISTAKE_LOCAL,      /* the call knows nothing of context parallel */
+    MISTAKE_GATHER,     /* token_sums has this rank's sums and zeros: they were not gathered */
+    MISTAKE_AXIS,       /* token_sums was gathered along the tokens, not along the heads */
+    MISTAKE_REDUCE,     /* d_weight is not added over the ranks of dimension `value`, a SPLIT_... */
     MISTAKE_BIT         /* one bit of the last rank's result: nobody's mistake, but a machine's */
 } mistake_kind;
 
@@ -93,6 +98,9 @@ typedef struct share {
     int64_t *in_memory; /* [tokens] where each token is in this rank's memory: itself, but with MISTAKE_CHUNK */
     int64_t *ids;       /* [3, tokens] or NULL */
     int32_t *real, *stored;
+    int is_norm_split; /* the norm is over heads of other ranks, too */
+    /* Heads with weights of their own, or 1 for all; and rstd is [batch, tokens, rstd_heads]. */
+    int32_t weight_heads[PROBLEM_OPERANDS], first_weight[PROBLEM_OPERANDS], rstd_heads[PROBLEM_OPERANDS];
     request q; /* with host arrays, and without tensors */
 } share;
 

@@ -172,8 +172,17 @@ void report_link(report *p, const rank_context *r, double link_speed, double cop
 
 /* ---- rows ---- */
 
-static const char *const cause_names[] = {"none", "rank", "layout", "chunk", "sin", "cu_seqlens", "local"};
-enum { CAUSES = sizeof cause_names / sizeof cause_names[0] };
+const choice mistake_choices[] = {{"rank", MISTAKE_RANK},
+                                  {"layout", MISTAKE_LAYOUT},
+                                  {"chunk", MISTAKE_CHUNK},
+                                  {"sin", MISTAKE_SIN},
+                                  {"local", MISTAKE_LOCAL},
+                                  {"gather", MISTAKE_GATHER},
+                                  {"axis", MISTAKE_AXIS},
+                                  {"reduce", MISTAKE_REDUCE},
+                                  {"cu_seqlens", MISTAKE_CU_SEQLENS},
+                                  {"bit", MISTAKE_BIT},
+                                  {NULL, 0}};
 
 static void json_case(report *p, const problem *of, const case_result *result)
 {
@@ -202,9 +211,9 @@ static void json_case(report *p, const problem *of, const case_result *result)
     json_number(item, "is_broken", result->is_broken);
     json_number(item, "ok", case_holds(result));
     cJSON *causes = json_list(item, "causes");
-    for (int i = 0; i < CAUSES; i++)
-        if (result->causes & 1u << i)
-            json_append_text(causes, cause_names[i]);
+    for (const choice *m = mistake_choices; m->name; m++)
+        if (result->causes & 1u << m->value)
+            json_append_text(causes, m->name);
     json_text(item, "cause", result->cause);
 }
 
@@ -221,7 +230,7 @@ static void print_row(const rank_context *r, const problem *of, const case_resul
     char grid[24], heads[16], angle[16], sum[16] = "-", timed[64] = "        -         -         -      -";
     snprintf(grid, sizeof grid, "%dx%dx%d", of->grid.dp, of->grid.tp, of->grid.cp);
     snprintf(heads, sizeof heads, "%d/%d", of->heads[PROBLEM_Q], of->heads[PROBLEM_K]);
-    if (problem_split_operands(of, 1) < PROBLEM_OPERANDS)
+    if (problem_split_operands(of, 1) < PROBLEM_OPERANDS || c->norm)
         of_bound(result->sum_error, sum, sizeof sum);
     if (result->seconds > 0) {
         const double speed = result->bytes / result->seconds;
@@ -305,7 +314,7 @@ static void print_summary(const report *p)
                p->run, p->wrong, p->scores_wrong);
         print_bound("error of the gradient of the angles", p->angles_wrong, p->worst_angle);
         if (p->worst_sum > 0)
-            print_bound("error of the sums over heads", p->sums_wrong, p->worst_sum);
+            print_bound("error of the sums over heads and of d_weight", p->sums_wrong, p->worst_sum);
     }
     if (p->skipped)
         printf("# %d cases were not run: their splits need a number of ranks with two factors, such as 4, or three,"

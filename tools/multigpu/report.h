@@ -3,10 +3,14 @@
 #define TESTS_MULTIGPU_REPORT_H
 
 #include "gpu.h"
+#include "options.h"
 #include "timing.h"
 #include "verify.h"
 
 typedef struct cJSON cJSON;
+
+/* The names of mistakes, for --break and for causes. */
+extern const choice mistake_choices[];
 
 /* A rank as the header has it. */
 typedef struct rank_card {

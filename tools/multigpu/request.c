@@ -13,6 +13,9 @@ request request_make(int32_t dtype, int64_t batch, int64_t tokens)
 const trope_args *request_args(request *q)
 {
     q->args.operands = q->operands;
+    for (int i = 0; i < REQUEST_OPERANDS; i++)
+        q->norm_list[i] = &q->norms[i];
+    q->args.norms = q->norms[0].struct_size ? q->norm_list : NULL;
     return &q->args;
 }
 
@@ -32,6 +35,17 @@ void request_tensors(request *q, int operand, const void *src, void *dst, const 
     o->src_layout = TROPE_SBHD;
     o->dst_layout = dst ? TROPE_SBHD : 0;
     o->forward_src_layout = x ? TROPE_SBHD : 0;
+}
+
+void request_norm(request *q, int operand, int32_t scope, int32_t order, const float *weight)
+{
+    q->norms[operand] = (trope_norm){.struct_size = sizeof(trope_norm),
+                                     .weight = weight,
+                                     .weight_dtype = TROPE_F32,
+                                     .weight_per_head = scope == TROPE_NORM_TOKEN,
+                                     .scope = scope,
+                                     .order = order,
+                                     .eps = 1e-6};
 }
 
 void request_freqs(request *q, const float *freqs, int32_t columns, int64_t rows)

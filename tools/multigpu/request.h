@@ -14,12 +14,14 @@ enum { REQUEST_OPERANDS = 2 };
 typedef struct request {
     trope_args args;
     trope_operand operands[REQUEST_OPERANDS];
+    trope_norm norms[REQUEST_OPERANDS]; /* of all operands; struct_size is 0 if they have none */
+    const trope_norm *norm_list[REQUEST_OPERANDS];
 } request;
 
 /* Without operands, angles and device: half pairing. */
 request request_make(int32_t dtype, int64_t batch, int64_t tokens);
 
-/* The args, with their operands. They are valid as long as the request is neither moved nor changed. */
+/* The args, with their operands and norms. They are valid as long as the request is neither moved nor changed. */
 const trope_args *request_args(request *q);
 
 /* One more operand, without tensors; the rotary window can be moved in what is returned. */
@@ -27,6 +29,9 @@ trope_operand *request_add(request *q, int32_t heads, int32_t head_dim, int32_t 
 
 /* What an operand reads and writes; dst may be NULL. `x`: what it read in the forward call, for a gradient, or NULL. */
 void request_tensors(request *q, int operand, const void *src, void *dst, const void *x);
+
+/* The norm of an operand, without rstd: a scope, an order, and a weight in fp32, for all heads or for each. */
+void request_norm(request *q, int operand, int32_t scope, int32_t order, const float *weight);
 
 /* Tables in fp32 with the columns of that kind: angles; or their cosines and sines. */
 void request_freqs(request *q, const float *freqs, int32_t columns, int64_t rows);

@@ -121,11 +121,8 @@ int timing_link(rank_context *r, double *speed)
 
 static int run_forward(void *context, int set, void *stream)
 {
-    const call *c = context;
-    request q = call_request(c, 0);
     (void)set;
-    q.args.stream = stream;
-    return trope_forward(request_args(&q)) != TROPE_OK;
+    return call_queue_forward(context, stream);
 }
 
 /* Tokens of the whole for which a rank moves about so many bytes. */

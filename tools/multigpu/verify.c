@@ -96,6 +96,26 @@ static int is_covered(const assembly *a)
     return 1;
 }
 
+/* rstd lies behind y: result points to it, and whole to the whole's. */
+static int64_t count_rstd_wrong(const share *s, const char *result, const char *whole)
+{
+    const problem *p = s->p;
+    const int64_t tokens = p->tokens * (p->sequences ? p->grid.dp : 1), is_token = p->c->norm == CASE_NORM_TOKEN;
+    int64_t wrong = 0;
+    for (int operand = 0; operand < PROBLEM_OPERANDS; operand++) {
+        const int64_t heads = s->rstd_heads[operand], all = is_token ? 1 : p->heads[operand], size = sizeof(float);
+        const int64_t first = is_token ? 0 : s->first_head[operand];
+        for (int64_t i = 0; i < s->batch * s->tokens; i++) {
+            const int64_t row = (s->first_batch + i / s->tokens) * tokens + s->first_token + s->in_whole[i % s->tokens];
+            for (int64_t h = 0; h < heads; h++)
+                wrong += !!memcmp(result + (i * heads + h) * size, whole + (row * all + first + h) * size, (size_t)size);
+        }
+        result += s->batch * s->tokens * heads * size;
+        whole += p->tokens * p->batch * p->grid.dp * all * size;
+    }
+    return wrong;
+}
+
 int64_t count_wrong(const share *s, int backward, const char *result, const char *whole, int64_t *first)
 {
     const int operands = problem_split_operands(s->p, backward);
@@ -115,11 +135,14 @@ int64_t count_wrong(const share *s, int backward, const char *result, const char
             }
         }
         elements += share_elements(s, operand);
-        const int64_t entries = s->p->sequences ? 1 : s->p->batch * s->p->grid.dp;
-        const int64_t tokens = s->p->tokens * (s->p->sequences ? s->p->grid.dp : 1);
-        whole_at += (size_t)(entries * tokens * s->p->heads[operand] * s->p->head_dim) * size;
+        whole_at += (size_t)problem_tensor_elements(s->p, PROBLEM_DY, operand) * size;
     }
-    return wrong;
+    if (backward || !s->p->c->norm)
+        return wrong;
+    const int64_t rstd_wrong = count_rstd_wrong(s, result + elements * (int64_t)size, whole + whole_at);
+    if (rstd_wrong && !wrong)
+        *first = elements;
+    return wrong + rstd_wrong;
 }
 
 /* ---- comparing, on rank 0 ---- */
@@ -147,7 +170,7 @@ static int64_t count_all_wrong(const call *mine, const gathered *found, int back
     for (int32_t rank = 0; rank < mine->r->size; rank++) {
         share s;
         if (!share_make(&s, p, problem_place(p, rank), none))
-            wrong += count_wrong(&s, backward, found->results + (size_t)rank * mine->bytes, whole, &first);
+            wrong += count_wrong(&s, backward, found->results + (size_t)rank * mine->result_bytes, whole, &first);
         share_free(&s);
     }
     return wrong;
@@ -162,17 +185,17 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
     const int operands = problem_split_operands(p, backward);
     const size_t compared = operands == PROBLEM_K ? operand_begin(&whole->s, PROBLEM_K) : whole->bytes;
     assembly a = {&whole->s, operands, rank_malloc(r, whole->bytes), rank_malloc(r, rows), 0};
-    char *expected = rank_malloc(r, whole->bytes);
+    char *expected = rank_malloc(r, whole->result_bytes);
     int failed = !a.result || !a.times || !expected;
     if (!failed) {
         memset(a.result, UNWRITTEN, whole->bytes);
         memset(a.times, 0, rows);
-        failed =
-            rank_download(r, expected, whole->result[backward], whole->bytes) || assemble(r, &a, p, found, mine->bytes);
+        failed = rank_download(r, expected, whole->result[backward], whole->result_bytes) ||
+                 assemble(r, &a, p, found, mine->result_bytes);
     }
     if (!failed && !is_covered(&a))
         failed = watch_fail(r->watch, WATCH_CAUSE, "the shares of the ranks are no partition of the whole");
-    if (!failed && (memcmp(a.result, expected, compared) || a.contradicted))
+    if (!failed && (p->c->norm || memcmp(a.result, expected, compared) || a.contradicted))
         result->wrong[backward] = count_all_wrong(mine, found, backward, expected);
     result->compared += (int64_t)(compared / element_size(&whole->s));
     free(a.result);
@@ -186,14 +209,14 @@ static int compare(call *mine, call *whole, const gathered *found, int backward,
 static int gather(call *mine, const outcome *o, int backward, gathered *found)
 {
     rank_context *r = mine->r;
-    const size_t all = mine->bytes * (size_t)r->size;
+    const size_t all = mine->result_bytes * (size_t)r->size;
     const arena_mark mark = rank_mark(r);
     char *on_device = rank_take(r, all);
     found->results = rank_malloc(r, all);
     found->outcomes = rank_malloc(r, sizeof *o * (size_t)r->size);
     int failed = !on_device || !found->results || !found->outcomes;
     watch_phase(r->watch, r->rank, backward ? "gathering dx" : "gathering y");
-    failed = failed || r->data->all_gather(r->data, mine->result[backward], on_device, mine->bytes) ||
+    failed = failed || r->data->all_gather(r->data, mine->result[backward], on_device, mine->result_bytes) ||
              r->host->all_gather(r->host, o, found->outcomes, sizeof *o);
     if (!failed && r->rank == 0)
         failed = rank_download(r, found->results, on_device, all);
@@ -256,7 +279,8 @@ int verify_case(rank_context *r, const problem *p, const verify_options *options
     failed = failed || (r->rank == 0 && call_open(&whole, r, p, NULL, none));
     for (int backward = 0; backward < 2 && !failed; backward++)
         failed = run_direction(&mine, &whole, backward, options, result);
-    failed = failed || verify_sums(&mine, &whole, result) || verify_angles(&mine, &whole, result);
+    failed = failed || verify_sums(&mine, &whole, result) || verify_weights(&mine, &whole, result) ||
+             verify_angles(&mine, &whole, result);
     if (p->grid.cp > 1)
         failed = failed || verify_scores(&mine, &whole, result);
     if (r->rank == 0)

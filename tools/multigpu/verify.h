@@ -15,12 +15,12 @@ typedef struct verify_options {
 
 typedef struct case_result {
     int64_t compared;     /* elements of y and dx */
-    int64_t wrong[2];     /* elements of y and of dx that differ in any bit from the one device's */
+    int64_t wrong[2];     /* elements of y with rstd and of dx that differ in any bit from the one device's */
     int64_t scores;       /* q . k that were compared, */
     int64_t scores_wrong; /* and that differ */
     double angle_error;   /* of the gradient of the angles: the largest error, in parts of its bound */
     int angles_repeat;    /* a second run gave the same bits */
-    double sum_error;     /* of dx of keys that are one in memory, like angle_error */
+    double sum_error;     /* of dx of keys that are one in memory, or of d_weight, like angle_error */
     int refused;          /* ranks whose call the library refused or flagged */
     int is_broken;        /* a mistake was made on purpose */
     uint32_t causes;      /* 1 << mistake_kind of each that explains what is wrong */
@@ -38,7 +38,7 @@ int verify_case(rank_context *r, const problem *p, const verify_options *options
 
 /* What rank 0 has collected of a direction. */
 typedef struct gathered {
-    char *results;     /* of all ranks, call.bytes each */
+    char *results;     /* of all ranks, call.result_bytes each */
     outcome *outcomes; /* of all ranks */
 } gathered;
 
@@ -51,10 +51,22 @@ int verify_angles(call *mine, call *whole, case_result *result);
 /* The sum over the ranks of dx of keys that are one in memory; dx has to be there. Does nothing in other cases. */
 int verify_sums(call *mine, const call *whole, case_result *result);
 
+/* Adds the magnitudes of a head's terms, |cos| and |sin| being at most 1: what is turned from one pairing to another gets
+ * those of both elements of its pair; what passes through is a term itself. */
+void verify_add_head(const problem *p, int32_t from, int32_t to, const double *head, double *magnitude);
+
+/* The caller's all-reduce: the sum over all ranks, in place. */
+int verify_add(call *mine, float *values, int64_t count);
+/* The largest error in parts of its bound; an error that is not a number is infinite. */
+double verify_largest_error(const float *sum, const float *expected, const double *bound, int64_t count);
+
+/* The sum over the ranks of the gradient of the norms' weights. Does nothing in cases without norms. */
+int verify_weights(call *mine, const call *whole, case_result *result);
+
 /* On rank 0: tries the usual mistakes on the ranks that are wrong, and says which give the very bits that were found. */
 int diagnose(call *mine, const gathered *found, int backward, case_result *result);
-/* On rank 0, for a rank's y (backward = 0) or dx (1) and the whole's: elements that differ. `first` becomes the first one's
- * place in the share, unless none differs. */
+/* On rank 0, for a rank's y and rstd (backward = 0) or dx (1) and the whole's: elements that differ. `first` becomes the
+ * first one's place in the share, unless none differs. */
 int64_t count_wrong(const share *s, int backward, const char *result, const char *whole, int64_t *first);
 
 #endif

@@ -12,9 +12,9 @@
 #include "verify.h"
 
 typedef struct magnitudes {
-    const share *whole;
-    double *x, *dy; /* of one operand */
-    void *bits;     /* the same before it is converted */
+    const call *call;
+    const share *whole; /* of the call */
+    double *x, *dy;     /* of one operand */
     int64_t *positions;
     int32_t *sequences;
     double *sum; /* for each element of the gradient */
@@ -52,12 +52,31 @@ static void add_term(magnitudes *m, int32_t pair, int64_t position, double term)
     m->sum[at + element[1] - element[0]] += term;
 }
 
+/* The gradient of the angles takes n(x) for x, or with a norm after the rotation du for dy: dx is du turned back, and a
+ * rotation changes no pair's length. */
+static int load_normed(const magnitudes *m, int operand)
+{
+    const problem *p = m->whole->p;
+    const int64_t elements = share_elements(m->whole, operand), weights = (int64_t)p->weight_heads[operand] * p->head_dim;
+    if (p->c->norm == CASE_NORM_AFTER) {
+        float *dx = rank_malloc(m->call->r, (size_t)elements * sizeof *dx);
+        const int failed = !dx || call_load_dx(m->call, operand, dx);
+        for (int64_t i = 0; i < elements && !failed; i++)
+            m->dy[i] = (double)dx[i];
+        free(dx);
+        return failed;
+    }
+    for (int64_t i = 0; i < elements && p->c->norm; i++)
+        m->x[i] *= (double)p->weights[operand][i % weights];
+    return p->c->norm ? call_scale_by_rstd(m->call, operand, m->x) : 0;
+}
+
 /* |cos| and |sin| are at most 1, so a term is at most (|x1| + |x2|) (|dy1| + |dy2|), times the position for inv_freq. */
 static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
 {
     const share *s = m->whole;
     const problem *p = s->p;
-    const int32_t out = case_pairing_out(p->c);
+    const int32_t out = p->c->norm == CASE_NORM_AFTER ? p->c->pairing : case_pairing_out(p->c);
     const int64_t cell = batch * s->tokens + token, axis_stride = s->batch * s->tokens;
     const int32_t x_heads = share_tensor_heads(s, PROBLEM_X, operand);
     for (int32_t h = 0; h < s->heads[operand]; h++) {
@@ -74,23 +93,17 @@ static void add_row(magnitudes *m, int operand, int64_t token, int64_t batch)
     }
 }
 
-static void load_tensor(const magnitudes *m, int tensor, int operand, double *values)
+static int add_operand(magnitudes *m, int operand)
 {
     const share *s = m->whole;
-    share_fill(s, tensor, operand, m->bits);
-    for (int64_t i = 0; i < share_tensor_elements(s, tensor, operand); i++)
-        values[i] = value_load(s->p->dtype, m->bits, i);
-}
-
-static void add_operand(magnitudes *m, int operand)
-{
-    const share *s = m->whole;
-    load_tensor(m, PROBLEM_X, operand, m->x);
-    load_tensor(m, PROBLEM_DY, operand, m->dy);
+    if (call_load(m->call, PROBLEM_X, operand, m->x) || call_load(m->call, PROBLEM_DY, operand, m->dy) ||
+        load_normed(m, operand))
+        return 1;
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t t = 0; t < s->tokens; t++)
             if (m->sequences[b * s->tokens + t] >= 0 || s->q.args.padding == TROPE_PADDING_ROTATE)
                 add_row(m, operand, t, b);
+    return 0;
 }
 
 static int add_up(rank_context *r, magnitudes *m)
@@ -102,17 +115,15 @@ static int add_up(rank_context *r, magnitudes *m)
     request q = s->q;
     m->x = rank_malloc(r, elements * sizeof *m->x);
     m->dy = rank_malloc(r, elements * sizeof *m->dy);
-    m->bits = rank_malloc(r, elements * (size_t)value_size(s->p->dtype));
     m->positions = rank_malloc(r, axes * cells * sizeof *m->positions);
     m->sequences = rank_malloc(r, cells * sizeof *m->sequences);
-    int failed = !m->x || !m->dy || !m->bits || !m->positions || !m->sequences;
+    int failed = !m->x || !m->dy || !m->positions || !m->sequences;
     if (!failed && trope_positions(request_args(&q), m->positions, m->sequences))
         failed = watch_fail(r->watch, WATCH_CAUSE, "rank %d: %s", r->rank, trope_last_error());
     for (int i = 0; i < PROBLEM_OPERANDS && !failed; i++)
-        add_operand(m, i);
+        failed = add_operand(m, i);
     free(m->x);
     free(m->dy);
-    free(m->bits);
     free(m->positions);
     free(m->sequences);
     return failed;
@@ -154,7 +165,7 @@ static int compare_angles(call *whole, const char *sum, int32_t ranks, case_resu
 {
     rank_context *r = whole->r;
     const size_t bytes = (size_t)(whole->angle_count * value_size(whole->angle_dtype));
-    magnitudes m = {.whole = &whole->s, .sum = calloc((size_t)whole->angle_count, sizeof *m.sum)};
+    magnitudes m = {.call = whole, .whole = &whole->s, .sum = calloc((size_t)whole->angle_count, sizeof *m.sum)};
     char *expected = rank_malloc(r, bytes);
     outcome o;
     watch_note(r->watch, 0, "one device's gradient of the angles");
