@@ -319,9 +319,8 @@ typedef struct trope_args {
 TROPE_API trope_status trope_forward(const trope_args *args);
 TROPE_API trope_status trope_backward(const trope_args *args);
 
-/* Bytes of scratch that trope_backward needs for these args: 0 without d_freqs, d_inv_freq, a
- * d_weight and a norm over tokens. Validates args as the call does, but for workspace and the
- * values of indices. */
+/* Bytes of scratch that trope_backward needs: 0 without d_freqs, d_inv_freq, d_weight and norms
+ * over tokens. Validates args as the call does, but for workspace and the values of indices. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
 /* The positions that a call with these args uses, on the host (where cu_seqlens, ids and start

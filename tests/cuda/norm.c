@@ -14,6 +14,7 @@ typedef struct norm_case {
     int32_t rstd_use;                         /* TROPE_RSTD_... */
     int bare;                                 /* the operand of this number, counted from 1, has no norm */
     int after;                                /* the rotation, not before it */
+    int token;                                /* over all heads of a token */
 } norm_case;
 
 enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
@@ -33,10 +34,10 @@ enum { WEIGHTS = 1 << 16, RSTDS = 1 << 16 };
 static const norm_case cases[] = {
     {"norm-from-tokens-phase", {"q and k", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16},
     {"norm-from-tokens-phase", {"in place", SHAPE(TROPE_BF16, TROPE_SBHD, QK), .batch = 2, .in_place = 1}, F32, .plus_one = 1},
-    {"norm-from-tokens-phase", {"rstd", SHAPE(TROPE_F16, TROPE_BHSD, QK)}, F32, .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-from-tokens-phase", {"rstd", SHAPE(TROPE_BF16, TROPE_BHSD, QK)}, F32, .per_head = 1, .rstd_use = TROPE_RSTD_WRITE},
     {"norm-from-tokens-phase", {"rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .rstd_use = TROPE_RSTD_READ},
     {"norm-from-tokens-phase", {"a window", SHAPE(TROPE_BF16, TROPE_BSHD, {4, 256, 64, 0}, {2, 256, 64, 0})}, BF16},
-    {"norm-from-tokens-phase", {"a window at the end", SHAPE(TROPE_F16, TROPE_BSHD, {4, 192, 64, 128})}, F32},
+    {"vectors-norm", {"a window at the end", SHAPE(TROPE_F16, TROPE_BSHD, {4, 192, 64, 128})}, F32},
     {"norm-from-tokens-phase", {"pairs side by side", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .pairing = 2}, BF16},
     {"norm-from-tokens-phase", {"96 elements side by side", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 96, 96, 0}), .pairing = 2}, F32},
     {"norm-from-tokens-phase", {"v as well", SHAPE(TROPE_BF16, TROPE_BSHD, QK, {2, 128, TROPE_COPY, 0})}, BF16},
@@ -68,9 +69,9 @@ static const norm_case cases[] = {
     {"elements-norm", {"packed odd heads", SHAPE(TROPE_BF16, TROPE_THD, {3, 20, 20, 0}), PACKED, .gap = 5}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
     {"vectors-norm-from-tokens-phase", {"heads without a norm before heads with one",
-                                        SHAPE(TROPE_F16, TROPE_BSHD, {3, 64, 64, 0}, {2, 128, 64, 0})}, F32, .bare = 1},
+                                        SHAPE(TROPE_BF16, TROPE_BSHD, {3, 64, 64, 0}, {2, 128, 64, 0})}, F32, .bare = 1},
     {"norm-gradient-from-tokens-phase", {"dx", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16},
-    {"norm-gradient-from-tokens-phase", {"dx in place", SHAPE(TROPE_F16, TROPE_SBHD, QK), BACKWARD, .batch = 2, .in_place = 1}, F32,
+    {"vectors-norm-gradient", {"dx in place", SHAPE(TROPE_F16, TROPE_SBHD, QK), BACKWARD, .batch = 2, .in_place = 1}, F32,
      .plus_one = 1},
     {"norm-gradient-from-tokens-phase", {"dx, rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK), BACKWARD}, BF16, .per_head = 1,
      .rstd_use = TROPE_RSTD_READ},
@@ -101,6 +102,27 @@ static const norm_case cases[] = {
     {"vectors-norm-gradient", {"dx, after, packed", SHAPE(TROPE_F16, TROPE_THD, {3, 128, 128, 0}), BACKWARD, PACKED, .gap = 5}, F32,
      .after = 1},
     {"elements-norm-gradient", {"dx, after, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {3, 23, 12, 5}), BACKWARD}, F32, .after = 1},
+    {"norm-from-tokens-phase", {"token", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16, .token = 1, .per_head = 1,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-from-tokens-phase", {"token, one head", SHAPE(TROPE_BF16, TROPE_SBHD, {1, 32, 32, 0}), .batch = 3}, F32, .token = 1},
+    {"norm-from-tokens-phase", {"token, rstd given", SHAPE(TROPE_F32, TROPE_BSHD, QK)}, F32, .token = 1, .rstd_use = TROPE_RSTD_READ},
+    {"norm-from-tokens-table", {"token, many heads", SHAPE(TROPE_BF16, TROPE_BSHD, {40, 128, 128, 0}, {40, 128, 128, 0}), .angles = FREQS,
+                                .rows = 37}, BF16, .token = 1, .per_head = 1},
+    {"vectors-norm", {"token, and v", SHAPE(TROPE_F16, TROPE_BSHD, {8, 80, 80, 0}, {5, 80, 80, 0}, {8, 80, TROPE_COPY, 0}),
+                      .pairing = 2}, F32, .token = 1, .bare = 3},
+    {"norm-searched-phase", {"token, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .token = 1, .per_head = 1,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"norm-after-from-tokens-phase", {"token, after", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .token = 1, .after = 1},
+    {"elements-norm", {"token, more heads than a block has", SHAPE(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0})}, BF16, .token = 1,
+     .rstd_use = TROPE_RSTD_WRITE},
+    {"elements-norm", {"token, odd heads", SHAPE(TROPE_F32, TROPE_BSHD, {300, 23, 12, 5})}, F32, .token = 1},
+    {"vectors-norm-gradient", {"dx, token", SHAPE(TROPE_BF16, TROPE_BSHD, QK), BACKWARD, .batch = 2}, BF16, .token = 1, .per_head = 1},
+    {"vectors-norm-gradient", {"dx, token, rstd given", SHAPE(TROPE_F32, TROPE_THD, QK), BACKWARD, PACKED, .gap = 5}, F32, .token = 1,
+     .rstd_use = TROPE_RSTD_READ},
+    {"vectors-norm-gradient", {"dx, token, more heads than a block has", SHAPE(TROPE_BF16, TROPE_BSHD, {64, 256, 256, 0}), BACKWARD},
+     BF16, .token = 1, .rstd_use = TROPE_RSTD_READ},
+    {"elements-norm-gradient", {"dx, token, odd heads, after", SHAPE(TROPE_F16, TROPE_BSHD, {300, 22, 12, 4}), BACKWARD}, F32, .token = 1,
+     .after = 1},
     {"elements-norm", {"f64", SHAPE(TROPE_F64, TROPE_BSHD, {2, 64, 64, 0}), .angles = TABLES, .rows = 37}, F32,
      .rstd_use = TROPE_RSTD_WRITE},
 };
@@ -114,7 +136,7 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
     for (int i = 0; i < made->args.operand_count; i++) {
         trope_operand *const o = &made->operands[i];
         norm[i] = (trope_norm){.struct_size = sizeof *norm,
-                               .scope = TROPE_NORM_HEAD,
+                               .scope = c->token ? TROPE_NORM_TOKEN : TROPE_NORM_HEAD,
                                .order = c->after ? TROPE_NORM_AFTER : TROPE_NORM_BEFORE,
                                .eps = 1e-6};
         if (c->weight_dtype) {
@@ -127,7 +149,7 @@ static void set_norms(const norm_case *c, const problem *p, unsigned char *memor
         if (c->rstd_use) {
             norm[i].rstd = rstd;
             norm[i].rstd_use = c->rstd_use;
-            rstd += (size_t)(made->args.batch * made->args.tokens * o->heads_per_group) * 8;
+            rstd += (size_t)(made->args.batch * made->args.tokens * (c->token ? 1 : o->heads_per_group)) * 8;
         }
         norms[i] = &norm[i];
         if (i + 1 == c->bare) {
@@ -157,6 +179,17 @@ static void draw_norms(const norm_case *c, problem *p, random_state *random)
     problem_upload(p, NULL);
 }
 
+/* Gives a backward call of the device what it needs, and returns it. */
+static void *give_workspace(call *c)
+{
+    void *workspace;
+    CHECK_MESSAGE(trope_workspace_size(call_args(c), &c->args.workspace_size) == TROPE_OK, "%s", trope_last_error());
+    CUDA_MUST(cudaMalloc(&workspace, c->args.workspace_size + 1));
+    CUDA_MUST(cudaMemset(workspace, 0xff, c->args.workspace_size + 1));
+    c->args.workspace = workspace;
+    return workspace;
+}
+
 static void check_case(const norm_case *c, uint64_t seed)
 {
     call_case k = c->k;
@@ -170,6 +203,7 @@ static void check_case(const norm_case *c, uint64_t seed)
     set_norms(c, p, p->host, &p->on_host, norm[0], norms[0]);
     set_norms(c, p, p->device, &p->on_device, norm[1], norms[1]);
     draw_norms(c, p, &random);
+    void *const workspace = k.backward ? give_workspace(&p->on_device) : NULL;
     CHECK_MESSAGE(trope_kernel_name(call_args(&p->on_device), k.backward, name, sizeof name) == TROPE_OK, "%s: %s", k.name,
                   trope_last_error());
     const size_t length = strlen(name), wanted = strlen(c->kernel);
@@ -177,6 +211,7 @@ static void check_case(const norm_case *c, uint64_t seed)
                   name, c->kernel);
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s: %s", k.name, trope_last_error());
     CHECK_MESSAGE(problem_holds(p, NULL), "%s (%s): the device has other bits than the CPU", k.name, name);
+    CUDA_MUST(cudaFree(workspace));
     problem_free(p);
 }
 
@@ -186,12 +221,8 @@ static void check_case(const norm_case *c, uint64_t seed)
 static const unsigned char *find_d_weight(problem *p, const char *kernel)
 {
     call *const c = &p->on_device;
-    void *workspace;
     char name[128];
-    CHECK(trope_workspace_size(call_args(c), &c->args.workspace_size) == TROPE_OK && c->args.workspace_size > 0);
-    CUDA_MUST(cudaMalloc(&workspace, c->args.workspace_size));
-    CUDA_MUST(cudaMemset(workspace, 0xff, c->args.workspace_size));
-    c->args.workspace = workspace;
+    void *const workspace = give_workspace(c);
     CHECK(trope_kernel_name(call_args(c), 1, name, sizeof name) == TROPE_OK && strstr(name, kernel));
     CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s", trope_last_error());
     problem_bring(p, NULL);
@@ -200,13 +231,15 @@ static const unsigned char *find_d_weight(problem *p, const char *kernel)
 }
 
 /* Weights that are not aligned need the kernel by elements, which adds in the same order. */
-static void check_order_of_weights(int64_t tokens, int64_t batch)
+static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, int token)
 {
-    enum { BYTES = 2 * 128 * sizeof(float) };
+    enum { BYTES = 2 * 33 * 128 * sizeof(float) };
     const norm_case c = {"",
                          {"d_weight", TROPE_BF16, TROPE_SBHD, .operands = {{33, 128, 128, 0}, {9, 128, 128, 0}},
                           .any_numbers = 1, BACKWARD, .tokens = tokens, .batch = batch},
-                         BF16};
+                         BF16,
+                         .per_head = per_head,
+                         .token = token};
     call_case k = c.k;
     trope_norm norm[CASE_OPERANDS];
     const trope_norm *norms[CASE_OPERANDS];
@@ -219,22 +252,28 @@ static void check_order_of_weights(int64_t tokens, int64_t batch)
     draw_norms(&c, p, &random);
     for (int i = 0; i < 2; i++)
         norm[i].d_weight = p->device + p->map.regions[REGION_RSTD].at + i * BYTES / 2;
-    memcpy(by_vectors, find_d_weight(p, "vectors-norm-gradient"), BYTES);
+    memset(p->host + p->map.regions[REGION_RSTD].at, 0, BYTES); /* what is not a weight stays so */
+    problem_upload(p, NULL);
+    memcpy(by_vectors, find_d_weight(p, per_head ? "vectors-norm-gradient-of-heads" : "vectors-norm-gradient"), BYTES);
     memmove(p->host + p->map.regions[REGION_WEIGHTS].at + 2, problem_region(p, REGION_WEIGHTS), WEIGHTS - 2);
     problem_upload(p, NULL);
     for (int i = 0; i < 2; i++)
         norm[i].weight = (const char *)norm[i].weight + 2;
     CHECK_MESSAGE(!memcmp(by_vectors, find_d_weight(p, "elements-norm-gradient"), BYTES),
-                  "%lld tokens: d_weight depends on the kernel", (long long)tokens);
+                  "%lld tokens, weights of each head %d, over tokens %d: d_weight depends on the kernel", (long long)tokens,
+                  per_head, token);
     problem_free(p);
 }
 
 int main(void)
 {
     device_require();
-    check_order_of_weights(1, 1);
-    check_order_of_weights(37, 3);
-    check_order_of_weights(1500, 1); /* parts of the sum */
+    for (int per_head = 0; per_head < 2; per_head++)
+        for (int token = 0; token <= per_head; token++) {
+            check_order_of_weights(1, 1, per_head, token);
+            check_order_of_weights(37, 3, per_head, token);
+            check_order_of_weights(1500, 1, per_head, token); /* parts of the sum, and long runs */
+        }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (uint64_t seed = 1; seed <= 3; seed++)
             check_case(&cases[i], 100 * i + seed);

@@ -129,10 +129,11 @@ struct norm_blocks : rotation_blocks {
     static inline void cut(const trope_plan &plan, const block_form &form, const norm_call &call, uint32_t together,
                            size_t bytes_of_row, block_shape *shape)
     {
-        const uint32_t of_head = shape->is_uniform ? call.segments[0].lanes.divisor : 1;
+        const uint32_t together_items =
+            shape->is_uniform ? call.segments[0].lanes.divisor : 32; /* no head is in two warps */
         if (!call.adds_heads)
             return rotation_blocks::cut(plan, form, call, together, bytes_of_row, shape);
-        shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), of_head) * of_head;
+        shape->items_of_block = (uint32_t)quotient_up(std::max(shape->items, 32u), together_items) * together_items;
         shape->rows_of_block = std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_ROWS);
     }
 

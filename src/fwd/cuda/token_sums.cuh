@@ -47,9 +47,8 @@ __device__ __forceinline__ void add_token(const typename R::call &call, float *r
     const bool reads = is_given && n.sums_read, writes = is_given && n.sums && !n.sums_read;
     for (uint32_t head = lane; writes && head < heads; head += 32)
         sums[head * rows] = rotates ? room[n.heads_at + head] : 0;
-    float mean = add_in_warp(reads ? n.sums_read : heads, [&](uint32_t head) {
-                     return reads ? sums[head * rows] : room[n.heads_at + head];
-                 }) /
+    float mean = add_in_warp(reads ? n.sums_read : heads,
+                             [&](uint32_t head) { return reads ? sums[head * rows] : room[n.heads_at + head]; }) /
                  n.elements;
     if (!IS_DIRECT<R> && n.axes && rotates && !has_positions<R>(call, n.axes, row))
         mean = NAN;
