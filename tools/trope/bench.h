@@ -79,6 +79,7 @@ typedef struct bench_case {
     int32_t backward, in_place, angle_gradient, accumulate;
     int32_t
         norm; /* order (TROPE_NORM_...) of the norm of heads that rotate; its weight has their dtype; backward with d_weight */
+    int32_t norm_token; /* over tokens, with weights of each head */
     bench_rows rows;
     int64_t tokens; /* per batch entry; 0 = as many as it takes to move those of --bytes */
 } bench_case;

@@ -194,20 +194,23 @@ static void bind_angle_gradient(const bench_problem *p, void *const *area, trope
 /* Of the operands that rotate: V, which is copied, has none. */
 static void bind_norms(const bench_problem *p, void *const *area, bench_call *call)
 {
-    const int64_t dim = bench_head_dim(p->c);
+    int64_t before = 0;
     for (int i = 0; i < call->args.operand_count; i++) {
         trope_norm *n = &call->norm[i];
-        if (call->operands[i].rotary_dim == TROPE_COPY)
+        const trope_operand *o = &call->operands[i];
+        if (o->rotary_dim == TROPE_COPY)
             continue;
         *n = (trope_norm){.struct_size = sizeof *n,
-                          .weight = (char *)area[AREA_WEIGHT] + i * dim * value_size(p->dtype),
+                          .weight = (char *)area[AREA_WEIGHT] + before * value_size(p->dtype),
                           .weight_dtype = p->dtype,
-                          .scope = TROPE_NORM_HEAD,
+                          .weight_per_head = p->c->norm_token,
+                          .scope = p->c->norm_token ? TROPE_NORM_TOKEN : TROPE_NORM_HEAD,
                           .order = p->c->norm,
                           .eps = 1e-6};
         if (p->c->backward)
-            n->d_weight = (char *)area[AREA_D_WEIGHT] + i * dim * value_size(bench_weight_gradient_dtype(p));
+            n->d_weight = (char *)area[AREA_D_WEIGHT] + before * value_size(bench_weight_gradient_dtype(p));
         call->norms[i] = n;
+        before += o->head_dim * (p->c->norm_token ? (o->groups ? o->groups : 1) * (int64_t)o->heads_per_group : 1);
     }
     call->args.norms = call->norms;
 }

@@ -236,6 +236,12 @@ static const case_group groups[] = {
     {{"norm-qkv-32-8-split-bwd", SPLIT(32, 8), .norm = TROPE_NORM_BEFORE, .backward = 1}, SMALL, {2048, 8192}},
     {{"norm-after-32-8", QK(32, 8), .norm = TROPE_NORM_AFTER}, SMALL | ROWS(IDS), {2048, 8192}},
     {{"norm-after-32-8-bwd", QK(32, 8), .norm = TROPE_NORM_AFTER, .backward = 1}, SMALL, {2048, 8192}},
+    /* OLMo 2 of 7 and of 32 billion parameters, MiniMax M2. */
+    {{"norm-token-32-32", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | ROWS(THD_PARETO), {2048, 8192}},
+    {{"norm-token-40-8", QK(40, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, SMALL | WITH_FREQS, {2048, 8192}},
+    {{"norm-token-48-8", QK(48, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1}, ROWS(IDS), {2048, 8192}},
+    {{"norm-token-32-32-bwd", QK(32, 32), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | ROWS(THD_PARETO), {2048, 8192}},
+    {{"norm-token-40-8-bwd", QK(40, 8), .norm = TROPE_NORM_BEFORE, .norm_token = 1, .backward = 1}, SMALL | WITH_FREQS, {2048, 8192}},
 
     /* dx and the gradient of the angles in one call. */
     {{"h-32-d-angles", ONE(32), .dtypes = F16, .backward = 1, .angle_gradient = 1}, ROWS(FREQS), {8192}},

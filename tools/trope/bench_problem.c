@@ -223,7 +223,8 @@ static void set_sizes(bench_problem *p)
     if (c->angle_gradient)
         p->size[AREA_D_ANGLES] = p->cols ? (size_t)(bench_table_rows(p) * p->cols) * sizeof(float) : sizeof p->inv_freq;
     if (c->norm) {
-        const size_t weights = (size_t)bench_head_dim(c) * (c->groups ? 2 : 1);
+        const int32_t of_q = c->norm_token ? c->heads : 1, of_k = c->norm_token ? c->groups : c->groups > 0;
+        const size_t weights = (size_t)bench_head_dim(c) * (size_t)(of_q + of_k);
         p->size[AREA_WEIGHT] = weights * (size_t)value_size(p->dtype);
         p->size[AREA_D_WEIGHT] = c->backward ? weights * (size_t)value_size(bench_weight_gradient_dtype(p)) : 0;
     }
@@ -243,7 +244,8 @@ static double sum_slack(const bench_problem *p)
 /* 2^-20 of the magnitudes' sum: x * rstd is about 1, and dy below 2. */
 static double weight_slack(const bench_problem *p)
 {
-    return p->c->norm && p->c->backward ? 0x1p-20 * 2 * (double)(bench_all_tokens(p) * p->c->heads) : 0;
+    const int32_t heads = p->c->norm_token ? 1 : p->c->heads;
+    return p->c->norm && p->c->backward ? 0x1p-20 * 2 * (double)(bench_all_tokens(p) * heads) : 0;
 }
 
 /* What is touched of a tensor that a call changes in place: windows of heads, or Q and K of QKV. */
