@@ -32,24 +32,24 @@ static const trope_backend *backend_of(int32_t device)
     return device == TROPE_DEVICE_CUDA ? NULL : &trope_backend_cpu;
 }
 
-/* A call on its way: what one step makes, the next reads. */
 typedef struct prepared_call {
-    trope_call call;
     trope_planned_call planned;
     const trope_backend *backend;
 } prepared_call;
 
-/* Copies the call, validates it, makes its plan and finds the backend that can run it. */
-static trope_status prepare(const char *function, const trope_args *args, int backward, prepared_call *p)
+/* Copies the call, validates it, makes its plan and finds the backend that can run it. Not inlined, so that the stack does not
+ * hold the copy while the plan runs. */
+static __attribute__((noinline)) trope_status prepare(const char *function, const trope_args *args, int backward,
+                                                      prepared_call *p)
 {
-    CHECK(trope_copy_call(function, args, &p->call));
-    CHECK(trope_validate(function, &p->call.args, backward));
-    trope_expand_layouts(&p->call, backward);
-    CHECK(trope_validate_memory(function, &p->call, backward));
-    p->backend = backend_of(p->call.args.device);
-    REQUIRE(p->backend, TROPE_ERROR_UNSUPPORTED, "device (%d) is CUDA, which this build does not have",
-            p->call.args.device);
-    trope_make_plan(&p->call, backward, &p->planned);
+    trope_call call;
+    CHECK(trope_copy_call(function, args, &call));
+    CHECK(trope_validate(function, &call.args, backward));
+    trope_expand_layouts(&call, backward);
+    CHECK(trope_validate_memory(function, &call, backward));
+    p->backend = backend_of(call.args.device);
+    REQUIRE(p->backend, TROPE_ERROR_UNSUPPORTED, "device (%d) is CUDA, which this build does not have", call.args.device);
+    trope_make_plan(&call, backward, &p->planned);
     return p->backend->check(function, &p->planned.plan);
 }
 
