@@ -16,10 +16,10 @@ typedef struct own_call {
     char *memory[2 * TROPE_MAX_OPERANDS];
 } own_call;
 
-/* Whether an operand may be in place: neither are heads that are one in memory, nor what is added to. */
+/* Whether an operand may be in place: not with heads that are one in memory, accumulation, or no dst. */
 static int may_be_in_place(const trope_operand *o)
 {
-    return !o->shared_heads && !o->accumulate;
+    return o->dst && !o->shared_heads && !o->accumulate;
 }
 
 static void copy_elements(const trope_args *args, const tensor *from, const tensor *to)
@@ -46,9 +46,11 @@ static void make_contiguous(own_call *own, int i, int backward, random_state *ra
     memset(o->src_stride, 0, sizeof o->src_stride);
     memset(o->dst_stride, 0, sizeof o->dst_stride);
     o->src_layout = (int32_t)random_between(random, TROPE_SBHD, last);
-    o->dst_layout = in_place ? o->src_layout : (int32_t)random_between(random, TROPE_SBHD, last);
     o->src = place[0];
-    o->dst = place[!in_place];
+    if (o->dst) {
+        o->dst_layout = in_place ? o->src_layout : (int32_t)random_between(random, TROPE_SBHD, last);
+        o->dst = place[!in_place];
+    }
     const tensor to = tensor_of(args, i, TENSOR_SRC, backward), onto = tensor_of(args, i, TENSOR_DST, backward);
     if (o->accumulate)
         copy_elements(args, &dst, &onto);
@@ -66,7 +68,7 @@ static void check_contiguous(config *c, int backward)
             make_contiguous(&own, i, backward, &random, in_place && may_be_in_place(&k.operands[i]));
         run_call(call_args(&k), backward);
         unsigned char *here = snapshot(c);
-        run_call(call_args(&own.k), backward); /* writes the same status, rstd and d_weight */
+        run_call(call_args(&own.k), backward); /* writes the same status, rstd, sums and d_weight */
         check_parity(c, same_elements(&k.args, &own.k.args, backward) && is_snapshot(c, here),
                      in_place ? "parity_memory, contiguous in place" : "parity_memory, contiguous");
         free(here);

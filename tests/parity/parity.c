@@ -50,7 +50,7 @@ int same_elements(const trope_args *a, const trope_args *b, int backward)
     const int64_t size = (int64_t)number_size(a->dtype);
     for (int i = 0; i < a->operand_count; i++) {
         const tensor p = tensor_of(a, i, TENSOR_DST, backward), q = tensor_of(b, i, TENSOR_DST, backward);
-        for (int64_t j = 0; j < tensor_count(&p); j++) {
+        for (int64_t j = 0; p.base && j < tensor_count(&p); j++) {
             const char *first = (const char *)p.base + tensor_offset(&p, j) * size;
             const char *second = (const char *)q.base + tensor_offset(&q, j) * size;
             if (!memcmp(first, second, (size_t)size))

@@ -1,5 +1,5 @@
 /* How the work is split changes no bits: operands one per call, each batch entry alone, each head alone (but for sums over
- * heads), the sequence in two.
+ * heads), also where the heads of a token are normalised together, the sequence in two.
  *
  *     parity_split [--seed S] [--count N] */
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "support/reference.h"
 #include "support/seeds.h"
 #include "support/tensor.h"
+#include "support/token_sums.h"
 
 static const void *advance(const void *pointer, int64_t elements, int32_t dtype)
 {
@@ -59,9 +60,9 @@ static unsigned char *run_whole(config *c, call *k, int backward)
 
 /* How work is split, and how often parts were compared with the whole. A part that is the whole proves nothing and is not
  * counted. */
-typedef enum split_kind { BY_OPERANDS, BY_BATCH, BY_HEADS, BY_SEQUENCE, SPLITS } split_kind;
+typedef enum split_kind { BY_OPERANDS, BY_BATCH, BY_HEADS, BY_RANKS, BY_SEQUENCE, SPLITS } split_kind;
 static const char *const split_names[] = {"parity_split, operands", "parity_split, batch", "parity_split, heads",
-                                          "parity_split, sequence"};
+                                          "parity_split, heads with token_sums", "parity_split, sequence"};
 static long compared[SPLITS];
 
 static void check_parts(config *c, unsigned char *whole, split_kind kind, int64_t parts)
@@ -160,18 +161,31 @@ static void check_batch(config *c, int backward)
     say_strides(&together.args);
     for (int64_t entry = 0; entry < together.args.batch; entry++) {
         call alone = entry_of_batch(&together, entry);
+        token_sums_take(&together, &alone, entry * together.args.tokens);
         run_call(call_args(&alone), backward);
+        token_sums_return(&together, &alone, entry * together.args.tokens);
     }
     check_parts(c, whole, BY_BATCH, together.args.batch);
 }
 
 /* ---- Heads, as tensor parallel ranks have them ---- */
 
+/* The sums of a head of the operand: those that it writes are its own, and those that it reads are the same. */
+static void place_sums(const trope_args *args, trope_norm *norm, int32_t head)
+{
+    const int32_t dtype = args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    if (norm->token_sums_use == TROPE_SUMS_READ)
+        norm->first_head += head;
+    else
+        norm->token_sums = (void *)(uintptr_t)advance(norm->token_sums, head * args->batch * args->tokens, dtype);
+}
+
 static void check_heads(config *c, int backward)
 {
     call together = config_call(c, backward);
     const trope_operand *o = &together.operands[0];
-    if ((backward && o->shared_heads) || together.norm[0].scope == TROPE_NORM_TOKEN)
+    const trope_norm *n = &together.norm[0];
+    if ((backward && o->shared_heads) || (n->scope == TROPE_NORM_TOKEN ? !n->token_sums : n->rstd != NULL))
         return;
     unsigned char *whole = run_whole(c, &together, backward);
     tensor_say_strides(call_args(&together), together.operands, backward);
@@ -182,12 +196,16 @@ static void check_heads(config *c, int backward)
             alone.operands[0].shared_heads = TROPE_SHARED_NONE;
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_GROUP, group);
             advance_tensors(&alone.args, &alone.operands[0], TROPE_DIM_HEAD, head);
+            const int32_t number = group * o->heads_per_group + head;
             if (alone.norm[0].weight_per_head)
-                alone.norm[0].weight = advance(alone.norm[0].weight, (group * o->heads_per_group + head) * o->head_dim,
-                                               alone.norm[0].weight_dtype);
+                alone.norm[0].weight =
+                    advance(alone.norm[0].weight, (int64_t)number * o->head_dim, alone.norm[0].weight_dtype);
+            if (alone.norm[0].token_sums)
+                place_sums(&alone.args, &alone.norm[0], number);
             run_call(call_args(&alone), backward);
         }
-    check_parts(c, whole, BY_HEADS, (o->groups ? o->groups : 1) * o->heads_per_group);
+    check_parts(c, whole, together.norm[0].token_sums ? BY_RANKS : BY_HEADS,
+                (o->groups ? o->groups : 1) * o->heads_per_group);
 }
 
 /* ---- The sequence ---- */
@@ -239,20 +257,23 @@ int main(int argc, char **argv)
     {                                                                                                                      \
         OPTION_D_WEIGHT, D_WEIGHT_NONE                                                                                     \
     }
-    /* rstd has no strides, by which heads or tokens could have theirs. */
+    /* rstd has no strides, by which heads or tokens could have theirs. That of a token is the same for all of its heads. */
     const uint8_t any[][2] = {NO_SUMS};
     const uint8_t batch[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}};
     const uint8_t one[][2] = {NO_SUMS, {OPTION_OPERANDS, 0}, {OPTION_RSTD, RSTD_NONE}};
     const uint8_t tokens[][2] = {NO_SUMS, {OPTION_SEQUENCES, SEQUENCES_NONE}, {OPTION_CP, 0}, {OPTION_RSTD, RSTD_NONE}};
+    const uint8_t ranks[][4][2] = {{NO_SUMS, {OPTION_OPERANDS, 0}, {OPTION_SUMS, SUMS_READ}},
+                                   {NO_SUMS, {OPTION_OPERANDS, 0}, {OPTION_SUMS, SUMS_WRITE}}};
     for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; seed++) {
         run_directions(seed, any, 2, 1, check_operands);
         run_directions(seed, batch, 3, 1, check_batch);
         run_directions(seed, one, 4, 1, check_heads);
+        run_directions(seed, ranks[seed % 2], 4, 1, check_heads);
         run_directions(seed, tokens, 5, 1, check_sequence);
     }
     for (int i = 0; i < SPLITS; i++)
         CHECK_MESSAGE(compared[i] > 0, "%s: nothing was compared", split_names[i]);
-    printf("compared: %ld by operands, %ld by batch entries, %ld by heads, %ld by sequence\n", compared[BY_OPERANDS],
-           compared[BY_BATCH], compared[BY_HEADS], compared[BY_SEQUENCE]);
+    printf("compared: %ld by operands, %ld by batch entries, %ld by heads, %ld with token_sums, %ld by sequence\n",
+           compared[BY_OPERANDS], compared[BY_BATCH], compared[BY_HEADS], compared[BY_RANKS], compared[BY_SEQUENCE]);
     return check_result();
 }

@@ -108,6 +108,27 @@ static void compare_angles(compare_state *s, const reference_result *expected)
     }
 }
 
+/* An array of a norm, in the arithmetic. */
+typedef struct named_real {
+    const char *name;
+    int operand;
+    const void *numbers;
+} named_real;
+
+static void compare_real(compare_state *s, named_real of, int64_t i, const reference_element *expected)
+{
+    const int32_t dtype = s->args->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    const char *address = (const char *)of.numbers + (size_t)i * number_size(dtype);
+    const double got = number_load(dtype, address);
+    const int is_nan = expected->kind == REFERENCE_NAN;
+    const uint64_t unwritten = UINT64_MAX >> (64 - 8 * number_size(dtype));
+    mark(s, address, number_size(dtype));
+    if (is_nan ? !isnan(got) || number_bits(dtype, address) == unwritten
+               : !(fabsl(got - expected->value) <= expected->tolerance))
+        complain(s, "norms[%d].%s[%lld]: %.17g, expected %s%.17Lg +- %.3g", of.operand, of.name, (ll)i, got,
+                 is_nan ? "NaN, not " : "", expected->value, expected->tolerance);
+}
+
 static void compare_norm(compare_state *s, int operand, const reference_result *expected)
 {
     const trope_args *a = s->args;
@@ -116,15 +137,10 @@ static void compare_norm(compare_state *s, int operand, const reference_result *
     for (int64_t i = 0; expected->weights[operand] && i < reference_weights(a, operand); i++)
         compare_sum(s, "d_weight", norm->d_weight, dtype, i, &expected->weights[operand][i]);
     const int64_t rows = a->batch * a->tokens;
-    for (int64_t i = 0; expected->rstd[operand] && i < rows * reference_rstds(a, operand); i++) {
-        const char *address = (const char *)norm->rstd + (size_t)i * number_size(dtype);
-        const reference_element *e = &expected->rstd[operand][i];
-        const double got = number_load(dtype, address);
-        mark(s, address, number_size(dtype));
-        if (e->kind == REFERENCE_NAN ? !isnan(got) : !(fabsl(got - e->value) <= e->tolerance))
-            complain(s, "norms[%d].rstd[%lld]: %.17g, expected %s%.17Lg +- %.3g", operand, (ll)i, got,
-                     e->kind == REFERENCE_NAN ? "NaN, not " : "", e->value, e->tolerance);
-    }
+    for (int64_t i = 0; expected->rstd[operand] && i < rows * reference_rstds(a, operand); i++)
+        compare_real(s, (named_real){"rstd", operand, norm->rstd}, i, &expected->rstd[operand][i]);
+    for (int64_t i = 0; expected->sums[operand] && i < rows * reference_heads(a, operand); i++)
+        compare_real(s, (named_real){"token_sums", operand, norm->token_sums}, i, &expected->sums[operand][i]);
 }
 
 static void compare_status(compare_state *s, const reference_result *expected)

@@ -55,6 +55,7 @@ static const struct {
     [OPTION_NORM_ROUNDING] = {"norm_rounding", {"twice", "product"}},
     [OPTION_RSTD] = {"rstd", {"none", "write", "read"}},
     [OPTION_D_WEIGHT] = {"d_weight", {"none", "too", "only"}},
+    [OPTION_SUMS] = {"sums", {"none", "read", "write"}},
     [OPTION_STRUCTS] = {"structs", {"own", "larger"}},
 };
 
@@ -142,7 +143,7 @@ static void repair_tensors(uint8_t *v)
         v[OPTION_ELEMENTS] = ELEMENTS_ADJACENT;
         v[OPTION_SHARED] = SHARED_NONE;
     }
-    if (v[OPTION_GRADIENT] == GRADIENT_ONLY || v[OPTION_D_WEIGHT] == D_WEIGHT_ONLY) {
+    if (v[OPTION_GRADIENT] == GRADIENT_ONLY || v[OPTION_D_WEIGHT] == D_WEIGHT_ONLY || v[OPTION_SUMS] == SUMS_WRITE) {
         v[OPTION_PLACE] = PLACE_OUT;
         v[OPTION_ACCUMULATE] = ACCUMULATE_NONE;
     }
@@ -160,10 +161,23 @@ static void clear_options(uint8_t *v, const uint8_t *of, size_t count)
         v[of[i]] = 0;
 }
 
+/* Backward with sums reads rstd. Writing sums leaves no gradients. */
+static void repair_sums(uint8_t *v)
+{
+    if (v[OPTION_NORM_SCOPE] + TROPE_NORM_HEAD != TROPE_NORM_TOKEN)
+        v[OPTION_SUMS] = SUMS_NONE;
+    if (v[OPTION_SUMS] == SUMS_WRITE &&
+        (v[OPTION_GRADIENT] != GRADIENT_NONE || (v[OPTION_D_WEIGHT] != D_WEIGHT_NONE && v[OPTION_NORM] != NORM_EACH)))
+        v[OPTION_SUMS] = SUMS_READ;
+    if (v[OPTION_SUMS] != SUMS_NONE && v[OPTION_RSTD] == RSTD_NONE)
+        v[OPTION_RSTD] = RSTD_READ;
+}
+
 static void repair_norms(uint8_t *v)
 {
-    static const uint8_t of_norm[] = {OPTION_RSTD,        OPTION_WEIGHT,        OPTION_D_WEIGHT,   OPTION_WEIGHT_HEADS,
-                                      OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING, OPTION_NORM_ORDER, OPTION_NORM_SCOPE},
+    static const uint8_t of_norm[] = {OPTION_RSTD,         OPTION_WEIGHT,      OPTION_D_WEIGHT,
+                                      OPTION_WEIGHT_HEADS, OPTION_WEIGHT_PLUS, OPTION_NORM_ROUNDING,
+                                      OPTION_NORM_ORDER,   OPTION_NORM_SCOPE,  OPTION_SUMS},
                          of_rotation[] = {OPTION_PAIRING, OPTION_PARTS,       OPTION_AXES,   OPTION_ANGLES,
                                           OPTION_COLUMNS, OPTION_ANGLE_DTYPE, OPTION_TABLE,  OPTION_POSITIONS,
                                           OPTION_RANGE,   OPTION_TURN,        OPTION_WINDOW, OPTION_MSCALE,
@@ -180,6 +194,7 @@ static void repair_norms(uint8_t *v)
         v[OPTION_NORM_ROUNDING] = 0;
     if (v[OPTION_NORM] == NORM_ALONE)
         clear_options(v, of_rotation, sizeof of_rotation);
+    repair_sums(v);
 }
 
 void config_repair(config_choices *choices)
@@ -238,9 +253,27 @@ static void say_nothing(int32_t *layout, int64_t *stride)
     memset(stride, 0, TROPE_MAX_DIMS * sizeof *stride);
 }
 
+static void leave_out_rstd(trope_norm *norm)
+{
+    norm->rstd = NULL;
+    norm->rstd_use = 0;
+}
+
+/* An operand that writes sums has no dst. */
+static void leave_out_dst(trope_operand *o)
+{
+    o->dst = NULL;
+    say_nothing(&o->dst_layout, o->dst_stride);
+}
+
 static void leave_out_gradient(call *k)
 {
     for (int i = 0; i < k->args.operand_count; i++) {
+        const int32_t sums = k->norm[i].token_sums_use;
+        if (sums == TROPE_SUMS_WRITE)
+            leave_out_dst(&k->operands[i]);
+        if (sums == TROPE_SUMS_WRITE || (sums && k->norm[i].rstd_use == TROPE_RSTD_READ))
+            leave_out_rstd(&k->norm[i]);
         k->norm[i].d_weight = NULL;
         k->operands[i].forward_src = NULL;
         say_nothing(&k->operands[i].forward_src_layout, k->operands[i].forward_src_stride);
@@ -253,19 +286,19 @@ static void leave_out_gradient(call *k)
     k->args.workspace_size = 0;
 }
 
-/* A backward call that wants gradients of angles or weights alone has no dst. No backward call writes rstd. */
+/* A backward call that wants gradients of angles or weights alone, or sums, has no dst. No backward call writes rstd. */
 static void leave_out_results(const config *c, call *k)
 {
     const uint8_t *v = c->choices.value;
     for (int i = 0; i < k->args.operand_count; i++) {
-        if (v[OPTION_GRADIENT] == GRADIENT_ONLY || (v[OPTION_D_WEIGHT] == D_WEIGHT_ONLY && k->norm[i].d_weight)) {
-            k->operands[i].dst = NULL;
-            say_nothing(&k->operands[i].dst_layout, k->operands[i].dst_stride);
-        }
-        if (k->norm[i].rstd_use == TROPE_RSTD_WRITE) {
-            k->norm[i].rstd = NULL;
-            k->norm[i].rstd_use = 0;
-        }
+        const int32_t sums = k->norm[i].token_sums_use;
+        if (v[OPTION_GRADIENT] == GRADIENT_ONLY || (v[OPTION_D_WEIGHT] == D_WEIGHT_ONLY && k->norm[i].d_weight) ||
+            sums == TROPE_SUMS_WRITE)
+            leave_out_dst(&k->operands[i]);
+        if (sums)
+            k->norm[i].rstd_use = TROPE_RSTD_READ;
+        else if (k->norm[i].rstd_use == TROPE_RSTD_WRITE)
+            leave_out_rstd(&k->norm[i]);
     }
 }
 

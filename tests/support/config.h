@@ -69,6 +69,7 @@ typedef enum config_option {
     OPTION_NORM_ROUNDING, /* TROPE_NORM_ROUND_... less 1 */
     OPTION_RSTD,
     OPTION_D_WEIGHT,
+    OPTION_SUMS, /* token_sums of norms over tokens */
     OPTION_STRUCTS,
     OPTION_COUNT
 } config_option;
@@ -110,10 +111,13 @@ enum { GRADIENT_LIKE_TABLE, GRADIENT_ROWS, GRADIENT_BATCH_ROWS, GRADIENT_AXES_BA
 enum { NORM_NONE, NORM_ALL, NORM_EACH, NORM_ALONE };
 enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F64 };
 enum { WEIGHT_HEADS_SAME, WEIGHT_HEADS_OWN };
-/* WRITE: the forward call writes rstd, and the backward call has none. READ: both calls read it. */
+/* WRITE: the forward call writes rstd, and the backward call has none. READ: both calls read it. With token_sums, backward
+ * always reads it, and forward writes it or has none. */
 enum { RSTD_NONE, RSTD_WRITE, RSTD_READ };
 /* ONLY: an operand with d_weight has no dst. */
 enum { D_WEIGHT_NONE, D_WEIGHT_TOO, D_WEIGHT_ONLY };
+/* READ: some of all heads. WRITE: an operand that writes its sums has no dst. */
+enum { SUMS_NONE, SUMS_READ, SUMS_WRITE };
 /* LARGER: as a caller of a later version passes them, with zeros behind; config_run does. */
 enum { STRUCTS_OWN, STRUCTS_LARGER };
 
@@ -136,7 +140,7 @@ typedef struct config_buffer {
     config_role role; /* CONFIG_WRITTEN: some of the bytes are, the rest must stay */
 } config_buffer;
 
-#define CONFIG_MAX_BUFFERS 112
+#define CONFIG_MAX_BUFFERS 144
 
 /* The shapes of a config can be read from args; its calls are config_call's. */
 typedef struct config {

@@ -1,4 +1,4 @@
-/* Makes the norms of operands: weights, where their gradient goes, and rstd. */
+/* Makes the norms of operands: weights, where their gradient goes, rstd, and sums of heads on several ranks. */
 #include "support/config_builder.h"
 #include "support/number.h"
 
@@ -22,14 +22,51 @@ static int has_norm(builder *b, int i)
     }
 }
 
-/* Random numbers between `middle` - 1 and `middle` + 1 that are read, at a random alignment. */
+/* Random numbers between `middle` - 1 and `middle` + 1. */
+static void *fill(builder *b, int32_t dtype, int64_t count, double middle, unsigned char *numbers)
+{
+    for (int64_t i = 0; i < count; i++)
+        number_store(dtype, numbers + (size_t)i * number_size(dtype), middle + random_real(&b->random));
+    return numbers;
+}
+
+/* The same, in memory that is read, at a random alignment. */
 static void *add_numbers(builder *b, int32_t dtype, int64_t count, double middle)
 {
     const size_t element = number_size(dtype), before = (size_t)between(b, 0, 3) * element;
-    unsigned char *numbers = config_add_buffer(b, before + (size_t)count * element, CONFIG_READ) + before;
-    for (int64_t i = 0; i < count; i++)
-        number_store(dtype, numbers + (size_t)i * element, middle + random_real(&b->random));
-    return numbers;
+    return fill(b, dtype, count, middle, config_add_buffer(b, before + (size_t)count * element, CONFIG_READ) + before);
+}
+
+/* The sums of a norm over tokens, of an operand of so many heads. Where norms differ, some write sums, some read them, and some
+ * have none. */
+static void make_sums(builder *b, trope_norm *n, int64_t heads, int64_t rows, int32_t dtype)
+{
+    const int most = b->v[OPTION_SUMS];
+    const int sums = b->v[OPTION_NORM] == NORM_EACH && once_in(b, 3) ? (int)between(b, SUMS_NONE, most) : most;
+    if (sums == SUMS_NONE || n->scope != TROPE_NORM_TOKEN)
+        return;
+    if (sums == SUMS_WRITE) {
+        n->token_sums_use = TROPE_SUMS_WRITE;
+        n->token_sums = config_add_guarded(b, heads * rows, number_size(dtype));
+        return;
+    }
+    n->token_sums_use = TROPE_SUMS_READ;
+    n->first_head = (int32_t)between(b, 0, 5);
+    n->heads_of_all_ranks = n->first_head + (int32_t)(heads + between(b, 0, 5));
+    n->token_sums = add_numbers(b, dtype, n->heads_of_all_ranks * rows, 1.5);
+}
+
+/* rstd. Backward with sums reads it also where forward writes it. */
+static void make_rstd(builder *b, trope_norm *n, int64_t rstds, int32_t dtype)
+{
+    n->rstd_use = b->v[OPTION_RSTD];
+    if (n->rstd_use == TROPE_RSTD_READ)
+        n->rstd = add_numbers(b, dtype, rstds, 1.5);
+    if (n->rstd_use != TROPE_RSTD_WRITE)
+        return;
+    n->rstd = config_add_guarded(b, rstds, number_size(dtype));
+    if (n->token_sums)
+        fill(b, dtype, rstds, 1.5, n->rstd);
 }
 
 static void make_weight(builder *b, trope_norm *n, int64_t heads, int64_t head_dim, size_t real)
@@ -44,7 +81,7 @@ static void make_weight(builder *b, trope_norm *n, int64_t heads, int64_t head_d
         n->rounding = TROPE_NORM_ROUND_TWICE + choose(b, OPTION_NORM_ROUNDING);
     const int64_t count = (n->weight_per_head ? heads : 1) * head_dim;
     n->weight = add_numbers(b, n->weight_dtype, count, 0);
-    if (b->v[OPTION_D_WEIGHT] != D_WEIGHT_NONE)
+    if (b->v[OPTION_D_WEIGHT] != D_WEIGHT_NONE && n->token_sums_use != TROPE_SUMS_WRITE)
         n->d_weight = config_add_guarded(b, count, real);
 }
 
@@ -61,12 +98,8 @@ int config_make_norm(builder *b, int i)
     n->scope = TROPE_NORM_HEAD + choose(b, OPTION_NORM_SCOPE);
     n->order = TROPE_NORM_BEFORE + choose(b, OPTION_NORM_ORDER);
     n->eps = epsilons[between(b, 0, 3)];
+    make_sums(b, n, heads, rows, dtype);
     make_weight(b, n, heads, o->head_dim, number_size(dtype));
-    n->rstd_use = b->v[OPTION_RSTD];
-    const int64_t rstds = rows * (n->scope == TROPE_NORM_TOKEN ? 1 : heads);
-    if (n->rstd_use == TROPE_RSTD_WRITE)
-        n->rstd = config_add_guarded(b, rstds, number_size(dtype));
-    if (n->rstd_use == TROPE_RSTD_READ)
-        n->rstd = add_numbers(b, dtype, rstds, 1.5);
+    make_rstd(b, n, rows * (n->scope == TROPE_NORM_TOKEN ? 1 : heads), dtype);
     return 1;
 }

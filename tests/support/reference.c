@@ -296,6 +296,9 @@ reference_result reference_run(const trope_args *args, int backward)
         if (norm && norm->rstd_use == TROPE_RSTD_WRITE)
             result.rstd[i] =
                 calloc((size_t)(args->batch * args->tokens * reference_rstds(args, i)), sizeof *result.rstd[i]);
+        if (norm && norm->token_sums_use == TROPE_SUMS_WRITE)
+            result.sums[i] =
+                calloc((size_t)(args->batch * args->tokens * reference_heads(args, i)), sizeof *result.sums[i]);
         if (norm && norm->d_weight)
             result.weights[i] = calloc((size_t)reference_weights(args, i), sizeof *result.weights[i]);
     }
@@ -324,6 +327,7 @@ void reference_free(reference_result *result)
     for (int i = 0; i < TROPE_MAX_OPERANDS; i++) {
         free(result->operands[i]);
         free(result->rstd[i]);
+        free(result->sums[i]);
         free(result->weights[i]);
     }
     free(result->angles);

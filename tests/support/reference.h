@@ -15,8 +15,8 @@
  *
  * A sum over heads is the tree that trope.h says, bit for bit, and is rotated as one head. Adding to dst is off by u of the sum.
  *
- * rstd and n(x) are bit for bit what trope.h says, in the arithmetic. So is the gradient of a norm where M' dy is exact; elsewhere the
- * tolerance of M' dy is carried through each operation. d_weight is within 2^-20 of the sum of magnitudes (f64: 2^-49). */
+ * rstd, sums of heads and n(x) are bit for bit what trope.h says, in the arithmetic. So is the gradient of a norm where M' dy is
+ * exact; elsewhere the tolerance of M' dy is carried through each operation. d_weight is within 2^-20 of the sum of magnitudes (f64: 2^-49). */
 #ifndef TESTS_SUPPORT_REFERENCE_H
 #define TESTS_SUPPORT_REFERENCE_H
 
@@ -58,9 +58,10 @@ typedef struct reference_result {
     reference_sum *angles;                           /* element i from d_freqs or d_inv_freq on, NULL when not asked for */
     int64_t angle_count;
     reference_element
-        *rstd[TROPE_MAX_OPERANDS];              /* [batch, tokens, heads], or [batch, tokens]; NULL where none is written */
-    reference_sum *weights[TROPE_MAX_OPERANDS]; /* of d_weight, NULL when not asked for */
-    int32_t status;                             /* the bits that the status word gets */
+        *rstd[TROPE_MAX_OPERANDS]; /* [batch, tokens, heads], or [batch, tokens]; NULL where none is written */
+    reference_element *sums[TROPE_MAX_OPERANDS]; /* of token_sums, [heads, batch, tokens]; NULL where none are written */
+    reference_sum *weights[TROPE_MAX_OPERANDS];  /* of d_weight, NULL when not asked for */
+    int32_t status;                              /* the bits that the status word gets */
     int backward;
 } reference_result;
 

@@ -204,9 +204,69 @@ typedef struct covered_sum {
     int levels, is_exact;
 } covered_sum;
 
-/* Adds up the heads, and frees their sums. */
-static double end_sum(const walk *w, covered_sum *sum, int64_t heads)
+/* Whether the sums of the heads of all ranks are given. */
+static int reads_sums(const walk *w, int operand)
 {
+    return reference_norm(w->args, operand)->token_sums_use == TROPE_SUMS_READ;
+}
+
+/* Elements that a norm is of. */
+static double count_elements(const walk *w, head h)
+{
+    const int64_t heads =
+        reads_sums(w, h.operand) ? reference_norm(w->args, h.operand)->heads_of_all_ranks : count_covered(w, h);
+    return (double)(heads * w->args->operands[h.operand].head_dim);
+}
+
+/* Where the sum of a head of this token is in token_sums. */
+static int64_t place_of_sum(const walk *w, int64_t number)
+{
+    return (number * w->args->batch + w->batch) * w->args->tokens + w->token;
+}
+
+/* Puts the sums of all ranks' heads in place of those of the operand, and returns their number. Backward, is_exact stays: it is
+ * also about the elements. */
+static int64_t read_sums(const walk *w, head h, covered_sum *sum)
+{
+    const trope_norm *norm = reference_norm(w->args, h.operand);
+    const int32_t dtype = is_double(w->args) ? TROPE_F64 : TROPE_F32;
+    free(sum->of_head);
+    *sum = (covered_sum){.is_exact = !w->backward || sum->is_exact};
+    sum->of_head = calloc((size_t)norm->heads_of_all_ranks, sizeof *sum->of_head);
+    for (int64_t i = 0; i < norm->heads_of_all_ranks; i++)
+        sum->of_head[i] =
+            number_load(dtype, (const char *)norm->token_sums + place_of_sum(w, i) * (int64_t)number_size(dtype));
+    return norm->heads_of_all_ranks;
+}
+
+/* Notes the sum of a head, if the call writes it. It has a rotated element unless it is of the squares of x. */
+static void note_sum(const walk *w, head h, double value, const covered_sum *of)
+{
+    reference_element *sums = w->result->sums[h.operand];
+    if (!sums)
+        return;
+    reference_element *sum = &sums[place_of_sum(w, number_of(w, h))];
+    *sum = (reference_element){.value = value, .kind = REFERENCE_NUMBER};
+    if (!of->is_exact)
+        sum->tolerance = of->off + of->levels * two_roundings(w) * of->magnitude;
+    if ((w->backward || is_after(w, h)) && is_poisoned(w, h))
+        sum->kind = REFERENCE_NAN;
+}
+
+/* Adds the sum of head `number`. OF: its bounds. */
+static void add_head(int64_t number, double value, const covered_sum *of, covered_sum *sum)
+{
+    sum->of_head[number] = value;
+    sum->off += of->off;
+    sum->magnitude += of->magnitude;
+    sum->levels = of->levels;
+    sum->is_exact &= of->is_exact;
+}
+
+/* Adds up the heads, and frees their sums. */
+static double end_sum(const walk *w, head h, covered_sum *sum)
+{
+    const int64_t heads = reads_sums(w, h.operand) ? read_sums(w, h, sum) : count_covered(w, h);
     int64_t padded = 1;
     for (; padded < heads; padded *= 2)
         sum->levels++;
@@ -215,8 +275,8 @@ static double end_sum(const walk *w, covered_sum *sum, int64_t heads)
     return total;
 }
 
-/* Adds head `number` to the sum of squares. */
-static void add_squares(const walk *w, head h, int64_t number, const reference_element *x, covered_sum *sum)
+/* The sum of the squares of a head, and its bounds. */
+static double sum_squares(const walk *w, head h, const reference_element *x, covered_sum *sum)
 {
     const int64_t dim = w->args->operands[h.operand].head_dim;
     double *values = malloc((size_t)dim * sizeof *values);
@@ -226,14 +286,15 @@ static void add_squares(const walk *w, head h, int64_t number, const reference_e
         sum->off += (most + fabs((double)x[i].value)) * x[i].tolerance;
         sum->magnitude += most * most;
     }
-    sum->of_head[number] = sum_products(w, values, values, dim, &sum->levels);
-    sum->is_exact &= is_exact(x, dim);
+    const double squares = sum_products(w, values, values, dim, &sum->levels);
+    sum->is_exact = is_exact(x, dim);
     free(values);
+    return squares;
 }
 
-/* Adds head `number` to the sum of g in. */
-static void add_gradient(const walk *w, head h, int64_t number, const reference_element *in, const reference_element *out,
-                         covered_sum *sum)
+/* The sum of g in of a head, and its bounds. */
+static double sum_gradient(const walk *w, head h, const reference_element *in, const reference_element *out,
+                           covered_sum *sum)
 {
     const int64_t dim = w->args->operands[h.operand].head_dim;
     const double two = two_roundings(w);
@@ -245,16 +306,17 @@ static void add_gradient(const walk *w, head h, int64_t number, const reference_
         sum->off += fabs(x[i]) * (of.error + two * fabs(g[i])) + (fabs(g[i]) + of.error) * in[i].tolerance;
         sum->magnitude += fabs(x[i] * g[i]);
     }
-    sum->of_head[number] = sum_products(w, g, x, dim, &sum->levels);
-    sum->is_exact &= is_exact(in, dim) && is_exact(out, dim);
+    const double p = sum_products(w, g, x, dim, &sum->levels);
+    sum->is_exact = is_exact(in, dim) && is_exact(out, dim);
     free(x);
+    return p;
 }
 
 /* rstd: read, or computed of the sum of the squares, and noted where it is written. */
 static reference_element find_rstd(const walk *w, head h, double squares, const covered_sum *sum)
 {
     const trope_norm *norm = reference_norm(w->args, h.operand);
-    const double elements = (double)(count_covered(w, h) * w->args->operands[h.operand].head_dim);
+    const double elements = count_elements(w, h);
     const int64_t row = w->batch * w->args->tokens + w->token,
                   at = row * reference_rstds(w->args, h.operand) + (is_token(w, h.operand) ? 0 : number_of(w, h));
     const int32_t dtype = is_double(w->args) ? TROPE_F64 : TROPE_F32;
@@ -268,8 +330,11 @@ static reference_element find_rstd(const walk *w, head h, double squares, const 
     const double off = (sum->off + (sum->levels + 1) * two_roundings(w) * sum->magnitude) / elements;
     rstd.value = value;
     rstd.tolerance = sum->is_exact ? 0 : tolerance_of_rstd(w, norm->eps, mean, off, value);
-    if (w->result->rstd[h.operand])
-        w->result->rstd[h.operand][at] = rstd;
+    reference_element *const written = w->result->rstd[h.operand] ? &w->result->rstd[h.operand][at] : NULL;
+    if (written)
+        *written = rstd;
+    if (written && reads_sums(w, h.operand)) /* as the sums give it */
+        written->kind = REFERENCE_NUMBER;
     return rstd;
 }
 
@@ -277,7 +342,7 @@ static reference_element find_rstd(const walk *w, head h, double squares, const 
 static void find_slope(const walk *w, head h, double p, const covered_sum *sum, norm_numbers *n)
 {
     const double two = two_roundings(w), r = (double)n->rstd.value, most_r = r + n->rstd.tolerance,
-                 elements = (double)(count_covered(w, h) * w->args->operands[h.operand].head_dim);
+                 elements = count_elements(w, h);
     const double mean = real(w, p / elements);
     n->k = real(w, real(w, mean * r) * r);
     n->of_k = (sum->off + sum->levels * two * sum->magnitude) / elements * most_r * most_r +
@@ -294,14 +359,19 @@ static norm_numbers find_numbers(const walk *w, head h)
     norm_numbers n = {.k = 0};
     for (int64_t i = 0; i < heads; i++) {
         const head of = covered_head(w, h, i);
+        covered_sum of_head = {.off = 0};
         load_in(w, of, in);
-        add_squares(w, of, i, in, &squares);
-        if (!w->backward)
-            continue;
-        load_out(w, of, out);
-        add_gradient(w, of, i, in, out, &products);
+        double sum = sum_squares(w, of, in, &of_head);
+        add_head(i, sum, &of_head, &squares);
+        if (w->backward) {
+            of_head = (covered_sum){.off = 0};
+            load_out(w, of, out);
+            sum = sum_gradient(w, of, in, out, &of_head);
+            add_head(i, sum, &of_head, &products);
+        }
+        note_sum(w, of, sum, &of_head);
     }
-    const double of_squares = end_sum(w, &squares, heads), p = end_sum(w, &products, heads);
+    const double of_squares = end_sum(w, h, &squares), p = end_sum(w, h, &products);
     n.rstd = find_rstd(w, h, of_squares, &squares);
     find_slope(w, h, p, &products, &n);
     free(in);

@@ -112,7 +112,7 @@ turn reference_find_turn(const trope_args *args, int64_t batch, const reference_
 
 /* ---- Norms ---- */
 
-/* Sets w->of_token of an operand with a norm over the token. */
+/* Sets w->of_token of an operand with a norm over the token. Notes the sums of its heads where the call writes them. */
 void reference_find_token(walk *w, int operand);
 
 /* Sets w->x to the elements of a head. */

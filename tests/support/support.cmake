@@ -14,7 +14,8 @@ add_library(trope_test_support STATIC EXCLUDE_FROM_ALL
     ${CMAKE_CURRENT_LIST_DIR}/reference_angles.c
     ${CMAKE_CURRENT_LIST_DIR}/reference_gradient.c
     ${CMAKE_CURRENT_LIST_DIR}/reference_norm.c
-    ${CMAKE_CURRENT_LIST_DIR}/reference_positions.c)
+    ${CMAKE_CURRENT_LIST_DIR}/reference_positions.c
+    ${CMAKE_CURRENT_LIST_DIR}/token_sums.c)
 target_include_directories(trope_test_support PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_compile_options(trope_test_support PRIVATE -ffp-contract=off)
 target_link_libraries(trope_test_support PUBLIC trope::trope m PRIVATE trope_warnings)

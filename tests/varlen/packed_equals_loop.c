@@ -6,23 +6,46 @@
 #include "support/number.h"
 #include "support/seeds.h"
 #include "support/tensor.h"
+#include "support/token_sums.h"
 #include "varlen/packed_call.h"
 
-/* The bits of the elements of all destinations. */
-static uint64_t *gather(const trope_args *args, int backward)
+/* What a call writes for each token: the elements of a destination, or the sums of an operand's heads. */
+typedef struct result {
+    tensor t;
+    const char *base;
+    size_t element;
+} result;
+
+static int find_results(const call *k, int backward, result *results)
 {
-    int64_t count = 0, at = 0;
-    for (int i = 0; i < args->operand_count; i++) {
-        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
-        count += tensor_count(&dst);
+    int count = 0;
+    for (int i = 0; i < k->args.operand_count; i++) {
+        const tensor dst = tensor_of(&k->args, i, TENSOR_DST, backward);
+        const int64_t rows = k->args.batch * k->args.tokens;
+        if (dst.base)
+            results[count++] = (result){dst, dst.base, number_size(k->args.dtype)};
+        if (k->norm[i].token_sums_use == TROPE_SUMS_WRITE) /* tokens outside, as in a tensor */
+            results[count++] =
+                (result){.t = {.size = {1, k->args.tokens, 1, token_sums_heads(k, i), 1}, .stride = {0, 1, 0, rows, 0}},
+                         .base = k->norm[i].token_sums,
+                         .element = k->args.dtype == TROPE_F64 ? 8 : 4};
     }
-    uint64_t *bits = malloc((size_t)count * sizeof *bits);
-    for (int i = 0; i < args->operand_count; i++) {
-        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
-        for (int64_t j = 0; j < tensor_count(&dst); j++, at++)
-            bits[at] = number_bits(args->dtype,
-                                   (const char *)dst.base + tensor_offset(&dst, j) * (int64_t)number_size(args->dtype));
-    }
+    return count;
+}
+
+/* The bits of all results. */
+static uint64_t *gather(const call *k, int backward)
+{
+    result results[TROPE_MAX_OPERANDS];
+    int64_t total = 0, at = 0;
+    const int count = find_results(k, backward, results);
+    for (int i = 0; i < count; i++)
+        total += tensor_count(&results[i].t);
+    uint64_t *bits = calloc((size_t)total + 1, sizeof *bits);
+    for (int i = 0; i < count; i++)
+        for (int64_t j = 0; j < tensor_count(&results[i].t); j++, at++)
+            memcpy(&bits[at], results[i].base + tensor_offset(&results[i].t, j) * (int64_t)results[i].element,
+                   results[i].element);
     return bits;
 }
 
@@ -44,7 +67,8 @@ static call one_sequence(const call *packed, int64_t sequence, int64_t *start)
         trope_operand *o = &c.operands[i];
         const int64_t size = (int64_t)number_size(a->dtype), rstd = reference_rstds(a, i) * (a->dtype == TROPE_F64 ? 8 : 4);
         o->src = (const char *)o->src + begin * o->src_stride[TROPE_DIM_TOKEN] * size;
-        o->dst = (char *)o->dst + begin * o->dst_stride[TROPE_DIM_TOKEN] * size;
+        if (o->dst)
+            o->dst = (char *)o->dst + begin * o->dst_stride[TROPE_DIM_TOKEN] * size;
         if (o->forward_src)
             o->forward_src = (const char *)o->forward_src + begin * o->forward_src_stride[TROPE_DIM_TOKEN] * size;
         if (c.norm[i].rstd)
@@ -75,14 +99,15 @@ static int is_real(const trope_args *args, int64_t element, int64_t count)
     return !reference_find(args, 0, element / per_token).is_padding;
 }
 
-static long count_different(const trope_args *args, int backward, const uint64_t *a, const uint64_t *b)
+static long count_different(const call *k, int backward, const uint64_t *a, const uint64_t *b)
 {
+    result results[TROPE_MAX_OPERANDS];
     long different = 0;
-    for (int i = 0; i < args->operand_count; i++) {
-        const tensor dst = tensor_of(args, i, TENSOR_DST, backward);
-        const int64_t count = tensor_count(&dst);
+    const int operands = find_results(k, backward, results);
+    for (int i = 0; i < operands; i++) {
+        const int64_t count = tensor_count(&results[i].t);
         for (int64_t j = 0; j < count; j++)
-            different += a[j] != b[j] && is_real(args, j, count);
+            different += a[j] != b[j] && is_real(&k->args, j, count);
         a += count;
         b += count;
     }
@@ -92,14 +117,18 @@ static long count_different(const trope_args *args, int backward, const uint64_t
 static uint64_t *rotate_each(config *c, const call *packed, int backward)
 {
     const trope_args *args = &packed->args;
+    const void *stored = args->cu_seqlens_padded ? args->cu_seqlens_padded : args->cu_seqlens;
     config_reset(c);
     for (int64_t s = 0; s < args->sequences; s++) {
         int64_t start;
         call one = one_sequence(packed, s, &start);
         trope_args *a = call_args(&one);
+        const int64_t begin = tensor_index(stored, args->cu_seqlens_dtype, s);
+        token_sums_take(packed, &one, begin);
         CHECK_MESSAGE((backward ? trope_backward(a) : trope_forward(a)) == TROPE_OK, "%s", trope_last_error());
+        token_sums_return(packed, &one, begin);
     }
-    return gather(args, backward);
+    return gather(packed, backward);
 }
 
 static void check_seed(uint64_t seed)
@@ -119,8 +148,8 @@ static void check_seed(uint64_t seed)
         tensor_say_strides(args, k.operands, backward);
         config_reset(c);
         CHECK_MESSAGE((backward ? trope_backward(args) : trope_forward(args)) == TROPE_OK, "%s", trope_last_error());
-        uint64_t *packed = gather(args, backward), *alone = rotate_each(c, &k, backward);
-        const long different = count_different(args, backward, packed, alone);
+        uint64_t *packed = gather(&k, backward), *alone = rotate_each(c, &k, backward);
+        const long different = count_different(&k, backward, packed, alone);
         config_describe(c, description, sizeof description);
         CHECK_MESSAGE(different == 0, "%ld elements differ; varlen_packed_equals_loop --seed 0x%llx --count 1\n    %s",
                       different, (unsigned long long)seed, description);
