@@ -29,6 +29,7 @@ static void of_one_field(void)
     NORM_VALUES(norm_of_ranks(), heads_of_all_ranks, -1, 0, Q_HEADS - 1);
     NORM_VALUES(norm_of_ranks(), first_head, -1, Q_HEADS + 1);
     NORM_VALUES(sums_of_ranks(), heads_of_all_ranks, 1);
+    NORM_VALUES(sums_of_ranks(), first_head, 1);
     FORWARD_ROW(normed(), n->eps = 0, ARGUMENT, "norms[0].eps", "(0)");
     FORWARD_ROW(normed(), n->eps = -1e-6, ARGUMENT, "norms[0].eps", "over 0");
     FORWARD_ROW(normed(), n->eps = 1e-60, ARGUMENT, "norms[0].eps", "arithmetic");
@@ -56,6 +57,32 @@ static void of_fields_together(void)
     ROW_FOR(BACKWARD, norm_gradient(), a->workspace_size = 1, ARGUMENT, "workspace_size", "(1)");
 }
 
+/* The backward call that writes the sums of q's heads. */
+static call *gradient_sums(void)
+{
+    call *c = norm_gradient();
+    n->scope = TROPE_NORM_TOKEN;
+    n->rstd = in.sums;
+    n->rstd_use = TROPE_RSTD_READ;
+    n->token_sums = out.rstd;
+    n->token_sums_use = TROPE_SUMS_WRITE;
+    n->d_weight = NULL;
+    c->operands[0].dst = NULL;
+    c->operands[0].dst_layout = 0;
+    return c;
+}
+
+/* The same with inv_freq for freqs. */
+static call *gradient_sums_by_phase(void)
+{
+    call *c = gradient_sums();
+    c->args.freqs = NULL;
+    c->args.angle_dtype = c->args.angle_columns = c->args.angle_layout = 0;
+    c->args.angle_rows = 0;
+    c->args.inv_freq = in.inv_freq;
+    return c;
+}
+
 static void of_token_sums(void)
 {
     FORWARD_ROW(norm_of_ranks(), n->scope = TROPE_NORM_HEAD, ARGUMENT, "norms[0].token_sums", "TROPE_NORM_TOKEN");
@@ -76,15 +103,13 @@ static void of_token_sums(void)
                  (n->scope = TROPE_NORM_TOKEN, n->token_sums = in.sums, n->token_sums_use = TROPE_SUMS_READ,
                   n->heads_of_all_ranks = Q_HEADS),
                  IS_NULL, "norms[0].rstd", "token_sums");
-    BACKWARD_ROW(norm_gradient(),
-                 (n->scope = TROPE_NORM_TOKEN, n->rstd = in.sums, n->rstd_use = TROPE_RSTD_READ, n->token_sums = out.rstd,
-                  n->token_sums_use = TROPE_SUMS_WRITE),
-                 ARGUMENT, "norms[0].d_weight", "TROPE_SUMS_WRITE");
-    BACKWARD_ROW(norm_gradient(),
-                 (n->scope = TROPE_NORM_TOKEN, n->rstd = in.sums, n->rstd_use = TROPE_RSTD_READ, n->token_sums = out.rstd,
-                  n->token_sums_use = TROPE_SUMS_WRITE, n->d_weight = NULL, q->dst = NULL, q->dst_layout = 0,
-                  a->d_freqs = out.d_freqs, a->d_freqs_layout = TROPE_TABLE_ROWS),
-                 ARGUMENT, "d_freqs", "TROPE_SUMS_WRITE");
+    BACKWARD_ROW(gradient_sums(), n->d_weight = out.d_weight, ARGUMENT, "norms[0].d_weight", "TROPE_SUMS_WRITE");
+    BACKWARD_ROW(gradient_sums(), (q->dst = out.q, q->dst_layout = TROPE_BSHD), ARGUMENT, "operands[0].dst",
+                 "TROPE_SUMS_WRITE");
+    BACKWARD_ROW(gradient_sums(), (n->rstd = NULL, n->rstd_use = 0), IS_NULL, "norms[0].rstd", "token_sums");
+    BACKWARD_ROW(gradient_sums(), (a->d_freqs = out.d_freqs, a->d_freqs_layout = TROPE_TABLE_ROWS), ARGUMENT, "d_freqs",
+                 "TROPE_SUMS_WRITE");
+    BACKWARD_ROW(gradient_sums_by_phase(), a->d_inv_freq = out.d_inv_freq, ARGUMENT, "d_inv_freq", "TROPE_SUMS_WRITE");
 }
 
 /* A copy of a norm that is not aligned. */

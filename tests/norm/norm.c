@@ -3,6 +3,7 @@
  * Forward: rstd bit for bit in f32, from a tree of its own (after the rotation, from what a call without the norm gives); results to
  * within their roundings; the same bits by all instruction sets.
  * Heads that are split over ranks give the bits of one call: each rank writes the sums of its heads, and reads those of all.
+ * Sums are 0 where padding is not normalised, and NaN of rotated elements at a poisoned position.
  * Backward in f64: derivatives of L = sum dy y in random directions of x, weight and inv_freq. d_weight does not depend on threads. */
 #include <math.h>
 #include <stdlib.h>
@@ -331,26 +332,28 @@ static call call_of_rank(const norm_case *c, const call *whole, trope_norm *norm
     return made;
 }
 
-/* One sequence, with padding behind it. */
+/* One sequence, with padding behind it; a dense call with padding 0. */
 enum { UNPADDED = 7 };
-static void pack(call *made)
+static void pack(call *made, int32_t padding)
 {
     static const int32_t boundaries[] = {0, UNPADDED};
+    if (!padding)
+        return;
     made->args.batch = 1;
     made->args.tokens = BATCH * TOKENS;
     made->args.cu_seqlens = boundaries;
     made->args.cu_seqlens_dtype = TROPE_I32;
     made->args.sequences = 1;
-    made->args.padding = TROPE_PADDING_ZERO;
+    made->args.padding = padding;
 }
 
-/* The sums of all heads are 0 where there is padding, and only there. */
-static void check_sums(const norm_case *c, int is_packed)
+/* The sums of all heads are 0 where padding is not normalised, and only there. */
+static void check_sums(const norm_case *c, int32_t padding)
 {
     const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
     for (int i = 0; i < ROWS; i++) {
         const double sum = number_load(real, sums_bytes + (size_t)i * number_size(real));
-        const int is_padding = is_packed && i % (BATCH * TOKENS) >= UNPADDED;
+        const int is_padding = padding && padding != TROPE_PADDING_ROTATE && i % (BATCH * TOKENS) >= UNPADDED;
         CHECK_MESSAGE(is_padding ? sum == 0 : sum != 0 && isfinite(sum), "head %d, token %d: the sum is %g",
                       i / (BATCH * TOKENS), i % (BATCH * TOKENS), sum);
     }
@@ -379,19 +382,18 @@ static void run_ranks(const norm_case *c, call whole, const trope_norm *norm, in
     }
 }
 
-static void ranks(const norm_case *c, int is_packed)
+static void ranks(const norm_case *c, int32_t padding)
 {
     const size_t real = number_size(c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32), weights = HEADS * (size_t)c->s.head_dim;
     const size_t bytes = (size_t)(ROWS * c->s.head_dim) * number_size(c->dtype);
     trope_norm norm;
     const trope_norm *norms[] = {&norm};
     call whole = call_of(c, &norm, norms, x.bytes, y.bytes);
-    if (is_packed)
-        pack(&whole);
+    pack(&whole, padding);
     memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
     memset(sums_bytes, 0xff, sizeof sums_bytes);
     run_ranks(c, whole, &norm, 0);
-    check_sums(c, is_packed);
+    check_sums(c, padding);
     norm.rstd = rstd_bytes;
     norm.rstd_use = TROPE_RSTD_WRITE;
     CHECK_MESSAGE(trope_forward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
@@ -400,8 +402,7 @@ static void ranks(const norm_case *c, int is_packed)
     CHECK_MESSAGE(!memcmp(rank_rstd_bytes, rstd_bytes, BATCH * TOKENS * real),
                   "head_dim %d, order %d: ranks give other bits of rstd", c->s.head_dim, c->order);
     whole = call_of(c, &norm, norms, dy.bytes, dx.bytes);
-    if (is_packed)
-        pack(&whole);
+    pack(&whole, padding);
     whole.operands[0].forward_src = x.bytes;
     whole.operands[0].forward_src_layout = TROPE_BSHD;
     whole.args.workspace = workspace;
@@ -411,13 +412,60 @@ static void ranks(const norm_case *c, int is_packed)
     memset(of_ranks.bytes, 0xff, sizeof of_ranks.bytes);
     memset(sums_bytes, 0xff, sizeof sums_bytes);
     run_ranks(c, whole, &norm, 1);
-    check_sums(c, is_packed);
+    check_sums(c, padding);
     norm.d_weight = d_weight_bytes;
     CHECK_MESSAGE(trope_backward(call_args(&whole)) == TROPE_OK, "%s", trope_last_error());
     CHECK_MESSAGE(!memcmp(of_ranks.bytes, dx.bytes, bytes), "head_dim %d, order %d: ranks give other bits of dx",
                   c->s.head_dim, c->order);
     CHECK_MESSAGE(!c->per_head || !memcmp(rank_d_weight_bytes, d_weight_bytes, weights * real),
                   "head_dim %d, order %d: ranks give other bits of d_weight", c->s.head_dim, c->order);
+}
+
+/* Sums that are written with a poisoned position in each batch entry. The sum of the squares of x does not depend on it. */
+static void poison(const norm_case *c)
+{
+    enum { POISONED = 2, TABLE_ROWS = 4 };
+    static const int32_t ids[TOKENS] = {0, 3, TABLE_ROWS, 1, 2};
+    static float freqs[TABLE_ROWS * MOST_DIM / 2];
+    const int32_t real = c->dtype == TROPE_F64 ? TROPE_F64 : TROPE_F32;
+    trope_norm norm;
+    const trope_norm *norms[] = {&norm};
+    for (int i = 0; i < TABLE_ROWS * c->s.rotary_dim / 2; i++)
+        freqs[i] = (float)random_real(&numbers);
+    for (int i = 0; i < BATCH * TOKENS; i++)
+        number_store(real, rstd_bytes + (size_t)i * number_size(real), 1);
+    int32_t status = 0;
+    for (int is_backward = 0; is_backward < 2; is_backward++) {
+        call made = call_of(c, &norm, norms, is_backward ? dy.bytes : x.bytes, NULL);
+        made.operands[0].dst_layout = 0;
+        made.args.inv_freq = NULL;
+        call_freqs(&made, freqs, TROPE_COLUMNS_PAIR, TABLE_ROWS);
+        made.args.position_ids = ids;
+        made.args.position_dtype = TROPE_I32;
+        made.args.ids_layout = TROPE_IDS_TOKENS;
+        made.args.out_of_range = TROPE_RANGE_POISON;
+        made.args.status = &status;
+        norm.token_sums = sums_bytes;
+        norm.token_sums_use = TROPE_SUMS_WRITE;
+        if (is_backward) {
+            made.operands[0].forward_src = x.bytes;
+            made.operands[0].forward_src_layout = TROPE_BSHD;
+            norm.rstd = rstd_bytes;
+            norm.rstd_use = TROPE_RSTD_READ;
+        }
+        memset(sums_bytes, 0, sizeof sums_bytes);
+        CHECK_MESSAGE((is_backward ? trope_backward : trope_forward)(call_args(&made)) == TROPE_OK, "%s",
+                      trope_last_error());
+        for (int i = 0; i < ROWS; i++) {
+            const int head = i / (BATCH * TOKENS), row = i % (BATCH * TOKENS);
+            const double sum = number_load(real, sums_bytes + (size_t)i * number_size(real));
+            const int is_nan = row % TOKENS == POISONED && (is_backward || c->order == TROPE_NORM_AFTER);
+            CHECK_MESSAGE(is_nan ? isnan(sum) : sum != 0 && isfinite(sum), "backward %d, order %d, row %d: the sum is %g",
+                          is_backward, c->order, row, sum);
+            if (!is_backward && c->order == TROPE_NORM_BEFORE)
+                CHECK(sum == tree_of_squares(c, x.value + (row * HEADS + head) * c->s.head_dim));
+        }
+    }
 }
 
 int main(void)
@@ -437,8 +485,10 @@ int main(void)
             for (int pair = 0; pair < c.s.rotary_dim / 2; pair++)
                 inv_freq[pair] = fabs(random_real(&numbers));
             forward(&c);
-            if (c.scope == TROPE_NORM_TOKEN)
-                ranks(&c, c.pairing == TROPE_PAIRING_HALF);
+            if (c.scope == TROPE_NORM_TOKEN) {
+                ranks(&c, (int32_t)((i + (size_t)options) % 4));
+                poison(&c);
+            }
             if (c.dtype == TROPE_F64)
                 backward(&c);
         }
