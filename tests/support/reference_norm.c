@@ -330,11 +330,8 @@ static reference_element find_rstd(const walk *w, head h, double squares, const 
     const double off = (sum->off + (sum->levels + 1) * two_roundings(w) * sum->magnitude) / elements;
     rstd.value = value;
     rstd.tolerance = sum->is_exact ? 0 : tolerance_of_rstd(w, norm->eps, mean, off, value);
-    reference_element *const written = w->result->rstd[h.operand] ? &w->result->rstd[h.operand][at] : NULL;
-    if (written)
-        *written = rstd;
-    if (written && reads_sums(w, h.operand)) /* as the sums give it */
-        written->kind = REFERENCE_NUMBER;
+    if (w->result->rstd[h.operand])
+        w->result->rstd[h.operand][at] = rstd;
     return rstd;
 }
 

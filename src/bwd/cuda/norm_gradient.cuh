@@ -103,6 +103,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     {
         const operand_gradient &o = call.of[this->item().segment];
         const uint32_t place = o.places_at + threadIdx.y + threadIdx.z * (o.after_unit - o.first_unit);
+        const bool are_added = counts(call, action);
         float *const to = terms_of_block(call.shape) + threadIdx.x * call.terms_of_lane + place;
         lane_values<R> terms = normalised(call, 0, u);
         terms.multiply(g[0]);
@@ -116,7 +117,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         }
 #pragma unroll
         for (int i = 0; i < 2 * R::PAIRS; i++)
-            to[i * NORM_TERMS] = counts(call, action) ? terms.of[i / R::PAIRS][i % R::PAIRS] : 0;
+            to[i * NORM_TERMS] = are_added ? terms.of[i / R::PAIRS][i % R::PAIRS] : 0;
     }
 
     /* Adds the terms of d_weight to those of other rows, where each head has weights of its own. */

@@ -184,6 +184,8 @@ static __attribute__((noinline)) REAL FN(rstd_of_token)(const trope_plan *plan, 
         }
     }
     FN(read_sums)(plan, o, row, &squares);
+    if (o->norm.is_after && trope_is_poisoned(plan, o, row)) /* whatever sums the caller gives */
+        FN(push_sum)(&squares, 0, (REAL)NAN);
     return FN(find_rstd_of_token)(plan, o, row, &squares);
 }
 
