@@ -336,7 +336,7 @@ template <class R> struct norm_job {
     __device__ __forceinline__ void find_rstd(const typename R::call &call, head_sums<R> *squares)
     {
         squares->add_lanes(call, is_present());
-        if (R::TOKENS && call.adds_heads && !call.reads_rstd)
+        if (R::TOKENS && __builtin_expect(call.adds_heads && !call.reads_rstd, 0))
             return leave_sums(call, *squares);
         squares->find_means(call, rstd);
         find_rstd_of_means(call);
@@ -347,7 +347,7 @@ template <class R> struct norm_job {
     __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_row, uint32_t row,
                                                     uint32_t count, bool is_given)
     {
-        if (!R::TOKENS || !call.adds_heads || call.reads_rstd)
+        if (!R::TOKENS || __builtin_expect(!call.adds_heads || call.reads_rstd, 1))
             return;
         add_tokens<R>(call, first_row, row, count, is_given);
 #pragma unroll
