@@ -95,14 +95,14 @@ static trope_status check_only(const char *function, const trope_plan &plan)
 static trope_status run(const char *function, const trope_plan *of)
 {
     const trope_plan with = with_angles(*of), *const plan = &with;
-    if (is_norm_gradient(*plan))
-        return trope_cuda_run_norm_gradient(function, plan);
     const bool moves = moves_something(*plan);
     const trope_status status = moves ? TROPE_OK : check_only(function, *plan);
     if (status)
         return status;
+    if (is_norm_gradient(*plan))
+        return trope_cuda_run_norm_gradient(function, plan); /* of what is not moved, gradients are 0 */
     if (trope_has_angle_gradient(plan))
-        return trope_cuda_run_gradient(function, plan); /* of what is not moved it is 0 */
+        return trope_cuda_run_gradient(function, plan);
     if (!moves)
         return TROPE_OK;
     if (trope_has_norm(plan))

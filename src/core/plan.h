@@ -38,7 +38,7 @@ typedef struct trope_plan_norm {
     void *d_weight;      /* NULL = not wanted */
     char *sums;          /* [heads, batch, tokens], of each head; NULL = computed and kept nowhere */
     int64_t sums_read;   /* of so many heads, of all ranks. 0 = those of the operand are written if there are sums */
-    void *slope;         /* CUDA's backward: [batch, tokens, heads], trope_norm_slope of each head. NULL = not wanted */
+    void *slope;         /* CUDA's backward: trope_norm_slope, of the shape of rstd. NULL = not wanted */
 } trope_plan_norm;
 
 /* Strides of size-1 dimensions are 0 (1 for elements), so that no address is made of a number that nobody looked at. Of heads

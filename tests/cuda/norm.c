@@ -265,9 +265,93 @@ static void check_order_of_weights(int64_t tokens, int64_t batch, int per_head, 
     problem_free(p);
 }
 
+/* ---- sequences ---- */
+
+/* A norm over heads or tokens of a packed call that has no other result than written token_sums, or all results that it can have. */
+typedef struct packed_norm {
+    int32_t dtype, head_dim, token, sums_use, backward;
+} packed_norm;
+
+static void set_results(const packed_norm *n, unsigned char *memory, const problem *p, call *made, trope_norm *norm)
+{
+    unsigned char *const rest = memory + p->map.regions[REGION_RSTD].at + RSTDS / 2;
+    if (n->sums_use) {
+        norm->token_sums = rest;
+        norm->token_sums_use = n->sums_use;
+        norm->heads_of_all_ranks = n->sums_use == TROPE_SUMS_READ ? made->operands[0].heads_per_group : 0;
+    }
+    if (n->sums_use == TROPE_SUMS_WRITE) {
+        made->operands[0].dst = NULL;
+        made->operands[0].dst_layout = 0;
+    } else if (n->backward) {
+        norm->d_weight = rest + RSTDS / 4;
+    }
+}
+
+/* A wrong boundary is reported by whatever the call launches. Without tokens, memory is as the CPU leaves it. */
+static void check_sequences(const packed_norm *n, int64_t tokens, int is_wrong)
+{
+    const norm_case c = {"",
+                         {"sequences", n->dtype, TROPE_THD, .operands = {{3, n->head_dim, n->head_dim, 0}},
+                          .tokens = tokens, PACKED, .backward = n->backward, .forward_src = n->backward},
+                         F32,
+                         .per_head = 1,
+                         .token = n->token,
+                         .rstd_use = n->backward && n->sums_use ? TROPE_RSTD_READ : 0};
+    call_case k = c.k;
+    trope_norm norm[2][CASE_OPERANDS];
+    const trope_norm *norms[2][CASE_OPERANDS];
+    random_state random = {1};
+    k.weight_bytes = WEIGHTS;
+    k.rstd_bytes = RSTDS;
+    k.sequences = 3;
+    problem *const p = problem_new(&k, 5);
+    int32_t *const boundary = problem_region(p, REGION_CU_SEQLENS);
+    set_norms(&c, p, p->host, &p->on_host, norm[0], norms[0]);
+    set_norms(&c, p, p->device, &p->on_device, norm[1], norms[1]);
+    set_results(n, p->host, p, &p->on_host, &norm[0][0]);
+    set_results(n, p->device, p, &p->on_device, &norm[1][0]);
+    draw_norms(&c, p, &random);
+    for (int i = 0; i <= 3; i++)
+        boundary[i] = (int32_t)(tokens * i / 3);
+    boundary[1] += is_wrong ? (int32_t)tokens + 1 : 0;
+    problem_upload(p, NULL);
+    void *const workspace = n->backward ? give_workspace(&p->on_device) : NULL;
+    CHECK_MESSAGE(problem_queue(p, NULL) == TROPE_OK, "%s", trope_last_error());
+    problem_bring(p, NULL);
+    const int32_t status = *(const int32_t *)(p->found + p->map.regions[REGION_STATUS].at);
+    CHECK_MESSAGE(
+        status == (CASE_STATUS_BEFORE | (is_wrong ? TROPE_STATUS_CU_SEQLENS : 0)),
+        "%lld tokens, dtype %d, heads of %d, over tokens %d, token_sums_use %d, backward %d, wrong %d: status 0x%x",
+        (long long)tokens, n->dtype, n->head_dim, n->token, n->sums_use, n->backward, is_wrong, status);
+    if (tokens == 0 && !is_wrong) {
+        char scratch[1];
+        p->on_host.args.workspace = scratch;
+        CHECK(problem_run_on_host(p) == TROPE_OK);
+        CHECK_MESSAGE(!memcmp(p->found, p->host, p->map.end), "no tokens: memory is not as on the CPU");
+    }
+    CUDA_MUST(cudaFree(workspace));
+    problem_free(p);
+}
+
+static void check_all_sequences(void)
+{
+    static const int32_t kinds[][2] = {{TROPE_BF16, 64}, {TROPE_BF16, 20}, {TROPE_F32, 128}, {TROPE_F64, 64}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        for (int token = 0; token < 2; token++)
+            for (int32_t use = 0; use <= (token ? TROPE_SUMS_READ : 0); use++)
+                for (int backward = 0; backward < 2; backward++)
+                    for (int is_wrong = 0; is_wrong < 2; is_wrong++) {
+                        const packed_norm n = {kinds[i][0], kinds[i][1], token, use, backward};
+                        check_sequences(&n, 0, is_wrong);
+                        check_sequences(&n, 8, is_wrong);
+                    }
+}
+
 int main(void)
 {
     device_require();
+    check_all_sequences();
     for (int per_head = 0; per_head < 2; per_head++)
         for (int token = 0; token <= per_head; token++) {
             check_order_of_weights(1, 1, per_head, token);

@@ -117,10 +117,12 @@ struct norm_pass : part_of_plan {
 static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_form &form)
 {
     const trope_backward_kernels *const kernels = trope_backward_kernels_of(pass.plan.dtype);
-    const trope_cuda_kernel *const found = find_norm_kernel(kernels->norm, pass.plan, form);
-    if (form.vectors && form.walks)
-        return &kernels->norm_of_heads[found == &kernels->norm.fast[ROWS_FROM_TOKENS][0]];
-    return form.vectors && usual_norm(pass.plan).head->norm.is_token ? &kernels->norm.vectors : found;
+    if (!form.vectors)
+        return &kernels->norm.elements;
+    const trope_plan_norm &n = usual_norm(pass.plan).head->norm;
+    if (form.walks)
+        return &kernels->norm_of_heads[!n.is_after && is_from_tokens_by_phase(pass.plan)];
+    return n.is_token ? &kernels->norm.vectors : find_norm_kernel(kernels->norm, pass.plan, form);
 }
 
 static block_form form_of_pass(const norm_pass &pass)
@@ -128,8 +130,8 @@ static block_form form_of_pass(const norm_pass &pass)
     return form_of_norm_gradient(pass.plan, pass.rounding);
 }
 
-/* What other launches must know of heads, or of tokens: rstd, if the caller does not give it, and the slope. They come first, because dx
- * may take the place of dy. Blocks by vectors know it of their tokens, unless the gradient of the angles must know it too. */
+/* Launches that find rstd, if the caller does not give it, and the slope of heads or of tokens, where other launches need them. They come
+ * first, because dx may take the place of dy. Blocks by vectors know it of their tokens, unless the gradient of the angles must know it too. */
 struct norm_plans {
     part_of_plan heads, tokens; /* whose rstd and slopes launches of their own find */
     part_of_plan known;         /* the whole plan, which reads them */
@@ -146,7 +148,7 @@ struct norm_plans {
                            o.norm.is_given && !trope_writes_sums(&o) && (is_token || (has_angles && o.norm.is_after)),
                        finds_rstd = o.norm.is_given && (is_token || has_angles) && !o.norm.rstd;
             const uint64_t bytes =
-                (uint64_t)(plan.batch * plan.tokens) * (is_token ? 1 : heads_of(o)) * bytes_of_real(plan);
+                (uint64_t)(plan.batch * plan.tokens) * (is_token ? 1 : trope_heads_of_token(&o)) * bytes_of_real(plan);
             if (finds_rstd)
                 o.norm.rstd = take<char>(workspace, bytes, &size);
             if (finds_slope)

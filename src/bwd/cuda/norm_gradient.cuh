@@ -207,6 +207,7 @@ template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_gradient_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
@@ -239,6 +240,7 @@ template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_gradient_walk_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
     const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
     const uint32_t rows = count_rows(call.shape, first_row);
     const bool own = find_coefficients<R>(

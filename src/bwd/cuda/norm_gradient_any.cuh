@@ -115,7 +115,7 @@ template <class R> struct gradient_head : any_head<R> {
         return multiplied(load_weight<real>(this->o.norm, this->head, e), is_after ? other(e) : rotated(e));
     }
 
-    /* The sum of their products. */
+    /* The sum over the head of g x (after the rotation: of g u). */
     __device__ __forceinline__ real find_products(bool own) const
     {
         rotate_window(own);
@@ -127,7 +127,7 @@ template <class R> struct gradient_head : any_head<R> {
         return (real *)this->o.norm.slope + this->index();
     }
 
-    /* Of the sum of products of the head, or of all heads of its token. For the gradient of the angles. */
+    /* The slope, from the sum of products of a head or of a token. */
     __device__ __forceinline__ real slope_of(real products, real rstd) const
     {
         return norm_slope(products / (real)this->o.norm.elements, rstd);
@@ -384,8 +384,10 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const uint32_t warp = thread_of_block() / 32;
     const bool own = find_coefficients<R>(
         call, steps, cell.first_row, cell.rows, []() {}, []() {}, []() {});
-    if (call.finds_tokens)
-        return find_tokens<R>(call, cell.first_row, own);
+    if (call.finds_tokens) {
+        find_tokens<R>(call, cell.first_row, own);
+        return check_sequences<R::WIDE>(call.plan.plan.sequences, call.plan.plan.status);
+    }
     for (uint32_t i = warp; i < cell.places(); i += NORM_WARPS)
         cell.visit(i, [&](const gradient_head<R> &h, uint32_t place) {
             const typename R::real rstd = h.action == TROPE_ROW_ROTATE ? h.find_rstd(own) : 0;

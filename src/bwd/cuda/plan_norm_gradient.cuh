@@ -12,14 +12,9 @@
 #define LONG_RUNS 128
 #define SHORT_RUN 4
 
-static inline uint32_t heads_of(const trope_plan_operand &o)
-{
-    return (uint32_t)o.groups * (uint32_t)o.heads_per_group;
-}
-
 static inline uint32_t units_of(const trope_plan_operand &o)
 {
-    return (uint32_t)quotient_up(heads_of(o), NORM_HEADS);
+    return (uint32_t)quotient_up(trope_heads_of_token(&o), NORM_HEADS);
 }
 
 /* ---- cells ---- */

@@ -345,11 +345,11 @@ template <class R> struct norm_job {
     /* The same of the token, where the block adds its heads. `row`: of the block, the first one of its threads. For all threads of the
      * block. */
     __device__ __forceinline__ void find_token_rstd(const typename R::call &call, typename R::index first_row, uint32_t row,
-                                                    uint32_t count, bool is_given)
+                                                    uint32_t count, bool of_caller)
     {
         if (!R::TOKENS || __builtin_expect(!call.adds_heads || call.reads_rstd, 1))
             return;
-        add_tokens<R>(call, first_row, row, count, is_given);
+        add_tokens<R>(call, first_row, row, count, of_caller);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
             rstd[h] = mean_of_token(call);
@@ -534,6 +534,7 @@ template <class R>
 __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_kernel(KERNEL_PARAMETER(norm_call) call, KERNEL_PARAMETER(typename R::steps) steps)
 {
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);

@@ -252,18 +252,19 @@ template <class R> struct any_head {
      * them. For all threads of the block. */
     template <class SUM> __device__ __forceinline__ real add_heads(SUM sum) const
     {
-        __shared__ real some[TOKEN_HEADS];
+        constexpr int REAL_DTYPE = sizeof(real) == sizeof(double) ? TROPE_F64 : TROPE_F32;
+        real *const some = room_for_heads();
         const int64_t read = o.norm.sums_read, heads = read ? read : o.heads;
         warp_tree<real> tree;
-        for (int64_t first = 0; first < heads; first += TOKEN_HEADS) {
-            const uint32_t count = (uint32_t)min(heads - first, (int64_t)TOKEN_HEADS);
+        for (int64_t first = 0; first < heads; first += HEADS_AT_A_TIME) {
+            const uint32_t count = (uint32_t)min(heads - first, (int64_t)HEADS_AT_A_TIME);
             __syncthreads(); /* those before are added */
             for (uint32_t i = thread_of_block() / 32; i < count; i += NORM_WARPS) {
                 const real found = read ? *sum_place(first + i) : sum((uint32_t)first + i);
                 if (lane == 0)
                     some[i] = found;
                 if (lane == 0 && o.norm.sums && !read)
-                    *sum_place(first + i) = from_real < sizeof(real) == 8 ? TROPE_F64 : TROPE_F32 > (found);
+                    *sum_place(first + i) = from_real<REAL_DTYPE>(found);
             }
             __syncthreads();
             for (uint32_t i = 0; i < count; i += 32)
@@ -308,6 +309,14 @@ template <class R> struct any_head {
     }
 
   private:
+    /* In shared memory: one array, however many calls of add_heads a kernel has. With it a block has no more than CUDA gives unasked. */
+    static __device__ __forceinline__ real *room_for_heads()
+    {
+        __shared__ real some[HEADS_AT_A_TIME];
+        static_assert(sizeof some + UNASKED_SHARED_BYTES <= 48 << 10, "launch_early must ask for more");
+        return some;
+    }
+
     __device__ __forceinline__ real source(int32_t e) const
     {
         return load(find(o.src), o.src, e);
@@ -353,8 +362,8 @@ template <class R> struct any_head {
 
 /* The rstd of a norm over a token of the block's row. For all threads of the block. */
 template <class R>
-__device__ __forceinline__ typename R::real find_token_rstd(const norm_any_call &call, const head_operand &o,
-                                                            const block_row<int64_t> &row, int32_t action, bool own)
+__device__ __forceinline__ typename R::real find_rstd_of_token(const norm_any_call &call, const head_operand &o,
+                                                               const block_row<int64_t> &row, int32_t action, bool own)
 {
     const any_head<R> first(call, o, row, 0);
     if (first.reads_rstd())
@@ -374,7 +383,7 @@ __global__ void __launch_bounds__(32 * NORM_WARPS)
     const block_row<int64_t> row = find_row<ADDRESSES_ANY, int64_t>(call.shape, number);
     for (uint32_t i = 0; i < call.operands; i++) {
         const head_operand &o = call.of[i];
-        const typename R::real of_token = o.norm.is_token ? find_token_rstd<R>(call, o, row, action, own) : 0;
+        const typename R::real of_token = o.norm.is_token ? find_rstd_of_token<R>(call, o, row, action, own) : 0;
         for (uint32_t head = thread_of_block() / 32; o.dst.base && head < o.heads; head += NORM_WARPS) {
             const any_head<R> h(call, o, row, head);
             if (action == TROPE_ROW_ROTATE && (o.rotary_dim || o.norm.is_given)) {

@@ -8,7 +8,7 @@
 #define NORM_WARPS 4
 
 /* Heads of a token whose sums a block has at a time: a multiple of 32. */
-#define TOKEN_HEADS 128
+#define HEADS_AT_A_TIME 128
 
 /* A tensor of an operand: bytes. The two dimensions of rows are those of block_shape. */
 struct head_tensor {

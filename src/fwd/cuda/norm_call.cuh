@@ -12,11 +12,11 @@
 #define NORM_HEADS   2
 #define NORM_THREADS 160
 
-/* Threads of a block that has whole tokens, at most; heads that it can add; and floats of shared memory of a row of it
+/* Threads of a block that has whole tokens, at most; heads of a token that it can add; and floats of shared memory of a row of it
  * (token_sums.cuh). */
-#define TOKEN_THREADS          480
-#define TOKEN_HEADS_BY_VECTORS 1024
-#define TOKEN_ROOM(heads)      ((heads) + USUAL_SEGMENTS)
+#define TOKEN_THREADS     (3 * NORM_THREADS)
+#define MOST_TOKEN_HEADS  1024
+#define TOKEN_ROOM(heads) ((heads) + USUAL_SEGMENTS)
 
 /* The norm of a segment. */
 struct block_norm {

@@ -102,7 +102,7 @@ static inline block_segment<STRIDE> plan_segment(const trope_plan &plan, const b
     s.kept_part = kept.part;
     s.moved = s.dst.base - s.src.base;
     s.alike = memcmp(&s.src.inner, &s.dst.inner, sizeof s.src - offsetof(block_tensor<STRIDE>, inner)) == 0;
-    s.heads = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
+    s.heads = (uint32_t)trope_heads_of_token(&o);
     s.places = s.heads;
     s.heads_per_group = trope_make_divisor((uint32_t)o.heads_per_group);
     s.rotates = run.rotates;
@@ -365,7 +365,7 @@ static inline void plan_rows(const trope_plan &plan, block_shape *shape)
     shape->rows = plan.batch * plan.tokens;
     shape->inner_rows = trope_inner_rows(&plan);
     shape->two_dimensions = shape->rows > shape->inner_rows;
-    shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(shape->inner_rows, INT32_MAX));
+    shape->inner = trope_make_divisor((uint32_t)std::min<int64_t>(std::max<int64_t>(shape->inner_rows, 1), INT32_MAX));
     shape->batch_outermost = plan.batch_outermost != 0;
 }
 

@@ -22,7 +22,7 @@ static inline head_operand plan_head_operand(const trope_plan &plan, const trope
     head_operand h = {};
     h.src = plan_head_tensor(plan, o.src, o.src_stride);
     h.dst = plan_head_tensor(plan, o.dst, o.dst_stride);
-    h.heads = (uint32_t)o.groups * (uint32_t)o.heads_per_group;
+    h.heads = (uint32_t)trope_heads_of_token(&o);
     h.heads_per_group = (uint32_t)o.heads_per_group;
     h.head_dim = o.head_dim;
     h.rotary_dim = o.rotary_dim;

@@ -28,7 +28,7 @@ struct usual_norm {
     bool has(const trope_plan &plan, const trope_plan_operand &o) const
     {
         return o.head_dim == head->head_dim && o.norm.eps == head->norm.eps && o.norm.is_after == head->norm.is_after &&
-               o.norm.is_token == head->norm.is_token && o.norm.sums_read <= TOKEN_HEADS_BY_VECTORS &&
+               o.norm.is_token == head->norm.is_token &&
                (!o.rotary_dim || (o.rotary_dim == 2 * plan.pairs && o.rotary_offset == head->rotary_offset)) &&
                (!o.norm.weight ||
                 (o.norm.weight_dtype == of_weights.weight_dtype && o.norm.plus_one == of_weights.plus_one &&
@@ -137,13 +137,14 @@ struct norm_blocks : rotation_blocks {
         shape->rows_of_block = std::min(std::max(NORM_THREADS / shape->items_of_block, 1u), (uint32_t)MOST_SEARCHED_ROWS);
     }
 
-    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &, unsigned, block_shape *shape)
+    /* Room for the sums of heads, of each row of the block's threads. */
+    static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned, block_shape *shape)
     {
         size_t heads = 0;
         for (int i = 0; i < plan.operand_count; i++)
             if (plan.operands[i].norm.is_given)
-                heads += (size_t)plan.operands[i].groups * (size_t)plan.operands[i].heads_per_group;
-        return any_adds_heads(plan) ? shape->rows_of_block * TOKEN_ROOM(heads) * sizeof(float) : 0;
+                heads += (size_t)trope_heads_of_token(&plan.operands[i]);
+        return any_adds_heads(plan) ? (form.walks ? 1 : shape->rows_of_block) * TOKEN_ROOM(heads) * sizeof(float) : 0;
     }
 };
 
@@ -157,7 +158,8 @@ static inline block_form form_of_norms(const trope_plan &plan)
                  usual.head->head_dim * plan.element_size <= 2 * 32 * 16 &&
                  (!usual.head->norm.is_after || can_be_after(plan));
     for (int i = 0; i < plan.operand_count; i++)
-        alike = alike && (!plan.operands[i].norm.is_given || usual.has(plan, plan.operands[i]));
+        alike = alike && (!plan.operands[i].norm.is_given ||
+                          (usual.has(plan, plan.operands[i]) && plan.operands[i].norm.sums_read <= MOST_TOKEN_HEADS));
     if (!alike)
         return form_of(plan, false);
     form.splits = form.splits && join_of_heads(plan, form);
@@ -171,6 +173,12 @@ static inline block_form form_of_norms(const trope_plan &plan)
     return fits ? form : form_of(plan, false);
 }
 
+/* Whether positions are the tokens' and angles phase steps, and nothing else is rare. */
+static inline bool is_from_tokens_by_phase(const trope_plan &plan)
+{
+    return kind_of_rows(plan) == ROWS_FROM_TOKENS && plan.angles.source == TROPE_ANGLES_PHASE && rotates_plainly(plan);
+}
+
 /* The kernel of a plan with such a form. ROWS_SEARCHED_GENERIC also has what is usual to search, but not to address. */
 static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels &kernels, const trope_plan &plan,
                                                         const block_form &form)
@@ -182,10 +190,10 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
         rows = ROWS_SEARCHED_GENERIC;
     const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const fast = !is_fast                                 ? &kernels.vectors
-                                          : !usual_norm(plan).head->norm.is_after  ? &kernels.fast[rows][!has_phases]
-                                          : rows == ROWS_FROM_TOKENS && has_phases ? &kernels.after
-                                                                                   : &kernels.vectors;
+    const trope_cuda_kernel *const fast = !is_fast                                ? &kernels.vectors
+                                          : !usual_norm(plan).head->norm.is_after ? &kernels.fast[rows][!has_phases]
+                                          : is_from_tokens_by_phase(plan)         ? &kernels.after
+                                                                                  : &kernels.vectors;
     return fast->function ? fast : &kernels.vectors;
 }
 

@@ -12,7 +12,7 @@ __device__ __forceinline__ float *token_room(const norm_call &call, uint32_t row
     return (float *)(shared + call.shape.terms_at) + row * TOKEN_ROOM(call.token_heads);
 }
 
-/* The tree over at most TOKEN_HEADS_BY_VECTORS values. For all threads of a warp. */
+/* The tree over at most MOST_TOKEN_HEADS values. For all threads of a warp. */
 template <class VALUE> __device__ __forceinline__ float add_in_warp(uint32_t count, VALUE value)
 {
     const uint32_t lane = thread_of_warp();
@@ -31,11 +31,11 @@ template <class VALUE> __device__ __forceinline__ float add_in_warp(uint32_t cou
     return total;
 }
 
-/* Leaves the mean of a segment in a row of the block's threads, which is this row of the block. The caller's token_sums receive the heads'
- * sums, or have those of all ranks, if these are such sums (IS_GIVEN). For all threads of a warp. */
+/* Finds the mean of a segment for a row of the block, which is the row of `room` of its threads. OF_CALLER: also writes the sums of the heads
+ * to the caller's token_sums, or reads those of all ranks. For all threads of a warp. */
 template <class R>
 __device__ __forceinline__ void add_token(const typename R::call &call, float *room, uint32_t segment,
-                                          typename R::index first_row, uint32_t row, bool is_given)
+                                          typename R::index first_row, uint32_t row, bool of_caller)
 {
     const block_norm &n = call.norms[segment];
     const uint32_t heads = call.segments[segment].heads, lane = thread_of_warp();
@@ -44,7 +44,7 @@ __device__ __forceinline__ void add_token(const typename R::call &call, float *r
     const bool rotates = action_of_row<R>(call, row) == TROPE_ROW_ROTATE;
     const int64_t rows = call.plan.plan.batch * call.plan.plan.tokens;
     float *const sums = n.sums + at.batch(call.shape) * call.plan.plan.tokens + at.token(call.shape);
-    const bool reads = is_given && n.sums_read, writes = is_given && n.sums && !n.sums_read;
+    const bool reads = of_caller && n.sums_read, writes = of_caller && n.sums && !n.sums_read;
     for (uint32_t head = lane; writes && head < heads; head += 32)
         sums[head * rows] = rotates ? room[n.heads_at + head] : 0;
     float mean = add_in_warp(reads ? n.sums_read : heads,
@@ -59,14 +59,14 @@ __device__ __forceinline__ void add_token(const typename R::call &call, float *r
 /* Adds what threads have left of rows [row, row + count) of the block. For all threads of the block. */
 template <class R>
 __device__ __forceinline__ void add_tokens(const typename R::call &call, typename R::index first_row, uint32_t row,
-                                           uint32_t count, bool is_given)
+                                           uint32_t count, bool of_caller)
 {
     const uint32_t segments = call.shape.segments, warps = threads_of_block() / 32; /* whole ones */
     __syncthreads();
     if (thread_of_block() / 32 < warps)
         for (uint32_t i = thread_of_block() / 32; i < count * segments; i += warps)
             if (call.norms[i % segments].is_given)
-                add_token<R>(call, token_room(call, i / segments), i % segments, first_row, row + i / segments, is_given);
+                add_token<R>(call, token_room(call, i / segments), i % segments, first_row, row + i / segments, of_caller);
     __syncthreads();
 }
 
