@@ -39,7 +39,7 @@ BUDGET = [
     (r"norm_gradient_kernel<\d,vectors,searched-generic", 128, 3600),
     (r"norm_gradient_walk_kernel<\d,vectors,any", 128, 7200),
     (r"norm_gradient_walk_kernel<\d,vectors,from-tokens", 128, 3700),
-    (r"norm_gradient_any_kernel", 64, 12000),
+    (r"norm_gradient_any_kernel", 64, 12300),
     (r"norm_any_kernel", 64, 7600),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
     (r"sum_heads_kernel<\d,elements", 88, 5100),
