@@ -1,42 +1,15 @@
-"""Norm and rotation of tensors by one call of the C library, which the Python package has no keyword for. q and k are
+"""Norm and rotation of tensors by one call of the C library, without what the Python package costs. q and k are
 contiguous [batch, tokens, heads, head_dim], positions are indices, and pairs are by halves."""
 
 import ctypes
-from ctypes import c_double, c_int32, c_uint64, c_void_p
+from ctypes import c_double, c_uint64, c_void_p
 
 import torch
 
 from trope import _abi
 
-BSHD, HEAD, BEFORE = 2, 1, 1  # TROPE_BSHD, TROPE_NORM_HEAD, TROPE_NORM_BEFORE
+BSHD = 2  # TROPE_BSHD
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
-
-
-class Norm(ctypes.Structure):
-    """trope_norm."""
-
-    _fields_ = [
-        ("struct_size", c_uint64),
-        ("weight", c_void_p),
-        ("weight_dtype", c_int32),
-        ("weight_per_head", c_int32),
-        ("weight_plus_one", c_int32),
-        ("scope", c_int32),
-        ("order", c_int32),
-        ("rounding", c_int32),
-        ("eps", c_double),
-        ("rstd", c_void_p),
-        ("rstd_use", c_int32),
-        ("token_sums_use", c_int32),
-        ("d_weight", c_void_p),
-        ("token_sums", c_void_p),
-        ("heads_of_all_ranks", c_int32),
-        ("first_head", c_int32),
-    ]
-
-
-if ctypes.sizeof(Norm) != _abi.lib.trope_sizeof(b"trope_norm"):
-    raise ImportError("the library has another trope_norm")
 
 
 class _Call:
@@ -44,7 +17,7 @@ class _Call:
 
     def __init__(self, x, weights, inv_freq, eps):
         count, first = len(x), x[0]
-        self.operands, self.norms = (_abi.Operand * count)(), (Norm * count)()
+        self.operands, self.norms = (_abi.Operand * count)(), (_abi.Norm * count)()
         self.pointers = (c_void_p * count)(*(ctypes.addressof(n) for n in self.norms))
         self.inv_freq = (c_double * len(inv_freq))(*inv_freq)
         args = self.args = _abi.Args(struct_size=ctypes.sizeof(_abi.Args), operand_count=count, pairing=1)
@@ -60,7 +33,8 @@ class _Call:
             operand.src_layout = operand.dst_layout = BSHD
             operand.heads_per_group, operand.head_dim = t.shape[2:]
             operand.rotary_dim = 2 * len(inv_freq)
-            norm.struct_size, norm.scope, norm.order, norm.eps = ctypes.sizeof(Norm), HEAD, BEFORE, eps
+            norm.struct_size, norm.eps = ctypes.sizeof(_abi.Norm), eps
+            norm.scope, norm.order = _abi.NORM_WORDS["scope"]["head"], _abi.NORM_WORDS["order"]["before"]
             norm.weight, norm.weight_dtype = weight.data_ptr(), _abi.DTYPES[NAMES[weight.dtype]]
 
 

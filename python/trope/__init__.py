@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, Sequence, Tuple, TypeVar, overlo
 from . import _abi, _arrays, _plan
 from ._abi import COPY
 from ._errors import Error
+from ._norms import Norm, NormArrays, refuse_norm, resolve_norms
 from ._options import ARRAYS, Options, Side, document, with_gradients
-from ._spec import resolve, result_shape
+from ._spec import intern, resolve, result_shape
 from ._values import flag, integer, integers, listed, one_each, shown, word
 from .frequencies import Frequencies, frequencies
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _Array = TypeVar("_Array")
 __version__ = _abi.lib.trope_version().decode()
 __all__ = [
-    "COPY", "Error", "Frequencies", "Options", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
+    "COPY", "Error", "Frequencies", "Norm", "Options", "frequencies", "info", "kernel_name", "pair_axis", "rotate", "rotate_",
     "rotate_backward", "rotate_backward_",
 ]  # fmt: skip
 
@@ -98,9 +99,28 @@ def _describe_options(options):
     return {**options, **described} if described else options
 
 
-def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
-    """One call on Arrays: lists of them (None: not there), and a Side of them."""
-    arrays = srcs + dsts + forward_srcs + list(side)
+def _resolve(srcs, options, find_norm=refuse_norm):
+    """(Spec, Side, Arrays of the weights of norms) of a call of Arrays. find_norm: as of resolve_norms."""
+    norms = options.get("norms")
+    spec, side = resolve(srcs, _describe_options({**options, "norms": None} if norms is not None else options))
+    if norms is None:
+        return spec, side, ()
+    spec, weights = resolve_norms(spec, srcs, norms, find_norm)
+    for i, settings in enumerate(spec.norms):
+        if settings.group:
+            name = "norms[%d].process_group" % i
+            raise Error("%s is for trope.torch, which has torch.distributed" % name, name)
+    return intern(spec), side, _describe_weights(weights)
+
+
+def _describe_weights(weights):
+    weights = [x.detach() if hasattr(x, "detach") else x for x in weights]
+    return [None if x is None else _arrays.describe(x, "norms[%d].weight" % i) for i, x in enumerate(weights)]
+
+
+def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
+    """One call on Arrays: lists of them (None: not there), a Side of them, and NormArrays of them for each tensor."""
+    arrays = srcs + dsts + forward_srcs + list(side) + [array for one in norms for array in one]
     devices = {array.meta.device for array in arrays if array is not None}
     if len(devices) != 1:
         raise Error("tensors: the arrays of a call are on several devices: %s" % ", ".join(sorted(devices)), "tensors")
@@ -112,11 +132,14 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, stream):
     key = (backward, id(spec)) + tuple(None if m is None else (m.shape, m.strides, str(m.dtype), m.device) for m in metas)
 
     def make():
-        count = len(srcs)
+        count, end = len(srcs), 3 * len(srcs) + len(side)
         cut = metas[:count], metas[count : 2 * count], metas[2 * count : 3 * count]
-        return _plan.Plan(backward, spec, *cut, Side(*metas[3 * count :]))
+        of_norms = [
+            NormArrays(*metas[at : at + len(NormArrays._fields)]) for at in range(end, len(metas), len(NormArrays._fields))
+        ]
+        return _plan.Plan(backward, spec, *cut, Side(*metas[3 * count : end]), of_norms)
 
-    has_gradient = side.d_freqs is not None or side.d_inv_freq is not None
+    has_gradient = side.d_freqs is not None or side.d_inv_freq is not None or (backward and len(norms) > 0)
     addresses = [array.pointer or 0 for array in arrays if array is not None]
     _plan.run(key, make, addresses, stream, _allocate if has_gradient else None)
 
@@ -127,9 +150,11 @@ def _allocate(size):
     return memory, (ctypes.addressof(memory) + 15) & ~15
 
 
-def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, stream, options):
+def _rotate(
+    backward, tensors, out, in_place, stream, options, forward_src=None, d_freqs=None, d_inv_freq=None, d_weights=None
+):
     srcs = _describe_tensors(tensors, _arrays.describe_destination if in_place else _arrays.describe)
-    spec, side = resolve(srcs, _describe_options(options))
+    spec, side, weights = _resolve(srcs, options)
     if spec.accumulate and (out is None or not backward):
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
     results = None
@@ -145,13 +170,24 @@ def _rotate(backward, tensors, out, in_place, forward_src, d_freqs, d_inv_freq, 
     if d_inv_freq is not None:
         d_inv_freq = _arrays.describe_destination(d_inv_freq, "d_inv_freq")
     side = with_gradients(side, d_freqs, d_inv_freq)
-    _launch(backward, spec, srcs, dsts, forwards, side, stream)
+    d_weights = _describe_all(one_each(d_weights, "d_weights", len(tensors)), "d_weights", _arrays.describe_destination)
+    _launch(backward, spec, srcs, dsts, forwards, side, _of_norms(weights, d_weights), stream)
     if in_place:
         return tensors[0] if len(tensors) == 1 else tensors
     if results is not None:
         out = [_arrays.like_source(result, x) for result, x in zip(results, tensors)]
     out = one_each(out, "out", len(tensors))
     return out[0] if len(tensors) == 1 else tuple(out)
+
+
+def _of_norms(weights, d_weights):
+    """NormArrays for each tensor, () if there are no norms."""
+    if not weights:
+        for i, d_weight in enumerate(d_weights):
+            if d_weight is not None:
+                raise Error("d_weights is given, and norms is not", "d_weights")
+        return ()
+    return [NormArrays(weight, d_weight=d_weight) for weight, d_weight in zip(weights, d_weights)]
 
 
 def _new_result(backward, spec, i, x, array):
@@ -176,7 +212,7 @@ def rotate(
 def rotate(*tensors, out=None, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate(*tensors, out=out, **_without_stream(stream, options))
-    return _rotate(False, tensors, out, False, None, None, None, stream, options)
+    return _rotate(False, tensors, out, False, stream, options)
 
 
 @overload
@@ -188,7 +224,7 @@ def rotate_(
 def rotate_(*tensors, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate_(*tensors, **_without_stream(stream, options))
-    return _rotate(False, tensors, None, True, None, None, None, stream, options)
+    return _rotate(False, tensors, None, True, stream, options)
 
 
 @overload
@@ -200,6 +236,7 @@ def rotate_backward(
     forward_src: _Array | Sequence[_Array] | None = None,
     d_freqs: _Array | None = None,
     d_inv_freq: _Array | None = None,
+    d_weights: _Array | Sequence[_Array | None] | None = None,
     stream: int | None = None,
     **options: Unpack[Options],
 ) -> _Array: ...
@@ -213,16 +250,18 @@ def rotate_backward(
     forward_src: Sequence[_Array | None] | None = None,
     d_freqs: _Array | None = None,
     d_inv_freq: _Array | None = None,
+    d_weights: _Array | Sequence[_Array | None] | None = None,
     stream: int | None = None,
     **options: Unpack[Options],
 ) -> Tuple[_Array, ...]: ...
-def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, stream=None, **options):
+def rotate_backward(
+    *tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, d_weights=None, stream=None, **options
+):
     if _has_torch(tensors):
+        gradients = dict(d_freqs=d_freqs, d_inv_freq=d_inv_freq, d_weights=d_weights)
         options = _without_stream(stream, options)
-        return _torch_functions().rotate_backward(
-            *tensors, out=out, forward_src=forward_src, d_freqs=d_freqs, d_inv_freq=d_inv_freq, **options
-        )
-    return _rotate(True, tensors, out, False, forward_src, d_freqs, d_inv_freq, stream, options)
+        return _torch_functions().rotate_backward(*tensors, out=out, forward_src=forward_src, **gradients, **options)
+    return _rotate(True, tensors, out, False, stream, options, forward_src, d_freqs, d_inv_freq, d_weights)
 
 
 @overload
@@ -234,7 +273,7 @@ def rotate_backward_(
 def rotate_backward_(*tensors, stream=None, **options):
     if _has_torch(tensors):
         return _torch_functions().rotate_backward_(*tensors, **_without_stream(stream, options))
-    return _rotate(True, tensors, None, True, None, None, None, stream, options)
+    return _rotate(True, tensors, None, True, stream, options)
 
 
 def _without_stream(stream, options):
@@ -273,16 +312,22 @@ document(
 def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options]) -> str:
     """The name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
     flag(backward, "backward")
+    find_norm = refuse_norm
     if _has_torch(tensors):
+        find_norm = _torch_functions()._norms.find_norm
         tensors = [x.detach() if hasattr(x, "detach") else x for x in tensors]
         options = {name: x.detach() if hasattr(x, "detach") else x for name, x in options.items() if name != "max_position"}
     srcs = _describe_tensors(tensors)
-    spec, side = resolve(srcs, _describe_options(options))
+    spec, side, weights = _resolve(srcs, options, find_norm)
     metas = [array.meta for array in srcs]
     shapes = [tuple(result_shape(backward, spec, i, meta.shape)) for i, meta in enumerate(metas)]
     dsts = [m._replace(shape=shape, strides=_arrays.contiguous_strides(shape)) for m, shape in zip(metas, shapes)]
+    has_norm = [backward and settings.scope != "" for settings in spec.norms] or [False] * len(srcs)
+    forward_srcs = [dst if has else None for dst, has in zip(dsts, has_norm)]
     side_metas = Side(*(None if array is None else array.meta for array in side))
-    plan = _plan.Plan(backward, spec, metas, dsts, [None] * len(srcs), side_metas)
-    results = [2**46 + (i << 42) for i in range(len(srcs))]  # addresses that nothing is at: no result is made
-    addresses = [a.pointer or 0 for a in srcs] + results + [a.pointer or 0 for a in side if a is not None]
-    return plan.find_kernel(addresses, backward)
+    of_norms = [NormArrays(None if array is None else array.meta) for array in weights]
+    plan = _plan.Plan(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
+    # Addresses that nothing is at: no result is made.
+    nowhere = [2**46 + (i << 42) for i in range(len(srcs) + sum(has_norm))]
+    beside = [array.pointer or 0 for array in (*side, *weights) if array is not None]
+    return plan.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)

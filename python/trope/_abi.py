@@ -32,6 +32,14 @@ WORDS = {
     "dtype": DTYPES,
     "angle_dtype": DTYPES,
 }
+# The same for the fields of trope_norm. Python's "rounding" of a norm is the field of that name there.
+NORM_WORDS = {
+    "scope": {"head": 1, "token": 2},
+    "order": {"before": 1, "after": 2},
+    "rounding": {"twice": 1, "product": 2},
+}
+RSTD_WRITE, RSTD_READ = 1, 2
+SUMS_WRITE, SUMS_READ = 1, 2
 AXIS_ORDERS = {"sections": 1, "interleaved": 2, "alternating": 3, "hwt": 4}
 RULES = {"default": 1, "linear": 2, "dynamic": 3, "yarn": 4, "longrope": 5, "llama3": 6, "proportional": 7}
 
@@ -120,6 +128,29 @@ class Args(ctypes.Structure):
     ]
 
 
+class Norm(ctypes.Structure):
+    """trope_norm."""
+
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("weight", c_void_p),
+        ("weight_dtype", c_int32),
+        ("weight_per_head", c_int32),
+        ("weight_plus_one", c_int32),
+        ("scope", c_int32),
+        ("order", c_int32),
+        ("rounding", c_int32),
+        ("eps", c_double),
+        ("rstd", c_void_p),
+        ("rstd_use", c_int32),
+        ("token_sums_use", c_int32),
+        ("d_weight", c_void_p),
+        ("token_sums", c_void_p),
+        ("heads_of_all_ranks", c_int32),
+        ("first_head", c_int32),
+    ]
+
+
 class FrequencyArgs(ctypes.Structure):
     """trope_frequency_args."""
 
@@ -146,7 +177,7 @@ class FrequencyArgs(ctypes.Structure):
     ]
 
 
-STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_frequency_args": FrequencyArgs}
+STRUCTS = {"trope_operand": Operand, "trope_args": Args, "trope_norm": Norm, "trope_frequency_args": FrequencyArgs}
 
 
 def _find_library():

@@ -94,11 +94,12 @@ def from_library(message, argument, status, words, table, in_place):
         in_place: in_place(i) says whether tensors[i] is rotated in place.
     """
     text = message.partition(": ")[2] or message
+    text, argument = (re.sub(r"\bnorms\[(\d+)\]\.d_weight\b", r"d_weights[\1]", each) for each in (text, argument))
     named = _OPERAND.match(argument)
     field = argument.partition("[")[0]
     if named:
         argument = _name_operand(named, in_place)[0]
-    else:
+    elif not argument.startswith(("norms[", "d_weights[")):  # which are Python's words
         argument = _FIELDS.get(field, field).format(table=table)
 
     def value(match):

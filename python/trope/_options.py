@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     cp_rank: int | None
     cp_layout: Literal["contiguous", "zigzag", "striped", "flat"] | None
     shared_heads: int | Sequence[int]
+    norms: Any  # a trope.Norm or None for each tensor
     accumulate: bool
     status: Any
     threads: int
@@ -56,7 +57,7 @@ REQUIRED = inspect.Parameter.empty
 
 class Option(NamedTuple):
     """
-    type        in the schema of the torch operators
+    type        in the schema of the torch operators; that of norms has NormSettings in its place
     default     REQUIRED if there is none
     help        what it means; further lines are indented by 12
     per_tensor  its name in Spec and in the schema, if it has one value for each tensor there
@@ -117,13 +118,35 @@ TABLE = {
     "inv_freq": Option("float[]", None, """the angles: what trope.frequencies gives, or rotary_dim/2 radians a position. Exact
             at any position. Instead of it, give freqs, or cos and sin."""),
     "threads": Option("int", 0, "CPU threads at most, 0: OMP_NUM_THREADS or all."),
+    "norms": Option("norms", None, """a trope.Norm, or None, for each tensor, or, for one tensor, a trope.Norm: its RMS norm, in
+            the same pass. With torch, also the RMSNorm modules of PyTorch and transformers. Backward needs forward_src."""),
 }  # fmt: skip
 ARRAYS = tuple([name for name, option in TABLE.items() if option.type == "Tensor?"])
-SETTINGS = {name: option for name, option in TABLE.items() if name not in ARRAYS}
+SETTINGS = {name: option for name, option in TABLE.items() if name not in ARRAYS and name != "norms"}
 
-# All settings of a call, complete.
+
+class NormSettings(NamedTuple):
+    """All of a norm but its arrays, and that of no norm has an empty scope: a word that is not given is "".
+
+    ranks, rank, group: how many ranks have heads of a token, which of them this one is, and the name of their group.
+    """
+
+    scope: str
+    order: str
+    rounding: str
+    eps: float
+    plus_one: bool
+    has_weight: bool
+    ranks: int
+    rank: int
+    group: str
+
+
+NO_NORM = NormSettings("", "", "", 0.0, False, False, 1, 0, "")
+
+# All settings of a call, complete. norms: () if there are none, else NormSettings for each tensor.
 _SPEC = [option.per_tensor or name for name, option in SETTINGS.items()]
-Spec: Any = namedtuple("Spec", _SPEC)  # type: ignore[misc]
+Spec: Any = namedtuple("Spec", [*_SPEC, "norms"], defaults=[()])  # type: ignore[misc]
 _EMPTY = {"str": "", "int": 0, "float": 0.0, "int[]": (), "float[]": ()}
 
 
@@ -163,6 +186,8 @@ _OTHER_PARAMETERS = {
     "d_freqs": """an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
             and sin) is written to: the sum over tensors, heads and all tokens at a row.""",
     "d_inv_freq": "the same for inv_freq, f64 [rotary_dim/2].",
+    "d_weights": """arrays that the gradients of the weights of norms are written to, f32 (f64 with f64 tensors) and of the shapes
+            of the weights: a list with an array or None for each tensor, or, for one tensor, an array.""",
     "max_position": """one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
             tensor that requires a gradient) and positions are read (position_ids, start_positions).""",
 }

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from . import _abi
 from ._abi import Args, Operand, lib
 from ._errors import NAMES, Error
+from ._norms import NormArrays, count_rstd, count_sums
 from ._options import Side, Spec
 from ._spec import DIMS, Dims, check_spec, find_columns
 from ._values import INT32_MAX
@@ -16,6 +17,7 @@ BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "i
 _PLANS_MOST = 512
 # Times 1, 2, ...: the addresses of arrays without elements, for which libraries have 0. Nothing is read there.
 _NO_ELEMENTS = 64
+_LAYOUTS_OF_GROUPS = [layout for layout, dims in DIMS.items() if dims.groups is not None]
 # The settings that are numbers in trope_args. (Of cp_size 1, the others are 0.)
 _NUMBERS = [name for name, type_, *_ in Args._fields_ if name in Spec._fields and type_ is not ctypes.c_void_p]
 
@@ -104,9 +106,10 @@ def _fill_tensor(operand, name, meta, layout, expected, is_sharing, argument):
 
 
 class Plan:
-    """A call's structs, for arrays like these: each argument but spec is a Meta, or has them."""
+    """A call's structs, for arrays like these: each argument but spec is a Meta, or has them. norms: NormArrays for each tensor,
+    or none if the spec has none."""
 
-    def __init__(self, backward, spec, srcs, dsts, forward_srcs, side):
+    def __init__(self, backward, spec, srcs, dsts, forward_srcs, side, norms=()):
         self.spec = spec  # alive: keys of plans have its id
         self.call = lib.trope_backward if backward else lib.trope_forward
         self.device = srcs[0].device
@@ -118,6 +121,7 @@ class Plan:
         self.reference = ctypes.byref(self.args)
         self._fill_options(spec, srcs[0])
         self._fill_operands(backward, spec, srcs, dsts, forward_srcs)
+        self._fill_norms(backward, spec, norms, srcs, forward_srcs)
         self._fill_angles(spec, side)
         self._fill_sequences(spec, side)
         self._fill_positions(spec, side)
@@ -132,7 +136,7 @@ class Plan:
         if self.args.batch == 0:  # as without tokens: the library checks the call, and does nothing
             self.args.batch, self.args.tokens = 1, 0
         self.workspace_size = None
-        self.slots = self._find_slots(srcs, dsts, forward_srcs, side)
+        self.slots = self._find_slots(srcs, dsts, forward_srcs, side, norms)
 
     def _fill_options(self, spec, first):
         args = self.args
@@ -193,6 +197,80 @@ class Plan:
                     all_heads = heads * per_group if is_other else heads
                     expected = args.batch, args.tokens, groups, all_heads, head_dim
                     _fill_tensor(operand, name, meta, spec.layout, expected, not is_other, NAMES[name] % i)
+
+    def _has_norm(self, i):
+        return bool(self.spec.norms and self.spec.norms[i].scope)
+
+    def _fill_norms(self, backward, spec, norms, srcs, forward_srcs):
+        if len(norms) != len(spec.norms):
+            raise Error("norms: this call has no place for them", "norms")
+        self.norms = (_abi.Norm * len(norms))()
+        for i, arrays in enumerate(norms):
+            if not self._has_norm(i):
+                if any([array is not None for array in arrays]):
+                    raise Error("d_weights[%d] is given, and norms[%d] is None" % (i, i), "d_weights[%d]" % i)
+                continue
+            if backward and forward_srcs[i] is None:
+                message = "forward_src[%d] is missing: the backward of norms[%d] reads x of the forward call"
+                raise Error(message % (i, i), "forward_src[%d]" % i)
+            self._fill_norm(backward, spec, i, arrays, srcs[i].shape)
+        if norms:
+            pointers = [ctypes.addressof(norm) if self._has_norm(i) else None for i, norm in enumerate(self.norms)]
+            self._keep("norms", (ctypes.c_void_p * len(norms))(*pointers))
+
+    def _fill_norm(self, backward, spec, i, arrays, shape):
+        settings, norm = spec.norms[i], self.norms[i]
+        norm.struct_size, norm.eps = ctypes.sizeof(_abi.Norm), settings.eps
+        for name, words in _abi.NORM_WORDS.items():
+            setattr(norm, name, words.get(getattr(settings, name), 0))
+        if settings.has_weight != (arrays.weight is not None):
+            raise Error("norms[%d].weight is not there, or not expected" % i, "norms[%d].weight" % i)
+        if settings.has_weight:
+            self._fill_weight(i, arrays.weight, settings)
+        heads = count_sums(spec.layout, settings, shape)[0]
+        for name, argument, wanted in (
+            ("rstd", "rstd of norms[%d]", count_rstd(spec.layout, settings, shape)),
+            ("d_weight", "d_weights[%d]", None if arrays.weight is None else tuple(arrays.weight.shape)),
+            ("new_sums", "token_sums of norms[%d]", count_sums(spec.layout, settings, shape)),
+            ("token_sums", "token_sums of norms[%d]", count_sums(spec.layout, settings, shape, True)),
+        ):
+            array = getattr(arrays, name)
+            if array is not None:
+                self._check_of_norm(array, wanted, argument % i, i)
+        if arrays.rstd is not None:
+            norm.rstd_use = _abi.RSTD_READ if backward else _abi.RSTD_WRITE
+        if arrays.new_sums is not None:
+            norm.token_sums_use = _abi.SUMS_WRITE
+        if arrays.token_sums is not None:
+            norm.token_sums_use = _abi.SUMS_READ
+            norm.heads_of_all_ranks, norm.first_head = settings.ranks * heads, settings.rank * heads
+
+    def _fill_weight(self, i, meta, settings):
+        norm, operand, name, shape = self.norms[i], self.operands[i], "norms[%d].weight" % i, tuple(meta.shape)
+        heads, head_dim = max(operand.groups, 1) * operand.heads_per_group, operand.head_dim
+        per_head = [(heads, head_dim), (heads * head_dim,)]
+        if self.spec.layout in _LAYOUTS_OF_GROUPS:
+            per_head.append((operand.groups, operand.heads_per_group, head_dim))
+        if shape != (head_dim,) and shape not in per_head:
+            message = "%s has shape %s, and must be [head_dim] or [heads, head_dim], also flat: %s"
+            words = ", ".join(str(list(one)) for one in ((head_dim,), *per_head))
+            raise Error(message % (name, list(shape), words), name)
+        dtype = dtype_of(meta, name)
+        if dtype == "f64" and self.args.dtype != _abi.DTYPES["f64"]:
+            raise Error("%s has dtype float64, which is for float64 tensors alone" % name, name)
+        if not _is_contiguous(shape, meta.strides):
+            raise Error("%s must be contiguous, and has strides %s" % (name, list(meta.strides)), name)
+        norm.weight_dtype, norm.weight_per_head = _abi.DTYPES[dtype], shape != (head_dim,)
+        norm.weight_plus_one = settings.plus_one
+
+    def _check_of_norm(self, meta, shape, argument, i):
+        if shape is None:
+            raise Error("%s is given, and norms[%d] has no weight" % (argument, i), argument)
+        _check_dtype(meta, "float64" if self.args.dtype == _abi.DTYPES["f64"] else "float32", argument)
+        if tuple(meta.shape) != shape:
+            raise Error("%s has shape %s, and must have %s" % (argument, list(meta.shape), list(shape)), argument)
+        if 0 not in shape and not _is_contiguous(shape, meta.strides):
+            raise Error("%s must be contiguous, and has strides %s" % (argument, list(meta.strides)), argument)
 
     def _table_strides(self, meta, argument):
         """Strides of axis, batch, row and column. A dimension that is not there, or has one entry for all, has 0."""
@@ -336,7 +414,7 @@ class Plan:
             _check_dtype(side.d_inv_freq, "float64", "d_inv_freq")
             _flat(side.d_inv_freq, len(spec.inv_freq), "d_inv_freq", "pair")
 
-    def _find_slots(self, srcs, dsts, forward_srcs, side):
+    def _find_slots(self, srcs, dsts, forward_srcs, side, norms):
         """Where the addresses go, for the arrays that are there, in their order: (words of a struct, index of the word, the
         address of an array without elements). That is another for each array: equal ones would mean a call in place."""
         args = (ctypes.c_uint64 * (ctypes.sizeof(Args) // 8)).from_buffer(self.args)
@@ -351,6 +429,11 @@ class Plan:
             nowhere = (ctypes.c_uint64 * 1)()
             unread = Operand.forward_src.offset // 8, Args.d_freqs.offset // 8
             slots = [(nowhere, 0) if at == unread[words is args] else (words, at) for words, at in slots]
+        for norm, arrays in zip(self.norms, norms):
+            words = (ctypes.c_uint64 * (ctypes.sizeof(_abi.Norm) // 8)).from_buffer(norm)
+            present = [name for name in NormArrays._fields if getattr(arrays, name) is not None]
+            fields = [getattr(_abi.Norm, "token_sums" if name == "new_sums" else name) for name in present]
+            slots += [(words, field.offset // 8) for field in fields]
         return [(words, at, _NO_ELEMENTS * (i + 1)) for i, (words, at) in enumerate(slots)]
 
     def _check(self, status):
@@ -360,9 +443,9 @@ class Plan:
             raise _abi.error_of_call(status, self.table_name, lambda i: operands[i].src == operands[i].dst)
 
     def run(self, addresses, stream=None, allocate=None):
-        """The call, on the addresses of the arrays that are there: src of all operands, dst, forward_src, and of `side`.
+        """The call, on the addresses of the arrays that are there: src of all operands, dst, forward_src, of `side`, and of norms.
 
-        allocate(bytes) gives scratch, which gradients of the angles need, as (what keeps it alive, its address).
+        allocate(bytes) gives scratch, which gradients of angles and of norms need, as (what keeps it alive, its address).
         """
         for (words, at, nothing), address in zip(self.slots, addresses):
             words[at] = address or nothing

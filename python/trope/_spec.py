@@ -237,6 +237,9 @@ def resolve(tensors, options, make=cached_spec):
             settings[name] = value
         elif name in ARRAYS:
             arrays[name] = value
+        elif name == "norms":  # which resolve_norms takes, where a call can have some
+            if value is not None:
+                raise Error("norms are for rotate and its kin, and for calls of a RotaryEmbedding", name)
         else:
             refuse_unknown(options, TABLE, "trope.rotate")
     layout = settings.get("layout")

@@ -128,6 +128,11 @@ ROWS = [
     *rows("type", "shared_heads", FREQUENCIES, True, 1.0, "1", [1.0], None),
     *rows("length", "shared_heads", FREQUENCIES, [], [0, 0]),
     *rows("value", "shared_heads", FREQUENCIES, -1, 2**31, 2**32 + 1),
+    *rows("type", "norms", FREQUENCIES, 5, "x", object(), [1.0], np.ones(8, f32), [np.ones(8, f32)], {0: None}, trope.Norm),
+    *rows("length", "norms", FREQUENCIES, [], [None, None], (trope.Norm(eps=1e-6), None)),
+    *rows("value", "norms", FREQUENCIES, trope.Norm(np.ones(8, f32), eps=1e-6, rounding="twice")),
+    *rows("value", "norms", dict(FREQUENCIES, rounding="native"), trope.Norm(np.ones(8, f32), eps=1e-6)),
+    *rows("value", "norms", dict(FREQUENCIES, shared_heads=2), trope.Norm(eps=1e-6)),
     *rows("type", "accumulate", FREQUENCIES, *NOT_FLAGS),
     *rows("value", "accumulate", FREQUENCIES, True),
     *rows("type", "status", TABLE, 0, [0], np.zeros(1, np.int64), np.zeros(1, f32)),
@@ -138,7 +143,7 @@ ROWS = [
 ]
 SEQUENCES = {
     "inv_freq", "freqs", "cos", "sin", "rotary_dim", "rotary_offset", "pair_axis", "position_ids", "start_positions",
-    "cu_seqlens", "cu_seqlens_padded", "shared_heads", "status",
+    "cu_seqlens", "cu_seqlens_padded", "shared_heads", "norms", "status",
 }  # fmt: skip
 
 

@@ -134,13 +134,13 @@ def test_opcheck(device):
         dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half"),
         dict(layout="sbhd", pairing="interleaved", freqs=freqs, angle_columns="interleaved", rotary_offset=0, mscale=2),
     ):
-        spec, side = trope.torch._resolve((x,), options)
+        spec, side, _ = trope.torch._resolve((x,), options)
         rest = (*side[: _ops.SIDE], *_ops.options_of(spec))
         for transposed in (False, True):
             torch.library.opcheck(torch.ops.trope.rotate.default, (transposed, [x], *rest))
         torch.library.opcheck(torch.ops.trope.angle_gradient.default, ([x], [y], *rest))
     options = dict(layout="sbhd", pairing="half", pair_axis=(0, 1, 0, 1), inv_freq=INV_FREQ)
-    spec, side = trope.torch._resolve((x, y), options)
+    spec, side, _ = trope.torch._resolve((x, y), options)
     ids = torch.zeros(2, 2, 5, dtype=torch.int32, device=device)
     rest = (None, None, None, ids, None, None, None, *_ops.options_of(spec))
     torch.library.opcheck(torch.ops.trope.rotate.default, (False, [x, y], *rest))
@@ -153,7 +153,7 @@ def test_operators_have_second_derivatives(device):
     def call(x, freqs):
         options = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half", inverse=True)
         options.update(rotary_dim=4, rotary_offset=1)
-        spec, side = trope.torch._resolve((x,), options)
+        spec, side, _ = trope.torch._resolve((x,), options)
         return _ops.Operators.rotate(False, spec, side, [x])[0]
 
     assert torch.autograd.gradcheck(call, (x, freqs)) and torch.autograd.gradgradcheck(call, (x, freqs))

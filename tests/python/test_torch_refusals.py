@@ -33,7 +33,7 @@ def random(*shape, device, dtype=torch.float32, grad=False):
 
 def operator(x):
     """torch.ops.trope.rotate called directly."""
-    spec, side = trope.torch._resolve((x.detach(),), PLAIN)
+    spec, side, _ = trope.torch._resolve((x.detach(),), PLAIN)
     return torch.ops.trope.rotate(False, [x], *side[: _ops.SIDE], *_ops.options_of(spec))[0]
 
 
@@ -93,7 +93,7 @@ def test_side_tensors_are_ordinary(device):
 def test_operators_check_their_options(device):
     """torch.ops.trope.rotate without trope.torch.rotate before it."""
     x = random(4, 2, 3, 8, device=device)
-    spec, side = trope.torch._resolve((x,), PLAIN)
+    spec, side, _ = trope.torch._resolve((x,), PLAIN)
     options = dict(zip(spec._fields, _ops.options_of(spec)))
 
     def call(tensors=(x,), freqs=None, **change):
@@ -126,7 +126,7 @@ def test_operators_check_their_options(device):
 def test_the_operator_of_gradients_checks_its_options(device):
     x, freqs = random(4, 2, 3, 8, device=device), random(4, 8, device=device)
     table = dict(layout="sbhd", pairing="half", freqs=freqs, angle_columns="half")
-    spec, side = trope.torch._resolve((x,), table)
+    spec, side, _ = trope.torch._resolve((x,), table)
     rest, options = side[1 : _ops.SIDE], _ops.options_of(spec)
     gradient = torch.ops.trope.angle_gradient
     assert gradient([x], [x], freqs, *rest, *options).shape == freqs.shape

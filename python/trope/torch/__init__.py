@@ -7,9 +7,11 @@ QKV, transposed and expanded ones (as upstream gradients are) are read as they l
 memory that eager PyTorch's would have. The bits do not depend on any of it, nor on whether activation checkpointing runs a
 call again, nor on torch.compile, but with frequencies that are learned.
 
-`rotate`, `rotate_` and `rotate_backward` also work under torch.func (grad, vjp, jvp, vmap), in forward mode, with batched gradients
-(is_grads_batched, vectorize=True), and on meta tensors. Transforms inside torch.compile, and gradients of cos and sin, are refused:
-give freqs instead of cos and sin.
+`norms` takes a trope.Norm, or an RMSNorm module in its place, for each tensor, whose weights have gradients, too.
+
+`rotate`, `rotate_` and `rotate_backward` also work on meta tensors, and, without norms, under torch.func (grad, vjp, jvp, vmap), in
+forward mode, and with batched gradients (is_grads_batched, vectorize=True). Transforms inside torch.compile, and gradients of cos and
+sin, are refused: give freqs instead of cos and sin.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from .. import _spec
 from .._errors import Error
+from .._norms import resolve_norms
 from .._options import ARRAYS, DEFAULTS, NO_ARRAYS, Options, document, with_gradients
 from .._spec import resolve, result_shape
 from .._values import integer, one_each
@@ -31,7 +34,7 @@ from ..frequencies import frequency_list
 if not hasattr(torch.library, "register_autograd"):
     raise ImportError("trope.torch needs PyTorch 2.4 or later, and this is %s" % torch.__version__)
 
-from . import _autograd, _formulas, _launch, _ops, _transforms  # noqa: E402
+from . import _autograd, _formulas, _launch, _norms, _ops, _transforms  # noqa: E402
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -87,7 +90,8 @@ def _check_tensor(t, name):
 
 
 def _resolve(tensors, options, max_position=None, accumulates=False):
-    """The Spec, and what is beside the tensors. A frequency that is learned goes through a table, which has a gradient.
+    """The Spec, what is beside the tensors, and the weights of norms (or None) of each tensor, () if there are no norms. A
+    frequency that is learned goes through a table, which has a gradient.
 
     accumulates: whether the call may add to what is there. (Refusals are here, as torch.compile cannot leave a function with
     a Spec and then refuse.)
@@ -106,6 +110,9 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
             raise Error(_MAX_POSITION_ALONE, "max_position")
     if isinstance(options.get("inv_freq"), Tensor):
         options = _without_inv_freq_as_tensor(options, tensors[0], max_position)
+    norms = options.get("norms")
+    if norms is not None:
+        options = dict(options, norms=None)
     for name in ("freqs", "cos", "sin"):  # whose shapes resolve reads
         t = options.get(name)
         if t is not None and (compiles or not _is_ordinary(t)):
@@ -121,7 +128,13 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
         raise Error("accumulate is for rotate_backward with out, which it adds to", "accumulate")
     if side.status is not None and (not _is_eager(tensors) or _transforms.are_active()):
         raise Error("status is for eager calls alone, not for torch.compile, dispatch modes or transforms", "status")
-    return spec, side
+    if norms is None:
+        return spec, side, ()
+    spec, weights = resolve_norms(spec, tensors, norms, _norms.find_norm)
+    for i, weight in enumerate(weights):
+        if weight is not None:
+            _check_tensor(weight, "norms[%d].weight" % i)
+    return _formulas.interned(spec), side, weights
 
 
 def _without_inv_freq_as_tensor(options, x, max_position):
@@ -203,9 +216,14 @@ def _in_the_callers_words(function):
     return call
 
 
-def _refuse_inference(tensors, side):
+def _present(arrays):
+    return [t for t in arrays if t is not None]
+
+
+def _refuse_inference(tensors, side, weights=()):
     """Inference tensors cannot be saved for backward."""
     named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + list(zip(ARRAYS, side))
+    named += [("norms[%d].weight" % i, t) for i, t in enumerate(weights)]
     for name, t in named:
         if t is not None and t.is_inference():
             raise Error("%s is an inference tensor, which cannot be saved for backward: clone it" % name, name)
@@ -234,8 +252,13 @@ def rotate(
 def rotate(*tensors, out=None, max_position=None, **options):
     if out is not None:
         return _rotate_out(False, tensors, out, max_position, options)
-    spec, side = _resolve(tensors, options, max_position)
-    if not _is_eager(tensors):
+    spec, side, weights = _resolve(tensors, options, max_position)
+    if weights:
+        is_eager = _is_eager([*tensors, *_present(weights)])
+        if is_eager and _norms.needs_gradient(side, tensors, weights):
+            _refuse_inference(tensors, side, weights)
+        results = _norms.rotate(spec, side, tensors, weights, is_eager)
+    elif not _is_eager(tensors):
         results = _ops.Operators.rotate(False, spec, side, list(tensors))
     elif _transforms.are_active(tensors):
         results = _transforms.Transformed.rotate(False, spec, side, list(tensors))
@@ -256,11 +279,13 @@ def rotate_(
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
 def rotate_(*tensors, max_position=None, **options):
-    spec, side = _resolve(tensors, options, max_position)
+    spec, side, weights = _resolve(tensors, options, max_position)
+    if weights and _norms.needs_gradient(side, tensors, weights):
+        raise Error("norms: their gradients need the tensors as they were: use rotate, not rotate_", "norms")
     if side.freqs is not None and side.freqs.requires_grad and torch.is_grad_enabled():
         raise Error("the gradient of freqs needs the tensors as they were: use rotate, not rotate_", "freqs")
     _check_in_place(spec, tensors, "rotate")
-    if not _is_eager(tensors) or _transforms.are_active(tensors):
+    if not _is_eager([*tensors, *_present(weights)]) or _transforms.are_active(tensors):
         rotated = rotate(*tensors, max_position=max_position, **options)
         for x, y in zip(tensors, (rotated,) if len(tensors) == 1 else rotated):
             x.copy_(y)
@@ -269,7 +294,7 @@ def rotate_(*tensors, max_position=None, **options):
     for i in needed or ():
         if tensors[i].is_leaf:
             raise Error("tensors[%d] is a leaf that requires a gradient: autograd needs it as it is" % i, "tensors[%d]" % i)
-    _write_in_place(False, spec, side, tensors, needed or ())
+    _write_in_place(False, spec, side, tensors, needed or (), weights)
     return tensors[0] if len(tensors) == 1 else tensors
 
 
@@ -288,7 +313,7 @@ def _count_write(t):
         torch.autograd.graph.increment_version(t)
 
 
-def _write_in_place(transposed, spec, side, tensors, needed):
+def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
     """Autograd learns of it after the call: of what fails, it must know nothing. What it refuses is refused before."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
@@ -300,7 +325,10 @@ def _write_in_place(transposed, spec, side, tensors, needed):
     if needed:
         _refuse_inference((), side)
     data = [t.detach() for t in tensors]
-    _launch.launch(transposed, spec, data, data, (None,) * len(data), side)
+    if weights:
+        _norms.launch(spec, side, data, data, weights)
+    else:
+        _launch.launch(transposed, spec, data, data, (None,) * len(data), side)
     for i, t in enumerate(tensors):
         if i in needed:
             _autograd.Eager.mark_rotated(spec, i, side, t)
@@ -318,16 +346,28 @@ def _may_be_marked(x):
 
 
 def _rotate_out(
-    backward, tensors, out, max_position, options, forward_src=None, d_freqs=None, d_inv_freq=None, blamed="out"
+    backward,
+    tensors,
+    out,
+    max_position,
+    options,
+    forward_src=None,
+    d_freqs=None,
+    d_inv_freq=None,
+    d_weights=None,
+    blamed="out",
 ):
     """Without autograd: into `out`."""
     if not _compiles() and _transforms.are_active(tensors):
         message = "%s is written, which torch.func transforms, forward mode and batched gradients do not see: leave it out"
         raise Error(message % blamed, blamed)
-    spec, side = _resolve(tensors, options, max_position, accumulates=backward)
+    spec, side, weights = _resolve(tensors, options, max_position, accumulates=backward)
     out = one_each(out, "out", len(tensors))
     forward_src = one_each(forward_src, "forward_src", len(tensors))
-    for name, given in (("out", out), ("forward_src", forward_src)):
+    d_weights = one_each(d_weights, "d_weights", len(tensors))
+    if _present(d_weights) and not weights:
+        raise Error("d_weights is given, and norms is not", "d_weights")
+    for name, given in (("out", out), ("forward_src", forward_src), ("d_weights", d_weights)):
         for i, t in enumerate(given):
             if t is not None:
                 _check_tensor(t, "%s[%d]" % (name, i))
@@ -337,26 +377,35 @@ def _rotate_out(
     if d_inv_freq is not None and isinstance(options.get("inv_freq"), Tensor) and options["inv_freq"].requires_grad:
         message = "d_inv_freq is given, and inv_freq requires a gradient: autograd has it, or detach inv_freq"
         raise Error(message, "d_inv_freq")
-    for i, t in enumerate((*tensors, *out)) if torch.is_grad_enabled() else ():
+    named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + [("out[%d]" % i, t) for i, t in enumerate(out)]
+    named += [("norms[%d].weight" % i, t) for i, t in enumerate(() if backward else weights)]
+    for name, t in named if torch.is_grad_enabled() else ():
         if t is not None and t.requires_grad:
-            name = "tensors[%d]" % i if i < len(tensors) else "out[%d]" % (i - len(tensors))
             message = "%s is outside of autograd, and %s requires a gradient: use torch.no_grad(), or no %s"
             raise Error(message % (blamed, name, blamed), blamed)
     if torch.is_grad_enabled() and not backward and side.freqs is not None and side.freqs.requires_grad:
         raise Error("out is outside of autograd, and the frequencies require a gradient: use no out", "out")
-    if not _is_eager([t for t in (*tensors, *out, d_freqs, d_inv_freq) if t is not None]):
+    if not _is_eager(_present((*tensors, *out, d_freqs, d_inv_freq, *weights, *d_weights))):
+        if weights and backward:
+            raise Error("norms: their backward is for eager calls alone, not for torch.compile or dispatch modes", "norms")
         for name, t in (("d_freqs", d_freqs), ("d_inv_freq", d_inv_freq), ("accumulate", spec.accumulate or None)):
             if t is not None:
                 raise Error("%s is for eager calls alone, not for torch.compile or dispatch modes" % name, name)
-        return _copy_out(backward, spec, side, tensors, out)
-    _launch.launch(backward, spec, tensors, out, forward_src, with_gradients(side, d_freqs, d_inv_freq))
-    for t in (*out, d_freqs, d_inv_freq, side.status):
+        return _copy_out(backward, spec, side, tensors, out, weights)
+    side = with_gradients(side, d_freqs, d_inv_freq)
+    if not weights:
+        _launch.launch(backward, spec, tensors, out, forward_src, side)
+    elif not backward:
+        _norms.launch(spec, side, tensors, out, weights)
+    else:
+        _norms.launch_backward(spec, side, tensors, out, forward_src, weights, d_weights)
+    for t in (*out, d_freqs, d_inv_freq, *d_weights, side.status):
         if t is not None:
             _count_write(t)
     return out[0] if len(tensors) == 1 else tuple(out)
 
 
-def _copy_out(backward, spec, side, tensors, out):
+def _copy_out(backward, spec, side, tensors, out, weights=()):
     """Into `out` under torch.compile and dispatch modes, which see operators, and not what a launch writes."""
     for i, x in enumerate(out):
         shape = tuple(result_shape(backward, spec, i, tensors[i].shape))
@@ -367,7 +416,11 @@ def _copy_out(backward, spec, side, tensors, out):
         ):
             if given != needed:
                 raise Error("out[%d] %s %s, and must have %s" % (i, what, given, needed), "out[%d]" % i)
-    for x, y in zip(out, _ops.Operators.rotate(backward, spec, side, list(tensors))):
+    if weights:
+        results = _norms.rotate(spec, side, tensors, weights, False)
+    else:
+        results = _ops.Operators.rotate(backward, spec, side, list(tensors))
+    for x, y in zip(out, results):
         x.copy_(y)
     return out[0] if len(tensors) == 1 else tuple(out)
 
@@ -381,6 +434,7 @@ def rotate_backward(
     forward_src: Tensor | Sequence[Tensor] | None = None,
     d_freqs: Tensor | None = None,
     d_inv_freq: Tensor | None = None,
+    d_weights: Tensor | Sequence[Tensor | None] | None = None,
     max_position: int | None = None,
     **options: Unpack[Options],
 ) -> Tensor: ...
@@ -394,22 +448,33 @@ def rotate_backward(
     forward_src: Sequence[Tensor | None] | None = None,
     d_freqs: Tensor | None = None,
     d_inv_freq: Tensor | None = None,
+    d_weights: Tensor | Sequence[Tensor | None] | None = None,
     max_position: int | None = None,
     **options: Unpack[Options],
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
-def rotate_backward(*tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, max_position=None, **options):
-    if out is None and forward_src is None and d_freqs is None and d_inv_freq is None:
-        spec, side = _resolve(tensors, options, max_position)
+def rotate_backward(
+    *tensors, out=None, forward_src=None, d_freqs=None, d_inv_freq=None, d_weights=None, max_position=None, **options
+):
+    written = dict(d_freqs=d_freqs, d_inv_freq=d_inv_freq, d_weights=d_weights)
+    if out is None and forward_src is None and all([t is None for t in written.values()]):
+        spec, side, weights = _resolve(tensors, options, max_position)
+        _refuse_without_forward_src(weights)
         apply = _ops.Operators if not _is_eager(tensors) else _autograd.Eager
         results = apply.rotate(True, spec, side, list(tensors))
         return results[0] if len(tensors) == 1 else tuple(results)
     blamed = "out"
     if out is None:
-        blamed = "d_freqs" if d_freqs is not None else "d_inv_freq" if d_inv_freq is not None else "forward_src"
-        spec, _ = _resolve(tensors, options, max_position)
+        blamed = next((name for name, t in written.items() if t is not None), "forward_src")
+        spec, _, _ = _resolve(tensors, options, max_position)
         out = [_launch.new_result(True, spec, i, x.detach()) for i, x in enumerate(tensors)]
-    return _rotate_out(True, tensors, out, max_position, options, forward_src, d_freqs, d_inv_freq, blamed)
+    return _rotate_out(True, tensors, out, max_position, options, forward_src, **written, blamed=blamed)
+
+
+def _refuse_without_forward_src(weights):
+    if weights:
+        message = "forward_src is missing: the backward of norms reads x of the forward call (rotate_backward takes it)"
+        raise Error(message, "forward_src")
 
 
 @overload
@@ -420,7 +485,8 @@ def rotate_backward_(
 ) -> Tuple[Tensor, ...]: ...
 @_in_the_callers_words
 def rotate_backward_(*tensors, max_position=None, **options):
-    spec, side = _resolve(tensors, options, max_position)
+    spec, side, weights = _resolve(tensors, options, max_position)
+    _refuse_without_forward_src(weights)
     _check_in_place(spec, tensors, "rotate_backward")
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise Error("rotate_backward_ is outside of autograd, and a tensor requires a gradient", "tensors")

@@ -203,7 +203,7 @@ def call(function, transposed, in_place, tensors, options):
     names = ["tensors[%d]" % i for i in range(len(tensors))]
     of_mesh = _kinds(layout, tensors, names)
     mesh, options = tensors[0].device_mesh, dict(options)
-    for name in ("out", "forward_src", "d_freqs", "d_inv_freq", "status"):
+    for name in ("out", "forward_src", "d_freqs", "d_inv_freq", "d_weights", "status", "norms"):
         if options.get(name) is not None:
             raise Error("%s is not for DTensors: %s" % (name, _WAY_ROUND), name)
     if any([_TOKENS in kinds for kinds in of_mesh]):

@@ -11,8 +11,15 @@ where they are in all calls: in the library.
 
 import torch
 
+from .. import _spec
 from .._errors import Error
-from .._spec import DIMS, intern
+from .._options import NO_NORM
+from .._spec import DIMS
+
+
+def interned(spec):
+    """The one Spec that is equal to this one. torch.compile cannot look for it, and operators do so themselves."""
+    return spec if torch.compiler.is_compiling() else _spec.intern(spec)
 
 
 def refuse_table(name, what):
@@ -29,11 +36,11 @@ def subset(spec, keep):
     """The Spec of some of the tensors."""
     if len(keep) == len(spec.rotary_dims):
         return spec
-    names = ("rotary_dims", "rotary_offsets", "shared_heads")
-    return intern(spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names}))
+    names = ("rotary_dims", "rotary_offsets", "shared_heads") + (("norms",) if spec.norms else ())
+    return interned(spec._replace(**{name: tuple(getattr(spec, name)[i] for i in keep) for name in names}))
 
 
-def _as_wide(spec, whole, tensors):
+def as_wide(spec, whole, tensors):
     """A call of some tensors of `whole`, which reads the same columns of the table, frequencies and axes of pairs.
 
     Their number is that of the widest rotary_dim. Beside tensors that are narrower, or only copied, one head of zeros has
@@ -48,8 +55,9 @@ def _as_wide(spec, whole, tensors):
         rotary_dims=(*spec.rotary_dims, widest),
         rotary_offsets=(*spec.rotary_offsets, 0),
         shared_heads=(*spec.shared_heads, 0),
+        norms=(*spec.norms, NO_NORM) if spec.norms else (),
     )
-    return intern(spec), [*tensors, tensors[0].new_zeros(shape)]
+    return interned(spec), [*tensors, tensors[0].new_zeros(shape)]
 
 
 def _halves(x, spec, pairing):
@@ -87,7 +95,7 @@ def _scale(api, spec, side, g, tensors):
         shared_heads=(0,) * len(spec.rotary_dims),
     )
     g = g.to(torch.float64 if tensors[0].dtype == torch.float64 else torch.float32).contiguous()
-    return api.scale(intern(plain), g, side, tensors)
+    return api.scale(interned(plain), g, side, tensors)
 
 
 def as_cos(g, side):
@@ -108,7 +116,7 @@ def rotate_some(api, transposed, spec, side, tensors, of=None):
     results = [None] * len(tensors)
     if keep:
         some = subset(spec, keep if of is None else [of[i] for i in keep])
-        some, given = _as_wide(some, spec, [tensors[i] for i in keep])
+        some, given = as_wide(some, spec, [tensors[i] for i in keep])
         for i, y in zip(keep, api.rotate(transposed, some, side, given)):
             results[i] = y
     return results
@@ -126,8 +134,8 @@ def rotation_backward(api, transposed, spec, side, tensors, grads, wants_freqs, 
     turning = [i for i in keep if spec.rotary_dims[i] > 0]
     if not turning:
         return torch.zeros_like(side.freqs), d_tensors
-    some, given = _as_wide(subset(spec, turning), spec, [grads[i] for i in turning])
-    _, inputs = _as_wide(subset(spec, turning), spec, [tensors[i] for i in turning])
+    some, given = as_wide(subset(spec, turning), spec, [grads[i] for i in turning])
+    _, inputs = as_wide(subset(spec, turning), spec, [tensors[i] for i in turning])
     d_freqs = api.angle_gradient(some, side, inputs, given) if transposed else api.angle_gradient(some, side, given, inputs)
     return d_freqs.to(side.freqs.dtype), d_tensors
 

@@ -6,6 +6,7 @@ from torch.autograd import forward_ad
 
 from .. import _plan
 from .._errors import NAMES, Error
+from .._norms import NormArrays
 from .._options import Side, with_gradients
 from .._plan import Meta, Plan
 from .._spec import result_shape
@@ -60,17 +61,25 @@ def _meta(t):
 
 
 def _names(count):
-    """The names of `count` tensors, of what out and forward_src have for them, and of what is beside them."""
-    return [name % i for name in NAMES.values() for i in range(count)] + list(Side._fields)
+    """The names of `count` tensors, of what out and forward_src have for them, of what is beside them, and of their norms' arrays."""
+    of_norms = ["norms[%d].weight", "rstd of norms[%d]", "d_weights[%d]"] + [
+        "token_sums of norms[%d]"
+    ] * 2  # as in NormArrays
+    named = [name % i for name in NAMES.values() for i in range(count)] + list(Side._fields)
+    return named + [name % i for i in range(count) for name in of_norms]
 
 
-def _make_plan(backward, spec, srcs, dsts, forward_srcs, side):
+def _flatten(norms):
+    return [t for arrays in norms for t in arrays]
+
+
+def _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms):
     device = srcs[0].device
-    for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side)):
+    for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *_flatten(norms))):
         if t is not None and t.device != device:
             raise Error("%s is on %s, and tensors[0] on %s" % (name, t.device, device), name)
     metas = ([_meta(t) for t in tensors] for tensors in (srcs, dsts, forward_srcs))
-    return Plan(backward, spec, *metas, Side(*map(_meta, side)))
+    return Plan(backward, spec, *metas, Side(*map(_meta, side)), [NormArrays(*map(_meta, arrays)) for arrays in norms])
 
 
 def _scratch(device):
@@ -91,63 +100,70 @@ def _keep_alive(device, tensors):
             t.record_stream(current)
 
 
-def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False):
-    """One call. Lists of tensors (None: not there), and a Side. are_new: dsts are as new_result makes them, so that those of
-    srcs tell all of them.
+def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=()):
+    """One call. Lists of tensors (None: not there), a Side, and NormArrays for each tensor if there are norms. are_new: dsts are
+    as new_result makes them, so that those of srcs tell all of them.
 
     The key of the plan is all that a plan depends on. Asking tensors for it is most of what this costs.
     """
     refuse_transforms(srcs)  # which reach a backward that was recorded before
     if srcs[0].is_meta:
-        _make_plan(backward, spec, srcs, dsts, forward_srcs, side)  # checks the call, which there is nothing to run of
+        _make_plan(
+            backward, spec, srcs, dsts, forward_srcs, side, norms
+        )  # checks the call, which there is nothing to run of
         return
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:
         if t.layout is not torch.strided:  # an upstream gradient: what a call gets is looked at before
             raise Error("tensors: an upstream gradient has layout %s: pass to_dense()" % t.layout, "tensors")
         if t.is_neg():  # lazily: its memory has other values
-            return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
+            return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side, norms))
         key += (t.shape, t.stride(), t.dtype, t.get_device())
         addresses.append(t.data_ptr())
     if are_new:
         addresses += [t.data_ptr() for t in dsts]
-    for i, t in enumerate(side if are_new else (*dsts, *forward_srcs, *side)):
+    beside = (*side, *_flatten(norms)) if norms else side
+    for i, t in enumerate(beside if are_new else (*dsts, *forward_srcs, *beside)):
         if t is not None:
             if t.is_neg():
-                return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side), are_new)
+                return launch(backward, spec, *_without_negations(srcs, dsts, forward_srcs, side, norms))
             key += (i, t.shape, t.stride(), t.dtype, t.get_device())
             addresses.append(t.data_ptr())
     if 0 in addresses:
-        _check_memory(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side))
+        _check_memory(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *beside))
 
     def make():
-        return _make_plan(backward, spec, srcs, dsts, forward_srcs, side)
+        return _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms)
 
     first = srcs[0]
-    allocate = None if side.d_freqs is None and side.d_inv_freq is None else _scratch(first.device)
+    has_gradient = side.d_freqs is not None or side.d_inv_freq is not None or (backward and norms)
+    allocate = _scratch(first.device) if has_gradient else None
     index = first.get_device()
     if index < 0:
         return _plan.run(tuple(key), make, addresses, None, allocate)
     stream = _current_stream(index)
     if stream:
-        _keep_alive(index, (*srcs, *dsts, *forward_srcs, *side))
+        _keep_alive(index, (*srcs, *dsts, *forward_srcs, *beside))
     if index == _current_device():
         return _plan.run(tuple(key), make, addresses, stream, allocate)
     with torch.cuda.device(index):
         _plan.run(tuple(key), make, addresses, stream, allocate)
 
 
-def _without_negations(srcs, dsts, forward_srcs, side):
+def _without_negations(srcs, dsts, forward_srcs, side, norms):
     """The imaginary part of a conjugate is such a tensor: a copy of it can be read, but not written."""
-    written = dict(zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side)))
-    for name, t in written.items():
-        is_written = any(t is one for one in (*dsts, side.status, side.d_freqs, side.d_inv_freq))
-        if t is not None and is_written and t.is_neg():
+    of_norms = _flatten(norms)
+    written = [*dsts, side.status, side.d_freqs, side.d_inv_freq, *[arrays.d_weight for arrays in norms]]
+    for name, t in zip(_names(len(srcs)), (*srcs, *dsts, *forward_srcs, *side, *of_norms)):
+        if t is not None and t.is_neg() and any(t is one for one in written):
             message = "%s is written, and is negated lazily (imag of a conjugate): pass resolve_neg()"
-            raise Error(message % name, name)
-    lists = srcs, dsts, forward_srcs, side
-    *lists, side = [[t.resolve_neg() if t is not None else None for t in tensors] for tensors in lists]
-    return *lists, Side(*side)
+            raise Error(message % (name,), name)
+
+    def resolve(tensors):
+        return [t.resolve_neg() if t is not None else None for t in tensors]
+
+    resolved_norms = [NormArrays(*resolve(arrays)) for arrays in norms]
+    return resolve(srcs), resolve(dsts), resolve(forward_srcs), Side(*resolve(side)), False, resolved_norms
 
 
 def _check_memory(names, tensors):

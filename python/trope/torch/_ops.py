@@ -49,7 +49,7 @@ def _checked(spec, count, table, columns):
 def options_of(spec):
     """The arguments of an operator for a Spec."""
     spec = spec._replace(inv_freq=tuple(getattr(spec.inv_freq, "inv_freq", spec.inv_freq)))
-    return [list(option) if isinstance(option, tuple) else option for option in spec]
+    return [list(option) if isinstance(option, tuple) else option for option in spec[: len(SETTINGS)]]
 
 
 def _arguments(side, spec):
@@ -113,9 +113,10 @@ class Operators:
         return torch.ops.trope.angle_gradient(dys, xs, *_arguments(side, spec))
 
 
-def _no_gradients(spec):
-    """Of an operator's last arguments. torch.library takes an empty list for one of tensors, and wants a list back."""
-    return tuple([] if isinstance(option, (list, tuple)) and not option else None for option in spec)
+def no_gradients_beside(spec):
+    """Of an operator's last arguments, after freqs. torch.library takes an empty list for one of tensors, and wants a list back."""
+    settings = [[] if isinstance(option, (list, tuple)) and not option else None for option in spec[: len(SETTINGS)]]
+    return (None,) * (SIDE - 1) + tuple(settings)
 
 
 def _save_rotate(ctx, inputs, output):
@@ -132,7 +133,7 @@ def _backward_rotate(ctx, grads):
     d_freqs, d_tensors = _formulas.rotation_backward(
         Operators, ctx.transposed, ctx.spec, _side_of(saved), saved[SIDE:], grads, ctx.wants_freqs, (True,) * ctx.count
     )
-    return (None, d_tensors, d_freqs) + (None,) * (SIDE - 1) + _no_gradients(ctx.spec)
+    return (None, d_tensors, d_freqs) + no_gradients_beside(ctx.spec)
 
 
 def _save_angle_gradient(ctx, inputs, output):
@@ -149,7 +150,7 @@ def _backward_angle_gradient(ctx, g):
     if torch.is_grad_enabled():
         d_freqs, *rest = NoThird.apply(1 + 2 * ctx.count, d_freqs, *d_dys, *d_xs, g, *[t for t in saved if t is not None])
         d_dys, d_xs = rest[: ctx.count], rest[ctx.count :]
-    return (d_dys, d_xs, d_freqs) + (None,) * (SIDE - 1) + _no_gradients(ctx.spec)
+    return (d_dys, d_xs, d_freqs) + no_gradients_beside(ctx.spec)
 
 
 torch.library.register_autograd("trope::rotate", _backward_rotate, setup_context=_save_rotate)

@@ -1,0 +1,169 @@
+"""RMS norms that a call computes in the same pass as the rotation: trope.Norm, and what a call's Spec has of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from . import _abi
+from ._errors import Error
+from ._options import NO_NORM, NormSettings
+from ._spec import DIMS
+from ._values import flag, number, shown, word
+
+
+class NormArrays(NamedTuple):
+    """The arrays of one tensor's norm. new_sums and token_sums are both token_sums of trope_norm, which is written or read."""
+
+    weight: Any = None
+    rstd: Any = None
+    d_weight: Any = None
+    new_sums: Any = None
+    token_sums: Any = None
+
+
+class Norm:
+    """An RMS norm of one tensor of a call: n(x) = x / sqrt(mean(x^2) + eps) * weight. It cannot be changed once it is made.
+
+    Arguments:
+        weight: [head_dim], or a weight for each head: [heads, head_dim], also flat. f32, f16 or bf16 (f64 with f64 tensors),
+            contiguous. None: the norm multiplies by nothing.
+        eps: is added to the mean of the squares.
+        plus_one: multiplies by 1 + weight, as Gemma 3 and Qwen3-Next do.
+        scope: what is normalised together: "head", each head of a token, or "token", all heads of a token (OLMo 2, MiniMax M2).
+        order: "before" or "after" the rotation (HunYuan, Llama 4).
+        rounding: how a call with rounding "native" or "native_f32" rounds the norm. "twice": x rstd is rounded to the dtype, and
+            then the product with the weight is (Qwen3). "product": only the product is (Gemma). Such a call needs it, and a
+            call with rounding "once" has no use for it.
+        process_group: with scope "token", the torch.distributed group whose ranks have the other heads of each token. Each
+            rank has equally many heads, in the order of the ranks, and their weights. PyTorch alone.
+    """
+
+    __module__ = "trope"
+    __slots__ = ("weight", "eps", "plus_one", "scope", "order", "rounding", "process_group")
+
+    weight: Any
+    eps: float
+    plus_one: bool
+    scope: Literal["head", "token"]
+    order: Literal["before", "after"]
+    rounding: Literal["twice", "product"] | None
+    process_group: Any
+
+    def __init__(
+        self,
+        weight: Any = None,
+        *,
+        eps: float,
+        plus_one: bool = False,
+        scope: Literal["head", "token"] = "head",
+        order: Literal["before", "after"] = "before",
+        rounding: Literal["twice", "product"] | None = None,
+        process_group: Any = None,
+    ) -> None:
+        eps = number(eps, "eps")
+        if eps <= 0:
+            raise Error("eps must be over 0, not %r" % eps, "eps")
+        if flag(plus_one, "plus_one") and weight is None:
+            raise Error("plus_one is True, and weight is missing", "plus_one")
+        word(scope, _abi.NORM_WORDS["scope"], "scope")
+        word(order, _abi.NORM_WORDS["order"], "order")
+        if rounding is not None:
+            word(rounding, _abi.NORM_WORDS["rounding"], "rounding")
+            if weight is None:
+                raise Error(
+                    "rounding is %r, and weight is missing: there is one rounding without it" % rounding, "rounding"
+                )
+        if process_group is not None and scope != "token":
+            raise Error("process_group is for scope 'token': a head is normalised by the rank that has it", "process_group")
+        given = weight, eps, plus_one, scope, order, rounding, process_group
+        for name, value in zip(Norm.__slots__, given):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name, value):
+        raise AttributeError("a trope.Norm cannot be changed: make another one")
+
+    def __delattr__(self, name):
+        raise AttributeError("a trope.Norm cannot be changed: make another one")
+
+    def __reduce__(self):
+        return _make, tuple([getattr(self, name) for name in Norm.__slots__])
+
+    def __repr__(self):
+        weight = self.weight if self.weight is None else "<%s of shape %s>" % (
+            type(self.weight).__name__, list(getattr(self.weight, "shape", ())))  # fmt: skip
+        rest = ", ".join("%s=%r" % (name, getattr(self, name)) for name in Norm.__slots__[1:])
+        return "trope.Norm(%s, %s)" % (weight, rest)
+
+
+def _make(weight, *settings):
+    return Norm(weight, **dict(zip(Norm.__slots__[1:], settings)))
+
+
+def _find_ranks(norm, i):
+    """(number of ranks, this rank, name of the group) of a norm. A group of one rank is the same as none."""
+    group = norm.process_group
+    if group is None:
+        return 1, 0, ""
+    try:
+        size, rank, name = group.size(), group.rank(), group.group_name
+    except (AttributeError, TypeError):
+        message = "norms[%d].process_group must be a process group of torch.distributed, not %s"
+        raise Error(message % (i, shown(group)), "norms[%d].process_group" % i) from None
+    if rank < 0:
+        message = "norms[%d].process_group does not have this process"
+        raise Error(message % i, "norms[%d].process_group" % i)
+    return (size, rank, name) if size > 1 else (1, 0, "")
+
+
+def _settings(norm, spec, i):
+    """What the Spec has for a Norm of tensors[i]."""
+    if spec.shared_heads[i]:
+        raise Error("norms[%d] is given, and shared_heads of tensors[%d] is %d: a norm is for heads that are not shared"
+                    % (i, i, spec.shared_heads[i]), "norms[%d]" % i)  # fmt: skip
+    name = "norms[%d].rounding" % i
+    if spec.rounding == "once" and norm.rounding is not None:
+        raise Error("%s is %r, and rounding is 'once', which rounds nothing of a norm" % (name, norm.rounding), name)
+    if spec.rounding != "once" and norm.weight is not None:
+        word(norm.rounding, _abi.NORM_WORDS["rounding"], name)
+    settings = norm.scope, norm.order, norm.rounding or "", norm.eps, norm.plus_one, norm.weight is not None
+    return NormSettings(*settings, *_find_ranks(norm, i))
+
+
+def resolve_norms(spec, tensors, norms, find_norm):
+    """(the Spec with the settings of the norms, the weight or None of each tensor); ((), ()) for both if there is no norm.
+
+    find_norm: find_norm(i, given, tensors[i], spec) is the Norm for an entry of `norms` that is neither None nor a Norm.
+    """
+    count = len(tensors)
+    given = norms if isinstance(norms, (list, tuple)) else [norms] * (count == 1)
+    if len(given) != count:
+        message = "norms has %d entries for %d tensors: it needs one for each, a trope.Norm or None"
+        what = len(given) if isinstance(norms, (list, tuple)) else 1
+        raise Error(message % (what, count), "norms")
+    settings, weights = [], []
+    for i, norm in enumerate(given):
+        if norm is not None and not isinstance(norm, Norm):
+            norm = find_norm(i, norm, tensors[i], spec)
+        settings.append(NO_NORM if norm is None else _settings(norm, spec, i))
+        weights.append(None if norm is None else norm.weight)
+    if all([one is NO_NORM for one in settings]):
+        return spec, ()
+    return type(spec)(*spec[:-1], tuple(settings)), weights
+
+
+def refuse_norm(i, given, x, spec):
+    """For resolve_norms: there is nothing else that stands for a Norm."""
+    raise Error("norms[%d] must be a trope.Norm or None, not %s" % (i, shown(given)), "norms[%d]" % i)
+
+
+def count_rstd(layout, settings, shape):
+    """The shape of rstd of a tensor of this shape: one for each head, or with scope "token" for each token."""
+    dims = DIMS[layout]
+    batch, tokens, groups, heads = [1 if dim is None else shape[dim] for dim in dims[:4]]
+    return (batch, tokens) if settings.scope == "token" else (batch, tokens, groups * heads)
+
+
+def count_sums(layout, settings, shape, of_all_ranks=False):
+    """The shape of token_sums of a tensor of this shape, of this rank's heads or of those of all ranks."""
+    batch, tokens, heads = count_rstd(layout, settings._replace(scope="head"), shape)
+    return heads * (settings.ranks if of_all_ranks else 1), batch, tokens

@@ -1,0 +1,592 @@
+"""Norms in the same call as the rotation: launches, derivatives, the operators, and heads that are on several ranks.
+
+A rotation with norms is one call of the library. Where ranks share the heads of a token it is two, with an all-gather in between.
+Launched makes these calls directly, for eager autograd. Operators makes them through trope::rotate_normed and its kin, for
+torch.compile and dispatch modes. PyTorch derives the second derivative from the operations in _formula.
+
+Lists have an entry for each tensor, None where there is nothing.
+"""
+
+import functools
+import typing
+
+import torch
+from torch.autograd import Function
+
+from .._errors import Error
+from .._norms import Norm, NormArrays, count_rstd, count_sums
+from .._options import NormSettings, with_gradients
+from .._spec import DIMS, intern
+from . import _autograd, _formulas, _launch, _ops, _transforms
+
+# ---- Norms that modules stand for ----
+
+# The RMSNorm modules of transformers, by how they round. Models that normalise after the rotation (HunYuan, Llama 4) are left out,
+# since a module does not say so.
+_TWICE = """
+    ApertusRMSNorm Dots1RMSNorm Exaone4RMSNorm ExaoneMoeRMSNorm Glm4MoeRMSNorm Lfm2RMSNorm Lfm2MoeRMSNorm LlamaRMSNorm
+    MiniMaxM2RMSNorm MistralRMSNorm OlmoeRMSNorm Qwen2RMSNorm Qwen3RMSNorm Qwen3MoeRMSNorm Qwen3OmniMoeTextRMSNorm
+    Qwen3OmniMoeThinkerTextRMSNorm Qwen3VLTextRMSNorm Qwen3VLMoeTextRMSNorm SmolLM3RMSNorm
+"""
+_PRODUCT = "AfmoeRMSNorm FlexOlmoRMSNorm Gemma3nRMSNorm Gemma4RMSNorm Olmo2RMSNorm Olmo3RMSNorm OlmoHybridRMSNorm"
+_PLUS_ONE = "Gemma3RMSNorm Qwen3NextRMSNorm Qwen3_5RMSNorm Qwen3_5MoeRMSNorm T5Gemma2RMSNorm"
+# Their `rounding` and `plus_one`.
+_OF_TRANSFORMERS = {
+    **{name: ("twice", False) for name in _TWICE.split()},
+    **{name: ("product", False) for name in _PRODUCT.split()},
+    **{name: ("product", True) for name in _PLUS_ONE.split()},
+}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def find_norm(i, module, x, spec):
+    """The Norm that an RMSNorm module computes of tensors[i], for resolve_norms."""
+    name, kind = "norms[%d]" % i, type(module)
+    if not isinstance(module, torch.nn.Module):
+        raise Error("%s must be a trope.Norm, an RMSNorm module or None, not a %s" % (name, kind.__name__), name)
+    if kind is torch.nn.RMSNorm:
+        rounding, plus_one, eps = "product", False, module.eps
+        if eps is None:  # torch takes that of its arithmetic, and not that of the dtype of x
+            eps = 2.0**-52 if str(x.dtype).endswith("float64") else 2.0**-23
+        count = 1
+        for size in module.normalized_shape:
+            count *= size
+    elif kind.__name__ in _OF_TRANSFORMERS and kind.__module__.partition(".")[0] == "transformers":
+        rounding, plus_one = _OF_TRANSFORMERS[kind.__name__]
+        eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+        count = None
+    else:
+        message = "%s is a %s, and how it normalises is not known: pass trope.Norm(weight, eps=..., ...), which says it"
+        raise Error(message % (name, kind.__name__), name)
+    for hooks in _HOOKS:
+        if len(getattr(module, hooks)) > 0:
+            raise Error("%s has hooks, which the call would not run: pass trope.Norm(weight, eps=..., ...)" % name, name)
+    weight = getattr(module, "weight", None)
+    if count is None:
+        if weight is None:  # Gemma3nRMSNorm without scale does not keep its size
+            message = "%s has no weight, which would tell whether it is of a head or of a token: pass trope.Norm(eps=...)"
+            raise Error(message % name, name)
+        count = weight.numel()
+    head_dim, heads = x.shape[-1], _count_heads(spec.layout, x.shape)
+    if count != head_dim and count != head_dim * heads:
+        message = "%s normalises %d elements, and tensors[%d] has %d heads of %d"
+        raise Error(message % (name, count, i, heads, head_dim), name)
+    is_rounded = spec.rounding != "once" and weight is not None
+    scope = "head" if count == head_dim else "token"
+    return Norm(weight, eps=eps, plus_one=plus_one, scope=scope, rounding=rounding if is_rounded else None)
+
+
+def _count_heads(layout, shape):
+    dims = DIMS[layout]
+    return shape[dims.heads] * (1 if dims.groups is None else shape[dims.groups])
+
+
+# ---- Calls of the library ----
+
+
+def _real(x):
+    """The dtype of the arithmetic, of rstd and of the gradients of weights."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _have_weights(spec):
+    return [settings.has_weight for settings in spec.norms]
+
+
+def _have_rstds(spec):
+    return [settings.scope != "" for settings in spec.norms]
+
+
+def _have_sums(spec):
+    return [settings.group != "" for settings in spec.norms]
+
+
+def _expand(present, arrays):
+    """A list with those of `arrays`, in their order, where `present` is true, and None elsewhere."""
+    rest = list(arrays)[::-1]
+    expanded = [rest.pop() if is_there and rest else None for is_there in present]
+    if rest:
+        raise Error("norms: an operator has %d arrays more than the norms need" % len(rest), "norms")
+    return expanded
+
+
+def _new_rstds(spec, tensors):
+    return [
+        x.new_empty(count_rstd(spec.layout, settings, x.shape), dtype=_real(x)) if settings.scope else None
+        for settings, x in zip(spec.norms, tensors)
+    ]
+
+
+def _new_sums(spec, tensors):
+    return [
+        x.new_empty(count_sums(spec.layout, settings, x.shape), dtype=_real(x)) if settings.group else None
+        for settings, x in zip(spec.norms, tensors)
+    ]
+
+
+def _new_gradients(side, dys, weights, wants_freqs, wants_tensors, wants_weights):
+    """[d_freqs], d_tensors and d_weights, None where one is not wanted."""
+    d_freqs = [torch.empty(side.freqs.shape, dtype=_real(dys[0]), device=side.freqs.device) if wants_freqs else None]
+    d_tensors = [torch.empty_like(dy) if wanted else None for dy, wanted in zip(dys, wants_tensors)]
+    d_weights = [
+        torch.empty(weight.shape, dtype=_real(dys[0]), device=weight.device) if wanted else None
+        for weight, wanted in zip(weights, wants_weights)
+    ]
+    return d_freqs, d_tensors, d_weights
+
+
+def _launch_all(backward, spec, side, srcs, dsts, forward_srcs, **of_norms):
+    """One call. of_norms: the lists of NormArrays' fields that there are."""
+    none = [None] * len(srcs)
+    norms = [NormArrays(*arrays) for arrays in zip(*[of_norms.get(name, none) for name in NormArrays._fields])]
+    _launch.launch(backward, spec, srcs, dsts, forward_srcs, side, False, norms)
+
+
+class Launched:
+    """The calls of the library, made directly."""
+
+    @staticmethod
+    def sums(backward, spec, side, srcs, xs, weights, rstds):
+        """The sums of this rank's heads, for each tensor that has ranks. Other tensors get a result, which the library requires."""
+        sums = _new_sums(spec, srcs)
+        dsts = [None if one is not None else torch.empty_like(x) for one, x in zip(sums, srcs)]
+        xs = _read_xs(spec, xs, False) if backward else [None] * len(srcs)
+        _launch_all(backward, spec, side, srcs, dsts, xs, weight=weights, rstd=rstds, new_sums=sums)
+        return sums
+
+    @staticmethod
+    def rotate(spec, side, tensors, weights, sums, writes_rstd, out=None):
+        """(results, rstds) of the forward call."""
+        none = [None] * len(tensors)
+        results = [torch.empty_like(x) for x in tensors] if out is None else out
+        rstds = _new_rstds(spec, tensors) if writes_rstd else none
+        _launch_all(False, spec, side, tensors, results, none, weight=weights, rstd=rstds, token_sums=sums)
+        return results, rstds
+
+    @staticmethod
+    def gradients(spec, side, dys, xs, weights, rstds, sums, wants_freqs, *wants):
+        """(d_freqs, d_tensors, d_weights) of the backward call."""
+        (d_freqs,), d_tensors, d_weights = _new_gradients(side, dys, weights, wants_freqs, *wants)
+        side, xs = with_gradients(side, d_freqs, None), _read_xs(spec, xs, wants_freqs)
+        _launch_all(True, spec, side, dys, d_tensors, xs, weight=weights, rstd=rstds, d_weight=d_weights, token_sums=sums)
+        return d_freqs, d_tensors, d_weights
+
+
+def _read_xs(spec, xs, wants_freqs):
+    """The xs that a backward call reads, which refuses others."""
+    reads = [settings.scope != "" or (wants_freqs and width > 0) for settings, width in zip(spec.norms, spec.rotary_dims)]
+    return [x if is_read else None for x, is_read in zip(xs, reads)]
+
+
+# ---- What a call is made of ----
+
+
+def _widened(spec, of, lists, fill):
+    """The Spec for the tensors `of`, and their part of each list. The Spec may need one more tensor (see as_wide): the first lists,
+    of tensors, get that tensor, and the others the entries of `fill`."""
+    some, widened = _formulas.as_wide(_formulas.subset(spec, of), spec, [lists[0][i] for i in of])
+    more = list(widened[len(of) :])
+    tensors = len(lists) - len(fill)
+    fills = [more] * tensors + [[each] * len(more) for each in fill]
+    return some, [[given[i] for i in of] + added for given, added in zip(lists, fills)]
+
+
+def _gather(api, spec, side, srcs, xs, weights, rstds):
+    """token_sums of all ranks, for each tensor that has ranks. In backward srcs are dys; in forward xs and rstds are None."""
+    sums = [None] * len(srcs)
+    of = [i for i, has in enumerate(_have_sums(spec)) if has]
+    if not of:
+        return sums
+    backward = xs is not None
+    detached = [[None if t is None else t.detach() for t in given or sums] for given in (weights, rstds)]
+    some, (srcs, xs, weights, rstds) = _widened(spec, of, [srcs, xs if backward else srcs, *detached], [None, None])
+    own = api.sums(backward, some, side, [t.detach() for t in srcs], [t.detach() for t in xs], weights, rstds)
+    for i, of_rank in zip(of, own):
+        settings = spec.norms[i]
+        gathered = torch.ops._c10d_functional.all_gather_into_tensor(of_rank, settings.ranks, settings.group)
+        sums[i] = torch.ops._c10d_functional.wait_tensor(gathered)
+    return sums
+
+
+def _rotate(api, spec, side, tensors, weights, writes_rstd, **out):
+    """(results, rstds) of a forward call."""
+    sums = _gather(api, spec, side, tensors, None, weights, None)
+    return api.rotate(spec, side, tensors, weights, sums, writes_rstd, **out)
+
+
+def _find_gradients(api, spec, side, dys, xs, weights, rstds, *wants):
+    """(d_freqs, d_tensors, d_weights) of a backward call, which has them all."""
+    sums = _gather(api, spec, side, dys, xs, weights, rstds)
+    return api.gradients(spec, side, dys, xs, weights, rstds, sums, *wants)
+
+
+def _backward(find, spec, side, grads, tensors, weights, rstds, wants_freqs, wants_tensors, wants_weights):
+    """(d_freqs, d_tensors, d_weights), None where a gradient is not wanted or 0. A grad of None is 0. find: makes the call.
+
+    A tensor that no gradient reads may be None: its dy stands for it.
+    """
+    count = len(tensors)
+    turns = [wants_freqs and width > 0 for width in spec.rotary_dims]
+    wanted = [turns[i] or wants_tensors[i] or wants_weights[i] for i in range(count)]
+    of = [i for i in range(count) if wanted[i] and grads[i] is not None]
+    d_tensors, d_weights = [None] * count, [None] * count
+    if not of:
+        return None, d_tensors, d_weights
+    tensors = [grad if x is None else x for grad, x in zip(grads, tensors)]
+    lists = [grads, tensors, weights, rstds, wants_tensors, wants_weights]
+    # An added tensor gets a result that nobody reads, because the library refuses a tensor without one.
+    some, (dys, xs, of_norms, rstds, *wants) = _widened(spec, of, lists, [None, None, True, False])
+    d_freqs, dxs, dws = find(some, side, dys, xs, of_norms, rstds, any([turns[i] for i in of]), *wants)
+    for at, i in enumerate(of):
+        d_tensors[i] = dxs[at]
+        d_weights[i] = None if dws[at] is None else dws[at].to(weights[i].dtype)
+    return None if d_freqs is None else d_freqs.to(side.freqs.dtype), d_tensors, d_weights
+
+
+# ---- The second derivative ----
+
+
+def _normalise(x, layout, settings, weight):
+    """n(x), in the dtype of x, by operations of PyTorch."""
+    dims = DIMS[layout]
+    inner = [dim for dim in dims[2:] if dim is not None]
+    rstd = (x.square().mean(inner if settings.scope == "token" else -1, keepdim=True) + settings.eps).rsqrt()
+    if weight is None:
+        return x * rstd
+    if weight.numel() == x.shape[dims.head_dim]:
+        sizes = [1] * (x.dim() - 1) + [x.shape[dims.head_dim]]
+    else:
+        sizes = [x.shape[dim] if dim in inner else 1 for dim in range(x.dim())]
+    weight = weight.to(x.dtype).reshape(sizes)
+    return x * rstd * (1 + weight if settings.plus_one else weight)
+
+
+def _formula(api, spec, side, tensors, weights):
+    """The results of a call that rounds nothing, in its arithmetic. api: _autograd.Eager or _ops.Operators."""
+    alone = _formulas.interned(spec._replace(norms=(), rounding="once"))
+
+    def normalise(xs, order):
+        return [
+            _normalise(x, spec.layout, settings, weight) if settings.order == order else x
+            for x, settings, weight in zip(xs, spec.norms, weights)
+        ]
+
+    xs = [x.to(_real(x)) for x in tensors]
+    return normalise(api.rotate(False, alone, side, normalise(xs, "before")), "after")
+
+
+def _second_derivative(api, spec, side, dys, xs, weights, grads):
+    """Gradients by [freqs], dys, xs and weights of <grads, what the backward call gives>, None where they are 0 or not needed."""
+    if any(_have_sums(spec)):
+        raise Error("norms: a gradient of a norm over several ranks cannot be differentiated again", "norms")
+    if spec.padding == "copy":
+        raise Error("norms: with padding 'copy' a gradient of a norm cannot be differentiated again", "norms")
+    if all([grad is None for grad in grads]):
+        return [None] * (1 + 2 * len(dys) + len(weights))
+    creates_graph = torch.is_grad_enabled()
+    needs_freqs = side.freqs is not None and (side.freqs.requires_grad or grads[0] is not None)
+    with torch.enable_grad():
+        (freqs,), dys, xs, weights = [
+            [_as_input(t) for t in given] for given in ([side.freqs if needs_freqs else None], dys, xs, weights)
+        ]
+        results = _formula(api, spec, side._replace(freqs=freqs) if needs_freqs else side, xs, weights)
+        of_first = [(t, grad) for t, grad in zip((freqs, *xs, *weights), grads) if grad is not None]
+        first = torch.autograd.grad(
+            results, [t for t, _ in of_first], [dy.to(y.dtype) for dy, y in zip(dys, results)], create_graph=True,
+            allow_unused=True,
+        )  # fmt: skip
+        pairs = [(d, grad.to(d.dtype)) for d, (_, grad) in zip(first, of_first) if d is not None and d.requires_grad]
+        inputs = [freqs, *dys, *xs, *weights]
+        present = [t is not None for t in inputs]
+        if not pairs:
+            return [None] * len(inputs)
+        second = torch.autograd.grad(
+            [d for d, _ in pairs], [t for t in inputs if t is not None], [grad for _, grad in pairs],
+            create_graph=creates_graph, allow_unused=True,
+        )  # fmt: skip
+    return _expand(present, second)
+
+
+def _as_input(t):
+    """t as a tensor of its own, by which a result can be differentiated, and further what it was made of."""
+    return None if t is None else t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+
+
+# ---- Eager autograd ----
+
+
+class Normed(Function):
+    """The results of a call: apply(spec, names, count, *arrays beside, *tensors, *weights) gives a tuple. The names are of the
+    arrays beside."""
+
+    @staticmethod
+    def forward(ctx, spec, names, count, *arrays):
+        beside, tensors, weights = _cut(len(names), count, arrays)
+        results, rstds = _rotate(Launched, spec, _autograd._spread(names, beside), tensors, weights, True)
+        ctx.names, saved = _autograd._without_status(names, beside)
+        ctx.spec, ctx.count, ctx.beside = spec, count, len(names)
+        ctx.wants_freqs = "freqs" in names and ctx.needs_input_grad[3]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved, *_read_xs(spec, tensors, ctx.wants_freqs), *weights, *rstds)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        _refuse_transforms(grads)
+        beside, tensors, weights, rstds = _cut(len(ctx.names), ctx.count, ctx.saved_tensors)
+        _, *wants = _cut(3 + ctx.beside, ctx.count, ctx.needs_input_grad)
+        side = _autograd._spread(ctx.names, beside)
+        d_freqs, d_tensors, d_weights = _backward(
+            _find_eager, ctx.spec, side, grads, tensors, weights, rstds, ctx.wants_freqs, *wants
+        )
+        of_beside = [d_freqs if i == 0 else None for i in range(ctx.beside)]
+        return (None, None, None, *of_beside, *d_tensors, *d_weights)
+
+
+class Gradients(Function):
+    """The gradients of a call: apply(spec, names, count, wants, *arrays beside, *dys, *xs, *weights, *rstds) gives
+    (d_freqs, *d_tensors, *d_weights), None where one is not wanted."""
+
+    @staticmethod
+    def forward(ctx, spec, names, count, wants, *arrays):
+        beside, dys, xs, weights, rstds = _cut(len(names), count, arrays)
+        ctx.spec, ctx.names, ctx.count = spec, names, count
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*arrays[: len(names) + 3 * count])
+        side = _autograd._spread(names, beside)
+        d_freqs, d_tensors, d_weights = _find_gradients(Launched, spec, side, dys, xs, weights, rstds, *wants)
+        return (d_freqs, *d_tensors, *d_weights)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        _refuse_transforms(grads)
+        names, count = ctx.names, ctx.count
+        beside, dys, xs, weights = _cut(len(names), count, ctx.saved_tensors)
+        side = _autograd._spread(names, beside)
+        d_freqs, *rest = _second_derivative(_autograd.Eager, ctx.spec, side, dys, xs, weights, grads)
+        of_beside = [d_freqs if i == 0 else None for i in range(len(names))]
+        return (None, None, None, None, *of_beside, *rest, *[None] * count)
+
+
+def _cut(first, count, arrays):
+    """The first arrays, and then lists of `count`."""
+    return [arrays[:first], *[list(arrays[at : at + count]) for at in range(first, len(arrays), count)]]
+
+
+def _find_eager(spec, side, dys, xs, weights, rstds, *wants):
+    """As _find_gradients, and with autograd if somebody differentiates further."""
+    if not torch.is_grad_enabled():
+        return _find_gradients(Launched, spec, side, dys, xs, weights, rstds, *wants)
+    names, arrays = _autograd._present(side)
+    count = len(dys)
+    d_freqs, *rest = Gradients.apply(spec, names, count, wants, *arrays, *dys, *xs, *weights, *rstds)
+    return d_freqs, rest[:count], rest[count:]
+
+
+# ---- The operators of torch.library ----
+
+_TYPES = typing.get_type_hints(NormSettings)
+_SCHEMA = ", ".join("%s[] norm_%s" % (_TYPES[name].__name__, name) for name in NormSettings._fields) + ", " + _ops._SCHEMA
+_COUNT = len(NormSettings._fields)
+_ops._library.define("norm_sums(bool backward, Tensor[] srcs, Tensor[] xs, Tensor[] weights, Tensor[] rstds, %s) -> Tensor[]"
+                     % _SCHEMA)  # fmt: skip
+_ops._library.define("rotate_normed(Tensor[] tensors, Tensor[] weights, Tensor[] token_sums, bool writes_rstd, %s) -> Tensor[]"
+                     % _SCHEMA)  # fmt: skip
+_ops._library.define("rotate_normed_backward(Tensor[] dys, Tensor[] xs, Tensor[] weights, Tensor[] rstds, Tensor[] token_sums,"
+                     " bool wants_freqs, bool[] wants_tensors, bool[] wants_weights, %s) -> Tensor[]" % _SCHEMA)  # fmt: skip
+
+
+def _arguments(side, spec):
+    """The last arguments of an operator."""
+    return [*[list(values) for values in zip(*spec.norms)], *_ops._arguments(side, spec)]
+
+
+def _read(rest):
+    """(Spec, Side) of the last arguments of an operator, as they are."""
+    norms = tuple([NormSettings(*settings) for settings in zip(*rest[:_COUNT])])
+    return _ops._spec_of(rest[_COUNT + _ops.SIDE :])._replace(norms=norms), _ops._side_of(rest[_COUNT:])
+
+
+def _ready(rest, count):
+    """The same, checked for a call of `count` tensors."""
+    if any([len(values) != count for values in rest[:_COUNT]]):
+        raise Error("norms: the lists of an operator's norms need one entry for each of %d tensors" % count, "norms")
+    spec, side = _read(rest)
+    ready = _ops._ready_spec(rest[_COUNT + _ops.SIDE :], count, side)
+    return intern(ready._replace(norms=spec.norms)), side
+
+
+def _present(*lists):
+    """What is there, as the operators take and give it: torch.library does not differentiate by a list in which a tensor is None."""
+    return [t for given in lists for t in given if t is not None]
+
+
+def _expand_all(spec, weights, rstds, sums):
+    return _expand(_have_weights(spec), weights), _expand(_have_rstds(spec), rstds), _expand(_have_sums(spec), sums)
+
+
+def _norm_sums(backward, srcs, xs, weights, rstds, *rest):
+    spec, side = _ready(rest, len(srcs))
+    weights, rstds, _ = _expand_all(spec, weights, rstds, [])
+    return _present(Launched.sums(backward, spec, side, srcs, xs, weights, rstds))
+
+
+def _rotate_normed(tensors, weights, token_sums, writes_rstd, *rest):
+    spec, side = _ready(rest, len(tensors))
+    weights, _, sums = _expand_all(spec, weights, [], token_sums)
+    return _present(*Launched.rotate(spec, side, tensors, weights, sums, writes_rstd))
+
+
+def _rotate_normed_backward(dys, xs, weights, rstds, token_sums, *rest):
+    spec, side = _ready(rest[3:], len(dys))
+    arrays = _expand_all(spec, weights, rstds, token_sums)
+    d_freqs, *gradients = Launched.gradients(spec, side, dys, xs, *arrays, *rest[:3])
+    return _present([d_freqs], *gradients)
+
+
+for _device in ("CPU", "CUDA"):
+    _ops._library.impl("norm_sums", _norm_sums, _device)
+    _ops._library.impl("rotate_normed", _rotate_normed, _device)
+    _ops._library.impl("rotate_normed_backward", _rotate_normed_backward, _device)
+
+
+@torch.library.register_fake("trope::norm_sums")
+def _(backward, srcs, xs, weights, rstds, *rest):
+    return _present(_new_sums(_read(rest)[0], srcs))
+
+
+@torch.library.register_fake("trope::rotate_normed")
+def _(tensors, weights, token_sums, writes_rstd, *rest):
+    rstds = _new_rstds(_read(rest)[0], tensors) if writes_rstd else []
+    return _present([torch.empty_like(x) for x in tensors], rstds)
+
+
+@torch.library.register_fake("trope::rotate_normed_backward")
+def _(dys, xs, weights, rstds, token_sums, *rest):
+    spec, side = _read(rest[3:])
+    return _present(*_new_gradients(side, dys, _expand(_have_weights(spec), weights), *rest[:3]))
+
+
+class Operators:
+    """The calls of the library, made through operators."""
+
+    @staticmethod
+    def sums(backward, spec, side, srcs, xs, weights, rstds):
+        sums = torch.ops.trope.norm_sums(
+            backward, srcs, xs, _present(weights), _present(rstds), *_arguments(side, spec)
+        )  # fmt: skip
+        return _expand(_have_sums(spec), sums)
+
+    @staticmethod
+    def rotate(spec, side, tensors, weights, sums, writes_rstd):
+        arrays = torch.ops.trope.rotate_normed(
+            tensors, _present(weights), _present(sums), writes_rstd, *_arguments(side, spec)
+        )  # fmt: skip
+        return arrays[: len(tensors)], _expand(_have_rstds(spec), arrays[len(tensors) :])
+
+    @staticmethod
+    def gradients(spec, side, dys, xs, weights, rstds, sums, *wants):
+        arrays = torch.ops.trope.rotate_normed_backward(
+            dys, xs, _present(weights), _present(rstds), _present(sums), *wants, *_arguments(side, spec)
+        )  # fmt: skip
+        wants_freqs, wants_tensors, wants_weights = wants
+        d_freqs, *rest = _expand([wants_freqs, *wants_tensors, *wants_weights], arrays)
+        return d_freqs, rest[: len(dys)], rest[len(dys) :]
+
+
+def _save_rotate_normed(ctx, inputs, output):
+    tensors, weights, sums, writes_rstd, *rest = inputs
+    if not writes_rstd:
+        raise Error("writes_rstd is False, and a gradient is needed, which reads rstd", "writes_rstd")
+    ctx.spec, side = _read(rest)
+    _formulas.refuse_gradients_of_tables(side)
+    ctx.counts = len(tensors), len(sums)
+    weights, rstds, _ = _expand_all(ctx.spec, weights, output[len(tensors) :], [])
+    wants_weights = [weight is not None and weight.requires_grad for weight in weights]
+    wants_freqs = side.freqs is not None and side.freqs.requires_grad
+    ctx.wants = wants_freqs, [x.requires_grad for x in tensors], wants_weights
+    ctx.save_for_backward(*side[: _ops.SIDE], *_read_xs(ctx.spec, tensors, wants_freqs), *weights, *rstds)
+
+
+def _backward_rotate_normed(ctx, grads):
+    spec, (count, sums) = ctx.spec, ctx.counts
+    beside, tensors, weights, rstds = _cut(_ops.SIDE, count, ctx.saved_tensors)
+    find, side = functools.partial(_find_gradients, Operators), _ops._side_of(beside)
+    d_freqs, *gradients = _backward(find, spec, side, grads[:count], tensors, weights, rstds, *ctx.wants)
+    return (*_of_operator(spec, gradients), [None] * sums, None, *_after_norms(spec, d_freqs))
+
+
+def _save_rotate_normed_backward(ctx, inputs, output):
+    dys, xs, weights, rstds, sums, *wants = inputs[:8]
+    ctx.spec, side = _read(inputs[8:])
+    ctx.counts, ctx.wants = (len(dys), len(rstds), len(sums)), wants
+    ctx.save_for_backward(*side[: _ops.SIDE], *dys, *xs, *_expand(_have_weights(ctx.spec), weights))
+
+
+def _backward_rotate_normed_backward(ctx, grads):
+    spec, (count, rstds, sums) = ctx.spec, ctx.counts
+    beside, dys, xs, weights = _cut(_ops.SIDE, count, ctx.saved_tensors)
+    wants_freqs, wants_tensors, wants_weights = ctx.wants
+    grads = _expand([wants_freqs, *wants_tensors, *wants_weights], grads)
+    d_freqs, *rest = _second_derivative(_ops.Operators, spec, _ops._side_of(beside), dys, xs, weights, grads)
+    gradients = _of_operator(spec, _cut(0, count, rest)[1:])
+    return (*gradients, [None] * rstds, [None] * sums, None, None, None, *_after_norms(spec, d_freqs))
+
+
+def _of_operator(spec, gradients):
+    """Gradients by tensors and then weights, of which an operator has those that are there."""
+    *of_tensors, of_weights = gradients
+    return *of_tensors, [d for d, has_weight in zip(of_weights, _have_weights(spec)) if has_weight]
+
+
+def _after_norms(spec, d_freqs):
+    """Gradients by the last arguments of an operator."""
+    return (None,) * _COUNT + (d_freqs, *_ops.no_gradients_beside(spec))
+
+
+torch.library.register_autograd("trope::rotate_normed", _backward_rotate_normed, setup_context=_save_rotate_normed)
+torch.library.register_autograd(
+    "trope::rotate_normed_backward", _backward_rotate_normed_backward, setup_context=_save_rotate_normed_backward
+)
+
+# ---- What trope.torch.rotate calls ----
+
+
+def _refuse_transforms(tensors):
+    if _transforms.are_active(tensors):
+        message = (
+            "norms: torch.func transforms, forward mode and batched gradients are not for calls with norms: call"
+            " torch.autograd.grad once for each gradient, and make the dimension of a vmap one of batch"
+        )
+        raise Error(message, "norms")
+
+
+def needs_gradient(side, tensors, weights):
+    """Whether autograd needs the gradient of a call."""
+    return torch.is_grad_enabled() and any([t.requires_grad for t in (*tensors, *weights, side.freqs) if t is not None])
+
+
+def rotate(spec, side, tensors, weights, is_eager):
+    """The results of a call, with autograd."""
+    needed = needs_gradient(side, tensors, weights)
+    if not is_eager:
+        return _rotate(Operators, spec, side, list(tensors), weights, needed)[0]
+    _refuse_transforms((*tensors, *weights))
+    if not needed:
+        return _rotate(Launched, spec, side, tensors, weights, False)[0]
+    names, arrays = _autograd._present(side)
+    return Normed.apply(spec, names, len(tensors), *arrays, *tensors, *weights)
+
+
+def launch(spec, side, tensors, out, weights):
+    """The forward call without autograd, whose results are `out`."""
+    _rotate(Launched, spec, side, tensors, weights, False, out=out)
+
+
+def launch_backward(spec, side, dys, out, xs, weights, d_weights):
+    """The backward call without autograd, which computes rstd again. Its results are `out` and d_weights, and what side has."""
+    for i, settings in enumerate(spec.norms):
+        if settings.group:
+            name = "norms[%d].process_group" % i
+            raise Error("%s: rotate_backward makes one call, and no all-gather: use autograd" % name, name)
+    _launch_all(True, spec, side, dys, out, xs, weight=weights, d_weight=d_weights)
