@@ -97,6 +97,19 @@ def rotate(x, coefficients, pairing, pairing_out=None, parts=1, offset=0, mscale
     return results[..., [written.index(i) for i in range(x.shape[-1])]]
 
 
+def norm(x, weight, eps, plus_one=False, scope="head"):
+    """The RMS norm of each head of x [tokens..., heads, head_dim], or of all heads of a token. weight: [head_dim], [heads, head_dim]
+    or [heads * head_dim], None for none."""
+    axes = (-2, -1) if scope == "token" else -1
+    mean = (x * x).mean(axes, keepdims=True)
+    result = x / (mean + eps) ** 0.5
+    if weight is None:
+        return result
+    if weight.shape != (x.shape[-1],):
+        weight = weight.reshape(x.shape[-2:])
+    return result * (1 + weight if plus_one else weight)
+
+
 def magnitude(x, width, pairing, pairing_out=None, parts=1, offset=0, mscale=1.0, backward=False):
     """|x1| + |x2| of the pair that gives each element, times |mscale|: rounding errors are in proportion to it. It is 0 for
     elements outside of the window, which are copied."""

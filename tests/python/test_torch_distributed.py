@@ -3,10 +3,6 @@
 python test_torch_distributed.py RANK STORE DEVICE      what each process runs
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,11 +11,11 @@ if not torch.distributed.is_available():
 
 import trope  # noqa: E402
 import trope.torch  # noqa: E402
+from processes import DEVICES, WORLD, process_group, run_all  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor  # noqa: E402
 
-WORLD = 2
 INV_FREQ = [1.0, 0.3, 0.1, 0.03]
 PLAIN = dict(layout="sbhd", pairing="half", inv_freq=INV_FREQ)
 TABLE = dict(layout="sbhd", pairing="half", angle_columns="pair")
@@ -227,12 +223,8 @@ def check_refusals(device, mesh):
     refused("shared_heads", rotate, by_heads, shared_heads=[0, 1], **PLAIN)
 
 
-def run_rank(rank, store, device):
-    backend = "nccl" if device == "cuda" else "gloo"
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    torch.distributed.init_process_group(backend, init_method="file://" + store, rank=rank, world_size=WORLD)
-    try:
+def run_rank():
+    with process_group() as (_, device):
         mesh = init_device_mesh(device, (WORLD,))
         for part in (
             check_heads_and_batch, check_tokens, check_arrays, check_shared_heads, check_in_place_and_compile,
@@ -242,27 +234,12 @@ def run_rank(rank, store, device):
             print(part.__name__, "ok", flush=True)
         check_meshes(device)
         print("check_meshes ok", flush=True)
-    finally:
-        torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * (torch.cuda.device_count() >= WORLD))
+@pytest.mark.parametrize("device", DEVICES)
 def test_dtensors_on_two_processes(device, tmp_path):
-    command = [sys.executable, os.path.abspath(__file__)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store"), device], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=240)[0].decode() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, output in zip(ranks, outputs):
-        assert rank.returncode == 0 and output.count(" ok") == 9, output
+    run_all(__file__, tmp_path, device, 9)
 
 
 if __name__ == "__main__":
-    run_rank(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    run_rank()

@@ -1,0 +1,542 @@
+"""Norms in the calls of trope.torch: results and derivatives against formulas, RMSNorm modules, and PyTorch's own tools."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trope  # noqa: E402
+import trope.torch  # noqa: E402
+from checks import DEVICES, assert_rounded, check  # noqa: E402
+from reference import norm, rotate  # noqa: E402
+from refusals import refused  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from trope.torch import _norms, _ops  # noqa: E402
+
+INV_FREQ = trope.Frequencies([1.0, 0.3, 0.1, 0.03])
+PLAIN = dict(layout="bshd", pairing="half", inv_freq=INV_FREQ)
+TABLE = dict(layout="bshd", pairing="half", angle_columns="pair")
+EPS = 1e-3  # large enough to be seen
+ORDERS = {
+    "bshd": (0, 1, 2, 3),
+    "sbhd": (1, 0, 2, 3),
+    "bhsd": (0, 2, 1, 3),
+    "thd": (0, 1, 2),
+}  # to [batch, tokens, heads, head_dim]
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+
+def random(*shape, device, dtype=torch.float32, seed=0, grad=False):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype).requires_grad_(grad)
+
+
+def formula(x, weight, freqs=None, layout="bshd", plus_one=False, scope="head", order="before"):
+    """The result, by operations of PyTorch in the dtype of x. Positions are those of the tokens."""
+    x = x.permute(ORDERS[layout])
+    if freqs is None:
+        freqs = torch.arange(x.shape[-3], device=x.device, dtype=x.dtype)[:, None] * torch.tensor(
+            INV_FREQ.inv_freq, dtype=torch.float64
+        ).to(x)
+    coefficients = (freqs.cos(), freqs.sin()) * 2
+    if order == "before":
+        result = rotate(norm(x, weight, EPS, plus_one, scope), coefficients, "half")
+    else:
+        result = norm(rotate(x, coefficients, "half"), weight, EPS, plus_one, scope)
+    return result.permute(tuple(np.argsort(ORDERS[layout])))
+
+
+@pytest.mark.parametrize("layout", ["bshd", "sbhd", "bhsd", "thd"])
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("scope", ["head", "token"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_results_and_gradients(device, layout, order, scope, dtype):
+    sizes = dict(b=2, s=5, t=7, h=3, d=8)
+    x = random(*[sizes[dim] for dim in layout], device=device, dtype=dtype)
+    for shape, plus_one in (((8,), True), ((3, 8), False), ((24,), True)):
+        options = dict(plus_one=plus_one, scope=scope, order=order)
+        weight = random(*shape, device=device, dtype=dtype)
+
+        def call(x, weight):
+            given = trope.Norm(weight, eps=EPS, **options)
+            return trope.torch.rotate(x, norms=given, **dict(PLAIN, layout=layout))
+
+        # The gradient of a weight is a sum of many terms, which is rounded to f32 and then to its dtype.
+        check(call, (x, weight), lambda x, w: formula(x, w, layout=layout, **options), slack=2.0**-16)
+
+
+def call_of_all(q, k, v, weight, own, freqs):
+    """q and k have norms, of each kind; v has none, and is only copied."""
+    norms = trope.Norm(weight, eps=EPS), trope.Norm(own, eps=EPS, plus_one=True, scope="token", order="after"), None
+    return trope.torch.rotate(q, k, v, norms=norms, freqs=freqs, rotary_dim=(8, 8, trope.COPY), **TABLE)
+
+
+def formula_of_all(q, k, v, weight, own, freqs):
+    normed = formula(k, own, freqs, plus_one=True, scope="token", order="after")
+    return formula(q, weight, freqs), normed, v * 1
+
+
+def inputs_of_all(device, dtype=torch.float64, grad=True):
+    shapes = (2, 3, 4, 8), (2, 3, 2, 8), (2, 3, 2, 6), (8,), (2, 8), (3, 4)
+    return [random(*shape, device=device, dtype=dtype, grad=grad, seed=i) for i, shape in enumerate(shapes)]
+
+
+def test_derivatives_of_several_tensors(device):
+    inputs = inputs_of_all(device)
+    check(call_of_all, inputs, formula_of_all, slack=2.0**-16)
+    assert torch.autograd.gradcheck(call_of_all, inputs)
+    assert torch.autograd.gradgradcheck(call_of_all, inputs)
+
+
+def test_third_derivatives(device):
+    """Each derivative is made of what autograd follows further, but for angles, of which there are two."""
+    q, _, _, weight, _, freqs = inputs_of_all(device)
+    freqs = freqs.detach()
+
+    def call(function, q, weight):
+        y = function(q, weight)
+        for dy in (random(*y.shape, device=device, dtype=torch.float64, seed=i) for i in range(3)):
+            (y,) = torch.autograd.grad((y * dy).sum(), q, create_graph=True)
+        return y.detach(), torch.autograd.grad(y.sum(), weight)[0]
+
+    ours = call(lambda q, w: trope.torch.rotate(q, norms=trope.Norm(w, eps=EPS), freqs=freqs, **TABLE), q, weight)
+    theirs = call(lambda q, w: formula(q, w, freqs), q, weight)
+    for found, wanted in zip(ours, theirs):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (3,), (4,), (5,), (2, 3), (0, 4), (2, 5)])
+def test_gradients_of_some_inputs(device, needed):
+    """What has no gradient is left out of the backward call, also where it is the tensor with the widest window."""
+    given = inputs_of_all(device, grad=False)
+    leaves = [x.requires_grad_(i in needed) for i, x in enumerate(given)]
+    wanted_from = [x.detach().clone().requires_grad_(i in needed) for i, x in enumerate(given)]
+    results, formulas = call_of_all(*leaves), formula_of_all(*wanted_from)
+    for which in range(3):
+        upstream = random(*results[which].shape, device=device, dtype=torch.float64, seed=5)
+        if not formulas[which].requires_grad:
+            continue
+        found, wanted = [
+            torch.autograd.grad(ys[which], [xs[i] for i in needed], upstream, retain_graph=True, allow_unused=True)
+            for ys, xs in ((results, leaves), (formulas, wanted_from))
+        ]
+        for d, right in zip(found, wanted):
+            assert (d is None or not d.any()) if right is None else torch.allclose(d, right, rtol=1e-11, atol=1e-11)
+
+
+def test_gradients_of_narrower_tensors(device):
+    q, v = random(2, 3, 2, 8, device=device, dtype=torch.float64), random(2, 3, 1, 8, device=device, dtype=torch.float64)
+    weight = random(8, device=device, dtype=torch.float64, grad=True)
+
+    def call(weight):
+        norms = trope.Norm(weight, eps=EPS), None
+        return trope.torch.rotate(q, v, norms=norms, rotary_dim=(4, 8), **PLAIN)[0]
+
+    assert torch.autograd.gradcheck(call, (weight,)) and torch.autograd.gradgradcheck(call, (weight,))
+
+
+def test_learned_frequencies(device):
+    x = random(2, 3, 2, 8, device=device, dtype=torch.float64, grad=True)
+    inv_freq = torch.tensor(INV_FREQ.inv_freq, dtype=torch.float64, device=device, requires_grad=True)
+
+    def call(x, inv_freq):
+        return trope.torch.rotate(x, norms=trope.Norm(eps=EPS), **dict(PLAIN, inv_freq=inv_freq))
+
+    assert torch.autograd.gradcheck(call, (x, inv_freq)) and torch.autograd.gradgradcheck(call, (x, inv_freq))
+
+
+def test_padding(device):
+    """Padding that is zeroed is nothing, and that which is copied is not normalised."""
+    x = random(6, 2, 8, device=device, dtype=torch.float64, grad=True)
+    weight = random(8, device=device, dtype=torch.float64, grad=True)
+    packed = dict(layout="thd", pairing="half", inv_freq=INV_FREQ)
+    packed.update(
+        cu_seqlens=torch.tensor([0, 2, 3], device=device), cu_seqlens_padded=torch.tensor([0, 4, 6], device=device)
+    )
+    real = torch.tensor([True, True, False, False, True, False], device=device)
+
+    def call(x, weight, padding):
+        return trope.torch.rotate(x, norms=trope.Norm(weight, eps=EPS), padding=padding, **packed)
+
+    positions = torch.tensor([0, 1, 0, 0, 0, 0], device=device, dtype=torch.float64)
+    freqs = positions[:, None] * torch.tensor(INV_FREQ.inv_freq, device=device, dtype=torch.float64)
+    normed = formula(x, weight, freqs, "thd")
+    for padding, rest in (("zero", torch.zeros_like(x)), ("copy", x)):
+        wanted, found = torch.where(real[:, None, None], normed, rest), call(x, weight, padding)
+        torch.testing.assert_close(found, wanted)
+        dy = random(*x.shape, device=device, dtype=torch.float64)
+        for d, right in zip(*[torch.autograd.grad(y, (x, weight), dy, retain_graph=True) for y in (found, wanted)]):
+            torch.testing.assert_close(d, right)
+    assert torch.autograd.gradgradcheck(lambda *given: call(*given, "zero"), (x, weight))
+    (dx,) = torch.autograd.grad(call(x, weight, "copy").sum(), x, create_graph=True)
+    refused("norms", torch.autograd.grad, dx.sum(), x, words="copy")
+
+
+def test_strides(device):
+    x, weight = random(2, 3, 4, 8, device=device), random(8, device=device)
+    given = trope.Norm(weight, eps=EPS)
+    wanted = trope.torch.rotate(x, norms=given, **PLAIN)
+    dy = random(2, 3, 4, 8, device=device, seed=2)
+    leaf = x.clone().requires_grad_()
+    (d_wanted,) = torch.autograd.grad(trope.torch.rotate(leaf, norms=given, **PLAIN), leaf, dy)
+    for views in (lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), lambda t: torch.stack((t, t), -1)[..., 0]):
+        leaf = views(x).detach().requires_grad_()
+        y = trope.torch.rotate(leaf, norms=given, **PLAIN)
+        assert torch.equal(y, wanted) and y.stride() == (leaf * 1).stride()
+        assert torch.equal(torch.autograd.grad(y, leaf, views(dy))[0], d_wanted)
+
+
+def test_views_of_a_flat_parameter(device):
+    """As FSDP has weights: slices of one buffer. Their gradients are its gradient."""
+    flat = random(16, device=device, grad=True)
+    q, k = random(2, 3, 4, 8, device=device), random(2, 3, 2, 8, device=device)
+    norms = [trope.Norm(part, eps=EPS) for part in flat.split(8)]
+    sum(y.square().sum() for y in trope.torch.rotate(q, k, norms=norms, **PLAIN)).backward()
+    alone = [part.detach().clone().requires_grad_() for part in flat.split(8)]
+    norms = [trope.Norm(part, eps=EPS) for part in alone]
+    sum(y.square().sum() for y in trope.torch.rotate(q, k, norms=norms, **PLAIN)).backward()
+    assert torch.equal(flat.grad, torch.cat([part.grad for part in alone]))
+
+
+# ---- Modules ----
+
+
+def perturbed(module, device, dtype):
+    module = module.to(device, dtype)
+    with torch.no_grad():
+        module.weight.copy_(random(module.weight.numel(), device=device).reshape(module.weight.shape))
+    return module
+
+
+@pytest.mark.parametrize("rounding", ["once", "native"])
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_rms_norm_of_torch(device, rounding, eps):
+    """The same bits where rounding is native. eps None is that of the arithmetic."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        module = perturbed(torch.nn.RMSNorm(64, eps=eps), device, dtype)
+        x = random(2, 30, 4, 64, device=device, dtype=dtype) * (1e-4 if eps is None else 1)
+        options = dict(layout="bshd", pairing="half", inv_freq=[0.1] * 32, rounding=rounding)
+        y = trope.torch.rotate(x, norms=module, **options)
+        if rounding == "native" and dtype == torch.bfloat16:
+            assert (y == trope.torch.rotate(module(x), **options)).float().mean() > 0.999
+            continue
+        used = eps or (2.0**-52 if dtype == torch.float64 else 2.0**-23)
+        exact = norm(x.double(), module.weight.double(), used)
+        assert_rounded(y, trope.torch.rotate(exact, **dict(options, rounding="once")), slack=2.0**-18)
+
+
+def test_rms_norm_of_torch_over_all_heads(device):
+    x = random(2, 3, 4, 8, device=device, dtype=torch.float64)
+    for module in (torch.nn.RMSNorm(32), torch.nn.RMSNorm((4, 8)), torch.nn.RMSNorm((4, 8), elementwise_affine=False)):
+        module = module.to(device, torch.float64)
+        if module.weight is not None:
+            perturbed(module, device, torch.float64)
+        shape = x.shape if len(module.normalized_shape) == 2 else (2, 3, 32)
+        wanted = trope.torch.rotate(module(x.reshape(shape)).reshape(x.shape), **PLAIN)
+        torch.testing.assert_close(trope.torch.rotate(x, norms=module, **PLAIN), wanted)
+
+
+@pytest.mark.parametrize("name", sorted(_norms._OF_TRANSFORMERS))
+def test_modules_of_transformers(device, name):
+    """Each module that is known has the bits of its own forward in native rounding, but for rare last bits of rstd."""
+    pytest.importorskip("transformers")
+    module = find_module(name)
+    if module is None:
+        pytest.skip("this transformers has no %s" % name)
+    module = perturbed(module(64, eps=1e-5), device, torch.bfloat16)
+    x = random(2, 50, 4, 64, device=device, dtype=torch.bfloat16)
+    options = dict(layout="bshd", pairing="half", inv_freq=[0.1] * 32, rounding="native")
+    y = trope.torch.rotate(x, norms=module, **options)
+    assert (y == trope.torch.rotate(module(x), **options)).float().mean() > 0.999
+
+
+def find_module(name):
+    """The class of this name in a model of transformers."""
+    import os
+
+    import transformers
+
+    models = os.path.join(os.path.dirname(transformers.__file__), "models")
+    for model in sorted(os.listdir(models)):
+        file = os.path.join(models, model, "modeling_%s.py" % model)
+        if os.path.exists(file):
+            with open(file, encoding="utf-8") as text:
+                if "class %s(" % name in text.read():
+                    return getattr(importlib.import_module("transformers.models.%s.modeling_%s" % (model, model)), name)
+    return None
+
+
+@pytest.mark.parametrize("name", ["Qwen3RMSNorm", "Gemma3RMSNorm"])
+def test_gradients_of_modules(device, name):
+    pytest.importorskip("transformers")
+    module = perturbed(find_module(name)(8, eps=EPS), device, torch.float32)
+    x, dy = random(2, 3, 4, 8, device=device, grad=True), random(2, 3, 4, 8, device=device, seed=2)
+    found, wanted = [
+        torch.autograd.grad(y, (x, module.weight), dy)
+        for y in (trope.torch.rotate(x, norms=module, **PLAIN), trope.torch.rotate(module(x), **PLAIN))
+    ]
+    for d, right in zip(found, wanted):
+        torch.testing.assert_close(d, right, rtol=1e-5, atol=1e-5)
+
+
+def test_modules_that_are_refused(device):
+    x = random(2, 3, 4, 8, device=device)
+
+    class Qwen3RMSNorm(torch.nn.RMSNorm):
+        """By its name known, but not of transformers."""
+
+    hooked = torch.nn.RMSNorm(8)
+    hooked.register_forward_hook(lambda *given: None)
+    for module, words in (
+        (torch.nn.LayerNorm(8), "LayerNorm.*not known"),
+        (Qwen3RMSNorm(8), "Qwen3RMSNorm.*not known"),
+        (hooked, "hooks"),
+        (torch.nn.RMSNorm(16), "16 elements.*4 heads of 8"),
+        (torch.ones(8), "Tensor"),
+        (torch.nn.RMSNorm, "type"),
+    ):
+        refused("norms[0]", trope.torch.rotate, x, norms=module, words=words, **PLAIN)
+
+
+# ---- PyTorch's tools ----
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_without_graph_breaks(device, backend):
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q_norm, self.own = torch.nn.RMSNorm(8, eps=EPS), torch.nn.Parameter(random(2, 8, device="cpu"))
+
+        def forward(self, q, k, v, freqs):
+            norms = self.q_norm, trope.Norm(self.own, eps=EPS, scope="token"), None
+            return trope.torch.rotate(q * 1, k * 1, v, norms=norms, freqs=freqs, rotary_dim=(8, 8, trope.COPY), **TABLE)
+
+    module = Attention().to(device)
+    q, k, v, _, _, freqs = inputs_of_all(device, torch.float32)
+    leaves = [q, k, v, freqs, *module.parameters()]
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    ours, theirs = compiled(q, k, v, freqs), module(q, k, v, freqs)
+    upstream = [random(*y.shape, device=device, seed=i) for i, y in enumerate(ours)]
+    assert all(map(torch.equal, ours, theirs))
+    assert all(map(torch.equal, *[torch.autograd.grad(ys, leaves, upstream) for ys in (ours, theirs)]))
+    with torch.no_grad():
+        assert all(map(torch.equal, compiled(q, k, v, freqs), theirs))
+    torch._dynamo.reset()
+
+
+def test_compile_with_dynamic_shapes(device):
+    given = trope.Norm(random(8, device=device, grad=True), eps=EPS)
+    compiled = torch.compile(
+        lambda x: trope.torch.rotate(x, norms=given, **PLAIN), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    for tokens in (3, 5, 8):
+        x = random(2, tokens, 4, 8, device=device)
+        assert torch.equal(compiled(x), trope.torch.rotate(x, norms=given, **PLAIN))
+    torch._dynamo.reset()
+
+
+def test_in_place_and_out_under_compile(device):
+    given, x = trope.Norm(random(8, device=device), eps=EPS), random(2, 3, 4, 8, device=device)
+    wanted, out = trope.torch.rotate(x, norms=given, **PLAIN), torch.empty_like(x)
+    torch.compile(lambda x: trope.torch.rotate_(x, norms=given, **PLAIN), fullgraph=True, backend="aot_eager")(
+        changed := x.clone()
+    )
+    torch.compile(
+        lambda x: trope.torch.rotate(x, out=out, norms=given, **PLAIN), fullgraph=True, backend="aot_eager"
+    )(x)  # fmt: skip
+    assert torch.equal(changed, wanted) and torch.equal(out, wanted)
+    torch._dynamo.reset()
+
+
+def test_operators(device):
+    """torch.library's own check of schemas, fake kernels and autograd; and second derivatives of the operators."""
+    q, k, v, weight, own, freqs = inputs_of_all(device)
+    kinds = [trope.Norm(weight, eps=EPS), trope.Norm(own, eps=EPS, scope="token", order="after"), None]
+    options = dict(TABLE, freqs=freqs, rotary_dim=(8, 8, trope.COPY), norms=kinds)
+    spec, side, _ = trope.torch._resolve((q, k, v), options)
+    rest = _norms._arguments(side, spec)
+    torch.library.opcheck(torch.ops.trope.rotate_normed, ([q, k, v], [weight, own], [], True, *rest))
+    rstds = torch.ops.trope.rotate_normed([q, k, v], [weight, own], [], True, *rest)[3:]
+    dys = [random(*x.shape, device=device, dtype=torch.float64, seed=8, grad=True) for x in (q, k, v)]
+    wants = True, [True] * 3, [True, True, False]
+    arrays = [dy.detach().requires_grad_() for dy in dys], [q, k, v], [weight, own], [rstd.detach() for rstd in rstds], []
+    torch.library.opcheck(torch.ops.trope.rotate_normed_backward, (*arrays, *wants, *rest))
+    xs, weights, rstds = ([t.detach() for t in given] for given in ((q, k, v), (weight, own), rstds))
+    plain = _norms._arguments(side._replace(freqs=freqs.detach()), spec)
+    torch.library.opcheck(torch.ops.trope.rotate_normed, (xs, weights, [], False, *plain))
+    on_ranks = spec.norms[1]._replace(ranks=2, rank=1, group="of two")
+    plain = _norms._arguments(
+        side._replace(freqs=freqs.detach()), spec._replace(norms=(spec.norms[0], on_ranks, spec.norms[2]))
+    )
+    for backward in (False, True):
+        arrays = backward, xs, [x.clone() for x in xs], weights, rstds if backward else []
+        torch.library.opcheck(torch.ops.trope.norm_sums, (*arrays, *plain))
+
+    def call(q, k, v, weight, own, freqs):
+        side = trope.torch._resolve((q, k, v), dict(options, freqs=freqs))[1]
+        return _norms.rotate(spec, side, (q, k, v), (weight, own, None), False)
+
+    inputs = inputs_of_all(device)
+    assert torch.autograd.gradcheck(call, inputs) and torch.autograd.gradgradcheck(call, inputs)
+
+
+def test_operators_check_their_arguments(device):
+    x, weight = random(2, 3, 4, 8, device=device), random(8, device=device)
+    spec, side, _ = trope.torch._resolve((x,), dict(PLAIN, norms=trope.Norm(weight, eps=EPS)))
+    rest, operator = _norms._arguments(side, spec), torch.ops.trope.rotate_normed
+    assert torch.equal(
+        operator([x], [weight], [], False, *rest)[0], trope.torch.rotate(x, norms=trope.Norm(weight, eps=EPS), **PLAIN)
+    )
+    for arguments, name in (
+        (([x], [], [], False, *rest), "norms[0].weight"),
+        (([x], [weight, weight], [], False, *rest), "norms"),
+        (([x], [weight], [x], False, *rest), "norms"),
+        (([x, x], [weight], [], False, *rest), "norms"),
+        (([x], [weight[:4]], [], False, *rest), "norms[0].weight"),
+        (([x.clone().requires_grad_()], [weight], [], False, *rest), "writes_rstd"),
+    ):
+        refused(name, operator, *arguments)
+
+
+def test_checkpoint_and_saved_tensors(device):
+    inputs = inputs_of_all(device, torch.float32)
+    plain = call_of_all(*inputs)
+    upstream = [random(*y.shape, device=device, seed=i) for i, y in enumerate(plain)]
+    wanted = torch.autograd.grad(plain, inputs, upstream)
+    for reentrant in (False, True):
+        again = checkpoint(lambda *given: call_of_all(*given), *inputs, use_reentrant=reentrant)
+        if reentrant:
+            torch.autograd.backward(again, upstream)
+            found = [x.grad for x in inputs]
+        else:
+            found = torch.autograd.grad(again, inputs, upstream)
+        assert all(map(torch.equal, found, wanted))
+    with torch.autograd.graph.save_on_cpu():
+        again = call_of_all(*inputs)
+    assert all(map(torch.equal, torch.autograd.grad(again, inputs, upstream), wanted))
+
+
+def test_what_is_kept_for_backward(device):
+    """x of a tensor that has a norm, weights and rstd: not x of others, and no results."""
+    x, v, weight = (
+        random(2, 3, 4, 8, device=device, grad=True),
+        random(2, 3, 2, 8, device=device, grad=True),
+        random(8, device=device),
+    )
+    kept = []
+
+    def pack(t):
+        kept.append(tuple(t.shape))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        trope.torch.rotate(x, v, norms=(trope.Norm(weight, eps=EPS), None), **PLAIN)
+    assert sorted(kept) == [(2, 3, 4), (2, 3, 4, 8), (8,)]
+
+
+def test_autocast(device):
+    """Autocast changes nothing: results have the dtype of x, and gradients of weights that of the weights."""
+    x, weight = random(2, 3, 4, 8, device=device, dtype=torch.bfloat16, grad=True), random(8, device=device, grad=True)
+    given = trope.Norm(weight, eps=EPS)
+    with torch.autocast(device, torch.bfloat16):
+        y = trope.torch.rotate(x, norms=given, **PLAIN)
+    plain = trope.torch.rotate(x, norms=given, **PLAIN)
+    dy = random(2, 3, 4, 8, device=device, dtype=torch.bfloat16, seed=2)
+    assert y.dtype == torch.bfloat16 and torch.equal(y, plain)
+    found, wanted = [torch.autograd.grad(each, (x, weight), dy) for each in (y, plain)]
+    assert [d.dtype for d in found] == [torch.bfloat16, torch.float32] and all(map(torch.equal, found, wanted))
+
+
+def test_without_autograd(device):
+    q, k, v, weight, own, freqs = inputs_of_all(device, torch.float32, grad=False)
+    norms = trope.Norm(weight, eps=EPS), trope.Norm(own, eps=EPS, scope="token"), None
+    options = dict(PLAIN, norms=norms, rotary_dim=(8, 8, trope.COPY))
+    wanted = trope.torch.rotate(q, k, v, **options)
+    out = [torch.empty_like(x) for x in (q, k, v)]
+    trope.torch.rotate(q, k, v, out=out, **options)
+    changed = [x.clone() for x in (q, k, v)]
+    assert trope.torch.rotate_(*changed, **options)[0] is changed[0]
+    by_numpy = dict(
+        options,
+        norms=tuple(given and trope.Norm(given.weight.cpu().numpy(), eps=EPS, scope=given.scope) for given in norms),
+    )
+    for results in (
+        out,
+        changed,
+        [torch.from_numpy(y) for y in trope.rotate(*[x.cpu().numpy() for x in (q, k, v)], **by_numpy)],
+    ):
+        assert all(torch.equal(y.cpu(), right.cpu()) for y, right in zip(results, wanted))
+    assert trope.kernel_name(q, k, v, **options) == trope.kernel_name(q, k, v, **by_numpy) or device == "cuda"
+    leaves = [x.clone().requires_grad_() for x in (q, k, weight, own)]
+    norms = trope.Norm(leaves[2], eps=EPS), trope.Norm(leaves[3], eps=EPS, scope="token")
+    y = trope.torch.rotate(*leaves[:2], norms=norms, **PLAIN)
+    dys = [random(*x.shape, device=device, seed=3) for x in y]
+    wanted = torch.autograd.grad(y, leaves, dys)
+    d_weights = [torch.empty_like(weight), torch.empty_like(own)]
+    norms = [trope.Norm(given.weight.detach(), eps=EPS, scope=given.scope) for given in norms]
+    found = trope.torch.rotate_backward(*dys, forward_src=(q, k), norms=norms, d_weights=d_weights, **PLAIN)
+    assert all(map(torch.equal, [*found, *d_weights], wanted))
+    versions = [d._version for d in d_weights]
+    assert versions == [1, 1]  # autograd knows that they are written
+
+
+def test_meta_and_empty_tensors(device):
+    weight = torch.ones(8, requires_grad=True)
+    y = trope.torch.rotate(torch.empty(2, 3, 4, 8, device="meta"), norms=trope.Norm(weight.to("meta"), eps=EPS), **PLAIN)
+    assert y.is_meta and y.shape == (2, 3, 4, 8)
+    for shape in ((0, 3, 4, 8), (2, 0, 4, 8)):
+        x, weight = torch.empty(shape, device=device, requires_grad=True), torch.ones(8, device=device, requires_grad=True)
+        y = trope.torch.rotate(x, norms=trope.Norm(weight, eps=EPS), **PLAIN)
+        dx, d_weight = torch.autograd.grad(y.sum(), (x, weight))
+        assert dx.shape == shape and torch.equal(d_weight, torch.zeros_like(weight))
+
+
+def test_rotary_embedding_takes_norms_in_a_call(device):
+    x, given = random(2, 3, 4, 8, device=device), trope.Norm(random(8, device=device), eps=EPS)
+    module = trope.torch.RotaryEmbedding(INV_FREQ, layout="bshd", pairing="half")
+    assert torch.equal(module(x, norms=given), trope.torch.rotate(x, norms=given, **PLAIN))
+    refused("norms", trope.torch.RotaryEmbedding, INV_FREQ, layout="bshd", pairing="half", norms=given)
+
+
+def test_refusals(device):
+    x, weight = random(2, 3, 4, 8, device=device), random(8, device=device)
+    given = trope.Norm(weight, eps=EPS)
+    learned = trope.Norm(weight.clone().requires_grad_(), eps=EPS)
+    refused("norms", trope.torch.rotate_, x.clone(), norms=learned, words="rotate_", **PLAIN)
+    refused("norms", trope.torch.rotate_, x.clone().requires_grad_() * 1, norms=given, words="rotate_", **PLAIN)
+    refused("out", trope.torch.rotate, x, out=torch.empty_like(x), norms=learned, words="norms.0..weight", **PLAIN)
+    with torch.no_grad():
+        trope.torch.rotate_(x.clone(), norms=learned, **PLAIN)
+    for function in (trope.torch.rotate_backward, trope.torch.rotate_backward_):
+        refused("forward_src", function, x.clone(), norms=given, **PLAIN)
+    refused("d_weights", trope.torch.rotate_backward, x, d_weights=weight, forward_src=x, words="norms is not", **PLAIN)
+    name = "norms[0].weight"
+    refused(name, trope.torch.rotate, x, norms=trope.Norm(weight.to_sparse(), eps=EPS), **PLAIN)
+    refused(name, trope.torch.rotate, x, norms=trope.Norm(np.ones(8, np.float32), eps=EPS), words="torch tensor", **PLAIN)
+    refused(name, trope.torch.rotate, x, norms=trope.Norm(torch.ones(8, device="meta"), eps=EPS), words="meta", **PLAIN)
+    with torch.inference_mode():
+        of_inference = torch.ones(8, device=device)
+    leaf = x.clone().requires_grad_()
+    refused(name, trope.torch.rotate, leaf, norms=trope.Norm(of_inference, eps=EPS), words="inference", **PLAIN)
+
+
+def test_transforms_are_refused(device):
+    x, weight = random(2, 3, 4, 8, device=device), random(8, device=device)
+    given = trope.Norm(weight, eps=EPS)
+
+    def call(x, weight=weight):
+        return trope.torch.rotate(x, norms=trope.Norm(weight, eps=EPS), **PLAIN)
+
+    refused("norms", torch.func.vmap(call), x[None])
+    refused("norms", torch.func.grad(lambda x: call(x).sum()), x)
+    refused("norms", torch.func.grad(lambda weight: call(x, weight).sum()), weight)
+    refused("norms", torch.func.jvp, call, (x,), (x,))
+    leaf = x.clone().requires_grad_()
+    y = trope.torch.rotate(leaf, norms=given, **PLAIN)
+    refused("norms", torch.autograd.grad, y, leaf, torch.stack((y, y)).detach(), is_grads_batched=True)
+    (dx,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
+    refused("norms", torch.autograd.grad, dx, leaf, torch.stack((y, y)).detach(), is_grads_batched=True)
