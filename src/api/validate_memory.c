@@ -7,9 +7,9 @@
 #include "core/overlap.h"
 #include "core/require.h"
 
-/* src, dst and forward_src of each operand, weight, rstd, d_weight, token_sums and the struct of its norm; freqs or cos and sin, two cu_seqlens, ids or starts, status, d_freqs or d_inv_freq,
- * workspace; inv_freq or phase_step, pair_axis, the operands, the norms and the args themselves; the two results of
- * trope_positions. */
+/* src, dst and forward_src of each operand; weight, rstd, d_weight, token_sums and the struct of its norm; freqs or cos and sin, two
+ * cu_seqlens, ids or starts, status, d_freqs or d_inv_freq, workspace; inv_freq or phase_step, pair_axis, the operands, the norms and
+ * the args themselves; the two results of trope_positions. */
 #define MAX_MEMORY (8 * TROPE_MAX_OPERANDS + 17)
 
 typedef struct memory {
