@@ -156,14 +156,23 @@ def refuse_norm(i, given, x, spec):
     raise Error("norms[%d] must be a trope.Norm or None, not %s" % (i, shown(given)), "norms[%d]" % i)
 
 
-def count_rstd(layout, settings, shape):
+def _sizes(layout, shape):
+    return [1 if dim is None else shape[dim] for dim in DIMS[layout][:4]]
+
+
+def count_heads(layout, shape):
+    """The heads of a tensor of this shape, of all groups."""
+    _, _, groups, heads = _sizes(layout, shape)
+    return groups * heads
+
+
+def rstd_shape(layout, settings, shape):
     """The shape of rstd of a tensor of this shape: one for each head, or with scope "token" for each token."""
-    dims = DIMS[layout]
-    batch, tokens, groups, heads = [1 if dim is None else shape[dim] for dim in dims[:4]]
-    return (batch, tokens) if settings.scope == "token" else (batch, tokens, groups * heads)
+    batch, tokens, _, _ = _sizes(layout, shape)
+    return (batch, tokens) if settings.scope == "token" else (batch, tokens, count_heads(layout, shape))
 
 
-def count_sums(layout, settings, shape, of_all_ranks=False):
+def sums_shape(layout, settings, shape, of_all_ranks=False):
     """The shape of token_sums of a tensor of this shape, of this rank's heads or of those of all ranks."""
-    batch, tokens, heads = count_rstd(layout, settings._replace(scope="head"), shape)
-    return heads * (settings.ranks if of_all_ranks else 1), batch, tokens
+    batch, tokens, _, _ = _sizes(layout, shape)
+    return count_heads(layout, shape) * (settings.ranks if of_all_ranks else 1), batch, tokens

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from . import _abi
 from ._abi import Args, Operand, lib
 from ._errors import NAMES, Error
-from ._norms import NormArrays, count_rstd, count_sums
+from ._norms import NormArrays, count_heads, rstd_shape, sums_shape
 from ._options import Side, Spec
 from ._spec import DIMS, Dims, check_spec, find_columns
 from ._values import INT32_MAX
@@ -227,12 +227,12 @@ class Plan:
             raise Error("norms[%d].weight is not there, or not expected" % i, "norms[%d].weight" % i)
         if settings.has_weight:
             self._fill_weight(i, arrays.weight, settings)
-        heads = count_sums(spec.layout, settings, shape)[0]
+        heads = count_heads(spec.layout, shape)
         for name, argument, wanted in (
-            ("rstd", "rstd of norms[%d]", count_rstd(spec.layout, settings, shape)),
+            ("rstd", "rstd of norms[%d]", rstd_shape(spec.layout, settings, shape)),
             ("d_weight", "d_weights[%d]", None if arrays.weight is None else tuple(arrays.weight.shape)),
-            ("new_sums", "token_sums of norms[%d]", count_sums(spec.layout, settings, shape)),
-            ("token_sums", "token_sums of norms[%d]", count_sums(spec.layout, settings, shape, True)),
+            ("new_sums", "token_sums of norms[%d]", sums_shape(spec.layout, settings, shape)),
+            ("token_sums", "token_sums of norms[%d]", sums_shape(spec.layout, settings, shape, True)),
         ):
             array = getattr(arrays, name)
             if array is not None:

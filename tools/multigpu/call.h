@@ -21,8 +21,8 @@ typedef struct call {
     char *x, *dy;    /* in device memory, in this call's order of tokens */
     char *result[2]; /* y and dx, in right order, and behind y rstd */
     size_t result_bytes;
-    float *rstd[PROBLEM_OPERANDS],
-        *d_weight[PROBLEM_OPERANDS]; /* rstd is part of result[0], in this call's order of tokens */
+    float *rstd[PROBLEM_OPERANDS]; /* part of result[0], in this call's order of tokens */
+    float *d_weight[PROBLEM_OPERANDS];
     /* token_sums of forward and backward, if the norm is split: this rank's, all, and its group's as the call reads them */
     float *sums[2][PROBLEM_OPERANDS], *all_sums[2][PROBLEM_OPERANDS], *group_sums[2][PROBLEM_OPERANDS];
     const struct call *peer; /* a call with all_sums that this one takes, instead of gathering with other ranks; or NULL */

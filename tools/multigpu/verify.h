@@ -51,8 +51,8 @@ int verify_angles(call *mine, call *whole, case_result *result);
 /* The sum over the ranks of dx of keys that are one in memory; dx has to be there. Does nothing in other cases. */
 int verify_sums(call *mine, const call *whole, case_result *result);
 
-/* Adds the magnitudes of a head's terms, |cos| and |sin| being at most 1: what is turned from one pairing to another gets
- * those of both elements of its pair; what passes through is a term itself. */
+/* Adds the magnitudes of a head's terms; |cos| and |sin| are at most 1. An element of the window gets those of both elements of
+ * its pair, which may have another place in the other pairing. An element outside the window gets its own. */
 void verify_add_head(const problem *p, int32_t from, int32_t to, const double *head, double *magnitude);
 
 /* The caller's all-reduce: the sum over all ranks, in place. */

@@ -62,9 +62,8 @@ def _meta(t):
 
 def _names(count):
     """The names of `count` tensors, of what out and forward_src have for them, of what is beside them, and of their norms' arrays."""
-    of_norms = ["norms[%d].weight", "rstd of norms[%d]", "d_weights[%d]"] + [
-        "token_sums of norms[%d]"
-    ] * 2  # as in NormArrays
+    sums = "token_sums of norms[%d]"
+    of_norms = "norms[%d].weight", "rstd of norms[%d]", "d_weights[%d]", sums, sums  # as in NormArrays
     named = [name % i for name in NAMES.values() for i in range(count)] + list(Side._fields)
     return named + [name % i for i in range(count) for name in of_norms]
 
@@ -108,9 +107,8 @@ def launch(backward, spec, srcs, dsts, forward_srcs, side, are_new=False, norms=
     """
     refuse_transforms(srcs)  # which reach a backward that was recorded before
     if srcs[0].is_meta:
-        _make_plan(
-            backward, spec, srcs, dsts, forward_srcs, side, norms
-        )  # checks the call, which there is nothing to run of
+        # There is nothing to run, and the plan checks the call.
+        _make_plan(backward, spec, srcs, dsts, forward_srcs, side, norms)
         return
     key, addresses = [backward, id(spec), are_new], []
     for t in srcs:

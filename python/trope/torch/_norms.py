@@ -14,7 +14,7 @@ import torch
 from torch.autograd import Function
 
 from .._errors import Error
-from .._norms import Norm, NormArrays, count_rstd, count_sums
+from .._norms import Norm, NormArrays, count_heads, rstd_shape, sums_shape
 from .._options import NormSettings, with_gradients
 from .._spec import DIMS, intern
 from . import _autograd, _formulas, _launch, _ops, _transforms
@@ -67,18 +67,13 @@ def find_norm(i, module, x, spec):
             message = "%s has no weight, which would tell whether it is of a head or of a token: pass trope.Norm(eps=...)"
             raise Error(message % name, name)
         count = weight.numel()
-    head_dim, heads = x.shape[-1], _count_heads(spec.layout, x.shape)
+    head_dim, heads = x.shape[-1], count_heads(spec.layout, x.shape)
     if count != head_dim and count != head_dim * heads:
         message = "%s normalises %d elements, and tensors[%d] has %d heads of %d"
         raise Error(message % (name, count, i, heads, head_dim), name)
     is_rounded = spec.rounding != "once" and weight is not None
     scope = "head" if count == head_dim else "token"
     return Norm(weight, eps=eps, plus_one=plus_one, scope=scope, rounding=rounding if is_rounded else None)
-
-
-def _count_heads(layout, shape):
-    dims = DIMS[layout]
-    return shape[dims.heads] * (1 if dims.groups is None else shape[dims.groups])
 
 
 # ---- Calls of the library ----
@@ -112,14 +107,14 @@ def _expand(present, arrays):
 
 def _new_rstds(spec, tensors):
     return [
-        x.new_empty(count_rstd(spec.layout, settings, x.shape), dtype=_real(x)) if settings.scope else None
+        x.new_empty(rstd_shape(spec.layout, settings, x.shape), dtype=_real(x)) if settings.scope else None
         for settings, x in zip(spec.norms, tensors)
     ]
 
 
 def _new_sums(spec, tensors):
     return [
-        x.new_empty(count_sums(spec.layout, settings, x.shape), dtype=_real(x)) if settings.group else None
+        x.new_empty(sums_shape(spec.layout, settings, x.shape), dtype=_real(x)) if settings.group else None
         for settings, x in zip(spec.norms, tensors)
     ]
 
