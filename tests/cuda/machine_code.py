@@ -29,16 +29,17 @@ BUDGET = [
     (r"rotate_kernel<\d,elements", 64, 4300),
     (r"rotate_alone_kernel", 48, 1180),
     (r"norm_kernel<\d,vectors,from-tokens,phase,after", 96, 2550),
+    (r"norm_kernel<\d,vectors,any,any,after", 96, 6100),
     (r"norm_kernel<\d,vectors,searched-generic", 64, 3750),
     (r"norm_kernel<\d,vectors,(from-tokens|read|searched)", 64, 3300),
-    (r"norm_kernel<\d,vectors,any", 64, 8400),
-    (r"norm_gradient_kernel<\d,vectors,any", 128, 7100),
+    (r"norm_kernel<3,vectors,any", 64, 7500),
+    (r"norm_kernel<\d,vectors,any", 96, 13000),
+    (r"norm_gradient_kernel<\d,vectors,any", 128, 11600),
     (r"norm_gradient_kernel<\d,vectors,from-tokens,phase,after", 128, 2800),
     (r"norm_gradient_kernel<\d,vectors,(from-tokens|read)", 96, 2800),
     (r"norm_gradient_kernel<\d,vectors,searched,", 128, 3100),
     (r"norm_gradient_kernel<\d,vectors,searched-generic", 128, 3600),
-    (r"norm_gradient_walk_kernel<\d,vectors,any", 128, 7200),
-    (r"norm_gradient_walk_kernel<\d,vectors,from-tokens", 128, 3700),
+    (r"norm_gradient_walk_kernel", 128, 11600),
     (r"norm_gradient_any_kernel", 64, 12300),
     (r"norm_any_kernel", 64, 7600),
     (r"sum_heads_kernel<\d,vectors", 64, 4600),
@@ -83,7 +84,9 @@ def readable(symbol):
     arguments = [int(value) for value in re.findall(r"L[ib](\d+)E", symbol)]
     if len(arguments) < 2:
         return f"{kernel}<{arguments[0]}>" if arguments else kernel
-    if kernel in ("norm_kernel", "norm_gradient_kernel", "norm_gradient_walk_kernel"):
+    if kernel == "norm_gradient_walk_kernel":
+        return f"{kernel}<{arguments[0]}>"
+    if kernel in ("norm_kernel", "norm_gradient_kernel"):
         dtype, rows, angles = arguments[:3]
         order = ",after" if arguments[3:] == [2] else ""
         return f"{kernel}<{dtype},vectors,{ROWS[rows]},{['phase', 'table', 'any'][angles]}{order}>"

@@ -95,7 +95,7 @@ static const norm_case cases[] = {
     {"norm-after-from-tokens-phase", {"after", SHAPE(TROPE_BF16, TROPE_BSHD, QK), .batch = 2}, BF16, .after = 1,
      .rstd_use = TROPE_RSTD_WRITE},
     {"norm-after-from-tokens-phase", {"after, a window", SHAPE(TROPE_BF16, TROPE_BSHD, {3, 256, 64, 0})}, F32, .after = 1},
-    {"norm", {"after, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .after = 1, .rstd_use = TROPE_RSTD_WRITE},
+    {"vectors-norm-after", {"after, packed", SHAPE(TROPE_BF16, TROPE_THD, QK), PACKED, .gap = 5}, BF16, .after = 1, .rstd_use = TROPE_RSTD_WRITE},
     {"vectors-norm", {"after, freqs", SHAPE(TROPE_F32, TROPE_BSHD, QK), .angles = FREQS, .rows = 37}, BF16, .after = 1},
     {"elements-norm", {"after, natively", SHAPE(TROPE_BF16, TROPE_BSHD, QK)}, BF16, .after = 1, .rounding = TROPE_ROUND_NATIVE_F32,
      .norm_rounding = TROPE_NORM_ROUND_TWICE},

@@ -35,27 +35,23 @@
      {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-phase", ROWS_SEARCHED, ANGLES_PHASE),                                   \
       NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-table", ROWS_SEARCHED, ANGLES_TABLE)},                                  \
      {NORM_GRADIENT_KERNEL(name, DTYPE, "-searched-generic-phase", ROWS_SEARCHED_GENERIC, ANGLES_PHASE)}},                 \
+    {                                                                                                                      \
         ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "-after-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE,              \
-                                     TROPE_NORM_AFTER)
+                                     TROPE_NORM_AFTER)                                                                     \
+    }
 #define FEW_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                             \
     {{NORM_GRADIENT_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE)}},                           \
     {                                                                                                                      \
-        NULL, NULL                                                                                                         \
     }
-#define WALK_KERNEL(name, DTYPE, of, ROWS, ANGLES, ORDER)                                                                  \
+#define WALK_KERNEL(name, DTYPE)                                                                                           \
     {                                                                                                                      \
-        (const void *)norm_gradient_walk_kernel<norm_gradient_walk<DTYPE, ROWS, ANGLES, ORDER>>,                           \
-            "cuda-" name "-vectors-norm-gradient-of-heads" of                                                              \
+        (const void *)norm_gradient_walk_kernel<norm_gradient_walk<DTYPE>>, "cuda-" name "-vectors-norm-gradient-of-heads" \
     }
-#define WALK_KERNELS(name, DTYPE)                                                                                          \
-    WALK_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                                                                 \
-        WALK_KERNEL(name, DTYPE, "-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE, TROPE_NORM_BEFORE)
 #define NO_FAST_NORM_GRADIENT_KERNELS(name, DTYPE)                                                                         \
     {},                                                                                                                    \
     {                                                                                                                      \
-        NULL, NULL                                                                                                         \
     }
-#define NO_KERNELS(name, DTYPE)                                                                                            \
+#define NO_KERNEL(name, DTYPE)                                                                                             \
     {                                                                                                                      \
         NULL, NULL                                                                                                         \
     }
@@ -66,9 +62,7 @@
             {GRADIENT_KERNEL(name, DTYPE, "elements", false), GRADIENT_KERNEL(name, DTYPE, "vectors", true)},              \
             {FAST(name, DTYPE), ORDERED_NORM_GRADIENT_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0),                    \
              ANY_NORM_GRADIENT_KERNEL(name, DTYPE)},                                                                       \
-        {                                                                                                                  \
             WALK(name, DTYPE)                                                                                              \
-        }                                                                                                                  \
     }
 
 #endif

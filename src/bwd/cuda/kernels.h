@@ -8,10 +8,10 @@
 #include "fwd/cuda/kernels.h"
 
 typedef struct trope_backward_kernels {
-    trope_cuda_kernel sums[2];          /* of heads: by elements, by vectors */
-    trope_cuda_kernel gradient[2];      /* of the angles: the pass, by elements, by vectors */
-    trope_norm_kernels norm;            /* backward of norms */
-    trope_cuda_kernel norm_of_heads[2]; /* where each head has weights of its own: any rows, from tokens with phase steps */
+    trope_cuda_kernel sums[2];       /* of heads: by elements, by vectors */
+    trope_cuda_kernel gradient[2];   /* of the angles: the pass, by elements, by vectors */
+    trope_norm_kernels norm;         /* backward of norms */
+    trope_cuda_kernel norm_of_heads; /* where each head has weights of its own, by vectors */
 } trope_backward_kernels;
 
 extern const trope_backward_kernels trope_backward_f32, trope_backward_f16, trope_backward_bf16, trope_backward_f64;

@@ -121,7 +121,7 @@ static const trope_cuda_kernel *find_pass(const norm_pass &pass, const block_for
         return &kernels->norm.elements;
     const trope_plan_norm &n = usual_norm(pass.plan).head->norm;
     if (form.walks)
-        return &kernels->norm_of_heads[!n.is_after && is_from_tokens_by_phase(pass.plan)];
+        return &kernels->norm_of_heads;
     return n.is_token ? &kernels->norm.vectors : find_norm_kernel(kernels->norm, pass.plan, form);
 }
 
@@ -239,6 +239,8 @@ static trope_status launch_vectors(const char *function, const norm_pass &pass, 
     const void *const kernel = find_pass(pass, form)->function;
     const block_launch l = plan_blocks<norm_gradient_blocks>(plan, form, &call);
     call.sums = sums;
+    if (form.walks)
+        call.thread_sums_at = (uint32_t)(l.shared_bytes - bytes_of_thread_sums(form, l.threads.x * l.threads.y));
     REQUIRE(l.fits, TROPE_ERROR_UNSUPPORTED, "the operands (%lld rows) are more than one launch can take",
             (long long)(plan.batch * plan.tokens));
     void *arguments[] = {&call, plan.step};

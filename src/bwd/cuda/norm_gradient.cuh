@@ -10,13 +10,50 @@ struct norm_gradient_pass : norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
     typedef norm_gradient_call call;
     static constexpr block_limit LIMIT = norm_limit(may_search(OF_ROWS) || ORDER != TROPE_NORM_BEFORE ? 3 : 4);
     static constexpr bool TOKENS = OF_ROWS == ROWS_ANY;
+    typedef norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> before;
+    typedef norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
 };
 
 /* A pass whose threads keep sums of d_weight. */
-template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
-struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, OF_ROWS, OF_ANGLES, ORDER> {
-    static constexpr block_limit LIMIT = norm_limit(3);
-    static constexpr bool TOKENS = true;
+template <int OF_DTYPE, int ORDER = 0>
+struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, ROWS_ANY, ANGLES_ANY, ORDER> {
+    typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_BEFORE> before;
+    typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
+};
+
+/* The sums of d_weight of a thread's heads, in shared memory, where they cost no registers. */
+template <class R> struct thread_sums {
+    static constexpr int GROUPS = R::PAIRS / CELL_SUMS; /* of a vector */
+    term_group *of; /* the thread's; the next one is as far away as the block has threads */
+
+    __device__ __forceinline__ explicit thread_sums(const norm_gradient_call &call)
+        : of((term_group *)(shared + call.thread_sums_at) + thread_of_block())
+    {
+#pragma unroll
+        for (int i = 0; i < R::HEADS * 2 * GROUPS; i++)
+            of[i * threads_of_block()] = {};
+    }
+
+    __device__ __forceinline__ void add(int head, const lane_values<R> &terms, float factor) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * GROUPS; i++) {
+            term_group *const to = &of[(head * 2 * GROUPS + i) * threads_of_block()];
+            term_group sums = *to;
+#pragma unroll
+            for (int j = 0; j < CELL_SUMS; j++)
+                sums.of[j] = trope_fma(terms.of[i / GROUPS][i % GROUPS * CELL_SUMS + j], factor, sums.of[j]);
+            *to = sums;
+        }
+    }
+
+    /* Those of a vector of a head. */
+    __device__ __forceinline__ void write(int head, int vector, float *to) const
+    {
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            ((term_group *)to)[i] = of[((head * 2 + vector) * GROUPS + i) * threads_of_block()];
+    }
 };
 
 template <class R> struct norm_gradient_job : norm_job<R> {
@@ -65,12 +102,12 @@ template <class R> struct norm_gradient_job : norm_job<R> {
                                                lane_values<R> *u)
     {
         typename R::lane *of_heads[R::HEADS] = {&x[0], &x[1]};
-        if (R::is_after(call))
+        if (R::IS_AFTER)
             this->template rotate_first<true>(call, action, of_heads, u);
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++)
             g[h] = lane_values<R>(this->of[h].v);
-        if (!R::is_after(call))
+        if (!R::IS_AFTER)
             rotate_back(call, action, own, g);
     }
 
@@ -88,7 +125,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
     __device__ __forceinline__ lane_values<R> normalised(const norm_gradient_call &call, int h,
                                                          const lane_values<R> *u) const
     {
-        return R::is_after(call) ? u[h] : lane_values<R>(x[h]);
+        return R::IS_AFTER ? u[h] : lane_values<R>(x[h]);
     }
 
     /* Whether d_weight has terms of the heads. */
@@ -122,7 +159,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 
     /* Adds the terms of d_weight to those of other rows, where each head has weights of its own. */
     __device__ __forceinline__ void add_terms(const norm_gradient_call &call, int32_t action, const lane_values<R> *g,
-                                              const lane_values<R> *u, lane_values<R> *sums) const
+                                              const lane_values<R> *u, const thread_sums<R> &sums) const
     {
         if (!counts(call, action))
             return;
@@ -130,13 +167,14 @@ template <class R> struct norm_gradient_job : norm_job<R> {
         for (int h = 0; h < R::HEADS; h++) {
             lane_values<R> terms = normalised(call, h, u);
             terms.multiply(g[h]);
-            sums[h].add(terms, this->rstd[h]);
+            sums.add(h, terms, this->rstd[h]);
         }
     }
 
     /* Leaves these sums. */
-    __device__ __forceinline__ void leave_terms_of_heads(const norm_gradient_call &call, const lane_values<R> *sums) const
+    __device__ __forceinline__ void leave_terms_of_heads(const norm_gradient_call &call, const thread_sums<R> &sums) const
     {
+        static_assert(R::PAIRS == COLUMN_SUMS, "");
         const operand_gradient &o = call.of[this->item().segment];
         const uint32_t first = this->find_element(call), run = block_of_rows(call.shape);
 #pragma unroll
@@ -145,9 +183,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
             if (!o.is_wanted || !this->of[h].item.present)
                 continue;
 #pragma unroll
-            for (int i = 0; i < 2 * R::PAIRS; i++)
-                *call.sums.template sum<float>(o, 0, run, at + i / R::PAIRS * call.join * R::PAIRS + i % R::PAIRS) =
-                    sums[h].of[i / R::PAIRS][i % R::PAIRS];
+            for (int i = 0; i < 2; i++)
+                sums.write(h, i, call.sums.template sum<float>(o, 0, run, at + i * call.join * R::PAIRS));
         }
     }
 
@@ -194,7 +231,7 @@ template <class R> struct norm_gradient_job : norm_job<R> {
                 g[h].subtract(normalised(call, h, u), slopes[h]);
                 g[h].multiply(this->rstd[h]);
             }
-            if (R::is_after(call))
+            if (R::IS_AFTER)
                 rotate_back(call, action, own, g);
             this->store_heads(call, g);
         } else if (this->is_present()) {
@@ -204,10 +241,8 @@ template <class R> struct norm_gradient_job : norm_job<R> {
 };
 
 template <class R>
-__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
-    norm_gradient_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+__device__ __forceinline__ void norm_gradient_block(const norm_gradient_call &call, const typename R::steps &steps)
 {
-    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
@@ -218,7 +253,7 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         call, steps, first_row, rows, [&]() { job.load_both(call); }, []() {},
         [&]() {
             element.find(call, thread_of_block()); /* (in the time that loads take) */
-            if (!R::is_after(call))
+            if (!R::IS_AFTER)
                 job.find_rstd(call);
         });
     const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
@@ -237,22 +272,20 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
 
 /* Where each head has weights of its own: a thread goes through all rows of its block with the same heads, and keeps their sums. */
 template <class R>
-__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
-    norm_gradient_walk_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+__device__ __forceinline__ void norm_gradient_walk_block(const norm_gradient_call &call, const typename R::steps &steps)
 {
-    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
     const typename R::index first_row = first_row_of_block<typename R::index>(call.shape);
     const uint32_t rows = count_rows(call.shape, first_row);
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, []() {}, []() {}, []() {});
-    lane_values<R> sums[R::HEADS];
+    const thread_sums<R> sums(call);
 #pragma unroll 1
     for (uint32_t row = 0; row < rows; row++) {
         norm_gradient_job<R> job(call, first_row, rows, row);
         lane_values<R> g[R::HEADS], u[R::HEADS];
         const int32_t action = action_of_row<R>(call, row);
         job.load_both(call);
-        if (!R::is_after(call))
+        if (!R::IS_AFTER)
             job.find_rstd(call);
         job.rotate_one(call, action, own, g, u);
         job.find_token_rstd(call, first_row, row, 1, false);
@@ -262,6 +295,32 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     norm_gradient_job<R>(call, first_row, rows, 0).leave_terms_of_heads(call, sums);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+}
+
+template <class R>
+__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
+    norm_gradient_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+{
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
+    if constexpr (R::HAS_ORDER)
+        norm_gradient_block<R>(call, steps);
+    else if (call.is_after)
+        norm_gradient_block<typename R::after>(call, steps);
+    else
+        norm_gradient_block<typename R::before>(call, steps);
+}
+
+template <class R>
+__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
+    norm_gradient_walk_kernel(KERNEL_PARAMETER(norm_gradient_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+{
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
+    if constexpr (R::HAS_ORDER)
+        norm_gradient_walk_block<R>(call, steps);
+    else if (call.is_after)
+        norm_gradient_walk_block<typename R::after>(call, steps);
+    else
+        norm_gradient_walk_block<typename R::before>(call, steps);
 }
 
 #endif

@@ -56,6 +56,7 @@ struct left_sums {
 
 struct norm_gradient_call : norm_call {
     left_sums sums;
+    uint32_t thread_sums_at;                 /* bytes of shared memory before the sums of threads */
     uint32_t terms_of_lane;                  /* floats from a lane to the next, for an element */
     block_tensor<int32_t> x[USUAL_SEGMENTS]; /* forward_src */
     uint32_t x_is_alike;                     /* lanes of each x are as far apart as those of its dy: */

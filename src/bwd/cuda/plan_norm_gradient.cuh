@@ -9,7 +9,7 @@
 /* Bytes of the coefficients of a run's rows at most, where weights are of each head. */
 #define MOST_RUN_BYTES 32768
 /* And the number of runs up to which they are short, of so many tokens at least. */
-#define LONG_RUNS 128
+#define LONG_RUNS 264
 #define SHORT_RUN 4
 
 static inline uint32_t units_of(const trope_plan_operand &o)
@@ -140,6 +140,12 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 
 /* ---- blocks ---- */
 
+/* The sums of d_weight of a block's threads, which are the last of its shared memory. */
+static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
+{
+    return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_lane * sizeof(float);
+}
+
 struct norm_gradient_blocks : norm_blocks {
     static inline void begin(const trope_plan &plan, const block_form &form, norm_gradient_call *call)
     {
@@ -178,12 +184,15 @@ struct norm_gradient_blocks : norm_blocks {
                 std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_lanes) * call.head_lanes);
     }
 
-    /* Room for the terms of d_weight, or for the sums of heads. */
+    /* Room for the terms of d_weight, or for the sums of heads, behind which are those of threads. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
                                         block_shape *shape)
     {
-        return wants_weights(plan, false) ? 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS
-                                          : norm_blocks::bytes_of_terms(plan, form, threads, shape);
+        if (wants_weights(plan, false))
+            return 2 * form.pairs_of_lane * sizeof(float) * NORM_TERMS;
+        const size_t of_heads = norm_blocks::bytes_of_terms(plan, form, threads, shape);
+        return form.walks ? (size_t)quotient_up((int64_t)of_heads, 16) * 16 + bytes_of_thread_sums(form, threads)
+                          : of_heads;
     }
 };
 

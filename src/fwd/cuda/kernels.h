@@ -15,7 +15,7 @@ typedef struct trope_rotation_kernels {
 
 typedef struct trope_norm_kernels {
     trope_cuda_kernel fast[FAST_ROW_KINDS][2]; /* some of those of the rotation, which come after the norm */
-    trope_cuda_kernel after;                   /* the rotation, of rows from tokens with phase steps */
+    trope_cuda_kernel after[2];                /* the rotation: of rows from tokens with phase steps, and of any rows */
     trope_cuda_kernel vectors;                 /* what no other kernel by vectors can do */
     trope_cuda_kernel elements;                /* what is not made of vectors */
 } trope_norm_kernels;

@@ -16,19 +16,19 @@ constexpr block_limit norm_limit(int blocks)
     return {NORM_THREADS * blocks, 1};
 }
 
-/* ORDER: TROPE_NORM_..., or 0 for a kernel that has both. After the rotation a thread has more to keep in registers. */
+/* ORDER: TROPE_NORM_..., or 0 for a kernel that has a block of each. After the rotation a thread has more to keep in registers. */
 template <int OF_DTYPE, int OF_ROWS, int OF_ANGLES, int ORDER>
 struct norm_rotation : rotation<OF_DTYPE, true, OF_ROWS, OF_ANGLES, false> {
     typedef norm_call call;
-    static constexpr block_limit LIMIT = norm_limit(ORDER == TROPE_NORM_AFTER ? 4 : 6);
+    static constexpr block_limit LIMIT = norm_limit(ORDER == TROPE_NORM_BEFORE ? 6 : 4);
+    static constexpr bool HAS_ORDER = ORDER != 0;
+    typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_BEFORE> before;
+    typedef norm_rotation<OF_DTYPE, OF_ROWS, OF_ANGLES, TROPE_NORM_AFTER> after;
     static constexpr int HEADS = NORM_HEADS;
     static constexpr bool PLAIN = OF_ROWS != ROWS_ANY;
     static constexpr bool TOKENS = true; /* it can have norms over tokens */
 
-    static __device__ __forceinline__ bool is_after(const norm_call &of)
-    {
-        return ORDER ? ORDER == TROPE_NORM_AFTER : of.is_after != 0;
-    }
+    static constexpr bool IS_AFTER = ORDER == TROPE_NORM_AFTER;
 };
 
 /* COUNT words of 4 bytes, 2 or a multiple of 4. */
@@ -464,7 +464,7 @@ template <class R> struct norm_job {
     {
 #pragma unroll
         for (int h = 0; h < R::HEADS; h++) {
-            if (!R::is_after(call))
+            if (!R::IS_AFTER)
                 x[h] = lane_values<R>(of[h].v);
             x[h].multiply(rstd[h]);
             if (!USUAL && call.rounding == TROPE_NORM_ROUND_TWICE)
@@ -475,7 +475,7 @@ template <class R> struct norm_job {
         for (int h = 0; h < R::HEADS; h++)
             if (!USUAL && call.rounding)
                 x[h].round();
-        if (!R::is_after(call) && is_window(call))
+        if (!R::IS_AFTER && is_window(call))
             rotate<USUAL>(call, call.plan.plan.rounding, own, x);
         store_heads(call, x);
     }
@@ -530,11 +530,8 @@ template <class R> struct norm_job {
     }
 };
 
-template <class R>
-__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
-    norm_kernel(KERNEL_PARAMETER(norm_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+template <class R> __device__ __forceinline__ void norm_block(const norm_call &call, const typename R::steps &steps)
 {
-    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
     const block_shape &shape = call.shape;
     const typename R::index first_row = first_row_of_block<typename R::index>(shape);
     const uint32_t rows = count_rows(shape, first_row);
@@ -543,12 +540,12 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
     const bool own = find_coefficients<R>(
         call, steps, first_row, rows, [&]() { job.load(call); }, []() {},
         [&]() {
-            if (!R::is_after(call))
+            if (!R::IS_AFTER)
                 job.find_rstd(call, of_heads);
         });
     const int32_t action = action_of_row<R>(call, job.item().row < rows ? job.item().row : 0);
     lane_values<R> x[R::HEADS];
-    if (R::is_after(call))
+    if (R::IS_AFTER)
         job.template rotate_first<false>(call, action, of_heads, x);
     job.find_token_rstd(call, first_row, 0, rows, true);
     if (job.has_norm() && !job.segment(call).dst.base) {
@@ -569,6 +566,19 @@ __global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
         fill_rest<R>(call, action, &job.of[0]);
     if (may_search(R::ROWS))
         check_sequences<R::WIDE>(known_sequences<R::ROWS>(call.plan.plan.sequences), call.plan.plan.status);
+}
+
+template <class R>
+__global__ void __launch_bounds__(R::LIMIT.threads, R::LIMIT.blocks)
+    norm_kernel(KERNEL_PARAMETER(norm_call) call, KERNEL_PARAMETER(typename R::steps) steps)
+{
+    static_assert(!R::TOKENS || R::LIMIT.threads >= TOKEN_THREADS, "");
+    if constexpr (R::HAS_ORDER)
+        norm_block<R>(call, steps);
+    else if (call.is_after)
+        norm_block<typename R::after>(call, steps);
+    else
+        norm_block<typename R::before>(call, steps);
 }
 
 #endif

@@ -21,8 +21,8 @@
     {                                                                                                                      \
         (const void *)norm_any_kernel<any_norm<DTYPE>>, "cuda-" name "-elements-norm"                                      \
     }
-#define OTHER_NORM_KERNELS(name, DTYPE)                                                                                    \
-    ORDERED_NORM_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, 0), ANY_NORM_KERNEL(name, DTYPE)
+#define OTHER_NORM_KERNELS(name, DTYPE, ORDER)                                                                             \
+    ORDERED_NORM_KERNEL(name, DTYPE, "", ROWS_ANY, ANGLES_ANY, ORDER), ANY_NORM_KERNEL(name, DTYPE)
 
 /* NORM_KERNELS has all kernels: for bf16, which almost all training with norms uses. */
 #define NORM_KERNELS(name, DTYPE)                                                                                          \
@@ -31,19 +31,20 @@
          NORM_KERNELS_OF_ROWS(name, DTYPE, "read", ROWS_READ),                                                             \
          NORM_KERNELS_OF_ROWS(name, DTYPE, "searched", ROWS_SEARCHED),                                                     \
          {NORM_KERNEL(name, DTYPE, "searched-generic", ROWS_SEARCHED_GENERIC, "phase", ANGLES_PHASE)}},                    \
-            ORDERED_NORM_KERNEL(name, DTYPE, "-after-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE,                   \
-                                TROPE_NORM_AFTER),                                                                         \
-            OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
+            {ORDERED_NORM_KERNEL(name, DTYPE, "-after-from-tokens-phase", ROWS_FROM_TOKENS, ANGLES_PHASE,                  \
+                                 TROPE_NORM_AFTER),                                                                        \
+             ORDERED_NORM_KERNEL(name, DTYPE, "-after", ROWS_ANY, ANGLES_ANY, TROPE_NORM_AFTER)},                          \
+            OTHER_NORM_KERNELS(name, DTYPE, TROPE_NORM_BEFORE)                                                             \
     }
 /* FEW for f32, and NO fast ones for f16. */
 #define FEW_NORM_KERNELS(name, DTYPE)                                                                                      \
     {                                                                                                                      \
-        {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {NULL, NULL},                \
-            OTHER_NORM_KERNELS(name, DTYPE)                                                                                \
+        {{NORM_KERNEL(name, DTYPE, "from-tokens", ROWS_FROM_TOKENS, "phase", ANGLES_PHASE)}}, {},                          \
+            OTHER_NORM_KERNELS(name, DTYPE, 0)                                                                             \
     }
 #define NO_FAST_NORM_KERNELS(name, DTYPE)                                                                                  \
     {                                                                                                                      \
-        {}, {NULL, NULL}, OTHER_NORM_KERNELS(name, DTYPE)                                                                  \
+        {}, {}, OTHER_NORM_KERNELS(name, DTYPE, 0)                                                                         \
     }
 
 #endif

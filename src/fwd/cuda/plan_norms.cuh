@@ -190,11 +190,11 @@ static inline const trope_cuda_kernel *find_norm_kernel(const trope_norm_kernels
     if (rows == ROWS_SEARCHED && !(addresses_are_simple(plan) && lanes == power_of_two(lanes)))
         rows = ROWS_SEARCHED_GENERIC;
     const bool is_fast = rows != ROWS_ANY && rotates_plainly(plan), has_phases = plan.angles.source == TROPE_ANGLES_PHASE;
-    const trope_cuda_kernel *const fast = !is_fast                                ? &kernels.vectors
-                                          : !usual_norm(plan).head->norm.is_after ? &kernels.fast[rows][!has_phases]
-                                          : is_from_tokens_by_phase(plan)         ? &kernels.after
-                                                                                  : &kernels.vectors;
-    return fast->function ? fast : &kernels.vectors;
+    const trope_cuda_kernel *const best = usual_norm(plan).head->norm.is_after
+                                              ? &kernels.after[!is_from_tokens_by_phase(plan)]
+                                          : is_fast ? &kernels.fast[rows][!has_phases]
+                                                    : &kernels.vectors;
+    return best->function ? best : &kernels.vectors;
 }
 
 #endif
