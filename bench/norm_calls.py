@@ -3,6 +3,7 @@ contiguous [batch, tokens, heads, head_dim], positions are indices, and pairs ar
 
 import ctypes
 from ctypes import c_double, c_uint64, c_void_p
+from typing import List, NamedTuple
 
 import torch
 
@@ -12,10 +13,24 @@ BSHD = 2  # TROPE_BSHD
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
+class Norms(NamedTuple):
+    """The norms of all tensors of a call, before the rotation.
+
+    weights: for each tensor [head_dim], or [heads, head_dim]
+    plus_one: multiplies by 1 + weight
+    scope: what is normalised together, "head" or "token"
+    """
+
+    weights: List[torch.Tensor]
+    eps: float
+    plus_one: bool = False
+    scope: str = "head"
+
+
 class _Call:
     """The structs of a call on tensors x, without what is written."""
 
-    def __init__(self, x, weights, inv_freq, eps):
+    def __init__(self, x, norms, inv_freq):
         count, first = len(x), x[0]
         self.operands, self.norms = (_abi.Operand * count)(), (_abi.Norm * count)()
         self.pointers = (c_void_p * count)(*(ctypes.addressof(n) for n in self.norms))
@@ -27,31 +42,34 @@ class _Call:
         args.batch, args.tokens = first.shape[:2]
         if first.is_cuda:
             args.stream = torch.cuda.current_stream().cuda_stream
-        for t, weight, operand, norm in zip(x, weights, self.operands, self.norms):
+        for t, weight, operand, norm in zip(x, norms.weights, self.operands, self.norms):
             if not (t.is_contiguous() and t.dtype == first.dtype and t.shape[:2] == first.shape[:2]):
                 raise ValueError("the tensors must be contiguous, of one dtype, and of the same tokens")
             operand.src_layout = operand.dst_layout = BSHD
             operand.heads_per_group, operand.head_dim = t.shape[2:]
             operand.rotary_dim = 2 * len(inv_freq)
-            norm.struct_size, norm.eps = ctypes.sizeof(_abi.Norm), eps
-            norm.scope, norm.order = _abi.NORM_WORDS["scope"]["head"], _abi.NORM_WORDS["order"]["before"]
+            if not (weight.is_contiguous() and weight.shape in (t.shape[3:], t.shape[2:])):
+                raise ValueError("a weight must be contiguous, [head_dim] or [heads, head_dim]")
+            norm.struct_size, norm.eps = ctypes.sizeof(_abi.Norm), norms.eps
+            norm.scope, norm.order = _abi.NORM_WORDS["scope"][norms.scope], _abi.NORM_WORDS["order"]["before"]
             norm.weight, norm.weight_dtype = weight.data_ptr(), _abi.DTYPES[NAMES[weight.dtype]]
+            norm.weight_per_head, norm.weight_plus_one = weight.dim() == 2, norms.plus_one
 
 
-def forward(x, weights, inv_freq, eps):
-    """New tensors: each x normalised by its weight [head_dim], and rotated."""
-    call, results = _Call(x, weights, inv_freq, eps), [torch.empty_like(t) for t in x]
+def forward(x, norms, inv_freq):
+    """New tensors: each x normalised and rotated."""
+    call, results = _Call(x, norms, inv_freq), [torch.empty_like(t) for t in x]
     for t, y, operand in zip(x, results, call.operands):
         operand.src, operand.dst = t.data_ptr(), y.data_ptr()
     _abi.check(_abi.lib.trope_forward(call.args))
     return results
 
 
-def backward(gradients, x, weights, inv_freq, eps):
+def backward(gradients, x, norms, inv_freq):
     """The gradients of each x, and then of each weight, in fp32. rstd is computed again."""
-    call, results = _Call(x, weights, inv_freq, eps), [torch.empty_like(t) for t in x]
+    call, results = _Call(x, norms, inv_freq), [torch.empty_like(t) for t in x]
     real = torch.float64 if x[0].dtype == torch.float64 else torch.float32
-    d_weights = [torch.empty(weight.shape, dtype=real, device=weight.device) for weight in weights]
+    d_weights = [torch.empty(weight.shape, dtype=real, device=weight.device) for weight in norms.weights]
     for dy, t, dx, d_weight, operand, norm in zip(gradients, x, results, d_weights, call.operands, call.norms):
         if not (dy.is_contiguous() and dy.shape == t.shape and dy.dtype == t.dtype):
             raise ValueError("a gradient must be contiguous, of the shape and dtype of its tensor")

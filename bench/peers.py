@@ -30,9 +30,11 @@ class Case:
 
     kind: "rope": q and k, bshd, positions are indices; "mrope": the same, with ids of three axes; "thd": q and k, packed
         sequences of `lengths`; "mla-q": q, of which the end of each head turns; "mla-kv": kv and k_pe to key and value;
-        "norm": as "rope", with an RMS norm of each head before the rotation, as Qwen3 has it; backward has q and k beside
-        their gradients, and gives the gradients of the two weights, too.
+        "norm": as "rope", with an RMS norm of each head before the rotation, as Qwen3 has it; "norm-token": the same, with
+        one norm for all heads of a token, a weight for each head, and fp32 tables, as OLMo 2 has it; backward of both has q
+        and k beside their gradients, and gives the gradients of the two weights, too.
     heads: of q and k, or all heads of latent attention.
+    plus_one: the norm multiplies by 1 + weight, as Gemma 3's does.
     """
 
     name: str
@@ -43,6 +45,11 @@ class Case:
     dim: int = 128
     batch: int = 1
     lengths: str = ""
+    plus_one: bool = False
+
+    @property
+    def is_normed(self):
+        return self.kind.startswith("norm")
 
     def tiny(self, tokens=None):
         """So few tokens that a CPU is done at once, but of two to a sequence."""
@@ -69,6 +76,9 @@ CASES = (
     Case("norm-qwen3-8b-2k", "norm", 2048, (32, 8), 1000000.0),
     Case("norm-qwen3-32b", "norm", 4096, (64, 8), 1000000.0),
     Case("norm-qwen3-32b-tp8", "norm", 8192, (8, 1), 1000000.0),
+    Case("norm-gemma-3-4b", "norm", 8192, (8, 4), 10000.0, dim=256, plus_one=True),
+    Case("norm-gemma-3-27b", "norm", 8192, (32, 16), 10000.0, plus_one=True),
+    Case("norm-olmo-2-7b", "norm-token", 8192, (32, 32), 500000.0),
 )
 
 
@@ -116,7 +126,7 @@ class Problem:
         index = torch.arange(self.tokens, device=self.device)
         if self.kind == "mrope":
             return self._picture(index).expand(3, self.batch, self.tokens).contiguous()
-        if self.kind in ("rope", "norm"):
+        if self.kind == "rope" or self.case.is_normed:
             return index.expand(self.batch, self.tokens).contiguous()
         if self.kind == "thd":
             lengths = torch.tensor(lengths_of(self.case.lengths, self.case.tokens))
@@ -143,16 +153,23 @@ class Problem:
         """What goes in: backward, the gradients, and with a norm q and k after them."""
         if direction == "forward":
             return self.shapes_in
-        return self.shapes_out + (self.shapes_in if self.kind == "norm" else [])
+        return self.shapes_out + (self.shapes_in if self.case.is_normed else [])
 
     @functools.cached_property
     def weights(self):
-        """Of the norms of q and k, between 1/2 and 3/2."""
-        if self.kind != "norm":
+        """Of the norms of q and k, so that they multiply by 1/2 to 3/2: [dim], of a token [heads, dim]."""
+        if not self.case.is_normed:
             return []
         generator = torch.Generator(self.device).manual_seed(SEED)
-        shape = len(self.case.heads), self.case.dim
-        return list((torch.rand(shape, generator=generator, device=self.device) + 0.5).to(self.dtype))
+        least = -0.5 if self.case.plus_one else 0.5
+        shapes = [(self.case.dim,) if self.kind == "norm" else (heads, self.case.dim) for heads in self.case.heads]
+        return [(torch.rand(shape, generator=generator, device=self.device) + least).to(self.dtype) for shape in shapes]
+
+    @functools.cached_property
+    def norms(self):
+        """The same for norm_calls."""
+        scope = "token" if self.kind == "norm-token" else "head"
+        return norm_calls.Norms(self.weights, EPS, self.case.plus_one, scope)
 
     # Angles in float64
 
@@ -187,7 +204,8 @@ class Problem:
     # Tables: full ones have a column an element, half ones a column a pair; those of rows are by position, others by token
 
     def _full(self, angles, function):
-        return function(torch.cat((angles, angles), -1)).to(self.dtype)
+        dtype = torch.float32 if self.kind == "norm-token" else self.dtype
+        return function(torch.cat((angles, angles), -1)).to(dtype)
 
     cos = functools.cached_property(lambda self: self._full(self.angles, torch.cos))
     sin = functools.cached_property(lambda self: self._full(self.angles, torch.sin))
@@ -222,7 +240,7 @@ class Problem:
     def options(self):
         """Keyword arguments of trope.torch.rotate."""
         options = {"layout": "thd", "pairing": "half", "inv_freq": self.frequencies}
-        if self.kind in ("rope", "mrope", "norm"):
+        if self.kind in ("rope", "mrope") or self.case.is_normed:
             options["layout"] = "bshd"
         if self.kind == "mrope":
             options.update(position_ids=self.positions, pair_axis=trope.pair_axis("sections", self.sections))
@@ -267,29 +285,39 @@ def _turn(x, problem, transposed):
     return torch.stack(turned, -1).flatten(-2) if mla and transposed else torch.cat(turned, -1)
 
 
-def _rstd(x):
-    return 1 / (x.square().mean(-1, keepdim=True) + EPS).sqrt()
+def _mean(x, problem):
+    """Over what is normalised together."""
+    return x.mean((-2, -1) if problem.kind == "norm-token" else -1, keepdim=True)
+
+
+def _rstd(x, problem):
+    return 1 / (_mean(x.square(), problem) + EPS).sqrt()
+
+
+def _factors(problem):
+    """What the norms multiply by."""
+    return [weight.double() + problem.case.plus_one for weight in problem.weights]
 
 
 def _norm_forward(problem, *x):
-    return [_turn(t * _rstd(t) * weight.double(), problem, False) for t, weight in zip(x, problem.weights)]
+    return [_turn(t * _rstd(t, problem) * factor, problem, False) for t, factor in zip(x, _factors(problem))]
 
 
 def _norm_backward(problem, d_q, d_k, q, k):
     """By the formulas of trope.h."""
     results, d_weights = [], []
-    for dy, x, weight in zip((d_q, d_k), (q, k), problem.weights):
-        u, rstd = _turn(dy, problem, True), _rstd(x)
-        g = u * weight.double()
-        results.append(rstd * (g - x * (g * x).mean(-1, keepdim=True) * rstd.square()))
-        d_weights.append((u * x * rstd).sum((0, 1, 2)))
+    for dy, x, factor in zip((d_q, d_k), (q, k), _factors(problem)):
+        u, rstd = _turn(dy, problem, True), _rstd(x, problem)
+        g = u * factor
+        results.append(rstd * (g - x * _mean(g * x, problem) * rstd.square()))
+        d_weights.append((u * x * rstd).sum((0, 1, 2)[: 4 - factor.dim()]))
     return results + d_weights
 
 
 def reference(problem, direction, tensors):
     """The results in float64."""
     tensors, transposed = [t.double() for t in tensors], direction == "backward"
-    if problem.kind == "norm":
+    if problem.case.is_normed:
         return _norm_backward(problem, *tensors) if transposed else _norm_forward(problem, *tensors)
     if problem.kind == "mla-q":
         q = tensors[0]
@@ -411,11 +439,11 @@ def _trope_kv_autograd(p, kv, k_pe):
 
 
 def _trope_norm(p, q, k, *weights):
-    return tuple(norm_calls.forward((q, k), weights, p.host_inv_freq, EPS))
+    return tuple(norm_calls.forward((q, k), p.norms._replace(weights=weights), p.host_inv_freq))
 
 
 def _trope_norm_backward(p, d_q, d_k, q, k):
-    return tuple(norm_calls.backward((d_q, d_k), (q, k), p.weights, p.host_inv_freq, EPS))
+    return tuple(norm_calls.backward((d_q, d_k), (q, k), p.norms, p.host_inv_freq))
 
 
 def _trope_ways():
@@ -427,7 +455,7 @@ def _trope_ways():
     return [
         way("trope", plain + ("mla-q",), _trope, _trope_backward),
         way("trope", ("mla-kv",), _trope_kv, _trope_kv_backward, autograd=False),
-        way("trope", ("norm",), _trope_norm, _trope_norm_backward, autograd=False),
+        way("trope", ("norm", "norm-token"), _trope_norm, _trope_norm_backward, autograd=False),
         way("trope, k_pe alone, cat by torch", ("mla-kv",), _trope_kv_autograd, None),
         way("trope, in place", plain + ("mla-q",), _trope_in_place, _trope_in_place_backward, autograd=False),
         way("trope, tables a token", tables, _trope_tables, _trope_tables_backward),
@@ -454,21 +482,39 @@ def _rotate_qk_to_bhsd(q, k, cos, sin):
     return q.contiguous(), k.contiguous()
 
 
-def _rms_norm(x, weight):
-    """Qwen3RMSNorm."""
-    in_fp32 = x.float()
-    return weight * (in_fp32 * torch.rsqrt(in_fp32.pow(2).mean(-1, keepdim=True) + EPS)).to(x.dtype)
+def _normalised(x):
+    """In fp32."""
+    x = x.float()
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
 
 
-def _norm_qk_to_bhsd(q, k, q_weight, k_weight, cos, sin):
-    return _rotate_qk_to_bhsd(_rms_norm(q, q_weight), _rms_norm(k, k_weight), cos, sin)
+def _qwen3_norm(x, weight):
+    return weight * _normalised(x).to(x.dtype)
 
 
-def _norm_qk(q, k, q_weight, k_weight, cos, sin):
+def _gemma3_norm(x, weight):
+    return (_normalised(x) * (1.0 + weight.float())).type_as(x)
+
+
+def _olmo2_norm(x, weight):
+    """Of all heads of a token."""
+    return (weight * _normalised(x.flatten(-2)).unflatten(-1, weight.shape)).to(x.dtype)
+
+
+def _norm_of(p):
+    return _olmo2_norm if p.kind == "norm-token" else _gemma3_norm if p.case.plus_one else _qwen3_norm
+
+
+def _norm_qk(norm, q, k, q_weight, k_weight, cos, sin):
     """With the transposes of Qwen3Attention: what it gives to attention is a view."""
-    q, k = _rms_norm(q, q_weight).transpose(1, 2), _rms_norm(k, k_weight).transpose(1, 2)
+    q, k = norm(q, q_weight).transpose(1, 2), norm(k, k_weight).transpose(1, 2)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    return (q * cos + _rotate_half(q) * sin).transpose(1, 2), (k * cos + _rotate_half(k) * sin).transpose(1, 2)
+    results = q * cos + _rotate_half(q) * sin, k * cos + _rotate_half(k) * sin
+    return tuple(y.to(q.dtype).transpose(1, 2) for y in results)  # where tables are fp32, so are the products
+
+
+def _norm_qk_to_bhsd(*arguments):
+    return tuple(y.transpose(1, 2).contiguous() for y in _norm_qk(*arguments))
 
 
 def _select_axes(table, sections):
@@ -494,7 +540,7 @@ def _rotate_mla_kv(kv, k_pe, cos, sin):
 
 
 _TORCH = {"rope": _rotate_qk, "mrope": _rotate_qk, "thd": _rotate_qk, "mla-q": _rotate_mla_q, "mla-kv": _rotate_mla_kv,
-          "norm": _norm_qk}  # fmt: skip
+          "norm": _norm_qk, "norm-token": _norm_qk}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=None)
@@ -514,19 +560,23 @@ def _prepare_compiler():
         torch._functorch.config.donated_buffer = False
 
 
+def _arguments(p, tensors):
+    return *([_norm_of(p)] if p.case.is_normed else []), *tensors, p.cos, p.sin
+
+
 def _eager(p, *tensors):
     if p.kind == "mrope":
         return _rotate_qk_by_axes(*tensors, p.axis_cos, p.axis_sin, p.sections)
-    return _TORCH[p.kind](*tensors, p.cos, p.sin)
+    return _TORCH[p.kind](*_arguments(p, tensors))
 
 
 def _compile(p, *tensors):
-    return _compiled(_TORCH[p.kind])(*tensors, p.cos, p.sin)
+    return _compiled(_TORCH[p.kind])(*_arguments(p, tensors))
 
 
 def _compile_to_bhsd(p, *tensors):
-    function = _norm_qk_to_bhsd if p.kind == "norm" else _rotate_qk_to_bhsd
-    return tuple(t.transpose(1, 2) for t in _compiled(function)(*tensors, p.cos, p.sin))
+    function = _norm_qk_to_bhsd if p.case.is_normed else _rotate_qk_to_bhsd
+    return tuple(t.transpose(1, 2) for t in _compiled(function)(*_arguments(p, tensors)))
 
 
 def _torch_ways():
@@ -536,7 +586,12 @@ def _torch_ways():
         Way("torch eager", "torch eager", tuple(_TORCH), _eager, cuda_only=False),
         Way("torch.compile", "torch.compile, tables a token", tuple(_TORCH), _compile, **traced),
         Way(
-            "torch.compile", "torch.compile, to bhsd", ("rope", "mrope", "norm"), _compile_to_bhsd, memory="bhsd", **traced
+            "torch.compile",
+            "torch.compile, to bhsd",
+            ("rope", "mrope", "norm", "norm-token"),
+            _compile_to_bhsd,
+            memory="bhsd",
+            **traced,
         ),
     ]
 
@@ -589,11 +644,16 @@ def _liger_ways():
 
     norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
 
+    def normalise(p, x, weight):
+        """As Liger does for Gemma 3 and for Qwen3; for OLMo 2, of rows that are tokens."""
+        how = (1.0, "gemma") if p.case.plus_one else (0.0, "llama")
+        return norm.apply(x.flatten(4 - weight.dim()), weight.flatten(), EPS, *how).view(x.shape)
+
     def apply_norm(p, q, k, *weights):
-        return _trope(p, *(norm.apply(t, weight, EPS) for t, weight in zip((q, k), weights)))
+        return _trope(p, *(normalise(p, t, weight) for t, weight in zip((q, k), weights)))
 
     return [
-        Way("liger", "liger, rotated by trope", ("norm",), apply_norm),
+        Way("liger", "liger, rotated by trope", ("norm", "norm-token"), apply_norm),
         Way("liger", "liger", ("rope",), apply, backward),
         Way("liger", "liger", ("mrope",), apply_axes, backward_axes),
         Way("liger", "liger, tables a token", ("thd",), apply, backward),
@@ -745,7 +805,8 @@ def _axolotl_ways():
     function = importlib.import_module("axolotl.kernels.gemma4_fused_rope").fused_rms_norm_rope
 
     def apply(p, q, k, *weights):
-        return tuple(function(t, weight, p.cos, p.sin, EPS) for t, weight in zip((q, k), weights))
+        unit_offset = {"unit_offset": True} if p.case.plus_one else {}  # which 0.21 has
+        return tuple(function(t, weight, p.cos, p.sin, EPS, **unit_offset) for t, weight in zip((q, k), weights))
 
     return [Way("axolotl", "axolotl", ("norm",), apply)]
 

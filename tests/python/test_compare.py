@@ -150,8 +150,12 @@ def test_a_wrong_gradient_is_caught():
     assert forward["status"] == "ok" and backward["status"] == "WRONG"
 
 
+NORMED = ["norm-qwen3-32b-tp8", "norm-gemma-3-4b", "norm-olmo-2-7b"]
+
+
+@pytest.mark.parametrize("name", NORMED)
 @pytest.mark.parametrize("which", range(4))
-def test_a_wrong_gradient_of_a_norm_is_caught(which):
+def test_a_wrong_gradient_of_a_norm_is_caught(which, name):
     """Of q, k, the weight of q and that of k."""
 
     def backward(p, *tensors):
@@ -159,9 +163,42 @@ def test_a_wrong_gradient_of_a_norm_is_caught(which):
         results[which].mul_(1.05)
         return results
 
-    way = peers.Way("broken", "broken", ("norm",), peers._trope_norm, backward, cuda_only=False)
-    forward, backward = run("norm-qwen3-32b-tp8", [way], Gpu())
+    way = peers.Way("broken", "broken", (CASES[name].kind,), peers._trope_norm, backward, cuda_only=False)
+    forward, backward = run(name, [way], Gpu())
     assert forward["status"] == "ok" and backward["status"] == "WRONG"
+
+
+@pytest.mark.parametrize(
+    "name, wrong",
+    [
+        ("norm-gemma-3-4b", {"plus_one": False}),
+        ("norm-olmo-2-7b", {"scope": "head"}),
+        ("norm-olmo-2-7b", {"plus_one": True}),
+    ],
+)
+def test_a_norm_of_another_model_is_caught(name, wrong):
+    def forward(p, q, k, *weights):
+        return tuple(peers.norm_calls.forward((q, k), p.norms._replace(**wrong), p.host_inv_freq))
+
+    def backward(p, d_q, d_k, q, k):
+        return tuple(peers.norm_calls.backward((d_q, d_k), (q, k), p.norms._replace(**wrong), p.host_inv_freq))
+
+    rows = run(name, [peers.Way("broken", "broken", (CASES[name].kind,), forward, backward, cuda_only=False)], Gpu())
+    assert [row["status"] for row in rows] == ["WRONG", "WRONG"]
+
+
+def test_norms_are_those_of_the_models():
+    """The formulas that PyTorch is timed with, by the modules of transformers."""
+    gemma3 = pytest.importorskip("transformers.models.gemma3.modeling_gemma3").Gemma3RMSNorm
+    olmo2 = pytest.importorskip("transformers.models.olmo2.modeling_olmo2").Olmo2RMSNorm
+    qwen3 = pytest.importorskip("transformers.models.qwen3.modeling_qwen3").Qwen3RMSNorm
+    for name, module in zip(NORMED, (qwen3, gemma3, olmo2)):
+        problem = peers.Problem(CASES[name], "cpu")
+        q, weight = peers.make_flats(problem, "forward", 1)[0].view(problem.shapes_in[0]), problem.weights[0]
+        norm = module(weight.numel(), eps=peers.EPS).to(q.dtype)
+        norm.weight.data.copy_(weight.flatten())
+        x = q.flatten(2) if weight.dim() == 2 else q
+        assert torch.equal(peers._norm_of(problem)(q, weight), norm(x).view(q.shape))
 
 
 def test_a_norm_needs_tensors_as_it_reads_them():
@@ -172,6 +209,9 @@ def test_a_norm_needs_tensors_as_it_reads_them():
             peers._trope_norm(problem, k, wrong, *problem.weights)
         with pytest.raises(ValueError, match="contiguous"):
             peers._trope_norm_backward(problem, wrong, k, q, k)
+    problem.norms.weights[0] = problem.norms.weights[0][:-1]
+    with pytest.raises(ValueError, match="head_dim"):
+        peers._trope_norm_backward(problem, q, k, q, k)
 
 
 def test_a_way_that_raises_gets_its_error_in_its_row():
@@ -204,6 +244,8 @@ def test_bytes_are_those_of_q_and_k_twice():
     problem = peers.Problem(CASES["norm-qwen3-8b"], "cpu")
     assert problem.bytes() == 2 * 2 * 32 * (32 + 8) * 128
     assert problem.bytes("backward") == 3 * 2 * 32 * (32 + 8) * 128
+    problem = peers.Problem(CASES["norm-gemma-3-4b"], "cpu")
+    assert problem.bytes() == 2 * 2 * 32 * (8 + 4) * 256
 
 
 def test_lengths_of_packed_sequences():
