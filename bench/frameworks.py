@@ -1,17 +1,24 @@
 """What training frameworks call for RoPE, as they come and with trope in its place: times on one GPU.
 
     PYTHONPATH=python python3 bench/frameworks.py --json bench/results/frameworks-h100.json
+    PYTHONPATH=python python3 bench/frameworks.py --only layers --tokens 4096
+    PYTHONPATH=python python3 bench/frameworks.py --only layers --device cpu
 
 Megatron-Core and transformers must be importable, or their cases are left out by name; their own functions are called, first
 as they are, then between patch() and undo(). torchtitan's formula stands here. Each call is eager, q and k of a layer. Times are the
 GPU's: calls are queued behind a kernel that sleeps, so that the host is ahead, as it is in a step whose matrix products take
 longer (but for what waits for the GPU itself, which is in the time). "host" is what the host alone takes. Each is the median
 of rounds in which "as it comes", "with trope" and a copy of the same bytes take turns.
+
+"layers" are whole decoder layers of transformers, eager and by torch.compile, with autograd. They take turns with the same layer
+without norms of q and k and without the rotation: what that saves is the share of norm and rotation. A way that raises is left
+out by name. On the CPU layers are small, and times say nothing.
 """
 
 import argparse
 import contextlib
 import importlib
+import inspect
 import json
 import statistics
 import sys
@@ -165,14 +172,122 @@ def torchtitan_cases(device):
 SOURCES = {"Megatron-Core": megatron_cases, "transformers": transformers_cases, "torchtitan": torchtitan_cases}
 
 
+# ---- Decoder layers of transformers ----
+
+
+QWEN3_4B = dict(hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_key_value_heads=8, head_dim=128)
+QWEN3_30B_A3B = dict(
+    hidden_size=2048, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, num_attention_heads=32,
+    num_key_value_heads=4, head_dim=128,
+)  # fmt: skip
+CODE = ("eager", "torch.compile")
+SMALL = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32)
+SIZES = {  # model, its type, and the layer's sizes on a GPU and on the CPU
+    "Qwen3-4B": ("qwen3", QWEN3_4B, dict(SMALL, intermediate_size=128)),
+    "Qwen3-30B-A3B": (
+        "qwen3_moe",
+        QWEN3_30B_A3B,
+        dict(SMALL, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2),
+    ),
+}
+
+
+@dataclass
+class Layer:
+    """A decoder layer of a model that has no other.
+
+    call: gives its result, a tensor; everything has a gradient.
+    inputs: what gradients are taken of: the layer's input, the weights of both norms, and all other parameters.
+    """
+
+    name: str
+    tokens: int
+    model: torch.nn.Module
+    call: Callable
+    inputs: List[torch.Tensor]
+
+
+def make_layer(name, tokens, device):
+    """With random weights in bf16, batch 1, and the attention and experts that transformers chooses."""
+    transformers = importlib.import_module("transformers")
+    model_type, *sizes = SIZES[name]
+    config = transformers.AutoConfig.for_model(
+        model_type, **sizes[device == "cpu"], num_hidden_layers=1, vocab_size=256, max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, norm_topk_prob=True,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    with torch.device(device):
+        model = transformers.AutoModel.from_config(config, dtype=torch.bfloat16).train()
+        hidden = torch.randn(1, tokens, config.hidden_size, dtype=torch.bfloat16).requires_grad_()
+        positions = model.rotary_emb(hidden, torch.arange(tokens)[None])
+    layer = model.layers[0]
+    weights = [norm.weight for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm)]
+    for weight in weights:
+        torch.nn.init.uniform_(weight, 0.5, 1.5)
+
+    def call():
+        return layer(hidden, position_embeddings=positions, attention_mask=None)
+
+    return Layer(name, tokens, model, call, list(dict.fromkeys([hidden, *weights, *layer.parameters()])))
+
+
+@contextlib.contextmanager
+def without_norm_and_rotation(model):
+    """q and k go from their projections to the attention as they are."""
+    attention = model.layers[0].self_attn
+    module = sys.modules[type(attention).__module__]
+    kept = attention.q_norm, attention.k_norm, module.apply_rotary_pos_emb
+    attention.q_norm = attention.k_norm = torch.nn.Identity()
+    module.apply_rotary_pos_emb = lambda q, k, cos, sin: (q, k)
+    try:
+        yield
+    finally:
+        attention.q_norm, attention.k_norm, module.apply_rotary_pos_emb = kept
+
+
+def find_layer_ways():
+    """({way: a function of the model that makes a context}, what is left out)."""
+    patch = importlib.import_module("trope.transformers").patch
+    ways = {"plain": lambda model: contextlib.nullcontext(), "trope": patch, "without": without_norm_and_rotation}
+    if "fuse_norm" not in inspect.signature(patch).parameters:
+        return ways, ["layers, trope with norms: trope.transformers.patch has no fuse_norm"]
+    return dict(ways, fused=lambda model: patch(model, fuse_norm=True)), []
+
+
+class Compiled:
+    """What torch.compile makes of a function without arguments. Its calls do not go through Dynamo, which would compile
+    again when what was patched during the first call no longer is."""
+
+    def __init__(self, function):
+        torch.compiler.reset()
+        torch.compile(function, backend=self._compile, fullgraph=True, dynamic=False)()
+
+    def _compile(self, graph, examples):
+        code = importlib.import_module("torch._inductor.compile_fx").compile_fx(graph, examples)
+
+        def run(*tensors):
+            self._code, self._tensors = code, tensors
+            return code(*tensors)
+
+        return run
+
+    def __call__(self):
+        return self._code(*self._tensors)[0]
+
+
 # ---- Measuring ----
 
 
 SLEEP = 40_000_000  # cycles: 20 ms or more, in which the host queues the calls of a round
 
 
-def elapsed(function, count):
-    """us of a call on the GPU, and on the host, `count` of them in a row."""
+def elapsed(function, count, device="cuda"):
+    """us of a call on the device, and on the host, `count` of them in a row."""
+    if device == "cpu":
+        start = time.perf_counter()
+        for _ in range(count):
+            function()
+        return (1e6 * (time.perf_counter() - start) / count,) * 2
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(SLEEP)
@@ -193,6 +308,19 @@ def find_difference(results, others):
     )
 
 
+def find_equal(results, others):
+    """The share of elements that are equal in two lists of tensors."""
+    return sum(int((a == b).sum()) for a, b in zip(results, others, strict=True)) / sum(y.numel() for y in others)
+
+
+def find_medians(times):
+    """{direction: {who: [us on the device, us on the host]}}. The first round compiles and warms up."""
+    found = {}
+    for (name, who), us in times.items():
+        found.setdefault(name, {})[who] = [statistics.median(each) for each in zip(*us[1:])]
+    return found
+
+
 def measure(case, device, rounds, count):
     """{direction: {who: [us on the GPU, us on the host]}}, who are "plain", "trope", "copy"; and how far results are apart."""
     generator = torch.Generator(device).manual_seed(1)
@@ -209,7 +337,7 @@ def measure(case, device, rounds, count):
     gradients = draw([y.shape for y in plain])
     row = {"case": case.name, "framework": case.framework, "difference": find_difference(fused, plain)}
     row["bytes"] = sum(2 * x.numel() for x in (*inputs, *plain))
-    row["equal"] = sum(int((a == b).sum()) for a, b in zip(plain, fused)) / sum(y.numel() for y in plain)
+    row["equal"] = find_equal(fused, plain)
     half = row["bytes"] // 2
     source, target = (torch.empty(half, dtype=torch.uint8, device=device) for _ in range(2))
     del plain, fused
@@ -229,10 +357,76 @@ def measure(case, device, rounds, count):
                 function()
                 times.setdefault((name, "trope"), []).append(elapsed(function, count))
         times.setdefault(("forward", "copy"), []).append(elapsed(lambda: target.copy_(source), count))
-    for (name, who), us in times.items():
-        # The first round compiles and warms up.
-        row.setdefault(name, {})[who] = [statistics.median(each) for each in zip(*us[1:])]
+    row.update(find_medians(times))
     return row
+
+
+def make_both(call, layer, gradient, way):
+    """A function that calls the layer and gives the gradients."""
+    return lambda: torch.autograd.grad(call(), layer.inputs, gradient, allow_unused=way == "without")
+
+
+def prepare_layer(layer, ways, is_compiled, gradient):
+    """{way: {direction: function}}, {way: the result, and the gradients of the layer's input and the norms}, {way: its error}."""
+    calls, results, failed = {}, {}, {}
+    for way, patch in ways.items():
+        try:
+            with patch(layer.model) as handle:
+                call = Compiled(layer.call) if is_compiled else layer.call
+                both = make_both(call, layer, gradient, way)
+                results[way] = [call().detach(), *both()[:3]]
+                if handle and not (handle.traced if is_compiled else handle.calls):
+                    raise RuntimeError("the layer does not call what was patched")
+            calls[way] = {"forward": call, "forward and backward": both}
+        except Exception as error:
+            if way == "plain":
+                raise
+            failed[way] = "%s: %s" % (type(error).__name__, (str(error).strip().splitlines() or [""])[0])
+    return calls, results, failed
+
+
+def measure_layer(layer, ways, is_compiled, device, rounds, count):
+    """The times as measure() has them, of each way. The difference and the equal elements are of the patched ways; equal
+    elements are counted in the result alone."""
+    generator = torch.Generator(device).manual_seed(1)
+    gradient = torch.randn(layer.inputs[0].shape, device=device, generator=generator).to(torch.bfloat16)
+    calls, results, failed = prepare_layer(layer, ways, is_compiled, gradient)
+    times = {}
+    for _ in range(rounds):
+        for way, functions in calls.items():
+            with contextlib.nullcontext() if is_compiled else ways[way](layer.model):
+                for name, function in functions.items():
+                    function()
+                    times.setdefault((name, way), []).append(elapsed(function, count, device))
+    row = {
+        "case": "%s, %s" % (layer.name, CODE[is_compiled]),
+        "framework": "layers",
+        "tokens": layer.tokens,
+        "failed": failed,
+    }
+    plain = results["plain"]
+    patched = {way: found for way, found in results.items() if way not in ("plain", "without")}
+    row["difference"] = {way: find_difference(found, plain) for way, found in patched.items()}
+    row["equal"] = {way: find_equal(found[:1], plain[:1]) for way, found in patched.items()}
+    return dict(row, **find_medians(times))
+
+
+def run_layers(device, tokens, codes, rounds, count):
+    """(rows, what is left out); prints a line for each row."""
+    ways, absent = find_layer_ways()
+    rows = []
+    print(LAYER_HEAD)
+    for name in SIZES:
+        for length in tokens:
+            layer = make_layer(name, length, device)
+            for code in codes:
+                rows.append(measure_layer(layer, ways, code == CODE[True], device, rounds, count))
+                print("\n".join(layer_lines(rows[-1])), flush=True)
+                absent += ["%s, %s: %s" % (rows[-1]["case"], *each) for each in rows[-1]["failed"].items()]
+            del layer
+            if device == "cuda":
+                torch.cuda.empty_cache()
+    return rows, absent
 
 
 def line(row):
@@ -244,37 +438,88 @@ def line(row):
         plain_both, trope_both, plain_both / trope_both, host_plain, host_trope, row["equal"])  # fmt: skip
 
 
+def layer_lines(row):
+    """Of each direction: tokens a second, what is gained, and the share of the time that goes without norm and rotation."""
+    for direction in ("forward", "forward and backward"):
+        us = {way: of_device for way, (of_device, _) in row[direction].items()}
+        cells = [row["case"], row["tokens"], direction]
+        for way in ("plain", "trope", "fused"):
+            there = way in us
+            cells.append("%.0f" % (1e6 * row["tokens"] / us[way]) if there else "-")
+            if way != "plain":
+                cells.append("%+.1f" % (100 * (us["plain"] / us[way] - 1)) if there else "-")
+            cells.append("%.1f" % (100 * (1 - us["without"] / us[way])) if there and "without" in us else "-")
+        cells += ["%.4f" % row["equal"][way] if way in row["equal"] else "-" for way in ("trope", "fused")]
+        yield "| %s |" % " | ".join(str(cell) for cell in cells)
+
+
+LAYER_HEAD = """| layer | tokens | direction | tokens a second as it comes | share, % | with trope | gain, % | share, % | norms fused | gain, % | share, % | equal elements | norms fused |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
 HEAD = """| framework | call | MB | us as it comes | us with trope | times faster | of a copy | with backward | with trope | times faster | host | equal elements |
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def main():
+def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", choices=SOURCES, action="append", help="one framework; may be repeated")
+    parser.add_argument("--only", choices=[*SOURCES, "layers"], action="append", help="one framework; may be repeated")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--count", type=int, default=30, help="calls in a row of each round")
+    parser.add_argument("--count", type=int, default=30, help="calls in a row of each round; of layers a sixth")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small layers, which --only must name"
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", help="of layers: 4096 and 8192, on the CPU 32")
+    parser.add_argument("--code", choices=CODE, nargs="+", default=CODE, help="of layers: one of the two alone")
     parser.add_argument("--json", help="file for the figures")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("bench/frameworks.py measures on a GPU, and there is none")
+    options = parser.parse_args(arguments)
+    if options.device == "cpu" and options.only != ["layers"]:
+        parser.error("--device cpu is for --only layers: other cases measure on a GPU")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("bench/frameworks.py measures on a GPU, and there is none")
+    if options.rounds < 2:
+        parser.error("--rounds must be at least 2: the first one is not counted")
+    options.tokens = options.tokens or ([32] if options.device == "cpu" else [4096, 8192])
+    return options
+
+
+def run_calls(names, rounds, count):
+    """(rows, what is left out) of calls of frameworks; prints a line for each row."""
     rows, absent = [], []
-    print("%s; torch %s\n\n%s" % (torch.cuda.get_device_name(), torch.__version__, HEAD))
-    for name in options.only or SOURCES:
+    print(HEAD)
+    for name in names:
         try:
             cases = SOURCES[name]("cuda")
         except ImportError as error:
             absent.append("%s: %s" % (name, error))
             continue
         for case in cases:
-            rows.append(measure(case, "cuda", options.rounds, options.count))
+            rows.append(measure(case, "cuda", rounds, count))
             print(line(rows[-1]), flush=True)
             torch.cuda.empty_cache()
+    return rows, absent
+
+
+def main(arguments):
+    options = parse(arguments)
+    machine = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    chosen = options.only or [*SOURCES, "layers"]
+    rows, absent = [], []
+    print("%s; torch %s\n" % (machine, torch.__version__))
+    names = [name for name in chosen if name != "layers"]
+    if names:
+        rows, absent = run_calls(names, options.rounds, options.count)
+    if "layers" in chosen:
+        print()
+        try:
+            of_layers = run_layers(options.device, options.tokens, options.code, options.rounds, max(1, options.count // 6))
+        except ImportError as error:
+            of_layers = [], ["layers: %s" % error]
+        rows, absent = rows + of_layers[0], absent + of_layers[1]
     print("".join("\nnot there: " + each for each in absent))
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, file, indent=1)
-    sys.exit(bool(absent and options.only))
+            json.dump({"gpu": machine, "torch": torch.__version__, "rows": rows}, file, indent=1)
+    return bool(absent and options.only)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

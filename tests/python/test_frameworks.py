@@ -1,0 +1,164 @@
+"""bench/frameworks.py on the CPU: small decoder layers, patched and not, and what is wrong with a patch is seen."""
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+import frameworks  # noqa: E402
+from torch._dynamo import lookup_backend  # noqa: E402
+from transformers.models.qwen3 import modeling_qwen3  # noqa: E402
+
+import trope.transformers  # noqa: E402
+
+ORIGINAL = modeling_qwen3.apply_rotary_pos_emb
+PATCHED = ["trope"] + ["fused"] * ("fuse_norm" in inspect.signature(trope.transformers.patch).parameters)
+
+
+def plain(model):
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def replaced(function):
+    """With another function in the place of apply_rotary_pos_emb."""
+    modeling_qwen3.apply_rotary_pos_emb = function
+    try:
+        yield
+    finally:
+        modeling_qwen3.apply_rotary_pos_emb = ORIGINAL
+
+
+def measure(ways, is_compiled=False):
+    layer = frameworks.make_layer("Qwen3-4B", 8, "cpu")
+    return frameworks.measure_layer(layer, ways, is_compiled, "cpu", 2, 1)
+
+
+def test_layers_by_the_command_line(tmp_path, capsys):
+    path = tmp_path / "result.json"
+    options = ["--only", "layers", "--device", "cpu", "--tokens", "8", "--code", "eager", "--rounds", "2", "--count", "6"]
+    frameworks.main([*options, "--json", str(path)])
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["case"] for row in rows] == ["Qwen3-4B, eager", "Qwen3-30B-A3B, eager"]
+    for row in rows:
+        assert row["failed"] == {} and row["tokens"] == 8
+        assert row["difference"]["trope"] == 0 and row["equal"]["trope"] == 1
+        for direction in ("forward", "forward and backward"):
+            assert list(row[direction]) == ["plain", "trope", "without", *PATCHED[1:]]
+            assert all(us > 0 for times in row[direction].values() for us in times)
+    shown = capsys.readouterr().out
+    assert shown.count("| Qwen3-4B, eager | 8 |") == 2 and shown.count("| Qwen3-30B-A3B, eager | 8 |") == 2
+    assert modeling_qwen3.apply_rotary_pos_emb is ORIGINAL
+
+
+@pytest.fixture
+def is_traced_alone(monkeypatch):
+    """What is compiled is traced and differentiated as for Inductor, and run as it is: so it is soon done, and has eager's bits."""
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lookup_backend("aot_eager"))
+
+
+def test_compiled_layers(is_traced_alone):
+    ways, _ = frameworks.find_layer_ways()
+    row = measure(ways, is_compiled=True)
+    assert row["failed"] == {} and row["case"] == "Qwen3-4B, torch.compile"
+    assert list(row["difference"]) == PATCHED and row["difference"]["trope"] == 0
+    assert modeling_qwen3.apply_rotary_pos_emb is ORIGINAL
+
+
+def test_compiled_code_stays_as_it_was_compiled():
+    x = torch.rand(3, 4)
+    with replaced(lambda q, k, cos, sin: (q + 1, k)):
+        compiled = frameworks.Compiled(lambda: modeling_qwen3.apply_rotary_pos_emb(x, x, None, None)[0] * 2)
+    assert torch.equal(compiled(), (x + 1) * 2)
+
+
+def test_without_norm_and_rotation():
+    layer = frameworks.make_layer("Qwen3-4B", 8, "cpu")
+    before, attention = layer.call(), layer.model.layers[0].self_attn
+    norms = attention.q_norm, attention.k_norm
+    with frameworks.without_norm_and_rotation(layer.model):
+        result = layer.call()
+        gradients = torch.autograd.grad(result.sum(), layer.inputs, allow_unused=True)
+    assert gradients[0] is not None and gradients[1] is None and gradients[2] is None
+    hidden = layer.model.layers[0].input_layernorm(layer.inputs[0])
+    q, k, v = (
+        projection(hidden).unflatten(-1, (-1, 32)).transpose(1, 2)
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    middle = layer.inputs[0] + attention.o_proj(attended.transpose(1, 2).flatten(2))
+    expected = middle + layer.model.layers[0].mlp(layer.model.layers[0].post_attention_layernorm(middle))
+    assert torch.equal(result, expected) and not torch.equal(result, before)
+    assert (attention.q_norm, attention.k_norm) == norms and torch.equal(layer.call(), before)
+
+
+def turn_back(q, k, cos, sin):
+    return ORIGINAL(q, k, cos, -sin)
+
+
+def double_the_gradient(q, k, cos, sin):
+    return ORIGINAL(q, 2 * k - k.detach(), cos, sin)
+
+
+@pytest.mark.parametrize("wrong", [turn_back, double_the_gradient])
+def test_a_wrong_patch_is_seen(wrong):
+    row = measure({"plain": plain, "trope": lambda model: replaced(wrong)})
+    assert row["difference"]["trope"] > 2.0**-5
+    assert (row["equal"]["trope"] == 1) == (wrong is double_the_gradient)
+
+
+def refuse(q, k, cos, sin):
+    raise NotImplementedError("not on\nthis machine")
+
+
+def forget_the_gradient(q, k, cos, sin):
+    return ORIGINAL(q, k.detach(), cos, sin)
+
+
+@pytest.mark.parametrize(
+    "wrong, error", [(refuse, "NotImplementedError: not on"), (forget_the_gradient, "RuntimeError: One of")]
+)
+def test_a_way_that_raises_is_left_out_by_name(wrong, error):
+    row = measure({"plain": plain, "trope": lambda model: replaced(wrong)})
+    assert row["failed"].keys() == {"trope"} and row["failed"]["trope"].startswith(error)
+    assert list(row["forward"]) == ["plain"]
+    assert [line.split(" | ")[3:8] for line in frameworks.layer_lines(row)][0][1:] == ["-"] * 4
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_patch_that_is_not_called_is_left_out(is_traced_alone, is_compiled):
+    def patch(model):
+        return contextlib.nullcontext(SimpleNamespace(calls=0, traced=0))
+
+    row = measure({"plain": plain, "trope": patch}, is_compiled)
+    assert row["failed"] == {"trope": "RuntimeError: the layer does not call what was patched"}
+
+
+def test_a_layer_that_raises_as_it_comes_is_an_error():
+    with pytest.raises(NotImplementedError):
+        measure({"plain": lambda model: replaced(refuse)})
+
+
+def test_what_a_line_says():
+    times = {"plain": [2000.0, 1.0], "trope": [1600.0, 1.0], "without": [1000.0, 1.0], "fused": [1250.0, 1.0]}
+    row = {"case": "a", "tokens": 4096, "forward": times, "forward and backward": times, "equal": {"trope": 1.0}}
+    expected = "| a | 4096 | forward | 2048000 | 50.0 | 2560000 | +25.0 | 37.5 | 3276800 | +60.0 | 20.0 | 1.0000 | - |"
+    lines = list(frameworks.layer_lines(row))
+    assert lines[0] == expected and len(lines) == 2
+    assert all(head.count("|") == expected.count("|") for head in frameworks.LAYER_HEAD.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "options", [["--device", "cpu"], ["--device", "cpu", "--only", "torchtitan"], ["--only", "layers", "--rounds", "1"]]
+)
+def test_options_that_are_refused(options):
+    with pytest.raises(SystemExit):
+        frameworks.parse(options)
