@@ -28,6 +28,8 @@ What differs from Megatron-Core:
 - The gradient of k_pos_emb is summed over the heads in fp32, by a tree, and then rotated back.
 - fused_single_qkv_rope needs no TransformerEngine. Megatron never tells it rotary_interleaved, nor can it be guessed here.
 
+patch(fuse_norm=True) lets the rotation compute q_layernorm and k_layernorm of SelfAttention, if they are RMS norms.
+
 Not replaced: get_pos_emb_on_this_cp_rank, which cuts tables; mla_rope_apply_raw_ and mla_rope_unapply_raw; what classes,
 closures and default arguments hold already when patch() is called.
 """

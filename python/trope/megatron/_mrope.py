@@ -4,7 +4,7 @@ from .. import pair_axis
 from .. import transformer_engine as _te
 from .._dropin import arguments, check_table, flag, floats, indices, integers, shown
 from .._errors import Error
-from ..torch import rotate
+from ._norms import rotate_normed
 from ._options import _CP, _T, _check_columns, _sequences
 
 
@@ -39,7 +39,7 @@ def _rotate_mrope(t, freqs, shape, mrope_section, interleaved_mrope, fp32_comput
     axes = pair_axis("interleaved" if interleaved_mrope else "sections", mrope_section)
     options.update(pairing="half", angle_columns="pair", rounding="native_f32" if fp32_compute else "native")
     options.update(freqs=freqs[: max(axes) + 1], pair_axis=axes, rotary_dim=2 * freqs.shape[3])
-    return rotate(t, **options).contiguous()
+    return rotate_normed(t, **options).contiguous()
 
 
 @arguments({**_T, "sections": "mrope_section"}, **_MROPE)

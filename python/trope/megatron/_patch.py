@@ -10,13 +10,14 @@ from types import FunctionType, ModuleType
 
 import torch
 
-from .._dropin import shown
+from .._dropin import flag, shown
 from .._errors import Error
 from ._mla import (
     fused_apply_mla_rope_for_kv, fused_apply_mla_rope_for_q, fused_mla_rope_concat, fused_mla_rope_inplace,
     fused_mla_rope_kv_split, fused_mla_rope_out_of_place,
 )  # fmt: skip
 from ._mrope import fused_apply_mrope, fused_apply_mrope_thd
+from ._norms import Fusion
 from ._rope import (
     _apply_rotary_pos_emb_bshd, _apply_rotary_pos_emb_thd, apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb,
     apply_rotary_pos_emb_with_cos_sin, fused_apply_rotary_pos_emb, fused_apply_rotary_pos_emb_thd,
@@ -119,6 +120,7 @@ def _loaded_globals():
 
 
 _active = None
+_NOT_FOUND = "%s must be what patch() finds, not %s: call trope.megatron.patch(), which makes a Patch"
 
 
 class Patch:
@@ -129,13 +131,16 @@ class Patch:
             reading this gives a UserWarning.
         traced: {name of a function: how many calls torch.compile has traced}. Above 0, the function is in compiled code.
         bindings: {(name of a module, name of a global): what it was}.
+        norms: with fuse_norm, {"q_layernorm", "k_layernorm": how many norms rotations have computed}; else empty.
     """
 
-    def __init__(self, originals):
+    def __init__(self, originals, fusion=None):
         if not isinstance(originals, dict) or not set(originals) <= {f for known in _FUNCTIONS.values() for f in known}:
-            message = "originals must be what patch() finds, not %s: call trope.megatron.patch(), which makes a Patch"
-            raise Error(message % shown(originals), "originals")
+            raise Error(_NOT_FOUND % ("originals", shown(originals)), "originals")
+        if fusion is not None and not isinstance(fusion, Fusion):
+            raise Error(_NOT_FOUND % ("fusion", shown(fusion)), "fusion")
         self._calls, self.traced, self.bindings = {}, {}, {}
+        self._fusion, self.norms = fusion, {} if fusion is None else fusion.counts
         self._ours = {
             _count_calls(function, original, self._calls, self.traced): original for function, original in originals.items()
         }
@@ -152,6 +157,11 @@ class Patch:
                     self._bind(module_name, function.__name__, by_name[function.__name__])
         if apply_fused_qkv_rotary_pos_emb in originals:
             self._bind(_ATTENTION, _HAVE_QKV, True)
+        if fusion is not None:
+            self._ours[fusion.apply_module] = fusion.original_apply_module
+            self._bind(_ATTENTION, "apply_module", fusion.apply_module)
+            self.bindings[_ATTENTION, "SelfAttention.forward"] = fusion.original_forward
+            fusion.start()
         _logger.info("%s", self)
 
     @property
@@ -165,8 +175,10 @@ class Patch:
     def _counts(self):
         """The number of calls, in words."""
         traced, calls = sum(self.traced.values()), sum(self._calls.values())
-        return "%d calls" % calls + (
-            ", and those of compiled code, which are not counted (%d traced)" % traced if traced else ""
+        return (
+            "%d calls" % calls
+            + (", and those of compiled code, which are not counted (%d traced)" % traced if traced else "")
+            + (", %d norms" % sum(self.norms.values()) if self.norms else "")
         )
 
     def _bind(self, module_name, name, value):
@@ -185,6 +197,8 @@ class Patch:
                 self._restore(module_name, name, self._ours[value])
         if (_ATTENTION, _HAVE_QKV) in self.bindings:
             self._restore(_ATTENTION, _HAVE_QKV, _ABSENT)
+        if self._fusion is not None:
+            self._fusion.undo()
         _active = None
         counts = ", ".join("%s %d" % item for item in self._calls.items() if item[1])
         _logger.info("undone, after %s: %s", self._counts(), counts or "none")
@@ -213,24 +227,39 @@ class Patch:
         return "; ".join("%s in %s" % (name, ", ".join(modules)) for name, modules in places.items())
 
 
-def patch(*others, **named):
+def patch(*others, fuse_norm=False, **named):
     """Replaces Megatron-Core's RoPE, wherever it has been imported, by the functions of this module.
 
     Modules that are imported later get them from those that are patched. Without TransformerEngine the two functions that
     Megatron has of it, and fused_single_qkv_rope, are there afterwards, so that such configs are valid.
 
+    Arguments:
+        fuse_norm: True: the rotations of SelfAttention compute q_layernorm and k_layernorm, too, which are then not called.
+            Each must be torch.nn.RMSNorm, TransformerEngine's RMSNorm or Megatron's L2Norm. Layers that do not rotate, and
+            inference, call them as before.
     Return:
         a Patch.
     Raises:
         ImportError: there is no Megatron-Core.
         trope.Error: one of its functions has a signature that is not known here, which is named; or it is patched already.
+            With fuse_norm, the forward of an attention raises it if it has another norm, a norm with hooks other than
+            forward pre-hooks, or a subclass's method between norm and rotation.
     """
     global _active
     if others or named:
         given = shown(others[0]) if others else next(iter(named))
-        message = "patch takes no argument, and got %s: it replaces functions in all modules, of any model and config"
+        message = "patch takes no argument but fuse_norm, and got %s: it replaces functions in all modules of Megatron"
         raise Error(message % given, "patch")
+    flag(fuse_norm, "fuse_norm")
     if _active is not None:
         raise Error("patch: Megatron-Core is patched already: undo() that first", "patch")
-    _active = Patch(_find_originals())
+    originals = _find_originals()
+    _active = Patch(originals, _find_fusion() if fuse_norm else None)
     return _active
+
+
+def _find_fusion():
+    attention = _import(_ATTENTION)
+    if attention is None:
+        raise ImportError("%s cannot be imported, which fuse_norm is for" % _ATTENTION)
+    return Fusion(attention)

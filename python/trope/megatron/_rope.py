@@ -12,6 +12,7 @@ from .._dropin import (
 from .._errors import Error
 from ..torch import _is_eager, _same_strides, rotate
 from ._move import _move
+from ._norms import rotate_normed
 from ._options import _CP, _T, _check_columns, _check_rows, _pairing, _sequences
 
 _NOT_GIVEN = "not given"  # max_seqlen of 0.19.2, which has none
@@ -83,7 +84,7 @@ def _rotate(
     _te._check_dims(t, options["layout"], "t")
     options.update(_pairing(rotary_interleaved, mla_rotary_interleaved, mla_output_remove_interleaving))
     options.update(freqs=_table(t, freqs), rotary_dim=freqs.shape[3], mscale=mscale, inverse=inverse, rounding="native")
-    return rotate(t, **options).contiguous()
+    return rotate_normed(t, **options).contiguous()
 
 
 _ROTATION = {

@@ -39,6 +39,11 @@ _OF_TRANSFORMERS = {
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+def default_eps(x):
+    """The eps of torch.nn.RMSNorm without one: that of its arithmetic, and not that of the dtype of x."""
+    return 2.0**-52 if str(x.dtype).endswith("float64") else 2.0**-23
+
+
 def find_norm(i, module, x, spec):
     """The Norm that an RMSNorm module computes of tensors[i], for resolve_norms."""
     name, kind = "norms[%d]" % i, type(module)
@@ -46,8 +51,7 @@ def find_norm(i, module, x, spec):
         raise Error("%s must be a trope.Norm, an RMSNorm module or None, not a %s" % (name, kind.__name__), name)
     if kind is torch.nn.RMSNorm:
         rounding, plus_one, eps = "product", False, module.eps
-        if eps is None:  # torch takes that of its arithmetic, and not that of the dtype of x
-            eps = 2.0**-52 if str(x.dtype).endswith("float64") else 2.0**-23
+        eps = default_eps(x) if eps is None else eps
         count = 1
         for size in module.normalized_shape:
             count *= size
