@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from checks import check_results, random  # noqa: E402
 from dropins import Group  # noqa: E402
+from megatron_layers import make_layer, model_parallel, one_process, run_layer  # noqa: E402
 from refusals import refused  # noqa: E402
 from test_megatron import (  # noqa: E402
     BATCH, DIM, HEADS, LENGTHS, OPTIONS, TOKENS, TOTAL, find_cos_sin, find_rows, formula_of_freqs, make_config, make_cu_seqlens,
@@ -291,64 +292,8 @@ def find_common_angles(rows, batch, mscale):
 
 @pytest.fixture(scope="module")
 def parallel(megatron, tmp_path_factory):
-    """A world of one, and tables on the CPU."""
-    state, cuda = megatron[STATE], torch.cuda.current_device
-    init = "file://%s" % (tmp_path_factory.mktemp("gloo") / "store")
-    torch.distributed.init_process_group("gloo", init_method=init, rank=0, world_size=1)
-    state.initialize_model_parallel()
-    torch.cuda.current_device = lambda: torch.device("cpu")
-    yield state
-    torch.cuda.current_device = cuda
-    state.destroy_model_parallel()
-    torch.distributed.destroy_process_group()
-
-
-class Attention(torch.nn.Module):
-    """Softmax attention without a mask, of the thd or sbhd that it gets."""
-
-    def __init__(self, config, **options):
-        super().__init__()
-
-    def forward(self, q, k, v, *others, **options):
-        k, v = (x.repeat_interleave(q.shape[-2] // x.shape[-2], -2) for x in (k, v))
-        weights = torch.einsum("s...hd,t...hd->...hst", q, k).softmax(-1)
-        return torch.einsum("...hst,t...hd->s...hd", weights, v).flatten(-2)
-
-
-def make_layer(mla, **options):
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer.spec_utils import build_module
-    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
-
-    options = dict(options, num_layers=1, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True)
-    if mla:
-        config = MLATransformerConfig(
-            q_lora_rank=16, kv_lora_rank=16, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=16, rope_type="yarn",
-            rotary_scaling_factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=0.5,
-            add_bias_linear=False, **options,
-        )  # fmt: skip
-    else:
-        config = TransformerConfig(num_query_groups=2, kv_channels=16, **options)
-    spec = get_gpt_layer_local_spec(multi_latent_attention=mla).submodules.self_attention
-    spec.submodules.core_attention = Attention
-    torch.manual_seed(1)
-    return build_module(spec, config=config, layer_number=1)
-
-
-def run_layer(layer, packed, x, emb, dy):
-    """The output, and the gradients of x and of all parameters."""
-    from megatron.core.packed_seq_params import PackedSeqParams
-
-    words = {}
-    if packed:
-        cu = torch.tensor([0, 8, 24], dtype=torch.int32)
-        words["packed_seq_params"] = PackedSeqParams(
-            qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=16, max_seqlen_kv=16
-        )
-    x = x.clone().requires_grad_()
-    y, _ = layer(x, None, rotary_pos_emb=emb, **words)
-    inputs = x, *layer.parameters()
-    return y, *torch.autograd.grad(y, inputs, dy.view(y.shape), allow_unused=True, materialize_grads=True)
+    with one_process(tmp_path_factory.mktemp("gloo") / "store"), model_parallel():
+        yield
 
 
 LAYERS = [

@@ -1,0 +1,120 @@
+"""Attention layers of Megatron-Core on the CPU, in one process or several, for tests of trope.megatron.patch."""
+
+import contextlib
+from unittest import mock
+
+import torch
+
+
+@contextlib.contextmanager
+def one_process(store):
+    """A default group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method="file://%s" % store, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def model_parallel(**sizes):
+    """Megatron's groups of these sizes, and its buffers on the CPU."""
+    from megatron.core import parallel_state as state
+
+    state.initialize_model_parallel(**sizes)
+    of_cpu = dict(current_device=lambda: torch.device("cpu"), current_stream=lambda: None)
+    try:
+        with mock.patch.multiple(torch.cuda, **of_cpu):
+            yield
+    finally:
+        state.destroy_model_parallel()
+
+
+class Attention(torch.nn.Module):
+    """Softmax attention without a mask, of the thd or sbhd that it gets. `seen` is q and k of the last call."""
+
+    def __init__(self, config, **options):
+        super().__init__()
+
+    def forward(self, q, k, v, *others, **options):
+        self.seen = q.detach(), k.detach()
+        k, v = (x.repeat_interleave(q.shape[-2] // x.shape[-2], -2) for x in (k, v))
+        weights = torch.einsum("s...hd,t...hd->...hst", q, k).softmax(-1)
+        return torch.einsum("...hst,t...hd->s...hd", weights, v).flatten(-2)
+
+
+def make_layer(mla=False, norm=None, **options):
+    """A self-attention. norm: the class of q_layernorm and k_layernorm, if it is not Megatron's own of these options."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.spec_utils import build_module
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    of_spec = {name: options[name] for name in ("qk_layernorm", "qk_l2_norm", "normalization") if name in options}
+    options = dict(options, num_layers=1, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True)
+    if mla:
+        config = MLATransformerConfig(
+            q_lora_rank=16, kv_lora_rank=16, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=16, rope_type="yarn",
+            rotary_scaling_factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=0.5,
+            add_bias_linear=False, **options,
+        )  # fmt: skip
+    else:
+        config = TransformerConfig(kv_channels=16, **{"num_query_groups": 2, **options})
+    spec = get_gpt_layer_local_spec(multi_latent_attention=mla, **of_spec).submodules.self_attention
+    spec.submodules.core_attention = Attention
+    if norm is not None and (options.get("qk_layernorm") or options.get("qk_l2_norm")):
+        spec.submodules.q_layernorm = spec.submodules.k_layernorm = norm
+    torch.manual_seed(1)
+    return build_module(spec, config=config, layer_number=1)
+
+
+class Model(torch.nn.Module):
+    """What Megatron needs of a model: a config, and names of parameters."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.self_attention, self.config, self.share_embeddings_and_output_weights = layer, layer.config, False
+
+
+def pack():
+    """The parameters of a packed batch of 24 tokens."""
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    cu = torch.tensor([0, 8, 24], dtype=torch.int32)
+    return PackedSeqParams(qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=16, max_seqlen_kv=16)
+
+
+def run_layer(layer, packed, x, emb, dy):
+    """The output, and the gradients of x and of all parameters that require one."""
+    words = dict(packed_seq_params=pack()) if packed else {}
+    x = x.clone().requires_grad_()
+    y, _ = layer(x, None, rotary_pos_emb=emb, **words)
+    inputs = x, *[p for p in layer.parameters() if p.requires_grad]
+    return y, *torch.autograd.grad(y, inputs, dy.view(y.shape), allow_unused=True, materialize_grads=True)
+
+
+def randomize(layer):
+    """The layer, with random weights of the norms of q and k."""
+    generator = torch.Generator().manual_seed(5)
+    for norm in (layer.q_layernorm, layer.k_layernorm):
+        weight = getattr(norm, "weight", None)
+        if weight is not None:
+            weight.data.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+    return layer
+
+
+class NormOfTE(torch.nn.Module):
+    """TransformerEngine's RMSNorm, by its formula."""
+
+    def __init__(self, hidden_size, config, eps):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.ones(hidden_size)), eps
+        self.weight.sequence_parallel = config.sequence_parallel
+        self.zero_centered_gamma = config.layernorm_zero_centered_gamma
+
+    def forward(self, x):
+        real = torch.promote_types(x.dtype, torch.float32)
+        weight, y = self.weight.to(real) + self.zero_centered_gamma, x.to(real)
+        return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps) * weight).to(self.weight.dtype)
+
+
+NormOfTE.__name__, NormOfTE.__module__ = "RMSNorm", "transformer_engine.pytorch.module.rmsnorm"
