@@ -17,6 +17,7 @@ from . import torch as _rotations
 from ._dropin import check_tables, refuse_gradient, refuse_inference_tensor, rename, shown
 from ._dropin import tensor as check_tensor
 from ._errors import Error
+from ._fused_norms import Deferred, Lazy, postpone, postpones_rotations, settle, take_norms
 from .torch._launch import refuse_transforms
 
 _compiles = torch.compiler.is_compiling
@@ -49,15 +50,15 @@ class Recipe:
     forms: dict
     roundings: dict
 
-    def rotate(self, tensors, tables, unsqueeze_dim, names=("q", "k"), table_names=("cos", "sin")):
-        """A list or tuple of new tensors. The names are those of the tensors and tables."""
+    def rotate(self, tensors, tables, unsqueeze_dim, names=("q", "k"), table_names=("cos", "sin"), norms=None):
+        """A list or tuple of new tensors. The names are those of the tensors and tables. norms: as in take_norms."""
         q, table = tensors[0], tables[0]
         form, dtypes = (q.dim(), table.dim(), unsqueeze_dim), (q.dtype, table.dtype)
         if form not in self.forms or dtypes not in self.roundings:
             given = names[0], q.dtype, list(q.shape), table.dtype, list(table.shape), unsqueeze_dim
             raise Error(_NOT_TRIED % "%s %s %s with tables %s %s and unsqueeze_dim %s" % given, names[0])
         layout, one = self._find_layout(self.forms[form], q, table)
-        dtype, rounding = self.roundings[dtypes]
+        dtype, rounding = self.find_dtype(q, table)
         cos, sin = self._columns(tables, one, q, names[0], table_names)
         rows, width = cos.shape[-2], self.width(table.shape[-1])
         if width < 2 or width % 2:
@@ -72,17 +73,24 @@ class Recipe:
                 message = "%s is of %d rows for %d elements of a head, and %s is %s (%s)"
                 to_blame = table_names[0] if x is q else name
                 raise Error(message % (table_names[0], rows, width, name, list(shape), layout), to_blame)
+        if norms:
+            tensors, norms = take_norms(tensors, norms, layout, dtype == q.dtype)
         if dtype != q.dtype:
-            if torch.is_autocast_enabled(q.device.type) and torch.get_autocast_dtype(q.device.type) == q.dtype:
-                rounding = "native_f32"
-            else:
-                tensors = [x.to(dtype) for x in tensors]
+            tensors = [x.to(dtype) for x in tensors]
         offset = tuple([x.shape[-1] - width for x in tensors]) if self.trailing else 0
         rotated = _rotations.rotate(
             *tensors, layout=layout, cos=cos, sin=sin, rounding=rounding, rotary_dim=width, rotary_offset=offset,
-            **self.options
+            norms=norms, **self.options
         )  # fmt: skip
         return rotated if len(tensors) > 1 else (rotated,)
+
+    def find_dtype(self, q, table):
+        """(dtype of the result, rounding) for dtypes that are known. Under autocast the dtype is that of q."""
+        dtype, rounding = self.roundings.get((q.dtype, table.dtype), (None, None))
+        if dtype not in (None, q.dtype) and torch.is_autocast_enabled(q.device.type):
+            if torch.get_autocast_dtype(q.device.type) == q.dtype:
+                return q.dtype, "native_f32"
+        return dtype, rounding
 
     def _find_layout(self, choices, q, table):
         """The (layout, dimension of the tables that must be 1) that the shapes fit, else the first, which is then refused."""
@@ -470,11 +478,11 @@ class Rotary:
     def _rotate_by(self, recipe):
         """A function like _call: what the arrangement makes of the recipe."""
 
-        def rotate(tensors, tables, unsqueeze_dim, more):
+        def rotate(tensors, tables, unsqueeze_dim, more, norms=None):
             def turn(tensors, tables, first=0, table_names=None):
                 names, table_names = self.tensors[first:], table_names or self.tables
                 try:
-                    return recipe.rotate(tensors, tables, unsqueeze_dim, names, table_names)
+                    return recipe.rotate(tensors, tables, unsqueeze_dim, names, table_names, norms)
                 except Error as error:
                     renamed = {"tensors[%d]" % i: name for i, name in enumerate(names)}
                     raise rename(error, {**renamed, **dict(zip(("cos", "sin"), table_names))}) from None
@@ -515,16 +523,39 @@ class Rotary:
                 if not self.without_k:
                     raise Error("%s must be a torch tensor, not None" % tensors[-1], tensors[-1])
                 tensors.pop()
+            given, norms = self._take_deferred(given, tensors)
             for name in (*tensors, *self.tables):
                 _check_argument(given[name], name)
             unsqueeze_dim = given.get("unsqueeze_dim")
             if "unsqueeze_dim" in given and type(unsqueeze_dim) is not int:
                 raise Error("unsqueeze_dim must be an integer, not %s" % shown(unsqueeze_dim), "unsqueeze_dim")
             arrays, tables = [given[name] for name in tensors], [given[name] for name in self.tables]
-            rotated = rotate(arrays, tables, unsqueeze_dim, {name: given[name] for name in self.more})
+            more = {name: given[name] for name in self.more}
+            if self._is_postponed(arrays[0], tables[0]):
+                rotated = postpone(lambda norms: rotate(arrays, tables, unsqueeze_dim, more, norms), arrays, tables)
+            else:
+                rotated = rotate(arrays, tables, unsqueeze_dim, more, norms)
         except RuntimeError as error:
             refuse_inference_tensor(error, given)
             raise
         if no_k and self.without_k == "q, None":
             return rotated[0], None
         return tuple(rotated) if len(rotated) > 1 else rotated[0]
+
+    def _is_postponed(self, q, table):
+        """Whether the call waits for the norm behind it, which is of the dtype of q."""
+        return postpones_rotations() and self.takes_norms and self.recipe.find_dtype(q, table)[0] == q.dtype
+
+    def _take_deferred(self, given, names):
+        """({parameter: argument}, which are tensors, and the Deferred or None of each tensor, or None)."""
+        if not any([isinstance(value, Lazy) for value in given.values()]):
+            return given, None
+        if not self.takes_norms:
+            return {name: settle(value) for name, value in given.items()}, None
+        norms = [given[name] if isinstance(given[name], Deferred) else None for name in names]
+        return {name: value.x if isinstance(value, Deferred) else settle(value) for name, value in given.items()}, norms
+
+    @property
+    def takes_norms(self):
+        """Whether all tokens of its tensors turn, which a norm is for."""
+        return self.arrange is _all_tokens

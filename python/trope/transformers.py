@@ -1,6 +1,7 @@
 """The rotary functions of Hugging Face transformers, through trope.torch.rotate: one call for q and k, with eager's bits.
 
     handle = trope.transformers.patch(model)       # and all models of its classes, until handle.undo(); a context manager
+    handle = trope.transformers.patch(model, fuse_norm=True)  # with the RMS norms of q and k
     python -m trope.transformers CONFIG            # what that does to the model of a config.json, or why it is refused
 
 patch(model) replaces functions of modules, so it changes all models of the same classes in this process: handle.classes
@@ -18,6 +19,11 @@ are cast to float32 first. Where 16-bit q is multiplied by float32 tables as it 
 eager rounds both terms of a gradient to 16 bits and adds them in 16 bits; here their sum is rounded, once. docs/frameworks.md
 lists these models. A gradient lies in memory as the upstream one, eager's mostly in the order of its shape: what PyTorch sums
 up over it, such as the gradient of a norm's weight in Gemma 4, may come in another order.
+
+patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py says how). Such
+a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in the last bits of
+float32. A rare element of q and k then differs by one rounding. docs/frameworks.md has the bounds of logits and gradients, and
+lists which models are fused.
 
 Most functions give float32 for 16-bit q and float32 tables, which is what they get under torch.autocast. There the result
 is rounded to the dtype of q at the store, in half of the memory. Matrix products and attention round what they read to the
@@ -41,7 +47,10 @@ import torch as _torch
 
 from ._dropin import shown as _shown
 from ._errors import Error
+from ._fused_norms import Fusion as _Fusion
+from ._fused_norms import norms_of as _norms_of
 from ._recipes import Rotary as _Rotary
+from ._values import flag as _flag
 
 __all__ = ["Patch", "patch"]
 
@@ -113,10 +122,10 @@ class _Search:
             if self._is_held(getattr(member, "__func__", member)):
                 raise Error(_HELD % (_name_of(cls), name), "model")
         for name, method in _methods_of(vars(cls)):
-            if isinstance(method, _types.FunctionType) and not self._visit(method) and _NAME.search(name):
+            if isinstance(method, _types.FunctionType) and not self.visit(method) and _NAME.search(name):
                 self._refused["%s.%s" % (_name_of(cls), name)] = " is a method that rotates by itself"
 
-    def _visit(self, function):
+    def visit(self, function):
         """Whether a function reaches one that is known."""
         if function not in self._reaches:
             self._reaches[function] = False
@@ -134,7 +143,7 @@ class _Search:
                 message = "%s is called by a module that sys.modules does not have (%s): it cannot be replaced there"
                 raise Error(message % (where, space["__name__"]), "model")
             return self._ask(value, where)
-        return _is_plain(value, function) and self._visit(value)
+        return _is_plain(value, function) and self.visit(value)
 
     def _ask(self, function, where):
         """Whether it is known, or does its work by one that is (Gemma 4's for images, part by part of a head)."""
@@ -145,14 +154,70 @@ class _Search:
             try:
                 self.found[function] = _Rotary(function, where)
             except Error as error:
-                if not (isinstance(function, _types.FunctionType) and self._visit(function)):
+                if not (isinstance(function, _types.FunctionType) and self.visit(function)):
                     self._refused[where] = ": %s" % error
         return True
+
+
+# ---- Norms that rotations compute ----
+
+
+def _forward_of(cls):
+    """What a class itself defines, without decorators, or None."""
+    return _inspect.unwrap(vars(cls)["forward"]) if "forward" in vars(cls) else None
+
+
+def _find_fusions(model, search):
+    """The _Fusion of each class of attentions in the model that normalises q or k."""
+    found, refused = {}, {}
+    for place, module in model.named_modules():
+        cls = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
+        function = _forward_of(cls)
+        if not isinstance(function, _types.FunctionType) or function in refused:
+            continue
+        norms = [name for name in _norms_of(function) if isinstance(getattr(module, name, None), _torch.nn.Module)]
+        if not norms or not search.visit(function):
+            continue
+        try:
+            if function not in found:
+                found[function] = _start_fusion(cls, function, search)
+            found[function].add(module, norms, place)
+        except Error as error:
+            refused[function] = error
+    for function, fusion in found.items():
+        try:
+            fusion.read_forward()
+        except Error as error:
+            refused.setdefault(function, error)
+    if refused:
+        raise Error("fuse_norm: %s" % "; ".join(map(str, refused.values())), "fuse_norm")
+    if not found:
+        message = "fuse_norm: no attention of %s normalises q and k before it rotates them"
+        raise Error(message % _name_of(type(model)), "fuse_norm")
+    return found
+
+
+def _start_fusion(cls, function, search):
+    """A _Fusion whose norms are yet to be added."""
+    where = _name_of(cls)
+    named = {name: space.get(name) for space, name in _named_by(function) if callable(space.get(name))}
+    rotaries = {name: _patched.get(value) or search.found.get(value) for name, value in named.items()}
+    rotaries = {name: rotary for name, rotary in rotaries.items() if rotary is not None}
+    if not rotaries:
+        raise Error("%s rotates in another function than its forward" % where, "fuse_norm")
+    for rotary in rotaries.values():
+        if not rotary.takes_norms:
+            raise Error("%s: %s leaves tokens out, or takes other rows for k" % (where, rotary.where), "fuse_norm")
+    if [each for each in _all_classes() if _forward_of(each) is function] != [cls]:
+        raise Error("%s.forward is a method of other classes, too" % where, "fuse_norm")
+    known = _fusions[function].kinds if function in _fusions else {}
+    return _Fusion(cls, where, function, rotaries, dict(known))
 
 
 # ---- Patching ----
 
 _patched = {}  # _Rotary by original and by replacement
+_fusions = {}  # _Fusion by the function of a forward
 _lock = _threading.Lock()
 
 
@@ -163,6 +228,17 @@ def _rebind(replacements):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if id(value) in by_id:
                 setattr(module, name, by_id[id(value)])
+
+
+def _all_classes():
+    """The classes of torch.nn.Module that exist."""
+    found, left = {}, [_torch.nn.Module]
+    while left:
+        cls = left.pop()
+        if cls not in found:
+            found[cls] = True
+            left.extend(cls.__subclasses__())
+    return list(found)
 
 
 def _classes_of(functions):
@@ -181,13 +257,30 @@ def _classes_of(functions):
         members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
         return any(isinstance(method, _types.FunctionType) and visit(method) for _, method in _methods_of(members))
 
-    found, left = {}, [_torch.nn.Module]
-    while left:
-        cls = left.pop()
-        if cls not in found:
-            left.extend(cls.__subclasses__())
-            found[cls] = not cls.__module__.startswith("torch.") and calls_one(cls)
-    return [cls for cls in found if found[cls]]
+    return [cls for cls in _all_classes() if not cls.__module__.startswith("torch.") and calls_one(cls)]
+
+
+def _hold(fusions):
+    """Installs what is not installed yet. The _Fusion of each that is."""
+    held = []
+    for fusion in fusions:
+        installed = _fusions.setdefault(fusion.function, fusion)
+        if installed.handles and installed.kinds != fusion.kinds:
+            installed.remove()
+            installed.kinds = fusion.kinds
+            installed.install()
+        elif not installed.handles:
+            installed.install()
+        installed.handles += 1
+        held.append(installed)
+    return held
+
+
+def _release(fusions):
+    for fusion in fusions:
+        fusion.handles -= 1
+        if not fusion.handles:
+            _fusions.pop(fusion.function).remove()
 
 
 class Patch:
@@ -199,26 +292,40 @@ class Patch:
         traced: how many calls torch.compile (or torch.export) has traced. Above 0, what is patched is in compiled code.
         classes: the names of the classes whose models are patched: all that exist, and have a method that calls one of its
             functions. () after undo, but for functions that another Patch has as well.
+        fused: with fuse_norm, how many norms of q and k rotations have computed. It counts as calls does. The repr also says how
+            many of them the modules have computed themselves, for example in layers that do not rotate.
     """
 
-    def __init__(self, rotaries):
-        if not isinstance(rotaries, list) or not all(isinstance(rotary, _Rotary) for rotary in rotaries):
-            message = (
-                "rotaries must be what patch() finds, not %s: call trope.transformers.patch(model), which makes a Patch"
-            )
-            raise Error(message % _shown(rotaries), "rotaries")
+    def __init__(self, rotaries, fusions=()):
+        for name, given, kind in (("rotaries", rotaries, _Rotary), ("fusions", fusions, _Fusion)):
+            if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
+                message = "%s must be what patch() finds, not %s: call trope.transformers.patch(model), which makes a Patch"
+                raise Error(message % (name, _shown(given)), name)
         self._rotaries = [(rotary, rotary.calls) for rotary in rotaries]
-        self._ended = None
+        self._fusions = [(fusion, fusion.fused, fusion.own) for fusion in fusions]
+        self._ended = self._norms_ended = None
 
     def _counts(self):
         """(calls, traced calls) of each function. Code that was compiled for an earlier Patch of it runs in this one, too."""
         return self._ended or [(rotary.calls - before, rotary.traced) for rotary, before in self._rotaries]
 
+    def _norms(self):
+        """(norms that rotations have computed, norms that modules have) of each class of attentions."""
+        return self._norms_ended or [(each.fused - fused, each.own - own) for each, fused, own in self._fusions]
+
+    def _warn(self, name):
+        if self.traced:
+            message = "%s counts no calls of compiled code, and torch.compile has traced %d calls (traced)"
+            _warnings.warn(message % (name, self.traced), stacklevel=3)
+
+    @property
+    def fused(self):
+        self._warn("fused")
+        return sum(fused for fused, _ in self._norms())
+
     @property
     def calls(self):
-        if self.traced:
-            message = "calls counts no calls of compiled code, and torch.compile has traced %d calls (traced)"
-            _warnings.warn(message % self.traced, stacklevel=2)
+        self._warn("calls")
         return sum(calls for calls, _ in self._counts())
 
     @property
@@ -235,7 +342,8 @@ class Patch:
         with _lock:
             if self._ended:
                 return
-            self._ended, free = self._counts(), {}
+            self._ended, self._norms_ended, free = self._counts(), self._norms(), {}
+            _release([fusion for fusion, _, _ in self._fusions])
             for rotary, _ in self._rotaries:
                 rotary.handles -= 1
                 if not rotary.handles:
@@ -254,6 +362,8 @@ class Patch:
         for (rotary, _), (calls, traced) in zip(self._rotaries, self._counts()):
             compiled = ", and those of compiled code, which are not counted (%d traced)" % traced if traced else ""
             lines.append("%s: %s: %d calls%s" % (rotary.where, rotary.recipe, calls, compiled))
+        for (fusion, _, _), (fused, own) in zip(self._fusions, self._norms()):
+            lines.append("%s: %d norms fused, %d by their modules" % (fusion, fused, own))
         return "\n".join(lines)
 
 
@@ -271,7 +381,7 @@ def _refuse_model(model):
     raise Error("model must be %s, %s" % (what, hint), "model")
 
 
-def patch(model):
+def patch(model, fuse_norm=False):
     """Replaces the rotary functions of a model, and with it of all models in this process whose classes call them.
 
     The functions are replaced in all modules of Python that have them; classes of the result names these classes. The model
@@ -282,22 +392,30 @@ def patch(model):
 
     Arguments:
         model: a torch.nn.Module of transformers, on any device (meta, too). It is not changed.
+        fuse_norm: True: the rotation also computes the RMS norms of q and k, in all attentions of the model, before or after it.
+            False: norms are not touched.
     Return:
         a Patch
     Raises:
         trope.Error: names all functions that no options of rotate have the bits of, or says that the model calls none; then
-            nothing has been patched. In a call: dtypes, layouts or shapes that the function was not tried with.
+            nothing has been patched. With fuse_norm, names all attentions whose norms cannot be fused. In a call: dtypes,
+            layouts or shapes that the function was not tried with, or hooks of a norm that is fused.
     """
     if not isinstance(model, _torch.nn.Module):
         _refuse_model(model)
+    _flag(fuse_norm, "fuse_norm")
     with _lock:
-        rotaries = list(_Search(model).found.values())
+        search = _Search(model)
+        rotaries = list(search.found.values())
+        fusions = _find_fusions(model, search) if fuse_norm else {}
         _rebind({rotary.original: rotary.replacement for rotary in rotaries})
         for rotary in rotaries:
             _patched[rotary.original] = _patched[rotary.replacement] = rotary
             rotary.handles += 1
-    _logger.info("patched %s", "; ".join("%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries))
-    return Patch(rotaries)
+        held = _hold(fusions.values())
+    what = ["%s (%s)" % (rotary.where, rotary.recipe) for rotary in rotaries] + [str(fusion) for fusion in held]
+    _logger.info("patched %s", "; ".join(what))
+    return Patch(rotaries, held)
 
 
 # ---- The command line ----
@@ -322,16 +440,22 @@ def main(arguments=None):
     """What trope.transformers.patch does to the model of a config, a line a function; or why nothing, and exit status 1."""
     parser = _argparse.ArgumentParser(prog="python -m trope.transformers", description=main.__doc__)
     parser.add_argument("config", help="a config.json, or its folder")
-    path = parser.parse_args(arguments).config
+    parser.add_argument("--fuse-norm", action="store_true", help="with the norms of q and k that rotations would compute")
+    given = parser.parse_args(arguments)
+    path = given.config
     if not _os.path.exists(path):
         parser.error("there is no %s" % path)
     try:
-        rotaries = _Search(_make_model(path)).found.values()
+        model = _make_model(path)
+        search = _Search(model)
+        fusions = _find_fusions(model, search) if given.fuse_norm else {}
     except Exception as error:
         print("%s: %s" % (path, error), file=_sys.stderr)
         return 1
-    for rotary in rotaries:
+    for rotary in search.found.values():
         print("%s: %s" % (rotary.where, rotary.recipe))
+    for fusion in fusions.values():
+        print(fusion)
     return 0
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def seed():
     torch.manual_seed(7)
     yield
-    assert not patches._patched, "a test left something patched"
+    assert not patches._patched and not patches._fusions, "a test left something patched"
 
 
 def modeling(name):

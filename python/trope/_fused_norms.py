@@ -1,0 +1,509 @@
+"""Norms of q and k that a rotation computes, for trope.transformers.patch(model, fuse_norm=True).
+
+An attention of transformers calls self.q_norm(x), and passes the result to a rotary function. While it is fused, the code of
+its forward calls a method in the place of q_norm, which normalises nothing: it returns a Deferred, which stands for the norm of
+x. The replacement of the rotary function takes x and a trope.Norm from it. Views of a Deferred are Deferred. Everything else
+that reads it gets the result of the module. So an attention that does not rotate, or that changes q before the rotation,
+computes what it always did.
+
+Where the norm comes after the rotation (HunYuan, Llama 4), the rotary function returns Turned, which stands for the rotation. The
+method in the place of q_norm notes the norm there. The first operation that reads q or k makes the call.
+
+A Kind says how a class of modules normalises. It is asked, as rotary functions are: the module gets small random tensors, and
+its results must have the bits of a formula that trope.Norm has.
+"""
+
+import ast
+import copy
+import functools
+import inspect
+import itertools
+import re
+import textwrap
+import threading
+from typing import NamedTuple
+
+import torch
+
+from ._errors import Error
+from ._norms import Norm
+from ._spec import DIMS
+
+_compiles = torch.compiler.is_compiling
+_NAME = re.compile(r"(q|k|qk|query|key|q_b|kv)_?(layer_?)?norm")  # of modules that normalise what rotates
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PREFIX = "_trope_fused_"
+
+
+# ---- Asking a module ----
+
+
+class Kind(NamedTuple):
+    """
+    cls, has_weight: what the modules are
+    rounding, plus_one: of trope.Norm
+    eps: the name of the attribute that has it
+    mixes: whether a module with a float32 weight gives 16-bit results for 16-bit x
+    """
+
+    cls: type
+    has_weight: bool
+    rounding: str
+    plus_one: bool
+    eps: str
+    mixes: bool = False
+
+    def is_of(self, module):
+        return type(module) is self.cls and _has_weight(module) == self.has_weight
+
+    def fits(self, module, x):
+        """Whether trope.Norm computes what the module does of x, in the dtype of x. Modules normalise float64 in float32."""
+        if not self.is_of(module) or x.dtype == torch.float64:
+            return False
+        return (
+            not self.has_weight or module.weight.dtype == x.dtype or (self.mixes and module.weight.dtype == torch.float32)
+        )
+
+    def norm(self, module, scope, order):
+        """The trope.Norm of a module."""
+        weight, rounding = (module.weight, self.rounding) if self.has_weight else (None, None)
+        eps = getattr(module, self.eps)
+        return Norm(weight, eps=eps, plus_one=self.plus_one, scope=scope, order=order, rounding=rounding)
+
+    def formula(self, x, weight, eps, root):
+        """What trope.Norm computes, with eager's rstd."""
+        normed = x.float() * root(x.float().pow(2).mean(-1, keepdim=True) + eps)
+        if weight is None:
+            return normed.to(x.dtype)
+        if self.rounding == "twice":
+            return normed.to(x.dtype) * weight
+        return (normed * (1.0 + weight.float() if self.plus_one else weight.float())).to(x.dtype)
+
+    def __str__(self):
+        words = ["rounds " + self.rounding] if self.has_weight else ["without a weight"]
+        return ", ".join(["%s %s" % (self.cls.__name__, words[0])] + ["1 + weight"] * self.plus_one)
+
+
+_ROOTS = torch.rsqrt, lambda x: x.pow(-0.5), lambda x: 1 / x.sqrt()
+
+
+def _has_weight(module):
+    return module._parameters.get("weight") is not None
+
+
+def ask(module, where):
+    """The Kind of a module, on any device."""
+    has_weight = _has_weight(module)
+    others = [name for name, p in module.named_parameters() if name != "weight"]
+    names = [name for name, value in vars(module).items() if type(value) is float and value > 0]
+    cls = type(module)
+    choices = [("twice", False), ("product", False), ("product", True)] if has_weight else [("product", False)]
+    if not others and len(list(module.children())) == 0 and (not has_weight or module.weight.dim() == 1):
+        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+            for (rounding, plus_one), eps, root in itertools.product(choices, names, _ROOTS):
+                kind = Kind(cls, has_weight, rounding, plus_one, eps)
+                if all([_agrees(kind, module, root, *dtypes) for dtypes in _DTYPES]):
+                    return kind._replace(mixes=_agrees(kind, module, root, torch.bfloat16, torch.float32))
+    message = "%s is a %s, which is no RMS norm that trope.Norm has the bits of"
+    raise Error(message % (where, cls.__name__), "fuse_norm")
+
+
+_DTYPES = [(dtype, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+
+
+def _agrees(kind, module, root, dtype, weight_dtype):
+    """Whether a formula has the bits of a module of the same class and settings, and nearly its gradients."""
+    size, eps = module.weight.numel() if kind.has_weight else 64, getattr(module, kind.eps)
+    generator = torch.Generator().manual_seed(7)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator, device="cpu")
+
+    # Rows in which eps is most of the mean, some of it and almost nothing.
+    scales = torch.tensor([1, 8, 64, eps**0.5, 2 * eps**0.5, eps**0.5 / 8], device="cpu")
+    x = (random(6, size) * scales[:, None]).to(dtype).requires_grad_()
+    dy = random(6, size).to(dtype)
+    weight = torch.nn.Parameter((1 + random(size) / 4).to(weight_dtype)) if kind.has_weight else None
+    inputs = [x] + [weight] * kind.has_weight
+    own = copy.copy(module)
+    own._parameters = {"weight": weight} if kind.has_weight else {}
+    try:
+        with torch.enable_grad():
+            y, wanted = type(module).forward(own, x), kind.formula(x, weight, eps, root)
+        if y.dtype != dtype or not torch.equal(y, wanted):
+            return False
+        gradients = [torch.autograd.grad(each, inputs, dy) for each in (y, wanted)]
+    except Exception:
+        return False
+    return all([(d - right).norm() <= 0.02 * right.norm() for d, right in zip(*gradients)])
+
+
+# ---- What stands for a result ----
+
+
+class _Calls(threading.local):
+    """attention: the _Call of the fused attention that runs in this thread, or None."""
+
+    attention = None
+
+
+_calls = _Calls()
+
+
+class _Call:
+    """A call of a fused attention. pending: what it has put off."""
+
+    def __init__(self, fusion):
+        self.fusion, self.pending = fusion, []
+
+
+def postpones_rotations():
+    """Whether a rotation is put off until the norm behind it is known."""
+    return _calls.attention is not None and _calls.attention.fusion.is_after
+
+
+class Lazy:
+    """Stands for a tensor, which `own` makes. x: a tensor of its shape, dtype and device."""
+
+    shape = property(lambda self: self.x.shape)
+    dtype = property(lambda self: self.x.dtype)
+    device = property(lambda self: self.x.device)
+
+    def size(self, *dim):
+        return self.x.size(*dim)
+
+    def dim(self):
+        return self.x.dim()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.own(), name)
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        args, kwargs = torch.utils._pytree.tree_map(settle, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def settle(value):
+    """A value, which is a tensor if it stood for one."""
+    return value.own() if isinstance(value, Lazy) else value
+
+
+_OPERATORS = """
+    abs add and bool contains div eq float floordiv ge getitem gt iadd iand idiv ifloordiv ilshift imod imul index int invert ior
+    ipow irshift isub iter itruediv ixor le len lshift lt matmul mod mul ne neg or pos pow radd rand rdiv rfloordiv rlshift
+    rmatmul rmod rmul ror rpow rrshift rshift rsub rtruediv rxor setitem sub truediv xor
+"""
+
+
+def _operator(name):
+    return lambda self, *others: getattr(self.own(), name)(*map(settle, others))
+
+
+for _name in _OPERATORS.split():
+    setattr(Lazy, "__%s__" % _name, _operator("__%s__" % _name))
+Lazy.__hash__ = object.__hash__
+
+
+class _Versions:
+    """Notices what writes to tensors between now and check, in eager calls."""
+
+    def __init__(self, tensors, fusion):
+        self.fusion = fusion
+        self.tensors = [] if _compiles() else [(x, x._version) for x in tensors if not x.is_inference()]
+
+    def check(self):
+        if any([x._version != version for x, version in self.tensors]):
+            message = "fuse_norm: %s: a tensor that is to be normalised and rotated was written to before that"
+            raise Error(message % self.fusion.where, "fuse_norm")
+
+
+class _Norm:
+    """A norm of x before the rotation. is_read: whether a rotation has computed it, or the module (result)."""
+
+    def __init__(self, fusion, name, module, x):
+        self.fusion, self.name, self.module, self.x = fusion, name, module, x
+        self.is_read, self.result, self.versions = False, None, _Versions([x], fusion)
+
+    def run(self):
+        """The result of the module."""
+        if self.result is None:
+            self.versions.check()
+            self.fusion.count(own=1)
+            self.is_read, self.result = True, self.module(self.x)
+        return self.result
+
+
+class Deferred(Lazy):
+    """A view of the result of a _Norm.
+
+    x: the same view of the norm's input
+    steps: the (method, arguments) that made the view
+    heads: the dimension of the heads, if the norm is over all heads of a token, and a view has split them; else None
+    """
+
+    def __init__(self, pending, x, steps=(), heads=None):
+        self.pending, self.x, self.steps, self.heads = pending, x, steps, heads
+
+    def own(self):
+        """The tensor, normalised by the module."""
+        y = self.pending.run()
+        for name, arguments in self.steps:
+            y = getattr(y, name)(*arguments)
+        return y
+
+    def take(self, layout):
+        """(x, its trope.Norm) for a rotation, or (the tensor, None) if the rotation cannot compute the norm."""
+        pending = self.pending
+        if pending.result is not None or self.heads not in (None, DIMS[layout].heads):
+            return self.own(), None
+        pending.versions.check()
+        pending.is_read = True
+        pending.fusion.count(fused=1)
+        scope = "head" if self.heads is None else "token"
+        return self.x, pending.fusion.kinds[pending.name].norm(pending.module, scope, "before")
+
+    def view(self, *shape):
+        try:
+            x = self.x.view(*shape)
+        except RuntimeError:  # the strides of the norm's result may allow it
+            return self.own().view(*shape)
+        if x.shape == self.x.shape and x.dtype == self.x.dtype:
+            heads = self.heads
+        elif self.heads is None and x.dim() > 1 and x.shape[:-2] == self.x.shape[:-1]:
+            heads = x.dim() - 2
+        else:
+            return self.own().view(*shape)
+        return Deferred(self.pending, x, self.steps + (("view", shape),), heads)
+
+    def transpose(self, first, second):
+        dims = self.x.dim()
+        swapped = {first % dims: second % dims, second % dims: first % dims}
+        if dims - 1 in swapped:
+            return self.own().transpose(first, second)
+        heads = None if self.heads is None else swapped.get(self.heads, self.heads)
+        return Deferred(
+            self.pending, self.x.transpose(first, second), self.steps + (("transpose", (first, second)),), heads
+        )
+
+
+class _Rotation:
+    """A rotation whose results may be normalised: rotate(the tensors that turn, the _After or None of each) gives them.
+
+    norms: the _After of each tensor that has been normalised
+    results: of the rotation with these norms, once something has read one
+    """
+
+    def __init__(self, rotate, tensors, tables):
+        self.fusion, self.rotate, self.tensors = _calls.attention.fusion, rotate, tensors
+        self.norms, self.results, self.name = [None] * len(tensors), None, "the rotation"
+        self.versions = _Versions([*tensors, *tables], self.fusion)
+        _calls.attention.pending.append(self)
+
+    is_read = property(lambda self: self.results is not None)
+
+    def run(self, i, normed):
+        """Result i, normalised or not."""
+        self.versions.check()
+        if self.results is None:
+            self.fusion.count(fused=sum([norm is not None for norm in self.norms]))
+            self.results = self.rotate(self.norms)
+        if normed == (self.norms[i] is not None):
+            return self.results[i]
+        return self.rotate([None] * len(self.tensors))[i]
+
+
+class Turned(Lazy):
+    """Result i of a _Rotation, normalised or not. x: the tensor that turns."""
+
+    def __init__(self, rotation, i, normed=False):
+        self.rotation, self.i, self.normed, self.x = rotation, i, normed, rotation.tensors[i]
+
+    def own(self):
+        return self.rotation.run(self.i, self.normed)
+
+    def normalise(self, kind, module):
+        """The norm of it, by the rotation or, if that is too late, by the module."""
+        rotation, i = self.rotation, self.i
+        if rotation.is_read or self.normed or rotation.norms[i] is not None:
+            rotation.fusion.count(own=1)
+            return module(self.own())
+        rotation.norms[i] = _After(self.x, kind.norm(module, "head", "after"))
+        return Turned(rotation, i, True)
+
+
+class _After:
+    """A norm behind the rotation of x, for take_norms."""
+
+    def __init__(self, x, norm):
+        self.x, self.norm = x, norm
+
+    def take(self, layout):
+        return self.x, self.norm
+
+
+def postpone(rotate, tensors, tables):
+    """What stands for the results of a rotation. rotate: see _Rotation."""
+    rotation = _Rotation(rotate, tensors, tables)
+    return [Turned(rotation, i) for i in range(len(tensors))]
+
+
+def take_norms(tensors, norms, layout, is_exact):
+    """(tensors, the trope.Norm or None of each) for a rotation. norms: the Deferred or _After of each tensor, or None. is_exact:
+    whether the rotation reads the tensors in their own dtype."""
+    taken = [
+        (x, None) if norm is None else norm.take(layout) if is_exact else (norm.own(), None)
+        for x, norm in zip(tensors, norms)
+    ]
+    return [x for x, _ in taken], [norm for _, norm in taken]
+
+
+# ---- An attention ----
+
+
+def _refuse_hooks(module, where):
+    """Refuses what calls of the module run, and the rotation would not."""
+    for hooks in _HOOKS:
+        if getattr(module, hooks):
+            raise Error("%s has hooks (%s), which fuse_norm would not run" % (where, hooks), "fuse_norm")
+    if "forward" in vars(module):
+        raise Error("%s has a forward of its own, which fuse_norm would not run" % where, "fuse_norm")
+    if torch.nn.modules.module._has_any_global_hook():
+        raise Error("%s: hooks of all modules are registered, which fuse_norm would not run for it" % where, "fuse_norm")
+
+
+class Fusion:
+    """What computes the norms of a class of attentions in their rotations.
+
+    cls, where: the class that defines the forward, and its name
+    function: that forward, without decorators
+    rotaries: {name: Rotary} of those that it calls
+    kinds: the Kind of each norm, by its name in the attention
+    is_after: whether the norms come after the rotation
+    fused, own: how many norms rotations have computed, and how many the modules themselves, without those of compiled code
+    handles: how many of Patch want it
+    """
+
+    def __init__(self, cls, where, function, rotaries, kinds):
+        self.cls, self.where, self.function, self.rotaries, self.kinds = cls, where, function, rotaries, kinds
+        self.is_after, self.fused, self.own, self.handles = False, 0, 0, 0
+
+    def add(self, attention, names, place):
+        """Asks the norms of an attention of the class. place: its name in the model."""
+        for name in names:
+            module, known = getattr(attention, name), self.kinds.get(name)
+            _refuse_hooks(module, "%s.%s" % (place, name))
+            if known is None or not known.is_of(module):
+                self.kinds[name] = ask(module, "%s.%s" % (self.where, name))
+                if known is not None:
+                    given = self.where, name, known, self.kinds[name]
+                    raise Error("%s.%s normalises in two ways: %s; %s" % given, "fuse_norm")
+
+    def read_forward(self):
+        """Finds out is_after, and refuses a forward that does something between a norm and the rotation."""
+        tree, parents = self._parse()
+        rotations, calls = [], []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in self.rotaries:
+                rotations.append(node.lineno)
+            elif isinstance(node, ast.Attribute) and node.attr in self.kinds:
+                call = parents[node]
+                is_call = ast.unparse(node.value) == "self" and isinstance(call, ast.Call) and call.func is node
+                if not is_call or len(call.args) != 1 or call.keywords:
+                    message = "%s: %s is used other than by a call with one argument"
+                    raise Error(message % (self.where, ast.unparse(node)), "fuse_norm")
+                calls.append(call)
+        if not rotations or not calls:
+            raise Error("%s: its source calls no rotary function and norm" % self.where, "fuse_norm")
+        self.is_after = min(rotations) < min([call.lineno for call in calls])
+        for call in calls:
+            if self.is_after:
+                between, usual = call.args[0], ast.Name
+            else:
+                between, usual = parents[call], ast.Assign
+                while isinstance(between, ast.Attribute) and between.attr in ("view", "transpose"):
+                    between = parents[parents[between]]
+            if not isinstance(between, usual):
+                given = self.where, ast.unparse(between), ast.unparse(call.func)
+                raise Error("%s: %s is between %s and the rotation" % given, "fuse_norm")
+
+    def _parse(self):
+        """The syntax tree of the forward, and the parent of each node."""
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(self.function)))
+        except (OSError, SyntaxError):
+            raise Error("%s: the source of its forward cannot be read" % self.where, "fuse_norm") from None
+        return tree, {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+
+    def count(self, fused=0, own=0):
+        if not _compiles():
+            self.fused += fused
+            self.own += own
+
+    def install(self):
+        """The forward calls methods of other names in the place of the norms."""
+        code = self.function.__code__
+        for name in self.kinds:
+            setattr(self.cls, _PREFIX + name, self._method(name))
+        self._saved = code, vars(self.cls)["forward"]
+        names = tuple([_PREFIX + name if name in self.kinds else name for name in code.co_names])
+        self.function.__code__ = code.replace(co_names=names)
+        self.cls.forward = self._checked = self._check_exit(self.cls.forward)
+
+    def remove(self):
+        self.function.__code__, forward = self._saved
+        if vars(self.cls).get("forward") is self._checked:  # else somebody has wrapped it, and it does nothing
+            self.cls.forward = forward
+        for name in self.kinds:
+            delattr(self.cls, _PREFIX + name)
+
+    def _method(self, name):
+        kind, place = self.kinds[name], "%s.%s" % (self.where, name)
+
+        def norm(attention, x):
+            module, call = getattr(attention, name), _calls.attention
+            _refuse_hooks(module, place)
+            if call is None or not kind.fits(module, x):
+                self.count(own=1)
+                return module(settle(x))
+            if self.is_after and isinstance(x, Turned):
+                return x.normalise(kind, module)
+            if self.is_after:
+                self.count(own=1)
+                return module(x)
+            pending = _Norm(self, name, module, settle(x))
+            call.pending.append(pending)
+            return Deferred(pending, pending.x)
+
+        return norm
+
+    def _check_exit(self, forward):
+        """Refuses results of an attention that has read nothing of what it has put off."""
+
+        @functools.wraps(forward)
+        def attention(*args, **kwargs):
+            outer = _calls.attention
+            _calls.attention = call = _Call(self)
+            try:
+                results = forward(*args, **kwargs)
+            finally:
+                _calls.attention = outer
+            for pending in call.pending:
+                if not pending.is_read:
+                    message = "fuse_norm: %s has put off %s, and nothing has read the result"
+                    raise Error(message % (self.where, pending.name), "fuse_norm")
+            return results
+
+        return attention
+
+    def __str__(self):
+        where = self.where + ", after the rotation" * self.is_after
+        return "%s: %s" % (where, "; ".join("%s: %s" % each for each in self.kinds.items()))
+
+
+def norms_of(function):
+    """The names of norms of q and k that a function may use."""
+    names = [name.removeprefix(_PREFIX) for name in function.__code__.co_names]
+    return [name for name in names if _NAME.fullmatch(name)]
