@@ -18,7 +18,6 @@ out by name. On the CPU layers are small, and times say nothing.
 import argparse
 import contextlib
 import importlib
-import inspect
 import json
 import statistics
 import sys
@@ -246,12 +245,14 @@ def without_norm_and_rotation(model):
 
 
 def find_layer_ways():
-    """({way: a function of the model that makes a context}, what is left out)."""
+    """{way: a function of the model that makes a context}."""
     patch = importlib.import_module("trope.transformers").patch
-    ways = {"plain": lambda model: contextlib.nullcontext(), "trope": patch, "without": without_norm_and_rotation}
-    if "fuse_norm" not in inspect.signature(patch).parameters:
-        return ways, ["layers, trope with norms: trope.transformers.patch has no fuse_norm"]
-    return dict(ways, fused=lambda model: patch(model, fuse_norm=True)), []
+    return {
+        "plain": lambda model: contextlib.nullcontext(),
+        "trope": patch,
+        "fused": lambda model: patch(model, fuse_norm=True),
+        "without": without_norm_and_rotation,
+    }
 
 
 class Compiled:
@@ -413,8 +414,7 @@ def measure_layer(layer, ways, is_compiled, device, rounds, count):
 
 def run_layers(device, tokens, codes, rounds, count):
     """(rows, what is left out); prints a line for each row."""
-    ways, absent = find_layer_ways()
-    rows = []
+    ways, rows, absent = find_layer_ways(), [], []
     print(LAYER_HEAD)
     for name in SIZES:
         for length in tokens:
