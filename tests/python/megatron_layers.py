@@ -16,6 +16,14 @@ def one_process(store):
         torch.distributed.destroy_process_group()
 
 
+_OF_CUDA = dict(current_device=torch.cuda.current_device, current_stream=torch.cuda.current_stream)
+
+
+def real_cuda():
+    """Within model_parallel, torch.cuda as it is: for layers on a GPU, and for what torch.compile makes where there is one."""
+    return mock.patch.multiple(torch.cuda, **_OF_CUDA) if torch.cuda.is_available() else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def model_parallel(**sizes):
     """Megatron's groups of these sizes, and its buffers on the CPU."""
@@ -75,17 +83,17 @@ class Model(torch.nn.Module):
         self.self_attention, self.config, self.share_embeddings_and_output_weights = layer, layer.config, False
 
 
-def pack():
+def pack(device="cpu"):
     """The parameters of a packed batch of 24 tokens."""
     from megatron.core.packed_seq_params import PackedSeqParams
 
-    cu = torch.tensor([0, 8, 24], dtype=torch.int32)
+    cu = torch.tensor([0, 8, 24], dtype=torch.int32, device=device)
     return PackedSeqParams(qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=16, max_seqlen_kv=16)
 
 
 def run_layer(layer, packed, x, emb, dy):
     """The output, and the gradients of x and of all parameters that require one."""
-    words = dict(packed_seq_params=pack()) if packed else {}
+    words = dict(packed_seq_params=pack(x.device)) if packed else {}
     x = x.clone().requires_grad_()
     y, _ = layer(x, None, rotary_pos_emb=emb, **words)
     inputs = x, *[p for p in layer.parameters() if p.requires_grad]

@@ -13,7 +13,10 @@ import trope.torch  # noqa: E402
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.inference.contexts import StaticInferenceContext  # noqa: E402
 from megatron.core.transformer.identity_op import IdentityOp  # noqa: E402
-from megatron_layers import Model, NormOfTE, make_layer, model_parallel, one_process, randomize, run_layer  # noqa: E402
+from checks import DEVICES  # noqa: E402
+from megatron_layers import (  # noqa: E402
+    Model, NormOfTE, make_layer, model_parallel, one_process, randomize, real_cuda, run_layer,
+)  # fmt: skip
 from refusals import refused  # noqa: E402
 from trope.megatron import _patch  # noqa: E402
 
@@ -90,17 +93,22 @@ def check_rotated(found, expected):
         assert ((found - expected).abs() <= 2.0**-6 * expected.abs().amax(-1, keepdim=True)).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers(name, dtype):
+def test_layers(name, dtype, device):
     """q and k are those of rotations after Megatron's norms. Results and gradients are as near to Megatron's own in f64 as
     Megatron's in this dtype are."""
-    options, of_inputs = LAYERS[name]
-    x, emb, dy = make_inputs(dtype=dtype, **of_inputs)
+    with real_cuda():
+        check_layer(*LAYERS[name], dtype, device)
+
+
+def check_layer(options, of_inputs, dtype, device):
+    x, emb, dy = (t.to(device) for t in make_inputs(dtype=dtype, **of_inputs))
     packed = of_inputs.get("packed", False)
-    layer = make(dtype, **options)
+    layer = make(dtype, **options).to(device)
     expected = run(layer, x, emb, dy, packed)
-    exact = run(make(dtype, **options).double(), x.double(), emb.double(), dy.double(), packed)
+    exact = run(make(dtype, **options).to(device).double(), x.double(), emb.double(), dy.double(), packed)
     with tm.patch() as handle:
         run(layer, x, emb, dy, packed)
         rotated = layer.core_attention.seen
