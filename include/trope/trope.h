@@ -1,37 +1,44 @@
-/* trope: rotary position embedding (RoPE) for training, forward and backward.
+/* trope: rotary position embedding (RoPE) for training, forward and backward, on CPU and CUDA.
  *
- * One call rotates up to 16 tensors ("operands": Q, K, a slice of packed QKV) pair by pair and
- * copies what is not rotated. It computes no attention, allocates nothing, never prints, and keeps
- * nothing but threads that sleep. docs/semantics.md explains this page, with pictures.
+ * One call rotates up to 16 tensors ("operands": Q, K, or slices of a packed QKV buffer) and copies
+ * the elements that are not rotated. It can also compute the RMS norms of the operands. The library
+ * computes no attention, allocates nothing, never prints, and keeps no state except for sleeping
+ * threads. This file is the reference. docs/semantics.md explains it with pictures.
  *
- *     forward   y  = M n(x)    M = mscale * [ cos a1  -sin a1 ]
- *     backward  dx = the transpose          [ sin a2   cos a2 ]
+ * M rotates one pair of elements. M' is its transpose:
  *
- * for each pair of elements; a1 and a2 are the angles of its first and second element (equal in
- * ordinary RoPE; Su et al., RoFormer, arXiv:2104.09864, equation 34). n is the RMS norm of a head
- * where trope_args.norms gives one (or y = n(M x)), and else n(x) = x.
+ *     forward   y  = M x        M = mscale * [ cos a1  -sin a1 ]
+ *     backward  dx = M' dy                   [ sin a2   cos a2 ]
+ *
+ * a1 and a2 are the angles of the first and the second element. They are equal in ordinary RoPE
+ * (Su et al., RoFormer, arXiv:2104.09864, equation 34). With an RMS norm n, forward computes
+ * y = M n(x) or y = n(M x): see trope_norm.
  *
  * Contents     1  Status, enumerations        3  A call: trope_args    5  Helpers
  *              2  A tensor: trope_operand     4  Functions             6  Frequencies, information
  *
- * The least that a call needs, all else being 0, is nine fields and the angles:
+ * The smallest call sets nine fields and the angles, and leaves all other fields 0:
  *     struct_size  device  dtype  operands  operand_count  operand_size  batch  tokens  pairing
  *     and inv_freq, or a table with angle_dtype, angle_columns, angle_layout and angle_rows
- * with operands as trope_fill_operand makes them.
+ * trope_fill_operand fills in its operands.
  *
- * Rules
- *   - 0 (TROPE_OK) is success. After any other value nothing has been written, and
- *     trope_last_error() names function, argument, value and rule. (But a backward call with
- *     d_freqs or d_inv_freq on CUDA is several launches: after TROPE_ERROR_DEVICE some are queued.)
- *   - Any thread may call any function at any time; a call takes at most 60 KB of its stack.
- *   - A field that decides how bytes are read has no default: its values begin at 1, 0 is refused
- *     where it matters, anything but 0 where it cannot. Where 0 is a default, the field says so.
- *   - Strides count elements, sizes are of the tensor on this rank, pointers are aligned to their
- *     elements. A struct may be larger than this version's if what is behind its end is 0.
- *   - For f32, f16 and bf16 the bits of an element depend only on its input, its angles, its
- *     position and the rounding mode: not on layout, strides, threads, instruction set, device, the
- *     caller's floating-point environment, or how the work is split. (Sums, of shared_heads and of
- *     the angles' gradient, cover the tokens and heads of one call.)
+ * Rules that hold for the whole interface:
+ *   - A function returns TROPE_OK (0), or a status that says what is wrong. A call that fails has
+ *     written nothing, and trope_last_error() names the function, the argument, its value and the
+ *     rule. The one exception is TROPE_ERROR_DEVICE: some CUDA calls are several launches (calls
+ *     with d_freqs, d_inv_freq or d_weight, and backward calls in which only some operands have a
+ *     norm), and the launches before the one that failed are queued.
+ *   - Any thread may call any function at any time. A call takes at most 60 KB of its stack.
+ *   - A field that decides how bytes are read has no default. Its values begin at 1. It must be set
+ *     where it applies, and must be 0 where it does not. For other fields 0 is either refused or a
+ *     default, as their comments say.
+ *   - Strides count elements. Sizes are those of the tensors on this rank. Pointers must be aligned
+ *     to their elements. A struct may be larger than in this version if all bytes after the fields
+ *     of this version are 0.
+ *   - For f32, f16 and bf16, the bits of an element depend only on its input, its angles, its
+ *     position and the rounding mode. They do not depend on layout, strides, threads, instruction
+ *     set, device, the caller's floating-point environment, or how the work is split. (The sums of
+ *     shared heads and of gradients of the angles cover the tokens and heads of one call.)
  */
 #ifndef TROPE_TROPE_H
 #define TROPE_TROPE_H
@@ -63,74 +70,83 @@ typedef int32_t trope_status;
 enum {
     TROPE_OK = 0,
     TROPE_ERROR_NULL = 1,        /* a required pointer is NULL */
-    TROPE_ERROR_ARGUMENT = 2,    /* a value is missing, outside its range, or contradicts another */
+    TROPE_ERROR_ARGUMENT = 2,    /* a value is missing, out of range, or contradicts another one */
     TROPE_ERROR_OVERLAP = 3,     /* a destination overlaps itself, or other memory of the call */
     TROPE_ERROR_OVERFLOW = 4,    /* a size or an offset is over 2^60 */
-    TROPE_ERROR_DATA = 5,        /* cu_seqlens, ids or start positions hold what cannot be used */
+    TROPE_ERROR_DATA = 5,        /* cu_seqlens, ids or start positions have invalid values */
     TROPE_ERROR_UNSUPPORTED = 6, /* not on this device, machine or build (see docs/semantics.md) */
     TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
 };
-/* Bits of the status word of a call. */
+/* Bits of the status word of a call (trope_args.status). */
 enum {
     TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows (POISON only) */
     TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, do not fit, or exceed cu_seqlens_padded */
     TROPE_STATUS_CP_LENGTH = 4,  /* a sequence cannot be split by the context parallel layout */
-    TROPE_STATUS_PADDING = 8     /* a token is of no sequence, and no padding policy was given */
+    TROPE_STATUS_PADDING = 8     /* a token is in no sequence, and the call has no padding policy */
 };
 
-/* Element types, index types, and where the pointers of a call live. AUTO is CUDA if this build has
- * it and a device is present, otherwise CPU. */
+/* Element types of tensors and tables, and integer types of index arrays. */
 enum { TROPE_F32 = 1, TROPE_F16 = 2, TROPE_BF16 = 3, TROPE_F64 = 4 };
 enum { TROPE_I32 = 1, TROPE_I64 = 2 };
+/* The device that runs a call and holds its memory. AUTO is CUDA if the build has it and a device
+ * is present, otherwise the CPU. */
 enum { TROPE_DEVICE_CPU = 1, TROPE_DEVICE_CUDA = 2, TROPE_DEVICE_AUTO = 3 };
-/* Instruction set of the CPU; AUTO is its best. Only payloads of NaNs in f64 depend on it. */
+/* The CPU's instruction set. AUTO picks the best one that the CPU has. All of them give the same
+ * bits, except for the payloads of NaNs in f64. */
 enum { TROPE_ISA_AUTO = 0, TROPE_ISA_PORTABLE = 1, TROPE_ISA_AVX2 = 2, TROPE_ISA_AVX512 = 3 };
-/* Layout of a tensor, outermost dimension first: s(equence) b(atch) h(ead) d(im), t(oken). All but
- * STRIDED are contiguous, with groups outside heads, and their strides must be 0. STRIDED has the
- * strides as given: 0 is 0 (an expanded tensor). THD needs batch 1. */
+/* The layout of a tensor. The letters are its dimensions, outermost first: s(equence), b(atch),
+ * h(ead), d(im), t(oken of a packed stream). A tensor in one of the first four layouts is
+ * contiguous, with groups outside heads, and its strides must be 0. THD requires batch 1. STRIDED
+ * takes the strides as given, so a stride of 0 repeats an element (an expanded tensor). */
 enum { TROPE_SBHD = 1, TROPE_BSHD = 2, TROPE_BHSD = 3, TROPE_THD = 4, TROPE_STRIDED = 5 };
-/* Pairs of a part of n elements: HALF is (i, i + n/2) (GPT-NeoX, Llama in Hugging Face),
- * INTERLEAVED is (2i, 2i + 1) (RoFormer, GPT-J). */
+/* How a part of n elements is divided into pairs. HALF pairs element i with i + n/2 (GPT-NeoX,
+ * Llama in Hugging Face). INTERLEAVED pairs element 2i with 2i + 1 (RoFormer, GPT-J). */
 enum { TROPE_PAIRING_HALF = 1, TROPE_PAIRING_INTERLEAVED = 2 };
-/* Heads of one tensor that are one in memory: of each group, or all of them. */
+/* Which heads of a tensor are one head in memory: none, those of each group, or all of them. */
 enum { TROPE_SHARED_NONE = 0, TROPE_SHARED_GROUP = 1, TROPE_SHARED_ALL = 2 };
-/* ONCE: computed in fp32 and rounded once, at the store. NATIVE: cos, sin and each of the three
- * operations are rounded to dtype (eager PyTorch on bf16 tensors: Llama; apex). NATIVE_F32: each
- * operation in fp32, none fused, rounded at the store (eager fp32: vision, OLMo 2 forward). */
+/* How results are rounded to dtype. ONCE computes in fp32 (f64: double) and rounds once, at the
+ * store. NATIVE rounds cos, sin and each of the three operations to dtype, like eager PyTorch on
+ * bf16 tensors (Llama) and apex. NATIVE_F32 performs each operation in fp32, fuses none, and rounds
+ * at the store, like eager PyTorch code that casts to fp32 (vision models, OLMo 2 forward). */
 enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 };
-/* Columns of a table: one a pair (R/2, R being the widest rotary_dim), or one an element (R), which
- * are paired as HALF or INTERLEAVED says, whatever the operands' pairing is. */
+/* The columns of a table. R is the widest rotary_dim of the call. PAIR has R/2 columns, one for
+ * each pair. HALF and INTERLEAVED have R columns, one for each element. They are paired as their
+ * name says, whatever the pairing of the operands is. */
 enum { TROPE_COLUMNS_PAIR = 1, TROPE_COLUMNS_HALF = 2, TROPE_COLUMNS_INTERLEAVED = 3 };
-/* Layout of a table: [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns],
- * contiguous; or by strides. Axes: up to the last that pairs use, in d_freqs also those of ids. */
+/* The layout of a table. The first three are contiguous: [rows, columns], [batch, rows, columns]
+ * and [axes, batch, rows, columns]. STRIDED uses the strides of the table. A table has the axes
+ * from 0 to the last one that a pair uses. d_freqs also has all axes of the ids. */
 enum { TROPE_TABLE_ROWS = 1, TROPE_TABLE_BATCH_ROWS = 2 };
 enum { TROPE_TABLE_AXES_BATCH_ROWS = 3, TROPE_TABLE_STRIDED = 4 };
-/* Layout of position_ids: [axes, batch, tokens]; or [batch, tokens] or [tokens] for all axes (and
- * batch entries), contiguous; or by ids_stride. */
+/* The layout of position_ids. The first three are contiguous: [axes, batch, tokens];
+ * [batch, tokens], the same for all axes; and [tokens], the same for all axes and batch entries.
+ * STRIDED uses ids_stride. */
 enum { TROPE_IDS_AXES_BATCH_TOKENS = 1, TROPE_IDS_BATCH_TOKENS = 2 };
 enum { TROPE_IDS_TOKENS = 3, TROPE_IDS_STRIDED = 4 };
-/* A position outside [0, angle_rows): CLAMP takes the nearest row; POISON makes NaN of what it
- * rotates, and is an error on the CPU without `status`, and where shapes alone give positions. */
+/* What happens to a position outside [0, angle_rows). CLAMP uses the nearest row. POISON writes NaN
+ * to the elements that the position would rotate. On the CPU without `status`, and where the shapes
+ * alone determine the positions, POISON makes the call fail instead. */
 enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
-/* What is written for a token of no sequence: zeros (the whole head), the source, or the source
- * rotated by the position that trope_positions reports. Without a policy (0) such a token is an
- * error on the CPU; on CUDA it becomes NaN, and status says TROPE_STATUS_PADDING. */
+/* What a call writes for a token that is in no sequence: zeros (the whole head), the source, or the
+ * source rotated by the position that trope_positions reports. With padding 0 such a token is an
+ * error on the CPU. On CUDA it becomes NaN, and status has TROPE_STATUS_PADDING. */
 enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 };
-/* Position of local index i of a sequence with L tokens on this rank, c = cp_size, r = cp_rank. One
- * rank (c = 1) holds whole sequences: the position is i, and L may be odd, whatever the layout is.
+/* The context parallel layout gives the position of local index i in a sequence that has L tokens
+ * on this rank. c is cp_size and r is cp_rank. One rank alone (c = 1) holds whole sequences: the
+ * position is i, and L may be odd, whatever the layout is.
  *   CONTIGUOUS  r * L + i
  *   ZIGZAG      i < L/2 ? r * L/2 + i : L * c - (r + 1) * L/2 + i - L/2     L even (Megatron-Core)
  *   STRIPED     i * c + r                                 (striped attention, arXiv:2311.09431)
  *   FLAT        the rank has tokens [r * T, (r + 1) * T) of the whole packed stream, T = tokens */
 enum { TROPE_CP_CONTIGUOUS = 1, TROPE_CP_ZIGZAG = 2, TROPE_CP_STRIPED = 3, TROPE_CP_FLAT = 4 };
-/* What a norm covers, where it stands, how native rounding rounds it, and what becomes of rstd. */
+/* Values of the fields of trope_norm, which explains them. */
 enum { TROPE_NORM_HEAD = 1, TROPE_NORM_TOKEN = 2 };
 enum { TROPE_NORM_BEFORE = 1, TROPE_NORM_AFTER = 2 };
 enum { TROPE_NORM_ROUND_TWICE = 1, TROPE_NORM_ROUND_PRODUCT = 2 };
 enum { TROPE_RSTD_WRITE = 1, TROPE_RSTD_READ = 2, TROPE_SUMS_WRITE = 1, TROPE_SUMS_READ = 2 };
 
-/* Indices into the strides of a tensor: the element of batch entry b, token t, group g, head h of
- * the group and dimension e is at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
+/* Indices into the strides s of a tensor. Dimension e of head h of group g, for token t of batch
+ * entry b, is the element at b*s[0] + t*s[1] + g*s[2] + h*s[3] + e*s[4]. */
 enum { TROPE_DIM_BATCH = 0, TROPE_DIM_TOKEN = 1 };
 enum { TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
 #define TROPE_MAX_DIMS       5
@@ -141,306 +157,413 @@ enum { TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
 
 /* ---- 2  A tensor ----------------------------------------------------------------------------- */
 
-/* [batch, tokens, groups, heads_per_group, head_dim]. Of each head the window [rotary_offset,
- * rotary_offset + rotary_dim) is rotated, the rest passes through: copied, or left alone in place.
+/* One tensor of a call: [batch, tokens, groups, heads_per_group, head_dim].
  *
- * dst is src with the same strides (in place), or shares no element with anything else that the
- * call reads or writes, nor with itself. src may be expanded (strides of 0) or reversed.
+ * A call rotates the window [rotary_offset, rotary_offset + rotary_dim) of each head. The other
+ * elements pass through: they are copied, or left as they are in place.
  *
- * shared_heads (MLA's k_pe; refused in place): forward, src has one head (of each group, or of all)
- * that every head of dst starts from. Backward, forward_src and dst have that one head, and dst
- * receives M' of the sum of dy over the heads; what passes through, and padding that is copied, is
- * the sum. It is in fp32 (f64: double), a binary tree, t[i] = t[2i] + t[2i + 1], padded with +0 to
- * a power of two; NATIVE rounds it before M'. Strides of dimensions that a shared tensor lacks: 0.
- *
- * accumulate (backward only; refused in place): what would be written is added to dst, which stays
- * as it is where padding is ZERO. dst + dx is rounded once; with NATIVE, dx is rounded before. */
+ * A call is in place if dst is src and has the same strides. Otherwise dst must not share an
+ * element with anything else that the call reads or writes. Two indices of dst must not refer to
+ * the same element. src may be expanded (strides of 0) or reversed (negative strides). */
 typedef struct trope_operand {
-    const void *src;            /* forward: x; backward: dy. Elements of dtype, like all three */
-    void *dst;                  /* forward: y; backward: dx, or NULL: the angles' gradient alone */
-    const void *forward_src;    /* x of the forward call, for d_freqs and d_inv_freq; else NULL */
-    int32_t src_layout;         /* TROPE_SBHD, ..., TROPE_STRIDED */
-    int32_t dst_layout;         /* 0 if dst is NULL */
-    int32_t forward_src_layout; /* 0 if forward_src is NULL */
-    int32_t groups;             /* 0 = 1 */
-    int32_t heads_per_group;    /* at least 1 */
-    int32_t head_dim;           /* elements, at least 1 */
-    int32_t rotary_dim;         /* even, divisible by 2 * parts, at most head_dim - rotary_offset */
-    int32_t rotary_offset;      /* first element of the window; 0 with TROPE_COPY */
-    int32_t shared_heads;       /* TROPE_SHARED_... */
-    int32_t accumulate;         /* 0 or 1 */
-    /* STRIDED; not looked at where the size is 1 (but see shared_heads). */
+    /* Forward: x. Backward: dy. src, dst and forward_src hold elements of trope_args.dtype. */
+    const void *src;
+    /* Forward: y. Backward: dx, or NULL if the call computes only gradients of angles or weights.
+     * NULL also with TROPE_SUMS_WRITE. */
+    void *dst;
+    /* Backward: x of the forward call. Required for d_freqs and d_inv_freq if the operand rotates,
+     * and for a norm. Must be NULL in all other calls. */
+    const void *forward_src;
+    /* The layout of each tensor, TROPE_SBHD to TROPE_STRIDED. Must be 0 where the pointer is
+     * NULL. */
+    int32_t src_layout;
+    int32_t dst_layout;
+    int32_t forward_src_layout;
+    int32_t groups;          /* the number of groups of heads; 0 = 1 */
+    int32_t heads_per_group; /* at least 1 */
+    int32_t head_dim;        /* the number of elements of a head, at least 1 */
+    /* The number of elements that rotate, or TROPE_COPY. It is even, a multiple of 2 * parts, and
+     * at most head_dim - rotary_offset and TROPE_MAX_ROTARY_DIM. */
+    int32_t rotary_dim;
+    int32_t rotary_offset; /* the first element of the window; must be 0 with TROPE_COPY */
+    /* TROPE_SHARED_NONE (0), GROUP or ALL (MLA's k_pe). Refused in place and with a norm.
+     * Forward, src has one head for each group (GROUP) or for the whole operand (ALL), and each
+     * head of dst is computed from it. Backward, forward_src and dst have that one head instead.
+     * dst then receives M' of the sum of dy over the heads. Elements that pass through, and padding
+     * that is copied, are summed without M'. The sum is in fp32 (f64: double), by the binary tree
+     * t[i] = t[2i] + t[2i + 1], padded with +0 to a power of two. NATIVE rounds the sum before M'.
+     * A STRIDED tensor must have strides of 0 for the dimensions that it lacks. */
+    int32_t shared_heads;
+    /* 0 overwrites dst. 1 adds the result to old_dst, the content of dst before the call. With
+     * padding ZERO, tokens of padding keep old_dst. The sum old_dst + dx is rounded once. NATIVE
+     * also rounds dx before the sum. 1 is refused in forward and in place. */
+    int32_t accumulate;
+    /* Strides of STRIDED tensors, indexed by TROPE_DIM_..., in elements. Must be 0 in all other
+     * layouts. The stride of a dimension of size 1 is ignored (except with shared_heads). */
     int64_t src_stride[TROPE_MAX_DIMS];
     int64_t dst_stride[TROPE_MAX_DIMS];
     int64_t forward_src_stride[TROPE_MAX_DIMS];
 } trope_operand;
 
-/* The norm of an operand (Zhang and Sennrich, arXiv:1910.07467): each head, all head_dim elements
- * of it, or with TOKEN all heads of a token as one, is normalised before or after the rotation.
- * With D elements (head_dim, or head_dim times heads):
+/* The RMS norm of an operand (Zhang and Sennrich, arXiv:1910.07467). It normalises D elements
+ * together: the head_dim elements of each head, or all heads of a token (with SUMS_READ, the heads
+ * of all ranks). In the order BEFORE, forward computes y = M n(x), with
  *     rstd = 1 / sqrt(sum x^2 / D + eps)        n(x) = (x rstd) w        w = weight (+ 1)
- * in fp32 (f64: double), none of it fused. The sum is a binary tree over the elements, neighbours
- * first, padded with +0 to a power of two or beyond. TOKEN adds the sums of heads by another one,
- * in the order of group * heads_per_group + head. ONCE rounds nothing between norm and rotation.
- * NATIVE and NATIVE_F32 round n(x) to dtype; TWICE also rounds x rstd (Qwen3), PRODUCT does not
- * (Gemma). AFTER normalises u = M x for x, which both native modes round to dtype first. Elements
- * of the weight and of the sum are then in the order of y.
+ * In the order AFTER, it computes y = n(u) with u = M x.
  *
- * Backward needs forward_src, x of the forward call, also with TROPE_COPY. In every rounding mode
- * it is computed as with ONCE. With u = M' dy, g = w u and p = sum g x, a like sum:
- *     dx = rstd (g - x (p / D) rstd^2)        d_weight = sum u x rstd
- * The gradient of the angles takes n(x) for x. AFTER, with u = M x, g = w dy and p = sum g u:
- *     du = rstd (g - u (p / D) rstd^2)        dx = M' du        d_weight = sum dy u rstd
- * The gradient of the angles takes du for dy.
+ * The arithmetic is fp32 (f64: double), and no operation is fused. The sum over a head is a binary
+ * tree, neighbours first, padded with +0 to a power of two or more. TOKEN then adds the sums of
+ * the heads by a second tree, in the order group * heads_per_group + head. With AFTER, the elements
+ * of the sum and of the weight are in the order of y. ONCE rounds nothing between norm and
+ * rotation. With AFTER, NATIVE and NATIVE_F32 round u to dtype before the norm.
+ *
+ * Backward requires forward_src, also with TROPE_COPY. It is computed like ONCE in all rounding
+ * modes. p is a sum by the same trees.
+ *     BEFORE  u = M' dy  g = w u   p = sum g x  dx = rstd (g - x (p / D) rstd^2)
+ *             d_weight = sum u x rstd    the gradient of the angles is computed from n(x), not x
+ *     AFTER   u = M x    g = w dy  p = sum g u  du = rstd (g - u (p / D) rstd^2)  dx = M' du
+ *             d_weight = sum dy u rstd   the gradient of the angles is computed from du, not dy
  *
  * Padding that is zeroed or copied is not normalised, and its rstd is 0. Where a position is
- * poisoned, AFTER and backward make NaN of the head (TOKEN: of all). Neither adds to d_weight. */
+ * poisoned, AFTER and backward write NaN to the whole head (TOKEN: to all heads of the token).
+ * Neither kind of token adds to d_weight. */
 typedef struct trope_norm {
-    uint64_t struct_size;    /* sizeof(trope_norm) */
-    const void *weight;      /* [head_dim], or [heads, head_dim]; NULL: 1, and fields of it are 0 */
-    int32_t weight_dtype;    /* F32, F16 or BF16; F64 with f64 operands alone */
-    int32_t weight_per_head; /* 1: [groups * heads_per_group, head_dim] */
-    int32_t weight_plus_one; /* 1: multiplies by 1 + weight (Gemma 3, Qwen3-Next) */
-    int32_t scope;    /* TROPE_NORM_HEAD, or _TOKEN: all heads of a token (OLMo 2, MiniMax M2) */
-    int32_t order;    /* TROPE_NORM_BEFORE or _AFTER the rotation */
-    int32_t rounding; /* 0 with TROPE_ROUND_ONCE, else TROPE_NORM_ROUND_... */
-    double eps;       /* over 0 in the arithmetic of dtype */
-    void *rstd;       /* f32 (f64 with f64): [batch, tokens, heads]; TOKEN: [batch, tokens] */
-    int32_t rstd_use; /* TROPE_RSTD_WRITE (forward alone), _READ; 0 with NULL: computed */
-    int32_t token_sums_use; /* TROPE_SUMS_WRITE (dst and d_weight NULL), _READ; 0 with NULL */
-    void *d_weight;         /* backward: f32 (f64), shaped as weight, overwritten; or NULL */
-    /* TOKEN, heads on several ranks: [heads, batch, tokens]. WRITE: the sum of each head, of x^2 or
-     * in backward of g x. READ: takes the sums of the heads of all ranks, in order, for its own. */
+    uint64_t struct_size; /* sizeof(trope_norm) */
+    /* [head_dim], or [groups * heads_per_group, head_dim] with weight_per_head; contiguous. NULL
+     * means that w is 1. Then the other fields of the weight must be 0. */
+    const void *weight;
+    int32_t weight_dtype;    /* TROPE_F32, F16 or BF16; TROPE_F64 is for f64 operands only */
+    int32_t weight_per_head; /* 1: each head has weights of its own; 0: all heads share them */
+    int32_t weight_plus_one; /* 1: w is 1 + weight (Gemma 3, Qwen3-Next); 0: w is weight */
+    /* TROPE_NORM_HEAD normalises each head by itself. TROPE_NORM_TOKEN normalises all heads of a
+     * token together (OLMo 2, MiniMax M2). */
+    int32_t scope;
+    int32_t order; /* the norm is TROPE_NORM_BEFORE or TROPE_NORM_AFTER the rotation */
+    /* How n(x) is rounded to dtype with NATIVE and NATIVE_F32. TROPE_NORM_ROUND_TWICE rounds x rstd
+     * and then the product with w (Qwen3). TROPE_NORM_ROUND_PRODUCT rounds only the product
+     * (Gemma). Must be 0 with ONCE. Must be 0 without a weight, where x rstd is rounded. */
+    int32_t rounding;
+    double eps; /* finite and over 0, also when rounded to fp32 (f64 operands: as a double) */
+    /* f32 (f64 operands: f64), contiguous: [batch, tokens, groups * heads_per_group] with HEAD, or
+     * [batch, tokens] with TOKEN. NULL: the call computes rstd and does not keep it. */
+    void *rstd;
+    /* TROPE_RSTD_WRITE stores the rstd that forward computes; backward refuses it. TROPE_RSTD_READ
+     * takes rstd from memory. Must be 0 if rstd is NULL. */
+    int32_t rstd_use;
+    int32_t token_sums_use; /* TROPE_SUMS_WRITE or TROPE_SUMS_READ; must be 0 without token_sums */
+    /* Backward: receives the gradient of the weight, in f32 (f64 operands: f64) and in the shape of
+     * the weight. It is overwritten, whatever accumulate is. NULL: it is not computed. */
+    void *d_weight;
+    /* [heads, batch, tokens] in f32 (f64 operands: f64), for TOKEN with heads on several ranks;
+     * otherwise NULL. With SUMS_WRITE, the call only stores the sum of each head of this rank: the
+     * sum of x^2 (AFTER: of u^2) in forward, p in backward. dst, d_weight and in forward rstd must
+     * be NULL, and there is no gradient of the angles. With SUMS_READ, the call uses the sums of
+     * the heads of all ranks, in their order, instead of its own. Both require rstd in backward. */
     void *token_sums;
-    int32_t heads_of_all_ranks, first_head; /* READ: first_head is this rank's; else 0 */
+    /* With READ: the number of heads in token_sums, and the index of this rank's first head among
+     * them. Otherwise 0. */
+    int32_t heads_of_all_ranks, first_head;
 } trope_norm;
 
 /* ---- 3  A call ------------------------------------------------------------------------------- */
 
-/* On CUDA a call is queued on stream, one of the current device (NULL: the legacy stream), and
- * every pointer is device memory that it reads and writes later, but for the arrays marked HOST:
- * those, and the structs, are read before the call returns. */
+/* The arguments of trope_forward and trope_backward.
+ *
+ * On the CPU, all memory is host memory, and a call returns when its work is done. On CUDA, a call
+ * queues its work on `stream` and returns. Arrays marked HOST, and all structs, are host memory
+ * that it reads before it returns. Every other pointer is device memory that the call reads and
+ * writes later, when the stream reaches it.
+ *
+ * R is the widest rotary_dim of the operands, so a call has angles for R/2 pairs. */
 typedef struct trope_args {
-    uint64_t struct_size;          /* sizeof(trope_args) */
-    void *stream;                  /* CUDA: cudaStream_t; CPU: NULL */
-    int32_t device;                /* TROPE_DEVICE_... */
-    int32_t threads;               /* CPU: at most so many; 0 = OMP_NUM_THREADS or processors */
-    int32_t isa;                   /* CPU: TROPE_ISA_... */
-    int32_t dtype;                 /* of every operand */
-    int32_t rounding;              /* TROPE_ROUND_... */
-    int32_t operand_count;         /* 1 to TROPE_MAX_OPERANDS; one rotates, or has a norm */
-    const trope_operand *operands; /* HOST */
-    uint64_t operand_size;         /* sizeof(trope_operand), from one to the next */
-    int64_t batch;                 /* batch entries, at least 1; 1 with cu_seqlens */
-    int64_t tokens;                /* per batch entry, on this rank: s, t of thd; 0 does nothing */
+    uint64_t struct_size; /* sizeof(trope_args) */
+    /* CUDA: a cudaStream_t of the current device; NULL is the legacy stream. CPU: must be NULL. */
+    void *stream;
+    int32_t device;        /* TROPE_DEVICE_... */
+    int32_t threads;       /* CPU: the most threads to use; 0 = OMP_NUM_THREADS, or processors */
+    int32_t isa;           /* CPU: TROPE_ISA_...; 0 = the best one */
+    int32_t dtype;         /* the element type of every operand: TROPE_F32, F16, BF16 or F64 */
+    int32_t rounding;      /* TROPE_ROUND_...; 0 = ONCE */
+    int32_t operand_count; /* 1 to TROPE_MAX_OPERANDS; at least one rotates or has a norm */
+    const trope_operand *operands; /* HOST [operand_count] */
+    uint64_t operand_size;         /* sizeof(trope_operand), the distance between two operands */
+    int64_t batch;                 /* the number of batch entries, at least 1; 1 with cu_seqlens */
+    /* The number of tokens of each batch entry on this rank: s of sbhd, t of thd. A call with 0
+     * tokens is valid and writes no tensor. */
+    int64_t tokens;
 
-    /* The rotation. pairing is how the forward call's input is paired, pairing_out its output:
-     * backward reads pairing_out and writes pairing. parts cuts the window into equal parts, each
-     * paired within itself (axial RoPE); then every rotary_dim is the same. Pairs are numbered
-     * through all parts; an operand with a smaller rotary_dim has the first pairs. */
-    int32_t pairing;     /* TROPE_PAIRING_... */
-    int32_t pairing_out; /* 0 = pairing */
-    int32_t parts;       /* 1 to TROPE_MAX_AXES, 0 = 1 */
-    int32_t inverse;     /* 1: turns the other way. To undo mscale m too: inverse, mscale 1/m */
-    double mscale;       /* multiplies cos and sin; finite and not 0 in dtype's arithmetic; 0 = 1 */
-    /* HOST [R/2]: the axis of ids, and the plane of a table, of each pair: below position_axes if
-     * that is over 1, else below 4. NULL = the pair's part. See trope_fill_pair_axis. */
+    /* The rotation. */
+
+    /* TROPE_PAIRING_... of the forward call's input, and of its output (0 = pairing). Backward
+     * reads dy with pairing_out and writes dx with pairing. */
+    int32_t pairing;
+    int32_t pairing_out;
+    /* The number of equal parts of the window, 1 to TROPE_MAX_AXES; 0 = 1. Each part is paired
+     * within itself (axial RoPE). Pairs are numbered through all parts. With more than one part,
+     * every operand that rotates has the same rotary_dim. An operand with a rotary_dim below R has
+     * the first pairs. */
+    int32_t parts;
+    /* 1 rotates by the negative angles; 0 does not. To undo a forward call with mscale m, set
+     * inverse to 1 and mscale to 1/m. */
+    int32_t inverse;
+    double mscale; /* multiplies cos and sin; finite, not 0 in the arithmetic of dtype; 0 = 1 */
+    /* HOST [R/2]: the axis of each pair, which selects its position among ids with several axes,
+     * and its plane in a table with axes. An entry is below position_axes if position_axes is over
+     * 1, otherwise below 4. NULL: the axis of a pair is its part. See trope_fill_pair_axis. */
     const uint8_t *pair_axis;
 
-    /* The angles: exactly one of freqs, cos with sin, inv_freq, phase_step. A table has a row for
-     * each position and the fields from angle_dtype on. inv_freq and phase_step have none of them,
-     * but an exact phase: position * round(2^64 inv_freq / 2 pi) modulo 2^64, in 2^-64 turns. */
-    const void *freqs;      /* radians */
-    const void *cos, *sin;  /* both, in one layout (complex64: sin = cos + 1, column stride 2) */
-    const double *inv_freq; /* HOST [R/2]: radians a position, finite, magnitude below 2^64 */
-    const uint64_t *phase_step; /* HOST [R/2]: inv_freq by trope_phase_steps, for many calls */
-    int32_t angle_dtype;        /* F32, F16 or BF16 with any operands, F64 with f64 operands */
+    /* The angles. A call has exactly one source: freqs, cos with sin, inv_freq, or phase_step.
+     *
+     * freqs, cos and sin are tables with a row for each position. The fields from angle_dtype to
+     * angle_stride describe the table, and must be 0 without one. inv_freq and phase_step have no
+     * rows. Their angle is an exact phase, position * round(2^64 inv_freq / 2 pi) modulo 2^64, in
+     * units of 2^-64 of a full circle. */
+
+    const void *freqs; /* a table of angles in radians */
+    /* Two tables of cosines and sines in one layout. (In complex64, sin is cos + 1, and the column
+     * stride is 2.) */
+    const void *cos, *sin;
+    const double *inv_freq;     /* HOST [R/2]: radians per position; magnitudes below 2^64 */
+    const uint64_t *phase_step; /* HOST [R/2]: made from inv_freq by trope_phase_steps */
+    int32_t angle_dtype;        /* TROPE_F32, F16 or BF16; TROPE_F64 is for f64 operands only */
     int32_t angle_columns;      /* TROPE_COLUMNS_... */
-    int32_t angle_layout;       /* TROPE_TABLE_...; one with axes needs pair_axis, or parts */
-    int32_t out_of_range;       /* TROPE_RANGE_... */
-    int64_t angle_rows;         /* 1 to 2^60, also where the row stride is 0 */
-    int64_t angle_stride[4];    /* TABLE_STRIDED: of axis, batch, row, column, at least 0 */
+    int32_t angle_layout;       /* TROPE_TABLE_...; one with axes requires pair_axis or parts */
+    int32_t out_of_range;       /* TROPE_RANGE_...; 0 = POISON */
+    int64_t angle_rows;         /* the number of rows, 1 to 2^60, also if the row stride is 0 */
+    /* The strides of axis, batch, row and column of a TROPE_TABLE_STRIDED table, each at least 0.
+     * Must be 0 in the other layouts. */
+    int64_t angle_stride[4];
 
-    /* Positions: the index in the sequence (a batch entry, or one of cu_seqlens); or that plus
-     * start_positions[sequence]; or, with stream_positions, plus cu_seqlens[sequence]; or the ids,
-     * as they are, on every rank. Only one of the three may be given. */
-    const void *position_ids;
-    const void *start_positions; /* [sequences], or [batch] without cu_seqlens */
-    int32_t position_dtype;      /* of ids or start positions: TROPE_I32, TROPE_I64 */
-    int32_t ids_layout;          /* TROPE_IDS_... */
-    /* Axes of the ids: 1 to 4 in AXES_BATCH_TOKENS (all that pairs use) and STRIDED, else 0 or 1.
-     * Over 1: with pair_axis, or as many as parts. 1 in STRIDED: one for all pairs. */
+    /* Positions. The position of a token is its index in its sequence, which is a batch entry or a
+     * sequence of cu_seqlens. One of three fields can change this. position_ids replaces the index
+     * on every rank, and context parallelism does not change the ids. start_positions adds
+     * start_positions[sequence] to the index. stream_positions adds cu_seqlens[sequence] to it. */
+
+    const void *position_ids;    /* in the shape that ids_layout gives; NULL = none */
+    const void *start_positions; /* [sequences], or [batch] without cu_seqlens; NULL = none */
+    int32_t position_dtype;      /* of ids or start positions: TROPE_I32 or TROPE_I64; else 0 */
+    int32_t ids_layout;          /* TROPE_IDS_...; 0 without ids */
+    /* The number of axes of the ids: 1 to 4 in AXES_BATCH_TOKENS and STRIDED, otherwise 0 or 1.
+     * More than 1 requires pair_axis, or as many parts. AXES_BATCH_TOKENS needs all axes that pairs
+     * use. 1 in STRIDED is one axis for all pairs. */
     int32_t position_axes;
-    int32_t stream_positions; /* 0 or 1; needs cu_seqlens */
-    int64_t ids_stride[3];    /* IDS_STRIDED: of axis (0 with one axis, else not), batch, token */
+    int32_t stream_positions; /* 1: count positions through the whole stream; needs cu_seqlens */
+    /* The strides of axis, batch and token of TROPE_IDS_STRIDED ids, of any sign. The axis stride
+     * is 0 with one axis, and not 0 with more. All are 0 in the other layouts. */
+    int64_t ids_stride[3];
 
-    /* Packed sequences, context parallel. Offsets are GLOBAL: in the packed stream of all ranks. */
-    const void *cu_seqlens;        /* [sequences + 1]; empty sequences are legal anywhere */
-    const void *cu_seqlens_padded; /* where sequences are stored, if not there; needs padding */
-    int64_t sequences;             /* 1 to 2^57 - 1 with cu_seqlens; without tokens 0 is legal */
-    int32_t cu_seqlens_dtype;      /* of both */
-    int32_t padding;               /* TROPE_PADDING_...; 0: no token is outside of a sequence */
-    int32_t cp_size;               /* must be given with cp_rank or cp_layout; 0 = 1 */
-    int32_t cp_rank;               /* 0 to cp_size - 1 */
-    int32_t cp_layout;             /* TROPE_CP_..., if cp_size > 1 */
-    int32_t reserved;              /* 0 */
+    /* Packed sequences and context parallelism. Without cu_seqlens each batch entry is a sequence.
+     * Offsets are GLOBAL: they refer to the packed stream of all ranks together. */
 
-    /* One int32 on the operands' device that TROPE_STATUS_ bits are ORed into; optional. On CUDA
-     * what is wrong with indices, which the host cannot read, is reported here, and poisoned. On
-     * the CPU it is TROPE_ERROR_DATA, but for positions out of range if status is given. */
+    /* [sequences + 1]: ascending boundaries of the sequences, which may be empty. NULL = none. */
+    const void *cu_seqlens;
+    /* [sequences + 1]: boundaries of the padded sequences in memory, if they differ from
+     * cu_seqlens, which then gives the unpadded lengths. Requires padding. NULL = cu_seqlens. */
+    const void *cu_seqlens_padded;
+    /* The number of sequences of cu_seqlens, 1 to 2^57 - 1; 0 only without cu_seqlens or tokens. */
+    int64_t sequences;
+    int32_t cu_seqlens_dtype; /* of both arrays: TROPE_I32 or TROPE_I64; 0 without cu_seqlens */
+    int32_t padding;          /* TROPE_PADDING_...; 0: every token must be in a sequence */
+    /* The number of context parallel ranks; 0 = 1. Must not be 0 with a cp_rank or a cp_layout. */
+    int32_t cp_size;
+    int32_t cp_rank;   /* 0 to cp_size - 1 */
+    int32_t cp_layout; /* TROPE_CP_...; must not be 0 if cp_size is over 1 */
+    int32_t reserved;  /* must be 0 */
+
+    /* One int32 on the operands' device, or NULL. The call ORs TROPE_STATUS_... bits into it and
+     * never clears it. On CUDA the host cannot read the indices. So the kernels report wrong
+     * indices here, and poison the elements that these affect. On the CPU wrong indices are
+     * TROPE_ERROR_DATA, except that positions out of range are reported here if status is not
+     * NULL. */
     int32_t *status;
 
-    /* Backward only: the gradient of the angles, summed over operands, heads and all tokens at a
-     * row (but padding that is not rotated, and poisoned tokens) in double, in an order that
-     * shapes, options and positions alone decide (another one on CUDA). From y = M x:
+    /* The gradient of the angles, in backward only. Each sum is in double, over operands, heads and
+     * all tokens that use a row. Padding that is not rotated and poisoned tokens add nothing. The
+     * order of the sum depends only on shapes, options and positions; the CPU and CUDA have
+     * different orders. For y = M x:
      *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)
      *   dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
      *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)
-     * (inverse: with -a for a, and the sums change sign). A column that serves both elements of a
-     * pair gets both. Rows, and planes, that nothing uses get 0. A dimension of axes, batch or rows
-     * that the layout lacks, or whose stride is 0, receives the sum over it. */
-    void *d_freqs;             /* with a table; f32, or f64 with f64 operands */
-    double *d_inv_freq;        /* with inv_freq or phase_step: [R/2] on the operands' device */
-    int32_t d_freqs_layout;    /* TROPE_TABLE_..., of the table's axes, rows and columns */
-    int32_t reserved_too;      /* 0 */
-    int64_t d_freqs_stride[4]; /* TABLE_STRIDED, like angle_stride, column at least 1 */
-    void *workspace;           /* on the operands' device, aligned to 16 bytes; scratch */
-    uint64_t workspace_size;   /* bytes, at least what trope_workspace_size says */
+     * With inverse, a is replaced by -a and the sums change sign. A column that serves both
+     * elements of a pair receives both gradients. */
 
-    /* HOST [operand_count] or NULL: the norm of each operand, NULL for none; not with shared_heads.
-     * With one, a call may rotate nothing: then pairing, angles and positions must be 0. */
+    /* Receives the gradient of a table, in f32 (f64 operands: f64), with the rows and columns of
+     * the table. Rows and planes that no token uses receive 0. The gradient is summed over each
+     * dimension (axes, batch, rows) that d_freqs_layout lacks or whose stride is 0. NULL: none. */
+    void *d_freqs;
+    /* [R/2] on the operands' device: receives the gradient of inv_freq, in a call with inv_freq or
+     * phase_step. NULL: none. */
+    double *d_inv_freq;
+    int32_t d_freqs_layout;    /* TROPE_TABLE_...; 0 without d_freqs */
+    int32_t reserved_too;      /* must be 0 */
+    int64_t d_freqs_stride[4]; /* like angle_stride, but the column stride is at least 1 */
+    /* Scratch memory on the operands' device, aligned to 16 bytes, and its size in bytes.
+     * The size is at least the result of trope_workspace_size. NULL and 0 are valid if that is
+     * 0. */
+    void *workspace;
+    uint64_t workspace_size;
+
+    /* HOST [operand_count]: pointers to the norm of each operand, NULL for an operand without one.
+     * NULL: the call has no norms. An operand with shared heads cannot have a norm. A call with a
+     * norm may rotate nothing. Then the fields of pairing, angles and positions must be 0. */
     const trope_norm *const *norms;
 } trope_args;
 
 /* ---- 4  Functions ---------------------------------------------------------------------------- */
 
-/* Forward: y = M n(x) for every operand. Backward: dx and, if asked for, gradients of the angles
- * and weights. They return when the work is done (CPU) or queued on the stream (CUDA). */
+/* Forward: writes y for every operand. On the CPU, trope_forward returns when the work is done. On
+ * CUDA, it returns when the work is queued on the stream, and waits for nothing. */
 TROPE_API trope_status trope_forward(const trope_args *args);
+
+/* Backward: writes dx for every operand that has a dst, and the gradients of angles and weights
+ * that the call has pointers for. Take the args of the forward call, and change the operands: src
+ * is dy, with the layout of y, and dst is dx, with the layout of x. It returns when trope_forward
+ * would. */
 TROPE_API trope_status trope_backward(const trope_args *args);
 
-/* Bytes of scratch that trope_backward needs: 0 without d_freqs, d_inv_freq, d_weight and norms
- * over tokens. Validates args as the call does, but for workspace and the values of indices. */
+/* Writes to *bytes the number of bytes of workspace that trope_backward needs. It is 0 for a call
+ * that has no d_freqs, no d_inv_freq, no d_weight and no norm over tokens. The args are validated
+ * as in trope_backward, except for the workspace and the values of indices. */
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
-/* The positions that a call with these args uses, on the host (where cu_seqlens, ids and start
- * positions must be). positions: int64 [axes, batch, tokens], axes = position_axes (0 = 1), without
- * the clamp. sequences: int32 [batch, tokens] or NULL; the sequence of each token, -1 for padding.
- * Reads only batch, tokens and the fields of positions, sequences and context parallel, and fails
- * as a call on the CPU would for these. Padding that a sequence ends with has the positions that it
- * would have if real; before the first and after the last sequence, the distance from there. */
+/* Computes, on the host, the positions that a call with these args uses. cu_seqlens, ids and start
+ * positions must be host memory. Only batch, tokens and the fields of positions, sequences and
+ * context parallelism are read. It fails like a call on the CPU if these are wrong.
+ *
+ * positions receives int64 [axes, batch, tokens], axes being position_axes (0 = 1). CLAMP is not
+ * applied. sequences receives int32 [batch, tokens], the sequence of each token or -1 for padding;
+ * it may be NULL. Padding after a sequence has the positions that it would have as tokens of that
+ * sequence. Before the first sequence and after the last one, the position of a token is its
+ * distance from the start of that padding. */
 TROPE_API trope_status trope_positions(const trope_args *args, int64_t *positions,
                                        int32_t *sequences);
 
 /* ---- 5  Helpers ------------------------------------------------------------------------------ */
 
-/* Makes *operand a tensor [.., heads, head_dim] of a contiguous layout, rotated in place from
- * element 0 on; rotary_dim may be TROPE_COPY. For another destination, set dst afterwards. */
+/* Overwrites *operand with a contiguous tensor of shape [.., heads, head_dim] in `layout` (not
+ * STRIDED), which is rotated in place from element 0 on. rotary_dim may be TROPE_COPY. For a call
+ * out of place, set dst afterwards. */
 TROPE_API trope_status trope_fill_operand(trope_operand *operand, void *x, int32_t layout,
                                           int32_t heads, int32_t head_dim, int32_t rotary_dim);
 
-/* A packed QKV buffer. GROUPS: [.., kv_heads, (q_heads / kv_heads + 2) * head_dim], each group its
- * q heads, then k, then v (Megatron). PARTS: [.., (q_heads + 2 * kv_heads) * head_dim], all q
- * heads, then all k, then all v (flash-attention, Hugging Face). */
+/* A packed QKV buffer. The order GROUPS is [.., kv_heads, (q_heads / kv_heads + 2) * head_dim]:
+ * each group has its q heads, then its k head, then its v head (Megatron). The order PARTS is
+ * [.., (q_heads + 2 * kv_heads) * head_dim]: all q heads, then all k heads, then all v heads
+ * (flash-attention, Hugging Face). */
 enum { TROPE_QKV_GROUPS = 1, TROPE_QKV_PARTS = 2 };
 enum { TROPE_Q = 1, TROPE_K = 2, TROPE_V = 3 };
 typedef struct trope_qkv {
-    uint64_t struct_size; /* sizeof(trope_qkv) */
-    void *buffer;
-    int64_t batch, tokens;
-    int32_t layout;       /* SBHD, BSHD, BHSD or THD; its heads are those of q, k and v together */
-    int32_t order, dtype; /* TROPE_QKV_..., TROPE_F32, ... */
-    int32_t q_heads, kv_heads; /* q_heads is a multiple of kv_heads */
-    int32_t head_dim, rotary_dim, reserved;
+    uint64_t struct_size;      /* sizeof(trope_qkv) */
+    void *buffer;              /* the first element of the buffer */
+    int64_t batch, tokens;     /* as in trope_args */
+    int32_t layout;            /* SBHD, BSHD, BHSD or THD, with the heads of q, k and v together */
+    int32_t order, dtype;      /* TROPE_QKV_..., and the element type (TROPE_F32, ...) */
+    int32_t q_heads, kv_heads; /* each at least 1; q_heads is a multiple of kv_heads */
+    int32_t head_dim, rotary_dim, reserved; /* q and k rotate rotary_dim; reserved must be 0 */
 } trope_qkv;
 
-/* Makes *operand TROPE_Q, _K or _V of the buffer, in place (V: with rotary_dim TROPE_COPY). */
+/* Overwrites *operand with the slice `which` (TROPE_Q, TROPE_K or TROPE_V) of the buffer, in place.
+ * V gets rotary_dim TROPE_COPY. */
 TROPE_API trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *qkv, int32_t which);
 
-/* Fills stride[5] for a contiguous tensor of one group, for slices of it: [tokens, batch, heads,
- * head_dim] for TROPE_SBHD and so on. (The group stride is set to that of all heads.) */
+/* Writes to stride[TROPE_MAX_DIMS] the strides of a contiguous tensor of one group, such as
+ * [tokens, batch, heads, head_dim] for TROPE_SBHD. Slices of the tensor have the same strides. The
+ * group stride is that of all heads. */
 TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch,
                                           int64_t tokens, int32_t heads, int32_t head_dim);
 
-/* The axis of each pair as models have it. sections: pairs of axis 0, 1, 2 and 3, in all `pairs`.
+/* Writes to pair_axis[pairs] the axis of each pair, in an order that models use. sections[4] is the
+ * number of pairs of axis 0, 1, 2 and 3. Their sum must be `pairs`. For pair i the axis is
  *   SECTIONS     axis by axis (Qwen2-VL: {16, 24, 24, 0}; HunYuan, FLUX with four)
- *   INTERLEAVED  i % 3 while i < 3 * sections[i % 3], else 0 (Qwen3-VL)
+ *   INTERLEAVED  i % 3 while i < 3 * sections[i % 3], otherwise 0 (Qwen3-VL)
  *   ALTERNATING  i % 2 (Kimi's and other 2-D vision towers)
  *   HWT          1 + i % 2 (h w h w ..), then axis 0 for the last sections[0] pairs (Ernie 4.5 VL)
- * Sections that the order does not give are refused; sections[3] is of SECTIONS alone. */
+ * Sections that the order cannot produce are refused. Only SECTIONS allows sections[3]. */
 enum { TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2 };
 enum { TROPE_AXES_ALTERNATING = 3, TROPE_AXES_HWT = 4 };
 TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order,
                                             const int32_t *sections);
 
-/* phase_step of each inv_freq. */
+/* Writes to phase_step[pairs] the phase step of each inv_freq[pairs]: round(2^64 inv_freq / 2 pi)
+ * modulo 2^64. A call with phase_step has the same bits as one with inv_freq. */
 TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs,
                                          uint64_t *phase_step);
 
 /* ---- 6  Frequencies, information ------------------------------------------------------------- */
 
-/* As in Hugging Face transformers' modeling_rope_utils.py, in double. With d = rotary_dim, i from 0
- * to d/2 - 1, f_i = base^(-2i/d), m = original_max_position and s = max(seq_len, m):
+/* The rules of Hugging Face transformers' modeling_rope_utils.py, computed in double. With
+ * d = rotary_dim, i from 0 to d/2 - 1, f_i = base^(-2i/d), m = original_max_position and
+ * s = max(seq_len, m), inv_freq[i] is
  *   DEFAULT       f_i
  *   LINEAR        f_i / factor                                                   (arXiv:2306.15595)
  *   DYNAMIC       f_i with base * (factor * s / m - factor + 1)^(d / (d - 2)), d > 2 (dynamic NTK)
- *   YARN          f_i / factor and f_i blended by a ramp between the pairs that turn beta_fast and
- *                 beta_slow times in m                                           (arXiv:2309.00071)
- *   LONGROPE      f_i / short_factor[i], or / long_factor[i] where s > m         (arXiv:2402.13753)
- *   LLAMA3        f_i / factor for wavelengths over m / low_freq_factor, f_i under
- *                 m / high_freq_factor, blended between                          (Llama 3.1)
- *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, else 0
- * attention_factor, for mscale of the call, is 1, or the one given, or else
+ *   YARN          a blend of f_i / factor and f_i, by a ramp between the pairs that make beta_fast
+ *                 and beta_slow full circles within m positions                  (arXiv:2309.00071)
+ *   LONGROPE      f_i / short_factor[i], or f_i / long_factor[i] if s > m        (arXiv:2402.13753)
+ *   LLAMA3        f_i / factor for wavelengths over m / low_freq_factor, f_i for wavelengths under
+ *                 m / high_freq_factor, and a blend in between                   (Llama 3.1)
+ *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, 0 for others
+ * The attention factor goes into mscale of the call. It is the field attention_factor if that is
+ * not 0, and otherwise 1, except for
  *   YARN          g(1), or g(mscale) / g(mscale_all_dim), with g(k) = 1 + 0.1 k ln(max(factor, 1))
  *   LONGROPE      sqrt(1 + ln(factor) / ln(m)) if factor > 1, factor = max_position / m */
 enum { TROPE_RULE_DEFAULT = 1, TROPE_RULE_LINEAR = 2, TROPE_RULE_DYNAMIC = 3 };
 enum { TROPE_RULE_YARN = 4, TROPE_RULE_LONGROPE = 5 };
 enum { TROPE_RULE_LLAMA3 = 6, TROPE_RULE_PROPORTIONAL = 7 };
 
-/* A field that a rule does not use must be 0. */
+/* The arguments of trope_frequencies. A field that the rule does not use must be 0. */
 typedef struct trope_frequency_args {
     uint64_t struct_size; /* sizeof(trope_frequency_args) */
     int32_t rule;         /* TROPE_RULE_... */
     int32_t rotary_dim;   /* even, 2 to TROPE_MAX_ROTARY_DIM */
     double base;          /* over 1 (rope_theta: 10000 in Llama 2, 500000 in Llama 3) */
-    double factor;        /* all but DEFAULT (PROPORTIONAL: 0 = 1; LONGROPE: or attention_factor) */
-    double original_max_position;             /* DYNAMIC, YARN, LONGROPE, LLAMA3: over 1 */
-    double seq_len;                           /* DYNAMIC, LONGROPE: the length now, 0 = m */
-    double low_freq_factor, high_freq_factor; /* LLAMA3: low below high */
-    double beta_fast, beta_slow;              /* YARN: 0 = 32 and 1; fast at least slow */
-    double attention_factor;                  /* YARN, LONGROPE: 0 = from the rule */
+    /* Required by every rule except DEFAULT. PROPORTIONAL: 0 = 1. LONGROPE requires factor or
+     * attention_factor. */
+    double factor;
+    double original_max_position; /* DYNAMIC, YARN, LONGROPE, LLAMA3: positions, over 1 */
+    double seq_len;               /* DYNAMIC, LONGROPE: the current length; 0 = m */
+    double low_freq_factor, high_freq_factor; /* LLAMA3: low is below high */
+    double beta_fast, beta_slow;              /* YARN: fast is at least slow; 0 = 32 and 1 */
+    double attention_factor;                  /* YARN, LONGROPE: 0 = computed by the rule */
     double mscale, mscale_all_dim;            /* YARN: both or neither (DeepSeek) */
-    double partial_rotary_factor;             /* PROPORTIONAL: over 0 and at most 1 */
+    double partial_rotary_factor;             /* PROPORTIONAL: over 0, at most 1 */
     const double *short_factor, *long_factor; /* LONGROPE: [rotary_dim / 2] */
-    int32_t no_truncate;                      /* YARN: 1 is truncate=False, a ramp as it is */
-    int32_t reserved;                         /* 0 */
+    int32_t no_truncate; /* YARN: 1 keeps the ends of the ramp as they are (truncate=False in
+                          * transformers); 0 rounds them to whole pairs */
+    int32_t reserved;    /* must be 0 */
 } trope_frequency_args;
 
-/* Writes rotary_dim / 2 frequencies (radians a position) and the attention factor; both must be
- * there. What makes a frequency 2^64 or more, or the factor infinite, is TROPE_ERROR_ARGUMENT. */
+/* Writes inv_freq[rotary_dim / 2], in radians per position, and *attention_factor. Both pointers
+ * are required. The call fails with TROPE_ERROR_ARGUMENT if a frequency would be 2^64 or more, or
+ * the factor infinite. */
 TROPE_API trope_status trope_frequencies(const trope_frequency_args *args, double *inv_freq,
                                          double *attention_factor);
 
-/* The name of the kernel that trope_forward (backward = 0) or trope_backward (1) would run, such as
- * "cpu-avx512-bf16-half", in at most size bytes. Args are validated as by trope_workspace_size. */
+/* Writes to name[size] the name of the kernel that trope_forward (backward = 0) or trope_backward
+ * (backward = 1) would run, such as "cpu-avx512-bf16-half". size counts bytes. The args are
+ * validated as in trope_workspace_size. */
 TROPE_API trope_status trope_kernel_name(const trope_args *args, int32_t backward, char *name,
                                          size_t size);
 
-/* "TROPE_OK", "TROPE_ERROR_NULL", ... A static string for any value. */
+/* Returns the name of a status, such as "TROPE_ERROR_NULL": a static string for any value. */
 TROPE_API const char *trope_status_name(trope_status status);
 
-/* One line about the last call of this thread that failed, "" if none has; and the argument that it
- * names, such as "operands[1].src_layout", "" if none. Valid until this thread's next failure. */
+/* trope_last_error returns one line about the last call of this thread that failed.
+ * trope_last_error_argument returns the argument that this line names, such as
+ * "operands[1].src_layout". Both return "" if no call has failed. The strings belong to the library
+ * and are valid until the next failure on this thread. */
 TROPE_API const char *trope_last_error(void);
 TROPE_API const char *trope_last_error_argument(void);
 
-/* "MAJOR.MINOR.PATCH"; and lines "name: value" on this build and machine: version, backends,
- * instruction sets, threads, devices (valid until the next call on this thread). */
+/* trope_version returns "MAJOR.MINOR.PATCH", a static string. trope_info returns lines of the form
+ * "name: value" about this build and machine: version, backends, instruction sets, threads and
+ * devices. Its string is valid until the next call of trope_info on this thread. */
 TROPE_API const char *trope_version(void);
 TROPE_API const char *trope_info(void);
 
-/* sizeof of a public struct by its name, 0 for any other; and the offset of its field, -1 for any
- * other: for callers that declare the structs themselves, without a compiler. */
+/* For callers that declare the structs themselves, without a C compiler. trope_sizeof returns the
+ * size of a public struct in bytes, and 0 for an unknown name. trope_offsetof returns the offset of
+ * a field in bytes, and -1 for an unknown struct or field. */
 TROPE_API size_t trope_sizeof(const char *struct_name);
 TROPE_API int64_t trope_offsetof(const char *struct_name, const char *field);
 
