@@ -9,8 +9,9 @@ Under "What is refused":
 - each argument that a test expects to be refused with DATA or UNSUPPORTED is in the table with that status;
 - each status of trope.h is there, but for that of the CUDA runtime.
 
-Under "What cannot be caught": each field that tests/api/forgotten.c may forget is there, and all names there are of trope.h.
+Under "What cannot be caught": each field that tests/api/forgotten.c may forget is there, and trope.h has all names there.
 """
+
 import glob
 import os
 import re
@@ -75,7 +76,9 @@ def check_refused(text, header, fields, tested):
             check(argument in fields, argument, "is no field of trope.h")
             check(any((argument, status) in tested for status in statuses), argument, "is refused by no test:", *statuses)
         for status in statuses:
-            check(any((argument, status) in tested for argument in arguments), *arguments, "are refused by no test:", status)
+            check(
+                any((argument, status) in tested for argument in arguments), *arguments, "are refused by no test:", status
+            )
     for argument, status in sorted(tested):
         if argument in fields and status in ("DATA", "UNSUPPORTED"):
             check(any(argument in row[0] and status in row[1] for row in rows), argument, "has no row with", status)
