@@ -2,7 +2,7 @@
 
     python3 bench/plot.py RESULT.json [docs/cuda-ratio.svg]
 
-Draws the cases SHAPE-sTOKENS-ROWS that there are in six sizes or more. Needs matplotlib; without it the exit status is 77.
+Draws the cases SHAPE-sTOKENS-SOURCE that there are in six sizes or more. Needs matplotlib; without it the exit status is 77.
 """
 
 import json

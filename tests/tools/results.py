@@ -1,4 +1,5 @@
-"""docs/cuda-results.md has the tables that bench/tables.py makes of bench/results/h100.json, and the counts of its goals."""
+"""docs/performance.md has the summaries that bench/tables.py makes of the files in bench/results, and the counts of their
+goals; bench/tables.py makes a table of every dtype."""
 
 import json
 import pathlib
@@ -8,20 +9,29 @@ import sys
 from harness import check, finish
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-RESULT = ROOT / "bench" / "results" / "h100.json"
+RESULTS = ROOT / "bench" / "results"
+
+
+def tables(*arguments):
+    made = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", *arguments], capture_output=True, text=True)
+    check(made.returncode == 0 and made.stdout.count("\n") > 2, *arguments, "gives a table:", made.stderr)
+    return made.stdout
 
 
 def main():
-    page = (ROOT / "docs" / "cuda-results.md").read_text()
-    with open(RESULT) as file:
-        result = json.load(file)
-    for dtype in sorted({case["dtype"] for case in result["cases"]}):
-        table = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", RESULT, dtype], capture_output=True, text=True)
-        check(table.returncode == 0 and table.stdout.count("\n") > 2, dtype, "has a table:", table.stderr)
-        check(table.stdout in page, "the page has the table of", dtype)
-    reached = "%d of %d goals" % (result["goals"] - result["goals_missed"], result["goals"])
-    check(reached in page, "the page says", reached)
-    check(result["wrong"] == 0, "no element is wrong")
+    page = (ROOT / "docs" / "performance.md").read_text()
+    for name in ("h100", "norms-h100", "compare-h100"):
+        check(tables("--summary", RESULTS / (name + ".json")) in page, "the page has the summary of", name)
+    for name in ("h100", "norms-h100"):
+        path = RESULTS / (name + ".json")
+        result = json.loads(path.read_text())
+        for dtype in sorted({case["dtype"] for case in result["cases"]}):
+            tables(path, dtype)
+        counts = ["%d of %d goals" % (result["goals"] - result["goals_missed"], result["goals"])]
+        counts += ["all %d results have the CPU's bits" % len(result["cases"])]
+        for words in counts:
+            check(words in page, "the page says", words)
+        check(result["wrong"] == 0, "no element is wrong in", name)
 
 
 main()

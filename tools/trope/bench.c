@@ -14,8 +14,8 @@
 static const char usage[] =
     "usage: trope bench [--device cpu|cuda] [OPTION...]\n\n"
     "Times calls of the library beside a copy of as many bytes on the same threads or the same GPU, and compares each\n"
-    "result bitwise with that of the portable code on one thread, or a GPU's with that of the CPU. docs/bench.md explains\n"
-    "the columns.\n";
+    "result bitwise with that of the portable code on one thread, or a GPU's with that of the CPU. docs/performance.md\n"
+    "explains the columns.\n";
 
 typedef struct bench_options {
     machine_options machine;

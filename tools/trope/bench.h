@@ -124,7 +124,7 @@ typedef struct bench_problem {
     int64_t padding;         /* tokens of it */
     int64_t longest;         /* angle rows that are used, of a table that has some for every rank */
     int32_t cols;            /* of a table */
-    double moved;            /* bytes, by the rule in docs/bench.md */
+    double moved;            /* bytes, by the rule in docs/performance.md */
     device_runs runs;        /* those of a call in place that leaves out parts of AREA_SRC */
     double sum_slack;        /* what a sum of the gradient of the angles may be off by in another order */
     double weight_slack;     /* the same of the weights' */

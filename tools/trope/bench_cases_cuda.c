@@ -1,5 +1,5 @@
 /* What CUDA is timed with: the calls that training makes. A group is a shape of the tensors in some sizes, each with some
- * kinds of rows, and every such combination is a case, named SHAPE-sTOKENS-ROWS. */
+ * sources of positions and angles. Every such combination is a case, named SHAPE-sTOKENS-SOURCE. */
 #include <stdio.h>
 #include <stdlib.h>
 

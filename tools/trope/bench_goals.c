@@ -1,4 +1,4 @@
-/* What a result has to reach, and whether it has. The figures are those of docs/bench.md. */
+/* The ratio that a result has to reach, and whether it has. docs/performance.md explains the goals. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -36,7 +36,7 @@ typedef struct tool_device {
     const char *name;
     int32_t id; /* TROPE_DEVICE_... */
 
-    /* Whether the figures that docs/bench.md states are for this device. */
+    /* Whether the goals that docs/performance.md explains are for this device. */
     int has_goals;
     /* Writes what it is called. NULL where the host's own name will do. */
     void (*describe)(char *text, size_t size);
