@@ -16,13 +16,13 @@ and such globals would miss what other libraries replace later.
 
 Backward rounds as these options do. The gradient has eager's bits where q, k and tables have one dtype, and where q and k
 are cast to float32 first. Where 16-bit q is multiplied by float32 tables as it is, or cast for each of the two products,
-eager rounds both terms of a gradient to 16 bits and adds them in 16 bits; here their sum is rounded, once. docs/frameworks.md
+eager rounds both terms of a gradient to 16 bits and adds them in 16 bits; here their sum is rounded, once. docs/python.md
 lists these models. A gradient lies in memory as the upstream one, eager's mostly in the order of its shape: what PyTorch sums
 up over it, such as the gradient of a norm's weight in Gemma 4, may come in another order.
 
 patch(model, fuse_norm=True) also lets the rotation compute the RMS norms of q and k, in one pass (_fused_norms.py says how). Such
 a norm has eager's rounding, but trope adds the squares in another order than PyTorch, so its rstd may differ in the last bits of
-float32. A rare element of q and k then differs by one rounding. docs/frameworks.md has the bounds of logits and gradients, and
+float32. A rare element of q and k then differs by one rounding. docs/python.md has the bounds of logits and gradients, and
 lists which models are fused.
 
 Most functions give float32 for 16-bit q and float32 tables, which is what they get under torch.autocast. There the result

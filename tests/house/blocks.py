@@ -69,7 +69,6 @@ COMMANDS = {
     "tests/cuda/prove build out": GPU,
     "python3 bench/frameworks.py --json bench/results/frameworks-h100.json": GPU,
     "python3 bench/frameworks.py --only layers --json bench/results/layers-h100.json": GPU,
-    "python3 bench/frameworks.py --only layers --tokens 4096 --code eager": GPU,
     "python3 bench/frameworks.py --only layers --device cpu": "python_frameworks",
     "python3 bench/compare.py --json bench/results/compare-h100.json": GPU + "; python_compare runs it on the CPU",
     "python3 bench/compare.py --from bench/results/compare-h100.json --markdown": "python_compare",

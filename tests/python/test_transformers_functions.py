@@ -155,7 +155,7 @@ def test_all_methods():
     assert {model: name.partition("modeling_%s." % model)[2] for model, name in found.items()} == REFUSED_METHODS
 
 
-# All that round the gradient of 16-bit q and k twice: docs/frameworks.md lists them. The first need float32 tables for that.
+# All that round the gradient of 16-bit q and k twice: docs/python.md lists them. The first need float32 tables for that.
 ROUNDED_TWICE = (
     "beam flex_olmo lfm3 olmo olmo2 olmo3 olmo_hybrid deepseek_v4 ernie4_5 ernie4_5_moe ernie4_5_vl_moe esm evolla hy_v4_vl"
     " modernbert modernbert_decoder"

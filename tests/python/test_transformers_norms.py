@@ -88,7 +88,7 @@ def attention(model, layer=-1):
 
 
 def is_within(y, eager):
-    """What docs/frameworks.md says of logits: this part of the largest one."""
+    """What docs/python.md says of logits: this part of the largest one."""
     return (y.double() - eager.double()).abs().max() <= LOGITS[y.dtype] * eager.double().abs().max()
 
 
@@ -103,7 +103,7 @@ def is_norm(name):
 
 
 def far(gradients, others, dtype):
-    """The names of gradients that are further apart than docs/frameworks.md says."""
+    """The names of gradients that are further apart than docs/python.md says."""
     assert gradients.keys() == others.keys()
     bounds = {name: (OF_NORMS if is_norm(name) else GRADIENTS)[dtype] for name in gradients}
     return [name for name, g in gradients.items() if (others[name] - g).norm() > bounds[name] * g.norm()]
