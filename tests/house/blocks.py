@@ -78,7 +78,6 @@ COMMANDS = {
     "torchrun --nnodes 2 --nproc-per-node 8 --no-python \\": CLUSTER,
     "trope_multigpu --device cpu --ranks 4": "multigpu_threads_4",
     "mpirun -n 4 trope_multigpu --device cpu": "multigpu_mpi",
-    "python3 bench/plot_balance.py result.json docs/multigpu-balance.svg": "needs matplotlib",
     "ctest --test-dir build -L numerics": "is what runs tests",
     "cmake -DTROPE_LONG_TESTS=ON build && ctest --test-dir build -L long": LONG,
     "cmake --preset fuzz && cmake --build build-fuzz --target fuzz -j": LONG + "; .ci/run does so",
