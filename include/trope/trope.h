@@ -2,8 +2,9 @@
  *
  * One call rotates up to 16 tensors ("operands": Q, K, or slices of a packed QKV buffer) and copies
  * the elements that are not rotated. It can also compute the RMS norms of the operands. The library
- * computes no attention, allocates nothing, never prints, and keeps no state except for sleeping
- * threads. This file is the reference. docs/semantics.md explains it with pictures.
+ * computes no attention, allocates nothing, and never prints. Between calls it keeps threads, which
+ * sleep, and the last error of each thread, but no state that affects a result. This file is the
+ * reference. docs/semantics.md explains it with pictures.
  *
  * M rotates one pair of elements. M' is its transpose:
  *
@@ -32,9 +33,9 @@
  *   - A field that decides how bytes are read has no default. Its values begin at 1. It must be set
  *     where it applies, and must be 0 where it does not. For other fields 0 is either refused or a
  *     default, as their comments say.
- *   - Strides count elements. Sizes are those of the tensors on this rank. Pointers must be aligned
- *     to their elements. A struct may be larger than in this version if all bytes after the fields
- *     of this version are 0.
+ *   - Strides count elements. Sizes describe the tensors on this rank. Pointers must be aligned to
+ *     their elements. A struct may be larger than in this version if all bytes after the fields of
+ *     this version are 0.
  *   - For f32, f16 and bf16, the bits of an element depend only on its input, its angles, its
  *     position and the rounding mode. They do not depend on layout, strides, threads, instruction
  *     set, device, the caller's floating-point environment, or how the work is split. (The sums of
@@ -72,16 +73,16 @@ enum {
     TROPE_ERROR_NULL = 1,        /* a required pointer is NULL */
     TROPE_ERROR_ARGUMENT = 2,    /* a value is missing, out of range, or contradicts another one */
     TROPE_ERROR_OVERLAP = 3,     /* a destination overlaps itself, or other memory of the call */
-    TROPE_ERROR_OVERFLOW = 4,    /* a size or an offset is over 2^60 */
+    TROPE_ERROR_OVERFLOW = 4,    /* a size or an offset is over its limit, at most 2^60 */
     TROPE_ERROR_DATA = 5,        /* cu_seqlens, ids or start positions have invalid values */
-    TROPE_ERROR_UNSUPPORTED = 6, /* not on this device, machine or build (see docs/semantics.md) */
+    TROPE_ERROR_UNSUPPORTED = 6, /* this device, machine or build cannot run the call */
     TROPE_ERROR_DEVICE = 7       /* the CUDA runtime refused a launch */
 };
 /* Bits of the status word of a call (trope_args.status). */
 enum {
     TROPE_STATUS_POSITION = 1,   /* a position was outside the angle rows (POISON only) */
-    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, do not fit, or exceed cu_seqlens_padded */
-    TROPE_STATUS_CP_LENGTH = 4,  /* a sequence cannot be split by the context parallel layout */
+    TROPE_STATUS_CU_SEQLENS = 2, /* cu_seqlens decrease, leave the stream or exceed their storage */
+    TROPE_STATUS_CP_LENGTH = 4,  /* the context parallel layout cannot split a sequence */
     TROPE_STATUS_PADDING = 8     /* a token is in no sequence, and the call has no padding policy */
 };
 
@@ -99,19 +100,20 @@ enum { TROPE_ISA_AUTO = 0, TROPE_ISA_PORTABLE = 1, TROPE_ISA_AVX2 = 2, TROPE_ISA
  * contiguous, with groups outside heads, and its strides must be 0. THD requires batch 1. STRIDED
  * takes the strides as given, so a stride of 0 repeats an element (an expanded tensor). */
 enum { TROPE_SBHD = 1, TROPE_BSHD = 2, TROPE_BHSD = 3, TROPE_THD = 4, TROPE_STRIDED = 5 };
-/* How a part of n elements is divided into pairs. HALF pairs element i with i + n/2 (GPT-NeoX,
- * Llama in Hugging Face). INTERLEAVED pairs element 2i with 2i + 1 (RoFormer, GPT-J). */
+/* The pairs of the n elements that rotate, or of each part (trope_args.parts). HALF pairs element i
+ * with i + n/2 (GPT-NeoX, Llama in Hugging Face). INTERLEAVED pairs element 2i with 2i + 1
+ * (RoFormer, GPT-J). */
 enum { TROPE_PAIRING_HALF = 1, TROPE_PAIRING_INTERLEAVED = 2 };
-/* Which heads of a tensor are one head in memory: none, those of each group, or all of them. */
+/* Which heads of a tensor are one head in memory: none, all heads of a group, or all heads. */
 enum { TROPE_SHARED_NONE = 0, TROPE_SHARED_GROUP = 1, TROPE_SHARED_ALL = 2 };
 /* How results are rounded to dtype. ONCE computes in fp32 (f64: double) and rounds once, at the
- * store. NATIVE rounds cos, sin and each of the three operations to dtype, like eager PyTorch on
- * bf16 tensors (Llama) and apex. NATIVE_F32 performs each operation in fp32, fuses none, and rounds
- * at the store, like eager PyTorch code that casts to fp32 (vision models, OLMo 2 forward). */
+ * store. NATIVE rounds cos, sin, both products and their sum to dtype, like eager PyTorch on bf16
+ * tensors (Llama) and apex. NATIVE_F32 performs each operation in fp32, fuses none, and rounds at
+ * the store, like eager PyTorch code that casts to fp32 (vision models, OLMo 2 forward). */
 enum { TROPE_ROUND_ONCE = 0, TROPE_ROUND_NATIVE = 1, TROPE_ROUND_NATIVE_F32 = 2 };
 /* The columns of a table. R is the widest rotary_dim of the call. PAIR has R/2 columns, one for
- * each pair. HALF and INTERLEAVED have R columns, one for each element. They are paired as their
- * name says, whatever the pairing of the operands is. */
+ * each pair. HALF and INTERLEAVED have R columns, one for each element, in the order of the pairing
+ * of that name. The operands may have the other pairing. */
 enum { TROPE_COLUMNS_PAIR = 1, TROPE_COLUMNS_HALF = 2, TROPE_COLUMNS_INTERLEAVED = 3 };
 /* The layout of a table. The first three are contiguous: [rows, columns], [batch, rows, columns]
  * and [axes, batch, rows, columns]. STRIDED uses the strides of the table. A table has the axes
@@ -124,12 +126,13 @@ enum { TROPE_TABLE_AXES_BATCH_ROWS = 3, TROPE_TABLE_STRIDED = 4 };
 enum { TROPE_IDS_AXES_BATCH_TOKENS = 1, TROPE_IDS_BATCH_TOKENS = 2 };
 enum { TROPE_IDS_TOKENS = 3, TROPE_IDS_STRIDED = 4 };
 /* What happens to a position outside [0, angle_rows). CLAMP uses the nearest row. POISON writes NaN
- * to the elements that the position would rotate. On the CPU without `status`, and where the shapes
- * alone determine the positions, POISON makes the call fail instead. */
+ * to the elements that the position would rotate. On the CPU without `status`, and if the shapes
+ * alone imply such a position, POISON makes the call fail instead. */
 enum { TROPE_RANGE_POISON = 0, TROPE_RANGE_CLAMP = 1 };
-/* What a call writes for a token that is in no sequence: zeros (the whole head), the source, or the
- * source rotated by the position that trope_positions reports. With padding 0 such a token is an
- * error on the CPU. On CUDA it becomes NaN, and status has TROPE_STATUS_PADDING. */
+/* For a token that is in no sequence, ZERO writes zeros to the whole head, COPY writes the source,
+ * and ROTATE writes the source rotated by the position that trope_positions reports. With padding
+ * 0, such a token is an error on the CPU. On CUDA it becomes NaN, and the call sets
+ * TROPE_STATUS_PADDING in status. */
 enum { TROPE_PADDING_ZERO = 1, TROPE_PADDING_COPY = 2, TROPE_PADDING_ROTATE = 3 };
 /* The context parallel layout gives the position of local index i in a sequence that has L tokens
  * on this rank. c is cp_size and r is cp_rank. One rank alone (c = 1) holds whole sequences: the
@@ -153,23 +156,23 @@ enum { TROPE_DIM_GROUP = 2, TROPE_DIM_HEAD = 3, TROPE_DIM_ELEMENT = 4 };
 #define TROPE_MAX_OPERANDS   16
 #define TROPE_MAX_AXES       4
 #define TROPE_MAX_ROTARY_DIM 1024 /* head_dim has no limit */
-#define TROPE_COPY           (-1) /* rotary_dim of an operand that is only copied (V) */
+#define TROPE_COPY           (-1) /* rotary_dim of an operand that does not rotate (V) */
 
 /* ---- 2  A tensor ----------------------------------------------------------------------------- */
 
 /* One tensor of a call: [batch, tokens, groups, heads_per_group, head_dim].
  *
- * A call rotates the window [rotary_offset, rotary_offset + rotary_dim) of each head. The other
- * elements pass through: they are copied, or left as they are in place.
+ * A call rotates the window [rotary_offset, rotary_offset + rotary_dim) of each head. Without a
+ * norm, the other elements pass through: the call copies them or, in place, leaves them unchanged.
  *
- * A call is in place if dst is src and has the same strides. Otherwise dst must not share an
+ * An operand is in place if dst is src and has the same strides. Otherwise dst must not share an
  * element with anything else that the call reads or writes. Two indices of dst must not refer to
  * the same element. src may be expanded (strides of 0) or reversed (negative strides). */
 typedef struct trope_operand {
     /* Forward: x. Backward: dy. src, dst and forward_src hold elements of trope_args.dtype. */
     const void *src;
     /* Forward: y. Backward: dx, or NULL if the call computes only gradients of angles or weights.
-     * NULL also with TROPE_SUMS_WRITE. */
+     * Must be NULL with TROPE_SUMS_WRITE. */
     void *dst;
     /* Backward: x of the forward call. Required for d_freqs and d_inv_freq if the operand rotates,
      * and for a norm. Must be NULL in all other calls. */
@@ -187,12 +190,12 @@ typedef struct trope_operand {
     int32_t rotary_dim;
     int32_t rotary_offset; /* the first element of the window; must be 0 with TROPE_COPY */
     /* TROPE_SHARED_NONE (0), GROUP or ALL (MLA's k_pe). Refused in place and with a norm.
-     * Forward, src has one head for each group (GROUP) or for the whole operand (ALL), and each
-     * head of dst is computed from it. Backward, forward_src and dst have that one head instead.
-     * dst then receives M' of the sum of dy over the heads. Elements that pass through, and padding
-     * that is copied, are summed without M'. The sum is in fp32 (f64: double), by the binary tree
-     * t[i] = t[2i] + t[2i + 1], padded with +0 to a power of two. NATIVE rounds the sum before M'.
-     * A STRIDED tensor must have strides of 0 for the dimensions that it lacks. */
+     * In forward, src has one head for each group (GROUP) or for the whole operand (ALL), and the
+     * call computes each head of dst from it. In backward, forward_src and dst have that one head
+     * instead, and dst receives M' of the sum of dy over the heads. Elements that pass through, and
+     * padding that is copied, are summed without M'. The sum is in fp32 (f64: double), by the
+     * binary tree t[i] = t[2i] + t[2i + 1], padded with +0 to a power of two. NATIVE rounds the sum
+     * before M'. A STRIDED tensor must have strides of 0 for the dimensions that it lacks. */
     int32_t shared_heads;
     /* 0 overwrites dst. 1 adds the result to old_dst, the content of dst before the call. With
      * padding ZERO, tokens of padding keep old_dst. The sum old_dst + dx is rounded once. NATIVE
@@ -212,13 +215,13 @@ typedef struct trope_operand {
  * In the order AFTER, it computes y = n(u) with u = M x.
  *
  * The arithmetic is fp32 (f64: double), and no operation is fused. The sum over a head is a binary
- * tree, neighbours first, padded with +0 to a power of two or more. TOKEN then adds the sums of
- * the heads by a second tree, in the order group * heads_per_group + head. With AFTER, the elements
- * of the sum and of the weight are in the order of y. ONCE rounds nothing between norm and
+ * tree, neighbours first, padded with +0 at least to the next power of two. TOKEN then adds the
+ * sums of the heads by a second tree, in the order group * heads_per_group + head. With AFTER, the
+ * elements of the sum and of the weight are in the order of y. ONCE rounds nothing between norm and
  * rotation. With AFTER, NATIVE and NATIVE_F32 round u to dtype before the norm.
  *
- * Backward requires forward_src, also with TROPE_COPY. It is computed like ONCE in all rounding
- * modes. p is a sum by the same trees.
+ * Backward requires forward_src, also with TROPE_COPY. All rounding modes compute backward like
+ * ONCE. p is a sum by the same trees.
  *     BEFORE  u = M' dy  g = w u   p = sum g x  dx = rstd (g - x (p / D) rstd^2)
  *             d_weight = sum u x rstd    the gradient of the angles is computed from n(x), not x
  *     AFTER   u = M x    g = w dy  p = sum g u  du = rstd (g - u (p / D) rstd^2)  dx = M' du
@@ -229,8 +232,8 @@ typedef struct trope_operand {
  * Neither kind of token adds to d_weight. */
 typedef struct trope_norm {
     uint64_t struct_size; /* sizeof(trope_norm) */
-    /* [head_dim], or [groups * heads_per_group, head_dim] with weight_per_head; contiguous. NULL
-     * means that w is 1. Then the other fields of the weight must be 0. */
+    /* Contiguous [head_dim], or [groups * heads_per_group, head_dim] with weight_per_head. If it is
+     * NULL, w is 1, and the other fields of the weight must be 0. */
     const void *weight;
     int32_t weight_dtype;    /* TROPE_F32, F16 or BF16; TROPE_F64 is for f64 operands only */
     int32_t weight_per_head; /* 1: each head has weights of its own; 0: all heads share them */
@@ -241,7 +244,7 @@ typedef struct trope_norm {
     int32_t order; /* the norm is TROPE_NORM_BEFORE or TROPE_NORM_AFTER the rotation */
     /* How n(x) is rounded to dtype with NATIVE and NATIVE_F32. TROPE_NORM_ROUND_TWICE rounds x rstd
      * and then the product with w (Qwen3). TROPE_NORM_ROUND_PRODUCT rounds only the product
-     * (Gemma). Must be 0 with ONCE. Must be 0 without a weight, where x rstd is rounded. */
+     * (Gemma). Must be 0 with ONCE, and also without a weight, where only x rstd is rounded. */
     int32_t rounding;
     double eps; /* finite and over 0, also when rounded to fp32 (f64 operands: as a double) */
     /* f32 (f64 operands: f64), contiguous: [batch, tokens, groups * heads_per_group] with HEAD, or
@@ -256,12 +259,13 @@ typedef struct trope_norm {
     void *d_weight;
     /* [heads, batch, tokens] in f32 (f64 operands: f64), for TOKEN with heads on several ranks;
      * otherwise NULL. With SUMS_WRITE, the call only stores the sum of each head of this rank: the
-     * sum of x^2 (AFTER: of u^2) in forward, p in backward. dst, d_weight and in forward rstd must
-     * be NULL, and there is no gradient of the angles. With SUMS_READ, the call uses the sums of
-     * the heads of all ranks, in their order, instead of its own. Both require rstd in backward. */
+     * sum of x^2 (AFTER: of u^2) in forward, p in backward. dst and d_weight must then be NULL, in
+     * forward also rstd, and the call must not have d_freqs or d_inv_freq. With SUMS_READ, the call
+     * reads the sums of the heads of all ranks, in the order of the ranks, instead of computing its
+     * own. Both require rstd in backward. */
     void *token_sums;
-    /* With READ: the number of heads in token_sums, and the index of this rank's first head among
-     * them. Otherwise 0. */
+    /* With SUMS_READ: the number of heads in token_sums, and the index of this rank's first head
+     * among them. Otherwise 0. */
     int32_t heads_of_all_ranks, first_head;
 } trope_norm;
 
@@ -280,7 +284,7 @@ typedef struct trope_args {
     /* CUDA: a cudaStream_t of the current device; NULL is the legacy stream. CPU: must be NULL. */
     void *stream;
     int32_t device;        /* TROPE_DEVICE_... */
-    int32_t threads;       /* CPU: the most threads to use; 0 = OMP_NUM_THREADS, or processors */
+    int32_t threads;       /* CPU: at most this many; 0 = OMP_NUM_THREADS, or processors */
     int32_t isa;           /* CPU: TROPE_ISA_...; 0 = the best one */
     int32_t dtype;         /* the element type of every operand: TROPE_F32, F16, BF16 or F64 */
     int32_t rounding;      /* TROPE_ROUND_...; 0 = ONCE */
@@ -289,7 +293,7 @@ typedef struct trope_args {
     uint64_t operand_size;         /* sizeof(trope_operand), the distance between two operands */
     int64_t batch;                 /* the number of batch entries, at least 1; 1 with cu_seqlens */
     /* The number of tokens of each batch entry on this rank: s of sbhd, t of thd. A call with 0
-     * tokens is valid and writes no tensor. */
+     * tokens is valid and writes no operand. */
     int64_t tokens;
 
     /* The rotation. */
@@ -298,18 +302,20 @@ typedef struct trope_args {
      * reads dy with pairing_out and writes dx with pairing. */
     int32_t pairing;
     int32_t pairing_out;
-    /* The number of equal parts of the window, 1 to TROPE_MAX_AXES; 0 = 1. Each part is paired
-     * within itself (axial RoPE). Pairs are numbered through all parts. With more than one part,
-     * every operand that rotates has the same rotary_dim. An operand with a rotary_dim below R has
-     * the first pairs. */
+    /* The number of equal parts of the window, 1 to TROPE_MAX_AXES; 0 = 1. Each pair lies in one
+     * part (axial RoPE), and the numbers of the pairs continue from part to part. With more than
+     * one part, every operand that rotates has the same rotary_dim. Otherwise, an operand with a
+     * rotary_dim below R uses the angles of the first pairs. */
     int32_t parts;
     /* 1 rotates by the negative angles; 0 does not. To undo a forward call with mscale m, set
      * inverse to 1 and mscale to 1/m. */
     int32_t inverse;
-    double mscale; /* multiplies cos and sin; finite, not 0 in the arithmetic of dtype; 0 = 1 */
-    /* HOST [R/2]: the axis of each pair, which selects its position among ids with several axes,
-     * and its plane in a table with axes. An entry is below position_axes if position_axes is over
-     * 1, otherwise below 4. NULL: the axis of a pair is its part. See trope_fill_pair_axis. */
+    /* Multiplies cos and sin; 0 = 1. Any other value must be finite and not 0 when it is rounded to
+     * fp32 (f64: double). */
+    double mscale;
+    /* HOST [R/2]: the axis of each pair. It selects the pair's position among ids with several
+     * axes, and the pair's plane in a table with axes. An entry is below position_axes if that is
+     * over 1, otherwise below 4. NULL: the axis of a pair is its part. See trope_fill_pair_axis. */
     const uint8_t *pair_axis;
 
     /* The angles. A call has exactly one source: freqs, cos with sin, inv_freq, or phase_step.
@@ -335,8 +341,8 @@ typedef struct trope_args {
     int64_t angle_stride[4];
 
     /* Positions. The position of a token is its index in its sequence, which is a batch entry or a
-     * sequence of cu_seqlens. One of three fields can change this. position_ids replaces the index
-     * on every rank, and context parallelism does not change the ids. start_positions adds
+     * sequence of cu_seqlens. At most one of three fields changes this. position_ids replaces the
+     * index on every rank, and context parallelism does not change the ids. start_positions adds
      * start_positions[sequence] to the index. stream_positions adds cu_seqlens[sequence] to it. */
 
     const void *position_ids;    /* in the shape that ids_layout gives; NULL = none */
@@ -345,7 +351,7 @@ typedef struct trope_args {
     int32_t ids_layout;          /* TROPE_IDS_...; 0 without ids */
     /* The number of axes of the ids: 1 to 4 in AXES_BATCH_TOKENS and STRIDED, otherwise 0 or 1.
      * More than 1 requires pair_axis, or as many parts. AXES_BATCH_TOKENS needs all axes that pairs
-     * use. 1 in STRIDED is one axis for all pairs. */
+     * use. In STRIDED, 1 means one axis for all pairs. */
     int32_t position_axes;
     int32_t stream_positions; /* 1: count positions through the whole stream; needs cu_seqlens */
     /* The strides of axis, batch and token of TROPE_IDS_STRIDED ids, of any sign. The axis stride
@@ -364,27 +370,27 @@ typedef struct trope_args {
     int64_t sequences;
     int32_t cu_seqlens_dtype; /* of both arrays: TROPE_I32 or TROPE_I64; 0 without cu_seqlens */
     int32_t padding;          /* TROPE_PADDING_...; 0: every token must be in a sequence */
-    /* The number of context parallel ranks; 0 = 1. Must not be 0 with a cp_rank or a cp_layout. */
+    /* The number of context parallel ranks; 0 = 1. Must be set if cp_rank or cp_layout is set. */
     int32_t cp_size;
     int32_t cp_rank;   /* 0 to cp_size - 1 */
     int32_t cp_layout; /* TROPE_CP_...; must not be 0 if cp_size is over 1 */
     int32_t reserved;  /* must be 0 */
 
     /* One int32 on the operands' device, or NULL. The call ORs TROPE_STATUS_... bits into it and
-     * never clears it. On CUDA the host cannot read the indices. So the kernels report wrong
-     * indices here, and poison the elements that these affect. On the CPU wrong indices are
-     * TROPE_ERROR_DATA, except that positions out of range are reported here if status is not
-     * NULL. */
+     * never clears it. On CUDA, the kernels report wrong indices here, because the host cannot read
+     * them, and write NaN to the elements that they affect. On the CPU, wrong indices make the call
+     * fail with TROPE_ERROR_DATA, except that positions out of range are reported here if status is
+     * not NULL. */
     int32_t *status;
 
     /* The gradient of the angles, in backward only. Each sum is in double, over operands, heads and
-     * all tokens that use a row. Padding that is not rotated and poisoned tokens add nothing. The
+     * all tokens that use a row. Poisoned tokens, and padding that is not rotated, add nothing. The
      * order of the sum depends only on shapes, options and positions; the CPU and CUDA have
      * different orders. For y = M x:
      *   dL/da1 = mscale * sum dy1 (-x1 sin a1 - x2 cos a1)
      *   dL/da2 = mscale * sum dy2 (x1 cos a2 - x2 sin a2)
      *   dL/d inv_freq = sum position * (dL/da1 + dL/da2)
-     * With inverse, a is replaced by -a and the sums change sign. A column that serves both
+     * With inverse, replace a by -a and change the sign of the sums. A column that serves both
      * elements of a pair receives both gradients. */
 
     /* Receives the gradient of a table, in f32 (f64 operands: f64), with the rows and columns of
@@ -397,15 +403,15 @@ typedef struct trope_args {
     int32_t d_freqs_layout;    /* TROPE_TABLE_...; 0 without d_freqs */
     int32_t reserved_too;      /* must be 0 */
     int64_t d_freqs_stride[4]; /* like angle_stride, but the column stride is at least 1 */
-    /* Scratch memory on the operands' device, aligned to 16 bytes, and its size in bytes.
-     * The size is at least the result of trope_workspace_size. NULL and 0 are valid if that is
-     * 0. */
+    /* Scratch memory on the operands' device, aligned to 16 bytes, and its size in bytes, at least
+     * the result of trope_workspace_size. If that is 0, NULL and 0 are valid. */
     void *workspace;
     uint64_t workspace_size;
 
     /* HOST [operand_count]: pointers to the norm of each operand, NULL for an operand without one.
      * NULL: the call has no norms. An operand with shared heads cannot have a norm. A call with a
-     * norm may rotate nothing. Then the fields of pairing, angles and positions must be 0. */
+     * norm need not rotate. Without a rotation, the fields of pairing, angles and positions must be
+     * 0. */
     const trope_norm *const *norms;
 } trope_args;
 
@@ -417,8 +423,8 @@ TROPE_API trope_status trope_forward(const trope_args *args);
 
 /* Backward: writes dx for every operand that has a dst, and the gradients of angles and weights
  * that the call has pointers for. Take the args of the forward call, and change the operands: src
- * is dy, with the layout of y, and dst is dx, with the layout of x. It returns when trope_forward
- * would. */
+ * is dy, with the layout of y, and dst is dx, with the layout of x. It
+ * returns like trope_forward: on the CPU when the work is done, on CUDA when it is queued. */
 TROPE_API trope_status trope_backward(const trope_args *args);
 
 /* Writes to *bytes the number of bytes of workspace that trope_backward needs. It is 0 for a call
@@ -427,11 +433,11 @@ TROPE_API trope_status trope_backward(const trope_args *args);
 TROPE_API trope_status trope_workspace_size(const trope_args *args, uint64_t *bytes);
 
 /* Computes, on the host, the positions that a call with these args uses. cu_seqlens, ids and start
- * positions must be host memory. Only batch, tokens and the fields of positions, sequences and
- * context parallelism are read. It fails like a call on the CPU if these are wrong.
+ * positions must be host memory. The function reads only batch, tokens and the fields of positions,
+ * sequences and context parallelism. If these are wrong, it fails like a call on the CPU.
  *
- * positions receives int64 [axes, batch, tokens], axes being position_axes (0 = 1). CLAMP is not
- * applied. sequences receives int32 [batch, tokens], the sequence of each token or -1 for padding;
+ * positions receives int64 [axes, batch, tokens], where axes is position_axes (0 = 1). CLAMP has no
+ * effect. sequences receives int32 [batch, tokens], the sequence of each token or -1 for padding;
  * it may be NULL. Padding after a sequence has the positions that it would have as tokens of that
  * sequence. Before the first sequence and after the last one, the position of a token is its
  * distance from the start of that padding. */
@@ -468,7 +474,7 @@ TROPE_API trope_status trope_fill_qkv(trope_operand *operand, const trope_qkv *q
 
 /* Writes to stride[TROPE_MAX_DIMS] the strides of a contiguous tensor of one group, such as
  * [tokens, batch, heads, head_dim] for TROPE_SBHD. Slices of the tensor have the same strides. The
- * group stride is that of all heads. */
+ * group stride covers all heads. */
 TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64_t batch,
                                           int64_t tokens, int32_t heads, int32_t head_dim);
 
@@ -478,7 +484,7 @@ TROPE_API trope_status trope_fill_strides(int64_t *stride, int32_t layout, int64
  *   INTERLEAVED  i % 3 while i < 3 * sections[i % 3], otherwise 0 (Qwen3-VL)
  *   ALTERNATING  i % 2 (Kimi's and other 2-D vision towers)
  *   HWT          1 + i % 2 (h w h w ..), then axis 0 for the last sections[0] pairs (Ernie 4.5 VL)
- * Sections that the order cannot produce are refused. Only SECTIONS allows sections[3]. */
+ * It refuses sections that the order cannot produce. Only SECTIONS can use sections[3]. */
 enum { TROPE_AXES_SECTIONS = 1, TROPE_AXES_INTERLEAVED = 2 };
 enum { TROPE_AXES_ALTERNATING = 3, TROPE_AXES_HWT = 4 };
 TROPE_API trope_status trope_fill_pair_axis(uint8_t *pair_axis, int32_t pairs, int32_t order,
@@ -491,7 +497,7 @@ TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs,
 
 /* ---- 6  Frequencies, information ------------------------------------------------------------- */
 
-/* The rules of Hugging Face transformers' modeling_rope_utils.py, computed in double. With
+/* Frequencies in double, by the rules of Hugging Face transformers' modeling_rope_utils.py. With
  * d = rotary_dim, i from 0 to d/2 - 1, f_i = base^(-2i/d), m = original_max_position and
  * s = max(seq_len, m), inv_freq[i] is
  *   DEFAULT       f_i
@@ -503,10 +509,10 @@ TROPE_API trope_status trope_phase_steps(const double *inv_freq, int32_t pairs,
  *   LLAMA3        f_i / factor for wavelengths over m / low_freq_factor, f_i for wavelengths under
  *                 m / high_freq_factor, and a blend in between                   (Llama 3.1)
  *   PROPORTIONAL  f_i / factor for the first int(partial_rotary_factor * d) / 2 pairs, 0 for others
- * The attention factor goes into mscale of the call. It is the field attention_factor if that is
- * not 0, and otherwise 1, except for
+ * The attention factor goes into mscale of the call. It is the field attention_factor if that field
+ * is not 0. Otherwise it is 1, except for
  *   YARN          g(1), or g(mscale) / g(mscale_all_dim), with g(k) = 1 + 0.1 k ln(max(factor, 1))
- *   LONGROPE      sqrt(1 + ln(factor) / ln(m)) if factor > 1, factor = max_position / m */
+ *   LONGROPE      sqrt(1 + ln(factor) / ln(m)) if factor = max_position_embeddings / m > 1 */
 enum { TROPE_RULE_DEFAULT = 1, TROPE_RULE_LINEAR = 2, TROPE_RULE_DYNAMIC = 3 };
 enum { TROPE_RULE_YARN = 4, TROPE_RULE_LONGROPE = 5 };
 enum { TROPE_RULE_LLAMA3 = 6, TROPE_RULE_PROPORTIONAL = 7 };
@@ -561,7 +567,7 @@ TROPE_API const char *trope_last_error_argument(void);
 TROPE_API const char *trope_version(void);
 TROPE_API const char *trope_info(void);
 
-/* For callers that declare the structs themselves, without a C compiler. trope_sizeof returns the
+/* For callers without a C compiler, which declare the structs themselves. trope_sizeof returns the
  * size of a public struct in bytes, and 0 for an unknown name. trope_offsetof returns the offset of
  * a field in bytes, and -1 for an unknown struct or field. */
 TROPE_API size_t trope_sizeof(const char *struct_name);
