@@ -21,10 +21,10 @@ struct norm_gradient_walk : norm_gradient_pass<OF_DTYPE, ROWS_ANY, ANGLES_ANY, O
     typedef norm_gradient_walk<OF_DTYPE, TROPE_NORM_AFTER> after;
 };
 
-/* The sums of d_weight of a thread's heads, in shared memory, where they cost no registers. */
+/* A thread's sums of d_weight, one for each element of its heads. They lie in shared memory, because registers are short. */
 template <class R> struct thread_sums {
     static constexpr int GROUPS = R::PAIRS / CELL_SUMS; /* of a vector */
-    term_group *of; /* the thread's; the next one is as far away as the block has threads */
+    term_group *of; /* the thread's first group; its groups are as far apart as the block has threads */
 
     __device__ __forceinline__ explicit thread_sums(const norm_gradient_call &call)
         : of((term_group *)(shared + call.thread_sums_at) + thread_of_block())
@@ -47,7 +47,7 @@ template <class R> struct thread_sums {
         }
     }
 
-    /* Those of a vector of a head. */
+    /* Writes the sums of one vector of a head. */
     __device__ __forceinline__ void write(int head, int vector, float *to) const
     {
 #pragma unroll

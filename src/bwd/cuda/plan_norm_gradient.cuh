@@ -6,9 +6,9 @@
 #include "fwd/cuda/plan_norm_any.cuh"
 #include "fwd/cuda/plan_norms.cuh"
 
-/* Bytes of the coefficients of a run's rows at most, where weights are of each head. */
+/* If each head has its own weights, the coefficients of a run take at most this many bytes of shared memory. */
 #define MOST_RUN_BYTES 32768
-/* And the number of runs up to which they are short, of so many tokens at least. */
+/* The tokens of such a call are cut into about LONG_RUNS runs, two for each multiprocessor of an H100, of at least SHORT_RUN tokens. */
 #define LONG_RUNS 264
 #define SHORT_RUN 4
 
@@ -140,7 +140,7 @@ static inline uint64_t plan_weight_sums(const trope_plan &plan, void *workspace,
 
 /* ---- blocks ---- */
 
-/* The sums of d_weight of a block's threads, which are the last of its shared memory. */
+/* The bytes of a block's thread_sums, which lie at the end of its shared memory. */
 static inline size_t bytes_of_thread_sums(const block_form &form, unsigned threads)
 {
     return (size_t)threads * NORM_HEADS * 2 * form.pairs_of_lane * sizeof(float);
@@ -184,7 +184,7 @@ struct norm_gradient_blocks : norm_blocks {
                 std::max(shape->items_of_block, (uint32_t)quotient_up(32, call.head_lanes) * call.head_lanes);
     }
 
-    /* Room for the terms of d_weight, or for the sums of heads, behind which are those of threads. */
+    /* Room for the terms of d_weight; or for the sums of heads, and behind them thread_sums. */
     static inline size_t bytes_of_terms(const trope_plan &plan, const block_form &form, unsigned threads,
                                         block_shape *shape)
     {
