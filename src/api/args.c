@@ -8,9 +8,10 @@
 
 typedef unsigned long long ull;
 
-#define MOST_BYTES ((uint64_t)1 << 20) /* of a struct: more is not a size */
+#define MOST_BYTES ((uint64_t)1 << 20) /* a larger struct_size is taken for a mistake */
 
-/* OLDER: the size of an older version's struct that is accepted as well, or `known`. */
+/* `known` is the size of the struct in this version. `older` is the size in an older version that is accepted too, or
+ * `known`. */
 static trope_status check_struct_size(const char *function, const char *name, uint64_t given, size_t known, size_t older)
 {
     REQUIRE((given >= known && given <= MOST_BYTES) || given == older, TROPE_ERROR_ARGUMENT,
@@ -19,7 +20,8 @@ static trope_status check_struct_size(const char *function, const char *name, ui
     return TROPE_OK;
 }
 
-/* What a newer caller's struct has more must be 0. */
+/* A newer caller's struct may be larger. All its bytes after the ones that this version knows must be 0. `size` holds the
+ * known and the given size. */
 static trope_status check_tail(const char *function, const char *name, const void *from, const uint64_t size[2])
 {
     for (uint64_t i = size[0]; i < size[1]; i++)
@@ -29,7 +31,8 @@ static trope_status check_tail(const char *function, const char *name, const voi
     return TROPE_OK;
 }
 
-/* Fields that an older caller's struct lacks become 0. size_name: of its first member. */
+/* Copies a caller's struct. Fields that an older caller's struct lacks become 0. `size_name` is the name of its first
+ * member in messages. `sizes` holds the known and the older size. */
 static trope_status copy_struct(const char *function, const char *size_name, void *to, const size_t sizes[2],
                                 const void *from)
 {
@@ -49,7 +52,7 @@ trope_status trope_copy_struct(const char *function, const char *name, void *to,
     return copy_struct(function, "struct_size", to, (const size_t[]){size, size}, from);
 }
 
-/* Callers that were compiled against 0.2 have args that end before norms. */
+/* Callers that were compiled against version 0.2 pass args that end before the field `norms`. */
 static trope_status copy_args(const char *function, trope_args *to, const trope_args *from)
 {
     REQUIRE(from, TROPE_ERROR_NULL, "%s is NULL", "args");

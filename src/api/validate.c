@@ -1,5 +1,5 @@
-/* What can be wrong with the numbers of a call. In the order of the header; each check is one line and its message begins with
- * the argument that is wrong and says its value and the rule. */
+/* Validates the numbers of a call. The sections are in the order of the header. Each check is one statement, whose message
+ * begins with the wrong argument, and gives its value and the rule. */
 #include <float.h>
 #include <math.h>
 
@@ -11,7 +11,7 @@
 
 #define ARGUMENT    TROPE_ERROR_ARGUMENT
 #define MAX_COUNT   ((int64_t)1 << 60)
-#define MAX_ENTRIES ((int64_t)1 << 57) /* of a table or an array of indices: 8 bytes each are 2^60 bytes */
+#define MAX_ENTRIES ((int64_t)1 << 57) /* of a table or an index array; at 8 bytes each they take 2^60 bytes */
 
 typedef long long ll;
 
@@ -137,7 +137,7 @@ static trope_status validate_tensor(const char *function, const trope_args *a, i
     return TROPE_OK;
 }
 
-/* Without tokens no element exists, and pointers may be NULL. */
+/* Checks which tensors of an operand are NULL. Without tokens there are no elements, so src and dst may be NULL. */
 static trope_status validate_presence(const char *function, const trope_args *a, int i, int backward)
 {
     const trope_operand *o = &a->operands[i];
@@ -234,7 +234,7 @@ static trope_status validate_frequencies(const char *function, const trope_args 
     return TROPE_OK;
 }
 
-/* The strides of angle_stride or d_freqs_stride. */
+/* Validates angle_stride or d_freqs_stride. */
 static trope_status validate_table_strides(const char *function, const trope_args *a, const char *name, int32_t layout,
                                            const int64_t *stride)
 {
@@ -251,7 +251,8 @@ static trope_status validate_table_strides(const char *function, const trope_arg
     return TROPE_OK;
 }
 
-/* The rows of a table or of d_freqs. Strides are checked above, so that only contiguous layouts need a product. */
+/* Validates the number of rows of a table or of d_freqs. Only contiguous layouts need the product: validate_table_strides
+ * covers strided tables. */
 static trope_status validate_rows(const char *function, const trope_args *a, const char *name, int32_t layout)
 {
     const int64_t planes = layout == TROPE_TABLE_AXES_BATCH_ROWS ? TROPE_MAX_AXES : 1;
@@ -404,14 +405,15 @@ trope_status trope_validate_positions(const char *function, const trope_args *a)
     return validate_context_parallel(function, a);
 }
 
-/* Without cu_seqlens, ids and start positions the positions follow from the shapes, and so does whether the table has them. */
+/* Without cu_seqlens, ids and start positions, the positions follow from the shapes. In such a call, with POISON, the table
+ * must have a row for each of them. */
 static trope_status validate_angle_rows(const char *function, const trope_args *a)
 {
     if (!trope_has_table(a) || a->cu_seqlens || a->position_ids || a->start_positions || a->tokens == 0 ||
         a->out_of_range != TROPE_RANGE_POISON)
         return TROPE_OK;
     const trope_sequences s = trope_plan_sequences(a);
-    const int64_t highest = trope_dense_position(&s, a->tokens - 1); /* every layout ascends */
+    const int64_t highest = trope_dense_position(&s, a->tokens - 1); /* positions ascend in every layout */
     REQUIRE(highest < a->angle_rows, ARGUMENT,
             "angle_rows (%lld) must be more than the highest position of this call (%lld)", (ll)a->angle_rows, (ll)highest);
     return TROPE_OK;

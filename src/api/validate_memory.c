@@ -1,4 +1,5 @@
-/* Where the tensors of a call are: all of them are listed as strided regions and checked by the same few rules. */
+/* Validates the memory of a call. All tensors and arrays go into one list of strided regions, and the same few rules apply
+ * to each region and to each pair of regions. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,18 +8,19 @@
 #include "core/overlap.h"
 #include "core/require.h"
 
-/* src, dst and forward_src of each operand; weight, rstd, d_weight, token_sums and the struct of its norm; freqs or cos and sin, two
- * cu_seqlens, ids or starts, status, d_freqs or d_inv_freq, workspace; inv_freq or phase_step, pair_axis, the operands, the norms and
- * the args themselves; the two results of trope_positions. */
+/* An upper bound of the number of regions. Each operand has up to 8: src, dst and forward_src; weight, rstd, d_weight,
+ * token_sums and the struct of its norm. The call has freqs or cos and sin, two cu_seqlens, ids or start positions, status,
+ * d_freqs or d_inv_freq, workspace, inv_freq or phase_step, pair_axis, the operands, the norms and the args themselves; the
+ * two results of trope_positions. */
 #define MAX_MEMORY (8 * TROPE_MAX_OPERANDS + 17)
 
 typedef struct memory {
     trope_region region;
-    int64_t first, last; /* bytes from region.base */
+    int64_t first, last; /* offsets of the first and last byte from region.base */
     const char *name;
-    const char *strides; /* what they are called, NULL = there are none */
-    int operand;         /* whose it is, -1 for none */
-    int is_of_norm;      /* of that operand's */
+    const char *strides; /* the name of the strides in messages; NULL if there are none */
+    int operand;         /* the operand that it belongs to, or -1 */
+    int is_of_norm;      /* it belongs to the operand's norm */
     int is_written;
 } memory;
 
@@ -55,7 +57,7 @@ static trope_status check_reach(const char *function, memory *m)
                       what);
 }
 
-/* Checks one region by itself and lists it. One without elements is nothing. */
+/* Checks one region by itself and lists it. Skips a region without elements. */
 static trope_status list_memory(const char *function, memory_list *list, memory m, int64_t alignment)
 {
     for (int d = 0; d < TROPE_MAX_DIMS; d++)
@@ -88,7 +90,7 @@ static memory tensor_memory(const trope_args *a, int i, const trope_tensor *t)
     return m;
 }
 
-/* In place src is dst, and listed once. */
+/* Lists the tensors of an operand. In place, src and dst are one region, which is listed once. */
 static trope_status list_operand(const char *function, const trope_args *a, int i, int backward, memory_list *list)
 {
     const int64_t size = trope_element_size(a->dtype);
@@ -105,7 +107,7 @@ static trope_status list_operand(const char *function, const trope_args *a, int 
     return TROPE_OK;
 }
 
-/* ---- everything else: most calls have little of it, and what is not given should take no time ---- */
+/* ---- everything else: most calls have little of it, and absent memory must cost no time ---- */
 
 static memory flat_memory(const char *name, const void *base, int64_t count, int64_t element_size)
 {
@@ -114,7 +116,7 @@ static memory flat_memory(const char *name, const void *base, int64_t count, int
                     .operand = -1};
 }
 
-/* A table, of whose dimensions with a stride of 0 there is one entry. */
+/* The region of a table. A dimension with stride 0 has one entry. */
 static memory table_memory(const trope_args *a, const char *name, const void *base, const int64_t *stride)
 {
     const int is_gradient = base == a->d_freqs;
@@ -162,7 +164,7 @@ static memory ids_memory(const trope_args *a, int64_t element_size)
                     .operand = -1};
 }
 
-/* Host or device memory that is read, if it is given. */
+/* Lists contiguous host or device memory that is read, unless base is NULL. */
 static trope_status list_flat(const char *function, memory_list *list, const char *name, const void *base, int64_t count,
                               int64_t element_size)
 {
@@ -234,7 +236,7 @@ static trope_status list_args(const char *function, const trope_args *a, const t
     return list_memory(function, list, flat_memory("args", callers, (int64_t)a->struct_size, 1), 8);
 }
 
-/* Host memory that the call reads before it returns. */
+/* Lists host memory that the call reads before it returns. */
 static trope_status list_host(const char *function, const trope_call *call, memory_list *list)
 {
     const trope_args *a = &call->args;
@@ -263,7 +265,7 @@ static trope_status list_results(const char *function, const trope_args *a, int 
     return TROPE_OK;
 }
 
-/* ---- pairs ---- */
+/* ---- pairs of regions ---- */
 
 static int can_overlap(const memory *a, const memory *b)
 {

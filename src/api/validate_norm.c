@@ -1,4 +1,4 @@
-/* What can be wrong with the numbers of a norm, and with those of a call that has norms and rotates nothing. */
+/* Validates the numbers of a norm, and the numbers of a call that has norms and rotates nothing. */
 #include <float.h>
 
 #include "api/args.h"
@@ -59,7 +59,7 @@ static trope_status validate_rstd(const char *function, const trope_args *a, int
     return TROPE_OK;
 }
 
-/* Heads of this rank among those of all. */
+/* Checks that the heads of this rank lie among the heads of all ranks. */
 static trope_status validate_ranks(const char *function, const trope_args *a, int i)
 {
     const trope_norm *n = a->norms[i];
@@ -73,7 +73,7 @@ static trope_status validate_ranks(const char *function, const trope_args *a, in
     return TROPE_OK;
 }
 
-/* A call that writes sums has no other result of the operand. */
+/* With SUMS_WRITE, the sums must be the operand's only result. */
 static trope_status validate_sums_written(const char *function, const trope_args *a, int i, int backward)
 {
     const trope_norm *n = a->norms[i];
@@ -149,7 +149,8 @@ int trope_rotates(const trope_args *a)
     return 0;
 }
 
-/* Fields of a rotation, with the values that stand for "not given" after defaults. */
+/* A call without a rotation must not set the fields of a rotation. The table compares each field with the value that means
+ * "not given" after trope_copy_call has filled in the defaults. */
 trope_status trope_validate_no_rotation(const char *function, const trope_args *a)
 {
     REQUIRE(a->norms, ARGUMENT, "operands[0].rotary_dim (%d): no operand of the call rotates, and none has a norm",
