@@ -1,4 +1,4 @@
-/* What the library needs of a backend. */
+/* The interface between the library and its backends. */
 #ifndef TROPE_API_BACKEND_H
 #define TROPE_API_BACKEND_H
 
@@ -11,9 +11,9 @@ extern "C" {
 #endif
 
 typedef struct trope_backend {
-    /* Whether it can run the plan at all on this machine. */
+    /* Fails if the backend cannot run the plan on this machine. */
     trope_status (*check)(const char *function, const trope_plan *plan);
-    /* Bytes of workspace that `run` needs. */
+    /* Returns the number of bytes of workspace that `run` needs. */
     uint64_t (*workspace)(const trope_plan *plan);
     trope_status (*run)(const char *function, const trope_plan *plan);
     /* Writes the name of the kernel that `run` would pick. */
@@ -25,20 +25,20 @@ extern const trope_backend trope_backend_cpu;
 #ifdef TROPE_CUDA
 extern const trope_backend trope_backend_cuda;
 
-/* CUDA devices that can be used, 0 without a driver. */
+/* Returns the number of usable CUDA devices, 0 without a driver. */
 int trope_cuda_device_count(void);
 
-/* The names of all compiled kernels that kernel_name can give. For tests. */
+/* Lists the names of all compiled kernels that kernel_name can return. For tests. */
 const char *const *trope_cuda_list_kernels(int *count);
 
-/* Their names and sizes, on one line. */
+/* Writes one line with the name, the architecture and the number of multiprocessors of each device. */
 void trope_cuda_describe(char *text, size_t size);
 #endif
 
-/* "f32", "f16", ... */
+/* Returns "f32", "f16", ... */
 const char *trope_dtype_name(int32_t dtype);
 
-/* "half", "interleaved", "half-to-interleaved" or "interleaved-to-half", in the direction of the plan. */
+/* Returns "half", "interleaved", "half-to-interleaved" or "interleaved-to-half": the pairing from src to dst. */
 const char *trope_pairing_name(const trope_plan *plan);
 
 #ifdef __cplusplus

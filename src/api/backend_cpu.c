@@ -22,8 +22,8 @@ static trope_status check(const char *function, const trope_plan *plan)
 
 typedef struct row_context {
     const trope_plan *plan;
-    const trope_row_kernels *rotation;  /* NULL: nothing is written head by head */
-    const trope_head_sum_kernels *sums; /* NULL: nothing is written as a sum */
+    const trope_row_kernels *rotation;  /* NULL if no operand has TROPE_WRITER_ROTATION */
+    const trope_head_sum_kernels *sums; /* NULL if no operand has TROPE_WRITER_SUM */
 } row_context;
 
 static void write_rows(const void *context, int64_t begin, int64_t end)
@@ -35,7 +35,7 @@ static void write_rows(const void *context, int64_t begin, int64_t end)
         c->sums->sum(c->plan, begin, end);
 }
 
-/* Whether some operand is written by this writer. */
+/* Whether any operand has this writer. */
 static int has_writer(const trope_plan *plan, trope_writer writer)
 {
     for (int i = 0; i < plan->operand_count; i++)
@@ -44,7 +44,7 @@ static int has_writer(const trope_plan *plan, trope_writer writer)
     return 0;
 }
 
-/* The gradients of the angles come before those of the norms, and both may have all of the workspace. */
+/* The gradient of the angles is done before the gradient of the norms starts, so both use the same workspace. */
 static uint64_t workspace(const trope_plan *plan)
 {
     const uint64_t of_angles = trope_angle_gradient_workspace(plan), of_norms = trope_norm_gradient_workspace(plan);
@@ -62,14 +62,15 @@ static trope_status run(const char *function, const trope_plan *plan)
         status = trope_check_positions(function, plan);
     if (status)
         return status;
-    /* The gradient reads dy, which dx may replace: so it goes first. */
+    /* The gradient of the angles reads dy. In place, dx overwrites dy, so this gradient comes first. */
     if (trope_has_angle_gradient(plan))
         trope_angle_gradient(plan, kernels);
     if (has_writer(plan, TROPE_WRITER_NORM_GRADIENT))
         trope_norm_gradient(plan, kernels->isa);
     if (!context.rotation && !context.sums)
         return TROPE_OK;
-    const int threads = trope_useful_threads(plan->threads, 2 * plan->bytes_written); /* and as much is read */
+    /* The call reads about as many bytes as it writes. */
+    const int threads = trope_useful_threads(plan->threads, 2 * plan->bytes_written);
     trope_parallel_for(threads, plan->batch * plan->tokens, write_rows, &context);
     return TROPE_OK;
 }

@@ -1,4 +1,4 @@
-/* The CUDA backend: what a plan is run by, and what devices there are. */
+/* The CUDA backend: selects the kernels that run a plan, and describes the devices. */
 #include <stdio.h>
 
 #include "api/backend.h"
@@ -13,7 +13,7 @@
 #include "fwd/cuda/rotate.h"
 #include "varlen/cuda/search.cuh"
 
-/* Whether a plan is the backward of norms. */
+/* Whether a plan is a backward call with a norm. */
 static bool is_norm_gradient(const trope_plan &plan)
 {
     bool is = false;
@@ -22,7 +22,8 @@ static bool is_norm_gradient(const trope_plan &plan)
     return is;
 }
 
-/* A plan as kernels take it: where nothing rotates, there are no pairs to make phases of. */
+/* Returns the plan as the kernels take it: with a source of angles. If nothing rotates, the source becomes PHASE, which has
+ * no pairs to compute phases for. */
 static trope_plan with_angles(const trope_plan &plan)
 {
     trope_plan p = plan;
@@ -79,7 +80,7 @@ static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(KERNEL_PARA
     check_sequences<true>(plan.sequences, plan.status);
 }
 
-/* Their sequences may be wrong all the same. */
+/* Reports wrong sequences of a call that moves nothing. */
 static trope_status check_only(const char *function, const trope_plan &plan)
 {
     if (!plan.sequences.boundaries || !plan.status)
@@ -100,7 +101,7 @@ static trope_status run(const char *function, const trope_plan *of)
     if (status)
         return status;
     if (is_norm_gradient(*plan))
-        return trope_cuda_run_norm_gradient(function, plan); /* of what is not moved, gradients are 0 */
+        return trope_cuda_run_norm_gradient(function, plan); /* it writes gradients even if nothing moves */
     if (trope_has_angle_gradient(plan))
         return trope_cuda_run_gradient(function, plan);
     if (!moves)
@@ -117,7 +118,7 @@ int trope_cuda_device_count(void)
     int count = 0;
     if (cudaGetDeviceCount(&count) == cudaSuccess)
         return count;
-    cudaGetLastError(); /* no driver or no device is an answer, not a failure of the caller's next launch */
+    cudaGetLastError(); /* clears the error, which the caller's next launch would report as its own */
     return 0;
 }
 

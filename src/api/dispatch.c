@@ -1,4 +1,5 @@
-/* From a caller's args to the backend that runs them, in the default floating-point environment. */
+/* trope_forward, trope_backward, trope_workspace_size and trope_kernel_name. They make the plan of a call and pass it to a
+ * backend. They run in the default floating-point environment, and restore the caller's environment afterwards. */
 #include "api/args.h"
 #include "api/backend.h"
 #include "api/plan.h"
@@ -22,7 +23,7 @@ const char *trope_pairing_name(const trope_plan *plan)
     return plan->interleaved_dst ? "half-to-interleaved" : "half";
 }
 
-/* NULL where this build has no such backend. */
+/* Returns NULL if this build has no backend for the device. */
 static const trope_backend *backend_of(int32_t device)
 {
 #ifdef TROPE_CUDA
@@ -37,8 +38,8 @@ typedef struct prepared_call {
     const trope_backend *backend;
 } prepared_call;
 
-/* Copies the call, validates it, makes its plan and finds the backend that can run it. Not inlined, so that the stack does not
- * hold the copy while the plan runs. */
+/* Copies the call, validates it, makes its plan and finds the backend that can run it. The function is not inlined, so the
+ * copy of the call is off the stack before the plan runs. */
 static __attribute__((noinline)) trope_status prepare(const char *function, const trope_args *args, int backward,
                                                       prepared_call *p)
 {

@@ -1,8 +1,8 @@
-/* trope_frequencies: the rules that turn a model's RoPE configuration into inv_freq and an
- * attention factor. Formulas and defaults are
- * those of Hugging Face transformers (modeling_rope_utils.py), in double and without its fp32 intermediates.
+/* trope_frequencies: the rules that turn a model's RoPE configuration into inv_freq and an attention factor. The formulas
+ * and defaults come from Hugging Face transformers (modeling_rope_utils.py). They are evaluated in double, without the fp32
+ * intermediates of transformers.
  *
- * A new rule is one function here, one line in `rules` and the lines of its fields in `fields`. */
+ * A new rule needs one function here, one line in `rules`, and one line in `fields` for each of its fields. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static double plain_frequency(const trope_frequency_args *a, double base, int32_
     return pow(base, -2.0 * pair / a->rotary_dim);
 }
 
-/* The frequency itself where keep is 1, divided by factor where it is 0, and a blend of both between. */
+/* Returns frequency if keep is 1, frequency / factor if keep is 0, and a linear blend in between. */
 static double interpolated(double frequency, double factor, double keep)
 {
     return (1.0 - keep) * (frequency / factor) + keep * frequency;
@@ -57,7 +57,7 @@ static void rule_dynamic(const trope_frequency_args *a, double *inv_freq, double
         inv_freq[i] = plain_frequency(a, base, i);
 }
 
-/* The pair, as a real number, that turns this many times in original_max_position. */
+/* Returns the index, a real number, of the pair that makes this many turns in original_max_position positions. */
 static double yarn_pair(const trope_frequency_args *a, double turns)
 {
     return a->rotary_dim * log(a->original_max_position / (turns * TWO_PI)) / (2.0 * log(a->base));
@@ -76,7 +76,8 @@ static void rule_yarn(const trope_frequency_args *a, double *inv_freq, double *a
         high = ceil(high);
     }
     low = fmax(low, 0.0);
-    high = fmin(high, a->rotary_dim - 1.0); /* of d, not of d / 2: so in transformers, and so models are trained */
+    /* The limit is d - 1, not d / 2 - 1: transformers has this limit, and models are trained with it. */
+    high = fmin(high, a->rotary_dim - 1.0);
     if (low == high)
         high += 0.001;
     for (int32_t i = 0; i < a->rotary_dim / 2; i++)
@@ -122,7 +123,7 @@ static void rule_proportional(const trope_frequency_args *a, double *inv_freq, d
         inv_freq[i] = i < turning ? plain_frequency(a, a->base, i) / (a->factor != 0.0 ? a->factor : 1.0) : 0.0;
 }
 
-/* Every field has been checked, and has its default if it was 0; *attention has been set to 1. */
+/* The function of a rule. Its caller has checked every field, filled in the defaults, and set *attention to 1. */
 typedef void (*rule_function)(const trope_frequency_args *a, double *inv_freq, double *attention);
 
 static const struct {
@@ -151,8 +152,8 @@ enum {
     ALL = SCALED | 1 << TROPE_RULE_DEFAULT
 };
 
-/* The real-valued fields: the rules that use them, those of them that need them, what 0 stands for with the others, and what
- * any other value must be greater than. */
+/* The real-valued fields. Only the rules in `used_by` accept a value other than 0, and it must be greater than `above`. The
+ * rules in `needed_by` refuse 0. With the other rules, `fallback` replaces 0. */
 #define FIELD(name) #name, offsetof(trope_frequency_args, name)
 static const struct {
     const char *name;
@@ -174,7 +175,7 @@ static const struct {
     {FIELD(partial_rotary_factor), PROPORTIONAL, PROPORTIONAL, 0.0, 0.0},
 };
 
-/* Checks every real-valued field by itself, and puts in the defaults. */
+/* Checks each real-valued field by itself, and fills in the defaults. */
 static trope_status check_fields(trope_frequency_args *a)
 {
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
@@ -219,7 +220,7 @@ static trope_status check_integers(const trope_frequency_args *a)
     return TROPE_OK;
 }
 
-/* The rules about two fields, or about one that a certain rule needs. */
+/* Checks the limits that `fields` does not hold, most of which relate two fields. */
 static trope_status check_together(const trope_frequency_args *a)
 {
     if ((a->mscale != 0.0) != (a->mscale_all_dim != 0.0))
@@ -243,7 +244,7 @@ static trope_status check_together(const trope_frequency_args *a)
     return TROPE_OK;
 }
 
-/* One of the two arrays of LongRoPE. */
+/* Checks one of the two arrays of LongRoPE. */
 static trope_status check_divisors(const trope_frequency_args *a, const char *name, const double *divisor)
 {
     if (a->rule != TROPE_RULE_LONGROPE) {
@@ -262,7 +263,7 @@ static trope_status check_divisors(const trope_frequency_args *a, const char *na
     return TROPE_OK;
 }
 
-/* What a call can use as inv_freq and mscale: tiny divisors can make more than that. */
+/* Checks that a call can use the results as inv_freq and mscale. Tiny divisors can make them too large. */
 static trope_status check_results(const trope_frequency_args *a, const double *inv_freq, double attention)
 {
     for (int32_t i = 0; i < a->rotary_dim / 2; i++) {

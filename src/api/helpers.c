@@ -1,4 +1,4 @@
-/* The helpers that fill in fields: an operand from a pointer and a layout, strides, the axis of each pair, phase steps. */
+/* The helpers that fill in operands, strides, the axis of each pair, and phase steps. */
 #include <math.h>
 #include <string.h>
 
@@ -97,7 +97,7 @@ static trope_status check_qkv(const char *function, const trope_qkv *q)
     return TROPE_OK;
 }
 
-/* The first head of q, k or v among those of the buffer (of a group, in Megatron's order). */
+/* Returns the index of the first head of q, k or v in the buffer, or in each group if the order is GROUPS (Megatron). */
 static int32_t first_head(const trope_qkv *q, int32_t which)
 {
     const int32_t kv = q->order == TROPE_QKV_GROUPS ? 1 : q->kv_heads;

@@ -1,10 +1,10 @@
-/* Layouts as strides: what the caller says in a word, everything behind validation has in numbers. */
+/* Expands layouts to strides. After validation, the library uses only strides. */
 #include <string.h>
 
 #include "api/args.h"
 #include "core/pairs.h"
 
-/* Dimensions of each layout from the innermost but one outwards; the innermost is always the element. */
+/* The dimensions of each layout, from the second innermost outwards. The innermost dimension is always the element. */
 static const int orders[][3] = {
     [TROPE_SBHD] = {TROPE_DIM_HEAD, TROPE_DIM_BATCH, TROPE_DIM_TOKEN},
     [TROPE_BSHD] = {TROPE_DIM_HEAD, TROPE_DIM_TOKEN, TROPE_DIM_BATCH},
@@ -12,7 +12,6 @@ static const int orders[][3] = {
     [TROPE_THD] = {TROPE_DIM_HEAD, TROPE_DIM_TOKEN, TROPE_DIM_BATCH},
 };
 
-/* shape: batch, tokens, heads. */
 int trope_contiguous_strides(int64_t *stride, int32_t layout, const int64_t shape[3], int64_t head_dim)
 {
     const int64_t size[] = {[TROPE_DIM_BATCH] = shape[0], [TROPE_DIM_TOKEN] = shape[1], [TROPE_DIM_HEAD] = shape[2]};

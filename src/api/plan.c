@@ -7,11 +7,12 @@
 #include "core/phase.h"
 #include "varlen/sequences.h"
 
-/* Written bytes from which on stores bypass the caches: more than a core's share of the last level of today's servers, so
- * that a store costs one transfer and not two (the line would first be read). */
+/* A call that writes at least this many bytes uses stores that bypass the caches. The limit is above one core's share of
+ * the last-level cache of today's servers. Such a store costs one transfer of a cache line. A normal store costs two,
+ * because it reads the line first. */
 #define STREAM_BYTES 0x1p23
 
-/* The strides of a tensor as an address of any of its heads is made of them. */
+/* Copies the strides of a tensor. A dimension of size 1 gets stride 0, or 1 if it is the element dimension. */
 static void plan_strides(const trope_tensor *t, int64_t *stride)
 {
     for (int d = 0; d < TROPE_MAX_DIMS; d++)
@@ -37,7 +38,7 @@ static trope_plan_norm plan_norm(const trope_args *a, int i, int backward)
     p.elements = a->operands[i].head_dim;
     if (p.is_token)
         p.elements *= p.sums_read ? p.sums_read : trope_count_heads(&a->operands[i]);
-    /* Without a weight both ways are one rounding. */
+    /* Without a weight, TWICE and PRODUCT are the same single rounding. */
     p.rounding = norm->weight || a->rounding == TROPE_ROUND_ONCE ? norm->rounding : TROPE_NORM_ROUND_PRODUCT;
     p.eps = norm->eps;
     p.rstd = norm->rstd;
@@ -98,11 +99,11 @@ static trope_table_stride plan_table_stride(const int64_t *stride)
     return (trope_table_stride){stride[0], stride[1], stride[2], stride[3]};
 }
 
-/* Pairs whose steps a thread remembers: 1 KB, which is taken from its stack. */
+/* The number of pairs whose steps a thread caches. The cache takes 1 KB of the thread's stack. */
 #define REMEMBERED_PAIRS 64
 
-/* The steps of frequencies. A training loop has the same ones in every call, and to make 64 of them takes 0.3 us: a thread
- * remembers the last. */
+/* Computes the phase steps of inv_freq. 64 of them take 0.3 us, and a training loop passes the same frequencies in every
+ * call. So each thread caches the last ones. */
 static void plan_steps(const double *inv_freq, int32_t pairs, uint64_t *step)
 {
     static _Thread_local struct {
@@ -147,7 +148,7 @@ static void plan_angles(const trope_args *a, trope_planned_call *planned)
         memcpy(planned->step, a->phase_step, (size_t)plan->pairs * sizeof *planned->step);
 }
 
-/* Finds the axes that pairs use. An axis of position_ids that drives no pair is not read. */
+/* Finds the axes that pairs use. An axis of position_ids that no pair uses is not read. */
 static void plan_axes(const trope_args *a, trope_plan *plan)
 {
     plan->planes = trope_count_planes(a);

@@ -1,4 +1,4 @@
-/* From a valid call to its plan. */
+/* Makes the plan of a valid call. */
 #ifndef TROPE_API_PLAN_H
 #define TROPE_API_PLAN_H
 

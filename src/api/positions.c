@@ -1,4 +1,4 @@
-/* trope_positions: which position and which sequence each token of a call has. */
+/* trope_positions: computes the position and the sequence of each token of a call. */
 #include "api/args.h"
 #include "core/require.h"
 #include "varlen/check.h"

@@ -1,4 +1,4 @@
-/* Sizes and offsets of the public structs, for callers that declare them without a compiler. */
+/* Sizes and offsets of the public structs, for callers without a C compiler, which declare the structs themselves. */
 #include <stddef.h>
 #include <string.h>
 
@@ -160,7 +160,7 @@ static const struct {
 
 #define STRUCT_COUNT (sizeof structs / sizeof structs[0])
 
-/* The number of a struct, STRUCT_COUNT for any other name. */
+/* Returns the index of a struct in `structs`, or STRUCT_COUNT for an unknown name. */
 static size_t find_struct(const char *name)
 {
     size_t i = 0;
