@@ -2,11 +2,12 @@
 
     q, k = trope.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
 
-takes arrays of NumPy, PyTorch, JAX (on the CPU), CuPy, or of any library that has the array interface or DLPack. For
-PyTorch, with autograd, torch.compile and CUDA graphs, there is trope.torch; what trope.rotate does with torch tensors is
-the same. trope.transformer_engine, trope.apex, trope.flash_attn and trope.liger have the names of what they replace.
+The functions take arrays of NumPy, PyTorch, JAX (on the CPU), CuPy, and of any library that has the array interface or
+DLPack. trope.torch is the interface for PyTorch, with autograd, torch.compile and CUDA graphs. trope.rotate calls it for
+torch tensors. trope.transformer_engine, trope.apex, trope.flash_attn and trope.liger are drop-in modules: they keep the
+names of the libraries that they replace.
 
-Importing this needs neither NumPy nor PyTorch nor a GPU.
+Importing trope needs neither NumPy nor PyTorch nor a GPU.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ __all__ = [
 
 
 def info() -> str:
-    """Lines "name: value" on the library and this machine: version, backends, instruction sets, devices."""
+    """Returns lines "name: value" about the library and this machine: version, backends, instruction sets, devices."""
     return _abi.lib.trope_info().decode()
 
 
 def pair_axis(order: Literal["sections", "interleaved", "alternating", "hwt"], sections: Sequence[int]) -> tuple[int, ...]:
-    """The axis of each pair, as models have it.
+    """Returns the axis of each pair, in an order that models use.
 
     Arguments:
-        order: "sections": axis by axis (Qwen2-VL [16, 24, 24]); "interleaved": i % 3 while i < 3 * sections[i % 3], else 0
-            (Qwen3-VL); "alternating": i % 2 (Kimi's vision tower); "hwt": 1 + i % 2, then axis 0 for the last sections[0]
-            pairs (Ernie 4.5 VL).
-        sections: pairs of axis 0, 1, ..., up to four.
+        order: "sections": axis by axis (Qwen2-VL [16, 24, 24]). "interleaved": i % 3 while i < 3 * sections[i % 3],
+            otherwise 0 (Qwen3-VL). "alternating": i % 2 (Kimi's vision tower). "hwt": 1 + i % 2, then axis 0 for the last
+            sections[0] pairs (Ernie 4.5 VL).
+        sections: the number of pairs of axis 0, 1, ..., for up to four axes.
     Return:
-        a tuple of sum(sections) ints, for rotate's pair_axis.
+        a tuple of sum(sections) ints, for the option pair_axis of rotate.
     """
     word(order, _abi.AXIS_ORDERS, "order")
     given = listed(sections)
@@ -90,7 +91,7 @@ def _describe_tensors(tensors, describe=_arrays.describe):
 
 
 def _describe_options(options):
-    """The options, with an Array for each array among them."""
+    """Returns the options, with each array among them replaced by an Array."""
     described = {}
     for name in ARRAYS:
         x = options.get(name)
@@ -100,7 +101,7 @@ def _describe_options(options):
 
 
 def _resolve(srcs, options, find_norm=refuse_norm):
-    """(Spec, Side, Arrays of the weights of norms) of a call of Arrays. find_norm: as of resolve_norms."""
+    """Returns the Spec, the Side and the Arrays of the norms' weights of a call of Arrays. find_norm: see resolve_norms."""
     norms = options.get("norms")
     spec, side = resolve(srcs, _describe_options({**options, "norms": None} if norms is not None else options))
     if norms is None:
@@ -119,7 +120,7 @@ def _describe_weights(weights):
 
 
 def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
-    """One call on Arrays: lists of them (None: not there), a Side of them, and NormArrays of them for each tensor."""
+    """Runs one call on Arrays. Lists have None where an array is absent. norms has NormArrays for each tensor."""
     arrays = srcs + dsts + forward_srcs + list(side) + [array for one in norms for array in one]
     devices = {array.meta.device for array in arrays if array is not None}
     if len(devices) != 1:
@@ -145,7 +146,7 @@ def _launch(backward, spec, srcs, dsts, forward_srcs, side, norms, stream):
 
 
 def _allocate(size):
-    """Scratch on the CPU, aligned to 16 bytes."""
+    """Allocates scratch memory on the CPU, aligned to 16 bytes."""
     memory = ctypes.create_string_buffer(size + 16)
     return memory, (ctypes.addressof(memory) + 15) & ~15
 
@@ -181,7 +182,7 @@ def _rotate(
 
 
 def _of_norms(weights, d_weights):
-    """NormArrays for each tensor, () if there are no norms."""
+    """Returns NormArrays for each tensor, or () if there are no norms."""
     if not weights:
         for i, d_weight in enumerate(d_weights):
             if d_weight is not None:
@@ -284,7 +285,7 @@ def _without_stream(stream, options):
 
 document(
     rotate,
-    "Rotates: y = M x for each pair, all tensors in one call.",
+    "Rotates all tensors in one call: y = M x for each pair.",
     """
     Example:
         >>> import numpy, trope
@@ -301,16 +302,16 @@ document(
 document(rotate_, "Rotates in place: x = M x.")
 document(
     rotate_backward,
-    "The transpose: dx = M' dy of the tensors dy, with the very arguments of the forward call; and the gradient of its angles.",
+    "Applies the transpose to dy, with the arguments of the forward call: dx = M' dy. Also computes the gradient of the angles.",
 )
 document(
     rotate_backward_,
-    "The transpose in place: x = M' x. With mscale 1 the way back from rotate_.",
+    "Applies the transpose in place: x = M' x. With mscale 1, this undoes rotate_.",
 )
 
 
 def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options]) -> str:
-    """The name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
+    """Returns the name of the kernel that rotate(*tensors, **options) would run, such as "cpu-avx512-bf16-half"."""
     flag(backward, "backward")
     find_norm = refuse_norm
     if _has_torch(tensors):
@@ -327,7 +328,7 @@ def kernel_name(*tensors: Any, backward: bool = False, **options: Unpack[Options
     side_metas = Side(*(None if array is None else array.meta for array in side))
     of_norms = [NormArrays(None if array is None else array.meta) for array in weights]
     plan = _plan.Plan(backward, spec, metas, dsts, forward_srcs, side_metas, of_norms)
-    # Addresses that nothing is at: no result is made.
+    # The results are not allocated. These addresses belong to no array.
     nowhere = [2**46 + (i << 42) for i in range(len(srcs) + sum(has_norm))]
     beside = [array.pointer or 0 for array in (*side, *weights) if array is not None]
     return plan.find_kernel([a.pointer or 0 for a in srcs] + nowhere + beside, backward)

@@ -1,4 +1,4 @@
-"""RMS norms that a call computes in the same pass as the rotation: trope.Norm, and what a call's Spec has of it."""
+"""trope.Norm, an RMS norm that a call computes in the same pass as the rotation, and its part of a call's Spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._values import flag, number, shown, word
 
 
 class NormArrays(NamedTuple):
-    """The arrays of one tensor's norm. new_sums and token_sums are both token_sums of trope_norm, which is written or read."""
+    """The arrays of one tensor's norm. new_sums is token_sums of trope_norm if written, token_sums if read."""
 
     weight: Any = None
     rstd: Any = None
@@ -22,20 +22,21 @@ class NormArrays(NamedTuple):
 
 
 class Norm:
-    """An RMS norm of one tensor of a call: n(x) = x / sqrt(mean(x^2) + eps) * weight. It cannot be changed once it is made.
+    """An RMS norm of one tensor of a call: n(x) = x / sqrt(mean(x^2) + eps) * weight. A Norm is immutable.
 
     Arguments:
-        weight: [head_dim], or a weight for each head: [heads, head_dim], also flat. f32, f16 or bf16 (f64 with f64 tensors),
-            contiguous. None: the norm multiplies by nothing.
+        weight: [head_dim], or [heads, head_dim] with a weight for each head, which may also be flat. It is contiguous f32,
+            f16 or bf16 (f64 with f64 tensors). None: the norm has no weight.
         eps: is added to the mean of the squares.
-        plus_one: multiplies by 1 + weight, as Gemma 3 and Qwen3-Next do.
-        scope: what is normalised together: "head", each head of a token, or "token", all heads of a token (OLMo 2, MiniMax M2).
-        order: "before" or "after" the rotation (HunYuan, Llama 4).
-        rounding: how a call with rounding "native" or "native_f32" rounds the norm. "twice": x rstd is rounded to the dtype, and
-            then the product with the weight is (Qwen3). "product": only the product is (Gemma). Such a call needs it, and a
-            call with rounding "once" has no use for it.
+        plus_one: True multiplies by 1 + weight, as Gemma 3 and Qwen3-Next do.
+        scope: the elements that are normalised together. "head": each head of a token. "token": all heads of a token
+            (OLMo 2, MiniMax M2).
+        order: the norm is "before" or "after" the rotation (HunYuan, Llama 4).
+        rounding: how a call with rounding "native" or "native_f32" rounds the norm. "twice" rounds x rstd to the dtype, and
+            then the product with the weight (Qwen3). "product" rounds only the product (Gemma). A norm with a weight needs
+            it in such a call. It must be None in a call with rounding "once".
         process_group: with scope "token", the torch.distributed group whose ranks have the other heads of each token. Each
-            rank has equally many heads, in the order of the ranks, and their weights. PyTorch alone.
+            rank has the same number of heads, in the order of the ranks, and their weights. Only for PyTorch.
     """
 
     __module__ = "trope"
@@ -100,7 +101,7 @@ def _make(weight, *settings):
 
 
 def _find_ranks(norm, i):
-    """(number of ranks, this rank, name of the group) of a norm. A group of one rank is the same as none."""
+    """Returns the number of ranks, this rank and the name of the group of a norm. A group of one rank counts as none."""
     group = norm.process_group
     if group is None:
         return 1, 0, ""
@@ -116,7 +117,7 @@ def _find_ranks(norm, i):
 
 
 def _settings(norm, spec, i):
-    """What the Spec has for a Norm of tensors[i]."""
+    """Returns the NormSettings of the Norm of tensors[i]."""
     if spec.shared_heads[i]:
         raise Error("norms[%d] is given, and shared_heads of tensors[%d] is %d: a norm is for heads that are not shared"
                     % (i, i, spec.shared_heads[i]), "norms[%d]" % i)  # fmt: skip
@@ -130,9 +131,10 @@ def _settings(norm, spec, i):
 
 
 def resolve_norms(spec, tensors, norms, find_norm):
-    """(the Spec with the settings of the norms, the weight or None of each tensor); ((), ()) for both if there is no norm.
+    """Returns the Spec with the settings of the norms, and the weight or None of each tensor: () if there is no norm.
 
-    find_norm: find_norm(i, given, tensors[i], spec) is the Norm for an entry of `norms` that is neither None nor a Norm.
+    find_norm: find_norm(i, given, tensors[i], spec) returns the Norm for an entry of `norms` that is neither None nor a
+        Norm.
     """
     count = len(tensors)
     given = norms if isinstance(norms, (list, tuple)) else [norms] * (count == 1)
@@ -152,7 +154,7 @@ def resolve_norms(spec, tensors, norms, find_norm):
 
 
 def refuse_norm(i, given, x, spec):
-    """For resolve_norms: there is nothing else that stands for a Norm."""
+    """The find_norm of arrays without norm modules: it refuses everything that is not a Norm."""
     raise Error("norms[%d] must be a trope.Norm or None, not %s" % (i, shown(given)), "norms[%d]" % i)
 
 
@@ -161,18 +163,18 @@ def _sizes(layout, shape):
 
 
 def count_heads(layout, shape):
-    """The heads of a tensor of this shape, of all groups."""
+    """Returns the number of heads in all groups of a tensor of this shape."""
     _, _, groups, heads = _sizes(layout, shape)
     return groups * heads
 
 
 def rstd_shape(layout, settings, shape):
-    """The shape of rstd of a tensor of this shape: one for each head, or with scope "token" for each token."""
+    """Returns the shape of rstd for a tensor of this shape: one for each head, or for each token with scope "token"."""
     batch, tokens, _, _ = _sizes(layout, shape)
     return (batch, tokens) if settings.scope == "token" else (batch, tokens, count_heads(layout, shape))
 
 
 def sums_shape(layout, settings, shape, of_all_ranks=False):
-    """The shape of token_sums of a tensor of this shape, of this rank's heads or of those of all ranks."""
+    """Returns the shape of token_sums for a tensor of this shape, for the heads of this rank or of all ranks."""
     batch, tokens, _, _ = _sizes(layout, shape)
     return count_heads(layout, shape) * (settings.ranks if of_all_ranks else 1), batch, tokens

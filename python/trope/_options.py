@@ -1,7 +1,8 @@
-"""The options of a call, each once: its type in Options, for type checkers, and everything else in TABLE.
+"""The options of a call. Options has the type of each, for type checkers. TABLE has everything else.
 
-From these come the defaults, Spec and Side (what a call consists of), the numbers in trope_args (_plan.py), the schema of the torch
-operators (torch/_ops.py), and the signatures and docstrings of the functions. What the values mean is checked in _spec.py.
+Other code is made from these two: the defaults, Spec and Side (the settings and the arrays of a call), the numbers in
+trope_args (_plan.py), the schema of the torch operators (torch/_ops.py), and the signatures and docstrings of the functions.
+_spec.py checks the meaning of the values.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Pairing = Literal["half", "interleaved"]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of all functions, in the order in which help lists them."""
+    """The keyword arguments of all functions, in the order of the help."""
 
     layout: Required[Layout]
     pairing: Required[Pairing]
@@ -56,11 +57,12 @@ REQUIRED = inspect.Parameter.empty
 
 
 class Option(NamedTuple):
-    """
-    type        in the schema of the torch operators; that of norms has NormSettings in its place
-    default     REQUIRED if there is none
-    help        what it means; further lines are indented by 12
-    per_tensor  its name in Spec and in the schema, if it has one value for each tensor there
+    """One option of a call.
+
+    type        the type in the schema of the torch operators; for norms, the schema has NormSettings instead
+    default     the default value, or REQUIRED
+    help        the text of the docstrings; its second and further lines are indented by 12
+    per_tensor  the name in Spec and in the schema, if they have one value for each tensor; otherwise None
     """
 
     type: str
@@ -69,66 +71,73 @@ class Option(NamedTuple):
     per_tensor: str | None = None
 
 
-# In the order of the arguments of the torch operators, which exported programs keep.
+# The order is that of the arguments of the torch operators. Exported programs depend on it.
 TABLE = {
-    "freqs": Option("Tensor?", None, """f32 radians, [rows, columns], [batch, rows, columns] or [axes, batch, rows, columns]
-            (batch may be 1); row p is of position p. Also f16 or bf16, and f64 with f64 tensors. Any strides that are not
-            negative. A table has no dimension of heads: [heads, tokens, pairs] is read as [batch, rows, columns] where batch
-            equals heads. For angles of each head, pass the heads as the batch (q.transpose(0, 1) with layout "bhsd")."""),
-    "cos": Option("Tensor?", None, "a table of that shape, which goes with sin."),
-    "sin": Option("Tensor?", None, "a table like cos."),
+    "freqs": Option("Tensor?", None, """a table of angles in f32 radians, [rows, columns], [batch, rows, columns] or
+            [axes, batch, rows, columns] (batch may be 1). Row p belongs to position p. The table may also be f16 or bf16, or
+            f64 with f64 tensors. It may have any strides that are not negative. A table has no dimension of heads:
+            [heads, tokens, pairs] is read as [batch, rows, columns] where batch equals heads. For angles of each head, pass
+            the heads as the batch (q.transpose(0, 1) with layout "bhsd")."""),
+    "cos": Option("Tensor?", None, "a table of cosines, with the shape of freqs. Requires sin."),
+    "sin": Option("Tensor?", None, "a table of sines, like cos."),
     "position_ids": Option("Tensor?", None, """int32 or int64 [tokens], [batch, tokens] or [axes, batch, tokens] (batch may
-            be 1)."""),
-    "start_positions": Option("Tensor?", None, "[batch], or [sequences] with cu_seqlens: added to the index."),
-    "cu_seqlens": Option("Tensor?", None, """int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets in the
-            stream of all context parallel ranks."""),
-    "cu_seqlens_padded": Option("Tensor?", None, "where the sequences are stored, if not there; needs padding."),
-    "status": Option("Tensor?", None, """one int32 on the device of the tensors, which bits of what was wrong with indices
-            are ORed into."""),
-    "layout": Option("str", REQUIRED, """what the dimensions of the tensors are: "sbhd", "bshd", "bhsd" or "thd". Any strides.
-            With groups of heads as a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd"."""),
-    "pairing": Option("str", REQUIRED, """with "half", element i turns with i + rotary_dim/2 (GPT-NeoX, Llama); with
-            "interleaved", 2i with 2i + 1 (GPT-J)."""),
-    "pairing_out": Option("str", None, "how the result is paired, if not as the input (MLA: interleaved in, half out)."),
-    "parts": Option("int", 1, "equal parts of rotary_dim that are paired within themselves (axial RoPE)."),
-    "inverse": Option("bool", False, "turns the other way."),
-    "mscale": Option("float", None, """cos and sin are multiplied by it. None: by the attention factor of inv_freq from
-            trope.frequencies, else by 1."""),
-    "rounding": Option("str", "once", """with "once", fp32 inside, rounded at the store; with "native", each operation rounded to
-            the dtype of the tensors, as eager PyTorch does on bf16; with "native_f32", each operation in fp32, none fused."""),
-    "angle_columns": Option("str", None, """of tables, which need it: "pair": a column a pair; "half", "interleaved": one an
-            element, paired so."""),
-    "out_of_range": Option("str", "poison", """positions that a table has no row for are NaN ("poison"; an error where the
-            host can see it), or have the nearest row ("clamp")."""),
-    "padding": Option("str", None, """what becomes of tokens of no sequence: "zero", "copy", "rotate". Without it there must
-            be none."""),
-    "stream_positions": Option("bool", False, "the index in the packed stream instead of that in the sequence."),
-    "cp_size": Option("int", None, "context parallel: the number of ranks. It goes with cp_rank and cp_layout."),
+            be 1): the position of each token."""),
+    "start_positions": Option("Tensor?", None, """[batch], or [sequences] with cu_seqlens: is added to the index of each
+            token."""),
+    "cu_seqlens": Option("Tensor?", None, """int32 or int64 [sequences + 1], with layout "thd" or "tghd": offsets of the packed
+            sequences in the stream of all context parallel ranks."""),
+    "cu_seqlens_padded": Option("Tensor?", None, """offsets of the padded sequences in memory, if they differ from cu_seqlens.
+            Requires padding."""),
+    "status": Option("Tensor?", None, """one int32 on the device of the tensors. The call ORs bits into it that tell what was
+            wrong with indices."""),
+    "layout": Option("str", REQUIRED, """the dimensions of the tensors: "sbhd", "bshd", "bhsd" or "thd". Tensors may have any
+            strides. If groups of heads are a dimension of their own, as in packed QKV: "sbghd", "bsghd", "bghsd", "tghd"."""),
+    "pairing": Option("str", REQUIRED, """"half" pairs element i with i + rotary_dim/2 (GPT-NeoX, Llama). "interleaved" pairs
+            2i with 2i + 1 (GPT-J)."""),
+    "pairing_out": Option("str", None, """the pairing of the result, if it differs from the input's (MLA: interleaved in, half
+            out)."""),
+    "parts": Option("int", 1, "the number of equal parts of rotary_dim. Each pair lies in one part (axial RoPE)."),
+    "inverse": Option("bool", False, "True rotates by the negative angles."),
+    "mscale": Option("float", None, """multiplies cos and sin. None: the attention factor if inv_freq comes from
+            trope.frequencies, otherwise 1."""),
+    "rounding": Option("str", "once", """"once" computes in fp32 and rounds at the store. "native" rounds each operation to the
+            dtype of the tensors, as eager PyTorch does on bf16. "native_f32" performs each operation in fp32 and fuses none."""),
+    "angle_columns": Option("str", None, """the columns of tables, which require it. "pair": one column for each pair. "half"
+            or "interleaved": one column for each element, in the order of that pairing."""),
+    "out_of_range": Option("str", "poison", """what happens at positions that a table has no row for. "poison" writes NaN, or
+            raises an error where the host can see them. "clamp" uses the nearest row."""),
+    "padding": Option("str", None, """what happens to tokens that are in no sequence: "zero", "copy" or "rotate". Without it,
+            every token must be in a sequence."""),
+    "stream_positions": Option("bool", False, """True counts positions through the whole packed stream. False counts them in
+            each sequence."""),
+    "cp_size": Option("int", None, "context parallel: the number of ranks. Requires cp_rank and cp_layout."),
     "cp_rank": Option("int", None, "context parallel: this rank, 0 to cp_size - 1."),
     "cp_layout": Option("str", None, """context parallel: how tokens are split over the ranks: "contiguous", "zigzag"
             (Megatron-Core), "striped", "flat"."""),
-    "rotary_dim": Option("int[]", None, """elements of a head that turn, for all tensors or one each; -1: none, the tensor is
-            copied (V). None: all, if the angles cover each head; else it must be given.""", "rotary_dims"),
-    "rotary_offset": Option("int[]", 0, "the first of them, for all tensors or one each.", "rotary_offsets"),
-    "shared_heads": Option("int[]", 0, """for all tensors or one each: a head of the input stands for so many of the result
-            (MLA's k_pe, GQA), 0: none. Backward sums over them.""", "shared_heads"),
-    "accumulate": Option("bool", False, "backward with `out`: adds to what is there."),
-    "pair_axis": Option("int[]", None, """[rotary_dim/2] the axis of position_ids (or of a table with axes) of each pair:
+    "rotary_dim": Option("int[]", None, """the number of elements of a head that rotate, for all tensors or one for each. -1
+            copies the tensor without a rotation (V). None: all elements, if the angles cover each head; otherwise rotary_dim
+            is required.""", "rotary_dims"),
+    "rotary_offset": Option("int[]", 0, "the first element that rotates, for all tensors or one for each.", "rotary_offsets"),
+    "shared_heads": Option("int[]", 0, """the number of heads of the result that share one head of the input (MLA's k_pe, GQA),
+            for all tensors or one for each. 0: none are shared. Backward sums over them.""", "shared_heads"),
+    "accumulate": Option("bool", False, "True adds the gradients to the content of `out`. Only for backward with `out`."),
+    "pair_axis": Option("int[]", None, """[rotary_dim/2] the axis of each pair in position_ids, or in a table with axes. See
             trope.pair_axis."""),
-    "inv_freq": Option("float[]", None, """the angles: what trope.frequencies gives, or rotary_dim/2 radians a position. Exact
-            at any position. Instead of it, give freqs, or cos and sin."""),
-    "threads": Option("int", 0, "CPU threads at most, 0: OMP_NUM_THREADS or all."),
-    "norms": Option("norms", None, """a trope.Norm, or None, for each tensor, or, for one tensor, a trope.Norm: its RMS norm, in
-            the same pass. With torch, also the RMSNorm modules of PyTorch and transformers. Backward needs forward_src."""),
+    "inv_freq": Option("float[]", None, """the angles, as the result of trope.frequencies or as rotary_dim/2 numbers in radians
+            per position. They are exact at any position. The alternatives are freqs, or cos and sin."""),
+    "threads": Option("int", 0, "the largest number of CPU threads. 0: OMP_NUM_THREADS, or all processors."),
+    "norms": Option("norms", None, """RMS norms in the same pass: a trope.Norm or None for each tensor. For one tensor, it may
+            also be the trope.Norm itself. With torch, RMSNorm modules of PyTorch and transformers are accepted too. Backward
+            requires forward_src."""),
 }  # fmt: skip
 ARRAYS = tuple([name for name, option in TABLE.items() if option.type == "Tensor?"])
 SETTINGS = {name: option for name, option in TABLE.items() if name not in ARRAYS and name != "norms"}
 
 
 class NormSettings(NamedTuple):
-    """All of a norm but its arrays, and that of no norm has an empty scope: a word that is not given is "".
+    """The settings of a norm, without its arrays. A missing word is "". Without a norm, scope is "".
 
-    ranks, rank, group: how many ranks have heads of a token, which of them this one is, and the name of their group.
+    ranks, rank, group: the number of ranks that share the heads of a token, the index of this rank, and their group's name.
     """
 
     scope: str
@@ -144,7 +153,7 @@ class NormSettings(NamedTuple):
 
 NO_NORM = NormSettings("", "", "", 0.0, False, False, 1, 0, "")
 
-# All settings of a call, complete. norms: () if there are none, else NormSettings for each tensor.
+# All settings of a call, with the defaults filled in. norms is () without norms, otherwise NormSettings for each tensor.
 _SPEC = [option.per_tensor or name for name, option in SETTINGS.items()]
 Spec: Any = namedtuple("Spec", [*_SPEC, "norms"], defaults=[()])  # type: ignore[misc]
 _EMPTY = {"str": "", "int": 0, "float": 0.0, "int[]": (), "float[]": ()}
@@ -158,17 +167,18 @@ def _find_default(option):
     return option.default
 
 
-# What Spec has for a setting that is not given; None if it must be given.
+# The value in Spec of a setting that is left out. None: the setting is required.
 DEFAULTS = {name: _find_default(option) for name, option in SETTINGS.items()}
 
-# What a call reads and writes beside its tensors, each an array or None; d_freqs is like the table, d_inv_freq [rotary_dim / 2].
+# The arrays, or None, that a call reads and writes besides its tensors. d_freqs is like the table, d_inv_freq is
+# [rotary_dim / 2].
 _SIDE = [*ARRAYS, "d_freqs", "d_inv_freq"]
 Side: Any = namedtuple("Side", _SIDE, defaults=[None] * len(_SIDE))  # type: ignore[misc]
 NO_ARRAYS = Side()
 
 
 def with_gradients(side, d_freqs, d_inv_freq):
-    """The Side with these gradients, in a quarter of the time that _replace takes."""
+    """Returns the Side with these gradients. This takes a quarter of the time of _replace."""
     if d_freqs is None and d_inv_freq is None:
         return side
     return Side._make((*side[: len(ARRAYS)], d_freqs, d_inv_freq))
@@ -179,25 +189,26 @@ def with_gradients(side, d_freqs, d_inv_freq):
 _OTHER_PARAMETERS = {
     "tensors": """one array or several ([tokens, batch, heads, head_dim] and so on, as layout says), of one dtype (f32, f16,
             bf16 or f64) and on one device. They share batch, tokens and angles; heads and head_dim may differ.""",
-    "out": """arrays to write instead of new ones: a list with one for each tensor, or, for one tensor, an array. They share no
-            memory with the tensors, and autograd does not see that they are written. accumulate adds to them.""",
-    "stream": "of arrays on CUDA that are not torch's: the address of a cudaStream_t; None: the legacy stream.",
-    "forward_src": "x of the forward call, in the same form as out, for d_freqs and d_inv_freq.",
-    "d_freqs": """an array like the table, f32 (f64 with f64 tensors), that the gradient of freqs (also of the angles of cos
-            and sin) is written to: the sum over tensors, heads and all tokens at a row.""",
-    "d_inv_freq": "the same for inv_freq, f64 [rotary_dim/2].",
-    "d_weights": """arrays that the gradients of the weights of norms are written to, f32 (f64 with f64 tensors) and of the shapes
-            of the weights: a list with an array or None for each tensor, or, for one tensor, an array.""",
-    "max_position": """one more than the largest position. Needed if inv_freq is learned (a Parameter, also a frozen one, or a
+    "out": """arrays that receive the results, instead of new ones: a list with one for each tensor. For one tensor, it may also
+            be an array. They must not share memory with the tensors. Autograd does not see the write. With accumulate, the
+            results are added to them.""",
+    "stream": """the address of a cudaStream_t, for arrays on CUDA that are not torch tensors. None: the legacy stream.""",
+    "forward_src": "x of the forward call, in the same form as out. Required for d_freqs, d_inv_freq and norms.",
+    "d_freqs": """an array like the table, in f32 (f64 with f64 tensors). It receives the gradient of freqs, or of the angles of
+            cos and sin: the sum over tensors, heads and all tokens that use a row.""",
+    "d_inv_freq": "an f64 array [rotary_dim/2]. It receives the gradient of inv_freq.",
+    "d_weights": """arrays that receive the gradients of the weights of norms, in f32 (f64 with f64 tensors) and with the shapes
+            of the weights: a list with an array or None for each tensor. For one tensor, it may also be an array.""",
+    "max_position": """one more than the largest position. Required if inv_freq is learned (a Parameter, even if frozen, or a
             tensor that requires a gradient) and positions are read (position_ids, start_positions).""",
 }
-_RETURNS = """the result of one tensor, or a tuple of them: new arrays of the library that the tensors are of, unless `out` is
-            given."""
+_RETURNS = """the result of one tensor, or a tuple of results. They are new arrays of the library that the tensors come from,
+            unless `out` is given."""
 _RAISES = "trope.Error: names the argument, its value and the rule. Nothing has been written.\n"
 
 
 def document(function, summary, example=""):
-    """Gives a function that takes **options the signature and the docstring that name them all."""
+    """Gives a function that takes **options a signature and a docstring that list all options."""
     *own, _ = inspect.signature(function).parameters.values()
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=TABLE[name].default)

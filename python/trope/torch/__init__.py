@@ -2,16 +2,16 @@
 
     q, k = trope.torch.rotate(q, k, layout="bshd", pairing="half", inv_freq=trope.frequencies("config.json"))
 
-A call is queued on the current stream of the device that the tensors are on. Tensors may have any strides: views of packed
-QKV, transposed and expanded ones (as upstream gradients are) are read as they lie. Results have the order of dimensions in
-memory that eager PyTorch's would have. The bits do not depend on any of it, nor on whether activation checkpointing runs a
-call again, nor on torch.compile, but with frequencies that are learned.
+A call is queued on the current stream of the tensors' device. Tensors may have any strides: views of packed QKV, transposed
+tensors and expanded tensors (such as upstream gradients) are read without a copy. Results have the order of dimensions in
+memory that eager PyTorch would give them. The bits depend neither on strides, nor on whether activation checkpointing runs
+a call again. They do not depend on torch.compile either, except with learned frequencies.
 
-`norms` takes a trope.Norm, or an RMSNorm module in its place, for each tensor, whose weights have gradients, too.
+`norms` takes a trope.Norm or an RMSNorm module for each tensor. The weights of the norms have gradients too.
 
-`rotate`, `rotate_` and `rotate_backward` also work on meta tensors, and, without norms, under torch.func (grad, vjp, jvp, vmap), in
-forward mode, and with batched gradients (is_grads_batched, vectorize=True). Transforms inside torch.compile, and gradients of cos and
-sin, are refused: give freqs instead of cos and sin.
+`rotate`, `rotate_` and `rotate_backward` also work on meta tensors. Without norms they also work under torch.func (grad,
+vjp, jvp, vmap), in forward mode, and with batched gradients (is_grads_batched, vectorize=True). Transforms inside
+torch.compile are refused. So are gradients of cos and sin: pass freqs instead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_eager(tensors):
-    """Nothing between the call and the tensors: no tracing, no dispatch mode, no subclass of Tensor."""
+    """Whether PyTorch runs the call directly: without tracing, dispatch modes or subclasses of Tensor."""
     if _compiles() or _count_modes():
         return False
     for t in tensors:
@@ -70,15 +70,15 @@ def _is_distributed(t):
 
 
 def _is_ordinary(t):
-    """Whether _check_tensor, which takes longer, need not look at t. (A backward under torch.compile cannot ask for layouts.)"""
+    """Whether t can skip _check_tensor, which is slower. (A backward under torch.compile cannot read the layout of t.)"""
     return type(t) in _PLAIN and t.layout is torch.strided and not t.is_nested
 
 
 def _check_tensor(t, name):
-    """Refuses what is not an ordinary tensor with memory of its own, and says what to pass instead."""
+    """Refuses everything but ordinary tensors with memory of their own. The error says what to pass instead."""
     if not isinstance(t, torch.Tensor):
         raise Error("%s must be a torch tensor, as the tensors of the call are, not %s" % (name, type(t).__name__), name)
-    layout = torch.strided if _compiles() else t.layout  # which torch.compile does not let a backward ask for
+    layout = torch.strided if _compiles() else t.layout  # torch.compile does not let a backward read t.layout
     if layout is torch.jagged or t.is_nested:
         message = "%s is a nested tensor: pass its values(), with layout 'thd' and its offsets() as cu_seqlens"
         raise Error(message % name, name)
@@ -90,11 +90,12 @@ def _check_tensor(t, name):
 
 
 def _resolve(tensors, options, max_position=None, accumulates=False):
-    """The Spec, what is beside the tensors, and the weights of norms (or None) of each tensor, () if there are no norms. A
-    frequency that is learned goes through a table, which has a gradient.
+    """Returns the Spec, the Side, and the norms' weights (or None) of each tensor: () if there are no norms.
 
-    accumulates: whether the call may add to what is there. (Refusals are here, as torch.compile cannot leave a function with
-    a Spec and then refuse.)
+    A learned inv_freq is replaced by a table, through which autograd computes its gradient.
+
+    accumulates: whether the call may add to its destination. (Refusals are here, because torch.compile cannot return a Spec
+        from a function and refuse afterwards.)
     """
     if not tensors:
         raise Error("tensors: none is given", "tensors")
@@ -113,7 +114,7 @@ def _resolve(tensors, options, max_position=None, accumulates=False):
     norms = options.get("norms")
     if norms is not None:
         options = dict(options, norms=None)
-    for name in ("freqs", "cos", "sin"):  # whose shapes resolve reads
+    for name in ("freqs", "cos", "sin"):  # resolve reads their shapes
         t = options.get(name)
         if t is not None and (compiles or not _is_ordinary(t)):
             _check_tensor(t, name)
@@ -145,13 +146,13 @@ def _without_inv_freq_as_tensor(options, x, max_position):
         return dict(options, inv_freq=None, freqs=table, angle_columns="pair")
     if max_position is not None:
         raise Error(_MAX_POSITION_ALONE, "max_position")
-    if inv_freq.is_meta and x.is_meta:  # it has no values, and the result needs none
+    if inv_freq.is_meta and x.is_meta:  # it has no values, and a meta result needs none
         return dict(options, inv_freq=[1.0] * inv_freq.numel())
     return dict(options, inv_freq=frequency_list(inv_freq))
 
 
 def _table_of(inv_freq, x, max_position, options):
-    """freqs [positions, pairs]: products in double, rounded once, which autograd goes through."""
+    """Returns freqs [positions, pairs] with autograd. Products are computed in double and rounded once."""
     for name in ("freqs", "cos", "sin", "angle_columns"):
         if options.get(name) is not None:
             raise Error("inv_freq is given beside %s: give one of them" % name, "inv_freq")
@@ -186,19 +187,19 @@ def _table_of(inv_freq, x, max_position, options):
 
 
 def _same_strides(cos, sin):
-    """Both, with the same strides, which is how rotate takes them."""
+    """Returns both tables with the same strides, as rotate requires."""
     return (cos, sin) if sin.stride() == cos.stride() else (cos.contiguous(), sin.contiguous())
 
 
 def _call_locally(function, tensors, options):
-    from . import _distributed  # which imports torch.distributed
+    from . import _distributed  # imported here because it imports torch.distributed
 
     name = function.__name__
     return _distributed.call(function, name.startswith("rotate_backward"), name.endswith("_"), tensors, options)
 
 
 def _in_the_callers_words(function):
-    """A learned inv_freq goes through a table of freqs, which errors must not name. DTensors go to what ranks have."""
+    """Wraps a function so that errors name inv_freq, not the table made from it, and so that DTensors run on each rank."""
 
     @functools.wraps(function)
     def call(*tensors, **options):
@@ -221,7 +222,7 @@ def _present(arrays):
 
 
 def _refuse_inference(tensors, side, weights=()):
-    """Inference tensors cannot be saved for backward."""
+    """Refuses inference tensors, because autograd cannot save them for backward."""
     named = [("tensors[%d]" % i, t) for i, t in enumerate(tensors)] + list(zip(ARRAYS, side))
     named += [("norms[%d].weight" % i, t) for i, t in enumerate(weights)]
     for name, t in named:
@@ -308,13 +309,13 @@ def _check_in_place(spec, tensors, otherwise):
 
 
 def _count_write(t):
-    """So that autograd notices if it needs t as it was. (In inference mode nothing is counted.)"""
+    """Counts a write to t, so that autograd raises an error if it saved t. (Inference mode counts no writes.)"""
     if not t.is_inference():
         torch.autograd.graph.increment_version(t)
 
 
 def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
-    """Autograd learns of it after the call: of what fails, it must know nothing. What it refuses is refused before."""
+    """Runs the call in place. Autograd is told after the call, so a failed call leaves no trace. Refusals come before it."""
     for i in needed:
         if not _may_be_marked(tensors[i]):
             message = (
@@ -337,7 +338,7 @@ def _write_in_place(transposed, spec, side, tensors, needed, weights=()):
 
 
 def _may_be_marked(x):
-    """Whether autograd lets x be changed: no leaf, nor a view of one, nor what unbind, split, chunk or a Function gave."""
+    """Whether autograd lets x change: x is no leaf, no view of one, and not from unbind, split, chunk or a Function."""
     metas = torch._C._autograd
     if x.is_leaf or not x._is_view():
         return not x.is_leaf
@@ -357,7 +358,7 @@ def _rotate_out(
     d_weights=None,
     blamed="out",
 ):
-    """Without autograd: into `out`."""
+    """Writes the result to `out`, without autograd."""
     if not _compiles() and _transforms.are_active(tensors):
         message = "%s is written, which torch.func transforms, forward mode and batched gradients do not see: leave it out"
         raise Error(message % blamed, blamed)
@@ -406,7 +407,7 @@ def _rotate_out(
 
 
 def _copy_out(backward, spec, side, tensors, out, weights=()):
-    """Into `out` under torch.compile and dispatch modes, which see operators, and not what a launch writes."""
+    """Computes new results and copies them to `out`. torch.compile and dispatch modes do not see the writes of a launch."""
     for i, x in enumerate(out):
         shape = tuple(result_shape(backward, spec, i, tensors[i].shape))
         for what, given, needed in (
@@ -502,19 +503,19 @@ def rotate_backward_(*tensors, max_position=None, **options):
 
 document(
     rotate,
-    "Rotates: y = M x for each pair, all tensors in one call; with autograd for the tensors, freqs and inv_freq.",
+    "Rotates all tensors in one call: y = M x for each pair. Autograd covers the tensors, freqs and inv_freq.",
 )
 document(
     rotate_,
-    "Rotates in place: x = M x, known to autograd. Leaves that require a gradient are refused, and so are freqs that do.",
+    "Rotates in place, with autograd: x = M x. Leaves that require a gradient, and freqs that require one, are refused.",
 )
 document(
     rotate_backward,
-    "The transpose: dx = M' dy of the tensors dy, with the very arguments of the forward call; and the gradient of its angles.",
+    "Applies the transpose to dy, with the arguments of the forward call: dx = M' dy. Also computes the gradient of the angles.",
 )
 document(
     rotate_backward_,
-    "The transpose in place, outside of autograd: x = M' x. With mscale 1 the way back from rotate_.",
+    "Applies the transpose in place, without autograd: x = M' x. With mscale 1, this undoes rotate_.",
 )
 
 from ._modules import RotaryEmbedding  # noqa: E402 (it calls rotate)
